@@ -1,0 +1,152 @@
+"""A walk over everything that must hold between two calls; it trusts no counter.
+
+1. The blocks of a segment tile it: `block.ptr + block.size == block.next.ptr`.
+2. `block.next.prev is block`, and a chain shares pool, stream and rank where ranks are segments'.
+3. Two free blocks, or two unmapped ones, never stand side by side: they would have merged.
+4. A pool lists exactly its free mapped blocks, in ascending key order, each under its own key.
+5. A block in `live` is allocated, one in `pending` is active but not allocated.
+6. Segments do not overlap.
+7. `allocated`, `active`, `requested` and `inactive_split` currents are the sums over blocks.
+8. `reserved` is the sum of mapped bytes, and what the driver has handed out covers it.
+9. In each statistic the peak is not below the current value, and `all` is small plus large.
+10. Handed-out blocks are at least as long as their request.
+
+Exceptions that upstream has and so the model: sizes are multiples of 512 only where rounding
+makes them so; allocated minus freed equals current only until a reset; a refused request may
+have released or mapped memory on its way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from allocsim.core.block import Block
+from allocsim.core.heap import Heap
+from allocsim.core.pool import BlockPool
+from allocsim.core.private_pools import PrivatePools
+from allocsim.core.releases import FreeBlockOrder
+from allocsim.core.stats import StatGroup
+from allocsim.errors import InvariantError
+
+__all__ = ["check"]
+
+
+def check(heap: Heap, private: PrivatePools) -> None:
+    """Walk every invariant.  Raises InvariantError with the number of the one that is broken."""
+    pools = [heap.small, heap.large]
+    for owner in private.pools.values():
+        pools += [owner.small, owner.large]
+    blocks = [*heap.live.values(), *heap.pending.values()]
+    for pool in pools:
+        _check_pool(pool)
+        blocks += [*pool, *pool.unmapped]
+    _check_states(heap)
+    _check_chains(heap, blocks)
+    heap.stats.fold()
+    _check_sums(heap, blocks)
+    _check_stats(heap)
+
+
+def _require(number: int, holds: bool, what: str) -> None:
+    if not holds:
+        raise InvariantError(f"invariant {number} is broken: {what}; please report this")
+
+
+def _check_pool(pool: BlockPool) -> None:
+    listed = list(pool)
+    for block in listed:
+        _require(4, block in pool and block.mapped, f"{block} is listed under a wrong key")
+        _require(4, not block.is_active, f"{block} is listed as free")
+        _require(4, block.pool is pool, f"{block} is listed in another pool")
+    places = [(block.stream, block.key) for block in listed]
+    _require(4, places == sorted(set(places)), "the keys of a pool are not ascending")
+    for block in pool.unmapped:
+        _require(4, not block.mapped, f"{block} is listed as unmapped")
+
+
+def _check_states(heap: Heap) -> None:
+    for ptr, block in heap.live.items():
+        _require(5, block.allocated and block.ptr == ptr, f"{block} is listed as allocated")
+        _require(10, block.size >= block.requested_size, f"{block} is below its request")
+    for ptr, block in heap.pending.items():
+        _require(
+            5,
+            not block.allocated and block.is_active and block.ptr == ptr,
+            f"{block} is listed as pending",
+        )
+
+
+def _check_chains(heap: Heap, blocks: list[Block]) -> None:
+    known = {id(block) for block in blocks}
+    ranks_are_segments = heap.release.free_block_order is FreeBlockOrder.SEGMENT
+    n_seen = 0
+    ranges = []
+    for head in (block for block in blocks if block.prev is None):
+        last = head
+        for block in _chain(head):
+            n_seen += 1
+            _require(2, id(block) in known, f"{block} is in a chain but in no list")
+            _require(2, block.pool is head.pool and block.stream == head.stream, f"{block} strays")
+            _require(2, not ranks_are_segments or block.rank == head.rank, f"{block} has a rank")
+            last = block
+        ranges.append((head.ptr, last.ptr + last.size))
+    _require(2, n_seen == len(blocks), "a block is in no chain or in two")
+    ranges.sort()
+    for (_, end), (start, _) in pairwise(ranges):
+        _require(6, end <= start, f"a segment ends at {end:#x}, past the next one at {start:#x}")
+
+
+def _chain(head: Block) -> Iterator[Block]:
+    block = head
+    while True:
+        yield block
+        following = block.next
+        if following is None:
+            return
+        _require(1, block.ptr + block.size == following.ptr, f"a gap after {block}")
+        _require(2, following.prev is block, f"{following} does not know {block}")
+        alike = not block.is_active and not following.is_active
+        _require(3, not (alike and block.mapped == following.mapped), f"{block} should have merged")
+        block = following
+
+
+def _check_sums(heap: Heap, blocks: list[Block]) -> None:
+    for is_small, group in heap.stats.pools.items():
+        mine = [block for block in blocks if block.pool.is_small is is_small and block.mapped]
+        active = [block for block in mine if block.is_active]
+        live = [block for block in active if block.allocated]
+        idle = [b for b in mine if not b.is_active and b.is_split and b.expandable is None]
+        sums = {
+            "allocation": len(live),
+            "allocated_bytes": sum(block.size for block in live),
+            "active": len(active),
+            "active_bytes": sum(block.size for block in active),
+            "requested_bytes": sum(block.requested_size for block in active),
+            "inactive_split": len(idle),
+            "inactive_split_bytes": sum(block.size for block in idle),
+            "reserved_bytes": sum(block.size for block in mine),
+        }
+        for name, stat in group.stats():
+            if name in sums:
+                _require(
+                    8 if name == "reserved_bytes" else 7,
+                    stat.current == sums[name],
+                    f"{name} is {stat.current}, the blocks sum to {sums[name]}",
+                )
+    mapped = sum(block.size for block in blocks if block.mapped)
+    _require(8, heap.reserved == mapped, f"reserved is {heap.reserved}, mapped are {mapped}")
+    _require(8, mapped <= heap.device.used, f"{mapped} bytes mapped of {heap.device.used} used")
+
+
+def _check_stats(heap: Heap) -> None:
+    groups: list[StatGroup] = [heap.stats.all, *heap.stats.pools.values()]
+    for every, small, large in zip(*(group.stats() for group in groups), strict=True):
+        name = every[0]
+        _require(
+            9,
+            every[1].current == small[1].current + large[1].current,
+            f"{name}.all is not the sum of its pools",
+        )
+        for _, stat in (every, small, large):
+            _require(9, stat.peak >= stat.current, f"the peak of {name} is below its current value")

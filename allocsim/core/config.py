@@ -1,0 +1,216 @@
+"""The settings of one allocator: what PYTORCH_CUDA_ALLOC_CONF says, as values.
+
+Rule: a parse resets max_split_size, roundup_power2_divisions and garbage_collection_threshold
+(2.11+: also max_non_split_rounding) and leaves every other option as it was.
+Source: semantics 1.2, 8; the parser itself is in option_string.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from allocsim.core.constants import (
+    LARGE_BUFFER,
+    MIN_BLOCK_SIZE,
+    MIN_LARGE_ALLOC,
+    N_ROUNDUP_INTERVALS,
+    ROUND_LARGE,
+    ROUNDUP_FIRST_BIT,
+    SMALL_BUFFER,
+    SMALL_SIZE,
+    UNLIMITED,
+)
+from allocsim.core.releases import Release
+from allocsim.units import MIB, round_up
+
+__all__ = ["AllocatorConfig", "NO_DIVISIONS"]
+
+NO_DIVISIONS = (0,) * N_ROUNDUP_INTERVALS
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatorConfig:
+    """Every option that the native allocator reads, in bytes where it is a size.
+
+    Mirrors `CUDAAllocatorConfig`.  `text` is the string last parsed, kept because snapshots
+    show it.
+    """
+
+    release: Release
+    text: str = ""
+    max_split_size: int = UNLIMITED
+    max_non_split_rounding: int = LARGE_BUFFER
+    large_segment_size: int = LARGE_BUFFER
+    garbage_collection_threshold: float = 0.0
+    roundup_power2_divisions: tuple[int, ...] = NO_DIVISIONS
+    expandable_segments: bool = False
+    per_process_memory_fraction: float = 1.0
+    throw_on_cudamalloc_oom: bool = False
+    graph_capture_record_stream_reuse: bool = False
+    expandable_segments_reserve: tuple[float, str] | None = None
+    """(number, "" for a fraction of the device or "G" for GiB)."""
+    host: dict[str, int | bool] = field(default_factory=dict)
+    """Options of the pinned-host allocator and of locking: accepted, kept, without effect here."""
+
+    # -- what the allocator asks ---------------------------------------------------------
+
+    def round_size(self, size: int) -> int:
+        """The block size that a request of `size` >= 1 bytes is rounded to (1.2)."""
+        if size < MIN_BLOCK_SIZE:
+            return MIN_BLOCK_SIZE
+        divisions = self.divisions_of(size)
+        is_effective = divisions > (0 if self.release.one_division_keeps_size else 1)
+        if is_effective and size > MIN_BLOCK_SIZE * divisions:
+            return _round_up_power2(size, divisions)
+        return round_up(size, MIN_BLOCK_SIZE)
+
+    def divisions_of(self, size: int) -> int:
+        """How many steps a power of two is divided into for a request of `size` bytes."""
+        interval = size.bit_length() - 1 - ROUNDUP_FIRST_BIT
+        return self.roundup_power2_divisions[min(max(interval, 0), N_ROUNDUP_INTERVALS - 1)]
+
+    @property
+    def rounds_to_power2(self) -> bool:
+        """Whether any request is rounded by roundup_power2_divisions."""
+        return any(self.roundup_power2_divisions)
+
+    def segment_size(self, size: int) -> int:
+        """The segment asked from the driver for a rounded `size` ("alloc_size", 1.4)."""
+        if size <= SMALL_SIZE:
+            return SMALL_BUFFER
+        if size < MIN_LARGE_ALLOC:
+            return self.large_segment_size
+        return round_up(size, ROUND_LARGE)
+
+    def expandable_reserve(self, total: int) -> int | None:
+        """Bytes of address space that a segment is to reserve, unrounded; None: the 9/8 rule.
+
+        Values above 9/8 of the device are clamped (4.8).
+        """
+        if self.expandable_segments_reserve is None:
+            return None
+        number, unit = self.expandable_segments_reserve
+        wanted = number * (1024 * MIB if unit else total)
+        return int(min(wanted, total + total // 8))
+
+    # -- what people read ----------------------------------------------------------------
+
+    def __str__(self) -> str:
+        """The canonical option string: every option that is not at its default."""
+        parts = []
+        if self.max_split_size != UNLIMITED:
+            parts.append(f"max_split_size_mb:{self.max_split_size // MIB}")
+        if self.max_non_split_rounding != self._default_non_split_rounding():
+            parts.append(f"max_non_split_rounding_mb:{self.max_non_split_rounding // MIB}")
+        if self.large_segment_size != LARGE_BUFFER:
+            parts.append(f"large_segment_size_mb:{self.large_segment_size // MIB}")
+        if self.garbage_collection_threshold > 0:
+            parts.append(f"garbage_collection_threshold:{self.garbage_collection_threshold!r}")
+        if self.rounds_to_power2:
+            parts.append(f"roundup_power2_divisions:{self._divisions_text()}")
+        if self.per_process_memory_fraction != 1.0:
+            parts.append(f"per_process_memory_fraction:{self.per_process_memory_fraction!r}")
+        if self.expandable_segments_reserve is not None:
+            number, unit = self.expandable_segments_reserve
+            parts.append(f"expandable_segments_reserve:{number!r}{unit}")
+        for key in (
+            "expandable_segments",
+            "throw_on_cudamalloc_oom",
+            "graph_capture_record_stream_reuse",
+        ):
+            if getattr(self, key):
+                parts.append(f"{key}:True")
+        parts.extend(f"{key}:{value}" for key, value in sorted(self.host.items()))
+        return ",".join(parts)
+
+    def inert_options(self, *, has_limit: bool) -> tuple[str, ...]:
+        """Sentences on options that have no effect as they are set.
+
+        has_limit: whether a memory fraction is in force.
+        """
+        found = []
+        if self.garbage_collection_threshold > 0 and not has_limit:
+            found.append(
+                "garbage_collection_threshold has no effect without a memory fraction "
+                f"({self._fraction_hint()})"
+            )
+        if self._rounding_is_plain():
+            found.append(
+                "roundup_power2_divisions:1 rounds like the default in release "
+                f"{self.release.version}"
+            )
+        if (
+            self.max_non_split_rounding != self._default_non_split_rounding()
+            and self.max_split_size == UNLIMITED
+        ):
+            found.append("max_non_split_rounding_mb has no effect without max_split_size_mb")
+        if self.expandable_segments_reserve is not None and not self.expandable_segments:
+            found.append("expandable_segments_reserve has no effect without expandable_segments")
+        if self.throw_on_cudamalloc_oom and self.per_process_memory_fraction < 1.0:
+            found.append(
+                "throw_on_cudamalloc_oom has no effect with per_process_memory_fraction: the "
+                "ordinary limit of the same size is tested first"
+            )
+        return tuple(found)
+
+    def settings(self) -> dict[str, object]:
+        """The `allocator_settings` dict of a snapshot (6.5)."""
+        intervals = {str(1 << i): d for i, d in enumerate(self.roundup_power2_divisions)}
+        values: dict[str, object] = {
+            "PYTORCH_CUDA_ALLOC_CONF": self.text,
+            "max_split_size": self.max_split_size_stat(),
+            "garbage_collection_threshold": self.garbage_collection_threshold,
+            "expandable_segments": self.expandable_segments,
+            "pinned_num_register_threads": self.host.get("pinned_num_register_threads", 1),
+            "release_lock_on_cudamalloc": self.host.get("release_lock_on_cudamalloc", False),
+            "pinned_use_cuda_host_register": self.host.get("pinned_use_cuda_host_register", False),
+            "graph_capture_record_stream_reuse": self.graph_capture_record_stream_reuse,
+            "max_round_threshold": self.host.get("pinned_max_round_threshold_mb", -1),
+            "max_cached_size": self.host.get("pinned_max_cached_size_mb", -1),
+            "roundup_power2_divisions": intervals,
+        }
+        return {key: values[key] for key in self.release.settings_keys}
+
+    def max_split_size_stat(self) -> int:
+        """max_split_size as statistics show it: -1 for unlimited."""
+        return -1 if self.max_split_size == UNLIMITED else self.max_split_size
+
+    def _default_non_split_rounding(self) -> int:
+        follows = self.release.parse_resets_non_split_rounding
+        return self.large_segment_size if follows else LARGE_BUFFER
+
+    def _rounding_is_plain(self) -> bool:
+        plain = not self.release.one_division_keeps_size
+        return plain and self.rounds_to_power2 and max(self.roundup_power2_divisions) == 1
+
+    def _fraction_hint(self) -> str:
+        hint = "set_per_process_memory_fraction"
+        if "per_process_memory_fraction" in self.release.options:
+            hint += " or per_process_memory_fraction below 1.0"
+        return hint
+
+    def _divisions_text(self) -> str:
+        """The scalar, or the shortest list that this release parses to the same intervals."""
+        divisions = self.roundup_power2_divisions
+        if len(set(divisions)) == 1:
+            return str(divisions[0])
+        first = next(i for i in range(N_ROUNDUP_INTERVALS) if divisions[i] != divisions[0]) - 1
+        pairs = [f"{1 << first}:{divisions[0]}"]
+        pairs.extend(
+            f"{1 << i}:{divisions[i]}"
+            for i in range(first + 1, N_ROUNDUP_INTERVALS)
+            if divisions[i] or self.release.list_divisions_may_be_zero
+        )
+        return f"[{','.join(pairs)}]"
+
+
+def _round_up_power2(size: int, divisions: int) -> int:
+    """`size` rounded up to a power of two divided in `divisions` steps; a power of two stays.
+
+    One division leaves every size as it is, which releases that call this for 1 show (1.2).
+    """
+    if divisions == 1 or size & (size - 1) == 0:
+        return size
+    floor = 1 << (size.bit_length() - 1)
+    step = floor >> (divisions.bit_length() - 1)
+    return 2 * floor if step == 0 else round_up(size, step)

@@ -1,0 +1,172 @@
+"""The driver and the device: memory in 2 MiB pages, addresses, and how far each stream is.
+
+Invariant: `used` is the sum of what was handed out, each reservation in whole pages, and
+`used + context_memory <= total`; what fits exactly succeeds.  Addresses come in whole pages
+from `base_address` up and never overlap.  Source: the conditions under which the golden data
+was recorded; semantics 2.3 for streams.
+"""
+
+from __future__ import annotations
+
+from sortedcontainers import SortedDict
+
+from allocsim.core.constants import PAGE
+from allocsim.errors import ConfigError
+from allocsim.units import round_up
+
+__all__ = ["ADDRESS_POLICIES", "Device"]
+
+ADDRESS_POLICIES = ("bump", "firstfit")
+
+
+class Device:
+    """One simulated GPU as the allocator sees it through the driver.
+
+    total: bytes of the card.  context_memory: what the CUDA context and other processes hold.
+    policy: "bump" never reuses an address, "firstfit" takes the lowest hole.
+    """
+
+    __slots__ = (
+        "total",
+        "context_memory",
+        "policy",
+        "used",
+        "_next",
+        "_holes",
+        "_sizes",
+        "_dictated",
+        "_issued",
+        "_done",
+    )
+
+    def __init__(
+        self,
+        total: int,
+        *,
+        context_memory: int = 0,
+        policy: str = "bump",
+        base_address: int = 0,
+    ) -> None:
+        if policy not in ADDRESS_POLICIES:
+            raise ConfigError(f"address_policy {policy!r} is unknown; expected bump or firstfit")
+        if total <= 0 or not 0 <= context_memory <= total:
+            raise ConfigError(
+                f"device_memory {total} with context_memory {context_memory}: expected a positive "
+                "size and a context that fits in it"
+            )
+        if base_address < 0:
+            raise ConfigError(f"base_address {base_address} is negative; expected an address")
+        self.total = total
+        self.context_memory = context_memory
+        self.policy = policy
+        self.used = 0
+        self._next = base_address
+        self._holes: SortedDict[int, int] = SortedDict()  # start -> end; coalesced, below _next
+        self._sizes: dict[int, int] = {}
+        self._dictated: list[int] = []
+        self._issued: dict[int, int] = {}
+        self._done: dict[int, int] = {}
+
+    # -- memory -------------------------------------------------------------------------
+
+    @property
+    def free(self) -> int:
+        """What cudaMemGetInfo calls free, in bytes."""
+        return self.total - self.context_memory - self.used
+
+    def cuda_malloc(self, size: int) -> int | None:
+        """The address of `size` fresh bytes, or None: out of memory."""
+        pages = round_up(size, PAGE)
+        if pages > self.free:
+            return None
+        self.used += pages
+        return self.reserve_address(size)
+
+    def cuda_free(self, address: int) -> None:
+        """Give back what `cuda_malloc` returned; no stream is waited for."""
+        self.used -= self._sizes[address]
+        self.release_address(address)
+
+    def create_handle(self, size: int) -> bool:
+        """Take physical memory for one handle of an expandable segment; False: none left."""
+        if size > self.free:
+            return False
+        self.used += size
+        return True
+
+    def release_handle(self, size: int) -> None:
+        """Give one handle's memory back."""
+        self.used -= size
+
+    # -- addresses ----------------------------------------------------------------------
+
+    def dictate_address(self, address: int) -> None:
+        """Let the next reservation lie at `address`, as a recording says.
+
+        Used up by the next one.  Keeping dictated ranges apart is up to the recording.
+        """
+        self._dictated = [address]
+
+    def adopt(self, address: int, size: int) -> None:
+        """Take over a reservation made before the simulation began."""
+        self.used += round_up(size, PAGE)
+        self._sizes[address] = round_up(size, PAGE)
+        self._next = max(self._next, round_up(address + size, PAGE))
+
+    def reserve_address(self, size: int) -> int:
+        """The start of a free address range of `size` bytes, rounded up to whole pages."""
+        size = round_up(size, PAGE)
+        address = self._dictated.pop() if self._dictated else self._place(size)
+        self._sizes[address] = size
+        return address
+
+    def _place(self, size: int) -> int:
+        if self.policy == "firstfit":
+            for start, end in self._holes.items():
+                if end - start >= size:
+                    del self._holes[start]
+                    if end - start > size:
+                        self._holes[start + size] = end
+                    return int(start)
+        address = self._next
+        self._next += size
+        return address
+
+    def release_address(self, address: int) -> None:
+        """Give an address range back; under "bump" it is used up."""
+        end = address + self._sizes.pop(address)
+        if self.policy == "bump":
+            return
+        i = self._holes.bisect_left(address)
+        if i < len(self._holes) and self._holes.keys()[i] == end:
+            end = self._holes.pop(end)
+        if i > 0:
+            start, previous_end = self._holes.peekitem(i - 1)
+            if previous_end == address:
+                address = start
+                del self._holes[start]
+        if end == self._next:
+            self._next = address
+        else:
+            self._holes[address] = end
+
+    # -- streams ------------------------------------------------------------------------
+
+    def record_event(self, stream: int) -> int:
+        """Put an event at the end of `stream`'s work; its number there."""
+        number = self._issued[stream] = self._issued.get(stream, 0) + 1
+        return number
+
+    def is_done(self, stream: int, number: int) -> bool:
+        """Whether `stream` has passed its event `number`."""
+        return self._done.get(stream, 0) >= number
+
+    def wait_for(self, stream: int, number: int) -> None:
+        """Let `stream` pass its event `number`, and with it everything submitted before."""
+        self._done[stream] = max(self._done.get(stream, 0), number)
+
+    def synchronize(self, stream: int | None = None) -> None:
+        """Let one stream, or all, finish what has been submitted."""
+        streams = list(self._issued) if stream is None else [stream]
+        for each in streams:
+            self._done[each] = self._issued.get(each, 0)

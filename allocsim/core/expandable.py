@@ -1,0 +1,59 @@
+"""An expandable segment: reserved address space into which memory is mapped handle by handle.
+
+Invariant: handles have one size, fixed at creation, and lie at multiples of it from `base`;
+mapped and unmapped blocks of the segment begin and end where their handles do, except where a
+mapped range was split.  Mirrors `ExpandableSegment`.  Source: semantics 4.1, 4.3, 4.6, 12.9.
+"""
+
+from __future__ import annotations
+
+from allocsim.core.device import Device
+from allocsim.units import round_up
+
+__all__ = ["ExpandableSegment"]
+
+
+class ExpandableSegment:
+    """Address space of `size` bytes for one pool and stream.
+
+    size: 9/8 of the device, or the configured reserve, in whole handles.
+    """
+
+    __slots__ = ("base", "size", "handle_size", "stream", "_device")
+
+    def __init__(self, device: Device, stream: int, handle_size: int, reserve: int | None) -> None:
+        wanted = device.total + device.total // 8 if reserve is None else reserve
+        self.handle_size = handle_size
+        self.size = round_up(wanted, handle_size)
+        self.stream = stream
+        self._device = device
+        self.base = device.reserve_address(self.size)
+
+    def map(self, size: int) -> int | None:
+        """Bytes mapped for a request of `size`, in whole handles; None: out of memory.
+
+        All or nothing: handles created before the one that fails are returned.
+        """
+        mapped = round_up(size, self.handle_size)
+        for created in range(0, mapped, self.handle_size):
+            if not self._device.create_handle(self.handle_size):
+                for _ in range(0, created, self.handle_size):
+                    self._device.release_handle(self.handle_size)
+                return None
+        return mapped
+
+    def whole_handles(self, ptr: int, size: int) -> tuple[int, int]:
+        """(start, length) of the whole handles inside a range; length 0 if there are none."""
+        start = round_up(ptr - self.base, self.handle_size)
+        end = (ptr - self.base + size) // self.handle_size * self.handle_size
+        return self.base + start, max(end - start, 0)
+
+    def unmap(self, size: int) -> None:
+        """Return the handles of `size` bytes; waits for the segment's stream."""
+        self._device.synchronize(self.stream)
+        for _ in range(0, size, self.handle_size):
+            self._device.release_handle(self.handle_size)
+
+    def destroy(self) -> None:
+        """Give the address space back."""
+        self._device.release_address(self.base)

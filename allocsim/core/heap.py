@@ -1,0 +1,300 @@
+"""Segments, their blocks and the pools of free ones: what a request or a free does to them.
+
+Rules, each with its section of the semantics:
+1. Best fit per stream; a candidate that is refused ends the search (1.5, 1.6).
+2. A split makes a new object of the front; the old object becomes the tail (1.7).
+3. A freed block absorbs its free neighbours and survives; between two mapped or two unmapped
+   neighbours only (2.2).
+4. Memory comes from and goes back to the driver in whole segments (1.8, 2.5); expandable ones
+   are in mapping.py.
+5. Every action leaves its entry in the trace, in upstream's order (6.2).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from allocsim.core.block import Block
+from allocsim.core.config import AllocatorConfig
+from allocsim.core.constants import MIN_BLOCK_SIZE, SMALL_SIZE, UNLIMITED
+from allocsim.core.device import Device
+from allocsim.core.pool import DEFAULT_POOL, BlockPool, PoolId, PrivatePool
+from allocsim.core.releases import FreeBlockOrder, Release
+from allocsim.core.stats import DeviceStats
+from allocsim.errors import UndefinedBehaviorError
+from allocsim.units import format_size
+
+__all__ = ["Heap", "TraceEntry"]
+
+
+class TraceEntry(NamedTuple):
+    """One row of the recorded history.  `address` is the device's free bytes for `oom`."""
+
+    action: str
+    address: int
+    size: int
+    stream: int
+    pool_id: PoolId = DEFAULT_POOL
+
+
+class Heap:
+    """The memory of one device and the rules by which it is cut up and put together."""
+
+    __slots__ = (
+        "release",
+        "config",
+        "device",
+        "stats",
+        "small",
+        "large",
+        "live",
+        "pending",
+        "reserved",
+        "limit",
+        "trace",
+        "_counter",
+    )
+
+    def __init__(
+        self, release: Release, config: AllocatorConfig, device: Device, *, record_history: bool
+    ) -> None:
+        self.release = release
+        self.config = config
+        self.device = device
+        self.stats = DeviceStats(release, config.max_split_size_stat())
+        self.small = BlockPool(True, release.free_block_order, self.stats.journals(True))
+        self.large = BlockPool(False, release.free_block_order, self.stats.journals(False))
+        self.live: dict[int, Block] = {}
+        self.pending: dict[int, Block] = {}
+        self.reserved = 0
+        self.limit: int | None = None
+        self.trace: list[TraceEntry] | None = [] if record_history else None
+        self._counter = 0
+
+    # -- blocks and their identity -------------------------------------------------------
+
+    def new_block(self, ptr: int, size: int, pool: BlockPool, stream: int, rank: int) -> Block:
+        """A fresh object.  `rank` is that of its segment; 2.12 numbers every object instead."""
+        if self.release.free_block_order is FreeBlockOrder.CREATION:
+            rank = self._next_rank()
+        return Block(ptr, size, stream, pool, rank)
+
+    def _next_rank(self) -> int:
+        self._counter += 1
+        return self._counter << 64
+
+    def new_segment_rank(self) -> int:
+        """The rank that every piece of a new segment inherits, where segments are numbered."""
+        return self._next_rank() if self.release.free_block_order is FreeBlockOrder.SEGMENT else 0
+
+    def private_pool(self, pool_id: PoolId) -> PrivatePool:
+        """A new private pool whose records count like those of the default pools."""
+        return PrivatePool(
+            pool_id,
+            self.release.free_block_order,
+            self.stats.journals(True),
+            self.stats.journals(False),
+        )
+
+    def record(self, action: str, address: int, size: int, stream: int, pool: BlockPool) -> None:
+        """Append to the trace, if one is kept."""
+        if self.trace is not None:
+            pool_id = pool.owner.id if pool.owner is not None else DEFAULT_POOL
+            self.trace.append(TraceEntry(action, address, size, stream, pool_id))
+
+    # -- finding and handing out ---------------------------------------------------------
+
+    @property
+    def collects_garbage(self) -> bool:
+        """Whether searches are counted: a limit and a threshold are set (1.9)."""
+        return self.limit is not None and self.config.garbage_collection_threshold > 0
+
+    def take_free(self, pool: BlockPool, stream: int, size: int) -> Block | None:
+        """The free block for a rounded `size`, taken out of its pool; None: a miss."""
+        config = self.config
+        if config.garbage_collection_threshold > 0 and self.limit is not None:
+            pool.search_calls += 1
+        block = pool.best_fit(stream, size)
+        if block is None:
+            return None
+        if block.expandable is not None:
+            block = self._choose_expandable(pool, block)
+            if block is None:
+                return None
+        oversize = config.max_split_size
+        if oversize != UNLIMITED:
+            if size < oversize <= block.size:
+                return None
+            if size >= oversize and block.size >= size + config.max_non_split_rounding:
+                return None
+        pool.remove(block)
+        return block
+
+    def _choose_expandable(self, pool: BlockPool, block: Block) -> Block | None:
+        """Among expandable candidates the hole with the least room to grow (4.4)."""
+        if not self.config.expandable_segments:
+            return next((b for b in pool.following(block) if b.expandable is None), None)
+        for following in pool.following(block):
+            if block.expandable is None or _room(following) >= _room(block):
+                break
+            block = following
+        return block
+
+    def hand_out(
+        self, block: Block, size: int, requested: int, *, fine: bool, may_split: bool = True
+    ) -> Block:
+        """Allocate the first `size` bytes of a block that is in no pool.
+
+        fine: expandable segments are active, so large blocks split down to 512 bytes too.
+        Returns the block handed out, which is longer than `size` where it was not split.
+        """
+        pool = block.pool
+        splits = split_bytes = 0
+        rest = block.size - size
+        if pool.is_small or fine:
+            split = may_split and rest >= MIN_BLOCK_SIZE
+        else:
+            split = may_split and rest > SMALL_SIZE and size < self.config.max_split_size
+        was_split = block.prev is not None or block.next is not None
+        if split:
+            tail = block
+            block = self.new_block(tail.ptr, size, pool, tail.stream, tail.rank)
+            block.expandable = tail.expandable
+            tail.insert_before(block)
+            tail.ptr += size
+            tail.size = rest
+            pool.insert(tail)
+            splits, split_bytes = (0, -size) if was_split else (1, rest)
+        elif was_split:
+            splits, split_bytes = -1, -block.size
+        if block.expandable is not None:
+            splits = split_bytes = 0
+        block.allocated = True
+        block.requested_size = requested
+        self.live[block.ptr] = block
+        if self.trace is not None:
+            self.record("alloc", block.ptr, requested, block.stream, pool)
+        record = (block.size, requested, splits, split_bytes)
+        pool.journal.append(record)
+        pool.pool_journal.append(record)
+        if block.size >= self.config.max_split_size:
+            self.stats.oversize_allocations.increase(1)
+        return block
+
+    # -- freeing -------------------------------------------------------------------------
+
+    def free_now(self, block: Block) -> None:
+        """Make an allocated block free, no stream being waited for."""
+        requested, size = block.requested_size, block.size
+        if self.trace is not None:
+            self.record("free_requested", block.ptr, requested, block.stream, block.pool)
+            self.record("free_completed", block.ptr, requested, block.stream, block.pool)
+        splits, split_bytes = self.merge_and_pool(block)
+        record = (-size, -requested, splits, split_bytes)
+        block.pool.journal.append(record)
+        block.pool.pool_journal.append(record)
+
+    def free_later(self, block: Block) -> None:
+        """Mark an allocated block as freed by its user; it stays active."""
+        self.record("free_requested", block.ptr, block.requested_size, block.stream, block.pool)
+        self.stats.free_requested(block.pool.is_small, block.size)
+        self.pending[block.ptr] = block
+
+    def complete_free(self, block: Block) -> None:
+        """Make a pending block free."""
+        del self.pending[block.ptr]
+        requested, size = block.requested_size, block.size
+        self.record("free_completed", block.ptr, requested, block.stream, block.pool)
+        splits, split_bytes = self.merge_and_pool(block)
+        self.stats.free_completed(block.pool.is_small, size, requested, splits, split_bytes)
+
+    def merge_and_pool(self, block: Block) -> tuple[int, int]:
+        """Merge with the neighbours, enter the free blocks; the net change of inactive_split."""
+        splits = 0
+        split_bytes = 0
+        prev = block.prev
+        if prev is not None and prev.mapped and not prev.is_active:
+            splits -= 1
+            split_bytes -= prev.size
+            prev.pool.remove(prev)
+            block.absorb_prev(prev)
+        following = block.next
+        if following is not None and following.mapped and not following.is_active:
+            splits -= 1
+            split_bytes -= following.size
+            following.pool.remove(following)
+            block.absorb_next(following)
+        block.pool.insert(block)
+        if block.expandable is not None:
+            return 0, 0
+        if block.prev is not None or block.next is not None:
+            splits += 1
+            split_bytes += block.size
+        return splits, split_bytes
+
+    # -- segments from cudaMalloc --------------------------------------------------------
+
+    def allocate_segment(self, pool: BlockPool, stream: int, size: int) -> Block | None:
+        """A segment of `size` bytes as one block in no pool; None: the driver refused."""
+        address = self.device.cuda_malloc(size)
+        if address is None:
+            return None
+        self.count_driver(pool, size, +1)
+        self.stats.num_device_alloc += 1
+        if pool.owner is not None:
+            pool.owner.segment_count += 1
+        self.record("segment_alloc", address, size, stream, pool)
+        return self.new_block(address, size, pool, stream, self.new_segment_rank())
+
+    def release_segment(self, block: Block) -> None:
+        """cudaFree the segment that a free, unsplit block is."""
+        if block.is_split:
+            raise UndefinedBehaviorError(
+                f"max_split_size_mb was lowered below a split block of {format_size(block.size)}; "
+                "PyTorch would free part of a segment here"
+            )
+        pool = block.pool
+        self.record("segment_free", block.ptr, block.size, block.stream, pool)
+        pool.remove(block)
+        self.device.cuda_free(block.ptr)
+        self.count_driver(pool, -block.size, -1)
+        self.stats.num_device_free += 1
+        if pool.owner is not None:
+            pool.owner.segment_count -= 1
+
+    def count_driver(self, pool: BlockPool, size: int, segments: int = 0) -> None:
+        """Count bytes from the driver (negative: given back), and whole segments by cudaMalloc."""
+        self.reserved += size
+        pool_id = pool.owner.id if pool.owner is not None else DEFAULT_POOL
+        self.stats.reserved(pool.is_small, size, pool_id)
+        if segments:
+            self.stats.segments(pool.is_small, segments)
+            if abs(size) >= self.config.max_split_size:
+                self.stats.oversize_segments.move(segments)
+
+    # -- what existed before -------------------------------------------------------------
+
+    def count_segment(self, pool: BlockPool, size: int) -> None:
+        """Count a segment that a recording found in place."""
+        self.count_driver(pool, size, +1)
+        if pool.owner is not None:
+            pool.owner.segment_count += 1
+
+    def count_planted(self, block: Block) -> None:
+        """Count a block that a recording found in place."""
+        self.stats.planted(
+            block.pool.is_small,
+            block.size,
+            requested=block.requested_size,
+            allocated=block.allocated,
+            active=block.is_active,
+            split=block.is_split and block.expandable is None,
+        )
+        if block.allocated and block.size >= self.config.max_split_size:
+            self.stats.oversize_allocations.increase(1)
+
+
+def _room(block: Block) -> int:
+    """The size of a block with the unmapped space behind it (4.4)."""
+    following = block.next
+    return block.size + (following.size if following is not None and not following.mapped else 0)

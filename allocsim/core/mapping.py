@@ -1,0 +1,155 @@
+"""Mapping and unmapping memory of expandable segments, on the heap's blocks.
+
+Rules: a request takes the lowest run of free and unmapped blocks that holds it, maps what is
+missing piece by piece, and keeps the pieces mapped before a failure; the newly mapped block
+survives and absorbs free neighbours; unmapping takes the whole handles inside a free block and
+leaves the pieces around them free.  Source: semantics 4.2, 4.3, 4.6, 12.7 to 12.9.
+"""
+
+from __future__ import annotations
+
+from allocsim.core.block import Block
+from allocsim.core.constants import SMALL_BUFFER
+from allocsim.core.expandable import ExpandableSegment
+from allocsim.core.heap import Heap
+from allocsim.core.pool import BlockPool
+from allocsim.errors import UpstreamAssertionError
+from allocsim.units import format_size
+
+__all__ = ["allocate_expandable", "unmap_block"]
+
+
+def allocate_expandable(heap: Heap, pool: BlockPool, stream: int, size: int) -> Block | None:
+    """A block of at least `size` bytes in no pool; None: out of memory."""
+    block = _find_run(pool, stream, size) or _new_segment(heap, pool, stream, size)
+    if block is None:
+        return None
+    if not block.mapped and not _map_block(heap, block, min(block.size, size)):
+        return None
+    while block.size < size:
+        following = block.next
+        if following is None:
+            raise UpstreamAssertionError(
+                f"a request of {format_size(size)} is larger than a fresh expandable segment"
+            )
+        if not _map_block(heap, following, min(following.size, size - block.size)):
+            return None
+        block = following
+    pool.remove(block)
+    if pool.owner is not None:
+        pool.owner.segment_count += 1
+    return block
+
+
+def _find_run(pool: BlockPool, stream: int, size: int) -> Block | None:
+    """The start of the lowest run of free and unmapped blocks that holds `size`."""
+    for unmapped in pool.unmapped_of(stream):
+        prev = unmapped.prev
+        start = prev if prev is not None and not prev.is_active else unmapped
+        run = 0
+        block: Block | None = start
+        while block is not None and not block.is_active:
+            run += block.size
+            if run >= size:
+                return start
+            block = block.next
+    return None
+
+
+def _new_segment(heap: Heap, pool: BlockPool, stream: int, size: int) -> Block | None:
+    handle = SMALL_BUFFER if pool.is_small else heap.config.large_segment_size
+    reserve = heap.config.expandable_reserve(heap.device.total)
+    segment = ExpandableSegment(heap.device, stream, handle, reserve)
+    if segment.size < size and heap.release.short_segment_is_destroyed:
+        segment.destroy()
+        return None
+    block = heap.new_block(segment.base, segment.size, pool, stream, heap.new_segment_rank())
+    block.expandable = segment
+    block.mapped = False
+    pool.unmapped.add(block)
+    return block
+
+
+def _map_block(heap: Heap, block: Block, size: int) -> bool:
+    """Map the front of an unmapped block and make it free; False: out of memory."""
+    assert block.expandable is not None
+    pool = block.pool
+    mapped = block.expandable.map(size)
+    if mapped is None:
+        return False
+    pool.unmapped.remove(block)
+    block.mapped = True
+    start = block.ptr
+    if mapped < block.size:
+        rest = _piece(heap, block, start + mapped, block.size - mapped)
+        rest.mapped = False
+        block.insert_after(rest)
+        block.size = mapped
+        pool.unmapped.add(rest)
+    heap.merge_and_pool(block)
+    heap.count_driver(pool, mapped)
+    heap.stats.num_device_alloc += 1
+    heap.record("segment_map", start, mapped, block.stream, pool)
+    return True
+
+
+def _piece(heap: Heap, whole: Block, ptr: int, size: int) -> Block:
+    """A fresh object for a part of `whole`, in the same expandable segment."""
+    piece = heap.new_block(ptr, size, whole.pool, whole.stream, whole.rank)
+    piece.expandable = whole.expandable
+    return piece
+
+
+def unmap_block(heap: Heap, block: Block) -> None:
+    """Unmap the whole handles inside a free expandable block, if there are any.
+
+    A segment that is one unmapped block then is given up, its address range with it.
+    """
+    segment = block.expandable
+    assert segment is not None
+    start, size = segment.whole_handles(block.ptr, block.size)
+    if size == 0:
+        return
+    pool = block.pool
+    owner = pool.owner
+    if owner is not None and owner.segment_count <= 0:
+        raise UpstreamAssertionError("the segment count of a private pool fell below zero")
+    pool.remove(block)
+    segment.unmap(size)
+    _cut(heap, block, start, size)
+    block.mapped = False
+    _merge_unmapped(block)
+    heap.count_driver(pool, -size)
+    heap.stats.num_device_free += 1
+    if owner is not None:
+        owner.segment_count -= 1
+    heap.record("segment_unmap", start, size, block.stream, pool)
+    if not block.is_split:
+        pool.unmapped.remove(block)
+        segment.destroy()
+
+
+def _cut(heap: Heap, block: Block, start: int, size: int) -> None:
+    """Shrink a free block to [start, start + size); the pieces cut off stay free."""
+    before = start - block.ptr
+    after = block.size - before - size
+    if before:
+        piece = _piece(heap, block, block.ptr, before)
+        block.insert_before(piece)
+        block.pool.insert(piece)
+    if after:
+        piece = _piece(heap, block, start + size, after)
+        block.insert_after(piece)
+        block.pool.insert(piece)
+    block.ptr, block.size = start, size
+
+
+def _merge_unmapped(block: Block) -> None:
+    prev, following = block.prev, block.next
+    if prev is not None and not prev.mapped:
+        block.pool.unmapped.remove(prev)
+        block.absorb_prev(prev)
+    if following is not None and not following.mapped:
+        block.pool.unmapped.remove(following)
+        block.absorb_next(following)
+    block.pool.unmapped.add(block)

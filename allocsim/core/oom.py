@@ -1,0 +1,80 @@
+"""The text of an out-of-memory error, letter by letter as its release prints it.
+
+Rule: "Tried to allocate" is the segment that was tried, not the request; free memory is read
+after the caches were released; pending blocks appear under "reserved but unallocated".
+Source: semantics 7.2, 7.3, 12.4, 12.5.  The wordings are in releases.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from allocsim.core.config import AllocatorConfig
+from allocsim.units import format_size
+
+__all__ = ["TOO_LARGE", "OomFigures", "oom_text", "rejection_text"]
+
+TOO_LARGE = "CUDA out of memory. Tried to allocate more than 1EB memory."
+
+
+@dataclass(frozen=True, slots=True)
+class OomFigures:
+    """What the text is made of, in bytes.
+
+    private: free blocks of private pools.  limit: None without a memory fraction.
+    """
+
+    device: int
+    tried: int
+    total: int
+    free: int
+    allocated: int
+    reserved: int
+    private: int
+    limit: int | None
+
+
+def oom_text(figures: OomFigures, config: AllocatorConfig) -> str:
+    """The whole message of the release that `config` belongs to."""
+    release = config.release
+    private = figures.private if release.oom_counts_private_pools else 0
+    text = release.oom_text.format(
+        tried=format_size(figures.tried),
+        device=chr(figures.device) if release.oom_device_is_raw_byte else figures.device,
+        total=format_size(figures.total),
+        free=format_size(figures.free),
+        limit=f"{format_size(figures.limit)} allowed; " if figures.limit is not None else "",
+        allocated=format_size(figures.allocated + private),
+        private=(
+            f"with {format_size(private)} allocated in private pools (e.g., CUDA Graphs), "
+            if private
+            else ""
+        ),
+        unallocated=format_size(figures.reserved - figures.allocated - private),
+        advice=_advice(figures, config),
+    )
+    return text.split("\0", maxsplit=1)[0]  # where C's string would end
+
+
+def _advice(figures: OomFigures, config: AllocatorConfig) -> str:
+    release = config.release
+    if not config.expandable_segments or release.oom_advice_expandable is None:
+        return release.oom_advice
+    reserve = config.expandable_reserve(figures.total)
+    if reserve is not None and reserve < figures.tried <= figures.total:
+        return (
+            " This allocation exceeds the expandable-segment reserve of "
+            f"{format_size(reserve)} for this stream, and a single allocation cannot span "
+            "expandable segments. Raise PYTORCH_CUDA_ALLOC_CONF expandable_segments_reserve or "
+            "expandable_segments_reserve_by_class (or unset it) so that a segment is at least "
+            f"{format_size(figures.tried)}."
+        )
+    return release.oom_advice_expandable
+
+
+def rejection_text(requested: int) -> str:
+    """The text of throw_on_cudamalloc_oom."""
+    return (
+        "CUDA out of memory. Allocation was preemptively rejected because it would exceed "
+        f"per_process_memory_fraction limit. Requested size: {format_size(requested)}"
+    )

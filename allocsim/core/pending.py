@@ -1,0 +1,120 @@
+"""Frees that wait: for events of other streams, for a scope to end, or to be told.
+
+Rules: an event is recorded at the free, one for each stream that used the block; queues are
+polled at a malloc only, each stream in order up to its first event that has not passed; frees
+inside a capture wait for its end and then forget the streams recorded in it.
+Source: semantics 2.3, 2.4, 5.5, 12.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from allocsim.core.block import Block
+from allocsim.core.events import EventQueues
+from allocsim.core.heap import Heap
+
+__all__ = ["PendingFrees"]
+
+
+class PendingFrees:
+    """The frees of one device that have been asked for and are not complete.
+
+    Those of 2.9 to 2.12 that a scope put off are completed in the order of the frees; there the
+    real allocator's order differs from run to run.
+    """
+
+    __slots__ = ("_heap", "_queues", "_deferred", "_told")
+
+    def __init__(self, heap: Heap, hash_of: Callable[[int], int]) -> None:
+        self._heap = heap
+        self._queues = EventQueues(hash_of)
+        self._deferred: list[Block] = []
+        self._told: dict[int, Block] = {}
+
+    @property
+    def may_complete(self) -> bool:
+        """Whether polling could find anything."""
+        return bool(self._queues) or bool(self._deferred)
+
+    def add(self, block: Block, *, in_capture: bool) -> None:
+        """Suspend the free of a block that other streams used."""
+        self._heap.free_later(block)
+        if in_capture:
+            self._deferred.append(block)
+        else:
+            self._insert_events(block)
+
+    def add_told(self, block: Block) -> None:
+        """Suspend a free until `complete` is told of it, whatever streams used the block."""
+        block.stream_uses = None
+        block.event_count = 1
+        self._heap.free_later(block)
+        self._told[block.ptr] = block
+
+    def adopt(self, blocks: dict[int, Block]) -> None:
+        """Take over blocks that were pending before the simulation began."""
+        self._told.update(blocks)
+
+    def complete(self, ptr: int) -> bool:
+        """Complete a free that was to be told; False if it is complete already."""
+        block = self._told.pop(ptr, None)
+        if block is None:
+            return False
+        block.event_count = 0
+        self._heap.complete_free(block)
+        return True
+
+    def poll(self) -> None:
+        """Complete the frees whose events have passed."""
+        self._insert_deferred_events()
+        device = self._heap.device
+        for stream, queue in self._queues.walk():
+            while queue and device.is_done(stream, queue[0][0]):
+                self._event_passed(queue.popleft()[1])
+
+    def synchronize(self) -> None:
+        """Wait for every event; all frees complete."""
+        self._heap.stats.num_sync_all_streams += 1
+        self._insert_deferred_events()
+        for stream, queue in self._queues.walk():
+            while queue:
+                number, block = queue.popleft()
+                self._heap.device.wait_for(stream, number)
+                self._event_passed(block)
+        for ptr in list(self._told):
+            self.complete(ptr)
+
+    def _insert_events(self, block: Block) -> None:
+        """One event for each stream that used the block, recorded now."""
+        uses, block.stream_uses = block.stream_uses, None
+        for stream in uses or ():
+            block.event_count += 1
+            self._queues.push(stream, self._heap.device.record_event(stream), block)
+
+    def _event_passed(self, block: Block) -> None:
+        block.event_count -= 1
+        if block.event_count == 0:
+            self._heap.complete_free(block)
+
+    def _insert_deferred_events(self) -> None:
+        deferred, self._deferred = self._deferred, []
+        for block in deferred:
+            if self._forget_captured(block):
+                self._heap.complete_free(block)
+            else:
+                self._insert_events(block)
+
+    def _forget_captured(self, block: Block) -> bool:
+        """Drop the streams recorded in a scope; whether that leaves none to wait for."""
+        uses, captured = block.stream_uses, block.capture_uses
+        if uses is None or captured is None:
+            return False
+        block.capture_uses = None
+        for stream in captured:
+            if stream in uses:
+                del uses[stream]
+        if len(uses):
+            return False
+        block.stream_uses = None
+        return True

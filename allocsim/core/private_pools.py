@@ -1,0 +1,112 @@
+"""Private pools by id, the scopes that send requests to them, and when they end.
+
+Rules: begin creates a pool with one use or adds one, end closes the scope and changes no count,
+release takes one use away; at zero the pool is freeable, and it is forgotten once its last
+segment has gone back.  Source: semantics 5.1, 5.2, 12.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from allocsim.core.events import HashOrder, pool_hash
+from allocsim.core.heap import Heap
+from allocsim.core.pool import PoolId, PrivatePool
+from allocsim.errors import UndefinedBehaviorError, UpstreamAssertionError
+
+__all__ = ["PrivatePools"]
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """While it is open, requests go to pool `id`; up to 2.2 only those of one stream."""
+
+    id: PoolId
+    stream: int | None
+
+
+class PrivatePools:
+    """Every private pool of one device."""
+
+    __slots__ = ("_heap", "pools", "freeable", "scopes", "no_split", "use_on_oom")
+
+    def __init__(self, heap: Heap) -> None:
+        self._heap = heap
+        self.pools: dict[PoolId, PrivatePool] = {}
+        self.freeable: HashOrder[PoolId, PrivatePool] = HashOrder(pool_hash)
+        self.scopes: list[Scope] = []
+        self.no_split: set[PoolId] = set()
+        self.use_on_oom: dict[PoolId, None] = {}
+
+    def begin(self, pool_id: PoolId, stream: int | None) -> None:
+        """Create the pool or add a use, then open a scope."""
+        pool = self.pools.get(pool_id)
+        if pool is None:
+            self.pools[pool_id] = self._heap.private_pool(pool_id)
+        elif pool.use_count == 0:
+            raise UpstreamAssertionError(f"pool {pool_id} is begun again after its last release")
+        else:
+            pool.use_count += 1
+        if any(scope.id == pool_id for scope in self.scopes):
+            raise UpstreamAssertionError(
+                f"pool {pool_id} is begun while a scope of it is open; its use count has grown"
+            )
+        by_stream = self._heap.release.scope_by_stream
+        self.scopes.append(Scope(pool_id, (stream or 0) if by_stream else None))
+
+    def end(self, pool_id: PoolId) -> None:
+        """Close the scope."""
+        for scope in self.scopes:
+            if scope.id == pool_id:
+                self.scopes.remove(scope)
+                return
+        raise UpstreamAssertionError(f"pool {pool_id} is ended, but no scope of it is open")
+
+    def release(self, pool_id: PoolId) -> None:
+        """Take one use away; at zero the pool becomes freeable."""
+        pool = self.pools.get(pool_id)
+        if pool is None or pool.use_count == 0:
+            raise UpstreamAssertionError(f"pool {pool_id} is released, but nothing uses it")
+        pool.use_count -= 1
+        if pool.use_count == 0:
+            self.freeable[pool_id] = pool
+            self.no_split.discard(pool_id)
+            self.use_on_oom.pop(pool_id, None)
+
+    def target(self, stream: int) -> PrivatePool | None:
+        """The pool that a request of `stream` goes to; None: the default pools."""
+        accepting = [s for s in self.scopes if s.stream is None or s.stream == stream]
+        if not accepting:
+            return None
+        return self.pools[accepting[-1 if self._heap.release.newest_scope_wins else 0].id]
+
+    def overflow(self) -> Iterator[PrivatePool]:
+        """The pools marked use_on_oom that are in use, in the order of their marks."""
+        for pool_id in self.use_on_oom:
+            pool = self.pools.get(pool_id)
+            if pool is not None and pool.use_count > 0:
+                yield pool
+
+    def forget_empty(self, pool: PrivatePool) -> None:
+        """Forget a freeable pool that has no segments left."""
+        if pool.segment_count != 0:
+            return
+        if any(
+            b.pool.owner is pool for b in (*self._heap.live.values(), *self._heap.pending.values())
+        ):
+            raise UndefinedBehaviorError(
+                f"the segment count of pool {pool.id} reached 0 with live blocks; PyTorch frees "
+                "the pool under them"
+            )
+        del self.pools[pool.id]
+        del self.freeable[pool.id]
+
+    def free_bytes(self) -> int:
+        """Bytes of free blocks in all private pools, as the out-of-memory text counts them."""
+        return sum(
+            block.size
+            for pool in self.pools.values()
+            for half in (pool.small, pool.large)
+            for block in half
+        )

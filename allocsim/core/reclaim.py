@@ -1,0 +1,94 @@
+"""Giving cached memory back to the driver, in the three ways that a failed request tries.
+
+Rules: garbage collection frees whole passes of old unsplit blocks of the default large pool;
+`release_available` frees oversize blocks of the request's stream, and what it released stays
+released when it fails; `release_pool` frees every whole cached segment in key order, ordinary
+ones before expandable ones.  Source: semantics 1.9, 1.10, 2.5.
+"""
+
+from __future__ import annotations
+
+from allocsim.core.block import Block
+from allocsim.core.constants import UNLIMITED
+from allocsim.core.heap import Heap
+from allocsim.core.mapping import unmap_block
+from allocsim.core.pool import BlockPool
+from allocsim.errors import UpstreamAssertionError
+
+__all__ = ["collect_garbage", "release_available", "release_pool"]
+
+
+def collect_garbage(heap: Heap) -> None:
+    """Release old blocks until the reserved bytes are below the threshold's share of the limit.
+
+    Does nothing unless a limit and a threshold are set.  A pass is never cut short.
+    """
+    if not heap.collects_garbage or heap.limit is None:
+        return
+    allowed = int(heap.config.garbage_collection_threshold * heap.limit)
+    target = heap.reserved - allowed
+    if target <= 0:
+        return
+    pool = heap.large
+    unsplit = [block for block in pool if not block.is_split]
+    count = len(unsplit)
+    total_age = sum(_age(pool, block) for block in unsplit)
+    reclaimed = 0
+    freed_any = True
+    while reclaimed < target and freed_any and count > 0:
+        freed_any = False
+        threshold = total_age / count
+        for block in list(pool):
+            if block.is_split or block.expandable is not None or _age(pool, block) < threshold:
+                continue
+            reclaimed += block.size
+            total_age -= _age(pool, block)
+            count -= 1
+            freed_any = True
+            heap.release_segment(block)
+
+
+def _age(pool: BlockPool, block: Block) -> int:
+    return pool.search_calls - block.gc_base
+
+
+def release_available(heap: Heap, pool: BlockPool, stream: int, size: int) -> bool:
+    """Release oversize blocks of the request's stream; whether that may have been enough."""
+    oversize = heap.config.max_split_size
+    if oversize == UNLIMITED:
+        return False
+    wanted = max(size, oversize)
+    candidate = pool.best_fit(stream, wanted)
+    if candidate is not None and _may_release(heap, candidate):
+        heap.release_segment(candidate)
+        return True
+    released = 0
+    for block in pool.smaller(stream, wanted):
+        if released >= wanted or block.size < oversize:
+            break
+        if _may_release(heap, block):
+            released += block.size
+            heap.release_segment(block)
+    return released >= wanted
+
+
+def _may_release(heap: Heap, block: Block) -> bool:
+    if block.expandable is None:
+        return True
+    if not heap.release.release_skips_expandable:
+        raise UpstreamAssertionError(
+            f"releasing an oversize expandable block of {block.size} bytes asserts in release "
+            f"{heap.release.version}"
+        )
+    return False
+
+
+def release_pool(heap: Heap, pool: BlockPool) -> None:
+    """Release every whole cached segment of `pool`, then unmap what is free of expandable ones."""
+    blocks = list(pool)
+    for block in blocks:
+        if block.expandable is None and not block.is_split:
+            heap.release_segment(block)
+    for block in blocks:
+        if block.expandable is not None:
+            unmap_block(heap, block)

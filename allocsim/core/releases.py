@@ -1,0 +1,347 @@
+"""What differs between PyTorch releases, as data: the only place that knows a version number.
+
+`Release` is one release's behaviour; `CHANGES` has a row for each release and names only what
+changed since the row above, so that a new release is a new row.  Nothing else in the package
+compares versions.  Source: semantics 9, and the section named at each field.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
+
+from allocsim.errors import ConfigError
+
+__all__ = ["RELEASES", "NEWEST", "FreeBlockOrder", "Overflow", "Release", "find_release"]
+
+
+class FreeBlockOrder(Enum):
+    """What decides between free blocks of the same stream and size (semantics 1.5)."""
+
+    ADDRESS = "lowest address"
+    CREATION = "oldest block object, then lowest address"
+    SEGMENT = "oldest segment, then lowest address"
+
+
+class Overflow(Enum):
+    """When a pool marked use_on_oom is searched for a request of the default pool (5.6)."""
+
+    NEVER = "no such pools"
+    LAST = "after the caches have been released"
+    FIRST = "right after the driver refused"
+
+
+class EmptyCacheInScope(Enum):
+    """What empty_cache does while a pool scope is open (2.5)."""
+
+    ASSERTS = "stops on an internal assertion"
+    FREEABLE_ONLY = "releases freeable private pools only"
+    NORMAL = "releases everything"
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The behaviour of one release.  The defaults are those of 2.1."""
+
+    version: str = "2.1"
+
+    # Placement (semantics 1).
+    free_block_order: FreeBlockOrder = FreeBlockOrder.ADDRESS
+    one_division_keeps_size: bool = True
+    """roundup_power2_divisions:1 leaves the request unrounded (1.2)."""
+
+    # Option string (8).
+    options: frozenset[str] = frozenset(
+        {
+            "max_split_size_mb",
+            "roundup_power2_divisions",
+            "garbage_collection_threshold",
+            "backend",
+            "expandable_segments",
+        }
+    )
+    separators_checked: bool = True
+    """`a:b,c:d` is verified token by token; later any token separates (8.2)."""
+    bad_option_keeps_earlier: bool = True
+    """Options before a refused one stay applied (8.2)."""
+    thresholds_inclusive: bool = False
+    """Sizes are compared with >= their minimum; before with > (8.3)."""
+    list_divisions_may_be_zero: bool = False
+    list_tail_overwrites_last: bool = True
+    """The `>` of a roundup list starts at the last key, not after it (1.2)."""
+    unclosed_list_crashes: bool = True
+    parse_resets_non_split_rounding: bool = False
+    old_error_words: bool = True
+
+    # Limit (1.11).
+    full_fraction_is_limit: bool = True
+    """set_per_process_memory_fraction(1.0) installs a limit equal to the total."""
+    fraction_rounds: bool = False
+    """The limit is rounded half away from zero instead of truncated."""
+
+    # Statistics, traces and snapshots (3, 6).
+    counts_device_calls: bool = False
+    """num_sync_all_streams, num_device_alloc, num_device_free exist."""
+    counts_oom_rejections: bool = False
+    counts_private_pools: bool = False
+    """reserved_bytes_by_private_pools exists."""
+    entry_fields: tuple[str, ...] = ()
+    """Fields of a trace entry besides action, addr, size, stream, in order."""
+    snapshot_keys: tuple[str, ...] = ("segments", "device_traces")
+    settings_keys: tuple[str, ...] = ()
+
+    # Private pools (5).
+    scope_is_capture: bool = True
+    """An open pool scope has the effects of a graph capture (5.4)."""
+    scope_by_stream: bool = True
+    """A scope takes only the stream it was opened for (5.2)."""
+    newest_scope_wins: bool = False
+    forgets_captured_streams: bool = False
+    """Streams recorded inside a scope are dropped when a deferred free is done (5.5)."""
+    empty_cache_in_scope: EmptyCacheInScope = EmptyCacheInScope.ASSERTS
+    overflow: Overflow = Overflow.NEVER
+    no_split: bool = False
+
+    # Expandable segments (4).
+    expandable_private_pools: bool = False
+    release_skips_expandable: bool = False
+    """Releasing oversize blocks passes over expandable ones; before, it asserts (1.10)."""
+    short_segment_is_destroyed: bool = False
+    """A fresh expandable segment below the request is destroyed again (4.2)."""
+
+    # The out-of-memory text (7.2).
+    oom_text: str = (
+        "CUDA out of memory. Tried to allocate {tried}. GPU {device} has a total capacty of "
+        "{total} of which {free} is free. Of the allocated memory {allocated} is allocated by "
+        "PyTorch, and {unallocated} is reserved by PyTorch but unallocated.{advice}"
+    )
+    oom_advice: str = (
+        " If reserved but unallocated memory is large try setting max_split_size_mb to avoid "
+        "fragmentation.  See documentation for Memory Management and PYTORCH_CUDA_ALLOC_CONF"
+    )
+    oom_advice_expandable: str | None = None
+    """What stands there instead while expandable segments are on; None: the same."""
+    oom_device_is_raw_byte: bool = False
+    """The device index is emitted as a byte, so that GPU 0 ends the text."""
+    oom_counts_private_pools: bool = False
+
+
+_ADVICE = (
+    " If reserved but unallocated memory is large try setting {variable}=expandable_segments:True"
+    " to avoid fragmentation.  See documentation for Memory Management  ({link})"
+)
+_OLD_LINK = "https://pytorch.org/docs/stable/notes/cuda.html#environment-variables"
+_NEW_LINK = (
+    "https://docs.pytorch.org/docs/stable/notes/cuda.html"
+    "#optimizing-memory-usage-with-pytorch-cuda-alloc-conf"
+)
+_CAPACITY = (
+    "CUDA out of memory. Tried to allocate {tried}. GPU {device} has a total capacity of "
+    "{total} of which {free} is free. "
+)
+_SETTINGS = (
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "max_split_size",
+    "garbage_collection_threshold",
+    "expandable_segments",
+    "pinned_num_register_threads",
+    "release_lock_on_cudamalloc",
+    "pinned_use_cuda_host_register",
+    "roundup_power2_divisions",
+)
+
+CHANGES: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("2.1", {}),
+    (
+        "2.2",
+        {
+            "+options": (
+                "release_lock_on_cudamalloc",
+                "pinned_use_cuda_host_register",
+                "pinned_num_register_threads",
+            ),
+            "entry_fields": ("time_us",),
+            "oom_text": _CAPACITY
+            + "Of the allocated memory {allocated} is allocated by PyTorch, and {unallocated} is "
+            "reserved by PyTorch but unallocated.{advice}",
+            "oom_advice": _ADVICE.format(variable="PYTORCH_CUDA_ALLOC_CONF", link=_OLD_LINK),
+        },
+    ),
+    (
+        "2.3",
+        {
+            "scope_by_stream": False,
+            "counts_device_calls": True,
+            "snapshot_keys": ("segments", "device_traces", "allocator_settings"),
+            "settings_keys": _SETTINGS,
+            "oom_device_is_raw_byte": True,
+        },
+    ),
+    (
+        "2.4",
+        {
+            "one_division_keeps_size": False,
+            "list_divisions_may_be_zero": True,
+            "forgets_captured_streams": True,
+            "oom_device_is_raw_byte": False,
+            "oom_counts_private_pools": True,
+            "oom_text": _CAPACITY
+            + "Of the allocated memory {allocated} is allocated by PyTorch, {private}and "
+            "{unallocated} is reserved by PyTorch but unallocated.{advice}",
+        },
+    ),
+    (
+        "2.5",
+        {
+            "expandable_private_pools": True,
+            "release_skips_expandable": True,
+            "snapshot_keys": (
+                "segments",
+                "device_traces",
+                "allocator_settings",
+                "external_annotations",
+            ),
+            "oom_text": _CAPACITY
+            + "{limit}Of the allocated memory {allocated} is allocated by PyTorch, {private}and "
+            "{unallocated} is reserved by PyTorch but unallocated.{advice}",
+        },
+    ),
+    ("2.6", {"+options": ("max_non_split_rounding_mb", "pinned_use_background_threads")}),
+    ("2.7", {"unclosed_list_crashes": False}),
+    (
+        "2.8",
+        {
+            "empty_cache_in_scope": EmptyCacheInScope.FREEABLE_ONLY,
+            "overflow": Overflow.LAST,
+            "entry_fields": ("time_us", "compile_context"),
+        },
+    ),
+    (
+        "2.9",
+        {
+            "+options": ("graph_capture_record_stream_reuse",),
+            "settings_keys": (
+                *_SETTINGS[:-1],
+                "graph_capture_record_stream_reuse",
+                _SETTINGS[-1],
+            ),
+        },
+    ),
+    (
+        "2.10",
+        {
+            "+options": ("per_process_memory_fraction", "pinned_reserve_segment_size_mb"),
+            "separators_checked": False,
+            "bad_option_keeps_earlier": False,
+            "thresholds_inclusive": True,
+            "list_tail_overwrites_last": False,
+            "old_error_words": False,
+            "full_fraction_is_limit": False,
+            "newest_scope_wins": True,
+            "no_split": True,
+            "entry_fields": ("time_us", "compile_context", "user_metadata"),
+            "oom_advice": _ADVICE.format(variable="PYTORCH_ALLOC_CONF", link=_OLD_LINK),
+        },
+    ),
+    (
+        "2.11",
+        {
+            "+options": ("large_segment_size_mb",),
+            "parse_resets_non_split_rounding": True,
+            "overflow": Overflow.FIRST,
+            "oom_advice": _ADVICE.format(variable="PYTORCH_CUDA_ALLOC_CONF", link=_NEW_LINK),
+        },
+    ),
+    (
+        "2.12",
+        {
+            "+options": ("throw_on_cudamalloc_oom", "pinned_free_catch_all"),
+            "free_block_order": FreeBlockOrder.CREATION,
+            "counts_oom_rejections": True,
+            "entry_fields": ("time_us", "compile_context", "user_metadata", "pool_id"),
+        },
+    ),
+    (
+        "2.13",
+        {
+            "+options": ("pinned_max_round_threshold_mb", "pinned_max_cached_size_mb"),
+            "free_block_order": FreeBlockOrder.SEGMENT,
+            "scope_is_capture": False,
+            "forgets_captured_streams": False,
+            "empty_cache_in_scope": EmptyCacheInScope.NORMAL,
+            "fraction_rounds": True,
+            "counts_private_pools": True,
+            "settings_keys": (
+                *_SETTINGS[:-1],
+                "graph_capture_record_stream_reuse",
+                "max_round_threshold",
+                "max_cached_size",
+                _SETTINGS[-1],
+            ),
+        },
+    ),
+    (
+        "2.14",
+        {
+            "oom_advice_expandable": "",
+            "snapshot_keys": (
+                "segments",
+                "device_traces",
+                "allocator_settings",
+                "external_annotations",
+                "host_segments",
+                "host_traces",
+            ),
+        },
+    ),
+    (
+        "2.15",
+        {
+            "+options": (
+                "expandable_segments_reserve",
+                "expandable_segments_reserve_by_class",
+            ),
+            "short_segment_is_destroyed": True,
+            "oom_advice_expandable": (
+                " expandable_segments is enabled. If instead the process is running out of "
+                "virtual address space (VSZ), expandable segments may be over-reserving VA (each "
+                "segment reserves ~9/8 of device memory, times the number of streams); reduce it "
+                "via PYTORCH_CUDA_ALLOC_CONF expandable_segments_reserve / "
+                "expandable_segments_reserve_by_class."
+            ),
+        },
+    ),
+)
+"""One row a release: what changed since the row above; `+options` adds to the known keys."""
+
+
+def _accumulate() -> dict[str, Release]:
+    releases: dict[str, Release] = {}
+    current = Release()
+    for version, change in CHANGES:
+        changed = {key: value for key, value in change.items() if not key.startswith("+")}
+        options = current.options | frozenset(change.get("+options", ()))
+        current = replace(current, version=version, options=options, **changed)
+        releases[version] = current
+    return releases
+
+
+RELEASES: dict[str, Release] = _accumulate()
+"""Every modelled release by its "major.minor"."""
+
+NEWEST: str = CHANGES[-1][0]
+
+
+def find_release(version: str) -> Release:
+    """The release that `version` ("2.15", "2.9.1", "2.6.0+cu124") belongs to.
+
+    Raises ConfigError for a release that is not modelled.
+    """
+    key = ".".join(version.partition("+")[0].split(".")[:2])
+    if key not in RELEASES:
+        first = CHANGES[0][0]
+        raise ConfigError(
+            f"torch_version {version!r} is not modelled; expected {first} to {NEWEST}"
+        )
+    return RELEASES[key]

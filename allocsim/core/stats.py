@@ -1,0 +1,305 @@
+"""The statistics of torch.cuda.memory_stats(), kept off the path of each call.
+
+Rule: a call leaves one record, (bytes, requested, splits, split bytes); `fold` adds the records
+up later, in order, so that currents, totals and peaks are those of counting at each call.
+Frees are negative.  Pending blocks (freed, waiting for a stream) are constant within a fold:
+whoever changes them folds first.  Source: semantics 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from allocsim.core.releases import Release
+
+__all__ = ["DeviceStats", "Record", "Stat", "FOLD_AT"]
+
+Record = tuple[int, int, int, int]
+"""(block size, requested size, inactive_split, inactive_split_bytes); the first is never 0."""
+
+FOLD_AT = 4096
+"""Records kept before they are folded: enough to pay for the loop's set-up, small in memory."""
+
+
+@dataclass(slots=True)
+class Stat:
+    """One statistic.  Mirrors `Stat`."""
+
+    current: int = 0
+    peak: int = 0
+    allocated: int = 0
+    freed: int = 0
+
+    def increase(self, amount: int) -> None:
+        self.current += amount
+        self.peak = max(self.peak, self.current)
+        self.allocated += amount
+
+    def decrease(self, amount: int) -> None:
+        self.current -= amount
+        self.freed += amount
+
+    def move(self, amount: int) -> None:
+        """A net change: positive counts as allocated, negative as freed, zero not at all."""
+        if amount > 0:
+            self.increase(amount)
+        elif amount < 0:
+            self.decrease(-amount)
+
+    def reset_peak(self) -> None:
+        self.peak = self.current
+
+    def reset_accumulated(self) -> None:
+        self.allocated = self.freed = 0
+
+
+_BLOCK_STATS = (
+    "allocation",
+    "allocated_bytes",
+    "active",
+    "active_bytes",
+    "requested_bytes",
+    "inactive_split",
+    "inactive_split_bytes",
+    "segment",
+    "reserved_bytes",
+)
+
+
+@dataclass(slots=True)
+class StatGroup:
+    """The nine array statistics of one column: `all`, `small_pool` or `large_pool`."""
+
+    allocation: Stat = field(default_factory=Stat)
+    allocated_bytes: Stat = field(default_factory=Stat)
+    active: Stat = field(default_factory=Stat)
+    active_bytes: Stat = field(default_factory=Stat)
+    requested_bytes: Stat = field(default_factory=Stat)
+    inactive_split: Stat = field(default_factory=Stat)
+    inactive_split_bytes: Stat = field(default_factory=Stat)
+    segment: Stat = field(default_factory=Stat)
+    reserved_bytes: Stat = field(default_factory=Stat)
+
+    def fold(self, records: Iterable[Record]) -> None:
+        """Count `records` as if each had been counted at its call.
+
+        Within a fold no block is pending, or always the same ones, so `active` moves with
+        `allocation`; the running sums are local variables because this loop is most of the
+        price of full accounting.
+        """
+        count = peak_count = mallocs = 0
+        size = peak_size = grown = 0
+        requested = peak_requested = grown_requested = 0
+        for moved, asked, splits, split_bytes in records:
+            size += moved
+            requested += asked
+            if moved > 0:
+                count += 1
+                mallocs += 1
+                grown += moved
+                grown_requested += asked
+                if count > peak_count:
+                    peak_count = count
+                if size > peak_size:
+                    peak_size = size
+                if requested > peak_requested:
+                    peak_requested = requested
+            else:
+                count -= 1
+            if split_bytes:
+                self.inactive_split_bytes.move(split_bytes)
+                if splits:
+                    self.inactive_split.move(splits)
+        for stat in (self.allocation, self.active):
+            _advance(stat, count, peak_count, mallocs)
+        for stat in (self.allocated_bytes, self.active_bytes):
+            _advance(stat, size, peak_size, grown)
+        _advance(self.requested_bytes, requested, peak_requested, grown_requested)
+
+    def stats(self) -> tuple[tuple[str, Stat], ...]:
+        return tuple((name, getattr(self, name)) for name in _BLOCK_STATS)
+
+
+def _advance(stat: Stat, change: int, peak: int, grown: int) -> None:
+    """Move `stat` by a fold's net change, highest intermediate sum and sum of increases."""
+    stat.peak = max(stat.peak, stat.current + peak)
+    stat.current += change
+    stat.allocated += grown
+    stat.freed += grown - change
+
+
+class DeviceStats:
+    """All statistics of one device.  Mirrors `DeviceStats`."""
+
+    __slots__ = (
+        "release",
+        "max_split_size",
+        "all",
+        "pools",
+        "_records",
+        "_pool_records",
+        "oversize_allocations",
+        "oversize_segments",
+        "reserved_by_pool",
+        "num_alloc_retries",
+        "num_ooms",
+        "num_sync_all_streams",
+        "num_device_alloc",
+        "num_device_free",
+        "num_oom_rejections",
+    )
+
+    def __init__(self, release: Release, max_split_size: int) -> None:
+        self.release = release
+        self.max_split_size = max_split_size
+        self.all = StatGroup()
+        self.pools = {True: StatGroup(), False: StatGroup()}
+        self._records: list[Record] = []
+        self._pool_records: dict[bool, list[Record]] = {True: [], False: []}
+        self.oversize_allocations = Stat()
+        self.oversize_segments = Stat()
+        self.reserved_by_pool: dict[tuple[int, int], Stat] = {}
+        self.num_alloc_retries = 0
+        self.num_ooms = 0
+        self.num_sync_all_streams = 0
+        self.num_device_alloc = 0
+        self.num_device_free = 0
+        self.num_oom_rejections = 0
+
+    # -- the hot path ----------------------------------------------------------------------
+
+    def journals(self, is_small: bool) -> tuple[list[Record], list[Record]]:
+        """The lists that a record of this kind of pool is appended to, both of them.
+
+        They live as long as the object: callers may keep them.
+        """
+        return self._records, self._pool_records[is_small]
+
+    def fold(self) -> None:
+        """Count everything recorded so far."""
+        if self._records:
+            self.all.fold(self._records)
+            self._records.clear()
+            for is_small, records in self._pool_records.items():
+                if records:
+                    self.pools[is_small].fold(records)
+                    records.clear()
+
+    # -- what happens seldom ---------------------------------------------------------------
+
+    def free_requested(self, is_small: bool, size: int) -> None:
+        """A block was freed by its user and waits for other streams."""
+        self.fold()
+        for group in (self.all, self.pools[is_small]):
+            group.allocation.decrease(1)
+            group.allocated_bytes.decrease(size)
+
+    def free_completed(
+        self, is_small: bool, size: int, requested: int, splits: int, split_bytes: int
+    ) -> None:
+        """A pending block became free."""
+        self.fold()
+        for group in (self.all, self.pools[is_small]):
+            group.inactive_split.move(splits)
+            group.inactive_split_bytes.move(split_bytes)
+            group.active.decrease(1)
+            group.active_bytes.decrease(size)
+            group.requested_bytes.decrease(requested)
+
+    def planted(
+        self,
+        is_small: bool,
+        size: int,
+        *,
+        requested: int,
+        allocated: bool,
+        active: bool,
+        split: bool,
+    ) -> None:
+        """A block was there before the simulation began; it counts as allocated just now."""
+        for group in (self.all, self.pools[is_small]):
+            if allocated:
+                group.allocation.increase(1)
+                group.allocated_bytes.increase(size)
+            if active:
+                group.active.increase(1)
+                group.active_bytes.increase(size)
+                group.requested_bytes.increase(requested)
+            elif split:
+                group.inactive_split.increase(1)
+                group.inactive_split_bytes.increase(size)
+
+    def reserved(self, is_small: bool, size: int, pool_id: tuple[int, int]) -> None:
+        """`size` bytes came from the driver (negative: went back)."""
+        self.all.reserved_bytes.move(size)
+        self.pools[is_small].reserved_bytes.move(size)
+        if self.release.counts_private_pools and pool_id != (0, 0):
+            self.reserved_by_pool.setdefault(pool_id, Stat()).move(size)
+
+    def segments(self, is_small: bool, change: int) -> None:
+        """A segment was made by cudaMalloc (+1) or given back by cudaFree (-1)."""
+        self.all.segment.move(change)
+        self.pools[is_small].segment.move(change)
+
+    # -- reading and resetting ---------------------------------------------------------------
+
+    def allocated_bytes(self) -> int:
+        """Bytes of allocated blocks now."""
+        self.fold()
+        return self.all.allocated_bytes.current
+
+    def _every_stat(self) -> list[Stat]:
+        self.fold()
+        groups = (self.all, *self.pools.values())
+        stats = [stat for group in groups for _, stat in group.stats()]
+        return [
+            *stats,
+            self.oversize_allocations,
+            self.oversize_segments,
+            *self.reserved_by_pool.values(),
+        ]
+
+    def reset_peak(self) -> None:
+        for stat in self._every_stat():
+            stat.reset_peak()
+
+    def reset_accumulated(self) -> None:
+        for stat in self._every_stat():
+            stat.reset_accumulated()
+        self.num_alloc_retries = self.num_ooms = self.num_sync_all_streams = 0
+        self.num_device_alloc = self.num_device_free = self.num_oom_rejections = 0
+
+    def as_dict(self) -> dict[str, int]:
+        """The flat dict of torch.cuda.memory_stats(), sorted by key, as this release has it."""
+        self.fold()
+        columns = (
+            ("all", self.all),
+            ("small_pool", self.pools[True]),
+            ("large_pool", self.pools[False]),
+        )
+        flat: dict[str, int] = {}
+        for column, group in columns:
+            for name, stat in group.stats():
+                _flatten(flat, f"{name}.{column}", stat)
+        _flatten(flat, "oversize_allocations", self.oversize_allocations)
+        _flatten(flat, "oversize_segments", self.oversize_segments)
+        for (a, b), stat in self.reserved_by_pool.items():
+            _flatten(flat, f"reserved_bytes_by_private_pools.{a}_{b}", stat)
+        flat["max_split_size"] = self.max_split_size
+        flat["num_alloc_retries"] = self.num_alloc_retries
+        flat["num_ooms"] = self.num_ooms
+        if self.release.counts_device_calls:
+            flat["num_sync_all_streams"] = self.num_sync_all_streams
+            flat["num_device_alloc"] = self.num_device_alloc
+            flat["num_device_free"] = self.num_device_free
+        if self.release.counts_oom_rejections:
+            flat["num_oom_rejections"] = self.num_oom_rejections
+        return dict(sorted(flat.items()))
+
+
+def _flatten(flat: dict[str, int], name: str, stat: Stat) -> None:
+    flat[f"{name}.current"] = stat.current
+    flat[f"{name}.peak"] = stat.peak
+    flat[f"{name}.allocated"] = stat.allocated
+    flat[f"{name}.freed"] = stat.freed

@@ -1,0 +1,77 @@
+"""Sizes are `int` bytes everywhere; text with units exists only at the edge.
+
+`parse_size` reads what people type ("24GiB", "5600 MiB", "512"); `format_size` writes sizes
+as PyTorch's own error messages do, because the two are compared letter by letter.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+__all__ = ["KIB", "MIB", "GIB", "TIB", "round_up", "format_size", "parse_size"]
+
+KIB = 1 << 10
+MIB = 1 << 20
+GIB = 1 << 30
+TIB = 1 << 40
+
+_UNITS = {
+    "": 1,
+    "b": 1,
+    "kib": KIB,
+    "mib": MIB,
+    "gib": GIB,
+    "tib": TIB,
+    "k": KIB,
+    "m": MIB,
+    "g": GIB,
+    "t": TIB,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+}
+_SIZE = re.compile(r"\s*(\d{1,30}(?:\.\d{1,30})?)\s*([A-Za-z]{0,3})\s*", re.ASCII)
+_WRAP = 1 << 64
+
+
+def round_up(size: int, multiple: int) -> int:
+    """The least multiple of `multiple` that is not below `size`."""
+    return -(-size // multiple) * multiple
+
+
+def format_size(size: int) -> str:
+    """`size` bytes as PyTorch prints them: "512 bytes", "2.00 MiB", "1024.00 MiB", "1.50 GiB".
+
+    The limits are inclusive (exactly 1 MiB is "1024.00 KiB") and the argument is unsigned, so
+    a negative difference shows as an enormous figure, as upstream shows it (semantics 7.1).
+    """
+    size %= _WRAP
+    if size <= KIB:
+        return f"{size} bytes"
+    if size <= MIB:
+        return f"{size / KIB:.2f} KiB"
+    if size <= GIB:
+        return f"{size / MIB:.2f} MiB"
+    return f"{size / GIB:.2f} GiB"
+
+
+def parse_size(text: str | int) -> int:
+    """Bytes from "24GiB", "5600 MiB", "1.5g", "512" or an `int`.
+
+    KiB, MiB, GiB, TiB and the bare letters are powers of two; KB, MB, GB, TB powers of ten.
+    Raises ValueError, naming the text, for anything else, negative sizes and broken bytes.
+    """
+    if isinstance(text, int):
+        if text < 0:
+            raise ValueError(f"size {text} is negative; expected bytes, 0 or more")
+        return text
+    match = _SIZE.fullmatch(text)
+    unit = _UNITS.get(match[2].lower()) if match else None
+    if match is None or unit is None:
+        raise ValueError(f"size {text[:80]!r} is not a number with a unit such as 24GiB or 5600MiB")
+    size = Fraction(match[1]) * unit
+    if size.denominator != 1 and unit == 1:
+        raise ValueError(f"size {text[:80]!r} is not a whole number of bytes")
+    return round(size)
