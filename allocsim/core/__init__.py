@@ -8,6 +8,7 @@ a clock, a file, the environment or a random source, and nothing prints.
 from allocsim.core.allocator import CachingAllocator
 from allocsim.core.config import AllocatorConfig
 from allocsim.core.device import ADDRESS_POLICIES, Device
+from allocsim.core.heap import TraceEntry as HistoryEntry
 from allocsim.core.option_string import parse as parse_conf
 from allocsim.core.releases import NEWEST, RELEASES, Release, find_release
 from allocsim.core.seed import SeedBlock, SeedSegment
@@ -17,6 +18,7 @@ __all__ = [
     "AllocatorConfig",
     "CachingAllocator",
     "Device",
+    "HistoryEntry",
     "NEWEST",
     "RELEASES",
     "Release",

@@ -28,7 +28,7 @@ from allocsim.core.config import AllocatorConfig
 from allocsim.core.constants import MAX_REQUEST, SMALL_SIZE
 from allocsim.core.device import Device
 from allocsim.core.events import HashOrder, stream_hash
-from allocsim.core.heap import Heap
+from allocsim.core.heap import Heap, TraceEntry
 from allocsim.core.mapping import allocate_expandable
 from allocsim.core.oom import TOO_LARGE, OomFigures, oom_text, rejection_text
 from allocsim.core.pending import PendingFrees
@@ -37,7 +37,7 @@ from allocsim.core.private_pools import PrivatePools
 from allocsim.core.reclaim import collect_garbage, release_available, release_pool
 from allocsim.core.releases import NEWEST, EmptyCacheInScope, Overflow, find_release
 from allocsim.core.seed import SeedSegment, plant
-from allocsim.core.snapshot import snapshot
+from allocsim.core.snapshot import segments, snapshot
 from allocsim.core.stats import FOLD_AT
 from allocsim.core.summary import memory_summary
 from allocsim.errors import OutOfMemoryError, UpstreamAssertionError
@@ -415,6 +415,22 @@ class CachingAllocator:
     def snapshot(self) -> dict[str, Any]:
         """The dict of torch.cuda.memory._snapshot()."""
         return snapshot(self.heap, self.private_pools, self.device_index)
+
+    def segments(self) -> list[dict[str, Any]]:
+        """The segments and blocks, as in a snapshot; leaves no entry in the history."""
+        return segments(self.heap, self.private_pools, self.device_index)
+
+    def live_blocks(self) -> list[tuple[int, int]]:
+        """(address, size in bytes) of every allocated block."""
+        return [(ptr, block.size) for ptr, block in self.heap.live.items()]
+
+    def take_history(self) -> list[TraceEntry]:
+        """The entries recorded since the last call, which are forgotten; none unless kept."""
+        if self.heap.trace is None:
+            return []
+        taken = self.heap.trace.copy()
+        self.heap.trace.clear()
+        return taken
 
     def check(self) -> None:
         """Walk every invariant; raises InvariantError with its number."""

@@ -103,7 +103,8 @@ class Device:
     def dictate_address(self, address: int) -> None:
         """Let the next reservation lie at `address`, as a recording says.
 
-        Used up by the next one.  Keeping dictated ranges apart is up to the recording.
+        Used up by the next one, or replaced by the next dictate.  Keeping dictated ranges
+        apart is up to the recording.
         """
         self._dictated = [address]
 

@@ -1,0 +1,25 @@
+"""The replay engine: the one place where a trace meets an allocator."""
+
+from allocsim.engine.observers import Progress
+from allocsim.engine.replay import replay
+from allocsim.engine.result import (
+    DeviceRun,
+    Fidelity,
+    Mismatch,
+    PeakState,
+    Run,
+    SimulatedOom,
+    Timeline,
+)
+
+__all__ = [
+    "replay",
+    "Run",
+    "DeviceRun",
+    "Fidelity",
+    "Mismatch",
+    "PeakState",
+    "Progress",
+    "SimulatedOom",
+    "Timeline",
+]

@@ -1,0 +1,145 @@
+"""What a replay yields, as frozen values; nothing here computes.
+
+Sizes are bytes, entries are numbered from 0 in the recording's order for that device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["DeviceRun", "Fidelity", "Mismatch", "PeakState", "Run", "SimulatedOom", "Timeline"]
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedOom:
+    """An out-of-memory error of the simulated device.
+
+    requested_bytes: the raw request; None where the recording has only the rounded size.
+    tried_bytes: what the text prints.  message: PyTorch's own words.
+    is_recorded: the recording has an `oom` entry there as well.
+    """
+
+    entry: int
+    requested_bytes: int | None
+    rounded_bytes: int
+    tried_bytes: int
+    message: str
+    is_recorded: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """The first place where recording and replay part.  entry: None for the final segments."""
+
+    entry: int | None
+    expected: str
+    got: str
+
+    def __str__(self) -> str:
+        where = f"entry {self.entry}" if self.entry is not None else "the final segments"
+        return f"{where}: recorded {self.expected}, replayed {self.got}"
+
+
+@dataclass(frozen=True, slots=True)
+class Fidelity:
+    """How far a replay under the recorded settings equals the recording.
+
+    allocations, addresses_matched: `alloc` entries, and those whose address was predicted.
+    segments, segments_matched: segments of the final state, and those predicted with every
+    block.  entries, entries_matched: entries of every kind, and those equal in order up to the
+    first that is not.
+    """
+
+    allocations: int
+    addresses_matched: int
+    segments: int
+    segments_matched: int
+    entries: int
+    entries_matched: int
+    first_mismatch: Mismatch | None
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether nothing differs."""
+        return self.first_mismatch is None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Timeline:
+    """Memory after each driving entry: row i is the state after entry `entry[i]`."""
+
+    entry: NDArray[np.int64]
+    allocated: NDArray[np.int64]
+    reserved: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class PeakState:
+    """The moment when reserved memory was highest for the first time.
+
+    inactive_split: free bytes in segments that also hold active blocks.
+    """
+
+    entry: int
+    reserved: int
+    allocated: int
+    active: int
+    inactive_split: int
+
+    @property
+    def idle(self) -> int:
+        """Reserved and in no active block."""
+        return self.reserved - self.active
+
+    @property
+    def whole_segments(self) -> int:
+        """Idle bytes in segments without any active block: the driver could have them back."""
+        return self.idle - self.inactive_split
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeviceRun:
+    """One device's replay.
+
+    stats: the flat dict of torch.cuda.memory_stats() at the end.  notes: what had to be
+    inferred, in sentences.  stopped_at: the entry of an out-of-memory error that the recording
+    does not have; the program would have ended there.
+    """
+
+    device: int
+    entries: int
+    stats: dict[str, int]
+    timeline: Timeline
+    peak: PeakState
+    ooms: tuple[SimulatedOom, ...]
+    fidelity: Fidelity | None
+    notes: tuple[str, ...]
+    stopped_at: int | None
+
+    @property
+    def peak_allocated_bytes(self) -> int:
+        """torch.cuda.max_memory_allocated()."""
+        return self.stats["allocated_bytes.all.peak"]
+
+    @property
+    def peak_reserved_bytes(self) -> int:
+        """torch.cuda.max_memory_reserved()."""
+        return self.stats["reserved_bytes.all.peak"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """A replay of every device of a recording.
+
+    device_memory: None where it is unknown and the replay had no limit.
+    """
+
+    path: str
+    conf: str
+    torch_version: str
+    device_memory: int | None
+    devices: tuple[DeviceRun, ...]
+    notes: tuple[str, ...]
