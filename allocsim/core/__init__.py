@@ -6,6 +6,7 @@ a clock, a file, the environment or a random source, and nothing prints.
 """
 
 from allocsim.core.allocator import CachingAllocator
+from allocsim.core.block import Block
 from allocsim.core.config import AllocatorConfig
 from allocsim.core.device import ADDRESS_POLICIES, Device
 from allocsim.core.heap import TraceEntry as HistoryEntry
@@ -16,6 +17,7 @@ from allocsim.core.seed import SeedBlock, SeedSegment
 __all__ = [
     "ADDRESS_POLICIES",
     "AllocatorConfig",
+    "Block",
     "CachingAllocator",
     "Device",
     "HistoryEntry",

@@ -112,16 +112,19 @@ class CachingAllocator:
             self._refuse(size)
             return None
         heap = self.heap
-        if self._pending.may_complete and not self._in_capture:
+        if self._pending.is_waiting and not self._in_capture:
             self._pending.poll()
         rounded = heap.config.round_size(size) if self._rounds else (size + 511) & -512
         if self.private_pools.scopes:
             pool = self._scoped_pool(stream, rounded)
         else:
             pool = heap.small if rounded <= SMALL_SIZE else heap.large
-        block = heap.take_free(pool, stream, rounded)
+        if heap.fits_plainly:
+            block = pool.take(stream, rounded)  # what take_free would do, one call less
+        else:
+            block = heap.take_free(pool, stream, rounded)
         if block is not None and pool.owner is None:
-            block = heap.hand_out(block, rounded, size, fine=self._fine)
+            block = heap.hand_out(block, rounded, size, self._fine)
         else:
             block = self._answer(block, self._params(pool, stream, rounded), size)
         if len(pool.journal) > FOLD_AT:
@@ -153,9 +156,7 @@ class CachingAllocator:
             block = self._miss(params)
         if block is None:
             raise self._out_of_memory(params, requested)
-        return self.heap.hand_out(
-            block, params.size, requested, fine=params.fine, may_split=params.may_split
-        )
+        return self.heap.hand_out(block, params.size, requested, params.fine, params.may_split)
 
     def _miss(self, params: AllocParams) -> Block | None:
         heap = self.heap
@@ -257,9 +258,9 @@ class CachingAllocator:
         """
         self._pending.add_told(self._take_live(ptr))
 
-    def complete_free(self, ptr: int) -> bool:
+    def complete_free(self, block: Block) -> bool:
         """Complete a `request_free`; False if that has happened already."""
-        return self._pending.complete(ptr)
+        return self._pending.complete(block)
 
     def record_stream(self, ptr: int, stream: int) -> None:
         """Let the free of the block at `ptr` wait for `stream`."""
@@ -359,10 +360,10 @@ class CachingAllocator:
         Raises ConfigError; up to 2.9 the options before the bad one are in force then.
         """
         try:
-            self.heap.config = option_string.parse(conf, self.release, self.heap.config)
+            self.heap.use(option_string.parse(conf, self.release, self.heap.config))
         except option_string.BadOptionError as error:
             if error.applied is not None:
-                self.heap.config = error.applied
+                self.heap.use(error.applied)
             raise
         finally:
             self._apply_rounding()
@@ -376,13 +377,13 @@ class CachingAllocator:
         if not 0.0 <= fraction <= 1.0:
             raise ValueError(f"memory fraction {fraction} is out of range; expected 0 to 1")
         if fraction == 1.0 and not self.release.full_fraction_is_limit:
-            self.heap.limit = None
+            self.heap.limit_to(None)
             return
         share = fraction * self.device.total
         if self.release.fraction_rounds:
-            self.heap.limit = int(Fraction(share) + Fraction(1, 2))
+            self.heap.limit_to(int(Fraction(share) + Fraction(1, 2)))
         else:
-            self.heap.limit = int(share)
+            self.heap.limit_to(int(share))
 
     # -- reading -------------------------------------------------------------------------
 
@@ -419,10 +420,6 @@ class CachingAllocator:
     def segments(self) -> list[dict[str, Any]]:
         """The segments and blocks, as in a snapshot; leaves no entry in the history."""
         return segments(self.heap, self.private_pools, self.device_index)
-
-    def live_blocks(self) -> list[tuple[int, int]]:
-        """(address, size in bytes) of every allocated block."""
-        return [(ptr, block.size) for ptr, block in self.heap.live.items()]
 
     def take_history(self) -> list[TraceEntry]:
         """The entries recorded since the last call, which are forgotten; none unless kept."""

@@ -21,7 +21,8 @@ class Block:
 
     ptr, size: where, in bytes.  requested_size: the raw request of the last tenant of this
     object, stale while free, as upstream leaves it.  rank: what orders it among free blocks of
-    its size besides the address (`BlockPool`).  key: its place in the free blocks, if free.
+    its size besides the address (`BlockPool`).  key: its place among the free blocks, 0 if it is
+    not one of them.
     gc_base: the pool's search counter when it became free.
     """
 

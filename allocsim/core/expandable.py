@@ -21,13 +21,31 @@ class ExpandableSegment:
 
     __slots__ = ("base", "size", "handle_size", "stream", "_device")
 
-    def __init__(self, device: Device, stream: int, handle_size: int, reserve: int | None) -> None:
+    def __init__(
+        self,
+        device: Device,
+        stream: int,
+        handle_size: int,
+        reserve: int | None,
+        base: int | None = None,
+    ) -> None:
         wanted = device.total + device.total // 8 if reserve is None else reserve
         self.handle_size = handle_size
         self.size = round_up(wanted, handle_size)
         self.stream = stream
         self._device = device
+        if base is not None:
+            device.dictate_address(base)
         self.base = device.reserve_address(self.size)
+
+    @property
+    def end(self) -> int:
+        """The first address past the reserved range."""
+        return self.base + self.size
+
+    def adopt(self, size: int) -> None:
+        """Take over handles of `size` bytes that were mapped before the simulation began."""
+        self._device.used += size
 
     def map(self, size: int) -> int | None:
         """Bytes mapped for a request of `size`, in whole handles; None: out of memory.

@@ -38,11 +38,18 @@ class TraceEntry(NamedTuple):
 
 
 class Heap:
-    """The memory of one device and the rules by which it is cut up and put together."""
+    """The memory of one device and the rules by which it is cut up and put together.
+
+    reserved: bytes from the driver.  limit: what a memory fraction allows, None without one.
+    live, pending: the active blocks by address.  trace: the history, None if none is kept.
+    fits_plainly: no setting can refuse or prefer a candidate, and no expandable block was ever
+    made, so that the best fit is the answer.
+    """
 
     __slots__ = (
         "release",
         "config",
+        "fits_plainly",
         "device",
         "stats",
         "small",
@@ -53,13 +60,14 @@ class Heap:
         "limit",
         "trace",
         "_counter",
+        "_made_expandable",
+        "_numbers_objects",
     )
 
     def __init__(
         self, release: Release, config: AllocatorConfig, device: Device, *, record_history: bool
     ) -> None:
         self.release = release
-        self.config = config
         self.device = device
         self.stats = DeviceStats(release, config.max_split_size_stat())
         self.small = BlockPool(True, release.free_block_order, self.stats.journals(True))
@@ -69,13 +77,34 @@ class Heap:
         self.reserved = 0
         self.limit: int | None = None
         self.trace: list[TraceEntry] | None = [] if record_history else None
+        self._made_expandable = False
+        self.use(config)
         self._counter = 0
+        self._numbers_objects = release.free_block_order is FreeBlockOrder.CREATION
+
+    def use(self, config: AllocatorConfig) -> None:
+        """Put settings in force."""
+        self.config = config
+        self._made_expandable = self._made_expandable or config.expandable_segments
+        self._choose_search()
+
+    def limit_to(self, limit: int | None) -> None:
+        """Hold reserved memory to `limit` bytes; None: no limit."""
+        self.limit = limit
+        self._choose_search()
+
+    def _choose_search(self) -> None:
+        self.fits_plainly = not (
+            self._made_expandable
+            or self.collects_garbage
+            or self.config.max_split_size != UNLIMITED
+        )
 
     # -- blocks and their identity -------------------------------------------------------
 
     def new_block(self, ptr: int, size: int, pool: BlockPool, stream: int, rank: int) -> Block:
         """A fresh object.  `rank` is that of its segment; 2.12 numbers every object instead."""
-        if self.release.free_block_order is FreeBlockOrder.CREATION:
+        if self._numbers_objects:
             rank = self._next_rank()
         return Block(ptr, size, stream, pool, rank)
 
@@ -111,8 +140,10 @@ class Heap:
 
     def take_free(self, pool: BlockPool, stream: int, size: int) -> Block | None:
         """The free block for a rounded `size`, taken out of its pool; None: a miss."""
+        if self.fits_plainly:
+            return pool.take(stream, size)
         config = self.config
-        if config.garbage_collection_threshold > 0 and self.limit is not None:
+        if self.collects_garbage:
             pool.search_calls += 1
         block = pool.best_fit(stream, size)
         if block is None:
@@ -141,7 +172,7 @@ class Heap:
         return block
 
     def hand_out(
-        self, block: Block, size: int, requested: int, *, fine: bool, may_split: bool = True
+        self, block: Block, size: int, requested: int, fine: bool, may_split: bool = True
     ) -> Block:
         """Allocate the first `size` bytes of a block that is in no pool.
 
@@ -158,7 +189,8 @@ class Heap:
         was_split = block.prev is not None or block.next is not None
         if split:
             tail = block
-            block = self.new_block(tail.ptr, size, pool, tail.stream, tail.rank)
+            rank = self._next_rank() if self._numbers_objects else tail.rank
+            block = Block(tail.ptr, size, tail.stream, pool, rank)
             block.expandable = tail.expandable
             tail.insert_before(block)
             tail.ptr += size
@@ -212,19 +244,20 @@ class Heap:
         """Merge with the neighbours, enter the free blocks; the net change of inactive_split."""
         splits = 0
         split_bytes = 0
+        pool = block.pool
         prev = block.prev
-        if prev is not None and prev.mapped and not prev.is_active:
+        if prev is not None and prev.key:
             splits -= 1
             split_bytes -= prev.size
-            prev.pool.remove(prev)
+            pool.remove(prev)
             block.absorb_prev(prev)
         following = block.next
-        if following is not None and following.mapped and not following.is_active:
+        if following is not None and following.key:
             splits -= 1
             split_bytes -= following.size
-            following.pool.remove(following)
+            pool.remove(following)
             block.absorb_next(following)
-        block.pool.insert(block)
+        pool.insert(block)
         if block.expandable is not None:
             return 0, 0
         if block.prev is not None or block.next is not None:

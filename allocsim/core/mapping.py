@@ -16,7 +16,7 @@ from allocsim.core.pool import BlockPool
 from allocsim.errors import UpstreamAssertionError
 from allocsim.units import format_size
 
-__all__ = ["allocate_expandable", "unmap_block"]
+__all__ = ["allocate_expandable", "new_expandable", "unmap_block"]
 
 
 def allocate_expandable(heap: Heap, pool: BlockPool, stream: int, size: int) -> Block | None:
@@ -56,10 +56,17 @@ def _find_run(pool: BlockPool, stream: int, size: int) -> Block | None:
     return None
 
 
-def _new_segment(heap: Heap, pool: BlockPool, stream: int, size: int) -> Block | None:
+def new_expandable(
+    heap: Heap, pool: BlockPool, stream: int, base: int | None = None
+) -> ExpandableSegment:
+    """Address space for a pool and stream under the settings in force, at `base` if given."""
     handle = SMALL_BUFFER if pool.is_small else heap.config.large_segment_size
     reserve = heap.config.expandable_reserve(heap.device.total)
-    segment = ExpandableSegment(heap.device, stream, handle, reserve)
+    return ExpandableSegment(heap.device, stream, handle, reserve, base)
+
+
+def _new_segment(heap: Heap, pool: BlockPool, stream: int, size: int) -> Block | None:
+    segment = new_expandable(heap, pool, stream)
     if segment.size < size and heap.release.short_segment_is_destroyed:
         segment.destroy()
         return None

@@ -20,26 +20,25 @@ __all__ = ["PendingFrees"]
 class PendingFrees:
     """The frees of one device that have been asked for and are not complete.
 
+    is_waiting: polling could find something; kept because every malloc asks.
+
     Those of 2.9 to 2.12 that a scope put off are completed in the order of the frees; there the
     real allocator's order differs from run to run.
     """
 
-    __slots__ = ("_heap", "_queues", "_deferred", "_told")
+    __slots__ = ("_heap", "_queues", "_deferred", "_told", "is_waiting")
 
     def __init__(self, heap: Heap, hash_of: Callable[[int], int]) -> None:
         self._heap = heap
         self._queues = EventQueues(hash_of)
         self._deferred: list[Block] = []
         self._told: dict[int, Block] = {}
-
-    @property
-    def may_complete(self) -> bool:
-        """Whether polling could find anything."""
-        return bool(self._queues) or bool(self._deferred)
+        self.is_waiting = False
 
     def add(self, block: Block, *, in_capture: bool) -> None:
         """Suspend the free of a block that other streams used."""
         self._heap.free_later(block)
+        self.is_waiting = True
         if in_capture:
             self._deferred.append(block)
         else:
@@ -56,11 +55,14 @@ class PendingFrees:
         """Take over blocks that were pending before the simulation began."""
         self._told.update(blocks)
 
-    def complete(self, ptr: int) -> bool:
-        """Complete a free that was to be told; False if it is complete already."""
-        block = self._told.pop(ptr, None)
-        if block is None:
+    def complete(self, block: Block) -> bool:
+        """Complete a free that was to be told; False if it is complete already.
+
+        By its object: after a release the address may be another block's.
+        """
+        if self._told.get(block.ptr) is not block:
             return False
+        del self._told[block.ptr]
         block.event_count = 0
         self._heap.complete_free(block)
         return True
@@ -72,6 +74,7 @@ class PendingFrees:
         for stream, queue in self._queues.walk():
             while queue and device.is_done(stream, queue[0][0]):
                 self._event_passed(queue.popleft()[1])
+        self.is_waiting = bool(self._queues)
 
     def synchronize(self) -> None:
         """Wait for every event; all frees complete."""
@@ -82,8 +85,8 @@ class PendingFrees:
                 number, block = queue.popleft()
                 self._heap.device.wait_for(stream, number)
                 self._event_passed(block)
-        for ptr in list(self._told):
-            self.complete(ptr)
+        for block in list(self._told.values()):
+            self.complete(block)
 
     def _insert_events(self, block: Block) -> None:
         """One event for each stream that used the block, recorded now."""

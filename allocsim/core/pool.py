@@ -1,10 +1,10 @@
 """The free blocks of one pool, ordered as the release orders them.
 
-Invariant: `_keys[stream]` is sorted and holds `key_of(block)` of exactly the blocks of that
-stream in `_blocks`; every one of them is free and mapped.  A key is one integer, size before
-rank before address, so that one comparison decides; plain lists because they beat a
-`SortedList` up to some 5,000 free blocks of one stream, more than any recording has shown.
-Source: semantics 1.5.
+Invariant: `_keys[stream]` is sorted and holds `block.key` of exactly the blocks of that stream
+in `_blocks`; every one of them is free and mapped, and the key of every other block is 0.  A key
+is one integer, size before rank before address, so that one comparison decides.  Plain lists,
+because they beat a `SortedList` up to some 5,000 free blocks of one stream, more than any
+recording has shown.  Source: semantics 1.5.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class BlockPool:
                 yield self._blocks[key]
 
     def insert(self, block: Block) -> None:
-        """Add a free block; O(log n) comparisons and a move of pointers."""
+        """Add a free mapped block; O(log n) comparisons and a move of pointers."""
         key = block.key = (block.size << self._shift) + block.rank + block.ptr
         keys = self._keys.get(block.stream)
         if keys is None:
@@ -91,6 +91,19 @@ class BlockPool:
         keys = self._keys[block.stream]
         del keys[bisect_left(keys, key)]
         del self._blocks[key]
+        block.key = 0
+
+    def take(self, stream: int, size: int) -> Block | None:
+        """The best fit, taken out in the same search; None: no block is large enough."""
+        keys = self._keys.get(stream)
+        if not keys:
+            return None
+        i = bisect_left(keys, size << self._shift)
+        if i == len(keys):
+            return None
+        block = self._blocks.pop(keys.pop(i))
+        block.key = 0
+        return block
 
     def best_fit(self, stream: int, size: int) -> Block | None:
         """The smallest block of `stream` that holds `size`; ties by the release's order."""

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 
 from allocsim.core.block import Block
 from allocsim.core.heap import Heap
+from allocsim.core.mapping import new_expandable
 from allocsim.core.pool import DEFAULT_POOL, BlockPool, PoolId
 from allocsim.core.private_pools import PrivatePools
-from allocsim.errors import UndefinedBehaviorError
 
 __all__ = ["SeedBlock", "SeedSegment", "plant"]
 
@@ -47,26 +48,21 @@ def plant(heap: Heap, private: PrivatePools, segments: Iterable[SeedSegment]) ->
     Their bytes count in every statistic as if they had been allocated just now.
     """
     pending: dict[int, Block] = {}
+    ranges: dict[BlockPool, list[SeedSegment]] = {}
     for segment in sorted(segments, key=lambda segment: segment.address):
-        if segment.is_expandable:
-            raise UndefinedBehaviorError(
-                f"the segment at {segment.address:#x} is expandable and existed before the "
-                "recording; its reserved range is unknown"
-            )
         pool = _pool_of(heap, private, segment)
+        if segment.is_expandable:
+            ranges.setdefault(pool, []).append(segment)
+            continue
         heap.device.adopt(segment.address, segment.total_size)
         heap.count_segment(pool, segment.total_size)
-        rank = heap.new_segment_rank()
-        previous: Block | None = None
-        ptr = segment.address
-        for seed in segment.blocks:
-            block = heap.new_block(ptr, seed.size, pool, segment.stream, rank)
-            if previous is not None:
-                previous.insert_after(block)
-            previous = block
-            ptr += seed.size
-        if previous is not None:
-            _set_states(heap, segment, previous, pending)
+        blocks = _blocks(heap, pool, segment, heap.new_segment_rank())
+        _link(blocks)
+        _set_states(heap, segment, blocks, pending)
+    for pool, mapped in ranges.items():
+        for stream in sorted({segment.stream for segment in mapped}):
+            mine = [segment for segment in mapped if segment.stream == stream]
+            _plant_expandable(heap, pool, mine, pending)
     return pending
 
 
@@ -79,12 +75,25 @@ def _pool_of(heap: Heap, private: PrivatePools, segment: SeedSegment) -> BlockPo
     return owner.small if segment.is_small else owner.large
 
 
-def _set_states(heap: Heap, segment: SeedSegment, last: Block, pending: dict[int, Block]) -> None:
-    """Hand out, suspend or pool each block, from the last to the first."""
-    block: Block | None = last
-    for seed in reversed(segment.blocks):
-        assert block is not None
-        before = block.prev
+def _blocks(heap: Heap, pool: BlockPool, segment: SeedSegment, rank: int) -> list[Block]:
+    blocks = []
+    ptr = segment.address
+    for seed in segment.blocks:
+        blocks.append(heap.new_block(ptr, seed.size, pool, segment.stream, rank))
+        ptr += seed.size
+    return blocks
+
+
+def _link(chain: list[Block]) -> None:
+    for block, following in pairwise(chain):
+        block.insert_after(following)
+
+
+def _set_states(
+    heap: Heap, segment: SeedSegment, blocks: list[Block], pending: dict[int, Block]
+) -> None:
+    """Hand out, suspend or pool each block, its neighbours being in place."""
+    for seed, block in zip(segment.blocks, blocks, strict=True):
         block.requested_size = seed.requested_size
         if seed.state == "active_allocated":
             block.allocated = True
@@ -95,4 +104,50 @@ def _set_states(heap: Heap, segment: SeedSegment, last: Block, pending: dict[int
         else:
             block.pool.insert(block)
         heap.count_planted(block)
-        block = before
+
+
+def _plant_expandable(
+    heap: Heap, pool: BlockPool, ranges: list[SeedSegment], pending: dict[int, Block]
+) -> None:
+    """One expandable segment that holds all mapped ranges of a pool and stream.
+
+    Its true base is not recorded: the lowest mapped address is taken for it.  Ranges too far
+    apart for one reservation make another segment.
+    """
+    first = ranges[0]
+    segment = new_expandable(heap, pool, first.stream, first.address)
+    inside = [part for part in ranges if part.address + part.total_size <= segment.end]
+    rank = heap.new_segment_rank()
+    chain: list[Block] = []
+    planted = []
+    at = first.address
+    for part in inside:
+        chain += _unmapped(heap, pool, rank, (part.stream, at, part.address))
+        blocks = _blocks(heap, pool, part, rank)
+        chain += blocks
+        planted.append((part, blocks))
+        at = part.address + part.total_size
+    chain += _unmapped(heap, pool, rank, (first.stream, at, segment.end))
+    _link(chain)
+    for block in chain:
+        block.expandable = segment
+        if not block.mapped:
+            pool.unmapped.add(block)
+    for part, blocks in planted:
+        segment.adopt(part.total_size)
+        heap.count_driver(pool, part.total_size)
+        if pool.owner is not None:
+            pool.owner.segment_count += 1
+        _set_states(heap, part, blocks, pending)
+    if len(inside) < len(ranges):
+        _plant_expandable(heap, pool, ranges[len(inside) :], pending)
+
+
+def _unmapped(heap: Heap, pool: BlockPool, rank: int, place: tuple[int, int, int]) -> list[Block]:
+    """The unmapped block at `place`, (stream, start, end); none if that is empty."""
+    stream, start, end = place
+    if start == end:
+        return []
+    block = heap.new_block(start, end - start, pool, stream, rank)
+    block.mapped = False
+    return [block]

@@ -81,7 +81,7 @@ class StatGroup:
     segment: Stat = field(default_factory=Stat)
     reserved_bytes: Stat = field(default_factory=Stat)
 
-    def fold(self, records: Iterable[Record]) -> None:
+    def fold(self, records: Iterable[Record]) -> None:  # noqa: PLR0912  (one loop, by design)
         """Count `records` as if each had been counted at its call.
 
         Within a fold no block is pending, or always the same ones, so `active` moves with
@@ -91,6 +91,8 @@ class StatGroup:
         count = peak_count = mallocs = 0
         size = peak_size = grown = 0
         requested = peak_requested = grown_requested = 0
+        split = peak_split = grown_split = 0
+        idle = peak_idle = grown_idle = 0
         for moved, asked, splits, split_bytes in records:
             size += moved
             requested += asked
@@ -108,14 +110,23 @@ class StatGroup:
             else:
                 count -= 1
             if split_bytes:
-                self.inactive_split_bytes.move(split_bytes)
-                if splits:
-                    self.inactive_split.move(splits)
+                idle += split_bytes
+                split += splits
+                if split_bytes > 0:
+                    grown_idle += split_bytes
+                    if idle > peak_idle:
+                        peak_idle = idle
+                if splits > 0:
+                    grown_split += splits
+                    if split > peak_split:
+                        peak_split = split
         for stat in (self.allocation, self.active):
             _advance(stat, count, peak_count, mallocs)
         for stat in (self.allocated_bytes, self.active_bytes):
             _advance(stat, size, peak_size, grown)
         _advance(self.requested_bytes, requested, peak_requested, grown_requested)
+        _advance(self.inactive_split, split, peak_split, grown_split)
+        _advance(self.inactive_split_bytes, idle, peak_idle, grown_idle)
 
     def stats(self) -> tuple[tuple[str, Stat], ...]:
         return tuple((name, getattr(self, name)) for name in _BLOCK_STATS)

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from allocsim.core import CachingAllocator
+from allocsim.core import Block, CachingAllocator
 from allocsim.engine.fidelity import FidelityCheck
 from allocsim.engine.observers import PeakWatch, Progress, TimelineBuilder
-from allocsim.engine.plan import Plan, Step, StepKind
+from allocsim.engine.plan import Plan, StepKind
 from allocsim.engine.result import SimulatedOom
 from allocsim.errors import InvariantError, OutOfMemoryError
 from allocsim.trace import PoolId
@@ -42,77 +42,79 @@ class Drive:
     progress: Progress | None = None
     ooms: list[SimulatedOom] = field(default_factory=list)
     stopped_at: int | None = None
-    timeline: TimelineBuilder = field(default_factory=TimelineBuilder)
-    _handles: dict[int, tuple[int, int]] = field(default_factory=dict)
-    _allocated: int = 0
-    _scope: PoolId | None = None
+    timeline: TimelineBuilder = field(init=False)
     peak: PeakWatch = field(init=False)
+    _handles: dict[int, Block] = field(default_factory=dict)
+    _scope: PoolId | None = None
 
     def __post_init__(self) -> None:
+        live = self.allocator.heap.live
+        self._handles.update(live)
+        held = sum(block.size for block in live.values())
+        self.timeline = TimelineBuilder(held, self.allocator.reserved_bytes)
         self.peak = PeakWatch(self.allocator)
-        for ptr, size in self.allocator.live_blocks():
-            self._handles[ptr] = (ptr, size)
-            self._allocated += size
 
     def run(self) -> None:
-        """Drive every step, or up to an out-of-memory error of our own."""
-        steps = self.plan.steps
+        """Drive every step, or up to an out-of-memory error that is ours alone."""
+        n_steps = len(self.plan.steps)
         pause = min(PAUSE_EVERY, self.check_every or PAUSE_EVERY)
-        for start in range(0, len(steps), pause):
-            self._run_some(steps[start : start + pause])
-            self._pause(start, steps[min(start + pause, len(steps)) - 1][1])
+        for start in range(0, n_steps, pause):
+            stop = min(start + pause, n_steps)
+            self._run_some(start, stop)
+            self._pause(self.plan.steps.entry[stop - 1])
             if self.stopped_at is not None:
                 return
 
-    def _run_some(self, steps: list[Step]) -> None:
+    def _run_some(self, start: int, stop: int) -> None:
+        """The hot loop: names are local, and a step writes down one number, what it moved."""
+        alloc_step, free_step = int(StepKind.ALLOC), int(StepKind.FREE)
         malloc, free = self.allocator.malloc, self.allocator.free
         handles, heap = self._handles, self.allocator.heap
         live = heap.live
-        note_entry = self.timeline.entry.append
-        note_allocated = self.timeline.allocated.append
-        note_reserved = self.timeline.reserved.append
+        moved = self.timeline.moved.append
         reserved = heap.reserved
-        for kind, entry, addr, size, stream in steps:
-            if kind == StepKind.ALLOC:
+        for kind, entry, addr, size, stream in self.plan.steps.rows(start, stop):
+            if kind == alloc_step:
                 try:
                     ptr = malloc(size, stream)
                 except OutOfMemoryError as error:
                     self._note_oom(entry, size, error, is_recorded=False)
+                    moved(0)
                     return
                 if ptr is None:
+                    moved(0)
                     continue
-                taken = live[ptr].size
-                handles[addr] = (ptr, taken)
-                self._allocated += taken
+                block = handles[addr] = live[ptr]
+                moved(block.size)
                 if self.fidelity is not None:
                     self.fidelity.address(addr, ptr)
-                if heap.reserved > reserved:
+                if heap.reserved != reserved:
+                    reserved = heap.reserved
+                    self.timeline.reserve(reserved)
                     self.peak.look(entry)
-                reserved = heap.reserved
-            elif kind == StepKind.FREE:
-                handle = handles.pop(addr, None)
-                if handle is None:
+            elif kind == free_step:
+                freed = handles.pop(addr, None)
+                if freed is None:
+                    moved(0)
                     continue
-                free(handle[0])
-                self._allocated -= handle[1]
+                moved(-freed.size)
+                free(freed.ptr)
             else:
-                self._seldom(kind, entry, addr, size, stream)
+                moved(self._seldom(kind, entry, addr, size, stream))
                 reserved = heap.reserved
-            note_entry(entry)
-            note_allocated(self._allocated)
-            note_reserved(reserved)
+                self.timeline.reserve(reserved)
 
-    def _seldom(self, kind: int, entry: int, addr: int, size: int, stream: int) -> None:
-        """Steps that are rare in every recording."""
+    def _seldom(self, kind: int, entry: int, addr: int, size: int, stream: int) -> int:
+        """Steps that are rare in every recording; the allocated bytes that one moved."""
         if kind == StepKind.FREE_REQUEST:
-            handle = self._handles.get(addr)
-            if handle is not None:
-                self.allocator.request_free(handle[0])
-                self._allocated -= handle[1]
+            block = self._handles.get(addr)
+            if block is not None:
+                self.allocator.request_free(block.ptr)
+                return -block.size
         elif kind == StepKind.FREE_COMPLETE:
-            handle = self._handles.pop(addr, None)
-            if handle is not None:
-                self.allocator.complete_free(handle[0])
+            block = self._handles.pop(addr, None)
+            if block is not None:
+                self.allocator.complete_free(block)
         elif kind == StepKind.OOM:
             self._recorded_oom(entry, size, stream)
         elif kind == StepKind.DICTATE and self.dictates:
@@ -121,6 +123,7 @@ class Drive:
             self.allocator.empty_cache()
         elif kind == StepKind.SCOPE:
             self._enter(self.pools[size] if size >= 0 else None)
+        return 0
 
     def _recorded_oom(self, entry: int, size: int, stream: int) -> None:
         """A request that failed in the recording; where it succeeds here it is given back."""
@@ -156,7 +159,7 @@ class Drive:
             self.allocator.begin_allocate_to_pool(pool)
         self._scope = pool
 
-    def _pause(self, step: int, entry: int) -> None:
+    def _pause(self, entry: int) -> None:
         if self.fidelity is not None:
             self.fidelity.history(self.allocator.take_history())
         if self.check_every:

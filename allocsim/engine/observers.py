@@ -6,7 +6,7 @@ thousand; no observer changes the allocator.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -20,17 +20,32 @@ Progress = Callable[[int, int], None]
 
 
 class TimelineBuilder:
-    """Allocated and reserved bytes after each driving entry, as columns."""
+    """Allocated and reserved bytes after each step, kept as what moved.
 
-    def __init__(self) -> None:
-        self.entry: list[int] = []
-        self.allocated: list[int] = []
-        self.reserved: list[int] = []
+    moved: change of allocated bytes, one for each step.  Reserved memory changes seldom, so
+    only its changes are kept, with the number of the step.
+    """
 
-    def build(self) -> Timeline:
-        """The columns so far."""
-        columns = (self.entry, self.allocated, self.reserved)
-        return Timeline(*(np.array(column, dtype=np.int64) for column in columns))
+    def __init__(self, allocated: int, reserved: int) -> None:
+        self.moved: list[int] = []
+        self._allocated = allocated
+        self._reserved = [(0, reserved)]
+
+    def reserve(self, reserved: int) -> None:
+        """The step just written down left `reserved` bytes held from the driver."""
+        if reserved != self._reserved[-1][1]:
+            self._reserved.append((len(self.moved) - 1, reserved))
+
+    def build(self, entry: Sequence[int]) -> Timeline:
+        """The columns, given the entry of each step."""
+        moved = np.array(self.moved, dtype=np.int64)
+        steps, values = zip(*self._reserved, strict=True)
+        lengths = np.diff([*steps, len(moved)])
+        return Timeline(
+            entry=np.array(entry[: len(moved)], dtype=np.int64),
+            allocated=self._allocated + np.cumsum(moved),
+            reserved=np.repeat(np.array(values, dtype=np.int64), lengths),
+        )
 
 
 class PeakWatch:

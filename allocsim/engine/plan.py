@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from allocsim.trace import Action, Trace
 from allocsim.units import MIB
 
-__all__ = ["Plan", "Step", "StepKind", "plan_of"]
+__all__ = ["Plan", "Step", "StepKind", "Steps", "plan_of"]
 
 
 class StepKind(IntEnum):
@@ -44,6 +44,31 @@ Step = tuple[int, int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
+class Steps:
+    """The steps of a plan as columns; row i is step i."""
+
+    kind: list[int]
+    entry: list[int]
+    addr: list[int]
+    size: list[int]
+    stream: list[int]
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    def rows(self, start: int, stop: int) -> Iterator[Step]:
+        """Steps [start, stop) as (kind, entry, addr, size, stream)."""
+        return zip(
+            self.kind[start:stop],
+            self.entry[start:stop],
+            self.addr[start:stop],
+            self.size[start:stop],
+            self.stream[start:stop],
+            strict=True,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """The steps of one device.
 
@@ -53,7 +78,7 @@ class Plan:
     nothing was released for a request.  n_empty_cache: calls that the releases imply.
     """
 
-    steps: list[Step]
+    steps: Steps
     max_reserved: int
     capacity: int | None
     refused_below: int | None
@@ -73,79 +98,133 @@ def plan_of(trace: Trace, reserved_at_start: int) -> Plan:
     max_reserved = max(reserved_at_start, int(reserved.max(initial=0)))
     ooms = np.flatnonzero(trace.action == Action.OOM)
     capacity = int(reserved[ooms[0]]) + int(trace.addr[ooms[0]]) if len(ooms) else None
+    sorted_out = _sort_out(trace)
     planner = _Planner(trace, reserved_at_start, capacity or max_reserved)
-    for entry, row in enumerate(_rows(trace)):
-        planner.take(entry, *row)
-    planner.settle(-1)
-    return Plan(planner.steps, max_reserved, capacity, planner.refused_below, planner.n_empty_cache)
+    for entry in np.flatnonzero(sorted_out.is_planned).tolist():
+        planner.take(entry, bool(sorted_out.is_immediate[entry]))
+    planner.end()
+    return Plan(
+        _joined(trace, sorted_out, planner),
+        max_reserved,
+        capacity,
+        planner.refused_below,
+        planner.n_empty_cache,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Sorted:
+    """Masks over the entries.
+
+    is_immediate: a free_requested whose free_completed is the next entry.
+    is_plain: a step by itself, whatever lies around it.
+    is_planned: the few that the planner looks at one by one: whatever is not plain, and the
+    driving entry that follows it.
+    """
+
+    is_immediate: NDArray[np.bool_]
+    is_plain: NDArray[np.bool_]
+    is_planned: NDArray[np.bool_]
+
+
+def _sort_out(trace: Trace) -> _Sorted:
+    action, addr = trace.action, trace.addr
+    completes = np.zeros(len(trace), dtype=bool)
+    completes[1:] = (
+        (action[:-1] == Action.FREE_REQUESTED)
+        & (action[1:] == Action.FREE_COMPLETED)
+        & (addr[:-1] == addr[1:])
+    )
+    is_immediate = np.zeros(len(trace), dtype=bool)
+    is_immediate[:-1] = completes[1:]
+    is_request = np.isin(action, (Action.ALLOC, Action.OOM))
+    is_driving = is_request | (action == Action.FREE_REQUESTED)
+    is_silent = completes | np.isin(action, (Action.SNAPSHOT, Action.ANNOTATE))
+    is_planned = (~is_driving & ~is_silent) | (action == Action.OOM)
+    driving = np.flatnonzero(is_driving)
+    following = np.searchsorted(driving, np.flatnonzero(is_planned))
+    is_planned[driving[following[following < len(driving)]]] = True
+    is_planned[_scope_changes(trace, np.flatnonzero(is_request))] = True
+    return _Sorted(is_immediate, is_driving & ~is_planned, is_planned)
+
+
+def _scope_changes(trace: Trace, requests: NDArray[np.intp]) -> NDArray[np.intp]:
+    """The requests that go to another pool than the request before them."""
+    pool = _pools(trace)[requests]
+    before = np.concatenate(([-1], pool[:-1])) if len(pool) else pool
+    return requests[pool != before]
+
+
+def _pools(trace: Trace) -> NDArray[np.int32]:
+    """The number of each entry's private pool, -1 for the default one."""
+    default = [i for i, pool in enumerate(trace.pool_ids) if pool == (0, 0)]
+    return np.where(np.isin(trace.pool_id, default), np.int32(-1), trace.pool_id)
+
+
+def _joined(trace: Trace, sorted_out: _Sorted, planner: _Planner) -> Steps:
+    """Plain steps and planned ones in the order of the entries."""
+    plain = np.flatnonzero(sorted_out.is_plain)
+    is_alloc = trace.action[plain] == Action.ALLOC
+    frees = np.where(sorted_out.is_immediate[plain], StepKind.FREE, StepKind.FREE_REQUEST)
+    planned = list(zip(*planner.steps, strict=True)) or [()] * 5
+    columns = (
+        (np.where(is_alloc, StepKind.ALLOC, frees), planned[0]),
+        (plain, planned[1]),
+        (trace.addr[plain], planned[2]),
+        (trace.size[plain], planned[3]),
+        (trace.stream[plain], planned[4]),
+    )
+    order = np.argsort(np.concatenate((plain, np.array(planner.at, dtype=np.intp))), kind="stable")
+    return Steps(
+        *(
+            np.concatenate((mine, np.array(theirs, dtype=mine.dtype)))[order].tolist()
+            for mine, theirs in columns
+        )
+    )
 
 
 def _moved(trace: Trace) -> NDArray[np.int64]:
     """Bytes that each entry takes from the driver (negative: gives back)."""
     grows = np.isin(trace.action, (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP))
     shrinks = np.isin(trace.action, (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP))
-    return trace.size * (grows.astype(np.int64) - shrinks.astype(np.int64))
-
-
-def _rows(trace: Trace) -> Iterator[tuple[int, int, int, int, int, bool]]:
-    """(action, addr, size, stream, pool, whether the same address is completed right after)."""
-    action, addr = trace.action, trace.addr
-    is_immediate = np.zeros(len(trace), dtype=bool)
-    is_immediate[:-1] = (
-        (action[:-1] == Action.FREE_REQUESTED)
-        & (action[1:] == Action.FREE_COMPLETED)
-        & (addr[:-1] == addr[1:])
-    )
-    return zip(
-        action.tolist(),
-        addr.tolist(),
-        trace.size.tolist(),
-        trace.stream.tolist(),
-        trace.pool_id.tolist(),
-        is_immediate.tolist(),
-        strict=True,
-    )
+    moved: NDArray[np.int64] = trace.size * (grows.astype(np.int64) - shrinks.astype(np.int64))
+    return moved
 
 
 class _Planner:
-    """One pass over the entries; what lies between two driving entries waits here."""
+    """One pass over the planned entries; what lies between two driving ones waits here.
+
+    steps, at: the steps, and beside each the entry at whose place it is taken.
+    """
 
     def __init__(self, trace: Trace, reserved: int, fits: int) -> None:
         self.steps: list[Step] = []
+        self.at: list[int] = []
         self.n_empty_cache = 0
         self.refused_below: int | None = None
+        self._trace = trace
+        self._pools = _pools(trace)
         self._fits = fits
         self._reserved = reserved
         self._before_release: int | None = None
         self._completed: list[Step] = []
         self._base: tuple[int, int] | None = None
-        self._skip_completion = False
         self._pool = -1
-        self._default_pools = {i for i, pool in enumerate(trace.pool_ids) if pool == (0, 0)} | {-1}
 
-    def take(
-        self,
-        entry: int,
-        action: int,
-        addr: int,
-        size: int,
-        stream: int,
-        pool: int,
-        is_immediate: bool,
-    ) -> None:
+    def take(self, entry: int, is_immediate: bool) -> None:
         """One entry."""
+        trace = self._trace
+        action, addr = int(trace.action[entry]), int(trace.addr[entry])
+        size, stream = int(trace.size[entry]), int(trace.stream[entry])
         if action in (Action.ALLOC, Action.OOM):
             kind = StepKind.ALLOC if action == Action.ALLOC else StepKind.OOM
-            self._request((kind, entry, addr, size, stream), pool)
+            self._request((kind, entry, addr, size, stream), int(self._pools[entry]))
         elif action == Action.FREE_REQUESTED:
             self.settle(entry)
             kind = StepKind.FREE if is_immediate else StepKind.FREE_REQUEST
-            self._skip_completion = is_immediate
             self.steps.append((kind, entry, addr, size, stream))
         elif action == Action.FREE_COMPLETED:
-            if not self._skip_completion:
-                self._completed.append((StepKind.FREE_COMPLETE, entry, addr, size, stream))
-            self._skip_completion = False
+            self._completed.append((StepKind.FREE_COMPLETE, entry, addr, size, stream))
         elif action in (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP):
             if self._base is None:
                 self._base = (addr, size)
@@ -154,6 +233,13 @@ class _Planner:
             if self._before_release is None:
                 self._before_release = self._reserved
             self._reserved -= size
+        self.at += [entry] * (len(self.steps) - len(self.at))
+
+    def end(self) -> None:
+        """After the last entry."""
+        last = len(self._trace)
+        self.settle(last - 1)
+        self.at += [last] * (len(self.steps) - len(self.at))
 
     def settle(self, entry: int) -> None:
         """Completions apply as they were recorded; releases that no request needed were called."""
@@ -175,7 +261,7 @@ class _Planner:
             late, self._completed = self._completed, []
             self._before_release = None
         self.settle(entry)
-        self._scope(entry, -1 if pool in self._default_pools else pool)
+        self._scope(entry, pool)
         if base is not None:
             self.steps.append((StepKind.DICTATE, entry, base[0], base[1], step[4]))
             self._base = None

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from allocsim.core import RELEASES as MODELLED
 from allocsim.core import (
-    AllocatorConfig,
     CachingAllocator,
     Release,
     SeedBlock,
@@ -17,13 +17,12 @@ from allocsim.core import (
     find_release,
     parse_conf,
 )
-from allocsim.core import RELEASES as MODELLED
 from allocsim.engine.drive import Drive
 from allocsim.engine.fidelity import FidelityCheck
 from allocsim.engine.observers import Progress
 from allocsim.engine.plan import Plan, plan_of
 from allocsim.engine.result import DeviceRun, Run
-from allocsim.errors import ConfigError, RecordingError
+from allocsim.errors import RecordingError
 from allocsim.trace import Recording, SegmentState, Trace, lint, start_state
 from allocsim.units import TIB, format_size, parse_size, round_up
 
@@ -144,7 +143,7 @@ def _replay_device(
     """One device's replay, and the device memory it ran with if that is known."""
     start = _start(trace, recording, settings.release)
     plan = plan_of(trace, sum(segment.total_size for segment in start))
-    as_recorded = settings.is_as_recorded and settings.device_memory in (None, plan.capacity)
+    as_recorded = settings.is_as_recorded and _is_same_device(plan, settings.device_memory)
     memory, notes = _device_memory(plan, settings, as_recorded)
     dictates = as_recorded and settings.addresses == "recorded"
     allocator = CachingAllocator(
@@ -160,6 +159,11 @@ def _replay_device(
     if start:
         held = format_size(sum(segment.total_size for segment in start))
         notes.append(f"the recording starts mid-run: {len(start)} segments, {held}, were there")
+        if any(segment.is_expandable for segment in start):
+            notes.append(
+                "the bases of expandable segments are not recorded; the lowest mapped address of "
+                "each is taken for it"
+            )
     drive = Drive(
         allocator,
         plan,
@@ -172,6 +176,14 @@ def _replay_device(
     )
     drive.run()
     return _result(trace, drive, notes), memory
+
+
+def _is_same_device(plan: Plan, device_memory: int | None) -> bool:
+    """Whether the recording can have been made on a device of this size."""
+    if device_memory is None or device_memory == plan.capacity:
+        return True
+    had_room = plan.capacity is None and plan.refused_below is None
+    return had_room and device_memory >= plan.max_reserved
 
 
 def _start(trace: Trace, recording: Recording, release: Release) -> tuple[SegmentState, ...]:
@@ -271,7 +283,7 @@ def _result(trace: Trace, drive: Drive, notes: list[str]) -> DeviceRun:
         device=trace.device,
         entries=len(trace),
         stats=allocator.memory_stats(),
-        timeline=drive.timeline.build(),
+        timeline=drive.timeline.build(drive.plan.steps.entry),
         peak=drive.peak.state,
         ooms=tuple(drive.ooms),
         fidelity=fidelity,

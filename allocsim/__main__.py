@@ -1,0 +1,8 @@
+"""`python -m allocsim` is the command `allocsim`."""
+
+import sys
+
+from allocsim.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,70 @@
+"""The command `allocsim`: parse, call, print, exit code; every result is made elsewhere.
+
+Exit codes of every command:
+    0    done
+    1    a check that was asked for did not hold
+    2    the input or an option is wrong: one sentence on standard error, nothing on output
+    3    the simulated device ran out of memory, and --fail-on-oom was given
+    70   an error of allocsim itself; ALLOCSIM_DEBUG=1 adds the traceback
+    130  interrupted
+    141  whoever read the output went away
+Nothing heavy is imported before a command runs, so that --help answers at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from allocsim.cli.parser import build_parser
+from allocsim.cli.usage import UsageError, one_line
+from allocsim.errors import (
+    ConfigError,
+    InvariantError,
+    RecordingError,
+    UndefinedBehaviorError,
+    UpstreamAssertionError,
+)
+
+__all__ = ["main"]
+
+_BAD_INPUT, _OUR_FAULT, _INTERRUPTED, _NO_READER = 2, 70, 130, 141
+_THEIRS = (UsageError, RecordingError, ConfigError, UndefinedBehaviorError, UpstreamAssertionError)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line (default: the process's own) and return its exit code."""
+    try:
+        arguments = build_parser().parse_args(argv)
+        code: int = arguments.run(arguments)
+        sys.stdout.flush()
+    except SystemExit as stop:  # --help and --version
+        code = stop.code if isinstance(stop.code, int) else 0
+    except BrokenPipeError:
+        # The interpreter flushes once more at exit, and would complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = _NO_READER
+    except (Exception, KeyboardInterrupt) as error:
+        code, sentence = _answer(error)
+        print(f"allocsim: {one_line(sentence)}", file=sys.stderr)
+    return code
+
+
+def _answer(error: BaseException) -> tuple[int, str]:
+    """The exit code and the sentence for what ended a command."""
+    if isinstance(error, _THEIRS):
+        return _BAD_INPUT, str(error)
+    if isinstance(error, MemoryError):
+        return _BAD_INPUT, "this machine's memory does not suffice for this recording"
+    if isinstance(error, KeyboardInterrupt):
+        return _INTERRUPTED, "interrupted"
+    if os.environ.get("ALLOCSIM_DEBUG"):
+        import traceback  # noqa: PLC0415
+
+        traceback.print_exception(error)
+    what = str(error) if isinstance(error, InvariantError) else f"{type(error).__name__}: {error}"
+    return _OUR_FAULT, (
+        f"an error of allocsim itself, please report it ({what}); "
+        "ALLOCSIM_DEBUG=1 shows where it happened"
+    )

@@ -1,0 +1,51 @@
+"""What a wrong command line gets: one sentence on standard error, and exit code 2."""
+
+from __future__ import annotations
+
+import argparse
+from typing import NoReturn
+
+from allocsim.units import parse_size
+
+__all__ = ["Parser", "UsageError", "count", "memory_size", "one_line"]
+
+
+_LARGEST_DEVICE = 1 << 60
+_LONGEST_SENTENCE = 1000
+
+
+class UsageError(Exception):
+    """A command line that asks for nothing that can be done."""
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that raises instead of printing its usage and leaving."""
+
+    def error(self, message: str) -> NoReturn:
+        """Called by argparse with a sentence about the first wrong argument."""
+        raise UsageError(f"{message} (see {self.prog} --help)")
+
+
+def memory_size(text: str) -> int:
+    """An option's bytes: "24GiB", "5600 MiB", "512"."""
+    try:
+        size = parse_size(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if not 0 < size <= _LARGEST_DEVICE:
+        raise argparse.ArgumentTypeError(f"size {text[:80]!r} is no device's; expected 1 to 2**60")
+    return size
+
+
+def count(text: str) -> int:
+    """An option's whole number, 0 or more."""
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a whole number, 0 or more")
+    return int(text)
+
+
+def one_line(text: str) -> str:
+    """`text` on one line of bearable length, and nothing in it that could steer a terminal."""
+    if len(text) > _LONGEST_SENTENCE:
+        text = f"{text[:_LONGEST_SENTENCE]}..."
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(text.split()))

@@ -1,0 +1,145 @@
+"""The stub libraries and the driver program, compiled by the system's compiler.
+
+Rule: what was built lies in a folder named after the digest of its sources and options, so a
+changed source is rebuilt and an unchanged one never is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from allocsim.phantom.errors import UnavailableError
+from allocsim.phantom.wheel import Wheel
+
+__all__ = ["STUB", "Stubs", "build_driver", "build_stubs", "find_compiler"]
+
+STUB = Path(__file__).parent / "stub"
+_COMMON = ("-O2", "-Wall", "-Wextra")
+_SHARED = (*_COMMON, "-std=gnu11", "-fPIC", "-shared")
+_ORIGIN = "-Wl,-rpath,$ORIGIN"
+
+
+@dataclass(frozen=True, slots=True)
+class Stubs:
+    """The four stub libraries, each found by its soname in `folder`."""
+
+    folder: Path
+    device: Path
+    cudart: Path
+    cuda: Path
+    nvml: Path
+
+
+def find_compiler(*names: str) -> str:
+    """The path of the first compiler found among `names`.
+
+    Raises UnavailableError where there is none, and where the system is not Linux.
+    """
+    if platform.system() != "Linux":
+        raise UnavailableError(
+            f"the phantom GPU needs Linux's shared libraries; this is {platform.system()}"
+        )
+    for name in names:
+        if path := shutil.which(name):
+            return path
+    raise UnavailableError(f"the phantom GPU needs a compiler; looked for {', '.join(names)}")
+
+
+def _cudart_soname(cuda_major: int) -> str:
+    return "libcudart.so.11.0" if cuda_major == 11 else f"libcudart.so.{cuda_major}"
+
+
+def _compile(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    if done.returncode != 0:
+        errors = [line for line in done.stderr.splitlines() if "error" in line]
+        reason = (errors or done.stderr.splitlines() or ["no reason given"])[0]
+        raise UnavailableError(f"{Path(command[0]).name} could not compile the stub: {reason}")
+
+
+def build_stubs(folder: Path, cuda_major: int) -> Stubs:
+    """Compiles device.c and the three libraries over it into `folder`.
+
+    Needs a C compiler and nothing of CUDA or PyTorch.  Raises UnavailableError.
+    """
+    compiler = find_compiler("cc", "gcc", "clang")
+    soname = _cudart_soname(cuda_major)
+    stubs = Stubs(
+        folder,
+        folder / "libphantom.so",
+        folder / soname,
+        folder / "libcuda.so.1",
+        folder / "libnvidia-ml.so.1",
+    )
+    # libc10_cuda.so asks for its functions under a version node of the library's name.
+    versions = folder / "cudart.map"
+    versions.write_text(f"{soname} {{ global: *; }};\n")
+    over_device = [str(stubs.device), _ORIGIN]
+    for library, source, extra in (
+        (stubs.device, "device.c", []),
+        (
+            stubs.cudart,
+            "cudart.c",
+            [f"-DPHANTOM_CUDA={cuda_major}", f"-Wl,--version-script={versions}", *over_device],
+        ),
+        (stubs.cuda, "cuda.c", over_device),
+        (stubs.nvml, "nvml.c", []),
+    ):
+        name = f"-Wl,-soname,{library.name}"
+        target = ["-o", str(library), str(STUB / source)]
+        _compile([compiler, *_SHARED, name, *target, *extra, "-ldl"])
+    return stubs
+
+
+def _digest(wheel: Wheel) -> str:
+    digest = hashlib.sha256(f"{wheel.torch} {wheel.cuda}".encode())
+    for source in (*sorted(STUB.iterdir()), Path(__file__)):
+        digest.update(source.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def build_driver(wheel: Wheel) -> Path:
+    """The driver program for a release, built if need be.  Raises UnavailableError."""
+    folder = wheel.folder / "build" / _digest(wheel)
+    if (driver := folder / "driver").exists():
+        return driver
+    compiler = find_compiler("c++", "g++", "clang++")
+    try:
+        folder.parent.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as beside:
+            growing = Path(beside) / folder.name
+            growing.mkdir()
+            stubs = build_stubs(growing, wheel.cuda_major)
+            _compile([compiler, *_driver_options(wheel, stubs), "-o", str(growing / "driver")])
+            growing.rename(folder)
+    except OSError as error:
+        # Another process may have been first; its build is the same.
+        if not driver.exists():
+            raise UnavailableError(f"the driver cannot be built in {folder}: {error}") from None
+    return driver
+
+
+def _driver_options(wheel: Wheel, stubs: Stubs) -> list[str]:
+    libraries = [wheel.libraries / "libc10_cuda.so", wheel.libraries / "libc10.so"]
+    libraries += [stubs.device, stubs.cudart, stubs.cuda, stubs.nvml]
+    return [
+        *_COMMON,
+        "-std=c++20",
+        "-Wno-unused-parameter",
+        f"-DPHANTOM_TORCH={wheel.number}",
+        # Wheels up to 2.6 were built with the old C++ ABI.
+        f"-D_GLIBCXX_USE_CXX11_ABI={int(wheel.number > 206)}",
+        *(f"-isystem{include}" for include in wheel.includes),
+        str(STUB / "driver.cpp"),
+        "-Wl,--no-as-needed",
+        *(str(library) for library in libraries),
+        _ORIGIN,
+        f"-Wl,-rpath,{wheel.libraries}",
+        "-Wl,--allow-shlib-undefined",
+    ]

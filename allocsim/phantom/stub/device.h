@@ -1,0 +1,71 @@
+/* The device that is not there: capacity, addresses, streams and events, and nothing else.
+ *
+ * Rules kept here (every library of this folder stands on them):
+ *   - memory is counted in whole pages of 2 MiB, a mapped handle by its own size;
+ *   - what fits the capacity exactly succeeds; there is no context overhead;
+ *   - addresses come in page steps from a base: `bump` never reuses one, `firstfit` takes the
+ *     lowest hole; reservations of bare address space come out of the same space;
+ *   - a stream finishes nothing by itself: its work is done when told (device_finish), and
+ *     waiting for an event completes all earlier work of its stream.
+ *
+ * One thread only: the books have no lock.
+ */
+#ifndef ALLOCSIM_PHANTOM_DEVICE_H
+#define ALLOCSIM_PHANTOM_DEVICE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define DEVICE_PAGE ((size_t)2 << 20)
+
+enum device_policy { DEVICE_BUMP = 0, DEVICE_FIRSTFIT = 1 };
+
+/* One stream's count of work: an event is done once `finished` has reached its position. */
+struct device_stream {
+  uintptr_t handle;
+  uint64_t submitted;
+  uint64_t finished;
+};
+
+struct device_event {
+  struct device_stream *stream; /* NULL until recorded */
+  uint64_t position;
+};
+
+/* Start over: an empty device of `capacity` bytes whose first address is `base`. */
+void device_configure(size_t capacity, enum device_policy policy, uintptr_t base);
+
+size_t device_capacity(void);
+size_t device_free_bytes(void);
+/* How many ranges of the address space are held; 0 once everything was given back. */
+size_t device_ranges(void);
+
+/* Address space and memory together; 0 when the device is full. */
+uintptr_t device_malloc(size_t size);
+/* Address space alone; 0 only when the books cannot grow. */
+uintptr_t device_reserve(size_t size);
+/* Gives back what starts at `address`, with its memory if it has any; -1: nothing there. */
+int device_release(uintptr_t address);
+/* The range that holds `address`: its start and its length; -1: none does. */
+int device_find(uintptr_t address, uintptr_t *start, size_t *size);
+
+/* Memory without an address, exactly `size` bytes; -1 when the device is full. */
+int device_take(size_t size);
+void device_give(size_t size);
+
+struct device_stream *device_stream(uintptr_t handle);
+void device_finish(uintptr_t handle);
+void device_finish_all(void);
+
+void device_record(struct device_event *event, uintptr_t handle);
+int device_is_done(const struct device_event *event);
+void device_wait(const struct device_event *event);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

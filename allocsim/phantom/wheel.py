@@ -1,0 +1,221 @@
+"""Published PyTorch wheels, reduced to what holds the native allocator.
+
+Rule: a release's folder in the cache is complete or absent.  It is filled beside its place and
+renamed at the end; `wheel.json` in it says which release and which CUDA it is.
+
+Kept: torch/lib/libc10*.so, torch/include, torch/version.py, and CUDA's own headers.  The wheel
+itself (hundreds of MiB) is deleted at once, so fetching needs about 1 GiB for a moment and
+about 80 MiB for good.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from allocsim.phantom.errors import UnavailableError
+
+__all__ = ["PATCH_RELEASES", "Wheel", "cache_folder", "cached_wheel", "fetch_wheel", "full_version"]
+
+# The patch release that stands for a minor one when none is named.
+PATCH_RELEASES = {
+    "2.1": "2.1.2",
+    "2.2": "2.2.2",
+    "2.3": "2.3.1",
+    "2.4": "2.4.1",
+    "2.5": "2.5.1",
+    "2.6": "2.6.0",
+    "2.7": "2.7.1",
+    "2.8": "2.8.0",
+    "2.9": "2.9.1",
+    "2.10": "2.10.0",
+    "2.11": "2.11.0",
+    "2.12": "2.12.0",
+    "2.13": "2.13.0",
+    "2.14": "2.14.1",
+    "2.15": "2.15.0",
+}
+# Old wheels name old platforms, new ones new platforms; pip takes the first that fits.
+_PLATFORMS = ("manylinux_2_28", "manylinux_2_17", "manylinux2014", "manylinux1", "linux")
+# The allocator is the same under every tag.  3.12 first: where a local index offers builds
+# without CUDA for the running interpreter, they rarely fit another one.
+_PYTHON_TAGS = ("3.12", "3.11", "3.10", "3.9")
+_DESCRIPTION = "wheel.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Wheel:
+    """What was kept of one release.  torch: "2.15.0".  cuda: "13.2"."""
+
+    torch: str
+    cuda: str
+    folder: Path
+
+    @property
+    def cuda_major(self) -> int:
+        return int(self.cuda.split(".")[0])
+
+    @property
+    def number(self) -> int:
+        """The release as one integer, 215 for 2.15: what driver.cpp asks about."""
+        major, minor = self.torch.split(".")[:2]
+        return int(major) * 100 + int(minor)
+
+    @property
+    def libraries(self) -> Path:
+        return self.folder / "torch" / "lib"
+
+    @property
+    def includes(self) -> tuple[Path, Path]:
+        return self.folder / "torch" / "include", self.folder / "cuda" / "include"
+
+
+def full_version(torch_version: str) -> str:
+    """ "2.15.0" for "2.15" and for itself.  Raises UnavailableError for anything else."""
+    version = PATCH_RELEASES.get(torch_version, torch_version)
+    if not re.fullmatch(r"\d+\.\d+\.\d+", version, re.ASCII):
+        known = ", ".join(PATCH_RELEASES)
+        raise UnavailableError(f"torch {torch_version!r} is not a release; expected one of {known}")
+    return version
+
+
+def cache_folder(torch_version: str) -> Path:
+    """Where a release is kept: $ALLOCSIM_CACHE or ~/.cache/allocsim, then phantom/<version>."""
+    root = os.environ.get("ALLOCSIM_CACHE")
+    cache = Path(root) if root else Path.home() / ".cache" / "allocsim"
+    return cache / "phantom" / full_version(torch_version)
+
+
+def cached_wheel(torch_version: str) -> Wheel | None:
+    """The release if the cache holds it."""
+    folder = cache_folder(torch_version)
+    try:
+        description = json.loads((folder / _DESCRIPTION).read_text())
+        return Wheel(description["torch"], description["cuda"], folder)
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def fetch_wheel(torch_version: str, say: Callable[[str], None] = lambda _: None) -> Wheel:
+    """The release, downloaded by pip if the cache lacks it.
+
+    say: told one line before each download.  Raises UnavailableError where pip, the network
+    or a CUDA build of that release is missing.
+    """
+    version = full_version(torch_version)
+    if (wheel := cached_wheel(version)) is not None:
+        return wheel
+    try:
+        return _fill(cache_folder(version), version, say)
+    except OSError as error:
+        raise UnavailableError(f"torch {version} cannot be kept in the cache: {error}") from None
+
+
+def _fill(folder: Path, version: str, say: Callable[[str], None]) -> Wheel:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{version}-") as beside:
+        growing = Path(beside) / version
+        metadata = _fetch_torch(version, growing, say)
+        cuda = _cuda_version(growing, version)
+        _fetch_headers(metadata, cuda, growing, say)
+        (growing / _DESCRIPTION).write_text(json.dumps({"torch": version, "cuda": cuda}))
+        if folder.exists():
+            shutil.rmtree(folder)
+        growing.rename(folder)
+    return Wheel(version, cuda, folder)
+
+
+def _fetch_torch(version: str, folder: Path, say: Callable[[str], None]) -> str:
+    """Fills `folder` with torch's libraries and headers; the text of the wheel's METADATA."""
+    refusals = []
+    for tag in _PYTHON_TAGS:
+        try:
+            with _downloaded(f"torch=={version}", folder.parent, say, tag) as archive:
+                names = archive.namelist()
+                if "torch/lib/libc10_cuda.so" not in names:
+                    refusals.append(f"Python {tag}: a build without CUDA")
+                    continue
+                _extract(archive, folder, _is_kept)
+                return archive.read(next(n for n in names if n.endswith("/METADATA"))).decode()
+        except UnavailableError as error:
+            refusals.append(f"Python {tag}: {error}")
+    raise UnavailableError(f"no CUDA wheel of torch {version} to be had ({'; '.join(refusals)})")
+
+
+def _is_kept(name: str) -> bool:
+    library = name.startswith("torch/lib/libc10") and name.endswith(".so")
+    return library or name.startswith("torch/include/") or name == "torch/version.py"
+
+
+def _cuda_version(folder: Path, version: str) -> str:
+    text = (folder / "torch" / "version.py").read_text()
+    match = re.search(r"cuda(?:: Optional\[str\])? = '(\d+\.\d+)'", text)
+    if match is None:
+        raise UnavailableError(f"the wheel of torch {version} names no CUDA release")
+    return match[1]
+
+
+def _fetch_headers(metadata: str, cuda: str, folder: Path, say: Callable[[str], None]) -> None:
+    """CUDA's headers, from the wheels that the release itself asks for."""
+    major = int(cuda.split(".", maxsplit=1)[0])
+    suffix = f"-cu{major}" if major < 13 else ""
+    exact = re.search(rf"nvidia-cuda-runtime{suffix} ?\(?==([\d.]+)", metadata)
+    runtime = exact[1] if exact else f"{cuda}.*"
+    includes = folder / "cuda" / "include"
+    # crt/ lies in the compiler's wheel up to CUDA 12 and in one of its own from 13 on.
+    compiler = "nvidia-cuda-nvcc-cu12" if suffix == "-cu12" else f"nvidia-cuda-crt{suffix}"
+    for name, version in ((f"nvidia-cuda-runtime{suffix}", runtime), (compiler, f"{cuda}.*")):
+        with _downloaded(f"{name}=={version}", folder.parent, say) as archive:
+            for entry in archive.namelist():
+                if "/include/" in entry and not entry.endswith("/"):
+                    target = includes / _inside(entry.split("/include/", 1)[1])
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    target.write_bytes(archive.read(entry))
+        if (includes / "crt" / "host_defines.h").exists():
+            return
+    raise UnavailableError(f"NVIDIA's wheels for CUDA {cuda} hold no crt/host_defines.h")
+
+
+@contextmanager
+def _downloaded(
+    requirement: str, folder: Path, say: Callable[[str], None], python: str = "3.12"
+) -> Iterator[zipfile.ZipFile]:
+    """The wheel of `requirement`, opened; deleted afterwards."""
+    say(f"downloading {requirement}")
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-cache-dir"]
+        command += ["--quiet", "--only-binary=:all:", "--implementation", "cp"]
+        command += ["--python-version", python, "--dest", place, requirement]
+        for name in _PLATFORMS:
+            command += ["--platform", f"{name}_{platform.machine()}"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+        wheels = list(Path(place).glob("*.whl"))
+        if done.returncode != 0 or not wheels:
+            errors = [line for line in done.stderr.splitlines() if "ERROR" in line]
+            reason = errors[-1].strip() if errors else f"pip ended with {done.returncode}"
+            raise UnavailableError(f"pip could not download {requirement}: {reason}")
+        with zipfile.ZipFile(wheels[0]) as archive:
+            yield archive
+
+
+def _inside(name: str) -> str:
+    if ".." in Path(name).parts or Path(name).is_absolute():
+        raise UnavailableError(f"a wheel holds {name!r}, which lies outside of it")
+    return name
+
+
+def _extract(archive: zipfile.ZipFile, folder: Path, is_kept: Callable[[str], bool]) -> None:
+    for name in archive.namelist():
+        if is_kept(name):
+            archive.extract(_inside(name), folder)

@@ -1,0 +1,73 @@
+"""Plain text of 80 columns: labelled rows, wrapped and aligned, the same in a pipe.
+
+Rule: no character that could steer a terminal leaves here, wherever the text came from.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Sequence
+
+from allocsim.units import format_size
+
+__all__ = ["WIDTH", "exact_size", "number", "paragraph", "plural", "printable", "row", "table"]
+
+WIDTH = 80
+_LABEL = 16
+
+
+def row(label: str, text: str) -> list[str]:
+    """`text` beside a label, wrapped under itself."""
+    return textwrap.wrap(
+        printable(text),
+        WIDTH,
+        initial_indent=f"{label:{_LABEL}}",
+        subsequent_indent=" " * _LABEL,
+        break_on_hyphens=False,
+    ) or [label]
+
+
+def paragraph(text: str, indent: int = _LABEL) -> list[str]:
+    """`text` wrapped, indented as far as the text of a row."""
+    return textwrap.wrap(
+        printable(text),
+        WIDTH,
+        initial_indent=" " * indent,
+        subsequent_indent=" " * indent,
+    )
+
+
+def table(rows: Iterable[Sequence[str]], widths: Sequence[int]) -> list[str]:
+    """Rows whose first cell stands left and the others right; a long first cell has its line."""
+    lines = []
+    for first, *others in rows:
+        cells = "".join(f"{cell:>{width}}" for cell, width in zip(others, widths[1:], strict=True))
+        name = printable(first)
+        if len(name) < widths[0]:
+            lines.append(f"{name:{widths[0]}}{cells}".rstrip())
+        else:
+            lines += [name, f"{'':{widths[0]}}{cells}"]
+    return lines
+
+
+def exact_size(size: int) -> str:
+    """ "5.46 GiB (5,865,734,144 bytes)"."""
+    short = format_size(size)
+    return short if short.endswith("bytes") else f"{short} ({size:,} bytes)"
+
+
+def number(count: int) -> str:
+    """ "26,064"."""
+    return f"{count:,}"
+
+
+def plural(count: int, noun: str, nouns: str | None = None) -> str:
+    """ "1 retry", "3 retries"."""
+    return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
+
+
+def printable(text: str) -> str:
+    """`text` with what cannot be printed written as an escape."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

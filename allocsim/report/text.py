@@ -1,0 +1,171 @@
+"""The report of a replay in plain words: what was replayed, the proof, the memory, the verdict.
+
+Rule: every figure comes from the run, its shortages or its cure; nothing is computed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from allocsim.analysis import Shortage
+from allocsim.core import find_release, parse_conf
+from allocsim.engine import DeviceRun, Fidelity, PeakState, Run
+from allocsim.report.page import exact_size, number, paragraph, plural, row
+from allocsim.report.remedy import remedy_lines
+from allocsim.tuning import Cure
+from allocsim.units import format_size
+
+__all__ = ["replay_text"]
+
+_SHOWN_OOMS = 3
+
+
+def replay_text(
+    run: Run, shortages: Mapping[int, Sequence[Shortage]], cures: Mapping[int, Cure]
+) -> str:
+    """`allocsim replay` on a terminal.  shortages, cures: by device number."""
+    lines = [*_heading(run), ""]
+    for device in run.devices:
+        if len(run.devices) > 1:
+            lines += [f"== device {device.device} ==", ""]
+        found = shortages.get(device.device, ())
+        for part in (
+            _proof(device),
+            _memory(run, device),
+            _ooms(found),
+            _verdict(device, found),
+            remedy_lines(run, cures[device.device]) if device.device in cures else [],
+        ):
+            lines += [*part, ""] if part else []
+    return "\n".join(lines)
+
+
+def _heading(run: Run) -> list[str]:
+    entries = ", ".join(
+        f"{number(device.entries)} entries of device {device.device}" for device in run.devices
+    )
+    memory = "unknown" if run.device_memory is None else exact_size(run.device_memory)
+    lines = [*row("Recording", run.path), *row("", entries)]
+    lines += row("Settings", run.conf or "none: PyTorch's defaults")
+    lines += row("Device memory", memory)
+    notes = [*run.notes, *(note for device in run.devices for note in device.notes)]
+    for i, note in enumerate(notes):
+        lines += row("Notes" if i == 0 else "", note)
+    return lines
+
+
+def _proof(device: DeviceRun) -> list[str]:
+    fidelity = device.fidelity
+    if fidelity is None:
+        return row(
+            "Proof",
+            "none: the settings or the device memory are not the recorded ones, so there is "
+            "nothing to compare with",
+        )
+    lines = row("Proof", _matched(fidelity.addresses_matched, fidelity.allocations, "addresses"))
+    lines += row("", _matched(fidelity.segments_matched, fidelity.segments, "segments"))
+    lines += row("", _matched(fidelity.entries_matched, fidelity.entries, "entries"))
+    return lines + _conclusion(fidelity)
+
+
+def _matched(matched: int, total: int, noun: str) -> str:
+    return f"{number(matched)} of {number(total)} {noun} as recorded"
+
+
+def _conclusion(fidelity: Fidelity) -> list[str]:
+    if fidelity.addresses_matched == fidelity.allocations:
+        lines = row("", "all addresses as recorded")
+    else:
+        lines = row("", "NOT all addresses as recorded")
+    mismatch = fidelity.first_mismatch
+    if mismatch is not None:
+        where = "in the final segments"
+        if mismatch.entry is not None:
+            where = f"at entry {number(mismatch.entry)}"
+        lines += row("", f"the first difference is {where}:")
+        lines += row("  recorded", mismatch.expected)
+        lines += row("  replayed", mismatch.got)
+    return lines
+
+
+def _memory(run: Run, device: DeviceRun) -> list[str]:
+    peak = device.peak
+    is_expandable = parse_conf(run.conf, find_release(run.torch_version)).expandable_segments
+    since = "there from the start" if peak.entry < 0 else f"first at entry {number(peak.entry)}"
+    return [
+        *row("Peak reserved", f"{exact_size(device.peak_reserved_bytes)}, {since}"),
+        *row("Peak allocated", exact_size(device.peak_allocated_bytes)),
+        *row("Idle at peak", f"{format_size(peak.idle)} reserved, but in no block in use"),
+        *(_idle(peak, is_expandable) if peak.idle else []),
+        *_driver_calls(device.stats, is_expandable),
+    ]
+
+
+def _idle(peak: PeakState, is_expandable: bool) -> list[str]:
+    if is_expandable:
+        # PyTorch counts no inactive splits there, so the two kinds cannot be told apart.
+        return row("", "inside expandable segments")
+    whole, split = format_size(peak.whole_segments), format_size(peak.inactive_split)
+    return [
+        *row("", f"{whole} in wholly free segments (empty_cache() returns them)"),
+        *row("", f"{split} stuck between blocks in use (inactive splits)"),
+    ]
+
+
+def _driver_calls(stats: Mapping[str, int], is_expandable: bool) -> list[str]:
+    retries = plural(stats["num_alloc_retries"], "retry", "retries")
+    calls = [f"{retries} after giving cached memory back to the driver"]
+    if "num_device_alloc" in stats:  # from 2.3 on
+        take, give = ("mappings", "unmappings") if is_expandable else ("cudaMalloc", "cudaFree")
+        allocated, freed = number(stats["num_device_alloc"]), number(stats["num_device_free"])
+        calls.insert(0, f"{allocated} {take}, {freed} {give}")
+    return row("Driver calls", calls[0]) + [line for call in calls[1:] for line in row("", call)]
+
+
+def _ooms(shortages: Sequence[Shortage]) -> list[str]:
+    lines: list[str] = []
+    for shortage in shortages[-_SHOWN_OOMS:]:
+        oom = shortage.oom
+        known = "as recorded" if oom.is_recorded else "where the recording had none"
+        lines += row("Out of memory", f"at entry {number(oom.entry)}, {known}; PyTorch's words:")
+        lines += paragraph(oom.message, indent=4)
+    hidden = len(shortages) - _SHOWN_OOMS
+    if hidden > 0:
+        lines += row("", f"({plural(hidden, 'error')} before these; --json lists them all)")
+    return lines
+
+
+def _verdict(device: DeviceRun, shortages: Sequence[Shortage]) -> list[str]:
+    if shortages:
+        return row("Verdict", _cause_text(shortages[-1]))
+    idle, reserved = format_size(device.peak.idle), format_size(device.peak.reserved)
+    return row(
+        "Verdict",
+        f"it fits: no request failed. Of {reserved} reserved at the peak, {idle} were idle.",
+    )
+
+
+def _cause_text(shortage: Shortage) -> str:
+    tried = format_size(shortage.tried_bytes)
+    idle = format_size(shortage.idle_bytes)
+    free = "unknown" if shortage.free_bytes is None else format_size(shortage.free_bytes)
+    reach = format_size(shortage.within_reach_bytes or 0)
+    held = format_size(shortage.allocated_bytes)
+    total = format_size(shortage.total_bytes or 0)
+    return {
+        "impossible": f"impossible. {tried} were asked for at once, more than the whole device "
+        f"has ({total}).",
+        "fraction_limit": f"a memory fraction stopped it. PyTorch was allowed only a part of "
+        f"the device's {total}; {free} of the device were free.",
+        "free_above_request": f"not the allocator. {tried} were asked for with {free} free on "
+        "the device: something outside PyTorch's allocator refused.",
+        "fragmentation": f"fragmentation. {tried} were asked for while PyTorch held {idle} "
+        "idle: enough, but in pieces too small or kept for another stream or pool.",
+        "fragmentation_likely": f"fragmentation likely. {tried} were asked for; {idle} idle "
+        f"inside PyTorch and {free} free on the device, {reach} together, would have held "
+        "it, but not in one piece.",
+        "full": f"the device is full. {tried} were asked for; {idle} idle inside PyTorch and "
+        f"{free} free on the device, {reach} together, are too little. {held} were in use.",
+        "no_figures": f"{tried} were asked for and not found; the device's memory is not "
+        "known well enough to say why.",
+    }[shortage.cause]

@@ -1,0 +1,53 @@
+"""Marks that the recorded program left beside the trace, such as an optimizer's step.
+
+They are kept as they are; PyTorch writes a START and an END for each (semantics 6.5).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from allocsim.trace.fields import INT32_MAX, INT64_MAX, Fields
+
+__all__ = ["Annotation", "read_annotations"]
+
+
+@dataclass(frozen=True, slots=True)
+class Annotation:
+    """One mark; stage is "START" or "END", time_us as in the entries."""
+
+    name: str
+    stage: str
+    device: int
+    time_us: int
+
+    def plain(self) -> dict[str, object]:
+        """The dictionary of a snapshot."""
+        return {
+            "name": self.name,
+            "stage": self.stage,
+            "device": self.device,
+            "time_us": self.time_us,
+        }
+
+
+def read_annotations(top: Fields, size: int) -> tuple[Annotation, ...]:
+    """The external annotations of a snapshot of `size` bytes; none where it has none."""
+    if "external_annotations" not in top:
+        return ()
+    values = top.items("external_annotations")
+    if len(values) > size:
+        top.wrong("external_annotations", values, "no more than the file's size can hold")
+    return tuple(
+        _read(Fields(top.path, f"external_annotations[{index}]", value))
+        for index, value in enumerate(values)
+    )
+
+
+def _read(row: Fields) -> Annotation:
+    return Annotation(
+        name=row.text("name"),
+        stage=row.text("stage"),
+        device=row.integer("device", -1, INT32_MAX),
+        time_us=row.integer("time_us", 0, INT64_MAX),
+    )

@@ -1,0 +1,181 @@
+"""The entries of one device, from a list of dictionaries to columns.
+
+Each column is taken in one pass that assumes sound values; only if it fails is the list
+walked again, entry by entry, to name the culprit.  Repeated objects (stacks, pool ids) are
+looked up by identity first, since a pickle shares them, and by value second, since JSON does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allocsim.trace.entry import Action, PoolId
+from allocsim.trace.fields import INT64_MAX, UINT64_MAX, Fields
+from allocsim.trace.releases import markers_in
+from allocsim.trace.stacks import StackReader
+from allocsim.trace.state import SegmentState
+from allocsim.trace.trace import Trace
+
+__all__ = ["read_trace", "pool_id_of"]
+
+_CODES = {action.text: int(action) for action in Action}
+_Entries = list[dict[str, Any]]
+_MISSING = object()
+
+
+def read_trace(
+    path: str,
+    device: int,
+    entries: list[object],
+    segments: tuple[SegmentState, ...],
+    stacks: StackReader,
+) -> tuple[Trace, set[str]]:
+    """The trace of `device`, and the markers its entries bear."""
+    reader = _ColumnReader(path, device, entries)
+    action = reader.actions()
+    texts: dict[str, int] = {}
+    pool_ids: dict[PoolId, int] = {}
+    trace = Trace(
+        device=device,
+        action=action,
+        addr=reader.addresses(action),
+        size=reader.integers("size", 0, INT64_MAX).astype(np.int64),
+        stream=reader.integers("stream", 0, UINT64_MAX),
+        time_us=reader.times(),
+        frames=reader.stacks(stacks),
+        pool_id=reader.pools(pool_ids),
+        compile_context=reader.texts("compile_context", texts),
+        user_metadata=reader.texts("user_metadata", texts),
+        segments=segments,
+        pool_ids=tuple(pool_ids),
+        texts=tuple(texts),
+    )
+    return trace, reader.markers(action)
+
+
+def pool_id_of(fields: Fields, name: str) -> PoolId:
+    """A pool id: two integers, as a tuple or (in JSON and some writers) a list."""
+    expected = "a pool id of two integers"
+    value = fields.value(name, expected)
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        fields.wrong(name, value, expected)
+    for part in value:
+        if type(part) is not int or not 0 <= part <= UINT64_MAX:
+            fields.wrong(name, value, expected)
+    return value[0], value[1]
+
+
+class _ColumnReader:
+    __slots__ = ("path", "where", "entries")
+
+    def __init__(self, path: str, device: int, entries: list[object]) -> None:
+        self.path, self.where = path, f"the entry of device {device}"
+        if set(map(type, entries)) - {dict}:
+            for index, entry in enumerate(entries):
+                Fields(path, self.where, entry, entry=index)
+        self.entries = cast(_Entries, entries)
+
+    def row(self, index: int) -> Fields:
+        return Fields(self.path, self.where, self.entries[index], entry=index)
+
+    def actions(self) -> NDArray[np.uint8]:
+        """Codes of the actions; refuses words that are none."""
+        try:
+            codes = [_CODES[entry["action"]] for entry in self.entries]
+        except (KeyError, TypeError):
+            for index in range(len(self.entries)):
+                row = self.row(index)
+                if row.text("action") not in _CODES:
+                    row.wrong("action", row.text("action"), f"one of {', '.join(_CODES)}")
+            raise
+        return np.array(codes, dtype=np.uint8)
+
+    def addresses(self, action: NDArray[np.uint8]) -> NDArray[np.uint64]:
+        """addr, or device_free for oom."""
+        # An oom entry has no address; old and foreign writers give it one all the same.
+        oom = set(np.flatnonzero(action == Action.OOM).tolist())
+        for index in oom:
+            entry = self.entries[index]
+            if "device_free" in entry:
+                entry["addr"] = self.row(index).integer("device_free", 0, UINT64_MAX)
+        return self.integers("addr", 0, UINT64_MAX)
+
+    def integers(self, name: str, low: int, high: int) -> NDArray[np.uint64]:
+        """A column of integers; refuses the first that is missing or out of range."""
+        try:
+            values = [entry[name] for entry in self.entries]
+            sound = set(map(type, values)) <= {int}
+            column = np.array(values if sound else [], dtype=np.uint64)
+            sound = sound and (not len(column) or int(column.max()) <= high)
+        except (KeyError, OverflowError):
+            sound = False
+        if not sound:
+            self._find_culprit(lambda row: row.integer(name, low, high))
+        return column
+
+    def times(self) -> NDArray[np.int64] | None:
+        """time_us, or None if any entry lacks it."""
+        if not self.entries or not all("time_us" in entry for entry in self.entries):
+            return None
+        return self.integers("time_us", 0, INT64_MAX).astype(np.int64)
+
+    def stacks(self, stacks: StackReader) -> NDArray[np.int32]:
+        """Numbers of the stacks, each read once."""
+        values = [entry.get("frames", _MISSING) for entry in self.entries]
+        return self._numbered(list(map(id, values)), id(_MISSING), stacks.read)
+
+    def pools(self, pool_ids: dict[PoolId, int]) -> NDArray[np.int32]:
+        """Numbers of the pool ids in `pool_ids`."""
+        return self._by_value(
+            "pool_id",
+            lambda row: pool_ids.setdefault(pool_id_of(row, "pool_id"), len(pool_ids)),
+        )
+
+    def texts(self, name: str, texts: dict[str, int]) -> NDArray[np.int32] | None:
+        """Numbers of a text field in `texts`, or None if no entry has it."""
+        if not any(name in entry for entry in self.entries):
+            return None
+        return self._by_value(name, lambda row: texts.setdefault(row.text(name), len(texts)))
+
+    def _by_value(self, name: str, number: Callable[[Fields], int]) -> NDArray[np.int32]:
+        values = [entry.get(name, _MISSING) for entry in self.entries]
+        if not set(map(type, values)) <= {tuple, str, object}:
+            # JSON has lists for pairs; what is neither is refused when its row is looked at.
+            values = [
+                tuple(map(id, value)) if isinstance(value, list) else value for value in values
+            ]
+            if not set(map(type, values)) <= {tuple, str, object}:
+                self._find_culprit(lambda row: name not in row or number(row))
+        return self._numbered(values, _MISSING, number)
+
+    def _numbered(
+        self, keys: list[Any], missing: object, number: Callable[[Fields], int]
+    ) -> NDArray[np.int32]:
+        """`number` of each row, asked once, at its first row, for each distinct key."""
+        count = len(keys)
+        first = dict(zip(reversed(keys), range(count - 1, -1, -1), strict=True))
+        first.pop(missing, None)
+        numbers: dict[Any, int] = {missing: -1}
+        for key, index in sorted(first.items(), key=lambda item: item[1]):
+            numbers[key] = number(self.row(index))
+        return np.fromiter(map(numbers.__getitem__, keys), dtype=np.int32, count=count)
+
+    def markers(self, action: NDArray[np.uint8]) -> set[str]:
+        """Names of the markers that the entries bear."""
+        codes = np.unique(action).tolist()
+        found = {f"action {Action(code).text}" for code in codes} & set(markers_in("entries"))
+        if self.entries:
+            found.add("entries")
+        for name in markers_in("entries"):
+            if any(name in entry for entry in self.entries):
+                found.add(name)
+        return found
+
+    def _find_culprit(self, check: Callable[[Fields], object]) -> NoReturn:
+        for index in range(len(self.entries)):
+            check(self.row(index))
+        raise AssertionError("a column was refused, but none of its entries")

@@ -1,0 +1,146 @@
+"""Writes a recording as PyTorch writes its snapshots, for its own viewer and for trimming.
+
+The file is a protocol 4 pickle (the viewer reads no later one) of plain values, with the keys
+of the layout that the recording was read from, so that it reads back as the same release's.
+What a recording does not keep (host memory, the history of 2.0's blocks) comes out empty.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+from allocsim.trace.entry import Action
+from allocsim.trace.frames import FrameTable
+from allocsim.trace.recording import Recording
+from allocsim.trace.state import BlockState, SegmentState
+from allocsim.trace.trace import Trace
+
+__all__ = ["write_snapshot", "snapshot_of", "segments_plain"]
+
+_PROTOCOL = 4
+
+Plain = dict[str, object]
+Frames = Callable[[int], object]
+
+
+def write_snapshot(recording: Recording, path: str | os.PathLike[str]) -> None:
+    """Write `recording` as a snapshot pickle, in place of any file at `path`."""
+    with Path(path).open("wb") as file:
+        pickle.dump(snapshot_of(recording), file, protocol=_PROTOCOL)
+
+
+def snapshot_of(recording: Recording) -> object:
+    """The snapshot's value: a dictionary, or a bare list if the recording was one."""
+    frames = _stacks(recording.frame_table)
+    has_pools = "segment_pool_id" in recording.markers or "segments" not in recording.markers
+    segments = [
+        segment
+        for trace in recording.devices
+        for segment in segments_plain(trace, frames, has_pools=has_pools)
+    ]
+    if recording.layout == "segment list":
+        return segments
+    count = max([recording.n_device_traces, *(trace.device + 1 for trace in recording.devices)])
+    traces: list[list[Plain]] = [[] for _ in range(count)]
+    for trace in recording.devices:
+        traces[trace.device] = _entries(trace, frames)
+    snapshot: Plain = {"segments": segments, "device_traces": traces}
+    if recording.settings is not None:
+        snapshot["allocator_settings"] = recording.settings.plain()
+    if "external_annotations" in recording.markers:
+        snapshot["external_annotations"] = [mark.plain() for mark in recording.annotations]
+    if "host_segments" in recording.markers:
+        snapshot |= {"host_segments": [], "host_traces": []}
+    return snapshot
+
+
+def segments_plain(trace: Trace, frames: Frames, *, has_pools: bool = True) -> list[Plain]:
+    """The segments of `trace` as PyTorch's dictionaries; `frames` gives a stack's value."""
+    return [_segment(trace.device, segment, frames, has_pools) for segment in trace.segments]
+
+
+def _segment(device: int, segment: SegmentState, frames: Frames, has_pools: bool) -> Plain:
+    plain: Plain = {
+        "device": device,
+        "address": segment.address,
+        "total_size": segment.total_size,
+        "allocated_size": segment.allocated_size,
+        "active_size": segment.active_size,
+        "requested_size": segment.requested_size,
+        "stream": segment.stream,
+        "segment_type": "small" if segment.is_small else "large",
+    }
+    if has_pools:
+        plain["segment_pool_id"] = segment.pool_id
+        plain["is_expandable"] = segment.is_expandable
+        plain["frames"] = frames(segment.frames)
+    plain["blocks"] = [_block(block, frames) for block in segment.blocks]
+    return plain
+
+
+def _block(block: BlockState, frames: Frames) -> Plain:
+    return {
+        "address": block.address,
+        "size": block.size,
+        "requested_size": block.requested_size,
+        "state": block.state,
+        "frames": frames(block.frames),
+    }
+
+
+def _entries(trace: Trace, frames: Frames) -> list[Plain]:
+    """The entries as PyTorch's dictionaries; of a field that is -1 in a row there is no key."""
+    names = {int(action): action.text for action in Action}
+    rows = zip(
+        trace.action.tolist(),
+        trace.addr.tolist(),
+        trace.size.tolist(),
+        trace.stream.tolist(),
+        trace.frames.tolist(),
+        strict=True,
+    )
+    entries: list[Plain] = []
+    for action, addr, size, stream, stack in rows:
+        addr_key = "device_free" if action == Action.OOM else "addr"
+        entries.append({"action": names[action], addr_key: addr, "size": size, "stream": stream})
+        if stack >= 0:
+            entries[-1]["frames"] = frames(stack)
+    if trace.time_us is not None:
+        _add(entries, "time_us", trace.time_us.tolist(), None)
+    _add(entries, "pool_id", trace.pool_id.tolist(), trace.pool_ids)
+    for name, column in (
+        ("compile_context", trace.compile_context),
+        ("user_metadata", trace.user_metadata),
+    ):
+        if column is not None:
+            _add(entries, name, column.tolist(), trace.texts)
+    return entries
+
+
+def _add(
+    entries: list[Plain], name: str, column: list[int], table: tuple[object, ...] | None
+) -> None:
+    for entry, value in zip(entries, column, strict=True):
+        if table is None:
+            entry[name] = value
+        elif value >= 0:
+            entry[name] = table[value]
+
+
+def _stacks(table: FrameTable) -> Frames:
+    """Stacks as lists of dictionaries, each made once, so that the pickle shares them."""
+    frames = [
+        {"name": frame.name, "filename": frame.filename, "line": frame.line}
+        for frame in table.frames
+    ]
+    ends = table.offsets.tolist()
+    flat = table.flat.tolist()
+    stacks: list[list[dict[str, object]]] = [
+        [frames[number] for number in flat[first:last]] for first, last in pairwise(ends)
+    ]
+    empty: list[dict[str, object]] = []
+    return lambda number: stacks[number] if number >= 0 else empty

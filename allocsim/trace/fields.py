@@ -1,0 +1,104 @@
+"""Values of a file, taken with their type and range checked; every refusal is one sentence.
+
+Values come from strangers: containers are named by type, never printed, because they may be
+deep, endless or huge.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn, cast
+
+from allocsim.errors import RecordingError
+
+__all__ = ["Fields", "describe", "UINT64_MAX", "INT64_MAX", "INT32_MAX"]
+
+UINT64_MAX = (1 << 64) - 1
+INT64_MAX = (1 << 63) - 1
+INT32_MAX = (1 << 31) - 1
+_SHOWN = 60
+
+
+def describe(value: object) -> str:
+    """A value in a few words that are safe to print."""
+    if isinstance(value, str):
+        text = ascii(value[:_SHOWN])
+        return text if len(value) <= _SHOWN else f"{text}… ({len(value)} characters)"
+    if value is None or isinstance(value, bool | float):
+        return repr(value)
+    if isinstance(value, int):
+        return str(value) if value.bit_length() <= 128 else f"a {value.bit_length()}-bit integer"
+    if isinstance(value, dict | list | tuple):
+        return f"a {type(value).__name__} of {len(value)}"
+    return f"a {type(value).__name__}"
+
+
+class Fields:
+    """A dictionary of the file, and where it stands in it."""
+
+    __slots__ = ("path", "where", "entry", "_values")
+
+    def __init__(self, path: str, where: str, value: object, *, entry: int | None = None) -> None:
+        self.path, self.where, self.entry = path, where, entry
+        if not isinstance(value, dict):
+            self._values: dict[Any, Any] = {}
+            self.refuse(f"{where} is {describe(value)}, expected a dictionary")
+        self._values = value
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._values
+
+    def keys(self) -> list[str]:
+        """The names of the fields, those that are text."""
+        return [key for key in self._values if isinstance(key, str)]
+
+    def refuse(self, what: str) -> NoReturn:
+        """Raise the one error of this file."""
+        raise RecordingError(self.path, what, entry=self.entry)
+
+    def value(self, name: str, expected: str) -> object:
+        """The field as it is; refused if it is missing."""
+        if name not in self._values:
+            self.refuse(f"{self.where} has no {name}, expected {expected}")
+        return cast(object, self._values[name])
+
+    def wrong(self, name: str, value: object, expected: str) -> NoReturn:
+        """Refuse the value of a field."""
+        self.refuse(f"{self.where} has {name} {describe(value)}, expected {expected}")
+
+    def integer(self, name: str, low: int, high: int) -> int:
+        """An `int` (no bool) from `low` to `high`."""
+        expected = f"an integer from {low} to {high}"
+        value = self.value(name, expected)
+        if type(value) is not int or not low <= value <= high:
+            self.wrong(name, value, expected)
+        return value
+
+    def number(self, name: str) -> float:
+        """An `int` or `float`."""
+        value = self.value(name, "a number")
+        if type(value) is int and value.bit_length() <= 64:
+            return float(value)
+        if type(value) is not float:
+            self.wrong(name, value, "a number")
+        return value
+
+    def text(self, name: str) -> str:
+        """A `str`."""
+        value = self.value(name, "text")
+        if type(value) is not str:
+            self.wrong(name, value, "text")
+        return value
+
+    def boolean(self, name: str) -> bool:
+        """True or False."""
+        value = self.value(name, "True or False")
+        if type(value) is not bool:
+            self.wrong(name, value, "True or False")
+        return value
+
+    def items(self, name: str) -> list[object]:
+        """A list (or tuple, as JSON and old writers differ)."""
+        value = self.value(name, "a list")
+        if not isinstance(value, list | tuple):
+            self.wrong(name, value, "a list")
+        return cast(list[object], value)

@@ -1,0 +1,218 @@
+"""What is wrong or notable with a recording, in sentences ready to print.
+
+"error": it cannot be replayed, or it contradicts itself and is no recording at all.
+"note": it can be replayed, but its reader should know.
+A check that finds the same thing many times reports the first and the number.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+
+from allocsim.errors import RecordingError
+from allocsim.trace.entry import Action
+from allocsim.trace.recording import Recording
+from allocsim.trace.releases import RELEASES
+from allocsim.trace.start import start_state
+from allocsim.trace.state import INACTIVE, SegmentState
+from allocsim.trace.trace import Trace
+from allocsim.units import format_size
+
+__all__ = ["Finding", "lint"]
+
+_CONTRADICTS = "the data contradicts itself and cannot be a recording"
+_ALIGNMENT = 512
+# Up to 2.3, roundup_power2_divisions:1 leaves sizes, and so addresses, unrounded.
+_LAST_UNROUNDED = "2.3"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing to know.  entry: where it shows, if at one entry; device: on which device."""
+
+    severity: Literal["note", "error"]
+    text: str
+    entry: int | None = None
+    device: int | None = None
+
+
+def lint(recording: Recording) -> tuple[Finding, ...]:
+    """All findings about `recording`, errors first."""
+    found = list(_about_file(recording))
+    oldest = RELEASES.index((recording.releases or RELEASES)[0])
+    may_be_unrounded = oldest <= RELEASES.index(_LAST_UNROUNDED)
+    for trace in recording.devices:
+        found += _about_device(trace, may_be_unrounded)
+    return tuple(sorted(found, key=lambda finding: finding.severity != "error"))
+
+
+def _about_file(recording: Recording) -> Iterator[Finding]:
+    if not recording.devices:
+        yield Finding("error", "the recording is empty: it holds neither segments nor entries")
+    elif not any(len(trace.inputs()) for trace in recording.devices):
+        n_segments = sum(len(trace.segments) for trace in recording.devices)
+        yield Finding(
+            "error",
+            f"the recording holds the state only ({n_segments} segments) and no entries of "
+            "allocations or frees, so there is nothing to replay; record with "
+            "torch.cuda.memory._record_memory_history(max_entries=1_000_000)",
+        )
+    if not recording.releases:
+        yield Finding("note", "no release of PyTorch writes this mixture of fields")
+
+
+def _about_device(trace: Trace, may_be_unrounded: bool) -> Iterator[Finding]:
+    broken = list(_segment_errors(trace)) or list(_alignment(trace, may_be_unrounded))
+    yield from broken
+    yield from _order(trace)
+    if not len(trace) or any(finding.severity == "error" for finding in broken):
+        return
+    try:
+        start = start_state(trace)
+    except RecordingError as error:
+        what = str(error).partition(": ")[2]
+        yield _contradiction(trace, what, error.entry)
+        return
+    overlap = _overlap(trace, start)
+    if overlap is not None:
+        yield overlap
+        return
+    yield from _about_start(trace, start)
+
+
+def _contradiction(trace: Trace, what: str, entry: int | None = None) -> Finding:
+    return Finding("error", f"{_CONTRADICTS}: {what}", entry, trace.device)
+
+
+def _segment_errors(trace: Trace) -> Iterator[Finding]:
+    for left, right in pairwise(trace.segments):
+        if left.end > right.address:
+            yield _contradiction(
+                trace,
+                f"the segment at 0x{right.address:x} lies inside the one at "
+                f"0x{left.address:x} of {left.total_size} bytes",
+            )
+            return
+    for segment in trace.segments:
+        at = segment.address
+        for block in segment.blocks:
+            if block.address != at or not block.size:
+                yield _contradiction(
+                    trace,
+                    f"in the segment at 0x{segment.address:x} a block of {block.size} bytes is "
+                    f"at 0x{block.address:x}, expected one at 0x{at:x}",
+                )
+                return
+            at += block.size
+        if at != segment.end:
+            yield _contradiction(
+                trace,
+                f"the blocks of the segment at 0x{segment.address:x} hold "
+                f"{at - segment.address} bytes, its size is {segment.total_size}",
+            )
+            return
+
+
+def _alignment(trace: Trace, may_be_unrounded: bool) -> Iterator[Finding]:
+    rows = np.isin(trace.action, (Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED))
+    odd = np.flatnonzero(rows & (trace.addr % np.uint64(_ALIGNMENT) != 0))
+    if not len(odd):
+        return
+    entry = int(odd[0])
+    text = (
+        f"{len(odd)} entries have addresses that are no multiples of {_ALIGNMENT}, the first "
+        f"0x{int(trace.addr[entry]):x} at entry {entry}"
+    )
+    if may_be_unrounded:
+        text += f"; up to {_LAST_UNROUNDED} roundup_power2_divisions:1 does that"
+        yield Finding("note", text, entry, trace.device)
+    else:
+        yield _contradiction(trace, text, entry)
+
+
+def _order(trace: Trace) -> Iterator[Finding]:
+    if trace.time_us is None:
+        return
+    back = np.flatnonzero(np.diff(trace.time_us) < 0)
+    if len(back):
+        entry = int(back[0]) + 1
+        yield Finding(
+            "note",
+            f"the entries are not in order of time: time_us goes back {len(back)} times, first "
+            f"at entry {entry}, as after lowering max_entries while recording",
+            entry,
+            trace.device,
+        )
+
+
+def _overlap(trace: Trace, start: tuple[SegmentState, ...]) -> Finding | None:
+    """The first alloc that overlaps a block in use."""
+    ends = {b.address: b.address + b.size for s in start for b in s.blocks if b.state != INACTIVE}
+    addresses = sorted(ends)
+    rows = zip(trace.action.tolist(), trace.addr.tolist(), trace.size.tolist(), strict=True)
+    for index, (action, addr, size) in enumerate(rows):
+        if action == Action.ALLOC:
+            at = bisect_left(addresses, addr)
+            below = addresses[at - 1] if at else None
+            above = addresses[at] if at < len(addresses) else None
+            other = below if below is not None and ends[below] > addr else None
+            if above is not None and above < addr + size:
+                other = above
+            if other is not None:
+                what = f"{size} bytes are allocated at 0x{addr:x}, over the block at 0x{other:x}"
+                return _contradiction(trace, what, index)
+            insort(addresses, addr)
+            ends[addr] = addr + size
+        elif action == Action.FREE_COMPLETED:
+            del addresses[bisect_left(addresses, addr)], ends[addr]
+    return None
+
+
+def _about_start(trace: Trace, start: tuple[SegmentState, ...]) -> Iterator[Finding]:
+    if not start or not len(trace.inputs()):
+        return
+    active = sum(segment.active_size for segment in start)
+    yield Finding(
+        "note",
+        f"the recording starts mid-run: {len(start)} segments "
+        f"({format_size(sum(segment.total_size for segment in start))}) with "
+        f"{format_size(active)} in use existed before the first entry",
+        device=trace.device,
+    )
+    if len(trace) == 1:
+        yield Finding(
+            "error",
+            "the recording kept a single entry of a longer run, so there is nothing to replay; "
+            "record with a larger max_entries",
+            0,
+            trace.device,
+        )
+        return
+    lost = _completion_without_request(trace)
+    if lost is not None:
+        yield Finding(
+            "note",
+            f"entry {lost} completes a free that was requested before the first entry: the "
+            "ring of entries may have lost its beginning",
+            lost,
+            trace.device,
+        )
+
+
+def _completion_without_request(trace: Trace) -> int | None:
+    requested: set[int] = set()
+    rows = zip(trace.action.tolist(), trace.addr.tolist(), strict=True)
+    for index, (action, addr) in enumerate(rows):
+        if action == Action.FREE_REQUESTED:
+            requested.add(addr)
+        elif action == Action.FREE_COMPLETED:
+            if addr not in requested:
+                return index
+            requested.discard(addr)
+    return None

@@ -1,0 +1,52 @@
+"""A recording: what one file tells about every device, whatever the layout it was written in.
+
+Nothing here knows about files; `snapshot` and `store` make recordings, `lint` doubts them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from allocsim.trace.annotation import Annotation
+from allocsim.trace.frames import FrameTable
+from allocsim.trace.releases import releases_of
+from allocsim.trace.settings import RecordedSettings
+from allocsim.trace.trace import Trace
+
+__all__ = ["Recording"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Recording:
+    """One loaded file.
+
+    layout: "segment list" (a bare list, as memory_snapshot() gives), "snapshot 2.0" or
+    "snapshot".  devices: a trace for each device that has entries or segments, by device
+    number.  settings: None where unrecorded.  markers: what tells releases apart (`releases`).
+    n_device_traces: length of the file's device_traces, empty ones included.
+    """
+
+    path: str
+    layout: str
+    devices: tuple[Trace, ...]
+    settings: RecordedSettings | None = None
+    frame_table: FrameTable = FrameTable()  # noqa: RUF009  (frozen, and empty)
+    annotations: tuple[Annotation, ...] = ()
+    markers: frozenset[str] = frozenset()
+    n_device_traces: int = 0
+
+    @property
+    def releases(self) -> tuple[str, ...]:
+        """The PyTorch releases that can have written it, oldest first.
+
+        Empty if no release writes such a mixture of fields.
+        """
+        return releases_of(self.markers)
+
+    def device(self, number: int) -> Trace:
+        """The trace of device `number`; KeyError names the devices there are."""
+        for trace in self.devices:
+            if trace.device == number:
+                return trace
+        known = ", ".join(str(trace.device) for trace in self.devices) or "none"
+        raise KeyError(f"device {number} is not in the recording; it has: {known}")

@@ -1,0 +1,110 @@
+"""Segments and blocks of a snapshot's state, in the layouts of all releases.
+
+2.1 and later: blocks bear their address and frames.  2.0: they bear neither; addresses follow
+from the order, and the stack stands in the block's `history`.
+"""
+
+from __future__ import annotations
+
+from allocsim.trace.columns import pool_id_of
+from allocsim.trace.fields import INT32_MAX, INT64_MAX, UINT64_MAX, Fields
+from allocsim.trace.stacks import StackNumbers, StackReader
+from allocsim.trace.state import ALLOCATED, INACTIVE, PENDING, BlockState, SegmentState
+
+__all__ = ["SegmentReader"]
+
+_STATES = {
+    ALLOCATED: ALLOCATED,
+    PENDING: PENDING,
+    INACTIVE: INACTIVE,
+    # PyTorch's own documentation calls it so; writers who follow it exist.
+    "active_awaiting_free": PENDING,
+}
+_DEFAULT_POOL = (0, 0)
+
+
+class SegmentReader:
+    """Reads segments by device, and notes the markers they bear."""
+
+    __slots__ = ("path", "markers", "_stacks", "_budget", "_size")
+
+    def __init__(self, path: str, stacks: StackReader | StackNumbers, file_size: int) -> None:
+        self.path = path
+        self.markers: set[str] = set()
+        self._stacks = stacks
+        self._size = self._budget = file_size
+
+    def read(self, segments: list[object]) -> dict[int, tuple[SegmentState, ...]]:
+        """Segments of each device that has any, in order of address."""
+        self._spend(Fields(self.path, "segments", {}), len(segments))
+        devices: dict[int, list[SegmentState]] = {}
+        for index, value in enumerate(segments):
+            fields = Fields(self.path, f"segments[{index}]", value)
+            device = fields.integer("device", 0, INT32_MAX)
+            devices.setdefault(device, []).append(self._segment(fields))
+        if segments:
+            self.markers.add("segments")
+        return {
+            device: tuple(sorted(states, key=lambda state: state.address))
+            for device, states in devices.items()
+        }
+
+    def _segment(self, fields: Fields) -> SegmentState:
+        address = fields.integer("address", 0, UINT64_MAX)
+        kind = fields.text("segment_type")
+        if kind not in ("small", "large"):
+            fields.wrong("segment_type", kind, "small or large")
+        pool_id = _DEFAULT_POOL
+        if "segment_pool_id" in fields:
+            self.markers.add("segment_pool_id")
+            pool_id = pool_id_of(fields, "segment_pool_id")
+        return SegmentState(
+            address=address,
+            total_size=fields.integer("total_size", 0, INT64_MAX),
+            stream=fields.integer("stream", 0, UINT64_MAX),
+            is_small=kind == "small",
+            pool_id=pool_id,
+            is_expandable="is_expandable" in fields and fields.boolean("is_expandable"),
+            blocks=self._blocks(fields, address),
+            frames=self._stacks.read(fields) if "frames" in fields else -1,
+        )
+
+    def _blocks(self, segment: Fields, address: int) -> tuple[BlockState, ...]:
+        values = segment.items("blocks")
+        self._spend(segment, len(values))
+        blocks = []
+        for index, value in enumerate(values):
+            fields = Fields(self.path, f"{segment.where} block {index}", value)
+            if "address" in fields:
+                address = fields.integer("address", 0, UINT64_MAX)
+            state = fields.text("state")
+            if state not in _STATES:
+                fields.wrong("state", state, f"one of {ALLOCATED}, {PENDING}, {INACTIVE}")
+            size = fields.integer("size", 0, INT64_MAX)
+            blocks.append(
+                BlockState(
+                    address=address,
+                    size=size,
+                    requested_size=fields.integer("requested_size", 0, INT64_MAX),
+                    state=_STATES[state],
+                    frames=self._frames(fields),
+                )
+            )
+            address += size
+        return tuple(blocks)
+
+    def _frames(self, block: Fields) -> int:
+        if "frames" in block:
+            return self._stacks.read(block)
+        history = block.items("history") if "history" in block else []
+        if not history:
+            return -1
+        newest = Fields(self.path, f"the history of {block.where}", history[0])
+        return self._stacks.read(newest) if "frames" in newest else -1
+
+    def _spend(self, fields: Fields, count: int) -> None:
+        self._budget -= count
+        if self._budget < 0:
+            fields.refuse(
+                f"{fields.where} repeats itself beyond what the file's {self._size} bytes hold"
+            )

@@ -1,0 +1,168 @@
+"""Reads what PyTorch's memory history wrote, in any layout from 2.0 to 2.15.
+
+Rule 1: the file is a stranger's.  Nothing in it is executed, every value used is checked, and
+what is wrong ends in one RecordingError; unknown keys are passed over.
+Rule 2: a file that refers to one list a million times is walked no further than its size
+allows: entries, segments, blocks and frames together never outnumber its bytes.
+
+Layouts (semantics 6.5): a dictionary with `segments` and `device_traces`; a bare list of
+segments, as `memory_snapshot()` gives; and both with the blocks of 2.0, which have `history`
+and no address.  Each as pickle or JSON, plain or gzip, whatever the name says.
+Host segments and host traces are passed over: pinned memory is another allocator's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, BinaryIO, cast
+
+from allocsim.errors import RecordingError
+from allocsim.trace.annotation import read_annotations
+from allocsim.trace.columns import read_trace
+from allocsim.trace.fields import Fields, describe
+from allocsim.trace.recording import Recording
+from allocsim.trace.releases import markers_in
+from allocsim.trace.segments import SegmentReader
+from allocsim.trace.settings import RecordedSettings, read_settings
+from allocsim.trace.source import JSON, ZIP, kind_of, open_source
+from allocsim.trace.stacks import StackReader
+from allocsim.trace.store import read_npz_file
+from allocsim.trace.unpickle import check_density, unpickle
+
+__all__ = ["load", "read_snapshot"]
+
+_MAX_DEVICES = 1024
+_HEAD = 512
+
+
+def load(path: str | os.PathLike[str]) -> Recording:
+    """The recording in a file of any supported form, told by its content and not its name.
+
+    Forms: PyTorch's snapshots (pickle), the same as JSON, either gzipped, and allocsim's own
+    column form (.npz).  Raises RecordingError, in one sentence, for anything else.
+    """
+    name = os.fspath(path)
+    with open_source(name) as file, _collector_paused():
+        kind = kind_of(name, file.read(_HEAD))
+        size = file.seek(0, os.SEEK_END)
+        file.seek(0)
+        if kind == ZIP:
+            return read_npz_file(name, file)
+        value = _read_json(name, file, size) if kind == JSON else unpickle(name, file)
+        return read_snapshot(name, value, size)
+
+
+def read_snapshot(path: str, value: object, size: int) -> Recording:
+    """The recording in an unpickled snapshot.
+
+    size: bytes of the file it came from, the bound on what is walked.
+    """
+    markers: set[str] = set()
+    if isinstance(value, list):
+        top = Fields(path, "the segment list", {"segments": value})
+    elif isinstance(value, dict):
+        top = Fields(path, "the snapshot", value)
+        markers.add("snapshot")
+        markers.update(name for name in markers_in("snapshot") if name in top)
+    else:
+        raise RecordingError(
+            path, f"holds {describe(value)}, expected a snapshot's dictionary or segment list"
+        )
+    if "segments" not in top:
+        top.refuse("holds a dictionary without segments, expected a PyTorch memory snapshot")
+    stacks = StackReader(size)
+    reader = SegmentReader(path, stacks, size)
+    states = reader.read(top.items("segments"))
+    markers |= reader.markers
+    settings = _settings(top, markers)
+    traces = _traces(top, size)
+    devices = []
+    for device in sorted({*states, *(i for i, entries in enumerate(traces) if entries)}):
+        entries = traces[device] if device < len(traces) else []
+        trace, found = read_trace(path, device, entries, states.get(device, ()), stacks)
+        devices.append(trace)
+        markers |= found
+    table = stacks.table()
+    return Recording(
+        path=path,
+        layout=_layout(value, markers),
+        devices=tuple(dataclasses.replace(trace, frame_table=table) for trace in devices),
+        settings=settings,
+        frame_table=table,
+        annotations=read_annotations(top, size),
+        markers=frozenset(markers),
+        n_device_traces=len(traces),
+    )
+
+
+def _layout(value: object, markers: set[str]) -> str:
+    if isinstance(value, list):
+        return "segment list"
+    old = "segments" in markers and "segment_pool_id" not in markers
+    return "snapshot 2.0" if old else "snapshot"
+
+
+def _traces(top: Fields, size: int) -> list[list[object]]:
+    if "device_traces" not in top:
+        return []
+    traces = top.items("device_traces")
+    if len(traces) > _MAX_DEVICES:
+        top.wrong("device_traces", traces, f"at most {_MAX_DEVICES} devices")
+    for device, entries in enumerate(traces):
+        if not isinstance(entries, list):
+            top.refuse(f"device_traces[{device}] is {describe(entries)}, expected a list")
+    total = sum(len(cast(list[object], entries)) for entries in traces)
+    if total > size:
+        top.refuse(f"device_traces holds {total} entries, more than its {size} bytes can hold")
+    return cast(list[list[object]], traces)
+
+
+def _settings(top: Fields, markers: set[str]) -> RecordedSettings | None:
+    if "allocator_settings" not in top:
+        return None
+    value = top.value("allocator_settings", "a dictionary")
+    fields = Fields(top.path, "allocator_settings", value)
+    markers.add("settings")
+    markers.update(name for name in markers_in("settings") if name in fields)
+    return read_settings(fields)
+
+
+def _read_json(path: str, file: BinaryIO, size: int) -> object:
+    data = file.read()
+    check_density(path, size, dicts=data.count(b"{"), lists=data.count(b"["))
+    frames: dict[tuple[object, ...], dict[str, Any]] = {}
+
+    def interned(value: dict[str, Any]) -> dict[str, Any]:
+        if len(value) != 3 or "filename" not in value:
+            return value
+        key = (value["filename"], value.get("name"), value.get("line"))
+        if any(type(part) not in (str, int) for part in key):
+            return value
+        return frames.setdefault(key, value)
+
+    try:
+        return json.loads(data, object_hook=interned)
+    except MemoryError:
+        raise RecordingError(path, "does not fit in this machine's memory") from None
+    except RecursionError:
+        raise RecordingError(path, "is nested too deeply to be a recording") from None
+    except (ValueError, UnicodeDecodeError) as error:
+        reason = ascii(str(error)[:100])[1:-1]
+        raise RecordingError(path, f"is neither a pickle nor sound JSON ({reason})") from None
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Without the cycle collector, which would walk the growing heap again and again."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -1,0 +1,256 @@
+"""The column form (.npz): what a snapshot becomes after its first reading.
+
+Rule 1: nothing is ever pickled in it; an array of objects is refused.
+Rule 2: members are stored, not compressed, so that what is read is bounded by the file, and so
+that a million entries load in the time it takes to read them.
+Names are `device.column`; what is no column (frames, texts, segments, settings) lies in one
+JSON member, `recording`, in PyTorch's own words, so that one reader checks both forms.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import os
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allocsim.errors import RecordingError
+from allocsim.trace.annotation import read_annotations
+from allocsim.trace.columns import pool_id_of
+from allocsim.trace.entry import Action
+from allocsim.trace.export import segments_plain
+from allocsim.trace.fields import INT32_MAX, Fields, describe
+from allocsim.trace.frames import Frame, FrameTable
+from allocsim.trace.recording import Recording
+from allocsim.trace.segments import SegmentReader
+from allocsim.trace.settings import read_settings
+from allocsim.trace.stacks import StackNumbers
+from allocsim.trace.trace import Trace
+
+__all__ = ["write_npz", "read_npz", "read_npz_file"]
+
+_HEADER, _FLAT, _OFFSETS = "recording", "stacks.flat", "stacks.offsets"
+_VERSION = 1
+_MAX_ARRAY_HEADER = 1000
+_DAMAGES = (
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    NotImplementedError,
+    OSError,
+    RuntimeError,
+    ValueError,
+)
+_DTYPES: dict[str, Any] = {
+    "action": np.uint8,
+    "addr": np.uint64,
+    "size": np.int64,
+    "stream": np.uint64,
+    "time_us": np.int64,
+    "frames": np.int32,
+    "pool_id": np.int32,
+    "compile_context": np.int32,
+    "user_metadata": np.int32,
+}
+_OPTIONAL = ("time_us", "compile_context", "user_metadata")
+_Columns = dict[str, NDArray[Any]]
+
+
+def write_npz(recording: Recording, path: str | os.PathLike[str]) -> None:
+    """Write `recording` in the column form, in place of any file at `path`."""
+    header = json.dumps(_header(recording), separators=(",", ":")).encode()
+    columns: _Columns = {
+        _HEADER: np.frombuffer(header, dtype=np.uint8),
+        _FLAT: recording.frame_table.flat,
+        _OFFSETS: recording.frame_table.offsets,
+    }
+    for trace in recording.devices:
+        for name, column in trace.columns().items():
+            columns[f"{trace.device}.{name}"] = column
+    with Path(path).open("wb") as file:
+        np.savez(file, allow_pickle=False, **columns)
+
+
+def _header(recording: Recording) -> dict[str, object]:
+    settings = recording.settings
+    return {
+        "version": _VERSION,
+        "layout": recording.layout,
+        "markers": sorted(recording.markers),
+        "n_device_traces": recording.n_device_traces,
+        "frames": [[f.filename, f.name, f.line] for f in recording.frame_table.frames],
+        "allocator_settings": None if settings is None else settings.plain(),
+        "external_annotations": [mark.plain() for mark in recording.annotations],
+        "devices": [
+            {"device": trace.device, "pool_ids": trace.pool_ids, "texts": trace.texts}
+            for trace in recording.devices
+        ],
+        "segments": [
+            segment
+            for trace in recording.devices
+            for segment in segments_plain(trace, frames=lambda stack: stack)
+        ],
+    }
+
+
+def read_npz(path: str | os.PathLike[str]) -> Recording:
+    """The recording in a file that `write_npz` wrote; RecordingError for anything else."""
+    name = os.fspath(path)
+    try:
+        with Path(name).open("rb") as file:
+            return read_npz_file(name, file)
+    except OSError as error:
+        raise RecordingError(name, f"cannot be read ({error.strerror})") from None
+
+
+def read_npz_file(path: str, file: BinaryIO) -> Recording:
+    """As `read_npz`, from a file already open; `path` is for the message."""
+    size = file.seek(0, os.SEEK_END)
+    try:
+        with zipfile.ZipFile(file) as archive:
+            members = _members(path, archive, size)
+            columns = {name: _array(path, archive, info) for name, info in members.items()}
+        header = json.loads(columns[_HEADER].tobytes())
+    except (*_DAMAGES, RecursionError) as error:
+        reason = ascii(str(error)[:100])[1:-1]
+        raise RecordingError(path, f"is damaged as a column file ({reason})") from None
+    return _recording(path, Fields(path, "the header", header), columns, size)
+
+
+def _members(path: str, archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
+    """The archive's arrays by name, if it is ours; together no longer than the file."""
+    infos = {info.filename: info for info in archive.infolist()}
+    if f"{_HEADER}.npy" not in infos:
+        is_model = any(name.endswith("data.pkl") for name in infos)
+        what = "a zip archive as torch.save writes it" if is_model else "a zip archive"
+        raise RecordingError(path, f"is {what}, expected a PyTorch memory snapshot")
+    for info in infos.values():
+        size -= info.file_size
+        if info.compress_type != zipfile.ZIP_STORED or size < 0:
+            name = ascii(info.filename[:60])
+            raise RecordingError(path, f"has the member {name} compressed, expected it stored")
+    return {name.removesuffix(".npy"): info for name, info in infos.items()}
+
+
+def _array(path: str, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any]:
+    data = archive.read(info)
+    stream = io.BytesIO(data)
+    version = np.lib.format.read_magic(stream)
+    if version != (1, 0):
+        raise ValueError(f"array format {version} is not 1.0")
+    shape, _, dtype = np.lib.format.read_array_header_1_0(stream, _MAX_ARRAY_HEADER)
+    start = stream.tell()
+    sound = len(shape) == 1 and dtype.kind in "iu" and dtype.isnative
+    if not sound or dtype.itemsize * shape[0] != len(data) - start:
+        name = ascii(info.filename[:60])
+        raise RecordingError(
+            path, f"has the column {name} of {dtype!s:.20}, expected one row of integers"
+        )
+    return np.frombuffer(data, dtype=dtype, offset=start)
+
+
+def _recording(path: str, header: Fields, columns: _Columns, size: int) -> Recording:
+    if header.integer("version", 0, INT32_MAX) != _VERSION:
+        header.wrong("version", header.integer("version", 0, INT32_MAX), f"{_VERSION}")
+    table = _frame_table(header, columns)
+    reader = SegmentReader(path, StackNumbers(len(table)), size)
+    segments = reader.read(header.items("segments"))
+    devices = []
+    for value in header.items("devices"):
+        fields = Fields(path, "a device of the header", value)
+        number = fields.integer("device", 0, INT32_MAX)
+        trace = _trace(fields, number, columns, table)
+        devices.append(dataclasses.replace(trace, segments=segments.get(number, ())))
+    settings = header.value("allocator_settings", "a dictionary")
+    return Recording(
+        path=path,
+        layout=header.text("layout"),
+        devices=tuple(devices),
+        settings=None
+        if settings is None
+        else read_settings(Fields(path, "allocator_settings", settings)),
+        frame_table=table,
+        annotations=read_annotations(header, size),
+        markers=frozenset(_texts(header, "markers")),
+        n_device_traces=header.integer("n_device_traces", 0, INT32_MAX),
+    )
+
+
+def _frame_table(header: Fields, columns: _Columns) -> FrameTable:
+    frames = []
+    for value in header.items("frames"):
+        match value:
+            case [str(filename), str(name), int(line)]:
+                frames.append(Frame(filename, name, line))
+            case _:
+                header.refuse(f"a frame is {describe(value)}, expected file, name and line")
+    flat = _column(header, columns, _FLAT, np.int32, (0, len(frames) - 1))
+    offsets = _column(header, columns, _OFFSETS, np.int64, (0, len(flat)))
+    if (
+        not len(offsets)
+        or offsets[0] != 0
+        or offsets[-1] != len(flat)
+        or np.any(np.diff(offsets) < 0)
+    ):
+        header.refuse(f"the column {_OFFSETS} does not divide {len(flat)} frames into stacks")
+    return FrameTable(tuple(frames), flat, offsets)
+
+
+def _trace(fields: Fields, device: int, columns: _Columns, table: FrameTable) -> Trace:
+    ids = fields.items("pool_ids")
+    pools = tuple(pool_id_of(Fields(fields.path, "pool_ids", {"id": v}), "id") for v in ids)
+    texts = _texts(fields, "texts")
+    limits = {
+        "action": (0, len(Action) - 1),
+        "size": (0, None),
+        "time_us": (0, None),
+        "frames": (-1, len(table) - 1),
+        "pool_id": (-1, len(pools) - 1),
+        "compile_context": (-1, len(texts) - 1),
+        "user_metadata": (-1, len(texts) - 1),
+    }
+    found = {
+        name: _column(fields, columns, f"{device}.{name}", dtype, limits.get(name))
+        for name, dtype in _DTYPES.items()
+        if name not in _OPTIONAL or f"{device}.{name}" in columns
+    }
+    lengths = {len(column) for column in found.values()}
+    if len(lengths) > 1:
+        fields.refuse(f"the columns of device {device} differ in length: {sorted(lengths)}")
+    return Trace(device, pool_ids=pools, texts=texts, frame_table=table, **cast(Any, found))
+
+
+def _texts(fields: Fields, name: str) -> tuple[str, ...]:
+    values = fields.items(name)
+    for value in values:
+        if not isinstance(value, str):
+            fields.wrong(name, value, "texts only")
+    return tuple(cast(list[str], values))
+
+
+def _column(
+    fields: Fields,
+    columns: _Columns,
+    name: str,
+    dtype: Any,
+    limits: tuple[int, int | None] | None,
+) -> NDArray[Any]:
+    column = columns.get(name)
+    if column is None or column.dtype != dtype:
+        found = "missing" if column is None else f"of {column.dtype}"
+        fields.refuse(f"the column {name} is {found}, expected {np.dtype(dtype)}")
+    if limits is not None and len(column):
+        low, high = limits
+        least, most = int(column.min()), int(column.max())
+        if least < low or (high is not None and most > high):
+            fields.refuse(
+                f"the column {name} runs from {least} to {most}, expected {low} to {high}"
+            )
+    return column

@@ -1,0 +1,96 @@
+"""One device's recording as columns: row i of every column is entry i.
+
+Columns are read-only and of one length; `segments` is the state after the last entry.  The loop
+of a replay takes columns with `.tolist()`; `trace[i]` makes one `TraceEntry` for the eye.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allocsim.trace.entry import INPUT_ACTIONS, Action, PoolId, TraceEntry
+from allocsim.trace.frames import FrameTable
+from allocsim.trace.state import SegmentState
+
+__all__ = ["Trace"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trace:
+    """The entries of one device, and its segments after them.
+
+    action: codes of `Action`.  addr, size: bytes (for `oom` addr is the device's free bytes).
+    stream: raw handle.  time_us: None if unrecorded.  frames: stack number in `frame_table`,
+    pool_id: index into `pool_ids`, compile_context and user_metadata: index into `texts`, None
+    if unrecorded; -1 is "none" in each of them.
+    """
+
+    device: int
+    action: NDArray[np.uint8]
+    addr: NDArray[np.uint64]
+    size: NDArray[np.int64]
+    stream: NDArray[np.uint64]
+    frames: NDArray[np.int32]
+    pool_id: NDArray[np.int32]
+    segments: tuple[SegmentState, ...] = ()
+    pool_ids: tuple[PoolId, ...] = ()
+    frame_table: FrameTable = FrameTable()  # noqa: RUF009  (frozen, and empty)
+    time_us: NDArray[np.int64] | None = None
+    compile_context: NDArray[np.int32] | None = None
+    user_metadata: NDArray[np.int32] | None = None
+    texts: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for column in self.columns().values():
+            if column.shape != self.action.shape:
+                raise ValueError(
+                    f"a column of {column.shape} rows beside {self.action.shape} of actions"
+                )
+            column.flags.writeable = False
+
+    def __len__(self) -> int:
+        return len(self.action)
+
+    def __getitem__(self, index: int) -> TraceEntry:
+        index = range(len(self))[index]
+        pool = int(self.pool_id[index])
+        return TraceEntry(
+            action=Action(int(self.action[index])),
+            addr=int(self.addr[index]),
+            size=int(self.size[index]),
+            stream=int(self.stream[index]),
+            time_us=None if self.time_us is None else int(self.time_us[index]),
+            frames=self.frame_table.stack(int(self.frames[index])),
+            pool_id=None if pool < 0 else self.pool_ids[pool],
+            compile_context=self._text(self.compile_context, index),
+            user_metadata=self._text(self.user_metadata, index),
+        )
+
+    def __iter__(self) -> Iterator[TraceEntry]:
+        return (self[index] for index in range(len(self)))
+
+    def columns(self) -> dict[str, NDArray[np.generic]]:
+        """The recorded columns by name."""
+        values = ((part.name, getattr(self, part.name)) for part in fields(self))
+        return {name: value for name, value in values if isinstance(value, np.ndarray)}
+
+    def inputs(self) -> NDArray[np.intp]:
+        """Numbers of the entries that drive a replay: alloc, both frees, and oom."""
+        return np.flatnonzero(np.isin(self.action, INPUT_ACTIONS))
+
+    def observations(self) -> NDArray[np.intp]:
+        """Numbers of the entries that only tell what the allocator did."""
+        return np.flatnonzero(np.isin(self.action, INPUT_ACTIONS, invert=True))
+
+    def count(self, action: Action) -> int:
+        """How many entries bear `action`."""
+        return int(np.count_nonzero(self.action == action))
+
+    def _text(self, column: NDArray[np.int32] | None, index: int) -> str | None:
+        if column is None or column[index] < 0:
+            return None
+        return self.texts[int(column[index])]

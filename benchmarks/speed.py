@@ -1,0 +1,203 @@
+"""Operations a second of the model, and of the real allocator where its library is at hand.
+
+    python -m benchmarks.speed                     three scripts of a million ops, five runs each
+    python -m benchmarks.speed --profile           where the time of one run goes
+    python -m benchmarks.speed -o FILE             the table as Markdown, with machine and date
+
+An op is one allocation or one free.  Every run counts every statistic.  "model" calls
+CachingAllocator in a bare loop; "engine" drives the same ops as a recording, with its timeline;
+"real" is PyTorch's own allocator from the published wheel, over a driver that keeps books
+(`python -m allocsim.phantom fetch` brings it).  Runs alternate, and the ratio is the median of
+the ratios of neighbouring runs, so that a machine that slows down slows both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import platform
+import pstats
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from allocsim.core import NEWEST, CachingAllocator
+from allocsim.engine.drive import Drive
+from allocsim.engine.plan import plan_of
+from allocsim.phantom import PhantomError, RealAllocator, Script
+from allocsim.trace import Action, Trace
+from benchmarks.scripts import SCRIPTS, Op
+
+DEVICE_MEMORY = 1 << 40
+"""A terabyte: no script fills it, so that what is timed is the allocator and not the driver."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One script's rates, in ops a second, run by run.  real: empty without the library."""
+
+    name: str
+    model: list[float]
+    engine: list[float]
+    real: list[float]
+
+    def ratio(self, rates: list[float]) -> float | None:
+        """The median ratio to the real allocator's run beside each."""
+        if not self.real:
+            return None
+        return median(mine / real for mine, real in zip(rates, self.real, strict=True))
+
+
+def time_model(ops: Sequence[Op], release: str) -> float:
+    """Seconds for one pass of bare calls."""
+    allocator = CachingAllocator(DEVICE_MEMORY, torch_version=release)
+    malloc, free = allocator.malloc, allocator.free
+    held: dict[int, int | None] = {}
+    begin = time.perf_counter()
+    for op in ops:
+        if op[0] == "a":
+            held[op[1]] = malloc(op[2], op[3])
+        else:
+            free(held.pop(op[1]))
+    allocator.memory_stats()
+    return time.perf_counter() - begin
+
+
+def time_engine(trace: Trace, release: str) -> float:
+    """Seconds for one pass of the replay engine, plan included."""
+    begin = time.perf_counter()
+    allocator = CachingAllocator(DEVICE_MEMORY, torch_version=release)
+    drive = Drive(allocator, plan_of(trace, 0), (), len(trace), dictates=False)
+    drive.run()
+    drive.timeline.build(drive.plan.steps.entry)
+    allocator.memory_stats()
+    return time.perf_counter() - begin
+
+
+def as_trace(ops: Sequence[Op]) -> Trace:
+    """The ops as a recording; an allocation's id stands for its address."""
+    rows: list[tuple[int, int, int]] = []
+    sizes: dict[int, int] = {}
+    for op in ops:
+        if op[0] == "a":
+            sizes[op[1]] = op[2]
+            rows.append((Action.ALLOC, op[1], op[2]))
+        else:
+            size = sizes.pop(op[1])
+            rows += [(Action.FREE_REQUESTED, op[1], size), (Action.FREE_COMPLETED, op[1], size)]
+    action, addr, size_column = (np.array(column) for column in zip(*rows, strict=True))
+    none = np.full(len(rows), -1, dtype=np.int32)
+    return Trace(
+        device=0,
+        action=action.astype(np.uint8),
+        addr=addr.astype(np.uint64),
+        size=size_column.astype(np.int64),
+        stream=np.zeros(len(rows), dtype=np.uint64),
+        frames=none,
+        pool_id=none.copy(),
+    )
+
+
+def real_allocator(release: str) -> RealAllocator | None:
+    """The real allocator, if its library is in the cache."""
+    try:
+        return RealAllocator(release)
+    except PhantomError as error:
+        print(f"no ratio: {error}", file=sys.stderr)
+        return None
+
+
+def measure(name: str, make: Callable[[int], list[Op]], n_ops: int, runs: int, release: str) -> Row:
+    """Alternate the three, `runs` times."""
+    ops = make(n_ops)
+    trace = as_trace(ops)
+    real = real_allocator(release)
+    script = Script(
+        [list(op[: 4 if op[0] == "a" else 2]) for op in ops], device_memory=DEVICE_MEMORY
+    )
+    row = Row(name, [], [], [])
+    for _ in range(runs):
+        row.model.append(len(ops) / time_model(ops, release))
+        row.engine.append(len(ops) / time_engine(trace, release))
+        if real is not None:
+            row.real.append(len(ops) / median(real.time(script, repeats=3)))
+    return row
+
+
+def table(rows: Sequence[Row], n_ops: int, release: str) -> str:
+    """The rows as Markdown, with machine and date."""
+    lines = [
+        f"{platform.machine()}, {_processor()}, CPython {platform.python_version()}, PyTorch "
+        f"{release} modelled, {datetime.now(UTC):%Y-%m-%d}; {n_ops:,} ops, "
+        f"{len(rows[0].model)} runs, median (lowest to highest)",
+        "",
+        "| script | model, ops/s | engine, ops/s | real, ops/s | model/real | engine/real |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        cells = [row.name, *(_rates(rates) for rates in (row.model, row.engine, row.real))]
+        for rates in (row.model, row.engine):
+            ratio = row.ratio(rates)
+            cells.append("-" if ratio is None else f"{ratio:.3f}")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _rates(rates: list[float]) -> str:
+    if not rates:
+        return "-"
+    return f"{median(rates):,.0f} ({min(rates):,.0f} to {max(rates):,.0f})"
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or "unknown processor"
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{len(names)} x {names[0]}" if names else "unknown processor"
+
+
+def profile(n_ops: int, release: str) -> None:
+    """Print the functions that take most of each script's time."""
+    for name, make in SCRIPTS.items():
+        ops = make(n_ops)
+        profiler = cProfile.Profile()
+        profiler.enable()
+        time_model(ops, release)
+        profiler.disable()
+        print(f"## {name}")
+        pstats.Stats(profiler).strip_dirs().sort_stats("tottime").print_stats(10)
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.speed", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--ops", type=int, default=1_000_000)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--torch", default=NEWEST, help="the release modelled")
+    parser.add_argument("--profile", action="store_true")
+    parser.add_argument("-o", "--output", type=Path)
+    arguments = parser.parse_args()
+    if arguments.profile:
+        profile(arguments.ops, arguments.torch)
+        return
+    rows = [
+        measure(name, make, arguments.ops, arguments.runs, arguments.torch)
+        for name, make in SCRIPTS.items()
+    ]
+    text = table(rows, arguments.ops, arguments.torch)
+    print(text)
+    if arguments.output is not None:
+        arguments.output.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,208 @@
+"""The books of the device that is not there, compiled alone: no CUDA, no PyTorch.
+
+The libraries are loaded here by path; everything is asked through the names CUDA gives them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from allocsim.phantom import UnavailableError
+from allocsim.phantom.build import Stubs, build_stubs
+
+MIB = 1 << 20
+BASE = 1 << 44
+BUMP, FIRSTFIT = 0, 1
+SUCCESS, OUT_OF_MEMORY, NOT_READY = 0, 2, 600
+
+
+class Device:
+    """The three stub libraries over one set of books."""
+
+    def __init__(self, stubs: Stubs) -> None:
+        # The books first: the others find them by soname.
+        self.books = ctypes.CDLL(str(stubs.device), mode=ctypes.RTLD_GLOBAL)
+        self.cudart = ctypes.CDLL(str(stubs.cudart))
+        self.cuda = ctypes.CDLL(str(stubs.cuda))
+        self.nvml = ctypes.CDLL(str(stubs.nvml))
+        self.books.device_free_bytes.restype = ctypes.c_size_t
+        self.books.device_ranges.restype = ctypes.c_size_t
+
+    def reset(self, capacity: int, policy: int = BUMP) -> None:
+        self.books.device_configure(
+            ctypes.c_size_t(capacity), ctypes.c_int(policy), ctypes.c_size_t(BASE)
+        )
+
+    def malloc(self, size: int) -> int | None:
+        """Offset from the base, None where the device is full."""
+        out = ctypes.c_void_p()
+        error = self.cudart.cudaMalloc(ctypes.byref(out), ctypes.c_size_t(size))
+        assert error in (SUCCESS, OUT_OF_MEMORY)
+        return None if error else (out.value or 0) - BASE
+
+    def free(self, offset: int) -> int:
+        return int(self.cudart.cudaFree(ctypes.c_void_p(BASE + offset)))
+
+    def reserve(self, size: int) -> int:
+        out = ctypes.c_size_t()
+        zero = ctypes.c_size_t(0)
+        assert not self.cuda.cuMemAddressReserve(
+            ctypes.byref(out), ctypes.c_size_t(size), zero, zero, zero
+        )
+        return out.value - BASE
+
+    def create(self, size: int) -> int | None:
+        handle = ctypes.c_ulonglong()
+        zero = ctypes.c_ulonglong(0)
+        error = self.cuda.cuMemCreate(ctypes.byref(handle), ctypes.c_size_t(size), None, zero)
+        assert error in (SUCCESS, OUT_OF_MEMORY)
+        return None if error else handle.value
+
+    def left(self) -> int:
+        return int(self.books.device_free_bytes())
+
+    def event(self, stream: int) -> ctypes.c_void_p:
+        event = ctypes.c_void_p()
+        assert not self.cudart.cudaEventCreateWithFlags(ctypes.byref(event), 0)
+        assert not self.cudart.cudaEventRecord(event, ctypes.c_void_p(stream))
+        return event
+
+    def is_done(self, event: ctypes.c_void_p) -> bool:
+        error = self.cudart.cudaEventQuery(event)
+        assert error in (SUCCESS, NOT_READY)
+        return bool(error == SUCCESS)
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> Stubs:
+    folder: Path = tmp_path_factory.mktemp("stub")
+    try:
+        return build_stubs(folder, 13)
+    except UnavailableError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def device(libraries: Stubs) -> Iterator[Device]:
+    device = Device(libraries)
+    device.reset(1 << 30)
+    yield device
+    device.reset(1 << 30)
+
+
+def test_memory_counts_in_pages_of_two_mebibytes(device: Device) -> None:
+    assert device.malloc(1) == 0
+    assert device.malloc(2 * MIB + 1) == 2 * MIB
+    assert device.malloc(2 * MIB) == 6 * MIB
+    assert device.left() == (1 << 30) - 8 * MIB
+
+
+def test_what_fits_exactly_succeeds(device: Device) -> None:
+    device.reset(4 * MIB)
+    assert device.malloc(4 * MIB) == 0
+    assert device.left() == 0
+    assert device.malloc(1) is None
+    device.free(0)
+    assert device.malloc(4 * MIB + 1) is None
+    assert device.left() == 4 * MIB
+
+
+def test_bump_never_reuses_an_address(device: Device) -> None:
+    assert device.malloc(2 * MIB) == 0
+    device.free(0)
+    assert device.malloc(2 * MIB) == 2 * MIB
+
+
+def test_firstfit_takes_the_lowest_hole_that_is_wide_enough(device: Device) -> None:
+    device.reset(1 << 30, FIRSTFIT)
+    assert [device.malloc(2 * MIB) for _ in range(5)] == [0, 2 * MIB, 4 * MIB, 6 * MIB, 8 * MIB]
+    for offset in (2 * MIB, 6 * MIB, 8 * MIB):
+        assert device.free(offset) == SUCCESS
+    assert device.malloc(4 * MIB) == 6 * MIB
+    assert device.malloc(2 * MIB) == 2 * MIB
+    device.free(0)
+    assert device.malloc(1) == 0
+
+
+def test_freeing_what_is_not_there_is_an_error(device: Device) -> None:
+    device.malloc(4 * MIB)
+    assert device.free(2 * MIB) != SUCCESS
+    assert device.free(0) == SUCCESS
+    assert device.free(0) != SUCCESS
+
+
+def test_reserved_addresses_hold_no_memory(device: Device) -> None:
+    device.reset(20 * MIB, FIRSTFIT)
+    assert device.reserve(40 * MIB) == 0
+    assert device.malloc(2 * MIB) == 40 * MIB
+    assert device.left() == 18 * MIB
+    freed = device.cuda.cuMemAddressFree(ctypes.c_size_t(BASE), ctypes.c_size_t(40 * MIB))
+    assert freed == SUCCESS
+    assert device.malloc(2 * MIB) == 0
+
+
+def test_a_handle_counts_by_its_own_size(device: Device) -> None:
+    device.reset(20 * MIB)
+    handle = device.create(11 * MIB)
+    assert handle is not None
+    assert device.left() == 9 * MIB
+    assert device.create(9 * MIB + 1) is None
+    assert device.left() == 9 * MIB
+    assert device.cuda.cuMemRelease(ctypes.c_ulonglong(handle)) == SUCCESS
+    assert device.left() == 20 * MIB
+
+
+def test_an_event_is_done_when_its_stream_was_finished(device: Device) -> None:
+    first, other = device.event(4096), device.event(8192)
+    assert not device.is_done(first)
+    device.books.device_finish(ctypes.c_size_t(4096))
+    assert device.is_done(first)
+    assert not device.is_done(other)
+    later = device.event(4096)
+    assert not device.is_done(later)
+    device.books.device_finish_all()
+    assert device.is_done(later)
+    assert device.is_done(other)
+
+
+def test_waiting_for_an_event_completes_earlier_work_of_its_stream(device: Device) -> None:
+    first, second, third = (device.event(4096) for _ in range(3))
+    assert device.cudart.cudaEventSynchronize(second) == SUCCESS
+    assert device.is_done(first)
+    assert device.is_done(second)
+    assert not device.is_done(third)
+
+
+def test_an_unrecorded_event_is_done(device: Device) -> None:
+    event = ctypes.c_void_p()
+    device.cudart.cudaEventCreateWithFlags(ctypes.byref(event), 0)
+    assert device.is_done(event)
+
+
+def test_many_streams_are_told_apart(device: Device) -> None:
+    events = [device.event(4096 * n) for n in range(1000)]
+    device.books.device_finish(ctypes.c_size_t(4096 * 999))
+    assert [device.is_done(event) for event in events] == [False] * 999 + [True]
+
+
+def test_driver_calls_are_found_by_name(device: Device) -> None:
+    entry, status = ctypes.c_void_p(), ctypes.c_int(-1)
+    find = device.cudart.cudaGetDriverEntryPointByVersion
+    flags = ctypes.c_ulonglong(0)
+    for name, expected in ((b"cuMemCreate", 0), (b"cuNothingOfThatName", 1)):
+        error = find(name, ctypes.byref(entry), 12000, flags, ctypes.byref(status))
+        assert error == SUCCESS
+        assert status.value == expected
+        assert bool(entry.value) == (expected == 0)
+
+
+def test_no_process_uses_the_device(device: Device) -> None:
+    handle, count = ctypes.c_void_p(), ctypes.c_uint(7)
+    assert device.nvml.nvmlInit_v2() == SUCCESS
+    device.nvml.nvmlDeviceGetHandleByPciBusId_v2(b"0", ctypes.byref(handle))
+    device.nvml.nvmlDeviceGetComputeRunningProcesses(handle, ctypes.byref(count), None)
+    assert count.value == 0
