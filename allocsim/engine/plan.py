@@ -152,7 +152,8 @@ def _scope_changes(trace: Trace, requests: NDArray[np.intp]) -> NDArray[np.intp]
     """The requests that go to another pool than the request before them."""
     pool = _pools(trace)[requests]
     before = np.concatenate(([-1], pool[:-1])) if len(pool) else pool
-    return requests[pool != before]
+    changed: NDArray[np.intp] = requests[pool != before]
+    return changed
 
 
 def _pools(trace: Trace) -> NDArray[np.int32]:
