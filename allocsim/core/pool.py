@@ -3,8 +3,8 @@
 Invariant: `_keys[stream]` is sorted and holds `block.key` of exactly the blocks of that stream
 in `_blocks`; every one of them is free and mapped, and the key of every other block is 0.  A key
 is one integer, size before rank before address, so that one comparison decides.  Plain lists,
-because they beat a `SortedList` up to some 5,000 free blocks of one stream, more than any
-recording has shown.  Source: semantics 1.5.
+because they beat a `SortedList` up to some 3,000 free blocks of one stream
+(benchmarks/free_list.py).  Source: semantics 1.5.
 """
 
 from __future__ import annotations

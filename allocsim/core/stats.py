@@ -170,7 +170,7 @@ class DeviceStats:
         self._pool_records: dict[bool, list[Record]] = {True: [], False: []}
         self.oversize_allocations = Stat()
         self.oversize_segments = Stat()
-        self.reserved_by_pool: dict[tuple[int, int], Stat] = {}
+        self.reserved_by_pool: dict[tuple[int, int], dict[str, Stat]] = {}
         self.num_alloc_retries = 0
         self.num_ooms = 0
         self.num_sync_all_streams = 0
@@ -246,7 +246,11 @@ class DeviceStats:
         self.all.reserved_bytes.move(size)
         self.pools[is_small].reserved_bytes.move(size)
         if self.release.counts_private_pools and pool_id != (0, 0):
-            self.reserved_by_pool.setdefault(pool_id, Stat()).move(size)
+            columns = self.reserved_by_pool.setdefault(
+                pool_id, {"all": Stat(), "small_pool": Stat(), "large_pool": Stat()}
+            )
+            columns["all"].move(size)
+            columns["small_pool" if is_small else "large_pool"].move(size)
 
     def segments(self, is_small: bool, change: int) -> None:
         """A segment was made by cudaMalloc (+1) or given back by cudaFree (-1)."""
@@ -268,7 +272,7 @@ class DeviceStats:
             *stats,
             self.oversize_allocations,
             self.oversize_segments,
-            *self.reserved_by_pool.values(),
+            *(stat for columns in self.reserved_by_pool.values() for stat in columns.values()),
         ]
 
     def reset_peak(self) -> None:
@@ -295,8 +299,9 @@ class DeviceStats:
                 _flatten(flat, f"{name}.{column}", stat)
         _flatten(flat, "oversize_allocations", self.oversize_allocations)
         _flatten(flat, "oversize_segments", self.oversize_segments)
-        for (a, b), stat in self.reserved_by_pool.items():
-            _flatten(flat, f"reserved_bytes_by_private_pools.{a}_{b}", stat)
+        for (a, b), by_column in self.reserved_by_pool.items():
+            for column, stat in by_column.items():
+                _flatten(flat, f"reserved_bytes_by_private_pools.{a}_{b}.{column}", stat)
         flat["max_split_size"] = self.max_split_size
         flat["num_alloc_retries"] = self.num_alloc_retries
         flat["num_ooms"] = self.num_ooms

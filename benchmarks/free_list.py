@@ -1,0 +1,61 @@
+"""Which container keeps the free blocks of one stream: a sorted list, or a SortedList?
+
+    python -m benchmarks.free_list
+
+Prints the time of one insertion and one removal at several sizes.  The keys are what the pool
+keeps: one integer made of size, rank and address.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from bisect import bisect_left
+from statistics import median
+
+from sortedcontainers import SortedList
+
+SIZES = (100, 1_000, 3_000, 5_000, 20_000)
+MOVES = 20_000
+RUNS = 5
+
+
+def keys(count: int, seed: int) -> list[int]:
+    """Keys like those of free blocks of 512 bytes to 64 MiB."""
+    rng = random.Random(seed)
+    return [(rng.randrange(1, 1 << 17) << 113) + rng.randrange(1 << 47) for _ in range(count)]
+
+
+def time_list(start: list[int], moves: list[int]) -> float:
+    """Microseconds a move with a plain sorted list."""
+    held = sorted(start)
+    begin = time.perf_counter()
+    for key in moves:
+        held.insert(bisect_left(held, key), key)
+        del held[bisect_left(held, key)]
+    return (time.perf_counter() - begin) / len(moves) * 1e6
+
+
+def time_sorted_list(start: list[int], moves: list[int]) -> float:
+    """Microseconds a move with a SortedList."""
+    held = SortedList(start)
+    begin = time.perf_counter()
+    for key in moves:
+        held.add(key)
+        held.remove(key)
+    return (time.perf_counter() - begin) / len(moves) * 1e6
+
+
+def main() -> None:
+    """Print the table."""
+    print("| free blocks | list and bisect, µs | SortedList, µs |")
+    print("|---|---|---|")
+    for size in SIZES:
+        start, moves = keys(size, 1), keys(MOVES, 2)
+        plain = median(time_list(start, moves) for _ in range(RUNS))
+        tree = median(time_sorted_list(start, moves) for _ in range(RUNS))
+        print(f"| {size:,} | {plain:.2f} | {tree:.2f} |")
+
+
+if __name__ == "__main__":
+    main()
