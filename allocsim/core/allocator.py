@@ -122,7 +122,7 @@ class CachingAllocator:
         if heap.fits_plainly:
             block = pool.take(stream, rounded)  # what take_free would do, one call less
         else:
-            block = heap.take_free(pool, stream, rounded)
+            block = heap.take_free(pool, stream, rounded, self._fine)
         if block is not None and pool.owner is None:
             block = heap.hand_out(block, rounded, size, self._fine)
         else:
@@ -194,17 +194,23 @@ class CachingAllocator:
         return heap.allocate_segment(params.pool, params.stream, params.segment_size)
 
     def _from_overflow(self, params: AllocParams) -> Block | None:
-        """A free block of a pool marked use_on_oom, for a request of the default pool (5.6)."""
+        """A free block of a pool marked use_on_oom, for a request of the default pool (5.6).
+
+        From 2.11 on, expandable segments count as inactive for such a request.
+        """
         if params.pool.owner is not None:
             return None
-        for pool in self.private_pools.overflow():
-            half = pool.small if params.pool.is_small else pool.large
-            block = self.heap.take_free(half, params.stream, params.size)
-            if block is not None:
-                params.may_split = pool.id not in self.private_pools.no_split
-                params.fine = params.fine and self.release.overflow is Overflow.LAST
-                return block
-        return None
+        block = None
+        fine = params.fine and self.release.overflow is Overflow.LAST
+        with self.private_pools.overflow() as pools:
+            for pool in pools:
+                half = pool.small if params.pool.is_small else pool.large
+                block = self.heap.take_free(half, params.stream, params.size, fine)
+                if block is not None:
+                    params.may_split = pool.id not in self.private_pools.no_split
+                    params.fine = fine
+                    break
+        return block
 
     def _out_of_memory(self, params: AllocParams, requested: int) -> OutOfMemoryError:
         heap = self.heap

@@ -138,8 +138,11 @@ class Heap:
         """Whether searches are counted: a limit and a threshold are set (1.9)."""
         return self.limit is not None and self.config.garbage_collection_threshold > 0
 
-    def take_free(self, pool: BlockPool, stream: int, size: int) -> Block | None:
-        """The free block for a rounded `size`, taken out of its pool; None: a miss."""
+    def take_free(self, pool: BlockPool, stream: int, size: int, fine: bool) -> Block | None:
+        """The free block for a rounded `size`, taken out of its pool; None: a miss.
+
+        fine: expandable segments are active for this request, so their blocks may serve it.
+        """
         if self.fits_plainly:
             return pool.take(stream, size)
         config = self.config
@@ -149,7 +152,7 @@ class Heap:
         if block is None:
             return None
         if block.expandable is not None:
-            block = self._choose_expandable(pool, block)
+            block = _choose_expandable(pool, block, fine)
             if block is None:
                 return None
         oversize = config.max_split_size
@@ -159,16 +162,6 @@ class Heap:
             if size >= oversize and block.size >= size + config.max_non_split_rounding:
                 return None
         pool.remove(block)
-        return block
-
-    def _choose_expandable(self, pool: BlockPool, block: Block) -> Block | None:
-        """Among expandable candidates the hole with the least room to grow (4.4)."""
-        if not self.config.expandable_segments:
-            return next((b for b in pool.following(block) if b.expandable is None), None)
-        for following in pool.following(block):
-            if block.expandable is None or _room(following) >= _room(block):
-                break
-            block = following
         return block
 
     def hand_out(
@@ -325,6 +318,17 @@ class Heap:
         )
         if block.allocated and block.size >= self.config.max_split_size:
             self.stats.oversize_allocations.increase(1)
+
+
+def _choose_expandable(pool: BlockPool, block: Block, fine: bool) -> Block | None:
+    """Among expandable candidates the hole with the least room to grow (4.4)."""
+    if not fine:
+        return next((b for b in pool.following(block) if b.expandable is None), None)
+    for following in pool.following(block):
+        if block.expandable is None or _room(following) >= _room(block):
+            break
+        block = following
+    return block
 
 
 def _room(block: Block) -> int:

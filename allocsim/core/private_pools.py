@@ -8,6 +8,7 @@ segment has gone back.  Source: semantics 5.1, 5.2, 12.2.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from allocsim.core.events import HashOrder, pool_hash
@@ -41,19 +42,28 @@ class PrivatePools:
 
     def begin(self, pool_id: PoolId, stream: int | None) -> None:
         """Create the pool or add a use, then open a scope."""
-        pool = self.pools.get(pool_id)
-        if pool is None:
-            self.pools[pool_id] = self._heap.private_pool(pool_id)
-        elif pool.use_count == 0:
-            raise UpstreamAssertionError(f"pool {pool_id} is begun again after its last release")
-        else:
-            pool.use_count += 1
+        self._use(pool_id)
         if any(scope.id == pool_id for scope in self.scopes):
             raise UpstreamAssertionError(
                 f"pool {pool_id} is begun while a scope of it is open; its use count has grown"
             )
         by_stream = self._heap.release.scope_by_stream
         self.scopes.append(Scope(pool_id, (stream or 0) if by_stream else None))
+
+    def _use(self, pool_id: PoolId) -> PrivatePool:
+        """Create the pool or add a use."""
+        self._refuse_released(pool_id)
+        pool = self.pools.get(pool_id)
+        if pool is None:
+            pool = self.pools[pool_id] = self._heap.private_pool(pool_id)
+        else:
+            pool.use_count += 1
+        return pool
+
+    def _refuse_released(self, pool_id: PoolId) -> None:
+        pool = self.pools.get(pool_id)
+        if pool is not None and pool.use_count == 0:
+            raise UpstreamAssertionError(f"pool {pool_id} is used again after its last release")
 
     def end(self, pool_id: PoolId) -> None:
         """Close the scope."""
@@ -72,7 +82,6 @@ class PrivatePools:
         if pool.use_count == 0:
             self.freeable[pool_id] = pool
             self.no_split.discard(pool_id)
-            self.use_on_oom.pop(pool_id, None)
 
     def target(self, stream: int) -> PrivatePool | None:
         """The pool that a request of `stream` goes to; None: the default pools."""
@@ -81,23 +90,28 @@ class PrivatePools:
             return None
         return self.pools[accepting[-1 if self._heap.release.newest_scope_wins else 0].id]
 
-    def overflow(self) -> Iterator[PrivatePool]:
-        """The pools marked use_on_oom that are in use, in the order of their marks."""
+    @contextmanager
+    def overflow(self) -> Iterator[list[PrivatePool]]:
+        """The pools marked use_on_oom, in the order of their marks, all in use meanwhile.
+
+        The mark outlives the last release, as upstream's does: a marked pool that is forgotten
+        is made anew here, one that is freeable asserts.
+        """
         for pool_id in self.use_on_oom:
-            pool = self.pools.get(pool_id)
-            if pool is not None and pool.use_count > 0:
-                yield pool
+            self._refuse_released(pool_id)
+        yield [self._use(pool_id) for pool_id in self.use_on_oom]
+        for pool_id in self.use_on_oom:
+            self.release(pool_id)
 
     def forget_empty(self, pool: PrivatePool) -> None:
         """Forget a freeable pool that has no segments left."""
         if pool.segment_count != 0:
             return
-        if any(
-            b.pool.owner is pool for b in (*self._heap.live.values(), *self._heap.pending.values())
-        ):
+        active = (*self._heap.live.values(), *self._heap.pending.values())
+        if any(block.pool.owner is pool for block in active) or pool.small or pool.large:
             raise UndefinedBehaviorError(
-                f"the segment count of pool {pool.id} reached 0 with live blocks; PyTorch frees "
-                "the pool under them"
+                f"the segment count of pool {pool.id} reached 0 while it holds memory; PyTorch "
+                "forgets the pool with its blocks"
             )
         del self.pools[pool.id]
         del self.freeable[pool.id]
