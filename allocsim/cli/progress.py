@@ -58,8 +58,10 @@ class ProgressBar:
 
     def _open(self) -> None:
         from rich.console import Console  # noqa: PLC0415
+        from rich.progress import BarColumn, TaskProgressColumn  # noqa: PLC0415
         from rich.progress import Progress as RichProgress  # noqa: PLC0415
 
-        bar = RichProgress(console=Console(stderr=True), transient=True)
+        columns = ("{task.description}", BarColumn(bar_width=16), TaskProgressColumn())
+        bar = RichProgress(*columns, console=Console(stderr=True), transient=True)
         self._bar = self._resources.enter_context(bar)
         self._task = bar.add_task("")

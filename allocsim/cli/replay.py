@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError, count, memory_size
-from allocsim.units import format_size
 
 if TYPE_CHECKING:
     from allocsim.analysis import Shortage
@@ -86,8 +85,6 @@ def run(arguments: argparse.Namespace) -> int:
             check_every=arguments.check_every,
             progress=bar.stage("replaying"),
         )
-        if arguments.device_memory is not None:
-            _refuse_too_small(result, arguments.device_memory)
         if arguments.strict:
             _refuse_nothing_to_compare(result)
         wants_cure = arguments.cure
@@ -101,17 +98,6 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.fail_on_oom and any(device.ooms for device in result.devices):
         return _OUT_OF_MEMORY
     return 0
-
-
-def _refuse_too_small(result: Run, device_memory: int) -> None:
-    # What a recording begins with is there, however small the device.
-    for device in result.devices:
-        if device.peak_reserved_bytes > device_memory:
-            raise UsageError(
-                f"--device-memory {format_size(device_memory)} cannot hold what device "
-                f"{device.device} had reserved before the first entry; expected "
-                f"{format_size(device.peak_reserved_bytes)} or more"
-            )
 
 
 def _refuse_nothing_to_compare(result: Run) -> None:
@@ -128,7 +114,7 @@ def _cures(recording: Recording, result: Run, bar: ProgressBar) -> tuple[Cure, .
     from allocsim.tuning import find_cure, is_worth_a_search  # noqa: PLC0415
 
     def watch(conf: str) -> Progress | None:
-        return bar.stage(f"trying {conf or 'the defaults'} (--no-cure skips this)")
+        return bar.stage(f"trying {conf[:32] or 'the defaults'} (--no-cure skips)")
 
     return tuple(
         find_cure(recording, result, device, watch)

@@ -22,7 +22,7 @@ from allocsim.engine.fidelity import FidelityCheck
 from allocsim.engine.observers import Progress
 from allocsim.engine.plan import Plan, plan_of
 from allocsim.engine.result import DeviceRun, Run
-from allocsim.errors import RecordingError
+from allocsim.errors import ConfigError, RecordingError
 from allocsim.trace import Recording, SegmentState, Trace, lint, start_state
 from allocsim.units import TIB, format_size, parse_size, round_up
 
@@ -70,6 +70,7 @@ def replay(
             raise RecordingError(recording.path, finding.text, entry=finding.entry)
     release, release_note = _release(recording, torch_version)
     recorded = recording.settings.conf if recording.settings is not None else ""
+    _refuse_recorded_conf(recording.path, recorded, release)
     notes = [release_note]
     if recording.settings is None:
         notes.append("the recording holds no settings; the default ones are assumed")
@@ -83,9 +84,9 @@ def replay(
         settings = _Settings(
             wanted, release, memory, addresses, base_address, is_as_recorded=same_conf
         )
-        run, used_memory = _replay_device(trace, recording, settings, check_every, progress)
+        run = _replay_device(trace, recording, settings, check_every, progress)
         runs.append(run)
-        known_memory = known_memory or used_memory
+        known_memory = known_memory or run.device_memory
     notes += _inert(wanted, release)
     return Run(
         path=recording.path,
@@ -123,6 +124,15 @@ def _release(recording: Recording, torch_version: str | None) -> tuple[Release, 
     )
 
 
+def _refuse_recorded_conf(path: str, conf: str, release: Release) -> None:
+    try:
+        parse_conf(conf, release)
+    except ConfigError as error:
+        raise RecordingError(
+            path, f"its settings {conf[:80]!r} are refused by release {release.version}: {error}"
+        ) from None
+
+
 def _means_the_same(conf: str, recorded: str, release: Release) -> bool:
     ours, theirs = parse_conf(conf, release), parse_conf(recorded, release)
     return str(ours) == str(theirs)
@@ -139,9 +149,10 @@ def _replay_device(
     settings: _Settings,
     check_every: int,
     progress: Progress | None,
-) -> tuple[DeviceRun, int | None]:
-    """One device's replay, and the device memory it ran with if that is known."""
+) -> DeviceRun:
+    """One device's replay."""
     start = _start(trace, recording, settings.release)
+    _refuse_too_small(trace, start, settings.device_memory)
     plan = plan_of(trace, sum(segment.total_size for segment in start))
     as_recorded = settings.is_as_recorded and _is_same_device(plan, settings.device_memory)
     memory, notes = _device_memory(plan, settings, as_recorded)
@@ -175,7 +186,19 @@ def _replay_device(
         progress=progress,
     )
     drive.run()
-    return _result(trace, drive, notes), memory
+    return _result(trace, drive, memory, notes)
+
+
+def _refuse_too_small(
+    trace: Trace, start: tuple[SegmentState, ...], device_memory: int | None
+) -> None:
+    """What a recording begins with is there, however small the device."""
+    held = sum(segment.total_size for segment in start)
+    if device_memory is not None and held > device_memory:
+        raise ConfigError(
+            f"device memory {format_size(device_memory)} cannot hold what device {trace.device} "
+            f"had reserved before the first entry; expected {format_size(held)} or more"
+        )
 
 
 def _is_same_device(plan: Plan, device_memory: int | None) -> bool:
@@ -269,7 +292,7 @@ def _seeds(segments: tuple[SegmentState, ...]) -> list[SeedSegment]:
     ]
 
 
-def _result(trace: Trace, drive: Drive, notes: list[str]) -> DeviceRun:
+def _result(trace: Trace, drive: Drive, memory: int | None, notes: list[str]) -> DeviceRun:
     allocator = drive.allocator
     fidelity = None
     if drive.fidelity is not None:
@@ -282,6 +305,7 @@ def _result(trace: Trace, drive: Drive, notes: list[str]) -> DeviceRun:
     return DeviceRun(
         device=trace.device,
         entries=len(trace),
+        device_memory=memory,
         stats=allocator.memory_stats(),
         timeline=drive.timeline.build(drive.plan.steps.entry),
         peak=drive.peak.state,

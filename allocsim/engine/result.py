@@ -104,6 +104,7 @@ class PeakState:
 class DeviceRun:
     """One device's replay.
 
+    device_memory: bytes of this device, None where it is unknown and the replay had no limit.
     stats: the flat dict of torch.cuda.memory_stats() at the end.  notes: what had to be
     inferred, in sentences.  stopped_at: the entry of an out-of-memory error that the recording
     does not have; the program would have ended there.
@@ -111,6 +112,7 @@ class DeviceRun:
 
     device: int
     entries: int
+    device_memory: int | None
     stats: dict[str, int]
     timeline: Timeline
     peak: PeakState
@@ -134,7 +136,7 @@ class DeviceRun:
 class Run:
     """A replay of every device of a recording.
 
-    device_memory: None where it is unknown and the replay had no limit.
+    device_memory: that of the first device for which it is known, None if for none.
     """
 
     path: str

@@ -29,7 +29,9 @@ def test_a_request_that_fails_is_served_by_the_overflow_pool(release: str) -> No
     a.check()
 
 
-@pytest.mark.parametrize(("release", "retries"), [("2.8", 1), ("2.10", 1), ("2.11", 0), ("2.15", 0)])
+@pytest.mark.parametrize(
+    ("release", "retries"), [("2.8", 1), ("2.10", 1), ("2.11", 0), ("2.15", 0)]
+)
 def test_caches_are_released_first_up_to_2_10_only(release: str, retries: int) -> None:
     a = with_cached_pool(release)
     a.malloc(30 * MIB)

@@ -1,0 +1,71 @@
+"""The command as a process of its own: `python -m allocsim`, pipes, what it imports."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+from allocsim.cli.parser import VERSION
+
+ROOT = Path(__file__).parents[2]
+NAME = "traces/gpt2-ragged-oom-torch2.15.pickle.gz"
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """A finished `python` with these arguments, at the root of the tree."""
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+
+def test_the_module_is_the_command() -> None:
+    done = run("-m", "allocsim", "replay", NAME, "--no-cure")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "all addresses as recorded" in done.stdout
+
+
+def test_an_error_of_a_process() -> None:
+    done = run("-m", "allocsim", "replay", "missing.pickle")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "allocsim: missing.pickle: does not exist, expected a recording's file\n"
+    )
+
+
+def test_the_version_is_the_package_s() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["version"] == VERSION
+    assert run("-m", "allocsim", "--version").stdout == f"allocsim {VERSION}\n"
+
+
+def test_no_command_at_all_is_a_question() -> None:
+    done = run("-m", "allocsim")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "replay" in done.stdout
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    code = (
+        "import os, sys; from allocsim.cli import main; r, w = os.pipe(); os.close(r); "
+        f"os.dup2(w, 1); sys.exit(main(['replay', {NAME!r}, '--json']))"
+    )
+    done = run("-c", code)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_help_loads_nothing_that_it_does_not_need() -> None:
+    code = (
+        "import sys, allocsim; before = set(sys.modules); from allocsim.cli import main; "
+        "main(['--help']); print(*sorted(set(sys.modules) - before), sep='\\n')"
+    )
+    loaded = set(run("-c", code).stdout.splitlines())
+    assert "allocsim.cli" in loaded
+    heavy = ("numpy", "rich", "json", "allocsim.core", "allocsim.engine", "allocsim.report")
+    assert not loaded.intersection(heavy)
+
+
+def test_the_help_fits_a_terminal() -> None:
+    done = run("-m", "allocsim", "replay", "--help")
+    assert max(map(len, done.stdout.splitlines())) <= 80

@@ -1,0 +1,158 @@
+"""`allocsim replay` on the recordings in the tree: text, JSON, exit codes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import allocsim.engine
+from allocsim.engine import Fidelity, Mismatch, Run
+
+SHARED = Path(__file__).parents[3] / "shared" / "recordings"
+Cli = Callable[..., Any]
+OOM = "gpt2-ragged-oom-torch2.15.pickle.gz"
+FITS = "gpt2-ragged-torch2.15.pickle.gz"
+
+# entries, allocations, segments, entry of the out-of-memory error
+KNOWN = {
+    "gpt2-expandable-oom-torch2.15": (26008, 9105, 3, 26003),
+    "gpt2-ragged-oom-torch2.15": (26064, 9105, 84, 26059),
+    "gpt2-ragged-torch2.15": (50210, 16997, 117, None),
+    "gpt2-side-stream-torch2.15": (37049, 12709, 120, None),
+}
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_every_recording_in_the_tree_comes_out_whole(cli: Cli, traces: Path, name: str) -> None:
+    entries, allocations, segments, oom = KNOWN[name]
+    done = cli("replay", traces / f"{name}.pickle.gz", "--json", "--strict")
+    assert (done.code, done.err) == (0, "")
+    document = json.loads(done.out)
+    device = document["devices"][0]
+    assert device["entries"] == entries
+    fidelity = device["fidelity"]
+    assert fidelity["addresses_matched"] == fidelity["allocations"] == allocations
+    assert fidelity["segments_matched"] == fidelity["segments"] == segments
+    assert fidelity["entries_matched"] == fidelity["entries"] == entries
+    assert fidelity["first_mismatch"] is None
+    assert [found["entry"] for found in device["ooms"]] == ([] if oom is None else [oom])
+
+    truth = json.loads((traces / f"{name}.json").read_text())
+    assert document["conf"] == truth["conf"]
+    assert device["peak_allocated_bytes"] == truth["peak_allocated"]
+    assert device["peak_reserved_bytes"] == truth["peak_reserved"]
+    assert {key: device["stats"][key] for key in truth["stats"]} == truth["stats"]
+    assert [found["message"] for found in device["ooms"]] == [
+        text for text in [truth.get("oom")] if text
+    ]
+
+
+def test_json_has_the_keys_that_scripts_rely_on(cli: Cli, traces: Path) -> None:
+    document = json.loads(cli("replay", traces / OOM, "--json").out)
+    assert {"conf", "torch_version", "device_memory", "devices"} <= document.keys()
+    device = document["devices"][0]
+    assert {
+        "device",
+        "entries",
+        "peak_allocated_bytes",
+        "peak_reserved_bytes",
+        "stats",
+        "ooms",
+        "fidelity",
+    } <= device.keys()
+    oom = device["ooms"][0]
+    assert (oom["requested_bytes"], oom["rounded_bytes"]) == (None, 726917632)
+    assert (oom["tried_bytes"], oom["cause"]) == (727711744, "fragmentation_likely")
+    assert "cure" not in device
+
+
+def test_json_brings_the_cure_when_asked(cli: Cli, traces: Path) -> None:
+    document = json.loads(cli("replay", traces / OOM, "--json", "--cure").out)
+    assert document["devices"][0]["cure"]["best"]["conf"] == "expandable_segments:True"
+
+
+def test_the_first_screen_proves_explains_and_cures(cli: Cli, traces: Path) -> None:
+    done = cli("replay", traces / OOM)
+    assert (done.code, done.err) == (0, "")
+    assert "9,105 of 9,105 addresses as recorded" in done.out
+    assert "84 of 84 segments as recorded" in done.out
+    assert "all addresses as recorded" in done.out
+    assert "fragmentation likely" in done.out
+    assert "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in done.out
+    assert max(map(len, done.out.splitlines())) <= 80
+
+
+def test_what_cannot_be_cured_is_said_to_be_so(cli: Cli, traces: Path) -> None:
+    done = cli("replay", traces / "gpt2-expandable-oom-torch2.15.pickle.gz")
+    assert "the device is full" in done.out
+    assert "export PYTORCH" not in done.out.partition("To paste")[2]
+    assert "no setting tried lets every request through" in done.out
+
+
+def test_a_run_that_fits_is_told_what_would_reserve_less(cli: Cli, traces: Path) -> None:
+    done = cli("replay", traces / FITS)
+    assert "it fits: no request failed" in done.out
+    assert "reserves at most 5.71 GiB instead of 8.62 GiB" in " ".join(done.out.split())
+
+
+@pytest.mark.parametrize("option", [["--no-cure"], ["--conf", "max_split_size_mb:64"]])
+def test_the_search_can_be_skipped(cli: Cli, traces: Path, option: list[str]) -> None:
+    done = cli("replay", traces / OOM, *option)
+    assert done.code == 0
+    assert "Settings tried" not in done.out
+
+
+def test_other_settings_leave_nothing_to_compare(cli: Cli, traces: Path) -> None:
+    document = json.loads(
+        cli("replay", traces / OOM, "--json", "--conf", "expandable_segments:True").out
+    )
+    assert document["devices"][0]["fidelity"] is None
+    assert document["devices"][0]["ooms"] == []
+
+
+def test_the_end_of_memory_fails_only_when_asked_to(cli: Cli, traces: Path) -> None:
+    assert cli("replay", traces / OOM, "--no-cure").code == 0
+    assert cli("replay", traces / OOM, "--no-cure", "--fail-on-oom").code == 3
+    assert cli("replay", traces / FITS, "--no-cure", "--fail-on-oom").code == 0
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="no recordings beside the project")
+def test_strict_fails_under_the_rules_of_the_wrong_release(cli: Cli) -> None:
+    path = SHARED / "decomfl-torch2.9.pickle"
+    assert cli("replay", path, "--strict").code == 0
+    done = cli("replay", path, "--strict", "--torch", "2.15")
+    assert done.code == 1
+    assert "5,833 of 7,946 addresses as recorded" in done.out
+    assert "the first difference is at entry 11,407" in done.out
+
+
+def test_strict_fails_on_any_difference(
+    cli: Cli, traces: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def differ(*arguments: Any, **options: Any) -> Run:
+        run = replay(*arguments, **options)
+        mismatch = Mismatch(7, "one thing", "another")
+        fidelity = Fidelity(9105, 9104, 84, 84, 26064, 7, mismatch)
+        device = dataclasses.replace(run.devices[0], fidelity=fidelity)
+        return dataclasses.replace(run, devices=(device,))
+
+    replay = allocsim.engine.replay
+    monkeypatch.setattr(allocsim.engine, "replay", differ)
+    assert cli("replay", traces / OOM, "--no-cure").code == 0
+    done = cli("replay", traces / OOM, "--no-cure", "--strict", "--fail-on-oom")
+    assert done.code == 1
+    assert "NOT all addresses as recorded" in done.out
+
+
+def test_invariants_are_walked_on_request(cli: Cli, traces: Path) -> None:
+    assert cli("replay", traces / OOM, "--check-every", 5000, "--no-cure").code == 0
+
+
+def test_one_device_can_be_chosen(cli: Cli, traces: Path) -> None:
+    document = json.loads(cli("replay", traces / FITS, "--device", 0, "--json").out)
+    assert [device["device"] for device in document["devices"]] == [0]

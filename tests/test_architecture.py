@@ -1,0 +1,197 @@
+"""The floors of the house: who may import whom, and what the model may never touch.
+
+Floor 0 units, errors · 1 core, trace · 2 engine, workload · 3 analysis · 4 tuning, phantom ·
+5 report · 6 cli.  A module imports its own package and lower floors.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "allocsim"
+FLOORS = {
+    "units": 0,
+    "errors": 0,
+    "core": 1,
+    "trace": 1,
+    "engine": 2,
+    "workload": 2,
+    "analysis": 3,
+    "tuning": 4,
+    "phantom": 4,
+    "report": 5,
+    "cli": 6,
+}
+ROOF = ("__init__", "__main__")
+"""The package's own front door, above every floor."""
+
+THIRD_PARTY = {"numpy", "sortedcontainers", "matplotlib", "rich", "torch", "dask", "pyarrow"}
+ONLY_IN_FUNCTIONS = {"matplotlib", "torch", "dask", "pyarrow"}
+WORLDLY = {
+    "datetime",
+    "io",
+    "os",
+    "pathlib",
+    "random",
+    "secrets",
+    "shutil",
+    "socket",
+    "subprocess",
+    "sys",
+    "tempfile",
+    "time",
+    "uuid",
+}
+"""What a model without clock, file, environment or chance has no use for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """One imported module, where, and whether only when a function runs or a type is checked."""
+
+    file: Path
+    line: int
+    module: str
+    is_deferred: bool
+    is_for_types: bool
+
+    def __str__(self) -> str:
+        return f"{self.file.relative_to(PACKAGE.parent)}:{self.line} imports {self.module}"
+
+    @property
+    def top(self) -> str:
+        return self.module.split(".", maxsplit=1)[0]
+
+    @property
+    def package(self) -> str:
+        """The part of allocsim that is imported."""
+        return [*self.module.split("."), "__init__"][1]
+
+
+def files() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def part_of(file: Path) -> str:
+    """The floor's name that a file belongs to."""
+    return file.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports_of(file: Path) -> Iterator[Import]:
+    yield from _walk(file, ast.parse(file.read_text()), deferred=False, types=False)
+
+
+def _walk(file: Path, node: ast.AST, *, deferred: bool, types: bool) -> Iterator[Import]:
+    for child in ast.iter_child_nodes(node):
+        inside = deferred or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        typed = types or (isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test))
+        for module in _modules(file, child):
+            yield Import(file, getattr(child, "lineno", 0), module, inside, typed)
+        yield from _walk(file, child, deferred=inside, types=typed)
+
+
+def _modules(file: Path, node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        assert node.level == 0, f"{file}:{node.lineno}: a relative import"
+        module = node.module or ""
+        if module == "allocsim":
+            return [f"allocsim.{alias.name}" for alias in node.names]
+        return [module]
+    return []
+
+
+ALL = [found for file in files() for found in imports_of(file)]
+
+
+def calls_of(file: Path) -> Iterator[tuple[int, str]]:
+    """Every call by the name as it is written."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Call):
+            yield node.lineno, ast.unparse(node.func)
+
+
+def test_every_file_is_on_a_floor() -> None:
+    unknown = [str(file) for file in files() if part_of(file) not in (*FLOORS, *ROOF)]
+    assert not unknown
+
+
+def test_no_module_imports_a_higher_floor_or_a_neighbour() -> None:
+    wrong = []
+    for found in ALL:
+        home = part_of(found.file)
+        if found.top != "allocsim" or home in ROOF or found.package == home:
+            continue
+        if FLOORS.get(found.package, 99) >= FLOORS[home]:
+            wrong.append(str(found))
+    assert not wrong
+
+
+def test_the_core_needs_the_standard_library_and_sortedcontainers() -> None:
+    allowed = {*sys.stdlib_module_names, "sortedcontainers", "allocsim"}
+    core = [found for found in ALL if part_of(found.file) in ("core", "units", "errors")]
+    assert core
+    assert not [str(found) for found in core if found.top not in allowed]
+
+
+def test_the_model_reads_no_clock_file_environment_or_chance_and_never_prints() -> None:
+    wrong = [str(found) for found in ALL if part_of(found.file) == "core" and found.top in WORLDLY]
+    for file in files():
+        if part_of(file) == "core":
+            wrong += [
+                f"{file.name}:{line} calls {name}"
+                for line, name in calls_of(file)
+                if name in ("print", "open", "input", "eval", "exec")
+            ]
+    assert not wrong
+
+
+def test_third_parties_are_known_ones() -> None:
+    allowed = {*sys.stdlib_module_names, *THIRD_PARTY, "allocsim"}
+    assert not [str(found) for found in ALL if found.top not in allowed]
+
+
+@pytest.mark.parametrize("module", sorted(ONLY_IN_FUNCTIONS))
+def test_what_is_heavy_or_optional_is_imported_inside_functions(module: str) -> None:
+    assert not [
+        str(found)
+        for found in ALL
+        if found.top == module and not (found.is_deferred or found.is_for_types)
+    ]
+
+
+def test_only_the_phantom_knows_torch() -> None:
+    assert not [
+        str(found) for found in ALL if found.top == "torch" and part_of(found.file) != "phantom"
+    ]
+
+
+def test_the_package_never_imports_what_stands_beside_it() -> None:
+    beside = {"tests", "benchmarks", "notebooks", "docs"}
+    assert not [str(found) for found in ALL if found.top in beside]
+
+
+def test_no_pickle_is_loaded_but_by_the_unpickler_of_trace() -> None:
+    loaders = ("pickle.load", "pickle.loads", "pickle.Unpickler", "marshal.loads", "shelve.open")
+    wrong = []
+    for file in files():
+        is_ours = file == PACKAGE / "trace" / "unpickle.py"
+        for line, name in calls_of(file):
+            if name in loaders and not is_ours:
+                wrong.append(f"{file.name}:{line} calls {name}")
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
+                is_off = isinstance(node.value, ast.Constant) and node.value.value is False
+                if not is_off:
+                    wrong.append(f"{file.name}:{node.value.lineno} allows pickles in NumPy files")
+    wrong += [
+        str(found) for found in ALL if found.module == "pickle" and part_of(found.file) != "trace"
+    ]
+    assert not wrong
