@@ -50,6 +50,7 @@ class Drive:
     def __post_init__(self) -> None:
         live = self.allocator.heap.live
         self._handles.update(live)
+        self._handles.update(self.allocator.heap.pending)
         held = sum(block.size for block in live.values())
         self.timeline = TimelineBuilder(held, self.allocator.reserved_bytes)
         self.peak = PeakWatch(self.allocator)

@@ -1,0 +1,267 @@
+"""Replays under the recorded settings and under others, on recordings small enough to read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from allocsim import CachingAllocator, ConfigError, OutOfMemoryError, RecordingError, replay
+from allocsim.trace import Recording
+from allocsim.units import GIB, MIB
+
+Recorded = Callable[..., Recording]
+
+
+def two_layers(a: CachingAllocator) -> None:
+    """Two tensors kept, one of 8 MiB freed between them."""
+    a.malloc(12 * MIB)
+    between = a.malloc(8 * MIB)
+    a.malloc(4 * MIB)
+    a.malloc(1000)
+    a.free(between)
+
+
+def runs_out(a: CachingAllocator) -> None:
+    """60 MiB live in three pieces with holes, then 30 MiB that do not fit on 100 MiB."""
+    blocks = [a.malloc(20 * MIB) for _ in range(4)]
+    a.free(blocks[0])
+    a.malloc(5 * MIB)
+    with pytest.raises(OutOfMemoryError):
+        a.malloc(30 * MIB)
+    a.free(blocks[1])
+
+
+def side_stream(a: CachingAllocator) -> None:
+    """A block used on stream 4096 comes free only when that stream has finished."""
+    block = a.malloc(3 * MIB)
+    assert block is not None
+    a.record_stream(block, 4096)
+    a.free(block)
+    a.malloc(100)
+    a.synchronize()
+    a.malloc(200)
+
+
+@pytest.mark.parametrize("program", [two_layers, side_stream])
+def test_a_replay_is_the_recording_again(recorded: Recorded, program: Any) -> None:
+    run = replay(recorded(program))
+    fidelity = run.devices[0].fidelity
+    assert fidelity is not None
+    assert fidelity.is_exact
+    assert fidelity.addresses_matched == fidelity.allocations > 0
+    assert fidelity.segments_matched == fidelity.segments > 0
+    assert fidelity.entries_matched == fidelity.entries == run.devices[0].entries
+
+
+def test_a_recorded_error_happens_again_and_tells_the_device(recorded: Recorded) -> None:
+    run = replay(recorded(runs_out, "100MiB"))
+    device = run.devices[0]
+    assert run.device_memory == device.device_memory == 100 * MIB
+    assert device.fidelity is not None
+    assert device.fidelity.is_exact
+    [oom] = device.ooms
+    assert oom.is_recorded
+    assert oom.requested_bytes is None
+    assert (oom.rounded_bytes, oom.tried_bytes) == (30 * MIB, 30 * MIB)
+    assert oom.message.startswith("CUDA out of memory. Tried to allocate 30.00 MiB.")
+    assert device.stopped_at is None
+    assert "free plus reserved at the recorded out-of-memory error" in " ".join(device.notes)
+
+
+def test_a_recorded_error_that_does_not_happen_goes_on_without_the_block(
+    recorded: Recorded,
+) -> None:
+    device = replay(recorded(runs_out, "100MiB"), device_memory="1GiB").devices[0]
+    assert device.ooms == ()
+    assert device.fidelity is None
+    assert device.stats["allocation.all.current"] == 3
+
+
+def test_an_error_of_our_own_ends_the_replay(recorded: Recorded) -> None:
+    device = replay(recorded(two_layers), device_memory="24MiB").devices[0]
+    [oom] = device.ooms
+    assert not oom.is_recorded
+    assert oom.requested_bytes == 8 * MIB
+    assert device.stopped_at == oom.entry
+    assert "stops at entry" in device.notes[-1]
+    assert device.stats["allocation.all.current"] == 1
+
+
+def test_other_settings_are_not_compared(recorded: Recorded) -> None:
+    recording = recorded(two_layers)
+    assert replay(recording, "expandable_segments:True").devices[0].fidelity is None
+    assert replay(recording, "").devices[0].fidelity is not None
+    assert replay(recording, " ,".strip(" ,")).devices[0].fidelity is not None
+
+
+def test_a_device_large_enough_for_all_is_the_recorded_one(recorded: Recorded) -> None:
+    recording = recorded(two_layers)
+    assert replay(recording, device_memory=8 * GIB).devices[0].fidelity is not None
+    assert replay(recording, device_memory="24MiB").devices[0].fidelity is None
+
+
+def test_the_timeline_follows_the_entries(recorded: Recorded) -> None:
+    device = replay(recorded(two_layers)).devices[0]
+    timeline = device.timeline
+    steps = {int(entry): i for i, entry in enumerate(timeline.entry)}
+    allocated = [int(timeline.allocated[i]) for i in steps.values()]
+    assert allocated[0] == 12 * MIB
+    assert allocated[-1] == device.stats["allocated_bytes.all.current"]
+    assert int(timeline.reserved[-1]) == device.stats["reserved_bytes.all.current"]
+    assert int(timeline.allocated.max()) == device.peak_allocated_bytes
+    assert int(timeline.reserved.max()) == device.peak_reserved_bytes
+    assert np.all(np.diff(timeline.entry) >= 0)
+
+
+def test_the_peak_is_the_first_moment_of_the_most_reserved(recorded: Recorded) -> None:
+    peak = replay(recorded(two_layers)).devices[0].peak
+    assert peak.reserved == 34 * MIB
+    assert peak.allocated == peak.active == 24 * MIB + 1024
+    assert peak.idle == peak.reserved - peak.active
+    assert peak.inactive_split + peak.whole_segments == peak.idle
+
+
+def test_the_driver_may_hand_out_addresses_instead(recorded: Recorded) -> None:
+    recording = recorded(two_layers)
+    for policy in ("bump", "firstfit"):
+        fidelity = replay(recording, addresses=policy).devices[0].fidelity
+        assert fidelity is not None
+        assert fidelity.is_exact
+    elsewhere = replay(recording, addresses="bump", base_address=GIB).devices[0].fidelity
+    assert elsewhere is not None
+    assert elsewhere.addresses_matched == 0
+
+
+def test_invariants_are_walked_and_progress_is_told(recorded: Recorded) -> None:
+    told: list[tuple[int, int]] = []
+    recording = recorded(side_stream)
+    replay(recording, check_every=1, progress=lambda done, total: told.append((done, total)))
+    assert told
+    assert all(0 <= done <= total == len(recording.devices[0]) for done, total in told)
+
+
+def test_a_recording_that_starts_mid_run(written: Callable[[Any], Recording]) -> None:
+    a = CachingAllocator("1GiB", record_history=True)
+    two_layers(a)
+    pending = a.malloc(2 * MIB)
+    assert pending is not None
+    a.record_stream(pending, 4096)
+    a.free(pending)
+    a.take_history()
+    a.synchronize()
+    a.malloc(6 * MIB)
+    device = replay(written(a.snapshot())).devices[0]
+    assert device.fidelity is not None
+    assert device.fidelity.is_exact
+    assert "starts mid-run" in " ".join(device.notes)
+
+
+def test_a_device_that_cannot_hold_the_start_is_refused(
+    written: Callable[[Any], Recording],
+) -> None:
+    a = CachingAllocator("1GiB", record_history=True)
+    a.malloc(100 * MIB)
+    a.take_history()
+    a.malloc(1)
+    recording = written(a.snapshot())
+    with pytest.raises(ConfigError, match=r"cannot hold what device 0 had reserved"):
+        replay(recording, device_memory="50MiB")
+
+
+def test_every_device_or_one(written: Callable[[Any], Recording]) -> None:
+    first = CachingAllocator("1GiB", record_history=True)
+    two_layers(first)
+    second = CachingAllocator("1GiB", record_history=True, device=1)
+    side_stream(second)
+    one, other = first.snapshot(), second.snapshot()
+    both = {
+        **one,
+        "segments": one["segments"] + other["segments"],
+        "device_traces": [one["device_traces"][0], other["device_traces"][1]],
+    }
+    recording = written(both)
+    run = replay(recording)
+    assert [device.device for device in run.devices] == [0, 1]
+    assert all(device.fidelity and device.fidelity.is_exact for device in run.devices)
+    assert [device.device for device in replay(recording, device=1).devices] == [1]
+    with pytest.raises(RecordingError, match="device 7 is not in the recording; it has: 0, 1"):
+        replay(recording, device=7)
+
+
+def test_empty_cache_calls_are_inferred_and_said(recorded: Recorded) -> None:
+    def program(a: CachingAllocator) -> None:
+        a.free(a.malloc(30 * MIB))
+        a.malloc(100)
+        a.empty_cache()
+        a.malloc(200)
+
+    device = replay(recorded(program)).devices[0]
+    assert device.fidelity is not None
+    assert device.fidelity.is_exact
+    assert "1 releases of cached memory are taken for empty_cache calls" in device.notes
+
+
+def test_a_full_device_is_inferred_and_said(recorded: Recorded) -> None:
+    def program(a: CachingAllocator) -> None:
+        a.free(a.malloc(60 * MIB))
+        a.malloc(80 * MIB)
+
+    device = replay(recorded(program, "100MiB")).devices[0]
+    assert device.fidelity is not None
+    assert device.fidelity.is_exact
+    assert device.stats["num_alloc_retries"] == 1
+    assert "suggest 80.00 MiB to 138.00 MiB" in " ".join(device.notes)
+
+
+def test_private_pools_are_followed_by_their_ids(recorded: Recorded) -> None:
+    def program(a: CachingAllocator) -> None:
+        a.malloc(100)
+        a.begin_allocate_to_pool(3)
+        graph = a.malloc(5 * MIB)
+        a.end_allocate_to_pool(3)
+        a.free(graph)
+        a.malloc(5 * MIB)
+
+    run = replay(recorded(program))
+    fidelity = run.devices[0].fidelity
+    assert fidelity is not None
+    assert fidelity.is_exact
+
+
+def test_expandable_segments_are_followed(recorded: Recorded) -> None:
+    def program(a: CachingAllocator) -> None:
+        blocks = [a.malloc(30_000_000) for _ in range(4)]
+        a.free(blocks[0])
+        a.free(blocks[2])
+        a.empty_cache()
+        a.malloc(50_000_000)
+        a.malloc(28_000_000)
+
+    run = replay(recorded(program, "200MiB", "expandable_segments:True"))
+    assert run.conf == "expandable_segments:True"
+    fidelity = run.devices[0].fidelity
+    assert fidelity is not None
+    assert fidelity.is_exact
+
+
+def test_settings_that_the_release_refuses(written: Callable[[Any], Recording]) -> None:
+    a = CachingAllocator("1GiB", record_history=True)
+    a.malloc(1)
+    snapshot = a.snapshot()
+    snapshot["allocator_settings"]["PYTORCH_CUDA_ALLOC_CONF"] = "flying_segments:True"
+    with pytest.raises(RecordingError, match=r"its settings 'flying_segments:True' are refused"):
+        replay(written(snapshot))
+
+
+def test_an_option_without_effect_is_noted(recorded: Recorded) -> None:
+    run = replay(recorded(two_layers), "garbage_collection_threshold:0.6")
+    assert any("no effect without a memory fraction" in note for note in run.notes)
+
+
+def test_the_release_is_said_with_its_reason(recorded: Recorded) -> None:
+    recording = recorded(two_layers)
+    assert "those that write this layout" in replay(recording).notes[0]
+    assert replay(recording, torch_version="2.6").notes[0] == "PyTorch 2.6: as asked"
