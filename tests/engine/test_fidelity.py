@@ -37,7 +37,7 @@ def verdict(recording: Recording) -> Fidelity:
 
 
 def entry_of(snapshot: dict[str, Any], action: str, number: int) -> dict[str, Any]:
-    trace = snapshot["device_traces"][0]
+    trace: list[dict[str, Any]] = snapshot["device_traces"][0]
     return [entry for entry in trace if entry["action"] == action][number]
 
 
