@@ -73,7 +73,7 @@ def time_engine(trace: Trace, release: str) -> float:
     """Seconds for one pass of the replay engine, plan included."""
     begin = time.perf_counter()
     allocator = CachingAllocator(DEVICE_MEMORY, torch_version=release)
-    drive = Drive(allocator, plan_of(trace, 0), (), len(trace), dictates=False)
+    drive = Drive(allocator, plan_of(trace, 0), len(trace), dictates=False)
     drive.run()
     drive.timeline.build(drive.plan.steps.entry)
     allocator.memory_stats()

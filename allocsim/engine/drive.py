@@ -7,7 +7,6 @@ that the recording does not have ends the replay, as it would have ended the pro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from allocsim.core import Block, CachingAllocator
@@ -29,12 +28,11 @@ class Drive:
     """A replay under way.
 
     dictates: driver bases come from the recording.  check_every: entries between walks of
-    every invariant, 0 for none.  pools: what the pool numbers of the steps stand for.
+    every invariant, 0 for none.
     """
 
     allocator: CachingAllocator
     plan: Plan
-    pools: Sequence[PoolId]
     n_entries: int
     dictates: bool
     check_every: int = 0
@@ -123,7 +121,7 @@ class Drive:
         elif kind == StepKind.EMPTY_CACHE:
             self.allocator.empty_cache()
         elif kind == StepKind.SCOPE:
-            self._enter(self.pools[size] if size >= 0 else None)
+            self._enter(self.plan.pools[size] if size >= 0 else None, stream)
         return 0
 
     def _recorded_oom(self, entry: int, size: int, stream: int) -> None:
@@ -152,12 +150,15 @@ class Drive:
         if not is_recorded:
             self.stopped_at = entry
 
-    def _enter(self, pool: PoolId | None) -> None:
-        """Requests go to `pool` from here on; every pool is held to the end."""
+    def _enter(self, pool: PoolId | None, stream: int) -> None:
+        """Requests go to `pool` from here on; every pool is held to the end.
+
+        stream: the one that up to 2.2 a scope is for.
+        """
         if self._scope is not None:
             self.allocator.end_allocate_to_pool(self._scope)
         if pool is not None:
-            self.allocator.begin_allocate_to_pool(pool)
+            self.allocator.begin_allocate_to_pool(pool, stream=stream)
         self._scope = pool
 
     def _pause(self, entry: int) -> None:

@@ -15,7 +15,8 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim.trace import Action, Trace
+from allocsim.engine.pools import PoolColumn, pools_of
+from allocsim.trace import Action, PoolId, Trace
 from allocsim.units import MIB
 
 __all__ = ["Plan", "Step", "StepKind", "Steps", "plan_of"]
@@ -76,6 +77,7 @@ class Plan:
     to itself, free plus reserved, as the first `oom` entry tells; None without one.
     refused_below: the least `reserved + wanted` that the driver seems to have refused, None if
     nothing was released for a request.  n_empty_cache: calls that the releases imply.
+    pools: the private pools that SCOPE steps number.
     """
 
     steps: Steps
@@ -83,6 +85,7 @@ class Plan:
     capacity: int | None
     refused_below: int | None
     n_empty_cache: int
+    pools: tuple[PoolId, ...]
 
     @property
     def inferred_capacity(self) -> int | None:
@@ -98,8 +101,9 @@ def plan_of(trace: Trace, reserved_at_start: int) -> Plan:
     max_reserved = max(reserved_at_start, int(reserved.max(initial=0)))
     ooms = np.flatnonzero(trace.action == Action.OOM)
     capacity = int(reserved[ooms[0]]) + int(trace.addr[ooms[0]]) if len(ooms) else None
-    sorted_out = _sort_out(trace)
-    planner = _Planner(trace, reserved_at_start, capacity or max_reserved)
+    pools = pools_of(trace)
+    sorted_out = _sort_out(trace, pools)
+    planner = _Planner(trace, pools, reserved_at_start, capacity or max_reserved)
     for entry in np.flatnonzero(sorted_out.is_planned).tolist():
         planner.take(entry, bool(sorted_out.is_immediate[entry]))
     planner.end()
@@ -109,6 +113,7 @@ def plan_of(trace: Trace, reserved_at_start: int) -> Plan:
         capacity,
         planner.refused_below,
         planner.n_empty_cache,
+        pools.ids,
     )
 
 
@@ -127,7 +132,7 @@ class _Sorted:
     is_planned: NDArray[np.bool_]
 
 
-def _sort_out(trace: Trace) -> _Sorted:
+def _sort_out(trace: Trace, pools: PoolColumn) -> _Sorted:
     action, addr = trace.action, trace.addr
     completes = np.zeros(len(trace), dtype=bool)
     completes[1:] = (
@@ -144,22 +149,16 @@ def _sort_out(trace: Trace) -> _Sorted:
     driving = np.flatnonzero(is_driving)
     following = np.searchsorted(driving, np.flatnonzero(is_planned))
     is_planned[driving[following[following < len(driving)]]] = True
-    is_planned[_scope_changes(trace, np.flatnonzero(is_request))] = True
+    is_planned[_scope_changes(pools, np.flatnonzero(is_request))] = True
     return _Sorted(is_immediate, is_driving & ~is_planned, is_planned)
 
 
-def _scope_changes(trace: Trace, requests: NDArray[np.intp]) -> NDArray[np.intp]:
+def _scope_changes(pools: PoolColumn, requests: NDArray[np.intp]) -> NDArray[np.intp]:
     """The requests that go to another pool than the request before them."""
-    pool = _pools(trace)[requests]
+    pool = pools.number[requests]
     before = np.concatenate(([-1], pool[:-1])) if len(pool) else pool
     changed: NDArray[np.intp] = requests[pool != before]
     return changed
-
-
-def _pools(trace: Trace) -> NDArray[np.int32]:
-    """The number of each entry's private pool, -1 for the default one."""
-    default = [i for i, pool in enumerate(trace.pool_ids) if pool == (0, 0)]
-    return np.where(np.isin(trace.pool_id, default), np.int32(-1), trace.pool_id)
 
 
 def _joined(trace: Trace, sorted_out: _Sorted, planner: _Planner) -> Steps:
@@ -198,13 +197,13 @@ class _Planner:
     steps, at: the steps, and beside each the entry at whose place it is taken.
     """
 
-    def __init__(self, trace: Trace, reserved: int, fits: int) -> None:
+    def __init__(self, trace: Trace, pools: PoolColumn, reserved: int, fits: int) -> None:
         self.steps: list[Step] = []
         self.at: list[int] = []
         self.n_empty_cache = 0
         self.refused_below: int | None = None
         self._trace = trace
-        self._pools = _pools(trace)
+        self._pools = pools.number
         self._fits = fits
         self._reserved = reserved
         self._before_release: int | None = None
@@ -262,7 +261,7 @@ class _Planner:
             late, self._completed = self._completed, []
             self._before_release = None
         self.settle(entry)
-        self._scope(entry, pool)
+        self._scope(entry, pool, step[4])
         if base is not None:
             self.steps.append((StepKind.DICTATE, entry, base[0], base[1], step[4]))
             self._base = None
@@ -282,7 +281,7 @@ class _Planner:
         self.refused_below = min(would_hold, self.refused_below or would_hold)
         return True
 
-    def _scope(self, entry: int, pool: int) -> None:
+    def _scope(self, entry: int, pool: int, stream: int) -> None:
         if pool != self._pool:
             self._pool = pool
-            self.steps.append((StepKind.SCOPE, entry, 0, pool, 0))
+            self.steps.append((StepKind.SCOPE, entry, 0, pool, stream))

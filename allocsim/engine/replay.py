@@ -178,7 +178,6 @@ def _replay_device(
     drive = Drive(
         allocator,
         plan,
-        trace.pool_ids,
         len(trace),
         dictates=dictates,
         check_every=check_every,

@@ -231,6 +231,22 @@ def test_private_pools_are_followed_by_their_ids(recorded: Recorded) -> None:
     assert fidelity.is_exact
 
 
+def test_before_2_12_the_segment_tells_the_pool(written: Callable[[Any], Recording]) -> None:
+    a = CachingAllocator("1GiB", torch_version="2.10", record_history=True)
+    a.malloc(100)
+    for _ in range(2):
+        a.begin_allocate_to_pool(3)
+        graph = a.malloc(5 * MIB)
+        a.end_allocate_to_pool(3)
+        a.free(graph)
+        a.malloc(5 * MIB)
+    recording = written(a.snapshot())
+    assert recording.devices[0].pool_ids == ()
+    fidelity = replay(recording).devices[0].fidelity
+    assert fidelity is not None
+    assert fidelity.is_exact
+
+
 def test_expandable_segments_are_followed(recorded: Recorded) -> None:
     def program(a: CachingAllocator) -> None:
         blocks = [a.malloc(30_000_000) for _ in range(4)]

@@ -1,0 +1,1 @@
+"""Random scripts on two allocators at once; what `make stress` runs."""

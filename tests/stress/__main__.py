@@ -1,0 +1,134 @@
+"""Random scripts over every option, release and device size, core beside the naive model.
+
+    python -m tests.stress --ops 10000000 --seed 0 --jobs 2
+
+Prints what was run, by operation, option and release.  A divergence is made as short as it can
+be and printed as a test to paste; the exit code is then 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor, as_completed
+
+from allocsim.core import RELEASES
+from tests.core.generator import make_script
+from tests.core.script import Script
+from tests.stress.duel import duel, shortest
+
+BATCH = 200
+"""Scripts a job: some seconds of work."""
+
+Tally = Counter[tuple[str, str]]
+
+
+def run_batch(first_seed: int) -> tuple[Tally, list[tuple[Script, str, str]]]:
+    """`BATCH` seeds, each on the next release: what ran, and what differed."""
+    tally: Tally = Counter()
+    found = []
+    releases = list(RELEASES.values())
+    for seed in range(first_seed, first_seed + BATCH):
+        release = releases[seed % len(releases)]
+        script = make_script(seed, release)
+        difference = duel(script, release.version)
+        if difference is not None:
+            found.append((script, release.version, difference))
+        _count(tally, script, release.version)
+    return tally, found
+
+
+def _count(tally: Tally, script: Script, release: str) -> None:
+    tally["release", release] += len(script.ops)
+    tally["address policy", script.address_policy] += len(script.ops)
+    for part in script.conf.split(","):
+        if ":" in part and not part[0].isdigit() and part[0] not in "[>":
+            tally["option", part.partition(":")[0]] += len(script.ops)
+    if not script.conf:
+        tally["option", "none"] += len(script.ops)
+    for op in script.ops:
+        tally["operation", _NAMES[op[0]] if op[0] != "P" else _SCOPES[op[1]]] += 1
+
+
+_NAMES = {
+    "a": "malloc",
+    "f": "free",
+    "r": "record_stream",
+    "s": "synchronize a stream",
+    "S": "synchronize all",
+    "e": "empty_cache",
+    "m": "set_per_process_memory_fraction",
+    "c": "set_allocator_settings",
+    "k": "reset_peak_memory_stats",
+    "K": "reset_accumulated_memory_stats",
+}
+_SCOPES = {
+    "b": "begin_allocate_to_pool",
+    "e": "end_allocate_to_pool",
+    "r": "release_pool",
+}
+
+
+def as_test(script: Script, release: str) -> str:
+    """The divergence as a test that fails."""
+    ops = "\n".join(f"        {list(op)!r}," for op in script.ops)
+    return (
+        "from tests.core.script import Script\nfrom tests.stress.duel import duel\n\n\n"
+        f"def test_a_divergence_in_{release.replace('.', '_')}() -> None:\n"
+        f"    ops = [\n{ops}\n    ]\n"
+        f"    script = Script(ops, {script.device_memory}, {script.conf!r}, "
+        f"{script.address_policy!r})\n"
+        f"    assert duel(script, {release!r}) is None\n"
+    )
+
+
+def report(tally: Tally, seconds: float) -> str:
+    """The counts, by kind."""
+    lines = []
+    for kind in ("operation", "option", "release", "address policy"):
+        rows = [(name, n) for (of, name), n in tally.items() if of == kind]
+        lines.append(f"ops by {kind}")
+        lines += [f"  {name:32} {n:>12,}" for name, n in sorted(rows, key=lambda r: -r[1])]
+    total = sum(n for (of, _), n in tally.items() if of == "operation")
+    lines.append(f"{total:,} operations in {seconds:,.0f} s")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.stress")
+    parser.add_argument("--ops", type=int, default=10_000_000, help="operations to run at least")
+    parser.add_argument("--seed", type=int, default=0, help="the first seed")
+    parser.add_argument("--jobs", type=int, default=2, help="processes")
+    arguments = parser.parse_args()
+    begin = time.monotonic()
+    tally: Tally = Counter()
+    seed, done = arguments.seed, 0
+    found: list[tuple[Script, str, str]] = []
+    with ProcessPoolExecutor(arguments.jobs) as executor:
+        waiting = set()
+        while (done < arguments.ops and not found) or waiting:
+            while done < arguments.ops and not found and len(waiting) < 2 * arguments.jobs:
+                waiting.add(executor.submit(run_batch, seed))
+                seed += BATCH
+            future = next(as_completed(waiting))
+            waiting.remove(future)
+            counts, differing = future.result()
+            tally += counts
+            found += differing
+            done = sum(n for (of, _), n in tally.items() if of == "operation")
+            if sys.stderr.isatty():
+                print(f"\r{done:,} operations", end="", file=sys.stderr)
+    print(report(tally, time.monotonic() - begin))
+    print(f"seeds {arguments.seed} to {seed - 1}")
+    for script, release, difference in found[:3]:
+        short = shortest(script, release)
+        print(f"\nDIVERGENCE in {release}: {difference}\n\n{as_test(short, release)}")
+    print("no divergence" if not found else f"{len(found)} scripts diverge")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,199 @@
+"""One script on two models, op by op; the first difference, or none.
+
+Rule: after each op the two have given the same address or the same error text; at the end, and
+at every look on the way, they have the same statistics, segments and history.  What a release
+leaves undefined ends a script: the core names it, the naive model need not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from allocsim import CachingAllocator
+from allocsim.errors import (
+    AllocsimError,
+    InvariantError,
+    OutOfMemoryError,
+    UndefinedBehaviorError,
+)
+from tests.core.script import HANDLE, Op, Script
+from tests.golden.runner import Allocator
+from tests.naive.model import NaiveAllocator
+
+__all__ = ["duel", "shortest"]
+
+LOOK_EVERY = 500
+"""Ops between looks at the whole state of both, and walks of the core's invariants."""
+
+
+def duel(script: Script, release: str) -> str | None:
+    """What differs first, in a sentence; None if nothing does."""
+    core = _made(CachingAllocator, script, release)
+    naive = _made(NaiveAllocator, script, release)
+    if isinstance(core, str) or isinstance(naive, str):
+        return None if isinstance(core, str) and isinstance(naive, str) else f"{core} / {naive}"
+    live: dict[Any, Any] = {}
+    for number, op in enumerate(script.ops):
+        mine = _outcome(core, op, live)
+        theirs = _outcome(naive, op, live)
+        if mine.startswith("UndefinedBehaviorError"):
+            return None
+        if mine != theirs:
+            return f"op {number} {list(op)}: core {mine}, naive {theirs}"
+        if mine.startswith("InvariantError"):
+            return f"op {number} {list(op)}: {mine}"
+        if op[0] == "a":
+            live.pop(op[1], None)
+            if mine.isdigit():
+                live[op[1]] = int(mine)
+        elif op[0] == "f":
+            live.pop(op[1], None)
+        last = number == len(script.ops) - 1
+        if (last or number % LOOK_EVERY == 0) and (found := _state(core, naive)):
+            return f"after op {number} {list(op)}: {found}"
+    return None
+
+
+def _made(make: Callable[..., Any], script: Script, release: str) -> Any:
+    try:
+        return make(
+            script.device_memory,
+            script.conf,
+            release,
+            address_policy=script.address_policy,
+            record_history=True,
+        )
+    except AllocsimError as error:
+        return f"{type(error).__name__} at the start"
+
+
+def _outcome(a: Allocator, op: Op, live: dict[Any, Any]) -> str:
+    """The address, or the error: its text where that is PyTorch's, else its class."""
+    try:
+        return str(_do(a, op, live))
+    except OutOfMemoryError as error:
+        return f"out of memory: {error}"
+    except InvariantError as error:
+        return f"InvariantError: {error}"
+    except UndefinedBehaviorError as error:
+        return f"UndefinedBehaviorError: {error}"
+    except (AllocsimError, ValueError) as error:
+        kind = "ConfigError" if op[0] == "c" else type(error).__name__
+        return f"{kind} raised"
+
+
+def _do(a: Allocator, op: Op, live: dict[Any, Any]) -> int | None:
+    match op:
+        case ["a", _, size, stream]:
+            return a.malloc(size, stream * HANDLE)
+        case ["f", name]:
+            a.free(live.get(name))
+        case ["r", name, stream] if name in live:
+            a.record_stream(live[name], stream * HANDLE)
+        case ["s", stream]:
+            a.synchronize(stream * HANDLE)
+        case ["S"]:
+            a.synchronize()
+        case ["e"]:
+            a.empty_cache()
+        case ["m", fraction]:
+            a.set_per_process_memory_fraction(float(fraction))
+        case ["c", conf]:
+            a.set_allocator_settings(conf)
+        case ["k"]:
+            a.reset_peak_memory_stats()
+        case ["K"]:
+            a.reset_accumulated_memory_stats()
+        case ["P", "b", pool, *marks]:
+            no_split, use_on_oom = (bool(mark) for mark in (*marks, 0, 0)[:2])
+            a.begin_allocate_to_pool(pool, no_split=no_split, use_on_oom=use_on_oom)
+        case ["P", "e", pool]:
+            a.end_allocate_to_pool(pool)
+        case ["P", "r", pool]:
+            a.release_pool(pool)
+    return None
+
+
+def _state(core: CachingAllocator, naive: Allocator) -> str | None:
+    """What differs in statistics, segments or history; also a broken invariant of the core."""
+    try:
+        core.check()
+    except InvariantError as error:
+        return str(error)
+    mine, theirs = core.memory_stats(), naive.memory_stats()
+    for key in sorted({*mine, *theirs}):
+        if mine.get(key) != theirs.get(key):
+            return f"{key}: core {mine.get(key)}, naive {theirs.get(key)}"
+    ours, other = core.snapshot(), naive.snapshot()
+    return _first(ours["segments"], other["segments"], _SEGMENT, "segment") or _first(
+        ours["device_traces"][0], other["device_traces"][0], _ENTRY, "entry"
+    )
+
+
+_SEGMENT = (
+    "address",
+    "total_size",
+    "requested_size",
+    "allocated_size",
+    "active_size",
+    "stream",
+    "segment_type",
+    "segment_pool_id",
+    "is_expandable",
+    "blocks",
+)
+_ENTRY = ("action", "addr", "device_free", "size", "stream")
+_BLOCK = ("size", "requested_size", "state")
+
+
+def _first(
+    mine: Sequence[dict[str, Any]],
+    theirs: Sequence[dict[str, Any]],
+    keys: Sequence[str],
+    what: str,
+) -> str | None:
+    if len(mine) != len(theirs):
+        return f"{len(mine)} {what}s in the core, {len(theirs)} in the naive model"
+    for number, (ours, other) in enumerate(zip(mine, theirs, strict=True)):
+        for key in keys:
+            left, right = ours.get(key), other.get(key)
+            if key == "blocks":
+                left = [[block[part] for part in _BLOCK] for block in ours[key]]
+                right = [[block[part] for part in _BLOCK] for block in other[key]]
+            if left != right:
+                return f"{what} {number}, {key}: core {left}, naive {right}"
+    return None
+
+
+def shortest(script: Script, release: str) -> Script:
+    """A script of few ops that still differs in the same way: pieces are left out while it does."""
+    way = _way(duel(script, release))
+
+    def differs(fewer: Script) -> bool:
+        return _way(duel(fewer, release)) == way
+
+    ops = list(script.ops)
+    piece = max(1, len(ops) // 2)
+    while piece:
+        at = 0
+        while at < len(ops):
+            fewer = ops[:at] + ops[at + piece :]
+            if fewer and differs(_with(script, fewer)):
+                ops = fewer
+            else:
+                at += piece
+        piece //= 2
+    return _with(script, ops)
+
+
+def _way(difference: str | None) -> str | None:
+    """A difference without the numbers, and without the op that showed it."""
+    if difference is None:
+        return None
+    return re.sub(r"0x[0-9a-f]+|[\d.]+", "#", difference.partition("]: ")[2] or difference)
+
+
+def _with(script: Script, ops: list[Op]) -> Script:
+    return Script(ops, script.device_memory, script.conf, script.address_policy)
