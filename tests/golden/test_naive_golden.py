@@ -1,0 +1,25 @@
+"""The naive model holds against the golden cases by itself: a sample always, all when asked."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.golden import cases, runner
+from tests.naive.model import NaiveAllocator
+
+STEP = 41  # prime, so that the sample meets every release and most options
+
+
+@pytest.mark.parametrize("family", cases.names())
+def test_sample(family: str) -> None:
+    chosen = [(c, *found) for c in cases.load(family) for found in cases.results(c)][::STEP]
+    for case, release, result in chosen:
+        assert runner.compare(case, release, result, NaiveAllocator) == [], case["name"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", cases.names())
+def test_all(family: str) -> None:
+    for case in cases.load(family):
+        for release, result in cases.results(case):
+            assert runner.compare(case, release, result, NaiveAllocator) == [], case["name"]
