@@ -1,0 +1,1 @@
+"""A second, slow reading of the allocator's rules, to hold the core against."""

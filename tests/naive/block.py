@@ -1,0 +1,109 @@
+"""A segment is a list of blocks in address order that covers it without a gap.
+
+Everything else (who is free, who is whose neighbour, how much is reserved) is read off these
+lists each time it is asked for; nothing is kept twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from allocsim.units import MIB
+from tests.naive.table import Table
+
+__all__ = ["Block", "Segment", "Pool", "PrivatePool", "SMALL_SEG"]
+
+SMALL_SEG = 2 * MIB
+
+
+@dataclass(eq=False, slots=True)
+class PrivatePool:
+    """The pool (0, number) and what decides its life (semantics 5.1)."""
+
+    number: int
+    use_count: int = 1
+    segment_count: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class Pool:
+    """Where a request goes: small or large, the default one or a private pool's."""
+
+    small: bool
+    owner: PrivatePool | None = None
+    searches: int = 0
+
+    @property
+    def kind(self) -> str:
+        return "small_pool" if self.small else "large_pool"
+
+    @property
+    def number(self) -> int:
+        return self.owner.number if self.owner else 0
+
+
+@dataclass(eq=False, slots=True)
+class Segment:
+    """One cudaMalloc, or one reserved range of handles (handle > 0: expandable)."""
+
+    pool: Pool
+    stream: int
+    base: int
+    counter: int
+    handle: int = 0
+    blocks: list[Block] = field(default_factory=list)
+
+    @property
+    def expandable(self) -> bool:
+        return self.handle > 0
+
+    @property
+    def mapped(self) -> int:
+        """Bytes of memory behind it."""
+        return sum(b.size for b in self.blocks if b.state != "unmapped")
+
+
+@dataclass(eq=False, slots=True)
+class Block:
+    """A piece of a segment; state is "allocated", "pending", "free" or "unmapped".
+
+    The object has an identity that outlives its tenants: which object survives a split or a
+    merge decides stale figures (semantics 2.2, 12.8) and the counters of 2.12.
+    """
+
+    segment: Segment
+    address: int
+    size: int
+    state: str
+    counter: int
+    streams: Table[None]
+    requested_size: int = 0
+    event_count: int = 0
+    gc_base: int = 0
+    capture_streams: set[int] = field(default_factory=set)
+
+    @property
+    def pool(self) -> Pool:
+        return self.segment.pool
+
+    @property
+    def stream(self) -> int:
+        return self.segment.stream
+
+    @property
+    def end(self) -> int:
+        return self.address + self.size
+
+    @property
+    def prev(self) -> Block | None:
+        index = self.segment.blocks.index(self)
+        return self.segment.blocks[index - 1] if index else None
+
+    @property
+    def next(self) -> Block | None:
+        index = self.segment.blocks.index(self)
+        return self.segment.blocks[index + 1] if index + 1 < len(self.segment.blocks) else None
+
+    @property
+    def is_split(self) -> bool:
+        return len(self.segment.blocks) > 1

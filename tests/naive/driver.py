@@ -1,0 +1,91 @@
+"""The device under the allocator keeps books and nothing else.
+
+Addresses go out in whole 2 MiB steps; what fits exactly succeeds; a stream's work is finished
+when somebody says so, and waiting for an event finishes all earlier work of its stream.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from allocsim.units import MIB, round_up
+
+__all__ = ["Event", "Driver"]
+
+PAGE = 2 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """The `position`-th piece of work recorded on `stream`."""
+
+    stream: int
+    position: int
+
+
+class Driver:
+    """Memory, address space and streams of one simulated device; sizes in bytes."""
+
+    def __init__(self, total: int, context: int, policy: str, base: int) -> None:
+        self.total = total
+        self.free = total - context
+        self._policy = policy
+        self._base = base
+        self._bump = base
+        self._ranges: list[tuple[int, int]] = []  # address ranges in use, sorted
+        self._recorded: dict[int, int] = {}
+        self._finished: dict[int, int] = {}
+
+    def reserve(self, size: int) -> int:
+        """Take an address range of `size` bytes, without memory behind it."""
+        size = round_up(size, PAGE)
+        address = self._base
+        if self._policy == "bump":
+            address = self._bump
+            self._bump += size
+        else:
+            for start, end in self._ranges:
+                if start - address >= size:
+                    break
+                address = end
+        self._ranges.append((address, address + size))
+        self._ranges.sort()
+        return address
+
+    def unreserve(self, address: int) -> None:
+        """Give the range that begins at `address` back."""
+        self._ranges = [(start, end) for start, end in self._ranges if start != address]
+
+    def take(self, size: int) -> bool:
+        """Take `size` bytes of memory if they are there."""
+        if size > self.free:
+            return False
+        self.free -= size
+        return True
+
+    def malloc(self, size: int) -> int | None:
+        """cudaMalloc: an address, or None when memory runs short."""
+        return self.reserve(size) if self.take(round_up(size, PAGE)) else None
+
+    def mfree(self, address: int, size: int) -> None:
+        """cudaFree; it waits for nothing."""
+        self.unreserve(address)
+        self.free += round_up(size, PAGE)
+
+    def record(self, stream: int) -> Event:
+        """Record an event on `stream`: new work that is not finished."""
+        self._recorded[stream] = self._recorded.get(stream, 0) + 1
+        return Event(stream, self._recorded[stream])
+
+    def is_done(self, event: Event) -> bool:
+        return event.position <= self._finished.get(event.stream, 0)
+
+    def wait(self, event: Event) -> None:
+        """Finish the event and all earlier work of its stream."""
+        if not self.is_done(event):
+            self._finished[event.stream] = event.position
+
+    def finish(self, stream: int | None) -> None:
+        """Finish all work recorded so far on `stream`, or on every stream."""
+        for key in [stream] if stream is not None else list(self._recorded):
+            self._finished[key] = self._recorded.get(key, 0)

@@ -1,0 +1,74 @@
+"""A block used by other streams comes free only when their work before the free is done.
+
+Events are looked at when a malloc begins and nowhere else; a release of caches waits for all.
+"""
+
+from __future__ import annotations
+
+from tests.naive.block import Block
+from tests.naive.state import State
+
+__all__ = ["free_block", "insert_events", "process_events", "synchronize_events"]
+
+
+def free_block(state: State, block: Block) -> None:
+    """The completion of a free: merge, enter the free blocks (semantics 2.2)."""
+    state.note_block("free_completed", block)
+    state.make_free(block)
+    state.merge(block)
+    state.observe()
+
+
+def insert_events(state: State, block: Block) -> None:
+    """Record an event on each stream that used `block` (semantics 2.3)."""
+    for stream in block.streams:
+        block.event_count += 1
+        state.queues.insert(stream, [])
+        state.queues[stream].append((state.driver.record(stream), block))
+    block.streams = type(block.streams)(block.streams.hash_of)
+
+
+def release_deferred(state: State, blocks: list[Block]) -> None:
+    """Blocks freed in a scope get their events now (semantics 5.5)."""
+    for block in blocks:
+        state.deferred.remove(block)
+        if state.minor >= 4:
+            for stream in sorted(block.capture_streams):
+                if stream in block.streams:
+                    block.streams.erase(stream)
+            block.capture_streams = set()
+        if len(block.streams):
+            insert_events(state, block)
+        else:
+            free_block(state, block)
+
+
+def complete(state: State, block: Block) -> None:
+    block.event_count -= 1
+    if block.event_count == 0:
+        free_block(state, block)
+
+
+def process_events(state: State) -> None:
+    """Free what is ready, stream by stream; an unready event holds up its own stream."""
+    release_deferred(state, list(state.deferred))
+    passed: set[int] = set()
+    while waiting := [stream for stream in state.queues if stream not in passed]:
+        stream = waiting[0]
+        passed.add(stream)
+        queue = state.queues[stream]
+        while queue and state.driver.is_done(queue[0][0]):
+            complete(state, queue.pop(0)[1])
+        if not queue:
+            state.queues.erase(stream)
+
+
+def synchronize_events(state: State) -> None:
+    """Wait for every event and free its block (semantics 2.4)."""
+    state.stats.count("num_sync_all_streams")
+    release_deferred(state, list(state.deferred))
+    for stream in state.queues:
+        for event, block in state.queues[stream]:
+            state.driver.wait(event)
+            complete(state, block)
+    state.queues.clear()
