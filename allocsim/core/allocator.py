@@ -166,7 +166,7 @@ class CachingAllocator:
             return block
         if self.release.overflow is Overflow.FIRST and (block := self._from_overflow(params)):
             return block
-        if release_available(heap, params.pool, params.stream, params.segment_size):
+        if release_available(heap, params.pool, params.stream, params.size):
             block = self._new_memory(params)
         if block is None and not self._in_capture:
             self._release_cached()
@@ -196,21 +196,19 @@ class CachingAllocator:
     def _from_overflow(self, params: AllocParams) -> Block | None:
         """A free block of a pool marked use_on_oom, for a request of the default pool (5.6).
 
-        From 2.11 on, expandable segments count as inactive for such a request.
+        From 2.10 on, expandable segments count as inactive for such a request (observed).
         """
         if params.pool.owner is not None:
             return None
-        block = None
-        fine = params.fine and self.release.overflow is Overflow.LAST
-        with self.private_pools.overflow() as pools:
-            for pool in pools:
-                half = pool.small if params.pool.is_small else pool.large
-                block = self.heap.take_free(half, params.stream, params.size, fine)
-                if block is not None:
-                    params.may_split = pool.id not in self.private_pools.no_split
-                    params.fine = fine
-                    break
-        return block
+        fine = params.fine and self.release.overflow_may_be_expandable
+        for pool in self.private_pools.overflow():
+            half = pool.small if params.pool.is_small else pool.large
+            block = self.heap.take_free(half, params.stream, params.size, fine)
+            if block is not None:
+                params.may_split = pool.id not in self.private_pools.no_split
+                params.fine = fine
+                return block
+        return None
 
     def _out_of_memory(self, params: AllocParams, requested: int) -> OutOfMemoryError:
         heap = self.heap

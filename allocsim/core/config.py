@@ -165,15 +165,21 @@ class AllocatorConfig:
             "release_lock_on_cudamalloc": self.host.get("release_lock_on_cudamalloc", False),
             "pinned_use_cuda_host_register": self.host.get("pinned_use_cuda_host_register", False),
             "graph_capture_record_stream_reuse": self.graph_capture_record_stream_reuse,
-            "max_round_threshold": self.host.get("pinned_max_round_threshold_mb", -1),
-            "max_cached_size": self.host.get("pinned_max_cached_size_mb", -1),
+            "max_round_threshold": self._host_size("pinned_max_round_threshold_mb"),
+            "max_cached_size": self._host_size("pinned_max_cached_size_mb"),
             "roundup_power2_divisions": intervals,
         }
         return {key: values[key] for key in self.release.settings_keys}
 
     def max_split_size_stat(self) -> int:
-        """max_split_size as statistics show it: -1 for unlimited."""
-        return -1 if self.max_split_size == UNLIMITED else self.max_split_size
+        """max_split_size as statistics show it, a signed word: -1 for unlimited."""
+        return _signed(self.max_split_size)
+
+    def _host_size(self, key: str) -> int:
+        """A size of the pinned-host allocator in bytes as snapshots show it; -1 for unlimited."""
+        if key not in self.host:
+            return -1
+        return _signed(min(self.host[key], UNLIMITED // MIB) * MIB)
 
     def _default_non_split_rounding(self) -> int:
         follows = self.release.parse_resets_non_split_rounding
@@ -202,6 +208,11 @@ class AllocatorConfig:
             if divisions[i] or self.release.list_divisions_may_be_zero
         )
         return f"[{','.join(pairs)}]"
+
+
+def _signed(word: int) -> int:
+    """An unsigned 64-bit word read as a signed one."""
+    return word - (1 << 64) if word >> 63 else word
 
 
 def _round_up_power2(size: int, divisions: int) -> int:

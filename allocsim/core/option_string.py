@@ -1,9 +1,12 @@
 """The option string, tokenised and parsed with the rules and errors of its release.
 
-Rule: `, : [ ]` are tokens, blanks are dropped anywhere, everything else is a word.  Up to 2.9
-separators are verified and the options before a bad one stay applied; from 2.10 any token
-separates and a bad string changes nothing.  Numbers are read by prefix: "30.7" is the integer 30.
-Source: semantics 8.2, 8.3, 1.2 (lists), 4.8 and 12.5 (reserves).
+Rules: `, : [ ]` are tokens, blanks are dropped anywhere (up to 2.9 spaces only), everything else
+is a word.  Up to 2.9 separators are verified.  From 2.10 any token separates, and the string is
+read twice: first for the keys that all accelerators share, then for CUDA's own, each pass
+stepping over the other's.  A refused string is not undone in any release: what was read before
+the bad option is in force, the resets included.  Numbers are read by prefix: "30.7" is 30.
+Source: semantics 8.2, 8.3, 1.2 (lists), 4.8 and 12.5 (reserves); the rest was observed on the
+compiled allocators of 2.1.2 to 2.15.0 (tests/core/test_option_string.py has the strings).
 """
 
 from __future__ import annotations
@@ -15,7 +18,6 @@ from typing import Any
 
 from allocsim.core.config import NO_DIVISIONS, AllocatorConfig
 from allocsim.core.constants import (
-    LARGE_BUFFER,
     MIN_LARGE_ALLOC,
     N_ROUNDUP_INTERVALS,
     UNLIMITED,
@@ -29,11 +31,23 @@ __all__ = ["BadOptionError", "parse"]
 MAX_LENGTH = 64 * 1024
 """Longer strings are refused before they are looked at; no environment holds one."""
 
-_TOKEN = re.compile(r"[,:\[\]]|[^,:\[\]\s]+")
-_INTEGER = re.compile(r"[+-]?\d{1,19}")
-_FLOAT = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
-_RESERVE = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)([Gg]?)")
+_WORD = re.compile(r"[,:\[\]]|[^,:\[\]]+")
+_SPACES = str.maketrans("", "", " ")
+_BLANKS = str.maketrans("", "", " \t\n\v\f\r")
+_INTEGER = re.compile(r"[ \t\n\v\f\r]*([+-]?)0*(\d+)", re.ASCII)
+_FLOAT = re.compile(
+    r"[ \t\n\v\f\r]*([+-]?(?:0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)(?:[pP][+-]?\d+)?"
+    r"|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?))",
+    re.ASCII,
+)
+_RESERVE = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)([Gg]?)", re.ASCII)
+_WIDEST = 20
+"""Digits of 2**64 - 1."""
 _INT_MAX = (1 << 31) - 1
+_WORD_MAX = (1 << 64) - 1
+_SIZE_MAX = _WORD_MAX // MIB
+"""Mebibytes that a size is cut to, so that its bytes fit a word."""
+_SMALLEST_NORMAL = 2.2250738585072014e-308
 
 
 class BadOptionError(ConfigError):
@@ -55,78 +69,81 @@ def parse(text: str, release: Release, previous: AllocatorConfig | None = None) 
             f"the option string has {len(text)} characters; expected at most {MAX_LENGTH}",
             before,
         )
-    words = _TOKEN.findall("".join(text.split()))
-    parser = _Parser(words, release, before)
+    dropped = _SPACES if release.separators_checked else _BLANKS
+    parser = _Parser(_WORD.findall(text.translate(dropped)), release, replace(before, text=text))
     try:
-        return replace(parser.parse(), text=text)
+        parser.parse()
     except BadOptionError as error:
-        kept = parser.config if release.bad_option_keeps_earlier else before
-        raise BadOptionError(str(error), replace(kept, text=before.text)) from None
+        raise BadOptionError(str(error), parser.config) from None
+    return parser.config
 
 
 @dataclass(slots=True)
 class _Parser:
-    """One pass over the tokens; `config` is what has been applied so far."""
+    """The passes over the tokens; `config` is what has been applied so far."""
 
     words: list[str]
     release: Release
     config: AllocatorConfig
     at: int = 0
 
-    def parse(self) -> AllocatorConfig:
+    def parse(self) -> None:
         self._reset()
+        if self.release.separators_checked:
+            self._pass(self.release.options)
+            return
+        self._pass(_SHARED)
+        self._pass(self.release.options - _SHARED)
+
+    def _pass(self, mine: frozenset[str]) -> None:
+        """Read the options in `mine` and step over the others."""
+        self.at = 0
         while self.at < len(self.words):
             key = self._take("an option")
-            if key not in self.release.options or key in ",:[]":
+            if key not in self.release.options:
                 raise BadOptionError(self._unknown(key))
-            self._separator(":", key)
-            _READERS.get(key, _read_host)(self, key)
+            self.separator(":", key)
+            if key in mine:
+                _READERS.get(key, _read_host)(self, key)
+            else:
+                self._step_over(key)
             if self.at < len(self.words):
-                self._separator(",", key)
-        return self.config
+                self.separator(",", key)
 
     def _reset(self) -> None:
-        large = LARGE_BUFFER
-        if "large_segment_size_mb" in self.release.options:
-            large = self._large_segment_size()
-        rounding = (
-            large
-            if self.release.parse_resets_non_split_rounding
-            else self.config.max_non_split_rounding
-        )
-        self.config = replace(
-            self.config,
+        self.set(
             max_split_size=UNLIMITED,
             roundup_power2_divisions=NO_DIVISIONS,
             garbage_collection_threshold=0.0,
-            large_segment_size=large,
-            max_non_split_rounding=rounding,
         )
+        if "large_segment_size_mb" in self.release.options:
+            self._read_large_segment_size()
+        if self.release.parse_resets_non_split_rounding:
+            self.set(max_non_split_rounding=self.config.large_segment_size)
 
-    def _large_segment_size(self) -> int:
+    def _read_large_segment_size(self) -> None:
         """large_segment_size_mb is read before the others, wherever it stands."""
-        here = self.config.large_segment_size
-        for i, word in enumerate(self.words[:-2]):
-            if word == "large_segment_size_mb":
-                size = _integer(self.words[i + 2], word) * MIB
-                if size <= MIN_LARGE_ALLOC:
+        for i, key in enumerate(self.words[:-2]):
+            if key == "large_segment_size_mb":
+                word = self.words[i + 2]
+                size = min(self.integer(word, key), _SIZE_MAX)
+                if size <= MIN_LARGE_ALLOC // MIB:
                     raise BadOptionError(
-                        f"option large_segment_size_mb too small, must be > "
-                        f"{MIN_LARGE_ALLOC // MIB}, got {self.words[i + 2]!r}"
+                        f"option {key} too small, must be > {MIN_LARGE_ALLOC // MIB}, "
+                        f"got {word[:80]!r}"
                     )
-                here = size
-        return here
+                self.set(large_segment_size=size * MIB)
+
+    def _step_over(self, key: str) -> None:
+        if self.value(key) == "[":
+            while self.value(key) != "]":
+                pass
 
     def _take(self, expected: str) -> str:
         if self.at == len(self.words):
             raise BadOptionError(f"the option string ends where {expected} was expected")
         self.at += 1
         return self.words[self.at - 1]
-
-    def _separator(self, wanted: str, after: str) -> None:
-        found = self._take(f"{wanted!r} after {after}")
-        if self.release.separators_checked and found != wanted:
-            raise BadOptionError(f"expected {wanted!r} after {after}, got {found!r}")
 
     def _unknown(self, key: str) -> str:
         if self.release.old_error_words:
@@ -136,25 +153,46 @@ class _Parser:
             f"{self.release.version}"
         )
 
+    # -- for the readers -----------------------------------------------------------------
+
+    def separator(self, wanted: str, after: str) -> None:
+        """The next token, which should be `wanted`."""
+        found = self._take(f"{wanted!r} after {after}")
+        if self.release.separators_checked and found != wanted:
+            raise BadOptionError(f"expected {wanted!r} after {after}, got {found[:80]!r}")
+
     def value(self, key: str) -> str:
+        """The next token, as a value of `key`."""
         return self._take(f"a value of {key}")
 
     def set(self, **changes: Any) -> None:
+        """Put settings in force."""
         self.config = replace(self.config, **changes)
 
+    def integer(self, word: str, key: str, *, is_word: bool = False) -> int:
+        """The number that `word` begins with, as the unsigned 64-bit word it becomes.
 
-def _integer(word: str, key: str) -> int:
-    match = _INTEGER.match(word)
-    if match is None or abs(int(match[0])) > _INT_MAX:
-        raise BadOptionError(f"option {key} expects an integer, got {word[:80]!r}")
-    return int(match[0])
+        Up to 2.9 it must fit a C int, unless `is_word`; a negative one wraps around.
+        """
+        match = _INTEGER.match(word)
+        most = _INT_MAX if self.release.separators_checked and not is_word else _WORD_MAX
+        if match is None or len(match[2]) > _WIDEST or int(match[2]) > most:
+            raise BadOptionError(f"option {key} expects an integer, got {word[:80]!r}")
+        return int(match[1] + match[2]) & _WORD_MAX
 
 
 def _float(word: str, key: str) -> float:
+    """The number that `word` begins with; like strtod, refuses what is out of range."""
     match = _FLOAT.match(word)
     if match is None:
         raise BadOptionError(f"option {key} expects a number, got {word[:80]!r}")
-    return float(match[0])
+    digits = match[1]
+    is_hex = "x" in digits.lower()
+    number = float.fromhex(digits) if is_hex else float(digits)
+    mantissa = re.split("[pP]" if is_hex else "[eE]", digits)[0].lower().replace("0x", "")
+    if abs(number) < _SMALLEST_NORMAL and mantissa.strip("+-0."):
+        raise BadOptionError(f"option {key} expects a number of usual size, got {word[:80]!r}")
+    return number
 
 
 def _boolean(parser: _Parser, key: str) -> bool:
@@ -176,7 +214,7 @@ def _is_power_of_two(value: int) -> bool:
 def _read_threshold_size(parser: _Parser, key: str) -> None:
     """max_split_size_mb and max_non_split_rounding_mb: at least the large segment size."""
     word = parser.value(key)
-    size = _integer(word, key)
+    size = min(parser.integer(word, key), _SIZE_MAX)
     least = parser.config.large_segment_size // MIB
     inclusive = parser.release.thresholds_inclusive
     if size < least or (size == least and not inclusive):
@@ -207,9 +245,9 @@ def _read_gc_threshold(parser: _Parser, key: str) -> None:
 def _read_backend(parser: _Parser, key: str) -> None:
     word = parser.value(key)
     if word == "cudaMallocAsync":
-        raise BadOptionError("backend cudaMallocAsync is not modelled; expected native")
+        raise BadOptionError(f"{key} cudaMallocAsync is not modelled; expected native")
     if word != "native":
-        raise BadOptionError(f"unknown allocator backend {word[:80]!r}, should be native")
+        raise BadOptionError(f"unknown allocator {key} {word[:80]!r}, should be native")
 
 
 def _read_flag(parser: _Parser, key: str) -> None:
@@ -227,9 +265,9 @@ def _read_fraction(parser: _Parser, key: str) -> None:
 def _read_divisions(parser: _Parser, key: str) -> None:
     word = parser.value(key)
     if word == "[":
-        parser.set(roundup_power2_divisions=_division_list(parser, key))
+        _read_division_list(parser, key)
         return
-    divisions = _integer(word, key)
+    divisions = parser.integer(word, key)
     if not _is_power_of_two(divisions):
         raise BadOptionError(_bad_divisions(parser.release, word))
     parser.set(roundup_power2_divisions=(divisions,) * N_ROUNDUP_INTERVALS)
@@ -240,36 +278,46 @@ def _bad_divisions(release: Release, word: str) -> str:
     return f"for roundups the divisions have to be a power of 2{zero}, got {word[:80]!r}"
 
 
-def _division_list(parser: _Parser, key: str) -> tuple[int, ...]:
-    """`[k1:v1,...,>:vn]`: the first pair fills downwards, `>` fills upwards (1.2)."""
-    divisions = list(NO_DIVISIONS)
+def _read_division_list(parser: _Parser, key: str) -> None:
+    """`[k1:v1,...,>:vn]`: the first pair fills downwards, `>` fills upwards (1.2).
+
+    Each pair is in force once it is read, on top of what an earlier list set.  Up to 2.9 a
+    list may end with the string, after its bracket or a comma.
+    """
     last = 0
     is_first = True
-    while True:
+    while parser.at < len(parser.words) or not parser.release.separators_checked:
         name = parser.value(key)
         if name == "]":
-            return tuple(divisions)
-        parser._separator(":", name[:80])
-        value = _division_value(parser, key)
+            return
+        divisions = list(parser.config.roundup_power2_divisions)
+        parser.separator(":", name[:80])
         if name == ">":
-            start = last if parser.release.list_tail_overwrites_last or is_first else last + 1
+            value = _division_value(parser, key)
+            start = last if parser.release.list_tail_overwrites_last else last + 1
             divisions[start:] = [value] * (N_ROUNDUP_INTERVALS - start)
         else:
-            size = _integer(name, key)
-            if not _is_power_of_two(size):
-                raise BadOptionError(
-                    f"the intervals have to be power of 2 and not negative, got {name[:80]!r}"
-                )
-            last = min(size.bit_length() - 1, N_ROUNDUP_INTERVALS - 1)
+            last = _division_interval(parser, name)
+            value = _division_value(parser, key)
             divisions[0 if is_first else last : last + 1] = [value] * (last + 1 if is_first else 1)
-        is_first = False
-        if parser.at < len(parser.words) and parser.words[parser.at] != "]":
-            parser._separator(",", f"{name[:80]}:{value}")
+            is_first = False
+        parser.set(roundup_power2_divisions=tuple(divisions))
+        if parser.at == len(parser.words) or parser.words[parser.at] != "]":
+            parser.separator(",", f"{name[:80]}:{value}")
+
+
+def _division_interval(parser: _Parser, name: str) -> int:
+    size = parser.integer(name, "roundup_power2_divisions", is_word=True)
+    if not _is_power_of_two(size):
+        raise BadOptionError(
+            f"the intervals have to be power of 2 and not negative, got {name[:80]!r}"
+        )
+    return min(size.bit_length() - 1, N_ROUNDUP_INTERVALS - 1)
 
 
 def _division_value(parser: _Parser, key: str) -> int:
     word = parser.value(key)
-    value = _integer(word, key)
+    value = parser.integer(word, key)
     if not _is_power_of_two(value) and not (
         value == 0 and parser.release.list_divisions_may_be_zero
     ):
@@ -286,19 +334,19 @@ def _read_reserve(parser: _Parser, key: str) -> None:
 
 def _read_reserve_by_class(parser: _Parser, key: str) -> None:
     """`[name:x,...]`; no stream has a class here, so the values have no effect (4.8)."""
-    depth = 0
-    while True:
-        word = parser.value(key)
-        depth += (word == "[") - (word == "]")
-        if depth <= 0:
-            return
+    parser.value(key)
+    while parser.value(key) != "]":
+        parser.separator(":", key)
+        parser.value(key)
+        if parser.words[parser.at : parser.at + 1] == [","]:
+            parser.separator(",", key)
 
 
 def _read_host(parser: _Parser, key: str) -> None:
     """Options of the pinned-host allocator: checked like the others, without effect here."""
     if key in _HOST_NUMBERS:
         word = parser.value(key)
-        value: int | bool = _integer(word, key)
+        value: int | bool = parser.integer(word, key)
         if not _HOST_NUMBERS[key](value):
             raise BadOptionError(f"option {key} is out of range, got {word[:80]!r}")
     else:
@@ -311,9 +359,24 @@ _MAX_REGISTER_THREADS = 128
 _HOST_NUMBERS: dict[str, Callable[[int], bool]] = {
     "pinned_num_register_threads": lambda n: _is_power_of_two(n) and n <= _MAX_REGISTER_THREADS,
     "pinned_reserve_segment_size_mb": lambda n: n > 0,
-    "pinned_max_round_threshold_mb": lambda n: n >= 0,
-    "pinned_max_cached_size_mb": lambda n: n >= 0,
+    "pinned_max_round_threshold_mb": lambda _: True,
+    "pinned_max_cached_size_mb": lambda _: True,
 }
+
+_SHARED = frozenset(
+    {
+        "max_split_size_mb",
+        "max_non_split_rounding_mb",
+        "large_segment_size_mb",
+        "garbage_collection_threshold",
+        "roundup_power2_divisions",
+        "expandable_segments",
+        "pinned_use_background_threads",
+        "pinned_max_round_threshold_mb",
+        "pinned_max_cached_size_mb",
+    }
+)
+"""Read in the first pass from 2.10 on; the rest is CUDA's own."""
 
 _READERS: dict[str, Callable[[_Parser, str], None]] = {
     "max_split_size_mb": _read_threshold_size,

@@ -8,7 +8,6 @@ segment has gone back.  Source: semantics 5.1, 5.2, 12.2.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 from allocsim.core.events import HashOrder, pool_hash
@@ -38,7 +37,7 @@ class PrivatePools:
         self.freeable: HashOrder[PoolId, PrivatePool] = HashOrder(pool_hash)
         self.scopes: list[Scope] = []
         self.no_split: set[PoolId] = set()
-        self.use_on_oom: dict[PoolId, None] = {}
+        self.use_on_oom: HashOrder[PoolId, None] = HashOrder(pool_hash)
 
     def begin(self, pool_id: PoolId, stream: int | None) -> None:
         """Create the pool or add a use, then open a scope."""
@@ -52,18 +51,14 @@ class PrivatePools:
 
     def _use(self, pool_id: PoolId) -> PrivatePool:
         """Create the pool or add a use."""
-        self._refuse_released(pool_id)
         pool = self.pools.get(pool_id)
         if pool is None:
             pool = self.pools[pool_id] = self._heap.private_pool(pool_id)
+        elif pool.use_count == 0:
+            raise UpstreamAssertionError(f"pool {pool_id} is used again after its last release")
         else:
             pool.use_count += 1
         return pool
-
-    def _refuse_released(self, pool_id: PoolId) -> None:
-        pool = self.pools.get(pool_id)
-        if pool is not None and pool.use_count == 0:
-            raise UpstreamAssertionError(f"pool {pool_id} is used again after its last release")
 
     def end(self, pool_id: PoolId) -> None:
         """Close the scope."""
@@ -81,27 +76,29 @@ class PrivatePools:
         pool.use_count -= 1
         if pool.use_count == 0:
             self.freeable[pool_id] = pool
-            self.no_split.discard(pool_id)
+            if self._heap.release.release_forgets_no_split:
+                self.no_split.discard(pool_id)
 
     def target(self, stream: int) -> PrivatePool | None:
         """The pool that a request of `stream` goes to; None: the default pools."""
         accepting = [s for s in self.scopes if s.stream is None or s.stream == stream]
         if not accepting:
             return None
-        return self.pools[accepting[-1 if self._heap.release.newest_scope_wins else 0].id]
+        chosen = accepting[-1 if self._heap.release.newest_scope_wins else 0].id
+        if chosen not in self.pools:
+            raise UpstreamAssertionError(f"the scope of pool {chosen} outlived the pool")
+        return self.pools[chosen]
 
-    @contextmanager
-    def overflow(self) -> Iterator[list[PrivatePool]]:
-        """The pools marked use_on_oom, in the order of their marks, all in use meanwhile.
+    def overflow(self) -> Iterator[PrivatePool]:
+        """The pools marked use_on_oom, in the order of their table, each in use when its turn is.
 
         The mark outlives the last release, as upstream's does: a marked pool that is forgotten
         is made anew here, one that is freeable asserts.
         """
         for pool_id in self.use_on_oom:
-            self._refuse_released(pool_id)
-        yield [self._use(pool_id) for pool_id in self.use_on_oom]
-        for pool_id in self.use_on_oom:
+            pool = self._use(pool_id)
             self.release(pool_id)
+            yield pool
 
     def forget_empty(self, pool: PrivatePool) -> None:
         """Forget a freeable pool that has no segments left."""

@@ -62,15 +62,13 @@ class Release:
         }
     )
     separators_checked: bool = True
-    """`a:b,c:d` is verified token by token; later any token separates (8.2)."""
-    bad_option_keeps_earlier: bool = True
-    """Options before a refused one stay applied (8.2)."""
+    """`a:b,c:d` is verified token by token; later any token separates, and the keys that all
+    accelerators share are read before CUDA's own (8.2)."""
     thresholds_inclusive: bool = False
     """Sizes are compared with >= their minimum; before with > (8.3)."""
     list_divisions_may_be_zero: bool = False
     list_tail_overwrites_last: bool = True
     """The `>` of a roundup list starts at the last key, not after it (1.2)."""
-    unclosed_list_crashes: bool = True
     parse_resets_non_split_rounding: bool = False
     old_error_words: bool = True
 
@@ -101,7 +99,11 @@ class Release:
     """Streams recorded inside a scope are dropped when a deferred free is done (5.5)."""
     empty_cache_in_scope: EmptyCacheInScope = EmptyCacheInScope.ASSERTS
     overflow: Overflow = Overflow.NEVER
+    overflow_may_be_expandable: bool = True
+    """Expandable segments stay active while overflow pools are searched."""
     no_split: bool = False
+    release_forgets_no_split: bool = False
+    """The mark goes with a pool's last release; before, it stays with the id (observed)."""
 
     # Expandable segments (4).
     expandable_private_pools: bool = False
@@ -208,7 +210,7 @@ CHANGES: tuple[tuple[str, dict[str, Any]], ...] = (
         },
     ),
     ("2.6", {"+options": ("max_non_split_rounding_mb", "pinned_use_background_threads")}),
-    ("2.7", {"unclosed_list_crashes": False}),
+    ("2.7", {}),
     (
         "2.8",
         {
@@ -233,13 +235,13 @@ CHANGES: tuple[tuple[str, dict[str, Any]], ...] = (
         {
             "+options": ("per_process_memory_fraction", "pinned_reserve_segment_size_mb"),
             "separators_checked": False,
-            "bad_option_keeps_earlier": False,
             "thresholds_inclusive": True,
             "list_tail_overwrites_last": False,
             "old_error_words": False,
             "full_fraction_is_limit": False,
             "newest_scope_wins": True,
             "no_split": True,
+            "overflow_may_be_expandable": False,
             "entry_fields": ("time_us", "compile_context", "user_metadata"),
             "oom_advice": _ADVICE.format(variable="PYTORCH_ALLOC_CONF", link=_OLD_LINK),
         },
@@ -284,6 +286,7 @@ CHANGES: tuple[tuple[str, dict[str, Any]], ...] = (
     (
         "2.14",
         {
+            "release_forgets_no_split": True,
             "oom_advice_expandable": "",
             "snapshot_keys": (
                 "segments",

@@ -67,8 +67,8 @@ def memory_summary(stats: Mapping[str, int], device: int) -> str:
         _DOUBLE,
         f"{'PyTorch CUDA memory summary, device ID ':>57}{device:<18}",
         _SINGLE,
-        f"{'CUDA OOMs: ':>26}{stats['num_ooms']:<13}|"
-        f"{'cudaMalloc retries: ':>28}{stats['num_alloc_retries']:<10}",
+        f"{'CUDA OOMs: ':>23}{stats['num_ooms']:<12} |"
+        f"{'cudaMalloc retries: ':>28}{stats['num_alloc_retries']:<8}  ",
         _DOUBLE,
         "        Metric         | Cur Usage  | Peak Usage | Tot Alloc  | Tot Freed  ",
         *(line for title, key, cell in _ROWS for line in _group(title, stats, key, cell)),

@@ -1,0 +1,242 @@
+"""Expandable segments (semantics 4, 12.7 to 12.9)."""
+
+from __future__ import annotations
+
+import pytest
+
+from allocsim import OutOfMemoryError
+from allocsim.core import RELEASES, CachingAllocator
+from allocsim.core.device import Device
+from allocsim.core.expandable import ExpandableSegment
+from allocsim.units import GIB, MIB
+
+from .conftest import Make
+
+ON = "expandable_segments:True"
+ORDER = list(RELEASES)
+
+
+def maps(a: CachingAllocator) -> list[tuple[str, int, int]]:
+    """(map or unmap, address, size) in MiB since the last look."""
+    return [
+        (entry.action.removeprefix("segment_"), entry.address // MIB, entry.size // MIB)
+        for entry in a.take_history()
+        if entry.action.startswith("segment_")
+    ]
+
+
+@pytest.mark.parametrize("torch", ORDER)
+def test_the_example_of_4_7(make: Make, torch: str) -> None:
+    a = make("200MiB", torch_version=torch, conf=ON)
+    ptrs = [a.malloc(30_000_000) for _ in range(4)]
+    assert maps(a) == [("map", 0, 40), ("map", 40, 20), ("map", 60, 40), ("map", 100, 20)]
+    a.free(ptrs[0])
+    a.free(ptrs[2])
+    a.empty_cache()
+    assert maps(a) == [("unmap", 0, 20), ("unmap", 60, 20)]
+    assert len(a.segments()) == 2
+    fifth = a.malloc(50_000_000)
+    assert maps(a) == [("map", 120, 60)]
+    assert fifth == 4 * 30_000_128  # inside the free tail of the fourth
+    sixth = a.malloc(28_000_000)
+    assert sixth == 0
+    assert maps(a) == [("map", 0, 20)]
+    assert a.memory_stats().get("num_device_alloc", 6) == 6
+    a.check()
+
+
+@pytest.mark.parametrize(
+    ("total", "handle", "reserve", "size"),
+    [
+        (200 * MIB, 20 * MIB, None, 240 * MIB),  # 225 in whole handles
+        (200 * MIB, 2 * MIB, None, 226 * MIB),
+        (160 * MIB, 20 * MIB, None, 180 * MIB),
+        (7, 2 * MIB, None, 2 * MIB),
+        (200 * MIB, 20 * MIB, 1, 20 * MIB),
+    ],
+)
+def test_a_reservation_is_nine_eighths_in_whole_handles(
+    total: int, handle: int, reserve: int | None, size: int
+) -> None:
+    assert ExpandableSegment(Device(total), 0, handle, reserve).size == size
+
+
+@pytest.mark.parametrize(
+    ("ptr", "size", "start", "length"),
+    [
+        (0, 20, 0, 20),  # a handle at the very edge counts
+        (0, 39, 0, 20),
+        (1, 39, 20, 20),
+        (1, 38, 20, 0),
+        (5, 10, 20, 0),
+        (20, 60, 20, 60),
+    ],
+)
+def test_whole_handles_are_counted_from_the_base(
+    ptr: int, size: int, start: int, length: int
+) -> None:
+    """12.9: the base is a multiple of 2 MiB, not of the handle."""
+    segment = ExpandableSegment(Device(GIB, base_address=6 * MIB), 0, 20 * MIB, None)
+    found = segment.whole_handles(6 * MIB + ptr * MIB, size * MIB)
+    assert found[1] == length * MIB
+    assert found[0] == 6 * MIB + start * MIB
+
+
+def test_handles_come_back_if_one_is_missing() -> None:
+    device = Device(50 * MIB)
+    segment = ExpandableSegment(device, 0, 20 * MIB, None)
+    assert segment.map(60 * MIB) is None
+    assert device.used == 0
+    assert segment.map(21 * MIB) == 40 * MIB
+    assert device.used == 40 * MIB
+
+
+def test_large_and_small_have_handles_of_their_own(make: Make) -> None:
+    a = make(conf=ON)
+    a.malloc(100)
+    a.malloc(3 * MIB)
+    assert [size for _, _, size in maps(a)] == [2, 20]
+    a = make(conf=f"{ON},large_segment_size_mb:64")
+    a.malloc(3 * MIB)
+    assert [size for _, _, size in maps(a)] == [64]
+
+
+def test_what_is_not_counted(make: Make) -> None:
+    """4.3, 4.5: no segments, no inactive splits, no oversize segments."""
+    a = make(conf=f"{ON},max_split_size_mb:25")
+    a.malloc(5 * MIB)
+    a.free(a.malloc(30 * MIB))
+    stats = a.memory_stats()
+    for key in ("segment.all", "inactive_split.all", "inactive_split_bytes.all"):
+        assert stats[f"{key}.allocated"] == 0
+    assert stats["oversize_segments.allocated"] == 0
+    assert stats["oversize_allocations.allocated"] == 1
+    assert stats["reserved_bytes.all.current"] == 40 * MIB
+    assert stats["num_device_alloc"] == 2
+
+
+def test_blocks_split_down_to_512(make: Make) -> None:
+    a = make(conf=ON)
+    a.malloc(20 * MIB - 512)
+    assert [b["size"] for b in a.segments()[0]["blocks"]] == [20 * MIB - 512, 512]
+
+
+def test_the_lowest_run_is_taken_free_and_unmapped_together(make: Make) -> None:
+    a = make(conf=ON)
+    ptrs = [a.malloc(20 * MIB) for _ in range(5)]
+    a.free(ptrs[1])
+    a.empty_cache()  # a hole without memory at 20
+    a.free(ptrs[2])  # and free memory behind it
+    maps(a)
+    assert a.malloc(35 * MIB) == 20 * MIB
+    assert maps(a) == [("map", 20, 20)]
+    a.check()
+
+
+def test_among_holes_the_one_with_least_room_is_preferred(make: Make) -> None:
+    """4.4: the growing end is larger by all the space behind it."""
+    a = make(conf=ON)
+    a.malloc(12 * MIB)  # leaves 8 at the growing end
+    hole = a.malloc(9 * MIB, stream=4096)
+    a.malloc(11 * MIB, stream=4096)
+    assert a.malloc(8 * MIB) == 12 * MIB
+    a.free(hole)
+    a.malloc(100, stream=4096)
+    assert a.malloc(5 * MIB, stream=4096) == hole
+
+
+def test_the_newly_mapped_block_survives_its_merge(make: Make) -> None:
+    """12.8: so the merged block shows what the unmapped object last held, here nothing."""
+    a = make("100MiB", conf=ON)
+    a.malloc(15 * MIB)
+    a.free(a.malloc(4 * MIB))
+    with pytest.raises(OutOfMemoryError):
+        a.malloc(90 * MIB)
+    tail = a.segments()[0]["blocks"][-1]
+    assert (tail["state"], tail["requested_size"]) == ("inactive", 4 * MIB)
+    a.malloc(24 * MIB)
+    tail = a.segments()[0]["blocks"][-1]
+    assert (tail["state"], tail["requested_size"]) == ("inactive", 0)
+
+
+def test_what_was_mapped_before_a_failure_is_given_back_by_the_retry(make: Make) -> None:
+    """4.3: the hole at 20 is mapped, then the end cannot be; all free handles go, in vain."""
+    a = make("70MiB", conf=ON)
+    ptrs = [a.malloc(20 * MIB) for _ in range(3)]
+    a.free(ptrs[1])
+    a.empty_cache()
+    a.free(ptrs[2])
+    maps(a)
+    with pytest.raises(OutOfMemoryError):
+        a.malloc(60 * MIB)
+    assert maps(a) == [("map", 20, 20), ("unmap", 20, 40)]
+    assert a.reserved_bytes == 20 * MIB
+    a.check()
+
+
+@pytest.mark.parametrize("torch", ORDER)
+def test_a_whole_unmapped_segment_gives_up_its_addresses(make: Make, torch: str) -> None:
+    a = make("100MiB", torch_version=torch, conf=ON)
+    a.free(a.malloc(30 * MIB))
+    a.empty_cache()
+    assert maps(a)[-1] == ("unmap", 0, 40)
+    assert a.segments() == []
+    a.malloc(30 * MIB)
+    assert maps(a) == [("map", 120, 40)]  # a fresh base: 9/8 of 100 in handles further
+
+
+@pytest.mark.parametrize("policy", ["bump", "firstfit"])
+def test_a_segment_too_short_for_the_request_is_destroyed_in_2_15(make: Make, policy: str) -> None:
+    """12.7: under first fit the addresses come back, under bump they are used up."""
+    a = make("10MiB", conf=f"{ON},expandable_segments_reserve:0.5", address_policy=policy)
+    with pytest.raises(OutOfMemoryError):
+        a.malloc(30 * MIB)
+    a.set_allocator_settings("expandable_segments:False")
+    assert a.malloc(2 * MIB - MIB) == (0 if policy == "firstfit" else 2 * 20 * MIB)
+    a.check()
+
+
+@pytest.mark.parametrize("torch", ORDER)
+def test_a_request_beyond_the_reservation_runs_out_of_memory(make: Make, torch: str) -> None:
+    a = make("10MiB", torch_version=torch, conf=ON)
+    with pytest.raises(OutOfMemoryError):
+        a.malloc(30 * MIB)
+    assert a.reserved_bytes == 0
+    a.check()
+
+
+@pytest.mark.parametrize(
+    ("reserve", "mib"),
+    [("0.05", 160), ("0.5", 1540), ("1.125", 3460), ("5", 3460), ("1G", 1040), ("1.5g", 1540)],
+)
+def test_a_configured_reserve_replaces_the_rule(make: Make, reserve: str, mib: int) -> None:
+    """4.8: in whole handles, clamped to 9/8; told apart by where the next segment lies."""
+    a = make("3GiB", conf=f"{ON},expandable_segments_reserve:{reserve}")
+    a.malloc(3 * MIB)
+    a.malloc(3 * MIB, stream=4096)
+    assert maps(a)[1][1] == mib
+
+
+def test_switched_off_their_blocks_are_passed_over(make: Make) -> None:
+    a = make(conf=ON)
+    a.free(a.malloc(30 * MIB))
+    a.set_allocator_settings("expandable_segments:False")
+    a.malloc(12 * MIB)
+    assert [segment["is_expandable"] for segment in a.segments()] == [True, False]
+    a.empty_cache()
+    assert [segment["is_expandable"] for segment in a.segments()] == [False]
+
+
+def test_ordinary_segments_are_released_before_anything_is_unmapped(make: Make) -> None:
+    a = make()
+    plain = [a.malloc(12 * MIB), a.malloc(100)]
+    a.set_allocator_settings(ON)
+    mapped = a.malloc(30 * MIB)
+    for ptr in (*plain, mapped):
+        a.free(ptr)
+    a.take_history()
+    a.empty_cache()
+    released = [(kind, size) for kind, _, size in maps(a)]
+    assert released == [("free", 12), ("unmap", 40), ("free", 2)]
+    assert a.reserved_bytes == 0
+    a.check()

@@ -1,0 +1,392 @@
+"""Private pools: identity, scopes, deferred frees, overflow (semantics 5, 12.2, 12.3)."""
+
+from __future__ import annotations
+
+import pytest
+
+from allocsim import OutOfMemoryError, UndefinedBehaviorError, UpstreamAssertionError
+from allocsim.core import RELEASES, CachingAllocator
+from allocsim.units import MIB
+
+from .conftest import Make, held
+
+ORDER = list(RELEASES)
+BY_THREAD = ORDER[ORDER.index("2.3") :]
+CAPTURING = [t for t in ORDER if ORDER.index(t) < ORDER.index("2.13")]
+NO_SPLIT = ORDER[ORDER.index("2.10") :]
+OVERFLOW = ORDER[ORDER.index("2.8") :]
+
+
+def pools(a: CachingAllocator) -> list[int]:
+    """The pool of each segment, in address order."""
+    return [segment["segment_pool_id"][1] for segment in a.segments()]
+
+
+def actions(a: CachingAllocator) -> list[str]:
+    return [entry.action for entry in a.take_history()]
+
+
+@pytest.mark.parametrize("torch", ORDER)
+def test_requests_inside_a_scope_go_to_its_pool_and_frees_go_home(make: Make, torch: str) -> None:
+    a = make(torch_version=torch)
+    outside = a.malloc(1000)
+    a.begin_allocate_to_pool(1)
+    inside = a.malloc(1000)
+    assert inside == 2 * MIB  # the free rest of the default pool is not for it
+    a.free(outside)
+    assert a.malloc(1000) == inside + 1024
+    a.end_allocate_to_pool(1)
+    a.free(inside)
+    assert a.malloc(500) == outside
+    assert pools(a) == [0, 1]
+    a.check()
+
+
+@pytest.mark.parametrize("torch", ["2.1", "2.2"])
+def test_up_to_2_2_a_scope_takes_one_stream(make: Make, torch: str) -> None:
+    a = make(torch_version=torch)
+    a.begin_allocate_to_pool(1, stream=4096)
+    a.malloc(1000)
+    a.malloc(1000, stream=4096)
+    assert pools(a) == [0, 1]
+
+
+@pytest.mark.parametrize("torch", BY_THREAD)
+def test_of_nested_scopes_the_oldest_wins_up_to_2_9(make: Make, torch: str) -> None:
+    a = make(torch_version=torch)
+    a.begin_allocate_to_pool(1)
+    a.begin_allocate_to_pool(2)
+    a.malloc(1000)
+    newest = torch in NO_SPLIT
+    assert pools(a) == [2 if newest else 1]
+    a.end_allocate_to_pool(2 if newest else 1)
+    a.malloc(1000)
+    assert sorted(pools(a)) == [1, 2]
+
+
+@pytest.mark.parametrize("torch", BY_THREAD)
+def test_a_pool_lives_until_it_is_released_and_emptied(make: Make, torch: str) -> None:
+    a = make(torch_version=torch)
+    for _ in range(2):
+        a.begin_allocate_to_pool(1)
+        ptr = held(a, 3 * MIB)
+        a.end_allocate_to_pool(1)
+        a.free(ptr)
+    a.empty_cache()
+    a.release_pool(1)
+    a.empty_cache()
+    assert a.reserved_bytes == 20 * MIB  # begun twice, released once
+    a.release_pool(1)
+    assert a.malloc(3 * MIB) != ptr  # unusable by anyone, though free
+    assert pools(a) == [1, 0]
+    a.empty_cache()
+    assert pools(a) == [0]
+    a.begin_allocate_to_pool(1)  # forgotten: this is a new one
+    a.malloc(100)
+    assert 1 in pools(a)
+    a.check()
+
+
+@pytest.mark.parametrize("torch", BY_THREAD)
+def test_freeable_pools_go_small_before_large_in_hash_order(make: Make, torch: str) -> None:
+    """Of pools 1, 2, 3 the slots among eight and more: 12.2; both halves of each."""
+    a = make(torch_version=torch)
+    for pool in (1, 2, 3):
+        a.begin_allocate_to_pool(pool)
+        held = [a.malloc(3 * MIB), a.malloc(100)]
+        a.end_allocate_to_pool(pool)
+        for ptr in held:
+            a.free(ptr)
+        a.release_pool(pool)
+    a.take_history()
+    a.empty_cache()
+    freed = [entry.size // MIB for entry in a.take_history()]
+    assert freed == [2, 20] * 3
+    assert a.reserved_bytes == 0
+
+
+@pytest.mark.parametrize("torch", BY_THREAD)
+def test_what_upstream_asserts_on(make: Make, torch: str) -> None:
+    a = make(torch_version=torch)
+    with pytest.raises(UpstreamAssertionError, match=r"pool \(0, 1\) is ended, but no scope"):
+        a.end_allocate_to_pool(1)
+    with pytest.raises(UpstreamAssertionError, match=r"pool \(0, 1\) is released, but nothing"):
+        a.release_pool(1)
+    a.begin_allocate_to_pool(1)
+    with pytest.raises(UpstreamAssertionError, match="while a scope of it is open; its use count"):
+        a.begin_allocate_to_pool(1)
+    a.malloc(100)
+    a.end_allocate_to_pool(1)
+    a.release_pool(1)
+    a.release_pool(1)  # the refused begin had counted
+    with pytest.raises(UpstreamAssertionError, match="after its last release"):
+        a.begin_allocate_to_pool(1)
+    a.check()
+
+
+@pytest.mark.parametrize("torch", OVERFLOW)
+def test_a_scope_that_outlives_its_pool_asserts_at_the_next_request(make: Make, torch: str) -> None:
+    """Observed on 2.8.0 to 2.15.0; before, nothing can empty the pool inside the scope."""
+    a = make(torch_version=torch)
+    a.begin_allocate_to_pool(1)
+    a.release_pool(1)
+    a.empty_cache()
+    with pytest.raises(UpstreamAssertionError, match="outlived the pool"):
+        a.malloc(100)
+    a.check()
+    a.end_allocate_to_pool(1)
+    assert a.malloc(100) == 0
+
+
+# -- in capture ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("torch", BY_THREAD)
+def test_empty_cache_inside_a_scope(make: Make, torch: str) -> None:
+    """Asserts up to 2.7, spares the default pools up to 2.12, releases all since 2.13."""
+    a = make(torch_version=torch)
+    a.free(a.malloc(3 * MIB))
+    a.begin_allocate_to_pool(2)
+    a.free(a.malloc(100))
+    a.end_allocate_to_pool(2)
+    a.release_pool(2)
+    a.begin_allocate_to_pool(1)
+    a.take_history()
+    if ORDER.index(torch) < ORDER.index("2.8"):
+        with pytest.raises(UpstreamAssertionError, match="empty_cache inside a pool scope"):
+            a.empty_cache()
+        assert actions(a) == []
+        assert a.memory_stats()["num_sync_all_streams"] == 1
+        return
+    a.empty_cache()
+    released = [entry.size // MIB for entry in a.take_history()]
+    assert released == ([2] if torch in CAPTURING else [20, 2])
+    assert a.memory_stats()["num_sync_all_streams"] == (0 if torch in CAPTURING else 1)
+
+
+@pytest.mark.parametrize("torch", BY_THREAD)
+def test_inside_a_scope_nothing_completes_and_nothing_is_retried_up_to_2_12(
+    make: Make, torch: str
+) -> None:
+    a = make("40MiB", torch_version=torch)
+    cached = a.malloc(20 * MIB)
+    waits = held(a, 100)
+    a.record_stream(waits, 4096)
+    a.free(waits)
+    a.free(cached)
+    a.synchronize()
+    a.begin_allocate_to_pool(1)
+    a.take_history()
+    if torch not in CAPTURING:
+        a.malloc(30 * MIB)
+        assert actions(a) == [
+            "free_completed",
+            "segment_free",
+            "segment_free",
+            "segment_alloc",
+            "alloc",
+        ]
+        assert a.memory_stats()["num_alloc_retries"] == 1
+        return
+    with pytest.raises(OutOfMemoryError):
+        a.malloc(30 * MIB)
+    assert actions(a) == ["oom"]
+    assert a.memory_stats()["num_alloc_retries"] == 0
+    a.end_allocate_to_pool(1)
+    a.malloc(30 * MIB)
+    assert actions(a)[0] == "free_completed"
+
+
+@pytest.mark.parametrize("torch", BY_THREAD)
+def test_a_free_inside_a_scope_is_put_off_up_to_2_12(make: Make, torch: str) -> None:
+    """The stream finishes only what was recorded: a deferred block's event comes later."""
+    a = make(torch_version=torch)
+    ptr = held(a, 100)
+    a.record_stream(ptr, 4096)
+    a.begin_allocate_to_pool(1)
+    a.free(ptr)
+    a.end_allocate_to_pool(1)
+    a.synchronize()
+    a.take_history()
+    a.malloc(100, stream=4096)
+    assert ("free_completed" in actions(a)) is (torch not in CAPTURING)
+    a.synchronize()
+    a.malloc(100, stream=4096)
+    assert ("free_completed" in actions(a)) is (torch in CAPTURING)
+
+
+@pytest.mark.parametrize("torch", BY_THREAD)
+def test_streams_recorded_in_a_scope_are_forgotten_since_2_4(make: Make, torch: str) -> None:
+    a = make(torch_version=torch)
+    ptr = held(a, 100)
+    a.begin_allocate_to_pool(1)
+    a.record_stream(ptr, 4096)
+    a.free(ptr)
+    a.end_allocate_to_pool(1)
+    a.take_history()
+    a.malloc(100, stream=4096)  # no stream has finished anything
+    assert ("free_completed" in actions(a)) is (torch in CAPTURING and torch != "2.3")
+
+
+@pytest.mark.parametrize("torch", BY_THREAD)
+def test_what_was_recorded_in_a_scope_stays_with_the_object(make: Make, torch: str) -> None:
+    """12.3b, its own script."""
+    a = make(torch_version=torch)
+    first = held(a, 10_485_760)
+    a.begin_allocate_to_pool(1)
+    a.record_stream(first, 4096)
+    a.end_allocate_to_pool(1)
+    a.free(first)
+    a.synchronize()
+    a.malloc(100)
+    again = held(a, 10_485_760)
+    assert again == first
+    a.record_stream(again, 4096)
+    a.begin_allocate_to_pool(2)
+    a.free(again)
+    a.end_allocate_to_pool(2)
+    a.take_history()
+    a.malloc(100)
+    remembers = torch in CAPTURING and torch != "2.3"
+    assert ("free_completed" in actions(a)) is remembers
+
+
+# -- marks ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("torch", NO_SPLIT)
+def test_blocks_of_a_no_split_pool_are_never_split(make: Make, torch: str) -> None:
+    a = make(torch_version=torch)
+    a.begin_allocate_to_pool(1, no_split=True)
+    a.malloc(100)
+    assert a.memory_stats()["allocated_bytes.all.current"] == 2 * MIB
+    a.malloc(3 * MIB)
+    assert a.memory_stats()["allocated_bytes.all.current"] == 22 * MIB
+
+
+@pytest.mark.parametrize("torch", NO_SPLIT)
+def test_the_no_split_mark_ends_with_the_pool_since_2_14_only(make: Make, torch: str) -> None:
+    """Observed on 2.10.0 to 2.15.0: before, even a pool begun anew has it."""
+    a = make(torch_version=torch)
+    a.begin_allocate_to_pool(6, no_split=True)
+    a.end_allocate_to_pool(6)
+    a.release_pool(6)
+    a.empty_cache()
+    a.begin_allocate_to_pool(6)
+    a.malloc(MIB)
+    ends = ORDER.index(torch) >= ORDER.index("2.14")
+    assert a.memory_stats()["allocated_bytes.all.current"] == (MIB if ends else 2 * MIB)
+
+
+@pytest.mark.parametrize("torch", ORDER)
+def test_marks_that_a_release_lacks_are_refused(make: Make, torch: str) -> None:
+    for mark, known in (("no_split", NO_SPLIT), ("use_on_oom", OVERFLOW)):
+        if torch in known:
+            continue
+        a = make(torch_version=torch)
+        with pytest.raises(ValueError, match=f"{mark} does not exist in release {torch}"):
+            a.begin_allocate_to_pool(1, **{mark: True})
+        assert a.malloc(100) == 0
+        assert pools(a) == [0]
+
+
+@pytest.mark.parametrize("torch", OVERFLOW)
+@pytest.mark.parametrize(
+    ("marked", "served"),
+    [((5, 9, 2), (5, 2, 9)), ((2, 5), (2, 5)), ((5, 2), (5, 2)), ((9, 2), (2, 9))],
+)
+def test_overflow_pools_are_asked_in_hash_order(
+    make: Make, torch: str, marked: tuple[int, ...], served: tuple[int, ...]
+) -> None:
+    """Observed on 2.8.0 to 2.15.0: a hash table, and 2 and 5 share a slot."""
+    a = make(len(marked) * 10 * MIB, torch_version=torch)
+    places = {}
+    for pool in marked:
+        a.begin_allocate_to_pool(pool, use_on_oom=True)
+        places[pool] = a.malloc(10 * MIB)
+        a.end_allocate_to_pool(pool)
+    for ptr in places.values():
+        a.free(ptr)
+    assert [a.malloc(10 * MIB) for _ in marked] == [places[pool] for pool in served]
+    a.check()
+
+
+@pytest.mark.parametrize("torch", OVERFLOW)
+def test_overflow_since_2_10_searches_as_if_expandable_segments_were_off(
+    make: Make, torch: str
+) -> None:
+    """Observed on 2.8.0 to 2.15.0."""
+    a = make("40MiB", torch_version=torch, conf="expandable_segments:True")
+    a.begin_allocate_to_pool(1, use_on_oom=True)
+    first = held(a, 20 * MIB)
+    a.malloc(20 * MIB)
+    a.end_allocate_to_pool(1)
+    a.free(first)
+    if torch in NO_SPLIT:
+        with pytest.raises(OutOfMemoryError):
+            a.malloc(4 * MIB)
+    else:
+        assert a.malloc(4 * MIB) == first
+
+
+@pytest.mark.parametrize("torch", OVERFLOW)
+def test_a_borrowed_ordinary_block_is_split_coarsely_since_2_10(make: Make, torch: str) -> None:
+    a = make("40MiB", torch_version=torch)
+    a.begin_allocate_to_pool(1, use_on_oom=True)
+    first = held(a, 20 * MIB)
+    a.malloc(20 * MIB)
+    a.end_allocate_to_pool(1)
+    a.free(first)
+    a.set_allocator_settings("expandable_segments:True")
+    assert a.malloc(19 * MIB) == first
+    whole = torch in NO_SPLIT
+    assert a.memory_stats()["allocated_bytes.all.current"] == (40 if whole else 39) * MIB
+
+
+@pytest.mark.parametrize("torch", [t for t in OVERFLOW if t not in ("2.8", "2.9", "2.10")])
+@pytest.mark.parametrize(("released", "is_reached"), [(5, True), (2, False)])
+def test_a_released_overflow_pool_asserts_only_if_it_is_reached(
+    make: Make, torch: str, released: int, is_reached: bool
+) -> None:
+    """Observed on 2.11.0, 2.13.0, 2.15.0: they are asked one by one, up to the first hit."""
+    a = make("40MiB", torch_version=torch)
+    held = []
+    for pool, size in ((5, 20), (2, 20)):
+        a.begin_allocate_to_pool(pool, use_on_oom=True)
+        held.append(a.malloc(size * MIB))
+        a.end_allocate_to_pool(pool)
+    for ptr in held:
+        a.free(ptr)
+    a.release_pool(released)
+    if is_reached:
+        with pytest.raises(UpstreamAssertionError):
+            a.malloc(10 * MIB)
+    else:
+        assert a.malloc(10 * MIB) == held[0]
+    a.check()
+
+
+# -- expandable pools ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("torch", ORDER)
+def test_pools_are_expandable_since_2_5(make: Make, torch: str) -> None:
+    a = make(torch_version=torch, conf="expandable_segments:True")
+    a.begin_allocate_to_pool(1)
+    a.malloc(3 * MIB)
+    [segment] = a.segments()
+    assert segment["is_expandable"] is (ORDER.index(torch) >= ORDER.index("2.5"))
+    assert segment["blocks"][0]["size"] == 3 * MIB
+
+
+def test_the_counter_may_reach_0_under_live_blocks_and_that_is_refused(make: Make) -> None:
+    """12.6: one allocation mapped for two, one unmapping takes the count away."""
+    a = make("1GiB", conf="expandable_segments:True")
+    a.begin_allocate_to_pool(1)
+    first = held(a, 30 * MIB)
+    a.malloc(5 * MIB)
+    a.end_allocate_to_pool(1)
+    a.free(first)
+    a.release_pool(1)
+    with pytest.raises(UndefinedBehaviorError, match=r"segment count of pool \(0, 1\) reached 0"):
+        a.empty_cache()

@@ -1,0 +1,126 @@
+"""Starting from what a recording found in place (semantics 6.6)."""
+
+from __future__ import annotations
+
+import pytest
+
+from allocsim.core import RELEASES, SeedBlock, SeedSegment
+from allocsim.units import MIB
+
+from .conftest import Make
+
+BASE = 512 * MIB
+SMALL = SeedSegment(
+    address=BASE,
+    total_size=2 * MIB,
+    stream=0,
+    is_small=True,
+    blocks=(
+        SeedBlock(1024, 1000, "active_allocated"),
+        SeedBlock(512, 300, "active_pending_free"),
+        SeedBlock(2 * MIB - 1536, 77, "inactive"),
+    ),
+)
+LARGE = SeedSegment(
+    address=BASE + 100 * MIB,
+    total_size=20 * MIB,
+    stream=4096,
+    is_small=False,
+    blocks=(SeedBlock(20 * MIB, 0, "inactive"),),
+    pool_id=(0, 9),
+)
+ROOMY = SeedSegment(
+    address=BASE + 200 * MIB,
+    total_size=12 * MIB,
+    stream=0,
+    is_small=False,
+    blocks=(SeedBlock(12 * MIB, 11 * MIB + 5, "active_allocated"),),
+)
+
+
+@pytest.mark.parametrize("torch", RELEASES)
+def test_planted_segments_are_shown_as_they_were(make: Make, torch: str) -> None:
+    a = make(torch_version=torch)
+    a.seed([ROOMY, SMALL, LARGE])
+    a.check()
+    shown = a.segments()
+    assert [segment["address"] for segment in shown] == [
+        segment.address for segment in (SMALL, LARGE, ROOMY)
+    ]
+    assert [(b["size"], b["requested_size"], b["state"]) for b in shown[0]["blocks"]] == [
+        (block.size, block.requested_size, block.state) for block in SMALL.blocks
+    ]
+    assert shown[1]["segment_pool_id"] == (0, 9)
+    assert a.take_history() == []
+
+
+def test_they_count_as_allocated_just_now(make: Make) -> None:
+    a = make()
+    a.seed([SMALL, LARGE, ROOMY])
+    stats = a.memory_stats()
+    expected = {
+        "allocation.all": 2,
+        "allocated_bytes.all": 12 * MIB + 1024,
+        "active.all": 3,
+        "active_bytes.all": 12 * MIB + 1536,
+        "requested_bytes.all": 11 * MIB + 5 + 1300,
+        "inactive_split.all": 1,
+        "inactive_split_bytes.all": 2 * MIB - 1536,
+        "segment.all": 3,
+        "reserved_bytes.all": 34 * MIB,
+    }
+    for key, value in expected.items():
+        assert stats[f"{key}.current"] == stats[f"{key}.allocated"] == value, key
+    assert a.device.used == a.reserved_bytes == 34 * MIB
+
+
+def test_they_serve_and_merge_like_any_other(make: Make) -> None:
+    a = make()
+    a.seed([SMALL, LARGE, ROOMY])
+    assert a.malloc(100) == BASE + 1536
+    a.free(BASE)
+    pending = a.heap.pending[BASE + 1024]
+    assert a.complete_free(pending)
+    a.free(BASE + 1536)
+    assert [block["size"] for block in a.segments()[0]["blocks"]] == [2 * MIB]
+    a.free(ROOMY.address)
+    a.empty_cache()
+    assert a.reserved_bytes == 20 * MIB  # the private pool is still in use
+    a.release_pool(9)
+    a.empty_cache()
+    assert a.reserved_bytes == 0
+    a.check()
+
+
+def test_new_addresses_come_after_them(make: Make) -> None:
+    a = make()
+    a.seed([SMALL, ROOMY])
+    assert a.malloc(30 * MIB) == ROOMY.address + 12 * MIB
+
+
+def test_ties_are_decided_by_their_addresses(make: Make) -> None:
+    twins = [
+        SeedSegment(address, 12 * MIB, 0, False, (SeedBlock(12 * MIB, 0, "inactive"),))
+        for address in (300 * MIB, 100 * MIB, 200 * MIB)
+    ]
+    a = make()
+    a.seed(twins)
+    assert [a.malloc(12 * MIB) for _ in twins] == [100 * MIB, 200 * MIB, 300 * MIB]
+
+
+def test_mapped_ranges_of_one_reservation_grow_together(make: Make) -> None:
+    ranges = [
+        SeedSegment(
+            address, 20 * MIB, 0, False, (SeedBlock(20 * MIB, 20 * MIB, state),), is_expandable=True
+        )
+        for address, state in ((BASE, "active_allocated"), (BASE + 40 * MIB, "inactive"))
+    ]
+    a = make("200MiB", conf="expandable_segments:True")
+    a.seed(ranges)
+    a.check()
+    assert a.memory_stats()["segment.all.current"] == 0
+    assert a.malloc(40 * MIB) == BASE + 20 * MIB  # the hole is mapped, the free range joins it
+    mapped = [(e.address, e.size) for e in a.take_history() if e.action == "segment_map"]
+    assert mapped == [(BASE + 20 * MIB, 20 * MIB)]
+    assert [(s["address"], s["total_size"]) for s in a.segments()] == [(BASE, 60 * MIB)]
+    a.check()

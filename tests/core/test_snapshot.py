@@ -1,0 +1,227 @@
+"""The dict of torch.cuda.memory._snapshot(), release by release (semantics 6)."""
+
+from __future__ import annotations
+
+import pytest
+
+from allocsim import OutOfMemoryError
+from allocsim.core import RELEASES
+from allocsim.units import MIB
+
+from .conftest import Make, held
+
+ORDER = list(RELEASES)
+SETTINGS = {
+    "PYTORCH_CUDA_ALLOC_CONF": "2.3",
+    "max_split_size": "2.3",
+    "garbage_collection_threshold": "2.3",
+    "expandable_segments": "2.3",
+    "pinned_num_register_threads": "2.3",
+    "release_lock_on_cudamalloc": "2.3",
+    "pinned_use_cuda_host_register": "2.3",
+    "graph_capture_record_stream_reuse": "2.9",
+    "max_round_threshold": "2.13",
+    "max_cached_size": "2.13",
+    "roundup_power2_divisions": "2.3",
+}
+TOP = {
+    "segments": "2.1",
+    "device_traces": "2.1",
+    "allocator_settings": "2.3",
+    "external_annotations": "2.5",
+    "host_segments": "2.14",
+    "host_traces": "2.14",
+}
+ENTRY = {
+    "action": "2.1",
+    "addr": "2.1",
+    "size": "2.1",
+    "stream": "2.1",
+    "time_us": "2.2",
+    "compile_context": "2.8",
+    "user_metadata": "2.10",
+    "pool_id": "2.12",
+}
+
+
+def since(table: dict[str, str], torch: str) -> list[str]:
+    return [key for key, first in table.items() if ORDER.index(torch) >= ORDER.index(first)]
+
+
+@pytest.mark.parametrize("torch", RELEASES)
+def test_the_keys_of_each_release(make: Make, torch: str) -> None:
+    a = make(torch_version=torch, conf="garbage_collection_threshold:0.5")
+    a.malloc(100)
+    snapshot = a.snapshot()
+    assert list(snapshot) == since(TOP, torch)
+    [entries] = snapshot["device_traces"]
+    assert [list(entry) for entry in entries] == [since(ENTRY, torch)] * 2
+    if "allocator_settings" in snapshot:
+        settings = snapshot["allocator_settings"]
+        assert sorted(settings) == sorted(since(SETTINGS, torch))
+        assert settings["PYTORCH_CUDA_ALLOC_CONF"] == "garbage_collection_threshold:0.5"
+        assert settings["max_split_size"] == -1
+        assert settings["garbage_collection_threshold"] == 0.5
+        assert settings["roundup_power2_divisions"] == {str(1 << i): 0 for i in range(16)}
+
+
+def test_settings_show_what_is_in_force(make: Make) -> None:
+    conf = (
+        "max_split_size_mb:64,expandable_segments:True,roundup_power2_divisions:[1:2,2:4],"
+        "pinned_num_register_threads:8,release_lock_on_cudamalloc:True,"
+        "pinned_max_cached_size_mb:5"
+    )
+    settings = make(conf=conf).snapshot()["allocator_settings"]
+    assert settings == {
+        "PYTORCH_CUDA_ALLOC_CONF": conf,
+        "max_split_size": 64 * MIB,
+        "garbage_collection_threshold": 0.0,
+        "expandable_segments": True,
+        "pinned_num_register_threads": 8,
+        "release_lock_on_cudamalloc": True,
+        "pinned_use_cuda_host_register": False,
+        "graph_capture_record_stream_reuse": False,
+        "max_round_threshold": -1,
+        "max_cached_size": 5 * MIB,  # bytes, as observed
+        "roundup_power2_divisions": {"1": 2, "2": 4} | {str(1 << i): 0 for i in range(2, 16)},
+    }
+
+
+def test_segments_and_blocks(make: Make) -> None:
+    a = make(device=1)
+    a.begin_allocate_to_pool(3)
+    a.malloc(12 * MIB, stream=4096)
+    a.end_allocate_to_pool(3)
+    pending = held(a, 700)
+    a.malloc(5000)
+    a.record_stream(pending, 4096)
+    a.free(pending)
+    snapshot = a.snapshot()
+    assert snapshot["segments"] == [
+        {
+            "device": 1,
+            "address": 0,
+            "total_size": 12 * MIB,
+            "allocated_size": 12 * MIB,
+            "active_size": 12 * MIB,
+            "requested_size": 12 * MIB,
+            "stream": 4096,
+            "segment_type": "large",
+            "segment_pool_id": (0, 3),
+            "is_expandable": False,
+            "frames": [],
+            "blocks": [
+                {
+                    "address": 0,
+                    "size": 12 * MIB,
+                    "requested_size": 12 * MIB,
+                    "state": "active_allocated",
+                    "frames": [],
+                }
+            ],
+        },
+        {
+            "device": 1,
+            "address": 12 * MIB,
+            "total_size": 2 * MIB,
+            "allocated_size": 5120,
+            "active_size": 6144,
+            "requested_size": 5700,
+            "stream": 0,
+            "segment_type": "small",
+            "segment_pool_id": (0, 0),
+            "is_expandable": False,
+            "frames": [],
+            "blocks": [
+                {"address": 12 * MIB, "size": 1024, "requested_size": 700}
+                | {"state": "active_pending_free", "frames": []},
+                {"address": 12 * MIB + 1024, "size": 5120, "requested_size": 5000}
+                | {"state": "active_allocated", "frames": []},
+                {"address": 12 * MIB + 6144, "size": 2 * MIB - 6144, "requested_size": 0}
+                | {"state": "inactive", "frames": []},
+            ],
+        },
+    ]
+    assert [len(trace) for trace in snapshot["device_traces"]] == [0, 6]
+    pools = [entry["pool_id"] for entry in snapshot["device_traces"][1]]
+    assert pools == [(0, 3)] * 2 + [(0, 0)] * 4
+
+
+@pytest.mark.parametrize("torch", RELEASES)
+def test_expandable_segments_appear_by_mapped_range(make: Make, torch: str) -> None:
+    """Section 4.7: after the unmapping two ranges of one reservation are left."""
+    a = make("200MiB", torch_version=torch, conf="expandable_segments:True")
+    ptrs = [a.malloc(30_000_000) for _ in range(4)]
+    a.free(ptrs[0])
+    a.free(ptrs[2])
+    a.empty_cache()
+    ranges = [(s["address"] // MIB, s["total_size"] // MIB) for s in a.segments()]
+    assert ranges == [(20, 40), (80, 40)]
+    assert all(segment["is_expandable"] for segment in a.segments())
+
+
+def test_a_snapshots_own_entry_is_seen_by_the_next(make: Make) -> None:
+    a = make()
+    a.malloc(1000)
+    assert [entry["action"] for entry in a.snapshot()["device_traces"][0]] == [
+        *("segment_alloc", "alloc")
+    ]
+    entry = a.snapshot()["device_traces"][0][-1]
+    assert (entry["action"], entry["addr"], entry["size"], entry["stream"]) == (
+        *("snapshot", 0, 1024),
+        0,
+    )
+    a.segments()  # looks, and leaves nothing
+    assert len(a.snapshot()["device_traces"][0]) == 4
+
+
+def test_an_error_entry_has_the_free_bytes_and_the_rounded_size(make: Make) -> None:
+    a = make("10MiB")
+    with pytest.raises(OutOfMemoryError):
+        a.malloc(11_000_001, stream=4096)
+    [entry] = a.snapshot()["device_traces"][0]
+    assert {key: entry[key] for key in ("action", "device_free", "size", "stream")} == {
+        "action": "oom",
+        "device_free": 10 * MIB,
+        "size": 11_000_320,
+        "stream": 4096,
+    }
+    assert "addr" not in entry
+
+
+@pytest.mark.parametrize("torch", RELEASES)
+def test_without_history_the_trace_is_empty(make: Make, torch: str) -> None:
+    a = make(torch_version=torch, record_history=False)
+    a.free(a.malloc(100))
+    assert a.take_history() == []
+    snapshot = a.snapshot()
+    assert snapshot["device_traces"] == [[]]
+    assert len(snapshot["segments"]) == 1
+
+
+def test_entries_come_in_upstreams_order(make: Make) -> None:
+    """6.2: the segment before its block, sizes raw, a split recorded nowhere."""
+    a = make("64MiB")
+    first = a.malloc(3_000_001)
+    a.malloc(5)
+    a.free(first)
+    a.malloc(2_000_001)
+    entries = [(e.action, e.address // MIB, e.size) for e in a.take_history()]
+    assert entries == [
+        ("segment_alloc", 0, 20 * MIB),
+        ("alloc", 0, 3_000_001),
+        ("segment_alloc", 20, 2 * MIB),
+        ("alloc", 20, 5),
+        ("free_requested", 0, 3_000_001),
+        ("free_completed", 0, 3_000_001),
+        ("alloc", 0, 2_000_001),
+    ]
+
+
+def test_history_can_be_taken_piece_by_piece(make: Make) -> None:
+    a = make()
+    a.malloc(100)
+    assert len(a.take_history()) == 2
+    assert a.take_history() == []
+    a.malloc(100)
+    assert [entry.action for entry in a.take_history()] == ["alloc"]

@@ -1,0 +1,213 @@
+"""The statistics of memory_stats(), key by key (semantics 3)."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from allocsim import OutOfMemoryError
+from allocsim.core import RELEASES
+from allocsim.core.stats import FOLD_AT, DeviceStats, Stat
+from allocsim.units import MIB
+
+from .conftest import Make
+
+COLUMNS = ("current", "peak", "allocated", "freed")
+ARRAYS = (
+    "active",
+    "active_bytes",
+    "allocated_bytes",
+    "allocation",
+    "inactive_split",
+    "inactive_split_bytes",
+    "requested_bytes",
+    "reserved_bytes",
+    "segment",
+)
+POOLS = ("all", "large_pool", "small_pool")
+SINCE = {
+    "num_sync_all_streams": "2.3",
+    "num_device_alloc": "2.3",
+    "num_device_free": "2.3",
+    "num_oom_rejections": "2.12",
+}
+ORDER = list(RELEASES)
+
+
+def expected_keys(torch: str) -> list[str]:
+    keys = [f"{name}.{pool}.{column}" for name in ARRAYS for pool in POOLS for column in COLUMNS]
+    keys += [
+        f"oversize_{what}.{column}" for what in ("allocations", "segments") for column in COLUMNS
+    ]
+    keys += ["max_split_size", "num_alloc_retries", "num_ooms"]
+    keys += [key for key, since in SINCE.items() if ORDER.index(torch) >= ORDER.index(since)]
+    return sorted(keys)
+
+
+@pytest.mark.parametrize("torch", RELEASES)
+def test_the_keys_of_each_release_in_order(make: Make, torch: str) -> None:
+    stats = make(torch_version=torch).memory_stats()
+    assert list(stats) == expected_keys(torch)
+    assert stats.pop("max_split_size") == -1
+    assert set(stats.values()) == {0}
+
+
+@pytest.mark.parametrize("torch", RELEASES)
+def test_private_pools_have_their_own_figures_since_2_13(make: Make, torch: str) -> None:
+    a = make(torch_version=torch)
+    a.begin_allocate_to_pool(7)
+    ptr = a.malloc(3 * MIB)
+    a.end_allocate_to_pool(7)
+    a.free(ptr)
+    a.release_pool(7)
+    a.empty_cache()
+    own = {key: value for key, value in a.memory_stats().items() if "private" in key}
+    if ORDER.index(torch) < ORDER.index("2.13"):
+        assert own == {}
+        return
+    prefix = "reserved_bytes_by_private_pools.0_7"
+    assert set(own) == {f"{prefix}.{pool}.{column}" for pool in POOLS for column in COLUMNS}
+    for pool in ("all", "large_pool"):  # it outlives the pool
+        assert [own[f"{prefix}.{pool}.{column}"] for column in COLUMNS] == [
+            *(0, 20 * MIB, 20 * MIB, 20 * MIB)
+        ]
+    assert own[f"{prefix}.small_pool.allocated"] == 0
+
+
+def test_a_stat_counts_up_down_and_net() -> None:
+    stat = Stat()
+    stat.increase(5)
+    stat.decrease(2)
+    stat.move(1)
+    stat.move(0)
+    stat.move(-4)
+    assert (stat.current, stat.peak, stat.allocated, stat.freed) == (0, 5, 6, 6)
+    stat.increase(3)
+    stat.reset_peak()
+    stat.reset_accumulated()
+    assert (stat.current, stat.peak, stat.allocated, stat.freed) == (3, 3, 0, 0)
+
+
+def test_bytes_count_blocks_and_requests_count_requests(make: Make) -> None:
+    a = make()
+    a.free(a.malloc(12 * MIB))
+    a.malloc(11 * MIB + 100)
+    stats = a.memory_stats()
+    assert stats["allocated_bytes.all.current"] == 12 * MIB
+    assert stats["active_bytes.large_pool.current"] == 12 * MIB
+    assert stats["requested_bytes.all.current"] == 11 * MIB + 100
+
+
+def test_inactive_split_at_malloc(make: Make) -> None:
+    """The four cases of section 3, one after another."""
+    a = make()
+
+    def moved() -> tuple[int, ...]:
+        stats = a.memory_stats()
+        names = ("inactive_split.all", "inactive_split_bytes.all")
+        return tuple(stats[f"{name}.{c}"] for name in names for c in ("allocated", "freed"))
+
+    whole = a.malloc(12 * MIB)
+    assert moved() == (0, 0, 0, 0)  # no split, and was none
+    a.free(whole)
+    a.malloc(4 * MIB)
+    assert moved() == (1, 0, 8 * MIB, 0)  # a split of a whole segment
+    a.malloc(4 * MIB)
+    assert moved() == (1, 0, 8 * MIB, 4 * MIB)  # a split of a piece: the count stays
+    a.malloc(4 * MIB)
+    assert moved() == (1, 1, 8 * MIB, 8 * MIB)  # the last piece, whole
+
+
+def test_a_free_that_merges_twice_is_one_net_number(make: Make) -> None:
+    a = make()
+    ptrs = [a.malloc(512) for _ in range(4)]
+    a.free(ptrs[0])
+    a.free(ptrs[2])
+    before = a.memory_stats()
+    a.free(ptrs[1])  # two pieces become one: minus one, and 512 more bytes
+    after = a.memory_stats()
+    changed = {
+        key: after[key] - before[key]
+        for key in after
+        if key.startswith("inactive_split") and ".all." in key and after[key] != before[key]
+    }
+    assert changed == {
+        "inactive_split.all.current": -1,
+        "inactive_split.all.freed": 1,
+        "inactive_split_bytes.all.current": 512,
+        "inactive_split_bytes.all.allocated": 512,
+    }
+
+
+def test_oversize_counts_use_the_option_in_force(make: Make) -> None:
+    a = make(conf="max_split_size_mb:21")
+    a.malloc(21 * MIB)
+    a.malloc(20 * MIB)
+    stats = a.memory_stats()
+    assert stats["oversize_allocations.current"] == stats["oversize_segments.current"] == 1
+    a.set_allocator_settings("max_split_size_mb:100")
+    assert a.memory_stats()["max_split_size"] == 21 * MIB  # frozen at creation
+    a.malloc(30 * MIB)
+    assert a.memory_stats()["oversize_allocations.current"] == 1
+
+
+def test_reserved_peaks_before_allocated_does(make: Make) -> None:
+    a = make("20MiB")
+    a.free(a.malloc(6 * MIB))
+    a.malloc(20 * MIB)
+    stats = a.memory_stats()
+    assert stats["reserved_bytes.all.peak"] == stats["allocated_bytes.all.peak"] == 20 * MIB
+    assert stats["num_device_alloc"] == 1
+    with pytest.raises(OutOfMemoryError):
+        a.malloc(512)
+    stats = a.memory_stats()
+    assert stats["num_ooms"] == stats["num_alloc_retries"] == 1
+
+
+def test_resets(make: Make) -> None:
+    a = make()
+    ptr = a.malloc(3 * MIB)
+    a.malloc(1000)
+    a.free(ptr)
+    a.empty_cache()
+    a.reset_peak_memory_stats()
+    stats = a.memory_stats()
+    assert stats["reserved_bytes.all.peak"] == 2 * MIB
+    assert stats["allocated_bytes.all.peak"] == 1024
+    assert stats["allocation.all.allocated"] == 2
+    a.reset_accumulated_memory_stats()
+    stats = a.memory_stats()
+    ended = ("allocated", "freed")
+    assert not any(value for key, value in stats.items() if key.rpartition(".")[2] in ended)
+    assert not any(value for key, value in stats.items() if key.startswith("num_"))
+    assert stats["allocation.all.current"] == stats["segment.all.current"] == 1
+    a.check()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_folding_counts_as_each_call_would(make: Make, seed: int) -> None:
+    """Read after every call, or never until the end: the same, beyond the fold's length."""
+    rng = random.Random(seed)
+    lazy, eager = make(record_history=False), make(record_history=False)
+    live: list[int] = []
+    for step in range(2 * FOLD_AT if seed == 0 else 500):
+        if live and rng.random() < 0.5:
+            ptr = live.pop(rng.randrange(len(live)))
+            lazy.free(ptr)
+            eager.free(ptr)
+        else:
+            size = rng.choice((100, 5000, 2 * MIB, 11 * MIB))
+            address = lazy.malloc(size)
+            assert address is not None
+            assert eager.malloc(size) == address
+            live.append(address)
+        if step % 7 == 0:
+            eager.memory_stats()
+    assert lazy.memory_stats() == eager.memory_stats()
+    lazy.check()
+
+
+def test_a_fresh_device_has_no_private_pools() -> None:
+    stats = DeviceStats(RELEASES["2.15"], -1)
+    assert not any("private" in key for key in stats.as_dict())
