@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo test test-slow lint types golden bench check
+.PHONY: help demo test test-slow lint types golden stress mutants crosscheck bench check
 .DEFAULT_GOAL := help
 
 help:
@@ -31,6 +31,18 @@ types: .venv/.installed ## mypy --strict
 
 golden: .venv/.installed ## the model against what real PyTorch allocators answered
 	$(BIN)/python -m tests.golden --model core --select all --jobs 2
+
+stress: .venv/.installed ## ten million random operations, core beside the naive model
+	$(BIN)/python -m tests.stress --ops 10000000 --jobs 2
+
+mutants: .venv/.installed ## mutation testing of allocsim/core (an hour on two cores)
+	$(BIN)/pip install -q -e '.[test,mutation]'
+	$(BIN)/mutmut run --max-children 2
+	$(BIN)/mutmut results
+
+crosscheck: .venv/.installed ## the golden scripts through PyTorch's own allocator (fetches 0.7 GB)
+	$(BIN)/python -m allocsim.phantom fetch --torch 2.15
+	$(BIN)/python -m pytest -n 2 -m slow tests/phantom tests/core
 
 bench: .venv/.installed ## the speed measurements
 	$(BIN)/python -m benchmarks.speed

@@ -12,7 +12,7 @@ import argparse
 import sys
 import time
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 
 from allocsim.core import RELEASES
 from tests.core.generator import make_script
@@ -23,9 +23,10 @@ BATCH = 200
 """Scripts a job: some seconds of work."""
 
 Tally = Counter[tuple[str, str]]
+Batch = tuple[Tally, list[tuple[Script, str, str]]]
 
 
-def run_batch(first_seed: int) -> tuple[Tally, list[tuple[Script, str, str]]]:
+def run_batch(first_seed: int) -> Batch:
     """`BATCH` seeds, each on the next release: what ran, and what differed."""
     tally: Tally = Counter()
     found = []
@@ -108,7 +109,7 @@ def main() -> int:
     seed, done = arguments.seed, 0
     found: list[tuple[Script, str, str]] = []
     with ProcessPoolExecutor(arguments.jobs) as executor:
-        waiting = set()
+        waiting: set[Future[Batch]] = set()
         while (done < arguments.ops and not found) or waiting:
             while done < arguments.ops and not found and len(waiting) < 2 * arguments.jobs:
                 waiting.add(executor.submit(run_batch, seed))

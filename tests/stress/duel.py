@@ -84,7 +84,7 @@ def _outcome(a: Allocator, op: Op, live: dict[Any, Any]) -> str:
         return f"{kind} raised"
 
 
-def _do(a: Allocator, op: Op, live: dict[Any, Any]) -> int | None:
+def _do(a: Allocator, op: Op, live: dict[Any, Any]) -> int | None:  # noqa: PLR0912  (one an op)
     match op:
         case ["a", _, size, stream]:
             return a.malloc(size, stream * HANDLE)

@@ -1,0 +1,35 @@
+"""A few hundred random scripts, core beside naive model; `make stress` runs millions of ops."""
+
+from __future__ import annotations
+
+import pytest
+
+from allocsim.core import RELEASES
+from tests.core.generator import make_script
+from tests.core.script import Op, Script
+from tests.stress.__main__ import as_test
+from tests.stress.duel import duel, shortest
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_core_and_naive_model_agree(release: str) -> None:
+    for seed in range(30):
+        script = make_script(seed, RELEASES[release])
+        assert duel(script, release) is None, f"seed {seed}"
+
+
+def test_a_divergence_is_found_and_made_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A core that splits off remainders of exactly 1 MiB parts from the rules."""
+    monkeypatch.setattr("allocsim.core.heap.SMALL_SIZE", (1 << 20) - 1)
+    ops: list[Op] = [["a", 1, 100, 0], ["a", 2, 10 << 20, 0], ["f", 2], ["a", 3, 9 << 20, 0], ["e"]]
+    script = Script(ops, 1 << 30, "", "bump")
+    found = duel(script, "2.15")
+    assert found is not None
+    short = shortest(script, "2.15")
+    assert [op[0] for op in short.ops] == ["a", "f", "a"]
+    namespace: dict[str, object] = {}
+    exec(as_test(short, "2.15"), namespace)  # noqa: S102
+    test = namespace["test_a_divergence_in_2_15"]
+    assert callable(test)
+    with pytest.raises(AssertionError):
+        test()
