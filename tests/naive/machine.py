@@ -60,8 +60,9 @@ EXPANDABLE = {
     "expandable_segments:True,expandable_segments_reserve:0.4": 15,
 }
 MEMORY = [24 * MIB, 32 * MIB, 45 * MIB, 64 * MIB, 100 * MIB, 256 * MIB, 512 * MIB, GIB]
-EDGES = [512, KIB, MIB, 2 * MIB, 10 * MIB, 12 * MIB, 20 * MIB, 21 * MIB, 22 * MIB, 32 * MIB]
+EDGES = [512, KIB, *(n * MIB for n in (1, 2, 9, 10, 12, 20, 21, 22, 24, 32, 41, 42, 43, 44, 52))]
 SIZES = st.one_of(
+    st.sampled_from(EDGES),
     st.builds(int.__add__, st.sampled_from(EDGES), st.sampled_from([-513, -1, 0, 1, 513])).map(abs),
     st.integers(1, 4 * KIB),
     st.integers(1, 2 * MIB),
@@ -157,10 +158,10 @@ class Differential(RuleBasedStateMachine):
     def free(self, address: int) -> None:
         self.both(lambda x: x.free(address))
 
-    @rule(first=consumes(live), second=consumes(live))
-    def free_two(self, first: int, second: int) -> None:
-        self.both(lambda x: x.free(first))
-        self.both(lambda x: x.free(second))
+    @rule(addresses=st.lists(consumes(live), min_size=2, max_size=8))
+    def free_many(self, addresses: list[int]) -> None:
+        for address in addresses:
+            self.both(lambda x, a=address: x.free(a))  # type: ignore[misc]
 
     @rule(address=live, stream=STREAMS)
     def record_stream(self, address: int, stream: int) -> None:
