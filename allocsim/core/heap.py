@@ -70,8 +70,8 @@ class Heap:
         self.release = release
         self.device = device
         self.stats = DeviceStats(release, config.max_split_size_stat())
-        self.small = BlockPool(True, release.free_block_order, self.stats.journals(True))
-        self.large = BlockPool(False, release.free_block_order, self.stats.journals(False))
+        self.small = BlockPool(True, self.stats.journals(True))
+        self.large = BlockPool(False, self.stats.journals(False))
         self.live: dict[int, Block] = {}
         self.pending: dict[int, Block] = {}
         self.reserved = 0
@@ -120,7 +120,6 @@ class Heap:
         """A new private pool whose records count like those of the default pools."""
         return PrivatePool(
             pool_id,
-            self.release.free_block_order,
             self.stats.journals(True),
             self.stats.journals(False),
         )

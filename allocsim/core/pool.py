@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from sortedcontainers import SortedKeyList
 
 from allocsim.core.block import Block
-from allocsim.core.releases import FreeBlockOrder
 
 __all__ = ["BlockPool", "PrivatePool", "PoolId", "DEFAULT_POOL"]
 
@@ -25,6 +24,9 @@ DEFAULT_POOL: PoolId = (0, 0)
 ADDRESS_BITS = 64
 RANK_BITS = 40
 """Counters of segments and blocks stay below 2**40: at a million a second, for twelve days."""
+
+SIZE_SHIFT = ADDRESS_BITS + RANK_BITS
+"""A key is size, rank, address, from the highest bit to the lowest."""
 
 
 class BlockPool:
@@ -42,7 +44,6 @@ class BlockPool:
         "unmapped",
         "_keys",
         "_blocks",
-        "_shift",
         "journal",
         "pool_journal",
     )
@@ -50,7 +51,6 @@ class BlockPool:
     def __init__(
         self,
         is_small: bool,
-        order: FreeBlockOrder,
         journals: tuple[list[tuple[int, int, int, int]], list[tuple[int, int, int, int]]],
         owner: PrivatePool | None = None,
     ) -> None:
@@ -60,7 +60,6 @@ class BlockPool:
         self.unmapped: SortedKeyList[Block, tuple[int, int]] = SortedKeyList(key=_place)
         self._keys: dict[int, list[int]] = {}
         self._blocks: dict[int, Block] = {}
-        self._shift = ADDRESS_BITS + (0 if order is FreeBlockOrder.ADDRESS else RANK_BITS)
         self.journal, self.pool_journal = journals
 
     def __len__(self) -> int:
@@ -77,7 +76,7 @@ class BlockPool:
 
     def insert(self, block: Block) -> None:
         """Add a free mapped block; O(log n) comparisons and a move of pointers."""
-        key = block.key = (block.size << self._shift) + block.rank + block.ptr
+        key = block.key = (block.size << SIZE_SHIFT) + block.rank + block.ptr
         keys = self._keys.get(block.stream)
         if keys is None:
             keys = self._keys[block.stream] = []
@@ -98,7 +97,7 @@ class BlockPool:
         keys = self._keys.get(stream)
         if not keys:
             return None
-        i = bisect_left(keys, size << self._shift)
+        i = bisect_left(keys, size << SIZE_SHIFT)
         if i == len(keys):
             return None
         block = self._blocks.pop(keys.pop(i))
@@ -110,7 +109,7 @@ class BlockPool:
         keys = self._keys.get(stream)
         if not keys:
             return None
-        i = bisect_left(keys, size << self._shift)
+        i = bisect_left(keys, size << SIZE_SHIFT)
         return self._blocks[keys[i]] if i < len(keys) else None
 
     def following(self, block: Block) -> Iterator[Block]:
@@ -129,7 +128,7 @@ class BlockPool:
     def smaller(self, stream: int, size: int) -> list[Block]:
         """The free blocks of `stream` below `size` bytes, largest first."""
         keys = self._keys.get(stream, [])
-        end = bisect_left(keys, size << self._shift)
+        end = bisect_left(keys, size << SIZE_SHIFT)
         return [self._blocks[key] for key in reversed(keys[:end])]
 
 
@@ -149,12 +148,11 @@ class PrivatePool:
     def __init__(
         self,
         pool_id: PoolId,
-        order: FreeBlockOrder,
         small_journals: tuple[list[tuple[int, int, int, int]], list[tuple[int, int, int, int]]],
         large_journals: tuple[list[tuple[int, int, int, int]], list[tuple[int, int, int, int]]],
     ) -> None:
         self.id = pool_id
         self.use_count = 1
         self.segment_count = 0
-        self.small = BlockPool(True, order, small_journals, self)
-        self.large = BlockPool(False, order, large_journals, self)
+        self.small = BlockPool(True, small_journals, self)
+        self.large = BlockPool(False, large_journals, self)

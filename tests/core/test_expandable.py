@@ -10,7 +10,7 @@ from allocsim.core.device import Device
 from allocsim.core.expandable import ExpandableSegment
 from allocsim.units import GIB, MIB
 
-from .conftest import Make
+from .conftest import Make, held
 
 ON = "expandable_segments:True"
 ORDER = list(RELEASES)
@@ -240,3 +240,28 @@ def test_ordinary_segments_are_released_before_anything_is_unmapped(make: Make) 
     assert released == [("free", 12), ("unmap", 40), ("free", 2)]
     assert a.reserved_bytes == 0
     a.check()
+
+
+def test_another_streams_hole_is_never_mapped(make: Make) -> None:
+    """Stream 1 has an unmapped hole at address 0; stream 0 makes a segment of its own."""
+    a = make(conf="expandable_segments:True")
+    first = held(a, 20 * MIB, 1)
+    held(a, 20 * MIB, 1)
+    a.free(first)
+    a.empty_cache()
+    assert first == 0
+    assert held(a, 20 * MIB, 0) != 0
+    a.check()
+
+
+def test_a_larger_ordinary_block_behind_an_expandable_one_is_not_released(make: Make) -> None:
+    """1.10: the search steps back from the first block that is large enough, never forward."""
+    a = make("110MiB", conf="expandable_segments:True")
+    expandable = held(a, 40 * MIB)
+    a.set_allocator_settings("expandable_segments:False")
+    ordinary = held(a, 60 * MIB)
+    a.set_allocator_settings("max_split_size_mb:21")
+    a.free(expandable)
+    a.free(ordinary)
+    held(a, 30 * MIB)
+    assert a.memory_stats()["num_alloc_retries"] == 1

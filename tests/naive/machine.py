@@ -117,6 +117,7 @@ class Differential(RuleBasedStateMachine):
         super().__init__()
         self.over = False  # undefined behaviour was named
         self.minor = 0
+        self.palette: list[int] = [512]
         self.a: Allocator
         self.b: Allocator
 
@@ -132,6 +133,7 @@ class Differential(RuleBasedStateMachine):
             "context_memory": data.draw(st.sampled_from([0, 5 * MIB])),
             "record_history": True,
         }
+        self.palette = data.draw(st.lists(st.sampled_from(EDGES), min_size=1, max_size=4))
         self.a = type(self).make_a(**device)
         self.b = type(self).make_b(**device)
 
@@ -149,10 +151,18 @@ class Differential(RuleBasedStateMachine):
         address = self.both(lambda x: x.malloc(size, stream))
         return multiple() if address is None else address
 
-    @rule(target=live, size=SIZES, stream=STREAMS, count=st.integers(2, 8))
     def malloc_many(self, size: int, stream: int, count: int) -> Any:
         found = [self.both(lambda x: x.malloc(size, stream)) for _ in range(count)]
         return multiple(*(address for address in found if address is not None))
+
+    @rule(target=live, size=SIZES, stream=STREAMS, count=st.integers(2, 8))
+    def malloc_several(self, size: int, stream: int, count: int) -> Any:
+        return self.malloc_many(size, stream, count)
+
+    @rule(target=live, index=st.integers(0, 3), stream=STREAMS, count=st.integers(1, 6))
+    def malloc_alike(self, index: int, stream: int, count: int) -> Any:
+        """Of a few sizes only, so that free blocks of one size compete."""
+        return self.malloc_many(self.palette[index % len(self.palette)], stream % 8192, count)
 
     @rule(address=consumes(live))
     def free(self, address: int) -> None:
