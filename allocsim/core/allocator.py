@@ -27,7 +27,7 @@ from allocsim.core.check import check
 from allocsim.core.config import AllocatorConfig
 from allocsim.core.constants import MAX_REQUEST, SMALL_SIZE
 from allocsim.core.device import Device
-from allocsim.core.events import HashOrder, stream_hash
+from allocsim.core.hash_order import HashOrder, stream_hash
 from allocsim.core.heap import Heap, TraceEntry
 from allocsim.core.mapping import allocate_expandable
 from allocsim.core.oom import TOO_LARGE, OomFigures, oom_text, rejection_text

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from allocsim.core.events import HashOrder
     from allocsim.core.expandable import ExpandableSegment
+    from allocsim.core.hash_order import HashOrder
     from allocsim.core.pool import BlockPool
 
 __all__ = ["Block"]

@@ -1,131 +1,23 @@
-"""The order in which upstream walks its hash maps, and the event queues that hang on it.
+"""The events that blocks wait for, by stream.
 
-Rule: Fibonacci hashing of the key into B slots (a power of two, at least 4, at most half
-full), robin-hood displacement, no wrap-around; walked from slot 0 up.  Erasing shifts the
-following displaced entries back.  Source: semantics 2.3, corrected by 12.1 and 12.2.
+Rule: a queue holds a stream's events in the order they were recorded; queues are walked in the
+order of upstream's table, and one that has become empty is erased, which decides later walks.
+Source: semantics 2.3, 12.1.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator
-from typing import TYPE_CHECKING, Generic, TypeVar
+from collections.abc import Callable, Iterator
 
-if TYPE_CHECKING:
-    from allocsim.core.block import Block
+from allocsim.core.block import Block
+from allocsim.core.hash_order import HashOrder
 
-__all__ = ["EventQueues", "HashOrder", "pool_hash", "stream_hash"]
-
-_GOLDEN = 11400714819323198485
-_WORD = (1 << 64) - 1
-_STREAM_ID = (1 << 48) - 1
-_MIN_SLOTS = 4
-_CUDA = 1
-
-K = TypeVar("K", bound=Hashable)
-V = TypeVar("V")
-
-
-def stream_hash(device: int) -> Callable[[int], int]:
-    """The hash of a stream of `device` by its raw handle; 0 is the default stream."""
-    high = _CUDA << 56 | device << 48
-    return lambda stream: high | stream & _STREAM_ID
-
-
-def pool_hash(pool_id: tuple[int, int]) -> int:
-    """The hash of a private pool's id."""
-    return pool_id[0] or pool_id[1]
-
-
-class HashOrder(Generic[K, V]):
-    """A map walked in the order of upstream's hash table."""
-
-    __slots__ = ("_hash", "_bits", "_slots", "_values")
-
-    def __init__(self, hash_of: Callable[[K], int]) -> None:
-        self._hash = hash_of
-        self._bits = 0
-        self._slots: list[tuple[int, K] | None] = []  # (distance from its own slot, key)
-        self._values: dict[K, V] = {}
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def __contains__(self, key: K) -> bool:
-        return key in self._values
-
-    def __getitem__(self, key: K) -> V:
-        return self._values[key]
-
-    def __iter__(self) -> Iterator[K]:
-        """The keys in table order, as it stands when the walk begins."""
-        return iter([slot[1] for slot in self._slots if slot is not None])
-
-    def get(self, key: K) -> V | None:
-        return self._values.get(key)
-
-    def __setitem__(self, key: K, value: V) -> None:
-        if key not in self._values:
-            while not self._place(key):
-                self._grow()
-        self._values[key] = value
-
-    def __delitem__(self, key: K) -> None:
-        del self._values[key]
-        i = self._slot(key)
-        while (slot := self._slots[i]) is None or slot[1] != key:
-            i += 1
-        self._slots[i] = None
-        while i + 1 < len(self._slots):
-            slot = self._slots[i + 1]
-            if slot is None or slot[0] == 0:
-                return
-            self._slots[i] = (slot[0] - 1, slot[1])
-            self._slots[i + 1] = None
-            i += 1
-
-    def clear(self) -> None:
-        """Forget every entry; the table keeps its size."""
-        self._slots = [None] * len(self._slots)
-        self._values.clear()
-
-    def _slot(self, key: K) -> int:
-        return (_GOLDEN * self._hash(key) & _WORD) >> (64 - self._bits)
-
-    def _place(self, key: K) -> bool:
-        """Put `key` in the table; False: it must grow first, and nothing has changed."""
-        n_buckets = 1 << self._bits if self._slots else 0
-        if 2 * (len(self._values) + 1) > n_buckets:
-            return False
-        before = self._slots.copy()
-        carried = (0, key)
-        i = self._slot(key)
-        longest = len(self._slots) - n_buckets
-        while (slot := self._slots[i]) is not None:
-            if slot[0] < carried[0]:
-                self._slots[i], carried = carried, slot
-            i += 1
-            carried = (carried[0] + 1, carried[1])
-            if carried[0] == longest:
-                self._slots = before
-                return False
-        self._slots[i] = carried
-        return True
-
-    def _grow(self) -> None:
-        keys = list(self)
-        self._bits = max(_MIN_SLOTS.bit_length() - 1, self._bits + 1 if self._slots else 0)
-        self._slots = [None] * ((1 << self._bits) + max(_MIN_SLOTS, self._bits))
-        values, self._values = self._values, {}
-        for key in keys:
-            self[key] = values[key]
+__all__ = ["EventQueues"]
 
 
 class EventQueues:
-    """The events that blocks wait for, by stream, in the order they were recorded.
-
-    An emptied queue is erased from the table, which decides later walks (12.1).
-    """
+    """The queues of one device."""
 
     __slots__ = ("_queues",)
 
@@ -149,10 +41,3 @@ class EventQueues:
             yield stream, queue
             if not queue:
                 del self._queues[stream]
-
-    def drop(self, block: Block) -> None:
-        """Forget every event of `block`."""
-        for _, queue in self.walk():
-            kept = [entry for entry in queue if entry[1] is not block]
-            queue.clear()
-            queue.extend(kept)

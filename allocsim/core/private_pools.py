@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from allocsim.core.events import HashOrder, pool_hash
+from allocsim.core.hash_order import HashOrder, pool_hash
 from allocsim.core.heap import Heap
 from allocsim.core.pool import PoolId, PrivatePool
 from allocsim.errors import UndefinedBehaviorError, UpstreamAssertionError
