@@ -390,3 +390,34 @@ def test_the_counter_may_reach_0_under_live_blocks_and_that_is_refused(make: Mak
     a.release_pool(1)
     with pytest.raises(UndefinedBehaviorError, match=r"segment count of pool \(0, 1\) reached 0"):
         a.empty_cache()
+
+
+# -- expandable pools, whose segment counts need not balance (5.1, 12.6) ------------------------
+
+
+def test_a_count_below_zero_asserts(make: Make) -> None:
+    """One request maps two ranges around a live block; two unmaps give them back."""
+    a = make(conf="expandable_segments:True")
+    a.begin_allocate_to_pool(1)
+    blocks = [held(a, 20 * MIB) for _ in range(3)]
+    a.end_allocate_to_pool(1)
+    a.release_pool(1)
+    pool = a.private_pools.pools[0, 1]
+    pool.segment_count = 1
+    a.free(blocks[0])
+    a.free(blocks[2])
+    with pytest.raises(UpstreamAssertionError, match="segment count of a private pool"):
+        a.empty_cache()
+
+
+@pytest.mark.parametrize("size", [1000, 3 * MIB])
+def test_a_pool_that_would_be_forgotten_with_its_blocks_is_refused(make: Make, size: int) -> None:
+    a = make(conf="expandable_segments:True")
+    a.begin_allocate_to_pool(1)
+    kept = held(a, size)
+    a.end_allocate_to_pool(1)
+    a.release_pool(1)
+    a.private_pools.pools[0, 1].segment_count = 0
+    with pytest.raises(UndefinedBehaviorError, match=r"reached 0 while it holds memory"):
+        a.empty_cache()
+    assert kept in a.heap.live

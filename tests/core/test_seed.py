@@ -124,3 +124,31 @@ def test_mapped_ranges_of_one_reservation_grow_together(make: Make) -> None:
     assert mapped == [(BASE + 20 * MIB, 20 * MIB)]
     assert [(s["address"], s["total_size"]) for s in a.segments()] == [(BASE, 60 * MIB)]
     a.check()
+
+
+def test_planted_blocks_count_as_oversize_where_they_are(make: Make) -> None:
+    a = make(conf="max_split_size_mb:21")
+    whole = SeedSegment(0, 42 * MIB, 0, False, (SeedBlock(42 * MIB, 42 * MIB, "active_allocated"),))
+    edge = SeedSegment(
+        64 * MIB, 21 * MIB, 0, False, (SeedBlock(21 * MIB, 21 * MIB, "active_allocated"),)
+    )
+    idle = SeedSegment(128 * MIB, 30 * MIB, 0, False, (SeedBlock(30 * MIB, 0, "inactive"),))
+    a.seed([whole, edge, idle])
+    stats = a.memory_stats()
+    assert stats["oversize_allocations.current"] == 2
+    assert stats["oversize_segments.current"] == 3
+    a.check()
+
+
+def test_a_planted_private_pool_goes_when_its_last_segment_goes(make: Make) -> None:
+    """Each planted segment is one that the pool still holds."""
+    a = make()
+    a.seed(
+        SeedSegment(at * MIB, 2 * MIB, 0, True, (SeedBlock(2 * MIB, 0, "inactive"),), (0, 5))
+        for at in (0, 2)
+    )
+    a.release_pool(5)
+    assert (0, 5) in a.private_pools.pools
+    a.empty_cache()
+    assert (0, 5) not in a.private_pools.pools
+    assert a.reserved_bytes == 0

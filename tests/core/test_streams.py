@@ -169,3 +169,54 @@ def test_a_told_free_waits_until_it_is_told(make: Make) -> None:
     a.empty_cache()  # waits for it as for any other
     assert not a.complete_free(again)
     a.check()
+
+
+# -- frees that are told, and scopes that forget -----------------------------------------------
+
+
+def test_a_told_free_waits_until_it_is_told(make: Make) -> None:
+    """For replays: a recording says when a free completed, whatever it waited for."""
+    a = make()
+    ptr = held(a, 3 * MIB)
+    block = a.heap.live[ptr]
+    a.request_free(ptr)
+    a.malloc(100)
+    states = [b["state"] for segment in a.segments() for b in segment["blocks"]]
+    assert states.count("active_pending_free") == 1
+    assert a.memory_stats()["active.all.current"] == 2
+    assert a.memory_stats()["allocation.all.current"] == 1
+    a.check()
+    assert a.complete_free(block)
+    assert not a.complete_free(block)
+    assert a.malloc(3 * MIB) == ptr
+    a.check()
+
+
+def test_emptying_the_cache_completes_what_was_never_told(make: Make) -> None:
+    a = make()
+    block = a.heap.live[held(a, 3 * MIB)]
+    a.request_free(block.ptr)
+    a.empty_cache()
+    assert a.reserved_bytes == 0
+    assert not a.complete_free(block)
+
+
+@pytest.mark.parametrize("torch", ["2.4", "2.8"])
+def test_a_scope_forgets_only_the_streams_recorded_in_it(make: Make, torch: str) -> None:
+    """5.5: what was recorded outside is still waited for."""
+    a = make(torch_version=torch)
+    ptr = held(a, 3 * MIB)
+    a.record_stream(ptr, 4096)
+    a.begin_allocate_to_pool(1)
+    a.record_stream(ptr, 8192)
+    a.free(ptr)
+    a.end_allocate_to_pool(1)
+    a.malloc(100)
+    assert a.memory_stats()["active.all.current"] == 2
+    a.synchronize(8192)
+    a.malloc(100)
+    assert a.memory_stats()["active.all.current"] == 3
+    a.synchronize(4096)
+    a.malloc(100)
+    assert a.memory_stats()["active.all.current"] == 3
+    a.check()
