@@ -177,7 +177,11 @@ class CachingAllocator:
         return block
 
     def _new_memory(self, params: AllocParams) -> Block | None:
-        """Memory from the driver, within the limit (1.8, `alloc_block`)."""
+        """Memory from the driver, within the limit (1.8, `alloc_block`).
+
+        Each refusal of throw_on_cudamalloc_oom counts (observed); only one of the first attempt
+        ends the chain (1.12).
+        """
         heap = self.heap
         after = heap.reserved + params.segment_size
         if heap.limit is not None and after > heap.limit:
@@ -185,6 +189,7 @@ class CachingAllocator:
         if heap.config.throw_on_cudamalloc_oom:
             fraction = heap.config.per_process_memory_fraction
             if after > int(fraction * self.device.total):
+                heap.stats.num_oom_rejections += 1
                 params.is_rejected = True
                 return None
         owner = params.pool.owner
@@ -214,7 +219,6 @@ class CachingAllocator:
         heap = self.heap
         tried = params.segment_size
         if params.is_rejected:
-            heap.stats.num_oom_rejections += 1
             text = rejection_text(requested)
         else:
             heap.record("oom", self.device.free, params.size, params.stream, params.pool)

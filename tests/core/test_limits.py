@@ -8,7 +8,7 @@ from allocsim import ConfigError, OutOfMemoryError
 from allocsim.core import RELEASES
 from allocsim.units import MIB
 
-from .conftest import Make
+from .conftest import Make, held
 
 ORDER = list(RELEASES)
 FRACTIONS = [torch for torch in ORDER if ORDER.index(torch) >= ORDER.index("2.10")]
@@ -139,3 +139,23 @@ def test_an_exbibyte_is_refused_before_anything_is_looked_at(make: Make, size: i
     with pytest.raises(OutOfMemoryError, match=r"Tried to allocate 1073741824\.00 GiB"):
         a.malloc((1 << 60) - 1)
     assert a.memory_stats()["num_ooms"] == 1
+
+
+@pytest.mark.parametrize(("torch", "rejections"), [("2.12", 1), ("2.13", 2), ("2.15", 2)])
+def test_each_refusal_of_the_throw_policy_counts(make: Make, torch: str, rejections: int) -> None:
+    """Observed: the limit refuses first; after a release the policy does, at each attempt left.
+
+    Inside a scope 2.12 has one attempt left, later releases have two.
+    """
+    a = make("512MiB", conf="max_split_size_mb:25", torch_version=torch)
+    a.set_per_process_memory_fraction(0.9)
+    a.begin_allocate_to_pool(3)
+    a.free(held(a, 192 * MIB, 7))
+    held(a, 192 * MIB)
+    a.set_allocator_settings(
+        "max_split_size_mb:25,per_process_memory_fraction:0.5,throw_on_cudamalloc_oom:True"
+    )
+    with pytest.raises(OutOfMemoryError, match="preemptively rejected"):
+        a.malloc(165 * MIB, 7)
+    assert a.memory_stats()["num_oom_rejections"] == rejections
+    assert a.memory_stats()["num_ooms"] == 0

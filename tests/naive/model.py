@@ -29,10 +29,6 @@ ROUND_LARGE = 2 * MIB
 EXABYTE = 1 << 60
 
 
-class RejectedError(Exception):
-    """The throw policy refused (semantics 1.12)."""
-
-
 def release_of(torch_version: str) -> int:
     """The minor number n of release 2.n, from "2.9" or "2.9.1"."""
     match = re.fullmatch(r"2\.(\d{1,2})(\.\d+)?", torch_version)
@@ -173,6 +169,7 @@ class Request:
         self.state = state
         self.requested = size
         self.stream = stream
+        self.rejected = False  # by the throw policy (semantics 1.12)
         self.size = self._rounded()
         self.tried = self._segment_size()
         if not state.in_capture:
@@ -204,14 +201,12 @@ class Request:
 
     def serve(self) -> Block:
         """The allocated block, or the release's error."""
-        try:
-            found = self._attempts()
-        except RejectedError:
-            self.state.stats.count("num_oom_rejections")
-            raise self._error(message.rejection_text(self.requested)) from None
-        if found is None:
-            raise self._out_of_memory()
-        return self._take(*found)
+        found = self._attempts()
+        if found is not None:
+            return self._take(*found)
+        if self.rejected:
+            raise self._error(message.rejection_text(self.requested))
+        raise self._out_of_memory()
 
     def _attempts(self) -> tuple[Block, bool] | None:
         """The block, and whether expandable segments decide how it is split."""
@@ -221,6 +216,8 @@ class Request:
         if block is None and state.gc_enabled:
             caches.collect_garbage(state)
         block = block or self._grow()
+        if self.rejected:
+            return None
         if block is None and state.minor >= 11:
             block = self._overflow()
             if block is not None:
@@ -276,7 +273,10 @@ class Request:
             return None
         most = floor(state.options.fraction * state.driver.total)
         if state.options.switches["throw_on_cudamalloc_oom"] and wanted > most:
-            raise RejectedError
+            # Each refusal counts; only one at the first attempt ends the chain (observed).
+            state.stats.count("num_oom_rejections")
+            self.rejected = True
+            return None
         if state.options.expandable and (owner is None or state.minor >= 5):
             block = expandable.grow(state, self.pool, self.stream, self.size)
             if block is not None and owner is not None:
