@@ -40,7 +40,7 @@ from allocsim.core.seed import SeedSegment, plant
 from allocsim.core.snapshot import segments, snapshot
 from allocsim.core.stats import FOLD_AT
 from allocsim.core.summary import memory_summary
-from allocsim.errors import OutOfMemoryError, UpstreamAssertionError
+from allocsim.errors import OutOfMemoryError, UndefinedBehaviorError, UpstreamAssertionError
 from allocsim.units import parse_size
 
 __all__ = ["CachingAllocator"]
@@ -170,11 +170,21 @@ class CachingAllocator:
             block = self._new_memory(params)
         if block is None and not self._in_capture:
             self._release_cached()
+            self._refuse_forgotten(params.pool)
             heap.stats.num_alloc_retries += 1
             block = self._new_memory(params)
         if block is None and self.release.overflow is Overflow.LAST:
             block = self._from_overflow(params)
         return block
+
+    def _refuse_forgotten(self, pool: BlockPool) -> None:
+        """A pool whose last use ended inside its scope may be forgotten under its own request."""
+        owner = pool.owner
+        if owner is not None and self.private_pools.pools.get(owner.id) is not owner:
+            raise UndefinedBehaviorError(
+                f"pool {owner.id} was released inside its scope and is forgotten under a request; "
+                "PyTorch goes on with freed memory"
+            )
 
     def _new_memory(self, params: AllocParams) -> Block | None:
         """Memory from the driver, within the limit (1.8, `alloc_block`).

@@ -421,3 +421,13 @@ def test_a_pool_that_would_be_forgotten_with_its_blocks_is_refused(make: Make, s
     with pytest.raises(UndefinedBehaviorError, match=r"reached 0 while it holds memory"):
         a.empty_cache()
     assert kept in a.heap.live
+
+
+def test_a_pool_forgotten_under_its_own_request_is_refused(make: Make) -> None:
+    """Observed: the compiled allocators of 2.13 to 2.15 abort here."""
+    a = make("64MiB")
+    a.begin_allocate_to_pool(2)
+    a.free(held(a, 40 * MIB))
+    a.release_pool(2)
+    with pytest.raises(UndefinedBehaviorError, match="forgotten under a request"):
+        a.malloc(50 * MIB)
