@@ -10,7 +10,7 @@ import re
 from math import floor
 from typing import Any
 
-from allocsim.errors import ConfigError, OutOfMemoryError
+from allocsim.errors import ConfigError, OutOfMemoryError, UndefinedBehaviorError
 from allocsim.units import MIB, parse_size, round_up
 from tests.naive import caches, events, expandable, message, pools
 from tests.naive.block import SMALL_SEG, Block, Pool
@@ -226,6 +226,7 @@ class Request:
             block = self._grow()
         if block is None and not state.in_capture:
             caches.release_cached(state)
+            self._refuse_forgotten()
             state.stats.count("num_alloc_retries")
             block = self._grow()
         if block is None and 8 <= state.minor <= 10:
@@ -264,6 +265,14 @@ class Request:
             if self.size >= most and block.size >= self.size + options.max_non_split_rounding:
                 return None
         return block
+
+    def _refuse_forgotten(self) -> None:
+        """The pool may have been forgotten under this request: the real ones abort (observed)."""
+        owner, number = self.pool.owner, self.pool.number
+        if owner is None:
+            return
+        if number not in self.state.private or self.state.private[number][0] is not owner:
+            raise UndefinedBehaviorError(f"pool (0, {number}) is forgotten under a request for it")
 
     def _grow(self) -> Block | None:
         """A new segment, or more of an expandable one (semantics 1.8, `alloc_block`)."""
