@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from allocsim import OutOfMemoryError
-from allocsim.core import RELEASES
-from allocsim.units import MIB, format_size
+from allocsim.core import RELEASES, find_release, parse_conf
+from allocsim.core.oom import OomFigures, oom_text
+from allocsim.units import GIB, MIB, format_size
 
 from .conftest import Make
 
@@ -200,3 +201,34 @@ def test_the_error_carries_its_three_sizes(make: Make) -> None:
 )
 def test_sizes_are_printed_with_inclusive_limits(size: int, text: str) -> None:
     assert format_size(size) == text
+
+
+@pytest.mark.parametrize(
+    ("tried", "is_hinted"),
+    [
+        (GIB, False),
+        (GIB + 2 * MIB, True),
+        (2 * GIB, True),
+        (2 * GIB + 2 * MIB, False),
+    ],
+)
+def test_the_hint_is_for_sizes_above_the_reserve_and_up_to_the_device(
+    tried: int, is_hinted: bool
+) -> None:
+    """12.5: when X < A <= total; here X is half of 2 GiB."""
+    conf = "expandable_segments:True,expandable_segments_reserve:0.5"
+    text = oom_text(
+        OomFigures(
+            device=0,
+            tried=tried,
+            total=2 * GIB,
+            free=MIB,
+            allocated=0,
+            reserved=0,
+            private=0,
+            limit=None,
+        ),
+        parse_conf(conf, find_release("2.15")),
+    )
+    assert ("exceeds the expandable-segment reserve of 1024.00 MiB" in text) is is_hinted
+    assert ("expandable_segments is enabled." in text) is not is_hinted

@@ -561,3 +561,241 @@ def test_options_without_effect_are_named(torch: str, conf: str, hint: str) -> N
 )
 def test_options_with_effect_are_not(torch: str, conf: str) -> None:
     assert parse_conf(conf, find_release(torch)).inert_options(has_limit=False) == ()
+
+
+# -- every word of a refusal, and of what is printed back ------------------------------------
+
+CLASSES = "expandable_segments_reserve_by_class"
+REGISTER, CACHED = "pinned_num_register_threads", "pinned_max_cached_size_mb"
+
+ENDS = [  # (release, string, what was expected where it ends)
+    ("2.9", "backend:", "a value of backend"),
+    ("2.15", "backend:", "a value of backend"),
+    ("2.15", f"{LARGE}:", f"a value of {LARGE}"),
+    ("2.15", f"{GC}:", f"a value of {GC}"),
+    ("2.15", f"{EXPAND}:", f"a value of {EXPAND}"),
+    ("2.15", f"{CACHED}:", f"a value of {CACHED}"),
+    ("2.15", f"{ROUND}:", f"a value of {ROUND}"),
+    ("2.15", f"{ROUND}:[", f"a value of {ROUND}"),
+    ("2.15", f"{ROUND}:[1:", f"a value of {ROUND}"),
+    ("2.15", f"{ROUND}:[>:", f"a value of {ROUND}"),
+    ("2.15", f"{ROUND}:[{'x' * 200}", f"':' after {'x' * 80}"),
+    ("2.15", f"{ROUND}:[1{'x' * 200}:2", f"',' after 1{'x' * 79}:2"),
+    ("2.15", f"{CLASSES}:[a", f"a value of {CLASSES}"),
+    ("2.15", f"{CLASSES}:0.5", f"a value of {CLASSES}"),
+    # Without its bracket the list takes what follows as `name : value ,`.
+    ("2.15", f"{CLASSES}:0.5,{EXPAND}:True", f"':' after {CLASSES}"),
+    ("2.15", f"{CLASSES}:0.5,{EXPAND}:True,", f"a value of {CLASSES}"),
+]
+
+
+@pytest.mark.parametrize(("torch", "conf", "expected"), ENDS)
+def test_a_string_that_ends_too_soon_says_where(torch: str, conf: str, expected: str) -> None:
+    with pytest.raises(BadOptionError) as caught:
+        parse_conf(conf, find_release(torch))
+    assert str(caught.value) == f"the option string ends where {expected} was expected"
+
+
+@pytest.mark.parametrize(
+    ("torch", "key"),
+    [("2.15", key) for key in (SPLIT, WASTE, LARGE, ROUND, REGISTER, CACHED)] + [("2.9", SPLIT)],
+)
+def test_a_word_for_a_number_is_named_with_its_option(torch: str, key: str) -> None:
+    values = ["x", "[x:1]", "[1:x]", "[>:x]"] if key == ROUND else ["x"]
+    for value in values:
+        with pytest.raises(BadOptionError) as caught:
+            parse_conf(f"{key}:{value}", find_release(torch))
+        assert str(caught.value) == f"option {key} expects an integer, got 'x'"
+
+
+CUT = [  # (release, option up to its value, how the value begins, the text before it)
+    ("2.9", "", "x", "unrecognized option {} in release 2.9"),
+    ("2.15", "", "x", "unrecognized key {} in Accelerator allocator config of release 2.15"),
+    ("2.9", f"{ROUND}:[,", "x", "expected ':' after ,, got {}"),
+    ("2.15", f"{SPLIT}:", "x", f"option {SPLIT} expects an integer, got {{}}"),
+    ("2.15", f"{SPLIT}:", "1x", f"option {SPLIT} too small, must be >= 20, got {{}}"),
+    ("2.15", f"{LARGE}:", "10x", f"option {LARGE} too small, must be > 10, got {{}}"),
+    ("2.15", f"{FRACTION}:", "x", f"option {FRACTION} expects a number, got {{}}"),
+    (
+        "2.15",
+        f"{FRACTION}:",
+        "1e-310x",
+        f"option {FRACTION} expects a number of usual size, got {{}}",
+    ),
+    ("2.15", f"{FRACTION}:", "2x", f"{FRACTION} is invalid, set it in [0.0, 1.0], got {{}}"),
+    ("2.9", f"{GC}:", "2x", "garbage_collect_threshold too big, set it 0.0~1.0, got {}"),
+    ("2.15", f"{GC}:", "2x", f"{GC} is invalid, set it in (0.0, 1.0), got {{}}"),
+    (
+        "2.15",
+        f"{EXPAND}:",
+        "x",
+        f"expected 'True' or 'False' at index 2 for {EXPAND}, got {{}}",
+    ),
+    (
+        "2.15",
+        "pinned_use_background_threads:",
+        "x",
+        "expected 'True' or 'False' at index 2 for pinned_use_background_threads, got {}",
+    ),
+    ("2.15", "backend:", "x", "unknown allocator backend {}, should be native"),
+    ("2.15", f"{ROUND}:", "3x", "for roundups the divisions have to be a power of 2 or 0, got {}"),
+    (
+        "2.15",
+        f"{ROUND}:[1:",
+        "3x",
+        "for roundups the divisions have to be a power of 2 or 0, got {}",
+    ),
+    (
+        "2.15",
+        f"{ROUND}:[",
+        "3x",
+        "the intervals have to be power of 2 and not negative, got {}",
+    ),
+    ("2.15", f"{REGISTER}:", "3x", f"option {REGISTER} is out of range, got {{}}"),
+]
+
+
+@pytest.mark.parametrize(("torch", "before", "start", "text"), CUT)
+def test_a_long_word_is_shown_by_its_first_80_letters(
+    torch: str, before: str, start: str, text: str
+) -> None:
+    word = start.ljust(200, "x")
+    with pytest.raises(BadOptionError) as caught:
+        parse_conf(before + word + (":1" if before.endswith("[") else ""), find_release(torch))
+    assert str(caught.value) == text.format(repr(word[:80]))
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [  # a zero is a zero however it is written; only what is too small to be normal is refused
+        ("0e5", 0.0),
+        ("0E-5", 0.0),
+        ("0x0", 0.0),
+        ("0X0.0", 0.0),
+        ("0x0p-5", 0.0),
+        ("0x0P5", 0.0),
+        ("2.2250738585072014e-308", 2.2250738585072014e-308),
+        ("0x1p-1022", 2.2250738585072014e-308),
+        ("0x1p-1023", NO),
+        ("0x.8P-1022", NO),
+    ],
+)
+def test_only_numbers_below_the_normal_doubles_are_too_small(value: str, expected: object) -> None:
+    assert read("2.15", f"{FRACTION}:{value}", "per_process_memory_fraction") == expected
+
+
+TAIL = ",".join(f"{1 << i}:4" for i in range(7, 16))
+
+
+@pytest.mark.parametrize(
+    ("torch", "conf", "printed"),
+    [
+        ("2.15", f"{SPLIT}:64,{WASTE}:50", f"{SPLIT}:64,{WASTE}:50"),
+        ("2.15", f"{LARGE}:40", f"{LARGE}:40"),  # it sets the waste as well
+        ("2.15", f"{LARGE}:40,{WASTE}:50", f"{WASTE}:50,{LARGE}:40"),
+        ("2.9", f"{WASTE}:30", f"{WASTE}:30"),
+        ("2.15", f"{GC}:0.5", f"{GC}:0.5"),
+        ("2.15", f"{ROUND}:4", f"{ROUND}:4"),
+        ("2.3", f"{ROUND}:[16:8]", f"{ROUND}:[16:8]"),
+        ("2.15", f"{ROUND}:[16:8,32:4,64:2,>:4]", f"{ROUND}:[16:8,32:4,64:2,{TAIL}]"),
+        ("2.15", f"{ROUND}:[1:2,>:4]", f"{ROUND}:[1:2,2:4,4:4,8:4,16:4,32:4,64:4,{TAIL}]"),
+        (
+            "2.15",
+            f"throw_on_cudamalloc_oom:True,{EXPAND}:True,{FRACTION}:0.75",
+            f"{FRACTION}:0.75,{EXPAND}:True,throw_on_cudamalloc_oom:True",
+        ),
+        (
+            "2.15",
+            "expandable_segments_reserve:1.5g,release_lock_on_cudamalloc:True",
+            "expandable_segments_reserve:1.5G,release_lock_on_cudamalloc:True",
+        ),
+    ],
+)
+def test_the_canonical_string(torch: str, conf: str, printed: str) -> None:
+    assert str(parse_conf(conf, find_release(torch))) == printed
+
+
+INERT_THROW = (
+    "throw_on_cudamalloc_oom has no effect with per_process_memory_fraction: the ordinary limit "
+    "of the same size is tested first"
+)
+
+
+@pytest.mark.parametrize(
+    ("conf", "sentences"),
+    [
+        (f"{WASTE}:50", (f"{WASTE} has no effect without {SPLIT}",)),
+        (f"{LARGE}:40", ()),
+        (
+            "expandable_segments_reserve:0.5",
+            ("expandable_segments_reserve has no effect without expandable_segments",),
+        ),
+        (f"expandable_segments_reserve:0.5,{EXPAND}:True", ()),
+        ("throw_on_cudamalloc_oom:True", ()),
+        (f"throw_on_cudamalloc_oom:True,{FRACTION}:1.0", ()),
+        (f"{FRACTION}:0.5", ()),
+        (f"throw_on_cudamalloc_oom:True,{FRACTION}:0.5", (INERT_THROW,)),
+        (f"{GC}:0.5", ()),
+    ],
+)
+def test_the_sentences_on_options_without_effect(conf: str, sentences: tuple[str, ...]) -> None:
+    """Under a limit."""
+    found = parse_conf(conf, find_release("2.15")).inert_options(has_limit=True)
+    assert found == sentences
+
+
+def test_the_settings_of_a_snapshot_before_and_after_a_string() -> None:
+    """6.5: the defaults of 2.15, then every value that snapshots show."""
+    intervals = {str(1 << i): 0 for i in range(16)}
+    assert repr(parse_conf("", find_release("2.15")).settings()) == repr(
+        {
+            "PYTORCH_CUDA_ALLOC_CONF": "",
+            "max_split_size": -1,
+            "garbage_collection_threshold": 0.0,
+            "expandable_segments": False,
+            "pinned_num_register_threads": 1,
+            "release_lock_on_cudamalloc": False,
+            "pinned_use_cuda_host_register": False,
+            "graph_capture_record_stream_reuse": False,
+            "max_round_threshold": -1,
+            "max_cached_size": -1,
+            "roundup_power2_divisions": intervals,
+        }
+    )
+    conf = (
+        f"{SPLIT}:30,{GC}:0.5,{EXPAND}:True,{REGISTER}:8,release_lock_on_cudamalloc:True,"
+        "pinned_use_cuda_host_register:True,graph_capture_record_stream_reuse:True,"
+        f"pinned_max_round_threshold_mb:3,{CACHED}:-1,{ROUND}:4"
+    )
+    assert repr(parse_conf(conf, find_release("2.15")).settings()) == repr(
+        {
+            "PYTORCH_CUDA_ALLOC_CONF": conf,
+            "max_split_size": 30 * MIB,
+            "garbage_collection_threshold": 0.5,
+            "expandable_segments": True,
+            "pinned_num_register_threads": 8,
+            "release_lock_on_cudamalloc": True,
+            "pinned_use_cuda_host_register": True,
+            "graph_capture_record_stream_reuse": True,
+            "max_round_threshold": 3 * MIB,
+            "max_cached_size": -MIB,  # cut to whole mebibytes, then read as a signed word
+            "roundup_power2_divisions": dict.fromkeys(intervals, 4),
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "reserve"),
+    [
+        ("0.25", 1 << 30),
+        ("1.5G", 3 << 29),
+        ("2g", 2 << 30),
+        ("1.125", 9 << 29),
+        ("2", 9 << 29),  # clamped to 9/8 of the device
+        ("100G", 9 << 29),
+    ],
+)
+def test_a_reserve_is_a_fraction_of_the_device_or_gibibytes(value: str, reserve: int) -> None:
+    """4.8, 12.5; on a device of 4 GiB."""
+    config = parse_conf(f"expandable_segments_reserve:{value}", find_release("2.15"))
+    assert config.expandable_reserve(4 << 30) == reserve

@@ -98,3 +98,18 @@ def test_an_allocator_prints_its_own() -> None:
     assert "| GPU reserved memory   |  20480 KiB |  20480 KiB |  20480 KiB |      0 B   |" in table
     assert "| GPU reserved segments |       1    |       1    |       1    |       0    |" in table
     assert len({len(line) for line in table.splitlines()}) == 1
+
+
+def test_the_largest_unit_keeps_growing() -> None:
+    """There is nothing above PiB and M."""
+    stats = figures()
+    for i, column in enumerate(COLUMNS):
+        stats[f"active_bytes.all.{column}"] = 1 << (59, 60, 69, 70)[i]
+        stats[f"active.all.{column}"] = 10 ** (9 + i)
+    rows = [line.rstrip("|").split("|")[2:] for line in memory_summary(stats, 0).splitlines()]
+    assert ["524288 TiB", "1024 PiB", "524288 PiB", "1048576 PiB"] in [
+        [cell.strip() for cell in row] for row in rows
+    ]
+    assert ["1000 M", "10000 M", "100000 M", "1000000 M"] in [
+        [cell.strip() for cell in row] for row in rows
+    ]
