@@ -100,7 +100,7 @@ class AllocatorConfig:
         parts = []
         if self.max_split_size != UNLIMITED:
             parts.append(f"max_split_size_mb:{self.max_split_size // MIB}")
-        if self.max_non_split_rounding != self._default_non_split_rounding():
+        if self.max_non_split_rounding != self.large_segment_size:
             parts.append(f"max_non_split_rounding_mb:{self.max_non_split_rounding // MIB}")
         if self.large_segment_size != LARGE_BUFFER:
             parts.append(f"large_segment_size_mb:{self.large_segment_size // MIB}")
@@ -140,7 +140,7 @@ class AllocatorConfig:
                 f"{self.release.version}"
             )
         if (
-            self.max_non_split_rounding != self._default_non_split_rounding()
+            self.max_non_split_rounding != self.large_segment_size
             and self.max_split_size == UNLIMITED
         ):
             found.append("max_non_split_rounding_mb has no effect without max_split_size_mb")
@@ -181,10 +181,6 @@ class AllocatorConfig:
             return -1
         return _signed(min(self.host[key], UNLIMITED // MIB) * MIB)
 
-    def _default_non_split_rounding(self) -> int:
-        follows = self.release.parse_resets_non_split_rounding
-        return self.large_segment_size if follows else LARGE_BUFFER
-
     def _rounding_is_plain(self) -> bool:
         plain = not self.release.one_division_keeps_size
         return plain and self.rounds_to_power2 and max(self.roundup_power2_divisions) == 1
@@ -196,17 +192,14 @@ class AllocatorConfig:
         return hint
 
     def _divisions_text(self) -> str:
-        """The scalar, or the shortest list that this release parses to the same intervals."""
+        """The scalar, or a list of the intervals that are not 0, which a parser leaves at 0."""
         divisions = self.roundup_power2_divisions
         if len(set(divisions)) == 1:
             return str(divisions[0])
         first = next(i for i in range(N_ROUNDUP_INTERVALS) if divisions[i] != divisions[0]) - 1
         pairs = [f"{1 << first}:{divisions[0]}"]
-        pairs.extend(
-            f"{1 << i}:{divisions[i]}"
-            for i in range(first + 1, N_ROUNDUP_INTERVALS)
-            if divisions[i] or self.release.list_divisions_may_be_zero
-        )
+        later = range(first + 1, N_ROUNDUP_INTERVALS)
+        pairs.extend(f"{1 << i}:{divisions[i]}" for i in later if divisions[i])
         return f"[{','.join(pairs)}]"
 
 
@@ -219,9 +212,9 @@ def _round_up_power2(size: int, divisions: int) -> int:
     """`size` rounded up to a power of two divided in `divisions` steps; a power of two stays.
 
     One division leaves every size as it is, which releases that call this for 1 show (1.2).
+    `size` is above 512 * `divisions`, so that a step has at least 512 bytes.
     """
-    if divisions == 1 or size & (size - 1) == 0:
+    if divisions == 1:
         return size
     floor = 1 << (size.bit_length() - 1)
-    step = floor >> (divisions.bit_length() - 1)
-    return 2 * floor if step == 0 else round_up(size, step)
+    return round_up(size, floor // divisions)
