@@ -27,13 +27,25 @@ _ORIGIN = "-Wl,-rpath,$ORIGIN"
 
 @dataclass(frozen=True, slots=True)
 class Stubs:
-    """The four stub libraries, each found by its soname in `folder`."""
+    """The stub libraries of one CUDA release, all in `folder`.
+
+    device holds the books.  cudart, cuda and nvml bear the sonames of CUDA's own, so that a
+    loader which has them asks for no other; blas and dnn come before CUDA's by preloading.
+    """
 
     folder: Path
     device: Path
     cudart: Path
     cuda: Path
     nvml: Path
+    blas: Path
+    dnn: Path
+
+    @property
+    def preload(self) -> str:
+        """The value of LD_PRELOAD that puts the phantom GPU under a program."""
+        libraries = (self.device, self.cudart, self.cuda, self.nvml, self.blas, self.dnn)
+        return " ".join(map(str, libraries))
 
 
 def find_compiler(*names: str) -> str:
@@ -64,7 +76,7 @@ def _compile(command: list[str]) -> None:
 
 
 def build_stubs(folder: Path, cuda_major: int) -> Stubs:
-    """Compiles device.c and the three libraries over it into `folder`.
+    """Compiles device.c and the libraries over it into `folder`.
 
     Needs a C compiler and nothing of CUDA or PyTorch.  Raises UnavailableError.
     """
@@ -72,27 +84,28 @@ def build_stubs(folder: Path, cuda_major: int) -> Stubs:
     soname = _cudart_soname(cuda_major)
     stubs = Stubs(
         folder,
-        folder / "libphantom.so",
-        folder / soname,
-        folder / "libcuda.so.1",
-        folder / "libnvidia-ml.so.1",
+        device=folder / "libphantom.so",
+        cudart=folder / soname,
+        cuda=folder / "libcuda.so.1",
+        nvml=folder / "libnvidia-ml.so.1",
+        blas=folder / "libphantom-blas.so",
+        dnn=folder / "libphantom-dnn.so",
     )
-    # libc10_cuda.so asks for its functions under a version node of the library's name.
+    # PyTorch's libraries ask for its functions under a version node of the library's name.
     versions = folder / "cudart.map"
     versions.write_text(f"{soname} {{ global: *; }};\n")
     over_device = [str(stubs.device), _ORIGIN]
-    for library, source, extra in (
-        (stubs.device, "device.c", []),
-        (
-            stubs.cudart,
-            "cudart.c",
-            [f"-DPHANTOM_CUDA={cuda_major}", f"-Wl,--version-script={versions}", *over_device],
-        ),
-        (stubs.cuda, "cuda.c", over_device),
-        (stubs.nvml, "nvml.c", []),
+    runtime = [f"-DPHANTOM_CUDA={cuda_major}", f"-Wl,--version-script={versions}"]
+    for library, sources, extra in (
+        (stubs.device, ("device.c",), ["-pthread"]),
+        (stubs.cudart, ("cudart.c", "launch.c", "graph.c"), [*runtime, *over_device]),
+        (stubs.cuda, ("cuda.c",), over_device),
+        (stubs.nvml, ("nvml.c",), []),
+        (stubs.blas, ("blas.c",), []),
+        (stubs.dnn, ("dnn.c",), []),
     ):
         name = f"-Wl,-soname,{library.name}"
-        target = ["-o", str(library), str(STUB / source)]
+        target = ["-o", str(library), *(str(STUB / source) for source in sources)]
         _compile([compiler, *_SHARED, name, *target, *extra, "-ldl"])
     return stubs
 

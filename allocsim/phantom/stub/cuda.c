@@ -1,11 +1,14 @@
-/* libcuda.so.1 as far as expandable segments need it: the driver's virtual-memory calls.
+/* libcuda.so.1: the driver's virtual-memory calls, and what run-time compiled kernels need.
  *
  * A reservation is address space without memory, a handle memory without an address; mapping
- * joins the two and costs nothing.  Declared by hand for the reason given in cudart.c.
+ * joins the two and costs nothing.  A module loads and has every function it is asked for; a
+ * launch runs nothing.  Declared by hand for the reason given in cudart.c.
  */
 #include "device.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_SUPPORTED = 801 };
 
@@ -13,6 +16,13 @@ struct handle {
   size_t size;
 };
 
+int cuDriverGetVersion(int *version) { *version = 13000; return SUCCESS; }
+int cuGetErrorName(int error, const char **text) {
+  *text = error == SUCCESS         ? "CUDA_SUCCESS"
+          : error == OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY"
+                                   : "CUDA_ERROR_INVALID_VALUE";
+  return SUCCESS;
+}
 int cuGetErrorString(int error, const char **text) {
   switch (error) {
     case SUCCESS: *text = "no error"; break;
@@ -80,24 +90,161 @@ int cuMemGetAddressRange_v2(uintptr_t *start, size_t *size, uintptr_t address) {
   return cuMemGetAddressRange(start, size, address);
 }
 
+/* --- the device and its one context ---------------------------------------------------------- */
+
+int cuInit(unsigned flags) { (void)flags; return SUCCESS; }
+int cuDeviceGetCount(int *count) { *count = 1; return SUCCESS; }
 int cuDeviceGet(int *device, int ordinal) {
   *device = 0;
   return ordinal ? INVALID_VALUE : SUCCESS;
 }
-/* No attribute: no fabric, no peers, nothing that would change how handles are made. */
 int cuDeviceGetAttribute(int *value, int attribute, int device) {
-  (void)attribute, (void)device;
-  *value = 0;
+  (void)device;
+  *value = device_attribute(attribute);
   return SUCCESS;
 }
+int cuDeviceGetName(char *name, int length, int device) {
+  (void)device;
+  snprintf(name, (size_t)length, "%s", device_card()->name);
+  return SUCCESS;
+}
+int cuDeviceGetUuid(char uuid[16], int device) {
+  (void)device;
+  memcpy(uuid, "allocsim-phantom", 16);
+  return SUCCESS;
+}
+int cuDeviceGetUuid_v2(char uuid[16], int device) { return cuDeviceGetUuid(uuid, device); }
+int cuDeviceTotalMem_v2(size_t *bytes, int device) {
+  (void)device;
+  *bytes = device_capacity();
+  return SUCCESS;
+}
+
+static int the_context;
+
 int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) {
   (void)device;
   *flags = 0;
   *active = 1;
   return SUCCESS;
 }
+int cuDevicePrimaryCtxRetain(void **context, int device) {
+  (void)device;
+  *context = &the_context;
+  return SUCCESS;
+}
+int cuDevicePrimaryCtxRelease_v2(int device) { (void)device; return SUCCESS; }
+int cuCtxGetCurrent(void **context) { *context = &the_context; return SUCCESS; }
+int cuCtxSetCurrent(void *context) { (void)context; return SUCCESS; }
+int cuCtxPushCurrent(void *context) { (void)context; return SUCCESS; }
+int cuCtxPushCurrent_v2(void *context) { (void)context; return SUCCESS; }
+int cuCtxPopCurrent(void **context) { return cuCtxGetCurrent(context); }
+int cuCtxPopCurrent_v2(void **context) { return cuCtxGetCurrent(context); }
+int cuCtxGetDevice(int *device) { *device = 0; return SUCCESS; }
+int cuStreamGetCtx(void *stream, void **context) {
+  (void)stream;
+  return cuCtxGetCurrent(context);
+}
 
-/* Looked up by every release, called by none for a script. */
+/* CU_POINTER_ATTRIBUTE_CONTEXT, _MEMORY_TYPE, _DEVICE_POINTER, _DEVICE_ORDINAL. */
+int cuPointerGetAttribute(void *out, int attribute, uintptr_t address) {
+  uintptr_t start;
+  size_t size;
+  if (device_find(address, &start, &size)) return INVALID_VALUE;
+  switch (attribute) {
+    case 1: *(void **)out = &the_context; return SUCCESS;
+    case 2: *(unsigned *)out = 2; return SUCCESS;
+    case 3: *(uintptr_t *)out = address; return SUCCESS;
+    case 9: *(int *)out = 0; return SUCCESS;
+    default: return NOT_SUPPORTED;
+  }
+}
+
+/* --- kernels compiled at run time ------------------------------------------------------------ */
+
+static int the_module, the_function, the_link;
+
+int cuModuleLoad(void **module, const char *path) {
+  (void)path;
+  *module = &the_module;
+  return SUCCESS;
+}
+int cuModuleLoadData(void **module, const void *image) {
+  (void)image;
+  return cuModuleLoad(module, NULL);
+}
+int cuModuleLoadDataEx(void **module, const void *image, unsigned count, int *options,
+                       void **values) {
+  (void)count, (void)options, (void)values;
+  return cuModuleLoadData(module, image);
+}
+int cuModuleUnload(void *module) { (void)module; return SUCCESS; }
+int cuModuleGetFunction(void **function, void *module, const char *name) {
+  (void)module, (void)name;
+  *function = &the_function;
+  return SUCCESS;
+}
+int cuFuncGetAttribute(int *value, int attribute, void *function) {
+  (void)function;
+  *value = attribute == 0 ? device_attribute(1) : 0; /* threads a block; else nothing used */
+  return SUCCESS;
+}
+int cuKernelGetAttribute(int *value, int attribute, void *kernel, int device) {
+  (void)device;
+  return cuFuncGetAttribute(value, attribute, kernel);
+}
+int cuFuncSetAttribute(void *function, int attribute, int value) {
+  (void)function, (void)attribute, (void)value;
+  return SUCCESS;
+}
+int cuFuncSetCacheConfig(void *function, int config) {
+  (void)function, (void)config;
+  return SUCCESS;
+}
+int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, void *function, int threads,
+                                                size_t shared) {
+  (void)function, (void)shared;
+  *blocks = threads > 0 && threads <= 2048 ? 2048 / threads : 1;
+  return SUCCESS;
+}
+int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                   unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
+                   void *stream, void **arguments, void **extra) {
+  (void)function, (void)grid_x, (void)grid_y, (void)grid_z, (void)block_x, (void)block_y;
+  (void)block_z, (void)shared, (void)arguments, (void)extra;
+  device_submit((uintptr_t)stream);
+  return SUCCESS;
+}
+int cuLaunchCooperativeKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                              unsigned block_x, unsigned block_y, unsigned block_z,
+                              unsigned shared, void *stream, void **arguments) {
+  return cuLaunchKernel(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared,
+                        stream, arguments, NULL);
+}
+struct launch {
+  unsigned grid[3], block[3], shared;
+  void *stream;
+};
+int cuLaunchKernelEx(const struct launch *launch, void *function, void **arguments, void **extra) {
+  (void)function, (void)arguments, (void)extra;
+  device_submit((uintptr_t)launch->stream);
+  return SUCCESS;
+}
+int cuLinkCreate_v2(unsigned count, int *options, void **values, void **link) {
+  (void)count, (void)options, (void)values;
+  *link = &the_link;
+  return SUCCESS;
+}
+int cuLinkAddData_v2(void) { return SUCCESS; }
+int cuLinkComplete(void *link, void **image, size_t *size) {
+  *image = link;
+  *size = 0;
+  return SUCCESS;
+}
+int cuLinkDestroy(void *link) { (void)link; return SUCCESS; }
+int cuTensorMapEncodeTiled(void) { return SUCCESS; }
+
+/* Looked up by some release, reached by no single-device program. */
 #define NEVER_REACHED(name) \
   int name(void) { return NOT_SUPPORTED; }
 NEVER_REACHED(cuMemExportToShareableHandle)
@@ -107,3 +254,7 @@ NEVER_REACHED(cuMemGetAllocationPropertiesFromHandle)
 NEVER_REACHED(cuMemsetD32Async)
 NEVER_REACHED(cuStreamWriteValue32)
 NEVER_REACHED(cuStreamWriteValue32_v2)
+NEVER_REACHED(cuMulticastAddDevice)
+NEVER_REACHED(cuMulticastBindMem)
+NEVER_REACHED(cuMulticastCreate)
+NEVER_REACHED(cuMulticastUnbind)

@@ -1,32 +1,26 @@
-/* libcudart.so.N as far as libc10_cuda.so calls it: the runtime API over device.h's books.
+/* libcudart.so.N as far as PyTorch calls it: device, memory, streams and events over device.h's
+ * books (launch.c has the kernels, graph.c the captures).
  *
  * Declared by hand and without CUDA's headers, so that one source serves every CUDA release
  * and compiles where no toolkit is.  Types that are only passed through are `void *`; enums
- * are `int`.  What the native allocator never reaches answers "not supported" by name.
+ * are `int`.  What no single-device program reaches answers "not supported" by name.
  */
 #define _GNU_SOURCE
-#include "device.h"
+#include "cudart.h"
 
 #include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum {
-  SUCCESS = 0,
-  INVALID_VALUE = 1,
-  MEMORY_ALLOCATION = 2,
-  INVALID_DEVICE = 101,
-  NOT_READY = 600,
-  NOT_SUPPORTED = 801
-};
 
 #ifndef PHANTOM_CUDA
 #define PHANTOM_CUDA 13
 #endif
 
-static int last_error;
+static __thread int last_error;
 
-static int answer(int error) {
+int answer(int error) {
   if (error) last_error = error;
   return error;
 }
@@ -84,6 +78,30 @@ int cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
   return SUCCESS;
 }
 
+int cudaDeviceGetAttribute(int *value, int attribute, int device) {
+  *value = device_attribute(attribute);
+  return answer(device == 0 ? SUCCESS : INVALID_DEVICE);
+}
+int cudaDeviceGetPCIBusId(char *text, int length, int device) {
+  (void)device;
+  snprintf(text, (size_t)length, "0000:01:00.0");
+  return SUCCESS;
+}
+int cudaDeviceSetLimit(int limit, size_t value) { (void)limit, (void)value; return SUCCESS; }
+int cudaProfilerStart(void) { return SUCCESS; }
+int cudaProfilerStop(void) { return SUCCESS; }
+
+/* Offsets in cudaDeviceProp, from the headers; only the part behind the clock rate moved. */
+#if PHANTOM_CUDA >= 13
+enum { MULTIPROCESSORS = 384, PCI_BUS = 568, L2 = 596, MULTIPROCESSOR_THREADS = 604,
+       MULTIPROCESSOR_SHARED = 624, MULTIPROCESSOR_REGS = 632, OPTIN_SHARED = 672,
+       PROPERTIES_SIZE = 1008 };
+#else
+enum { MULTIPROCESSORS = 388, PCI_BUS = 584, L2 = 616, MULTIPROCESSOR_THREADS = 624,
+       MULTIPROCESSOR_SHARED = 640, MULTIPROCESSOR_REGS = 648, OPTIN_SHARED = 696,
+       PROPERTIES_SIZE = PHANTOM_CUDA == 12 ? 1032 : 728 };
+#endif
+
 /* The front of cudaDeviceProp, whose layout no release from 11 to 13 changed. */
 struct properties {
   char name[256];
@@ -104,18 +122,31 @@ struct properties {
 };
 
 static int properties(struct properties *front) {
-  memset(front, 0, sizeof *front);
-  strcpy(front->name, "allocsim phantom");
+  const struct device_card *card = device_card();
+  char *bytes = (char *)front;
+  memset(bytes, 0, PROPERTIES_SIZE);
+  memcpy(front->name, card->name, sizeof front->name);
+  memcpy(front->uuid, "allocsim-phantom", sizeof front->uuid);
   front->total_global_mem = device_capacity();
-  front->shared_mem_per_block = 48 << 10;
-  front->regs_per_block = 65536;
-  front->warp_size = 32;
-  front->max_threads_per_block = 1024;
-  front->max_threads_dim[0] = front->max_threads_dim[1] = 1024;
-  front->max_threads_dim[2] = 64;
-  front->max_grid_size[0] = 2147483647;
-  front->max_grid_size[1] = front->max_grid_size[2] = 65535;
-  front->major = 8;
+  front->shared_mem_per_block = (size_t)device_attribute(8);
+  front->regs_per_block = device_attribute(12);
+  front->warp_size = device_attribute(10);
+  front->mem_pitch = INT32_MAX;
+  front->max_threads_per_block = device_attribute(1);
+  for (int i = 0; i < 3; i++) {
+    front->max_threads_dim[i] = device_attribute(2 + i);
+    front->max_grid_size[i] = device_attribute(5 + i);
+  }
+  front->total_const_mem = 64 << 10;
+  front->major = card->major;
+  front->minor = card->minor;
+  *(int *)(bytes + MULTIPROCESSORS) = card->multiprocessors;
+  *(int *)(bytes + PCI_BUS) = 1;
+  *(int *)(bytes + L2) = device_attribute(38);
+  *(int *)(bytes + MULTIPROCESSOR_THREADS) = device_attribute(39);
+  *(size_t *)(bytes + MULTIPROCESSOR_SHARED) = (size_t)device_attribute(81);
+  *(int *)(bytes + MULTIPROCESSOR_REGS) = device_attribute(82);
+  *(size_t *)(bytes + OPTIN_SHARED) = (size_t)device_attribute(97);
   return SUCCESS;
 }
 
@@ -145,6 +176,100 @@ int cudaMemGetInfo(size_t *free, size_t *total) {
   return SUCCESS;
 }
 
+/* A pinned page is a page: the books only need to know whose address it is. */
+int cudaHostAlloc(void **out, size_t size, unsigned flags) {
+  (void)flags;
+  if (posix_memalign(out, 4096, size ? size : 1)) return answer(MEMORY_ALLOCATION);
+  return answer(device_pin((uintptr_t)*out, size) ? MEMORY_ALLOCATION : SUCCESS);
+}
+int cudaMallocHost(void **out, size_t size) { return cudaHostAlloc(out, size, 0); }
+int cudaMallocManaged(void **out, size_t size, unsigned flags) {
+  return cudaHostAlloc(out, size, flags);
+}
+int cudaFreeHost(void *address) {
+  if (!address) return SUCCESS;
+  if (device_unpin((uintptr_t)address)) return answer(INVALID_VALUE);
+  free(address);
+  return SUCCESS;
+}
+int cudaHostRegister(void *address, size_t size, unsigned flags) {
+  (void)flags;
+  return answer(device_pin((uintptr_t)address, size) ? MEMORY_ALLOCATION : SUCCESS);
+}
+int cudaHostUnregister(void *address) {
+  return answer(device_unpin((uintptr_t)address) ? INVALID_VALUE : SUCCESS);
+}
+int cudaHostGetDevicePointer(void **out, void *address, unsigned flags) {
+  (void)flags;
+  *out = address;
+  return SUCCESS;
+}
+
+struct pointer_attributes {
+  int type; /* 0 unregistered, 1 host, 2 device */
+  int device;
+  void *on_device, *on_host;
+};
+int cudaPointerGetAttributes(struct pointer_attributes *out, const void *pointer) {
+  uintptr_t start;
+  size_t size;
+  void *address = (void *)pointer;
+  if (device_find((uintptr_t)pointer, &start, &size) == 0)
+    *out = (struct pointer_attributes){2, 0, address, NULL};
+  else if (device_is_pinned((uintptr_t)pointer))
+    *out = (struct pointer_attributes){1, 0, address, address};
+  else
+    *out = (struct pointer_attributes){0, -2, NULL, address};
+  return SUCCESS;
+}
+
+static int is_on_device(const void *pointer) {
+  uintptr_t start;
+  size_t size;
+  return device_find((uintptr_t)pointer, &start, &size) == 0;
+}
+
+/* What leaves the device is zeros; what enters it or moves within it is not kept. */
+static void copy(void *to, const void *from, size_t size) {
+  if (is_on_device(to)) return;
+  if (is_on_device(from))
+    memset(to, 0, size);
+  else
+    memmove(to, from, size);
+}
+int cudaMemcpyAsync(void *to, const void *from, size_t size, int kind, void *stream) {
+  (void)kind;
+  copy(to, from, size);
+  device_submit((uintptr_t)stream);
+  return SUCCESS;
+}
+int cudaMemcpy(void *to, const void *from, size_t size, int kind) {
+  cudaMemcpyAsync(to, from, size, kind, NULL);
+  device_finish(0);
+  return SUCCESS;
+}
+int cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
+                      size_t height, int kind, void *stream) {
+  (void)kind;
+  for (size_t row = 0; row < height; row++)
+    copy((char *)to + row * to_pitch, (const char *)from + row * from_pitch, width);
+  device_submit((uintptr_t)stream);
+  return SUCCESS;
+}
+int cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int from_device, size_t size,
+                        void *stream) {
+  (void)to_device, (void)from_device;
+  return cudaMemcpyAsync(to, from, size, 0, stream);
+}
+int cudaMemsetAsync(void *address, int value, size_t size, void *stream) {
+  if (!is_on_device(address)) memset(address, value, size);
+  device_submit((uintptr_t)stream);
+  return SUCCESS;
+}
+int cudaMemset(void *address, int value, size_t size) {
+  return cudaMemsetAsync(address, value, size, NULL);
+}
+
 /* --- streams and events ------------------------------------------------------------------- */
 
 int cudaStreamSynchronize(void *stream) {
@@ -163,25 +288,19 @@ int cudaStreamCreateWithPriority(void **out, unsigned flags, int priority) {
   *out = (void *)(last += 4096);
   return SUCCESS;
 }
+int cudaStreamCreateWithFlags(void **out, unsigned flags) {
+  return cudaStreamCreateWithPriority(out, flags, 0);
+}
+int cudaStreamCreate(void **out) { return cudaStreamCreateWithPriority(out, 0, 0); }
+int cudaStreamDestroy(void *stream) { device_finish((uintptr_t)stream); return SUCCESS; }
+int cudaStreamGetId(void *stream, unsigned long long *id) {
+  *id = (uintptr_t)stream;
+  return SUCCESS;
+}
 int cudaStreamGetPriority(void *stream, int *priority) {
   (void)stream;
   *priority = 0;
   return SUCCESS;
-}
-int cudaStreamIsCapturing(void *stream, int *status) {
-  (void)stream;
-  *status = 0;
-  return SUCCESS;
-}
-/* Its argument lists differ by release; all begin with the stream and the status. */
-int cudaStreamGetCaptureInfo(void *stream, int *status) {
-  return cudaStreamIsCapturing(stream, status);
-}
-int cudaStreamGetCaptureInfo_v2(void *stream, int *status) {
-  return cudaStreamIsCapturing(stream, status);
-}
-int cudaStreamGetCaptureInfo_v3(void *stream, int *status) {
-  return cudaStreamIsCapturing(stream, status);
 }
 int cudaThreadExchangeStreamCaptureMode(int *mode) {
   static int current;
@@ -191,7 +310,8 @@ int cudaThreadExchangeStreamCaptureMode(int *mode) {
   return SUCCESS;
 }
 int cudaStreamWaitEvent(void *stream, void *event, unsigned flags) {
-  (void)stream, (void)event, (void)flags;
+  (void)flags;
+  device_capture_join((uintptr_t)stream, event);
   return SUCCESS;
 }
 
@@ -205,6 +325,10 @@ int cudaEventDestroy(void *event) { free(event); return SUCCESS; }
 int cudaEventRecord(void *event, void *stream) {
   device_record(event, (uintptr_t)stream);
   return SUCCESS;
+}
+int cudaEventRecordWithFlags(void *event, void *stream, unsigned flags) {
+  (void)flags;
+  return cudaEventRecord(event, stream);
 }
 int cudaEventQuery(void *event) {
   return answer(device_is_done(event) ? SUCCESS : NOT_READY);
@@ -239,39 +363,21 @@ int cudaGetDriverEntryPointByVersion(const char *name, void **out, unsigned vers
   return driver_entry(name, out, status);
 }
 
-/* --- reached only by other backends, graphs, peers and copies ----------------------------- */
+/* --- reached only by other backends and other processes ------------------------------------- */
 
-#define NEVER_REACHED(name) \
-  int name(void) { return answer(NOT_SUPPORTED); }
 NEVER_REACHED(cudaDeviceDisablePeerAccess)
-NEVER_REACHED(cudaDeviceGetAttribute)
 NEVER_REACHED(cudaDeviceGetDefaultMemPool)
 NEVER_REACHED(cudaDeviceGetGraphMemAttribute)
-NEVER_REACHED(cudaDeviceGetPCIBusId)
 NEVER_REACHED(cudaDeviceSetGraphMemAttribute)
 NEVER_REACHED(cudaDeviceSetMemPool)
 NEVER_REACHED(cudaFreeAsync)
-NEVER_REACHED(cudaFreeHost)
-NEVER_REACHED(cudaGraphAddEmptyNode)
-NEVER_REACHED(cudaGraphNodeGetDependencies)
-NEVER_REACHED(cudaGraphNodeGetDependencies_v2)
-NEVER_REACHED(cudaGraphNodeGetType)
-NEVER_REACHED(cudaHostAlloc)
-NEVER_REACHED(cudaHostRegister)
-NEVER_REACHED(cudaHostUnregister)
 NEVER_REACHED(cudaIpcCloseMemHandle)
+NEVER_REACHED(cudaIpcGetEventHandle)
 NEVER_REACHED(cudaIpcGetMemHandle)
+NEVER_REACHED(cudaIpcOpenEventHandle)
 NEVER_REACHED(cudaIpcOpenMemHandle)
 NEVER_REACHED(cudaMallocAsync)
 NEVER_REACHED(cudaMemPoolGetAttribute)
 NEVER_REACHED(cudaMemPoolSetAccess)
 NEVER_REACHED(cudaMemPoolSetAttribute)
 NEVER_REACHED(cudaMemPoolTrimTo)
-NEVER_REACHED(cudaMemcpy)
-NEVER_REACHED(cudaMemcpyAsync)
-NEVER_REACHED(cudaMemcpyPeerAsync)
-NEVER_REACHED(cudaPointerGetAttributes)
-NEVER_REACHED(cudaStreamCreateWithFlags)
-NEVER_REACHED(cudaStreamDestroy)
-NEVER_REACHED(cudaStreamGetId)
-NEVER_REACHED(cudaStreamUpdateCaptureDependencies)

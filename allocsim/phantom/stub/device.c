@@ -1,8 +1,21 @@
 /* The books of the device that is not there; device.h states the rules. */
+#define _GNU_SOURCE
 #include "device.h"
 
+#include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* Autograd, data loading and the program call from threads of their own. */
+static pthread_mutex_t books_lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+static int lock_books(void) { return pthread_mutex_lock(&books_lock); }
+static void unlock_books(int *ignored) {
+  (void)ignored;
+  pthread_mutex_unlock(&books_lock);
+}
+/* Holds the lock to the end of the enclosing block. */
+#define LOCKED __attribute__((cleanup(unlock_books))) int locked = lock_books(); (void)locked
 
 struct range {
   uintptr_t start;
@@ -18,36 +31,85 @@ static enum device_policy policy = DEVICE_BUMP;
 static uintptr_t base = (uintptr_t)1 << 44;
 static uintptr_t next = (uintptr_t)1 << 44;
 
-static struct range *ranges; /* by start, never overlapping */
-static size_t n_ranges, room_ranges;
+struct book { /* ranges by start, never overlapping */
+  struct range *ranges;
+  size_t count, room;
+};
+static struct book space, pinned;
+
+static int at_once; /* the work policy */
+static struct device_card card = {"allocsim phantom", 8, 0, 108};
 
 static struct device_stream *streams[STREAM_SLOTS];  /* by handle */
 static struct device_stream *in_order[STREAM_SLOTS]; /* by first use */
 static size_t n_streams;
 
 void device_configure(size_t new_capacity, enum device_policy new_policy, uintptr_t new_base) {
+  LOCKED;
   capacity = new_capacity;
   policy = new_policy;
   base = next = new_base;
   used = 0;
-  n_ranges = 0;
+  space.count = 0;
   device_finish_all();
+}
+
+static const char *told(const char *name) {
+  const char *text = getenv(name);
+  return text && *text ? text : NULL;
+}
+
+__attribute__((constructor)) static void configure_from_environment(void) {
+  const char *text;
+  if ((text = told("ALLOCSIM_PHANTOM_MEMORY"))) capacity = strtoull(text, NULL, 10);
+  if ((text = told("ALLOCSIM_PHANTOM_CONTEXT"))) used = strtoull(text, NULL, 10);
+  if ((text = told("ALLOCSIM_PHANTOM_POLICY"))) policy = strcmp(text, "firstfit") == 0;
+  if ((text = told("ALLOCSIM_PHANTOM_BASE"))) base = next = strtoull(text, NULL, 10);
+  if ((text = told("ALLOCSIM_PHANTOM_WORK"))) at_once = strcmp(text, "at-once") == 0;
+  if ((text = told("ALLOCSIM_PHANTOM_NAME"))) snprintf(card.name, sizeof card.name, "%s", text);
+  if ((text = told("ALLOCSIM_PHANTOM_CAPABILITY"))) sscanf(text, "%d.%d", &card.major, &card.minor);
+  if ((text = told("ALLOCSIM_PHANTOM_MULTIPROCESSORS"))) card.multiprocessors = atoi(text);
+  if (used > capacity) used = capacity;
 }
 
 size_t device_capacity(void) { return capacity; }
 size_t device_free_bytes(void) { return capacity - used; }
-size_t device_ranges(void) { return n_ranges; }
+size_t device_ranges(void) { return space.count; }
+const struct device_card *device_card(void) { return &card; }
+
+int device_attribute(int number) {
+  switch (number) {
+    case 1: return 1024;                  /* threads a block, */
+    case 2: case 3: return 1024;          /* along x and y */
+    case 4: return 64;                    /* and z */
+    case 5: return 2147483647;            /* blocks of a grid along x */
+    case 6: case 7: return 65535;         /* and y and z */
+    case 8: return 48 << 10;              /* shared memory a block */
+    case 10: return 32;                   /* warp */
+    case 12: case 82: return 65536;       /* registers a block and a multiprocessor */
+    case 16: return card.multiprocessors;
+    case 31: case 41: case 95: return 1;  /* concurrent kernels, one address space, cooperation */
+    case 38: return 40 << 20;             /* L2 */
+    case 39: return 2048;                 /* threads and */
+    case 81: return 164 << 10;            /* shared memory a multiprocessor */
+    case 75: return card.major;
+    case 76: return card.minor;
+    case 97: return 163 << 10;            /* shared memory a block on request */
+    case 106: return 32;                  /* blocks a multiprocessor */
+    default: return 0;                    /* no fabric, no peers, no memory pools */
+  }
+}
 
 static size_t whole_pages(size_t size) {
   return (size + DEVICE_PAGE - 1) / DEVICE_PAGE * DEVICE_PAGE;
 }
 
-/* The index of the first range that starts above `address`. */
-static size_t above(uintptr_t address) {
-  size_t low = 0, high = n_ranges;
+/* The index of the first range of `book` that starts above `address`. */
+static size_t above(const struct book *book, uintptr_t address) {
+  size_t low = 0, high = book->count;
   while (low < high) {
     size_t middle = (low + high) / 2;
-    if (ranges[middle].start > address)
+    if (book->ranges[middle].start > address)
       high = middle;
     else
       low = middle + 1;
@@ -55,25 +117,45 @@ static size_t above(uintptr_t address) {
   return low;
 }
 
-static int insert(size_t index, struct range range) {
-  if (n_ranges == room_ranges) {
-    size_t room = room_ranges ? room_ranges * 2 : 256;
-    struct range *grown = realloc(ranges, room * sizeof *grown);
+static int insert(struct book *book, size_t index, struct range range) {
+  if (book->count == book->room) {
+    size_t room = book->room ? book->room * 2 : 256;
+    struct range *grown = realloc(book->ranges, room * sizeof *grown);
     if (!grown) return -1;
-    ranges = grown;
-    room_ranges = room;
+    book->ranges = grown;
+    book->room = room;
   }
-  memmove(ranges + index + 1, ranges + index, (n_ranges - index) * sizeof *ranges);
-  ranges[index] = range;
-  n_ranges++;
+  struct range *at = book->ranges + index;
+  memmove(at + 1, at, (book->count - index) * sizeof *at);
+  *at = range;
+  book->count++;
   return 0;
+}
+
+/* Takes the range that starts at `address` out of `book`; its counted bytes in `counted`. */
+static int remove_start(struct book *book, uintptr_t address, size_t *counted) {
+  size_t i = above(book, address);
+  struct range *range = book->ranges + i - 1;
+  if (i == 0 || range->start != address) return -1;
+  *counted = range->counted;
+  memmove(range, range + 1, (book->count - i) * sizeof *range);
+  book->count--;
+  return 0;
+}
+
+/* The range of `book` that holds `address`, or NULL. */
+static const struct range *holder(const struct book *book, uintptr_t address) {
+  size_t i = above(book, address);
+  const struct range *range = book->ranges + i - 1;
+  return i == 0 || address - range->start >= range->size ? NULL : range;
 }
 
 /* The lowest hole of `size` bytes: its address, and in `index` where its range belongs. */
 static uintptr_t lowest_hole(size_t size, size_t *index) {
+  const struct range *ranges = space.ranges;
   uintptr_t hole = base;
   size_t i = 0;
-  for (; i < n_ranges && ranges[i].start - hole < size; i++)
+  for (; i < space.count && ranges[i].start - hole < size; i++)
     hole = ranges[i].start + ranges[i].size;
   *index = i;
   return hole;
@@ -81,16 +163,20 @@ static uintptr_t lowest_hole(size_t size, size_t *index) {
 
 static uintptr_t place(size_t size, size_t counted) {
   struct range range = {next, whole_pages(size), counted};
-  size_t index = n_ranges;
+  size_t index = space.count;
   if (policy == DEVICE_FIRSTFIT) range.start = lowest_hole(range.size, &index);
-  if (insert(index, range)) return 0;
+  if (insert(&space, index, range)) return 0;
   if (policy == DEVICE_BUMP) next += range.size;
   return range.start;
 }
 
-uintptr_t device_reserve(size_t size) { return place(size, 0); }
+uintptr_t device_reserve(size_t size) {
+  LOCKED;
+  return place(size, 0);
+}
 
 uintptr_t device_malloc(size_t size) {
+  LOCKED;
   size_t counted = whole_pages(size);
   if (counted < size || device_take(counted)) return 0;
   uintptr_t address = place(size, counted);
@@ -99,31 +185,53 @@ uintptr_t device_malloc(size_t size) {
 }
 
 int device_release(uintptr_t address) {
-  size_t i = above(address);
-  if (i == 0 || ranges[i - 1].start != address) return -1;
-  device_give(ranges[i - 1].counted);
-  memmove(ranges + i - 1, ranges + i, (n_ranges - i) * sizeof *ranges);
-  n_ranges--;
+  LOCKED;
+  size_t counted;
+  if (remove_start(&space, address, &counted)) return -1;
+  device_give(counted);
   return 0;
 }
 
 int device_find(uintptr_t address, uintptr_t *start, size_t *size) {
-  size_t i = above(address);
-  if (i == 0 || address - ranges[i - 1].start >= ranges[i - 1].size) return -1;
-  *start = ranges[i - 1].start;
-  *size = ranges[i - 1].size;
+  LOCKED;
+  const struct range *range = holder(&space, address);
+  if (!range) return -1;
+  *start = range->start;
+  *size = range->size;
   return 0;
 }
 
 int device_take(size_t size) {
+  LOCKED;
   if (size > capacity - used) return -1;
   used += size;
   return 0;
 }
 
-void device_give(size_t size) { used -= size; }
+void device_give(size_t size) {
+  LOCKED;
+  used -= size;
+}
+
+int device_pin(uintptr_t address, size_t size) {
+  LOCKED;
+  struct range range = {address, size ? size : 1, 0};
+  return insert(&pinned, above(&pinned, address), range);
+}
+
+int device_unpin(uintptr_t address) {
+  LOCKED;
+  size_t counted;
+  return remove_start(&pinned, address, &counted);
+}
+
+int device_is_pinned(uintptr_t address) {
+  LOCKED;
+  return holder(&pinned, address) != NULL;
+}
 
 struct device_stream *device_stream(uintptr_t handle) {
+  LOCKED;
   /* Handles are page-like (low bits clear), so the slot looks at the bits above. */
   size_t slot = (handle >> 12 ^ handle) & (STREAM_SLOTS - 1);
   for (size_t tried = 0; tried < STREAM_SLOTS; tried++) {
@@ -142,24 +250,55 @@ struct device_stream *device_stream(uintptr_t handle) {
   abort();
 }
 
+void device_submit(uintptr_t handle) {
+  LOCKED;
+  struct device_stream *stream = device_stream(handle);
+  stream->submitted++;
+  if (at_once) stream->finished = stream->submitted;
+}
+
 void device_finish(uintptr_t handle) {
+  LOCKED;
   struct device_stream *stream = device_stream(handle);
   stream->finished = stream->submitted;
 }
 
 void device_finish_all(void) {
+  LOCKED;
   for (size_t i = 0; i < n_streams; i++) in_order[i]->finished = in_order[i]->submitted;
 }
 
 void device_record(struct device_event *event, uintptr_t handle) {
+  LOCKED;
+  device_submit(handle);
   event->stream = device_stream(handle);
-  event->position = ++event->stream->submitted;
+  event->position = event->stream->submitted;
+  event->capture = event->stream->capture;
 }
 
 int device_is_done(const struct device_event *event) {
+  LOCKED;
   return !event->stream || event->stream->finished >= event->position;
 }
 
 void device_wait(const struct device_event *event) {
+  LOCKED;
   if (!device_is_done(event)) event->stream->finished = event->position;
+}
+
+void device_capture_begin(uintptr_t handle) {
+  LOCKED;
+  static uint64_t captures;
+  device_stream(handle)->capture = ++captures;
+}
+
+void device_capture_join(uintptr_t handle, const struct device_event *event) {
+  LOCKED;
+  if (event->capture) device_stream(handle)->capture = event->capture;
+}
+
+void device_capture_end(uint64_t capture) {
+  LOCKED;
+  for (size_t i = 0; i < n_streams; i++)
+    if (in_order[i]->capture == capture) in_order[i]->capture = 0;
 }

@@ -2,13 +2,17 @@
  *
  * Rules kept here (every library of this folder stands on them):
  *   - memory is counted in whole pages of 2 MiB, a mapped handle by its own size;
- *   - what fits the capacity exactly succeeds; there is no context overhead;
+ *   - what fits the capacity exactly succeeds; what a context and other processes hold is
+ *     `context` bytes, counted as used from the start;
  *   - addresses come in page steps from a base: `bump` never reuses one, `firstfit` takes the
  *     lowest hole; reservations of bare address space come out of the same space;
  *   - a stream finishes nothing by itself: its work is done when told (device_finish), and
- *     waiting for an event completes all earlier work of its stream.
+ *     waiting for an event completes all earlier work of its stream.  Under the policy
+ *     `at-once` work is done as soon as it is submitted;
+ *   - nothing is computed, so no address is ever read or written.
  *
- * One thread only: the books have no lock.
+ * A process tells the device it wants by ALLOCSIM_PHANTOM_MEMORY, _CONTEXT, _POLICY, _BASE,
+ * _WORK, _NAME, _CAPABILITY and _MULTIPROCESSORS, read once at load, or by device_configure.
  */
 #ifndef ALLOCSIM_PHANTOM_DEVICE_H
 #define ALLOCSIM_PHANTOM_DEVICE_H
@@ -29,17 +33,29 @@ struct device_stream {
   uintptr_t handle;
   uint64_t submitted;
   uint64_t finished;
+  uint64_t capture; /* the graph capture it takes part in, 0 for none */
 };
 
 struct device_event {
   struct device_stream *stream; /* NULL until recorded */
   uint64_t position;
+  uint64_t capture; /* the capture it was recorded in, 0 for none */
+};
+
+/* What a program may ask the device about itself. */
+struct device_card {
+  char name[256];
+  int major, minor; /* compute capability */
+  int multiprocessors;
 };
 
 /* Start over: an empty device of `capacity` bytes whose first address is `base`. */
 void device_configure(size_t capacity, enum device_policy policy, uintptr_t base);
 
 size_t device_capacity(void);
+const struct device_card *device_card(void);
+/* The value of a device attribute by its number in CUDA's headers; 0 for what is not known. */
+int device_attribute(int number);
 size_t device_free_bytes(void);
 /* How many ranges of the address space are held; 0 once everything was given back. */
 size_t device_ranges(void);
@@ -57,13 +73,25 @@ int device_find(uintptr_t address, uintptr_t *start, size_t *size);
 int device_take(size_t size);
 void device_give(size_t size);
 
+/* Host memory that copies may use; -1 from `unpin`: nothing is pinned there. */
+int device_pin(uintptr_t address, size_t size);
+int device_unpin(uintptr_t address);
+int device_is_pinned(uintptr_t address);
+
 struct device_stream *device_stream(uintptr_t handle);
+/* One more piece of work for the stream. */
+void device_submit(uintptr_t handle);
 void device_finish(uintptr_t handle);
 void device_finish_all(void);
 
 void device_record(struct device_event *event, uintptr_t handle);
 int device_is_done(const struct device_event *event);
 void device_wait(const struct device_event *event);
+
+/* Graph captures: a stream that waits for a captured event takes part in its capture. */
+void device_capture_begin(uintptr_t handle);
+void device_capture_join(uintptr_t handle, const struct device_event *event);
+void device_capture_end(uint64_t capture);
 
 #ifdef __cplusplus
 }

@@ -8,6 +8,18 @@ enum { SUCCESS = 0, NOT_SUPPORTED = 3 };
 static int the_device;
 
 int nvmlInit_v2(void) { return SUCCESS; }
+int nvmlShutdown(void) { return SUCCESS; }
+const char *nvmlErrorString(int error) { return error ? "Not Supported" : "Success"; }
+int nvmlDeviceGetCount_v2(unsigned *count) { *count = 1; return SUCCESS; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) {
+  *device = &the_device;
+  return index ? NOT_SUPPORTED : SUCCESS;
+}
+int nvmlDeviceGetHandleByUUID(const char *uuid, void **device) {
+  (void)uuid;
+  *device = &the_device;
+  return SUCCESS;
+}
 int nvmlDeviceGetHandleByPciBusId_v2(const char *bus, void **device) {
   (void)bus;
   *device = &the_device;
@@ -43,5 +55,7 @@ int nvmlDeviceGetGpuFabricInfoV(void *device, struct fabric *fabric) {
   return SUCCESS;
 }
 
+int nvmlDeviceGetUUID(void) { return NOT_SUPPORTED; }
+int nvmlDeviceGetP2PStatus(void) { return NOT_SUPPORTED; }
 int nvmlDeviceGetNvLinkRemoteDeviceType(void) { return NOT_SUPPORTED; }
 int nvmlDeviceGetNvLinkRemotePciInfo_v2(void) { return NOT_SUPPORTED; }

@@ -1,0 +1,132 @@
+/* cuBLAS and cuBLASLt as far as PyTorch calls them: every routine succeeds and computes nothing.
+ *
+ * Rule: whatever a routine is asked, it needs no workspace of its own.  The workspaces that
+ * PyTorch allocates for cuBLAS come through its own allocator and are as on any device of the
+ * same compute capability; those that the heuristics of cuBLASLt would add are not.
+ *
+ * The routines are declared without arguments: none is looked at.
+ */
+#include <stddef.h>
+#include <stdint.h>
+
+enum { SUCCESS = 0 };
+
+#define SUCCEEDS(name) \
+  int name(void) { return SUCCESS; }
+
+static int the_handle;
+
+/* --- cuBLAS ---------------------------------------------------------------------------------- */
+
+int cublasCreate_v2(void **handle) { *handle = &the_handle; return SUCCESS; }
+int cublasGetMathMode(void *handle, int *mode) { (void)handle; *mode = 0; return SUCCESS; }
+int cublasGetPointerMode_v2(void *handle, int *mode) { (void)handle; *mode = 0; return SUCCESS; }
+SUCCEEDS(cublasDestroy_v2)
+SUCCEEDS(cublasSetMathMode)
+SUCCEEDS(cublasSetPointerMode_v2)
+SUCCEEDS(cublasSetSmCountTarget)
+SUCCEEDS(cublasSetStream_v2)
+SUCCEEDS(cublasSetWorkspace_v2)
+
+SUCCEEDS(cublasCdotc_v2)
+SUCCEEDS(cublasCdotu_v2)
+SUCCEEDS(cublasCgelsBatched)
+SUCCEEDS(cublasCgemmStridedBatched)
+SUCCEEDS(cublasCgemm_v2)
+SUCCEEDS(cublasCgemv_v2)
+SUCCEEDS(cublasCgeqrfBatched)
+SUCCEEDS(cublasCgetrfBatched)
+SUCCEEDS(cublasCgetrsBatched)
+SUCCEEDS(cublasCtrsmBatched)
+SUCCEEDS(cublasCtrsm_v2)
+SUCCEEDS(cublasDdot_v2)
+SUCCEEDS(cublasDgelsBatched)
+SUCCEEDS(cublasDgemmStridedBatched)
+SUCCEEDS(cublasDgemm_v2)
+SUCCEEDS(cublasDgemv_v2)
+SUCCEEDS(cublasDgeqrfBatched)
+SUCCEEDS(cublasDgetrfBatched)
+SUCCEEDS(cublasDgetrsBatched)
+SUCCEEDS(cublasDotEx)
+SUCCEEDS(cublasDtrsmBatched)
+SUCCEEDS(cublasDtrsm_v2)
+SUCCEEDS(cublasGemmEx)
+SUCCEEDS(cublasGemmStridedBatchedEx)
+SUCCEEDS(cublasSdot_v2)
+SUCCEEDS(cublasSgelsBatched)
+SUCCEEDS(cublasSgemmEx)
+SUCCEEDS(cublasSgemmStridedBatched)
+SUCCEEDS(cublasSgemm_v2)
+SUCCEEDS(cublasSgemv_v2)
+SUCCEEDS(cublasSgeqrfBatched)
+SUCCEEDS(cublasSgetrfBatched)
+SUCCEEDS(cublasSgetrsBatched)
+SUCCEEDS(cublasStrsmBatched)
+SUCCEEDS(cublasStrsm_v2)
+SUCCEEDS(cublasZdotc_v2)
+SUCCEEDS(cublasZdotu_v2)
+SUCCEEDS(cublasZgelsBatched)
+SUCCEEDS(cublasZgemmStridedBatched)
+SUCCEEDS(cublasZgemm_v2)
+SUCCEEDS(cublasZgemv_v2)
+SUCCEEDS(cublasZgeqrfBatched)
+SUCCEEDS(cublasZgetrfBatched)
+SUCCEEDS(cublasZgetrsBatched)
+SUCCEEDS(cublasZtrsmBatched)
+SUCCEEDS(cublasZtrsm_v2)
+
+/* --- cuBLASLt -------------------------------------------------------------------------------- */
+
+/* A descriptor is opaque and of the caller's own layout, so any address serves. */
+static int create(void **out) { *out = &the_handle; return SUCCESS; }
+int cublasLtMatmulDescCreate(void **out, int compute, int scale) {
+  (void)compute, (void)scale;
+  return create(out);
+}
+int cublasLtMatrixLayoutCreate(void **out, int type, uint64_t rows, uint64_t columns, int64_t ld) {
+  (void)type, (void)rows, (void)columns, (void)ld;
+  return create(out);
+}
+int cublasLtMatmulPreferenceCreate(void **out) { return create(out); }
+int cublasLtCreate(void **out) { return create(out); }
+
+struct heuristic {
+  uint64_t algorithm[8];
+  size_t workspace;
+  int state;
+  float waves;
+  int reserved[4];
+};
+
+/* One algorithm that needs no workspace. */
+int cublasLtMatmulAlgoGetHeuristic(void *handle, void *matmul, void *a, void *b, void *c, void *d,
+                                   void *preference, int wanted, struct heuristic *out,
+                                   int *found) {
+  (void)handle, (void)matmul, (void)a, (void)b, (void)c, (void)d, (void)preference;
+  *found = wanted > 0;
+  if (wanted > 0) *out = (struct heuristic){.state = SUCCESS, .waves = 1};
+  return SUCCESS;
+}
+int cublasLtMatmulAlgoConfigGetAttribute(void *algorithm, int attribute, void *out, size_t size,
+                                         size_t *written) {
+  (void)algorithm, (void)attribute;
+  for (size_t i = 0; i < size; i++) ((char *)out)[i] = 0;
+  if (written) *written = size;
+  return SUCCESS;
+}
+int cublasLtMatmulAlgoCheck(void *handle, void *matmul, void *a, void *b, void *c, void *d,
+                            void *algorithm, struct heuristic *out) {
+  (void)handle, (void)matmul, (void)a, (void)b, (void)c, (void)d, (void)algorithm;
+  *out = (struct heuristic){.state = SUCCESS, .waves = 1};
+  return SUCCESS;
+}
+size_t cublasLtGetVersion(void) { return 130000; }
+SUCCEEDS(cublasLtMatmulAlgoInit)
+SUCCEEDS(cublasLtMatmulAlgoConfigSetAttribute)
+SUCCEEDS(cublasLtMatmul)
+SUCCEEDS(cublasLtMatmulDescDestroy)
+SUCCEEDS(cublasLtMatmulDescSetAttribute)
+SUCCEEDS(cublasLtMatmulPreferenceDestroy)
+SUCCEEDS(cublasLtMatmulPreferenceSetAttribute)
+SUCCEEDS(cublasLtMatrixLayoutDestroy)
+SUCCEEDS(cublasLtMatrixLayoutSetAttribute)

@@ -1,0 +1,190 @@
+/* cuDNN as far as PyTorch's first interface to it goes: convolutions, batch norm, pooling.
+ *
+ * Rule: every routine succeeds, computes nothing and needs no workspace; a search for an
+ * algorithm finds one, implicit GEMM.  On a real GPU cuDNN may ask for workspace, which depends
+ * on the card and the shapes and cannot be known here.  What would need cuDNN's own layouts
+ * (recurrent networks, CTC loss, the graph interface) is refused, never guessed.
+ *
+ * cudnnGetVersion is not here: the installed library answers it.
+ */
+#include <stddef.h>
+
+enum { SUCCESS = 0, NOT_SUPPORTED = 3000 };
+
+#define SUCCEEDS(name) \
+  int name(void) { return SUCCESS; }
+#define REFUSES(name) \
+  int name(void) { return NOT_SUPPORTED; }
+
+const char *cudnnGetErrorString(int status) {
+  return status == SUCCESS ? "CUDNN_STATUS_SUCCESS"
+                           : "CUDNN_STATUS_NOT_SUPPORTED (not offered by allocsim's phantom GPU)";
+}
+void cudnnGetLastErrorString(char *text, size_t size) {
+  if (size) *text = 0;
+}
+int cudnnGetStream(void *handle, void **stream) {
+  (void)handle;
+  *stream = NULL;
+  return SUCCESS;
+}
+
+/* --- descriptors, which hold nothing --------------------------------------------------------- */
+
+static int the_descriptor;
+
+#define CREATES(name) \
+  int name(void **out) { *out = &the_descriptor; return SUCCESS; }
+CREATES(cudnnCreate)
+CREATES(cudnnCreateActivationDescriptor)
+CREATES(cudnnCreateCTCLossDescriptor)
+CREATES(cudnnCreateConvolutionDescriptor)
+CREATES(cudnnCreateDropoutDescriptor)
+CREATES(cudnnCreateFilterDescriptor)
+CREATES(cudnnCreatePoolingDescriptor)
+CREATES(cudnnCreateRNNDataDescriptor)
+CREATES(cudnnCreateRNNDescriptor)
+CREATES(cudnnCreateSpatialTransformerDescriptor)
+CREATES(cudnnCreateTensorDescriptor)
+
+/* --- convolutions ---------------------------------------------------------------------------- */
+
+struct performance {
+  int algorithm;
+  int status;
+  float time;
+  size_t memory;
+  int determinism;
+  int math;
+  int reserved[3];
+};
+
+static int choose(int wanted, int *found, struct performance *out) {
+  *found = wanted > 0;
+  if (wanted > 0) *out = (struct performance){.algorithm = 1, .determinism = 1};
+  return SUCCESS;
+}
+
+#define CHOOSES(name)                                                                       \
+  int name(void *handle, void *a, void *b, void *convolution, void *c, int wanted, int *found, \
+           struct performance *out) {                                                       \
+    (void)handle, (void)a, (void)b, (void)convolution, (void)c;                             \
+    return choose(wanted, found, out);                                                      \
+  }
+CHOOSES(cudnnGetConvolutionBackwardDataAlgorithm_v7)
+CHOOSES(cudnnGetConvolutionBackwardFilterAlgorithm_v7)
+CHOOSES(cudnnGetConvolutionForwardAlgorithm_v7)
+
+#define TRIES(name)                                                                         \
+  int name(void *handle, void *a, void *a_data, void *b, void *b_data, void *convolution,   \
+           void *c, void *c_data, int wanted, int *found, struct performance *out,          \
+           void *workspace, size_t size) {                                                  \
+    (void)handle, (void)a, (void)a_data, (void)b, (void)b_data, (void)convolution, (void)c; \
+    (void)c_data, (void)workspace, (void)size;                                              \
+    return choose(wanted, found, out);                                                      \
+  }
+TRIES(cudnnFindConvolutionBackwardDataAlgorithmEx)
+TRIES(cudnnFindConvolutionBackwardFilterAlgorithmEx)
+TRIES(cudnnFindConvolutionForwardAlgorithmEx)
+
+#define NEEDS_NO_WORKSPACE(name)                                                            \
+  int name(void *handle, void *a, void *b, void *convolution, void *c, int algorithm,       \
+           size_t *size) {                                                                  \
+    (void)handle, (void)a, (void)b, (void)convolution, (void)c, (void)algorithm;            \
+    *size = 0;                                                                              \
+    return SUCCESS;                                                                         \
+  }
+NEEDS_NO_WORKSPACE(cudnnGetConvolutionBackwardDataWorkspaceSize)
+NEEDS_NO_WORKSPACE(cudnnGetConvolutionBackwardFilterWorkspaceSize)
+NEEDS_NO_WORKSPACE(cudnnGetConvolutionForwardWorkspaceSize)
+
+/* --- batch norm and dropout ------------------------------------------------------------------ */
+
+int cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(
+    void *handle, int mode, int operations, void *x, void *z, void *y, void *parameters,
+    void *activation, size_t *size) {
+  (void)handle, (void)mode, (void)operations, (void)x, (void)z, (void)y, (void)parameters;
+  (void)activation;
+  *size = 0;
+  return SUCCESS;
+}
+int cudnnGetBatchNormalizationBackwardExWorkspaceSize(
+    void *handle, int mode, int operations, void *x, void *y, void *dy, void *dz, void *dx,
+    void *parameters, void *activation, size_t *size) {
+  (void)handle, (void)mode, (void)operations, (void)x, (void)y, (void)dy, (void)dz, (void)dx;
+  (void)parameters, (void)activation;
+  *size = 0;
+  return SUCCESS;
+}
+int cudnnGetBatchNormalizationTrainingExReserveSpaceSize(void *handle, int mode, int operations,
+                                                         void *activation, void *x,
+                                                         size_t *size) {
+  (void)handle, (void)mode, (void)operations, (void)activation, (void)x;
+  *size = 0;
+  return SUCCESS;
+}
+int cudnnDropoutGetStatesSize(void *handle, size_t *size) {
+  (void)handle;
+  *size = 0;
+  return SUCCESS;
+}
+
+/* --- what only has to succeed ---------------------------------------------------------------- */
+
+SUCCEEDS(cudnnBatchNormalizationBackwardEx)
+SUCCEEDS(cudnnBatchNormalizationForwardInference)
+SUCCEEDS(cudnnBatchNormalizationForwardTrainingEx)
+SUCCEEDS(cudnnConvolutionBackwardData)
+SUCCEEDS(cudnnConvolutionBackwardFilter)
+SUCCEEDS(cudnnConvolutionBiasActivationForward)
+SUCCEEDS(cudnnConvolutionForward)
+SUCCEEDS(cudnnDestroyActivationDescriptor)
+SUCCEEDS(cudnnDestroyCTCLossDescriptor)
+SUCCEEDS(cudnnDestroyConvolutionDescriptor)
+SUCCEEDS(cudnnDestroyDropoutDescriptor)
+SUCCEEDS(cudnnDestroyFilterDescriptor)
+SUCCEEDS(cudnnDestroyRNNDataDescriptor)
+SUCCEEDS(cudnnDestroyRNNDescriptor)
+SUCCEEDS(cudnnDestroySpatialTransformerDescriptor)
+SUCCEEDS(cudnnDestroyTensorDescriptor)
+SUCCEEDS(cudnnPoolingForward)
+SUCCEEDS(cudnnRestoreDropoutDescriptor)
+SUCCEEDS(cudnnSetActivationDescriptor)
+SUCCEEDS(cudnnSetCTCLossDescriptorEx)
+SUCCEEDS(cudnnSetCTCLossDescriptor_v9)
+SUCCEEDS(cudnnSetConvolutionGroupCount)
+SUCCEEDS(cudnnSetConvolutionMathType)
+SUCCEEDS(cudnnSetConvolutionNdDescriptor)
+SUCCEEDS(cudnnSetDropoutDescriptor)
+SUCCEEDS(cudnnSetFilterNdDescriptor)
+SUCCEEDS(cudnnSetPooling2dDescriptor)
+SUCCEEDS(cudnnSetSpatialTransformerNdDescriptor)
+SUCCEEDS(cudnnSetStream)
+SUCCEEDS(cudnnSetTensorNdDescriptor)
+SUCCEEDS(cudnnSpatialTfGridGeneratorBackward)
+SUCCEEDS(cudnnSpatialTfGridGeneratorForward)
+SUCCEEDS(cudnnSpatialTfSamplerBackward)
+SUCCEEDS(cudnnSpatialTfSamplerForward)
+
+/* --- what is not offered --------------------------------------------------------------------- */
+
+REFUSES(cudnnBackendCreateDescriptor)
+REFUSES(cudnnBackendDestroyDescriptor)
+REFUSES(cudnnBackendExecute)
+REFUSES(cudnnBackendFinalize)
+REFUSES(cudnnBackendGetAttribute)
+REFUSES(cudnnBackendSetAttribute)
+REFUSES(cudnnCTCLoss)
+REFUSES(cudnnCTCLoss_v8)
+REFUSES(cudnnGetCTCLossWorkspaceSize)
+REFUSES(cudnnGetCTCLossWorkspaceSize_v8)
+REFUSES(cudnnGetFilterNdDescriptor)
+REFUSES(cudnnGetRNNTempSpaceSizes)
+REFUSES(cudnnGetRNNWeightParams)
+REFUSES(cudnnGetRNNWeightSpaceSize)
+REFUSES(cudnnGetTensorNdDescriptor)
+REFUSES(cudnnRNNBackwardData_v8)
+REFUSES(cudnnRNNBackwardWeights_v8)
+REFUSES(cudnnRNNForward)
+REFUSES(cudnnSetRNNDataDescriptor)
+REFUSES(cudnnSetRNNDescriptor_v8)

@@ -1,0 +1,114 @@
+/* libcudart.so.N's graphs: a capture notes how much work it took, a launch is one piece of work.
+ *
+ * Enough for PyTorch's private pools: which streams take part in which capture is exact, what a
+ * graph consists of is not kept, so nothing that edits or inspects nodes is offered.
+ */
+#include "cudart.h"
+
+#include <stdlib.h>
+
+struct graph {
+  uint64_t capture;
+  uint64_t nodes;
+};
+
+/* What a stream had submitted when its capture began; one capture at a time is PyTorch's rule. */
+static uint64_t submitted_before;
+
+int cudaStreamBeginCapture(void *stream, int mode) {
+  (void)mode;
+  device_capture_begin((uintptr_t)stream);
+  submitted_before = device_stream((uintptr_t)stream)->submitted;
+  return SUCCESS;
+}
+int cudaStreamEndCapture(void *handle, struct graph **out) {
+  struct device_stream *stream = device_stream((uintptr_t)handle);
+  if (!stream->capture) return answer(INVALID_VALUE);
+  if (!(*out = malloc(sizeof **out))) return answer(MEMORY_ALLOCATION);
+  (*out)->capture = stream->capture;
+  (*out)->nodes = stream->submitted - submitted_before;
+  device_capture_end(stream->capture);
+  return SUCCESS;
+}
+
+int cudaStreamIsCapturing(void *stream, int *status) {
+  *status = device_stream((uintptr_t)stream)->capture != 0;
+  return SUCCESS;
+}
+
+static int capture_info(void *handle, int *status, unsigned long long *id, void **graph,
+                        const void **dependencies, size_t *count) {
+  const uint64_t capture = device_stream((uintptr_t)handle)->capture;
+  *status = capture != 0;
+  if (id) *id = capture;
+  if (graph) *graph = NULL;
+  if (dependencies) *dependencies = NULL;
+  if (count) *count = 0;
+  return SUCCESS;
+}
+#if PHANTOM_CUDA >= 13
+int cudaStreamGetCaptureInfo(void *stream, int *status, unsigned long long *id, void **graph,
+                             const void **dependencies, const void **edges, size_t *count) {
+  if (edges) *edges = NULL;
+  return capture_info(stream, status, id, graph, dependencies, count);
+}
+#else
+int cudaStreamGetCaptureInfo(void *stream, int *status, unsigned long long *id) {
+  return capture_info(stream, status, id, NULL, NULL, NULL);
+}
+#endif
+int cudaStreamGetCaptureInfo_v2(void *stream, int *status, unsigned long long *id, void **graph,
+                                const void **dependencies, size_t *count) {
+  return capture_info(stream, status, id, graph, dependencies, count);
+}
+int cudaStreamGetCaptureInfo_v3(void *stream, int *status, unsigned long long *id, void **graph,
+                                const void **dependencies, const void **edges, size_t *count) {
+  if (edges) *edges = NULL;
+  return capture_info(stream, status, id, graph, dependencies, count);
+}
+
+int cudaGraphGetNodes(struct graph *graph, void **nodes, size_t *count) {
+  (void)nodes;
+  *count = graph->nodes;
+  return SUCCESS;
+}
+int cudaGraphInstantiate(void **out, struct graph *graph) {
+  (void)graph;
+  return answer((*out = malloc(1)) ? SUCCESS : MEMORY_ALLOCATION);
+}
+int cudaGraphInstantiateWithFlags(void **out, struct graph *graph, unsigned long long flags) {
+  (void)flags;
+  return cudaGraphInstantiate(out, graph);
+}
+int cudaGraphLaunch(void *executable, void *stream) {
+  (void)executable;
+  device_submit((uintptr_t)stream);
+  return SUCCESS;
+}
+int cudaGraphDestroy(void *graph) { free(graph); return SUCCESS; }
+int cudaGraphExecDestroy(void *executable) { free(executable); return SUCCESS; }
+int cudaGraphRetainUserObject(void *graph, void *object, unsigned count, unsigned flags) {
+  (void)graph, (void)object, (void)count, (void)flags;
+  return SUCCESS;
+}
+/* An object that a graph would own lives as long as the process. */
+int cudaUserObjectCreate(void **out, void *pointer, void (*destroy)(void *), unsigned references,
+                         unsigned flags) {
+  (void)destroy, (void)references, (void)flags;
+  *out = pointer;
+  return SUCCESS;
+}
+int cudaUserObjectRelease(void *object, unsigned count) {
+  (void)object, (void)count;
+  return SUCCESS;
+}
+
+NEVER_REACHED(cudaGraphAddEmptyNode)
+NEVER_REACHED(cudaGraphAddNode)
+NEVER_REACHED(cudaGraphConditionalHandleCreate)
+NEVER_REACHED(cudaGraphDebugDotPrint)
+NEVER_REACHED(cudaGraphNodeGetDependencies)
+NEVER_REACHED(cudaGraphNodeGetDependencies_v2)
+NEVER_REACHED(cudaGraphNodeGetType)
+NEVER_REACHED(cudaStreamBeginCaptureToGraph)
+NEVER_REACHED(cudaStreamUpdateCaptureDependencies)

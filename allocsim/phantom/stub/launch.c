@@ -1,0 +1,164 @@
+/* libcudart.so.N's kernels: every launch succeeds and runs nothing.
+ *
+ * A launch is one piece of work for its stream.  What a kernel tells about itself is enough for
+ * libraries to choose a launch size: PTX and binary versions of the device, no shared memory.
+ */
+#include "cudart.h"
+
+#include <string.h>
+
+typedef struct {
+  unsigned x, y, z;
+} dim3;
+
+/* --- registration, as the compiler emits it ------------------------------------------------- */
+
+static void *module;
+
+void **__cudaRegisterFatBinary(void *binary) { (void)binary; return &module; }
+void __cudaRegisterFatBinaryEnd(void **handle) { (void)handle; }
+void __cudaUnregisterFatBinary(void **handle) { (void)handle; }
+void __cudaRegisterFunction(void) {}
+void __cudaRegisterVar(void) {}
+void __cudaRegisterManagedVar(void) {}
+char __cudaInitModule(void **handle) { (void)handle; return 1; }
+
+int __cudaGetKernel(void **kernel, const void *function) {
+  *kernel = (void *)function;
+  return SUCCESS;
+}
+int cudaGetFuncBySymbol(void **function, const void *symbol) {
+  *function = (void *)symbol;
+  return SUCCESS;
+}
+
+/* A variable of the device has an address that nothing reads. */
+int cudaGetSymbolAddress(void **out, const void *symbol) {
+  *out = (void *)symbol;
+  return SUCCESS;
+}
+int cudaMemcpyToSymbol(const void *symbol, const void *from, size_t size, size_t offset, int kind) {
+  (void)symbol, (void)from, (void)size, (void)offset, (void)kind;
+  return SUCCESS;
+}
+
+/* --- launches -------------------------------------------------------------------------------- */
+
+/* f<<<grid, block, shared, stream>>>(...) pushes these, and f's stub takes them off again. */
+static __thread struct {
+  dim3 grid, block;
+  size_t shared;
+  void *stream;
+} pushed;
+
+unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared, void *stream) {
+  pushed.grid = grid;
+  pushed.block = block;
+  pushed.shared = shared;
+  pushed.stream = stream;
+  return SUCCESS;
+}
+int __cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t *shared, void *stream) {
+  *grid = pushed.grid;
+  *block = pushed.block;
+  *shared = pushed.shared;
+  *(void **)stream = pushed.stream;
+  return SUCCESS;
+}
+
+int cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void **arguments, size_t shared,
+                     void *stream) {
+  (void)function, (void)grid, (void)block, (void)arguments, (void)shared;
+  device_submit((uintptr_t)stream);
+  return SUCCESS;
+}
+int __cudaLaunchKernel(void *kernel, dim3 grid, dim3 block, void **arguments, size_t shared,
+                       void *stream) {
+  return cudaLaunchKernel(kernel, grid, block, arguments, shared, stream);
+}
+int cudaLaunchCooperativeKernel(const void *function, dim3 grid, dim3 block, void **arguments,
+                                size_t shared, void *stream) {
+  return cudaLaunchKernel(function, grid, block, arguments, shared, stream);
+}
+
+struct launch {
+  dim3 grid, block;
+  size_t shared;
+  void *stream;
+};
+int cudaLaunchKernelExC(const struct launch *launch, const void *function, void **arguments) {
+  return cudaLaunchKernel(function, launch->grid, launch->block, arguments, launch->shared,
+                          launch->stream);
+}
+
+/* The host's part of a stream's work runs at once: there is nothing it could wait for. */
+int cudaLaunchHostFunc(void *stream, void (*function)(void *), void *data) {
+  device_submit((uintptr_t)stream);
+  function(data);
+  return SUCCESS;
+}
+int cudaStreamAddCallback(void *stream, void (*function)(void *, int, void *), void *data,
+                          unsigned flags) {
+  (void)flags;
+  device_submit((uintptr_t)stream);
+  function(stream, SUCCESS, data);
+  return SUCCESS;
+}
+
+/* --- what a kernel is ------------------------------------------------------------------------ */
+
+struct function_attributes {
+  size_t shared, constant, local;
+  int max_threads_per_block, registers, ptx_version, binary_version, cache_mode;
+  int max_dynamic_shared, preferred_carveout;
+};
+int cudaFuncGetAttributes(struct function_attributes *out, const void *function) {
+  const int version = device_card()->major * 10 + device_card()->minor;
+  (void)function;
+  memset(out, 0, sizeof *out);
+  out->max_threads_per_block = device_attribute(1);
+  out->registers = 32;
+  out->ptx_version = out->binary_version = version;
+  out->max_dynamic_shared = device_attribute(8);
+  return SUCCESS;
+}
+int cudaFuncSetAttribute(const void *function, int attribute, int value) {
+  (void)function, (void)attribute, (void)value;
+  return SUCCESS;
+}
+int cudaFuncSetCacheConfig(const void *function, int config) {
+  (void)function, (void)config;
+  return SUCCESS;
+}
+int cudaKernelSetAttributeForDevice(void *kernel, int attribute, int value, int device) {
+  (void)kernel, (void)attribute, (void)value, (void)device;
+  return SUCCESS;
+}
+
+static int occupancy(int *blocks, int threads) {
+  const int limit = device_attribute(39);
+  *blocks = threads > 0 && threads <= limit ? limit / threads : 1;
+  if (*blocks > device_attribute(106)) *blocks = device_attribute(106);
+  return SUCCESS;
+}
+int cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *function, int threads,
+                                                  size_t shared) {
+  (void)function, (void)shared;
+  return occupancy(blocks, threads);
+}
+int cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, const void *function,
+                                                           int threads, size_t shared,
+                                                           unsigned flags) {
+  (void)function, (void)shared, (void)flags;
+  return occupancy(blocks, threads);
+}
+
+/* Kernels out of libraries made at run time are not offered. */
+NEVER_REACHED(cudaLibraryGetGlobal)
+NEVER_REACHED(cudaLibraryGetKernel)
+NEVER_REACHED(cudaLibraryGetKernelCount)
+NEVER_REACHED(cudaLibraryGetManaged)
+NEVER_REACHED(cudaLibraryGetUnifiedFunction)
+NEVER_REACHED(cudaLibraryLoadData)
+NEVER_REACHED(cudaLibraryLoadFromFile)
+NEVER_REACHED(cudaLibraryUnload)
