@@ -41,6 +41,19 @@ class Stubs:
     blas: Path
     dnn: Path
 
+    @classmethod
+    def in_folder(cls, folder: Path, cuda_major: int) -> Stubs:
+        """The stubs that are, or will be, in `folder`."""
+        return cls(
+            folder,
+            device=folder / "libphantom.so",
+            cudart=folder / f"libcudart.so.{'11.0' if cuda_major == 11 else cuda_major}",
+            cuda=folder / "libcuda.so.1",
+            nvml=folder / "libnvidia-ml.so.1",
+            blas=folder / "libphantom-blas.so",
+            dnn=folder / "libphantom-dnn.so",
+        )
+
     @property
     def preload(self) -> str:
         """The value of LD_PRELOAD that puts the phantom GPU under a program."""
@@ -63,10 +76,6 @@ def find_compiler(*names: str) -> str:
     raise UnavailableError(f"the phantom GPU needs a compiler; looked for {', '.join(names)}")
 
 
-def _cudart_soname(cuda_major: int) -> str:
-    return "libcudart.so.11.0" if cuda_major == 11 else f"libcudart.so.{cuda_major}"
-
-
 def _compile(command: list[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
     if done.returncode != 0:
@@ -81,16 +90,8 @@ def build_stubs(folder: Path, cuda_major: int) -> Stubs:
     Needs a C compiler and nothing of CUDA or PyTorch.  Raises UnavailableError.
     """
     compiler = find_compiler("cc", "gcc", "clang")
-    soname = _cudart_soname(cuda_major)
-    stubs = Stubs(
-        folder,
-        device=folder / "libphantom.so",
-        cudart=folder / soname,
-        cuda=folder / "libcuda.so.1",
-        nvml=folder / "libnvidia-ml.so.1",
-        blas=folder / "libphantom-blas.so",
-        dnn=folder / "libphantom-dnn.so",
-    )
+    stubs = Stubs.in_folder(folder, cuda_major)
+    soname = stubs.cudart.name
     # PyTorch's libraries ask for its functions under a version node of the library's name.
     versions = folder / "cudart.map"
     versions.write_text(f"{soname} {{ global: *; }};\n")

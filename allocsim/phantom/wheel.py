@@ -26,7 +26,15 @@ from pathlib import Path
 
 from allocsim.phantom.errors import UnavailableError
 
-__all__ = ["PATCH_RELEASES", "Wheel", "cache_folder", "cached_wheel", "fetch_wheel", "full_version"]
+__all__ = [
+    "PATCH_RELEASES",
+    "Wheel",
+    "cache_folder",
+    "cache_root",
+    "cached_wheel",
+    "fetch_wheel",
+    "full_version",
+]
 
 # The patch release that stands for a minor one when none is named.
 PATCH_RELEASES = {
@@ -90,11 +98,15 @@ def full_version(torch_version: str) -> str:
     return version
 
 
-def cache_folder(torch_version: str) -> Path:
-    """Where a release is kept: $ALLOCSIM_CACHE or ~/.cache/allocsim, then phantom/<version>."""
+def cache_root() -> Path:
+    """Where everything is kept: $ALLOCSIM_CACHE or ~/.cache/allocsim, then phantom."""
     root = os.environ.get("ALLOCSIM_CACHE")
-    cache = Path(root) if root else Path.home() / ".cache" / "allocsim"
-    return cache / "phantom" / full_version(torch_version)
+    return (Path(root) if root else Path.home() / ".cache" / "allocsim") / "phantom"
+
+
+def cache_folder(torch_version: str) -> Path:
+    """Where a release is kept, beneath `cache_root`."""
+    return cache_root() / full_version(torch_version)
 
 
 def cached_wheel(torch_version: str) -> Wheel | None:

@@ -1,0 +1,130 @@
+"""The environment in which an unmodified program finds a GPU that is not there.
+
+Rule: nothing of the program or of its PyTorch is changed.  The stub libraries are preloaded
+under CUDA's sonames and the device is told by variables, so every child process inherits both.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from allocsim.phantom.build import STUB, Stubs, build_stubs, find_compiler
+from allocsim.phantom.errors import UnavailableError
+from allocsim.phantom.gpu import Gpu
+from allocsim.phantom.wheel import cache_root
+
+__all__ = ["BASE_ADDRESS", "TorchInstall", "find_torch", "phantom_environment"]
+
+BASE_ADDRESS = 0x7000_0000_0000
+"""Where the device's addresses begin unless told; far from anything the host maps."""
+
+# Reads version.py beside torch without importing torch, which takes seconds.
+_FIND = """
+import importlib.util, json, os, runpy
+spec = importlib.util.find_spec("torch")
+if spec is None or not spec.origin:
+    print("null")
+else:
+    place = os.path.join(os.path.dirname(spec.origin), "version.py")
+    version = runpy.run_path(place)
+    print(json.dumps([version["__version__"], version.get("cuda"), version.get("hip")]))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class TorchInstall:
+    """The PyTorch of one interpreter.  version: "2.15.0".  cuda: "13.2"."""
+
+    python: str
+    version: str
+    cuda: str
+
+    @property
+    def cuda_major(self) -> int:
+        return int(self.cuda.split(".")[0])
+
+
+def find_torch(python: str) -> TorchInstall:
+    """The PyTorch that `python` would import.
+
+    Raises UnavailableError where there is none, or one built without CUDA.
+    """
+    try:
+        done = subprocess.run(  # noqa: S603
+            [python, "-c", _FIND], capture_output=True, text=True, check=False, timeout=120
+        )
+        told = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else None
+    except (OSError, IndexError, ValueError, subprocess.TimeoutExpired) as error:
+        raise UnavailableError(f"{python} cannot be asked for its PyTorch: {error}") from None
+    if told is None:
+        raise UnavailableError(f"{python} has no PyTorch; expected a CUDA build of torch")
+    version, cuda, hip = told
+    if not cuda:
+        kind = "ROCm" if hip else "CPU-only"
+        raise UnavailableError(
+            f"{python} has torch {version}, a {kind} build; expected a CUDA build"
+        )
+    return TorchInstall(python, version.split("+")[0], cuda)
+
+
+def phantom_environment(
+    torch: TorchInstall,
+    gpu: Gpu,
+    *,
+    address_policy: str = "bump",
+    base_address: int = BASE_ADDRESS,
+    work: str = "when-waited",
+) -> dict[str, str]:
+    """The variables to add to a program's environment; the stubs are built if need be.
+
+    address_policy: "bump" or "firstfit".  work: when a stream's work is done, "when-waited"
+    (by a synchronisation, the latest that is possible) or "at-once" (the earliest).
+    Raises UnavailableError where the stubs cannot be built.
+    """
+    major, minor = gpu.capability
+    preload = _stubs(torch.cuda_major).preload
+    if inherited := os.environ.get("LD_PRELOAD"):
+        preload = f"{preload} {inherited}"
+    return {
+        "LD_PRELOAD": preload,
+        "ALLOCSIM_PHANTOM_MEMORY": str(gpu.memory),
+        "ALLOCSIM_PHANTOM_CONTEXT": str(gpu.context_memory),
+        "ALLOCSIM_PHANTOM_POLICY": address_policy,
+        "ALLOCSIM_PHANTOM_BASE": str(base_address),
+        "ALLOCSIM_PHANTOM_WORK": work,
+        "ALLOCSIM_PHANTOM_NAME": gpu.name,
+        "ALLOCSIM_PHANTOM_CAPABILITY": f"{major}.{minor}",
+        "ALLOCSIM_PHANTOM_MULTIPROCESSORS": str(gpu.multiprocessors),
+        # cuDNN's graph interface compiles kernels for a device; its first interface asks only
+        # for an algorithm, which the stub can answer.
+        "TORCH_CUDNN_V8_API_DISABLED": "1",
+        "CUDA_VISIBLE_DEVICES": "0",
+    }
+
+
+def _stubs(cuda_major: int) -> Stubs:
+    """The compiled stubs for a CUDA release, from the cache or built into it."""
+    digest = hashlib.sha256(str(cuda_major).encode())
+    for source in (*sorted(STUB.iterdir()), Path(build_stubs.__code__.co_filename)):
+        digest.update(source.read_bytes())
+    folder = cache_root() / "stubs" / f"cuda{cuda_major}-{digest.hexdigest()[:16]}"
+    if not folder.exists():
+        find_compiler("cc", "gcc", "clang")
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=folder.parent) as beside:
+                growing = Path(beside) / folder.name
+                growing.mkdir()
+                build_stubs(growing, cuda_major)
+                growing.rename(folder)
+        except OSError as error:
+            # Another process may have been first; its build is the same.
+            if not folder.exists():
+                raise UnavailableError(f"the stub cannot be built in {folder}: {error}") from None
+    return Stubs.in_folder(folder, cuda_major)
