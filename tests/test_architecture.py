@@ -192,6 +192,10 @@ def test_no_pickle_is_loaded_but_by_the_unpickler_of_trace() -> None:
                 if not is_off:
                     wrong.append(f"{file.name}:{node.value.lineno} allows pickles in NumPy files")
     wrong += [
-        str(found) for found in ALL if found.module == "pickle" and part_of(found.file) != "trace"
+        str(found)
+        for found in ALL
+        if found.module == "pickle"
+        and part_of(found.file) != "trace"
+        and found.file.parent.name != "hook"  # writes the snapshot, in the program's interpreter
     ]
     assert not wrong

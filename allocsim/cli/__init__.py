@@ -26,11 +26,19 @@ from allocsim.errors import (
     UndefinedBehaviorError,
     UpstreamAssertionError,
 )
+from allocsim.phantom.errors import PhantomError
 
 __all__ = ["main"]
 
 _BAD_INPUT, _OUR_FAULT, _INTERRUPTED, _NO_READER = 2, 70, 130, 141
-_THEIRS = (UsageError, RecordingError, ConfigError, UndefinedBehaviorError, UpstreamAssertionError)
+_THEIRS = (
+    UsageError,
+    PhantomError,
+    RecordingError,
+    ConfigError,
+    UndefinedBehaviorError,
+    UpstreamAssertionError,
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

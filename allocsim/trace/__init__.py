@@ -9,6 +9,7 @@ from allocsim.trace.entry import INPUT_ACTIONS, Action, PoolId, TraceEntry
 from allocsim.trace.export import snapshot_of, write_snapshot
 from allocsim.trace.frames import Frame, FrameInterner, FrameTable
 from allocsim.trace.lint import Finding, lint
+from allocsim.trace.provenance import Provenance
 from allocsim.trace.recording import Recording
 from allocsim.trace.releases import RELEASES, releases_of
 from allocsim.trace.settings import RecordedSettings
@@ -29,6 +30,7 @@ __all__ = [
     "snapshot_of",
     "releases_of",
     "Recording",
+    "Provenance",
     "RecordedSettings",
     "Trace",
     "TraceEntry",

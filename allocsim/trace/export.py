@@ -15,6 +15,7 @@ from pathlib import Path
 
 from allocsim.trace.entry import Action
 from allocsim.trace.frames import FrameTable
+from allocsim.trace.provenance import KEY
 from allocsim.trace.recording import Recording
 from allocsim.trace.state import BlockState, SegmentState
 from allocsim.trace.trace import Trace
@@ -53,6 +54,8 @@ def snapshot_of(recording: Recording) -> object:
         snapshot["allocator_settings"] = recording.settings.plain()
     if "external_annotations" in recording.markers:
         snapshot["external_annotations"] = [mark.plain() for mark in recording.annotations]
+    if recording.provenance is not None:
+        snapshot[KEY] = recording.provenance.plain()
     if "host_segments" in recording.markers:
         snapshot |= {"host_segments": [], "host_traces": []}
     return snapshot

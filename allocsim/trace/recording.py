@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from allocsim.trace.annotation import Annotation
 from allocsim.trace.frames import FrameTable
+from allocsim.trace.provenance import Provenance
 from allocsim.trace.releases import releases_of
 from allocsim.trace.settings import RecordedSettings
 from allocsim.trace.trace import Trace
@@ -23,7 +24,8 @@ class Recording:
     layout: "segment list" (a bare list, as memory_snapshot() gives), "snapshot 2.0" or
     "snapshot".  devices: a trace for each device that has entries or segments, by device
     number.  settings: None where unrecorded.  markers: what tells releases apart (`releases`).
-    n_device_traces: length of the file's device_traces, empty ones included.
+    n_device_traces: length of the file's device_traces, empty ones included.  provenance: how
+    it was made, where `allocsim record` noted it.
     """
 
     path: str
@@ -34,6 +36,7 @@ class Recording:
     annotations: tuple[Annotation, ...] = ()
     markers: frozenset[str] = frozenset()
     n_device_traces: int = 0
+    provenance: Provenance | None = None
 
     @property
     def releases(self) -> tuple[str, ...]:

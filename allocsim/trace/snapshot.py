@@ -25,6 +25,7 @@ from allocsim.errors import RecordingError
 from allocsim.trace.annotation import read_annotations
 from allocsim.trace.columns import read_trace
 from allocsim.trace.fields import Fields, describe
+from allocsim.trace.provenance import read_provenance
 from allocsim.trace.recording import Recording
 from allocsim.trace.releases import markers_in
 from allocsim.trace.segments import SegmentReader
@@ -97,6 +98,7 @@ def read_snapshot(path: str, value: object, size: int) -> Recording:
         annotations=read_annotations(top, size),
         markers=frozenset(markers),
         n_device_traces=len(traces),
+        provenance=read_provenance(top),
     )
 
 

@@ -28,6 +28,7 @@ from allocsim.trace.entry import Action
 from allocsim.trace.export import segments_plain
 from allocsim.trace.fields import INT32_MAX, Fields, describe
 from allocsim.trace.frames import Frame, FrameTable
+from allocsim.trace.provenance import KEY, read_provenance
 from allocsim.trace.recording import Recording
 from allocsim.trace.segments import SegmentReader
 from allocsim.trace.settings import read_settings
@@ -80,7 +81,9 @@ def write_npz(recording: Recording, path: str | os.PathLike[str]) -> None:
 
 def _header(recording: Recording) -> dict[str, object]:
     settings = recording.settings
+    made = recording.provenance
     return {
+        **({} if made is None else {KEY: made.plain()}),
         "version": _VERSION,
         "layout": recording.layout,
         "markers": sorted(recording.markers),
@@ -180,6 +183,7 @@ def _recording(path: str, header: Fields, columns: _Columns, size: int) -> Recor
         annotations=read_annotations(header, size),
         markers=frozenset(_texts(header, "markers")),
         n_device_traces=header.integer("n_device_traces", 0, INT32_MAX),
+        provenance=read_provenance(header),
     )
 
 

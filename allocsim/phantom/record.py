@@ -1,0 +1,184 @@
+"""Runs an unmodified program and keeps its memory history, with a GPU or without one.
+
+Rule: the program's own behaviour is its own.  Its output, its signals and its exit code pass
+through; what is recorded lies in a folder of ours until the program is gone, and the file that
+was asked for appears whole or not at all.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shlex
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from allocsim.phantom.errors import UnavailableError
+from allocsim.phantom.gpu import Gpu
+from allocsim.phantom.launch import TorchInstall, find_torch, phantom_environment
+
+__all__ = ["ProcessRecording", "Recorded", "Request", "has_gpu", "record"]
+
+HOOK = Path(__file__).parent / "hook"
+_CONF_NAMES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
+_GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")
+# What sitecustomize.py writes in place of an exit code, as the pickle holds it.
+_UNKNOWN_EXIT = struct.pack("<ci", b"J", -(1 << 31))
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to run and how.
+
+    command: the program and its arguments.  gpu: the phantom device, None for the real one.
+    conf: the option string, None to leave the program's environment as it is.  work,
+    address_policy: as in `phantom_environment`.  max_entries, max_seconds: guards that end the
+    program in order; 0 for none.  output_to_stderr: where the program's output goes.
+    """
+
+    command: tuple[str, ...]
+    out: Path
+    gpu: Gpu | None
+    conf: str | None = None
+    work: str = "when-waited"
+    address_policy: str = "bump"
+    max_entries: int = 0
+    max_seconds: float = 0.0
+    output_to_stderr: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessRecording:
+    """The recording of one process.  oom_text: the out-of-memory error that ended it, "" for
+    none.  stopped_by: the guard that ended it, "" for none."""
+
+    file: Path
+    entries: int
+    oom_text: str
+    stopped_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What came of it.  exit_code: the program's, 128 + n where signal n ended it.
+    processes: those that used CUDA.  torch: the PyTorch found, None on a real GPU."""
+
+    exit_code: int
+    processes: tuple[ProcessRecording, ...]
+    torch: TorchInstall | None
+
+
+def has_gpu() -> bool:
+    """Whether this machine shows an NVIDIA GPU."""
+    return any(Path(name).exists() for name in _GPU_FILES)
+
+
+def record(request: Request) -> Recorded:
+    """Run the program to its end and write its recordings.
+
+    A single process's goes to `request.out`; of several, rank or process number is put before
+    the suffix.  Raises UnavailableError where the program or its PyTorch is not up to it; the
+    program has then not been started.
+    """
+    if not request.out.parent.is_dir():
+        raise UnavailableError(f"{request.out.parent} is not a folder; expected one to write to")
+    torch = None
+    if request.gpu is not None:
+        torch = find_torch(_interpreter(request.command))
+    with tempfile.TemporaryDirectory(prefix="allocsim-", dir=request.out.parent) as place:
+        folder = Path(place)
+        exit_code = _run(request, _environment(request, torch, folder))
+        found = sorted(folder.glob("*.pickle"))
+        for file in found:
+            _note_exit_code(file, exit_code)
+        return Recorded(exit_code, _deliver(found, request.out), torch)
+
+
+def _environment(request: Request, torch: TorchInstall | None, folder: Path) -> dict[str, str]:
+    environment = dict(os.environ)
+    if request.conf is not None:
+        for name in _CONF_NAMES:
+            environment.pop(name, None)
+        environment[_CONF_NAMES[0]] = request.conf
+    if request.gpu is not None and torch is not None:
+        environment |= phantom_environment(
+            torch, request.gpu, work=request.work, address_policy=request.address_policy
+        )
+    inherited = environment.get("PYTHONPATH")
+    environment |= {
+        "PYTHONPATH": os.pathsep.join([str(HOOK), *([inherited] if inherited else [])]),
+        "ALLOCSIM_RECORD_FOLDER": str(folder.resolve()),
+        "ALLOCSIM_RECORD_COMMAND": shlex.join(request.command),
+        "ALLOCSIM_RECORD_MAX_ENTRIES": str(request.max_entries),
+        "ALLOCSIM_RECORD_MAX_SECONDS": str(request.max_seconds),
+    }
+    return environment
+
+
+def _interpreter(command: Sequence[str]) -> str:
+    """The Python that the command will run: itself, its script's, or the one on the PATH."""
+    path = shutil.which(command[0])
+    if path is None:
+        raise UnavailableError(f"{command[0]!r} is no command; expected a program to run")
+    if Path(path).name.startswith(("python", "pypy")):
+        return path
+    with Path(path).open("rb") as file:
+        first = file.readline(500)
+    if first.startswith(b"#!"):
+        words = first[2:].decode("utf-8", "replace").split()
+        if words and Path(words[0]).name.startswith("python") and Path(words[0]).exists():
+            return words[0]
+    return shutil.which("python3") or sys.executable
+
+
+def _run(request: Request, environment: dict[str, str]) -> int:
+    """The program's exit code.  An interrupt from the terminal reaches the program as well; it
+    is the program that decides what to do about it."""
+    output = sys.stderr.fileno() if request.output_to_stderr else None
+    program = subprocess.Popen(request.command, env=environment, stdout=output)  # noqa: S603
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        code = program.wait()
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if program.poll() is None:
+            program.terminate()
+    return 128 - code if code < 0 else code
+
+
+def _note_exit_code(file: Path, exit_code: int) -> None:
+    """Overwrite the place that was left for the exit code, the last value of the pickle."""
+    data = file.read_bytes()
+    at = data.rfind(_UNKNOWN_EXIT)
+    if at >= 0:
+        with file.open("r+b") as out:
+            out.seek(at)
+            out.write(struct.pack("<ci", b"J", exit_code))
+
+
+def _deliver(found: Sequence[Path], out: Path) -> tuple[ProcessRecording, ...]:
+    """Move the recordings to where they were asked for; names told apart where several."""
+    if len(found) == 1:
+        return (_move(found[0], out),)
+    suffixes = "".join(out.suffixes[-2:] if out.suffix == ".gz" else out.suffixes[-1:])
+    stem = out.name.removesuffix(suffixes)
+    return tuple(_move(file, out.with_name(f"{stem}-{file.stem}{suffixes}")) for file in found)
+
+
+def _move(file: Path, out: Path) -> ProcessRecording:
+    told = json.loads(file.with_suffix(".json").read_text())
+    if out.suffix == ".gz":
+        packed = file.with_suffix(".gz")
+        with file.open("rb") as plain, gzip.open(packed, "wb", compresslevel=6) as target:
+            shutil.copyfileobj(plain, target)
+        file = packed
+    file.replace(out)
+    return ProcessRecording(out, told["entries"], told["oom_text"], told["stopped_by"])

@@ -1,0 +1,235 @@
+"""A program runs unmodified and leaves its memory history; nothing else about it changes.
+
+The interpreter is real and so is the hook in it; torch is a package of forty lines that keeps
+what PyTorch's would be asked.  The slow tests run the real one.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from allocsim.phantom import UnavailableError
+from allocsim.phantom.gpu import Gpu, find_gpu
+from allocsim.phantom.launch import find_torch
+from allocsim.phantom.record import Recorded, Request, record
+from allocsim.trace import load
+from allocsim.units import GIB
+
+_TORCH = """
+import types
+__version__ = "2.15.0+cu130"
+class OutOfMemoryError(RuntimeError): pass
+class cuda:
+    calls, log, freed = [], [], 0
+    @staticmethod
+    def _lazy_call(function): cuda.calls.append(function)
+    @staticmethod
+    def init():
+        while cuda.calls: cuda.calls.pop()()
+    device_count = staticmethod(lambda: 1)
+    current_device = staticmethod(lambda: 0)
+    get_device_properties = staticmethod(lambda n: types.SimpleNamespace(name="Pretend"))
+    mem_get_info = staticmethod(lambda: (1 << 29, 1 << 30))
+    @staticmethod
+    def memory_stats(device):
+        return {"allocation.all.allocated": len(cuda.log), "allocation.all.freed": 0}
+    class memory:
+        @staticmethod
+        def _record_memory_history(*args, **named): cuda.log.append("recording")
+        @staticmethod
+        def _snapshot():
+            entry = {"action": "alloc", "addr": 4096, "size": 512, "stream": 0, "frames": []}
+            return {"segments": [], "device_traces": [[entry] * len(cuda.log)]}
+class backends:
+    class cuda:
+        enable_cudnn_sdp = staticmethod(lambda on: None)
+"""
+
+
+@pytest.fixture
+def pretend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder whose torch is a pretend one, on every program's path."""
+    package = tmp_path / "packages" / "torch"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(_TORCH)
+    (package / "version.py").write_text('__version__ = "2.15.0+cu130"\ncuda = "13.0"\n')
+    monkeypatch.setenv("PYTHONPATH", str(package.parent))
+    return tmp_path
+
+
+def run(folder: Path, program: str, out: str = "snapshot.pickle", **named: object) -> Recorded:
+    path = folder / "program.py"
+    path.write_text(program)
+    command = (sys.executable, str(path))
+    return record(Request(command, folder / out, gpu=None, **named))  # type: ignore[arg-type]
+
+
+def test_what_a_program_leaves(pretend: Path) -> None:
+    recorded = run(pretend, "import torch\ntorch.cuda.init()\nraise SystemExit(3)\n")
+    assert recorded.exit_code == 3
+    (process,) = recorded.processes
+    assert (process.entries, process.oom_text, process.stopped_by) == (1, "", "")
+    made = load(process.file).provenance
+    assert made is not None
+    assert (made.torch_version, made.release, made.exit_code) == ("2.15.0+cu130", "2.15", 3)
+    assert (made.device_name, made.device_memory, made.is_phantom) == ("Pretend", 1 << 30, False)
+    assert made.command.endswith("program.py")
+    # Nothing but the recording is left where it was written.
+    assert sorted(path.name for path in pretend.iterdir()) == [
+        "packages",
+        "program.py",
+        "snapshot.pickle",
+    ]
+
+
+def test_a_viewer_reads_it_as_pytorchs_own(pretend: Path) -> None:
+    (process,) = run(pretend, "import torch\ntorch.cuda.init()\n").processes
+    snapshot = pickle.loads(process.file.read_bytes())
+    assert list(snapshot) == ["segments", "device_traces", "allocsim"]
+    assert snapshot["allocsim"]["exit_code"] == 0
+
+
+def test_packed_where_the_name_says_so(pretend: Path) -> None:
+    program = "import torch\ntorch.cuda.init()\n"
+    (process,) = run(pretend, program, out="run.pickle.gz").processes
+    assert process.file.name == "run.pickle.gz"
+    assert pickle.loads(gzip.decompress(process.file.read_bytes()))["allocsim"]["exit_code"] == 0
+
+
+def test_an_out_of_memory_error_is_noted_and_still_shown(
+    pretend: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    program = (
+        "import torch\ntorch.cuda.init()\n"
+        "try:\n    raise torch.OutOfMemoryError('CUDA out of memory. Tried')\n"
+        "except RuntimeError as error:\n    raise ValueError('while loading') from error\n"
+    )
+    recorded = run(pretend, program)
+    assert recorded.exit_code == 1
+    assert recorded.processes[0].oom_text == "CUDA out of memory. Tried"
+    assert "ValueError: while loading" in capfd.readouterr().err
+
+
+def test_a_program_without_cuda_leaves_nothing(pretend: Path) -> None:
+    recorded = run(pretend, "import torch\n")
+    assert (recorded.exit_code, recorded.processes) == (0, ())
+    assert not (pretend / "snapshot.pickle").exists()
+
+
+def test_several_ranks_leave_several_files(pretend: Path) -> None:
+    program = (
+        "import os, subprocess, sys\n"
+        "child = 'import torch; torch.cuda.init()'\n"
+        "for rank in '01':\n"
+        "    subprocess.run([sys.executable, '-c', child], env={**os.environ, 'RANK': rank})\n"
+    )
+    recorded = run(pretend, program, out="run.pickle")
+    assert [process.file.name for process in recorded.processes] == [
+        "run-rank0.pickle",
+        "run-rank1.pickle",
+    ]
+
+
+def test_a_forked_child_does_not_write_its_parents_history(pretend: Path) -> None:
+    program = (
+        "import os, torch\ntorch.cuda.init()\n"
+        "if os.fork() == 0:\n    raise SystemExit(0)\nos.wait()\n"
+    )
+    assert len(run(pretend, program).processes) == 1
+
+
+@pytest.mark.parametrize(
+    ("guard", "body"),
+    [
+        ("max_entries", "while True: torch.cuda.log.append(1); time.sleep(0.001)"),
+        ("max_seconds", "while True: time.sleep(0.01)"),
+    ],
+)
+def test_a_guard_ends_an_endless_loop_in_order(pretend: Path, guard: str, body: str) -> None:
+    """`finally` runs, the recording is written, and the program's code is 0."""
+    mark = pretend / "ended-in-order"
+    program = (
+        f"import time, torch\ntorch.cuda.init()\ntry:\n    {body}\n"
+        f"finally:\n    open({str(mark)!r}, 'w').close()\n"
+    )
+    recorded = run(pretend, program, **{guard: 20 if guard == "max_entries" else 0.3})
+    assert recorded.exit_code == 0
+    assert recorded.processes[0].stopped_by == guard.replace("_", "-")
+    assert mark.exists()
+
+
+def test_the_programs_own_sitecustomize_still_runs(
+    pretend: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (pretend / "packages" / "sitecustomize.py").write_text("print('theirs')\n")
+    run(pretend, "print('program')\n")
+    assert capfd.readouterr().out == "theirs\nprogram\n"
+
+
+def test_the_option_string_reaches_the_program_alone(
+    pretend: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An option string under another name would win over ours, so it is taken away."""
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+    program = "import os; print([v for k, v in os.environ.items() if k.endswith('ALLOC_CONF')])"
+    run(pretend, program, conf="max_split_size_mb:64")
+    assert capfd.readouterr().out == "['max_split_size_mb:64']\n"
+    assert os.environ["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"
+
+
+def test_a_program_that_a_signal_ends(pretend: Path) -> None:
+    program = "import os, signal\nos.kill(os.getpid(), signal.SIGTERM)\n"
+    assert run(pretend, program).exit_code == 128 + 15
+
+
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        (("no-such-command",), "'no-such-command' is no command; expected a program to run"),
+        ((sys.executable, "-c", ""), "has no PyTorch; expected a CUDA build of torch"),
+    ],
+)
+def test_what_cannot_be_started(tmp_path: Path, command: tuple[str, ...], sentence: str) -> None:
+    with pytest.raises(UnavailableError, match=sentence):
+        record(Request(command, tmp_path / "out.pickle", gpu=Gpu("x", GIB)))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_build_without_cuda_is_refused_by_name(pretend: Path) -> None:
+    version = pretend / "packages" / "torch" / "version.py"
+    version.write_text('__version__ = "2.15.0+cpu"\ncuda = None\n')
+    with pytest.raises(UnavailableError, match=r"has torch 2\.15\.0\+cpu, a CPU-only build"):
+        find_torch(sys.executable)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("ALLOCSIM_TORCH_PYTHON" not in os.environ, reason="needs a CUDA build of torch")
+def test_real_pytorch_finds_the_card_that_is_not_there(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import torch\n"
+        "net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8)).cuda()\n"
+        "net(torch.randn(2, 3, 32, 32, device='cuda')).sum().backward()\n"
+        "print(torch.cuda.get_device_name(), torch.cuda.mem_get_info()[1])\n"
+    )
+    out = tmp_path / "out.pickle"
+    command = [sys.executable, "-m", "allocsim", "record", "--gpu", "A100 80GB", "--json"]
+    python = os.environ["ALLOCSIM_TORCH_PYTHON"]
+    done = subprocess.run(
+        [*command, "-o", str(out), "--", python, str(program)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    gpu = find_gpu("A100 80GB")
+    assert f"{gpu.name} {gpu.memory}" in done.stderr
+    told = json.loads(done.stdout)
+    assert told["recordings"][0]["entries"] == len(load(out).devices[0])

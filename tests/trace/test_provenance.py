@@ -1,0 +1,99 @@
+"""What `allocsim record` notes beside a snapshot is read, kept in every form, and used."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+from pathlib import Path
+
+import pytest
+
+from allocsim.engine import replay
+from allocsim.errors import RecordingError
+from allocsim.trace import Provenance, Recording, load, read_npz, write_npz, write_snapshot
+from allocsim.units import GIB, MIB
+
+MADE = Provenance(
+    torch_version="2.15.0+cu130",
+    device_name="NVIDIA GeForce RTX 4090",
+    device_memory=24 * GIB,
+    context_memory=512 * MIB,
+    is_phantom=True,
+    command="python train.py",
+    oom_text="CUDA out of memory.",
+    exit_code=1,
+)
+
+
+def snapshot(**more: object) -> dict[str, object]:
+    """One request of 3 GiB, in a segment of its own, and its end."""
+    size = 3 * GIB
+    entries = [
+        {"action": action, "addr": 1 << 40, "size": size, "stream": 0, "frames": []}
+        for action in (
+            "segment_alloc",
+            "alloc",
+            "free_requested",
+            "free_completed",
+            "segment_free",
+        )
+    ]
+    return {"segments": [], "device_traces": [entries], **more}
+
+
+def written(path: Path, value: object) -> Recording:
+    path.write_bytes(pickle.dumps(value))
+    return load(path)
+
+
+def test_it_survives_every_form(tmp_path: Path) -> None:
+    recording = written(tmp_path / "a.pickle", snapshot(allocsim=MADE.plain()))
+    assert recording.provenance == MADE
+    write_npz(recording, tmp_path / "a.npz")
+    assert read_npz(tmp_path / "a.npz").provenance == MADE
+    write_snapshot(recording, tmp_path / "b.pickle")
+    assert load(tmp_path / "b.pickle").provenance == MADE
+
+
+def test_any_snapshot_without_it_reads_as_before(tmp_path: Path) -> None:
+    assert written(tmp_path / "a.pickle", snapshot()).provenance is None
+    empty = written(tmp_path / "b.pickle", snapshot(allocsim={})).provenance
+    assert empty == Provenance()
+    assert empty is not None
+    assert empty.exit_code is None
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "sentence"),
+    [
+        ("device_memory", -1, "has device_memory -1, expected an integer from 0 to"),
+        ("torch_version", 2.15, "has torch_version 2.15, expected text"),
+        ("is_phantom", 1, "has is_phantom 1, expected True or False"),
+        ("exit_code", "0", "has exit_code '0', expected an integer"),
+    ],
+)
+def test_a_wrong_value_is_named(tmp_path: Path, key: str, value: object, sentence: str) -> None:
+    with pytest.raises(RecordingError, match=rf"the snapshot's 'allocsim' {sentence}"):
+        written(tmp_path / "a.pickle", snapshot(allocsim={key: value}))
+
+
+def test_a_replay_takes_release_device_and_context_from_it(tmp_path: Path) -> None:
+    recording = written(tmp_path / "a.pickle", snapshot(allocsim=MADE.plain()))
+    run = replay(recording)
+    assert (run.torch_version, run.device_memory) == ("2.15", 24 * GIB)
+    assert not run.devices[0].ooms
+    older = dataclasses.replace(MADE, torch_version="2.6.0", device_memory=3 * GIB + 412 * MIB)
+    run = replay(dataclasses.replace(recording, provenance=older))
+    assert run.torch_version == "2.6"
+    # 3 GiB fit the card, but not beside its context.
+    (oom,) = run.devices[0].ooms
+    assert "total capacity of 3.40 GiB of which 2.90 GiB is free" in oom.message
+
+
+def test_another_device_is_another_question(tmp_path: Path) -> None:
+    """Fidelity is measured on the recorded device alone; its context holds as much elsewhere."""
+    recording = written(tmp_path / "a.pickle", snapshot(allocsim=MADE.plain()))
+    assert replay(recording, device_memory="24GiB").devices[0].fidelity is not None
+    elsewhere = replay(recording, device_memory=3 * GIB + 512 * MIB).devices[0]
+    assert (elsewhere.fidelity, len(elsewhere.ooms)) == (None, 0)
+    assert len(replay(recording, device_memory=3 * GIB + 510 * MIB).devices[0].ooms) == 1
