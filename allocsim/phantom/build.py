@@ -108,6 +108,8 @@ def build_stubs(folder: Path, cuda_major: int) -> Stubs:
         name = f"-Wl,-soname,{library.name}"
         target = ["-o", str(library), *(str(STUB / source) for source in sources)]
         _compile([compiler, *_SHARED, name, *target, *extra, "-ldl"])
+    # What links to the driver by itself (Triton's launchers) asks for it without its number.
+    (folder / "libcuda.so").symlink_to(stubs.cuda.name)
     return stubs
 
 

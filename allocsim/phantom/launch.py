@@ -88,7 +88,8 @@ def phantom_environment(
     Raises UnavailableError where the stubs cannot be built.
     """
     major, minor = gpu.capability
-    preload = _stubs(torch.cuda_major).preload
+    stubs = _stubs(torch.cuda_major)
+    preload = stubs.preload
     if inherited := os.environ.get("LD_PRELOAD"):
         preload = f"{preload} {inherited}"
     return {
@@ -105,6 +106,8 @@ def phantom_environment(
         # for an algorithm, which the stub can answer.
         "TORCH_CUDNN_V8_API_DISABLED": "1",
         "CUDA_VISIBLE_DEVICES": "0",
+        # Triton links its launchers to the driver, which it would look for on the system.
+        "TRITON_LIBCUDA_PATH": str(stubs.folder),
     }
 
 

@@ -84,7 +84,7 @@ class Recorder:
         ctypes.pythonapi.PyThreadState_SetAsyncExc(main, ctypes.py_object(SystemExit))
         time.sleep(GRACE_S)
         # It would not stop: write what there is and leave.
-        self.write()
+        self.at_exit()
         os._exit(0)
 
     def on_exception(self, error):
@@ -96,8 +96,17 @@ class Recorder:
                 self.oom_text = str(error)
             error = error.__cause__ or error.__context__
 
+    def at_exit(self):
+        """Writes what was recorded, and never disturbs the program's own end."""
+        try:
+            self.write()
+        except Exception as error:
+            sys.stderr.write(f"allocsim: the recording could not be written: {error!r}\n")
+
     def write(self):
-        if self.is_written or not self.is_recording or os.getpid() != self.pid:
+        # A helper process that outlives the program, or allocates nothing, has no say.
+        is_ours = os.getpid() == self.pid and os.path.isdir(self.folder)
+        if self.is_written or not self.is_recording or not is_ours or not self.entries():
             return
         self.is_written = True
         rank = os.environ.get("RANK", "")
@@ -174,5 +183,5 @@ if FOLDER:
     recorder = Recorder(FOLDER)
     sys.meta_path.insert(0, TorchFinder(recorder))
     watch_exceptions(recorder)
-    atexit.register(recorder.write)
+    atexit.register(recorder.at_exit)
 run_the_other()

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_SUPPORTED = 801 };
+enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_FOUND = 500, NOT_SUPPORTED = 801 };
 
 struct handle {
   size_t size;
@@ -93,6 +93,12 @@ int cuMemGetAddressRange_v2(uintptr_t *start, size_t *size, uintptr_t address) {
 /* --- the device and its one context ---------------------------------------------------------- */
 
 int cuInit(unsigned flags) { (void)flags; return SUCCESS; }
+/* The driver's private tables, which the run-time compiler looks for and can do without. */
+int cuGetExportTable(const void **table, const void *id) {
+  (void)id;
+  *table = NULL;
+  return NOT_FOUND;
+}
 int cuDeviceGetCount(int *count) { *count = 1; return SUCCESS; }
 int cuDeviceGet(int *device, int ordinal) {
   *device = 0;
@@ -141,6 +147,16 @@ int cuCtxPushCurrent_v2(void *context) { (void)context; return SUCCESS; }
 int cuCtxPopCurrent(void **context) { return cuCtxGetCurrent(context); }
 int cuCtxPopCurrent_v2(void **context) { return cuCtxGetCurrent(context); }
 int cuCtxGetDevice(int *device) { *device = 0; return SUCCESS; }
+int cuCtxSetLimit(int limit, size_t value) { (void)limit, (void)value; return SUCCESS; }
+int cuCtxGetLimit(size_t *value, int limit) {
+  (void)limit;
+  *value = 0;
+  return SUCCESS;
+}
+int cuStreamIsCapturing(void *stream, int *status) {
+  *status = device_stream((uintptr_t)stream)->capture != 0;
+  return SUCCESS;
+}
 int cuStreamGetCtx(void *stream, void **context) {
   (void)stream;
   return cuCtxGetCurrent(context);
@@ -158,6 +174,14 @@ int cuPointerGetAttribute(void *out, int attribute, uintptr_t address) {
     case 9: *(int *)out = 0; return SUCCESS;
     default: return NOT_SUPPORTED;
   }
+}
+
+int cuPointerGetAttributes(unsigned count, int *attributes, void **out, uintptr_t address) {
+  for (unsigned i = 0; i < count; i++) {
+    const int error = cuPointerGetAttribute(out[i], attributes[i], address);
+    if (error) return error;
+  }
+  return SUCCESS;
 }
 
 /* --- kernels compiled at run time ------------------------------------------------------------ */
@@ -243,6 +267,12 @@ int cuLinkComplete(void *link, void **image, size_t *size) {
 }
 int cuLinkDestroy(void *link) { (void)link; return SUCCESS; }
 int cuTensorMapEncodeTiled(void) { return SUCCESS; }
+int cuTensorMapEncodeIm2col(void) { return SUCCESS; }
+int cuOccupancyMaxActiveClusters(int *clusters, void *function, const void *launch) {
+  (void)function, (void)launch;
+  *clusters = 1;
+  return SUCCESS;
+}
 
 /* Looked up by some release, reached by no single-device program. */
 #define NEVER_REACHED(name) \
