@@ -19,26 +19,11 @@ from collections.abc import Sequence
 
 from allocsim.cli.parser import build_parser
 from allocsim.cli.usage import UsageError, one_line
-from allocsim.errors import (
-    ConfigError,
-    InvariantError,
-    RecordingError,
-    UndefinedBehaviorError,
-    UpstreamAssertionError,
-)
-from allocsim.phantom.errors import PhantomError
+from allocsim.errors import AllocsimError, InvariantError
 
 __all__ = ["main"]
 
 _BAD_INPUT, _OUR_FAULT, _INTERRUPTED, _NO_READER = 2, 70, 130, 141
-_THEIRS = (
-    UsageError,
-    PhantomError,
-    RecordingError,
-    ConfigError,
-    UndefinedBehaviorError,
-    UpstreamAssertionError,
-)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -61,7 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _answer(error: BaseException) -> tuple[int, str]:
     """The exit code and the sentence for what ended a command."""
-    if isinstance(error, _THEIRS):
+    is_theirs = isinstance(error, UsageError | AllocsimError)
+    if is_theirs and not isinstance(error, InvariantError):
         return _BAD_INPUT, str(error)
     if isinstance(error, MemoryError):
         return _BAD_INPUT, "this machine's memory does not suffice for this recording"
