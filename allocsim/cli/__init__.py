@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 from allocsim.cli.parser import build_parser
 from allocsim.cli.usage import UsageError, one_line
-from allocsim.errors import AllocsimError, InvariantError
+from allocsim.errors import AllocsimError, InvariantError, OutOfMemoryError
 
 __all__ = ["main"]
 
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _answer(error: BaseException) -> tuple[int, str]:
     """The exit code and the sentence for what ended a command."""
     is_theirs = isinstance(error, UsageError | AllocsimError)
-    if is_theirs and not isinstance(error, InvariantError):
+    if is_theirs and not isinstance(error, InvariantError | OutOfMemoryError):
         return _BAD_INPUT, str(error)
     if isinstance(error, MemoryError):
         return _BAD_INPUT, "this machine's memory does not suffice for this recording"
