@@ -27,6 +27,7 @@ from allocsim.core.check import check
 from allocsim.core.config import AllocatorConfig
 from allocsim.core.constants import MAX_REQUEST, SMALL_SIZE
 from allocsim.core.device import Device
+from allocsim.core.fast_path import fast_calls
 from allocsim.core.hash_order import HashOrder, stream_hash
 from allocsim.core.heap import Heap, TraceEntry
 from allocsim.core.mapping import allocate_expandable
@@ -38,7 +39,6 @@ from allocsim.core.reclaim import collect_garbage, release_available, release_po
 from allocsim.core.releases import NEWEST, EmptyCacheInScope, Overflow, find_release
 from allocsim.core.seed import SeedSegment, plant
 from allocsim.core.snapshot import segments, snapshot
-from allocsim.core.stats import FOLD_AT
 from allocsim.core.summary import memory_summary
 from allocsim.errors import OutOfMemoryError, UndefinedBehaviorError, UpstreamAssertionError
 from allocsim.units import parse_size
@@ -68,7 +68,8 @@ class CachingAllocator:
     device_memory: bytes of the card, or text such as "16GiB".
     conf: what PYTORCH_CUDA_ALLOC_CONF says.  torch_version: "2.1" to "2.15".
     address_policy: "bump" or "firstfit".  context_memory: what the CUDA context and other
-    processes hold.  record_history: keep the trace that `snapshot` shows.
+    processes hold.  record_history: keep the trace that `snapshot` shows.  fast_path: False
+    sends every call the long way, which changes nothing but the time it takes.
     Raises ConfigError for anything that the release or the model refuses.
     """
 
@@ -83,6 +84,7 @@ class CachingAllocator:
         context_memory: int | str = 0,
         record_history: bool = False,
         device: int = 0,
+        fast_path: bool = True,
     ) -> None:
         self.release = find_release(torch_version)
         self.device = Device(
@@ -97,7 +99,9 @@ class CachingAllocator:
         self.private_pools = PrivatePools(self.heap)
         self._stream_hash = stream_hash(device)
         self._pending = PendingFrees(self.heap, self._stream_hash)
-        self._apply_rounding()
+        self._has_fast_path = fast_path
+        self.fast_malloc, self.fast_free = fast_calls(self.heap)
+        self._apply_settings()
         if config.per_process_memory_fraction < 1.0:
             self.set_per_process_memory_fraction(config.per_process_memory_fraction)
 
@@ -108,12 +112,16 @@ class CachingAllocator:
 
         Raises OutOfMemoryError with the text of the release.
         """
+        block = self.fast_malloc(size, stream)
+        if block is not None:
+            return block.ptr
         if size <= 0 or size >= MAX_REQUEST:
             self._refuse(size)
             return None
         heap = self.heap
         if self._pending.is_waiting and not self._in_capture:
             self._pending.poll()
+            self._choose_path()
         rounded = heap.config.round_size(size) if self._rounds else (size + 511) & -512
         if self.private_pools.scopes:
             pool = self._scoped_pool(stream, rounded)
@@ -127,8 +135,6 @@ class CachingAllocator:
             block = heap.hand_out(block, rounded, size, self._fine)
         else:
             block = self._answer(block, self._params(pool, stream, rounded), size)
-        if len(pool.journal) > FOLD_AT:
-            heap.stats.fold()
         return block.ptr
 
     def _refuse(self, size: int) -> None:
@@ -254,11 +260,15 @@ class CachingAllocator:
         """Free the block at `ptr`; None does nothing.  Raises ValueError for anything else."""
         if ptr is None:
             return
+        live = self.heap.live.get(ptr)
+        if live is not None and self.fast_free(live):
+            return
         block = self._take_live(ptr)
         if block.stream_uses is None:
             self.heap.free_now(block)
             return
         self._pending.add(block, in_capture=self._in_capture)
+        self._choose_path()
 
     def _take_live(self, ptr: int) -> Block:
         block = self.heap.live.pop(ptr, None)
@@ -356,7 +366,10 @@ class CachingAllocator:
             raise ValueError(f"no_split does not exist in release {self.release.version}")
         if use_on_oom and self.release.overflow is Overflow.NEVER:
             raise ValueError(f"use_on_oom does not exist in release {self.release.version}")
-        self.private_pools.begin(pool_id, stream)
+        try:
+            self.private_pools.begin(pool_id, stream)
+        finally:
+            self._choose_path()
         if no_split:
             self.private_pools.no_split.add(pool_id)
         if use_on_oom:
@@ -365,6 +378,7 @@ class CachingAllocator:
     def end_allocate_to_pool(self, pool: int | PoolId) -> None:
         """Close the scope of a private pool."""
         self.private_pools.end(_pool_id(pool))
+        self._choose_path()
 
     def release_pool(self, pool: int | PoolId) -> None:
         """Give up one use of a private pool; the last makes its memory releasable."""
@@ -375,7 +389,7 @@ class CachingAllocator:
     def set_allocator_settings(self, conf: str) -> None:
         """Change options at run time under the release's rules.
 
-        Raises ConfigError; up to 2.9 the options before the bad one are in force then.
+        Raises ConfigError; the options before the bad one are in force then.
         """
         try:
             self.heap.use(option_string.parse(conf, self.release, self.heap.config))
@@ -384,24 +398,38 @@ class CachingAllocator:
                 self.heap.use(error.applied)
             raise
         finally:
-            self._apply_rounding()
+            self._apply_settings()
 
-    def _apply_rounding(self) -> None:
+    def _apply_settings(self) -> None:
         self._rounds = self.heap.config.rounds_to_power2
         self._fine = self.heap.config.expandable_segments
+        self._choose_path()
+
+    def _choose_path(self) -> None:
+        """Whoever changes what `Heap.is_plain` hangs on calls this."""
+        self.heap.is_plain = (
+            self._has_fast_path
+            and self.heap.may_be_plain
+            and not self.private_pools.scopes
+            and not self._pending.is_waiting
+        )
 
     def set_per_process_memory_fraction(self, fraction: float) -> None:
         """Limit reserved memory to a share of the device, in [0, 1] (1.11)."""
         if not 0.0 <= fraction <= 1.0:
             raise ValueError(f"memory fraction {fraction} is out of range; expected 0 to 1")
         if fraction == 1.0 and not self.release.full_fraction_is_limit:
-            self.heap.limit_to(None)
+            self._limit_to(None)
             return
         share = fraction * self.device.total
         if self.release.fraction_rounds:
-            self.heap.limit_to(int(Fraction(share) + Fraction(1, 2)))
+            self._limit_to(int(Fraction(share) + Fraction(1, 2)))
         else:
-            self.heap.limit_to(int(share))
+            self._limit_to(int(share))
+
+    def _limit_to(self, limit: int | None) -> None:
+        self.heap.limit_to(limit)
+        self._choose_path()
 
     # -- reading -------------------------------------------------------------------------
 
@@ -414,6 +442,18 @@ class CachingAllocator:
     def reserved_bytes(self) -> int:
         """torch.cuda.memory_reserved(): bytes held from the driver."""
         return self.heap.reserved
+
+    @property
+    def memory_limit(self) -> int | None:
+        """Bytes that a memory fraction allows to reserve; None without one.
+
+        throw_on_cudamalloc_oom sets one too, the share of per_process_memory_fraction (1.12).
+        """
+        limit, config = self.heap.limit, self.heap.config
+        if not config.throw_on_cudamalloc_oom:
+            return limit
+        share = int(config.per_process_memory_fraction * self.device.total)
+        return share if limit is None else min(limit, share)
 
     def memory_stats(self) -> dict[str, int]:
         """The flat dict of torch.cuda.memory_stats()."""
@@ -454,6 +494,7 @@ class CachingAllocator:
     def seed(self, segments: Iterable[SeedSegment]) -> None:
         """Start from segments that existed before the simulation, as a recording shows them."""
         self._pending.adopt(plant(self.heap, self.private_pools, segments))
+        self._choose_path()
 
 
 def _pool_id(pool: int | PoolId) -> PoolId:

@@ -23,7 +23,8 @@ class Block:
     object, stale while free, as upstream leaves it.  rank: what orders it among free blocks of
     its size besides the address (`BlockPool`).  key: its place among the free blocks, 0 if it is
     not one of them.
-    gc_base: the pool's search counter when it became free.
+    gc_base: the pool's search counter when it became free.  is_ours: nobody outside the heap
+    holds this object once it is free, so that it may be used again.
     """
 
     __slots__ = (
@@ -43,6 +44,7 @@ class Block:
         "expandable",
         "rank",
         "key",
+        "is_ours",
     )
 
     def __init__(self, ptr: int, size: int, stream: int, pool: BlockPool, rank: int) -> None:
@@ -62,6 +64,7 @@ class Block:
         self.event_count = 0
         self.gc_base = 0
         self.expandable: ExpandableSegment | None = None
+        self.is_ours = True
 
     @property
     def is_split(self) -> bool:

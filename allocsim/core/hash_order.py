@@ -72,12 +72,9 @@ class HashOrder(Generic[K, V]):
         while (slot := self._slots[i]) is None or slot[1] != key:
             i += 1
         self._slots[i] = None
-        while i + 1 < len(self._slots):
-            slot = self._slots[i + 1]
-            if slot is None or slot[0] == 0:
-                return
-            self._slots[i] = (slot[0] - 1, slot[1])
-            self._slots[i + 1] = None
+        # The last slot is always empty, so the shift ends.
+        while (slot := self._slots[i + 1]) is not None and slot[0] > 0:
+            self._slots[i], self._slots[i + 1] = (slot[0] - 1, slot[1]), None
             i += 1
 
     def _slot(self, key: K) -> int:
@@ -85,7 +82,7 @@ class HashOrder(Generic[K, V]):
 
     def _place(self, key: K) -> bool:
         """Put `key` in the table; False: it must grow first, and nothing has changed."""
-        n_buckets = 1 << self._bits if self._slots else 0
+        n_buckets = 1 << self._bits
         if 2 * (len(self._values) + 1) > n_buckets:
             return False
         before = self._slots.copy()
@@ -105,7 +102,7 @@ class HashOrder(Generic[K, V]):
 
     def _grow(self) -> None:
         keys = list(self)
-        self._bits = max(_MIN_SLOTS.bit_length() - 1, self._bits + 1 if self._slots else 0)
+        self._bits = max(_MIN_SLOTS.bit_length() - 1, self._bits + 1)
         self._slots = [None] * ((1 << self._bits) + max(_MIN_SLOTS, self._bits))
         values, self._values = self._values, {}
         for key in keys:

@@ -16,12 +16,12 @@ from typing import NamedTuple
 
 from allocsim.core.block import Block
 from allocsim.core.config import AllocatorConfig
-from allocsim.core.constants import MIN_BLOCK_SIZE, SMALL_SIZE, UNLIMITED
+from allocsim.core.constants import MIN_BLOCK_SIZE, UNLIMITED
 from allocsim.core.device import Device
-from allocsim.core.pool import DEFAULT_POOL, BlockPool, PoolId, PrivatePool
+from allocsim.core.pool import DEFAULT_POOL, BlockPool, PoolId
 from allocsim.core.releases import FreeBlockOrder, Release
 from allocsim.core.stats import DeviceStats
-from allocsim.errors import UndefinedBehaviorError
+from allocsim.errors import UndefinedBehaviorError, UpstreamAssertionError
 from allocsim.units import format_size
 
 __all__ = ["Heap", "TraceEntry"]
@@ -43,13 +43,15 @@ class Heap:
     reserved: bytes from the driver.  limit: what a memory fraction allows, None without one.
     live, pending: the active blocks by address.  trace: the history, None if none is kept.
     fits_plainly: no setting can refuse or prefer a candidate, and no expandable block was ever
-    made, so that the best fit is the answer.
+    made, so that the best fit is the answer.  is_plain: nothing but that can happen to a request
+    for a default pool, nor to a free without streams to wait for (fast_path.py).
     """
 
     __slots__ = (
         "release",
         "config",
         "fits_plainly",
+        "is_plain",
         "device",
         "stats",
         "small",
@@ -70,17 +72,18 @@ class Heap:
         self.release = release
         self.device = device
         self.stats = DeviceStats(release, config.max_split_size_stat())
-        self.small = BlockPool(True, self.stats.journals(True))
-        self.large = BlockPool(False, self.stats.journals(False))
+        self.small = BlockPool(True)
+        self.large = BlockPool(False)
         self.live: dict[int, Block] = {}
         self.pending: dict[int, Block] = {}
         self.reserved = 0
         self.limit: int | None = None
         self.trace: list[TraceEntry] | None = [] if record_history else None
         self._made_expandable = False
-        self.use(config)
         self._counter = 0
         self._numbers_objects = release.free_block_order is FreeBlockOrder.CREATION
+        self.is_plain = False
+        self.use(config)
 
     def use(self, config: AllocatorConfig) -> None:
         """Put settings in force."""
@@ -100,6 +103,16 @@ class Heap:
             or self.config.max_split_size != UNLIMITED
         )
 
+    @property
+    def may_be_plain(self) -> bool:
+        """Whether settings, release and history allow for `is_plain`."""
+        return (
+            self.fits_plainly
+            and self.trace is None
+            and not self._numbers_objects
+            and not self.config.rounds_to_power2
+        )
+
     # -- blocks and their identity -------------------------------------------------------
 
     def new_block(self, ptr: int, size: int, pool: BlockPool, stream: int, rank: int) -> Block:
@@ -115,14 +128,6 @@ class Heap:
     def new_segment_rank(self) -> int:
         """The rank that every piece of a new segment inherits, where segments are numbered."""
         return self._next_rank() if self.release.free_block_order is FreeBlockOrder.SEGMENT else 0
-
-    def private_pool(self, pool_id: PoolId) -> PrivatePool:
-        """A new private pool whose records count like those of the default pools."""
-        return PrivatePool(
-            pool_id,
-            self.stats.journals(True),
-            self.stats.journals(False),
-        )
 
     def record(self, action: str, address: int, size: int, stream: int, pool: BlockPool) -> None:
         """Append to the trace, if one is kept."""
@@ -177,7 +182,7 @@ class Heap:
         if pool.is_small or fine:
             split = may_split and rest >= MIN_BLOCK_SIZE
         else:
-            split = may_split and rest > SMALL_SIZE and size < self.config.max_split_size
+            split = may_split and rest >= pool.least_rest and size < self.config.max_split_size
         was_split = block.prev is not None or block.next is not None
         if split:
             tail = block
@@ -198,9 +203,7 @@ class Heap:
         self.live[block.ptr] = block
         if self.trace is not None:
             self.record("alloc", block.ptr, requested, block.stream, pool)
-        record = (block.size, requested, splits, split_bytes)
-        pool.journal.append(record)
-        pool.pool_journal.append(record)
+        self.stats.note(pool.is_small, block.size, requested, splits, split_bytes)
         if block.size >= self.config.max_split_size:
             self.stats.oversize_allocations.increase(1)
         return block
@@ -214,15 +217,14 @@ class Heap:
             self.record("free_requested", block.ptr, requested, block.stream, block.pool)
             self.record("free_completed", block.ptr, requested, block.stream, block.pool)
         splits, split_bytes = self.merge_and_pool(block)
-        record = (-size, -requested, splits, split_bytes)
-        block.pool.journal.append(record)
-        block.pool.pool_journal.append(record)
+        self.stats.note(block.pool.is_small, -size, -requested, splits, split_bytes)
 
     def free_later(self, block: Block) -> None:
         """Mark an allocated block as freed by its user; it stays active."""
         self.record("free_requested", block.ptr, block.requested_size, block.stream, block.pool)
         self.stats.free_requested(block.pool.is_small, block.size)
         self.pending[block.ptr] = block
+        block.is_ours = False
 
     def complete_free(self, block: Block) -> None:
         """Make a pending block free."""
@@ -280,12 +282,18 @@ class Heap:
             )
         pool = block.pool
         self.record("segment_free", block.ptr, block.size, block.stream, pool)
+        self.refuse_uncounted(pool)
         pool.remove(block)
         self.device.cuda_free(block.ptr)
         self.count_driver(pool, -block.size, -1)
         self.stats.num_device_free += 1
         if pool.owner is not None:
             pool.owner.segment_count -= 1
+
+    def refuse_uncounted(self, pool: BlockPool) -> None:
+        """Segments that mapping and unmapping have miscounted end in an assertion (12.6)."""
+        if pool.owner is not None and pool.owner.segment_count <= 0:
+            raise UpstreamAssertionError("the segment count of a private pool fell below zero")
 
     def count_driver(self, pool: BlockPool, size: int, segments: int = 0) -> None:
         """Count bytes from the driver (negative: given back), and whole segments by cudaMalloc."""

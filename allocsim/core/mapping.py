@@ -118,9 +118,7 @@ def unmap_block(heap: Heap, block: Block) -> None:
     if size == 0:
         return
     pool = block.pool
-    owner = pool.owner
-    if owner is not None and owner.segment_count <= 0:
-        raise UpstreamAssertionError("the segment count of a private pool fell below zero")
+    heap.refuse_uncounted(pool)
     pool.remove(block)
     segment.unmap(size)
     _cut(heap, block, start, size)
@@ -128,8 +126,8 @@ def unmap_block(heap: Heap, block: Block) -> None:
     _merge_unmapped(block)
     heap.count_driver(pool, -size)
     heap.stats.num_device_free += 1
-    if owner is not None:
-        owner.segment_count -= 1
+    if pool.owner is not None:
+        pool.owner.segment_count -= 1
     heap.record("segment_unmap", start, size, block.stream, pool)
     if not block.is_split:
         pool.unmapped.remove(block)

@@ -99,7 +99,8 @@ class _Parser:
         """Read the options in `mine` and step over the others."""
         self.at = 0
         while self.at < len(self.words):
-            key = self._take("an option")
+            key = self.words[self.at]
+            self.at += 1
             if key not in self.release.options:
                 raise BadOptionError(self._unknown(key))
             self.separator(":", key)
@@ -339,7 +340,7 @@ def _read_reserve_by_class(parser: _Parser, key: str) -> None:
         parser.separator(":", key)
         parser.value(key)
         if parser.words[parser.at : parser.at + 1] == [","]:
-            parser.separator(",", key)
+            parser.at += 1
 
 
 def _read_host(parser: _Parser, key: str) -> None:

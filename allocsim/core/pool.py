@@ -1,7 +1,7 @@
 """The free blocks of one pool, ordered as the release orders them.
 
-Invariant: `_keys[stream]` is sorted and holds `block.key` of exactly the blocks of that stream
-in `_blocks`; every one of them is free and mapped, and the key of every other block is 0.  A key
+Invariant: `keys[stream]` is sorted and holds `block.key` of exactly the blocks of that stream
+in `blocks`; every one of them is free and mapped, and the key of every other block is 0.  A key
 is one integer, size before rank before address, so that one comparison decides.  Plain lists,
 because they beat a `SortedList` up to some 3,000 free blocks of one stream
 (benchmarks/free_list.py).  Source: semantics 1.5.
@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from sortedcontainers import SortedKeyList
 
 from allocsim.core.block import Block
+from allocsim.core.constants import MIN_BLOCK_SIZE, SMALL_SIZE
 
 __all__ = ["BlockPool", "PrivatePool", "PoolId", "DEFAULT_POOL"]
 
@@ -34,7 +35,8 @@ class BlockPool:
 
     owner: the private pool this is half of, or None for the default pools.
     unmapped: address space of expandable segments without memory, by (stream, address).
-    search_calls: searches counted for garbage collection.
+    search_calls: searches counted for garbage collection.  least_rest: the least that a block
+    without expandable neighbours leaves behind when it is split (1.7).
     """
 
     __slots__ = (
@@ -42,81 +44,75 @@ class BlockPool:
         "owner",
         "search_calls",
         "unmapped",
-        "_keys",
-        "_blocks",
-        "journal",
-        "pool_journal",
+        "keys",
+        "blocks",
+        "least_rest",
     )
 
-    def __init__(
-        self,
-        is_small: bool,
-        journals: tuple[list[tuple[int, int, int, int]], list[tuple[int, int, int, int]]],
-        owner: PrivatePool | None = None,
-    ) -> None:
+    def __init__(self, is_small: bool, owner: PrivatePool | None = None) -> None:
         self.is_small = is_small
+        self.least_rest = MIN_BLOCK_SIZE if is_small else SMALL_SIZE + 1
         self.owner = owner
         self.search_calls = 0
         self.unmapped: SortedKeyList[Block, tuple[int, int]] = SortedKeyList(key=_place)
-        self._keys: dict[int, list[int]] = {}
-        self._blocks: dict[int, Block] = {}
-        self.journal, self.pool_journal = journals
+        self.keys: dict[int, list[int]] = {}
+        self.blocks: dict[int, Block] = {}
 
     def __len__(self) -> int:
-        return len(self._blocks)
+        return len(self.blocks)
 
     def __contains__(self, block: Block) -> bool:
-        return self._blocks.get(block.key) is block
+        return self.blocks.get(block.key) is block
 
     def __iter__(self) -> Iterator[Block]:
         """Every free block in key order: streams ascending, then size, rank, address."""
-        for stream in sorted(self._keys):
-            for key in self._keys[stream]:
-                yield self._blocks[key]
+        for stream in sorted(self.keys):
+            for key in self.keys[stream]:
+                yield self.blocks[key]
 
     def insert(self, block: Block) -> None:
         """Add a free mapped block; O(log n) comparisons and a move of pointers."""
         key = block.key = (block.size << SIZE_SHIFT) + block.rank + block.ptr
-        keys = self._keys.get(block.stream)
+        keys = self.keys.get(block.stream)
         if keys is None:
-            keys = self._keys[block.stream] = []
+            keys = self.keys[block.stream] = []
         keys.insert(bisect_left(keys, key), key)
-        self._blocks[key] = block
+        self.blocks[key] = block
         block.gc_base = self.search_calls
 
     def remove(self, block: Block) -> None:
         """Take out a block that is known to be in."""
         key = block.key
-        keys = self._keys[block.stream]
+        keys = self.keys[block.stream]
         del keys[bisect_left(keys, key)]
-        del self._blocks[key]
+        del self.blocks[key]
         block.key = 0
 
     def take(self, stream: int, size: int) -> Block | None:
         """The best fit, taken out in the same search; None: no block is large enough."""
-        keys = self._keys.get(stream)
+        keys = self.keys.get(stream)
         if not keys:
             return None
         i = bisect_left(keys, size << SIZE_SHIFT)
         if i == len(keys):
             return None
-        block = self._blocks.pop(keys.pop(i))
+        block = self.blocks.pop(keys.pop(i))
         block.key = 0
         return block
 
     def best_fit(self, stream: int, size: int) -> Block | None:
         """The smallest block of `stream` that holds `size`; ties by the release's order."""
-        keys = self._keys.get(stream)
+        keys = self.keys.get(stream)
         if not keys:
             return None
         i = bisect_left(keys, size << SIZE_SHIFT)
-        return self._blocks[keys[i]] if i < len(keys) else None
+        return self.blocks[keys[i]] if i < len(keys) else None
 
     def following(self, block: Block) -> Iterator[Block]:
         """The free blocks of the same stream after `block`, in key order."""
-        keys = self._keys[block.stream]
+        keys = self.keys[block.stream]
         for i in range(bisect_left(keys, block.key) + 1, len(keys)):
-            yield self._blocks[keys[i]]
+            yield self.blocks[keys[i]]
 
     def unmapped_of(self, stream: int) -> Iterator[Block]:
         """The unmapped blocks of `stream` in address order."""
@@ -127,9 +123,9 @@ class BlockPool:
 
     def smaller(self, stream: int, size: int) -> list[Block]:
         """The free blocks of `stream` below `size` bytes, largest first."""
-        keys = self._keys.get(stream, [])
+        keys = self.keys.get(stream, [])
         end = bisect_left(keys, size << SIZE_SHIFT)
-        return [self._blocks[key] for key in reversed(keys[:end])]
+        return [self.blocks[key] for key in reversed(keys[:end])]
 
 
 def _place(block: Block) -> tuple[int, int]:
@@ -145,14 +141,9 @@ class PrivatePool:
 
     __slots__ = ("id", "use_count", "segment_count", "small", "large")
 
-    def __init__(
-        self,
-        pool_id: PoolId,
-        small_journals: tuple[list[tuple[int, int, int, int]], list[tuple[int, int, int, int]]],
-        large_journals: tuple[list[tuple[int, int, int, int]], list[tuple[int, int, int, int]]],
-    ) -> None:
+    def __init__(self, pool_id: PoolId) -> None:
         self.id = pool_id
         self.use_count = 1
         self.segment_count = 0
-        self.small = BlockPool(True, small_journals, self)
-        self.large = BlockPool(False, large_journals, self)
+        self.small = BlockPool(True, self)
+        self.large = BlockPool(False, self)

@@ -53,7 +53,7 @@ class PrivatePools:
         """Create the pool or add a use."""
         pool = self.pools.get(pool_id)
         if pool is None:
-            pool = self.pools[pool_id] = self._heap.private_pool(pool_id)
+            pool = self.pools[pool_id] = PrivatePool(pool_id)
         elif pool.use_count == 0:
             raise UpstreamAssertionError(f"pool {pool_id} is used again after its last release")
         else:

@@ -14,7 +14,7 @@ from itertools import pairwise
 from allocsim.core.block import Block
 from allocsim.core.heap import Heap
 from allocsim.core.mapping import new_expandable
-from allocsim.core.pool import DEFAULT_POOL, BlockPool, PoolId
+from allocsim.core.pool import DEFAULT_POOL, BlockPool, PoolId, PrivatePool
 from allocsim.core.private_pools import PrivatePools
 
 __all__ = ["SeedBlock", "SeedSegment", "plant"]
@@ -70,7 +70,7 @@ def _pool_of(heap: Heap, private: PrivatePools, segment: SeedSegment) -> BlockPo
     if segment.pool_id == DEFAULT_POOL:
         return heap.small if segment.is_small else heap.large
     if segment.pool_id not in private.pools:
-        private.pools[segment.pool_id] = heap.private_pool(segment.pool_id)
+        private.pools[segment.pool_id] = PrivatePool(segment.pool_id)
     owner = private.pools[segment.pool_id]
     return owner.small if segment.is_small else owner.large
 

@@ -1,25 +1,45 @@
 """The statistics of torch.cuda.memory_stats(), kept off the path of each call.
 
-Rule: a call leaves one record, (bytes, requested, splits, split bytes); `fold` adds the records
-up later, in order, so that currents, totals and peaks are those of counting at each call.
-Frees are negative.  Pending blocks (freed, waiting for a stream) are constant within a fold:
-whoever changes them folds first.  Source: semantics 3.
+Rule: a call leaves one record; `fold` adds the records up later, in order, so that currents,
+totals and peaks are those of counting at each call.  A record is three numbers: twice the bytes,
+and 1 more in the small pool; the bytes requested; eight times the bytes that became inactive
+split, and the blocks that did, -2 to 1.  Frees are negative.  Pending blocks (freed, waiting for
+a stream) are constant within a fold: whoever changes them folds first.  Source: semantics 3.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from allocsim.core.releases import Release
 
-__all__ = ["DeviceStats", "Record", "Stat", "FOLD_AT"]
+__all__ = [
+    "DeviceStats",
+    "Folder",
+    "GroupMoves",
+    "Moves",
+    "Record",
+    "Stat",
+    "FOLD_AT",
+    "fold_records",
+]
 
-Record = tuple[int, int, int, int]
-"""(block size, requested size, inactive_split, inactive_split_bytes); the first is never 0."""
+Record = tuple[int, int, int]
+"""(2 * block size + is small, requested size, 8 * inactive_split_bytes + inactive_split)."""
 
 FOLD_AT = 4096
-"""Records kept before they are folded: enough to pay for the loop's set-up, small in memory."""
+"""Records kept before they are folded: enough to pay for a fold's set-up, small in memory."""
+
+
+@dataclass(slots=True)
+class Moves:
+    """What a row of changes came to: their sum, the highest sum on the way (0 at least) and the
+    sum of the increases."""
+
+    change: int = 0
+    peak: int = 0
+    grown: int = 0
 
 
 @dataclass(slots=True)
@@ -44,7 +64,7 @@ class Stat:
         """A net change: positive counts as allocated, negative as freed, zero not at all."""
         if amount > 0:
             self.increase(amount)
-        elif amount < 0:
+        else:
             self.decrease(-amount)
 
     def reset_peak(self) -> None:
@@ -81,75 +101,103 @@ class StatGroup:
     segment: Stat = field(default_factory=Stat)
     reserved_bytes: Stat = field(default_factory=Stat)
 
-    def fold(self, records: Iterable[Record]) -> None:  # noqa: PLR0912  (one loop, by design)
-        """Count `records` as if each had been counted at its call.
+    def advance(self, moves: tuple[Moves, Moves, Moves, Moves, Moves]) -> None:
+        """Count a fold: blocks, bytes, requested bytes, inactive splits and their bytes.
 
         Within a fold no block is pending, or always the same ones, so `active` moves with
-        `allocation`; the running sums are local variables because this loop is most of the
-        price of full accounting.
+        `allocation`.
         """
-        count = peak_count = mallocs = 0
-        size = peak_size = grown = 0
-        requested = peak_requested = grown_requested = 0
-        split = peak_split = grown_split = 0
-        idle = peak_idle = grown_idle = 0
-        for moved, asked, splits, split_bytes in records:
-            size += moved
-            requested += asked
-            if moved > 0:
-                count += 1
-                mallocs += 1
-                grown += moved
-                grown_requested += asked
-                if count > peak_count:
-                    peak_count = count
-                if size > peak_size:
-                    peak_size = size
-                if requested > peak_requested:
-                    peak_requested = requested
-            else:
-                count -= 1
-            if split_bytes:
-                idle += split_bytes
-                split += splits
-                if split_bytes > 0:
-                    grown_idle += split_bytes
-                    if idle > peak_idle:
-                        peak_idle = idle
-                if splits > 0:
-                    grown_split += splits
-                    if split > peak_split:
-                        peak_split = split
-        for stat in (self.allocation, self.active):
-            _advance(stat, count, peak_count, mallocs)
-        for stat in (self.allocated_bytes, self.active_bytes):
-            _advance(stat, size, peak_size, grown)
-        _advance(self.requested_bytes, requested, peak_requested, grown_requested)
-        _advance(self.inactive_split, split, peak_split, grown_split)
-        _advance(self.inactive_split_bytes, idle, peak_idle, grown_idle)
+        blocks, size, requested, splits, split_bytes = moves
+        for stat, moved in (
+            (self.allocation, blocks),
+            (self.active, blocks),
+            (self.allocated_bytes, size),
+            (self.active_bytes, size),
+            (self.requested_bytes, requested),
+            (self.inactive_split, splits),
+            (self.inactive_split_bytes, split_bytes),
+        ):
+            stat.peak = max(stat.peak, stat.current + moved.peak)
+            stat.current += moved.change
+            stat.allocated += moved.grown
+            stat.freed += moved.grown - moved.change
 
     def stats(self) -> tuple[tuple[str, Stat], ...]:
         return tuple((name, getattr(self, name)) for name in _BLOCK_STATS)
 
 
-def _advance(stat: Stat, change: int, peak: int, grown: int) -> None:
-    """Move `stat` by a fold's net change, highest intermediate sum and sum of increases."""
-    stat.peak = max(stat.peak, stat.current + peak)
-    stat.current += change
-    stat.allocated += grown
-    stat.freed += grown - change
+GroupMoves = tuple[Moves, Moves, Moves, Moves, Moves]
+Folder = Callable[[list[Record]], tuple[GroupMoves, GroupMoves, GroupMoves]]
+"""Records to the moves of all, small_pool and large_pool."""
+
+
+def fold_records(records: list[Record]) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
+    """The moves of all, small_pool and large_pool, in plain Python."""
+    small = [record for record in records if record[0] & 1]
+    large = [record for record in records if not record[0] & 1]
+    return _moves(records), _moves(small), _moves(large)
+
+
+def _moves(records: list[Record]) -> GroupMoves:
+    """The sums of one column; local variables, because this loop is most of the price of full
+    accounting."""
+    count = peak_count = mallocs = 0
+    size = peak_size = grown = 0
+    requested = peak_requested = grown_requested = 0
+    split = peak_split = grown_split = 0
+    idle = peak_idle = grown_idle = 0
+    for moved, asked, inactive in records:
+        size += moved >> 1
+        requested += asked
+        if moved > 0:
+            count += 1
+            mallocs += 1
+            grown += moved >> 1
+            grown_requested += asked
+            if count > peak_count:
+                peak_count = count
+            if size > peak_size:
+                peak_size = size
+            if requested > peak_requested:
+                peak_requested = requested
+        else:
+            count -= 1
+        if inactive:
+            splits = ((inactive + 4) & 7) - 4
+            split_bytes = (inactive - splits) >> 3
+            idle += split_bytes
+            split += splits
+            if split_bytes > 0:
+                grown_idle += split_bytes
+                if idle > peak_idle:
+                    peak_idle = idle
+            if splits > 0:
+                grown_split += splits
+                if split > peak_split:
+                    peak_split = split
+    return (
+        Moves(count, peak_count, mallocs),
+        Moves(size, peak_size, grown),
+        Moves(requested, peak_requested, grown_requested),
+        Moves(split, peak_split, grown_split),
+        Moves(idle, peak_idle, grown_idle),
+    )
 
 
 class DeviceStats:
-    """All statistics of one device.  Mirrors `DeviceStats`."""
+    """All statistics of one device.  Mirrors `DeviceStats`.
+
+    journal: the records not counted yet.  folder: counts them; any that gives what
+    `fold_records` gives.
+    """
 
     __slots__ = (
         "release",
         "max_split_size",
         "all",
         "pools",
-        "_records",
-        "_pool_records",
+        "journal",
+        "folder",
         "oversize_allocations",
         "oversize_segments",
         "reserved_by_pool",
@@ -166,8 +214,8 @@ class DeviceStats:
         self.max_split_size = max_split_size
         self.all = StatGroup()
         self.pools = {True: StatGroup(), False: StatGroup()}
-        self._records: list[Record] = []
-        self._pool_records: dict[bool, list[Record]] = {True: [], False: []}
+        self.journal: list[Record] = []
+        self.folder: Folder = fold_records
         self.oversize_allocations = Stat()
         self.oversize_segments = Stat()
         self.reserved_by_pool: dict[tuple[int, int], dict[str, Stat]] = {}
@@ -180,22 +228,22 @@ class DeviceStats:
 
     # -- the hot path ----------------------------------------------------------------------
 
-    def journals(self, is_small: bool) -> tuple[list[Record], list[Record]]:
-        """The lists that a record of this kind of pool is appended to, both of them.
-
-        They live as long as the object: callers may keep them.
-        """
-        return self._records, self._pool_records[is_small]
+    def note(
+        self, is_small: bool, size: int, requested: int, splits: int, split_bytes: int
+    ) -> None:
+        """Leave the record of one malloc, or of one free in negative numbers."""
+        self.journal.append((2 * size + is_small, requested, 8 * split_bytes + splits))
+        if len(self.journal) > FOLD_AT:
+            self.fold()
 
     def fold(self) -> None:
         """Count everything recorded so far."""
-        if self._records:
-            self.all.fold(self._records)
-            self._records.clear()
-            for is_small, records in self._pool_records.items():
-                if records:
-                    self.pools[is_small].fold(records)
-                    records.clear()
+        if self.journal:
+            every, small, large = self.folder(self.journal)
+            self.journal.clear()
+            self.all.advance(every)
+            self.pools[True].advance(small)
+            self.pools[False].advance(large)
 
     # -- what happens seldom ---------------------------------------------------------------
 

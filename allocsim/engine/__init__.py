@@ -1,6 +1,6 @@
 """The replay engine: the one place where a trace meets an allocator."""
 
-from allocsim.engine.observers import Progress
+from allocsim.engine.observers import Observer, Progress
 from allocsim.engine.replay import replay
 from allocsim.engine.result import (
     DeviceRun,
@@ -18,6 +18,7 @@ __all__ = [
     "DeviceRun",
     "Fidelity",
     "Mismatch",
+    "Observer",
     "PeakState",
     "Progress",
     "SimulatedOom",

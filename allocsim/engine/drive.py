@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 from allocsim.core import Block, CachingAllocator
 from allocsim.engine.fidelity import FidelityCheck
-from allocsim.engine.observers import PeakWatch, Progress, TimelineBuilder
+from allocsim.engine.fold import fold_columns
+from allocsim.engine.observers import Observer, PeakWatch, Progress, TimelineBuilder
 from allocsim.engine.plan import Plan, StepKind
 from allocsim.engine.result import SimulatedOom
 from allocsim.errors import InvariantError, OutOfMemoryError
@@ -39,6 +40,7 @@ class Drive:
     check_every: int = 0
     fidelity: FidelityCheck | None = None
     progress: Progress | None = None
+    observer: Observer | None = None
     ooms: list[SimulatedOom] = field(default_factory=list)
     stopped_at: int | None = None
     timeline: TimelineBuilder = field(init=False)
@@ -47,6 +49,7 @@ class Drive:
     _scope: PoolId | None = None
 
     def __post_init__(self) -> None:
+        self.allocator.heap.stats.folder = fold_columns
         live = self.allocator.heap.live
         self._handles.update(live)
         self._handles.update(self.allocator.heap.pending)
@@ -78,20 +81,28 @@ class Drive:
             if self.stopped_at is not None:
                 return
 
-    def _run_some(self, start: int, stop: int) -> None:
+    def _run_some(self, start: int, stop: int) -> None:  # noqa: PLR0912  (one loop, by design)
         """The hot loop: names are local, and a step writes down one number, what it moved."""
         alloc_step, free_step = int(StepKind.ALLOC), int(StepKind.FREE)
         malloc, free = self.allocator.malloc, self.allocator.free
+        fast_malloc, fast_free = self.allocator.fast_malloc, self.allocator.fast_free
         handles, heap = self._handles, self.allocator.heap
         live = heap.live
         moved = self.timeline.moved.append
         reserved = heap.reserved
         for kind, entry, addr, size, stream in self.plan.steps.rows(start, stop):
             if kind == alloc_step:
+                found = fast_malloc(size, stream)
+                if found is not None:
+                    handles[addr] = found
+                    moved(found.size)
+                    if self.fidelity is not None:
+                        self.fidelity.address(addr, found.ptr)
+                    continue
                 try:
                     ptr = malloc(size, stream)
                 except OutOfMemoryError as error:
-                    self._note_oom(entry, size, error, is_recorded=False)
+                    self._note_oom(entry, size, stream, error)
                     moved(0)
                     return
                 if ptr is None:
@@ -105,13 +116,16 @@ class Drive:
                     reserved = heap.reserved
                     self.timeline.reserve(reserved)
                     self.peak.look(entry)
+                    if self.observer is not None:
+                        self.observer.grew(self.allocator, entry)
             elif kind == free_step:
                 freed = handles.pop(addr, None)
                 if freed is None:
                     moved(0)
                     continue
                 moved(-freed.size)
-                free(freed.ptr)
+                if not fast_free(freed):
+                    free(freed.ptr)
             else:
                 moved(self._seldom(kind, entry, addr, size, stream))
                 reserved = heap.reserved
@@ -136,6 +150,8 @@ class Drive:
             self.allocator.empty_cache()
         elif kind == StepKind.SCOPE:
             self._enter(self.plan.pools[size] if size >= 0 else None, stream)
+        elif kind == StepKind.END_POOL:
+            self._end_pool(self.plan.pools[size])
         return 0
 
     def _recorded_oom(self, entry: int, size: int, stream: int) -> None:
@@ -143,29 +159,39 @@ class Drive:
         try:
             ptr = self.allocator.malloc(size, stream)
         except OutOfMemoryError as error:
-            self._note_oom(entry, None, error, is_recorded=True)
+            self._note_oom(entry, None, stream, error)
             return
         self.peak.look(entry)
+        if self.observer is not None:
+            self.observer.grew(self.allocator, entry)
         self.allocator.free(ptr)
 
     def _note_oom(
-        self, entry: int, requested: int | None, error: OutOfMemoryError, *, is_recorded: bool
+        self, entry: int, requested: int | None, stream: int, error: OutOfMemoryError
     ) -> None:
-        self.ooms.append(
-            SimulatedOom(
-                entry=entry,
-                requested_bytes=requested,
-                rounded_bytes=error.rounded_bytes,
-                tried_bytes=error.tried_bytes,
-                message=str(error),
-                is_recorded=is_recorded,
-            )
+        """requested: None if the recording has the error too, and with it the rounded size only."""
+        oom = SimulatedOom(
+            entry=entry,
+            requested_bytes=requested,
+            rounded_bytes=error.rounded_bytes,
+            tried_bytes=error.tried_bytes,
+            message=str(error),
+            is_recorded=requested is None,
+            stream=stream,
+            total_bytes=self.allocator.device.total,
+            free_bytes=self.allocator.device.free,
+            allocated_bytes=self.allocator.heap.stats.allocated_bytes(),
+            reserved_bytes=self.allocator.reserved_bytes,
+            limit_bytes=self.allocator.memory_limit,
         )
-        if not is_recorded:
+        self.ooms.append(oom)
+        if not oom.is_recorded:
             self.stopped_at = entry
+        if self.observer is not None:
+            self.observer.out_of_memory(self.allocator, oom, self._handles)
 
     def _enter(self, pool: PoolId | None, stream: int) -> None:
-        """Requests go to `pool` from here on; every pool is held to the end.
+        """Requests go to `pool` from here on.
 
         stream: the one that up to 2.2 a scope is for.
         """
@@ -174,6 +200,14 @@ class Drive:
         if pool is not None:
             self.allocator.begin_allocate_to_pool(pool, stream=stream)
         self._scope = pool
+
+    def _end_pool(self, pool: PoolId) -> None:
+        """Give up every use of `pool`, one for each scope that was opened."""
+        if self._scope == pool:
+            self._enter(None, 0)
+        uses = self.allocator.private_pools.pools.get(pool)
+        while uses is not None and uses.use_count:
+            self.allocator.release_pool(pool)
 
     def _pause(self, entry: int) -> None:
         if self.fidelity is not None:

@@ -1,22 +1,37 @@
 """What looks on while a replay runs: the timeline, the peak, a progress bar, invariants.
 
-Rule: the loop of a replay calls `after_step` once for each driving entry and `pause` every few
-thousand; no observer changes the allocator.
+Rule: an observer reads the allocator at the moment it is called and changes nothing; what it
+wants to keep it copies, since the blocks go on living.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from allocsim.core import CachingAllocator
-from allocsim.engine.result import PeakState, Timeline
+from allocsim.core import Block, CachingAllocator
+from allocsim.engine.result import PeakState, SimulatedOom, Timeline
 
-__all__ = ["PeakWatch", "Progress", "TimelineBuilder"]
+__all__ = ["Observer", "PeakWatch", "Progress", "TimelineBuilder"]
 
 Progress = Callable[[int, int], None]
 """Called with (entries done, entries in all)."""
+
+
+class Observer:
+    """Sees the live allocator at moments that matter; a subclass says which it looks at."""
+
+    def out_of_memory(
+        self, allocator: CachingAllocator, oom: SimulatedOom, blocks: Mapping[int, Block]
+    ) -> None:
+        """A request failed and left `allocator` as it is.
+
+        blocks: by recorded address, those that the recording has handed out and not freed.
+        """
+
+    def grew(self, allocator: CachingAllocator, entry: int) -> None:
+        """The request of `entry` was answered, and reserved memory is no longer what it was."""
 
 
 class TimelineBuilder:

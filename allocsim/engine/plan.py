@@ -2,8 +2,9 @@
 
 Rule: alloc, free_requested, free_completed and oom drive a replay; all else is compared, except
 that driver bases may be dictated and that releases no request explains are the program's own
-empty_cache calls.  A free_completed right after its free_requested is one free.
-Source: semantics 6.2, 6.6.
+empty_cache calls.  A free_completed right after its free_requested is one free.  A private pool
+whose memory goes back to the driver was released before, at a time that nothing tells.
+Source: semantics 2.5, 6.2, 6.6.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ class StepKind(IntEnum):
     EMPTY_CACHE = 6
     SCOPE = 7
     """Requests go to pool number `size` from here on (-1: the default pool)."""
+    END_POOL = 8
+    """Nothing uses pool number `size` any more."""
 
 
 PAGE = 2 * MIB
@@ -95,15 +98,19 @@ class Plan:
         return self.refused_below - PAGE
 
 
-def plan_of(trace: Trace, reserved_at_start: int) -> Plan:
-    """The plan of `trace`, which begins with `reserved_at_start` bytes held from the driver."""
+def plan_of(trace: Trace, reserved_at_start: int, collects_above: int | None = None) -> Plan:
+    """The plan of `trace`, which begins with `reserved_at_start` bytes held from the driver.
+
+    collects_above: reserved bytes above which a request collects garbage; None: it never does.
+    """
     reserved = reserved_at_start + np.cumsum(_moved(trace))
     max_reserved = max(reserved_at_start, int(reserved.max(initial=0)))
     ooms = np.flatnonzero(trace.action == Action.OOM)
     capacity = int(reserved[ooms[0]]) + int(trace.addr[ooms[0]]) if len(ooms) else None
     pools = pools_of(trace)
     sorted_out = _sort_out(trace, pools)
-    planner = _Planner(trace, pools, reserved_at_start, capacity or max_reserved)
+    fits = capacity or max_reserved
+    planner = _Planner(trace, pools, reserved_at_start, fits, collects_above)
     for entry in np.flatnonzero(sorted_out.is_planned).tolist():
         planner.take(entry, bool(sorted_out.is_immediate[entry]))
     planner.end()
@@ -197,7 +204,14 @@ class _Planner:
     steps, at: the steps, and beside each the entry at whose place it is taken.
     """
 
-    def __init__(self, trace: Trace, pools: PoolColumn, reserved: int, fits: int) -> None:
+    def __init__(
+        self,
+        trace: Trace,
+        pools: PoolColumn,
+        reserved: int,
+        fits: int,
+        collects_above: int | None,
+    ) -> None:
         self.steps: list[Step] = []
         self.at: list[int] = []
         self.n_empty_cache = 0
@@ -206,10 +220,14 @@ class _Planner:
         self._pools = pools.number
         self._fits = fits
         self._reserved = reserved
+        self._collects_above = collects_above
         self._before_release: int | None = None
+        self._gave_small = False
+        self._n_early = 0
         self._completed: list[Step] = []
         self._base: tuple[int, int] | None = None
         self._pool = -1
+        self._ended: dict[int, None] = {}
 
     def take(self, entry: int, is_immediate: bool) -> None:
         """One entry."""
@@ -230,10 +248,24 @@ class _Planner:
                 self._base = (addr, size)
             self._reserved += size
         elif action in (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP):
-            if self._before_release is None:
-                self._before_release = self._reserved
-            self._reserved -= size
+            self._release(entry, size)
         self.at += [entry] * (len(self.steps) - len(self.at))
+
+    def _release(self, entry: int, size: int) -> None:
+        if self._before_release is None:
+            self._before_release = self._reserved
+            # Garbage is collected before anything is waited for.
+            self._n_early = len(self._completed) if self._collects else 0
+        self._reserved -= size
+        self._gave_small |= size <= PAGE
+        if self._pools[entry] >= 0:
+            self._ended[int(self._pools[entry])] = None
+
+    @property
+    def _collects(self) -> bool:
+        """Whether a request would have collected garbage before the releases seen."""
+        before = self._before_release
+        return self._collects_above is not None and (before or 0) > self._collects_above
 
     def end(self) -> None:
         """After the last entry."""
@@ -245,20 +277,25 @@ class _Planner:
         """Completions apply as they were recorded; releases that no request needed were called."""
         self.steps.extend(self._completed)
         self._completed = []
+        self.steps.extend((StepKind.END_POOL, entry, 0, pool, 0) for pool in self._ended)
+        self._ended = {}
+        self._gave_small = False
+        self._n_early = 0
         if self._before_release is not None:
             self._before_release = None
             self.n_empty_cache += 1
             self.steps.append((StepKind.EMPTY_CACHE, entry, 0, 0, 0))
 
     def _request(self, step: Step, pool: int) -> None:
-        """A request, and what was released on its way if the driver refused it at first.
+        """A request, and what was released on its way if it was refused at first.
 
         Then completions come after the request: it was the release that waited for them.
         """
         entry, base = step[1], self._base
         late: list[Step] = []
-        if self._was_refused(step[0]):
-            late, self._completed = self._completed, []
+        if self._was_refused(step[0]) or self._was_collected():
+            late = self._completed[self._n_early :]
+            self._completed = self._completed[: self._n_early]
             self._before_release = None
         self.settle(entry)
         self._scope(entry, pool, step[4])
@@ -269,10 +306,10 @@ class _Planner:
 
     def _was_refused(self, kind: int) -> bool:
         """Whether a full device explains the releases before this request."""
+        if kind == StepKind.OOM:
+            return True  # whatever completed by then did not help it
         if self._before_release is None:
             return False
-        if kind == StepKind.OOM:
-            return True
         if self._base is None:
             return False
         would_hold = self._before_release + self._base[1]
@@ -280,6 +317,10 @@ class _Planner:
             return False
         self.refused_below = min(would_hold, self.refused_below or would_hold)
         return True
+
+    def _was_collected(self) -> bool:
+        """Whether garbage collection explains them: it takes large segments only (1.9)."""
+        return self._base is not None and self._collects and not self._gave_small
 
     def _scope(self, entry: int, pool: int, stream: int) -> None:
         if pool != self._pool:

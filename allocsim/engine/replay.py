@@ -19,11 +19,11 @@ from allocsim.core import (
 )
 from allocsim.engine.drive import Drive
 from allocsim.engine.fidelity import FidelityCheck
-from allocsim.engine.observers import Progress
+from allocsim.engine.observers import Observer, Progress
 from allocsim.engine.plan import Plan, plan_of
 from allocsim.engine.result import DeviceRun, Run
 from allocsim.errors import ConfigError, RecordingError
-from allocsim.trace import Recording, SegmentState, Trace, lint, start_state
+from allocsim.trace import Provenance, Recording, SegmentState, Trace, lint, start_state
 from allocsim.units import TIB, format_size, parse_size, round_up
 
 __all__ = ["replay"]
@@ -39,6 +39,7 @@ class _Settings:
     conf: str
     release: Release
     device_memory: int | None
+    provenance: Provenance | None
     addresses: str
     base_address: int | None
     is_as_recorded: bool
@@ -55,36 +56,51 @@ def replay(
     base_address: int | None = None,
     check_every: int = 0,
     progress: Progress | None = None,
+    observer: Observer | None = None,
 ) -> Run:
     """Replay `recording`, all devices or one, and say what happened.
 
     conf, device_memory, torch_version: None for what was recorded, as far as it can be told.
     addresses: "recorded" dictates driver bases while the settings are the recorded ones;
     "bump" and "firstfit" hand them out from base_address, or from the recording's first.
-    check_every: entries between walks of every invariant.  progress: see `Progress`.
+    check_every: entries between walks of every invariant.  progress, observer: see `Progress`,
+    `Observer`.
     Raises RecordingError if there is nothing to replay, ConfigError for settings the release
     refuses.
     """
     for finding in lint(recording):
         if finding.severity == "error":
             raise RecordingError(recording.path, finding.text, entry=finding.entry)
-    release, release_note = _release(recording, torch_version)
+    release, release_note = release_of(recording, torch_version)
     recorded = recording.settings.conf if recording.settings is not None else ""
-    _refuse_recorded_conf(recording.path, recorded, release)
+    refuse_recorded_conf(recording.path, recorded, release)
     notes = [release_note]
     if recording.settings is None:
         notes.append("the recording holds no settings; the default ones are assumed")
     wanted = recorded if conf is None else conf
     same_conf = conf is None or _means_the_same(conf, recorded, release)
     memory = None if device_memory is None else parse_size(device_memory)
-    traces = recording.devices if device is None else (_trace(recording, device),)
+    traces = recording.devices if device is None else (trace_of(recording, device),)
     runs = []
     known_memory = memory
     for trace in traces:
         settings = _Settings(
-            wanted, release, memory, addresses, base_address, is_as_recorded=same_conf
+            wanted,
+            release,
+            memory,
+            recording.provenance,
+            addresses,
+            base_address,
+            is_as_recorded=same_conf,
         )
-        run = _replay_device(trace, recording, settings, check_every, progress)
+        run = _replay_device(
+            trace,
+            recording,
+            settings,
+            check_every=check_every,
+            progress=progress,
+            observer=observer,
+        )
         runs.append(run)
         known_memory = known_memory or run.device_memory
     notes += _inert(wanted, release)
@@ -98,18 +114,21 @@ def replay(
     )
 
 
-def _trace(recording: Recording, device: int) -> Trace:
+def trace_of(recording: Recording, device: int) -> Trace:
     try:
         return recording.device(device)
     except KeyError as error:
         raise RecordingError(recording.path, str(error.args[0])) from None
 
 
-def _release(recording: Recording, torch_version: str | None) -> tuple[Release, str]:
+def release_of(recording: Recording, torch_version: str | None) -> tuple[Release, str]:
     """The release to model, and why it is that one."""
     if torch_version is not None:
         release = find_release(torch_version)
         return release, f"PyTorch {release.version}: as asked"
+    made_by = recording.provenance.release if recording.provenance is not None else ""
+    if made_by in MODELLED:
+        return MODELLED[made_by], f"PyTorch {made_by}: as recorded"
     possible = [version for version in recording.releases if version in MODELLED]
     if not possible:
         newest = list(MODELLED)[-1]
@@ -124,7 +143,7 @@ def _release(recording: Recording, torch_version: str | None) -> tuple[Release, 
     )
 
 
-def _refuse_recorded_conf(path: str, conf: str, release: Release) -> None:
+def refuse_recorded_conf(path: str, conf: str, release: Release) -> None:
     try:
         parse_conf(conf, release)
     except ConfigError as error:
@@ -147,29 +166,34 @@ def _replay_device(
     trace: Trace,
     recording: Recording,
     settings: _Settings,
+    *,
     check_every: int,
     progress: Progress | None,
+    observer: Observer | None,
 ) -> DeviceRun:
     """One device's replay."""
-    start = _start(trace, recording, settings.release)
-    _refuse_too_small(trace, start, settings.device_memory)
-    plan = plan_of(trace, sum(segment.total_size for segment in start))
-    as_recorded = settings.is_as_recorded and _is_same_device(plan, settings.device_memory)
+    start = start_of(trace, recording, settings.release)
+    refuse_too_small(trace, start, settings.device_memory)
+    held = sum(segment.total_size for segment in start)
+    plan = plan_of(trace, held, collects_above(recording, settings.release))
+    as_recorded = settings.is_as_recorded and _is_same_device(plan, settings)
     memory, notes = _device_memory(plan, settings, as_recorded)
     dictates = as_recorded and settings.addresses == "recorded"
     allocator = CachingAllocator(
         memory or UNLIMITED_DEVICE,
         settings.conf,
         settings.release.version,
+        context_memory=_context_memory(settings),
         address_policy="bump" if settings.addresses == "recorded" else settings.addresses,
         base_address=_base(trace, settings, dictates),
         record_history=as_recorded,
         device=trace.device,
     )
-    allocator.seed(_seeds(start))
+    allocator.seed(seeds_of(start))
     if start:
-        held = format_size(sum(segment.total_size for segment in start))
-        notes.append(f"the recording starts mid-run: {len(start)} segments, {held}, were there")
+        notes.append(
+            f"the recording starts mid-run: {len(start)} segments, {format_size(held)}, were there"
+        )
         if any(segment.is_expandable for segment in start):
             notes.append(
                 "the bases of expandable segments are not recorded; the lowest mapped address of "
@@ -183,12 +207,13 @@ def _replay_device(
         check_every=check_every,
         fidelity=FidelityCheck(trace) if as_recorded else None,
         progress=progress,
+        observer=observer,
     )
     drive.run()
     return _result(trace, drive, memory, notes)
 
 
-def _refuse_too_small(
+def refuse_too_small(
     trace: Trace, start: tuple[SegmentState, ...], device_memory: int | None
 ) -> None:
     """What a recording begins with is there, however small the device."""
@@ -200,15 +225,38 @@ def _refuse_too_small(
         )
 
 
-def _is_same_device(plan: Plan, device_memory: int | None) -> bool:
+def _context_memory(settings: _Settings) -> int:
+    """What the CUDA context held, where the recording says so: it holds as much elsewhere."""
+    return settings.provenance.context_memory if settings.provenance is not None else 0
+
+
+def _is_same_device(plan: Plan, settings: _Settings) -> bool:
     """Whether the recording can have been made on a device of this size."""
+    device_memory = settings.device_memory
+    if settings.provenance is not None and settings.provenance.device_memory:
+        return device_memory in (None, settings.provenance.device_memory)
     if device_memory is None or device_memory == plan.capacity:
         return True
     had_room = plan.capacity is None and plan.refused_below is None
     return had_room and device_memory >= plan.max_reserved
 
 
-def _start(trace: Trace, recording: Recording, release: Release) -> tuple[SegmentState, ...]:
+def collects_above(recording: Recording, release: Release) -> int | None:
+    """Reserved bytes above which the recorded program's requests collected garbage (1.9).
+
+    None where they never did, as far as the recording tells: a limit that the program set by a
+    call is in no recording.
+    """
+    made, recorded = recording.provenance, recording.settings
+    if made is None or not made.device_memory or recorded is None:
+        return None
+    heap = CachingAllocator(made.device_memory, recorded.conf, release.version).heap
+    if not heap.collects_garbage or heap.limit is None:
+        return None
+    return int(heap.config.garbage_collection_threshold * heap.limit)
+
+
+def start_of(trace: Trace, recording: Recording, release: Release) -> tuple[SegmentState, ...]:
     recorded = recording.settings
     config = parse_conf(recorded.conf if recorded is not None else "", release)
     try:
@@ -233,6 +281,9 @@ def _device_memory(
         )
     if settings.device_memory is not None:
         return settings.device_memory, notes
+    if settings.provenance is not None and settings.provenance.device_memory:
+        notes.append(_device_note(settings.provenance))
+        return settings.provenance.device_memory, notes
     if plan.capacity is not None:
         notes.append(
             f"device memory {format_size(plan.capacity)}: free plus reserved at the recorded "
@@ -251,6 +302,13 @@ def _device_memory(
         f"{format_size(plan.max_reserved)} were reserved)"
     )
     return None, notes
+
+
+def _device_note(made: Provenance) -> str:
+    what = f"device memory {format_size(made.device_memory)}"
+    if made.context_memory:
+        what += f", of which the CUDA context holds {format_size(made.context_memory)}"
+    return f"{what}: as recorded on {made.device_name or 'a device without a name'}"
 
 
 def _base(trace: Trace, settings: _Settings, dictates: bool) -> int:
@@ -274,7 +332,7 @@ def _driver(trace: Trace) -> list[int]:
     return [int(i) for i in trace.observations() if trace[int(i)].action.text in names]
 
 
-def _seeds(segments: tuple[SegmentState, ...]) -> list[SeedSegment]:
+def seeds_of(segments: tuple[SegmentState, ...]) -> list[SeedSegment]:
     return [
         SeedSegment(
             address=segment.address,

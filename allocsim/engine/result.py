@@ -19,7 +19,9 @@ class SimulatedOom:
 
     requested_bytes: the raw request; None where the recording has only the rounded size.
     tried_bytes: what the text prints.  message: PyTorch's own words.
-    is_recorded: the recording has an `oom` entry there as well.
+    is_recorded: the recording has an `oom` entry there as well.  stream: of the request.
+    total_bytes, free_bytes: of the device, and allocated_bytes, reserved_bytes: of PyTorch, as
+    the error left them.  limit_bytes: what a memory fraction allows, None without one.
     """
 
     entry: int
@@ -28,6 +30,12 @@ class SimulatedOom:
     tried_bytes: int
     message: str
     is_recorded: bool
+    stream: int
+    total_bytes: int
+    free_bytes: int
+    allocated_bytes: int
+    reserved_bytes: int
+    limit_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True)

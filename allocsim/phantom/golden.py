@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from allocsim.phantom.comparison import list_difference
 from allocsim.phantom.errors import PhantomError, RefusedError
 from allocsim.phantom.real import RealAllocator
 from allocsim.phantom.script import Results, Script
@@ -20,6 +21,7 @@ from allocsim.phantom.script import Results, Script
 __all__ = ["Verdict", "check_case", "first_difference", "load_case"]
 
 _MESSAGES_KEPT = 20
+_FIELDS = ("addresses", "trace", "segments")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,19 +70,11 @@ def first_difference(results: Results, expected: dict[str, Any], texts: list[str
     """The first divergence from a golden result, or None."""
     if results.stopped:
         return _stop(results)
-    for field in ("addresses", "trace", "segments"):
-        if difference := _compare_lists(field, getattr(results, field), expected[field]):
-            return difference
+    pairs = [(field, getattr(results, field), expected[field]) for field in _FIELDS]
+    pairs.append(("messages", results.messages[:_MESSAGES_KEPT], texts))
+    found = (list_difference(*pair) for pair in pairs)
+    difference = next((str(one) for one in found if one is not None), None)
     for key, value in expected["stats"].items():
-        if results.stats.get(key) != value:
-            return f"stats {key}: {results.stats.get(key)} where {value} was expected"
-    return _compare_lists("messages", results.messages[:_MESSAGES_KEPT], texts)
-
-
-def _compare_lists(name: str, ours: list[Any], expected: list[Any]) -> str | None:
-    for index, (one, other) in enumerate(zip(ours, expected, strict=False)):
-        if one != other:
-            return f"{name}[{index}]: {one} where {other} was expected"
-    if len(ours) != len(expected):
-        return f"{name}: {len(ours)} where {len(expected)} were expected"
-    return None
+        if difference is None and results.stats.get(key) != value:
+            return f"stats[{key}]: {results.stats.get(key)} where {value} was expected"
+    return difference

@@ -19,10 +19,11 @@ from allocsim.phantom.errors import RefusedError, ScriptError, UnavailableError
 from allocsim.phantom.script import ADDRESS_POLICIES, Results, Script, encode_ops
 from allocsim.phantom.wheel import cached_wheel, fetch_wheel, full_version
 
-__all__ = ["RealAllocator"]
+__all__ = ["BASE", "RealAllocator", "plain_environment"]
 
-# Address 0 would read as a failure to the real allocator; a script's 0 is moved up here.
-_BASE = 1 << 44
+BASE = 1 << 44
+"""Address 0 would read as a failure to the real allocator; a script's 0 is moved up here."""
+
 _SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 _SWITCHES = ("PYTORCH_NO_CUDA_MEMORY_CACHING", "LD_PRELOAD", "LD_LIBRARY_PATH")
 
@@ -52,7 +53,7 @@ class RealAllocator:
         release refuses the option string or its process dies.
         """
         told = self._execute(script, repeats=0)
-        shift = script.base_address - (script.base_address or _BASE)
+        shift = script.base_address - (script.base_address or BASE)
         for segment in told["segments"]:
             segment["address"] += shift
         for entry in told["trace"]:
@@ -91,7 +92,7 @@ class RealAllocator:
                 text=True,
                 errors="replace",
                 check=False,
-                env=_environment(script.conf),
+                env=plain_environment(script.conf),
             )
             if done.returncode != 0:
                 raise RefusedError(f"torch {self.torch_version} {_reason(done)}")
@@ -111,12 +112,13 @@ def _device_lines(script: Script, repeats: int) -> list[str]:
     return [
         f"memory {script.device_memory}",
         script.address_policy,
-        f"base {script.base_address or _BASE}",
+        f"base {script.base_address or BASE}",
         f"repeats {repeats}",
     ]
 
 
-def _environment(conf: str) -> dict[str, str]:
+def plain_environment(conf: str = "") -> dict[str, str]:
+    """This process's environment without what changes allocators or libraries, and `conf`."""
     hidden = {*_SETTINGS, *_SWITCHES}
     environment = {name: value for name, value in os.environ.items() if name not in hidden}
     if conf:

@@ -18,14 +18,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from allocsim.phantom.errors import ScriptError
 
-__all__ = ["ADDRESS_POLICIES", "Op", "Results", "Script", "encode_ops"]
+__all__ = ["ADDRESS_POLICIES", "HANDLE", "Op", "Results", "Script", "encode_ops"]
 
 Op = Sequence[Any]
+HANDLE = 4096
+"""The raw handle of stream 1; stream n has n times that."""
 ADDRESS_POLICIES = ("bump", "firstfit")
 _MAX_STREAM = 50_000  # the stub's table of streams stays sparse
 _MAX_BYTES = (1 << 64) - 1
@@ -52,6 +54,10 @@ class Script:
         """The script of a golden case."""
         return cls(case["ops"], case["device_memory"], case["conf"], case["address_policy"])
 
+    def with_ops(self, ops: Sequence[Op]) -> Script:
+        """Other ops under the same conditions."""
+        return replace(self, ops=ops)
+
 
 @dataclass(frozen=True, slots=True)
 class Results:
@@ -62,6 +68,7 @@ class Results:
     messages: every out-of-memory text, in order.
     stopped: None, or (op, text) where the release stopped on an error that is not an
     out-of-memory one; everything else then tells the state it stopped in.
+    conditions: what a model must be told besides the script, as arguments of `play`.
     """
 
     torch: str
@@ -71,6 +78,7 @@ class Results:
     trace: list[list[Any]]
     messages: list[str]
     stopped: tuple[int, str] | None = None
+    conditions: Mapping[str, Any] = field(default_factory=dict)
 
     def as_golden(self) -> dict[str, Any]:
         """The same as one entry of a golden case's `results`."""

@@ -55,6 +55,18 @@ def test_holes_that_touch_are_one(order: tuple[int, ...]) -> None:
     assert device.cuda_malloc(6 * MIB) == 0
 
 
+def test_a_hole_that_is_filled_exactly_leaves_nothing_behind() -> None:
+    """Else the range that comes free behind it would not join the next hole."""
+    device = Device(GIB, policy="firstfit", base_address=2 * MIB)
+    for _ in range(4):
+        device.cuda_malloc(2 * MIB)
+    device.cuda_free(2 * MIB)
+    assert device.cuda_malloc(2 * MIB) == 2 * MIB
+    device.cuda_free(6 * MIB)
+    device.cuda_free(4 * MIB)
+    assert device.cuda_malloc(4 * MIB) == 4 * MIB
+
+
 def test_what_lies_at_the_end_goes_back_to_the_end() -> None:
     device = Device(GIB, policy="firstfit")
     device.cuda_malloc(2 * MIB)
@@ -111,10 +123,24 @@ def test_an_event_passes_with_everything_before_it_on_its_stream() -> None:
     assert device.is_done(3, third)
 
 
+def test_events_are_numbered_on_each_stream() -> None:
+    device = Device(GIB)
+    assert [device.record_event(stream) for stream in (3, 3, 0, 3, 0)] == [1, 2, 1, 3, 2]
+
+
+@pytest.mark.parametrize("context_memory", [0, 1])
+def test_the_smallest_device_and_a_context_that_fills_it(context_memory: int) -> None:
+    assert Device(1, context_memory=context_memory).free == 1 - context_memory
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"device_memory": 0}, "device_memory 0 with context_memory 0"),
+        (
+            {"device_memory": 0},
+            "^device_memory 0 with context_memory 0: expected a positive size and a context that "
+            "fits in it$",
+        ),
         ({"device_memory": 10, "context_memory": 11}, "a context that fits in it"),
         ({"address_policy": "best"}, "address_policy 'best' is unknown; expected bump or"),
         ({"base_address": -1}, "base_address -1 is negative"),

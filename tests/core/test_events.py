@@ -107,7 +107,7 @@ def test_pools_hash_by_their_first_number_that_is_not_0() -> None:
 
 
 def test_an_emptied_queue_is_erased() -> None:
-    pool = BlockPool(True, ([], []))
+    pool = BlockPool(True)
     first, second = (Block(ptr, 512, 0, pool, 0) for ptr in (0, 512))
     queues = EventQueues(stream_hash(0))
     queues.push(1, 1, first)
@@ -118,3 +118,17 @@ def test_an_emptied_queue_is_erased() -> None:
         queue.popleft()
         assert stream in (1, 2)
     assert [stream for stream, _ in queues.walk()] == [2]
+
+
+@pytest.mark.parametrize("displaced", [False, True])
+def test_a_table_grows_before_a_key_lies_too_far_from_its_slot(displaced: bool) -> None:
+    """Observed on 2.1.2, 2.8.0, 2.15.0: the handles of streams that share a slot among 16 buckets.
+
+    The fifth of a slot, or the fourth pushed on by a newcomer, would lie four places on.
+    """
+    streams = [9, 24, 39, 54, 11, 26] if displaced else [11, 26, 41, 73, 88]
+    walked = [11, 26, 9, 24, 39, 54] if displaced else [73, 88, 26, 41, 11]
+    order: HashOrder[int, None] = HashOrder(stream_hash(0))
+    for stream in streams:
+        order[stream * 4096] = None
+    assert [handle // 4096 for handle in order] == walked

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from allocsim import OutOfMemoryError
-from allocsim.core import RELEASES, CachingAllocator
+from allocsim.core import RELEASES, CachingAllocator, SeedBlock, SeedSegment
 from allocsim.core.device import Device
 from allocsim.core.expandable import ExpandableSegment
 from allocsim.units import GIB, MIB
@@ -265,3 +265,81 @@ def test_a_larger_ordinary_block_behind_an_expandable_one_is_not_released(make: 
     a.free(ordinary)
     held(a, 30 * MIB)
     assert a.memory_stats()["num_alloc_retries"] == 1
+
+
+@pytest.mark.parametrize("torch", ["2.8", "2.10", "2.12"])
+def test_unmapping_waits_for_the_stream_of_the_segment_and_no_other(make: Make, torch: str) -> None:
+    """4.6; observed: to be seen only where a scope keeps the other waiting from being done."""
+    a = make(torch_version=torch, conf=ON)
+    a.begin_allocate_to_pool(1)
+    a.free(held(a, 20 * MIB, 4096))
+    a.end_allocate_to_pool(1)
+    a.release_pool(1)
+    waits = {stream: held(a, 512) for stream in (4096, 8192)}
+    for stream, ptr in waits.items():
+        a.record_stream(ptr, stream)
+        a.free(ptr)
+    a.begin_allocate_to_pool(2)
+    a.empty_cache()
+    a.end_allocate_to_pool(2)
+    assert maps(a)[-1] == ("unmap", 0, 20)
+    assert a.malloc(512) == waits[4096]
+    assert a.malloc(512) not in waits.values()
+    a.check()
+
+
+UNROUNDED = f"{ON},roundup_power2_divisions:1"
+
+
+@pytest.mark.parametrize("torch", ["2.1", "2.3"])
+@pytest.mark.parametrize(("less", "is_hole"), [(1, True), (0, False)])
+def test_room_is_told_apart_to_the_byte(make: Make, torch: str, less: int, is_hole: bool) -> None:
+    """4.4, observed: 1.5 MiB and the last 20 MiB unmapped behind it, against a hole as large."""
+    a = make("40MiB", torch_version=torch, conf=UNROUNDED)
+    hole = held(a, 20 * MIB + 3 * MIB // 2 - less)
+    kept = held(a, 17 * MIB + less)
+    a.free(hole)
+    assert a.malloc(1_258_291) == (hole if is_hole else kept + 17 * MIB)
+
+
+@pytest.mark.parametrize("torch", ["2.1", "2.3"])
+def test_a_run_that_is_one_byte_short_is_passed_over(make: Make, torch: str) -> None:
+    """Observed."""
+    a = make(torch_version=torch, conf=UNROUNDED)
+    ptrs = [held(a, 20 * MIB) for _ in range(3)]
+    a.free(ptrs[1])
+    a.empty_cache()
+    assert a.malloc(20 * MIB + 1) == 60 * MIB
+    assert a.malloc(20 * MIB) == 20 * MIB
+    a.check()
+
+
+def test_a_request_may_fill_the_whole_reserve(make: Make) -> None:
+    """Observed on 2.15.0."""
+    a = make("200MiB", conf=f"{ON},expandable_segments_reserve:0.5")
+    assert a.malloc(100 * MIB) == 0
+    assert maps(a) == [("map", 0, 100)]
+
+
+@pytest.mark.parametrize("torch", ["2.1", "2.15"])
+def test_switched_off_the_next_ordinary_block_serves(make: Make, torch: str) -> None:
+    """4.4, observed: the better fits that are expandable are stepped over, one after another."""
+    a = make(torch_version=torch, conf=ON)
+    first, _ = held(a, 40 * MIB), held(a, 20 * MIB)
+    second, _ = held(a, 40 * MIB), held(a, 20 * MIB)
+    a.set_allocator_settings("expandable_segments:False")
+    ordinary = held(a, 60 * MIB)
+    for ptr in (first, second, ordinary):
+        a.free(ptr)
+    assert a.malloc(30 * MIB) == ordinary
+    a.check()
+
+
+def test_a_recorded_range_has_its_handles_from_its_own_start(make: Make) -> None:
+    """12.9: a base is a multiple of 2 MiB only, and the lowest range is taken to begin there."""
+    block = SeedBlock(20 * MIB, 0, "inactive")
+    a = make(conf=ON)
+    a.seed([SeedSegment(6 * MIB, 20 * MIB, 0, False, (block,), is_expandable=True)])
+    a.empty_cache()
+    assert maps(a) == [("unmap", 6, 20)]
+    assert (a.segments(), a.reserved_bytes) == ([], 0)

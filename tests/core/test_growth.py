@@ -16,11 +16,9 @@ import pytest
 
 from allocsim.core import RELEASES, CachingAllocator
 from allocsim.errors import UpstreamAssertionError
-from allocsim.phantom import RealAllocator, UnavailableError
-from allocsim.phantom import Script as RealScript
+from allocsim.phantom import RealAllocator, Script, UnavailableError
+from allocsim.phantom.player import play
 from allocsim.units import MIB, round_up
-
-from .script import Script, play
 
 PAIR = "max_split_size_mb:128,expandable_segments:True"
 CARD = 16 << 30
@@ -131,7 +129,7 @@ def test_the_real_allocator_grows_alike(version: str) -> None:
         pytest.skip(str(error))
     for card in (CARD, 16050 * MIB):
         script = ops(116)
-        theirs = real.run(RealScript(script, card, PAIR))
+        theirs = real.run(Script(script, card, PAIR))
         ours = play(Script(script, card, PAIR), version)
         assert (theirs.stopped or (None,))[0] == (ours.stopped or (None,))[0]
         assert theirs.addresses == ours.addresses

@@ -7,7 +7,7 @@ import pytest
 from allocsim.core import RELEASES, CachingAllocator
 from allocsim.units import MIB
 
-from .conftest import Make
+from .conftest import Make, held
 
 
 def blocks(a: CachingAllocator) -> list[tuple[int, int, str]]:
@@ -180,3 +180,19 @@ def test_an_unknown_address_is_refused_and_changes_nothing(make: Make) -> None:
     a.free(ptr)
     with pytest.raises(ValueError, match="invalid device pointer"):
         a.free(ptr)
+
+
+@pytest.mark.parametrize("torch", RELEASES)
+def test_a_block_of_exactly_max_split_size_is_oversize(make: Make, torch: str) -> None:
+    """1.6 and 3; observed on 2.1.2 and 2.15.0."""
+    a = make(torch_version=torch, conf="max_split_size_mb:22")
+    first = held(a, 22 * MIB)
+    a.free(first)
+    stats = a.memory_stats()
+    assert [stats[f"oversize_allocations.{c}"] for c in COLUMNS] == [0, 1, 1, 1]
+    assert a.malloc(20 * MIB) == 22 * MIB  # not for a normal request
+    second = held(a, 42 * MIB)
+    a.free(second)
+    assert a.malloc(22 * MIB) == first
+    assert a.malloc(22 * MIB) == second + 44 * MIB - 2 * MIB  # it would waste all of 20 MiB
+    a.check()

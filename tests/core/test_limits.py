@@ -159,3 +159,19 @@ def test_each_refusal_of_the_throw_policy_counts(make: Make, torch: str, rejecti
         a.malloc(165 * MIB, 7)
     assert a.memory_stats()["num_oom_rejections"] == rejections
     assert a.memory_stats()["num_ooms"] == 0
+
+
+def test_the_error_of_an_exbibyte_carries_the_request_and_no_segment(make: Make) -> None:
+    with pytest.raises(OutOfMemoryError) as caught:
+        make().malloc((1 << 60) + 1)
+    error = caught.value
+    assert (error.requested_bytes, error.rounded_bytes) == ((1 << 60) + 1,) * 2
+    assert error.tried_bytes == 0  # none was tried, and the text names none
+
+
+@pytest.mark.parametrize("torch", THROWERS)
+def test_the_throw_policy_lets_the_last_byte_be_taken(make: Make, torch: str) -> None:
+    """Observed on 2.12.0 and 2.15.0."""
+    a = make("40MiB", torch_version=torch, conf="throw_on_cudamalloc_oom:True")
+    assert a.malloc(40 * MIB) == 0
+    assert a.memory_stats()["num_oom_rejections"] == 0

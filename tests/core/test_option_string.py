@@ -565,7 +565,7 @@ def test_options_with_effect_are_not(torch: str, conf: str) -> None:
 
 # -- every word of a refusal, and of what is printed back ------------------------------------
 
-CLASSES = "expandable_segments_reserve_by_class"
+RESERVE, CLASSES = "expandable_segments_reserve", "expandable_segments_reserve_by_class"
 REGISTER, CACHED = "pinned_num_register_threads", "pinned_max_cached_size_mb"
 
 ENDS = [  # (release, string, what was expected where it ends)
@@ -799,3 +799,31 @@ def test_a_reserve_is_a_fraction_of_the_device_or_gibibytes(value: str, reserve:
     """4.8, 12.5; on a device of 4 GiB."""
     config = parse_conf(f"expandable_segments_reserve:{value}", find_release("2.15"))
     assert config.expandable_reserve(4 << 30) == reserve
+
+
+@pytest.mark.parametrize("key", ["per_process_memory_fraction", RESERVE, CLASSES])
+def test_a_bracket_that_only_the_first_pass_closes(key: str) -> None:
+    """The first pass steps over a list where the second reads one value and goes on behind it.
+
+    Observed in 2.15.0, which stops for want of the same value.
+    """
+    with pytest.raises(BadOptionError) as caught:
+        parse_conf(f"{RESERVE}:[,{key}]", find_release("2.15"))
+    assert str(caught.value) == f"the option string ends where a value of {key} was expected"
+
+
+@pytest.mark.parametrize("torch", OLD)
+def test_what_should_follow_an_option_is_named_up_to_2_9(torch: str) -> None:
+    with pytest.raises(BadOptionError) as caught:
+        parse_conf(f"{SPLIT}:30:{EXPAND}:True", find_release(torch))
+    assert str(caught.value) == f"expected ',' after {SPLIT}, got ':'"
+
+
+@pytest.mark.parametrize("torch", ORDER)
+def test_a_string_too_long_to_be_looked_at_changes_nothing(torch: str) -> None:
+    longest = f"{SPLIT}:64".ljust(64 * 1024)
+    before = parse_conf(longest, find_release(torch))
+    assert before.max_split_size == 64 * MIB
+    with pytest.raises(BadOptionError, match="has 65537 characters; expected at most") as caught:
+        parse_conf(f"{longest} ", find_release(torch), before)
+    assert caught.value.applied == before

@@ -84,7 +84,7 @@ def test_ties_between_segments_follow_the_release(make: Make, torch: str) -> Non
 def test_keys_order_by_stream_size_rank_and_address(
     order: FreeBlockOrder, expected: list[int]
 ) -> None:
-    pool = BlockPool(False, ([], []))
+    pool = BlockPool(False)
     ranks = {10: 3, 20: 1, 30: 2}
     for address in (30, 10, 20):
         rank = 0 if order is FreeBlockOrder.ADDRESS else ranks[address] << 64

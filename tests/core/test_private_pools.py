@@ -431,3 +431,129 @@ def test_a_pool_forgotten_under_its_own_request_is_refused(make: Make) -> None:
     a.release_pool(2)
     with pytest.raises(UndefinedBehaviorError, match="forgotten under a request"):
         a.malloc(50 * MIB)
+
+
+# -- what the counts decide ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("torch", ORDER[ORDER.index("2.5") :])
+@pytest.mark.parametrize("conf", ["", "expandable_segments:True"])
+def test_each_segment_counts_and_the_last_to_go_takes_the_pool_along(
+    make: Make, conf: str, torch: str
+) -> None:
+    """Observed on 2.5.1 and 2.15.0."""
+    a = make(torch_version=torch, conf=conf)
+    a.begin_allocate_to_pool(1)
+    ptrs = [held(a, 12 * MIB, stream) for stream in (0, 4096)]
+    a.end_allocate_to_pool(1)
+    for ptr in ptrs:
+        a.free(ptr)
+    a.release_pool(1)
+    a.empty_cache()
+    assert a.segments() == []
+    a.begin_allocate_to_pool(1)  # a new one: a pool that only waits for its end would refuse
+    a.malloc(12 * MIB)
+    assert pools(a) == [1]
+    a.check()
+
+
+@pytest.mark.parametrize("torch", OVERFLOW)
+def test_a_small_request_borrows_from_the_small_half(make: Make, torch: str) -> None:
+    """Observed on 2.8.0, 2.10.0, 2.11.0, 2.15.0."""
+    a = make("2MiB", torch_version=torch)
+    a.begin_allocate_to_pool(1, use_on_oom=True)
+    a.free(a.malloc(100))
+    a.end_allocate_to_pool(1)
+    assert a.malloc(100) == 0
+    assert pools(a) == [1]
+
+
+@pytest.mark.parametrize("torch", ["2.3", "2.7"])
+def test_the_refused_empty_cache_counts_as_one_more(make: Make, torch: str) -> None:
+    """Observed on 2.3.1 and 2.7.1."""
+    a = make(torch_version=torch)
+    a.empty_cache()
+    a.begin_allocate_to_pool(1)
+    with pytest.raises(UpstreamAssertionError, match="empty_cache inside a pool scope"):
+        a.empty_cache()
+    assert a.memory_stats()["num_sync_all_streams"] == 2
+
+
+def test_a_pool_may_be_called_by_its_whole_id(make: Make) -> None:
+    """A graph's own pool is (n, 0) (5.1)."""
+    a = make()
+    a.begin_allocate_to_pool((5, 0))
+    a.malloc(100)
+    a.end_allocate_to_pool((5, 0))
+    assert a.segments()[0]["segment_pool_id"] == (5, 0)
+    with pytest.raises(UpstreamAssertionError, match=r"pool \(0, 5\) is released"):
+        a.release_pool(5)
+    a.release_pool((5, 0))
+
+
+@pytest.mark.parametrize("torch", BY_THREAD)
+def test_a_block_may_be_forgotten_in_scope_after_scope(make: Make, torch: str) -> None:
+    """Observed on 2.3.1, 2.4.1, 2.8.0, 2.12.0, 2.15.0: each time it is a free block again."""
+    a = make(torch_version=torch)
+    addresses = []
+    for pool in (1, 2):
+        ptr = held(a, 10 * MIB)
+        addresses.append(ptr)
+        a.begin_allocate_to_pool(pool)
+        a.record_stream(ptr, 4096)
+        a.free(ptr)
+        a.end_allocate_to_pool(pool)
+        a.malloc(100, stream=4096)
+    addresses.append(held(a, 10 * MIB))
+    a.take_history()
+    a.free(addresses[-1])
+    assert actions(a) == ["free_requested", "free_completed"]
+    forgets = torch in CAPTURING and torch != "2.3"
+    assert addresses == ([0, 0, 0] if forgets else [0, 12 * MIB, 22 * MIB])
+    a.check()
+
+
+# -- the words of what cannot go on --------------------------------------------------------
+
+
+@pytest.mark.parametrize(("size", "is_live"), [(20 * MIB, True), (100, False)])
+def test_nothing_of_a_forgotten_pool_may_be_left(make: Make, size: int, is_live: bool) -> None:
+    """Only a live block that fills its handles, or only free memory of one half."""
+    a = make(conf="expandable_segments:True")
+    a.begin_allocate_to_pool(1)
+    ptr = held(a, size)
+    a.end_allocate_to_pool(1)
+    if not is_live:
+        a.free(ptr)
+    a.release_pool(1)
+    pool = a.private_pools.pools[0, 1]
+    pool.segment_count = 0
+    with pytest.raises(UndefinedBehaviorError) as caught:
+        a.private_pools.forget_empty(pool)
+    assert str(caught.value) == (
+        "the segment count of pool (0, 1) reached 0 while it holds memory; PyTorch forgets the "
+        "pool with its blocks"
+    )
+    assert (0, 1) in a.private_pools.pools
+
+
+def test_the_words_for_a_pool_that_ends_too_early(make: Make) -> None:
+    a = make("64MiB")
+    a.begin_allocate_to_pool(2)
+    a.free(held(a, 40 * MIB))
+    a.release_pool(2)
+    with pytest.raises(UndefinedBehaviorError) as caught:
+        a.malloc(50 * MIB)
+    assert str(caught.value) == (
+        "pool (0, 2) was released inside its scope and is forgotten under a request; PyTorch goes "
+        "on with freed memory"
+    )
+    a = make(conf="expandable_segments:True")
+    a.begin_allocate_to_pool(1)
+    a.free(held(a, 20 * MIB))
+    a.end_allocate_to_pool(1)
+    a.release_pool(1)
+    a.private_pools.pools[0, 1].segment_count = -1
+    with pytest.raises(UpstreamAssertionError) as asserted:
+        a.empty_cache()
+    assert str(asserted.value) == "the segment count of a private pool fell below zero"

@@ -98,6 +98,35 @@ def test_what_was_released_stays_so_when_it_was_not_enough(make: Make) -> None:
     assert a.memory_stats()["num_alloc_retries"] == 1
 
 
+@pytest.mark.parametrize("torch", RELEASES)
+@pytest.mark.parametrize(
+    ("request_mib", "sizes"), [(70, [40, 30]), (72, [40, 30, 26]), (96, [40, 30, 26])]
+)
+def test_releasing_ends_as_soon_as_it_is_enough(
+    make: Make, request_mib: int, sizes: list[int], torch: str
+) -> None:
+    """A sum that is just the request is enough; a block of just max_split_size is oversize."""
+    a = make("96MiB", torch_version=torch, conf="max_split_size_mb:26")
+    for ptr in [a.malloc(size * MIB) for size in (26, 30, 40)]:
+        a.free(ptr)
+    a.take_history()
+    a.malloc(request_mib * MIB)
+    assert released(a) == sizes
+    assert a.memory_stats()["num_alloc_retries"] == 0
+
+
+@pytest.mark.parametrize("torch", RELEASES)
+def test_one_byte_short_is_not_enough(make: Make, torch: str) -> None:
+    """The request is rounded to 512 bytes more than the sum, and up to 2.3 not rounded at all."""
+    a = make("74MiB", torch_version=torch, conf="max_split_size_mb:25,roundup_power2_divisions:1")
+    for ptr in [a.malloc(size * MIB) for size in (30, 40)]:
+        a.free(ptr)
+    a.take_history()
+    a.malloc(70 * MIB + 1)
+    assert released(a) == [40, 30]
+    assert a.memory_stats()["num_alloc_retries"] == 1
+
+
 def test_only_the_requests_own_stream_is_looked_at(make: Make) -> None:
     a = oversize(make)
     a.malloc(24 * MIB, stream=4096)
@@ -204,3 +233,75 @@ def test_at_or_below_the_threshold_nothing_goes(make: Make) -> None:
     assert released(a) == []
     a.malloc(10 * MIB, stream=4096)
     assert released(a) == [150]
+
+
+def test_one_byte_above_the_threshold_is_too_much(make: Make) -> None:
+    a = make(600 * MIB - 4, conf="garbage_collection_threshold:0.5")
+    a.set_per_process_memory_fraction(0.5)  # of which half is 150 MiB less one byte
+    a.free(a.malloc(150 * MIB))
+    a.take_history()
+    a.malloc(10 * MIB, stream=4096)
+    assert released(a) == [150]
+
+
+@pytest.mark.parametrize(("spare", "sizes"), [(0, [40, 50]), (5, [40, 50, 60])])
+def test_a_pass_that_reaches_the_target_to_the_byte_is_the_last(
+    make: Make, spare: int, sizes: list[int]
+) -> None:
+    """Of 150 MiB held 60 are allowed, or a byte less: the first pass gives 90."""
+    a = collecting(make, 0.9)
+    a.set_per_process_memory_fraction((600 * MIB - spare) / (1000 * MIB))
+    a.malloc(100 * MIB)
+    assert released(a) == sizes
+
+
+def test_the_average_of_a_second_pass_is_that_of_the_blocks_left(make: Make) -> None:
+    """Ages 5, 2 and 1: above their mean of 2.7 is the first, above 1.5 of the rest the second."""
+    a = make(1000 * MIB, conf="garbage_collection_threshold:0.5")
+    a.set_per_process_memory_fraction(0.9)
+    a.free(a.malloc(40 * MIB))
+    second, third, _ = (a.malloc(size * MIB) for size in (50, 60, 70))
+    a.free(second)
+    a.malloc(80 * MIB)
+    a.free(third)
+    a.take_history()
+    a.set_per_process_memory_fraction(0.48)  # 300 MiB are held, 240 allowed
+    a.malloc(100 * MIB)
+    assert released(a) == [40, 50]
+
+
+def test_a_split_rest_is_passed_over_however_old(make: Make) -> None:
+    a = make(1000 * MIB, conf="garbage_collection_threshold:0.1")
+    a.malloc(2 * MIB)  # leaves a split rest of 18 MiB
+    a.set_per_process_memory_fraction(0.9)
+    for size in (40, 50):
+        a.free(a.malloc(size * MIB))
+    a.take_history()
+    a.malloc(100 * MIB)  # 110 MiB are held, 90 allowed; the average age of 2 and 1 is 1.5
+    assert released(a) == [40]
+
+
+def test_an_expandable_segment_that_is_mapped_as_a_whole_ends_the_passes(make: Make) -> None:
+    """Unsplit, so it is counted, but nothing that a pass could release."""
+    options = "expandable_segments:True,expandable_segments_reserve:0.04"
+    a = make(1000 * MIB, conf=f"garbage_collection_threshold:0.01,{options}")
+    a.set_per_process_memory_fraction(0.9)
+    a.free(a.malloc(40 * MIB))
+    a.take_history()
+    a.malloc(30 * MIB, stream=4096)
+    assert [entry.action for entry in a.take_history()] == ["segment_map", "alloc"]
+    assert a.reserved_bytes == 80 * MIB
+
+
+def test_the_words_for_a_split_block_that_would_be_freed(make: Make) -> None:
+    a = make("100MiB", conf="max_split_size_mb:64")
+    front = a.malloc(40 * MIB)
+    a.free(front)
+    a.malloc(8 * MIB)
+    a.set_allocator_settings("max_split_size_mb:25")
+    with pytest.raises(UndefinedBehaviorError) as caught:
+        a.malloc(62 * MIB)
+    assert str(caught.value) == (
+        "max_split_size_mb was lowered below a split block of 32.00 MiB; PyTorch would free part "
+        "of a segment here"
+    )

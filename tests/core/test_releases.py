@@ -160,3 +160,8 @@ def test_other_versions_are_refused(version: str) -> None:
     with pytest.raises(ConfigError) as caught:
         find_release(version)
     assert str(caught.value) == text
+
+
+@pytest.mark.parametrize("version", ["2.6+cu124", "2.6+git.1a2b", "2.6.0a0+git1a2b"])
+def test_what_a_build_adds_to_its_version_is_ignored(version: str) -> None:
+    assert find_release(version) is RELEASES["2.6"]

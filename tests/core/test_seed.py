@@ -7,7 +7,7 @@ import pytest
 from allocsim.core import RELEASES, SeedBlock, SeedSegment
 from allocsim.units import MIB
 
-from .conftest import Make
+from .conftest import Make, held
 
 BASE = 512 * MIB
 SMALL = SeedSegment(
@@ -152,3 +152,98 @@ def test_a_planted_private_pool_goes_when_its_last_segment_goes(make: Make) -> N
     a.empty_cache()
     assert (0, 5) not in a.private_pools.pools
     assert a.reserved_bytes == 0
+
+
+def mapped_range(
+    mib: int, state: str = "inactive", stream: int = 0, pool_id: tuple[int, int] = (0, 0)
+) -> SeedSegment:
+    """20 MiB of an expandable segment, one block, `mib` MiB behind BASE."""
+    return SeedSegment(
+        address=BASE + mib * MIB,
+        total_size=20 * MIB,
+        stream=stream,
+        is_small=False,
+        blocks=(SeedBlock(20 * MIB, 15 * MIB, state),),
+        pool_id=pool_id,
+        is_expandable=True,
+    )
+
+
+def test_both_halves_of_a_planted_private_pool_serve_their_sizes(make: Make) -> None:
+    a = make()
+    a.seed(
+        [
+            SeedSegment(0, 2 * MIB, 0, True, (SeedBlock(2 * MIB, 0, "inactive"),), (0, 5)),
+            SeedSegment(
+                20 * MIB, 20 * MIB, 0, False, (SeedBlock(20 * MIB, 0, "inactive"),), (0, 5)
+            ),
+        ]
+    )
+    assert [segment["segment_type"] for segment in a.segments()] == ["small", "large"]
+    stats = a.memory_stats()
+    assert stats["reserved_bytes.small_pool.current"] == 2 * MIB
+    assert stats["reserved_bytes.large_pool.current"] == 20 * MIB
+    a.begin_allocate_to_pool(5)
+    assert (a.malloc(100), a.malloc(12 * MIB)) == (0, 20 * MIB)
+    a.check()
+
+
+def test_the_lowest_mapped_address_is_the_base_from_which_handles_count(make: Make) -> None:
+    """BASE is no multiple of 20 MiB: from any other base no whole handle would lie there."""
+    a = make(conf="expandable_segments:True")
+    a.seed([mapped_range(0)])
+    a.check()
+    a.empty_cache()
+    [unmap] = a.take_history()
+    assert (unmap.action, unmap.address, unmap.size) == ("segment_unmap", BASE, 20 * MIB)
+    assert a.reserved_bytes == a.device.used == 0
+
+
+def test_ranges_beyond_one_reservation_are_another_segment(make: Make) -> None:
+    """200 MiB of device reserve 240 MiB: one range ends there, the next begins there."""
+    a = make("200MiB", conf="expandable_segments:True")
+    a.seed(
+        [
+            mapped_range(0, "active_allocated"),
+            mapped_range(220),
+            mapped_range(240),
+            mapped_range(260, "active_pending_free"),
+        ]
+    )
+    a.check()
+    assert [(s["address"] - BASE) // MIB for s in a.segments()] == [0, 220, 240]
+    assert list(a.heap.pending) == [BASE + 260 * MIB]
+    assert a.complete_free(a.heap.pending[BASE + 260 * MIB])
+    assert [s["total_size"] // MIB for s in a.segments()] == [20, 20, 40]
+    assert a.malloc(120 * MIB) == BASE + 20 * MIB
+    assert a.reserved_bytes == 200 * MIB
+    a.check()
+
+
+def test_a_planted_expandable_pool_goes_when_its_last_range_goes(make: Make) -> None:
+    a = make(conf="expandable_segments:True")
+    a.seed([mapped_range(0, pool_id=(0, 5)), mapped_range(40, pool_id=(0, 5))])
+    a.release_pool(5)
+    assert (0, 5) in a.private_pools.pools
+    a.empty_cache()
+    assert (0, 5) not in a.private_pools.pools
+    assert a.reserved_bytes == 0
+
+
+@pytest.mark.parametrize(("waited_for", "n_pending"), [(4096, 0), (8192, 1)])
+def test_unmapping_a_planted_range_waits_for_its_own_stream_only(
+    make: Make, waited_for: int, n_pending: int
+) -> None:
+    """Inside a scope of 2.8 to 2.12 nothing else is waited for (4.6)."""
+    a = make(torch_version="2.10", conf="expandable_segments:True")
+    a.seed([mapped_range(0, stream=4096, pool_id=(0, 5))])
+    a.release_pool(5)
+    waits = held(a, 100)
+    a.record_stream(waits, waited_for)
+    a.free(waits)
+    a.begin_allocate_to_pool(1)
+    a.empty_cache()
+    assert [e.action for e in a.take_history()][-1] == "segment_unmap"
+    a.end_allocate_to_pool(1)
+    a.malloc(100)
+    assert len(a.heap.pending) == n_pending

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from allocsim import OutOfMemoryError
-from allocsim.core import RELEASES
+from allocsim.core import RELEASES, CachingAllocator
 from allocsim.units import MIB
 
 from .conftest import Make, held
@@ -225,3 +225,27 @@ def test_history_can_be_taken_piece_by_piece(make: Make) -> None:
     assert a.take_history() == []
     a.malloc(100)
     assert [entry.action for entry in a.take_history()] == ["alloc"]
+
+
+def test_no_history_is_kept_unless_it_is_asked_for() -> None:
+    a = CachingAllocator("1GiB")
+    a.malloc(100)
+    assert a.take_history() == []
+    assert a.snapshot()["device_traces"] == [[]]
+
+
+def test_the_bare_segments_name_their_device(make: Make) -> None:
+    a = make(device=2)
+    a.malloc(100)
+    assert [segment["device"] for segment in a.segments()] == [2]
+
+
+def test_what_the_model_does_not_know_of_an_entry_is_neutral(make: Make) -> None:
+    """6.3: a clock that counts entries, the text of no compilation, no user's words."""
+    a = make()
+    a.malloc(100)
+    a.malloc(100)
+    [entries] = a.snapshot()["device_traces"]
+    assert [entry["time_us"] for entry in entries] == [0, 1, 2]
+    assert {entry["compile_context"] for entry in entries} == {"N/A"}
+    assert {entry["user_metadata"] for entry in entries} == {""}

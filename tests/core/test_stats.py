@@ -189,7 +189,7 @@ def test_resets(make: Make) -> None:
 def test_folding_counts_as_each_call_would(make: Make, seed: int) -> None:
     """Read after every call, or never until the end: the same, beyond the fold's length."""
     rng = random.Random(seed)
-    lazy, eager = make(record_history=False), make(record_history=False)
+    lazy, eager = (make("64GiB", record_history=False) for _ in range(2))
     live: list[int] = []
     for step in range(2 * FOLD_AT if seed == 0 else 500):
         if live and rng.random() < 0.5:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
 
 from allocsim.engine.plan import Plan, StepKind, plan_of
 from allocsim.trace import Action, Trace
@@ -81,6 +84,39 @@ def test_releases_on_a_device_that_held_more_are_a_call(entries: Entries) -> Non
     )
     assert kinds(plan)[0] == "EMPTY_CACHE"
     assert plan.inferred_capacity is None
+
+
+def test_collected_garbage_is_left_to_the_request_that_collected_it(entries: Entries) -> None:
+    """Large segments alone, more reserved than the threshold allows, and a new segment for it."""
+    large = (SF, 0, 20 * MIB)
+    miss = ((SA, 64 * MIB, 20 * MIB), (A, 64 * MIB, 20 * MIB), (SA, 99 * MIB, 80 * MIB))
+    trace = entries((FC, 0, 1), large, (FC, 7, 1), *miss)
+    assert kinds(plan_of(trace, 50 * MIB))[:3] == ["FREE_COMPLETE", "FREE_COMPLETE", "EMPTY_CACHE"]
+    plan = plan_of(trace, 50 * MIB, collects_above=49 * MIB)
+    assert kinds(plan) == ["FREE_COMPLETE", "DICTATE", "ALLOC", "FREE_COMPLETE"]
+    assert plan.n_empty_cache == 0
+
+    below = plan_of(trace, 50 * MIB, collects_above=50 * MIB)
+    assert "EMPTY_CACHE" in kinds(below)
+    small_too = entries(large, (SF, 30 * MIB, 2 * MIB), *miss)
+    assert kinds(plan_of(small_too, 50 * MIB, collects_above=0))[0] == "EMPTY_CACHE"
+    hit = entries(large, (A, 30 * MIB, 1))
+    assert kinds(plan_of(hit, 50 * MIB, collects_above=0)) == ["EMPTY_CACHE", "ALLOC"]
+
+
+def test_a_pool_that_gives_memory_back_ended_before(entries: Entries) -> None:
+    """Once, however many segments it had; the default pool never ends."""
+    trace = entries(
+        (A, 0, 1), (A, 9 * MIB, 1), (SF, 0, MIB), (SF, 4 * MIB, MIB), (SF, 8 * MIB, MIB), (A, 1, 1)
+    )
+    pools = replace(
+        trace,
+        pool_ids=((0, 0), (0, 7)),
+        pool_id=np.array([1, 0, 1, 1, 0, 0], dtype=np.int32),
+    )
+    plan = plan_of(pools, 20 * MIB)
+    assert kinds(plan) == ["SCOPE", "ALLOC", "SCOPE", "ALLOC", "END_POOL", "EMPTY_CACHE", "ALLOC"]
+    assert plan.pools[plan.steps.size[4]] == (0, 7)
 
 
 def test_frees_that_a_release_waited_for_complete_after_the_request(entries: Entries) -> None:

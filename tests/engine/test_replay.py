@@ -231,6 +231,47 @@ def test_private_pools_are_followed_by_their_ids(recorded: Recorded) -> None:
     assert fidelity.is_exact
 
 
+def test_collected_garbage_is_collected_again(written: Callable[[Any], Recording]) -> None:
+    """Where the recording tells the device, so that the threshold is known."""
+    a = CachingAllocator(
+        "200MiB",
+        "garbage_collection_threshold:0.5,per_process_memory_fraction:0.8",
+        record_history=True,
+    )
+    for size in (30, 40, 50, 12, 60):
+        a.free(a.malloc(size * MIB))
+    recording = written(a.snapshot() | {"allocsim": {"device_memory": 200 * MIB}})
+    device = replay(recording).devices[0]
+    assert device.stats["num_device_free"] == 2
+    assert device.stats["num_alloc_retries"] == 0
+    assert device.fidelity is not None
+    assert device.fidelity.is_exact
+
+
+def test_a_pool_whose_memory_goes_back_was_released_before(recorded: Recorded) -> None:
+    """By empty_cache, under a later scope of another pool, and by a request that needs the room."""
+
+    def program(a: CachingAllocator) -> None:
+        for pool in (3, 4, 5):
+            for _ in range(2):
+                a.begin_allocate_to_pool(pool)
+                graph = a.malloc(30 * MIB)
+                a.end_allocate_to_pool(pool)
+                a.free(graph)
+            a.release_pool(pool)
+            a.release_pool(pool)
+            if pool == 3:
+                a.empty_cache()
+        a.malloc(50 * MIB)
+        a.malloc(1)
+
+    device = replay(recorded(program, "100MiB")).devices[0]
+    assert device.fidelity is not None
+    assert device.fidelity.is_exact
+    assert device.stats["num_device_free"] == 3
+    assert device.stats["num_alloc_retries"] == 1
+
+
 def test_before_2_12_the_segment_tells_the_pool(written: Callable[[Any], Recording]) -> None:
     a = CachingAllocator("1GiB", torch_version="2.10", record_history=True)
     a.malloc(100)

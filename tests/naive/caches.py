@@ -27,9 +27,13 @@ def release_block(state: State, block: Block) -> None:
     owner = block.pool.owner
     state.stats.count("num_device_free")
     state.note("segment_free", block.address, block.size, block.stream, block.pool.number)
-    state.driver.mfree(block.address, block.size)
     if owner is not None:
+        if owner.segment_count == 0:
+            raise UpstreamAssertionError(
+                f"semantics 5.1: pool (0, {owner.number}) releases more segments than it counted"
+            )
         owner.segment_count -= 1
+    state.driver.mfree(block.address, block.size)
     if state.is_oversize(block.size):
         state.stats.oversize["oversize_segments"].move(-1)
     state.segments.remove(block.segment)

@@ -6,6 +6,7 @@ The libraries are loaded here by path; everything is asked through the names CUD
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -198,6 +199,42 @@ def test_driver_calls_are_found_by_name(device: Device) -> None:
         assert error == SUCCESS
         assert status.value == expected
         assert bool(entry.value) == (expected == 0)
+
+
+PTX, MACHINE_CODE = 1, 2
+NO_KERNEL_IMAGE = 209
+
+
+def kernel_version(device: Device, *images: tuple[int, int]) -> int | None:
+    """What a kernel says of itself whose module has these (kind, architecture); None: an error.
+
+    The layout of a fat binary is the compiler's.
+    """
+    code = b"".join(
+        struct.pack("<HHIQ12xI32x", kind, 1, 64, 8, architecture) + bytes(8)
+        for kind, architecture in images
+    )
+    body = ctypes.create_string_buffer(struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(code)) + code)
+    binary = struct.pack("<IIQ", 0x466243B1, 1, ctypes.addressof(body))
+    register = device.cudart.__getattr__("__cudaRegisterFatBinary")
+    register.restype = ctypes.c_void_p
+    module = ctypes.c_void_p(register(binary))
+    kernel = ctypes.addressof(body)  # any address that no other test uses
+    device.cudart.__getattr__("__cudaRegisterFunction")(module, ctypes.c_void_p(kernel))
+    out = ctypes.create_string_buffer(64)
+    error = device.cudart.cudaFuncGetAttributes(out, ctypes.c_void_p(kernel))
+    assert error in (SUCCESS, NO_KERNEL_IMAGE)
+    _, _, ptx, machine = struct.unpack_from("<iiii", out, 24)
+    assert ptx == machine
+    return None if error else int(ptx)
+
+
+def test_a_kernel_is_of_the_best_version_that_its_module_holds(device: Device) -> None:
+    """The device is an 8.0: machine code serves within a major version, PTX upwards."""
+    all_kinds = [(MACHINE_CODE, 75), (MACHINE_CODE, 80), (MACHINE_CODE, 86), (MACHINE_CODE, 90)]
+    assert kernel_version(device, *all_kinds) == 80
+    assert kernel_version(device, (MACHINE_CODE, 70), (PTX, 75), (PTX, 90)) == 75
+    assert kernel_version(device, (MACHINE_CODE, 75), (MACHINE_CODE, 86)) is None
 
 
 def test_no_process_uses_the_device(device: Device) -> None:

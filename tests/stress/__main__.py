@@ -11,72 +11,40 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections import Counter
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 
 from allocsim.core import RELEASES
-from tests.core.generator import make_script
-from tests.core.script import Script
+from allocsim.phantom import Script
+from allocsim.phantom.generator import make_script
+from allocsim.phantom.tally import Tally
 from tests.stress.duel import duel, shortest
 
 BATCH = 200
 """Scripts a job: some seconds of work."""
 
-Tally = Counter[tuple[str, str]]
 Batch = tuple[Tally, list[tuple[Script, str, str]]]
 
 
 def run_batch(first_seed: int) -> Batch:
     """`BATCH` seeds, each on the next release: what ran, and what differed."""
-    tally: Tally = Counter()
+    tally = Tally()
     found = []
     releases = list(RELEASES.values())
     for seed in range(first_seed, first_seed + BATCH):
         release = releases[seed % len(releases)]
-        script = make_script(seed, release)
+        script = make_script(seed, release, is_reproducible=False)
         difference = duel(script, release.version)
         if difference is not None:
             found.append((script, release.version, difference))
-        _count(tally, script, release.version)
+        tally.add(script, release.version, (), "differs" if difference else "equal")
     return tally, found
-
-
-def _count(tally: Tally, script: Script, release: str) -> None:
-    tally["release", release] += len(script.ops)
-    tally["address policy", script.address_policy] += len(script.ops)
-    for part in script.conf.split(","):
-        if ":" in part and not part[0].isdigit() and part[0] not in "[>":
-            tally["option", part.partition(":")[0]] += len(script.ops)
-    if not script.conf:
-        tally["option", "none"] += len(script.ops)
-    for op in script.ops:
-        tally["operation", _NAMES[op[0]] if op[0] != "P" else _SCOPES[op[1]]] += 1
-
-
-_NAMES = {
-    "a": "malloc",
-    "f": "free",
-    "r": "record_stream",
-    "s": "synchronize a stream",
-    "S": "synchronize all",
-    "e": "empty_cache",
-    "m": "set_per_process_memory_fraction",
-    "c": "set_allocator_settings",
-    "k": "reset_peak_memory_stats",
-    "K": "reset_accumulated_memory_stats",
-}
-_SCOPES = {
-    "b": "begin_allocate_to_pool",
-    "e": "end_allocate_to_pool",
-    "r": "release_pool",
-}
 
 
 def as_test(script: Script, release: str) -> str:
     """The divergence as a test that fails."""
     ops = "\n".join(f"        {list(op)!r}," for op in script.ops)
     return (
-        "from tests.core.script import Script\nfrom tests.stress.duel import duel\n\n\n"
+        "from allocsim.phantom import Script\nfrom tests.stress.duel import duel\n\n\n"
         f"def test_a_divergence_in_{release.replace('.', '_')}() -> None:\n"
         f"    ops = [\n{ops}\n    ]\n"
         f"    script = Script(ops, {script.device_memory}, {script.conf!r}, "
@@ -88,12 +56,10 @@ def as_test(script: Script, release: str) -> str:
 def report(tally: Tally, seconds: float) -> str:
     """The counts, by kind."""
     lines = []
-    for kind in ("operation", "option", "release", "address policy"):
-        rows = [(name, n) for (of, name), n in tally.items() if of == kind]
+    for kind in ("operation", "option", "release", "device"):
         lines.append(f"ops by {kind}")
-        lines += [f"  {name:32} {n:>12,}" for name, n in sorted(rows, key=lambda r: -r[1])]
-    total = sum(n for (of, _), n in tally.items() if of == "operation")
-    lines.append(f"{total:,} operations in {seconds:,.0f} s")
+        lines += [f"  {name:32} {n:>12,}" for name, n in tally.rows(kind)]
+    lines.append(f"{tally.ops:,} operations in {seconds:,.0f} s")
     return "\n".join(lines)
 
 
@@ -105,7 +71,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     arguments = parser.parse_args()
     begin = time.monotonic()
-    tally: Tally = Counter()
+    tally = Tally()
     seed, done = arguments.seed, 0
     found: list[tuple[Script, str, str]] = []
     with ProcessPoolExecutor(arguments.jobs) as executor:
@@ -119,7 +85,7 @@ def main() -> int:
             counts, differing = future.result()
             tally += counts
             found += differing
-            done = sum(n for (of, _), n in tally.items() if of == "operation")
+            done = tally.ops
             if sys.stderr.isatty():
                 print(f"\r{done:,} operations", end="", file=sys.stderr)
     print(report(tally, time.monotonic() - begin))

@@ -18,7 +18,8 @@ from allocsim.errors import (
     OutOfMemoryError,
     UndefinedBehaviorError,
 )
-from tests.core.script import HANDLE, Op, Script
+from allocsim.phantom import Script, minimiser
+from allocsim.phantom.script import HANDLE, Op
 from tests.golden.runner import Allocator
 from tests.naive.model import NaiveAllocator
 
@@ -168,24 +169,9 @@ def _first(
 
 
 def shortest(script: Script, release: str) -> Script:
-    """A script of few ops that still differs in the same way: pieces are left out while it does."""
+    """A script of few ops that still differs in the same way."""
     way = _way(duel(script, release))
-
-    def differs(fewer: Script) -> bool:
-        return _way(duel(fewer, release)) == way
-
-    ops = list(script.ops)
-    piece = max(1, len(ops) // 2)
-    while piece:
-        at = 0
-        while at < len(ops):
-            fewer = ops[:at] + ops[at + piece :]
-            if fewer and differs(_with(script, fewer)):
-                ops = fewer
-            else:
-                at += piece
-        piece //= 2
-    return _with(script, ops)
+    return minimiser.shortest(script, lambda fewer: _way(duel(fewer, release)) == way)
 
 
 def _way(difference: str | None) -> str | None:
@@ -193,7 +179,3 @@ def _way(difference: str | None) -> str | None:
     if difference is None:
         return None
     return re.sub(r"0x[0-9a-f]+|[\d.]+", "#", difference.partition("]: ")[2] or difference)
-
-
-def _with(script: Script, ops: list[Op]) -> Script:
-    return Script(ops, script.device_memory, script.conf, script.address_policy)

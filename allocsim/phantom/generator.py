@@ -2,17 +2,22 @@
 
 Rule: a script is a function of its seed and release alone.  Sizes crowd at the boundaries of
 the rules and repeat, because ties and exact fits are where allocators part.
+
+A reproducible script keeps away from what compiled allocators answer differently from run to
+run: several frees deferred at once from 2.9 to 2.12 (semantics 12.3a), and up to 2.12 streams
+recorded now inside a scope and now outside, which upstream remembers by an object's address
+(12.3b).
 """
 
 from __future__ import annotations
 
 import random
-from typing import Any
+from collections.abc import Callable
 
 from allocsim.core import Release
+from allocsim.phantom.random_settings import RandomSettings
+from allocsim.phantom.script import Op, Script
 from allocsim.units import GIB, KIB, MIB
-
-from .script import Script
 
 __all__ = ["make_script"]
 
@@ -21,72 +26,63 @@ _DEVICES = (
     *(MIB, 5 * MIB, 37 * MIB, 64 * MIB, 100 * MIB + 12345, 128 * MIB, 200 * MIB - 1),
     *(256 * MIB, 300 * MIB, 512 * MIB, GIB, 3 * GIB + 777, 16 * GIB),
 )
+_LENGTHS = (15, 40, 100, 250, 250, 1000)
+_UNORDERED = ("2.9", "2.10", "2.11", "2.12")
+"""Releases that complete deferred frees in the order of a hash of object addresses."""
 
 
-def make_script(seed: int, release: Release, *, with_pools: bool = True) -> Script:
-    """The script of `seed` for `release`."""
+def make_script(
+    seed: int,
+    release: Release,
+    *,
+    is_reproducible: bool = True,
+    with_marks: bool = True,
+) -> Script:
+    """The script of `seed` for `release`.
+
+    with_marks: pools may be marked no_split and use_on_oom, where the release has the marks.
+    """
     rng = random.Random(f"{seed} {release.version}")
     memory = rng.choice(_DEVICES)
-    maker = _Maker(rng, release, memory, with_pools=with_pools)
-    conf = _conf(rng, release) if rng.random() < 0.75 else ""
-    for _ in range(rng.choice((15, 40, 100, 250))):
+    maker = _Maker(rng, release, memory, is_reproducible=is_reproducible, with_marks=with_marks)
+    conf = maker.options.make() if rng.random() < 0.75 else ""
+    for _ in range(rng.choice(_LENGTHS)):
         maker.step()
     return Script(maker.ops, memory, conf, rng.choice(("bump", "firstfit")))
-
-
-def _conf(rng: random.Random, release: Release) -> str:
-    """A valid option string of a few options."""
-    parts: dict[str, object] = {}
-    large = 20
-    if "large_segment_size_mb" in release.options and rng.random() < 0.2:
-        large = parts["large_segment_size_mb"] = rng.choice((11, 13, 20, 32, 64))
-    makers: dict[str, object] = {
-        "max_split_size_mb": lambda: large + rng.choice((1, 2, 5, 30, 100)),
-        "max_non_split_rounding_mb": lambda: large + rng.choice((1, 2, 20)),
-        "garbage_collection_threshold": lambda: rng.choice((0.1, 0.5, 0.6, 0.8, 0.95)),
-        "expandable_segments": lambda: rng.choice(("True", "True", "False")),
-        "roundup_power2_divisions": lambda: _divisions(rng, release),
-        "per_process_memory_fraction": lambda: rng.choice((0.3, 0.5, 0.77, 0.9, 1.0)),
-        "throw_on_cudamalloc_oom": lambda: rng.choice(("True", "False")),
-        "expandable_segments_reserve": lambda: rng.choice((0.05, 0.3, 0.7, "1G", "0.1G", 2)),
-    }
-    for key, make in makers.items():
-        if key in release.options and rng.random() < 0.3:
-            parts[key] = make()  # type: ignore[operator]
-    items = list(parts.items())
-    rng.shuffle(items)
-    return ",".join(f"{key}:{value}" for key, value in items)
-
-
-def _divisions(rng: random.Random, release: Release) -> str:
-    if rng.random() < 0.5:
-        return str(rng.choice((1, 2, 4, 8, 16)))
-    keys = sorted(rng.sample((1, 2, 4, 8, 16, 32, 64, 128), rng.randint(1, 4)))
-    values = (0, 1, 2, 4, 8) if release.list_divisions_may_be_zero else (1, 2, 4, 8)
-    pairs = [f"{key}:{rng.choice(values)}" for key in keys]
-    if rng.random() < 0.5:
-        pairs.append(f">:{rng.choice(values)}")
-    return f"[{','.join(pairs)}]"
 
 
 class _Maker:
     """One script in the making; knows what is live and which scopes are open."""
 
     def __init__(
-        self, rng: random.Random, release: Release, memory: int, *, with_pools: bool
+        self,
+        rng: random.Random,
+        release: Release,
+        memory: int,
+        *,
+        is_reproducible: bool,
+        with_marks: bool,
     ) -> None:
         self.rng = rng
         self.release = release
         self.memory = memory
-        self.ops: list[list[Any]] = []
+        self.with_marks = with_marks
+        self.ops: list[Op] = []
         self.live: list[int] = []
+        self.most_live = rng.choice((8, 40, 200))
         self.n_ids = 0
         self.streams = rng.choice(([0], [0], [0, 1], [0, 1, 2], [0, 3, 7, 9, 21, 40]))
         self.favourites = [self._any_size() for _ in range(rng.choice((1, 3, 8)))]
         self.scopes: list[int] = []
         self.uses: dict[int, int] = {}
-        pools = with_pools and not release.scope_by_stream and rng.random() < 0.5
-        self.weights = {
+        pools = not release.scope_by_stream and rng.random() < 0.5
+        self.options = RandomSettings(rng, release, has_pools=pools)
+        self.recorded: set[int] = set()
+        self.has_deferred = False
+        self.defers_one = is_reproducible and release.version in _UNORDERED
+        remembers = is_reproducible and release.forgets_captured_streams
+        self.records_in_scope = rng.choice((True, False)) if remembers else None
+        self.weights: dict[Callable[[], None], float] = {
             self.allocate: 10.0,
             self.free: rng.choice((3.0, 6.0, 9.0, 10.0)),
             self.record: rng.choice((0.0, 1.0, 3.0)) if len(self.streams) > 1 else 0.0,
@@ -99,7 +95,7 @@ class _Maker:
         }
 
     def step(self) -> None:
-        """Append one op."""
+        """Append one op, or none where chance asks for what cannot be."""
         makers, weights = zip(*self.weights.items(), strict=True)
         self.rng.choices(makers, weights)[0]()
 
@@ -116,19 +112,32 @@ class _Maker:
         return int(2 ** rng.uniform(0, max(20, min(self.memory.bit_length() - 1, 30))))
 
     def allocate(self) -> None:
+        if len(self.live) >= self.most_live:
+            self.free()
         size = self.rng.choice(self.favourites) if self.rng.random() < 0.6 else self._any_size()
         self.n_ids += 1
         self.live.append(self.n_ids)
         self.ops.append(["a", self.n_ids, size, self.rng.choice(self.streams)])
+        if not self.scopes and 0 < size < 1 << 60:
+            self.has_deferred = False  # a request completes what a closed scope deferred
 
     def free(self) -> None:
-        if self.live:
-            at = self.rng.choice((0, -1, self.rng.randrange(len(self.live))))
-            self.ops.append(["f", self.live.pop(at)])
+        if not self.live:
+            return
+        at = self.rng.choice((0, -1, self.rng.randrange(len(self.live))))
+        if self.scopes and self.live[at] in self.recorded:
+            if self.defers_one and self.has_deferred:
+                return
+            self.has_deferred = True
+        self.ops.append(["f", self.live.pop(at)])
 
     def record(self) -> None:
+        if self.records_in_scope not in (None, bool(self.scopes)):
+            return
         if self.live:
-            self.ops.append(["r", self.rng.choice(self.live), self.rng.choice(self.streams)])
+            name = self.rng.choice(self.live)
+            self.recorded.add(name)
+            self.ops.append(["r", name, self.rng.choice(self.streams)])
 
     def finish(self) -> None:
         one = self.rng.random() < 0.7
@@ -143,7 +152,7 @@ class _Maker:
         self.ops.append(["m", self.rng.choice((1.0, 0.0, 0.5, 0.9, self.rng.random()))])
 
     def settings(self) -> None:
-        self.ops.append(["c", _conf(self.rng, self.release)])
+        self.ops.append(["c", self.options.make()])
 
     def reset(self) -> None:
         self.ops.append([self.rng.choice("kK")])
@@ -151,7 +160,7 @@ class _Maker:
     def scope(self) -> None:
         """Mostly what a program may do with pools; seldom what asserts."""
         rng = self.rng
-        if rng.random() < 0.01:
+        if rng.random() < 0.002:
             self.ops.append(["P", rng.choice("ber"), rng.randint(1, 4)])
             return
         closed = [n for n in range(1, 8) if n not in self.scopes and self._may_begin(n)]
@@ -172,9 +181,11 @@ class _Maker:
 
     def _may_begin(self, pool: int) -> bool:
         """A pool that was released to the end asserts unless it is forgotten."""
-        return self.uses.get(pool) != 0 or self.rng.random() < 0.05
+        return self.uses.get(pool) != 0 or self.rng.random() < 0.01
 
     def _marks(self) -> list[int]:
+        if not self.with_marks:
+            return []
         no_split = self.release.no_split and self.rng.random() < 0.2
         overflow = self.release.overflow.name != "NEVER" and self.rng.random() < 0.3
         return [int(no_split), int(overflow)] if no_split or overflow else []

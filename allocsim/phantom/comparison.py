@@ -1,0 +1,85 @@
+"""The model's results beside real ones: the first divergence, or none.
+
+Rule: everything is compared, in an order in which the first thing that differs is the nearest
+to its cause: where a run stopped, each address, each entry, each segment, each text, each
+statistic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+__all__ = ["Difference", "Told", "first_difference", "list_difference"]
+
+_LISTS = ("addresses", "trace", "segments", "messages")
+
+
+class Told(Protocol):
+    """What both `Outcome` and `Results` have."""
+
+    @property
+    def addresses(self) -> list[int | None]: ...
+    @property
+    def trace(self) -> list[list[Any]]: ...
+    @property
+    def segments(self) -> list[dict[str, Any]]: ...
+    @property
+    def messages(self) -> list[str]: ...
+    @property
+    def stats(self) -> dict[str, Any]: ...
+    @property
+    def stopped(self) -> tuple[int, Any] | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One value of the model and the real one in its place.
+
+    field: of the results.  at: the place in a list, the name of a statistic, None for the whole.
+    A value is None where the list is too short or the statistic missing.
+    """
+
+    field: str
+    at: int | str | None
+    ours: Any
+    theirs: Any
+
+    def __str__(self) -> str:
+        where = self.field if self.at is None else f"{self.field}[{self.at}]"
+        return f"{where}: {self.ours} where {self.theirs} was expected"
+
+    @property
+    def kind(self) -> tuple[str, str | None]:
+        """What stays the same while a script is made shorter."""
+        return self.field, self.at if isinstance(self.at, str) else None
+
+
+def first_difference(ours: Told, theirs: Told) -> Difference | None:
+    """Where the model parts from the real results; texts of stops are not compared."""
+    stops = [None if told.stopped is None else told.stopped[0] for told in (ours, theirs)]
+    if stops[0] != stops[1]:
+        return Difference("stopped", None, ours.stopped, theirs.stopped)
+    for field in _LISTS:
+        if found := list_difference(field, getattr(ours, field), getattr(theirs, field)):
+            return found
+    return _statistic(ours.stats, theirs.stats)
+
+
+def list_difference(field: str, ours: Sequence[Any], theirs: Sequence[Any]) -> Difference | None:
+    """The first place where two lists differ."""
+    for at, (one, other) in enumerate(zip(ours, theirs, strict=False)):
+        if one != other:
+            return Difference(field, at, one, other)
+    if len(ours) == len(theirs):
+        return None
+    at = min(len(ours), len(theirs))
+    return Difference(field, at, *(told[at] if at < len(told) else None for told in (ours, theirs)))
+
+
+def _statistic(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Difference | None:
+    for key in sorted({*ours, *theirs}):
+        if ours.get(key) != theirs.get(key):
+            return Difference("stats", key, ours.get(key), theirs.get(key))
+    return None

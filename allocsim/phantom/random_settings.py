@@ -1,0 +1,95 @@
+"""Random option strings: every option that a release knows, with values at the edges.
+
+Rule: a string is one that the release accepts, given the large segment size that was in force
+before it.  Options that would stop a release or leave its results to chance are left out, and
+`RandomSettings` says which.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from allocsim.core import Release
+
+__all__ = ["RandomSettings"]
+
+_LARGE_SEGMENT = 20
+_SHARE = 0.3
+"""How often an option that decides about memory is in a string; the others half as often."""
+
+
+class RandomSettings:
+    """Makes the option strings of one script.
+
+    has_pools: the script opens scopes.  Up to 2.12 these count as captures, inside which
+    graph_capture_record_stream_reuse asks for the topology of a graph that is not there
+    (semantics 5.5), so that the two are never in one script.
+    """
+
+    def __init__(self, rng: random.Random, release: Release, *, has_pools: bool) -> None:
+        self._rng = rng
+        self._release = release
+        self._large = _LARGE_SEGMENT
+        inert = dict(_INERT)
+        if has_pools and release.scope_is_capture:
+            del inert["graph_capture_record_stream_reuse"]
+        self._inert = {key: values for key, values in inert.items() if key in release.options}
+
+    def make(self) -> str:
+        """The next string; the large segment size that it sets stays in force."""
+        rng = self._rng
+        parts: dict[str, object] = {}
+        if "large_segment_size_mb" in self._release.options and rng.random() < _SHARE / 2:
+            self._large = rng.choice((11, 13, 20, 32, 64))
+            parts["large_segment_size_mb"] = self._large
+        for key, make in self._makers().items():
+            if key in self._release.options and rng.random() < _SHARE:
+                parts[key] = make()
+        for key, values in self._inert.items():
+            if rng.random() < _SHARE / 6:
+                parts[key] = rng.choice(values)
+        items = list(parts.items())
+        rng.shuffle(items)
+        return ",".join(f"{key}:{value}" for key, value in items)
+
+    def _makers(self) -> dict[str, Callable[[], object]]:
+        choice = self._rng.choice
+        return {
+            "max_split_size_mb": lambda: self._large + choice((1, 2, 5, 30, 100)),
+            "max_non_split_rounding_mb": lambda: self._large + choice((1, 2, 20)),
+            "garbage_collection_threshold": lambda: choice((0.1, 0.5, 0.6, 0.8, 0.95)),
+            "expandable_segments": lambda: choice(("True", "True", "False")),
+            "roundup_power2_divisions": self._divisions,
+            "per_process_memory_fraction": lambda: choice((0.3, 0.5, 0.77, 0.9, 1.0)),
+            "throw_on_cudamalloc_oom": lambda: choice(("True", "False")),
+            "expandable_segments_reserve": lambda: choice((0.05, 0.3, 0.7, "1G", "0.1G", 2)),
+        }
+
+    def _divisions(self) -> str:
+        rng = self._rng
+        if rng.random() < 0.5:
+            return str(rng.choice((1, 2, 4, 8, 16)))
+        keys = sorted(rng.sample((1, 2, 4, 8, 16, 32, 64, 128), rng.randint(1, 4)))
+        values = (0, 1, 2, 4, 8) if self._release.list_divisions_may_be_zero else (1, 2, 4, 8)
+        pairs = [f"{key}:{rng.choice(values)}" for key in keys]
+        if rng.random() < 0.5:
+            pairs.append(f">:{rng.choice(values)}")
+        return f"[{','.join(pairs)}]"
+
+
+_FLAGS = ("True", "False")
+_INERT: dict[str, tuple[object, ...]] = {
+    "backend": ("native",),
+    "release_lock_on_cudamalloc": _FLAGS,
+    "graph_capture_record_stream_reuse": _FLAGS,
+    "expandable_segments_reserve_by_class": ("[a:0.5]", "[a:1G,b:0.25]"),
+    "pinned_use_cuda_host_register": _FLAGS,
+    "pinned_num_register_threads": (1, 2, 8),
+    "pinned_use_background_threads": _FLAGS,
+    "pinned_reserve_segment_size_mb": (16, 256),
+    "pinned_free_catch_all": _FLAGS,
+    "pinned_max_round_threshold_mb": (1, 64),
+    "pinned_max_cached_size_mb": (1, 1024),
+}
+"""Options without effect on device memory: they must be read past, and change nothing."""
