@@ -1,9 +1,11 @@
 """A bit-exact model of PyTorch's CUDA caching allocator.
 
-    from allocsim import CachingAllocator, load, replay
+    from allocsim import CachingAllocator, explain, load, replay, tune
 
 `CachingAllocator` answers requests as PyTorch's own allocator would, address by address;
-`load` reads a recorded memory history and `replay` runs it again, under its own settings or others.
+`explain` says why an out-of-memory error happened, from its text;
+`load` reads a recorded memory history and `replay` runs it again, under its own settings or others;
+`tune` says which setting a recording would have done best with.
 
 Names are imported when they are first used: `allocsim --help` needs no NumPy.
 """
@@ -24,12 +26,15 @@ if TYPE_CHECKING:
         UpstreamAssertionError,
     )
     from allocsim.trace import load
+    from allocsim.tuning import explain, tune
 
 __all__ = [
     "CachingAllocator",
     "OutOfMemoryError",
+    "explain",
     "load",
     "replay",
+    "tune",
     "AllocsimError",
     "ConfigError",
     "InvariantError",
@@ -38,7 +43,13 @@ __all__ = [
     "UpstreamAssertionError",
 ]
 
-_HOMES = {"CachingAllocator": "core", "load": "trace", "replay": "engine"}
+_HOMES = {
+    "CachingAllocator": "core",
+    "explain": "tuning",
+    "load": "trace",
+    "replay": "engine",
+    "tune": "tuning",
+}
 """The package of each name; the rest are errors."""
 
 

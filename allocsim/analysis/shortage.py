@@ -1,100 +1,275 @@
-"""Why a request found no memory, as far as the figures of the moment prove it.
+"""Why a request of a recording found no memory, and what stood in its way.
 
-Rule: a cause is named by the first comparison that holds, in the order of `CAUSES`; where a
-figure is unknown its comparison is left out, and with nothing to compare it is `no_figures`.
-A run of several devices tells one device's memory, so there free memory counts as known only
-if PyTorch's own text shows the same number.
+Rule: the figures are those of the moment and the cause is the first comparison of `cause_of`
+that they satisfy, unless the blocks prove something narrower:
+
+pending_free    a block that the request accepts was there, or would be once it merged, but its
+                free waited for another stream when the request looked (semantics 2.3, 1.8: the
+                pool is not searched again after the wait)
+private_pool    idle memory of a private pool that the request may not use would have held it,
+                or, given back to the driver, would have made the room
+
+Both come after `impossible` and `host_fallback`; `private_pool` also after `fraction_limit` and
+`free_above_request`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from allocsim.engine import DeviceRun, Run, SimulatedOom
-from allocsim.units import format_size
+import numpy as np
 
-__all__ = ["CAUSES", "Shortage", "shortages_of"]
+from allocsim.analysis.blockers import Blockers, blockers_of
+from allocsim.analysis.cause import MESSAGE_CAUSES, Figures, cause_of
+from allocsim.analysis.code import Code, code_at
+from allocsim.analysis.kinds import kinds_of
+from allocsim.analysis.moment import FREE, PENDING, Moment, MomentBlock, MomentSegment
+from allocsim.core import Block, CachingAllocator
+from allocsim.core.pool import DEFAULT_POOL
+from allocsim.engine import DeviceRun, Observer, SimulatedOom
+from allocsim.trace import Action, Trace
 
-CAUSES = (
-    "impossible",
-    "fraction_limit",
-    "free_above_request",
-    "fragmentation",
-    "fragmentation_likely",
-    "full",
-    "no_figures",
-)
+__all__ = ["CAUSES", "Blocker", "Findings", "OomWatch", "Shortage", "moment_cause", "shortages_of"]
+
+CAUSES = (*MESSAGE_CAUSES[:-1], "pending_free", "private_pool", MESSAGE_CAUSES[-1])
+
+MOST_WATCHED = 200
+"""Errors of one replay whose blocks are looked at; later ones have figures only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What the blocks show at the moment of an error.
+
+    kinds: bytes by kind, adding up to the device's memory.  late: a block that would have served
+    and came free during the request, in bytes; 0 for none.
+    """
+
+    kinds: dict[str, int]
+    largest_request_bytes: int
+    late_bytes: int
+    holds_in_private_pool: bool
+    blockers: Blockers | None
+
+
+class OomWatch(Observer):
+    """Looks at the blocks whenever a replay runs out of memory; give it to `replay`.
+
+    findings: by (device, entry).
+    """
+
+    def __init__(self) -> None:
+        self.findings: dict[tuple[int, int], Findings] = {}
+
+    def out_of_memory(
+        self, allocator: CachingAllocator, oom: SimulatedOom, blocks: Mapping[int, Block]
+    ) -> None:
+        """See `Observer`."""
+        if len(self.findings) >= MOST_WATCHED:
+            return
+        moment = Moment.of(allocator, oom.rounded_bytes, oom.stream, blocks)
+        self.findings[allocator.device_index, oom.entry] = findings_of(moment)
+
+
+@dataclass(frozen=True, slots=True)
+class Blocker:
+    """A live block in the way.
+
+    size: bytes, slack included.  entry: its `alloc`, None if it is older than the recording.
+    age: entries between that and the error; None likewise.
+    """
+
+    address: int
+    size: int
+    requested_bytes: int
+    entry: int | None
+    age: int | None
+    code: Code | None
 
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
     """One out-of-memory error with the memory there was, in bytes.
 
-    tried_bytes: the segment asked from the driver.  total_bytes, free_bytes: of the device,
-    None where unknown.  idle_bytes: reserved and not allocated, pending frees included, as in
-    PyTorch's text.
+    figures: exact, `printed` is False.  findings: None where nobody watched the replay.
+    blockers: those of the findings, with their entries and code.  code: of the request.
     """
 
     oom: SimulatedOom
     cause: str
-    tried_bytes: int
-    total_bytes: int | None
-    allocated_bytes: int
-    reserved_bytes: int
-    free_bytes: int | None
+    figures: Figures
+    findings: Findings | None
+    blockers: tuple[Blocker, ...]
+    code: Code | None
+
+    @property
+    def tried_bytes(self) -> int:
+        """The segment asked from the driver; the rounded request where the text prints none."""
+        return self.oom.tried_bytes or self.oom.rounded_bytes
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the replay answers what the recording refused."""
+        return not self.oom.message
 
     @property
     def idle_bytes(self) -> int:
-        """Reserved but unallocated."""
-        return self.reserved_bytes - self.allocated_bytes
+        """Reserved but unallocated, pending frees included, as in PyTorch's text."""
+        return self.oom.reserved_bytes - self.oom.allocated_bytes
 
     @property
     def within_reach_bytes(self) -> int | None:
         """Idle and free together; None where the free memory is unknown."""
-        return None if self.free_bytes is None else self.idle_bytes + self.free_bytes
+        return self.figures.within_reach
 
 
-def shortages_of(run: Run, device_run: DeviceRun) -> tuple[Shortage, ...]:
-    """Every out-of-memory error of one device of `run`, in order."""
-    return tuple(_shortage(run, device_run, oom) for oom in device_run.ooms)
+def shortages_of(
+    device_run: DeviceRun, trace: Trace | None = None, watch: OomWatch | None = None
+) -> tuple[Shortage, ...]:
+    """Every out-of-memory error of one device's replay, in order.
+
+    watch: what looked on.  trace: the recording of that device, for entries and code, and for
+    errors that a replay under the recorded settings answers: something refused them that the
+    recording does not hold (a fraction set while running, another process, the driver).
+    """
+    ooms = list(device_run.ooms)
+    if trace is not None and device_run.fidelity is not None:
+        ooms = sorted([*ooms, *_answered(device_run, trace)], key=lambda oom: oom.entry)
+    return tuple(_shortage(device_run, oom, trace, watch) for oom in ooms)
 
 
-def _shortage(run: Run, device_run: DeviceRun, oom: SimulatedOom) -> Shortage:
-    allocated, reserved = _memory_at(device_run, oom)
-    total = run.device_memory
-    free = None if total is None else total - reserved
-    if free is not None and len(run.devices) > 1 and format_size(free) not in oom.message:
-        total = free = None
+def _answered(device_run: DeviceRun, trace: Trace) -> Iterator[SimulatedOom]:
+    """The recorded errors that the replay does not have, with the recorded figures."""
+    failed = {oom.entry for oom in device_run.ooms}
+    timeline = device_run.timeline
+    for entry in np.flatnonzero(trace.action[: device_run.stopped_at] == Action.OOM).tolist():
+        row = int(timeline.entry.searchsorted(entry)) - 1
+        if entry in failed or row < 0:
+            continue
+        reserved, free = int(timeline.reserved[row]), int(trace.addr[entry])
+        yield SimulatedOom(
+            entry=entry,
+            requested_bytes=None,
+            rounded_bytes=int(trace.size[entry]),
+            tried_bytes=0,
+            message="",
+            is_recorded=True,
+            stream=int(trace.stream[entry]),
+            total_bytes=reserved + free,
+            free_bytes=free,
+            allocated_bytes=int(timeline.allocated[row]),
+            reserved_bytes=reserved,
+            limit_bytes=None,
+        )
+
+
+def _shortage(
+    device_run: DeviceRun, oom: SimulatedOom, trace: Trace | None, watch: OomWatch | None
+) -> Shortage:
+    findings = None if watch is None else watch.findings.get((device_run.device, oom.entry))
+    is_known = device_run.device_memory is not None
+    figures = Figures(
+        tried_bytes=oom.tried_bytes or oom.rounded_bytes,
+        total_bytes=oom.total_bytes if is_known else None,
+        allocated_bytes=oom.allocated_bytes,
+        reserved_bytes=oom.reserved_bytes,
+        idle_bytes=oom.reserved_bytes - oom.allocated_bytes,
+        free_bytes=oom.free_bytes if is_known else None,
+        limit_bytes=oom.limit_bytes,
+    )
+    blockers: tuple[Blocker, ...] = ()
+    if findings is not None and findings.blockers is not None:
+        blockers = _resolved(findings.blockers.blocks, trace, oom.entry)
     return Shortage(
         oom=oom,
-        cause=_cause(oom, total, free, reserved - allocated),
-        tried_bytes=oom.tried_bytes or oom.rounded_bytes,
-        total_bytes=total,
-        allocated_bytes=allocated,
-        reserved_bytes=reserved,
-        free_bytes=free,
+        cause=moment_cause(figures, findings),
+        figures=figures,
+        findings=findings,
+        blockers=blockers,
+        code=None if trace is None else code_at(trace, oom.entry),
     )
 
 
-def _memory_at(device_run: DeviceRun, oom: SimulatedOom) -> tuple[int, int]:
-    """Allocated and reserved bytes when the error was raised, after the caches were released."""
-    if oom.entry == device_run.stopped_at:
-        stats = device_run.stats
-        return stats["allocated_bytes.all.current"], stats["reserved_bytes.all.current"]
-    timeline = device_run.timeline
-    row = int(timeline.entry.searchsorted(oom.entry, side="right")) - 1
-    return int(timeline.allocated[row]), int(timeline.reserved[row])
+def moment_cause(figures: Figures, findings: Findings | None) -> str:
+    """One of `CAUSES`: what the figures prove, or what the blocks prove beyond them."""
+    by_figures = cause_of(figures)
+    if findings is None or by_figures in ("impossible", "host_fallback"):
+        return by_figures
+    if findings.late_bytes:
+        return "pending_free"
+    is_narrower = by_figures not in ("fraction_limit", "free_above_request")
+    return "private_pool" if is_narrower and findings.holds_in_private_pool else by_figures
 
 
-def _cause(oom: SimulatedOom, total: int | None, free: int | None, idle: int) -> str:
-    if total is not None and oom.rounded_bytes > total:
-        return "impossible"
-    if " allowed; " in oom.message or "per_process_memory_fraction limit" in oom.message:
-        return "fraction_limit"
-    if free is not None and (oom.tried_bytes or oom.rounded_bytes) <= free:
-        return "free_above_request"
-    if idle >= oom.rounded_bytes:
-        return "fragmentation"
-    if free is None:
-        return "no_figures"
-    return "fragmentation_likely" if idle + free >= oom.rounded_bytes else "full"
+def findings_of(moment: Moment) -> Findings:
+    """What the blocks of a moment show."""
+    return Findings(
+        kinds=kinds_of(moment),
+        largest_request_bytes=moment.largest_request_bytes,
+        late_bytes=_late(moment),
+        holds_in_private_pool=_holds_in_private_pool(moment),
+        blockers=blockers_of(moment),
+    )
+
+
+def _late(moment: Moment) -> int:
+    """The largest run of free and waiting blocks that the request would accept."""
+    found = 0
+    for segment in moment.segments:
+        if moment.request.may_use(segment):
+            sizes = (sum(block.size for block in run) for run in _quiet_runs(segment))
+            found = max([found, *(size for size in sizes if moment.request.accepts(size))])
+    return found
+
+
+def _quiet_runs(segment: MomentSegment) -> list[list[MomentBlock]]:
+    """The runs between the live blocks of a segment."""
+    runs: list[list[MomentBlock]] = [[]]
+    for block in segment.blocks:
+        if block.state in (FREE, PENDING):
+            runs[-1].append(block)
+        else:
+            runs.append([])
+    return runs
+
+
+def _holds_in_private_pool(moment: Moment) -> bool:
+    request = moment.request
+    mine = (DEFAULT_POOL, request.pool_id, *request.helping_pools)
+    private = [segment for segment in moment.segments if segment.pool_id not in mine]
+    free = [block.size for s in private for block in s.blocks if block.state == FREE]
+    if max(free, default=0) >= request.rounded_bytes:
+        return True
+    kept = sum(s.driver_bytes for s in private if s.is_idle and not s.is_returnable)
+    return bool(kept) and kept + moment.free_bytes >= request.tried_bytes
+
+
+def _resolved(
+    blocks: tuple[MomentBlock, ...], trace: Trace | None, entry: int
+) -> tuple[Blocker, ...]:
+    """The blocks with the entries that made them, the largest first."""
+    made = {} if trace is None else _made(trace, entry, [b.recorded_address for b in blocks])
+    found = []
+    for block in sorted(blocks, key=lambda block: (-block.size, block.address)):
+        maker = made.get(block.recorded_address)
+        found.append(
+            Blocker(
+                address=block.address,
+                size=block.size,
+                requested_bytes=block.requested_bytes,
+                entry=maker,
+                age=None if maker is None else entry - maker,
+                code=None if trace is None or maker is None else code_at(trace, maker),
+            )
+        )
+    return tuple(found)
+
+
+def _made(trace: Trace, entry: int, addresses: list[int | None]) -> dict[int | None, int]:
+    """The last `alloc` before `entry` at each of the recorded addresses."""
+    wanted = np.array([address for address in addresses if address is not None], dtype=np.uint64)
+    is_alloc = trace.action[:entry] == Action.ALLOC
+    entries = np.flatnonzero(is_alloc & np.isin(trace.addr[:entry], wanted))
+    # Later ones overwrite earlier ones.
+    return {int(trace.addr[i]): int(i) for i in entries.tolist()}

@@ -5,7 +5,7 @@ Rule: building it imports no command's machinery; that happens when the command 
 
 from __future__ import annotations
 
-from allocsim.cli import replay
+from allocsim.cli import crosscheck, explain, record, replay, risk, tune
 from allocsim.cli.usage import Parser
 
 __all__ = ["VERSION", "build_parser"]
@@ -33,6 +33,11 @@ def build_parser() -> Parser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     parser.set_defaults(run=lambda _: _print_help(parser))
     replay.add_to(commands)
+    crosscheck.add_to(commands)
+    record.add_to(commands)
+    explain.add_to(commands)
+    risk.add_to(commands)
+    tune.add_to(commands)
     return parser
 
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from allocsim.trace import Recording
     from allocsim.tuning import Cure
 
+    _Shortages = dict[int, tuple[Shortage, ...]]
+
 __all__ = ["add_to", "run"]
 
 _SUMMARY = "replay a recording, prove it, and say what happened"
@@ -71,9 +73,11 @@ def add_to(commands: argparse._SubParsersAction[Parser]) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Carry the command out; returns its exit code."""
+    from allocsim.analysis import OomWatch, shortages_of  # noqa: PLC0415
     from allocsim.engine import replay  # noqa: PLC0415
     from allocsim.trace import load  # noqa: PLC0415
 
+    watch = OomWatch()
     with ProgressBar() as bar:
         recording = load(arguments.file)
         result = replay(
@@ -84,14 +88,16 @@ def run(arguments: argparse.Namespace) -> int:
             device=arguments.device,
             check_every=arguments.check_every,
             progress=bar.stage("replaying"),
+            observer=watch,
         )
+        shortages = {device.device: shortages_of(device, watch=watch) for device in result.devices}
         if arguments.strict:
             _refuse_nothing_to_compare(result)
         wants_cure = arguments.cure
         if wants_cure is None:
             wants_cure = arguments.conf is None and not arguments.json
         cures = _cures(recording, result, bar) if wants_cure else ()
-    text = (_as_json if arguments.json else _as_text)(result, cures)
+    text = (_as_json if arguments.json else _as_text)(result, shortages, cures)
     _print(text)
     if arguments.strict and not all(d.fidelity and d.fidelity.is_exact for d in result.devices):
         return _STRICT
@@ -119,29 +125,23 @@ def _cures(recording: Recording, result: Run, bar: ProgressBar) -> tuple[Cure, .
     return tuple(
         find_cure(recording, result, device, watch)
         for device in result.devices
-        if is_worth_a_search(result, device)
+        if is_worth_a_search(device)
     )
 
 
-def _as_text(result: Run, cures: tuple[Cure, ...]) -> str:
+def _as_text(result: Run, shortages: _Shortages, cures: tuple[Cure, ...]) -> str:
     from allocsim.report import replay_text  # noqa: PLC0415
 
-    return replay_text(result, _shortages(result), {cure.device: cure for cure in cures})
+    return replay_text(result, shortages, {cure.device: cure for cure in cures})
 
 
-def _as_json(result: Run, cures: tuple[Cure, ...]) -> str:
+def _as_json(result: Run, shortages: _Shortages, cures: tuple[Cure, ...]) -> str:
     import json  # noqa: PLC0415
 
     from allocsim.report import replay_document  # noqa: PLC0415
 
     by_device = {cure.device: cure for cure in cures}
-    return json.dumps(replay_document(result, _shortages(result), by_device), indent=2) + "\n"
-
-
-def _shortages(result: Run) -> dict[int, tuple[Shortage, ...]]:
-    from allocsim.analysis import shortages_of  # noqa: PLC0415
-
-    return {device.device: shortages_of(result, device) for device in result.devices}
+    return json.dumps(replay_document(result, shortages, by_device), indent=2) + "\n"
 
 
 def _print(text: str) -> None:

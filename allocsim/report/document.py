@@ -62,10 +62,9 @@ def _oom(shortage: Shortage) -> dict[str, Any]:
     return {
         **asdict(shortage.oom),
         "cause": shortage.cause,
-        "allocated_bytes": shortage.allocated_bytes,
-        "reserved_bytes": shortage.reserved_bytes,
         "idle_bytes": shortage.idle_bytes,
-        "free_bytes": shortage.free_bytes,
+        "total_bytes": shortage.figures.total_bytes,
+        "free_bytes": shortage.figures.free_bytes,
     }
 
 

@@ -19,7 +19,15 @@ from allocsim.engine import replay as replay_under
 from allocsim.errors import ConfigError, UndefinedBehaviorError, UpstreamAssertionError
 from allocsim.trace import Recording
 
-__all__ = ["Cure", "Trial", "Watch", "find_cure", "is_worth_a_search", "settings_to_try"]
+__all__ = [
+    "Cure",
+    "Trial",
+    "Watch",
+    "find_cure",
+    "is_worth_a_search",
+    "settings_to_try",
+    "trial_of",
+]
 
 _OPTIONS = (
     "",
@@ -53,6 +61,7 @@ class Trial:
     conf: str
     oom_entry: int | None
     peak_reserved_bytes: int
+    peak_allocated_bytes: int
     num_alloc_retries: int
     num_device_alloc: int
     num_device_free: int
@@ -79,10 +88,10 @@ class Cure:
     entries_left: int | None
 
 
-def is_worth_a_search(run: Run, device_run: DeviceRun) -> bool:
+def is_worth_a_search(device_run: DeviceRun) -> bool:
     """Whether it ran out of memory that a setting could find, or an eighth of its peak was idle."""
     peak = device_run.peak
-    shortages = shortages_of(run, device_run)
+    shortages = shortages_of(device_run)
     if any(shortage.cause == "impossible" for shortage in shortages):
         return False
     return bool(shortages) or peak.idle * _WASTE_SHARE > peak.reserved
@@ -96,8 +105,7 @@ def find_cure(
     run: the recording's replay, whose release and device memory are kept.  Among settings
     that go through, the one with the fewest retries, then the lowest peak of reserved memory.
     """
-    # Of several devices the run tells one memory only; each replay infers its own again.
-    memory = run.device_memory if len(run.devices) == 1 else None
+    memory = device_run.device_memory
     trials = []
     for conf in settings_to_try(run.conf, find_release(run.torch_version)):
         progress = watch(conf) if watch is not None else None
@@ -112,8 +120,8 @@ def find_cure(
             )
         except (UndefinedBehaviorError, UpstreamAssertionError):
             continue  # PyTorch would not survive it either
-        trials.append(_trial(conf, other.devices[0]))
-    baseline = _trial(run.conf, device_run)
+        trials.append(trial_of(conf, other.devices[0]))
+    baseline = trial_of(run.conf, device_run)
     last = device_run.ooms[-1] if device_run.ooms else None
     return Cure(
         device=device_run.device,
@@ -156,12 +164,14 @@ def _plain(config: AllocatorConfig) -> AllocatorConfig:
     )
 
 
-def _trial(conf: str, device_run: DeviceRun) -> Trial:
+def trial_of(conf: str, device_run: DeviceRun) -> Trial:
+    """What the replay of one device under `conf` needed."""
     stats = device_run.stats
     return Trial(
         conf=conf,
         oom_entry=device_run.ooms[0].entry if device_run.ooms else None,
         peak_reserved_bytes=device_run.peak_reserved_bytes,
+        peak_allocated_bytes=device_run.peak_allocated_bytes,
         num_alloc_retries=stats["num_alloc_retries"],
         num_device_alloc=stats.get("num_device_alloc", 0),
         num_device_free=stats.get("num_device_free", 0),

@@ -25,7 +25,7 @@ def run() -> Run:
 @pytest.fixture(scope="module")
 def shortage(run: Run) -> Shortage:
     """Its one error."""
-    return shortages_of(run, run.devices[0])[0]
+    return shortages_of(run.devices[0])[0]
 
 
 def lines_of(run: Run, *shortages: Shortage) -> list[str]:

@@ -24,7 +24,7 @@ def fragmented() -> Recording:
 def test_the_best_setting_goes_through_when_replayed(fragmented: Recording) -> None:
     run = replay(fragmented)
     device = run.devices[0]
-    assert is_worth_a_search(run, device)
+    assert is_worth_a_search(device)
     seen: list[str] = []
 
     def watch(conf: str) -> None:
@@ -50,7 +50,7 @@ def test_a_full_device_has_no_cure() -> None:
 
 def test_an_impossible_request_is_not_searched_for(fragmented: Recording) -> None:
     run = replay(fragmented, device_memory="100MiB")
-    assert not is_worth_a_search(run, run.devices[0])
+    assert not is_worth_a_search(run.devices[0])
 
 
 def test_settings_keep_what_does_not_cut_memory() -> None:

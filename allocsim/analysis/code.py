@@ -1,0 +1,119 @@
+"""Lines of a program behind entries of a recording: the user's own first.
+
+Rule: of a stack the innermost frame outside Python's library, installed packages and compiled
+code is the user's own; the frames inside it are folded, never lost.  A recording whose paths
+were cut to bare names tells packages by the names of PyTorch's own files only.
+
+An entry without frames (every `oom` entry; what autograd's threads allocate) gets its code from
+its neighbours, and is marked so:
+
+1. what followed the last time the same allocations came in a row, if that has frames;
+2. else the allocation closest before it that has frames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from allocsim.trace import Action, Frame, Trace
+
+__all__ = ["Code", "code_at", "is_foreign"]
+
+_FOREIGN_PARTS = ("site-packages", "dist-packages", "/torch/", "/lib/python", "/usr/include/")
+_COMPILED = (".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".so", ".inl")
+_TORCH_FILES = frozenset(
+    {
+        *("__init__.py", "_compile.py", "_contextlib.py", "_decorators.py", "_functional.py"),
+        *("_jit_internal.py", "_ops.py", "_tensor.py", "_utils.py", "activation.py", "adagrad.py"),
+        *("adam.py", "adamw.py", "autocast_mode.py", "batchnorm.py", "checkpoint.py"),
+        *("clip_grad.py", "container.py", "contextlib.py", "conv.py", "dropout.py"),
+        *("eval_frame.py", "external_utils.py", "function.py", "functional.py", "grad_mode.py"),
+        *("grad_scaler.py", "graph.py", "graphs.py", "init.py", "linear.py", "lr_scheduler.py"),
+        *("module.py", "normalization.py", "optimizer.py", "overrides.py", "profiler.py"),
+        *("runpy.py", "sgd.py", "sparse.py", "threading.py", "transformer.py"),
+    }
+)
+"""Files of PyTorch and Python that allocate; for recordings whose paths were cut."""
+
+_LONGEST_ROW = 32
+"""Allocations compared when the same row is looked for earlier in the recording."""
+
+_MOST_ROWS = 2000
+"""Earlier places that are compared, the latest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """Where in a program an entry came from.
+
+    frame: the user's own line, or the innermost where all is foreign.  folded: frames inside it.
+    inferred: "" if the entry has this stack itself, else how it was found.
+    """
+
+    frame: Frame
+    folded: int
+    stack: tuple[Frame, ...]
+    inferred: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.frame.filename}:{self.frame.line} {self.frame.name}"
+
+
+def is_foreign(frame: Frame) -> bool:
+    """Whether a frame belongs to an installed package, to Python itself or to compiled code."""
+    name = frame.filename.replace("\\", "/")
+    if not name or name == "??" or name.startswith("<frozen") or name.endswith(_COMPILED):
+        return True
+    if "/" in name:
+        return any(part in name for part in _FOREIGN_PARTS)
+    return name in _TORCH_FILES
+
+
+def code_at(trace: Trace, entry: int) -> Code | None:
+    """The code of `entry`; None if nothing in the recording tells it."""
+    own = _resolved(trace.frame_table.stack(int(trace.frames[entry])), "")
+    if own is not None:
+        return own
+    before = np.flatnonzero(trace.action[:entry] == Action.ALLOC)
+    followed = _resolved(
+        _followed(trace, before), "what followed the same allocations earlier in the recording"
+    )
+    if followed is not None:
+        return followed
+    told = before[trace.frames[before] >= 0]
+    if not len(told):
+        return None
+    stack = trace.frame_table.stack(int(trace.frames[told[-1]]))
+    return _resolved(stack, f"the allocation before it, entry {int(told[-1])}")
+
+
+def _followed(trace: Trace, before: np.ndarray[tuple[int], np.dtype[np.intp]]) -> Sequence[Frame]:
+    """The stack that followed the longest row of stacks equal to the last ones; empty if none."""
+    stacks = trace.frames[before]
+    if len(stacks) < 2:
+        return ()
+    places = np.flatnonzero(stacks[:-1] == stacks[-1])[-_MOST_ROWS:]
+    best, length = -1, 1  # a row of one is no more than the allocation before
+    for place in places[::-1].tolist():
+        row = 1
+        while row < _LONGEST_ROW and row <= place and stacks[place - row] == stacks[-1 - row]:
+            row += 1
+        if row > length:
+            best, length = place, row
+    if best < 0:
+        return ()
+    return trace.frame_table.stack(int(stacks[best + 1]))
+
+
+def _resolved(stack: Sequence[Frame], inferred: str) -> Code | None:
+    if not stack:
+        return None
+    for depth, frame in enumerate(stack):
+        if not is_foreign(frame):
+            return Code(frame, depth, tuple(stack), inferred)
+    python = (depth for depth, frame in enumerate(stack) if frame.filename.endswith(".py"))
+    depth = next(python, 0)
+    return Code(stack[depth], depth, tuple(stack), inferred)

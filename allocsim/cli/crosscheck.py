@@ -1,0 +1,147 @@
+"""`allocsim crosscheck`: random scripts through the model and through real PyTorch.
+
+Rule: exit code 1 means a divergence and nothing else; a PyTorch that cannot be reached is 2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from allocsim.cli.progress import ProgressBar
+from allocsim.cli.usage import Parser, UsageError, count
+
+if TYPE_CHECKING:
+    from allocsim.phantom.crosscheck import Source
+
+__all__ = ["add_to", "run"]
+
+_SUMMARY = "compare the model with real PyTorch on random scripts"
+_DESCRIPTION = """\
+Generates scripts of allocations, frees, streams, pools, limits and settings,
+runs each through real PyTorch and through the model, and compares every
+address, statistic, entry, segment and message.  The first divergence is made
+as short as it can be and printed as a test.  Real PyTorch is what --python
+has installed, over a GPU that is not there (--phantom, the default) or the
+one that is (--gpu); with --torch it is the allocator alone, out of wheels
+that `python -m allocsim.phantom fetch` put into the cache."""
+_DIVERGED = 1
+
+
+def add_to(commands: argparse._SubParsersAction[Parser]) -> None:
+    """Add the command and its options."""
+    parser = commands.add_parser(
+        "crosscheck",
+        help=_SUMMARY,
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--phantom", action="store_true", help="no GPU is needed (the default)")
+    where.add_argument("--gpu", action="store_true", help="on the GPU that is there")
+    add = parser.add_argument
+    add(
+        "--torch",
+        metavar="RELEASE",
+        nargs="+",
+        help="the allocator of these releases from the cache, or 'all' that are there",
+    )
+    add("--python", metavar="PATH", help="an interpreter with a CUDA build of torch")
+    add("--seed", metavar="N", type=count, default=0, help="the first seed (default: 0)")
+    add(
+        "--ops",
+        metavar="N",
+        type=count,
+        default=100_000,
+        help="operations for each release, at least (default: 100000)",
+    )
+    add("--conf", metavar="CONF", help="PYTORCH_CUDA_ALLOC_CONF of every script (default: any)")
+    add("--jobs", metavar="N", type=count, default=1, help="processes (default: 1)")
+    add("--json", action="store_true", help="print JSON instead of text")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Carry the command out; returns its exit code."""
+    from allocsim.phantom.crosscheck import Check, crosscheck  # noqa: PLC0415
+
+    sources, route = _sources(arguments)
+    _refuse_bad_settings(arguments.conf, sources)
+    check = Check(
+        sources, arguments.seed, max(1, arguments.ops), arguments.conf, max(1, arguments.jobs)
+    )
+    with ProgressBar() as bar:
+        report = crosscheck(check, _watch(bar))
+    if arguments.json:
+        import json  # noqa: PLC0415
+
+        from allocsim.report.crosscheck import crosscheck_document  # noqa: PLC0415
+
+        text = json.dumps(crosscheck_document(report, route), indent=2) + "\n"
+    else:
+        from allocsim.report.crosscheck import crosscheck_text  # noqa: PLC0415
+
+        text = crosscheck_text(report, route)
+    sys.stdout.write(text)
+    return 0 if report.divergence is None else _DIVERGED
+
+
+def _sources(arguments: argparse.Namespace) -> tuple[tuple[Source, ...], str]:
+    """What to compare with, and that in words."""
+    if arguments.torch:
+        if arguments.gpu or arguments.python:
+            raise UsageError(
+                "--torch takes the allocator from the cache and needs neither --gpu nor --python"
+            )
+        return _wheels(arguments.torch), "the allocator of each release, over the phantom GPU"
+    from allocsim.core import find_release  # noqa: PLC0415
+    from allocsim.phantom.installed import InstalledSource  # noqa: PLC0415
+    from allocsim.phantom.launch import find_torch  # noqa: PLC0415
+
+    install = find_torch(arguments.python or sys.executable)
+    release = find_release(install.version).version
+    place = "on a real GPU" if arguments.gpu else "over the phantom GPU"
+    source = InstalledSource(release, install.python, not arguments.gpu)
+    return (source,), f"torch {install.version} as {install.python} has it, {place}"
+
+
+def _wheels(releases: list[str]) -> tuple[Source, ...]:
+    from allocsim.core import RELEASES, find_release  # noqa: PLC0415
+    from allocsim.phantom.crosscheck import WheelSource  # noqa: PLC0415
+    from allocsim.phantom.wheel import cached_wheel  # noqa: PLC0415
+
+    if releases == ["all"]:
+        releases = [release for release in RELEASES if cached_wheel(release) is not None]
+        if not releases:
+            raise UsageError(
+                "no release is in the cache; python -m allocsim.phantom fetch --torch 2.15 "
+                "downloads one"
+            )
+    sources = tuple(WheelSource(find_release(release).version) for release in releases)
+    for source in sources:
+        source.open()  # says what the cache lacks before anything runs
+    return sources
+
+
+def _refuse_bad_settings(conf: str | None, sources: tuple[Source, ...]) -> None:
+    from allocsim.core import find_release, parse_conf  # noqa: PLC0415
+
+    for source in sources:
+        if conf is not None:
+            parse_conf(conf, find_release(source.release))
+
+
+def _watch(bar: ProgressBar) -> Callable[[int, int], None]:
+    """Shows how far it is, and how fast."""
+    begin = time.monotonic()
+
+    def show(done: int, total: int) -> None:
+        rate = done / max(time.monotonic() - begin, 1e-9)
+        if stage := bar.stage(f"{done:,} of {total:,} operations, {rate:,.0f}/s"):
+            stage(done, total)
+
+    return show

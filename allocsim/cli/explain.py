@@ -1,0 +1,157 @@
+"""`allocsim explain`: why a request found no memory, from an error's text or a recording.
+
+Rule: what the argument is, is decided once, here: an existing file that holds a recording, any
+other existing file a log, "-" or nothing standard input, and everything else the text itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import codecs
+import gzip
+import re
+import sys
+import zlib
+from pathlib import Path
+from typing import IO, cast
+
+from allocsim.cli.output import write
+from allocsim.cli.recording import explain_file
+from allocsim.cli.usage import Parser, UsageError, memory_size
+
+__all__ = ["add_to", "run"]
+
+_SUMMARY = "say why a request found no memory: an error's text, a log, a recording"
+_DESCRIPTION = """\
+Reads TEXT, an out-of-memory error of PyTorch in any wording since 1.0, or the
+log FILE that holds some, and names the cause of each, the comparison of figures
+that decided it, and what follows from it.  A FILE that is a recording of
+torch.cuda.memory._record_memory_history() is replayed, and each of its errors
+explained.  No GPU is needed.  Without an argument, or with -, standard input is
+read."""
+_LARGEST_LOG = 1 << 28
+_HEAD = 1 << 20
+_GZIP = b"\x1f\x8b"
+_FILE_NAME = re.compile(r"\S*(?:/|\\)\S*|\S+\.(?:pickle|pkl|json|npz|gz|log|txt|out|err)")
+
+
+def add_to(commands: argparse._SubParsersAction[Parser]) -> None:
+    """Add the command and its options."""
+    parser = commands.add_parser(
+        "explain",
+        help=_SUMMARY,
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add(
+        "text",
+        metavar="TEXT|FILE|-",
+        nargs="?",
+        default="-",
+        help="an error's text, a log, a recording",
+    )
+    add("--conf", metavar="CONF", help="PYTORCH_CUDA_ALLOC_CONF, as it was set")
+    add("--torch", metavar="VERSION", help="PyTorch's release (default: what the wording tells)")
+    add(
+        "--device-memory",
+        metavar="SIZE",
+        type=memory_size,
+        help="the card's memory, if the text lacks it, or another card's to compare with",
+    )
+    add("--json", action="store_true", help="print JSON instead of text")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Carry the command out; returns its exit code."""
+    if arguments.text == "-":
+        text = _decoded(sys.stdin.buffer.read(_LARGEST_LOG + 1), "standard input")
+    elif _is_file(arguments.text):
+        log = _read(arguments.text)
+        if log is None:
+            return explain_file(arguments)
+        text = _decoded(log, arguments.text)
+    else:
+        text = _words(arguments.text)
+    write(_answer(text, arguments))
+    return 0
+
+
+def _answer(text: str, arguments: argparse.Namespace) -> str:
+    from allocsim.report import verdicts_document, verdicts_text  # noqa: PLC0415
+    from allocsim.tuning import explain  # noqa: PLC0415
+
+    verdicts = explain(
+        text,
+        arguments.conf,
+        torch_version=arguments.torch,
+        device_memory=arguments.device_memory,
+    )
+    if arguments.json:
+        import json  # noqa: PLC0415
+
+        return json.dumps(verdicts_document(verdicts), indent=2) + "\n"
+    return verdicts_text(verdicts)
+
+
+def _is_file(name: str) -> bool:
+    return _exists(name) and not Path(name).is_dir()
+
+
+def _exists(name: str) -> bool:
+    try:
+        return Path(name).exists()
+    except (OSError, ValueError):  # longer than a name may be, or with a NUL
+        return False
+
+
+def _words(text: str) -> str:
+    """The argument as an error's text, unless it is a misspelled file name."""
+    if not text.strip():
+        raise UsageError("the text is empty; give an error's text, a file, or - for standard input")
+    if _exists(text):
+        raise UsageError(f"{text} is a directory; expected a log or an error's text")
+    if _FILE_NAME.fullmatch(text):
+        raise UsageError(f"{text} does not exist")
+    return text
+
+
+def _read(path: str) -> bytes | None:
+    """A log's bytes, unpacked; None for a recording, of which only the beginning is read.
+
+    A file is opened once, because a pipe (`<(grep ...)`) can be read only once.
+    """
+    try:
+        with Path(path).open("rb") as packed:
+            file: IO[bytes] = packed
+            head = file.read(_HEAD)
+            if head.startswith(_GZIP):
+                packed.seek(0)
+                file = cast("IO[bytes]", gzip.GzipFile(fileobj=packed))
+                head = file.read(_HEAD)
+            return None if _is_recording(head) else head + file.read(_LARGEST_LOG + 1 - len(head))
+    except (OSError, EOFError, zlib.error) as error:
+        raise UsageError(f"{path} cannot be read ({error})") from None
+
+
+def _is_recording(head: bytes) -> bool:
+    """Whether a file that begins so is a snapshot rather than text."""
+    if head.startswith((b"\x80", b"PK\x03\x04")):
+        return True
+    is_json = head.removeprefix(codecs.BOM_UTF8).lstrip()[:1] in (b"{", b"[")
+    return is_json and re.search(rb'"(?:device_traces|segments|segment_type)"', head) is not None
+
+
+def _decoded(log: bytes, name: str) -> str:
+    """A log as text, whatever its encoding; Windows shells write UTF-16."""
+    if len(log) > _LARGEST_LOG:
+        raise UsageError(f"{name} has more than {_LARGEST_LOG} bytes; cut the error out of it")
+    if not log.strip():
+        raise UsageError(f"{name} is empty; expected an error's text")
+    if _is_recording(log[:_HEAD]) or log.startswith(_GZIP):
+        raise UsageError(f"{name} is no text; give the recording's file as an argument")
+    if log.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return log.decode("utf-16", "replace")
+    return log.decode("utf-8-sig", "replace")

@@ -1,0 +1,134 @@
+"""`allocsim tune`: the setting that recordings would have done best with.
+
+Rule: the whole answer is made before its first character is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from allocsim.cli.output import write
+from allocsim.cli.progress import ProgressBar
+from allocsim.cli.usage import Parser, UsageError, count, memory_size
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+    from allocsim.tuning import Tuning
+
+__all__ = ["add_to", "run"]
+
+_SUMMARY = "find the setting that a recording would have done best with"
+_DESCRIPTION = """\
+Replays one recording, or several that must share a setting, under every option
+that a user may set in that release of PyTorch, with values from the recording's
+own sizes, and prints the best, what it saves, what it costs in driver calls,
+and the line to paste.  With --find-device the smallest device decides."""
+
+
+def add_to(commands: argparse._SubParsersAction[Parser]) -> None:
+    """Add the command and its options."""
+    parser = commands.add_parser(
+        "tune",
+        help=_SUMMARY,
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("files", metavar="FILE", nargs="+", help="a snapshot: pickle, JSON or .npz, plain or gzip")
+    add(
+        "--device-memory",
+        metavar="SIZE",
+        type=memory_size,
+        help="memory of the device, as 24GiB (default: what the recordings tell)",
+    )
+    add("--torch", metavar="VERSION", help="PyTorch's release, 2.1 to 2.15 (default: likewise)")
+    add("--device", metavar="N", type=count, help="this device only (default: every one)")
+    add(
+        "--try",
+        metavar="CONF",
+        action="append",
+        dest="confs",
+        help="try this setting, and no others; may be repeated",
+    )
+    add("--no-expandable", action="store_true", help="never propose expandable segments")
+    add("--find-device", action="store_true", help="look for the smallest device by setting")
+    add("--jobs", metavar="N", type=count, default=1, help="processes (default: 1)")
+    add("--dask", metavar="tcp://HOST:PORT", help="a Dask scheduler, whose workers see the files")
+    add("--results", metavar="FILE", help="JSON Lines to write to; what it holds is not run again")
+    add("--costs", metavar="FILE", help="JSON with microseconds of each driver call")
+    add("--exhaustive", action="store_true", help="replay every setting to its end: no tricks")
+    add("--json", action="store_true", help="print JSON instead of text")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Carry the command out; returns its exit code."""
+    from allocsim.tuning import EXHAUSTIVE, read_costs, tune  # noqa: PLC0415
+
+    with ExitStack() as stack:
+        bar = stack.enter_context(ProgressBar())
+        costs = None if arguments.costs is None else read_costs(arguments.costs)
+        executor = _dask(arguments.dask, stack) if arguments.dask else None
+        tuning = tune(
+            arguments.files,
+            arguments.device_memory,
+            torch_version=arguments.torch,
+            confs=arguments.confs,
+            device=arguments.device,
+            expandable=not arguments.no_expandable,
+            find_device=arguments.find_device,
+            jobs=max(arguments.jobs, 1),
+            executor=executor,
+            results=arguments.results,
+            costs=costs,
+            tricks=EXHAUSTIVE if arguments.exhaustive else None,
+            progress=_watch(bar),
+        )
+    write(_as_json(tuning) if arguments.json else _as_text(tuning))
+    return 0
+
+
+def _dask(address: str, stack: ExitStack) -> Executor:
+    try:
+        from dask.distributed import Client  # noqa: PLC0415
+    except ImportError:
+        raise UsageError("--dask needs Dask: pip install 'allocsim[dask]'") from None
+    try:
+        client = stack.enter_context(Client(address, timeout="10s"))
+    except (OSError, ValueError, TimeoutError) as error:
+        raise UsageError(f"no Dask scheduler answers at {address} ({error})") from None
+    executor: Executor = client.get_executor()
+    return executor
+
+
+def _watch(bar: ProgressBar) -> Callable[[int, int], None]:
+    """Shows how many settings are done, how fast, and how long the rest will take."""
+    begin = time.monotonic()
+
+    def show(done: int, total: int) -> None:
+        rate = done / max(time.monotonic() - begin, 1e-9)
+        left = (total - done) / max(rate, 1e-9)
+        if stage := bar.stage(f"{done} of {total} settings, {rate:.1f}/s, {left:.0f} s left"):
+            stage(done, total)
+
+    return show
+
+
+def _as_text(tuning: Tuning) -> str:
+    from allocsim.report.tuning_text import tuning_text  # noqa: PLC0415
+
+    return tuning_text(tuning)
+
+
+def _as_json(tuning: Tuning) -> str:
+    import json  # noqa: PLC0415
+
+    from allocsim.report.tuning_document import tuning_document  # noqa: PLC0415
+
+    return json.dumps(tuning_document(tuning), indent=2) + "\n"

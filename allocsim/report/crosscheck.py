@@ -1,0 +1,71 @@
+"""What a cross-check came to: the counts, and a verdict or a test.
+
+Rule: the verdict is the last line, so that whoever reads one line reads the right one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from allocsim.phantom.crosscheck import Report
+from allocsim.phantom.tally import KINDS
+from allocsim.report.page import number, plural, printable, row, table
+
+__all__ = ["crosscheck_document", "crosscheck_text"]
+
+_TITLES = {
+    "operation": "operations",
+    "feature": "features met, times",
+    "option": "operations under each option",
+    "release": "operations by release",
+    "device": "operations by device",
+    "script": "scripts",
+}
+
+
+def crosscheck_text(report: Report, route: str) -> str:
+    """`allocsim crosscheck` on a terminal.  route: what real PyTorch was, in words."""
+    lines = row("Real PyTorch", route)
+    for release, (first, last) in report.seeds.items():
+        lines += row("Seeds", f"{first} to {last}, torch {release}")
+    for kind in KINDS:
+        if rows := report.tally.rows(kind):
+            lines += ["", _TITLES[kind], *table(((n, number(c)) for n, c in rows), (50, 16))]
+    lines.append("")
+    if report.divergence is not None:
+        lines += [printable(line) for line in report.divergence.as_test().splitlines()]
+        lines.append("")
+    return "\n".join([*lines, _verdict(report)]) + "\n"
+
+
+def _verdict(report: Report) -> str:
+    ran = f"{plural(report.tally.ops, 'operation')} of torch {', '.join(report.seeds)}"
+    if report.divergence is None:
+        return f"equal: {ran}, no divergence"
+    difference = report.divergence.difference
+    where = difference.field if difference.at is None else f"{difference.field}[{difference.at}]"
+    return (
+        f"DIVERGENCE in torch {report.divergence.release} after {ran}: {where} differs; "
+        "the test above fails until the model is mended"
+    )
+
+
+def crosscheck_document(report: Report, route: str) -> dict[str, Any]:
+    """`allocsim crosscheck --json`."""
+    found = report.divergence
+    return {
+        "real": route,
+        "operations": report.tally.ops,
+        "seeds": {release: list(seeds) for release, seeds in report.seeds.items()},
+        "counts": report.tally.as_dict(),
+        "divergence": None
+        if found is None
+        else {
+            "torch_version": found.release,
+            "field": found.difference.field,
+            "at": found.difference.at,
+            "difference": str(found.difference),
+            "test": found.as_test(),
+        },
+        "verdict": _verdict(report),
+    }

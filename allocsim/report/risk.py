@@ -1,0 +1,211 @@
+"""How near a run comes to running out of memory: for a terminal and as JSON.
+
+Rule: every figure comes from the risk; bars are drawn to the scale of the device, or of the
+peak where the device is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from allocsim.analysis.headroom import HeadroomPoint, Span
+from allocsim.analysis.measures import Measures
+from allocsim.engine import SimulatedOom
+from allocsim.report.page import exact_size, number, paragraph, plural, row, table
+from allocsim.tuning.risk import Need, Risk
+from allocsim.units import format_size
+
+__all__ = ["risk_document", "risk_text"]
+
+_BAR = 30
+_WIDTHS = (44, 12, 12, 12)
+
+
+def risk_text(risk: Risk) -> str:
+    """`allocsim risk` on a terminal."""
+    memory = risk.device_run.device_memory
+    device = "unknown: no limit" if memory is None else exact_size(memory)
+    lines = [
+        *row("Recording", risk.run.path),
+        *row("Settings", risk.run.conf or "PyTorch's defaults"),
+        *row("Device memory", device),
+    ]
+    for note in [*risk.run.notes, *risk.device_run.notes]:
+        lines += row("Note", note)
+    lines += ["", *_over_time(risk), "", *_closest(risk), *_largest(risk), ""]
+    lines += [*_needs(risk.needs), "", *_measures(risk.measures)]
+    return "\n".join(lines) + "\n"
+
+
+def _over_time(risk: Risk) -> list[str]:
+    memory = risk.device_run.device_memory
+    scale = max(memory or 0, *(span.reserved_bytes for span in risk.spans), 1)
+    lines = [
+        "Memory over time: # live, = reserved and idle, . free",
+        f"{'entries up to':>14}  {'live':>11}  {'reserved':>11}",
+    ]
+    return lines + [_span(span, scale, is_bounded=memory is not None) for span in risk.spans]
+
+
+def _span(span: Span, scale: int, *, is_bounded: bool) -> str:
+    live = round(_BAR * span.allocated_bytes / scale)
+    reserved = max(live, round(_BAR * span.reserved_bytes / scale))
+    bar = "#" * live + "=" * (reserved - live) + ("." if is_bounded else " ") * (_BAR - reserved)
+    sizes = f"{format_size(span.allocated_bytes):>11}  {format_size(span.reserved_bytes):>11}"
+    return f"{number(max(span.last, 0)):>14}  {sizes}  |{bar}|"
+
+
+def _closest(risk: Risk) -> list[str]:
+    ooms = risk.device_run.ooms
+    if ooms:
+        return _failed(ooms)
+    point = risk.tightest
+    if point is None:
+        return row("Closest call", "no request needed memory from the driver")
+    lines = []
+    if risk.device_run.device_memory is not None:
+        lines = row(
+            "Closest call",
+            f"entry {number(point.entry)}: {format_size(point.headroom_bytes)} more could have "
+            f"been had, {format_size(point.free_bytes)} free and "
+            f"{format_size(point.returnable_bytes)} that PyTorch could give back",
+        )
+        if risk.code is not None:
+            told = f" (inferred from {risk.code.inferred})" if risk.code.inferred else ""
+            lines += row("", f"at {risk.code}{told}")
+    retries = risk.device_run.stats["num_alloc_retries"]
+    if retries:
+        what = plural(retries, "request")
+        lines += row("", f"{what} found the device full and emptied the cache first: slow")
+    return lines
+
+
+def _failed(ooms: Sequence[SimulatedOom]) -> list[str]:
+    oom = ooms[0]
+    missing = max(oom.tried_bytes - oom.free_bytes, 0)
+    return [
+        *row(
+            "It fails",
+            f"at entry {number(oom.entry)}: {format_size(oom.tried_bytes)} tried, "
+            f"{format_size(oom.free_bytes)} free, {format_size(missing)} short",
+        ),
+        *row("", "allocsim explain says why"),
+    ]
+
+
+def _largest(risk: Risk) -> list[str]:
+    if risk.largest_entry is None:
+        return []
+    lines = row(
+        "Largest request",
+        f"{format_size(risk.largest_bytes)}, first at entry {number(risk.largest_entry)}",
+    )
+    worst = worst_point(risk)
+    if worst is not None:
+        share = worst.unusable_bytes / max(worst.reserved_bytes, 1)
+        lines += row(
+            "",
+            f"at worst {format_size(worst.unusable_bytes)} of {format_size(worst.reserved_bytes)} "
+            f"reserved ({share:.0%}) were idle and no use to it (entry {number(worst.entry)})",
+        )
+    return lines
+
+
+def worst_point(risk: Risk) -> HeadroomPoint | None:
+    """Where most of the reserved memory was of no use to the largest request."""
+    return max(risk.points, key=lambda point: point.unusable_bytes, default=None)
+
+
+def _needs(needs: Sequence[Need]) -> list[str]:
+    rows = [("The smallest device for each setting", "device", "retries", "would like")]
+    for need in needs:
+        name = f"  {need.conf or '(defaults)'}"
+        if need.capacity is None:
+            rows.append((name, "none", "", ""))
+            continue
+        found = need.capacity
+        rows.append(
+            (
+                name,
+                format_size(found.device_memory),
+                number(found.trial.num_alloc_retries),
+                format_size(found.unlimited.peak_reserved_bytes),
+            )
+        )
+    notes = paragraph(
+        "Each size is proved by a replay, and 2 MiB less does not do. On a device of what the "
+        "setting would like no request has to empty the cache first.",
+        indent=2,
+    )
+    return [*table(rows, _WIDTHS), *notes]
+
+
+def _measures(found: Measures) -> list[str]:
+    lines = row(
+        "Fragmentation",
+        f"peak reserved {format_size(found.peak_reserved_bytes)}, peak live "
+        f"{format_size(found.peak_allocated_bytes)}: {found.utilization:.1%} used",
+    )
+    lines += row(
+        "Avoidable",
+        f"{format_size(found.avoidable_bytes)}: with every block's place chosen beforehand "
+        f"{format_size(found.packed_bytes)} suffice; nothing does with less than "
+        f"{format_size(found.lower_bound_bytes)}",
+    )
+    if found.n_online:
+        lines += row(
+            "",
+            f"({number(found.n_online)} of {number(found.n_blocks)} blocks were "
+            "placed without foresight)",
+        )
+    return lines
+
+
+def risk_document(risk: Risk) -> dict[str, Any]:
+    """`allocsim risk --json`."""
+    device_run, worst = risk.device_run, worst_point(risk)
+    return {
+        "file": risk.run.path,
+        "device": device_run.device,
+        "conf": risk.run.conf,
+        "torch_version": risk.run.torch_version,
+        "device_memory": device_run.device_memory,
+        "notes": [*risk.run.notes, *device_run.notes],
+        "fits": not device_run.ooms,
+        "ooms": [asdict(oom) for oom in device_run.ooms],
+        "headroom": [_point(point) for point in risk.points],
+        "tightest": None if risk.tightest is None else _point(risk.tightest),
+        "tightest_code": None if risk.code is None else asdict(risk.code),
+        "largest_request": {
+            "entry": risk.largest_entry,
+            "bytes": risk.largest_bytes,
+            "unusable": None if worst is None else _point(worst),
+        },
+        "spans": [asdict(span) for span in risk.spans],
+        "settings": [_need(need) for need in risk.needs],
+        "measures": {
+            **asdict(risk.measures),
+            "utilization": risk.measures.utilization,
+            "avoidable_bytes": risk.measures.avoidable_bytes,
+            "open_bytes": risk.measures.open_bytes,
+        },
+    }
+
+
+def _point(point: HeadroomPoint) -> dict[str, int]:
+    return {**asdict(point), "headroom_bytes": point.headroom_bytes}
+
+
+def _need(need: Need) -> dict[str, Any]:
+    found = need.capacity
+    if found is None:
+        return {"conf": need.conf, "min_device_memory_bytes": None}
+    return {
+        "conf": need.conf,
+        "min_device_memory_bytes": found.device_memory,
+        "smaller_fails_at": found.fails_at,
+        "num_alloc_retries": found.trial.num_alloc_retries,
+        "peak_reserved_bytes": found.unlimited.peak_reserved_bytes,
+    }

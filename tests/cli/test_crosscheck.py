@@ -1,0 +1,112 @@
+"""`allocsim crosscheck`: counts, a verdict in the last line, and an exit code that says it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from allocsim.phantom import crosscheck, wheel
+from tests.phantom.right_model import MISTAKE, RightModel
+
+from .conftest import Outcome
+
+Cli = Callable[..., Outcome]
+
+
+@pytest.fixture
+def at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every release seems to be in the cache."""
+    monkeypatch.setattr(crosscheck, "RealAllocator", RightModel)
+
+
+@pytest.mark.usefixtures("at_hand")
+def test_counts_and_a_verdict(cli: Cli) -> None:
+    told = cli("crosscheck", "--torch", "2.15", "2.9.1", "--ops", 500, "--seed", 3)
+    assert (told.code, told.err) == (0, "")
+    lines = told.out.splitlines()
+    assert lines[0] == "Real PyTorch    the allocator of each release, over the phantom GPU"
+    assert lines[1].startswith("Seeds           3 to ")
+    for name in ("malloc", "record_stream", "begin_allocate_to_pool", "expandable_segments"):
+        assert any(line.split()[0] == name for line in lines if line), name
+    assert lines[-1].startswith("equal: ")
+    assert lines[-1].endswith(" operations of torch 2.15, 2.9, no divergence")
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.usefixtures("at_hand")
+def test_the_same_for_programs(cli: Cli) -> None:
+    told = cli("crosscheck", "--torch", "2.15", "--ops", 500, "--conf", "", "--json")
+    assert told.code == 0
+    document = json.loads(told.out)
+    assert document["divergence"] is None
+    assert document["operations"] >= 500
+    assert document["seeds"]["2.15"][0] == 0
+    assert document["counts"]["option"] == {"none": document["operations"]}
+    assert document["verdict"].startswith("equal: ")
+
+
+@pytest.mark.usefixtures("at_hand")
+def test_a_divergence(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(*MISTAKE)
+        told = cli("crosscheck", "--torch", "2.15", "--conf", "")
+        document = json.loads(cli("crosscheck", "--torch", "2.15", "--conf", "", "--json").out)
+    assert told.code == 1
+    last = told.out.splitlines()[-1]
+    assert last.startswith("DIVERGENCE in torch 2.15 after ")
+    assert last.endswith("differs; the test above fails until the model is mended")
+    found = document["divergence"]
+    assert found["test"].strip() in told.out
+    assert (found["torch_version"], document["verdict"]) == ("2.15", last)
+    namespace: dict[str, Any] = {}
+    exec(found["test"], namespace)  # noqa: S102
+    namespace["test_a_divergence_from_2_15"]()  # mended
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--torch", "2.16"], "torch_version '2.16' is not modelled; expected 2.1 to 2.15"),
+        (["--torch", "2.15", "--conf", "no:1"], "unrecognized key 'no' in Accelerator allocator"),
+        (["--torch", "2.15", "--gpu"], "--torch takes the allocator from the cache and needs"),
+        (["--torch", "2.15", "--python", "p"], "--torch takes the allocator from the cache and"),
+        (["--gpu", "--phantom"], "argument --phantom: not allowed with argument --gpu"),
+        (["--ops", "many"], "argument --ops: 'many' is not a whole number, 0 or more"),
+        (["--python", "/no/such"], "/no/such cannot be asked for its PyTorch: "),
+        (["--python", sys.executable], f"{sys.executable} has no PyTorch; expected a CUDA build"),
+    ],
+)
+@pytest.mark.usefixtures("at_hand")
+def test_what_cannot_be_checked(words: list[str], sentence: str, cli: Cli) -> None:
+    told = cli("crosscheck", *words)
+    assert (told.code, told.out) == (2, "")
+    assert told.err.startswith(f"allocsim: {sentence}")
+    assert told.err.count("\n") == 1
+
+
+def test_a_release_that_the_cache_lacks(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ALLOCSIM_CACHE", str(tmp_path))
+    told = cli("crosscheck", "--torch", "2.10")
+    assert (told.code, told.err) == (
+        2,
+        "allocsim: torch 2.10.0 is not in the cache; "
+        "python -m allocsim.phantom fetch --torch 2.10.0 downloads it\n",
+    )
+    told = cli("crosscheck", "--torch", "all")
+    assert told.code == 2
+    assert told.err.startswith("allocsim: no release is in the cache; python -m allocsim.phantom")
+
+
+@pytest.mark.usefixtures("at_hand")
+def test_all_means_all_that_the_cache_has(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    at_hand = {"2.3": 1, "2.14": 1}
+    monkeypatch.setattr(wheel, "cached_wheel", at_hand.get)
+    told = cli("crosscheck", "--torch", "all", "--ops", 1)
+    assert told.out.splitlines()[-1].endswith(" operations of torch 2.3, 2.14, no divergence")

@@ -1,0 +1,43 @@
+"""`explain` from Python: what is given decides what comes back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from allocsim import CachingAllocator, ConfigError, OutOfMemoryError, explain, load
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def text_and_recording(tmp_path: Path) -> tuple[str, Path]:
+    """A card of 60 MiB with 16 in use, 24 idle and 20 free, and 60 asked of it."""
+    gpu = CachingAllocator(device_memory="60MiB", record_history=True)
+    blocks = [gpu.malloc(size * MIB) for size in (10, 10, 10, 10)]
+    for block in blocks[:3]:
+        gpu.free(block)
+    gpu.malloc(6 * MIB)
+    with pytest.raises(OutOfMemoryError) as caught:
+        gpu.malloc(60 * MIB)
+    path = tmp_path / "snapshot.json"
+    path.write_text(json.dumps(gpu.snapshot()))
+    return str(caught.value), path
+
+
+def test_a_text_and_the_recording_of_the_same_error(text_and_recording: tuple[str, Path]) -> None:
+    text, path = text_and_recording
+    (verdict,) = explain(text)
+    (device,) = explain(load(str(path)))
+    (shortage,) = device.shortages
+    assert verdict.figures.tried_bytes == shortage.figures.tried_bytes == 60 * MIB
+    assert verdict.figures.free_bytes == shortage.figures.free_bytes
+    assert verdict.figures.allocated_bytes == shortage.figures.allocated_bytes
+    assert verdict.cause == shortage.cause == "full"
+
+
+def test_what_is_neither_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match="not bytes"):
+        explain(b"CUDA out of memory")  # type: ignore[call-overload]
