@@ -31,6 +31,7 @@ const char *cudaGetErrorName(int error) {
     case INVALID_VALUE: return "cudaErrorInvalidValue";
     case MEMORY_ALLOCATION: return "cudaErrorMemoryAllocation";
     case INVALID_DEVICE: return "cudaErrorInvalidDevice";
+    case NO_KERNEL_IMAGE: return "cudaErrorNoKernelImageForDevice";
     case NOT_READY: return "cudaErrorNotReady";
     case NOT_SUPPORTED: return "cudaErrorNotSupported";
     default: return "cudaErrorUnknown";
@@ -43,6 +44,7 @@ const char *cudaGetErrorString(int error) {
     case INVALID_VALUE: return "invalid argument";
     case MEMORY_ALLOCATION: return "out of memory";
     case INVALID_DEVICE: return "invalid device ordinal";
+    case NO_KERNEL_IMAGE: return "no kernel image is available for execution on the device";
     case NOT_READY: return "device not ready";
     case NOT_SUPPORTED: return "operation not supported";
     default: return "unknown error";

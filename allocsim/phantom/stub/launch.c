@@ -1,10 +1,12 @@
 /* libcudart.so.N's kernels: every launch succeeds and runs nothing.
  *
  * A launch is one piece of work for its stream.  What a kernel tells about itself is enough for
- * libraries to choose a launch size: PTX and binary versions of the device, no shared memory.
+ * libraries to choose a launch size: the version of its code that the device would run, and no
+ * shared memory.
  */
 #include "cudart.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 typedef struct {
@@ -13,12 +15,82 @@ typedef struct {
 
 /* --- registration, as the compiler emits it ------------------------------------------------- */
 
-static void *module;
+/* A module is code for several architectures, of which a device runs the best of its own major
+ * version; CUB refuses a kernel of another version than its module was compiled for. */
+struct fat_binary { /* what the compiler hands over */
+  uint32_t magic, version;
+  const unsigned char *images;
+};
+struct images { /* then the images themselves, each behind an image_header */
+  uint32_t magic;
+  uint16_t version, header_size;
+  uint64_t size;
+};
+struct image_header {
+  uint16_t kind, version; /* kind: 1 PTX, 2 machine code */
+  uint32_t header_size;
+  uint64_t size;
+  uint32_t unknown[3];
+  uint32_t architecture; /* 86 for 8.6 */
+};
+enum { MACHINE_CODE = 2, IMAGES_MAGIC = 0xBA55ED50 };
 
-void **__cudaRegisterFatBinary(void *binary) { (void)binary; return &module; }
-void __cudaRegisterFatBinaryEnd(void **handle) { (void)handle; }
-void __cudaUnregisterFatBinary(void **handle) { (void)handle; }
-void __cudaRegisterFunction(void) {}
+/* The version of the code that the device would run; 0 where the module has none for it. */
+static int best_version(const struct fat_binary *binary) {
+  const struct images *head = (const struct images *)binary->images;
+  const int device = device_card()->major * 10 + device_card()->minor;
+  int best = 0;
+  if (head->magic != IMAGES_MAGIC) return device;
+  const unsigned char *at = binary->images + head->header_size, *end = at + head->size;
+  while (at < end) {
+    const struct image_header *image = (const struct image_header *)at;
+    const int version = (int)image->architecture;
+    const int runs = image->kind != MACHINE_CODE || version / 10 == device_card()->major;
+    if (runs && version <= device && version > best) best = version;
+    at += image->header_size + image->size;
+  }
+  return best;
+}
+
+/* Each kernel's version, by the address that the host knows it by. */
+static struct kernel {
+  const void *function;
+  int version;
+} *kernels;
+static size_t n_kernels, room;
+
+static struct kernel *slot_of(const void *function) {
+  size_t slot = ((uintptr_t)function >> 4) * 0x9E3779B97F4A7C15u >> 32 & (room - 1);
+  while (kernels[slot].function && kernels[slot].function != function)
+    slot = (slot + 1) & (room - 1);
+  return kernels + slot;
+}
+
+static void grow(void) {
+  struct kernel *old = kernels;
+  const size_t old_room = room;
+  room = room ? room * 2 : 4096;
+  if (!(kernels = calloc(room, sizeof *kernels))) abort();
+  for (size_t i = 0; i < old_room; i++)
+    if (old[i].function) *slot_of(old[i].function) = old[i];
+  free(old);
+}
+
+void **__cudaRegisterFatBinary(void *binary) {
+  void **module = malloc(sizeof *module);
+  if (!module) abort();
+  *module = (void *)(intptr_t)best_version(binary);
+  return module;
+}
+void __cudaRegisterFatBinaryEnd(void **module) { (void)module; }
+void __cudaUnregisterFatBinary(void **module) { free(module); }
+/* Libraries are loaded one at a time, so nobody else is in here. */
+void __cudaRegisterFunction(void **module, const void *function) {
+  if (2 * n_kernels >= room) grow();
+  struct kernel *kernel = slot_of(function);
+  n_kernels += !kernel->function;
+  *kernel = (struct kernel){function, (int)(intptr_t)*module};
+}
 void __cudaRegisterVar(void) {}
 void __cudaRegisterManagedVar(void) {}
 char __cudaInitModule(void **handle) { (void)handle; return 1; }
@@ -113,9 +185,12 @@ struct function_attributes {
   int max_dynamic_shared, preferred_carveout;
 };
 int cudaFuncGetAttributes(struct function_attributes *out, const void *function) {
-  const int version = device_card()->major * 10 + device_card()->minor;
-  (void)function;
+  const struct kernel *kernel = room ? slot_of(function) : NULL;
+  const int is_known = kernel && kernel->function;
+  const int version =
+      is_known ? kernel->version : device_card()->major * 10 + device_card()->minor;
   memset(out, 0, sizeof *out);
+  if (!version) return answer(NO_KERNEL_IMAGE);
   out->max_threads_per_block = device_attribute(1);
   out->registers = 32;
   out->ptx_version = out->binary_version = version;
