@@ -1,8 +1,11 @@
 # Targets with a ## comment are printed by a bare `make`.
 PYTHON ?= python3
 BIN := .venv/bin
+# For `make crosscheck`: an interpreter with a CUDA build of torch, and how much to run.
+PYTHON_TORCH ?=
+OPS ?= 100000
 
-.PHONY: help demo test test-slow lint types golden stress mutants crosscheck bench check
+.PHONY: help demo test test-slow lint types golden stress mutants crosscheck bench compiled check
 .DEFAULT_GOAL := help
 
 help:
@@ -40,11 +43,21 @@ mutants: .venv/.installed ## mutation testing of allocsim/core (an hour on two c
 	$(BIN)/mutmut run --max-children 2
 	$(BIN)/mutmut results
 
-crosscheck: .venv/.installed ## the golden scripts through PyTorch's own allocator (fetches 0.7 GB)
+crosscheck: .venv/.installed ## the model beside real PyTorch (fetches 0.7 GB; docs/crosscheck.md)
 	$(BIN)/python -m allocsim.phantom fetch --torch 2.15
-	$(BIN)/python -m pytest -n 2 -m slow tests/phantom tests/core
+	ALLOCSIM_TORCH_PYTHON="$(PYTHON_TORCH)" $(BIN)/python -m pytest -n 2 -m slow tests/phantom tests/core
+	$(BIN)/allocsim crosscheck --torch all --ops $(OPS) --jobs 2
+	$(if $(PYTHON_TORCH),$(BIN)/allocsim crosscheck --phantom --python $(PYTHON_TORCH) --ops $(OPS) --jobs 2)
 
 bench: .venv/.installed ## the speed measurements
 	$(BIN)/python -m benchmarks.speed
+
+compiled: ## the core compiled by mypyc: its tests, and the speed measurements
+	$(PYTHON) -m venv .venv-compiled
+	HATCH_BUILD_HOOK_ENABLE_MYPYC=1 .venv-compiled/bin/pip install -q '.[test]'
+	rm -rf .venv-compiled/beside && mkdir .venv-compiled/beside
+	cp -r tests benchmarks pyproject.toml .venv-compiled/beside
+	cd .venv-compiled/beside && ../bin/python -m pytest -q -n 2 tests/core tests/stress tests/engine
+	cd .venv-compiled/beside && ../bin/python -m benchmarks.speed
 
 check: lint types test ## all that must hold before a commit

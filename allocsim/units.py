@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
+from typing import Final
 
 __all__ = ["KIB", "MIB", "GIB", "TIB", "round_up", "format_size", "parse_size"]
 
-KIB = 1 << 10
-MIB = 1 << 20
-GIB = 1 << 30
-TIB = 1 << 40
+KIB: Final = 1 << 10
+MIB: Final = 1 << 20
+GIB: Final = 1 << 30
+TIB: Final = 1 << 40
 
 _UNITS = {
     "": 1,

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import cProfile
+import inspect
 import platform
 import pstats
 import sys
@@ -27,7 +28,7 @@ from statistics import median
 
 import numpy as np
 
-from allocsim.core import NEWEST, CachingAllocator
+from allocsim.core import NEWEST, CachingAllocator, heap
 from allocsim.engine.drive import Drive
 from allocsim.engine.plan import plan_of
 from allocsim.phantom import PhantomError, RealAllocator, Script
@@ -134,7 +135,7 @@ def table(rows: Sequence[Row], n_ops: int, release: str) -> str:
     """The rows as Markdown, with machine and date."""
     lines = [
         f"{platform.machine()}, {_processor()}, CPython {platform.python_version()}, PyTorch "
-        f"{release} modelled, {datetime.now(UTC):%Y-%m-%d}; {n_ops:,} ops, "
+        f"{release} modelled, {datetime.now(UTC):%Y-%m-%d}; the core {_form()}; {n_ops:,} ops, "
         f"{len(rows[0].model)} runs, median (lowest to highest)",
         "",
         "| script | model, ops/s | engine, ops/s | real, ops/s | model/real | engine/real |",
@@ -153,6 +154,12 @@ def _rates(rates: list[float]) -> str:
     if not rates:
         return "-"
     return f"{median(rates):,.0f} ({min(rates):,.0f} to {max(rates):,.0f})"
+
+
+def _form() -> str:
+    """Whether the core that was measured is the plain one or the compiled one."""
+    is_plain = inspect.getfile(heap).endswith(".py")
+    return "in plain Python" if is_plain else "compiled by mypyc"
 
 
 def _processor() -> str:

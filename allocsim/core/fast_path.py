@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
+from typing import Final
 
 from allocsim.core.block import Block
 from allocsim.core.constants import SMALL_SIZE
@@ -28,8 +29,8 @@ FastMalloc = Callable[[int, int], Block | None]
 FastFree = Callable[[Block], bool]
 """A live block of this heap; False where its free is not a plain one."""
 
-MAX_PLAIN = 1 << 40
-MAX_SPARE = 4096
+MAX_PLAIN: Final = 1 << 40
+MAX_SPARE: Final = 4096
 
 
 def fast_calls(heap: Heap) -> tuple[FastMalloc, FastFree]:
@@ -41,7 +42,7 @@ def fast_calls(heap: Heap) -> tuple[FastMalloc, FastFree]:
 def _malloc_of(heap: Heap, spare: list[Block]) -> FastMalloc:
     """Best fit, split off the front, count (1.5 to 1.7)."""
     small, large, live = heap.small, heap.large, heap.live
-    note = heap.stats.journal.append
+    journal = heap.stats.journal
 
     def malloc(size: int, stream: int) -> Block | None:
         if not (heap.is_plain and 0 < size < MAX_PLAIN):
@@ -54,7 +55,10 @@ def _malloc_of(heap: Heap, spare: list[Block]) -> FastMalloc:
         at = bisect_left(keys, rounded << SIZE_SHIFT)
         if at == len(keys):
             return None
-        tail = pool.blocks.pop(keys.pop(at))
+        key = keys.pop(at)
+        blocks = pool.blocks
+        tail = blocks[key]
+        del blocks[key]
         rest = tail.size - rounded
         if rest >= pool.least_rest:
             ptr, prev = tail.ptr, tail.prev
@@ -75,7 +79,7 @@ def _malloc_of(heap: Heap, spare: list[Block]) -> FastMalloc:
             # The tail is smaller than what was found, so it goes no further back.
             key = tail.key = (rest << SIZE_SHIFT) + tail.rank + ptr + rounded
             keys.insert(bisect_left(keys, key, 0, at), key)
-            pool.blocks[key] = tail
+            blocks[key] = tail
             tail.gc_base = pool.search_calls
             if prev is not None:
                 prev.next = block
@@ -90,7 +94,7 @@ def _malloc_of(heap: Heap, spare: list[Block]) -> FastMalloc:
         block.allocated = True
         block.requested_size = size
         live[block.ptr] = block
-        note((2 * rounded + pool.is_small, size, idle))
+        journal.append((2 * rounded + pool.is_small, size, idle))
         return block
 
     return malloc
@@ -100,7 +104,6 @@ def _free_of(heap: Heap, spare: list[Block]) -> FastFree:
     """Merge with both neighbours, enter the pool, count (2.2)."""
     live, stats = heap.live, heap.stats
     journal = stats.journal
-    note = journal.append
 
     def free(block: Block) -> bool:
         if block.stream_uses is not None or not heap.is_plain:
@@ -146,7 +149,7 @@ def _free_of(heap: Heap, spare: list[Block]) -> FastFree:
         block.gc_base = pool.search_calls
         if block.prev is not None or block.next is not None:
             idle += 8 * merged + 1
-        note((pool.is_small - 2 * size, -block.requested_size, idle))
+        journal.append((pool.is_small - 2 * size, -block.requested_size, idle))
         if len(journal) > FOLD_AT:
             stats.fold()
         return True

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
+from typing import Final
 
 from sortedcontainers import SortedKeyList
 
@@ -22,11 +23,11 @@ __all__ = ["BlockPool", "PrivatePool", "PoolId", "DEFAULT_POOL"]
 PoolId = tuple[int, int]
 DEFAULT_POOL: PoolId = (0, 0)
 
-ADDRESS_BITS = 64
-RANK_BITS = 40
+ADDRESS_BITS: Final = 64
+RANK_BITS: Final = 40
 """Counters of segments and blocks stay below 2**40: at a million a second, for twelve days."""
 
-SIZE_SHIFT = ADDRESS_BITS + RANK_BITS
+SIZE_SHIFT: Final = ADDRESS_BITS + RANK_BITS
 """A key is size, rank, address, from the highest bit to the lowest."""
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from allocsim.core.releases import Release
 
@@ -28,7 +29,7 @@ __all__ = [
 Record = tuple[int, int, int]
 """(2 * block size + is small, requested size, 8 * inactive_split_bytes + inactive_split)."""
 
-FOLD_AT = 4096
+FOLD_AT: Final = 4096
 """Records kept before they are folded: enough to pay for a fold's set-up, small in memory."""
 
 
