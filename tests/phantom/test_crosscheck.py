@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from allocsim.core import RELEASES
+from allocsim.core import RELEASES, CachingAllocator
 from allocsim.phantom import RefusedError, Results, Script, UnavailableError
 from allocsim.phantom.crosscheck import Check, WheelSource, crosscheck
 from allocsim.phantom.divergence import Divergence, minimised
@@ -105,6 +105,22 @@ def test_a_statistic_alone() -> None:
     assert str(found.difference) == "stats[num_ooms]: 0 where 1 was expected"
     with pytest.raises(AssertionError):
         executed(found.as_test())()
+
+
+def test_a_model_that_is_wrong_only_without_a_history(monkeypatch: pytest.MonkeyPatch) -> None:
+    class CarelessWhenAlone(CachingAllocator):
+        def memory_stats(self) -> dict[str, int]:
+            careless = self.heap.trace is None
+            return super().memory_stats() | ({"num_ooms": 3} if careless else {})
+
+    monkeypatch.setattr("allocsim.phantom.player.CachingAllocator", CarelessWhenAlone)
+    found = judge(RightModel("2.15"), Script([["S"]], GIB)).divergence
+    assert found is not None
+    assert str(found.difference) == "stats[num_ooms]: 3 where 0 was expected"
+    with pytest.raises(AssertionError):
+        executed(found.as_test())()
+    monkeypatch.undo()
+    executed(found.as_test())()
 
 
 def test_a_release_that_dies_is_a_divergence() -> None:
