@@ -160,7 +160,8 @@ def test_a_guard_ends_an_endless_loop_in_order(pretend: Path, guard: str, body: 
         f"import time, torch\ntorch.cuda.init()\ntry:\n    {body}\n"
         f"finally:\n    open({str(mark)!r}, 'w').close()\n"
     )
-    recorded = run(pretend, program, **{guard: 20 if guard == "max_entries" else 0.3})
+    limits: dict[str, object] = {guard: 20 if guard == "max_entries" else 0.3}
+    recorded = run(pretend, program, out="snapshot.pickle", **limits)
     assert recorded.exit_code == 0
     assert recorded.processes[0].stopped_by == guard.replace("_", "-")
     assert mark.exists()

@@ -28,7 +28,7 @@ MADE = Provenance(
 def snapshot(**more: object) -> dict[str, object]:
     """One request of 3 GiB, in a segment of its own, and its end."""
     size = 3 * GIB
-    entries = [
+    entries: list[dict[str, object]] = [
         {"action": action, "addr": 1 << 40, "size": size, "stream": 0, "frames": []}
         for action in (
             "segment_alloc",
