@@ -319,6 +319,7 @@ def test_reserves_that_make_no_sense_are_ignored(value: str, expected: object) -
     [  # observed
         ("[a:0.5]", True),
         ("[a:0.5,b:1G]", True),
+        ("[a:0.5,b:1G,c:1]", True),
         ("[a:0.5,]", True),
         ("[a:x]", True),
         ("[a,b]", True),
