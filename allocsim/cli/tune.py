@@ -95,12 +95,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _dask(address: str, stack: ExitStack) -> Executor:
+    from importlib import import_module  # noqa: PLC0415
+
     try:
-        from dask.distributed import Client  # noqa: PLC0415
+        distributed = import_module("distributed")
     except ImportError:
         raise UsageError("--dask needs Dask: pip install 'allocsim[dask]'") from None
     try:
-        client = stack.enter_context(Client(address, timeout="10s"))
+        client = stack.enter_context(distributed.Client(address, timeout="10s"))
     except (OSError, ValueError, TimeoutError) as error:
         raise UsageError(f"no Dask scheduler answers at {address} ({error})") from None
     executor: Executor = client.get_executor()

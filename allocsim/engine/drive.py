@@ -8,6 +8,8 @@ that the recording does not have ends the replay, as it would have ended the pro
 from __future__ import annotations
 
 import gc
+from collections import deque
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 from allocsim.core import Block, CachingAllocator
@@ -15,6 +17,7 @@ from allocsim.engine.fidelity import FidelityCheck
 from allocsim.engine.fold import fold_columns
 from allocsim.engine.observers import Observer, PeakWatch, Progress, TimelineBuilder
 from allocsim.engine.plan import Plan, StepKind
+from allocsim.engine.repeats import CYCLE, Period, signature
 from allocsim.engine.result import SimulatedOom
 from allocsim.errors import InvariantError, OutOfMemoryError
 from allocsim.trace import PoolId
@@ -30,7 +33,7 @@ class Drive:
     """A replay under way.
 
     dictates: driver bases come from the recording.  check_every: entries between walks of
-    every invariant, 0 for none.
+    every invariant, 0 for none.  skipped: entries of periods that were passed over.
     """
 
     allocator: CachingAllocator
@@ -43,6 +46,7 @@ class Drive:
     observer: Observer | None = None
     ooms: list[SimulatedOom] = field(default_factory=list)
     stopped_at: int | None = None
+    skipped: int = 0
     timeline: TimelineBuilder = field(init=False)
     peak: PeakWatch = field(init=False)
     _handles: dict[int, Block] = field(default_factory=dict)
@@ -57,8 +61,11 @@ class Drive:
         self.timeline = TimelineBuilder(held, self.allocator.reserved_bytes)
         self.peak = PeakWatch(self.allocator)
 
-    def run(self) -> None:
+    def run(self, period: Period | None = None) -> None:
         """Drive every step, or up to an out-of-memory error that is ours alone.
+
+        period: a stretch to pass over once nothing changes in it any more; then the timeline
+        lacks it.
 
         The cycle collector rests meanwhile: a merged block leaves no cycle behind, and walking
         the columns of a long plan again and again took a tenth of the time.
@@ -66,20 +73,55 @@ class Drive:
         was_enabled = gc.isenabled()
         gc.disable()
         try:
-            self._run_all()
+            if period is None:
+                self._run_steps(0, len(self.plan.steps))
+            else:
+                self._run_steps(0, period.first)
+                after = self._run_period(period)
+                self._run_steps(after, len(self.plan.steps))
         finally:
             if was_enabled:
                 gc.enable()
 
-    def _run_all(self) -> None:
-        n_steps = len(self.plan.steps)
+    def _run_steps(self, first: int, end: int) -> None:
         pause = min(PAUSE_EVERY, self.check_every or PAUSE_EVERY)
-        for start in range(0, n_steps, pause):
-            stop = min(start + pause, n_steps)
-            self._run_some(start, stop)
-            self._pause(self.plan.steps.entry[stop - 1])
+        for start in range(first, end, pause):
             if self.stopped_at is not None:
                 return
+            stop = min(start + pause, end)
+            self._run_some(start, stop)
+            self._pause(self.plan.steps.entry[stop - 1])
+
+    def _run_period(self, period: Period) -> int:
+        """Drive a stretch until it comes back to where it was; the step to go on with."""
+        plan, stride = self.plan.steps, period.stride
+        asked: dict[int, int] = {}
+        before: deque[Hashable] = deque(maxlen=CYCLE)
+        for start in range(period.first, period.end - stride + 1, stride):
+            now = signature(self.allocator, self._handles, asked, start)
+            if now in before:
+                cycle = (len(before) - before.index(now)) * stride
+                further = (period.end - start) // cycle * cycle
+                self._rename(asked, further)
+                if further:
+                    self.skipped = plan.entry[start + further - 1] - plan.entry[start] + 1
+                return start + further
+            before.append(now)
+            self._run_steps(start, start + stride)
+            if self.stopped_at is not None:
+                return start + stride
+            for step in range(start, start + stride):
+                if plan.kind[step] == StepKind.ALLOC:
+                    asked[plan.addr[step]] = step
+        return start + stride
+
+    def _rename(self, asked: dict[int, int], further: int) -> None:
+        """Let each block of the stretch stand for the one asked for `further` steps later."""
+        addr = self.plan.steps.addr
+        self._handles = {
+            addr[asked[old] + further] if old in asked else old: block
+            for old, block in self._handles.items()
+        }
 
     def _run_some(self, start: int, stop: int) -> None:  # noqa: PLR0912  (one loop, by design)
         """The hot loop: names are local, and a step writes down one number, what it moved."""

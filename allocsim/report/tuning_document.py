@@ -39,6 +39,7 @@ def tuning_document(tuning: Tuning) -> dict[str, Any]:
         "seconds": round(tuning.seconds, 3),
         "entries": tuning.entries,
         "entries_replayed": tuning.entries_replayed,
+        "entries_skipped": tuning.entries_skipped,
         "rows_from_results": tuning.known,
     }
 

@@ -41,7 +41,7 @@ def _answer(tuning: Tuning) -> list[str]:
     if best is None or not tuning.helps:
         return lines + row("Answer", f"nothing helps: {tuning.reason}.")
     lines += row("Best", f"{best.setting}: {_figures(tuning, best)}")
-    lines += row("", f"{tuning.reason}{_percent(tuning)}.")
+    lines += row("", f"{tuning.reason}.")
     lines += _ideal(tuning, best)
     for shell, text in paste_lines(best.setting).items():
         label = dict(_SHELLS).get(shell, "and call")
@@ -64,13 +64,6 @@ def _figures(tuning: Tuning, found: Row) -> str:
         kind = "smallest device" if tuning.by_device else "smallest device without retries"
         text += f"; {kind}: {format_size(device)}"
     return text
-
-
-def _percent(tuning: Tuning) -> str:
-    before = tuning.baseline.peak_reserved_bytes
-    if not before or tuning.saved_bytes <= 0:
-        return ""
-    return f", {tuning.saved_bytes / before:.1%} of {format_size(before)}"
 
 
 def _ideal(tuning: Tuning, best: Row) -> list[str]:
@@ -116,8 +109,8 @@ def _cells(tuning: Tuning, each: Row) -> tuple[str, ...]:
     name = f"{mark}{each.setting}"
     if each.error is not None:
         return (f"{name}: {each.error}", "", "", "", "")
-    if each.num_ooms:
-        name += f" (fails, entry {number(_first_oom(each))})"
+    if each.fails_at is not None:
+        name += f" (fails, entry {number(each.fails_at)})"
     elif each.cost.is_thrashing:
         name += " (thrashing)"
     point = (each.device_point if tuning.by_device else None) or each.point
@@ -128,10 +121,6 @@ def _cells(tuning: Tuning, each: Row) -> tuple[str, ...]:
         number(point.retries),
         f"{each.cost.total / 1000:,.1f} ms",
     )
-
-
-def _first_oom(each: Row) -> int:
-    return min(part.oom_entry for part in each.parts if part.oom_entry is not None)
 
 
 def _front(tuning: Tuning) -> list[str]:
@@ -156,6 +145,9 @@ def _work(tuning: Tuning) -> list[str]:
         f"{rate:,.0f}/s"
     )
     lines = row("Work", text)
+    if tuning.entries_skipped:
+        what = plural(tuning.entries_skipped, "entry", "entries")
+        lines += row("", f"{what} skipped: steps that repeat and change nothing any more")
     if tuning.duplicates:
         lines += row("", _duplicates(tuning.duplicates))
     if tuning.known:

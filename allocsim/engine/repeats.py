@@ -1,0 +1,125 @@
+"""A stretch of a plan that repeats itself, and when driving it once more would change nothing.
+
+Requests are compared up to renaming: an alloc by size and stream, a free by how many steps ago
+its block was asked for, never by recorded addresses.  A stretch of equal periods is passed over
+once the allocator is where it was a few periods ago: every block at the
+same address, those of the stretch handed out as many steps ago, and nothing asked of the driver
+in between.  The allocator being deterministic, it would come back there again and again.
+
+Rule: what is passed over would have changed no peak, no driver call and no retry.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allocsim.core import Block, CachingAllocator
+from allocsim.engine.plan import StepKind, Steps
+
+__all__ = ["CYCLE", "Period", "find_period", "signature"]
+
+CYCLE = 4
+"""How many looks back a stretch is seen to have come back: two blocks may change places."""
+
+_LOOKS = 64
+"""Looks at a stretch, since each takes as long as a request for every block in use."""
+
+_CANDIDATES = 16
+"""Rare requests whose distances are tried as the length of a period."""
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """Steps [first + i * length, first + (i + 1) * length) are the same for every i < count."""
+
+    first: int
+    length: int
+    count: int
+
+    @property
+    def end(self) -> int:
+        """The step after the last period."""
+        return self.first + self.count * self.length
+
+    @property
+    def stride(self) -> int:
+        """Steps from one look at the allocator to the next, whole periods."""
+        return max(self.count // _LOOKS, 1) * self.length
+
+
+def find_period(steps: Steps) -> Period | None:
+    """The longest stretch of three equal periods or more, of lengths that rare steps suggest."""
+    codes = _codes(steps)
+    best: Period | None = None
+    for length in _lengths(codes):
+        differs = np.flatnonzero(codes[:-length] != codes[length:])
+        edges = np.concatenate(([-1], differs, [len(codes) - length]))
+        runs = np.diff(edges) - 1
+        longest = int(np.argmax(runs))
+        count = int(runs[longest]) // length + 1
+        if count >= 3 and (best is None or count * length > best.count * best.length):
+            best = Period(int(edges[longest]) + 1, length, count)
+    return best
+
+
+def _codes(steps: Steps) -> NDArray[np.int64]:
+    """A number for each step, equal for steps that are equal up to renaming."""
+    numbers: dict[Hashable, int] = {}
+    asked: dict[int, int] = {}
+    codes = np.empty(len(steps), dtype=np.int64)
+    for i, (kind, _, addr, size, stream) in enumerate(steps.rows(0, len(steps))):
+        code: Hashable
+        if kind == StepKind.ALLOC:
+            asked[addr] = i
+            code = (size, stream)
+        elif kind in (StepKind.FREE, StepKind.FREE_REQUEST, StepKind.FREE_COMPLETE):
+            code = (int(kind), i - asked[addr], stream) if addr in asked else ("old", i)
+        else:
+            code = ("seldom", i)
+        codes[i] = numbers.setdefault(code, len(numbers))
+    return codes
+
+
+def _lengths(codes: NDArray[np.int64]) -> list[int]:
+    """The commonest distances between occurrences of the rarest steps that come three times."""
+    if not len(codes):
+        return []
+    counts = np.bincount(codes)
+    often = np.flatnonzero(counts >= 3)
+    rare = often[np.argsort(counts[often], kind="stable")][:_CANDIDATES]
+    found: Counter[int] = Counter()
+    for code in rare.tolist():
+        found.update(np.diff(np.flatnonzero(codes == code)).tolist())
+    return [length for length, _ in found.most_common(_CANDIDATES)]
+
+
+def signature(
+    allocator: CachingAllocator, handles: dict[int, Block], asked: dict[int, int], step: int
+) -> Hashable:
+    """Where the allocator is before `step`, so that equal values go on alike.
+
+    handles: blocks by recorded address.  asked: for those of the stretch the step that asked.
+    """
+    heap = allocator.heap
+    pools = [heap.small, heap.large]
+    for own in allocator.private_pools.pools.values():
+        pools += [own.small, own.large]
+    held = sorted(
+        (step - asked[addr] if addr in asked else -1 - addr, block.ptr, block.size)
+        for addr, block in handles.items()
+    )
+    return (
+        tuple(held),
+        tuple(tuple((b.stream, b.ptr, b.size) for b in pool) for pool in pools),
+        tuple(tuple((b.stream, b.ptr, b.size) for b in pool.unmapped) for pool in pools),
+        tuple(sorted((block.ptr, block.size) for block in heap.pending.values())),
+        heap.reserved,
+        heap.stats.num_device_alloc,
+        heap.stats.num_device_free,
+        heap.stats.num_alloc_retries,
+    )

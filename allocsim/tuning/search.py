@@ -1,0 +1,211 @@
+"""The grid of settings through a sweep, chunk by chunk.
+
+Rule: which replays are given up hangs on the finished chunks alone, never on which worker is
+quick; so a search has the same rows on any executor, and again when it resumes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from allocsim.core import Release
+from allocsim.errors import ConfigError
+from allocsim.tuning.cost import Costs
+from allocsim.tuning.equivalence import effect_of
+from allocsim.tuning.outcome import Outcome
+from allocsim.tuning.pareto import front, is_hopeless
+from allocsim.tuning.part import Part
+from allocsim.tuning.results import Results
+from allocsim.tuning.row import Row, row_of
+from allocsim.tuning.setting import Setting
+from allocsim.tuning.sweep import Crew, sweep
+from allocsim.tuning.tricks import Tricks
+from allocsim.tuning.worker import Job
+
+__all__ = ["Asked", "Search", "SearchProgress"]
+
+_FIRST_CHUNK = 8
+
+SearchProgress = Callable[[int, int], None]
+"""Called with (settings done, settings in all)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is searched for.  by_device: the smallest device decides, not the peak."""
+
+    parts: tuple[Part, ...]
+    release: Release
+    device_memory: int | None
+    costs: Costs
+    tricks: Tricks
+    by_device: bool
+
+
+@dataclass(slots=True)
+class Search:
+    """A search under way.  duplicates: settings that were not replayed, with their like."""
+
+    asked: Asked
+    crew: Crew
+    results: Results | None = None
+    progress: SearchProgress | None = None
+    rows: dict[Setting, Row] = field(default_factory=dict)
+    duplicates: list[tuple[Setting, Setting]] = field(default_factory=list)
+    known: int = 0
+    _effects: dict[object, Setting] = field(default_factory=dict)
+    _done: int = 0
+
+    def whole(self, settings: Sequence[Setting], baseline: Setting | None = None) -> None:
+        """Replay each to its end, and look for its device; a duplicate gets the row of its like."""
+        fresh = self._distinct(settings)
+        self._run(fresh, (), None, is_whole=True, total=len(fresh))
+        for setting in settings:
+            if setting not in self.rows:
+                like = self._effects[self._effect(setting)]
+                self.rows[setting] = self._row(setting, self.rows[like].parts, like)
+        if baseline is not None:
+            row = self.rows[baseline]
+            self.rows[baseline] = row_of(
+                baseline, self.asked.release, row.parts, self.asked.costs, is_baseline=True
+            )
+
+    def grid(self, settings: Sequence[Setting]) -> None:
+        """Replay each as far as it can win."""
+        fresh = self._distinct(settings)
+        total = len(fresh) + self._done
+        for chunk in _chunks(fresh):
+            self._run(chunk, self._bar(), self._within(), is_whole=False, total=total)
+
+    def confirm(self, settings: Sequence[Setting]) -> None:
+        """Look for the device without a refusal where that takes replays of its own."""
+        if not self.asked.by_device:
+            self._run(settings, (), None, is_whole=True, total=len(settings) + self._done)
+
+    # -- what need not be replayed -------------------------------------------------------
+
+    def _effect(self, setting: Setting) -> object:
+        sizes = tuple(part.sizes for part in self.asked.parts)
+        if not self.asked.tricks.equivalent:
+            return setting
+        return effect_of(setting, self.asked.release, sizes)
+
+    def _distinct(self, settings: Sequence[Setting]) -> list[Setting]:
+        """Those whose effect no setting before had; a setting that is refused is one of them."""
+        fresh = []
+        for setting in settings:
+            try:
+                effect = self._effect(setting)
+            except ConfigError:
+                effect = setting
+            like = self._effects.setdefault(effect, setting)
+            if like is setting:
+                fresh.append(setting)
+            elif like != setting:
+                self.duplicates.append((setting, like))
+        return fresh
+
+    def _bar(self) -> tuple[Row, ...]:
+        """What a setting must not be beaten by: the front of those that do not thrash."""
+        if not self.asked.tricks.drop or self.asked.by_device:
+            return ()
+        good = [row for row in self.rows.values() if row.survives and not row.cost.is_thrashing]
+        points = {row.point: row for row in sorted(good, key=Row.rank, reverse=True)}
+        return tuple(points[point] for point in front(points))
+
+    def _within(self) -> int | None:
+        """The smallest device so far."""
+        if not self.asked.tricks.drop or not self.asked.by_device:
+            return None
+        points = [row.device_point for row in self.rows.values() if row.survives]
+        return min((point.memory for point in points if point is not None), default=None)
+
+    # -- replays -------------------------------------------------------------------------
+
+    def _run(
+        self,
+        settings: Sequence[Setting],
+        bar: tuple[Row, ...],
+        within: int | None,
+        *,
+        is_whole: bool,
+        total: int,
+    ) -> None:
+        jobs: list[Job] = []
+        found: dict[str, Outcome] = {}
+        jobs_of = {s: self._jobs(s, bar, within, is_whole=is_whole) for s in settings}
+        left = {s: len(mine) for s, mine in jobs_of.items()}
+
+        def done(job: Job, outcome: Outcome) -> None:
+            found[job.key] = outcome
+            left[job.setting] -= 1
+            if left[job.setting] == 0:
+                self._done += 1
+                if self.progress is not None:
+                    self.progress(self._done, max(total, self._done))
+
+        for job in (job for mine in jobs_of.values() for job in mine):
+            known = self._known(job)
+            if known is None:
+                jobs.append(job)
+            else:
+                self.known += 1
+                done(job, known)
+
+        def store(job: Job, outcome: Outcome) -> None:
+            if self.results is not None:
+                self.results.add(job.key, outcome)
+            done(job, outcome)
+
+        sweep(jobs, self.crew, store)
+        for setting, mine in jobs_of.items():
+            self.rows[setting] = self._row(setting, [found[job.key] for job in mine])
+
+    def _jobs(
+        self, setting: Setting, bar: tuple[Row, ...], within: int | None, *, is_whole: bool
+    ) -> list[Job]:
+        asked = self.asked
+        how = "whole" if is_whole else f"within {within}" if within else "grid"
+        mine = setting.simplicity
+        fraction = "" if setting.call_fraction is None else f"{setting.call_fraction:g}"
+        return [
+            Job(
+                key=f"{number}|{part.device}|{how}|{fraction}|{setting.conf}",
+                path=part.path,
+                device=part.device,
+                torch_version=asked.release.version,
+                setting=setting,
+                device_memory=asked.device_memory,
+                bar=tuple((row.point, row.setting.simplicity < mine) for row in bar),
+                finds=asked.by_device,
+                within=within,
+                confirms=is_whole,
+                from_peak=asked.tricks.from_peak,
+                skips=asked.tricks.repeats,
+            )
+            for number, part in enumerate(asked.parts)
+        ]
+
+    def _known(self, job: Job) -> Outcome | None:
+        """What a file of results has for a job, if the job would yield it again."""
+        outcome = None if self.results is None else self.results.known.get(job.key)
+        if outcome is None or outcome.error is not None:
+            return None
+        if outcome.dropped_at is None or job.within is not None:
+            return outcome
+        return outcome if is_hopeless(job.bar, outcome.point) else None
+
+    def _row(
+        self, setting: Setting, parts: Sequence[Outcome], same_as: Setting | None = None
+    ) -> Row:
+        asked = self.asked
+        return row_of(setting, asked.release, parts, asked.costs, same_as=same_as)
+
+
+def _chunks(settings: Sequence[Setting]) -> Iterator[Sequence[Setting]]:
+    """Eight, then sixteen, then thirty-two: the bar rises early, and few workers wait."""
+    start, length = 0, _FIRST_CHUNK
+    while start < len(settings):
+        yield settings[start : start + length]
+        start, length = start + length, 2 * length

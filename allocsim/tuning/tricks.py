@@ -1,0 +1,30 @@
+"""What spares a sweep replays; each can be switched off, and none changes a result.
+
+Rule: with every trick off, each setting of the grid is replayed to its end on its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["EXHAUSTIVE", "Tricks"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tricks:
+    """equivalent: settings of equal effect are replayed once (see `effect_of`).
+
+    drop: a replay ends once a finished setting dominates it in memory, calls and retries, or
+    once it fails on the smallest device found so far.  from_peak: the device on which nothing
+    is refused is the peak, where that is proved.  repeats: steps of a program that change
+    nothing any more are passed over (see `allocsim.engine.repeats`).
+    """
+
+    equivalent: bool = True
+    drop: bool = True
+    from_peak: bool = True
+    repeats: bool = True
+
+
+EXHAUSTIVE = Tricks(equivalent=False, drop=False, from_peak=False, repeats=False)
+"""No trick at all."""

@@ -1,0 +1,148 @@
+"""`allocsim tune` as a user types it; the figures are those of real PyTorch's own runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Cli = Callable[..., Any]
+RAGGED = "gpt2-ragged-torch2.15.pickle.gz"
+CONFS = [
+    "max_split_size_mb:64",
+    "roundup_power2_divisions:4",
+    "expandable_segments:True",
+    "large_segment_size_mb:64",
+]
+
+
+def what_happened(traces: Path) -> dict[str, dict[str, Any]]:
+    """The runs of real PyTorch on a device of 24,000 MiB, by option string."""
+    runs = json.loads((traces / "gpt2-ragged-what-if.json").read_text())["runs"]
+    return {run["conf"]: run for run in runs if run["device_memory"] == 24_000 << 20}
+
+
+@pytest.fixture
+def tuned(cli: Cli, traces: Path) -> dict[str, Any]:
+    options = [part for conf in CONFS for part in ("--try", conf)]
+    done = cli("tune", traces / RAGGED, "--device-memory", "24000MiB", *options, "--json")
+    assert (done.code, done.err) == (0, "")
+    document: dict[str, Any] = json.loads(done.out)
+    return document
+
+
+def test_settings_rank_as_the_real_runs_did_to_the_byte(
+    tuned: dict[str, Any], traces: Path
+) -> None:
+    assert [(row["conf"], row["peak_reserved_bytes"] >> 20) for row in tuned["rows"]] == [
+        ("expandable_segments:True", 5_850),
+        ("large_segment_size_mb:64", 8_780),
+        ("", 8_828),
+        ("roundup_power2_divisions:4", 9_438),
+        ("max_split_size_mb:64", 17_626),
+    ]
+    truth = what_happened(traces)
+    keys = (
+        "peak_reserved_bytes",
+        "peak_allocated_bytes",
+        "num_alloc_retries",
+        "num_ooms",
+        "num_device_alloc",
+        "num_device_free",
+    )
+    for row in tuned["rows"]:
+        assert {key: row[key] for key in keys} == {key: truth[row["conf"]][key] for key in keys}
+
+
+def test_the_document_has_what_the_contract_names(tuned: dict[str, Any]) -> None:
+    assert {"baseline", "rows", "best", "bounds", "seconds", "entries_replayed"} <= set(tuned)
+    names = {
+        "conf",
+        "memory_fraction",
+        "peak_reserved_bytes",
+        "min_device_memory_bytes",
+        "num_alloc_retries",
+        "num_device_alloc",
+        "num_device_free",
+        "num_ooms",
+    }
+    assert all(names <= set(row) for row in [tuned["baseline"], *tuned["rows"]])
+    assert tuned["baseline"]["conf"] == ""
+    assert tuned["best"]["conf"] == "expandable_segments:True"
+    assert tuned["best"]["env"] == "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+    assert tuned["best"]["saved_bytes"] == 9_256_828_928 - 6_134_169_600
+    # The peak of live bytes under expandable segments, which waste no block's end.
+    assert tuned["bounds"]["peak_live_bytes"] == 5_670_153_216
+
+
+def test_the_peak_is_the_smallest_device_without_a_retry(tuned: dict[str, Any]) -> None:
+    for row in tuned["rows"]:
+        assert row["min_device_memory_bytes"] == row["peak_reserved_bytes"]
+
+
+def test_a_free_search_finds_one_at_least_as_good(cli: Cli, traces: Path) -> None:
+    done = cli("tune", traces / RAGGED, "--device-memory", "24000MiB", "--jobs", 2, "--json")
+    document = json.loads(done.out)
+    best = next(row for row in document["rows"] if row["conf"] == document["best"]["conf"])
+    assert best["peak_reserved_bytes"] <= 6_134_169_600
+    assert best["num_alloc_retries"] == 0
+    assert best["num_ooms"] == 0
+    assert document["entries_replayed"] < document["entries"] * len(document["rows"]) / 2
+
+
+def test_a_person_gets_a_line_for_each_shell(cli: Cli, traces: Path) -> None:
+    done = cli("tune", traces / RAGGED, "--device-memory", "24GiB", "--try", CONFS[2])
+    assert "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n" in done.out
+    assert "$env:PYTORCH_CUDA_ALLOC_CONF = 'expandable_segments:True'\n" in done.out
+    assert 'set "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"\n' in done.out
+    assert 'os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"\n' in done.out
+    assert "33.7% of 8.62 GiB" in done.out
+
+
+def test_nothing_helps_is_said_with_its_reason(cli: Cli, traces: Path) -> None:
+    file = traces / "gpt2-expandable-oom-torch2.15.pickle.gz"
+    done = cli("tune", file, "--try", "max_split_size_mb:64")
+    assert done.code == 0
+    assert "nothing helps: 4.66 GiB live at once, and no setting tried answers" in (
+        " ".join(done.out.split())
+    )
+    assert "To paste" not in done.out
+
+
+def test_costs_of_one_s_own_are_used(cli: Cli, traces: Path, tmp_path: Path) -> None:
+    costs = tmp_path / "costs.json"
+    costs.write_text('{"cuda_malloc": 1000}')
+    done = cli("tune", traces / RAGGED, "--costs", costs, "--try", "", "--json")
+    assert json.loads(done.out)["baseline"]["driver_us"] == 117_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--try", "max_split:5"], "unrecognized key 'max_split'"),
+        (["--costs", "no/such.json"], "no/such.json: cannot be read"),
+        (["--device", "7"], "device 7 is not in the recording"),
+        (["--jobs", "-1"], "'-1' is not a whole number"),
+        (["--torch", "0.3"], "0.3"),
+        (["--results", "/"], "/: cannot be used for results"),
+    ],
+)
+def test_what_is_wrong_gets_one_sentence(
+    cli: Cli, traces: Path, arguments: list[str], told: str
+) -> None:
+    done = cli("tune", traces / RAGGED, *arguments)
+    assert (done.code, done.out) == (2, "")
+    assert told in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_without_dask_it_is_said_how_to_get_it(
+    cli: Cli, traces: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "distributed", None)
+    done = cli("tune", traces / RAGGED, "--dask", "tcp://127.0.0.1:1")
+    assert done.code == 2
+    assert "pip install 'allocsim[dask]'" in done.err

@@ -1,0 +1,136 @@
+"""Steps of training that repeat are passed over, and nothing that is counted shows it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from allocsim import CachingAllocator
+from allocsim.engine.drive import Drive
+from allocsim.engine.repeats import find_period
+from allocsim.engine.rerun import Rerun
+from allocsim.trace import Recording
+from allocsim.units import KIB, MIB
+
+Recorded = Callable[..., Recording]
+Program = Callable[[CachingAllocator], object]
+CONFS = ["", "expandable_segments:True", "max_split_size_mb:64", "roundup_power2_divisions:4"]
+
+
+def training(seed: int, steps: int = 30) -> Program:
+    """Steps that ask for the same; each frees the last step's loss, some the weights' copy."""
+
+    def program(gpu: CachingAllocator) -> None:
+        rng = random.Random(seed)
+        for _ in range(10):
+            gpu.malloc(rng.randrange(100 * KIB, 30 * MIB))
+        sizes = [rng.randrange(1 * KIB, 60 * MIB) for _ in range(25)]
+        order = rng.sample(range(25), 25)
+        loss = gpu.malloc(4)
+        for _ in range(steps):
+            blocks = [gpu.malloc(size) for size in sizes]
+            for i in order[:10]:
+                gpu.free(blocks[i])
+            fresh = gpu.malloc(4)
+            for i in order[10:]:
+                gpu.free(blocks[i])
+            gpu.free(loss)
+            loss = fresh
+        gpu.malloc(70 * MIB)
+
+    return program
+
+
+def figures(drive: Drive) -> tuple[object, ...]:
+    """What a search counts, and every block as it is in the end."""
+    allocator = drive.allocator
+    stats = allocator.memory_stats()
+    counted = [f"{key}.all.peak" for key in ("reserved_bytes", "allocated_bytes", "segment")]
+    return (
+        [stats[key] for key in counted],
+        [stats[key] for key in ("num_alloc_retries", "num_device_alloc", "num_device_free")],
+        [(oom.entry, oom.message) for oom in drive.ooms],
+        allocator.segments(),
+    )
+
+
+@pytest.mark.parametrize("conf", CONFS)
+@pytest.mark.parametrize("seed", range(4))
+def test_a_regular_program_is_soon_over(seed: int, conf: str, recorded: Recorded) -> None:
+    rerun = Rerun(recorded(training(seed)), 0)
+    quick, slow = rerun.drive(conf, None, skips=True), rerun.drive(conf, None)
+    assert figures(quick) == figures(slow)
+    assert slow.skipped == 0
+    assert quick.skipped > slow.n_entries / 2
+
+
+def test_the_period_is_that_of_the_steps(recorded: Recorded) -> None:
+    rerun = Rerun(recorded(training(0, steps=30)), 0)
+    period = find_period(rerun.plan.steps)
+    assert period is not None
+    assert period.length == 2 * 26
+    assert period.count >= 28
+
+
+@pytest.mark.parametrize("memory", [700 * MIB, 500 * MIB])
+def test_on_a_tight_device_every_retry_is_counted(memory: int, recorded: Recorded) -> None:
+    rerun = Rerun(recorded(training(1)), 0)
+    for conf in CONFS:
+        quick, slow = rerun.drive(conf, memory, skips=True), rerun.drive(conf, memory)
+        assert figures(quick) == figures(slow)
+
+
+def leaking(gpu: CachingAllocator) -> None:
+    """Each step keeps a block: no two are alike to the allocator, though they ask for the same."""
+    for _ in range(30):
+        blocks = [gpu.malloc(size * MIB) for size in (3, 5, 40)]
+        gpu.malloc(700 * KIB)
+        for block in blocks:
+            gpu.free(block)
+
+
+def test_a_leak_is_no_repetition(recorded: Recorded) -> None:
+    rerun = Rerun(recorded(leaking), 0)
+    quick, slow = rerun.drive("", None, skips=True), rerun.drive("", None)
+    assert quick.skipped == 0
+    assert figures(quick) == figures(slow)
+
+
+def ragged(gpu: CachingAllocator) -> None:
+    rng = random.Random(3)
+    for _ in range(300):
+        gpu.free(gpu.malloc(rng.randrange(1, 50 * MIB)))
+
+
+def test_where_no_step_is_like_another_none_is_passed_over(recorded: Recorded) -> None:
+    rerun = Rerun(recorded(ragged), 0)
+    assert find_period(rerun.plan.steps) is None
+    assert rerun.drive("", None, skips=True).skipped == 0
+
+
+def test_where_objects_are_counted_no_step_is_like_another(recorded: Recorded) -> None:
+    recording = recorded(training(0))
+    assert Rerun(recording, 0, "2.12").drive("", None, skips=True).skipped == 0
+    assert Rerun(recording, 0, "2.11").drive("", None, skips=True).skipped > 0
+
+
+def test_a_program_that_goes_on_after_its_steps_finds_its_blocks(recorded: Recorded) -> None:
+    """What is freed after the last step was handed out in a step that was passed over."""
+
+    def program(gpu: CachingAllocator) -> None:
+        kept = None
+        for _ in range(20):
+            fresh = gpu.malloc(30 * MIB)
+            gpu.free(gpu.malloc(50 * MIB))
+            if kept is not None:
+                gpu.free(kept)
+            kept = fresh
+        gpu.free(kept)
+        gpu.malloc(60 * MIB)
+
+    rerun = Rerun(recorded(program), 0)
+    quick, slow = rerun.drive("", None, skips=True), rerun.drive("", None)
+    assert quick.skipped > 0
+    assert figures(quick) == figures(slow)

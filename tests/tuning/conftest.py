@@ -1,0 +1,55 @@
+"""Recordings small enough to replay a hundred times: `write` makes a file of what a program did.
+
+The history is the model's own: such a recording proves the search, not the model.
+"""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from allocsim import CachingAllocator
+from allocsim.units import KIB, MIB
+
+Program = Callable[[CachingAllocator], object]
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Runs a program on a device of its own and writes its recording; the path."""
+
+    def make(
+        program: Program, *, name: str = "run.pickle", memory: str = "16GiB", conf: str = ""
+    ) -> Path:
+        allocator = CachingAllocator(memory, conf, record_history=True)
+        program(allocator)
+        path = tmp_path / name
+        path.write_bytes(pickle.dumps(allocator.snapshot(), protocol=4))
+        return path
+
+    return make
+
+
+def ragged(seed: int, steps: int = 12) -> Program:
+    """A program of training steps of ragged lengths: no step asks for what another does."""
+
+    def program(gpu: CachingAllocator) -> None:
+        rng = random.Random(seed)
+        weights = [gpu.malloc(rng.choice([300 * KIB, 3 * MIB, 7 * MIB, 24 * MIB, 150 * MIB]))]
+        weights += [gpu.malloc(rng.randrange(64 * KIB, 9 * MIB)) for _ in range(20)]
+        for _ in range(steps):
+            length = rng.randrange(200, 1024)
+            live = []
+            for _ in range(25):
+                live.append(gpu.malloc(length * rng.choice([700, 4_096, 12_288, 49_152, 200_000])))
+                if rng.random() < 0.3:
+                    gpu.free(live.pop(rng.randrange(len(live))))
+            for block in live:
+                gpu.free(block)
+
+    return program
