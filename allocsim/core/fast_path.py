@@ -76,11 +76,11 @@ def _malloc_of(heap: Heap, spare: list[Block]) -> FastMalloc:
             tail.prev = block
             tail.ptr = ptr + rounded
             tail.size = rest
-            # The tail is smaller than what was found, so it goes no further back.
+            # The tail is smaller than what was found, so it goes no further back.  Its age is
+            # never asked: garbage collection looks at whole segments.
             key = tail.key = (rest << SIZE_SHIFT) + tail.rank + ptr + rounded
             keys.insert(bisect_left(keys, key, 0, at), key)
             blocks[key] = tail
-            tail.gc_base = pool.search_calls
             if prev is not None:
                 prev.next = block
                 idle = -8 * rounded

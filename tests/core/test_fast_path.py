@@ -126,19 +126,39 @@ def test_an_object_is_used_again() -> None:
     state(a)
 
 
-def test_an_object_that_someone_may_still_hold_is_not() -> None:
+@pytest.mark.parametrize("told_first", [True, False])
+def test_an_object_that_someone_may_still_hold_is_not(told_first: bool) -> None:
     """A free that waits to be told is completed by object, so that object stays what it is."""
     a = CachingAllocator("1GiB")
     a.malloc(512)
-    told, following = a.malloc(512), a.malloc(512)
+    pair = [a.malloc(512), a.malloc(512)]
+    told, other = pair if told_first else reversed(pair)
+    a.malloc(512)
     assert told is not None
     block = a.heap.live[told]
     a.request_free(told)
     a.complete_free(block)
-    a.free(following)
+    a.free(other)
     assert block.key == 0  # it was absorbed
     assert block not in [a.fast_malloc(512, 0) for _ in range(3)]
     assert not a.complete_free(block)
+
+
+def test_garbage_collection_knows_the_ages_of_what_went_this_way() -> None:
+    """A threshold that is set later counts from when a block became free."""
+    a, b = (CachingAllocator("100MiB", fast_path=fast) for fast in (True, False))
+    for one in (a, b):
+        kept = one.malloc(20 * MIB)
+        assert kept is not None
+        old = [one.malloc(20 * MIB), one.malloc(20 * MIB)]
+        for ptr in old:
+            one.free(ptr)
+        one.free(one.malloc(12 * MIB))  # a split, whose tail and whole become free again
+        one.set_allocator_settings("garbage_collection_threshold:0.5")
+        one.set_per_process_memory_fraction(0.9)
+        one.malloc(25 * MIB)
+    assert state(a) == state(b)
+    assert a.memory_stats()["num_device_free"] > 0
 
 
 @pytest.mark.parametrize(
