@@ -5,7 +5,7 @@ Rule: building it imports no command's machinery; that happens when the command 
 
 from __future__ import annotations
 
-from allocsim.cli import crosscheck, explain, record, replay, risk, tune
+from allocsim.cli import crosscheck, explain, plot, record, replay, risk, step, synth, tune
 from allocsim.cli.usage import Parser
 
 __all__ = ["VERSION", "build_parser"]
@@ -38,6 +38,9 @@ def build_parser() -> Parser:
     explain.add_to(commands)
     risk.add_to(commands)
     tune.add_to(commands)
+    plot.add_to(commands)
+    step.add_to(commands)
+    synth.add_to(commands)
     return parser
 
 

@@ -11,9 +11,11 @@ from allocsim.engine.result import (
     SimulatedOom,
     Timeline,
 )
+from allocsim.engine.walk import Walk
 
 __all__ = [
     "replay",
+    "Walk",
     "Run",
     "DeviceRun",
     "Fidelity",

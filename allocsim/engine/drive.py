@@ -70,6 +70,8 @@ class Drive:
         The cycle collector rests meanwhile: a merged block leaves no cycle behind, and walking
         the columns of a long plan again and again took a tenth of the time.
         """
+        if self.observer is not None:
+            self.observer.began(self.allocator)
         was_enabled = gc.isenabled()
         gc.disable()
         try:
@@ -131,6 +133,7 @@ class Drive:
         handles, heap = self._handles, self.allocator.heap
         live = heap.live
         moved = self.timeline.moved.append
+        compare = None if self.fidelity is None else self.fidelity.address
         reserved = heap.reserved
         for kind, entry, addr, size, stream in self.plan.steps.rows(start, stop):
             if kind == alloc_step:
@@ -138,8 +141,8 @@ class Drive:
                 if found is not None:
                     handles[addr] = found
                     moved(found.size)
-                    if self.fidelity is not None:
-                        self.fidelity.address(addr, found.ptr)
+                    if compare is not None:
+                        compare(addr, found.ptr)
                     continue
                 try:
                     ptr = malloc(size, stream)
@@ -152,8 +155,8 @@ class Drive:
                     continue
                 block = handles[addr] = live[ptr]
                 moved(block.size)
-                if self.fidelity is not None:
-                    self.fidelity.address(addr, ptr)
+                if compare is not None:
+                    compare(addr, ptr)
                 if heap.reserved != reserved:
                     reserved = heap.reserved
                     self.timeline.reserve(reserved)
@@ -252,8 +255,11 @@ class Drive:
             self.allocator.release_pool(pool)
 
     def _pause(self, entry: int) -> None:
+        history = self.allocator.take_history()
         if self.fidelity is not None:
-            self.fidelity.history(self.allocator.take_history())
+            self.fidelity.history(history)
+        if self.observer is not None and self.observer.keeps_history:
+            self.observer.history(history)
         if self.check_every:
             try:
                 self.allocator.check()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from allocsim.core import Block, CachingAllocator
+from allocsim.core import Block, CachingAllocator, HistoryEntry
 from allocsim.engine.result import PeakState, SimulatedOom, Timeline
 
 __all__ = ["Observer", "PeakWatch", "Progress", "TimelineBuilder"]
@@ -20,7 +20,18 @@ Progress = Callable[[int, int], None]
 
 
 class Observer:
-    """Sees the live allocator at moments that matter; a subclass says which it looks at."""
+    """Sees the live allocator at moments that matter; a subclass says which it looks at.
+
+    keeps_history: whether it wants `history`, for which the allocator takes the long way.
+    """
+
+    keeps_history = False
+
+    def began(self, allocator: CachingAllocator) -> None:
+        """The first step is about to be driven; what was there before is in place."""
+
+    def history(self, entries: Sequence[HistoryEntry]) -> None:
+        """What `allocator` did since the last call, in its order; only with `keeps_history`."""
 
     def out_of_memory(
         self, allocator: CachingAllocator, oom: SimulatedOom, blocks: Mapping[int, Block]

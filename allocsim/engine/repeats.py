@@ -11,7 +11,6 @@ Rule: what is passed over would have changed no peak, no driver call and no retr
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass
 
@@ -30,7 +29,13 @@ _LOOKS = 64
 """Looks at a stretch, since each takes as long as a request for every block in use."""
 
 _CANDIDATES = 16
-"""Rare requests whose distances are tried as the length of a period."""
+"""Distances that are tried as the length of a period."""
+
+_RUN = 32
+"""Steps that are looked for as a whole."""
+
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)
+"""Of the polynomial whose value stands for a run (an unequal pair costs a useless candidate)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +58,7 @@ class Period:
 
 
 def find_period(steps: Steps) -> Period | None:
-    """The longest stretch of three equal periods or more, of lengths that rare steps suggest."""
+    """The longest stretch of three equal periods or more, of lengths that runs suggest."""
     codes = _codes(steps)
     best: Period | None = None
     for length in _lengths(codes):
@@ -86,16 +91,21 @@ def _codes(steps: Steps) -> NDArray[np.int64]:
 
 
 def _lengths(codes: NDArray[np.int64]) -> list[int]:
-    """The commonest distances between occurrences of the rarest steps that come three times."""
-    if not len(codes):
+    """The commonest distances between one run of `_RUN` steps and its next occurrence.
+
+    What comes once a period is that far apart; what recurs within it suggests shorter lengths
+    too, which turn out to hold no longer than a part of a period.
+    """
+    n_runs = len(codes) - _RUN + 1
+    if n_runs < 2:
         return []
-    counts = np.bincount(codes)
-    often = np.flatnonzero(counts >= 3)
-    rare = often[np.argsort(counts[often], kind="stable")][:_CANDIDATES]
-    found: Counter[int] = Counter()
-    for code in rare.tolist():
-        found.update(np.diff(np.flatnonzero(codes == code)).tolist())
-    return [length for length, _ in found.most_common(_CANDIDATES)]
+    runs = np.zeros(n_runs, dtype=np.uint64)
+    for i in range(_RUN):
+        runs = runs * _FACTOR + codes[i : n_runs + i].astype(np.uint64)
+    order = np.argsort(runs, kind="stable")
+    again = runs[order[1:]] == runs[order[:-1]]
+    lengths, times = np.unique((order[1:] - order[:-1])[again], return_counts=True)
+    return [int(length) for length in lengths[np.argsort(-times, kind="stable")][:_CANDIDATES]]
 
 
 def signature(

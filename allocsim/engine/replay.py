@@ -33,7 +33,7 @@ UNLIMITED_DEVICE = 1 << 20 << 40
 
 
 @dataclass(frozen=True, slots=True)
-class _Settings:
+class Settings:
     """What is replayed, and whether it is what was recorded."""
 
     conf: str
@@ -84,7 +84,7 @@ def replay(
     runs = []
     known_memory = memory
     for trace in traces:
-        settings = _Settings(
+        settings = Settings(
             wanted,
             release,
             memory,
@@ -165,13 +165,35 @@ def _inert(conf: str, release: Release) -> tuple[str, ...]:
 def _replay_device(
     trace: Trace,
     recording: Recording,
-    settings: _Settings,
+    settings: Settings,
     *,
     check_every: int,
     progress: Progress | None,
     observer: Observer | None,
 ) -> DeviceRun:
     """One device's replay."""
+    drive, memory, notes = drive_of(
+        trace,
+        recording,
+        settings,
+        check_every=check_every,
+        progress=progress,
+        observer=observer,
+    )
+    drive.run()
+    return _result(trace, drive, memory, notes)
+
+
+def drive_of(
+    trace: Trace,
+    recording: Recording,
+    settings: Settings,
+    *,
+    check_every: int = 0,
+    progress: Progress | None = None,
+    observer: Observer | None = None,
+) -> tuple[Drive, int | None, list[str]]:
+    """A replay that has not begun, its device's memory, and what had to be inferred."""
     start = start_of(trace, recording, settings.release)
     refuse_too_small(trace, start, settings.device_memory)
     held = sum(segment.total_size for segment in start)
@@ -186,7 +208,7 @@ def _replay_device(
         context_memory=_context_memory(settings),
         address_policy="bump" if settings.addresses == "recorded" else settings.addresses,
         base_address=_base(trace, settings, dictates),
-        record_history=as_recorded,
+        record_history=as_recorded or (observer is not None and observer.keeps_history),
         device=trace.device,
     )
     allocator.seed(seeds_of(start))
@@ -209,8 +231,7 @@ def _replay_device(
         progress=progress,
         observer=observer,
     )
-    drive.run()
-    return _result(trace, drive, memory, notes)
+    return drive, memory, notes
 
 
 def refuse_too_small(
@@ -225,12 +246,12 @@ def refuse_too_small(
         )
 
 
-def _context_memory(settings: _Settings) -> int:
+def _context_memory(settings: Settings) -> int:
     """What the CUDA context held, where the recording says so: it holds as much elsewhere."""
     return settings.provenance.context_memory if settings.provenance is not None else 0
 
 
-def _is_same_device(plan: Plan, settings: _Settings) -> bool:
+def _is_same_device(plan: Plan, settings: Settings) -> bool:
     """Whether the recording can have been made on a device of this size."""
     device_memory = settings.device_memory
     if settings.provenance is not None and settings.provenance.device_memory:
@@ -271,7 +292,7 @@ def start_of(trace: Trace, recording: Recording, release: Release) -> tuple[Segm
 
 
 def _device_memory(
-    plan: Plan, settings: _Settings, as_recorded: bool
+    plan: Plan, settings: Settings, as_recorded: bool
 ) -> tuple[int | None, list[str]]:
     """Bytes of the device, None for one without end, and what was inferred about it."""
     notes = []
@@ -311,7 +332,7 @@ def _device_note(made: Provenance) -> str:
     return f"{what}: as recorded on {made.device_name or 'a device without a name'}"
 
 
-def _base(trace: Trace, settings: _Settings, dictates: bool) -> int:
+def _base(trace: Trace, settings: Settings, dictates: bool) -> int:
     """Where the driver's addresses begin: past the recorded ones if those are dictated."""
     if settings.base_address is not None:
         return settings.base_address

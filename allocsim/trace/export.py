@@ -7,6 +7,7 @@ What a recording does not keep (host memory, the history of 2.0's blocks) comes 
 
 from __future__ import annotations
 
+import gzip
 import os
 import pickle
 from collections.abc import Callable
@@ -29,9 +30,17 @@ Frames = Callable[[int], object]
 
 
 def write_snapshot(recording: Recording, path: str | os.PathLike[str]) -> None:
-    """Write `recording` as a snapshot pickle, in place of any file at `path`."""
+    """Write `recording` as a snapshot pickle, in place of any file at `path`.
+
+    A name that ends in .gz is packed, without a time, so that the same recording gives the same
+    bytes.
+    """
     with Path(path).open("wb") as file:
-        pickle.dump(snapshot_of(recording), file, protocol=_PROTOCOL)
+        if not os.fspath(path).endswith(".gz"):
+            pickle.dump(snapshot_of(recording), file, protocol=_PROTOCOL)
+            return
+        with gzip.GzipFile("", "wb", 6, file, mtime=0) as packed:
+            pickle.dump(snapshot_of(recording), packed, protocol=_PROTOCOL)
 
 
 def snapshot_of(recording: Recording) -> object:

@@ -1,0 +1,221 @@
+"""`allocsim step`: one request at a time, every decision of the allocator named.
+
+Rule: what is stepped through is decided once, here: an existing file is a recording or an op
+script, a word a kind of `allocsim synth`, and nothing at all a session on standard input.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from allocsim.cli.output import write
+from allocsim.cli.step_session import HELP, Session, lines_of
+from allocsim.cli.usage import Parser, UsageError, count, memory_size
+
+if TYPE_CHECKING:
+    from allocsim.trace import Recording
+
+__all__ = ["add_to", "run"]
+
+_SUMMARY = "one request at a time, every decision named"
+_DESCRIPTION = """\
+Takes the allocator's requests one at a time and names each decision in the
+words of docs/allocator.md, with the segments drawn before and after.
+
+FILE is a recording, or an op script (JSON with "ops"); KIND one of those of
+`allocsim synth`.  Without either, requests are read from standard input, typed
+or piped: malloc 3MiB, free 1, empty_cache; `help` lists the words."""
+
+
+def add_to(commands: argparse._SubParsersAction[Parser]) -> None:
+    """Add the command and its options."""
+    parser = commands.add_parser(
+        "step",
+        help=_SUMMARY,
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("what", metavar="FILE|KIND", nargs="?", help="a recording, an op script, a synth kind")
+    add("--at", metavar="N", type=count, default=0, help="first entry, or op (default: 0)")
+    add("--count", metavar="N", type=count, help="so many requests (default: 1 of a recording)")
+    add("--device", metavar="N", type=count, help="of a recording (default: its first)")
+    add("--device-memory", metavar="SIZE", type=memory_size, help="of a session (default: 16GiB)")
+    add("--conf", metavar="CONF", default="", help="PYTORCH_CUDA_ALLOC_CONF of a session")
+    add("--torch", metavar="VERSION", help="PyTorch's release of a session, 2.1 to 2.15")
+    add("--json", action="store_true", help="print JSON instead of text")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Carry the command out; returns its exit code."""
+    what = arguments.what
+    if what is None or what == "-":
+        _converse(arguments, sys.stdin)
+        return 0
+    script = _script(what)
+    if script is not None:
+        _play_script(arguments, script)
+        return 0
+    _walk(arguments, _recording(what))
+    return 0
+
+
+# -- recordings ----------------------------------------------------------------------------
+
+
+def _recording(what: str) -> Recording:
+    from allocsim.trace import load  # noqa: PLC0415
+
+    if not Path(what).exists() and "." not in what and "/" not in what:
+        from allocsim.workload import KINDS  # noqa: PLC0415
+
+        if what not in KINDS:
+            raise UsageError(f"{what} is no file and no kind; kinds are {', '.join(KINDS)}")
+        return KINDS[what]()
+    return load(what)
+
+
+def _walk(arguments: argparse.Namespace, recording: Recording) -> None:
+    from allocsim.analysis import walk_on  # noqa: PLC0415
+    from allocsim.engine import Walk  # noqa: PLC0415
+    from allocsim.report.step_text import step_document, step_text  # noqa: PLC0415
+
+    walk = Walk(recording, arguments.device)
+    walk.go_to(arguments.at)
+    texts: list[str] = []
+    documents: list[dict[str, Any]] = []
+    for _ in range(1 if arguments.count is None else arguments.count):
+        found = walk_on(walk)
+        if found is None:
+            break
+        entry, decision = found
+        texts.append(step_text(decision, f"entry {entry:,}: {_asked(decision.request)}"))
+        documents.append(step_document(decision, entry))
+    write(_as_json(documents) if arguments.json else "\n".join(texts))
+
+
+def _as_json(documents: list[dict[str, Any]]) -> str:
+    import json  # noqa: PLC0415
+
+    return json.dumps(documents, indent=2) + "\n"
+
+
+def _asked(request: Any) -> str:
+    stream = f", stream {request.stream}" if request.stream else ""
+    if request.action == "malloc":
+        return f"malloc {request.size:,} bytes{stream}"
+    address = "" if request.address is None else f" {request.address:#x}"
+    return f"{request.action}{address}"
+
+
+# -- scripts and sessions ------------------------------------------------------------------
+
+
+def _script(what: str) -> dict[str, Any] | None:
+    """The op script in a file; None for whatever is none."""
+    import json  # noqa: PLC0415
+
+    path = Path(what)
+    if not what.endswith(".json") or not path.is_file():
+        return None
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None  # `load` says what is wrong with it
+    if not isinstance(value, dict) or not isinstance(value.get("ops"), list):
+        return None
+    return value
+
+
+def _play_script(arguments: argparse.Namespace, script: dict[str, Any]) -> None:
+    lines = lines_of(script["ops"])
+    end = None if arguments.count is None else arguments.at + arguments.count
+    memory = arguments.device_memory or script.get("device_memory", "16GiB")
+    conf = arguments.conf or script.get("conf", "")
+    session = _session(arguments, memory, conf, script.get("address_policy", "bump"))
+    for line in lines[: arguments.at]:
+        session.ask(line)
+    _answer_all(session, lines[arguments.at : end], as_json=arguments.json)
+
+
+def _session(
+    arguments: argparse.Namespace, memory: int | str, conf: str, policy: str = "bump"
+) -> Session:
+    from allocsim.core import NEWEST, CachingAllocator  # noqa: PLC0415
+
+    release = arguments.torch or NEWEST
+    return Session(
+        CachingAllocator(memory, conf, release, address_policy=policy, record_history=True)
+    )
+
+
+def _converse(arguments: argparse.Namespace, source: Iterable[str]) -> None:
+    """Typed lines are answered one by one and wrong ones forgiven; piped ones are not."""
+    session = _session(arguments, arguments.device_memory or "16GiB", arguments.conf)
+    if not sys.stdin.isatty():
+        _answer_all(session, source, as_json=arguments.json)
+        return
+    write("help lists the words, quit leaves\n")
+    for line in _typed():
+        try:
+            _answer_all(session, [line], as_json=arguments.json, echo=False)
+        except UsageError as error:
+            write(f"{error}\n")
+
+
+def _typed() -> Iterator[str]:
+    while True:
+        try:
+            line = input("> ")
+        except EOFError:
+            return
+        if line.strip() in ("quit", "exit"):
+            return
+        yield line
+
+
+def _answer_all(
+    session: Session, lines: Iterable[str], *, as_json: bool, echo: bool = True
+) -> None:
+    from allocsim.report.step_text import step_document, step_text  # noqa: PLC0415
+
+    documents = []
+    for raw in lines:
+        line = raw.partition("#")[0].strip()
+        if line == "quit":
+            break
+        if not line:
+            continue
+        shown = _shown(session, line)
+        if shown is not None:
+            write((f"> {line}\n" if echo else "") + shown + "\n")
+            continue
+        decision = session.ask(line)
+        documents.append(step_document(decision))
+        if not as_json:
+            block = session.numbers.get(decision.address) if decision.address is not None else None
+            title = f"> {line}" + ("" if block is None else f"    (block {block})")
+            write(step_text(decision, title) + "\n")
+    if as_json:
+        write(_as_json(documents))
+
+
+def _shown(session: Session, line: str) -> str | None:
+    """What a line that only looks prints; None for a request."""
+    from allocsim.analysis.stepping import segments_of  # noqa: PLC0415
+    from allocsim.report.step_text import segments_text  # noqa: PLC0415
+
+    if line == "help":
+        return HELP
+    if line == "segments":
+        return segments_text(segments_of(session.allocator), session.numbers)
+    if line == "stats":
+        stats = session.allocator.memory_stats()
+        return "".join(f"  {key:<44}{value:>18,}\n" for key, value in stats.items() if value)
+    return None

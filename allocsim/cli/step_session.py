@@ -1,0 +1,125 @@
+"""The words of an interactive `allocsim step`, and what each asks of the allocator.
+
+Rule: a line is read whole before anything is asked; a wrong one changes nothing.  Blocks are
+numbered from 1 in the order of their requests, failed ones included.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from allocsim.cli.usage import UsageError
+from allocsim.units import parse_size
+
+if TYPE_CHECKING:
+    from allocsim.analysis import Decision, Request
+    from allocsim.core import CachingAllocator
+
+__all__ = ["HELP", "Session", "lines_of"]
+
+HELP = """\
+  malloc SIZE [stream=N]    ask for a block, as 3MiB or 512; blocks are numbered from 1
+  free N                    free block N
+  record N stream=M         record_stream: the free of block N waits for stream M
+  sync [stream=N]           that stream, or every one, finishes its work
+  empty_cache               torch.cuda.empty_cache()
+  fraction F                set_per_process_memory_fraction(F)
+  conf TEXT                 change options at run time
+  begin P, end P, release P requests go to private pool P; no longer; the pool is given up
+  segments, stats           every segment; every statistic that is not 0
+  help, quit
+"""
+_OP_WORDS = {"e": "empty_cache", "S": "sync"}
+
+
+class Session:
+    """An allocator and its numbered blocks."""
+
+    def __init__(self, allocator: CachingAllocator) -> None:
+        self.allocator = allocator
+        self.numbers: dict[int, int] = {}
+        self._blocks: list[int | None] = []
+
+    def ask(self, line: str) -> Decision:
+        """The decision on one line.  Raises UsageError for a line that asks for nothing."""
+        from allocsim.analysis import step  # noqa: PLC0415
+
+        try:
+            request = self._request(line.split())
+            decision = step(self.allocator, request)
+        except ValueError as error:
+            raise UsageError(f"{line.strip()!r}: {error} (help lists the words)") from None
+        if request.action == "malloc":
+            self._blocks.append(decision.address)
+            if decision.address is not None:
+                self.numbers[decision.address] = len(self._blocks)
+        elif request.action == "free" and request.address is not None:
+            self._blocks[int(line.split()[1]) - 1] = None
+            self.numbers.pop(request.address, None)
+        return decision
+
+    def _request(self, words: list[str]) -> Request:
+        from allocsim.analysis import Request  # noqa: PLC0415
+
+        plain = [word for word in words[1:] if not word.startswith("stream=")]
+        named = [word.removeprefix("stream=") for word in words if word.startswith("stream=")]
+        stream = int(named[0]) if named else 0
+        word, first = words[0], plain[0] if plain else ""
+        if word in ("free", "record"):
+            action = "free" if word == "free" else "record_stream"
+            return Request(action, address=self._block(first), stream=stream)
+        made: Request | None = {
+            "malloc": lambda: Request("malloc", parse_size(" ".join(plain)), stream=stream),
+            "sync": lambda: Request("synchronize", stream=stream if named else None),
+            "empty_cache": lambda: Request("empty_cache"),
+            "fraction": lambda: Request("set_per_process_memory_fraction", value=float(first)),
+            "conf": lambda: Request("set_allocator_settings", value=first),
+            "begin": lambda: Request("begin_allocate_to_pool", pool=int(first)),
+            "end": lambda: Request("end_allocate_to_pool", pool=int(first)),
+            "release": lambda: Request("release_pool", pool=int(first)),
+        }.get(word, lambda: None)()
+        if made is None:
+            raise ValueError("no such word")
+        return made
+
+    def _block(self, text: str) -> int:
+        at = int(text)
+        address = self._blocks[at - 1] if 0 < at <= len(self._blocks) else None
+        if address is None:
+            raise ValueError(f"block {at} is not allocated")
+        return address
+
+
+def lines_of(ops: list[list[Any]]) -> list[str]:
+    """An op script in the words of a session; stream n has the handle n * 4096.
+
+    Raises UsageError, naming the op, for one that no session has a word for.
+    """
+    numbers: dict[object, int] = {}
+    n_mallocs = 0
+    lines = []
+    for at, op in enumerate(ops):
+        try:
+            letter, *rest = op
+            if letter == "a":
+                n_mallocs += 1
+                numbers[rest[0]] = n_mallocs
+                lines.append(f"malloc {int(rest[1])} stream={int(rest[2]) * 4096}")
+            elif letter == "f":
+                lines.append(f"free {numbers[rest[0]]}")
+            elif letter == "r":
+                lines.append(f"record {numbers[rest[0]]} stream={int(rest[1]) * 4096}")
+            elif letter == "s":
+                lines.append(f"sync stream={int(rest[0]) * 4096}")
+            elif letter == "m":
+                lines.append(f"fraction {rest[0]}")
+            elif letter == "c":
+                lines.append(f"conf {rest[0]}")
+            elif letter == "P":
+                word = {"b": "begin", "e": "end", "r": "release"}[rest[0]]
+                lines.append(f"{word} {int(rest[1])}")
+            else:
+                lines.append(_OP_WORDS[letter])
+        except (KeyError, IndexError, TypeError, ValueError):
+            raise UsageError(f"op {at}: {op!r} is no op that can be taken step by step") from None
+    return lines

@@ -1,0 +1,93 @@
+"""A recording under its own settings, taken step by step.
+
+Rule: what happens is what `replay` drives, driver bases dictated, so that every address is the
+recorded one; only who says "next" differs.
+"""
+
+from __future__ import annotations
+
+from allocsim.core import CachingAllocator
+from allocsim.engine.drive import PAUSE_EVERY
+from allocsim.engine.plan import Step, StepKind
+from allocsim.engine.replay import (
+    Settings,
+    drive_of,
+    refuse_recorded_conf,
+    release_of,
+    trace_of,
+)
+from allocsim.engine.result import SimulatedOom
+from allocsim.errors import RecordingError
+from allocsim.trace import Action, Recording, Trace, lint
+
+__all__ = ["Walk"]
+
+_SILENT = (StepKind.DICTATE, StepKind.SCOPE, StepKind.END_POOL)
+
+
+class Walk:
+    """A device of `recording` on its way.
+
+    allocator: as it is now; it keeps its history.  at: the number of the next step.
+    Raises RecordingError if there is nothing to walk through.
+    """
+
+    def __init__(self, recording: Recording, device: int | None = None) -> None:
+        for finding in lint(recording):
+            if finding.severity == "error":
+                raise RecordingError(recording.path, finding.text, entry=finding.entry)
+        number = recording.devices[0].device if device is None else device
+        self.trace: Trace = trace_of(recording, number)
+        release, _ = release_of(recording, None)
+        conf = recording.settings.conf if recording.settings is not None else ""
+        refuse_recorded_conf(recording.path, conf, release)
+        settings = Settings(
+            conf, release, None, recording.provenance, "recorded", None, is_as_recorded=True
+        )
+        self._drive, _, self.notes = drive_of(self.trace, recording, settings)
+        self._drive.fidelity = None
+        self._path = recording.path
+        self.at = 0
+
+    @property
+    def allocator(self) -> CachingAllocator:
+        """The model as it is now."""
+        return self._drive.allocator
+
+    def go_to(self, entry: int) -> None:
+        """Drive everything before the request that `entry` belongs to.
+
+        Raises RecordingError if the recording has no such entry, ValueError if it is passed.
+        """
+        if not 0 <= entry < len(self.trace):
+            what = f"there is no such entry; expected 0 to {len(self.trace) - 1}"
+            raise RecordingError(self._path, what, entry=entry)
+        action, addr = self.trace.action, self.trace.addr
+        is_end = entry > 0 and action[entry] == Action.FREE_COMPLETED
+        if is_end and action[entry - 1] == Action.FREE_REQUESTED and addr[entry - 1] == addr[entry]:
+            entry -= 1
+        steps = self._drive.plan.steps.entry
+        target = next((i for i in range(self.at, len(steps)) if steps[i] >= entry), len(steps))
+        for start in range(self.at, target, PAUSE_EVERY):
+            self._drive._run_some(start, min(start + PAUSE_EVERY, target))
+            self.allocator.take_history()
+        self.at = target
+
+    def upcoming(self) -> Step | None:
+        """The next step that is a request, everything silent before it driven; None at the end."""
+        steps = self._drive.plan.steps
+        while self.at < len(steps) and steps.kind[self.at] in _SILENT:
+            self.take()
+        return next(steps.rows(self.at, self.at + 1), None)
+
+    def address_of(self, handle: int) -> int | None:
+        """Where the block of a recorded address lies now; None if it is not there."""
+        block = self._drive._handles.get(handle)
+        return None if block is None else block.ptr
+
+    def take(self) -> SimulatedOom | None:
+        """Drive the next step; its out-of-memory error, if it has one."""
+        known = len(self._drive.ooms)
+        self._drive._run_some(self.at, self.at + 1)
+        self.at += 1
+        return self._drive.ooms[-1] if len(self._drive.ooms) > known else None

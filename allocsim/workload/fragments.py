@@ -1,0 +1,64 @@
+"""Interleaved lifetimes: blocks that die young between blocks that stay.
+
+Shown: what is freed lies in holes between survivors.  The bytes are there, but each round asks
+for sizes a little larger than the holes of the last, so that segments pile up half empty.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+
+from allocsim.trace import Recording
+from allocsim.units import parse_size
+from allocsim.workload.recorder import Recorder
+
+__all__ = ["fragments"]
+
+_FILE = "pipeline.py"
+
+
+def fragments(
+    *,
+    rounds: int = 20,
+    blocks: int = 40,
+    life: int = 3,
+    block_size: int | str = "2MiB",
+    growth: int = 5,
+    seed: int = 0,
+    device_memory: int | str = "24GiB",
+    conf: str = "",
+    entries: int | None = None,
+) -> Recording:
+    """Interleaved lifetimes that fragment.
+
+    rounds: each makes `blocks` pairs of a block that is freed at the round's end and one that
+    lives for `life` rounds more.  block_size: of the first round's short-lived blocks, about;
+    the others have between a quarter of that and all of it.  growth: percent by which the
+    short-lived ones grow from round to round, up to eight times, then they start again.
+    entries: go on for as many entries instead of `rounds`.
+    """
+    options = dict(locals())
+    base = parse_size(block_size)
+    chance = random.Random(seed)
+    recorder = Recorder(device_memory, conf)
+    short = recorder.code(_FILE, "preprocess", 18)
+    stays = recorder.code(_FILE, "collect_result", 27)
+    drop = recorder.code(_FILE, "drop_results", 33)
+    results: deque[list[int]] = deque()
+    factor = 1.0
+    with recorder.program():
+        for _ in recorder.rounds(rounds, entries):
+            young, old = [], []
+            for _ in range(blocks):
+                size = int(base * factor * chance.uniform(0.9, 1.0))
+                young.append(recorder.malloc(max(size, 1), short))
+                old.append(recorder.malloc(max(chance.randint(base // 4, base), 1), stays))
+            for block in young:
+                recorder.free(block, short)
+            results.append(old)
+            if len(results) > life:
+                for block in results.popleft():
+                    recorder.free(block, drop)
+            factor = factor * (1 + growth / 100) if factor < 8 else 1.0
+    return recorder.recording("fragments", options)

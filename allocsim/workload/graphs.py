@@ -1,0 +1,66 @@
+"""CUDA graphs: each captured into a private pool, with ordinary work around them.
+
+Shown: a pool keeps its memory for its graph.  What is free in it serves no request outside and
+empty_cache leaves it alone, until the graph is gone; then it goes back to the driver.
+"""
+
+from __future__ import annotations
+
+import random
+
+from allocsim.trace import Recording
+from allocsim.units import parse_size
+from allocsim.workload.recorder import Recorder
+
+__all__ = ["graphs"]
+
+_FILE = "graphed.py"
+
+
+def graphs(
+    *,
+    pools: int = 4,
+    tensors: int = 12,
+    tensor_size: int | str = "8MiB",
+    rounds: int = 20,
+    seed: int = 0,
+    device_memory: int | str = "24GiB",
+    conf: str = "",
+    entries: int | None = None,
+) -> Recording:
+    """Private pools of CUDA graphs.
+
+    pools: graphs, each captured into one.  tensors: made in a capture, of between an eighth and
+    all of `tensor_size`; all but the last are freed in it.  rounds: of ordinary work after the
+    captures.  Then every other graph is dropped and the cache is emptied.  entries: go on with
+    ordinary work for as many entries instead of `rounds`.
+    """
+    options = dict(locals())
+    largest = parse_size(tensor_size)
+    chance = random.Random(seed)
+    recorder = Recorder(device_memory, conf)
+    allocator = recorder.allocator
+    capture = recorder.code(_FILE, "capture", 17)
+    eager = recorder.code(_FILE, "eager_step", 32)
+    drop = recorder.code(_FILE, "drop_graph", 44)
+
+    def some(code: int) -> list[int]:
+        sizes = [chance.randint(max(largest // 8, 1), max(largest, 1)) for _ in range(tensors)]
+        return [recorder.malloc(size, code) for size in sizes]
+
+    outputs = {}
+    with recorder.program():
+        for pool in range(1, pools + 1):
+            allocator.begin_allocate_to_pool(pool)
+            *temporaries, outputs[pool] = some(capture)
+            for block in temporaries:
+                recorder.free(block, capture)
+            allocator.end_allocate_to_pool(pool)
+        for _ in recorder.rounds(rounds, entries):
+            for block in some(eager):
+                recorder.free(block, eager)
+        for pool in list(outputs)[::2]:
+            recorder.free(outputs[pool], drop)
+            allocator.release_pool(pool)
+        allocator.empty_cache()
+    return recorder.recording("graphs", options)

@@ -1,0 +1,28 @@
+"""Out of memory with memory free, in ten requests.
+
+Shown: 33 MiB of a 60 MiB device are idle, the largest idle piece has 9 MiB, and a request of
+12 MiB fails.  The survivors in the middle hold every segment, so nothing can go back either.
+"""
+
+from __future__ import annotations
+
+from allocsim.trace import Recording
+from allocsim.units import MIB
+from allocsim.workload.recorder import Recorder
+
+__all__ = ["oom"]
+
+
+def oom(*, device_memory: int | str = "60MiB", conf: str = "") -> Recording:
+    """The classic: six blocks of 9 MiB in three segments, every other one freed, then 12 MiB."""
+    options = dict(locals())
+    recorder = Recorder(device_memory, conf)
+    make = recorder.code("classic.py", "make", 4)
+    drop = recorder.code("classic.py", "drop_every_other", 8)
+    want = recorder.code("classic.py", "want_more", 11)
+    with recorder.program():
+        blocks = [recorder.malloc(9 * MIB, make) for _ in range(6)]
+        for block in blocks[::2]:
+            recorder.free(block, drop)
+        recorder.malloc(12 * MIB, want)
+    return recorder.recording("oom", options)

@@ -1,0 +1,223 @@
+"""Requests played on the model, and what it wrote down about them as columns.
+
+Rule: no entry is made up.  Addresses, driver calls and their order are those of a
+`CachingAllocator` that keeps its history; added are the line of code behind each request and the
+provenance, so that a replay knows release and device.  Source: semantics 6.1 to 6.5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allocsim.core import NEWEST, CachingAllocator, HistoryEntry
+from allocsim.errors import OutOfMemoryError
+from allocsim.trace import (
+    INACTIVE,
+    Action,
+    Frame,
+    FrameInterner,
+    PoolId,
+    Provenance,
+    Recording,
+    SegmentState,
+    Trace,
+)
+from allocsim.trace.snapshot import read_snapshot
+
+__all__ = ["BASE_ADDRESS", "Recorder"]
+
+BASE_ADDRESS = 0x7F00_0000_0000
+"""Where the driver's addresses begin, as they do on a real machine."""
+
+_CHUNK = 1 << 16
+_SNAPSHOT_BOUND = 1 << 40
+_CODES = {action.text: int(action) for action in Action}
+
+
+class Recorder:
+    """A device, and the recording of what is asked of it.
+
+    device_memory: bytes, or text such as "16GiB".  conf: what PYTORCH_CUDA_ALLOC_CONF says.
+    Raises ConfigError for what the allocator refuses.
+    """
+
+    def __init__(self, device_memory: int | str, conf: str = "") -> None:
+        self.allocator = CachingAllocator(
+            device_memory, conf, base_address=BASE_ADDRESS, record_history=True
+        )
+        self._interner = FrameInterner()
+        history = self.allocator.heap.trace
+        assert history is not None
+        self._history: list[HistoryEntry] = history
+        self._taken = 0
+        self._calls: list[tuple[int, int]] = []
+        self._pools: dict[PoolId, int] = {}
+        self._columns: list[dict[str, NDArray[Any]]] = []
+        self._oom_text = ""
+
+    # -- requests ------------------------------------------------------------------------
+
+    @property
+    def n_entries(self) -> int:
+        """How many entries the recording has so far."""
+        return self._taken + len(self._history)
+
+    def code(self, filename: str, name: str, line: int) -> int:
+        """The number of a line of the imagined program, to be given with its requests."""
+        return self._interner.stack([self._interner.frame(Frame(filename, name, line))])
+
+    def malloc(self, size: int, code: int, stream: int = 0) -> int:
+        """The address of a block of at least `size` bytes, 1 or more."""
+        try:
+            address = self.allocator.malloc(size, stream)
+        finally:
+            self._note(code)
+        assert address is not None
+        return address
+
+    def free(self, address: int, code: int) -> None:
+        """Free the block at `address`."""
+        self.allocator.free(address)
+        self._note(code)
+
+    def rounds(self, rounds: int, entries: int | None) -> Iterator[int]:
+        """0, 1, ... up to `rounds`, or until there are `entries` entries if that is given."""
+        for number in count():
+            if (number >= rounds) if entries is None else (self.n_entries >= entries):
+                return
+            yield number
+
+    @contextmanager
+    def program(self) -> Iterator[None]:
+        """A program that an out-of-memory error ends, as it would a real one."""
+        try:
+            yield
+        except OutOfMemoryError as error:
+            self._oom_text = str(error)
+
+    def _note(self, code: int) -> None:
+        self._calls.append((len(self._history), code))
+        if len(self._history) >= _CHUNK:
+            self._take()
+
+    # -- the recording -------------------------------------------------------------------
+
+    def recording(self, kind: str, options: Mapping[str, object]) -> Recording:
+        """All of it.  kind, options: what `allocsim synth` was asked for."""
+        self._note(-1)
+        self._take()
+        table = self._interner.table()
+        empty = read_snapshot(f"synth {kind}", self.allocator.snapshot(), _SNAPSHOT_BOUND)
+        self.allocator.take_history()
+        columns = {
+            name: np.concatenate([chunk[name] for chunk in self._columns])
+            for name in self._columns[0]
+        }
+        segments = tuple(s for trace in empty.devices for s in trace.segments)
+        n_entries = len(columns["action"])
+        trace = Trace(
+            device=0,
+            action=columns["action"],
+            addr=columns["addr"],
+            size=columns["size"],
+            stream=columns["stream"],
+            frames=columns["frames"],
+            pool_id=columns["pool_id"],
+            segments=_with_makers(segments, columns),
+            pool_ids=tuple(self._pools),
+            frame_table=table,
+            time_us=np.arange(n_entries, dtype=np.int64),
+            texts=("N/A", ""),
+            compile_context=np.full(n_entries, 0, np.int32),
+            user_metadata=np.full(n_entries, 1, np.int32),
+        )
+        fields = {"entries", *self.allocator.release.entry_fields}
+        return replace(
+            empty,
+            devices=(trace,),
+            frame_table=table,
+            markers=empty.markers | fields | self._seldom_actions(columns["action"]),
+            provenance=self._provenance(kind, options),
+        )
+
+    def _seldom_actions(self, actions: NDArray[Any]) -> set[str]:
+        """The markers of expandable segments, where there were any."""
+        mapping = (Action.SEGMENT_MAP, Action.SEGMENT_UNMAP)
+        return {f"action {action.text}" for action in mapping if bool((actions == action).any())}
+
+    def _provenance(self, kind: str, options: Mapping[str, object]) -> Provenance:
+        return Provenance(
+            torch_version=f"{NEWEST}.0",
+            device_name="a device that allocsim synth imagined",
+            device_memory=self.allocator.device.total,
+            is_phantom=True,
+            command=f"allocsim synth {kind}" + "".join(_spelled(options)),
+            oom_text=self._oom_text,
+        )
+
+    def _take(self) -> None:
+        """Turn the history so far into a chunk of columns, and forget it."""
+        ends, codes = np.array(self._calls, dtype=np.int64).T
+        self._columns.append(
+            {
+                **self._chunk(self._history),
+                "frames": np.repeat(codes, np.diff(ends, prepend=0)).astype(np.int32),
+            }
+        )
+        self._taken += len(self._history)
+        self._history.clear()
+        self._calls.clear()
+
+    def _chunk(self, history: list[HistoryEntry]) -> dict[str, NDArray[Any]]:
+        columns = list(zip(*history, strict=True)) or [()] * 5
+        actions, addresses, sizes, streams, pools = columns
+        for pool in dict.fromkeys(pools):
+            self._pools.setdefault(pool, len(self._pools))
+        return {
+            "action": np.array([_CODES[action] for action in actions], dtype=np.uint8),
+            "addr": np.array(addresses, dtype=np.uint64),
+            "size": np.array(sizes, dtype=np.int64),
+            "stream": np.array(streams, dtype=np.uint64),
+            "pool_id": np.array([self._pools[pool] for pool in pools], dtype=np.int32),
+        }
+
+
+def _with_makers(
+    segments: tuple[SegmentState, ...], columns: Mapping[str, NDArray[Any]]
+) -> tuple[SegmentState, ...]:
+    """The segments, each active block with the code that made it."""
+    rows = np.flatnonzero(columns["action"] == Action.ALLOC)
+    # Later ones overwrite earlier ones.
+    pairs = zip(columns["addr"][rows].tolist(), columns["frames"][rows].tolist(), strict=True)
+    maker = dict(pairs)
+
+    def code_of(address: int, state: str) -> int:
+        return -1 if state == INACTIVE else maker.get(address, -1)
+
+    return tuple(
+        replace(
+            segment,
+            blocks=tuple(
+                replace(block, frames=code_of(block.address, block.state))
+                for block in segment.blocks
+            ),
+        )
+        for segment in segments
+    )
+
+
+def _spelled(options: Mapping[str, object]) -> Iterator[str]:
+    """The options of a command line, each with the space before it; what is off is left out."""
+    for name, value in options.items():
+        flag = f" --{name.replace('_', '-')}"
+        if value is True:
+            yield flag
+        elif value is not None and value is not False and value != "":
+            yield f"{flag} {value}"

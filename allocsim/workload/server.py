@@ -1,0 +1,84 @@
+"""A language model that serves several requests at once, each with a cache that grows.
+
+Shown: a cache that is grown by making a longer one and freeing the old leaves holes that are
+always a little too short for the next, because every cache in flight keeps growing.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from allocsim.trace import Recording
+from allocsim.units import parse_size
+from allocsim.workload.recorder import Recorder
+
+__all__ = ["server"]
+
+_FILE = "serve.py"
+_MIB = 1 << 20
+
+
+@dataclass(slots=True)
+class _Session:
+    """A request being answered.  tokens: in its cache; end: when it is done."""
+
+    cache: int
+    tokens: int
+    end: int
+
+
+def server(
+    *,
+    requests: int = 100,
+    concurrent: int = 8,
+    prompt: int = 512,
+    answer: int = 256,
+    growth: int = 32,
+    cache_size: int | str = "72KiB",
+    weights: int | str = "2GiB",
+    seed: int = 0,
+    device_memory: int | str = "24GiB",
+    conf: str = "",
+    entries: int | None = None,
+) -> Recording:
+    """Growing caches of a server.
+
+    concurrent: requests answered at the same time.  prompt, answer: the most tokens of each; the
+    real numbers are drawn, from an eighth up.  growth: tokens that a cache is made longer by.
+    cache_size: bytes of cache for each token.  weights: of the model, in 64 MiB tensors.
+    entries: go on for as many entries instead of `requests`.
+    """
+    options = dict(locals())
+    bytes_a_token = parse_size(cache_size)
+    chance = random.Random(seed)
+    recorder = Recorder(device_memory, conf)
+    prefill = recorder.code(_FILE, "prefill", 41)
+    grow = recorder.code(_FILE, "grow_cache", 55)
+    finish = recorder.code(_FILE, "finish", 70)
+    sessions: list[_Session] = []
+
+    def turn() -> None:
+        """Every session gets `growth` tokens; one that is done makes room."""
+        for session in list(sessions):
+            session.tokens += growth
+            longer = recorder.malloc(session.tokens * bytes_a_token, grow)
+            recorder.free(session.cache, grow)
+            session.cache = longer
+            if session.tokens >= session.end:
+                recorder.free(session.cache, finish)
+                sessions.remove(session)
+
+    with recorder.program():
+        for _ in range(parse_size(weights) // (64 * _MIB)):
+            recorder.malloc(64 * _MIB, recorder.code(_FILE, "load_model", 9))
+        for _ in recorder.rounds(requests, entries):
+            while len(sessions) >= concurrent:
+                turn()
+            tokens = chance.randint(max(prompt // 8, 1), max(prompt, 1))
+            end = tokens + chance.randint(max(answer // 8, 1), max(answer, 1))
+            cache = recorder.malloc(tokens * bytes_a_token, prefill)
+            sessions.append(_Session(cache, tokens, end))
+        while sessions:
+            turn()
+    return recorder.recording("server", options)

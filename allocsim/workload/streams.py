@@ -1,0 +1,61 @@
+"""Two streams: what one makes the other copies, and record_stream tells the allocator so.
+
+Shown: a block freed while the side stream still reads it is pending.  It cannot be used again
+until the side stream has got there and a later request looks; meanwhile the same loop takes
+fresh memory, several times what it needs at once.
+"""
+
+from __future__ import annotations
+
+import random
+
+from allocsim.trace import Recording
+from allocsim.units import parse_size
+from allocsim.workload.recorder import Recorder
+
+__all__ = ["SIDE_STREAM", "streams"]
+
+SIDE_STREAM = 4096
+"""The raw handle of the side stream."""
+
+_FILE = "overlap.py"
+
+
+def streams(
+    *,
+    steps: int = 30,
+    buffers: int = 4,
+    buffer_size: int | str = "16MiB",
+    lag: int = 3,
+    seed: int = 0,
+    device_memory: int | str = "24GiB",
+    conf: str = "",
+    entries: int | None = None,
+) -> Recording:
+    """Compute on the default stream, copies on a side stream, record_stream between them.
+
+    buffers: made in each step, of between half and all of `buffer_size`.  lag: steps after which
+    the side stream has caught up each time.  entries: go on for as many entries instead of
+    `steps`.
+    """
+    options = dict(locals())
+    largest = parse_size(buffer_size)
+    chance = random.Random(seed)
+    recorder = Recorder(device_memory, conf)
+    compute = recorder.code(_FILE, "compute", 14)
+    stage = recorder.code(_FILE, "copy_stage", 23)
+    drop = recorder.code(_FILE, "drop_buffers", 29)
+    with recorder.program():
+        for step in recorder.rounds(steps, entries):
+            if step % max(lag, 1) == 0:
+                recorder.allocator.synchronize(SIDE_STREAM)
+            staging = recorder.malloc(max(largest // 8, 1), stage, SIDE_STREAM)
+            made = []
+            for _ in range(buffers):
+                size = chance.randint(max(largest // 2, 1), max(largest, 1))
+                made.append(recorder.malloc(size, compute))
+            for buffer in made:
+                recorder.allocator.record_stream(buffer, SIDE_STREAM)
+                recorder.free(buffer, drop)
+            recorder.free(staging, stage)
+    return recorder.recording("streams", options)

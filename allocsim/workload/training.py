@@ -1,0 +1,136 @@
+"""A training loop of a transformer: what lives for the run, for a step and for a moment.
+
+Shown: with one sequence length, the second step finds every block that the first left, and the
+driver is never asked again.  With ragged ones each step asks for other sizes; blocks cut for one
+do not fit the next, and reserved memory grows past what any step needs.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from allocsim.trace import Recording
+from allocsim.workload.recorder import Recorder
+
+__all__ = ["training"]
+
+_VOCABULARY = 50_257
+_FLOAT, _HALF, _TOKEN = 4, 2, 8
+_FILE = "train.py"
+
+
+def training(
+    *,
+    steps: int = 10,
+    layers: int = 12,
+    hidden: int = 768,
+    batch: int = 4,
+    sequence: int = 512,
+    ragged: bool = False,
+    seed: int = 0,
+    device_memory: int | str = "24GiB",
+    conf: str = "",
+    entries: int | None = None,
+) -> Recording:
+    """A training loop: forward, backward, Adam.
+
+    layers, hidden, batch, sequence: of the model and its input.  ragged: every step has a
+    sequence length of its own, from a quarter of `sequence` up.  entries: go on for as many
+    entries instead of `steps`.
+    """
+    options = dict(locals())
+    chance = random.Random(seed)
+    recorder = Recorder(device_memory, conf)
+    with recorder.program():
+        loop = _Loop(recorder, layers, hidden)
+        for step in recorder.rounds(steps, entries):
+            length = chance.randint(sequence // 4, sequence) if ragged else sequence
+            loop.step(batch * max(length, 1), is_first=step == 0)
+    return recorder.recording("training", options)
+
+
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    """What a layer's forward pass keeps for its backward pass."""
+
+    layer: int
+    blocks: list[int]
+
+
+class _Loop:
+    """The program: parameters and Adam's state stay, gradients live for a step."""
+
+    def __init__(self, recorder: Recorder, layers: int, hidden: int) -> None:
+        self._recorder = recorder
+        self._hidden = hidden
+        self._weights = [
+            [hidden * 3 * hidden, hidden * hidden, 4 * hidden * hidden, 4 * hidden * hidden, hidden]
+            for _ in range(layers)
+        ]
+        self._embedding = _VOCABULARY * hidden * _FLOAT
+        code = recorder.code
+        self._forward = code(_FILE, "forward", 31)
+        self._backward = code(_FILE, "backward", 47)
+        self._optimizer = code(_FILE, "optimizer_step", 58)
+        self._zero_grad = code(_FILE, "zero_grad", 60)
+        self._gradients: list[int] = []
+        build = code(_FILE, "build_model", 12)
+        for size in self._parameters():
+            recorder.malloc(size, build)
+
+    def _parameters(self) -> list[int]:
+        sizes = [count * _FLOAT for layer in self._weights for count in layer]
+        return [self._embedding, *sizes]
+
+    def step(self, tokens: int, *, is_first: bool) -> None:
+        """One step on so many tokens."""
+        recorder = self._recorder
+        batch = recorder.malloc(tokens * _TOKEN, recorder.code(_FILE, "load_batch", 22))
+        saved = [self._layer_forward(layer, tokens) for layer in range(len(self._weights))]
+        logits = recorder.malloc(tokens * _VOCABULARY * _HALF, self._forward)
+        loss = recorder.malloc(_FLOAT, self._forward)
+        gradient = recorder.malloc(tokens * self._hidden * _HALF, self._backward)
+        recorder.free(logits, self._backward)
+        for layer in reversed(saved):
+            gradient = self._layer_backward(layer, gradient, tokens)
+        self._gradients.append(recorder.malloc(self._embedding, self._backward))
+        recorder.free(gradient, self._backward)
+        recorder.free(loss, self._backward)
+        recorder.free(batch, self._backward)
+        self._optimize(is_first)
+
+    def _layer_forward(self, layer: int, tokens: int) -> _Saved:
+        """Norm, attention and the two halves of the perceptron; one temporary block each."""
+        recorder, code = self._recorder, self._forward
+        row = tokens * self._hidden * _HALF
+        kept = []
+        for factor in (1, 3, 1, 1, 4, 4, 1):
+            temporary = recorder.malloc(row, code)
+            kept.append(recorder.malloc(row * factor, code))
+            recorder.free(temporary, code)
+        return _Saved(layer, kept)
+
+    def _layer_backward(self, saved: _Saved, gradient: int, tokens: int) -> int:
+        """Free what the layer kept, last first; returns the gradient of its input."""
+        recorder, code = self._recorder, self._backward
+        row = tokens * self._hidden * _HALF
+        for block in reversed(saved.blocks):
+            passed_on = recorder.malloc(row, code)
+            recorder.free(gradient, code)
+            recorder.free(block, code)
+            gradient = passed_on
+        for count in self._weights[saved.layer]:
+            self._gradients.append(recorder.malloc(count * _FLOAT, code))
+        return gradient
+
+    def _optimize(self, is_first: bool) -> None:
+        recorder, code = self._recorder, self._optimizer
+        for size in self._parameters():
+            if is_first:
+                recorder.malloc(size, code)
+                recorder.malloc(size, code)
+            recorder.free(recorder.malloc(size, code), code)
+        for gradient in self._gradients:
+            recorder.free(gradient, self._zero_grad)
+        self._gradients.clear()

@@ -1,0 +1,44 @@
+"""`allocsim synth` from the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from allocsim.trace import load
+
+
+def test_a_kind_is_written_and_replays(cli: Any, tmp_path: Path) -> None:
+    path = tmp_path / "oom.pickle"
+    made = cli("synth", "oom", "-o", path)
+    assert (made.code, made.out) == (0, f"{path}: 16 entries, ended out of memory\n")
+    assert cli("replay", path, "--strict", "--no-cure").code == 0
+
+
+def test_options_reach_the_program(cli: Any, tmp_path: Path) -> None:
+    path = tmp_path / "t.npz"
+    words = ("--steps", 2, "--layers", 1, "--ragged", "--device-memory", "8GiB", "--seed", 3)
+    assert cli("synth", "training", "-o", path, *words).code == 0
+    made = load(path).provenance
+    assert made is not None
+    assert made.device_memory == 8 << 30
+    assert " --steps 2 --layers 1 " in made.command
+    assert " --ragged --seed 3 " in made.command
+
+
+def test_the_help_says_what_is_shown(cli: Any) -> None:
+    assert "out of memory with memory free, in ten requests" in cli("synth", "--help").out
+    shown = cli("synth", "training", "--help").out
+    assert "a sequence length of its own" in shown
+    assert all(len(line) <= 80 for line in shown.splitlines())
+
+
+def test_what_is_wrong_is_one_sentence(cli: Any, tmp_path: Path) -> None:
+    wrong = cli("synth", "oom", "-o", "oom.csv")
+    assert (wrong.code, wrong.out) == (2, "")
+    assert (
+        wrong.err == "allocsim: oom.csv ends in none of .pickle, .pkl, .pickle.gz, .pkl.gz, .npz\n"
+    )
+    assert "no such folder" in cli("synth", "oom", "-o", tmp_path / "no" / "oom.npz").err
+    assert cli("synth", "riot", "-o", "x.npz").code == 2
+    assert cli("synth", "oom", "-o", tmp_path / "x.npz", "--conf", "nonsense:1").code == 2

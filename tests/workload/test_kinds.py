@@ -1,0 +1,125 @@
+"""The synthetic recordings: each shows what it promises, and replays to the last entry."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from allocsim.cli.synth import SYNTH_KINDS
+from allocsim.engine import replay
+from allocsim.trace import Action, Recording, lint, load
+from allocsim.units import MIB
+from allocsim.workload import KINDS, oom, training, write_recording
+
+CONFS = ("", "expandable_segments:True", "max_split_size_mb:32", "roundup_power2_divisions:4")
+SMALL = {"training": {"layers": 2, "steps": 2}, "server": {"requests": 10}}
+
+
+def small(kind: str, conf: str = "") -> Recording:
+    return KINDS[kind](conf=conf, **SMALL.get(kind, {}))
+
+
+@pytest.mark.parametrize("conf", CONFS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_replays_exactly(kind: str, conf: str) -> None:
+    recording = small(kind, conf)
+    assert not [finding for finding in lint(recording) if finding.severity == "error"]
+    fidelity = replay(recording).devices[0].fidelity
+    assert fidelity is not None
+    assert (fidelity.is_exact, fidelity.first_mismatch) == (True, None)
+    assert fidelity.entries == len(recording.devices[0])
+
+
+@pytest.mark.parametrize("suffix", [".pickle", ".pickle.gz", ".npz"])
+def test_a_file_of_each_form_holds_the_same(suffix: str, tmp_path: Path) -> None:
+    recording = small("graphs")
+    path = tmp_path / f"graphs{suffix}"
+    write_recording(recording, path)
+    again = load(path)
+    ours, theirs = recording.devices[0], again.devices[0]
+    for name in ("action", "addr", "size", "stream"):
+        assert np.array_equal(getattr(ours, name), getattr(theirs, name))
+    assert theirs.segments == ours.segments
+    assert [theirs[i].frames for i in (0, 50, 400)] == [ours[i].frames for i in (0, 50, 400)]
+    assert [theirs[i].pool_id for i in (0, 50, 400)] == [(0, 1), (0, 2), (0, 0)]
+    assert (again.releases, again.provenance) == (("2.14", "2.15"), recording.provenance)
+
+
+def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
+    for name in ("one.pickle.gz", "two.pickle.gz"):
+        write_recording(training(layers=1, steps=1, ragged=True, seed=7), tmp_path / name)
+    one, two = ((tmp_path / f"{name}.pickle.gz").read_bytes() for name in ("one", "two"))
+    assert one == two
+    other = training(layers=1, steps=1, ragged=True, seed=8)
+    assert not np.array_equal(
+        other.devices[0].size, load(tmp_path / "one.pickle.gz").devices[0].size
+    )
+
+
+def test_another_suffix_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"ends in none of \.pickle, "):
+        write_recording(oom(), tmp_path / "oom.csv")
+
+
+def test_the_classic_has_ten_requests_and_33_mib_idle() -> None:
+    recording = oom()
+    trace = recording.devices[0]
+    assert trace.count(Action.ALLOC) + trace.count(Action.FREE_REQUESTED) + 1 == 10
+    assert trace[len(trace) - 1].action is Action.OOM
+    run = replay(recording).devices[0]
+    (error,) = run.ooms
+    assert (error.tried_bytes, error.free_bytes) == (12 * MIB, 0)
+    assert error.reserved_bytes - error.allocated_bytes == 33 * MIB
+    assert recording.provenance is not None
+    assert recording.provenance.oom_text == error.message
+    sizes = [b.size for s in trace.segments for b in s.blocks if b.state == "inactive"]
+    assert max(sizes) == 9 * MIB
+
+
+def test_a_regular_loop_settles_and_a_ragged_one_wastes_more() -> None:
+    regular, ragged = training(), training(ragged=True)
+    last_half = regular.devices[0].action[len(regular.devices[0]) // 2 :]
+    assert Action.SEGMENT_ALLOC not in last_half
+    idle = [replay(r).devices[0].peak.idle for r in (regular, ragged)]
+    assert idle[1] > 1.4 * idle[0]
+
+
+def test_a_side_stream_that_lags_multiplies_the_memory() -> None:
+    run = replay(KINDS["streams"](lag=6)).devices[0]
+    assert run.peak_reserved_bytes > 4 * run.peak_allocated_bytes
+
+
+def test_a_dropped_graph_gives_its_memory_back_and_a_kept_one_does_not() -> None:
+    pools = {segment.pool_id for segment in small("graphs").devices[0].segments}
+    assert pools == {(0, 2), (0, 4)}
+
+
+def test_a_program_too_large_for_its_device_ends_as_a_real_one_would() -> None:
+    recording = training(device_memory="1GiB")
+    trace = recording.devices[0]
+    assert trace[len(trace) - 1].action is Action.OOM
+    assert recording.provenance is not None
+    assert recording.provenance.oom_text.startswith("CUDA out of memory. Tried to allocate ")
+
+
+def test_entries_can_be_asked_for() -> None:
+    n_entries = len(training(layers=2, entries=20_000).devices[0])
+    assert 20_000 <= n_entries < 20_400
+
+
+def test_blocks_know_the_code_that_made_them() -> None:
+    trace = oom().devices[0]
+    block = trace.segments[0].blocks[1]
+    assert [frame.name for frame in trace.frame_table.stack(block.frames)] == ["make"]
+    assert trace[len(trace) - 1].frames[0].name == "want_more"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_command_line_has_the_options_of_the_function(kind: str) -> None:
+    parameters = inspect.signature(KINDS[kind]).parameters
+    written = {name: default for name, default, _ in SYNTH_KINDS[kind].options}
+    common = {"seed", "device_memory", "conf"}
+    assert {n: p.default for n, p in parameters.items() if n not in common} == written
