@@ -223,7 +223,7 @@ def test_real_pytorch_finds_the_card_that_is_not_there(tmp_path: Path) -> None:
     )
     out = tmp_path / "out.pickle"
     command = [sys.executable, "-m", "allocsim", "record", "--gpu", "A100 80GB", "--json"]
-    python = os.environ["ALLOCSIM_TORCH_PYTHON"]
+    python = os.environ["ALLOCSIM_TORCH_PYTHON"].split(os.pathsep)[0]
     done = subprocess.run(
         [*command, "-o", str(out), "--", python, str(program)],
         capture_output=True,
