@@ -20,7 +20,7 @@ import numpy as np
 
 from allocsim.trace import Action, Frame, Trace
 
-__all__ = ["Code", "code_at", "is_foreign"]
+__all__ = ["Code", "code_at", "code_of", "is_foreign"]
 
 _FOREIGN_PARTS = ("site-packages", "dist-packages", "/torch/", "/lib/python", "/usr/include/")
 _COMPILED = (".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".so", ".inl")
@@ -88,6 +88,11 @@ def code_at(trace: Trace, entry: int) -> Code | None:
         return None
     stack = trace.frame_table.stack(int(trace.frames[told[-1]]))
     return _resolved(stack, f"the allocation before it, entry {int(told[-1])}")
+
+
+def code_of(stack: Sequence[Frame]) -> Code | None:
+    """The code of a stack, innermost frame first; None for an empty one."""
+    return _resolved(stack, "")
 
 
 def _followed(trace: Trace, before: np.ndarray[tuple[int], np.dtype[np.intp]]) -> Sequence[Frame]:

@@ -5,7 +5,7 @@ Rule: building it imports no command's machinery; that happens when the command 
 
 from __future__ import annotations
 
-from allocsim.cli import crosscheck, explain, plot, record, replay, risk, step, synth, tune
+from allocsim.cli import crosscheck, explain, plot, record, replay, report, risk, step, synth, tune
 from allocsim.cli.usage import Parser
 
 __all__ = ["VERSION", "build_parser"]
@@ -39,6 +39,7 @@ def build_parser() -> Parser:
     risk.add_to(commands)
     tune.add_to(commands)
     plot.add_to(commands)
+    report.add_to(commands)
     step.add_to(commands)
     synth.add_to(commands)
     return parser

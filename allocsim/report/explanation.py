@@ -21,13 +21,15 @@ from allocsim.tuning.cure import Trial
 from allocsim.tuning.explanation import DeviceExplanation, Remedy
 from allocsim.units import format_size
 
-__all__ = ["explanation_document", "explanation_text"]
+__all__ = ["CAUSES", "because", "code_text", "explanation_document", "explanation_text"]
 
-_CAUSES = {
+CAUSES = {
     **CAUSE_TEXTS,
     "pending_free": "a block that would have served came free too late",
     "private_pool": "a private pool keeps what would have served",
 }
+"""What each cause means, in a few words."""
+
 _SHOWN_OOMS = 3
 _SHOWN_BLOCKERS = 12
 _SIZE_WIDTH = 14
@@ -67,13 +69,14 @@ def _one(shortage: Shortage) -> list[str]:
         f"at entry {number(oom.entry)}, {known}: {format_size(asked)} were asked for, "
         f"{format_size(shortage.tried_bytes)} tried",
     )
-    lines += row("Verdict", f"{shortage.cause}: {_CAUSES[shortage.cause]}")
-    lines += row("Because", _because(shortage))
-    lines += row("Code", _code(shortage.code))
+    lines += row("Verdict", f"{shortage.cause}: {CAUSES[shortage.cause]}")
+    lines += row("Because", because(shortage))
+    lines += row("Code", code_text(shortage.code))
     return lines + (_blocks(shortage) if shortage.findings is not None else [])
 
 
-def _because(shortage: Shortage) -> str:
+def because(shortage: Shortage) -> str:
+    """The comparison of figures that decided the cause."""
     findings = shortage.findings
     if shortage.cause == "pending_free" and findings is not None:
         return (
@@ -86,7 +89,8 @@ def _because(shortage: Shortage) -> str:
     return arithmetic_of(shortage.cause, shortage.figures)
 
 
-def _code(code: Code | None) -> str:
+def code_text(code: Code | None) -> str:
+    """A line of code, and how it is known."""
     if code is None:
         return "the recording has no stack frames"
     folded = f" ({plural(code.folded, 'frame')} of libraries inside)" if code.folded else ""

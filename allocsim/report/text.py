@@ -15,7 +15,7 @@ from allocsim.report.remedy import remedy_lines
 from allocsim.tuning import Cure
 from allocsim.units import format_size
 
-__all__ = ["replay_text"]
+__all__ = ["replay_text", "verdict_sentence"]
 
 _SHOWN_OOMS = 3
 
@@ -33,7 +33,7 @@ def replay_text(
             _proof(device),
             _memory(run, device),
             _ooms(found),
-            _verdict(device, found),
+            row("Verdict", verdict_sentence(device, found)),
             remedy_lines(run, cures[device.device]) if device.device in cures else [],
         ):
             lines += [*part, ""] if part else []
@@ -135,14 +135,12 @@ def _ooms(shortages: Sequence[Shortage]) -> list[str]:
     return lines
 
 
-def _verdict(device: DeviceRun, shortages: Sequence[Shortage]) -> list[str]:
+def verdict_sentence(device: DeviceRun, shortages: Sequence[Shortage]) -> str:
+    """What to think of one device's replay."""
     if shortages:
-        return row("Verdict", _cause_text(shortages[-1]))
+        return _cause_text(shortages[-1])
     idle, reserved = format_size(device.peak.idle), format_size(device.peak.reserved)
-    return row(
-        "Verdict",
-        f"it fits: no request failed. Of {reserved} reserved at the peak, {idle} were idle.",
-    )
+    return f"it fits: no request failed. Of {reserved} reserved at the peak, {idle} were idle."
 
 
 def _cause_text(shortage: Shortage) -> str:

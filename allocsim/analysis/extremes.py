@@ -1,0 +1,42 @@
+"""A long curve made short: of each stretch the lowest and the highest value.
+
+Rule: no value is skipped; whatever a stretch reached is in its two extremes, at every level.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Extremes", "extremes_of", "levels_of"]
+
+_Column = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Extremes:
+    """Row i tells of values i * step to (i + 1) * step, the last one perhaps of fewer."""
+
+    step: int
+    low: _Column
+    high: _Column
+
+
+def extremes_of(values: _Column, step: int) -> Extremes:
+    """The extremes of stretches of `step` values; of one value, itself twice."""
+    if not len(values):
+        return Extremes(step, values, values)
+    starts = np.arange(0, len(values), step)
+    return Extremes(step, np.minimum.reduceat(values, starts), np.maximum.reduceat(values, starts))
+
+
+def levels_of(values: _Column, first: int, factor: int, enough: int) -> tuple[Extremes, ...]:
+    """Levels of `first`, `first * factor`, ... values a stretch, until `enough` stretches do."""
+    levels: list[Extremes] = []
+    step = first
+    while len(values) > enough and (not levels or len(levels[-1].low) > enough):
+        levels.append(extremes_of(values, step))
+        step *= factor
+    return tuple(levels)

@@ -1,0 +1,109 @@
+"""`allocsim plot`: a recording, or the settings that were tried on one, as a figure.
+
+Rule: nothing is written unless the whole figure was drawn.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from allocsim.cli.progress import ProgressBar
+from allocsim.cli.usage import Parser, UsageError, count, memory_size
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from allocsim.report.figures import Theme
+
+__all__ = ["add_to", "run"]
+
+_SUMMARY = "draw a recording as a figure: memory, address map, segments, sizes"
+_DESCRIPTION = """\
+Draws FILE, a recording of torch.cuda.memory._record_memory_history(), replayed
+under its own settings or others, into a PNG or SVG file:
+
+  memory       reserved, allocated, requested and ideal memory over the run,
+               with driver calls and out-of-memory errors
+  address-map  what lay where over the run: fragmentation to the eye
+  segments     every segment at one moment, with its blocks (--at)
+  sizes        block sizes: handed out, and in use and free at one moment (--at)
+  front        the settings that allocsim tune tried; FILE is what its --json
+               printed, or its --results file"""
+_KINDS = ("memory", "address-map", "segments", "sizes", "front")
+_COLOURINGS = ("state", "size", "owner")
+
+
+def add_to(commands: argparse._SubParsersAction[Parser]) -> None:
+    """Add the command and its options."""
+    parser = commands.add_parser(
+        "plot",
+        help=_SUMMARY,
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("kind", metavar="KIND", choices=_KINDS, help=", ".join(_KINDS))
+    add("file", metavar="FILE", help="a snapshot: pickle, JSON or .npz, plain or gzip")
+    add("-o", "--output", metavar="FILE", required=True, help="to write to: .png or .svg")
+    add("--conf", metavar="CONF", help="PYTORCH_CUDA_ALLOC_CONF to replay under; '' for none")
+    add(
+        "--device-memory",
+        metavar="SIZE",
+        type=memory_size,
+        help="memory of the device, as 24GiB (default: what the recording tells)",
+    )
+    add("--torch", metavar="VERSION", help="PyTorch's release, 2.1 to 2.15 (default: likewise)")
+    add("--device", metavar="N", type=count, help="this device (default: the first with entries)")
+    add(
+        "--at",
+        metavar="ENTRY",
+        type=count,
+        help="the moment after this entry (default: the peak of reserved memory)",
+    )
+    add(
+        "--colour",
+        choices=_COLOURINGS,
+        default="state",
+        help="what colours stand for in an address map (default: state)",
+    )
+    add("--dark", action="store_true", help="for a dark page")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Carry the command out; returns its exit code."""
+    from allocsim.report.figures import DARK, LIGHT, save_figure  # noqa: PLC0415
+
+    if not arguments.output.lower().endswith((".png", ".svg")):
+        raise UsageError(f"{arguments.output}: a figure's name must end in .png or .svg")
+    theme = DARK if arguments.dark else LIGHT
+    save_figure(_figure(arguments, theme), arguments.output)
+    return 0
+
+
+def _figure(arguments: argparse.Namespace, theme: Theme) -> Figure:
+    from allocsim.analysis.picture import picture_of  # noqa: PLC0415
+    from allocsim.report import figures  # noqa: PLC0415
+    from allocsim.report.tried import read_tried  # noqa: PLC0415
+    from allocsim.trace import load  # noqa: PLC0415
+
+    if arguments.kind == "front":
+        return figures.front_figure(read_tried(arguments.file), theme)
+    with ProgressBar() as bar:
+        picture = picture_of(
+            load(arguments.file),
+            arguments.conf,
+            device_memory=arguments.device_memory,
+            torch_version=arguments.torch,
+            device=arguments.device,
+            progress=bar.stage("replaying"),
+        )
+    if arguments.kind == "memory":
+        return figures.memory_figure(picture, theme)
+    if arguments.kind == "address-map":
+        return figures.address_map_figure(picture, theme, arguments.colour)
+    if arguments.kind == "segments":
+        return figures.segments_figure(picture, theme, arguments.at)
+    return figures.block_sizes_figure(picture, theme, arguments.at)

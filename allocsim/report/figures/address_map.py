@@ -1,0 +1,94 @@
+"""The address map: where everything lay, over the run.
+
+Rule: it is a picture of density at every length of recording (`analysis/density.py`), and its
+caption says how many entries and bytes share a pixel.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from allocsim.analysis.address_map import address_map
+from allocsim.analysis.picture import Picture
+from allocsim.report.figures.canvas import caption, entries_axis, legend, new_figure, styled
+from allocsim.report.figures.memory import mark_ooms, title_of
+from allocsim.report.figures.tone import pixels
+from allocsim.report.page import number, plural
+from allocsim.units import GIB, MIB, format_size
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from allocsim.report.figures.theme import Theme
+
+__all__ = ["address_map_figure"]
+
+SHAPE = (700, 1500)
+"""Rows and columns of pixels."""
+
+_LONGEST_NAME = 34
+
+
+def address_map_figure(picture: Picture, theme: Theme, colouring: str = "state") -> Figure:
+    """The map.  colouring: "state", "size" or "owner"."""
+    found = address_map(picture.lives, picture.trace.frame_table, colouring, SHAPE)
+    colours = _colours(theme, colouring, len(found.layers))
+    figure, (axes,) = new_figure(theme)
+    top = max(found.axis_bytes, 1)
+    unit, name = (GIB, "GiB") if top >= 2 * GIB else (MIB, "MiB")
+    axes.imshow(
+        pixels(found.reserved, list(found.layers.values()), colours, theme.free, theme.page),
+        origin="lower", aspect="auto", interpolation="nearest",
+        extent=(0, found.n_entries, 0, top / unit),
+    )  # fmt: skip
+    styled(axes, theme, "time (entry of the recording)", f"address, gaps removed ({name})")
+    axes.grid(visible=False)
+    axes.set_xlim(0, found.n_entries * 1.008)
+    entries_axis(axes)
+    mark_ooms(axes, [oom.entry for oom in picture.device_run.ooms], theme)
+    _legend(axes, picture, theme, list(found.layers), colours)
+    caption(
+        figure,
+        theme,
+        title_of(picture, f"address map by {colouring}"),
+        f"{plural(found.n_blocks, 'block')}, {plural(found.n_entries, 'entry', 'entries')}.",
+        f"A pixel is {number(max(1, round(found.entries_per_column)))} entries wide and "
+        f"{format_size(max(1, round(found.bytes_per_row)))} high and shows what was in it by its "
+        "share; none is skipped, and what is smaller than a quarter of its pixel is drawn as a "
+        "quarter. Addresses that were never reserved are left out.",
+    )
+    return figure
+
+
+def _colours(theme: Theme, colouring: str, count: int) -> list[str]:
+    if colouring == "size":
+        return list(theme.sizes)
+    if colouring == "state":
+        return list(theme.kinds[:2])
+    return [*theme.kinds[: min(count, len(theme.kinds))]]
+
+
+def _legend(
+    axes: Axes, picture: Picture, theme: Theme, names: list[str], colours: list[str]
+) -> None:
+    from matplotlib.lines import Line2D  # noqa: PLC0415
+    from matplotlib.patches import Patch  # noqa: PLC0415
+
+    waits = bool(np.any(picture.lives.blocks.completed > picture.lives.blocks.freed))
+    handles: list[Patch | Line2D] = [
+        Patch(color=colour, label=_short(name))
+        for name, colour in zip(names, colours, strict=True)
+        if waits or not name.startswith("freed")
+    ]
+    handles.append(Patch(facecolor=theme.free, label="reserved, free"))
+    handles.append(Patch(facecolor=theme.page, edgecolor=theme.faint, label="not reserved"))
+    if picture.device_run.ooms:
+        handles.append(Line2D([], [], color=theme.alarm, linestyle="--", label="out of memory"))
+    legend(axes, theme, handles, loc="lower left", bbox_to_anchor=(0, 1), ncols=5)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else f"…{name[1 - _LONGEST_NAME :]}"

@@ -1,0 +1,59 @@
+"""Sizes of blocks: how many were handed out, and what one moment holds and leaves free.
+
+Rule: both panels have the same bins, powers of two, so that free memory stands above the
+requests that could use it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from allocsim.analysis.block_sizes import block_sizes
+from allocsim.analysis.picture import Picture
+from allocsim.report.figures.canvas import caption, legend, new_figure, styled
+from allocsim.report.figures.memory import title_of
+from allocsim.report.page import number
+from allocsim.units import GIB, KIB, MIB
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from allocsim.report.figures.theme import Theme
+
+__all__ = ["block_sizes_figure"]
+
+
+def block_sizes_figure(picture: Picture, theme: Theme, at: int | None = None) -> Figure:
+    """The histograms; at: the moment of the second, None where reserved memory was highest."""
+    sizes = block_sizes(picture.lives, picture.at(at))
+    figure, (above, below) = new_figure(theme, 2, 1, sharex=True)
+    x = np.arange(len(sizes.handed_out))
+    above.bar(x, sizes.handed_out, width=0.9, color=theme.allocated)
+    above.set_yscale("symlog", linthresh=1)
+    above.set_ylim(bottom=0)
+    most = int(max(sizes.used_bytes.max(initial=0), sizes.free_bytes.max(initial=0)))
+    unit, name = (GIB, "GiB") if most >= GIB else (MIB, "MiB")
+    below.bar(x - 0.22, sizes.used_bytes / unit, width=0.44, color=theme.kinds[0], label="in use")
+    below.bar(x + 0.22, sizes.free_bytes / unit, width=0.44, color=theme.alarm, label="free")
+    styled(above, theme, "", "blocks handed out (count)")
+    styled(below, theme, "size of the block (from, in bytes)", f"memory ({name})")
+    below.set_xticks(x, [_text(int(edge)) for edge in sizes.edges[:-1]], rotation=45, ha="right")
+    legend(below, theme, loc="upper left")
+    total = int(sizes.handed_out.sum())
+    caption(
+        figure,
+        theme,
+        title_of(picture, "block sizes"),
+        f"Above: {number(total)} blocks over the whole run. Below: the blocks after entry "
+        f"{number(sizes.entry)}. A bar at 1 MiB holds sizes from 1 MiB up to, not including, 2.",
+    )
+    return figure
+
+
+def _text(size: int) -> str:
+    for unit, name in ((GIB, "Gi"), (MIB, "Mi"), (KIB, "Ki")):
+        if size >= unit:
+            return f"{size // unit} {name}B"
+    return f"{size} B"

@@ -1,0 +1,63 @@
+"""Colours of figures, for light and dark pages.
+
+Rule: colours that stand for kinds are Okabe and Ito's, which people with any of the common
+colour blindnesses tell apart; colours that stand for sizes are steps of a scale whose lightness
+only grows (viridis).  Source: Okabe and Ito, "Color Universal Design" (2008).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["DARK", "LIGHT", "Theme"]
+
+BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#E69F00", "#009E73", "#CC79A7"
+SKY, VERMILION, YELLOW = "#56B4E9", "#D55E00", "#F0E442"
+
+
+@dataclass(frozen=True, slots=True)
+class Theme:
+    """page: behind everything; ink: text and axes; faint: grids; free: reserved and not in use.
+
+    kinds: for categories in their order; the last is for all others.  sizes: from small to large.
+    """
+
+    page: str
+    ink: str
+    faint: str
+    free: str
+    reserved: str
+    allocated: str
+    requested: str
+    ideal: str
+    alarm: str
+    kinds: tuple[str, ...]
+    sizes: tuple[str, ...]
+
+
+LIGHT = Theme(
+    page="#FFFFFF",
+    ink="#1A1A1A",
+    faint="#D9D9D9",
+    free="#DDDDDD",
+    reserved="#555555",
+    allocated=BLUE,
+    requested=PURPLE,
+    ideal=GREEN,
+    alarm=VERMILION,
+    kinds=(BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION, "#8A8A8A"),
+    sizes=("#440154", "#414487", "#2A788E", "#22A884", "#7AD151", "#E8D51B"),
+)
+DARK = Theme(
+    page="#14171A",
+    ink="#E8E8E8",
+    faint="#3A3F45",
+    free="#4A5058",
+    reserved="#C4C4C4",
+    allocated=SKY,
+    requested=PURPLE,
+    ideal=GREEN,
+    alarm="#FF7B39",
+    kinds=(SKY, ORANGE, GREEN, PURPLE, YELLOW, VERMILION, "#A0A0A0"),
+    sizes=("#5B3A8C", "#4A6FB5", "#2F93A5", "#2BB58A", "#8ADB5A", "#FDE725"),
+)

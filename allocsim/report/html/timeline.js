@@ -1,0 +1,139 @@
+// The timeline: uPlot with the lowest and highest of each stretch, the finest level that fits.
+
+const MOST_POINTS = 4000;
+const SHADES = { reserved: 1.6, allocated: 1.2, requested: 0.9, ideal: 1.4 };
+let plot = null;
+
+function levelFor(span) {
+  return [1, ...data.levels].find((step) => span / step <= MOST_POINTS) ?? data.levels.at(-1) ?? 1;
+}
+
+function windowOf() {
+  const step = levelFor(view.x1 - view.x0);
+  const first = Math.max(Math.floor(view.x0 / step) - 1, 0);
+  const last = Math.min(Math.ceil(view.x1 / step) + 1, Math.ceil(data.n / step));
+  const x = new Float64Array(last - first + 1);
+  for (let i = 0; i < x.length; i++) x[i] = Math.min((first + i) * step, data.n);
+  const rows = [x];
+  for (const name of data.series) {
+    for (const side of ["high", "low"]) {
+      const values = data.columns[step === 1 ? name : `${name}.${side}.${step}`];
+      const part = new Float64Array(x.length);
+      for (let i = 0; i < x.length; i++) part[i] = values[Math.min(first + i, values.length - 1)];
+      rows.push(part);
+    }
+  }
+  return { step, rows };
+}
+
+function lineAt(u, x, paint, dash = []) {
+  const at = u.valToPos(x, "x", true);
+  if (at < u.bbox.left || at > u.bbox.left + u.bbox.width) return;
+  u.ctx.save();
+  u.ctx.strokeStyle = paint;
+  u.ctx.lineWidth = 1.5 * devicePixelRatio;
+  u.ctx.setLineDash(dash.map((length) => length * devicePixelRatio));
+  u.ctx.beginPath();
+  u.ctx.moveTo(at, u.bbox.top);
+  u.ctx.lineTo(at, u.bbox.top + u.bbox.height);
+  u.ctx.stroke();
+  u.ctx.restore();
+}
+
+function drawCalls(u) {
+  // One tick a pixel however many calls are in it.
+  const { left, top, width, height } = u.bbox;
+  for (const [name, paint, row] of [["takes", colour("ideal"), 0], ["gives", colour("alarm"), 1]]) {
+    const seen = new Uint8Array(Math.ceil(width) + 2);
+    u.ctx.fillStyle = paint;
+    for (const entry of data.columns[name]) {
+      const at = Math.round(u.valToPos(entry, "x", true) - left);
+      if (at < 0 || at > width || seen[at]) continue;
+      seen[at] = 1;
+      u.ctx.fillRect(left + at, top + height - (row + 1) * 7 * devicePixelRatio, Math.max(1, devicePixelRatio), 6 * devicePixelRatio);
+    }
+  }
+}
+
+function timelineOptions(box) {
+  const stepped = uPlot.paths.stepped({ align: 1 });
+  const axis = () => ({ stroke: colour("ink"), grid: { stroke: colour("faint"), width: 1 }, ticks: { stroke: colour("faint") } });
+  const series = [{}];
+  const bands = [];
+  for (const name of data.series) {
+    const paint = colour(name);
+    bands.push({ series: [series.length, series.length + 1], fill: `${paint}55` });
+    series.push({ stroke: paint, width: SHADES[name], paths: stepped, points: { show: false } });
+    series.push({ stroke: paint, width: SHADES[name] / 3, paths: stepped, points: { show: false } });
+  }
+  const top = Math.max(...data.columns[data.levels.length ? `reserved.high.${data.levels.at(-1)}` : "reserved"], 1);
+  const unit = top >= 2 ** 31 ? ["GiB", 2 ** 30] : ["MiB", 2 ** 20];
+  return {
+    width: box.clientWidth, height: 320, padding: [10, 30, 0, 0], series, bands, legend: { show: false },
+    scales: { x: { time: false, range: () => [view.x0, view.x1] }, y: { range: () => [0, top * 1.05] } },
+    axes: [
+      { ...axis(), label: "time (entry of the recording)", values: (_, ticks) => ticks.map(count), space: 90 },
+      {
+        ...axis(), label: `memory (${unit[0]})`, size: 64,
+        splits: () => splitsOf(top * 1.05, unit[1]),
+        values: (_, ticks) => ticks.map((tick) => (tick / unit[1]).toLocaleString("en-US")),
+      },
+    ],
+    cursor: { drag: { x: true, y: false, setScale: false }, bind: { dblclick: () => () => setX(0, data.n) } },
+    hooks: {
+      setSelect: [(u) => {
+        if (u.select.width < 4) return;
+        setX(u.posToVal(u.select.left, "x"), u.posToVal(u.select.left + u.select.width, "x"));
+        u.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
+      }],
+      setCursor: [(u) => readOut(u.cursor.left >= 0 ? u.posToVal(u.cursor.left, "x") : view.entry)],
+      draw: [(u) => {
+        drawCalls(u);
+        for (const entry of data.ooms) lineAt(u, entry, colour("alarm"), [6, 4]);
+        lineAt(u, view.entry, colour("ink"), [2, 3]);
+      }],
+    },
+  };
+}
+
+function splitsOf(top, unit) {
+  const rough = top / unit / 6;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].find((factor) => factor * power >= rough) * power;
+  return Array.from({ length: Math.floor(top / unit / step) + 1 }, (_, i) => i * step * unit);
+}
+
+function readOut(at) {
+  const entry = Math.min(Math.max(Math.floor(at), 0), data.n - 1);
+  const parts = data.series.map((name) => `${name} ${sizeText(data.columns[name][entry])}`);
+  const what = data.actions[data.columns.action[entry]];
+  document.getElementById("time-readout").textContent = `Entry ${count(entry)} (${what}): ${parts.join(", ")}`;
+}
+
+function makeTimeline() {
+  const box = document.getElementById("timeline");
+  if (plot) plot.destroy();
+  plot = new uPlot(timelineOptions(box), windowOf().rows, box);
+  plot.over.addEventListener("wheel", (event) => wheel(event, plot.posToVal(plot.cursor.left, "x"), zoomX), { passive: false });
+  let from = 0;
+  plot.over.addEventListener("mousedown", (event) => { from = event.clientX; });
+  plot.over.addEventListener("click", (event) => {
+    if (Math.abs(event.clientX - from) < 4) setEntry(plot.posToVal(plot.cursor.left, "x"), false);
+  });
+  document.getElementById("time-legend").replaceChildren(...legendItems([
+    ...data.series.map((name) => [name, colour(name)]),
+    ["driver gave memory (tick)", colour("ideal")], ["driver got it back (tick)", colour("alarm")],
+    ...(data.ooms.length ? [["out of memory (dashed line)", colour("alarm")]] : []),
+  ]));
+}
+
+function drawTimeline() {
+  const { step, rows } = windowOf();
+  plot.setData(rows, false);
+  plot.setScale("x", { min: view.x0, max: view.x1 });
+  const span = `Entries ${count(view.x0)} to ${count(view.x1)} of ${count(data.n)}`;
+  document.getElementById("view-text").textContent = span;
+  document.getElementById("decimated").textContent = step === 1
+    ? "Every entry is drawn."
+    : `Decimated: each step of the lines shows the lowest and the highest of ${count(step)} entries; none is skipped, and zooming in shows finer levels down to single entries.`;
+}

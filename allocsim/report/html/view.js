@@ -1,0 +1,117 @@
+// What is shown: entries x0 to x1, places y0 to y1 (units of 512 bytes), the moment, the block.
+
+let data;
+const view = { x0: 0, x1: 1, y0: 0, y1: 1, entry: 0, block: -1 };
+const watchers = { view: [], entry: [], block: [] };
+const waiting = new Set();
+
+function changed(what) {
+  if (!waiting.size) {
+    requestAnimationFrame(() => {
+      const now = [...waiting];
+      waiting.clear();
+      const calls = new Set(now.flatMap((name) => watchers[name]));
+      for (const call of calls) call();
+    });
+  }
+  waiting.add(what);
+}
+
+function clamped(low, high, least, most) {
+  const span = Math.min(Math.max(high - low, Math.min(least, most)), most);
+  const start = Math.min(Math.max(low, 0), most - span);
+  return [start, start + span];
+}
+
+function setX(low, high) {
+  [view.x0, view.x1] = clamped(low, high, 10, data.n);
+  changed("view");
+}
+
+function setY(low, high) {
+  [view.y0, view.y1] = clamped(low, high, 16, data.axis);
+  changed("view");
+}
+
+function zoomX(factor, at = (view.x0 + view.x1) / 2) {
+  setX(at - (at - view.x0) * factor, at + (view.x1 - at) * factor);
+}
+
+function zoomY(factor, at = (view.y0 + view.y1) / 2) {
+  setY(at - (at - view.y0) * factor, at + (view.y1 - at) * factor);
+}
+
+function moveX(share) {
+  const by = (view.x1 - view.x0) * share;
+  setX(view.x0 + by, view.x1 + by);
+}
+
+function showEntry(entry) {
+  const margin = (view.x1 - view.x0) / 2;
+  if (entry < view.x0 || entry > view.x1) setX(entry - margin, entry + margin);
+}
+
+function setEntry(entry, shows = true) {
+  view.entry = Math.min(Math.max(Math.round(entry), 0), data.n - 1);
+  if (shows) showEntry(view.entry);
+  changed("entry");
+}
+
+function setBlock(row) {
+  view.block = row;
+  changed("block");
+}
+
+// Words.
+
+const count = (number) => Math.round(number).toLocaleString("en-US");
+
+function sizeText(bytes) {
+  if (bytes <= 1024) return `${bytes} bytes`;
+  if (bytes <= 1048576) return `${(bytes / 1024).toFixed(2)} KiB`;
+  if (bytes <= 1073741824) return `${(bytes / 1048576).toFixed(2)} MiB`;
+  return `${(bytes / 1073741824).toFixed(2)} GiB`;
+}
+
+const colour = (name) =>
+  getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+
+function element(name, properties = {}, ...children) {
+  const made = Object.assign(document.createElement(name), properties);
+  made.append(...children);
+  return made;
+}
+
+function legendItems(pairs) {
+  return pairs.map(([name, paint]) => {
+    const swatch = element("i");
+    swatch.style.background = paint;
+    return element("span", {}, swatch, name);
+  });
+}
+
+function addressOf(place) {
+  const start = data.columns["range.start"];
+  const offset = data.columns["range.offset"];
+  let low = 0;
+  let high = offset.length - 1;
+  while (low < high) {
+    const middle = (low + high + 1) >> 1;
+    if (offset[middle] <= place) low = middle;
+    else high = middle - 1;
+  }
+  return (start[low] + place - offset[low]) * data.unit;
+}
+
+const hex = (address) => `0x${address.toString(16)}`;
+
+function wheel(event, at, zooms) {
+  // Plain wheel scrolls the page, as everywhere.
+  if (event.ctrlKey || event.altKey) {
+    event.preventDefault();
+    zooms(Math.exp(Math.sign(event.deltaY) * 0.25), at);
+  } else if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
+    event.preventDefault();
+    moveX(Math.sign(event.deltaX || event.deltaY) * 0.1);
+  }
+}

@@ -1,0 +1,56 @@
+"""Columns of numbers as text for a page: exact, small, decoded by a few lines of JavaScript.
+
+Rule: a column comes back number for number.  Its bytes are the differences of neighbours in the
+smallest type that holds them, all columns one after another, compressed once, as base64.
+Numbers above 2**53 are refused: JavaScript has none.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Packer"]
+
+_TYPES: tuple[Any, ...] = (np.int8, np.int16, np.int32, np.float64)
+_LARGEST = 1 << 53
+_LEVEL = 6
+_ALIGNMENT = 8
+
+
+@dataclass(slots=True)
+class Packer:
+    """Takes columns by name; `index` says where each lies in `text()`."""
+
+    index: dict[str, list[object]] = field(default_factory=dict)
+    _parts: list[bytes] = field(default_factory=list)
+    _offset: int = 0
+
+    def add(self, name: str, values: NDArray[Any]) -> None:
+        """A column of whole numbers."""
+        if len(values) and max(abs(int(values.min())), abs(int(values.max()))) > _LARGEST:
+            raise ValueError(f"column {name} has numbers above 2**53")
+        changes = np.diff(values.astype(np.int64), prepend=0).astype(np.int64)
+        kind = next(kind for kind in _TYPES if _holds(kind, changes))
+        data = changes.astype(kind).tobytes()
+        self.index[name] = [np.dtype(kind).name, len(values), self._offset]
+        padding = -len(data) % _ALIGNMENT
+        self._parts += [data, bytes(padding)]
+        self._offset += len(data) + padding
+
+    def text(self) -> str:
+        """All columns."""
+        packed = gzip.compress(b"".join(self._parts), _LEVEL, mtime=0)
+        return base64.b64encode(packed).decode("ascii")
+
+
+def _holds(kind: Any, changes: NDArray[np.int64]) -> bool:
+    if kind is np.float64 or not len(changes):
+        return True
+    limits = np.iinfo(kind)
+    return bool(changes.min() >= limits.min and changes.max() <= limits.max)

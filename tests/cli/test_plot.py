@@ -1,0 +1,74 @@
+"""`allocsim plot` from the outside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PNG = b"\x89PNG\r\n\x1a\n"
+RECORDING = "gpt2-ragged-oom-torch2.15.pickle.gz"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["memory"],
+        ["memory", "--conf", "expandable_segments:True", "--dark"],
+        ["address-map", "--colour", "owner"],
+        ["segments", "--at", "13695"],
+        ["sizes", "--dark"],
+    ],
+    ids=" ".join,
+)
+def test_a_figure_is_written_and_nothing_said(
+    cli: Callable[..., Any], traces: Path, tmp_path: Path, options: list[str]
+) -> None:
+    file = tmp_path / "figure.png"
+    kind, *rest = options
+    outcome = cli("plot", kind, traces / RECORDING, "-o", file, *rest)
+    assert (outcome.code, outcome.out, outcome.err) == (0, "", "")
+    assert file.read_bytes().startswith(PNG)
+    assert len(file.read_bytes()) > 20_000
+
+
+def test_an_address_map_as_svg_is_an_image_with_text(
+    cli: Callable[..., Any], traces: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "map.svg"
+    assert cli("plot", "address-map", traces / RECORDING, "-o", file).code == 0
+    text = file.read_text()
+    assert "address, gaps removed (GiB)" in text
+    assert "<image" in text
+    assert len(text) < 1_000_000, "pixels, not a shape for each block"
+
+
+def test_the_settings_of_a_search(cli: Callable[..., Any], traces: Path, tmp_path: Path) -> None:
+    tried, figure = tmp_path / "tried.jsonl", tmp_path / "front.png"
+    options = ["--try", "expandable_segments:True", "--results", tried]
+    assert cli("tune", traces / RECORDING, *options).code == 0
+    assert cli("plot", "front", tried, "-o", figure).code == 0
+    assert figure.read_bytes().startswith(PNG)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["memory", "-o", "x.pdf"], "x.pdf: a figure's name must end in .png or .svg"),
+        (["segments", "-o", "x.png", "--at", "26064"], "expected 0 to 26063"),
+        (["memory", "-o", "/nowhere/x.png"], "/nowhere/x.png: cannot be written"),
+        (["pie", "-o", "x.png"], "invalid choice: 'pie'"),
+        (["front", "-o", "x.png"], "cannot be read"),
+        (["memory", "-o", "x.png", "--device", "3"], "device 3 is not in the recording"),
+    ],
+)
+def test_what_cannot_be_drawn_is_one_sentence(
+    cli: Callable[..., Any], traces: Path, options: list[str], sentence: str
+) -> None:
+    kind, *rest = options
+    outcome = cli("plot", kind, traces / RECORDING, *rest)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert sentence in outcome.err
+    assert len(outcome.err.splitlines()) == 1

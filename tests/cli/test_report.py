@@ -1,0 +1,53 @@
+"""`allocsim report` from the outside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+OOM = "gpt2-ragged-oom-torch2.15.pickle.gz"
+
+
+def test_a_page_is_written_and_nothing_said(
+    cli: Callable[..., Any], traces: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "report.html"
+    outcome = cli("report", traces / OOM, "-o", file, "--no-what-if")
+    assert (outcome.code, outcome.out, outcome.err) == (0, "", "")
+    text = file.read_text(encoding="utf-8")
+    assert "<title>gpt2-ragged-oom-torch2.15.pickle.gz: allocsim report</title>" in text
+    assert "Other settings were not replayed" in text
+    assert len(text) < 400_000
+
+
+def test_a_setting_is_tried_beside_it(
+    cli: Callable[..., Any], traces: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "report.html"
+    options = ["--try", "expandable_segments:True", "--conf", "max_split_size_mb:512"]
+    assert cli("report", traces / OOM, "-o", file, *options).code == 0
+    text = file.read_text(encoding="utf-8")
+    assert text.count('<svg class="spark"') == 2
+    assert "max_split_size_mb:512 <small>(this page)</small>" in text
+    assert "Proof" in text
+    assert "these are not the recorded settings" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["-o", "/nowhere/r.html"], "/nowhere/r.html cannot be written"),
+        (["-o", "/"], "/ is a directory; expected the name of a file"),
+        (["-o", "r.html", "--try", "nonsense:1"], "nonsense"),
+    ],
+)
+def test_what_cannot_be_written_is_one_sentence(
+    cli: Callable[..., Any], traces: Path, options: list[str], sentence: str
+) -> None:
+    outcome = cli("report", traces / OOM, "--no-what-if", *options)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert sentence in outcome.err
+    assert len(outcome.err.splitlines()) == 1

@@ -1,0 +1,223 @@
+"""Figures: units on every axis, the numbers behind the lines, and captions that admit it all."""
+
+from __future__ import annotations
+
+import json
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from allocsim.analysis.picture import Picture, picture_of
+from allocsim.errors import ConfigError
+from allocsim.report.figures import (
+    DARK,
+    LIGHT,
+    Theme,
+    address_map_figure,
+    block_sizes_figure,
+    front_figure,
+    memory_figure,
+    save_figure,
+    segments_figure,
+)
+from allocsim.report.figures.tone import LEAST, MOST, pixels
+from allocsim.report.tried import read_tried
+from allocsim.trace import load
+from allocsim.units import GIB, MIB
+from allocsim.workload.oom import oom
+from allocsim.workload.streams import streams
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+OOM = Path(__file__).parents[2] / "traces" / "gpt2-ragged-oom-torch2.15.pickle.gz"
+DRAWINGS: dict[str, Callable[[Picture, Theme], Figure]] = {
+    "memory": memory_figure,
+    "address map": address_map_figure,
+    "segments": segments_figure,
+    "sizes": block_sizes_figure,
+}
+
+
+@pytest.fixture(scope="module")
+def gpt2() -> Picture:
+    return picture_of(load(OOM))
+
+
+@pytest.fixture(scope="module")
+def classic() -> Picture:
+    return picture_of(oom())
+
+
+def words_of(figure: Figure) -> str:
+    """Title and caption, unwrapped."""
+    return " ".join(f"{figure.get_suptitle()} {figure.get_supxlabel()}".split())
+
+
+@pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
+@pytest.mark.parametrize("kind", DRAWINGS)
+def test_every_axis_has_a_unit(gpt2: Picture, kind: str, theme: Theme) -> None:
+    figure = DRAWINGS[kind](gpt2, theme)
+    assert figure.axes
+    bottom = figure.axes[-1]
+    for axes in figure.axes:
+        assert re.search(r"\(.+\)", axes.get_ylabel(), re.DOTALL), axes.get_ylabel()
+        if axes is bottom or not axes.get_shared_x_axes().joined(axes, bottom):
+            assert re.search(r"\(.+\)", axes.get_xlabel()), axes.get_xlabel()
+
+
+def test_the_lines_are_the_curves(classic: Picture) -> None:
+    axes = memory_figure(classic, LIGHT).axes[0]
+    lines = {line.get_label(): np.asarray(line.get_ydata()) for line in axes.get_lines()}
+    assert lines["reserved"].tolist() == [20] * 3 + [40] * 3 + [60] * 10, "MiB"
+    assert lines["allocated"][-1] == 27
+    needed = lines["1 out-of-memory error, and what it needed"]
+    assert needed.tolist() == [72], "60 reserved, and a segment of 12"
+
+
+def test_a_long_run_is_drawn_by_extremes_and_says_so(gpt2: Picture) -> None:
+    figure = memory_figure(gpt2, LIGHT)
+    assert "lowest and highest of 18 entries; none is skipped" in words_of(figure)
+    lines = {line.get_label(): line.get_ydata() for line in figure.axes[0].get_lines()}
+    assert max(np.asarray(lines["reserved"])) * GIB == gpt2.device_run.peak_reserved_bytes
+    assert "entries; none" not in words_of(memory_figure(picture_of(oom()), LIGHT))
+
+
+def test_driver_calls_are_counted(gpt2: Picture) -> None:
+    labels = [text.get_text() for text in memory_figure(gpt2, LIGHT).axes[1].get_legend().texts]  # type: ignore[union-attr]
+    assert labels == ["cudaMalloc, 124 in all", "cudaFree, 40 in all"]
+
+
+def test_the_address_map_says_how_dense_it_is(gpt2: Picture) -> None:
+    text = words_of(address_map_figure(gpt2, LIGHT, "size"))
+    assert "9,105 blocks, 26,064 entries. A pixel is 17 entries wide and 11.64 MiB high" in text
+    assert "none is skipped" in text
+
+
+def test_the_map_has_the_legend_that_it_needs(classic: Picture) -> None:
+    def legend_of(picture: Picture) -> list[str]:
+        return [t.get_text() for t in address_map_figure(picture, LIGHT).axes[0].get_legend().texts]  # type: ignore[union-attr]
+
+    assert legend_of(classic) == ["allocated", "reserved, free", "not reserved", "out of memory"]
+    assert "freed, waiting for a stream" in legend_of(picture_of(streams()))
+
+
+def test_a_segment_map_adds_up(classic: Picture) -> None:
+    text = words_of(segments_figure(classic, LIGHT, 15))
+    assert "segments after entry 15" in text
+    assert "60.00 MiB reserved, 27.00 MiB allocated, 0 bytes waiting" in text
+    assert "33.00 MiB free; largest free block 9.00 MiB" in text
+
+
+def test_segments_that_are_not_drawn_are_counted(gpt2: Picture) -> None:
+    assert "Not drawn: 38 segments" in words_of(segments_figure(gpt2, LIGHT))
+
+
+def test_what_is_small_is_never_drawn_as_nothing() -> None:
+    reserved = np.ones((1, 4), dtype=np.float32)
+    used = np.array([[0, 0.001, 0.999, 1]], dtype=np.float32)
+    image = pixels(reserved, [used], ["#FF0000"], "#000000", "#FFFFFF")
+    assert image[0, :, 0].tolist() == pytest.approx([0, LEAST, MOST, 1])
+
+
+def test_colours_of_kinds_are_those_for_every_eye() -> None:
+    okabe_ito = {
+        "#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7",
+    }  # fmt: skip
+    for theme in (LIGHT, DARK):
+        assert set(theme.kinds[:-1]) <= okabe_ito
+        assert len(set(theme.kinds)) == 7
+
+
+def test_colours_of_sizes_only_grow_lighter() -> None:
+    for theme in (LIGHT, DARK):
+        light = [_lightness(colour) for colour in theme.sizes]
+        assert light == sorted(light)
+
+
+def _lightness(colour: str) -> float:
+    red, green, blue = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    found: float = 0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2
+    return found
+
+
+def rows(*settings: tuple[str, int, int, int, int]) -> str:
+    """What `allocsim tune --json` prints: (conf, MiB, allocs, retries, errors)."""
+    return json.dumps(
+        {
+            "rows": [
+                {
+                    "conf": conf,
+                    "peak_reserved_bytes": mib * MIB,
+                    "num_device_alloc": allocs,
+                    "num_device_free": 0,
+                    "num_alloc_retries": retries,
+                    "num_ooms": ooms,
+                    "dropped_at": None,
+                }
+                for conf, mib, allocs, retries, ooms in settings
+            ]
+        }
+    )
+
+
+def test_the_front_leaves_out_what_another_beats(tmp_path: Path) -> None:
+    file = tmp_path / "tune.json"
+    file.write_text(
+        rows(("", 100, 9, 0, 0), ("a:1", 80, 12, 0, 0), ("b:1", 110, 9, 0, 0), ("c:1", 60, 2, 0, 1))
+    )
+    tried = read_tried(str(file))
+    assert [each.conf for each in tried.front] == ["a:1", ""], "c:1 ran out of memory"
+    figure = front_figure(tried, DARK)
+    texts = [text.get_text() for text in figure.axes[0].get_legend().texts]  # type: ignore[union-attr]
+    assert texts[0] == "out of memory (1)"
+    assert "a:1\n0.08 GiB, 12 calls, 0 retries" in texts
+    assert figure.axes[0].get_xlabel() == "peak of reserved memory (GiB)"
+
+
+def test_results_lines_are_read_as_well(tmp_path: Path) -> None:
+    file = tmp_path / "tune.jsonl"
+    lines = [
+        {"format": "allocsim tune 1"},
+        {"key": "0|0|whole||", "peak_reserved_bytes": 20 * MIB, "num_device_alloc": 3},
+        {"key": "1|0|whole||", "peak_reserved_bytes": 40 * MIB, "num_device_alloc": 1},
+        {"key": "0|0|grid||x:1", "peak_reserved_bytes": MIB, "dropped_at": 7},
+    ]
+    file.write_text("\n".join(map(json.dumps, lines)))
+    tried = read_tried(str(file))
+    assert [(each.conf, each.peak_reserved_bytes // MIB) for each in tried.settings] == [
+        ("", 40), ("x:1", 1),
+    ]  # fmt: skip
+    assert tried.settings[0].driver_calls == 3, "the worst of its lines"
+    assert not tried.settings[1].is_whole
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "3", '{"rows": [1]}', "no JSON", '{"rows": []}'])
+def test_a_file_without_settings_is_refused(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "other.json"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=r"other\.json: holds no settings; expected what"):
+        read_tried(str(file))
+
+
+def test_the_same_figure_is_the_same_file(classic: Picture, tmp_path: Path) -> None:
+    files = [tmp_path / "one.svg", tmp_path / "two.svg"]
+    for file in files:
+        save_figure(memory_figure(classic, LIGHT), str(file))
+    assert files[0].read_bytes() == files[1].read_bytes()
+    root = ET.fromstring(files[0].read_text())  # noqa: S314  (our own file)
+    assert root.tag.endswith("svg")
+    assert "memory (MiB)" in "".join(root.itertext()), "text stays text"
+
+
+def test_a_figure_that_cannot_be_written_is_one_sentence(classic: Picture, tmp_path: Path) -> None:
+    figure = memory_figure(classic, LIGHT)
+    with pytest.raises(ConfigError, match=r"x\.pdf: a figure's name must end in \.png or \.svg"):
+        save_figure(figure, "x.pdf")
+    with pytest.raises(ConfigError, match=r"cannot be written \(No such file or directory\)"):
+        save_figure(figure, str(tmp_path / "nowhere" / "x.png"))

@@ -1,0 +1,236 @@
+"""The report's page: whole, quiet, exact, and readable without a script."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import gzip
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from allocsim.analysis import shortages_of
+from allocsim.analysis.picture import Picture, picture_of
+from allocsim.report.html_report import html_report
+from allocsim.report.packed_columns import Packer
+from allocsim.trace import Frame, Recording, load
+from allocsim.tuning import explain_recording
+from allocsim.tuning.what_if import what_if
+from allocsim.workload.oom import oom
+
+OOM = Path(__file__).parents[2] / "traces" / "gpt2-ragged-oom-torch2.15.pickle.gz"
+VOID = {"meta", "link", "input", "br", "img", "hr"}
+TYPES = {"int8": "<i1", "int16": "<i2", "int32": "<i4", "float64": "<f8"}
+
+
+class Page(HTMLParser):
+    """A page taken apart: ids, links, tables, scripts; nesting that is wrong."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[tuple[str, dict[str, str | None]]] = []
+        self.wrong: list[str] = []
+        self.ids: list[str] = []
+        self.asked: list[str] = []
+        self.tables: list[list[list[str]]] = []
+        self.scripts: dict[str, str] = {}
+        self.words = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        self.ids += [found["id"] or ""] if "id" in found else []
+        self.asked += [
+            found[name] or "" for name in ("src", "href", "action", "data") if name in found
+        ]
+        if tag not in VOID:
+            self.open.append((tag, found))
+        if tag == "table":
+            self.tables.append([])
+        if tag == "tr":
+            self.tables[-1].append([])
+        if tag in ("td", "th"):
+            self.tables[-1][-1].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in VOID:
+            return
+        if not self.open or self.open.pop()[0] != tag:
+            self.wrong.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        tag, attrs = self.open[-1] if self.open else ("", {})
+        if tag == "script":
+            self.scripts[attrs.get("id") or "script"] = data
+            return
+        if tag == "style":
+            return
+        self.words += data
+        if any(name in ("td", "th") for name, _ in self.open):
+            self.tables[-1][-1][-1] += data
+
+    def columns(self) -> dict[str, np.ndarray[Any, Any]]:
+        """The embedded numbers, decoded as the page does."""
+        about = json.loads(self.scripts["about"])
+        data = gzip.decompress(base64.b64decode(self.scripts["columns"]))
+        return {
+            name: np.cumsum(np.frombuffer(data, TYPES[kind], length, offset).astype(np.float64))
+            for name, (kind, length, offset) in about["columns"].items()
+        }
+
+
+def page_of(recording: Recording) -> tuple[Picture, Page]:
+    picture = picture_of(recording)
+    shortages = shortages_of(picture.device_run, picture.trace, picture.watch)
+    return picture, Page(html_report(picture, shortages))
+
+
+@pytest.fixture(scope="module")
+def gpt2() -> tuple[Picture, str, Page]:
+    """A real recording that ends out of memory, explained and under two other settings."""
+    recording = load(OOM)
+    picture = picture_of(recording)
+    shortages = shortages_of(picture.device_run, picture.trace, picture.watch)
+    _, (explanation,) = explain_recording(recording)
+    runs = what_if(recording, picture.run, ["expandable_segments:True", "max_split_size_mb:128"])
+    text = html_report(picture, shortages, explanation, runs)
+    return picture, text, Page(text)
+
+
+@pytest.fixture(scope="module")
+def classic() -> tuple[Picture, Page]:
+    return page_of(oom())
+
+
+def test_the_page_is_well_formed(gpt2: tuple[Picture, str, Page]) -> None:
+    _, text, page = gpt2
+    assert page.wrong == []
+    assert page.open == []
+    assert len(page.ids) == len(set(page.ids))
+    assert text.startswith('<!DOCTYPE html>\n<html lang="en">')
+    assert "$" not in page.words, "every place of the template is filled"
+
+
+def test_the_page_asks_for_nothing(gpt2: tuple[Picture, str, Page]) -> None:
+    _, text, page = gpt2
+    assert {link[0] for link in page.asked} == {"#"}, "links within the page only"
+    assert {link[1:] for link in page.asked} <= set(page.ids)
+    assert "default-src 'none'" in text, "and its own policy forbids it"
+    style = text[text.index("<style>") : text.index("</style>")]
+    assert "url(" not in style
+    assert "@import" not in style
+    code = re.sub(r"/\*.*?\*/", "", page.scripts["script"], flags=re.DOTALL)
+    for word in ("http:", "https:", "fetch(", "XMLHttpRequest", "import(", "localStorage"):
+        assert word not in code
+
+
+def test_the_words_tell_the_verdict(gpt2: tuple[Picture, str, Page]) -> None:
+    _, _, page = gpt2
+    words = " ".join(page.words.split())
+    assert "Verdict: fragmentation likely. 694.00 MiB were asked for" in words
+    assert "26,064 of 26,064 entries and 9,105 of 9,105 addresses as recorded" in words
+    assert "Ideal peak4.66 GiB (5,002,893,824 bytes)" in words.replace(
+        "Ideal peak 4", "Ideal peak4"
+    )
+    assert "694.00 MiB tried <= 858.32 MiB = 462.32 MiB idle + 396.00 MiB free" in words
+    assert "With these settings a device of 5.76 GiB is the smallest" in words
+
+
+def test_the_tables_hold_the_numbers(gpt2: tuple[Picture, str, Page]) -> None:
+    picture, _, page = gpt2
+    by_head = {table[0][0]: table for table in page.tables}
+    blockers = by_head["block"]
+    assert blockers[1][1:] == ["73.62 MiB", "145", "25,914", "gpt.py:19 forward"]
+    assert blockers[1][0].startswith("0x700142e6c000")
+    assert len(blockers) == 13, "a head and twelve blocks"
+    assert by_head["memory"][-1] == ["in all", "5.47 GiB"]
+    memory = by_head["entries"]
+    assert len(memory) == 41
+    assert memory[1][0] == "0 to 651"
+    assert memory[22][:2] == ["13,692 to 14,343", "3.72 GiB to 5.46 GiB"]
+    segments = by_head["segment"]
+    assert len(picture.at().places) == 96
+    assert len(segments) == 61, "a head and the 60 largest"
+
+
+def test_other_settings_stand_side_by_side(gpt2: tuple[Picture, str, Page]) -> None:
+    _, text, page = gpt2
+    table = next(table for table in page.tables if table[0][0] == "setting")
+    assert [row[:4] for row in table[1:]] == [
+        ["PyTorch's defaults (this page)", "out of memory at entry 26,059", "5.46 GiB", "3"],
+        ["expandable_segments:True", "every request answered", "5.36 GiB", "1"],
+        ["max_split_size_mb:128", "out of memory at entry 26,059", "5.44 GiB", "1"],
+    ]
+    assert text.count('<svg class="spark"') == 3
+
+
+def test_the_columns_are_the_picture(classic: tuple[Picture, Page]) -> None:
+    picture, page = classic
+    columns = page.columns()
+    assert columns["block.born"].tolist() == [1, 2, 4, 5, 7, 8]
+    assert (columns["block.born"] + columns["block.lived"]).tolist() == [9, 16, 11, 16, 13, 16]
+    assert (columns["block.place"] * 512 / 2**20).tolist() == [0, 9, 20, 29, 40, 49]
+    assert columns["reserved"].tolist() == picture.curve.reserved.tolist()
+    assert columns["ideal"].tolist() == picture.curve.ideal.tolist()
+    assert columns["action"].tolist() == picture.trace.action.tolist()
+
+
+def test_levels_keep_the_extremes(gpt2: tuple[Picture, str, Page]) -> None:
+    picture, _, page = gpt2
+    columns = page.columns()
+    for step in json.loads(page.scripts["about"])["levels"]:
+        assert columns[f"reserved.high.{step}"].max() == picture.device_run.peak_reserved_bytes
+    assert columns["allocated"].tolist() == picture.curve.allocated.tolist()
+    assert columns["block.size"].sum() * 512 == picture.lives.blocks.size.sum()
+
+
+def test_a_recording_cannot_write_into_the_page() -> None:
+    recording = oom()
+    evil = "</script><script>alert(1)</script>\"'&\x1b[31m"
+    table = recording.frame_table
+    frames = tuple(Frame(evil, evil, frame.line) for frame in table.frames)
+    table = dataclasses.replace(table, frames=frames)
+    trace = dataclasses.replace(recording.devices[0], frame_table=table)
+    hostile = dataclasses.replace(recording, path=evil, frame_table=table, devices=(trace,))
+    picture, page = page_of(hostile)
+    assert (page.wrong, page.open) == ([], [])
+    assert set(page.scripts) == {"script", "about", "columns"}
+    assert "alert(1)" not in page.scripts["script"]
+    assert "\x1b" not in page.words
+    assert picture.run.path == evil
+
+
+def test_a_run_without_errors_says_so() -> None:
+    recording = load(OOM.with_name("gpt2-side-stream-torch2.15.pickle.gz"))
+    _, page = page_of(recording)
+    assert "No request failed." in page.words
+    assert "Other settings were not replayed" in page.words
+    assert page.wrong == []
+
+
+def test_packed_columns_come_back() -> None:
+    packer = Packer()
+    columns = {
+        "small": np.array([3, 1, 2]),
+        "none": np.empty(0, dtype=np.int64),
+        "large": np.array([2**52, 0, -(2**40)]),
+        "steps": np.arange(0, 10**9, 10**6),
+    }
+    for name, values in columns.items():
+        packer.add(name, values)
+    data = gzip.decompress(base64.b64decode(packer.text()))
+    for name, values in columns.items():
+        kind, length, offset = packer.index[name]
+        assert isinstance(length, int)
+        assert isinstance(offset, int)
+        found = np.frombuffer(data, TYPES[str(kind)], length, offset).astype(np.float64)
+        assert np.cumsum(found).tolist() == values.tolist()
+    assert [packer.index[name][0] for name in columns] == ["int8", "int8", "float64", "int32"]
+    with pytest.raises(ValueError, match="column huge has numbers above"):
+        packer.add("huge", np.array([2**53 + 2]))
