@@ -15,6 +15,7 @@ import pytest
 from allocsim.analysis.instant import ALLOCATED, FREE, WAITING
 from allocsim.analysis.lifetimes import lifetimes_of
 from allocsim.analysis.picture import Picture, picture_of
+from allocsim.engine import replay
 from allocsim.errors import RecordingError
 from allocsim.trace import Action, Recording, load
 from allocsim.trace.start import trimmed
@@ -147,3 +148,23 @@ def test_what_was_there_before_is_born_at_minus_one() -> None:
 def _from(recording: Recording, entry: int) -> Recording:
     trace = recording.devices[0]
     return dataclasses.replace(recording, devices=(trimmed(trace, entry, len(trace)),))
+
+
+@pytest.mark.parametrize("conf", [None, "max_split_size_mb:64", "expandable_segments:True"])
+def test_looking_on_changes_nothing(conf: str | None) -> None:
+    """The history is kept on the long way; without it most calls take the short one."""
+    recording = load(TRACES / "gpt2-ragged-oom-torch2.15.pickle.gz")
+    seen, unseen = picture_of(recording, conf).device_run, replay(recording, conf).devices[0]
+    assert seen.stats == unseen.stats
+    assert seen.ooms == unseen.ooms
+    assert (seen.timeline.allocated == unseen.timeline.allocated).all()
+    assert (seen.timeline.reserved == unseen.timeline.reserved).all()
+
+
+def test_a_refusal_by_a_fraction_leaves_no_row_and_no_harm() -> None:
+    conf = "throw_on_cudamalloc_oom:True,per_process_memory_fraction:0.5"
+    picture = picture_of(oom(), conf)
+    assert [error.entry for error in picture.device_run.ooms] == [4], "30 MiB hold one segment"
+    assert picture.lives.n_entries == 5
+    assert picture.lives.blocks.born.tolist() == [1, 2]
+    assert (picture.curve.reserved // MIB).tolist()[-1] == 20
