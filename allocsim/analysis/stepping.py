@@ -139,7 +139,7 @@ def walk_on(walk: Walk) -> tuple[int, Decision] | None:
     upcoming = walk.upcoming()
     if upcoming is None:
         return None
-    kind, entry, handle, size, stream = upcoming
+    entry, (kind, handle, size, stream) = upcoming
     request = Request(
         action=_ACTIONS[StepKind(kind)],
         size=size if kind in (StepKind.ALLOC, StepKind.OOM) else 0,

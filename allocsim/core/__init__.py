@@ -9,6 +9,7 @@ from allocsim.core.allocator import CachingAllocator
 from allocsim.core.block import Block
 from allocsim.core.config import AllocatorConfig
 from allocsim.core.device import ADDRESS_POLICIES, Device
+from allocsim.core.fast_path import FREE, MALLOC, PlainStep
 from allocsim.core.heap import TraceEntry as HistoryEntry
 from allocsim.core.option_string import parse as parse_conf
 from allocsim.core.releases import NEWEST, RELEASES, Release, find_release
@@ -20,8 +21,11 @@ __all__ = [
     "Block",
     "CachingAllocator",
     "Device",
+    "FREE",
     "HistoryEntry",
+    "MALLOC",
     "NEWEST",
+    "PlainStep",
     "RELEASES",
     "Release",
     "SeedBlock",

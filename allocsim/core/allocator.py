@@ -27,7 +27,7 @@ from allocsim.core.check import check
 from allocsim.core.config import AllocatorConfig
 from allocsim.core.constants import MAX_REQUEST, SMALL_SIZE
 from allocsim.core.device import Device
-from allocsim.core.fast_path import fast_calls
+from allocsim.core.fast_path import PlainStep, play
 from allocsim.core.hash_order import HashOrder, stream_hash
 from allocsim.core.heap import Heap, TraceEntry
 from allocsim.core.mapping import allocate_expandable
@@ -69,7 +69,7 @@ class CachingAllocator:
     conf: what PYTORCH_CUDA_ALLOC_CONF says.  torch_version: "2.1" to "2.15".
     address_policy: "bump" or "firstfit".  context_memory: what the CUDA context and other
     processes hold.  record_history: keep the trace that `snapshot` shows.  fast_path: False
-    sends every call the long way, which changes nothing but the time it takes.
+    lets `play` decline every step, which changes nothing but the time a replay takes.
     Raises ConfigError for anything that the release or the model refuses.
     """
 
@@ -100,7 +100,6 @@ class CachingAllocator:
         self._stream_hash = stream_hash(device)
         self._pending = PendingFrees(self.heap, self._stream_hash)
         self._has_fast_path = fast_path
-        self.fast_malloc, self.fast_free = fast_calls(self.heap)
         self._apply_settings()
         if config.per_process_memory_fraction < 1.0:
             self.set_per_process_memory_fraction(config.per_process_memory_fraction)
@@ -112,9 +111,6 @@ class CachingAllocator:
 
         Raises OutOfMemoryError with the text of the release.
         """
-        block = self.fast_malloc(size, stream)
-        if block is not None:
-            return block.ptr
         if size <= 0 or size >= MAX_REQUEST:
             self._refuse(size)
             return None
@@ -122,7 +118,7 @@ class CachingAllocator:
         if self._pending.is_waiting and not self._in_capture:
             self._pending.poll()
             self._choose_path()
-        rounded = heap.config.round_size(size) if self._rounds else (size + 511) & -512
+        rounded = heap.rounded_sizes[size]
         if self.private_pools.scopes:
             pool = self._scoped_pool(stream, rounded)
         else:
@@ -260,15 +256,18 @@ class CachingAllocator:
         """Free the block at `ptr`; None does nothing.  Raises ValueError for anything else."""
         if ptr is None:
             return
-        live = self.heap.live.get(ptr)
-        if live is not None and self.fast_free(live):
-            return
         block = self._take_live(ptr)
         if block.stream_uses is None:
             self.heap.free_now(block)
             return
         self._pending.add(block, in_capture=self._in_capture)
         self._choose_path()
+
+    def play(
+        self, steps: Iterable[PlainStep], blocks: dict[int, Block], moved: list[int]
+    ) -> PlainStep | None:
+        """Many steps at once, up to one that needs more than the plain rules (fast_path.py)."""
+        return play(self.heap, steps, blocks, moved)
 
     def _take_live(self, ptr: int) -> Block:
         block = self.heap.live.pop(ptr, None)
@@ -401,7 +400,6 @@ class CachingAllocator:
             self._apply_settings()
 
     def _apply_settings(self) -> None:
-        self._rounds = self.heap.config.rounds_to_power2
         self._fine = self.heap.config.expandable_segments
         self._choose_path()
 

@@ -8,6 +8,7 @@ Source: semantics 1.2, 8; the parser itself is in option_string.py.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from allocsim.core.constants import (
     LARGE_BUFFER,
@@ -23,9 +24,12 @@ from allocsim.core.constants import (
 from allocsim.core.releases import Release
 from allocsim.units import MIB, round_up
 
-__all__ = ["AllocatorConfig", "NO_DIVISIONS"]
+__all__ = ["AllocatorConfig", "NO_DIVISIONS", "RoundedSizes"]
 
 NO_DIVISIONS = (0,) * N_ROUNDUP_INTERVALS
+
+MAX_KEPT: Final = 1 << 16
+"""Sizes that `RoundedSizes` keeps: programs have hundreds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +205,24 @@ class AllocatorConfig:
         later = range(first + 1, N_ROUNDUP_INTERVALS)
         pairs.extend(f"{1 << i}:{divisions[i]}" for i in later if divisions[i])
         return f"[{','.join(pairs)}]"
+
+
+class RoundedSizes(dict[int, int]):
+    """By request, the block size that `config` rounds it to, worked out once.
+
+    A look is quicker than the plainest rounding, and the same for every setting.  What is no
+    request (0 bytes and less) fits in no block.
+    """
+
+    def __init__(self, config: AllocatorConfig) -> None:
+        super().__init__()
+        self._config = config
+
+    def __missing__(self, size: int) -> int:
+        rounded = self._config.round_size(size) if size > 0 else UNLIMITED
+        if len(self) < MAX_KEPT:
+            self[size] = rounded
+        return rounded
 
 
 def _signed(word: int) -> int:

@@ -1,18 +1,18 @@
-"""The calls that almost every request and free are, each in one piece.
+"""The steps that almost all steps of a replay are, a row of them in one loop.
 
-Rule: nothing here is a rule of its own.  A call does what `CachingAllocator` would do through
-pool, heap and statistics where only the plain rules can apply (`Heap.is_plain`), or it declines
-and has changed nothing.  Taking the pieces together, and using dead block objects again, makes
-calls about twice as fast (benchmarks/results/speed.md); `fast_path=False` switches it off, and
-the tests play every script both ways.
+Rule: nothing here is a rule of its own.  A step is what `CachingAllocator` would make of it
+through pool, heap and statistics where only the plain rules can apply (`Heap.is_plain`); at the
+first one that needs more the loop ends, and has changed nothing for it.
 
-Two closures rather than methods: what they need are cells, which cost less than attributes.
+One long function, because calls, attributes and names that are not local were half of the time
+of a replay (benchmarks/results/speed.md).  `fast_path=False` switches it off, and the tests take
+every script both ways.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Iterable
 from typing import Final
 
 from allocsim.core.block import Block
@@ -21,137 +21,164 @@ from allocsim.core.heap import Heap
 from allocsim.core.pool import SIZE_SHIFT
 from allocsim.core.stats import FOLD_AT
 
-__all__ = ["FastFree", "FastMalloc", "fast_calls"]
+__all__ = ["FREE", "MALLOC", "PlainStep", "play"]
 
-FastMalloc = Callable[[int, int], Block | None]
-"""(size, stream): the block handed out; None where the call is not a plain hit."""
+PlainStep = tuple[int, int, int, int]
+"""(MALLOC or FREE or what only the caller knows, name, size, stream)."""
 
-FastFree = Callable[[Block], bool]
-"""A live block of this heap; False where its free is not a plain one."""
+MALLOC: Final = 0
+FREE: Final = 1
 
-MAX_PLAIN: Final = 1 << 40
 MAX_SPARE: Final = 4096
 
 
-def fast_calls(heap: Heap) -> tuple[FastMalloc, FastFree]:
-    """The two calls for `heap`."""
-    spare: list[Block] = []  # absorbed blocks that nobody can hold any more
-    return _malloc_of(heap, spare), _free_of(heap, spare)
+def play(  # noqa: PLR0912, PLR0915  (one loop, by design)
+    heap: Heap, steps: Iterable[PlainStep], blocks: dict[int, Block], moved: list[int]
+) -> PlainStep | None:
+    """Take `steps` while they are plain; the first that is not, None if all were.
 
-
-def _malloc_of(heap: Heap, spare: list[Block]) -> FastMalloc:
-    """Best fit, split off the front, count (1.5 to 1.7)."""
-    small, large, live = heap.small, heap.large, heap.live
-    journal = heap.stats.journal
-
-    def malloc(size: int, stream: int) -> Block | None:
-        if not (heap.is_plain and 0 < size < MAX_PLAIN):
-            return None
-        rounded = (size + 511) & -512
-        pool = small if rounded <= SMALL_SIZE else large
-        keys = pool.keys.get(stream)
-        if not keys:
-            return None
-        at = bisect_left(keys, rounded << SIZE_SHIFT)
-        if at == len(keys):
-            return None
-        key = keys.pop(at)
-        blocks = pool.blocks
-        tail = blocks[key]
-        del blocks[key]
-        rest = tail.size - rounded
-        if rest >= pool.least_rest:
-            ptr, prev = tail.ptr, tail.prev
-            if spare:
-                block = spare.pop()
-                block.ptr = ptr
-                block.size = rounded
-                block.stream = stream
-                block.pool = pool
-                block.rank = tail.rank
+    blocks: by name, what a malloc handed out and a free gives back.  moved: gets the change of
+    allocated bytes of each step taken.
+    """
+    if not heap.is_plain:
+        return next(iter(steps), None)
+    small, large, live, spare = heap.small, heap.large, heap.live, heap.spare
+    rounded_sizes, oversize = heap.rounded_sizes, heap.config.max_split_size
+    small_free, large_free = small.blocks, large.blocks
+    stats = heap.stats
+    sizes, requests, inactive = stats.journal
+    left = None
+    keys_stream = -1
+    small_keys: list[int] = []
+    large_keys: list[int] = []
+    for kind, name, size, stream in steps:
+        if kind == MALLOC:
+            if stream != keys_stream:
+                keys_stream = stream
+                small_keys = small.keys.setdefault(stream, [])
+                large_keys = large.keys.setdefault(stream, [])
+            rounded = rounded_sizes[size]
+            if rounded <= SMALL_SIZE:
+                pool, keys, free = small, small_keys, small_free
             else:
-                block = Block(ptr, rounded, stream, pool, tail.rank)
-            block.next = tail
-            block.prev = prev
-            tail.prev = block
-            tail.ptr = ptr + rounded
-            tail.size = rest
-            # The tail is smaller than what was found, so it goes no further back.  Its age is
-            # never asked: garbage collection looks at whole segments.
-            key = tail.key = (rest << SIZE_SHIFT) + tail.rank + ptr + rounded
-            keys.insert(bisect_left(keys, key, 0, at), key)
-            blocks[key] = tail
-            if prev is not None:
-                prev.next = block
-                idle = -8 * rounded
+                pool, keys, free = large, large_keys, large_free
+            # Best fit (1.5).
+            at = bisect_left(keys, rounded << SIZE_SHIFT)
+            if at == len(keys):
+                left = kind, name, size, stream
+                break
+            key = keys[at]
+            tail = free[key]
+            whole = tail.size
+            if whole >= oversize:
+                left = kind, name, size, stream
+                break
+            del free[key]
+            rest = whole - rounded
+            if rest >= pool.least_rest:
+                # A new object for the front; the old one becomes the tail (1.7).
+                ptr, prev = tail.ptr, tail.prev
+                if spare:
+                    block = spare.pop()
+                    block.ptr = ptr
+                    block.size = rounded
+                    block.stream = stream
+                    block.pool = pool
+                    block.rank = tail.rank
+                else:
+                    block = Block(ptr, rounded, stream, pool, tail.rank)
+                block.next = tail
+                block.prev = prev
+                tail.prev = block
+                tail.ptr = ptr + rounded
+                tail.size = rest
+                # The tail is smaller than what was found, so it goes no further back.  Its age is
+                # never asked: garbage collection looks at whole segments.
+                key = tail.key = (rest << SIZE_SHIFT) + tail.rank + ptr + rounded
+                if at and keys[at - 1] > key:
+                    del keys[at]
+                    keys.insert(bisect_left(keys, key, 0, at), key)
+                else:
+                    keys[at] = key
+                free[key] = tail
+                if prev is not None:
+                    prev.next = block
+                    inactive.append(-8 * rounded)
+                elif tail.next is None:
+                    inactive.append(8 * rest + 1)
+                else:
+                    inactive.append(-8 * rounded)
             else:
-                idle = 8 * rest + 1 if tail.next is None else -8 * rounded
+                del keys[at]
+                block = tail
+                block.key = 0
+                rounded = whole
+                is_split = block.prev is not None or block.next is not None
+                inactive.append(-8 * whole - 1 if is_split else 0)
+            block.allocated = True
+            block.requested_size = size
+            live[block.ptr] = blocks[name] = block
+            moved.append(rounded)
+            sizes.append(2 * rounded + pool.is_small)
+            requests.append(size)
+        elif kind == FREE:
+            freed = blocks.get(name)
+            if freed is None or freed.stream_uses is not None or freed.size >= oversize:
+                left = kind, name, size, stream
+                break
+            del blocks[name]
+            block = freed
+            pool, given, ptr = block.pool, block.size, block.ptr
+            found, free = pool.keys.get(block.stream), pool.blocks
+            if found is None:
+                found = pool.keys[block.stream] = []
+            keys = found
+            del live[ptr]
+            block.allocated = False
+            # Merge with both neighbours (2.2).
+            merged, n_merged = given, 0
+            other = block.prev
+            if other is not None and other.key:
+                key = other.key
+                del keys[bisect_left(keys, key)]
+                del free[key]
+                other.key = 0
+                merged += other.size
+                n_merged = 1
+                ptr = block.ptr = other.ptr
+                before = block.prev = other.prev
+                if before is not None:
+                    before.next = block
+                if other.is_ours and len(spare) < MAX_SPARE:
+                    spare.append(other)
+            other = block.next
+            if other is not None and other.key:
+                key = other.key
+                del keys[bisect_left(keys, key)]
+                del free[key]
+                other.key = 0
+                merged += other.size
+                n_merged += 1
+                after = block.next = other.next
+                if after is not None:
+                    after.prev = block
+                if other.is_ours and len(spare) < MAX_SPARE:
+                    spare.append(other)
+            block.size = merged
+            key = block.key = (merged << SIZE_SHIFT) + block.rank + ptr
+            keys.insert(bisect_left(keys, key), key)
+            free[key] = block
+            block.gc_base = pool.search_calls
+            if block.prev is not None or block.next is not None:
+                inactive.append(8 * given + 1 - n_merged)
+            else:
+                inactive.append(8 * (given - merged) - n_merged)
+            moved.append(-given)
+            sizes.append(pool.is_small - 2 * given)
+            requests.append(-block.requested_size)
         else:
-            block = tail
-            block.key = 0
-            rounded = block.size
-            idle = 0 if block.prev is None and block.next is None else -8 * rounded - 1
-        block.allocated = True
-        block.requested_size = size
-        live[block.ptr] = block
-        journal.append((2 * rounded + pool.is_small, size, idle))
-        return block
-
-    return malloc
-
-
-def _free_of(heap: Heap, spare: list[Block]) -> FastFree:
-    """Merge with both neighbours, enter the pool, count (2.2)."""
-    live, stats = heap.live, heap.stats
-    journal = stats.journal
-
-    def free(block: Block) -> bool:
-        if block.stream_uses is not None or not heap.is_plain:
-            return False
-        pool, size, ptr = block.pool, block.size, block.ptr
-        keys, blocks = pool.keys.get(block.stream), pool.blocks
-        if keys is None:
-            return False
-        del live[ptr]
-        block.allocated = False
-        merged, idle = size, 0
-        other = block.prev
-        if other is not None and other.key:
-            key = other.key
-            del keys[bisect_left(keys, key)]
-            del blocks[key]
-            other.key = 0
-            ptr = block.ptr = other.ptr
-            merged += other.size
-            idle -= 8 * other.size + 1
-            before = block.prev = other.prev
-            if before is not None:
-                before.next = block
-            if other.is_ours and len(spare) < MAX_SPARE:
-                spare.append(other)
-        other = block.next
-        if other is not None and other.key:
-            key = other.key
-            del keys[bisect_left(keys, key)]
-            del blocks[key]
-            other.key = 0
-            merged += other.size
-            idle -= 8 * other.size + 1
-            after = block.next = other.next
-            if after is not None:
-                after.prev = block
-            if other.is_ours and len(spare) < MAX_SPARE:
-                spare.append(other)
-        block.size = merged
-        key = block.key = (merged << SIZE_SHIFT) + block.rank + ptr
-        keys.insert(bisect_left(keys, key), key)
-        blocks[key] = block
-        block.gc_base = pool.search_calls
-        if block.prev is not None or block.next is not None:
-            idle += 8 * merged + 1
-        journal.append((pool.is_small - 2 * size, -block.requested_size, idle))
-        if len(journal) > FOLD_AT:
-            stats.fold()
-        return True
-
-    return free
+            left = kind, name, size, stream
+            break
+    if len(sizes) > FOLD_AT:
+        stats.fold()
+    return left

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from allocsim.core.block import Block
-from allocsim.core.config import AllocatorConfig
+from allocsim.core.config import AllocatorConfig, RoundedSizes
 from allocsim.core.constants import MIN_BLOCK_SIZE, UNLIMITED
 from allocsim.core.device import Device
 from allocsim.core.pool import DEFAULT_POOL, BlockPool, PoolId
@@ -42,9 +42,11 @@ class Heap:
 
     reserved: bytes from the driver.  limit: what a memory fraction allows, None without one.
     live, pending: the active blocks by address.  trace: the history, None if none is kept.
-    fits_plainly: no setting can refuse or prefer a candidate, and no expandable block was ever
-    made, so that the best fit is the answer.  is_plain: nothing but that can happen to a request
-    for a default pool, nor to a free without streams to wait for (fast_path.py).
+    rounded_sizes: what requests are rounded to.  fits_plainly: no setting can refuse or prefer a
+    candidate, and no expandable block was ever made, so that the best fit is the answer.
+    is_plain: nothing but that can happen to a request for a default pool, nor to a free without
+    streams to wait for, below max_split_size (fast_path.py).  spare: block objects that nobody
+    can hold any more, to be used again there.
     """
 
     __slots__ = (
@@ -52,6 +54,8 @@ class Heap:
         "config",
         "fits_plainly",
         "is_plain",
+        "rounded_sizes",
+        "spare",
         "device",
         "stats",
         "small",
@@ -83,11 +87,13 @@ class Heap:
         self._counter = 0
         self._numbers_objects = release.free_block_order is FreeBlockOrder.CREATION
         self.is_plain = False
+        self.spare: list[Block] = []
         self.use(config)
 
     def use(self, config: AllocatorConfig) -> None:
         """Put settings in force."""
         self.config = config
+        self.rounded_sizes = RoundedSizes(config)
         self._made_expandable = self._made_expandable or config.expandable_segments
         self._choose_search()
 
@@ -107,10 +113,10 @@ class Heap:
     def may_be_plain(self) -> bool:
         """Whether settings, release and history allow for `is_plain`."""
         return (
-            self.fits_plainly
+            not self._made_expandable
+            and not self.collects_garbage
             and self.trace is None
             and not self._numbers_objects
-            and not self.config.rounds_to_power2
         )
 
     # -- blocks and their identity -------------------------------------------------------

@@ -16,7 +16,7 @@ from allocsim.core import Block, CachingAllocator
 from allocsim.engine.fidelity import FidelityCheck
 from allocsim.engine.fold import fold_columns
 from allocsim.engine.observers import Observer, PeakWatch, Progress, TimelineBuilder
-from allocsim.engine.plan import Plan, StepKind
+from allocsim.engine.plan import Plan, Step, StepKind
 from allocsim.engine.repeats import CYCLE, Period, signature
 from allocsim.engine.result import SimulatedOom
 from allocsim.errors import InvariantError, OutOfMemoryError
@@ -24,7 +24,7 @@ from allocsim.trace import PoolId
 
 __all__ = ["Drive"]
 
-PAUSE_EVERY = 8192
+PAUSE_EVERY = 2048
 """Steps between looks at the history, the progress and the clock of `check_every`."""
 
 
@@ -92,11 +92,11 @@ class Drive:
                 return
             stop = min(start + pause, end)
             self._run_some(start, stop)
-            self._pause(self.plan.steps.entry[stop - 1])
+            self._pause(self._entry(stop - 1))
 
     def _run_period(self, period: Period) -> int:
         """Drive a stretch until it comes back to where it was; the step to go on with."""
-        plan, stride = self.plan.steps, period.stride
+        stride = period.stride
         asked: dict[int, int] = {}
         before: deque[Hashable] = deque(maxlen=CYCLE)
         for start in range(period.first, period.end - stride + 1, stride):
@@ -106,75 +106,74 @@ class Drive:
                 further = (period.end - start) // cycle * cycle
                 self._rename(asked, further)
                 if further:
-                    self.skipped = plan.entry[start + further - 1] - plan.entry[start] + 1
+                    self.skipped = self._entry(start + further - 1) - self._entry(start) + 1
                 return start + further
             before.append(now)
             self._run_steps(start, start + stride)
             if self.stopped_at is not None:
                 return start + stride
-            for step in range(start, start + stride):
-                if plan.kind[step] == StepKind.ALLOC:
-                    asked[plan.addr[step]] = step
+            for i, (kind, addr, _, _) in enumerate(self.plan.steps.rows(start, start + stride)):
+                if kind == StepKind.ALLOC:
+                    asked[addr] = start + i
         return start + stride
 
     def _rename(self, asked: dict[int, int], further: int) -> None:
         """Let each block of the stretch stand for the one asked for `further` steps later."""
         addr = self.plan.steps.addr
         self._handles = {
-            addr[asked[old] + further] if old in asked else old: block
+            int(addr[asked[old] + further]) if old in asked else old: block
             for old, block in self._handles.items()
         }
 
-    def _run_some(self, start: int, stop: int) -> None:  # noqa: PLR0912  (one loop, by design)
-        """The hot loop: names are local, and a step writes down one number, what it moved."""
-        alloc_step, free_step = int(StepKind.ALLOC), int(StepKind.FREE)
-        malloc, free = self.allocator.malloc, self.allocator.free
-        fast_malloc, fast_free = self.allocator.fast_malloc, self.allocator.fast_free
-        handles, heap = self._handles, self.allocator.heap
-        live = heap.live
-        moved = self.timeline.moved.append
-        compare = None if self.fidelity is None else self.fidelity.address
-        reserved = heap.reserved
-        for kind, entry, addr, size, stream in self.plan.steps.rows(start, stop):
-            if kind == alloc_step:
-                found = fast_malloc(size, stream)
-                if found is not None:
-                    handles[addr] = found
-                    moved(found.size)
-                    if compare is not None:
-                        compare(addr, found.ptr)
-                    continue
-                try:
-                    ptr = malloc(size, stream)
-                except OutOfMemoryError as error:
-                    self._note_oom(entry, size, stream, error)
-                    moved(0)
-                    return
-                if ptr is None:
-                    moved(0)
-                    continue
-                block = handles[addr] = live[ptr]
-                moved(block.size)
-                if compare is not None:
-                    compare(addr, ptr)
-                if heap.reserved != reserved:
-                    reserved = heap.reserved
-                    self.timeline.reserve(reserved)
-                    self.peak.look(entry)
-                    if self.observer is not None:
-                        self.observer.grew(self.allocator, entry)
-            elif kind == free_step:
-                freed = handles.pop(addr, None)
-                if freed is None:
-                    moved(0)
-                    continue
-                moved(-freed.size)
-                if not fast_free(freed):
-                    free(freed.ptr)
-            else:
-                moved(self._seldom(kind, entry, addr, size, stream))
-                reserved = heap.reserved
-                self.timeline.reserve(reserved)
+    def _run_some(self, start: int, stop: int) -> None:
+        """Steps [start, stop): rows of plain ones in the core's own loop, the others singly."""
+        moved = self.timeline.moved
+        before = start - len(self.timeline)
+        rows = self.plan.steps.rows(start, stop)
+        while (step := self.allocator.play(rows, self._handles, moved)) is not None:
+            self._take(step, before + len(self.timeline))
+            if self.stopped_at is not None:
+                return
+
+    def _take(self, step: Step, number: int) -> None:
+        """One step, whatever it is; `number` is its row in the plan."""
+        kind, addr, size, stream = step
+        heap, moved = self.allocator.heap, self.timeline.moved
+        if kind == StepKind.ALLOC:
+            reserved = heap.reserved
+            moved.append(self._request(number, addr, size, stream))
+            if heap.reserved == reserved or self.stopped_at is not None:
+                return
+            entry = self._entry(number)
+            self.peak.look(entry)
+            if self.observer is not None:
+                self.observer.grew(self.allocator, entry)
+        elif kind == StepKind.FREE:
+            block = self._handles.pop(addr, None)
+            moved.append(0 if block is None else -block.size)
+            if block is not None:
+                self.allocator.free(block.ptr)
+            return
+        else:
+            moved.append(self._seldom(kind, self._entry(number), addr, size, stream))
+        self.timeline.reserve(heap.reserved)
+
+    def _entry(self, number: int) -> int:
+        return int(self.plan.steps.entry[number])
+
+    def _request(self, number: int, addr: int, size: int, stream: int) -> int:
+        """An `alloc` entry; the bytes that became allocated."""
+        try:
+            ptr = self.allocator.malloc(size, stream)
+        except OutOfMemoryError as error:
+            self._note_oom(self._entry(number), size, stream, error)
+            return 0
+        if ptr is None:
+            return 0
+        block = self._handles[addr] = self.allocator.heap.live[ptr]
+        if self.fidelity is not None:
+            self.fidelity.address(addr, ptr)
+        return block.size
 
     def _seldom(self, kind: int, entry: int, addr: int, size: int, stream: int) -> int:
         """Steps that are rare in every recording; the allocated bytes that one moved."""
@@ -255,6 +254,7 @@ class Drive:
             self.allocator.release_pool(pool)
 
     def _pause(self, entry: int) -> None:
+        self.timeline.keep()
         history = self.allocator.take_history()
         if self.fidelity is not None:
             self.fidelity.history(history)

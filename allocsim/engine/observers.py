@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from allocsim.core import Block, CachingAllocator, HistoryEntry
+from allocsim.engine.fold import int_column
 from allocsim.engine.result import PeakState, SimulatedOom, Timeline
 
 __all__ = ["Observer", "PeakWatch", "Progress", "TimelineBuilder"]
@@ -48,27 +50,40 @@ class Observer:
 class TimelineBuilder:
     """Allocated and reserved bytes after each step, kept as what moved.
 
-    moved: change of allocated bytes, one for each step.  Reserved memory changes seldom, so
-    only its changes are kept, with the number of the step.
+    moved: change of allocated bytes, one for each step since `keep` was called.  Reserved memory
+    changes seldom, so only its changes are kept, with the number of the step.
     """
 
     def __init__(self, allocated: int, reserved: int) -> None:
         self.moved: list[int] = []
+        self._kept: list[NDArray[np.int64]] = []
+        self._n_kept = 0
         self._allocated = allocated
         self._reserved = [(0, reserved)]
+
+    def __len__(self) -> int:
+        """Steps written down."""
+        return self._n_kept + len(self.moved)
+
+    def keep(self) -> None:
+        """Put what moved since the last time into a column."""
+        self._kept.append(int_column(self.moved))
+        self._n_kept += len(self.moved)
+        self.moved.clear()
 
     def reserve(self, reserved: int) -> None:
         """The step just written down left `reserved` bytes held from the driver."""
         if reserved != self._reserved[-1][1]:
-            self._reserved.append((len(self.moved) - 1, reserved))
+            self._reserved.append((len(self) - 1, reserved))
 
-    def build(self, entry: Sequence[int]) -> Timeline:
+    def build(self, entry: NDArray[np.int64]) -> Timeline:
         """The columns, given the entry of each step."""
-        moved = np.array(self.moved, dtype=np.int64)
+        self.keep()
+        moved = np.concatenate(self._kept)
         steps, values = zip(*self._reserved, strict=True)
         lengths = np.diff([*steps, len(moved)])
         return Timeline(
-            entry=np.array(entry[: len(moved)], dtype=np.int64),
+            entry=entry[: len(moved)],
             allocated=self._allocated + np.cumsum(moved),
             reserved=np.repeat(np.array(values, dtype=np.int64), lengths),
         )
@@ -89,11 +104,12 @@ class PeakWatch:
         if reserved <= self._highest:
             return
         self._highest = reserved
-        stats = self._allocator.memory_stats()
+        stats = self._allocator.heap.stats
+        stats.fold()
         self.state = PeakState(
             entry=entry,
             reserved=reserved,
-            allocated=stats["allocated_bytes.all.current"],
-            active=stats["active_bytes.all.current"],
-            inactive_split=stats["inactive_split_bytes.all.current"],
+            allocated=stats.all.allocated_bytes.current,
+            active=stats.all.active_bytes.current,
+            inactive_split=stats.all.inactive_split_bytes.current,
         )

@@ -12,10 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from allocsim.core import FREE, MALLOC, PlainStep
 from allocsim.engine.pools import PoolColumn, pools_of
 from allocsim.trace import Action, PoolId, Trace
 from allocsim.units import MIB
@@ -24,10 +26,10 @@ __all__ = ["Plan", "Step", "StepKind", "Steps", "plan_of"]
 
 
 class StepKind(IntEnum):
-    """What to do next."""
+    """What to do next.  The first two are the core's own."""
 
-    ALLOC = 0
-    FREE = 1
+    ALLOC = MALLOC
+    FREE = FREE
     FREE_REQUEST = 2
     FREE_COMPLETE = 3
     OOM = 4
@@ -43,7 +45,10 @@ class StepKind(IntEnum):
 PAGE = 2 * MIB
 """What the driver hands memory out in."""
 
-Step = tuple[int, int, int, int, int]
+Step = PlainStep
+"""(kind, addr, size, stream)"""
+
+_Planned = tuple[int, int, int, int, int]
 """(kind, entry, addr, size, stream)"""
 
 
@@ -51,25 +56,19 @@ Step = tuple[int, int, int, int, int]
 class Steps:
     """The steps of a plan as columns; row i is step i."""
 
-    kind: list[int]
-    entry: list[int]
-    addr: list[int]
-    size: list[int]
-    stream: list[int]
+    kind: NDArray[np.uint8]
+    entry: NDArray[np.int64]
+    addr: NDArray[np.uint64]
+    size: NDArray[np.int64]
+    stream: NDArray[np.uint64]
 
     def __len__(self) -> int:
         return len(self.kind)
 
     def rows(self, start: int, stop: int) -> Iterator[Step]:
-        """Steps [start, stop) as (kind, entry, addr, size, stream)."""
-        return zip(
-            self.kind[start:stop],
-            self.entry[start:stop],
-            self.addr[start:stop],
-            self.size[start:stop],
-            self.stream[start:stop],
-            strict=True,
-        )
+        """Steps [start, stop) as rows of Python's own numbers."""
+        columns = (self.kind, self.addr, self.size, self.stream)
+        return zip(*(column[start:stop].tolist() for column in columns), strict=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,18 +173,18 @@ def _joined(trace: Trace, sorted_out: _Sorted, planner: _Planner) -> Steps:
     is_alloc = trace.action[plain] == Action.ALLOC
     frees = np.where(sorted_out.is_immediate[plain], StepKind.FREE, StepKind.FREE_REQUEST)
     planned = list(zip(*planner.steps, strict=True)) or [()] * 5
-    columns = (
-        (np.where(is_alloc, StepKind.ALLOC, frees), planned[0]),
-        (plain, planned[1]),
-        (trace.addr[plain], planned[2]),
-        (trace.size[plain], planned[3]),
-        (trace.stream[plain], planned[4]),
+    columns: tuple[NDArray[Any], ...] = (
+        np.where(is_alloc, StepKind.ALLOC, frees).astype(np.uint8),
+        plain,
+        trace.addr[plain],
+        trace.size[plain],
+        trace.stream[plain],
     )
     order = np.argsort(np.concatenate((plain, np.array(planner.at, dtype=np.intp))), kind="stable")
     return Steps(
         *(
-            np.concatenate((mine, np.array(theirs, dtype=mine.dtype)))[order].tolist()
-            for mine, theirs in columns
+            np.concatenate((mine, np.array(theirs, dtype=mine.dtype)))[order]
+            for mine, theirs in zip(columns, planned, strict=True)
         )
     )
 
@@ -212,7 +211,7 @@ class _Planner:
         fits: int,
         collects_above: int | None,
     ) -> None:
-        self.steps: list[Step] = []
+        self.steps: list[_Planned] = []
         self.at: list[int] = []
         self.n_empty_cache = 0
         self.refused_below: int | None = None
@@ -224,7 +223,7 @@ class _Planner:
         self._before_release: int | None = None
         self._gave_small = False
         self._n_early = 0
-        self._completed: list[Step] = []
+        self._completed: list[_Planned] = []
         self._base: tuple[int, int] | None = None
         self._pool = -1
         self._ended: dict[int, None] = {}
@@ -286,13 +285,13 @@ class _Planner:
             self.n_empty_cache += 1
             self.steps.append((StepKind.EMPTY_CACHE, entry, 0, 0, 0))
 
-    def _request(self, step: Step, pool: int) -> None:
+    def _request(self, step: _Planned, pool: int) -> None:
         """A request, and what was released on its way if it was refused at first.
 
         Then completions come after the request: it was the release that waited for them.
         """
         entry, base = step[1], self._base
-        late: list[Step] = []
+        late: list[_Planned] = []
         if self._was_refused(step[0]) or self._was_collected():
             late = self._completed[self._n_early :]
             self._completed = self._completed[: self._n_early]

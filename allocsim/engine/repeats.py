@@ -77,7 +77,7 @@ def _codes(steps: Steps) -> NDArray[np.int64]:
     numbers: dict[Hashable, int] = {}
     asked: dict[int, int] = {}
     codes = np.empty(len(steps), dtype=np.int64)
-    for i, (kind, _, addr, size, stream) in enumerate(steps.rows(0, len(steps))):
+    for i, (kind, addr, size, stream) in enumerate(steps.rows(0, len(steps))):
         code: Hashable
         if kind == StepKind.ALLOC:
             asked[addr] = i

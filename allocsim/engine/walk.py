@@ -6,6 +6,8 @@ recorded one; only who says "next" differs.
 
 from __future__ import annotations
 
+import numpy as np
+
 from allocsim.core import CachingAllocator
 from allocsim.engine.drive import PAUSE_EVERY
 from allocsim.engine.plan import Step, StepKind
@@ -67,18 +69,21 @@ class Walk:
         if is_end and action[entry - 1] == Action.FREE_REQUESTED and addr[entry - 1] == addr[entry]:
             entry -= 1
         steps = self._drive.plan.steps.entry
-        target = next((i for i in range(self.at, len(steps)) if steps[i] >= entry), len(steps))
+        target = self.at + int(np.argmax(np.append(steps[self.at :], len(self.trace)) >= entry))
         for start in range(self.at, target, PAUSE_EVERY):
             self._drive._run_some(start, min(start + PAUSE_EVERY, target))
             self.allocator.take_history()
         self.at = target
 
-    def upcoming(self) -> Step | None:
-        """The next step that is a request, everything silent before it driven; None at the end."""
+    def upcoming(self) -> tuple[int, Step] | None:
+        """The entry and the step of the next request, everything silent before it driven; None
+        at the end."""
         steps = self._drive.plan.steps
         while self.at < len(steps) and steps.kind[self.at] in _SILENT:
             self.take()
-        return next(steps.rows(self.at, self.at + 1), None)
+        if self.at == len(steps):
+            return None
+        return int(steps.entry[self.at]), next(steps.rows(self.at, self.at + 1))
 
     def address_of(self, handle: int) -> int | None:
         """Where the block of a recorded address lies now; None if it is not there."""

@@ -10,13 +10,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from allocsim.core import CachingAllocator
+from allocsim.core import FREE, MALLOC, Block, CachingAllocator
 from allocsim.errors import AllocsimError, OutOfMemoryError, UndefinedBehaviorError
 from allocsim.phantom.driver_trace import DriverTrace
 from allocsim.phantom.golden_form import golden_segment, golden_stats, stream_numbers
 from allocsim.phantom.script import HANDLE, Op, Script
 
 __all__ = ["Outcome", "play", "play_defined"]
+
+_ONE = 0
+"""What a row of one step calls its block."""
 
 
 @dataclass(slots=True)
@@ -44,9 +47,9 @@ def play(
     """Run every op on a model of `torch_version`.
 
     check_every: ops between walks of the model's own invariants; they are walked at the end in
-    any case.  record_history: without it there is no trace, and most requests take a shorter way
-    through the model.  handles: raw handles by stream number, as in the golden cases if None.
-    context_memory: bytes of the device that others hold.  driver_trace: the trace of a real
+    any case.  record_history: without it there is no trace, and most requests go the way of a
+    replay (core/fast_path.py).  handles: raw handles by stream number, as in the golden cases if
+    None.  context_memory: bytes of the device that others hold.  driver_trace: the trace of a real
     device, which the model takes the driver's own doing from.  Raises ConfigError where the
     script's own option string is refused.
     """
@@ -96,6 +99,7 @@ class _Player:
         self._allocator = allocator
         self._handles = handles
         self._live: dict[Any, int] = {}
+        self._blocks: dict[int, Block] = {}
         self._plain: dict[str, Callable[..., None]] = {
             "S": allocator.synchronize,
             "e": allocator.empty_cache,
@@ -118,7 +122,7 @@ class _Player:
                 if address is not None:
                     live[name] = address
             case ["f", name]:
-                allocator.free(live.pop(name, None))
+                self._free(live.pop(name, None))
             case ["r", name, stream]:
                 if name in live:
                     allocator.record_stream(live[name], self._handle(stream))
@@ -132,12 +136,24 @@ class _Player:
     def _allocate(self, size: int, stream: int) -> int | None:
         self._driver.dictate(self._allocator)
         try:
-            address = self._allocator.malloc(size, stream)
+            address = self._malloc(size, stream)
         except OutOfMemoryError as error:
             self.outcome.messages.append(str(error))
             address = None
         self.outcome.addresses.append(address)
         return address
+
+    def _malloc(self, size: int, stream: int) -> int | None:
+        if self._allocator.play(((MALLOC, _ONE, size, stream),), self._blocks, []) is None:
+            return self._blocks[_ONE].ptr
+        return self._allocator.malloc(size, stream)
+
+    def _free(self, address: int | None) -> None:
+        if address in self._allocator.heap.live:
+            self._blocks[_ONE] = self._allocator.heap.live[address]
+            if self._allocator.play(((FREE, _ONE, 0, 0),), self._blocks, []) is None:
+                return
+        self._allocator.free(address)
 
     def _scope(self, what: str, pool: int, marks: Sequence[Any]) -> None:
         if what == "b":

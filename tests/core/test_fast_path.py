@@ -3,64 +3,107 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from itertools import groupby
 from typing import Any
 
 import pytest
 
-from allocsim.core import RELEASES, CachingAllocator
+from allocsim.core import FREE, MALLOC, RELEASES, Block, CachingAllocator, PlainStep
+from allocsim.core.config import MAX_KEPT, AllocatorConfig, RoundedSizes
 from allocsim.core.fast_path import MAX_SPARE
 from allocsim.errors import AllocsimError, OutOfMemoryError
 from allocsim.phantom.generator import make_script
-from allocsim.phantom.script import HANDLE, Script
-from allocsim.units import GIB, MIB
-
-ORDER = list(RELEASES)
+from allocsim.phantom.script import HANDLE, Op, Script
+from allocsim.units import GIB, KIB, MIB
 
 
-def both(script: Script, release: str) -> tuple[CachingAllocator, CachingAllocator] | None:
-    """An allocator with the fast path and one without; None if neither takes the settings."""
-    made = []
-    for fast in (True, False):
+class Played:
+    """An allocator whose requests and frees come in rows; what a row leaves goes the long way.
+
+    outcomes: of each op in its order.  taken: steps that the rows took.
+    """
+
+    def __init__(self, allocator: CachingAllocator) -> None:
+        self.allocator = allocator
+        self.blocks: dict[int, Block] = {}
+        self.outcomes: list[object] = []
+        self.taken = 0
+
+    def run(self, ops: list[Op]) -> None:
+        for is_row, group in groupby(ops, key=lambda op: op[0] in "af"):
+            if is_row:
+                self._row([as_step(op) for op in group])
+                continue
+            for op in group:
+                self.outcomes.append(self._seldom(op))
+                if self.outcomes[-1] == "UndefinedBehaviorError":
+                    return
+
+    def _row(self, steps: list[PlainStep]) -> None:
+        """Of a step that is taken all that is told are its bytes."""
+        moved: list[Any] = []
+        rest = iter(steps)
+        n_left = 0
+        while (left := self.allocator.play(rest, self.blocks, moved)) is not None:
+            n_left += 1
+            moved.append(self._long_way(left))
+        self.taken += len(moved) - n_left
+        self.outcomes += moved
+
+    def _long_way(self, step: PlainStep) -> object:
+        kind, name, size, stream = step
+        if kind == FREE:
+            block = self.blocks.pop(name, None)
+            if block is None:
+                return 0
+            before = block.size
+            self.allocator.free(block.ptr)
+            return -before
+        self.blocks.pop(name, None)
         try:
-            allocator = CachingAllocator(
-                script.device_memory,
-                script.conf,
-                release,
-                address_policy=script.address_policy,
-                fast_path=fast,
-            )
-        except AllocsimError:
-            continue
-        made.append(allocator)
-    if not made:
-        return None
-    fast_one, slow_one = made
-    return fast_one, slow_one
+            ptr = self.allocator.malloc(size, stream)
+        except OutOfMemoryError as error:
+            return str(error)
+        except (AllocsimError, ValueError) as error:
+            return type(error).__name__
+        if ptr is None:
+            return 0
+        self.blocks[name] = self.allocator.heap.live[ptr]
+        return self.blocks[name].size
+
+    def _seldom(self, op: Op) -> object:
+        a = self.allocator
+        calls: dict[str, Any] = {
+            "r": lambda name, stream: (
+                a.record_stream(self.blocks[name].ptr, stream * HANDLE)
+                if name in self.blocks
+                else None
+            ),
+            "s": lambda stream: a.synchronize(stream * HANDLE),
+            "S": a.synchronize,
+            "e": a.empty_cache,
+            "m": lambda fraction: a.set_per_process_memory_fraction(float(fraction)),
+            "c": a.set_allocator_settings,
+            "k": a.reset_peak_memory_stats,
+            "K": a.reset_accumulated_memory_stats,
+            "P": lambda what, pool, *marks: scope(a, what, pool, marks),
+        }
+        try:
+            return calls[op[0]](*op[1:])
+        except (AllocsimError, ValueError) as error:
+            return type(error).__name__
+
+    def state(self) -> tuple[object, object, object]:
+        """Everything that can be told, addresses of live blocks by name among it."""
+        self.allocator.check()
+        places = {name: block.ptr for name, block in self.blocks.items()}
+        return self.allocator.memory_stats(), self.allocator.segments(), places
 
 
-def outcome(a: CachingAllocator, op: Any, live: dict[Any, int]) -> object:
-    """What one op comes to: an address, nothing, or an error's text."""
-    calls: dict[str, Any] = {
-        "a": lambda _, size, stream: a.malloc(size, stream * HANDLE),
-        "f": lambda name: a.free(live.get(name)),
-        "r": lambda name, stream: (
-            a.record_stream(live[name], stream * HANDLE) if name in live else None
-        ),
-        "s": lambda stream: a.synchronize(stream * HANDLE),
-        "S": a.synchronize,
-        "e": a.empty_cache,
-        "m": lambda fraction: a.set_per_process_memory_fraction(float(fraction)),
-        "c": a.set_allocator_settings,
-        "k": a.reset_peak_memory_stats,
-        "K": a.reset_accumulated_memory_stats,
-        "P": lambda what, pool, *marks: scope(a, what, pool, marks),
-    }
-    try:
-        return calls[op[0]](*op[1:])
-    except OutOfMemoryError as error:
-        return str(error)
-    except (AllocsimError, ValueError) as error:
-        return type(error).__name__
+def as_step(op: Op) -> PlainStep:
+    letter, name, *rest = op
+    return (MALLOC, name, rest[0], rest[1] * HANDLE) if letter == "a" else (FREE, name, 0, 0)
 
 
 def scope(a: CachingAllocator, what: str, pool: int, marks: tuple[bool, ...]) -> None:
@@ -73,57 +116,134 @@ def scope(a: CachingAllocator, what: str, pool: int, marks: tuple[bool, ...]) ->
         a.release_pool(pool)
 
 
-def state(a: CachingAllocator) -> tuple[object, object]:
-    a.check()
-    return a.memory_stats(), a.segments()
+def both(script: Script, release: str) -> Iterator[Played]:
+    """An allocator with the fast path and one without, after the script; neither may refuse it."""
+    for fast in (True, False):
+        try:
+            allocator = CachingAllocator(
+                script.device_memory,
+                script.conf,
+                release,
+                address_policy=script.address_policy,
+                fast_path=fast,
+            )
+        except AllocsimError:
+            continue
+        played = Played(allocator)
+        played.run(list(script.ops))
+        yield played
 
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_every_script_ends_the_same_both_ways(release: str) -> None:
-    for seed in range(20):
+    taken = 0
+    for seed in range(24):
         script = make_script(seed, RELEASES[release])
-        if (pair := both(script, release)) is None:
+        if not (pair := list(both(script, release))):
             continue
-        live: dict[Any, int] = {}
-        for number, op in enumerate(script.ops):
-            fast, slow = (outcome(a, op, live) for a in pair)
-            assert fast == slow, f"seed {seed}, op {number} {list(op)}"
-            if fast == "UndefinedBehaviorError":
-                break
-            if op[0] == "a" and isinstance(fast, int):
-                live[op[1]] = fast
-            elif op[0] == "f":
-                live.pop(op[1], None)
+        fast, slow = pair
+        assert fast.outcomes == slow.outcomes, f"seed {seed}"
+        if "UndefinedBehaviorError" not in fast.outcomes:
+            assert fast.state() == slow.state(), f"seed {seed}"
+        assert slow.taken == 0
+        taken += fast.taken
+    assert taken > 100 or release == "2.12"  # which numbers every object
+
+
+CONFS = ("", "max_split_size_mb:24", "roundup_power2_divisions:4", "max_split_size_mb:32")
+
+
+@pytest.mark.parametrize("conf", CONFS)
+def test_a_long_churn_ends_the_same_both_ways(conf: str) -> None:
+    """Sizes around every limit: the split rules, max_split_size and the pools."""
+    rng = random.Random(7)
+    palette = [512, 700, 4 * KIB, 1 * MIB, 1 * MIB + 1, 9 * MIB, 11 * MIB, 23 * MIB, 24 * MIB]
+    palette += [24 * MIB + 512, 32 * MIB, 40 * MIB] + [rng.randrange(1, 8 * MIB) for _ in range(20)]
+    ops: list[Op] = []
+    live: list[int] = []
+    for name in range(6000):
+        if live and rng.random() < 0.48:
+            ops.append(["f", live.pop(rng.randrange(len(live)))])
         else:
-            assert state(pair[0]) == state(pair[1]), f"seed {seed}"
+            ops.append(["a", name, rng.choice(palette), rng.randrange(2)])
+            live.append(name)
+    fast, slow = both(Script(ops, 64 * GIB, conf, "bump"), "2.15")
+    assert fast.outcomes == slow.outcomes
+    assert fast.state() == slow.state()
+    assert fast.taken > len(ops) // 2
+
+
+def row(a: CachingAllocator, *steps: PlainStep) -> tuple[int, list[int]]:
+    """The steps taken and the bytes moved, of a row that begins with no block."""
+    moved: list[int] = []
+    a.play(steps, {}, moved)
+    return len(moved), moved
 
 
 @pytest.mark.parametrize("release", [r for r in RELEASES if r != "2.12"])
-def test_plain_calls_take_it(release: str) -> None:
-    """A hit and its free take it in every release but 2.12, which numbers every object."""
+def test_a_hit_and_its_free_are_taken(release: str) -> None:
     a = CachingAllocator("1GiB", torch_version=release)
-    assert a.fast_malloc(1000, 0) is None  # nothing is cached yet
+    request = (MALLOC, 7, 1000, 0)
+    blocks: dict[int, Block] = {}
+    assert a.play([request], blocks, []) == request  # nothing is cached yet
     first = a.malloc(1000)
-    found = a.fast_malloc(1000, 0)
-    assert found is not None
+    assert a.play([request], blocks, []) is None
+    found = blocks[7]
     assert (found.ptr, found.size, found.requested_size) == (1024, 1024, 1000)
-    assert a.fast_free(found)
+    moved: list[int] = []
+    assert a.play([(FREE, 7, 0, 0)], blocks, moved) is None
+    assert moved == [-1024]
+    assert blocks == {}
     assert a.heap.live.keys() == {first}
+
+
+def test_a_row_stops_at_what_is_not_plain_and_goes_on_after_it() -> None:
+    """Of a name that nobody handed out, and of a kind that is the caller's own."""
+    a = CachingAllocator("1GiB")
+    a.malloc(512)
+    unknown, own = (FREE, 99, 0, 0), (5, 1, 2, 3)
+    steps = iter([(MALLOC, 1, 512, 0), unknown, (MALLOC, 2, 512, 0), own, (FREE, 1, 0, 0)])
+    blocks: dict[int, Block] = {}
+    moved: list[int] = []
+    assert a.play(steps, blocks, moved) == unknown
+    assert moved == [512]
+    assert a.play(steps, blocks, moved) == own
+    assert a.play(steps, blocks, moved) is None
+    assert moved == [512, 512, -512]
+    assert blocks.keys() == {2}
+
+
+def test_a_block_that_another_stream_uses_is_left() -> None:
+    a = CachingAllocator("1GiB")
+    used = a.malloc(512)
+    assert used is not None
+    a.record_stream(used, 7)
+    blocks = {1: a.heap.live[used]}
+    free = (FREE, 1, 0, 0)
+    assert a.play([free], blocks, []) == free
+    assert blocks.keys() == {1}
+    assert a.heap.live.keys() == {used}
+
+
+@pytest.mark.parametrize("size", [0, -1, 1 << 60, 1 << 63])
+def test_sizes_that_never_reach_the_allocator_are_left(size: int) -> None:
+    a = CachingAllocator("1GiB")
+    a.free(a.malloc(512))
+    request = (MALLOC, 1, size, 0)
+    assert a.play([request], {}, []) == request
 
 
 def test_an_object_is_used_again() -> None:
     a = CachingAllocator("1GiB")
     a.malloc(512)
-    block = a.fast_malloc(512, 0)
-    assert block is not None
-    following = a.fast_malloc(512, 0)
-    assert following is not None
-    rest = following.next
-    assert a.fast_free(block)
-    assert a.fast_free(following)  # absorbs both neighbours, which nobody holds any more
-    assert a.fast_malloc(512, 0) is rest
-    assert a.fast_malloc(512, 0) is block
-    state(a)
+    blocks: dict[int, Block] = {}
+    a.play([(MALLOC, 1, 512, 0), (MALLOC, 2, 512, 0)], blocks, [])
+    block, rest = blocks[1], blocks[2].next
+    a.play([(FREE, 1, 0, 0), (FREE, 2, 0, 0)], blocks, [])  # the second absorbs its neighbours
+    a.play([(MALLOC, 1, 512, 0), (MALLOC, 2, 512, 0)], blocks, [])
+    assert blocks[1] is rest
+    assert blocks[2] is block
+    a.check()
 
 
 @pytest.mark.parametrize("told_first", [True, False])
@@ -135,50 +255,66 @@ def test_an_object_that_someone_may_still_hold_is_not(told_first: bool) -> None:
     told, other = pair if told_first else reversed(pair)
     a.malloc(512)
     assert told is not None
-    block = a.heap.live[told]
+    assert other is not None
+    block, blocks = a.heap.live[told], {1: a.heap.live[other]}
     a.request_free(told)
     a.complete_free(block)
-    a.free(other)
+    assert a.play([(FREE, 1, 0, 0)], blocks, []) is None
     assert block.key == 0  # it was absorbed
-    assert block not in [a.fast_malloc(512, 0) for _ in range(3)]
+    a.play([(MALLOC, name, 512, 0) for name in range(3)], blocks, [])
+    assert block not in blocks.values()
     assert not a.complete_free(block)
 
 
 def test_garbage_collection_knows_the_ages_of_what_went_this_way() -> None:
     """A threshold that is set later counts from when a block became free."""
-    a, b = (CachingAllocator("100MiB", fast_path=fast) for fast in (True, False))
-    for one in (a, b):
-        kept = one.malloc(20 * MIB)
-        assert kept is not None
-        old = [one.malloc(20 * MIB), one.malloc(20 * MIB)]
-        for ptr in old:
-            one.free(ptr)
-        one.free(one.malloc(12 * MIB))  # a split, whose tail and whole become free again
-        one.set_allocator_settings("garbage_collection_threshold:0.5")
-        one.set_per_process_memory_fraction(0.9)
-        one.malloc(25 * MIB)
-    assert state(a) == state(b)
-    assert a.memory_stats()["num_device_free"] > 0
+    ops: list[Op] = [["a", 0, 20 * MIB, 0], ["a", 1, 20 * MIB, 0], ["a", 2, 20 * MIB, 0]]
+    ops += [["f", 1], ["f", 2], ["a", 3, 12 * MIB, 0], ["f", 3]]
+    ops += [["c", "garbage_collection_threshold:0.5"], ["m", 0.9], ["a", 4, 25 * MIB, 0]]
+    fast, slow = both(Script(ops, 100 * MIB, "", "bump"), "2.15")
+    assert fast.taken == 4
+    assert fast.outcomes == slow.outcomes
+    assert fast.state() == slow.state()
+    assert fast.allocator.memory_stats()["num_device_free"] > 0
 
 
 @pytest.mark.parametrize(
     "spoil",
     [
         lambda a: a.begin_allocate_to_pool(1),
-        lambda a: a.set_allocator_settings("max_split_size_mb:64"),
         lambda a: a.set_allocator_settings("expandable_segments:True"),
-        lambda a: a.set_allocator_settings("roundup_power2_divisions:4"),
+        lambda a: a.record_stream(a.malloc(512), 7),
     ],
+    ids=["a scope", "expandable segments", "a free that waits"],
 )
-def test_what_needs_more_than_the_plain_rules_declines(spoil: Any) -> None:
+def test_what_needs_more_than_the_plain_rules_is_left(spoil: Any) -> None:
     a = CachingAllocator("1GiB")
     ptr = a.malloc(512)
+    assert ptr is not None
+    blocks = {1: a.heap.live[ptr]}
     assert a.heap.is_plain
     spoil(a)
-    assert a.fast_malloc(512, 0) is None
-    assert ptr is not None
-    assert not a.fast_free(a.heap.live[ptr])
+    for used in [used for used in a.heap.live if used != ptr]:
+        a.free(used)
+    request, free = (MALLOC, 2, 512, 0), (FREE, 1, 0, 0)
+    assert a.play([request], blocks, []) == request
+    assert a.play([free], blocks, []) == free
+    assert blocks.keys() == {1}
     assert a.heap.live.keys() == {ptr}
+
+
+def test_blocks_from_max_split_size_on_are_left() -> None:
+    """They are counted, and neither split nor handed out for less (1.6)."""
+    a = CachingAllocator("1GiB", "max_split_size_mb:24")
+    large = a.malloc(24 * MIB)
+    a.free(a.malloc(20 * MIB))
+    assert large is not None
+    blocks = {1: a.heap.live[large]}
+    assert row(a, (MALLOC, 2, 19 * MIB, 0)) == (1, [20 * MIB])
+    assert a.play([(FREE, 1, 0, 0)], blocks, []) == (FREE, 1, 0, 0)
+    a.free(large)
+    assert row(a, (MALLOC, 2, 23 * MIB, 0)) == (0, [])
+    assert row(a, (MALLOC, 2, 24 * MIB, 0)) == (0, [])
 
 
 def test_it_comes_back_when_the_reason_is_gone() -> None:
@@ -209,16 +345,17 @@ def test_history_and_the_switch_keep_it_off() -> None:
 
 def test_spare_objects_are_bounded() -> None:
     """Frees that each leave an object behind do not gather them without end."""
-    a, b = (CachingAllocator(64 * GIB, fast_path=fast) for fast in (True, False))
-    rng = random.Random(5)
-    ptrs = []
-    for _ in range(MAX_SPARE * 2):
-        size = rng.choice((512, 1024, 3 * MIB))
-        ptr = a.malloc(size)
-        assert ptr == b.malloc(size)
-        ptrs.append(ptr)
-    rng.shuffle(ptrs)
-    for ptr in ptrs:
-        a.free(ptr)
-        b.free(ptr)
-    assert state(a) == state(b)
+    ops: list[Op] = [["a", name, 512, 0] for name in range(MAX_SPARE * 2)]
+    frees: list[Op] = [["f", op[1]] for op in ops]
+    fast, slow = both(Script(ops + frees, 64 * GIB, "", "bump"), "2.15")
+    assert len(fast.allocator.heap.spare) == MAX_SPARE
+    assert fast.state() == slow.state()
+
+
+def test_rounded_sizes_are_those_of_the_rule_and_bounded() -> None:
+    config = AllocatorConfig(RELEASES["2.15"], roundup_power2_divisions=(4,) * 16)
+    rounded = RoundedSizes(config)
+    for size in range(1, 3 * MAX_KEPT, 2):
+        assert rounded[size] == config.round_size(size)
+    assert len(rounded) == MAX_KEPT
+    assert rounded[3 * MAX_KEPT + 1] == config.round_size(3 * MAX_KEPT + 1)

@@ -30,7 +30,7 @@ def test_nothing_to_do(entries: Entries) -> None:
 def test_a_free_that_completes_at_once_is_one_step(entries: Entries) -> None:
     plan = plan_of(entries((SA, 0, 2 * MIB), (A, 0, 100), (FR, 0, 100), (FC, 0, 100)), 0)
     assert kinds(plan) == ["DICTATE", "ALLOC", "FREE"]
-    assert plan.steps.entry == [1, 1, 2]
+    assert plan.steps.entry.tolist() == [1, 1, 2]
 
 
 def test_a_free_that_waits_is_two_steps(entries: Entries) -> None:
