@@ -16,8 +16,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from allocsim.core.block import Block
-from allocsim.core.constants import SMALL_SIZE
-from allocsim.core.heap import Heap
+from allocsim.core.constants import MIN_BLOCK_SIZE, SMALL_SIZE, UNLIMITED
+from allocsim.core.heap import Heap, least_room
 from allocsim.core.pool import SIZE_SHIFT
 from allocsim.core.stats import FOLD_AT
 
@@ -44,6 +44,8 @@ def play(  # noqa: PLR0912, PLR0915  (one loop, by design)
         return next(iter(steps), None)
     small, large, live, spare = heap.small, heap.large, heap.live, heap.spare
     rounded_sizes, oversize = heap.rounded_sizes, heap.config.max_split_size
+    has_oversize = oversize != UNLIMITED
+    large_rest = MIN_BLOCK_SIZE if heap.config.expandable_segments else large.least_rest
     small_free, large_free = small.blocks, large.blocks
     stats = heap.stats
     sizes, requests, inactive = stats.journal
@@ -60,8 +62,10 @@ def play(  # noqa: PLR0912, PLR0915  (one loop, by design)
             rounded = rounded_sizes[size]
             if rounded <= SMALL_SIZE:
                 pool, keys, free = small, small_keys, small_free
+                least_rest, is_small = MIN_BLOCK_SIZE, 1
             else:
                 pool, keys, free = large, large_keys, large_free
+                least_rest, is_small = large_rest, 0
             # Best fit (1.5).
             at = bisect_left(keys, rounded << SIZE_SHIFT)
             if at == len(keys):
@@ -69,13 +73,20 @@ def play(  # noqa: PLR0912, PLR0915  (one loop, by design)
                 break
             key = keys[at]
             tail = free[key]
+            expandable = tail.expandable
+            if expandable is not None:
+                following = tail.next
+                if following is not None and not following.mapped:
+                    tail = least_room(pool, tail)  # the others are such a hole already (4.4)
+                    key, expandable = tail.key, tail.expandable
+                    at = bisect_left(keys, key)
             whole = tail.size
-            if whole >= oversize:
+            if has_oversize and whole >= oversize:
                 left = kind, name, size, stream
                 break
             del free[key]
             rest = whole - rounded
-            if rest >= pool.least_rest:
+            if rest >= least_rest:
                 # A new object for the front; the old one becomes the tail (1.7).
                 ptr, prev = tail.ptr, tail.prev
                 if spare:
@@ -87,6 +98,7 @@ def play(  # noqa: PLR0912, PLR0915  (one loop, by design)
                     block.rank = tail.rank
                 else:
                     block = Block(ptr, rounded, stream, pool, tail.rank)
+                block.expandable = expandable
                 block.next = tail
                 block.prev = prev
                 tail.prev = block
@@ -101,34 +113,36 @@ def play(  # noqa: PLR0912, PLR0915  (one loop, by design)
                 else:
                     keys[at] = key
                 free[key] = tail
+                idle = -8 * rounded
                 if prev is not None:
                     prev.next = block
-                    inactive.append(-8 * rounded)
                 elif tail.next is None:
-                    inactive.append(8 * rest + 1)
-                else:
-                    inactive.append(-8 * rounded)
+                    idle = 8 * rest + 1
             else:
                 del keys[at]
                 block = tail
                 block.key = 0
                 rounded = whole
                 is_split = block.prev is not None or block.next is not None
-                inactive.append(-8 * whole - 1 if is_split else 0)
+                idle = -8 * whole - 1 if is_split else 0
             block.allocated = True
             block.requested_size = size
             live[block.ptr] = blocks[name] = block
             moved.append(rounded)
-            sizes.append(2 * rounded + pool.is_small)
+            sizes.append(2 * rounded + is_small)
             requests.append(size)
+            inactive.append(idle if expandable is None else 0)
         elif kind == FREE:
             freed = blocks.get(name)
-            if freed is None or freed.stream_uses is not None or freed.size >= oversize:
+            if freed is None or freed.stream_uses is not None:
+                left = kind, name, size, stream
+                break
+            block, given = freed, freed.size
+            if has_oversize and given >= oversize:
                 left = kind, name, size, stream
                 break
             del blocks[name]
-            block = freed
-            pool, given, ptr = block.pool, block.size, block.ptr
+            pool, ptr = block.pool, block.ptr
             found, free = pool.keys.get(block.stream), pool.blocks
             if found is None:
                 found = pool.keys[block.stream] = []
@@ -149,7 +163,7 @@ def play(  # noqa: PLR0912, PLR0915  (one loop, by design)
                 before = block.prev = other.prev
                 if before is not None:
                     before.next = block
-                if other.is_ours and len(spare) < MAX_SPARE:
+                if other.is_ours:
                     spare.append(other)
             other = block.next
             if other is not None and other.key:
@@ -162,23 +176,26 @@ def play(  # noqa: PLR0912, PLR0915  (one loop, by design)
                 after = block.next = other.next
                 if after is not None:
                     after.prev = block
-                if other.is_ours and len(spare) < MAX_SPARE:
+                if other.is_ours:
                     spare.append(other)
             block.size = merged
             key = block.key = (merged << SIZE_SHIFT) + block.rank + ptr
             keys.insert(bisect_left(keys, key), key)
             free[key] = block
             block.gc_base = pool.search_calls
-            if block.prev is not None or block.next is not None:
+            if block.expandable is not None:
+                inactive.append(0)
+            elif block.prev is not None or block.next is not None:
                 inactive.append(8 * given + 1 - n_merged)
             else:
                 inactive.append(8 * (given - merged) - n_merged)
             moved.append(-given)
-            sizes.append(pool.is_small - 2 * given)
+            sizes.append((1 if pool.is_small else 0) - 2 * given)
             requests.append(-block.requested_size)
         else:
             left = kind, name, size, stream
             break
+    del spare[MAX_SPARE:]
     if len(sizes) > FOLD_AT:
         stats.fold()
     return left

@@ -24,7 +24,7 @@ from allocsim.core.stats import DeviceStats
 from allocsim.errors import UndefinedBehaviorError, UpstreamAssertionError
 from allocsim.units import format_size
 
-__all__ = ["Heap", "TraceEntry"]
+__all__ = ["Heap", "TraceEntry", "least_room"]
 
 
 class TraceEntry(NamedTuple):
@@ -44,8 +44,9 @@ class Heap:
     live, pending: the active blocks by address.  trace: the history, None if none is kept.
     rounded_sizes: what requests are rounded to.  fits_plainly: no setting can refuse or prefer a
     candidate, and no expandable block was ever made, so that the best fit is the answer.
-    is_plain: nothing but that can happen to a request for a default pool, nor to a free without
-    streams to wait for, below max_split_size (fast_path.py).  spare: block objects that nobody
+    is_plain: a request for a default pool below max_split_size comes down to the best fit, or
+    the hole with the least room, and a split; a free without streams to wait for to a merge
+    (fast_path.py).  spare: block objects that nobody
     can hold any more, to be used again there.
     """
 
@@ -94,7 +95,11 @@ class Heap:
         """Put settings in force."""
         self.config = config
         self.rounded_sizes = RoundedSizes(config)
-        self._made_expandable = self._made_expandable or config.expandable_segments
+        self._choose_search()
+
+    def meet_expandable(self) -> None:
+        """An expandable segment is made; from here on a search may find its blocks."""
+        self._made_expandable = True
         self._choose_search()
 
     def limit_to(self, limit: int | None) -> None:
@@ -105,6 +110,7 @@ class Heap:
     def _choose_search(self) -> None:
         self.fits_plainly = not (
             self._made_expandable
+            or self.config.expandable_segments
             or self.collects_garbage
             or self.config.max_split_size != UNLIMITED
         )
@@ -112,8 +118,9 @@ class Heap:
     @property
     def may_be_plain(self) -> bool:
         """Whether settings, release and history allow for `is_plain`."""
+        is_mixed = self._made_expandable and not self.config.expandable_segments
         return (
-            not self._made_expandable
+            not is_mixed
             and not self.collects_garbage
             and self.trace is None
             and not self._numbers_objects
@@ -162,7 +169,7 @@ class Heap:
         if block is None:
             return None
         if block.expandable is not None:
-            block = _choose_expandable(pool, block, fine)
+            block = least_room(pool, block) if fine else _not_expandable(pool, block)
             if block is None:
                 return None
         oversize = config.max_split_size
@@ -333,10 +340,13 @@ class Heap:
             self.stats.oversize_allocations.increase(1)
 
 
-def _choose_expandable(pool: BlockPool, block: Block, fine: bool) -> Block | None:
-    """Among expandable candidates the hole with the least room to grow (4.4)."""
-    if not fine:
-        return next((b for b in pool.following(block) if b.expandable is None), None)
+def _not_expandable(pool: BlockPool, block: Block) -> Block | None:
+    """The next candidate that was there without expandable segments, now switched off (4.4)."""
+    return next((b for b in pool.following(block) if b.expandable is None), None)
+
+
+def least_room(pool: BlockPool, block: Block) -> Block:
+    """From an expandable candidate on, the hole with the least room to grow (4.4)."""
     for following in pool.following(block):
         if block.expandable is None or _room(following) >= _room(block):
             break

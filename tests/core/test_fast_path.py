@@ -150,7 +150,14 @@ def test_every_script_ends_the_same_both_ways(release: str) -> None:
     assert taken > 100 or release == "2.12"  # which numbers every object
 
 
-CONFS = ("", "max_split_size_mb:24", "roundup_power2_divisions:4", "max_split_size_mb:32")
+CONFS = (
+    "",
+    "max_split_size_mb:24",
+    "max_split_size_mb:32",
+    "roundup_power2_divisions:4",
+    "expandable_segments:True",
+    "expandable_segments:True,large_segment_size_mb:12,roundup_power2_divisions:8",
+)
 
 
 @pytest.mark.parametrize("conf", CONFS)
@@ -282,10 +289,9 @@ def test_garbage_collection_knows_the_ages_of_what_went_this_way() -> None:
     "spoil",
     [
         lambda a: a.begin_allocate_to_pool(1),
-        lambda a: a.set_allocator_settings("expandable_segments:True"),
         lambda a: a.record_stream(a.malloc(512), 7),
     ],
-    ids=["a scope", "expandable segments", "a free that waits"],
+    ids=["a scope", "a free that waits"],
 )
 def test_what_needs_more_than_the_plain_rules_is_left(spoil: Any) -> None:
     a = CachingAllocator("1GiB")
@@ -315,6 +321,36 @@ def test_blocks_from_max_split_size_on_are_left() -> None:
     a.free(large)
     assert row(a, (MALLOC, 2, 23 * MIB, 0)) == (0, [])
     assert row(a, (MALLOC, 2, 24 * MIB, 0)) == (0, [])
+
+
+def test_expandable_segments_are_taken_until_they_are_switched_off() -> None:
+    """Then a search has to look past their blocks (4.4)."""
+    a = CachingAllocator("1GiB", "expandable_segments:True")
+    first = a.malloc(3 * MIB)
+    a.free(first)
+    blocks: dict[int, Block] = {}
+    moved: list[int] = []
+    assert a.play([(MALLOC, 1, 3 * MIB + 1, 0)], blocks, moved) is None
+    assert moved == [3 * MIB + 512]  # the other 17 MiB less 512 bytes are split off
+    a.set_allocator_settings("expandable_segments:False")
+    assert a.play([(FREE, 1, 0, 0)], blocks, []) == (FREE, 1, 0, 0)
+    assert a.malloc(3 * MIB) != first
+
+
+def test_the_hole_with_the_least_room_is_taken() -> None:
+    """Two holes serve a request; the smaller one ends where memory is not mapped yet (4.4)."""
+    a, b = (
+        CachingAllocator("8GiB", "expandable_segments:True", fast_path=fast)
+        for fast in (True, False)
+    )
+    for one in (a, b):
+        held = [one.malloc(size * MIB) for size in (20, 20, 15)]
+        one.free(held[0])
+    assert a.segments()[0]["total_size"] == 60 * MIB  # 5 MiB are left at the end of it
+    blocks: dict[int, Block] = {}
+    assert a.play([(MALLOC, 1, 4 * MIB, 0)], blocks, []) is None
+    assert blocks[1].ptr == b.malloc(4 * MIB) == a.segments()[0]["address"]
+    assert a.memory_stats() == b.memory_stats()
 
 
 def test_it_comes_back_when_the_reason_is_gone() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from allocsim.core import RELEASES, SeedBlock, SeedSegment
+from allocsim.core import MALLOC, RELEASES, SeedBlock, SeedSegment
 from allocsim.units import MIB
 
 from .conftest import Make, held
@@ -247,3 +247,16 @@ def test_unmapping_a_planted_range_waits_for_its_own_stream_only(
     a.end_allocate_to_pool(1)
     a.malloc(100)
     assert len(a.heap.pending) == n_pending
+
+
+def test_without_the_option_expandable_blocks_that_were_there_are_passed_by(make: Make) -> None:
+    """A search skips them, however well they fit (semantics 4.4)."""
+    expandable = SeedSegment(
+        64 * MIB, 20 * MIB, 0, False, (SeedBlock(20 * MIB, 0, "inactive"),), is_expandable=True
+    )
+    ordinary = SeedSegment(512 * MIB, 22 * MIB, 0, False, (SeedBlock(22 * MIB, 0, "inactive"),))
+    a = make("1GiB", conf="")
+    a.seed([expandable, ordinary])
+    request = (MALLOC, 1, 19 * MIB, 0)
+    assert a.play([request], {}, []) == request
+    assert a.malloc(19 * MIB) == ordinary.address
