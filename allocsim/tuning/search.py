@@ -168,6 +168,8 @@ class Search:
         asked = self.asked
         how = "whole" if is_whole else f"within {within}" if within else "grid"
         mine = setting.simplicity
+        before = self.rows.get(setting)
+        had = [None] * len(asked.parts) if before is None else before.parts
         fraction = "" if setting.call_fraction is None else f"{setting.call_fraction:g}"
         return [
             Job(
@@ -183,8 +185,9 @@ class Search:
                 confirms=is_whole,
                 from_peak=asked.tricks.from_peak,
                 skips=asked.tricks.repeats,
+                known=known if known is not None and known.is_whole else None,
             )
-            for number, part in enumerate(asked.parts)
+            for number, (part, known) in enumerate(zip(asked.parts, had, strict=True))
         ]
 
     def _known(self, job: Job) -> Outcome | None:

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from allocsim.analysis.lifetimes import Lifetimes, lifetimes_of
+from allocsim.analysis.lifetimes import lifetimes_of
 from allocsim.core import Block, CachingAllocator
 from allocsim.core.constants import PAGE, UNLIMITED
 from allocsim.engine import Observer, SimulatedOom
 from allocsim.engine.rerun import Rerun
 from allocsim.errors import AllocsimError
 from allocsim.trace import load
-from allocsim.tuning.bounds import live_peak
+from allocsim.tuning.bounds import LivePeak
 from allocsim.tuning.outcome import Outcome, outcome_of
 from allocsim.tuning.pareto import Bar, Point, is_hopeless
 from allocsim.tuning.setting import Setting
@@ -38,7 +38,7 @@ class Job:
     the smallest device; within: bytes on which the setting must go through, else it is given
     up.  confirms: whether the smallest device without a refusal is worth replays of its own.
     from_peak: whether it may be told from the peak.  skips: whether steps that change nothing
-    may be passed over.
+    may be passed over.  known: what it came to on `device_memory`, where a replay has told.
     """
 
     key: str
@@ -53,6 +53,7 @@ class Job:
     confirms: bool = False
     from_peak: bool = True
     skips: bool = True
+    known: Outcome | None = None
 
 
 class _Kept:
@@ -60,13 +61,13 @@ class _Kept:
 
     def __init__(self) -> None:
         self.reruns: dict[tuple[str, int, str | None], Rerun] = {}
-        self.lifetimes: dict[tuple[str, int, str | None], Lifetimes] = {}
+        self.peaks: dict[tuple[str, int, str | None], LivePeak] = {}
 
     def put(self, key: tuple[str, int, str | None], rerun: Rerun) -> None:
         while len(self.reruns) >= _MOST:
             oldest = next(iter(self.reruns))
             del self.reruns[oldest]
-            self.lifetimes.pop(oldest, None)
+            self.peaks.pop(oldest, None)
         self.reruns[key] = rerun
 
 
@@ -95,8 +96,10 @@ def run_job(job: Job) -> Outcome:
             tight = _drive(rerun, job, job.within, _Watch(gives_up=True))
             if tight.dropped_at is not None:
                 return tight
-        watch = _Watch(job.bar, _least_peak(job, rerun) if job.bar else 0)
-        outcome = _drive(rerun, job, job.device_memory, watch)
+        outcome = job.known
+        if outcome is None:
+            watch = _Watch(job.bar, _least_peak(job, rerun) if job.bar else 0)
+            outcome = _drive(rerun, job, job.device_memory, watch)
         return _Capacity(rerun, job, tight).told(outcome) if outcome.is_whole else outcome
     except AllocsimError as error:
         return Outcome(error=str(error))
@@ -113,22 +116,27 @@ class _Watch(Observer):
     """Notes how much the device held, and gives a setting up that can no longer win.
 
     least: bytes that the peak will surely reach.  gives_up: at the first request without an
-    answer.
+    answer; at_retry: at the first that the driver refused, too.
     """
 
-    def __init__(self, bar: Bar = (), least: int = 0, *, gives_up: bool = False) -> None:
+    def __init__(
+        self, bar: Bar = (), least: int = 0, *, gives_up: bool = False, at_retry: bool = False
+    ) -> None:
         self.peak_device_bytes = 0
         self.allocator: CachingAllocator | None = None
         self.ooms: list[SimulatedOom] = []
         self.least = self._peak_reserved = least
         self._bar = bar
         self._gives_up = gives_up
+        self._at_retry = at_retry
 
     def grew(self, allocator: CachingAllocator, entry: int) -> None:
         """See `Observer`."""
         self.allocator = allocator
         device = allocator.device
         self.peak_device_bytes = max(self.peak_device_bytes, device.used + device.context_memory)
+        if self._at_retry and allocator.heap.stats.num_alloc_retries:
+            raise _HopelessError(entry)
         if not self._bar:
             return
         self._peak_reserved = max(self._peak_reserved, allocator.reserved_bytes)
@@ -208,7 +216,7 @@ class _Capacity:
         if is_free and job.from_peak and not self._expandable:
             outcome = replace(outcome, unrefused_device=outcome.peak_device_bytes)
         elif is_free and (job.confirms or not job.from_peak):
-            found = self._find(lambda tried: not tried.refused, self._pages(outcome))
+            found = self._find(lambda tried: not tried.refused, self._pages(outcome), at_retry=True)
             size = None if found is None else self._bytes(found[0])
             outcome = replace(outcome, unrefused_device=size)
         if job.finds:
@@ -224,12 +232,21 @@ class _Capacity:
         return self._find(lambda tried: tried.oom_entry is None, first, known)
 
     def _find(
-        self, does: Callable[[Outcome], bool], first: int, known: Outcome | None = None
+        self,
+        does: Callable[[Outcome], bool],
+        first: int,
+        known: Outcome | None = None,
+        *,
+        at_retry: bool = False,
     ) -> Found | None:
         job = self._job
-        live = _peak_live(job.path, self._rerun, job.torch_version)
+        live = _live_peak(job, self._rerun).under(None)
         least = max(-(-live // PAGE), 1)
-        return find_smallest(self._trial, does, least=least, first=first, known=known)
+
+        def trial(pages: int) -> Outcome | None:
+            return self._trial(pages, _Watch(gives_up=True, at_retry=at_retry))
+
+        return find_smallest(trial, does, least=least, first=first, known=known)
 
     def _pages(self, outcome: Outcome) -> int:
         return self._pages_of(outcome.peak_device_bytes)
@@ -237,8 +254,7 @@ class _Capacity:
     def _pages_of(self, memory: int) -> int:
         return max(-(-(memory - self._rerun.context_memory) // PAGE), 1)
 
-    def _trial(self, pages: int) -> Outcome | None:
-        watch = _Watch(gives_up=True)
+    def _trial(self, pages: int, watch: _Watch) -> Outcome | None:
         try:
             tried = _drive(self._rerun, self._job, self._bytes(pages), watch)
         except AllocsimError:
@@ -258,19 +274,13 @@ class _Capacity:
         )
 
 
-def _peak_live(path: str, rerun: Rerun, torch_version: str) -> int:
-    """The most bytes in use at once, requests rounded up to 512."""
-    return live_peak(_lifetimes(path, rerun, torch_version), None)
-
-
 def _least_peak(job: Job, rerun: Rerun) -> int:
     """What the setting of a job reserves at least: the peak of its rounded requests."""
-    config = job.setting.config(rerun.release)
-    return live_peak(_lifetimes(job.path, rerun, job.torch_version), config)
+    return _live_peak(job, rerun).under(job.setting.config(rerun.release))
 
 
-def _lifetimes(path: str, rerun: Rerun, torch_version: str) -> Lifetimes:
-    key = (path, rerun.trace.device, torch_version)
-    if key not in _KEPT.lifetimes:
-        _KEPT.lifetimes[key] = lifetimes_of(rerun.trace)
-    return _KEPT.lifetimes[key]
+def _live_peak(job: Job, rerun: Rerun) -> LivePeak:
+    key = (job.path, rerun.trace.device, job.torch_version)
+    if key not in _KEPT.peaks:
+        _KEPT.peaks[key] = LivePeak(lifetimes_of(rerun.trace))
+    return _KEPT.peaks[key]
