@@ -5,7 +5,7 @@ BIN := .venv/bin
 PYTHON_TORCH ?=
 OPS ?= 100000
 
-.PHONY: help demo test test-slow lint types golden stress mutants crosscheck bench compiled check
+.PHONY: help demo test test-slow notebooks lint types golden stress mutants crosscheck bench compiled check
 .DEFAULT_GOAL := help
 
 help:
@@ -24,6 +24,9 @@ test: .venv/.installed ## the tests, on two cores
 
 test-slow: .venv/.installed ## the tests that take minutes
 	$(BIN)/python -m pytest -n 2 -m slow
+
+notebooks: .venv/.installed ## run the notebooks and put what they show into them
+	$(BIN)/python -m tests.notebooks --write
 
 lint: .venv/.installed ## ruff: rules and format
 	$(BIN)/ruff check .

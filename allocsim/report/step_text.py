@@ -141,7 +141,9 @@ def _listed(blocks: Sequence[DecisionBlock], names: dict[int, str]) -> str:
         for block in blocks[:_SHOWN_BLOCKS]
     ]
     hidden = len(blocks) - _SHOWN_BLOCKS
-    return " | ".join([*parts, *([f"{number(hidden)} more blocks"] if hidden > 0 else [])])
+    if hidden > 0:
+        parts.append(f"{number(hidden)} more {'block' if hidden == 1 else 'blocks'}")
+    return " | ".join(parts)
 
 
 def segments_text(segments: Sequence[DecisionSegment], numbers: dict[int, int]) -> str:

@@ -2,8 +2,9 @@
 
     python -m tests.stress --ops 10000000 --seed 0 --jobs 2
 
-Prints what was run, by operation, option and release.  A divergence is made as short as it can
-be and printed as a test to paste; the exit code is then 1.
+Every other script runs without a history, the way of a replay.  Prints what was run, by
+operation, option and release.  A divergence is made as short as it can be and printed as a test
+to paste; the exit code is then 1.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ from tests.stress.duel import duel, shortest
 BATCH = 200
 """Scripts a job: some seconds of work."""
 
-Batch = tuple[Tally, list[tuple[Script, str, str]]]
+Found = tuple[Script, str, bool, str]
+"""(script, release, whether with a history, what differs)."""
+
+Batch = tuple[Tally, list[Found]]
 
 
 def run_batch(first_seed: int) -> Batch:
@@ -33,14 +37,15 @@ def run_batch(first_seed: int) -> Batch:
     for seed in range(first_seed, first_seed + BATCH):
         release = releases[seed % len(releases)]
         script = make_script(seed, release, is_reproducible=False)
-        difference = duel(script, release.version)
+        history = seed // len(releases) % 2 == 0
+        difference = duel(script, release.version, history=history)
         if difference is not None:
-            found.append((script, release.version, difference))
+            found.append((script, release.version, history, difference))
         tally.add(script, release.version, (), "differs" if difference else "equal")
     return tally, found
 
 
-def as_test(script: Script, release: str) -> str:
+def as_test(script: Script, release: str, *, history: bool) -> str:
     """The divergence as a test that fails."""
     ops = "\n".join(f"        {list(op)!r}," for op in script.ops)
     return (
@@ -49,7 +54,7 @@ def as_test(script: Script, release: str) -> str:
         f"    ops = [\n{ops}\n    ]\n"
         f"    script = Script(ops, {script.device_memory}, {script.conf!r}, "
         f"{script.address_policy!r})\n"
-        f"    assert duel(script, {release!r}) is None\n"
+        f"    assert duel(script, {release!r}, history={history}) is None\n"
     )
 
 
@@ -73,7 +78,7 @@ def main() -> int:
     begin = time.monotonic()
     tally = Tally()
     seed, done = arguments.seed, 0
-    found: list[tuple[Script, str, str]] = []
+    found: list[Found] = []
     with ProcessPoolExecutor(arguments.jobs) as executor:
         waiting: set[Future[Batch]] = set()
         while (done < arguments.ops and not found) or waiting:
@@ -90,9 +95,10 @@ def main() -> int:
                 print(f"\r{done:,} operations", end="", file=sys.stderr)
     print(report(tally, time.monotonic() - begin))
     print(f"seeds {arguments.seed} to {seed - 1}")
-    for script, release, difference in found[:3]:
-        short = shortest(script, release)
-        print(f"\nDIVERGENCE in {release}: {difference}\n\n{as_test(short, release)}")
+    for script, release, history, difference in found[:3]:
+        short = shortest(script, release, history=history)
+        test = as_test(short, release, history=history)
+        print(f"\nDIVERGENCE in {release}: {difference}\n\n{test}")
     print("no divergence" if not found else f"{len(found)} scripts diverge")
     return 1 if found else 0
 

@@ -2,7 +2,8 @@
 
 Rule: after each op the two have given the same address or the same error text; at the end, and
 at every look on the way, they have the same statistics, segments and history.  What a release
-leaves undefined ends a script: the core names it, the naive model need not.
+leaves undefined ends a script: the core names it, the naive model need not.  Without a history
+the core takes requests and frees the way of a replay (core/fast_path.py).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from allocsim import CachingAllocator
+from allocsim.core import FREE, MALLOC, Block
 from allocsim.errors import (
     AllocsimError,
     InvariantError,
@@ -29,10 +31,34 @@ LOOK_EVERY = 500
 """Ops between looks at the whole state of both, and walks of the core's invariants."""
 
 
-def duel(script: Script, release: str) -> str | None:
+class Played:
+    """The core, its requests and frees taken as rows of one step where it takes them."""
+
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        self._allocator = CachingAllocator(*arguments, **keywords)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._allocator, name)
+
+    def malloc(self, size: int, stream: int = 0) -> int | None:
+        blocks: dict[int, Block] = {}
+        if self._allocator.play([(MALLOC, 0, size, stream)], blocks, []) is None:
+            return blocks[0].ptr
+        return self._allocator.malloc(size, stream)
+
+    def free(self, address: int | None) -> None:
+        live = self._allocator.heap.live
+        if address in live:
+            blocks = {0: live[address]}
+            if self._allocator.play([(FREE, 0, 0, 0)], blocks, []) is None:
+                return
+        self._allocator.free(address)
+
+
+def duel(script: Script, release: str, *, history: bool = True) -> str | None:
     """What differs first, in a sentence; None if nothing does."""
-    core = _made(CachingAllocator, script, release)
-    naive = _made(NaiveAllocator, script, release)
+    core = _made(CachingAllocator if history else Played, script, release, history=history)
+    naive = _made(NaiveAllocator, script, release, history=history)
     if isinstance(core, str) or isinstance(naive, str):
         return None if isinstance(core, str) and isinstance(naive, str) else f"{core} / {naive}"
     live: dict[Any, Any] = {}
@@ -57,14 +83,14 @@ def duel(script: Script, release: str) -> str | None:
     return None
 
 
-def _made(make: Callable[..., Any], script: Script, release: str) -> Any:
+def _made(make: Callable[..., Any], script: Script, release: str, *, history: bool) -> Any:
     try:
         return make(
             script.device_memory,
             script.conf,
             release,
             address_policy=script.address_policy,
-            record_history=True,
+            record_history=history,
         )
     except AllocsimError as error:
         return f"{type(error).__name__} at the start"
@@ -168,10 +194,12 @@ def _first(
     return None
 
 
-def shortest(script: Script, release: str) -> Script:
+def shortest(script: Script, release: str, *, history: bool = True) -> Script:
     """A script of few ops that still differs in the same way."""
-    way = _way(duel(script, release))
-    return minimiser.shortest(script, lambda fewer: _way(duel(fewer, release)) == way)
+    way = _way(duel(script, release, history=history))
+    return minimiser.shortest(
+        script, lambda fewer: _way(duel(fewer, release, history=history)) == way
+    )
 
 
 def _way(difference: str | None) -> str | None:
