@@ -67,12 +67,14 @@ class Rerun:
         memory_fraction: float | None = None,
         observer: Observer | None = None,
         skips: bool = False,
+        fast_path: bool = True,
     ) -> Drive:
         """Drive every step on a device of `device_memory` bytes (None: without end).
 
         memory_fraction: as `torch.cuda.set_per_process_memory_fraction` at the beginning.  An
         exception of the observer ends the drive and is passed on.  skips: whether to pass over
-        periods in which nothing changes; the timeline then lacks them.
+        periods in which nothing changes; the timeline then lacks them.  fast_path: see
+        `CachingAllocator`.
         Raises ConfigError for a setting that the release refuses or a device too small for what
         the recording begins with, and what PyTorch would not survive under its own name.
         """
@@ -84,6 +86,7 @@ class Rerun:
             context_memory=self.context_memory,
             base_address=self._base,
             device=self.trace.device,
+            fast_path=fast_path,
         )
         if memory_fraction is not None:
             allocator.set_per_process_memory_fraction(memory_fraction)

@@ -185,6 +185,7 @@ class Search:
                 confirms=is_whole,
                 from_peak=asked.tricks.from_peak,
                 skips=asked.tricks.repeats,
+                fast_path=asked.tricks.fast_path,
                 known=known if known is not None and known.is_whole else None,
             )
             for number, (part, known) in enumerate(zip(asked.parts, had, strict=True))

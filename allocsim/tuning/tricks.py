@@ -17,14 +17,16 @@ class Tricks:
     drop: a replay ends once a finished setting dominates it in memory, calls and retries, or
     once it fails on the smallest device found so far.  from_peak: the device on which nothing
     is refused is the peak, where that is proved.  repeats: steps of a program that change
-    nothing any more are passed over (see `allocsim.engine.repeats`).
+    nothing any more are passed over (see `allocsim.engine.repeats`).  fast_path: plain steps are
+    taken in rows (see `allocsim.core.fast_path`).
     """
 
     equivalent: bool = True
     drop: bool = True
     from_peak: bool = True
     repeats: bool = True
+    fast_path: bool = True
 
 
-EXHAUSTIVE = Tricks(equivalent=False, drop=False, from_peak=False, repeats=False)
+EXHAUSTIVE = Tricks(equivalent=False, drop=False, from_peak=False, repeats=False, fast_path=False)
 """No trick at all."""

@@ -38,7 +38,8 @@ class Job:
     the smallest device; within: bytes on which the setting must go through, else it is given
     up.  confirms: whether the smallest device without a refusal is worth replays of its own.
     from_peak: whether it may be told from the peak.  skips: whether steps that change nothing
-    may be passed over.  known: what it came to on `device_memory`, where a replay has told.
+    may be passed over.  fast_path: whether plain steps may be taken in rows.  known: what it
+    came to on `device_memory`, where a replay has told.
     """
 
     key: str
@@ -53,6 +54,7 @@ class Job:
     confirms: bool = False
     from_peak: bool = True
     skips: bool = True
+    fast_path: bool = True
     known: Outcome | None = None
 
 
@@ -169,6 +171,7 @@ def _drive(rerun: Rerun, job: Job, memory: int | None, watch: _Watch) -> Outcome
             memory_fraction=setting.call_fraction,
             observer=watch,
             skips=job.skips,
+            fast_path=job.fast_path,
         )
     except _HopelessError as hopeless:
         assert watch.allocator is not None

@@ -1,0 +1,48 @@
+"""How long a search takes, and how long an exhaustive one over the same grid.
+
+    python -m benchmarks.exhaustive [FILE ...]     every recording under traces/ if none is given
+
+Exhaustive: every setting replayed to its end by the long way, and the device on which nothing is
+refused looked for by replays (`allocsim tune --exhaustive`).  One process, one after the other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+from allocsim.tuning import EXHAUSTIVE, Tricks, tune
+
+TRACES = Path(__file__).parents[1] / "traces"
+
+
+def seconds(path: Path, tricks: Tricks) -> float:
+    """What one search takes, the reading of the file included."""
+    begin = time.perf_counter()
+    tune(path, tricks=tricks)
+    return time.perf_counter() - begin
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("files", nargs="*", type=Path)
+    files = parser.parse_args().files or sorted(TRACES.rglob("*.gz"))
+    print(
+        f"{platform.machine()}, CPython {platform.python_version()}, {datetime.now(UTC):%Y-%m-%d}"
+    )
+    totals = [0.0, 0.0]
+    for path in files:
+        took = [seconds(path, tricks) for tricks in (Tricks(), EXHAUSTIVE)]
+        totals = [total + one for total, one in zip(totals, took, strict=True)]
+        print(f"{path.name}: {took[0]:.1f} s, exhaustive {took[1]:.1f} s", flush=True)
+    print(
+        f"{len(files)} recordings: {totals[0]:.0f} s, exhaustive {totals[1]:.0f} s, "
+        f"{totals[1] / totals[0]:.1f} times as long"
+    )
+
+
+if __name__ == "__main__":
+    main()
