@@ -133,15 +133,15 @@ def play(  # noqa: PLR0912, PLR0915  (one loop, by design)
             requests.append(size)
             inactive.append(idle if expandable is None else 0)
         elif kind == FREE:
-            freed = blocks.get(name)
-            if freed is None or freed.stream_uses is not None:
+            freed = blocks.pop(name, None)
+            if freed is None:
                 left = kind, name, size, stream
                 break
             block, given = freed, freed.size
-            if has_oversize and given >= oversize:
+            if block.stream_uses is not None or (has_oversize and given >= oversize):
+                blocks[name] = block
                 left = kind, name, size, stream
                 break
-            del blocks[name]
             pool, ptr = block.pool, block.ptr
             found, free = pool.keys.get(block.stream), pool.blocks
             if found is None:
