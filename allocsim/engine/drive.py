@@ -16,7 +16,7 @@ from allocsim.core import Block, CachingAllocator
 from allocsim.engine.fidelity import FidelityCheck
 from allocsim.engine.fold import fold_columns
 from allocsim.engine.observers import Observer, PeakWatch, Progress, TimelineBuilder
-from allocsim.engine.plan import Plan, Step, StepKind
+from allocsim.engine.plan import Plan, StepKind
 from allocsim.engine.repeats import CYCLE, Period, signature
 from allocsim.engine.result import SimulatedOom
 from allocsim.errors import InvariantError, OutOfMemoryError
@@ -33,7 +33,8 @@ class Drive:
     """A replay under way.
 
     dictates: driver bases come from the recording.  check_every: entries between walks of
-    every invariant, 0 for none.  skipped: entries of periods that were passed over.
+    every invariant, 0 for none.  skipped: entries of periods that were passed over;
+    _passed_over: their steps, so far.
     """
 
     allocator: CachingAllocator
@@ -51,6 +52,7 @@ class Drive:
     peak: PeakWatch = field(init=False)
     _handles: dict[int, Block] = field(default_factory=dict)
     _scope: PoolId | None = None
+    _passed_over: int = 0
 
     def __post_init__(self) -> None:
         self.allocator.heap.stats.folder = fold_columns
@@ -92,7 +94,7 @@ class Drive:
                 return
             stop = min(start + pause, end)
             self._run_some(start, stop)
-            self._pause(self._entry(stop - 1))
+            self._pause(int(self.plan.steps.entry[stop - 1]))
 
     def _run_period(self, period: Period) -> int:
         """Drive a stretch until it comes back to where it was; the step to go on with."""
@@ -106,7 +108,8 @@ class Drive:
                 further = (period.end - start) // cycle * cycle
                 self._rename(asked, further)
                 if further:
-                    self.skipped = self._entry(start + further - 1) - self._entry(start) + 1
+                    first, last = self.plan.steps.entry[[start, start + further - 1]].tolist()
+                    self.skipped = last - first + 1
                 return start + further
             before.append(now)
             self._run_steps(start, start + stride)
@@ -127,46 +130,54 @@ class Drive:
 
     def _run_some(self, start: int, stop: int) -> None:
         """Steps [start, stop): rows of plain ones in the core's own loop, the others singly."""
-        moved = self.timeline.moved
-        before = start - len(self.timeline)
+        allocator, handles, moved = self.allocator, self._handles, self.timeline.moved
+        heap = allocator.heap
+        self._passed_over = start - len(self.timeline)
         rows = self.plan.steps.rows(start, stop)
-        while (step := self.allocator.play(rows, self._handles, moved)) is not None:
-            self._take(step, before + len(self.timeline))
+        while True:
+            step = allocator.play(rows, handles, moved) if heap.is_plain else next(rows, None)
+            if step is None:
+                return
+            self._take(*step)
             if self.stopped_at is not None:
                 return
 
-    def _take(self, step: Step, number: int) -> None:
-        """One step, whatever it is; `number` is its row in the plan."""
-        kind, addr, size, stream = step
-        heap, moved = self.allocator.heap, self.timeline.moved
+    def _take(self, kind: int, addr: int, size: int, stream: int) -> None:
+        """One step, whatever it is."""
+        heap = self.allocator.heap
+        reserved = heap.reserved
         if kind == StepKind.ALLOC:
-            reserved = heap.reserved
-            moved.append(self._request(number, addr, size, stream))
-            if heap.reserved == reserved or self.stopped_at is not None:
-                return
-            entry = self._entry(number)
-            self.peak.look(entry)
-            if self.observer is not None:
-                self.observer.grew(self.allocator, entry)
+            change = self._request(addr, size, stream)
         elif kind == StepKind.FREE:
             block = self._handles.pop(addr, None)
-            moved.append(0 if block is None else -block.size)
+            change = 0 if block is None else -block.size
             if block is not None:
                 self.allocator.free(block.ptr)
-            return
         else:
-            moved.append(self._seldom(kind, self._entry(number), addr, size, stream))
+            change = self._seldom(kind, self._entry(), addr, size, stream)
+        if heap.reserved == reserved or self.stopped_at is not None:
+            self.timeline.moved.append(change)
+            return
+        if kind == StepKind.ALLOC:
+            self._grew(self._entry())
+        self.timeline.moved.append(change)
         self.timeline.reserve(heap.reserved)
 
-    def _entry(self, number: int) -> int:
-        return int(self.plan.steps.entry[number])
+    def _entry(self) -> int:
+        """The entry of the step that is being taken."""
+        return int(self.plan.steps.entry[self._passed_over + len(self.timeline)])
 
-    def _request(self, number: int, addr: int, size: int, stream: int) -> int:
+    def _grew(self, entry: int) -> None:
+        self.peak.look(entry)
+        if self.observer is not None:
+            self.observer.grew(self.allocator, entry)
+
+    def _request(self, addr: int, size: int, stream: int) -> int:
         """An `alloc` entry; the bytes that became allocated."""
         try:
             ptr = self.allocator.malloc(size, stream)
         except OutOfMemoryError as error:
-            self._note_oom(self._entry(number), size, stream, error)
+            self._note_oom(self._entry(), size, stream, error)
             return 0
         if ptr is None:
             return 0
@@ -205,9 +216,7 @@ class Drive:
         except OutOfMemoryError as error:
             self._note_oom(entry, None, stream, error)
             return
-        self.peak.look(entry)
-        if self.observer is not None:
-            self.observer.grew(self.allocator, entry)
+        self._grew(entry)
         self.allocator.free(ptr)
 
     def _note_oom(
