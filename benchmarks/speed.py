@@ -7,22 +7,26 @@
 An op is one allocation or one free.  Every run counts every statistic.  "model" calls
 CachingAllocator in a bare loop; "engine" drives the same ops as a recording, with its timeline;
 "real" is PyTorch's own allocator from the published wheel, over a driver that keeps books
-(`python -m allocsim.phantom fetch` brings it).  Runs alternate, and the ratio is the median of
-the ratios of neighbouring runs, so that a machine that slows down slows both.
+(`python -m allocsim.phantom fetch` brings it).  A run is the median of three passes in a process
+of its own, for each of the three alike.  Runs alternate, and the ratio is the median of the
+ratios of neighbouring runs, so that a machine that slows down slows both.
 """
 
 from __future__ import annotations
 
 import argparse
 import cProfile
+import gc
 import inspect
 import platform
 import pstats
 import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 
@@ -37,6 +41,10 @@ from benchmarks.scripts import SCRIPTS, Op
 
 DEVICE_MEMORY = 1 << 40
 """A terabyte: no script fills it, so that what is timed is the allocator and not the driver."""
+
+
+PASSES = 3
+"""Of a script in one process; their median is one run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,20 +122,43 @@ def real_allocator(release: str) -> RealAllocator | None:
         return None
 
 
-def measure(name: str, make: Callable[[int], list[Op]], n_ops: int, runs: int, release: str) -> Row:
+def run_model(name: str, n_ops: int, release: str) -> float:
+    """Ops a second of bare calls, in this process."""
+    ops = SCRIPTS[name](n_ops)
+    _put_aside()
+    return len(ops) / median(time_model(ops, release) for _ in range(PASSES))
+
+
+def run_engine(name: str, n_ops: int, release: str) -> float:
+    """Ops a second of the replay engine, in this process."""
+    trace = as_trace(SCRIPTS[name](n_ops))
+    _put_aside()
+    return n_ops / median(time_engine(trace, release) for _ in range(PASSES))
+
+
+def _put_aside() -> None:
+    """Keep the collector from walking through the script, which is the benchmark's own."""
+    gc.collect()
+    gc.freeze()
+
+
+def alone(run: Callable[[str, int, str], float], name: str, n_ops: int, release: str) -> float:
+    """What `run` yields in a fresh process."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(run, name, n_ops, release).result()
+
+
+def measure(name: str, n_ops: int, runs: int, release: str) -> Row:
     """Alternate the three, `runs` times."""
-    ops = make(n_ops)
-    trace = as_trace(ops)
     real = real_allocator(release)
-    script = Script(
-        [list(op[: 4 if op[0] == "a" else 2]) for op in ops], device_memory=DEVICE_MEMORY
-    )
+    ops = [list(op[: 4 if op[0] == "a" else 2]) for op in SCRIPTS[name](n_ops)]
+    script = Script(ops, device_memory=DEVICE_MEMORY)
     row = Row(name, [], [], [])
     for _ in range(runs):
-        row.model.append(len(ops) / time_model(ops, release))
-        row.engine.append(len(ops) / time_engine(trace, release))
+        row.model.append(alone(run_model, name, n_ops, release))
+        row.engine.append(alone(run_engine, name, n_ops, release))
         if real is not None:
-            row.real.append(len(ops) / median(real.time(script, repeats=3)))
+            row.real.append(n_ops / median(real.time(script, repeats=PASSES)))
     return row
 
 
@@ -196,10 +227,7 @@ def main() -> None:
     if arguments.profile:
         profile(arguments.ops, arguments.torch)
         return
-    rows = [
-        measure(name, make, arguments.ops, arguments.runs, arguments.torch)
-        for name, make in SCRIPTS.items()
-    ]
+    rows = [measure(name, arguments.ops, arguments.runs, arguments.torch) for name in SCRIPTS]
     text = table(rows, arguments.ops, arguments.torch)
     print(text)
     if arguments.output is not None:

@@ -180,10 +180,10 @@ def _joined(trace: Trace, sorted_out: _Sorted, planner: _Planner) -> Steps:
         trace.size[plain],
         trace.stream[plain],
     )
-    order = np.argsort(np.concatenate((plain, np.array(planner.at, dtype=np.intp))), kind="stable")
+    places = np.searchsorted(plain, np.array(planner.at, dtype=np.intp), side="right")
     return Steps(
         *(
-            np.concatenate((mine, np.array(theirs, dtype=mine.dtype)))[order]
+            np.insert(mine, places, np.array(theirs, dtype=mine.dtype))
             for mine, theirs in zip(columns, planned, strict=True)
         )
     )

@@ -1,0 +1,113 @@
+"""The options of every command as Markdown, written from its parser.
+
+    python -m allocsim.cli.reference            print them
+    python -m allocsim.cli.reference docs       write them into the pages of that folder
+
+Rule: a page says nothing of options between its two marks but what the parser says, so that
+`--help` and the pages cannot differ; whatever stands outside the marks is left as it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from allocsim.cli.parser import build_parser
+from allocsim.cli.usage import UsageError
+
+__all__ = ["PAGES", "commands", "page", "section"]
+
+PAGES = {"tune": "tuning.md"}
+"""Pages that do not have their command's name."""
+
+BEGIN = "<!-- options: written by python -m allocsim.cli.reference docs -->"
+END = "<!-- end of options -->"
+
+
+def page(command: str) -> str:
+    """The name of the page about `command`."""
+    return PAGES.get(command, f"{command}.md")
+
+
+def commands() -> dict[str, argparse.ArgumentParser]:
+    """The parser of each command, by name; those of `synth` stand below it."""
+    return _below(build_parser())
+
+
+def section(parser: argparse.ArgumentParser) -> str:
+    """The tables of a command, and of the commands below it."""
+    parts = [_table(parser)]
+    parts += [_table(below) for below in _below(parser).values()]
+    return "\n".join(parts)
+
+
+def _below(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    # argparse tells no parser's actions in public; this is the one place that reads them.
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            return dict(action.choices)
+    return {}
+
+
+def _table(parser: argparse.ArgumentParser) -> str:
+    usage = " ".join([parser.prog, *_positionals(parser)])
+    rows = [f"| `{_cell(name)}` | {_cell(text)} |" for name, text in _rows(parser)]
+    if not rows:
+        return f"`{usage}`\n"
+    head = "| argument | meaning |\n|---|---|"
+    return "\n".join([f"`{usage}`", "", head, *rows]) + "\n"
+
+
+def _positionals(parser: argparse.ArgumentParser) -> Iterator[str]:
+    for action in parser._actions:
+        if not action.option_strings:
+            name = str(action.metavar or action.dest)
+            many = action.nargs in ("+", "*", argparse.REMAINDER)
+            yield f"[{name}]" if action.nargs == "?" else f"{name} ..." if many else name
+
+
+def _rows(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction | argparse._HelpAction):
+            continue
+        if not action.option_strings:
+            yield str(action.metavar or action.dest), str(action.help or "")
+            continue
+        value = ""
+        if action.nargs != 0:
+            choices = "|".join(map(str, action.choices)) if action.choices else None
+            value = " " + str(action.metavar or choices or action.dest.upper())
+        yield ", ".join(action.option_strings) + value, str(action.help or "")
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def rewritten(text: str, options: str) -> str:
+    """A page with `options` between its marks.  Raises ValueError for a page without them."""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"the marks {BEGIN!r} and {END!r} are not on the page")
+    return f"{before}{BEGIN}\n\n{options}\n{END}{after}"
+
+
+def main(arguments: list[str]) -> None:
+    """The command line."""
+    for name, parser in commands().items():
+        options = section(parser)
+        if not arguments:
+            print(f"## allocsim {name}\n\n{options}")
+            continue
+        path = Path(arguments[0]) / page(name)
+        try:
+            path.write_text(rewritten(path.read_text(), options))
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{path}: {error}") from None
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

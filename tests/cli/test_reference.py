@@ -1,0 +1,66 @@
+"""The options on each command's page are those of its parser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from allocsim.cli.reference import commands, main, page, rewritten, section
+from allocsim.cli.usage import UsageError
+
+DOCS = Path(__file__).parents[2] / "docs"
+COMMANDS = commands()
+
+
+def test_every_command_is_there() -> None:
+    assert set(COMMANDS) == {
+        *("replay", "explain", "risk", "tune", "record"),
+        *("crosscheck", "step", "synth", "plot", "report"),
+    }
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_page_has_the_options_of_the_parser(command: str) -> None:
+    text = (DOCS / page(command)).read_text()
+    assert text == rewritten(text, section(COMMANDS[command])), (
+        f"docs/{page(command)} is behind the parser: run python -m allocsim.cli.reference docs"
+    )
+
+
+def test_a_table_names_arguments_values_and_defaults() -> None:
+    text = section(COMMANDS["tune"])
+    assert text.startswith("`allocsim tune FILE ...`\n")
+    assert "| `FILE` | a snapshot: pickle, JSON or .npz, plain or gzip |" in text
+    assert "| `--jobs N` | processes (default: 1) |" in text
+
+
+def test_a_bar_does_not_end_a_cell() -> None:
+    text = section(COMMANDS["step"])
+    assert "| `FILE\\|KIND` | a recording, an op script, a synth kind |" in text
+    assert text.startswith("`allocsim step [FILE|KIND]`")
+
+
+def test_commands_below_a_command_have_tables_of_their_own() -> None:
+    text = section(COMMANDS["synth"])
+    assert "`allocsim synth training`" in text
+    assert "`allocsim synth oom`" in text
+
+
+def test_pages_are_written_between_their_marks(tmp_path: Path) -> None:
+    for command in COMMANDS:
+        text = (DOCS / page(command)).read_text()
+        before, _, rest = text.partition("<!-- options")
+        after = rest.partition("<!-- end of options -->")[2]
+        kept = f"<!-- options{rest.partition('-->')[0]}-->\n<!-- end of options -->"
+        (tmp_path / page(command)).write_text(f"{before}{kept}{after}")
+    main([str(tmp_path)])
+    for command in COMMANDS:
+        assert (tmp_path / page(command)).read_text() == (DOCS / page(command)).read_text()
+
+
+def test_a_page_without_marks_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "replay.md").write_text("# allocsim replay\n")
+    with pytest.raises(UsageError, match=r"replay\.md: the marks .* are not on the page"):
+        main([str(tmp_path)])
+    assert (tmp_path / "replay.md").read_text() == "# allocsim replay\n"
