@@ -38,7 +38,7 @@ def play(  # noqa: PLR0912, PLR0915  (one loop, by design)
     """Take `steps` while they are plain; the first that is not, None if all were.
 
     blocks: by name, what a malloc handed out and a free gives back.  moved: gets the change of
-    allocated bytes of each step taken.
+    allocated bytes of each step taken, doubled, and 1 more in the small pool (`Journal`).
     """
     if not heap.is_plain:
         return next(iter(steps), None)
@@ -49,6 +49,7 @@ def play(  # noqa: PLR0912, PLR0915  (one loop, by design)
     small_free, large_free = small.blocks, large.blocks
     stats = heap.stats
     sizes, requests, inactive = stats.journal
+    n_before = len(sizes)
     left = None
     keys_stream = -1
     small_keys: list[int] = []
@@ -113,7 +114,7 @@ def play(  # noqa: PLR0912, PLR0915  (one loop, by design)
                 else:
                     keys[at] = key
                 free[key] = tail
-                idle = -8 * rounded
+                idle = 1
                 if prev is not None:
                     prev.next = block
                 elif tail.next is None:
@@ -124,11 +125,10 @@ def play(  # noqa: PLR0912, PLR0915  (one loop, by design)
                 block.key = 0
                 rounded = whole
                 is_split = block.prev is not None or block.next is not None
-                idle = -8 * whole - 1 if is_split else 0
+                idle = -1 if is_split else 0
             block.allocated = True
             block.requested_size = size
             live[block.ptr] = blocks[name] = block
-            moved.append(rounded)
             sizes.append(2 * rounded + is_small)
             requests.append(size)
             inactive.append(idle if expandable is None else 0)
@@ -150,7 +150,7 @@ def play(  # noqa: PLR0912, PLR0915  (one loop, by design)
             del live[ptr]
             block.allocated = False
             # Merge with both neighbours (2.2).
-            merged, n_merged = given, 0
+            merged, idle = given, 3
             other = block.prev
             if other is not None and other.key:
                 key = other.key
@@ -158,7 +158,7 @@ def play(  # noqa: PLR0912, PLR0915  (one loop, by design)
                 del free[key]
                 other.key = 0
                 merged += other.size
-                n_merged = 1
+                idle = 1
                 ptr = block.ptr = other.ptr
                 before = block.prev = other.prev
                 if before is not None:
@@ -172,7 +172,7 @@ def play(  # noqa: PLR0912, PLR0915  (one loop, by design)
                 del free[key]
                 other.key = 0
                 merged += other.size
-                n_merged += 1
+                idle -= 2
                 after = block.next = other.next
                 if after is not None:
                     after.prev = block
@@ -184,17 +184,16 @@ def play(  # noqa: PLR0912, PLR0915  (one loop, by design)
             free[key] = block
             block.gc_base = pool.search_calls
             if block.expandable is not None:
-                inactive.append(0)
-            elif block.prev is not None or block.next is not None:
-                inactive.append(8 * given + 1 - n_merged)
-            else:
-                inactive.append(8 * (given - merged) - n_merged)
-            moved.append(-given)
+                idle = 0
+            elif block.prev is None and block.next is None:
+                idle = 8 * (given - merged) + (idle - 3) // 2
+            inactive.append(idle)
             sizes.append((1 if pool.is_small else 0) - 2 * given)
             requests.append(-block.requested_size)
         else:
             left = kind, name, size, stream
             break
+    moved += sizes[n_before:]
     del spare[MAX_SPARE:]
     if len(sizes) > FOLD_AT:
         stats.fold()

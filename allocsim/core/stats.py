@@ -22,13 +22,19 @@ __all__ = [
     "Moves",
     "Stat",
     "FOLD_AT",
+    "SHORT",
     "fold_records",
 ]
 
 Journal = tuple[list[int], list[int], list[int]]
 """Records as columns, frees in negative numbers: twice the bytes of the block, and 1 more in the
 small pool; the bytes requested; eight times the bytes that became inactive split, and the blocks
-that did, -2 to 1.  Columns, because a tuple for each record took as long as three numbers do."""
+that did, -2 to 1.  Columns, because a tuple for each record took as long as three numbers do.
+
+Mostly the bytes that become inactive split are those of the block itself: then the last column
+has twice the blocks that did, and 1 more.  Such a short one is below `SHORT`, no other is."""
+
+SHORT: Final = 8
 
 FOLD_AT: Final = 1024
 """Records kept before they are folded: enough to pay for a fold's set-up, few enough for the
@@ -144,7 +150,7 @@ def fold_records(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
     return _moves(records), _moves(small), _moves(large)
 
 
-def _moves(records: list[_Record]) -> GroupMoves:
+def _moves(records: list[_Record]) -> GroupMoves:  # noqa: PLR0912  (one loop, by design)
     """The sums of one column; local variables, because this loop is most of the price of full
     accounting."""
     count = peak_count = mallocs = 0
@@ -169,8 +175,12 @@ def _moves(records: list[_Record]) -> GroupMoves:
         else:
             count -= 1
         if inactive:
-            splits = ((inactive + 4) & 7) - 4
-            split_bytes = (inactive - splits) >> 3
+            if -SHORT < inactive < SHORT:
+                splits = inactive >> 1
+                split_bytes = -(moved >> 1)
+            else:
+                splits = ((inactive + 4) & 7) - 4
+                split_bytes = (inactive - splits) >> 3
             idle += split_bytes
             split += splits
             if split_bytes > 0:

@@ -156,11 +156,11 @@ class Drive:
         else:
             change = self._seldom(kind, self._entry(), addr, size, stream)
         if heap.reserved == reserved or self.stopped_at is not None:
-            self.timeline.moved.append(change)
+            self.timeline.moved.append(2 * change)
             return
         if kind == StepKind.ALLOC:
             self._grew(self._entry())
-        self.timeline.moved.append(change)
+        self.timeline.moved.append(2 * change)
         self.timeline.reserve(heap.reserved)
 
     def _entry(self) -> int:

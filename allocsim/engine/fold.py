@@ -11,7 +11,7 @@ from struct import pack
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim.core.stats import GroupMoves, Journal, Moves, fold_records
+from allocsim.core.stats import SHORT, GroupMoves, Journal, Moves, fold_records
 
 __all__ = ["fold_columns", "int_column"]
 
@@ -27,10 +27,13 @@ def fold_columns(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
         return fold_records(journal)
     sizes, requested, inactive = map(int_column, journal)
     is_small = sizes & 1
-    splits = ((inactive + 4) & 7) - 4
+    held = sizes >> 1
+    is_short = np.abs(inactive) < SHORT
+    splits = np.where(is_short, inactive >> 1, ((inactive + 4) & 7) - 4)
+    split_bytes = np.where(is_short, held * -(inactive & 1), (inactive - splits) >> 3)
     # One row a statistic, in the order of GroupMoves.  Memory is used again as soon as it can
     # be: arrays above 128 KiB go back to the system each time, which doubles the time.
-    rows = np.stack((np.sign(sizes), sizes >> 1, requested, splits, (inactive - splits) >> 3))
+    rows = np.stack((np.sign(sizes), held, requested, splits, split_bytes))
     room = np.maximum(rows, 0)
     grown = room.sum(axis=1)
     room *= is_small
