@@ -43,12 +43,12 @@ def pack(lifetimes: Lifetimes, most_placed: int = MOST_PLACED) -> Packing:
     """The lower of two packings of all blocks."""
     if not len(lifetimes):
         return Packing(np.zeros(0, dtype=np.int64), 0, 0)
+    foreseen = _foreseen(lifetimes, most_placed)
+    if foreseen.height == lifetimes.peak_bytes:
+        return foreseen
     online = _best_fit(lifetimes)
     height = int((online + lifetimes.size).max())
-    foreseen = _foreseen(lifetimes, most_placed)
-    if foreseen.height <= height:
-        return foreseen
-    return Packing(online, height, len(lifetimes))
+    return foreseen if foreseen.height <= height else Packing(online, height, len(lifetimes))
 
 
 def _foreseen(lifetimes: Lifetimes, most_placed: int) -> Packing:
@@ -71,20 +71,23 @@ def _foreseen(lifetimes: Lifetimes, most_placed: int) -> Packing:
 def _by_size(rows: Lifetimes) -> NDArray[np.int64]:
     """Offsets of rows that come in the order of placement."""
     offset = np.zeros(len(rows), dtype=np.int64)
-    end = np.zeros(len(rows), dtype=np.int64)
-    for i in range(len(rows)):
-        meets = np.flatnonzero((rows.start[:i] < rows.end[i]) & (rows.end[:i] > rows.start[i]))
-        if len(meets):
-            offset[i] = _lowest_gap(offset[meets], end[meets], int(rows.size[i]))
-        end[i] = offset[i] + rows.size[i]
+    # Those that have their place, by offset, so that none need be put in order for each row.
+    placed = np.zeros((4, len(rows)), dtype=np.int64)
+    low, high, start, end = placed
+    columns = (rows.start.tolist(), rows.end.tolist(), rows.size.tolist())
+    for i, (begins, ends, size) in enumerate(zip(*columns, strict=True)):
+        meets = np.flatnonzero((start[:i] < ends) & (end[:i] > begins))
+        at = offset[i] = _lowest_gap(low[meets], high[meets], size)
+        row = int(np.searchsorted(low[:i], at))
+        placed[:, row + 1 : i + 1] = placed[:, row:i]
+        placed[:, row] = at, at + size, begins, ends
     return offset
 
 
 def _lowest_gap(low: NDArray[np.int64], high: NDArray[np.int64], size: int) -> int:
-    """The lowest offset at which `size` bytes meet none of the ranges [low, high)."""
-    order = np.argsort(low)
-    filled = np.concatenate(([0], np.maximum.accumulate(high[order])))
-    fits = np.flatnonzero(low[order] - filled[:-1] >= size)
+    """The lowest offset at which `size` bytes meet none of [low, high), which come in order."""
+    filled = np.concatenate(([0], np.maximum.accumulate(high)))
+    fits = np.flatnonzero(low - filled[:-1] >= size)
     return int(filled[fits[0]] if len(fits) else filled[-1])
 
 

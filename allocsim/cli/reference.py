@@ -110,4 +110,8 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    try:
+        main(sys.argv[1:])
+    except UsageError as error:
+        print(error, file=sys.stderr)
+        raise SystemExit(2) from None

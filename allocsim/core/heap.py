@@ -46,8 +46,7 @@ class Heap:
     candidate, and no expandable block was ever made, so that the best fit is the answer.
     is_plain: a request for a default pool below max_split_size comes down to the best fit, or
     the hole with the least room, and a split; a free without streams to wait for to a merge
-    (fast_path.py).  spare: block objects that nobody
-    can hold any more, to be used again there.
+    (fast_path.py).  spare: block objects that nobody can hold any more, to be used again there.
     """
 
     __slots__ = (

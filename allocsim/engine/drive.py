@@ -12,10 +12,12 @@ from collections import deque
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from allocsim.core import Block, CachingAllocator
 from allocsim.engine.fidelity import FidelityCheck
 from allocsim.engine.fold import fold_columns
-from allocsim.engine.observers import Observer, PeakWatch, Progress, TimelineBuilder
+from allocsim.engine.observers import Observer, Progress, TimelineBuilder
 from allocsim.engine.plan import Plan, StepKind
 from allocsim.engine.repeats import CYCLE, Period, signature
 from allocsim.engine.result import SimulatedOom
@@ -44,12 +46,11 @@ class Drive:
     check_every: int = 0
     fidelity: FidelityCheck | None = None
     progress: Progress | None = None
-    observer: Observer | None = None
+    observers: tuple[Observer, ...] = ()
     ooms: list[SimulatedOom] = field(default_factory=list)
     stopped_at: int | None = None
     skipped: int = 0
     timeline: TimelineBuilder = field(init=False)
-    peak: PeakWatch = field(init=False)
     _handles: dict[int, Block] = field(default_factory=dict)
     _scope: PoolId | None = None
     _passed_over: int = 0
@@ -61,7 +62,6 @@ class Drive:
         self._handles.update(self.allocator.heap.pending)
         held = sum(block.size for block in live.values())
         self.timeline = TimelineBuilder(held, self.allocator.reserved_bytes)
-        self.peak = PeakWatch(self.allocator)
 
     def run(self, period: Period | None = None) -> None:
         """Drive every step, or up to an out-of-memory error that is ours alone.
@@ -72,8 +72,8 @@ class Drive:
         The cycle collector rests meanwhile: a merged block leaves no cycle behind, and walking
         the columns of a long plan again and again took a tenth of the time.
         """
-        if self.observer is not None:
-            self.observer.began(self.allocator)
+        for observer in self.observers:
+            observer.began(self.allocator)
         was_enabled = gc.isenabled()
         gc.disable()
         try:
@@ -115,9 +115,9 @@ class Drive:
             self._run_steps(start, start + stride)
             if self.stopped_at is not None:
                 return start + stride
-            for i, (kind, addr, _, _) in enumerate(self.plan.steps.rows(start, start + stride)):
-                if kind == StepKind.ALLOC:
-                    asked[addr] = start + i
+            steps = self.plan.steps
+            allocs = start + np.flatnonzero(steps.kind[start : start + stride] == StepKind.ALLOC)
+            asked.update(zip(steps.addr[allocs].tolist(), allocs.tolist(), strict=True))
         return start + stride
 
     def _rename(self, asked: dict[int, int], further: int) -> None:
@@ -168,9 +168,8 @@ class Drive:
         return int(self.plan.steps.entry[self._passed_over + len(self.timeline)])
 
     def _grew(self, entry: int) -> None:
-        self.peak.look(entry)
-        if self.observer is not None:
-            self.observer.grew(self.allocator, entry)
+        for observer in self.observers:
+            observer.grew(self.allocator, entry)
 
     def _request(self, addr: int, size: int, stream: int) -> int:
         """An `alloc` entry; the bytes that became allocated."""
@@ -240,8 +239,8 @@ class Drive:
         self.ooms.append(oom)
         if not oom.is_recorded:
             self.stopped_at = entry
-        if self.observer is not None:
-            self.observer.out_of_memory(self.allocator, oom, self._handles)
+        for observer in self.observers:
+            observer.out_of_memory(self.allocator, oom, self._handles)
 
     def _enter(self, pool: PoolId | None, stream: int) -> None:
         """Requests go to `pool` from here on.
@@ -267,8 +266,9 @@ class Drive:
         history = self.allocator.take_history()
         if self.fidelity is not None:
             self.fidelity.history(history)
-        if self.observer is not None and self.observer.keeps_history:
-            self.observer.history(history)
+        for observer in self.observers:
+            if observer.keeps_history:
+                observer.history(history)
         if self.check_every:
             try:
                 self.allocator.check()

@@ -51,8 +51,8 @@ class TimelineBuilder:
     """Allocated and reserved bytes after each step, kept as what moved.
 
     moved: twice the change of allocated bytes, or 1 more, as the core's `play` tells it; one for
-    each step since `keep` was called.  Reserved memory
-    changes seldom, so only its changes are kept, with the number of the step.
+    each step since `keep` was called.  Reserved memory changes seldom, so only its changes are
+    kept, with the number of the step.
     """
 
     def __init__(self, allocated: int, reserved: int) -> None:
@@ -90,22 +90,25 @@ class TimelineBuilder:
         )
 
 
-class PeakWatch:
-    """The state at the first moment of the highest reserved memory."""
+class PeakWatch(Observer):
+    """The state at the first moment of the highest reserved memory.
 
-    def __init__(self, allocator: CachingAllocator) -> None:
-        self._allocator = allocator
-        self._highest = -1
-        self.state = PeakState(entry=-1, reserved=0, allocated=0, active=0, inactive_split=0)
-        self.look(-1)
+    It has the statistics counted at every such moment, so it looks on only where its state is read.
+    """
 
-    def look(self, entry: int) -> None:
-        """Called when reserved memory has grown."""
-        reserved = self._allocator.reserved_bytes
-        if reserved <= self._highest:
+    def __init__(self) -> None:
+        self.state = PeakState(entry=-1, reserved=-1, allocated=0, active=0, inactive_split=0)
+
+    def began(self, allocator: CachingAllocator) -> None:
+        """See `Observer`."""
+        self.grew(allocator, -1)
+
+    def grew(self, allocator: CachingAllocator, entry: int) -> None:
+        """See `Observer`."""
+        reserved = allocator.reserved_bytes
+        if reserved <= self.state.reserved:
             return
-        self._highest = reserved
-        stats = self._allocator.heap.stats
+        stats = allocator.heap.stats
         stats.fold()
         self.state = PeakState(
             entry=entry,

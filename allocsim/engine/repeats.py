@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocsim.core import Block, CachingAllocator
+from allocsim.core.pool import BlockPool
 from allocsim.engine.plan import StepKind, Steps
 
 __all__ = ["CYCLE", "Period", "find_period", "signature"]
@@ -25,8 +26,11 @@ __all__ = ["CYCLE", "Period", "find_period", "signature"]
 CYCLE = 4
 """How many looks back a stretch is seen to have come back: two blocks may change places."""
 
-_LOOKS = 64
-"""Looks at a stretch, since each takes as long as a request for every block in use."""
+_APART = 512
+"""Steps between looks, since one takes as long as some tens of steps."""
+
+_LOOKS = 8
+"""Looks at a stretch, at least, however short its periods."""
 
 _CANDIDATES = 16
 """Distances that are tried as the length of a period."""
@@ -54,7 +58,8 @@ class Period:
     @property
     def stride(self) -> int:
         """Steps from one look at the allocator to the next, whole periods."""
-        return max(self.count // _LOOKS, 1) * self.length
+        apart = min(-(-_APART // self.length), max(self.count // _LOOKS, 1))
+        return apart * self.length
 
 
 def find_period(steps: Steps) -> Period | None:
@@ -114,18 +119,21 @@ def signature(
     """Where the allocator is before `step`, so that equal values go on alike.
 
     handles: blocks by recorded address.  asked: for those of the stretch the step that asked.
+    Blocks from before the stretch are told by their number alone: no block comes to them, and
+    where one went, what is free or what the stretch holds is no longer the same.
     """
     heap = allocator.heap
     pools = [heap.small, heap.large]
     for own in allocator.private_pools.pools.values():
         pools += [own.small, own.large]
-    held = sorted(
-        (step - asked[addr] if addr in asked else -1 - addr, block.ptr, block.size)
-        for addr, block in handles.items()
+    mine = sorted(
+        (step - asked[addr], handles[addr].ptr, handles[addr].size)
+        for addr in asked.keys() & handles.keys()
     )
     return (
-        tuple(held),
-        tuple(tuple((b.stream, b.ptr, b.size) for b in pool) for pool in pools),
+        len(handles),
+        tuple(mine),
+        tuple(_free_keys(pool) for pool in pools),
         tuple(tuple((b.stream, b.ptr, b.size) for b in pool.unmapped) for pool in pools),
         tuple(sorted((block.ptr, block.size) for block in heap.pending.values())),
         heap.reserved,
@@ -133,3 +141,8 @@ def signature(
         heap.stats.num_device_free,
         heap.stats.num_alloc_retries,
     )
+
+
+def _free_keys(pool: BlockPool) -> tuple[tuple[int, ...], ...]:
+    """The streams that have free blocks, each with the keys of its blocks: size, rank, address."""
+    return tuple((stream, *keys) for stream, keys in sorted(pool.keys.items()) if keys)

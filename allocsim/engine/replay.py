@@ -19,9 +19,9 @@ from allocsim.core import (
 )
 from allocsim.engine.drive import Drive
 from allocsim.engine.fidelity import FidelityCheck
-from allocsim.engine.observers import Observer, Progress
+from allocsim.engine.observers import Observer, PeakWatch, Progress
 from allocsim.engine.plan import Plan, plan_of
-from allocsim.engine.result import DeviceRun, Run
+from allocsim.engine.result import DeviceRun, PeakState, Run
 from allocsim.errors import ConfigError, RecordingError
 from allocsim.trace import Provenance, Recording, SegmentState, Trace, lint, start_state
 from allocsim.units import TIB, format_size, parse_size, round_up
@@ -172,16 +172,17 @@ def _replay_device(
     observer: Observer | None,
 ) -> DeviceRun:
     """One device's replay."""
+    peak = PeakWatch()
     drive, memory, notes = drive_of(
         trace,
         recording,
         settings,
         check_every=check_every,
         progress=progress,
-        observer=observer,
+        observers=(peak,) if observer is None else (peak, observer),
     )
     drive.run()
-    return _result(trace, drive, memory, notes)
+    return _result(trace, drive, peak.state, memory, notes)
 
 
 def drive_of(
@@ -191,7 +192,7 @@ def drive_of(
     *,
     check_every: int = 0,
     progress: Progress | None = None,
-    observer: Observer | None = None,
+    observers: tuple[Observer, ...] = (),
 ) -> tuple[Drive, int | None, list[str]]:
     """A replay that has not begun, its device's memory, and what had to be inferred."""
     start = start_of(trace, recording, settings.release)
@@ -208,7 +209,7 @@ def drive_of(
         context_memory=_context_memory(settings),
         address_policy="bump" if settings.addresses == "recorded" else settings.addresses,
         base_address=_base(trace, settings, dictates),
-        record_history=as_recorded or (observer is not None and observer.keeps_history),
+        record_history=as_recorded or any(observer.keeps_history for observer in observers),
         device=trace.device,
     )
     allocator.seed(seeds_of(start))
@@ -229,7 +230,7 @@ def drive_of(
         check_every=check_every,
         fidelity=FidelityCheck(trace) if as_recorded else None,
         progress=progress,
-        observer=observer,
+        observers=observers,
     )
     return drive, memory, notes
 
@@ -370,7 +371,9 @@ def seeds_of(segments: tuple[SegmentState, ...]) -> list[SeedSegment]:
     ]
 
 
-def _result(trace: Trace, drive: Drive, memory: int | None, notes: list[str]) -> DeviceRun:
+def _result(
+    trace: Trace, drive: Drive, peak: PeakState, memory: int | None, notes: list[str]
+) -> DeviceRun:
     allocator = drive.allocator
     fidelity = None
     if drive.fidelity is not None:
@@ -386,7 +389,7 @@ def _result(trace: Trace, drive: Drive, memory: int | None, notes: list[str]) ->
         device_memory=memory,
         stats=allocator.memory_stats(),
         timeline=drive.timeline.build(drive.plan.steps.entry),
-        peak=drive.peak.state,
+        peak=peak,
         ooms=tuple(drive.ooms),
         fidelity=fidelity,
         notes=tuple(notes),

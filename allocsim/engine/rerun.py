@@ -91,7 +91,8 @@ class Rerun:
         if memory_fraction is not None:
             allocator.set_per_process_memory_fraction(memory_fraction)
         allocator.seed(self._seeds)
-        drive = Drive(allocator, self.plan, len(self.trace), dictates=False, observer=observer)
+        observers = () if observer is None else (observer,)
+        drive = Drive(allocator, self.plan, len(self.trace), dictates=False, observers=observers)
         drive.run(self._period_for(allocator) if skips else None)
         return drive
 

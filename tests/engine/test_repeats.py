@@ -74,6 +74,36 @@ def test_the_period_is_that_of_the_steps(recorded: Recorded) -> None:
     assert period.count >= 28
 
 
+def carrying(seed: int, steps: int = 150) -> Program:
+    """Each step frees what one, two and three steps before it asked for; the first ones free
+    what was there before, in whose places the next requests come to lie."""
+
+    def program(gpu: CachingAllocator) -> None:
+        rng = random.Random(seed)
+        sizes = [rng.randrange(1 * KIB, 40 * MIB) for _ in range(12)]
+        carried = [[gpu.malloc(size) for size in sizes[:3]] for _ in range(3)]
+        for _ in range(steps):
+            passing = [gpu.malloc(size) for size in sizes]
+            carried.append([gpu.malloc(size) for size in sizes[:3]])
+            for age, blocks in enumerate(carried[-4:-1]):
+                gpu.free(blocks[age])
+            for block in rng.sample(passing, len(passing)) if seed % 2 else passing:
+                gpu.free(block)
+
+    return program
+
+
+@pytest.mark.parametrize("conf", CONFS)
+def test_blocks_may_outlive_several_steps(conf: str, recorded: Recorded) -> None:
+    skipped = []
+    for seed in range(6):
+        rerun = Rerun(recorded(carrying(seed)), 0)
+        quick, slow = rerun.drive(conf, None, skips=True), rerun.drive(conf, None)
+        assert figures(quick) == figures(slow)
+        skipped.append(quick.skipped)
+    assert any(skipped)
+
+
 @pytest.mark.parametrize("memory", [700 * MIB, 500 * MIB])
 def test_on_a_tight_device_every_retry_is_counted(memory: int, recorded: Recorded) -> None:
     rerun = Rerun(recorded(training(1)), 0)
