@@ -15,7 +15,7 @@ from allocsim.analysis.extremes import levels_of
 from allocsim.analysis.owners import owners_of
 from allocsim.analysis.picture import Picture
 from allocsim.analysis.size_classes import CLASS_NAMES, class_of
-from allocsim.core.constants import MIN_BLOCK_SIZE
+from allocsim.core.constants import MIN_BLOCK_SIZE, SMALL_BUFFER
 from allocsim.report.packed_columns import Packer
 from allocsim.trace import Action, FrameTable
 
@@ -23,7 +23,6 @@ __all__ = ["SERIES", "embedded"]
 
 SERIES = ("reserved", "requested", "allocated", "ideal")
 FIRST_LEVEL, FACTOR, ENOUGH = 8, 8, 1500
-_MOST_OWNERS = 6
 _SHOWN_FRAMES = 12
 
 
@@ -42,7 +41,7 @@ def embedded(picture: Picture) -> tuple[dict[str, Any], str]:
         "columns": packer.index,
         "unit": MIN_BLOCK_SIZE,
         "n": picture.lives.n_entries,
-        "axis": axis.total // MIN_BLOCK_SIZE,
+        "axis": max(axis.total, SMALL_BUFFER) // MIN_BLOCK_SIZE,
         "series": SERIES,
         "levels": steps,
         "streams": [hex(int(stream)) for stream in streams],
@@ -86,12 +85,11 @@ def _blocks(packer: Packer, picture: Picture, streams: Any) -> tuple[list[str], 
     packer.add("block.lived", blocks.freed - blocks.born)
     packer.add("block.waited", blocks.completed - blocks.freed)
     packer.add("block.stream", np.searchsorted(streams, blocks.stream))
-    packer.add("block.owner", np.minimum(owners.owner, _MOST_OWNERS))
+    packer.add("block.owner", owners.owner)
     packer.add("block.class", class_of(blocks.size))
     packer.add("block.stack", stack)
-    names = list(owners.names)
-    shown = names if len(names) <= _MOST_OWNERS + 1 else [*names[:_MOST_OWNERS], "other lines"]
-    return shown, [_stack_text(picture.trace.frame_table, int(number)) for number in stacks]
+    texts = [_stack_text(picture.trace.frame_table, int(number)) for number in stacks]
+    return list(owners.names), texts
 
 
 def _segments(packer: Packer, picture: Picture, streams: Any) -> None:

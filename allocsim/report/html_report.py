@@ -15,7 +15,7 @@ from allocsim.analysis.picture import Picture
 from allocsim.report import report_sections as sections
 from allocsim.report.embedding import embedded
 from allocsim.report.markup import json_text, text
-from allocsim.report.page import number
+from allocsim.report.page import plural
 from allocsim.report.text import verdict_sentence
 from allocsim.tuning import DeviceExplanation
 from allocsim.tuning.what_if import WhatIf
@@ -40,9 +40,9 @@ def html_report(
         verdict=text(verdict_sentence(picture.device_run, shortages)),
         overview=sections.overview(picture),
         notes=f"<ul>{notes}</ul>\n" if notes else "",
-        entries=number(picture.lives.n_entries),
+        entries=plural(picture.lives.n_entries, "entry", "entries"),
         last=str(picture.lives.n_entries - 1),
-        blocks=number(len(picture.lives.blocks)),
+        blocks=plural(len(picture.lives.blocks), "block"),
         memory_table=sections.memory_table(picture),
         segments_table=sections.segments_table(picture),
         ooms=sections.ooms_section(shortages, explanation),

@@ -16,6 +16,7 @@ from allocsim.analysis.instant import ALLOCATED, FREE, WAITING
 from allocsim.analysis.kinds import KINDS
 from allocsim.analysis.picture import Picture
 from allocsim.analysis.shortage import Blocker
+from allocsim.report.embedding import SERIES
 from allocsim.report.explanation import CAUSES, because, code_text
 from allocsim.report.markup import definitions, table, text
 from allocsim.report.page import exact_size, number, plural
@@ -77,19 +78,15 @@ def memory_table(picture: Picture) -> str:
     """The curves in some forty stretches, each with its lowest and highest."""
     curve, n = picture.curve, len(picture.curve)
     step = max(1, -(-n // _STRETCHES))
-    columns = [
-        extremes_of(values, step) for values in (curve.reserved, curve.allocated, curve.requested)
-    ]
+    columns = [extremes_of(getattr(curve, name), step) for name in SERIES]
     rows = []
     for i, start in enumerate(range(0, n, step)):
         cells = [_span(int(c.low[i]), int(c.high[i])) for c in columns]
         end = min(start + step, n) - 1
-        rows.append([text(f"{number(start)} to {number(end)}"), *map(text, cells)])
-    return table(
-        f"Memory after each entry, lowest to highest of every {number(step)} entries",
-        ("entries", "reserved", "allocated", "requested"),
-        rows,
-    )
+        entries = number(start) if start == end else f"{number(start)} to {number(end)}"
+        rows.append([entries, *map(text, cells)])
+    of_each = f", lowest to highest of every {number(step)} entries" if step > 1 else ""
+    return table(f"Memory after each entry{of_each}", ("entries", *SERIES), rows)
 
 
 def _span(low: int, high: int) -> str:
@@ -133,7 +130,7 @@ def ooms_section(shortages: Sequence[Shortage], explanation: DeviceExplanation |
     parts = []
     hidden = len(shortages) - _SHOWN_OOMS
     if hidden > 0:
-        parts.append(f"<p>{plural(hidden, 'error')} before these are not listed.</p>\n")
+        parts.append(f"<p>Not listed: {plural(hidden, 'error')} before these.</p>\n")
     for i, shortage in list(enumerate(shortages))[-_SHOWN_OOMS:]:
         parts.append(_oom(shortage, advice[i] if i < len(advice) else ()))
     return "".join(parts)
@@ -227,9 +224,10 @@ def what_if_section(runs: Sequence[WhatIf], explanation: DeviceExplanation | Non
                 sparkline(run.reserved, top, length),
             ]
         )
+    step = runs[0].reserved.step
     caption = (
-        f"A replay each. Lines: reserved memory over the run, from 0 to {format_size(top)}; "
-        f"the highest of every {number(runs[0].reserved.step)} entries"
+        f"A replay each. Lines: reserved memory over the run, from 0 to {format_size(top)}"
+        + (f"; the highest of every {number(step)} entries" if step > 1 else "")
     )
     heads = ("setting", "outcome", "peak reserved", "retries", "driver calls", "reserved memory")
     return table(caption, heads, rows, ends_in_words=True) + _remedies(explanation)

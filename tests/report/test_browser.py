@@ -16,7 +16,11 @@ from typing import Any
 import pytest
 
 from allocsim.cli import main
+from allocsim.errors import OutOfMemoryError
+from allocsim.trace import Recording
 from allocsim.trace.store import write_npz
+from allocsim.units import MIB
+from allocsim.workload.recorder import Recorder
 from allocsim.workload.training import training
 
 pytestmark = pytest.mark.slow
@@ -48,14 +52,54 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
+@pytest.fixture(scope="module")
+def strange(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of a program of many files, one with tags for a name and one of 600 letters."""
+    recorder = Recorder("200MiB")
+    lines = [
+        recorder.code("<b>bold</b>.py", "</script><img src=x onerror=alert(1)>", 3),
+        recorder.code("/very" * 60 + "/" + "x" * 300 + ".py", "f", 99),
+        *(recorder.code(f"some/dir/file{i}.py", f"f{i}", i) for i in range(10)),
+    ]
+    with recorder.program():
+        live = [recorder.malloc((3 + i % 7) * MIB, lines[i % 12]) for i in range(24)]
+        for address in live[::3]:
+            recorder.free(address, lines[0])
+    return written(recorder.recording("oom", {}), tmp_path_factory.mktemp("strange"))
+
+
+@pytest.fixture(scope="module")
+def hundreds(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of a program that catches 300 errors."""
+    recorder = Recorder("60MiB")
+    line = recorder.code("loop.py", "step", 1)
+    with recorder.program():
+        live = [recorder.malloc(9 * MIB, line) for _ in range(6)]
+        for address in live[::2]:
+            recorder.free(address, line)
+        for _ in range(300):
+            with pytest.raises(OutOfMemoryError):
+                recorder.malloc(12 * MIB, line)
+    return written(recorder.recording("oom", {}), tmp_path_factory.mktemp("hundreds"))
+
+
+def written(recording: Recording, folder: Path) -> Path:
+    """The report of `recording`."""
+    write_npz(recording, folder / "recording.npz")
+    command = ["report", str(folder / "recording.npz"), "-o", str(folder / "page.html")]
+    assert main([*command, "--no-what-if"]) == 0
+    return folder / "page.html"
+
+
 class Opened:
     """A page that is ready, with all that it asked for and every error it had."""
 
-    def __init__(self, browser: Any, file: Path, **options: Any) -> None:
+    def __init__(self, browser: Any, file: Path, before: str = "", **options: Any) -> None:
         self.requests: list[str] = []
         self.errors: list[str] = []
-        size = {"width": 1280, "height": 900}
-        self.page = browser.new_page(viewport=size, **options)
+        options.setdefault("viewport", {"width": 1280, "height": 900})
+        self.page = browser.new_page(**options)
+        self.page.add_init_script(before)
         self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.on("console", self._log)
@@ -80,6 +124,18 @@ class Opened:
 
     def run(self, script: str) -> Any:
         return self.page.evaluate(script)
+
+    def close(self) -> None:
+        """Nothing may have gone wrong until now."""
+        assert self.errors == []
+        assert len(self.requests) == 1
+        self.page.close()
+
+    def spot(self, selector: str, x: float, y: float) -> tuple[float, float]:
+        """A place in the window: shares of the width and, downwards, of the height."""
+        self.page.locator(selector).scroll_into_view_if_needed()
+        box = self.page.locator(selector).bounding_box()
+        return box["x"] + box["width"] * x, box["y"] + box["height"] * y
 
 
 @pytest.fixture
@@ -258,6 +314,276 @@ def test_everything_that_can_be_used_has_a_name(opened: Opened) -> None:
     assert opened.run("document.querySelectorAll('table:not(:has(caption))').length") == 0
 
 
+def test_an_entry_lasts_until_the_next(opened: Opened) -> None:
+    """What the pointer reads and what a click there chooses are one entry."""
+    opened.run("setX(13690, 13700)")
+    opened.settle()
+    for selector in ("#timeline .u-over", "#map-canvas"):
+        x, y = opened.spot(selector, 0.58, 0.5)
+        opened.page.mouse.move(x, y)
+        assert opened.text("#time-readout").startswith("Entry 13,695 (alloc): ")
+        opened.page.mouse.click(x, y)
+        opened.settle()
+        assert opened.text("#state-text").startswith("After entry 13,695 (alloc): ")
+        opened.run("setEntry(0, false)")
+
+
+def test_a_click_beside_every_block_chooses_none(opened: Opened) -> None:
+    opened.run("setBlock(0)")
+    opened.settle()
+    assert "asked for" in opened.text("#block")
+    opened.page.mouse.click(*opened.spot("#map-canvas", 0.1, 0.05))
+    opened.settle()
+    assert opened.text("#block").startswith("No block chosen")
+    opened.run("setBlock(0)")
+    opened.page.focus("#map-canvas")
+    opened.page.keyboard.press("Escape")
+    opened.settle()
+    assert opened.text("#block").startswith("No block chosen")
+
+
+def test_escape_closes_the_hover_box(opened: Opened) -> None:
+    opened.page.mouse.move(*opened.spot("#map-canvas", 0.3, 0.74))
+    opened.page.wait_for_selector("#tip:not([hidden])")
+    opened.page.keyboard.press("Escape")
+    assert not opened.page.is_visible("#tip")
+
+
+def test_keys_of_the_browser_stay_its_own(opened: Opened) -> None:
+    for selector in ("#timeline", "#map-canvas"):
+        taken = opened.run(
+            f"""["+", "-", "0", "ArrowLeft"].filter((key) => {{
+            const event = new KeyboardEvent("keydown", {{ key, ctrlKey: true, cancelable: true }});
+            return !document.querySelector("{selector}").dispatchEvent(event); }})"""
+        )
+        assert taken == []
+    opened.settle()
+    assert opened.run("[view.x0, view.x1]") == [0, 26_064]
+
+
+def test_a_block_of_the_table_is_shown_where_it_lies(opened: Opened) -> None:
+    """The map is far above the table: a click there must bring it."""
+    opened.page.locator("#state-blocks button").nth(3).click()
+    opened.settle()
+    assert opened.run("document.activeElement.id") == "map-canvas"
+    assert opened.run("canvas.getBoundingClientRect().top") > 0
+    assert "at entry 170" in opened.text("#block")
+
+
+def test_addresses_are_zoomed_by_buttons(opened: Opened) -> None:
+    """A finger has neither wheel nor keys."""
+    whole = opened.run("data.axis")
+    for name, low, high in [
+        ("rows-in", 0.25, 0.75),
+        ("higher", 0.5, 1),
+        ("lower", 0.25, 0.75),
+        ("rows-out", 0, 1),
+    ]:
+        opened.page.click(f'[data-view="{name}"]')
+        opened.settle()
+        assert opened.run("[view.y0, view.y1]") == pytest.approx([whole * low, whole * high])
+
+
+def test_a_finger_that_scrolls_lets_go_of_the_map(opened: Opened) -> None:
+    opened.page.click('[data-view="in"]')
+    opened.run(
+        """for (const [type, clientX] of [["pointerdown", 300], ["pointermove", 350],
+        ["pointercancel", 350], ["pointermove", 700]]) {
+          canvas.setPointerCapture = () => {};
+          canvas.dispatchEvent(new PointerEvent(type, { clientX, clientY: 100, button: 0 })); }"""
+    )
+    opened.settle()
+    moved = 50 / opened.run("canvas.clientWidth") * 13_032
+    assert opened.run("[moving, view.x0]") == [False, pytest.approx(6_516 - moved)]
+
+
+def test_both_axes_name_different_places(browser: Any, opened: Opened, strange: Path) -> None:
+    """At every zoom: no tick twice, no half entry."""
+    for span in ("16, 40", "data.axis - 16, data.axis", "1e6, 1.1e6", "0, data.axis"):
+        opened.run(f"setY({span})")
+        opened.settle()
+        ticks = opened.run("[...document.querySelectorAll('#map-axis span')].map(e => e.innerText)")
+        assert len(ticks) == len(set(ticks)) > 1
+    short = Opened(browser, strange)
+    short.run("setX(0, 10)")
+    short.settle()
+    ticks = short.run("plot.axes[0]._values")
+    assert len(ticks) == len(set(ticks)) > 5
+    short.close()
+
+
+def test_the_legend_names_what_is_drawn(opened: Opened) -> None:
+    assert opened.run(
+        "[...document.querySelectorAll('#time-legend span')].map(e => e.innerText)"
+    ) == [
+        *("reserved", "requested", "allocated", "ideal", "device memory, 5.47 GiB"),
+        *("driver gave memory", "driver got it back", "out of memory", "the moment chosen"),
+    ]
+    assert opened.text("#state-legend").split() == ["allocated", "waiting", "free"]
+
+
+def test_names_of_any_kind_and_length(browser: Any, strange: Path) -> None:
+    opened = Opened(browser, strange)
+    opened.page.select_option("#colouring", "owner")
+    opened.settle()
+    assert "other lines" in opened.text("#map-legend")
+    for x in (0.1, 0.4, 0.6, 0.97):
+        for y in (0.03, 0.5, 0.97):
+            opened.page.mouse.move(*opened.spot("#map-canvas", x, y))
+            box = opened.run("document.getElementById('tip').getBoundingClientRect().toJSON()")
+            assert box["left"] >= 0
+            assert box["right"] <= 1280
+            assert box["bottom"] <= 900
+    for row, line in [
+        (0, "<b>bold</b>.py:3 </script><img"),
+        (1, "…"),
+        (11, "some/dir/file9.py:9 f9"),
+    ]:
+        opened.run(f"setBlock({row})")
+        opened.settle()
+        assert line in opened.text("#block dl"), "its own line, also beyond the six of the legend"
+    assert opened.run("document.querySelectorAll('b:not(#map-axis b), img').length") == 0
+    assert opened.run("document.documentElement.scrollWidth") == 1280
+    opened.close()
+
+
+def test_hundreds_of_errors_leave_the_pictures_readable(browser: Any, hundreds: Path) -> None:
+    opened = Opened(browser, hundreds)
+    assert "280 errors before these" in opened.text("#ooms")
+    alarm = """(() => { const c = canvas.getContext("2d"), { width, height } = canvas;
+        const rows = (y) => c.getImageData(0, y, width, 10).data;
+        const reds = (pixels) => pixels.filter((v, i) => i % 4 === 0 && v > pixels[i + 2] + 30);
+        return [reds(rows(0)).length > 250, reds(rows(height / 2)).length]; })()"""
+    assert opened.run(alarm) == [True, 0], "marked at the top, and nowhere else"
+    opened.close()
+
+
+def test_a_run_that_reserved_nothing(browser: Any, tmp_path: Path) -> None:
+    """One entry, and it is the error."""
+    recorder = Recorder("60MiB")
+    with recorder.program():
+        recorder.malloc(100 * MIB, recorder.code("big.py", "f", 1))
+    opened = Opened(browser, written(recorder.recording("oom", {}), tmp_path))
+    assert opened.text("#state-text").startswith("After entry 0 (oom): 0 bytes reserved in 0 seg")
+    for button in opened.page.locator("[data-view], [data-step], #to-peak, [data-entry]").all():
+        button.click()
+    opened.page.mouse.click(*opened.spot("#map-canvas", 0.5, 0.5))
+    opened.settle()
+    assert all(isinstance(value, int | float) for value in opened.run("Object.values(view)"))
+    assert "NaN" not in opened.text("body")
+    for ticks in opened.run("""[plot.axes[0]._values, plot.axes[1]._values,
+        [...document.querySelectorAll("#map-axis span")].map(e => e.innerText)]"""):
+        assert len(ticks) == len(set(ticks)) > 1
+    opened.close()
+
+
+def test_one_of_each_is_not_a_plural(browser: Any, tmp_path: Path) -> None:
+    recorder = Recorder("60MiB")
+    with recorder.program():
+        recorder.malloc(512, recorder.code("one.py", "f", 1))
+    opened = Opened(browser, written(recorder.recording("oom", {}), tmp_path))
+    opened.run("setBlock(0)")
+    opened.settle()
+    assert "2.00 MiB reserved in 1 segment, 512 bytes allocated in 1 block," in opened.text(
+        "#state"
+    )
+    assert "2 entries, 1 block." in opened.text("#tables")
+    assert re.search(r"\b1 (entries|blocks|segments|errors)\b", opened.text("body")) is None
+    opened.close()
+
+
+PHONE: dict[str, Any] = {
+    "viewport": {"width": 390, "height": 844},
+    "has_touch": True,
+    "is_mobile": True,
+}
+
+
+def test_a_phone_scrolls_downwards_only(browser: Any, small: Path, strange: Path) -> None:
+    for file in (small, strange):
+        opened = Opened(browser, file, **PHONE)
+        opened.run("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+        opened.run("setBlock(1)")
+        opened.settle()
+        assert opened.run("document.documentElement.scrollWidth") == 390
+        beyond = opened.run(
+            """[...document.querySelectorAll("button, select, input, canvas:not(.bar), caption, p")]
+            .filter(e => !e.closest("td, th") && e.getBoundingClientRect().right > 391)
+            .map(e => e.outerHTML.slice(0, 80))"""
+        )
+        assert beyond == []
+        assert len(opened.run("plot.axes[0]._values")) > 2
+        opened.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_words_stand_out(browser: Any, small: Path, scheme: str) -> None:
+    """4.5 to 1, as WCAG 2 asks of text; swatches and curves 3 to 1 where they carry meaning."""
+    opened = Opened(browser, small, color_scheme=scheme)
+    ratios = opened.run(
+        """(() => { const light = (name) => rgb(colour(name)).map((v) => v / 255)
+          .map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4))
+          .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+        const ratio = (a, b) => { const [x, y] = [light(a), light(b)].sort((p, q) => q - p);
+          return (x + 0.05) / (y + 0.05); };
+        const text = ["ink", "soft", "accent"].flatMap((a) => ["page", "panel"]
+          .map((b) => [a, b, ratio(a, b) / 4.5]));
+        const marks = ["reserved", "allocated", "requested", "ideal", "alarm"]
+          .map((a) => [a, "page", ratio(a, "page") / 3]);
+        return [...text, ...marks].filter(([, , share]) => share < 1); })()"""
+    )
+    assert ratios == []
+    opened.close()
+
+
+def test_on_paper_it_is_light_and_whole(browser: Any, small: Path) -> None:
+    opened = Opened(browser, small, color_scheme="dark")
+    opened.run(
+        """(() => { const note = () => { window.paper = [document.documentElement.dataset.theme,
+          plot.width, canvas.clientWidth < 700,
+          document.querySelectorAll("#tables details[open]").length]; };
+        addEventListener("beforeprint", () => queueMicrotask(() => queueMicrotask(note))); })()"""
+    )
+    opened.page.pdf(format="A4")
+    assert opened.run("paper") == ["light", 700, True, 2]
+    opened.settle()
+    after = "[document.documentElement.dataset.theme, plot.width, canvas.clientWidth > 1000]"
+    assert opened.run(after) == ["dark", 1248, True]
+    assert opened.run("document.querySelectorAll('#tables details[open]').length") == 0
+    opened.close()
+
+
+def test_a_browser_that_cannot_unpack_shows_the_tables(browser: Any, small: Path) -> None:
+    page = browser.new_page()
+    page.add_init_script("delete window.DecompressionStream")
+    page.goto(small.as_uri())
+    page.wait_for_selector("text=The pictures cannot be drawn in this browser")
+    assert not page.is_visible("#timeline")
+    assert page.is_visible("#tables table >> nth=0")
+    page.close()
+
+
+def test_links_lead_somewhere_without_scripts(browser: Any, small: Path) -> None:
+    opened = Opened(browser, small, java_script_enabled=False)
+    targets = [link.get_attribute("href") for link in opened.page.locator("nav a:visible").all()]
+    assert targets == ["#overview", "#ooms", "#what-if", "#tables"]
+    assert all(opened.page.is_visible(target) for target in targets)
+    opened.close()
+
+
+def test_a_new_moment_keeps_what_is_drawn(opened: Opened) -> None:
+    """The shares of a million blocks are not added up anew for a line that moves."""
+    opened.run("window.before = painted.image")
+    opened.page.focus("#entry-slider")
+    opened.page.keyboard.press("ArrowLeft")
+    opened.settle()
+    assert opened.run("view.entry") == 26_058
+    assert opened.run("painted.image === before")
+    opened.page.click('[data-view="in"]')
+    opened.settle()
+    assert not opened.run("painted.image === before")
+
+
 def test_a_million_entries(browser: Any, tmp_path: Path) -> None:
     recording, file = tmp_path / "million.npz", tmp_path / "million.html"
     write_npz(training(entries=1_000_000, ragged=True), recording)
@@ -266,7 +592,8 @@ def test_a_million_entries(browser: Any, tmp_path: Path) -> None:
     written = time.monotonic() - began
     opened = Opened(browser, file)
     drawn = opened.run(
-        "(() => { const t = performance.now(); drawMap(); return performance.now() - t })()"
+        """(() => { painted.key = ""; const began = performance.now(); drawMap();
+        return performance.now() - began; })()"""
     )
     heap = opened.run("performance.memory.usedJSHeapSize / 1e6")
     print(

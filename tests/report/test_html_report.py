@@ -152,6 +152,7 @@ def test_the_tables_hold_the_numbers(gpt2: tuple[Picture, str, Page]) -> None:
     assert by_head["memory"][-1] == ["in all", "5.47 GiB"]
     memory = by_head["entries"]
     assert len(memory) == 41
+    assert memory[0] == ["entries", "reserved", "requested", "allocated", "ideal"]
     assert memory[1][0] == "0 to 651"
     assert memory[22][:2] == ["13,692 to 14,343", "3.72 GiB to 5.46 GiB"]
     segments = by_head["segment"]
@@ -204,6 +205,24 @@ def test_a_recording_cannot_write_into_the_page() -> None:
     assert "alert(1)" not in page.scripts["script"]
     assert "\x1b" not in page.words
     assert picture.run.path == evil
+
+
+def test_a_short_run_has_a_row_for_each_entry(classic: tuple[Picture, Page]) -> None:
+    """And no row that goes from an entry to itself."""
+    _, page = classic
+    memory = next(table for table in page.tables if table[0][0] == "entries")
+    assert [row[0] for row in memory[1:]] == [str(entry) for entry in range(16)]
+    assert memory[9] == ["8", "60.00 MiB", "54.00 MiB", "54.00 MiB", "54.00 MiB"]
+    assert "every 1 entries" not in page.words
+
+
+def test_every_block_has_its_own_line() -> None:
+    """Only the colours of the map are shared by all but the first six."""
+    _, page = page_of(load(OOM))
+    about = json.loads(page.scripts["about"])
+    owners = [about["owners"][int(i)] for i in page.columns()["block.owner"]]
+    assert "other lines" not in owners
+    assert len(set(owners)) == len(about["owners"])
 
 
 def test_a_run_without_errors_says_so() -> None:

@@ -1,16 +1,19 @@
 // From columns to a page that answers.
 
+const PAPER = 700; // pixels of CSS between the margins of A4 and of Letter
+
 function listen() {
   const actions = {
     in: () => zoomX(0.5), out: () => zoomX(2), left: () => moveX(-0.5), right: () => moveX(0.5),
     all: () => setX(0, data.n),
+    "rows-in": () => zoomY(0.5), "rows-out": () => zoomY(2), lower: () => moveY(-0.5), higher: () => moveY(0.5),
+    "rows-all": () => setY(0, data.axis),
   };
   for (const button of document.querySelectorAll("[data-view]")) {
     button.addEventListener("click", actions[button.dataset.view]);
   }
   document.getElementById("timeline").addEventListener("keydown", timeKey);
   document.getElementById("colouring").addEventListener("change", () => changed("view"));
-  document.getElementById("rows-all").addEventListener("click", () => setY(0, data.axis));
   document.getElementById("entry").addEventListener("change", (event) => setEntry(Number(event.target.value)));
   document.getElementById("entry-slider").addEventListener("input", (event) => setEntry(Number(event.target.value)));
   for (const button of document.querySelectorAll("[data-step]")) {
@@ -18,10 +21,10 @@ function listen() {
   }
   document.getElementById("to-peak").addEventListener("click", () => setEntry(data.peak));
   for (const button of document.querySelectorAll("[data-entry]")) {
-    button.addEventListener("click", () => goTo("state", () => setEntry(Number(button.dataset.entry))));
+    button.addEventListener("click", () => goTo("state", document.getElementById("entry-slider"), () => setEntry(Number(button.dataset.entry))));
   }
   for (const button of document.querySelectorAll("[data-block]")) {
-    button.addEventListener("click", () => goTo("map", () => showMaker(Number(button.dataset.block))));
+    button.addEventListener("click", () => goTo("map", canvas, () => showMaker(Number(button.dataset.block))));
   }
   document.getElementById("theme").addEventListener("click", () => setTheme(document.documentElement.dataset.theme !== "dark"));
   new ResizeObserver(() => {
@@ -29,27 +32,35 @@ function listen() {
     changed("view");
   }).observe(document.getElementById("timeline"));
   listenToMap();
+  listenToPrinter();
 }
 
-function goTo(section, then) {
+// Keys go on where the eyes are.
+function goTo(section, focus, then) {
   then();
   document.getElementById(section).scrollIntoView();
+  focus.focus({ preventScroll: true });
 }
 
-// The block that an entry made, in the middle of the map.
+// The block that an entry made.
 function showMaker(entry) {
+  const row = data.blocks.born.indexOf(entry);
+  if (row >= 0) showLife(row);
+}
+
+// A block from its first entry to its last, in the middle of the map.
+function showLife(row) {
   const { blocks } = data;
-  const row = blocks.born.indexOf(entry);
-  if (row < 0) return;
   setBlock(row);
   setY(0, data.axis);
-  const end = Math.min(blocks.completed[row], data.n);
-  const margin = Math.max((end - entry) * 0.5, 20);
-  setX(entry - margin, end + margin);
+  const start = Math.max(blocks.born[row], 0), end = Math.min(blocks.completed[row], data.n);
+  const margin = Math.max((end - start) * 0.5, 20);
+  setX(start - margin, end + margin);
 }
 
 function timeKey(event) {
-  const step = Math.max((view.x1 - view.x0) / 200, 1);
+  if (event.ctrlKey || event.metaKey || event.altKey) return; // the browser's own
+  const step = Math.max(Math.round((view.x1 - view.x0) / 200), 1);
   const actions = {
     ArrowLeft: () => (event.shiftKey ? moveX(-0.1) : setEntry(view.entry - step)),
     ArrowRight: () => (event.shiftKey ? moveX(0.1) : setEntry(view.entry + step)),
@@ -73,15 +84,27 @@ function setTheme(dark) {
   }
 }
 
+// On paper: light, as wide as paper, with the tables; afterwards as it was.
+function listenToPrinter() {
+  const tables = [...document.querySelectorAll("#tables details")];
+  let before = null;
+  addEventListener("beforeprint", () => {
+    before = { dark: document.documentElement.dataset.theme === "dark", open: tables.map((details) => details.open) };
+    for (const details of tables) details.open = true;
+    setTheme(false);
+    plot.setSize({ width: PAPER, height: 320 });
+    drawState();
+    queueMicrotask(drawMap); // after uPlot, which says where its area lies
+  });
+  addEventListener("afterprint", () => {
+    tables.forEach((details, i) => { details.open = before.open[i]; });
+    setTheme(before.dark);
+  });
+}
+
 async function start() {
   const status = document.getElementById("loading");
   document.body.classList.remove("no-js");
-  if (typeof DecompressionStream === "undefined") {
-    document.body.classList.add("no-js");
-    document.getElementById("main").prepend(element("p", { textContent: "This browser cannot unpack the pictures' data; the tables below hold the numbers." }));
-    return;
-  }
-  for (const details of document.querySelectorAll("#tables details")) details.open = false;
   setTheme(matchMedia("(prefers-color-scheme: dark)").matches);
   data = await readData();
   Object.assign(view, { x1: data.n, y1: data.axis, entry: data.ooms.at(-1) ?? data.peak });
@@ -94,8 +117,12 @@ async function start() {
   drawMap();
   drawState();
   readOut(view.entry);
+  for (const details of document.querySelectorAll("#tables details")) details.open = false;
   status.textContent = "";
   document.body.dataset.ready = "true";
 }
 
-start();
+start().catch((error) => {
+  document.body.classList.add("no-js");
+  document.getElementById("main").prepend(element("p", { textContent: `The pictures cannot be drawn in this browser (${error.message}); the tables below hold the numbers.` }));
+});

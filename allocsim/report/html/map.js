@@ -4,15 +4,20 @@
 const LEAST = 0.25;
 const MOST = 0.9;
 const TRACE = 1e-4;
+const MOST_OWNERS = 6;
 let crosshair = null;
 let moving = false;
 let grid = new Float64Array(0);
+let painted = { key: "", image: null };
 
 const canvas = document.getElementById("map-canvas");
 
 function kindsOf(colouring) {
   if (colouring === "size") return data.sizes.map((name, i) => [name, colour(`size-${i}`)]);
-  if (colouring === "owner") return data.owners.map((name, i) => [name, colour(`kind-${i}`)]);
+  if (colouring === "owner") {
+    const names = data.owners.length <= MOST_OWNERS + 1 ? data.owners : [...data.owners.slice(0, MOST_OWNERS), "other lines"];
+    return names.map((name, i) => [short(name), colour(`kind-${i}`)]);
+  }
   return [["allocated", colour("kind-0")], ["freed, waiting for a stream", colour("kind-1")]];
 }
 
@@ -63,7 +68,7 @@ function shares(rows, columns, colouring, kinds) {
   }
   const kind = colouring === "size" ? blocks.class : blocks.owner;
   for (let k = 0; k < kinds; k++) {
-    splatAll(k + 1, rows, columns, blocks, blocks.born, blocks.completed, (i) => kind[i] === k);
+    splatAll(k + 1, rows, columns, blocks, blocks.born, blocks.completed, (i) => Math.min(kind[i], kinds - 1) === k);
   }
 }
 
@@ -106,17 +111,28 @@ function fitMap() {
   const left = plot.bbox.left / devicePixelRatio;
   canvas.style.marginLeft = `${left}px`;
   canvas.style.width = `${plot.bbox.width / devicePixelRatio}px`;
-  const unit = data.axis * data.unit >= 2 ** 31 ? ["GiB", 2 ** 30] : ["MiB", 2 ** 20];
-  const labels = [];
-  for (let i = 0; i <= 4; i++) {
-    const value = ((view.y0 + (i / 4) * (view.y1 - view.y0)) * data.unit) / unit[1];
-    const label = element("span", { textContent: value.toLocaleString("en-US", { maximumFractionDigits: 2 }) });
-    label.style.bottom = `${i * 25}%`;
-    labels.push(label);
-  }
+  const low = view.y0 * data.unit, high = view.y1 * data.unit;
+  const unit = unitOf(high - low);
+  const labels = splitsOf(low, high, unit[1], 5).map((at) => {
+    const label = element("span", { textContent: (at / unit[1]).toLocaleString("en-US") });
+    label.style.bottom = `${((at - low) / (high - low)) * 100}%`;
+    return label;
+  });
   const gutter = document.getElementById("map-axis");
   gutter.style.width = `${left}px`;
   gutter.replaceChildren(element("b", { textContent: `address, gaps removed (${unit[0]})` }), ...labels);
+}
+
+// A new moment or block changes only the marks: what lies below them is kept.
+function imageOf(context, rows, columns, colouring, kinds) {
+  const key = [view.x0, view.x1, view.y0, view.y1, rows, columns, colouring, colour("page")].join();
+  if (painted.key !== key) {
+    const image = context.createImageData(columns, rows);
+    shares(rows, columns, colouring, kinds.length);
+    paintPixels(image.data, rows, columns, kinds.map(([, paint]) => rgb(paint)));
+    painted = { key, image };
+  }
+  return painted.image;
 }
 
 function drawMap() {
@@ -128,11 +144,8 @@ function drawMap() {
   if (canvas.height !== rows) canvas.height = rows;
   const colouring = document.getElementById("colouring").value;
   const kinds = kindsOf(colouring);
-  shares(rows, columns, colouring, kinds.length);
   const context = canvas.getContext("2d");
-  const image = context.createImageData(columns, rows);
-  paintPixels(image.data, rows, columns, kinds.map(([, paint]) => rgb(paint)));
-  context.putImageData(image, 0, 0);
+  context.putImageData(imageOf(context, rows, columns, colouring, kinds), 0, 0);
   drawMarks(context, rows, columns);
   const waits = data.blocks.completed.some((end, i) => end > data.blocks.freed[i]);
   document.getElementById("map-legend").replaceChildren(...legendItems([
@@ -144,22 +157,24 @@ function drawMap() {
   document.getElementById("map-note").textContent =
     `Addresses ${sizeText(Math.round(view.y0) * data.unit)} to ${sizeText(Math.round(view.y1) * data.unit)} of ` +
     `${sizeText(data.axis * data.unit)}, gaps between segments removed. Decimated by density: a pixel is ` +
-    `${wide < 2 ? "one entry" : `${count(wide)} entries`} wide and ${sizeText(Math.max(1, Math.round(high)))} high and shows the share of ` +
+    `${plural(wide, "entry", "entries")} wide and ${sizeText(Math.max(1, Math.round(high)))} high and shows the share of ` +
     "everything in it; nothing is skipped, and what is smaller than a quarter of its pixel is drawn as a quarter. " +
-    "Drag to move, Ctrl and wheel to zoom into time and addresses, click a block.";
+    "Drag to move, Ctrl and wheel to zoom into time and addresses, click a block to choose it.";
 }
 
 function drawMarks(context, rows, columns) {
   const x = (entry) => ((entry - view.x0) / (view.x1 - view.x0)) * columns;
   const y = (place) => rows - ((place - view.y0) / (view.y1 - view.y0)) * rows;
   context.lineWidth = 1.5;
-  for (const [entries, paint, dash] of [[data.ooms, colour("alarm"), [6, 4]], [[view.entry], colour("ink"), [2, 3]]]) {
+  const { shown, crowd } = errorsInView();
+  const lines = [[shown, colour("alarm"), crowd ? [] : [6, 4], crowd ? 8 : rows], [[view.entry], colour("ink"), [2, 3], rows]];
+  for (const [entries, paint, dash, height] of lines) {
     context.strokeStyle = paint;
     context.setLineDash(dash);
     for (const entry of entries) {
       context.beginPath();
       context.moveTo(x(entry), 0);
-      context.lineTo(x(entry), rows);
+      context.lineTo(x(entry), height);
       context.stroke();
     }
   }
@@ -218,22 +233,22 @@ function blockLines(i) {
     ["Size", `${sizeText(bytes)} (${bytes.toLocaleString("en-US")} bytes), ${(bytes - slack[i]).toLocaleString("en-US")} asked for`],
     ["Address", hex(addressOf(place[i]))],
     ["Made", born[i] < 0 ? "before the recording" : `at entry ${count(born[i])}`],
-    ["Freed", freed[i] >= data.n ? "never, as far as the recording goes" : `at entry ${count(freed[i])}, after ${count(freed[i] - Math.max(born[i], 0))} entries`],
+    ["Freed", freed[i] >= data.n ? "never, as far as the recording goes" : `at entry ${count(freed[i])}, after ${plural(freed[i] - Math.max(born[i], 0), "entry", "entries")}`],
   ];
-  if (completed[i] > freed[i]) lines.push(["Waited", `${count(completed[i] - freed[i])} entries for another stream`]);
-  lines.push(["Stream", data.streams[stream[i]]], ["Line", data.owners[owner[i]]]);
+  if (completed[i] > freed[i]) lines.push(["Waited", `${plural(completed[i] - freed[i], "entry", "entries")} for another stream`]);
+  lines.push(["Stream", data.streams[stream[i]]], ["Line", short(data.owners[owner[i]])]);
   return lines;
 }
 
 function showBlock() {
   const panel = document.getElementById("block");
-  if (view.block < 0) return;
+  if (view.block < 0) return panel.replaceChildren(element("p", { textContent: "No block chosen: click one, or choose one from the table of the state." }));
   const list = element("dl");
   for (const [name, what] of blockLines(view.block)) {
     list.append(element("div", {}, element("dt", { textContent: name }), element("dd", { textContent: what })));
   }
   const stack = data.stacks[data.blocks.stack[view.block]];
-  panel.replaceChildren(list, element("pre", { textContent: stack || "no stack recorded" }));
+  return panel.replaceChildren(list, element("pre", { textContent: stack || "no stack recorded" }));
 }
 
 function spotOf(event) {
@@ -249,11 +264,18 @@ function hover(event) {
   tip.hidden = found < 0;
   if (found < 0) return;
   tip.textContent = blockLines(found).map(([name, what]) => `${name}: ${what}`).join("\n");
-  const right = spot.x > 0.6;
+  // On the side that has more room, and no lower than the window.
+  const wide = canvas.parentElement.clientWidth;
   const at = canvas.offsetLeft + spot.x * canvas.clientWidth;
-  tip.style.left = right ? "" : `${at + 14}px`;
-  tip.style.right = right ? `${canvas.parentElement.clientWidth - at + 14}px` : "";
-  tip.style.top = `${Math.min((1 - spot.y) * 100, 60)}%`;
+  tip.style.left = at > wide / 2 ? "" : `${at + 14}px`;
+  tip.style.right = at > wide / 2 ? `${wide - at + 14}px` : "";
+  const top = canvas.getBoundingClientRect().top;
+  const lowest = Math.max(innerHeight - 8 - tip.offsetHeight - top, -top);
+  tip.style.top = `${Math.min((1 - spot.y) * canvas.clientHeight, lowest)}px`;
+}
+
+function hideTip() {
+  document.getElementById("tip").hidden = true;
 }
 
 function choose(spot) {
@@ -263,7 +285,14 @@ function choose(spot) {
 
 function listenToMap() {
   let drag = null;
+  const drop = () => {
+    drag = null;
+    if (!moving) return;
+    moving = false;
+    changed("view");
+  };
   canvas.addEventListener("pointerdown", (event) => {
+    if (event.button !== 0) return;
     drag = { x: event.clientX, y: event.clientY, x0: view.x0, x1: view.x1, y0: view.y0, y1: view.y1, moved: false };
     canvas.setPointerCapture(event.pointerId);
   });
@@ -272,7 +301,7 @@ function listenToMap() {
     const dx = event.clientX - drag.x, dy = event.clientY - drag.y;
     if (!drag.moved && Math.hypot(dx, dy) < 4) return undefined;
     drag.moved = moving = true;
-    document.getElementById("tip").hidden = true;
+    hideTip();
     const bx = (-dx / canvas.clientWidth) * (drag.x1 - drag.x0);
     const by = (dy / canvas.clientHeight) * (drag.y1 - drag.y0);
     setX(drag.x0 + bx, drag.x1 + bx);
@@ -280,13 +309,11 @@ function listenToMap() {
   });
   canvas.addEventListener("pointerup", (event) => {
     if (drag && !drag.moved) choose(spotOf(event));
-    drag = null;
-    if (moving) {
-      moving = false;
-      changed("view");
-    }
+    drop();
   });
-  canvas.addEventListener("pointerleave", () => { document.getElementById("tip").hidden = true; });
+  canvas.addEventListener("pointercancel", drop); // a finger that scrolls the page
+  canvas.addEventListener("pointerleave", hideTip);
+  document.addEventListener("keydown", (event) => { if (event.key === "Escape") hideTip(); });
   canvas.addEventListener("dblclick", () => { setX(0, data.n); setY(0, data.axis); });
   canvas.addEventListener("wheel", (event) => {
     const spot = spotOf(event);
@@ -300,21 +327,25 @@ function listenToMap() {
 }
 
 function mapKey(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey) return; // the browser's own
   const step = event.shiftKey ? 0.1 : 0.01;
   const moves = { ArrowLeft: [-step, 0], ArrowRight: [step, 0], ArrowUp: [0, step], ArrowDown: [0, -step] };
-  crosshair ??= { x: 0.5, y: 0.5 };
+  const spot = crosshair ?? { x: 0.5, y: 0.5 };
   if (moves[event.key]) {
     const [dx, dy] = moves[event.key];
-    crosshair = { x: Math.min(Math.max(crosshair.x + dx, 0), 0.999), y: Math.min(Math.max(crosshair.y + dy, 0), 0.999) };
+    crosshair = { x: Math.min(Math.max(spot.x + dx, 0), 0.999), y: Math.min(Math.max(spot.y + dy, 0), 0.999) };
     changed("block");
-  } else if (event.key === "Enter" || event.key === " ") choose(crosshair);
+  } else if (event.key === "Enter" || event.key === " ") choose(crosshair = spot);
   else if ("+=-".includes(event.key)) {
     const factor = event.key === "-" ? 2 : 0.5;
-    zoomX(factor, view.x0 + crosshair.x * (view.x1 - view.x0));
-    zoomY(factor, view.y0 + crosshair.y * (view.y1 - view.y0));
+    zoomX(factor, view.x0 + spot.x * (view.x1 - view.x0));
+    zoomY(factor, view.y0 + spot.y * (view.y1 - view.y0));
   } else if (event.key === "0") {
     setX(0, data.n);
     setY(0, data.axis);
+  } else if (event.key === "Escape") {
+    crosshair = null;
+    setBlock(-1);
   } else return;
   event.preventDefault();
 }

@@ -86,15 +86,16 @@ function drawState() {
   const bytes = (name) => sizeText(ranges.reduce((sum, range) => sum + range[name], 0) * data.unit);
   const largest = ranges.reduce((most, range) => Math.max(most, range.largest), 0);
   const what = data.actions[data.columns.action[entry]];
+  const live = rows.filter((i) => entry < data.blocks.freed[i]).length;
   document.getElementById("state-text").textContent =
-    `After entry ${count(entry)} (${what}): ${bytes("size")} reserved in ${count(ranges.length)} segments, ` +
-    `${bytes("allocated")} allocated in ${count(rows.length)} blocks, ${bytes("waiting")} waiting for a stream, ` +
+    `After entry ${count(entry)} (${what}): ${bytes("size")} reserved in ${plural(ranges.length, "segment")}, ` +
+    `${bytes("allocated")} allocated in ${plural(live, "block")}, ${bytes("waiting")} waiting for a stream, ` +
     `${bytes("free")} free; largest free block ${sizeText(largest * data.unit)}.`;
   const shown = [...ranges].sort((a, b) => b.size - a.size).slice(0, SHOWN_SEGMENTS);
   const longest = shown.length ? shown[0].size : 1;
   const hidden = ranges.length - shown.length;
   document.getElementById("state-segments").replaceChildren(tableOf(
-    `Segments, the largest first${hidden ? `; ${count(hidden)} smaller ones not shown` : ""}. Bars: allocated, waiting, free, to one scale`,
+    `Segments, the largest first${hidden ? `; ${plural(hidden, "smaller one")} not shown` : ""}. Bars are to one scale`,
     ["segment", "size", "allocated", "waiting", "free", "largest free block", "blocks"],
     shown.map((range) => [
       hex(addressOf(range.place)),
@@ -102,6 +103,9 @@ function drawState() {
       barOf(range, longest, entry),
     ]),
   ));
+  document.getElementById("state-legend").replaceChildren(...legendItems([
+    ["allocated", colour("kind-0")], ["waiting", colour("kind-1")], ["free", colour("free")],
+  ]));
   drawBlocks(rows, entry);
 }
 
@@ -109,16 +113,16 @@ function drawBlocks(rows, entry) {
   const { size, born, owner } = data.blocks;
   const largest = [...rows].sort((a, b) => size[b] - size[a]).slice(0, SHOWN_BLOCKS);
   document.getElementById("state-blocks").replaceChildren(tableOf(
-    `The ${largest.length} largest blocks of ${count(rows.length)}`,
+    largest.length < rows.length ? `The ${largest.length} largest blocks of ${count(rows.length)}` : "The blocks, the largest first",
     ["block", "size", "age (entries)", "made at entry", "by"],
     largest.map((i) => {
       const address = hex(addressOf(data.blocks.place[i]));
       const button = element("button", { type: "button", textContent: address });
-      button.setAttribute("aria-label", `Choose the block at ${address}`);
-      button.addEventListener("click", () => setBlock(i));
+      button.setAttribute("aria-label", `Show the block at ${address} on the map`);
+      button.addEventListener("click", () => goTo("map", canvas, () => showLife(i)));
       const before = born[i] < 0;
       return [button, sizeText(size[i] * data.unit), before ? "older" : count(entry - born[i]),
-        before ? "before the recording" : count(born[i]), data.owners[owner[i]]];
+        before ? "before the recording" : count(born[i]), short(data.owners[owner[i]])];
     }),
   ));
 }

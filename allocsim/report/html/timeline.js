@@ -2,6 +2,8 @@
 
 const MOST_POINTS = 4000;
 const SHADES = { reserved: 1.6, allocated: 1.2, requested: 0.9, ideal: 1.4 };
+// Steps of the axis of time: there is no half entry.
+const WHOLE = Array.from({ length: 10 }, (_, i) => [1, 2, 5].map((factor) => factor * 10 ** i)).flat();
 let plot = null;
 
 function levelFor(span) {
@@ -26,19 +28,39 @@ function windowOf() {
   return { step, rows };
 }
 
-function lineAt(u, x, paint, dash = []) {
-  const at = u.valToPos(x, "x", true);
-  if (at < u.bbox.left || at > u.bbox.left + u.bbox.width) return;
+function stroke(u, from, to, paint, dash) {
   u.ctx.save();
   u.ctx.strokeStyle = paint;
   u.ctx.lineWidth = 1.5 * devicePixelRatio;
   u.ctx.setLineDash(dash.map((length) => length * devicePixelRatio));
   u.ctx.beginPath();
-  u.ctx.moveTo(at, u.bbox.top);
-  u.ctx.lineTo(at, u.bbox.top + u.bbox.height);
+  u.ctx.moveTo(...from);
+  u.ctx.lineTo(...to);
   u.ctx.stroke();
   u.ctx.restore();
 }
+
+function lineAt(u, x, paint, dash, height = u.bbox.height) {
+  const at = u.valToPos(x, "x", true);
+  if (at < u.bbox.left || at > u.bbox.left + u.bbox.width) return;
+  stroke(u, [at, u.bbox.top], [at, u.bbox.top + height], paint, dash);
+}
+
+function drawLines(u) {
+  const { left, top, width, height } = u.bbox;
+  if (isLimitNear()) {
+    const at = u.valToPos(data.memory, "y", true);
+    stroke(u, [left, at], [left + width, at], colour("soft"), [1, 4]);
+  }
+  const { shown, crowd } = errorsInView();
+  for (const entry of shown) lineAt(u, entry, colour("alarm"), crowd ? [] : [6, 4], crowd ? 8 * devicePixelRatio : height);
+  lineAt(u, view.entry, colour("ink"), [2, 3]);
+}
+
+const peakReserved = () => Math.max(...data.columns[data.levels.length ? `reserved.high.${data.levels.at(-1)}` : "reserved"]);
+
+// A device far larger than the run would flatten the curves.
+const isLimitNear = () => data.memory !== null && data.memory < 1.5 * peakReserved();
 
 function drawCalls(u) {
   // One tick a pixel however many calls are in it.
@@ -66,16 +88,16 @@ function timelineOptions(box) {
     series.push({ stroke: paint, width: SHADES[name], paths: stepped, points: { show: false } });
     series.push({ stroke: paint, width: SHADES[name] / 3, paths: stepped, points: { show: false } });
   }
-  const top = Math.max(...data.columns[data.levels.length ? `reserved.high.${data.levels.at(-1)}` : "reserved"], 1);
-  const unit = top >= 2 ** 31 ? ["GiB", 2 ** 30] : ["MiB", 2 ** 20];
+  const top = Math.max(peakReserved(), isLimitNear() ? data.memory : 0, 2 ** 21);
+  const unit = unitOf(top);
   return {
     width: box.clientWidth, height: 320, padding: [10, 30, 0, 0], series, bands, legend: { show: false },
     scales: { x: { time: false, range: () => [view.x0, view.x1] }, y: { range: () => [0, top * 1.05] } },
     axes: [
-      { ...axis(), label: "time (entry of the recording)", values: (_, ticks) => ticks.map(count), space: 90 },
+      { ...axis(), label: "time (entry of the recording)", values: (_, ticks) => ticks.map(count), incrs: WHOLE, space: 75 },
       {
         ...axis(), label: `memory (${unit[0]})`, size: 64,
-        splits: () => splitsOf(top * 1.05, unit[1]),
+        splits: () => splitsOf(0, top * 1.05, unit[1], 6),
         values: (_, ticks) => ticks.map((tick) => (tick / unit[1]).toLocaleString("en-US")),
       },
     ],
@@ -87,20 +109,9 @@ function timelineOptions(box) {
         u.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
       }],
       setCursor: [(u) => readOut(u.cursor.left >= 0 ? u.posToVal(u.cursor.left, "x") : view.entry)],
-      draw: [(u) => {
-        drawCalls(u);
-        for (const entry of data.ooms) lineAt(u, entry, colour("alarm"), [6, 4]);
-        lineAt(u, view.entry, colour("ink"), [2, 3]);
-      }],
+      draw: [drawCalls, drawLines],
     },
   };
-}
-
-function splitsOf(top, unit) {
-  const rough = top / unit / 6;
-  const power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].find((factor) => factor * power >= rough) * power;
-  return Array.from({ length: Math.floor(top / unit / step) + 1 }, (_, i) => i * step * unit);
 }
 
 function readOut(at) {
@@ -121,9 +132,11 @@ function makeTimeline() {
     if (Math.abs(event.clientX - from) < 4) setEntry(plot.posToVal(plot.cursor.left, "x"), false);
   });
   document.getElementById("time-legend").replaceChildren(...legendItems([
-    ...data.series.map((name) => [name, colour(name)]),
-    ["driver gave memory (tick)", colour("ideal")], ["driver got it back (tick)", colour("alarm")],
-    ...(data.ooms.length ? [["out of memory (dashed line)", colour("alarm")]] : []),
+    ...data.series.map((name) => [name, colour(name), "line"]),
+    ...(isLimitNear() ? [[`device memory, ${sizeText(data.memory)}`, colour("soft"), "dotted line"]] : []),
+    ["driver gave memory", colour("ideal"), "tick"], ["driver got it back", colour("alarm"), "tick"],
+    ...(data.ooms.length ? [["out of memory", colour("alarm"), "dashed"]] : []),
+    ["the moment chosen", colour("ink"), "dotted"],
   ]));
 }
 

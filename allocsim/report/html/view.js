@@ -46,13 +46,19 @@ function moveX(share) {
   setX(view.x0 + by, view.x1 + by);
 }
 
+function moveY(share) {
+  const by = (view.y1 - view.y0) * share;
+  setY(view.y0 + by, view.y1 + by);
+}
+
 function showEntry(entry) {
   const margin = (view.x1 - view.x0) / 2;
   if (entry < view.x0 || entry > view.x1) setX(entry - margin, entry + margin);
 }
 
+// An entry lasts until the next one: 74.9 is still entry 74.
 function setEntry(entry, shows = true) {
-  view.entry = Math.min(Math.max(Math.round(entry), 0), data.n - 1);
+  view.entry = Math.min(Math.max(Math.floor(entry), 0), data.n - 1);
   if (shows) showEntry(view.entry);
   changed("entry");
 }
@@ -66,6 +72,8 @@ function setBlock(row) {
 
 const count = (number) => Math.round(number).toLocaleString("en-US");
 
+const plural = (number, noun, nouns = `${noun}s`) => `${count(number)} ${Math.round(number) === 1 ? noun : nouns}`;
+
 function sizeText(bytes) {
   if (bytes <= 1024) return `${bytes} bytes`;
   if (bytes <= 1048576) return `${(bytes / 1024).toFixed(2)} KiB`;
@@ -76,17 +84,21 @@ function sizeText(bytes) {
 const colour = (name) =>
   getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
+// The middle of a long path tells least.
+const short = (words) => (words.length > 90 ? `${words.slice(0, 30)}…${words.slice(-59)}` : words);
+
 function element(name, properties = {}, ...children) {
   const made = Object.assign(document.createElement(name), properties);
   made.append(...children);
   return made;
 }
 
-function legendItems(pairs) {
-  return pairs.map(([name, paint]) => {
-    const swatch = element("i");
-    swatch.style.background = paint;
-    return element("span", {}, swatch, name);
+// shape: how it is drawn, a class of page.css; an area if there is none.
+function legendItems(items) {
+  return items.flatMap(([name, paint, shape = ""]) => {
+    const swatch = element("i", { className: shape });
+    swatch.style.color = paint;
+    return [element("span", {}, swatch, name), " "];
   });
 }
 
@@ -104,6 +116,26 @@ function addressOf(place) {
 }
 
 const hex = (address) => `0x${address.toString(16)}`;
+
+function unitOf(bytes) {
+  if (bytes >= 2 ** 31) return ["GiB", 2 ** 30];
+  return bytes >= 2 ** 21 ? ["MiB", 2 ** 20] : ["KiB", 2 ** 10];
+}
+
+// Round numbers of the unit from low to high, all in bytes; about `most` of them.
+function splitsOf(low, high, unit, most) {
+  const rough = (high - low) / unit / most;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].find((factor) => factor * power >= rough) * power * unit;
+  const first = Math.ceil(low / step);
+  return Array.from({ length: Math.floor(high / step) - first + 1 }, (_, i) => (first + i) * step);
+}
+
+// The errors in view; where they crowd, lines over the whole height would hide the picture.
+function errorsInView() {
+  const shown = data.ooms.filter((entry) => view.x0 <= entry && entry <= view.x1);
+  return { shown, crowd: shown.length > 20 };
+}
 
 function wheel(event, at, zooms) {
   // Plain wheel scrolls the page, as everywhere.
