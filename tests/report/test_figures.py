@@ -74,7 +74,7 @@ def test_every_axis_has_a_unit(gpt2: Picture, kind: str, theme: Theme) -> None:
 def test_the_lines_are_the_curves(classic: Picture) -> None:
     axes = memory_figure(classic, LIGHT).axes[0]
     lines = {line.get_label(): np.asarray(line.get_ydata()) for line in axes.get_lines()}
-    assert lines["reserved"].tolist() == [20] * 3 + [40] * 3 + [60] * 10, "MiB"
+    assert lines["reserved"].tolist() == [20] * 3 + [40] * 3 + [60] * 11, "MiB"
     assert lines["allocated"][-1] == 27
     needed = lines["1 out-of-memory error, and what it needed"]
     assert needed.tolist() == [72], "60 reserved, and a segment of 12"
@@ -176,8 +176,8 @@ def test_the_front_leaves_out_what_another_beats(tmp_path: Path) -> None:
     figure = front_figure(tried, DARK)
     texts = [text.get_text() for text in figure.axes[0].get_legend().texts]  # type: ignore[union-attr]
     assert texts[0] == "out of memory (1)"
-    assert "a:1\n0.08 GiB, 12 calls, 0 retries" in texts
-    assert figure.axes[0].get_xlabel() == "peak of reserved memory (GiB)"
+    assert "a:1\n80.00 MiB, 12 calls, 0 retries" in texts
+    assert figure.axes[0].get_xlabel() == "peak of reserved memory (MiB)"
 
 
 def test_results_lines_are_read_as_well(tmp_path: Path) -> None:

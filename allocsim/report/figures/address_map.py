@@ -10,17 +10,23 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from allocsim.analysis.address_map import address_map
+from allocsim.analysis.address_map import AddressMap, address_map
 from allocsim.analysis.picture import Picture
-from allocsim.report.figures.canvas import caption, entries_axis, legend, new_figure, styled
+from allocsim.report.figures.canvas import (
+    caption,
+    entries_axis,
+    legend_above,
+    new_figure,
+    styled,
+)
 from allocsim.report.figures.memory import mark_ooms, title_of
 from allocsim.report.figures.tone import pixels
-from allocsim.report.page import number, plural
+from allocsim.report.page import plural, printable
 from allocsim.units import GIB, MIB, format_size
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
 
     from allocsim.report.figures.theme import Theme
 
@@ -37,7 +43,7 @@ def address_map_figure(picture: Picture, theme: Theme, colouring: str = "state")
     found = address_map(picture.lives, picture.trace.frame_table, colouring, SHAPE)
     colours = _colours(theme, colouring, len(found.layers))
     figure, (axes,) = new_figure(theme)
-    top = max(found.axis_bytes, 1)
+    top = max(found.axis_bytes, MIB)
     unit, name = (GIB, "GiB") if top >= 2 * GIB else (MIB, "MiB")
     axes.imshow(
         pixels(found.reserved, list(found.layers.values()), colours, theme.free, theme.page),
@@ -48,19 +54,30 @@ def address_map_figure(picture: Picture, theme: Theme, colouring: str = "state")
     axes.grid(visible=False)
     axes.set_xlim(0, found.n_entries * 1.008)
     entries_axis(axes)
-    mark_ooms(axes, [oom.entry for oom in picture.device_run.ooms], theme)
-    _legend(axes, picture, theme, list(found.layers), colours)
+    ooms = np.array([oom.entry for oom in picture.device_run.ooms])
+    marks = mark_ooms(axes, ooms, theme)
+    marks.set_label("out of memory")
+    handles = [*_patches(picture, theme, list(found.layers), colours), *[marks][: len(ooms)]]
+    legend_above(axes, theme, handles)
     caption(
         figure,
         theme,
         title_of(picture, f"address map by {colouring}"),
         f"{plural(found.n_blocks, 'block')}, {plural(found.n_entries, 'entry', 'entries')}.",
-        f"A pixel is {number(max(1, round(found.entries_per_column)))} entries wide and "
-        f"{format_size(max(1, round(found.bytes_per_row)))} high and shows what was in it by its "
-        "share; none is skipped, and what is smaller than a quarter of its pixel is drawn as a "
-        "quarter. Addresses that were never reserved are left out.",
+        _density(found),
     )
     return figure
+
+
+def _density(found: AddressMap) -> str:
+    if not found.axis_bytes:
+        return "Nothing was ever reserved."
+    return (
+        f"A pixel is {plural(max(1, round(found.entries_per_column)), 'entry', 'entries')} wide "
+        f"and {format_size(max(1, round(found.bytes_per_row)))} high and shows what was in it by "
+        "its share; none is skipped, and what is smaller than a quarter of its pixel is drawn as a "
+        "quarter. Addresses that were never reserved are left out."
+    )
 
 
 def _colours(theme: Theme, colouring: str, count: int) -> list[str]:
@@ -71,24 +88,22 @@ def _colours(theme: Theme, colouring: str, count: int) -> list[str]:
     return [*theme.kinds[: min(count, len(theme.kinds))]]
 
 
-def _legend(
-    axes: Axes, picture: Picture, theme: Theme, names: list[str], colours: list[str]
-) -> None:
-    from matplotlib.lines import Line2D  # noqa: PLC0415
+def _patches(picture: Picture, theme: Theme, names: list[str], colours: list[str]) -> list[Patch]:
+    """What the colours mean, as far as the map has them."""
     from matplotlib.patches import Patch  # noqa: PLC0415
 
     waits = bool(np.any(picture.lives.blocks.completed > picture.lives.blocks.freed))
-    handles: list[Patch | Line2D] = [
-        Patch(color=colour, label=_short(name))
-        for name, colour in zip(names, colours, strict=True)
-        if waits or not name.startswith("freed")
+    return [
+        *(
+            Patch(color=colour, label=_short(name))
+            for name, colour in zip(names, colours, strict=True)
+            if waits or not name.startswith("freed")
+        ),
+        Patch(facecolor=theme.free, label="reserved, free"),
+        Patch(facecolor=theme.page, edgecolor=theme.faint, label="not reserved"),
     ]
-    handles.append(Patch(facecolor=theme.free, label="reserved, free"))
-    handles.append(Patch(facecolor=theme.page, edgecolor=theme.faint, label="not reserved"))
-    if picture.device_run.ooms:
-        handles.append(Line2D([], [], color=theme.alarm, linestyle="--", label="out of memory"))
-    legend(axes, theme, handles, loc="lower left", bbox_to_anchor=(0, 1), ncols=5)
 
 
 def _short(name: str) -> str:
+    name = printable(name)
     return name if len(name) <= _LONGEST_NAME else f"…{name[1 - _LONGEST_NAME :]}"

@@ -14,15 +14,19 @@ from allocsim.analysis.block_sizes import block_sizes
 from allocsim.analysis.picture import Picture
 from allocsim.report.figures.canvas import caption, legend, new_figure, styled
 from allocsim.report.figures.memory import title_of
-from allocsim.report.page import number
+from allocsim.report.page import number, plural
 from allocsim.units import GIB, KIB, MIB
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from allocsim.report.figures.theme import Theme
 
 __all__ = ["block_sizes_figure"]
+
+_FEW = 200
+"""Blocks in the fullest bar, below which an axis of decades alone would have two labels."""
 
 
 def block_sizes_figure(picture: Picture, theme: Theme, at: int | None = None) -> Figure:
@@ -31,25 +35,40 @@ def block_sizes_figure(picture: Picture, theme: Theme, at: int | None = None) ->
     figure, (above, below) = new_figure(theme, 2, 1, sharex=True)
     x = np.arange(len(sizes.handed_out))
     above.bar(x, sizes.handed_out, width=0.9, color=theme.allocated)
-    above.set_yscale("symlog", linthresh=1)
-    above.set_ylim(bottom=0)
+    _count_axis(above, int(sizes.handed_out.max(initial=1)))
     most = int(max(sizes.used_bytes.max(initial=0), sizes.free_bytes.max(initial=0)))
     unit, name = (GIB, "GiB") if most >= GIB else (MIB, "MiB")
     below.bar(x - 0.22, sizes.used_bytes / unit, width=0.44, color=theme.kinds[0], label="in use")
     below.bar(x + 0.22, sizes.free_bytes / unit, width=0.44, color=theme.alarm, label="free")
     styled(above, theme, "", "blocks handed out (count)")
     styled(below, theme, "size of the block (from, in bytes)", f"memory ({name})")
+    below.set_ylim(0, 1.05 * max(most, MIB) / unit)
     below.set_xticks(x, [_text(int(edge)) for edge in sizes.edges[:-1]], rotation=45, ha="right")
-    legend(below, theme, loc="upper left")
+    legend(below, theme, loc="lower right", bbox_to_anchor=(1, 0.97), ncols=2)
     total = int(sizes.handed_out.sum())
     caption(
         figure,
         theme,
         title_of(picture, "block sizes"),
-        f"Above: {number(total)} blocks over the whole run. Below: the blocks after entry "
-        f"{number(sizes.entry)}. A bar at 1 MiB holds sizes from 1 MiB up to, not including, 2.",
+        f"Above: {plural(total, 'block')} over the whole recording. Below: the blocks after entry "
+        f"{number(sizes.entry)}.",
+        "A bar at 1 MiB holds sizes from 1 MiB up to, not including, 2 MiB.",
     )
     return figure
+
+
+def _count_axis(axes: Axes, most: int) -> None:
+    """Decades from 1, and 0 below; with steps between them where there are few decades."""
+    from matplotlib.ticker import (  # noqa: PLC0415
+        StrMethodFormatter,
+        SymmetricalLogLocator,
+    )
+
+    axes.set_yscale("symlog", linthresh=1)
+    axes.set_ylim(0, 1.3 * most)
+    steps = (1, 2, 5) if most < _FEW else (1,)
+    axes.yaxis.set_major_locator(SymmetricalLogLocator(base=10, linthresh=1, subs=steps))
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
 
 
 def _text(size: int) -> str:

@@ -1,13 +1,19 @@
 """An empty figure in a theme's colours, and what every figure has: title, axes, a caption.
 
-Rule: every axis is given its label with its unit here, so that none goes without.
+Rule: every axis is given its label with its unit here, so that none goes without, and no text
+that comes from a recording is read as a formula or runs out of the figure.
 """
 
 from __future__ import annotations
 
 import textwrap
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from allocsim.report.page import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -15,19 +21,27 @@ if TYPE_CHECKING:
 
     from allocsim.report.figures.theme import Theme
 
-__all__ = ["caption", "entries_axis", "legend", "new_figure", "styled"]
+__all__ = ["caption", "entries_axis", "legend", "legend_above", "new_figure", "styled"]
 
 WIDTH, HEIGHT = 10.0, 5.6
 """Inches."""
+_SMALL = 8
+"""Points: of a legend's letters."""
+_MOST_COLUMNS = 5
+_LEGEND_WIDTH = 0.86 * WIDTH * 72
+"""Points: what is left of the width beside the labels of an axis."""
+_HANDLE, _GAP = 2.8 * _SMALL, 2.0 * _SMALL
+"""Points: matplotlib's own, of a legend's handle with its space, and between columns."""
+_TITLE_LETTERS, _CAPTION_LETTERS = 100, 170
 
 
 def new_figure(
-    theme: Theme, rows: int = 1, columns: int = 1, **grid: Any
+    theme: Theme, rows: int = 1, columns: int = 1, *, height: float = HEIGHT, **grid: Any
 ) -> tuple[Figure, Sequence[Axes]]:
-    """A figure and its axes, row by row.  grid: for matplotlib's `subplots`."""
+    """A figure and its axes, row by row.  height: inches.  grid: for matplotlib's `subplots`."""
     from matplotlib.figure import Figure  # noqa: PLC0415
 
-    figure = Figure(figsize=(WIDTH, HEIGHT), facecolor=theme.page, layout="constrained")
+    figure = Figure(figsize=(WIDTH, height), facecolor=theme.page, layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False, **grid)
     return figure, list(axes.flat)
 
@@ -45,23 +59,65 @@ def styled(axes: Axes, theme: Theme, x: str, y: str) -> None:
 
 
 def entries_axis(axes: Axes) -> None:
-    """Entry numbers with their thousands set apart."""
-    from matplotlib.ticker import StrMethodFormatter  # noqa: PLC0415
+    """Whole entry numbers with their thousands set apart."""
+    from matplotlib.ticker import MaxNLocator, StrMethodFormatter  # noqa: PLC0415
 
+    axes.xaxis.set_major_locator(MaxNLocator(nbins="auto", steps=[1, 2, 2.5, 5, 10], integer=True))
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
 
 
 def legend(axes: Axes, theme: Theme, handles: Sequence[Any] | None = None, **where: Any) -> None:
     """What the colours mean, in the theme's own."""
-    options: dict[str, Any] = {"frameon": False, "labelcolor": theme.ink, "fontsize": 8, **where}
-    if handles is None:
-        axes.legend(**options)
-    else:
-        axes.legend(handles=handles, **options)
+    options: dict[str, Any] = {
+        "frameon": False, "labelcolor": theme.ink, "fontsize": _SMALL, **where,
+    }  # fmt: skip
+    shown = axes.get_legend_handles_labels()[0] if handles is None else handles
+    # Words are put in afterwards: of labels given, matplotlib may leave out those with a "_" first.
+    made = axes.legend(shown, [" "] * len(shown), **options)
+    for text, handle in zip(made.get_texts(), shown, strict=True):
+        text.set_parse_math(False)
+        text.set_text(handle.get_label())
+
+
+def legend_above(
+    axes: Axes, theme: Theme, handles: Sequence[Any] | None = None, *, lift: float = 0
+) -> None:
+    """A legend between the axes and the figure's title.  lift: points of room below it."""
+    from matplotlib.transforms import ScaledTranslation  # noqa: PLC0415
+
+    shown = axes.get_legend_handles_labels()[0] if handles is None else handles
+    columns = _columns([str(handle.get_label()) for handle in shown])
+    over = axes.transAxes + ScaledTranslation(0, lift / 72, axes.figure.dpi_scale_trans)
+    where = {"loc": "lower left", "bbox_to_anchor": (0, 1), "bbox_transform": over}
+    legend(axes, theme, shown, ncols=columns, **where)
+
+
+def _columns(labels: Sequence[str]) -> int:
+    """The most columns of a legend that stay within the figure, filled one after the other."""
+    widths = np.array([_points(label) + _HANDLE for label in labels])
+    for count in range(min(len(widths), _MOST_COLUMNS), 1, -1):
+        columns = np.array_split(widths, count)
+        if sum(column.max() + _GAP for column in columns) <= _LEGEND_WIDTH:
+            return count
+    return 1
+
+
+def _points(text: str) -> float:
+    """How wide `text` is in a legend."""
+    from matplotlib.font_manager import FontProperties  # noqa: PLC0415
+    from matplotlib.textpath import text_to_path  # noqa: PLC0415
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"Glyph \d+ ")
+        width: float = text_to_path.get_text_width_height_descent(
+            text, FontProperties(size=_SMALL), ismath=False
+        )[0]
+    return width
 
 
 def caption(figure: Figure, theme: Theme, title: str, *notes: str) -> None:
     """The title, and under the figure what one has to know to read it."""
-    figure.suptitle(title, color=theme.ink, fontsize=11, x=0.01, ha="left")
-    text = textwrap.fill(" ".join(note for note in notes if note), 150)
-    figure.supxlabel(text, color=theme.ink, fontsize=7.5, x=0.01, ha="left")
+    left: dict[str, Any] = {"color": theme.ink, "x": 0.01, "ha": "left", "parse_math": False}
+    figure.suptitle(textwrap.fill(printable(title), _TITLE_LETTERS), fontsize=11, **left)
+    text = textwrap.fill(" ".join(note for note in notes if note), _CAPTION_LETTERS)
+    figure.supxlabel(text, fontsize=7.5, **left)

@@ -7,12 +7,15 @@ front is that of `tuning/pareto.py`.
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from allocsim.report.figures.canvas import caption, legend, new_figure, styled
-from allocsim.report.page import number, plural
+from allocsim.report.page import number, plural, printable
 from allocsim.report.tried import Tried, TriedSetting
-from allocsim.units import GIB
+from allocsim.units import GIB, MIB, format_size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,68 +28,127 @@ __all__ = ["front_figure"]
 
 _MOST_NAMES = 9
 _NAME_WIDTH = 40
+_MOST_LINES = 27
+"""Of all names together, which stand beside the axes from top to bottom."""
+_PLACES = tuple(
+    (far * x, far * y) for far in (8, 14, 20) for x, y in ((1, 1), (-1, -1), (1, -1), (-1, 1))
+)
+"""Points from a mark to its number, the best place first."""
 
 
 def front_figure(tried: Tried, theme: Theme) -> Figure:
     """The figure.  Retries are the size of a mark."""
     figure, (axes,) = new_figure(theme)
     whole = [each for each in tried.settings if each.is_whole]
-    good = [each for each in whole if each.survives and each not in tried.front]
+    points = {each.point for each in tried.front}
+    good = [each for each in whole if each.survives and each.point not in points]
     failed = [each for each in whole if not each.survives]
-    front = sorted(tried.front, key=lambda each: each.peak_reserved_bytes)
-    _marks(axes, failed, theme.alarm, "x", f"out of memory ({len(failed)})")
-    _marks(axes, good, theme.allocated, "o", f"every request answered ({len(good)})")
-    _marks(axes, front, theme.ideal, "D", "on the front: none is better in all")
-    axes.plot(*_points(front), color=theme.ideal, linewidth=1, drawstyle="steps-post", zorder=2)
-    axes.margins(x=0.06, y=0.12)
-    styled(axes, theme, "peak of reserved memory (GiB)", "driver calls (count)")
-    handles = [*axes.get_legend_handles_labels()[0], *_names(axes, front, theme)]
+    front = sorted(tried.front, key=lambda each: each.point)
+    unit, name = _unit(whole)
+    for mine, colour, marker, label in (
+        (failed, theme.alarm, "x", f"out of memory ({number(len(failed))})"),
+        (good, theme.allocated, "o", f"every request answered ({number(len(good))})"),
+        (front, theme.ideal, "D", "on the front: none is better in all"),
+    ):
+        if mine:
+            sizes = [30 + 8 * min(each.num_alloc_retries, 40) for each in mine]
+            x, y = _points(mine, unit)
+            axes.scatter(x, y, s=sizes, c=colour, marker=marker, label=label, zorder=3)
+    _axes(axes, front, theme, unit)
+    styled(axes, theme, f"peak of reserved memory ({name})", "driver calls (count)")
+    named = front[:_MOST_NAMES]
+    handles = [*axes.get_legend_handles_labels()[0], *_handles(_names(named, whole), theme)]
     legend(axes, theme, handles, loc="upper left", bbox_to_anchor=(1.01, 1.02), labelspacing=0.8)
     given_up = len(tried.settings) - len(whole)
     caption(
         figure,
         theme,
         f"{tried.path.rsplit('/', 1)[-1]}: settings tried",
-        f"{number(len(tried.settings))} settings. Left and down is better; a larger mark has more "
-        "retries (each empties the whole cache).",
+        f"{plural(len(tried.settings), 'setting')}. Left and down is better; a larger mark has "
+        "more retries (each empties the whole cache).",
         f"Not drawn: {number(given_up)} given up half-way, since others were better already."
         if given_up
         else "",
         f"Named are the first {_MOST_NAMES} on the front." if len(front) > _MOST_NAMES else "",
     )
+    _numbers(figure, axes, _points(named, unit), theme)
     return figure
 
 
-def _names(axes: Axes, front: list[TriedSetting], theme: Theme) -> list[Line2D]:
-    """A number at each mark of the front, and what the legend says of it."""
+def _unit(settings: Sequence[TriedSetting]) -> tuple[int, str]:
+    most = max((each.peak_reserved_bytes for each in settings), default=0)
+    return (GIB, "GiB") if most >= 2 * GIB else (MIB, "MiB")
+
+
+def _axes(axes: Axes, front: Sequence[TriedSetting], theme: Theme, unit: int) -> None:
+    """The limits, whole numbers of calls, and the line of the least calls for the memory."""
+    from matplotlib.ticker import MaxNLocator, StrMethodFormatter  # noqa: PLC0415
+
+    x, y = _points(front, unit)
+    least = np.minimum.accumulate(np.array(y, dtype=np.int64))
+    axes.plot(x, least, color=theme.ideal, linewidth=1, drawstyle="steps-post", zorder=2)
+    if axes.collections:
+        axes.margins(x=0.06, y=0.12)
+        low, high = axes.get_ylim()
+        axes.set_ylim(bottom=max(low, -0.04 * high))
+    else:
+        axes.set(xlim=(0, 1), ylim=(0, 1))
+    axes.yaxis.set_major_locator(MaxNLocator(nbins="auto", steps=[1, 2, 2.5, 5, 10], integer=True))
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+
+
+def _names(named: Sequence[TriedSetting], whole: Sequence[TriedSetting]) -> list[str]:
+    """What the legend says of each, cut short where all together would be too high."""
+    figures = []
+    for each in named:
+        size, calls = format_size(each.peak_reserved_bytes), plural(each.driver_calls, "call")
+        retries = plural(each.num_alloc_retries, "retry", "retries")
+        alike = sum(other.survives and other.point == each.point for other in whole) - 1
+        figures.append(f"{size}, {calls}, {retries}" + (f"; {alike:,} more alike" * bool(alike)))
+    for most in (9, 5, 4, 3, 2, 1):
+        confs = [_conf(each, most) for each in named]
+        names = [f"{conf}\n{figure}" for conf, figure in zip(confs, figures, strict=True)]
+        if sum(name.count("\n") + 1 for name in names) <= _MOST_LINES:
+            break
+    return names
+
+
+def _conf(setting: TriedSetting, most: int) -> str:
+    conf = printable(setting.conf or "(defaults)").replace(",", ", ")
+    return "\n".join(textwrap.wrap(conf, _NAME_WIDTH, max_lines=most, placeholder=" …"))
+
+
+def _handles(names: Sequence[str], theme: Theme) -> list[Line2D]:
     from matplotlib.lines import Line2D  # noqa: PLC0415
 
-    handles = []
-    for row, each in enumerate(front[:_MOST_NAMES], start=1):
-        x, y = each.peak_reserved_bytes / GIB, each.driver_calls
+    style: dict[str, Any] = {"linestyle": "", "markeredgewidth": 0, "color": theme.ink}
+    return [Line2D([], [], marker=f"${i}$", label=name, **style) for i, name in enumerate(names, 1)]
+
+
+def _numbers(
+    figure: Figure, axes: Axes, points: tuple[list[float], list[int]], theme: Theme
+) -> None:
+    """A number at each of the points, as far as can be on no other and on no point's mark."""
+    # Only once all is laid out is it known what stands how near to what.
+    figure.draw_without_rendering()
+    marks = (axes.transData.transform(np.column_stack(points)) * 72 / figure.dpi).tolist()
+    taken = [(x, y) for x, y in marks]
+    for row, (at, (x, y)) in enumerate(zip(zip(*points, strict=True), marks, strict=True), 1):
+        free = (
+            (right, up)
+            for right, up in _PLACES
+            if all(abs(x + right - a) > 7 or abs(y + up - b) > 7 for a, b in taken)
+        )
+        place = next(free, _PLACES[0])
+        taken.append((x + place[0], y + place[1]))
         axes.annotate(
-            str(row), (x, y), xytext=(5, 5), textcoords="offset points", fontsize=9,
-            fontweight="bold", color=theme.ink, zorder=5,
+            str(row), at, xytext=place, textcoords="offset points", ha="center", va="center",
+            fontsize=9, fontweight="bold", color=theme.ink, zorder=5,
         )  # fmt: skip
-        conf = textwrap.fill((each.conf or "(defaults)").replace(",", ", "), _NAME_WIDTH)
-        retries = plural(each.num_alloc_retries, "retry", "retries")
-        text = f"{conf}\n{x:.2f} GiB, {plural(y, 'call')}, {retries}"
-        handles.append(Line2D([], [], linestyle="", marker=f"${row}$", color=theme.ink, label=text))
-    return handles
 
 
-def _points(settings: list[TriedSetting]) -> tuple[list[float], list[int]]:
+def _points(settings: Sequence[TriedSetting], unit: int) -> tuple[list[float], list[int]]:
     return (
-        [each.peak_reserved_bytes / GIB for each in settings],
+        [each.peak_reserved_bytes / unit for each in settings],
         [each.driver_calls for each in settings],
     )
-
-
-def _marks(
-    axes: Axes, settings: list[TriedSetting] | tuple[TriedSetting, ...], colour: str,
-    marker: str, label: str,
-) -> None:  # fmt: skip
-    if settings:
-        sizes = [30 + 8 * min(each.num_alloc_retries, 40) for each in settings]
-        x, y = _points(list(settings))
-        axes.scatter(x, y, s=sizes, c=colour, marker=marker, label=label, zorder=3)

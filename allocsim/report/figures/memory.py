@@ -12,13 +12,22 @@ import numpy as np
 
 from allocsim.analysis.extremes import extremes_of
 from allocsim.analysis.picture import Picture
-from allocsim.report.figures.canvas import caption, entries_axis, legend, new_figure, styled
+from allocsim.report.figures.canvas import (
+    caption,
+    entries_axis,
+    legend,
+    legend_above,
+    new_figure,
+    styled,
+)
 from allocsim.report.page import number, plural
 from allocsim.units import GIB, MIB, format_size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.collections import LineCollection
     from matplotlib.figure import Figure
+    from numpy.typing import NDArray
 
     from allocsim.report.figures.theme import Theme
 
@@ -26,13 +35,15 @@ __all__ = ["mark_ooms", "memory_figure", "title_of"]
 
 COLUMNS = 1500
 """What the figure can show beside one another."""
+_FEW_OOMS = 60
+"""Errors up to which lines across the whole figure leave something of it to see."""
 
 
 def memory_figure(picture: Picture, theme: Theme) -> Figure:
     """The curves above, the driver calls below."""
     figure, (above, below) = new_figure(theme, 2, 1, sharex=True, height_ratios=(4, 1))
     step = max(1, -(-len(picture.curve) // COLUMNS))
-    unit, name = _unit(int(picture.curve.reserved.max(initial=0)))
+    unit, name = _unit(max(int(picture.curve.reserved.max(initial=0)), *_needs(picture), 0))
     _curves(above, picture, theme, step, unit)
     _driver_calls(below, picture, theme, step)
     styled(above, theme, "", f"memory ({name})")
@@ -40,8 +51,8 @@ def memory_figure(picture: Picture, theme: Theme) -> Figure:
     entries_axis(below)
     above.set_ylim(bottom=0)
     above.set_ylim(top=above.get_ylim()[1] * 1.04)
-    above.set_xlim(0, max(len(picture.curve), 1) * 1.008)
-    legend(above, theme, loc="lower right", ncols=3)
+    above.set_xlim(-0.004 * len(picture.curve), 1.008 * len(picture.curve))
+    legend_above(above, theme)
     legend(below, theme, loc="lower right", bbox_to_anchor=(1, 0.95), ncols=2)
     decimated = (
         ""
@@ -73,60 +84,87 @@ def title_of(picture: Picture, what: str) -> str:
     name = picture.run.path.rsplit("/", 1)[-1]
     conf = picture.run.conf or "default settings"
     device = picture.device_run.device
-    return f"{name}: {what}, {conf}" + (f", device {device}" if device else "")
+    return f"{name}: {what}, {conf.replace(',', ', ')}" + (f", device {device}" if device else "")
 
 
 def _curves(axes: Axes, picture: Picture, theme: Theme, step: int, unit: int) -> None:
+    """The four, so that where they coincide all can be seen: the upper ones thinner.
+
+    Dashes are for curves drawn entry by entry; among spikes they would be noise.
+    """
     curve = picture.curve
-    for name, values, style in (
-        ("reserved", curve.reserved, {"color": theme.reserved, "linewidth": 1.4}),
-        ("requested", curve.requested, {"color": theme.requested, "linewidth": 0.7}),
+    asked: dict[str, Any] = {"color": theme.requested, "linewidth": 0.8}
+    asked |= {"linestyle": (0, (4, 4)), "zorder": 2.1} if step == 1 else {"zorder": 1.9}
+    styles: tuple[tuple[str, NDArray[np.int64], dict[str, Any]], ...] = (
+        ("reserved", curve.reserved, {"color": theme.reserved, "linewidth": 2.2}),
+        ("ideal", curve.ideal, {"color": theme.ideal, "linewidth": 1.7}),
         ("allocated", curve.allocated, {"color": theme.allocated, "linewidth": 1.0}),
-        ("ideal", curve.ideal, {"color": theme.ideal, "linewidth": 1.2}),
-    ):
+        ("requested", curve.requested, asked),
+    )
+    for name, values, style in styles:
         found = extremes_of(values, step)
-        x = np.arange(len(found.low)) * step + (step - 1) / 2
+        high = found.high / unit
         if step == 1:
-            axes.step(x, found.high / unit, where="post", label=name, **style)  # type: ignore[arg-type]
+            axes.step(range(len(high) + 1), [*high, *high[-1:]], where="post", label=name, **style)
             continue
-        axes.fill_between(
-            x, found.low / unit, found.high / unit, color=style["color"], alpha=0.35, linewidth=0
-        )
-        axes.plot(x, found.high / unit, label=name, **style)  # type: ignore[arg-type]
-    _limits(axes, picture, theme, unit)
+        x = np.arange(len(high)) * step + (step - 1) / 2
+        axes.fill_between(x, found.low / unit, high, color=style["color"], alpha=0.35, linewidth=0)
+        axes.plot(x, high, label=name, **style)
+    _errors(axes, picture, theme, unit)
+    _device(axes, picture, theme, unit)
 
 
-def _limits(axes: Axes, picture: Picture, theme: Theme, unit: int) -> None:
-    """The device, and the errors with what they would have needed."""
-    ooms = picture.device_run.ooms
-    if ooms:
-        entries = [oom.entry for oom in ooms]
-        needed = [(o.reserved_bytes + (o.tried_bytes or o.rounded_bytes)) / unit for o in ooms]
-        mark_ooms(axes, entries, theme)
-        axes.plot(
-            entries,
-            needed,
-            marker="v",
-            color=theme.alarm,
-            linestyle="",
-            zorder=5,
-            label=f"{plural(len(ooms), 'out-of-memory error')}, and what it needed",
-        )
+def _needs(picture: Picture) -> list[int]:
+    """What would have had to be reserved at each error."""
+    return [
+        oom.reserved_bytes + (oom.tried_bytes or oom.rounded_bytes)
+        for oom in picture.device_run.ooms
+    ]
+
+
+def _errors(axes: Axes, picture: Picture, theme: Theme, unit: int) -> None:
+    entries = np.array([oom.entry for oom in picture.device_run.ooms])
+    if not len(entries):
+        return
+    mark_ooms(axes, entries, theme)
+    needed = "what it needed" if len(entries) == 1 else "what they needed"
+    axes.plot(
+        entries,
+        np.array(_needs(picture)) / unit,
+        marker="v" if len(entries) <= _FEW_OOMS else ".",
+        markersize=6 if len(entries) <= _FEW_OOMS else 2.5,
+        color=theme.alarm,
+        linestyle="",
+        zorder=5,
+        rasterized=len(entries) > COLUMNS,
+        label=f"{plural(len(entries), 'out-of-memory error')}, and {needed}",
+    )
+
+
+def _device(axes: Axes, picture: Picture, theme: Theme, unit: int) -> None:
+    """The device's memory, where the curves come near it."""
     memory = picture.device_run.device_memory
-    if memory is not None and memory < 2 * picture.curve.reserved.max(initial=1):
-        axes.axhline(memory / unit, color=theme.ink, linewidth=0.8, linestyle=":")
-        axes.annotate(
-            f"device memory {format_size(memory)}",
-            (0.005, memory / unit),
-            xycoords=("axes fraction", "data"),
-            va="bottom", fontsize=8, color=theme.ink,
-        )  # fmt: skip
+    if memory is None or memory >= 2 * picture.curve.reserved.max(initial=1):
+        return
+    axes.axhline(memory / unit, color=theme.ink, linewidth=0.8, linestyle=":")
+    axes.annotate(
+        f"device memory {format_size(memory)}",
+        (0.008, memory / unit),
+        xytext=(0, 2.5), xycoords=("axes fraction", "data"), textcoords="offset points",
+        va="bottom", fontsize=8, color=theme.ink, zorder=6,
+        bbox={"facecolor": theme.page, "edgecolor": "none", "pad": 0.5},
+    )  # fmt: skip
 
 
-def mark_ooms(axes: Axes, entries: list[int], theme: Theme) -> None:
-    """A line from top to bottom at each error."""
-    style: dict[str, Any] = {"color": theme.alarm, "linewidth": 1.2, "linestyle": "--"}
-    axes.vlines(entries, 0, 1, transform=axes.get_xaxis_transform(), zorder=4, **style)
+def mark_ooms(axes: Axes, entries: NDArray[np.int64], theme: Theme) -> LineCollection:
+    """A line from top to bottom at each error; if they are many, only a mark above the axes."""
+    few = len(entries) <= _FEW_OOMS
+    return axes.vlines(
+        entries, 0 if few else 1, 1 if few else 1.015, clip_on=few,
+        transform=axes.get_xaxis_transform(), zorder=4, color=theme.alarm,
+        linewidth=1.2 if few else 0.6, linestyle="--" if few else "-",
+        rasterized=len(entries) > COLUMNS,
+    )  # fmt: skip
 
 
 def _driver_calls(axes: Axes, picture: Picture, theme: Theme, step: int) -> None:

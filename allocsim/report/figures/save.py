@@ -6,6 +6,7 @@ choose.
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,12 @@ def save_figure(figure: Figure, path: str) -> None:
 
     metadata: dict[str, str | None] = {"Date": None} if suffix == ".svg" else {}
     try:
-        with rc_context({"svg.hashsalt": "allocsim", "svg.fonttype": "none"}):
+        with (
+            rc_context({"svg.hashsalt": "allocsim", "svg.fonttype": "none"}),
+            warnings.catch_warnings(),
+        ):
+            # A letter that the font lacks is drawn as a box, which says enough.
+            warnings.filterwarnings("ignore", r"Glyph \d+ ")
             figure.savefig(path, dpi=_DOTS_PER_INCH, metadata=metadata)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be written ({error.strerror})") from None
