@@ -10,7 +10,6 @@ A gap too long to be slack is free space, as far as nothing shows otherwise.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +23,7 @@ __all__ = ["LaterAllocs", "Live", "true_size"]
 
 _MAX_LARGE_SLACK = MIB
 _MAX_SLACK = 511
+_LAST_ADDRESS = (1 << 64) - 1
 
 
 @dataclass(slots=True)
@@ -45,8 +45,8 @@ class LaterAllocs:
     def __init__(self, trace: Trace, entry: int) -> None:
         indices = entry + np.flatnonzero(trace.action[entry:] == Action.ALLOC)
         order = indices[np.argsort(trace.addr[indices], kind="stable")]
-        self._addresses: list[int] = trace.addr[order].tolist()
-        self._indices: list[int] = order.tolist()
+        self._addresses = trace.addr[order]
+        self._indices = order
 
     def first(self, low: int, high: int, before: int) -> int | None:
         """The address of the first alloc in [low, high], bounds included, before an entry.
@@ -54,11 +54,14 @@ class LaterAllocs:
         The upper bound counts: where the next block began, an alloc can only land if that block
         was freed and did not merge with free space below it.
         """
-        inside = slice(bisect_left(self._addresses, low), bisect_right(self._addresses, high))
-        first = min(self._indices[inside], default=before)
-        if first >= before:
+        if low > _LAST_ADDRESS:
             return None
-        return self._addresses[inside][self._indices[inside].index(first)]
+        start = np.searchsorted(self._addresses, np.uint64(low), "left")
+        end = np.searchsorted(self._addresses, np.uint64(min(high, _LAST_ADDRESS)), "right")
+        if start >= end:
+            return None
+        first = start + np.argmin(self._indices[start:end])
+        return int(self._addresses[first]) if self._indices[first] < before else None
 
 
 def true_size(

@@ -17,8 +17,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NoReturn
 
+import numpy as np
+
 from allocsim.errors import RecordingError
 from allocsim.trace.entry import Action, PoolId
+from allocsim.trace.live_before import OF_BLOCKS, live_before
 from allocsim.trace.ranges import MappedRange, MappedRanges
 from allocsim.trace.slack import LaterAllocs, Live, true_size
 from allocsim.trace.state import ALLOCATED, INACTIVE, PENDING, BlockState, SegmentState
@@ -49,17 +52,13 @@ def start_state(
     Raises RecordingError, naming the entry, if the entries do not lead to the final segments.
     """
     rewind = _Rewind(trace)
+    left = np.arange(entry, len(trace))[::-1]
+    if rewind.undo_blocks(trace, entry):
+        left = left[~np.isin(trace.action[left], OF_BLOCKS)]
     pools = (*trace.pool_ids, (0, 0))  # -1, "unknown", finds the default pool
-    rows = zip(
-        range(entry, len(trace)),
-        trace.action[entry:].tolist(),
-        trace.addr[entry:].tolist(),
-        trace.size[entry:].tolist(),
-        trace.stream[entry:].tolist(),
-        trace.pool_id[entry:].tolist(),
-        strict=True,
-    )
-    for index, action, addr, size, stream, pool in reversed(list(rows)):
+    columns = (trace.action, trace.addr, trace.size, trace.stream, trace.pool_id)
+    rows = zip(left.tolist(), *(column[left].tolist() for column in columns), strict=True)
+    for index, action, addr, size, stream, pool in rows:
         rewind.undo(index, action, addr, size=size, stream=stream, pool_id=pools[pool])
     limit = -1 if max_split_size is None else max_split_size
     return rewind.state(LaterAllocs(trace, entry), rounded, limit)
@@ -105,6 +104,13 @@ class _Rewind:
         )
         if not self._ranges.add(mapped):
             self._refuse(None, f"the segment at 0x{segment.address:x} overlaps another one")
+
+    def undo_blocks(self, trace: Trace, entry: int) -> bool:
+        """Undo all entries about blocks at once; False, and none is undone, if one does not fit."""
+        before = live_before(trace, entry, self._live)
+        if before is not None:
+            self._live = before
+        return before is not None
 
     def undo(
         self, index: int, action: int, addr: int, *, size: int, stream: int, pool_id: PoolId
