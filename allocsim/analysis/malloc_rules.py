@@ -245,7 +245,8 @@ class _Malloc:
             return Rule("release all", MISS, f"{_released(written)}: whatever was wholly free")
         sizes = sum(w.entry.size for w in written)
         if written[0].entry.action == "segment_map":
-            text = f"{sizes:,} bytes mapped in {len(written)} pieces of whole handles"
+            pieces = "one piece" if len(written) == 1 else f"{len(written)} pieces"
+            text = f"{sizes:,} bytes mapped in {pieces} of whole handles"
             return Rule("mapping", EXPANDABLE, text)
         return Rule("cudaMalloc", ROUNDING, f"a new segment of {sizes:,} bytes: {self._segment()}")
 

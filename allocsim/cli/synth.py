@@ -84,7 +84,7 @@ SYNTH_KINDS = {
         ),
     ),
     "oom": SynthKind(
-        "out of memory with memory free, in ten requests",
+        "out of memory with memory free, in ten calls",
         "Six blocks of 9 MiB, every other one freed, then 12 MiB: 33 MiB of 60 are\n"
         "idle, the largest idle piece has 9 MiB, and the request fails.",
         (),

@@ -1,4 +1,4 @@
-"""Out of memory with memory free, in ten requests.
+"""Out of memory with memory free, in ten calls.
 
 Shown: 33 MiB of a 60 MiB device are idle, the largest idle piece has 9 MiB, and a request of
 12 MiB fails.  The survivors in the middle hold every segment, so nothing can go back either.

@@ -27,7 +27,7 @@ def test_options_reach_the_program(cli: Any, tmp_path: Path) -> None:
 
 
 def test_the_help_says_what_is_shown(cli: Any) -> None:
-    assert "out of memory with memory free, in ten requests" in cli("synth", "--help").out
+    assert "out of memory with memory free, in ten calls" in cli("synth", "--help").out
     shown = cli("synth", "training", "--help").out
     assert "a sequence length of its own" in shown
     assert all(len(line) <= 80 for line in shown.splitlines())
