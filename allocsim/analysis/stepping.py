@@ -143,7 +143,7 @@ def walk_on(walk: Walk) -> tuple[int, Decision] | None:
     request = Request(
         action=_ACTIONS[StepKind(kind)],
         size=size if kind in (StepKind.ALLOC, StepKind.OOM) else 0,
-        address=walk.address_of(handle) if StepKind(kind) in _FREES else None,
+        address=walk.address_of(StepKind(kind), handle) if StepKind(kind) in _FREES else None,
         stream=stream,
     )
     return entry, decide(walk.allocator, request, lambda: _take(walk))

@@ -12,6 +12,7 @@ from allocsim.core.device import ADDRESS_POLICIES, Device
 from allocsim.core.fast_path import FREE, MALLOC, PlainStep
 from allocsim.core.heap import TraceEntry as HistoryEntry
 from allocsim.core.option_string import parse as parse_conf
+from allocsim.core.pending import ToldFree
 from allocsim.core.releases import NEWEST, RELEASES, Release, find_release
 from allocsim.core.seed import SeedBlock, SeedSegment
 
@@ -30,6 +31,7 @@ __all__ = [
     "Release",
     "SeedBlock",
     "SeedSegment",
+    "ToldFree",
     "find_release",
     "parse_conf",
 ]

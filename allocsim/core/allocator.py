@@ -32,7 +32,7 @@ from allocsim.core.hash_order import HashOrder, stream_hash
 from allocsim.core.heap import Heap, TraceEntry
 from allocsim.core.mapping import allocate_expandable
 from allocsim.core.oom import TOO_LARGE, OomFigures, oom_text, rejection_text
-from allocsim.core.pending import PendingFrees
+from allocsim.core.pending import PendingFrees, ToldFree
 from allocsim.core.pool import BlockPool, PoolId
 from allocsim.core.private_pools import PrivatePools
 from allocsim.core.reclaim import collect_garbage, release_available, release_pool
@@ -278,16 +278,21 @@ class CachingAllocator:
             self.heap.stats.oversize_allocations.decrease(1)
         return block
 
-    def request_free(self, ptr: int) -> None:
+    def request_free(self, ptr: int) -> ToldFree:
         """Free the block at `ptr`, to be completed when `complete_free` says so.
 
         For replays: a recording shows when a free completed, not which events it waited for.
         """
-        self._pending.add_told(self._take_live(ptr))
+        return self._pending.add_told(self._take_live(ptr))
 
-    def complete_free(self, block: Block) -> bool:
+    @property
+    def told_frees(self) -> tuple[ToldFree, ...]:
+        """The frees that wait for `complete_free`, those of `seed` among them."""
+        return self._pending.told
+
+    def complete_free(self, free: ToldFree) -> bool:
         """Complete a `request_free`; False if that has happened already."""
-        return self._pending.complete(block)
+        return self._pending.complete(free)
 
     def record_stream(self, ptr: int, stream: int) -> None:
         """Let the free of the block at `ptr` wait for `stream`."""

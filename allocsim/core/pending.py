@@ -9,12 +9,24 @@ Source: semantics 2.3, 2.4, 5.5, 12.3.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from allocsim.core.block import Block
 from allocsim.core.events import EventQueues
 from allocsim.core.heap import Heap
 
-__all__ = ["PendingFrees"]
+__all__ = ["PendingFrees", "ToldFree"]
+
+
+@dataclass(slots=True, eq=False)
+class ToldFree:
+    """A free that waits to be told that it is complete.  block: None once it is.
+
+    It stands for the free and not for the block: a block that is free again may be handed out
+    as another one, under the same address or as the same object.
+    """
+
+    block: Block | None
 
 
 class PendingFrees:
@@ -32,7 +44,7 @@ class PendingFrees:
         self._heap = heap
         self._queues = EventQueues(hash_of)
         self._deferred: list[Block] = []
-        self._told: dict[int, Block] = {}
+        self._told: dict[ToldFree, None] = {}
         self.is_waiting = False
 
     def add(self, block: Block, *, in_capture: bool) -> None:
@@ -44,25 +56,30 @@ class PendingFrees:
         else:
             self._insert_events(block)
 
-    def add_told(self, block: Block) -> None:
+    @property
+    def told(self) -> tuple[ToldFree, ...]:
+        """The frees that wait to be told, in their order."""
+        return tuple(self._told)
+
+    def add_told(self, block: Block) -> ToldFree:
         """Suspend a free until `complete` is told of it, whatever streams used the block."""
         block.stream_uses = None
         block.event_count = 1
         self._heap.free_later(block)
-        self._told[block.ptr] = block
+        free = ToldFree(block)
+        self._told[free] = None
+        return free
 
     def adopt(self, blocks: dict[int, Block]) -> None:
         """Take over blocks that were pending before the simulation began."""
-        self._told.update(blocks)
+        self._told.update(dict.fromkeys(map(ToldFree, blocks.values())))
 
-    def complete(self, block: Block) -> bool:
-        """Complete a free that was to be told; False if it is complete already.
-
-        By its object: after a release the address may be another block's.
-        """
-        if self._told.get(block.ptr) is not block:
+    def complete(self, free: ToldFree) -> bool:
+        """Complete a free that was to be told; False if it is complete already."""
+        block, free.block = free.block, None
+        if block is None:
             return False
-        del self._told[block.ptr]
+        del self._told[free]
         block.event_count = 0
         self._heap.complete_free(block)
         return True
@@ -85,8 +102,8 @@ class PendingFrees:
                 number, block = queue.popleft()
                 self._heap.device.wait_for(stream, number)
                 self._event_passed(block)
-        for block in list(self._told.values()):
-            self.complete(block)
+        for free in self.told:
+            self.complete(free)
 
     def _insert_events(self, block: Block) -> None:
         """One event for each stream that used the block, recorded now."""

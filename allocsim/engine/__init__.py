@@ -1,6 +1,6 @@
 """The replay engine: the one place where a trace meets an allocator."""
 
-from allocsim.engine.observers import Observer, Progress
+from allocsim.engine.observers import GiveUpError, Observer, Progress
 from allocsim.engine.replay import replay
 from allocsim.engine.result import (
     DeviceRun,
@@ -19,6 +19,7 @@ __all__ = [
     "Run",
     "DeviceRun",
     "Fidelity",
+    "GiveUpError",
     "Mismatch",
     "Observer",
     "PeakState",

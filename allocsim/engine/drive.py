@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from allocsim.core import Block, CachingAllocator
+from allocsim.core import Block, CachingAllocator, ToldFree
 from allocsim.engine.fidelity import FidelityCheck
 from allocsim.engine.fold import fold_columns
-from allocsim.engine.observers import Observer, Progress, TimelineBuilder
+from allocsim.engine.observers import GiveUpError, Observer, Progress, TimelineBuilder
 from allocsim.engine.plan import Plan, StepKind
 from allocsim.engine.repeats import CYCLE, Period, signature
 from allocsim.engine.result import SimulatedOom
@@ -35,8 +35,8 @@ class Drive:
     """A replay under way.
 
     dictates: driver bases come from the recording.  check_every: entries between walks of
-    every invariant, 0 for none.  skipped: entries of periods that were passed over;
-    _passed_over: their steps, so far.
+    every invariant, 0 for none.  given_up_at: where an observer had seen enough.  skipped:
+    entries of periods that were passed over; _passed_over: their steps, so far.
     """
 
     allocator: CachingAllocator
@@ -49,9 +49,11 @@ class Drive:
     observers: tuple[Observer, ...] = ()
     ooms: list[SimulatedOom] = field(default_factory=list)
     stopped_at: int | None = None
+    given_up_at: int | None = None
     skipped: int = 0
     timeline: TimelineBuilder = field(init=False)
     _handles: dict[int, Block] = field(default_factory=dict)
+    _waiting: dict[int, ToldFree] = field(default_factory=dict)
     _scope: PoolId | None = None
     _passed_over: int = 0
 
@@ -59,7 +61,9 @@ class Drive:
         self.allocator.heap.stats.folder = fold_columns
         live = self.allocator.heap.live
         self._handles.update(live)
-        self._handles.update(self.allocator.heap.pending)
+        for free in self.allocator.told_frees:
+            assert free.block is not None
+            self._waiting[free.block.ptr] = free
         held = sum(block.size for block in live.values())
         self.timeline = TimelineBuilder(held, self.allocator.reserved_bytes)
 
@@ -83,6 +87,8 @@ class Drive:
                 self._run_steps(0, period.first)
                 after = self._run_period(period)
                 self._run_steps(after, len(self.plan.steps))
+        except GiveUpError:
+            self.given_up_at = self._entry()
         finally:
             if was_enabled:
                 gc.enable()
@@ -102,7 +108,7 @@ class Drive:
         asked: dict[int, int] = {}
         before: deque[Hashable] = deque(maxlen=CYCLE)
         for start in range(period.first, period.end - stride + 1, stride):
-            now = signature(self.allocator, self._handles, asked, start)
+            now = signature(self.allocator, self._handles, self._waiting, asked, start)
             if now in before:
                 cycle = (len(before) - before.index(now)) * stride
                 further = (period.end - start) // cycle * cycle
@@ -123,10 +129,12 @@ class Drive:
     def _rename(self, asked: dict[int, int], further: int) -> None:
         """Let each block of the stretch stand for the one asked for `further` steps later."""
         addr = self.plan.steps.addr
-        self._handles = {
-            int(addr[asked[old] + further]) if old in asked else old: block
-            for old, block in self._handles.items()
-        }
+
+        def later(old: int) -> int:
+            return int(addr[asked[old] + further]) if old in asked else old
+
+        self._handles = {later(old): block for old, block in self._handles.items()}
+        self._waiting = {later(old): free for old, free in self._waiting.items()}
 
     def _run_some(self, start: int, stop: int) -> None:
         """Steps [start, stop): rows of plain ones in the core's own loop, the others singly."""
@@ -188,14 +196,14 @@ class Drive:
     def _seldom(self, kind: int, entry: int, addr: int, size: int, stream: int) -> int:
         """Steps that are rare in every recording; the allocated bytes that one moved."""
         if kind == StepKind.FREE_REQUEST:
-            block = self._handles.get(addr)
-            if block is not None:
-                self.allocator.request_free(block.ptr)
-                return -block.size
-        elif kind == StepKind.FREE_COMPLETE:
             block = self._handles.pop(addr, None)
             if block is not None:
-                self.allocator.complete_free(block)
+                self._waiting[addr] = self.allocator.request_free(block.ptr)
+                return -block.size
+        elif kind == StepKind.FREE_COMPLETE:
+            free = self._waiting.pop(addr, None)
+            if free is not None:
+                self.allocator.complete_free(free)
         elif kind == StepKind.OOM:
             self._recorded_oom(entry, size, stream)
         elif kind == StepKind.DICTATE and self.dictates:
@@ -240,7 +248,12 @@ class Drive:
         if not oom.is_recorded:
             self.stopped_at = entry
         for observer in self.observers:
-            observer.out_of_memory(self.allocator, oom, self._handles)
+            observer.out_of_memory(self.allocator, oom, self._blocks())
+
+    def _blocks(self) -> dict[int, Block]:
+        """By recorded address, every block that is in use or waits to be free."""
+        waiting = {addr: free.block for addr, free in self._waiting.items() if free.block}
+        return waiting | self._handles
 
     def _enter(self, pool: PoolId | None, stream: int) -> None:
         """Requests go to `pool` from here on.

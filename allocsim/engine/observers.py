@@ -15,10 +15,14 @@ from allocsim.core import Block, CachingAllocator, HistoryEntry
 from allocsim.engine.fold import int_column
 from allocsim.engine.result import PeakState, SimulatedOom, Timeline
 
-__all__ = ["Observer", "PeakWatch", "Progress", "TimelineBuilder"]
+__all__ = ["GiveUpError", "Observer", "PeakWatch", "Progress", "TimelineBuilder"]
 
 Progress = Callable[[int, int], None]
 """Called with (entries done, entries in all)."""
+
+
+class GiveUpError(Exception):
+    """Raised by an observer that has seen enough: the drive ends there."""
 
 
 class Observer:

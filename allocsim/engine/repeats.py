@@ -2,9 +2,9 @@
 
 Requests are compared up to renaming: an alloc by size and stream, a free by how many steps ago
 its block was asked for, never by recorded addresses.  A stretch of equal periods is passed over
-once the allocator is where it was a few periods ago: every block at the
-same address, those of the stretch handed out as many steps ago, and nothing asked of the driver
-in between.  The allocator being deterministic, it would come back there again and again.
+once the allocator is where it was a few periods ago: every block at the same address, those of
+the stretch handed out as many steps ago, and nothing asked of the driver in between.  The
+allocator being deterministic, it would come back there again and again.
 
 Rule: what is passed over would have changed no peak, no driver call and no retry.
 """
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim.core import Block, CachingAllocator
+from allocsim.core import Block, CachingAllocator, ToldFree
 from allocsim.core.pool import BlockPool
 from allocsim.engine.plan import StepKind, Steps
 
@@ -114,11 +114,16 @@ def _lengths(codes: NDArray[np.int64]) -> list[int]:
 
 
 def signature(
-    allocator: CachingAllocator, handles: dict[int, Block], asked: dict[int, int], step: int
+    allocator: CachingAllocator,
+    handles: dict[int, Block],
+    waiting: dict[int, ToldFree],
+    asked: dict[int, int],
+    step: int,
 ) -> Hashable:
     """Where the allocator is before `step`, so that equal values go on alike.
 
-    handles: blocks by recorded address.  asked: for those of the stretch the step that asked.
+    handles, waiting: blocks in use and frees to be told, by recorded address.  asked: for those
+    of the stretch the step that asked.
     Blocks from before the stretch are told by their number alone: no block comes to them, and
     where one went, what is free or what the stretch holds is no longer the same.
     """
@@ -130,9 +135,14 @@ def signature(
         (step - asked[addr], handles[addr].ptr, handles[addr].size)
         for addr in asked.keys() & handles.keys()
     )
+    freed = sorted(
+        (step - asked[addr], -1 if (block := waiting[addr].block) is None else block.ptr)
+        for addr in asked.keys() & waiting.keys()
+    )
     return (
-        len(handles),
+        (len(handles), len(waiting)),
         tuple(mine),
+        tuple(freed),
         tuple(_free_keys(pool) for pool in pools),
         tuple(tuple((b.stream, b.ptr, b.size) for b in pool.unmapped) for pool in pools),
         tuple(sorted((block.ptr, block.size) for block in heap.pending.values())),

@@ -71,10 +71,9 @@ class Rerun:
     ) -> Drive:
         """Drive every step on a device of `device_memory` bytes (None: without end).
 
-        memory_fraction: as `torch.cuda.set_per_process_memory_fraction` at the beginning.  An
-        exception of the observer ends the drive and is passed on.  skips: whether to pass over
-        periods in which nothing changes; the timeline then lacks them.  fast_path: see
-        `CachingAllocator`.
+        memory_fraction: as `torch.cuda.set_per_process_memory_fraction` at the beginning.
+        skips: whether to pass over periods in which nothing changes; the timeline then lacks
+        them.  fast_path: see `CachingAllocator`.
         Raises ConfigError for a setting that the release refuses or a device too small for what
         the recording begins with, and what PyTorch would not survive under its own name.
         """

@@ -85,9 +85,12 @@ class Walk:
             return None
         return int(steps.entry[self.at]), next(steps.rows(self.at, self.at + 1))
 
-    def address_of(self, handle: int) -> int | None:
-        """Where the block of a recorded address lies now; None if it is not there."""
+    def address_of(self, kind: StepKind, handle: int) -> int | None:
+        """Where the block lies that a step of a recorded address frees; None if it is not there."""
         block = self._drive._handles.get(handle)
+        if kind == StepKind.FREE_COMPLETE:
+            free = self._drive._waiting.get(handle)
+            block = None if free is None else free.block
         return None if block is None else block.ptr
 
     def take(self) -> SimulatedOom | None:

@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from allocsim.analysis.lifetimes import lifetimes_of
 from allocsim.core import Block, CachingAllocator
 from allocsim.core.constants import PAGE, UNLIMITED
-from allocsim.engine import Observer, SimulatedOom
+from allocsim.engine import GiveUpError, Observer, SimulatedOom
 from allocsim.engine.rerun import Rerun
 from allocsim.errors import AllocsimError
 from allocsim.trace import load
-from allocsim.tuning.bounds import LivePeak
+from allocsim.tuning.bounds import LivePeak, needed_of
 from allocsim.tuning.outcome import Outcome, outcome_of
 from allocsim.tuning.pareto import Bar, Point, is_hopeless
 from allocsim.tuning.setting import Setting
@@ -66,11 +65,14 @@ class _Kept:
         self.peaks: dict[tuple[str, int, str | None], LivePeak] = {}
 
     def put(self, key: tuple[str, int, str | None], rerun: Rerun) -> None:
+        self._drop(key)  # the file may be another one by now
         while len(self.reruns) >= _MOST:
-            oldest = next(iter(self.reruns))
-            del self.reruns[oldest]
-            self.peaks.pop(oldest, None)
+            self._drop(next(iter(self.reruns)))
         self.reruns[key] = rerun
+
+    def _drop(self, key: tuple[str, int, str | None]) -> None:
+        self.reruns.pop(key, None)
+        self.peaks.pop(key, None)
 
 
 _KEPT = _Kept()
@@ -107,13 +109,6 @@ def run_job(job: Job) -> Outcome:
         return Outcome(error=str(error))
 
 
-class _HopelessError(Exception):
-    """The setting can no longer win; carries the entry at which that was clear."""
-
-    def __init__(self, entry: int) -> None:
-        self.entry = entry
-
-
 class _Watch(Observer):
     """Notes how much the device held, and gives a setting up that can no longer win.
 
@@ -125,8 +120,6 @@ class _Watch(Observer):
         self, bar: Bar = (), least: int = 0, *, gives_up: bool = False, at_retry: bool = False
     ) -> None:
         self.peak_device_bytes = 0
-        self.allocator: CachingAllocator | None = None
-        self.ooms: list[SimulatedOom] = []
         self.least = self._peak_reserved = least
         self._bar = bar
         self._gives_up = gives_up
@@ -134,11 +127,11 @@ class _Watch(Observer):
 
     def grew(self, allocator: CachingAllocator, entry: int) -> None:
         """See `Observer`."""
-        self.allocator = allocator
+        del entry
         device = allocator.device
         self.peak_device_bytes = max(self.peak_device_bytes, device.used + device.context_memory)
         if self._at_retry and allocator.heap.stats.num_alloc_retries:
-            raise _HopelessError(entry)
+            raise GiveUpError
         if not self._bar:
             return
         self._peak_reserved = max(self._peak_reserved, allocator.reserved_bytes)
@@ -149,40 +142,36 @@ class _Watch(Observer):
             stats.num_alloc_retries,
         )
         if is_hopeless(self._bar, so_far):
-            raise _HopelessError(entry)
+            raise GiveUpError
 
     def out_of_memory(
         self, allocator: CachingAllocator, oom: SimulatedOom, blocks: Mapping[int, Block]
     ) -> None:
         """See `Observer`."""
-        del blocks
-        self.allocator = allocator
-        self.ooms.append(oom)
+        del allocator, oom, blocks
         if self._gives_up:
-            raise _HopelessError(oom.entry)
+            raise GiveUpError
 
 
 def _drive(rerun: Rerun, job: Job, memory: int | None, watch: _Watch) -> Outcome:
     setting = job.setting
-    try:
-        drive = rerun.drive(
-            setting.conf,
-            memory,
-            memory_fraction=setting.call_fraction,
-            observer=watch,
-            skips=job.skips,
-            fast_path=job.fast_path,
-        )
-    except _HopelessError as hopeless:
-        assert watch.allocator is not None
+    drive = rerun.drive(
+        setting.conf,
+        memory,
+        memory_fraction=setting.call_fraction,
+        observer=watch,
+        skips=job.skips,
+        fast_path=job.fast_path,
+    )
+    if drive.given_up_at is not None:
         given_up = outcome_of(
-            watch.allocator,
+            drive.allocator,
             peak_device_bytes=watch.peak_device_bytes,
-            ooms=watch.ooms,
-            entries=hopeless.entry + 1,
-            dropped_at=hopeless.entry,
+            ooms=drive.ooms,
+            entries=drive.given_up_at + 1 - drive.skipped,
+            dropped_at=drive.given_up_at,
         )
-        return replace(given_up, least_peak=watch.least)
+        return replace(given_up, least_peak=watch.least, skipped=drive.skipped)
     held = rerun.context_memory + sum(segment.total_size for segment in rerun.start)
     config = drive.allocator.config
     frees_unasked = config.max_split_size != UNLIMITED or config.garbage_collection_threshold > 0
@@ -285,5 +274,5 @@ def _least_peak(job: Job, rerun: Rerun) -> int:
 def _live_peak(job: Job, rerun: Rerun) -> LivePeak:
     key = (job.path, rerun.trace.device, job.torch_version)
     if key not in _KEPT.peaks:
-        _KEPT.peaks[key] = LivePeak(lifetimes_of(rerun.trace))
+        _KEPT.peaks[key] = LivePeak(needed_of(rerun.trace))
     return _KEPT.peaks[key]

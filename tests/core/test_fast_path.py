@@ -256,7 +256,7 @@ def test_an_object_is_used_again() -> None:
 
 @pytest.mark.parametrize("told_first", [True, False])
 def test_an_object_that_someone_may_still_hold_is_not(told_first: bool) -> None:
-    """A free that waits to be told is completed by object, so that object stays what it is."""
+    """What once waited for streams is never used again for another block."""
     a = CachingAllocator("1GiB")
     a.malloc(512)
     pair = [a.malloc(512), a.malloc(512)]
@@ -265,13 +265,13 @@ def test_an_object_that_someone_may_still_hold_is_not(told_first: bool) -> None:
     assert told is not None
     assert other is not None
     block, blocks = a.heap.live[told], {1: a.heap.live[other]}
-    a.request_free(told)
-    a.complete_free(block)
+    free = a.request_free(told)
+    a.complete_free(free)
     assert a.play([(FREE, 1, 0, 0)], blocks, []) is None
     assert block.key == 0  # it was absorbed
     a.play([(MALLOC, name, 512, 0) for name in range(3)], blocks, [])
     assert block not in blocks.values()
-    assert not a.complete_free(block)
+    assert not a.complete_free(free)
 
 
 def test_garbage_collection_knows_the_ages_of_what_went_this_way() -> None:

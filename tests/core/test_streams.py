@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from allocsim.core import RELEASES, CachingAllocator
+from allocsim.errors import OutOfMemoryError
 from allocsim.units import MIB
 
 from .conftest import Make, held
@@ -157,17 +158,32 @@ def test_a_told_free_waits_until_it_is_told(make: Make) -> None:
     """For replays: completion as recorded, whatever the streams."""
     a = make()
     ptr = held(a, 1000)
-    block = a.heap.live[ptr]
-    a.request_free(ptr)
+    free = a.request_free(ptr)
     a.synchronize()
     assert a.malloc(1000) != ptr
-    assert a.complete_free(block)
-    assert not a.complete_free(block)
+    assert a.complete_free(free)
+    assert not a.complete_free(free)
     assert a.malloc(1000) == ptr
-    again = a.heap.live[ptr]
-    a.request_free(ptr)
+    again = a.request_free(ptr)
     a.empty_cache()  # waits for it as for any other
     assert not a.complete_free(again)
+    a.check()
+
+
+def test_a_told_free_is_not_that_of_the_next_block_in_its_place(make: Make) -> None:
+    """Not by address and not by object: both come back."""
+    a = make("26MiB")
+    _, ptr, _ = held(a, 4 * MIB), held(a, 8 * MIB), held(a, 4 * MIB)
+    block = a.heap.live[ptr]
+    first = a.request_free(ptr)
+    with pytest.raises(OutOfMemoryError):
+        a.malloc(30 * MIB)  # which waits for it
+    assert held(a, 8 * MIB) == ptr
+    assert a.heap.live[ptr] is block
+    second = a.request_free(ptr)
+    assert not a.complete_free(first)
+    assert list(a.heap.pending) == [ptr]
+    assert a.complete_free(second)
     a.check()
 
 
@@ -186,11 +202,10 @@ def test_a_told_free_is_pending_meanwhile(make: Make) -> None:
 
 def test_emptying_the_cache_completes_what_was_never_told(make: Make) -> None:
     a = make()
-    block = a.heap.live[held(a, 3 * MIB)]
-    a.request_free(block.ptr)
+    free = a.request_free(held(a, 3 * MIB))
     a.empty_cache()
     assert a.reserved_bytes == 0
-    assert not a.complete_free(block)
+    assert not a.complete_free(free)
 
 
 @pytest.mark.parametrize("torch", ["2.4", "2.8"])

@@ -1,0 +1,49 @@
+"""Frees that complete because a full device waited for them, and whose address comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from allocsim import CachingAllocator, replay
+from allocsim.engine.rerun import Rerun
+from allocsim.trace import Recording
+from allocsim.units import MIB
+
+Written = Callable[[Any], Recording]
+
+
+@pytest.fixture
+def recording(written: Written) -> Recording:
+    """60 MiB wait for a stream when 50 MiB are asked for, on a device of 100: the retry waits,
+    gives the segment back, and the driver hands its address out again."""
+    gpu = CachingAllocator("100MiB", record_history=True, address_policy="firstfit")
+    first, other = gpu.malloc(60 * MIB), gpu.malloc(100)
+    gpu.record_stream(first or 0, 1)
+    gpu.free(first)
+    gpu.free(other)
+    second = gpu.malloc(50 * MIB)
+    assert second == first
+    gpu.free(second)
+    gpu.malloc(2000)
+    gpu.malloc(45 * MIB)
+    return written(gpu.snapshot())
+
+
+def test_the_run_as_it_was(recording: Recording) -> None:
+    run = replay(recording).devices[0]
+    assert run.fidelity is not None
+    assert run.fidelity.addresses_matched == run.fidelity.allocations == 5
+    assert run.fidelity.segments_matched == run.fidelity.segments
+
+
+@pytest.mark.parametrize("memory", [None, 200 * MIB, 100 * MIB])
+def test_the_block_that_took_the_address_is_freed_by_its_own_free(
+    memory: int | None, recording: Recording
+) -> None:
+    drive = Rerun(recording, 0).drive("", memory)
+    stats = drive.allocator.memory_stats()
+    assert stats["requested_bytes.all.current"] == 45 * MIB + 2000
+    assert stats["active_bytes.all.current"] == stats["allocated_bytes.all.current"]
