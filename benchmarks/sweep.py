@@ -2,10 +2,11 @@
 
     python -m benchmarks.sweep FILE [--jobs 2]      a free search over FILE, under the clock
 
-Settings count once for each different outcome (peak, retries, driver calls); those that the search
-proves equal or finds equal count once together.  Where the real allocator's library is at hand
-(`python -m allocsim.phantom fetch`), it answers the requests of FILE before and after, under the
-default settings, and the ratio is to the entries a second of that.  A ragged recording of training:
+Settings count once for each different outcome (peak, retries, driver calls; of one that was given
+up the figures up to there); those that the search proves equal or finds equal count once
+together.  Where the real allocator's library is at hand (`python -m allocsim.phantom fetch`), it
+answers the requests of FILE before and after, under the default settings, and the ratio is to the
+entries a second of that.  A ragged recording of training:
 
     allocsim record --device-memory 48GiB -o ragged.pickle -- \\
         python traces/programs/gpt2_training.py --steps 330
@@ -35,7 +36,7 @@ from allocsim.units import parse_size
 def outcome(row: Row) -> tuple[object, ...]:
     """What tells two settings apart."""
     calls = (row.num_alloc_retries, row.num_device_alloc, row.num_device_free)
-    return (row.peak_reserved_bytes, *calls, row.dropped_at)
+    return (row.peak_reserved_bytes, *calls)
 
 
 def as_script(rerun: Rerun, device_memory: int) -> Script:

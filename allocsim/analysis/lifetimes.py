@@ -2,7 +2,8 @@
 
 Rule: row i is one block, in use from entry `start[i]` up to, not including, entry `end[i]`; a
 block from before the recording starts at -1, one that outlives it ends at its length.  A free
-counts when it completed: until then no allocator could have used the memory again.
+counts when it completed: until then the memory could be used again only by waiting for a
+stream.  What no allocator can do without ends earlier, when the free was requested.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocsim.core.constants import MIN_BLOCK_SIZE
-from allocsim.trace import INACTIVE, Action, Trace
+from allocsim.trace import ALLOCATED, PENDING, Action, Trace
 
 __all__ = ["Lifetimes", "lifetimes_of"]
 
@@ -44,13 +45,21 @@ class Lifetimes:
         return Lifetimes(self.start[rows], self.end[rows], self.size[rows])
 
 
-def lifetimes_of(trace: Trace, stop: int | None = None, answered: Sequence[int] = ()) -> Lifetimes:
+def lifetimes_of(
+    trace: Trace,
+    stop: int | None = None,
+    answered: Sequence[int] = (),
+    *,
+    until: Action = Action.FREE_COMPLETED,
+) -> Lifetimes:
     """The blocks of a trace, of its first `stop` entries if that is given.
 
     answered: `oom` entries that a replay could answer; it gave such a block back at once.
+    until: what ends a life; FREE_REQUESTED for an allocator that waits for streams whenever it
+    helps, as a caching one does before it gives up.
     """
     stop = len(trace) if stop is None else stop
-    entries = np.flatnonzero(np.isin(trace.action[:stop], (Action.ALLOC, Action.FREE_COMPLETED)))
+    entries = np.flatnonzero(np.isin(trace.action[:stop], (Action.ALLOC, until)))
     order = entries[np.argsort(trace.addr[entries], kind="stable")]
     is_alloc = trace.action[order] == Action.ALLOC
     # In the order of (address, entry) a block's end stands right behind its start.
@@ -68,7 +77,8 @@ def lifetimes_of(trace: Trace, stop: int | None = None, answered: Sequence[int] 
         np.concatenate((end[is_alloc], order[older])),
         np.concatenate((size[is_alloc], size[older])),
     )
-    kept = _kept(trace, order[is_alloc & ~ended]) if stop == len(trace) else []
+    outlives = [ALLOCATED] if until == Action.FREE_REQUESTED else [ALLOCATED, PENDING]
+    kept = _kept(trace, order[is_alloc & ~ended], outlives) if stop == len(trace) else []
     brief = np.array(answered, dtype=np.int64)
     return Lifetimes(
         np.concatenate((start, np.full(len(kept), -1), brief)).astype(np.int64),
@@ -77,14 +87,14 @@ def lifetimes_of(trace: Trace, stop: int | None = None, answered: Sequence[int] 
     )
 
 
-def _kept(trace: Trace, unfreed: NDArray[np.intp]) -> list[int]:
+def _kept(trace: Trace, unfreed: NDArray[np.intp], states: Sequence[str]) -> list[int]:
     """Sizes of the blocks that are older than the recording and outlive it."""
     ours = set(trace.addr[unfreed].tolist())
     return [
         block.size
         for segment in trace.segments
         for block in segment.blocks
-        if block.state != INACTIVE and block.address not in ours
+        if block.state in states and block.address not in ours
     ]
 
 

@@ -87,6 +87,7 @@ def measures_of(trace: Trace, device_run: DeviceRun) -> Measures:
     answered = [entry for entry in recorded if entry not in failed]
     lifetimes = lifetimes_of(trace, device_run.stopped_at, answered)
     packing = pack(lifetimes)
+    needed = lifetimes_of(trace, device_run.stopped_at, answered, until=Action.FREE_REQUESTED)
     stats = device_run.stats
     blocks = stats["allocated_bytes.all.allocated"]
     asked = stats.get("requested_bytes.all.allocated", blocks)
@@ -100,7 +101,7 @@ def measures_of(trace: Trace, device_run: DeviceRun) -> Measures:
             device_run.peak_reserved_bytes, device_run.peak_allocated_bytes
         ),
         slack_share=1 - asked / blocks if blocks else 0.0,
-        lower_bound_bytes=lifetimes.peak_bytes,
+        lower_bound_bytes=needed.peak_bytes,
         packed_bytes=packing.height,
         n_blocks=len(lifetimes),
         n_online=packing.n_online,

@@ -16,8 +16,9 @@ from allocsim.analysis.lifetimes import Lifetimes, lifetimes_of
 from allocsim.analysis.packing import pack
 from allocsim.core import AllocatorConfig
 from allocsim.engine.rerun import Rerun
+from allocsim.trace import Action, Trace
 
-__all__ = ["Bounds", "LivePeak", "bounds_of"]
+__all__ = ["Bounds", "LivePeak", "bounds_of", "needed_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +35,16 @@ class Bounds:
 
 def bounds_of(parts: Sequence[Rerun]) -> Bounds:
     """The bounds of several recordings: of each the highest."""
-    found = [lifetimes_of(part.trace) for part in parts]
+    traces = [part.trace for part in parts]
     return Bounds(
-        peak_live_bytes=max(each.peak_bytes for each in found),
-        packed_bytes=max(pack(each).height for each in found),
+        peak_live_bytes=max(needed_of(trace).peak_bytes for trace in traces),
+        packed_bytes=max(pack(lifetimes_of(trace)).height for trace in traces),
     )
+
+
+def needed_of(trace: Trace) -> Lifetimes:
+    """The blocks of a trace for as long as no allocator can do without them."""
+    return lifetimes_of(trace, until=Action.FREE_REQUESTED)
 
 
 class LivePeak:

@@ -87,11 +87,13 @@ def _split_effect(
     if limit == UNLIMITED:
         return None, None
     own = {round_up(size, ROUND_LARGE) for size in sizes if size >= MIN_LARGE_ALLOC}
-    segments = sorted(own | ({shared} if shared else set()) | {config.large_segment_size})
+    segments = sorted(own | ({shared} if shared else set()))
     cuts = sorted({*sizes, *segments, *part.present})
-    if limit > cuts[-1]:
+    if config.expandable_segments:
+        return limit, rounding  # there free memory merges beyond any segment
+    if not cuts or limit > cuts[-1]:
         return None, None
-    if config.expandable_segments or part.present:
+    if part.present:
         return limit, rounding
     split = bisect_left(cuts, limit)
     oversize = sizes[bisect_left(sizes, limit) :]

@@ -7,6 +7,7 @@ one: the job that kills its worker while alone has that for its outcome, and no 
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import (
@@ -24,6 +25,9 @@ from allocsim.tuning.worker import Job, run_job
 
 __all__ = ["Crew", "sweep"]
 
+_PROCESSES_A_CORE = 4
+"""Of our own pool, at most: more only take memory, and a mistyped number all of it."""
+
 _WIDEST = 4096
 """Jobs handed to a caller's executor at once."""
 
@@ -38,7 +42,7 @@ class Crew:
     """
 
     def __init__(self, jobs: int = 1, executor: Executor | None = None) -> None:
-        self._jobs = jobs
+        self._jobs = min(jobs, _PROCESSES_A_CORE * (os.cpu_count() or 1))
         self._given = executor
         self._pool: Executor | None = executor
 

@@ -43,6 +43,25 @@ def test_a_split_limit_above_every_segment_is_none() -> None:
     assert not same("max_split_size_mb:40", "", 3 * MIB, 39 * MIB + MIB // 2)
 
 
+def test_an_expandable_segment_outgrows_every_request_and_segment() -> None:
+    """Free blocks of 20 MiB merge there into one of 140, which a limit of 100 keeps from them."""
+    asked = [20 * MIB] * 8
+    assert not same(
+        "max_split_size_mb:100,expandable_segments:True", "expandable_segments:True", *asked
+    )
+
+
+def test_a_segment_size_that_is_never_used_is_no_bound() -> None:
+    """24.5 MiB get a segment of 26 MiB: below a limit of 32, not below one of 25."""
+    small, large = "max_split_size_mb:25", "large_segment_size_mb:32,max_split_size_mb:32"
+    assert not same(small, large, 24 * MIB + MIB // 2)
+    assert same("max_split_size_mb:32", large, 24 * MIB + MIB // 2)
+
+
+def test_without_a_request_nothing_matters() -> None:
+    assert same("max_split_size_mb:25", "")
+
+
 def test_split_limits_with_no_size_between_them_are_one() -> None:
     assert same("max_split_size_mb:41", "max_split_size_mb:99", 40 * MIB, 100 * MIB)
     assert not same("max_split_size_mb:40", "max_split_size_mb:41", 40 * MIB, 100 * MIB)
