@@ -2,6 +2,7 @@
 
     python -m benchmarks.speed                     three scripts of a million ops, five runs each
     python -m benchmarks.speed --profile           where the time of one run goes
+    python -m benchmarks.speed --tricks            the engine without each of its tricks
     python -m benchmarks.speed -o FILE             the table as Markdown, with machine and date
 
 An op is one allocation or one free.  Every run counts every statistic.  "model" calls
@@ -33,7 +34,9 @@ from statistics import median
 import numpy as np
 
 from allocsim.core import NEWEST, CachingAllocator, heap
+from allocsim.core.stats import Folder, fold_records
 from allocsim.engine.drive import Drive
+from allocsim.engine.fold import fold_columns
 from allocsim.engine.plan import plan_of
 from allocsim.phantom import PhantomError, RealAllocator, Script
 from allocsim.trace import Action, Trace
@@ -78,11 +81,14 @@ def time_model(ops: Sequence[Op], release: str) -> float:
     return time.perf_counter() - begin
 
 
-def time_engine(trace: Trace, release: str) -> float:
+def time_engine(
+    trace: Trace, release: str, *, fast_path: bool = True, folder: Folder = fold_columns
+) -> float:
     """Seconds for one pass of the replay engine, plan included."""
     begin = time.perf_counter()
-    allocator = CachingAllocator(DEVICE_MEMORY, torch_version=release)
+    allocator = CachingAllocator(DEVICE_MEMORY, torch_version=release, fast_path=fast_path)
     drive = Drive(allocator, plan_of(trace, 0), len(trace), dictates=False)
+    allocator.heap.stats.folder = folder
     drive.run()
     drive.timeline.build(drive.plan.steps.entry)
     allocator.memory_stats()
@@ -202,6 +208,23 @@ def _processor() -> str:
     return f"{len(names)} x {names[0]}" if names else "unknown processor"
 
 
+def tricks(n_ops: int, release: str) -> str:
+    """The engine's ops a second with every trick, without rows of plain steps, without NumPy."""
+    lines = ["| script | engine | without rows of plain steps | statistics in plain Python |"]
+    lines.append("|---|---|---|---|")
+    for name, make in SCRIPTS.items():
+        trace = as_trace(make(n_ops))
+        _put_aside()
+        ways = [(True, fold_columns), (False, fold_columns), (True, fold_records)]
+        rounds = [
+            [time_engine(trace, release, fast_path=rows, folder=folder) for rows, folder in ways]
+            for _ in range(PASSES)
+        ]
+        rates = [f"{n_ops / median(times):,.0f}" for times in zip(*rounds, strict=True)]
+        lines.append(f"| {name} | {' | '.join(rates)} |")
+    return "\n".join(lines) + "\n"
+
+
 def profile(n_ops: int, release: str) -> None:
     """Print the functions that take most of each script's time."""
     for name, make in SCRIPTS.items():
@@ -222,10 +245,14 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--torch", default=NEWEST, help="the release modelled")
     parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--tricks", action="store_true")
     parser.add_argument("-o", "--output", type=Path)
     arguments = parser.parse_args()
     if arguments.profile:
         profile(arguments.ops, arguments.torch)
+        return
+    if arguments.tricks:
+        print(tricks(arguments.ops, arguments.torch))
         return
     rows = [measure(name, arguments.ops, arguments.runs, arguments.torch) for name in SCRIPTS]
     text = table(rows, arguments.ops, arguments.torch)
