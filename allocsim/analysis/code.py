@@ -87,7 +87,7 @@ def code_at(trace: Trace, entry: int) -> Code | None:
     if not len(told):
         return None
     stack = trace.frame_table.stack(int(trace.frames[told[-1]]))
-    return _resolved(stack, f"the allocation before it, entry {int(told[-1])}")
+    return _resolved(stack, f"the allocation before it, entry {int(told[-1]):,}")
 
 
 def code_of(stack: Sequence[Frame]) -> Code | None:

@@ -5,8 +5,8 @@ through pool, heap and statistics where only the plain rules can apply (`Heap.is
 first one that needs more the loop ends, and has changed nothing for it.
 
 One long function, because calls, attributes and names that are not local were half of the time
-of a replay (benchmarks/results/speed.md).  `fast_path=False` switches it off, and the tests take
-every script both ways.
+of a replay (benchmarks/results/speed.md, tricks).  `fast_path=False` switches it off, and the
+tests take every script both ways.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Statistics counted by NumPy, thousands of records at a time.
 
 Rule: it gives what `allocsim.core.stats.fold_records` gives, number for number; the core has no
-NumPy, so the engine hands it in (benchmarks/results/speed.md has what it saves).
+NumPy, so the engine hands it in (`python -m benchmarks.speed --tricks` has what it saves).
 """
 
 from __future__ import annotations

@@ -57,11 +57,6 @@ class DeviceExplanation:
     entries_left: int | None
     advice: tuple[tuple[str, ...], ...]
 
-    @property
-    def is_the_end(self) -> bool:
-        """Whether the recording ends where the error is."""
-        return self.entries_left is not None
-
 
 def explain_recording(
     recording: Recording,

@@ -102,7 +102,7 @@ def test_the_code_of_the_request_is_inferred_and_marked_so(shortage: Shortage) -
     code = shortage.code
     assert code is not None
     assert (code.frame.filename, code.frame.line) == ("gpt.py", 27)
-    assert code.inferred == "the allocation before it, entry 26055"
+    assert code.inferred == "the allocation before it, entry 26,055"
 
 
 def test_blockers_carry_age_and_the_user_s_own_line(
