@@ -109,8 +109,12 @@ class Device:
         self._dictated = [address]
 
     def adopt(self, address: int, size: int) -> None:
-        """Take over a reservation made before the simulation began."""
+        """Take over memory that was there before the simulation began, and its addresses."""
         self.used += round_up(size, PAGE)
+        self.adopt_address(address, size)
+
+    def adopt_address(self, address: int, size: int) -> None:
+        """Take over a reservation of addresses; what comes next comes after it."""
         self._sizes[address] = round_up(size, PAGE)
         self._next = max(self._next, round_up(address + size, PAGE))
 

@@ -16,7 +16,8 @@ __all__ = ["ExpandableSegment"]
 class ExpandableSegment:
     """Address space of `size` bytes for one pool and stream.
 
-    size: 9/8 of the device, or the configured reserve, in whole handles.
+    size: 9/8 of the device, or the configured reserve, in whole handles.  base: of one from before
+    the simulation, whose addresses are taken over.
     """
 
     __slots__ = ("base", "size", "handle_size", "stream", "_device")
@@ -34,14 +35,22 @@ class ExpandableSegment:
         self.size = round_up(wanted, handle_size)
         self.stream = stream
         self._device = device
-        if base is not None:
-            device.dictate_address(base)
-        self.base = device.reserve_address(self.size)
+        if base is None:
+            self.base = device.reserve_address(self.size)
+        else:
+            self.base = base
+            device.adopt_address(base, self.size)
 
     @property
     def end(self) -> int:
         """The first address past the reserved range."""
         return self.base + self.size
+
+    def end_before(self, address: int, least: int) -> None:
+        """Leave the addresses from `address` on to others; `least` bytes are mapped already."""
+        room = (min(self.end, address) - self.base) // self.handle_size * self.handle_size
+        self.size = max(room, least)
+        self._device.adopt_address(self.base, self.size)
 
     def adopt(self, size: int) -> None:
         """Take over handles of `size` bytes that were mapped before the simulation began."""

@@ -7,9 +7,10 @@ the order of segments among equals, is taken to be their addresses.  Source: sem
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 from allocsim.core.block import Block
 from allocsim.core.heap import Heap
@@ -18,6 +19,9 @@ from allocsim.core.pool import DEFAULT_POOL, BlockPool, PoolId, PrivatePool
 from allocsim.core.private_pools import PrivatePools
 
 __all__ = ["SeedBlock", "SeedSegment", "plant"]
+
+_NO_OTHER = 1 << 80
+"""Beyond every address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,8 @@ def plant(heap: Heap, private: PrivatePools, segments: Iterable[SeedSegment]) ->
     """
     pending: dict[int, Block] = {}
     ranges: dict[BlockPool, list[SeedSegment]] = {}
-    for segment in sorted(segments, key=lambda segment: segment.address):
+    segments = sorted(segments, key=lambda segment: segment.address)
+    for segment in segments:
         pool = _pool_of(heap, private, segment)
         if segment.is_expandable:
             ranges.setdefault(pool, []).append(segment)
@@ -62,8 +67,22 @@ def plant(heap: Heap, private: PrivatePools, segments: Iterable[SeedSegment]) ->
     for pool, mapped in ranges.items():
         for stream in sorted({segment.stream for segment in mapped}):
             mine = [segment for segment in mapped if segment.stream == stream]
-            _plant_expandable(heap, pool, mine, pending)
+            for others_from, parts in _neighbours(mine, segments):
+                _plant_expandable(heap, pool, parts, others_from, pending)
     return pending
+
+
+def _neighbours(
+    mine: list[SeedSegment], segments: list[SeedSegment]
+) -> Iterator[tuple[int, list[SeedSegment]]]:
+    """Ranges of a pool and stream between which nothing of another lies.
+
+    With each row where the addresses of others begin.
+    """
+    own = {part.address for part in mine}
+    others = [segment.address for segment in segments if segment.address not in own]
+    for following, row in groupby(mine, key=lambda part: bisect_left(others, part.address)):
+        yield (others[following] if following < len(others) else _NO_OTHER), list(row)
 
 
 def _pool_of(heap: Heap, private: PrivatePools, segment: SeedSegment) -> BlockPool:
@@ -107,9 +126,13 @@ def _set_states(
 
 
 def _plant_expandable(
-    heap: Heap, pool: BlockPool, ranges: list[SeedSegment], pending: dict[int, Block]
+    heap: Heap,
+    pool: BlockPool,
+    ranges: list[SeedSegment],
+    others_from: int,
+    pending: dict[int, Block],
 ) -> None:
-    """One expandable segment that holds all mapped ranges of a pool and stream.
+    """One expandable segment that holds mapped ranges of a pool and stream.
 
     Its true base is not recorded: the lowest mapped address is taken for it.  Ranges too far
     apart for one reservation make another segment.
@@ -117,6 +140,10 @@ def _plant_expandable(
     first = ranges[0]
     segment = new_expandable(heap, pool, first.stream, first.address)
     inside = [part for part in ranges if part.address + part.total_size <= segment.end]
+    inside = inside or [first]
+    rest = ranges[len(inside) :]
+    mapped_to = inside[-1].address + inside[-1].total_size
+    segment.end_before(rest[0].address if rest else others_from, mapped_to - segment.base)
     rank = heap.new_segment_rank()
     chain: list[Block] = []
     planted = []
@@ -139,8 +166,8 @@ def _plant_expandable(
         if pool.owner is not None:
             pool.owner.segment_count += 1
         _set_states(heap, part, blocks, pending)
-    if len(inside) < len(ranges):
-        _plant_expandable(heap, pool, ranges[len(inside) :], pending)
+    if rest:
+        _plant_expandable(heap, pool, rest, others_from, pending)
 
 
 def _unmapped(heap: Heap, pool: BlockPool, rank: int, place: tuple[int, int, int]) -> list[Block]:

@@ -200,6 +200,19 @@ def test_the_lowest_mapped_address_is_the_base_from_which_handles_count(make: Ma
     assert a.reserved_bytes == a.device.used == 0
 
 
+def test_a_planted_range_grows_up_to_the_next_one_of_another(make: Make) -> None:
+    a = make(conf="expandable_segments:True")
+    used = "active_allocated"
+    a.seed([mapped_range(0, used), mapped_range(40, used, stream=4096), mapped_range(80, used)])
+    assert a.malloc(20 * MIB) == BASE + 20 * MIB
+    assert a.malloc(20 * MIB) == BASE + 100 * MIB
+    assert a.malloc(20 * MIB, 4096) == BASE + 60 * MIB
+    other = a.malloc(20 * MIB, 4096)
+    assert other is not None
+    assert other > BASE + 1024 * MIB
+    a.check()
+
+
 def test_ranges_beyond_one_reservation_are_another_segment(make: Make) -> None:
     """200 MiB of device reserve 240 MiB: one range ends there, the next begins there."""
     a = make("200MiB", conf="expandable_segments:True")
