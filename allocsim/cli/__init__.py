@@ -3,7 +3,8 @@
 Exit codes of every command:
     0    done
     1    a check that was asked for did not hold
-    2    the input or an option is wrong: one sentence on standard error, nothing on output
+    2    the input or an option is wrong: one sentence on standard error, nothing on output;
+         also where no more can be written
     3    the simulated device ran out of memory, and --fail-on-oom was given
     70   an error of allocsim itself; ALLOCSIM_DEBUG=1 adds the traceback
     130  interrupted
@@ -13,6 +14,7 @@ Nothing heavy is imported before a command runs, so that --help answers at once.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -24,6 +26,8 @@ from allocsim.errors import AllocsimError, InvariantError, OutOfMemoryError
 __all__ = ["main"]
 
 _BAD_INPUT, _OUR_FAULT, _INTERRUPTED, _NO_READER = 2, 70, 130, 141
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What a disk says that takes no more."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,6 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = _NO_READER
     except (Exception, KeyboardInterrupt) as error:
+        if isinstance(error, OSError) and error.errno in _FULL:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code, sentence = _answer(error)
         print(f"allocsim: {one_line(sentence)}", file=sys.stderr)
     return code
@@ -49,6 +55,8 @@ def _answer(error: BaseException) -> tuple[int, str]:
     is_theirs = isinstance(error, UsageError | AllocsimError)
     if is_theirs and not isinstance(error, InvariantError | OutOfMemoryError):
         return _BAD_INPUT, str(error)
+    if isinstance(error, OSError) and error.errno in _FULL:
+        return _BAD_INPUT, f"the output cannot be written ({error.strerror})"
     if isinstance(error, MemoryError):
         return _BAD_INPUT, "this machine's memory does not suffice for this recording"
     if isinstance(error, KeyboardInterrupt):

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from allocsim.cli.progress import ProgressBar
-from allocsim.cli.usage import Parser, UsageError, count
+from allocsim.cli.usage import Parser, UsageError, count, processes
 
 if TYPE_CHECKING:
     from allocsim.phantom.crosscheck import Source
@@ -60,7 +60,7 @@ def add_to(commands: argparse._SubParsersAction[Parser]) -> None:
         help="operations for each release, at least (default: 100000)",
     )
     add("--conf", metavar="CONF", help="PYTORCH_CUDA_ALLOC_CONF of every script (default: any)")
-    add("--jobs", metavar="N", type=count, default=1, help="processes (default: 1)")
+    add("--jobs", metavar="N", type=processes, default=1, help="processes (default: 1)")
     add("--json", action="store_true", help="print JSON instead of text")
     parser.set_defaults(run=run)
 
@@ -71,9 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     sources, route = _sources(arguments)
     _refuse_bad_settings(arguments.conf, sources)
-    check = Check(
-        sources, arguments.seed, max(1, arguments.ops), arguments.conf, max(1, arguments.jobs)
-    )
+    check = Check(sources, arguments.seed, max(1, arguments.ops), arguments.conf, arguments.jobs)
     with ProgressBar() as bar:
         report = crosscheck(check, _watch(bar))
     if arguments.json:

@@ -114,7 +114,7 @@ def _words(text: str) -> str:
     if _exists(text):
         raise UsageError(f"{text} is a directory; expected a log or an error's text")
     if _FILE_NAME.fullmatch(text):
-        raise UsageError(f"{text} does not exist")
+        raise UsageError(f"{text}: does not exist, expected a log or a recording's file")
     return text
 
 
@@ -154,4 +154,6 @@ def _decoded(log: bytes, name: str) -> str:
         raise UsageError(f"{name} is no text; give the recording's file as an argument")
     if log.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return log.decode("utf-16", "replace")
+    if b"\0" in log:
+        raise UsageError(f"{name} is neither text nor a recording")
     return log.decode("utf-8-sig", "replace")

@@ -1,16 +1,31 @@
-"""What a command prints, on whatever terminal or pipe there is.
+"""What a command prints or writes, on whatever terminal, pipe or disk there is.
 
-Rule: a character that the output's encoding lacks is written as an escape, never an error.
+Rule: a character that the output's encoding lacks is written as an escape, never an error; no
+output takes the place of what is read, since recordings cannot be made again.
 """
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
-__all__ = ["write"]
+from allocsim.cli.usage import UsageError
+
+__all__ = ["refuse_input", "write"]
 
 
 def write(text: str) -> None:
     """Write `text` to standard output."""
     encoding = sys.stdout.encoding or "utf-8"
     sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+
+
+def refuse_input(output: str, *inputs: str) -> None:
+    """Raises UsageError if writing to `output` would overwrite one of `inputs`."""
+    for read in inputs:
+        try:
+            is_same = Path(output).samefile(read)
+        except (OSError, ValueError):  # one of them is not there, or has no possible name
+            continue
+        if is_same:
+            raise UsageError(f"{output} is what is read; expected the name of another file")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from allocsim.cli.output import refuse_input
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError, count, memory_size
 
@@ -78,6 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     if not arguments.output.lower().endswith((".png", ".svg")):
         raise UsageError(f"{arguments.output}: a figure's name must end in .png or .svg")
+    refuse_input(arguments.output, arguments.file)
     theme = DARK if arguments.dark else LIGHT
     save_figure(_figure(arguments, theme), arguments.output)
     return 0

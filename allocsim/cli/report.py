@@ -9,6 +9,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from allocsim.cli.output import refuse_input
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError, count, memory_size
 
@@ -74,6 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     if Path(arguments.output).is_dir():
         raise UsageError(f"{arguments.output} is a directory; expected the name of a file")
+    refuse_input(arguments.output, arguments.file)
     with ProgressBar() as bar:
         recording = load(arguments.file)
         picture = picture_of(

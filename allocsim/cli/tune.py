@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from allocsim.cli.output import write
 from allocsim.cli.progress import ProgressBar
-from allocsim.cli.usage import Parser, UsageError, count, memory_size
+from allocsim.cli.usage import Parser, UsageError, count, memory_size, processes
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -58,7 +58,7 @@ def add_to(commands: argparse._SubParsersAction[Parser]) -> None:
     )
     add("--no-expandable", action="store_true", help="never propose expandable segments")
     add("--find-device", action="store_true", help="look for the smallest device by setting")
-    add("--jobs", metavar="N", type=count, default=1, help="processes (default: 1)")
+    add("--jobs", metavar="N", type=processes, default=1, help="processes (default: 1)")
     add("--dask", metavar="tcp://HOST:PORT", help="a Dask scheduler, whose workers see the files")
     add("--results", metavar="FILE", help="JSON Lines to write to; what it holds is not run again")
     add("--costs", metavar="FILE", help="JSON with microseconds of each driver call")
@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
             device=arguments.device,
             expandable=not arguments.no_expandable,
             find_device=arguments.find_device,
-            jobs=max(arguments.jobs, 1),
+            jobs=arguments.jobs,
             executor=executor,
             results=arguments.results,
             costs=costs,

@@ -7,11 +7,12 @@ from typing import NoReturn
 
 from allocsim.units import parse_size
 
-__all__ = ["Parser", "UsageError", "count", "memory_size", "one_line"]
+__all__ = ["Parser", "UsageError", "count", "memory_size", "one_line", "processes"]
 
 
 _LARGEST_DEVICE = 1 << 60
 _LONGEST_SENTENCE = 1000
+_MOST_PROCESSES = 1024
 
 
 class UsageError(Exception):
@@ -41,6 +42,14 @@ def count(text: str) -> int:
     """An option's whole number, 0 or more."""
     if not (text.isascii() and text.isdigit() and len(text) < 10):
         raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a whole number, 0 or more")
+    return int(text)
+
+
+def processes(text: str) -> int:
+    """An option's number of processes."""
+    if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= _MOST_PROCESSES):
+        what = f"{text[:80]!r} is no number of processes; expected 1 to {_MOST_PROCESSES}"
+        raise argparse.ArgumentTypeError(what)
     return int(text)
 
 

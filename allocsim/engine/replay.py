@@ -288,7 +288,7 @@ def start_of(trace: Trace, recording: Recording, release: Release) -> tuple[Segm
             max_split_size=recorded.max_split_size if recorded is not None else None,
         )
     except RecordingError as error:
-        what = str(error).partition(": ")[2]
+        what = str(error).partition(": ")[2].removeprefix(f"entry {error.entry}: ")
         raise RecordingError(recording.path, what, entry=error.entry) from None
 
 

@@ -76,7 +76,7 @@ def _about_device(trace: Trace, may_be_unrounded: bool) -> Iterator[Finding]:
     try:
         start = start_state(trace)
     except RecordingError as error:
-        what = str(error).partition(": ")[2]
+        what = str(error).partition(": ")[2].removeprefix(f"entry {error.entry}: ")
         yield _contradiction(trace, what, error.entry)
         return
     overlap = _overlap(trace, start)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from typing import NoReturn
 
 import numpy as np
@@ -169,6 +170,13 @@ class _Rewind:
         for mapped in self._ranges:
             segments.append(_segment_of(mapped))
         segments.sort(key=lambda segment: segment.address)
+        for left, right in pairwise(segments):
+            if left.end > right.address:
+                self._refuse(
+                    None,
+                    f"the segment at 0x{right.address:x} would have lain over the one of "
+                    f"{left.total_size} bytes at 0x{left.address:x}",
+                )
         addresses = sorted(self._live)
         at = 0
         tiled = []
@@ -200,6 +208,12 @@ class _Rewind:
                 blocks.append(BlockState(at, address - at, 0, INACTIVE))
             size = live.size
             if size is None:
+                if live.requested_size > end - address:
+                    self._refuse(
+                        live.death,
+                        f"{live.requested_size} bytes are freed at 0x{address:x}, where no more "
+                        f"than {end - address} can have been in use",
+                    )
                 least = rounded(live.requested_size)
                 # No alloc at a segment's end is this segment's.
                 last = end if end < segment.end else end - 1

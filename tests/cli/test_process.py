@@ -7,6 +7,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from allocsim.cli.parser import VERSION
 
 ROOT = Path(__file__).parents[2]
@@ -69,3 +71,18 @@ def test_help_loads_nothing_that_it_does_not_need() -> None:
 def test_the_help_fits_a_terminal() -> None:
     done = run("-m", "allocsim", "replay", "--help")
     assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_is_said_so() -> None:
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "allocsim", "replay", NAME, "--no-cure"],
+            cwd=ROOT,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert ended.returncode == 2
+    assert ended.stderr == "allocsim: the output cannot be written (No space left on device)\n"

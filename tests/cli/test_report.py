@@ -51,3 +51,18 @@ def test_what_cannot_be_written_is_one_sentence(
     assert (outcome.code, outcome.out) == (2, "")
     assert sentence in outcome.err
     assert len(outcome.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", [["report"], ["plot", "memory"]])
+def test_the_recording_is_not_written_over(
+    command: list[str], cli: Callable[..., Any], traces: Path, tmp_path: Path
+) -> None:
+    """By whatever name: it could not be made again."""
+    recording, other = tmp_path / "run.svg", tmp_path / "link.svg"
+    recording.write_bytes((traces / OOM).read_bytes())
+    other.symlink_to(recording)
+    for output in (recording, other):
+        outcome = cli(*command, recording, "-o", output)
+        assert outcome.code == 2
+        assert f"{output} is what is read; expected the name of another file" in outcome.err
+    assert recording.read_bytes() == (traces / OOM).read_bytes()

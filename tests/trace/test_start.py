@@ -176,6 +176,9 @@ def test_mapped_ranges_are_cut_and_joined() -> None:
         ([(Action.SEGMENT_ALLOC, 512, 5)], "entry 0: no segment of 5 bytes is at 0x200"),
         ([(Action.SEGMENT_FREE, MEGA, 5)], "entry 0: .* is freed, but a segment is there"),
         ([(Action.SEGMENT_MAP, 512, 5)], "entry 0: the 5 bytes mapped at 0x200 are not"),
+        ([(Action.SEGMENT_FREE, MEGA - 512, 1024)], "0x10000000000 would have lain over the one"),
+        ([(Action.SEGMENT_UNMAP, MEGA, 2 * MIB)], "0x10000000000 would have lain over the one"),
+        (freed(MEGA, 1 << 60), "entry 1: 1152921504606846976 bytes are freed .* than 2097152 can"),
     ],
 )
 def test_a_contradiction_names_its_entry(rows: list[Row], message: str) -> None:
