@@ -96,6 +96,15 @@ def test_adopted_memory_counts_and_pushes_new_addresses_past_it() -> None:
     assert device.used == 2 * MIB
 
 
+@pytest.mark.parametrize("policy", ["bump", "firstfit"])
+def test_adopted_addresses_hold_no_memory_and_are_not_handed_out(policy: str) -> None:
+    device = Device(GIB, policy=policy)
+    device.adopt_address(10 * MIB, 100 * MIB)
+    device.adopt_address(4 * MIB, 2 * MIB)
+    assert device.used == 0
+    assert device.cuda_malloc(2 * MIB) == 110 * MIB
+
+
 def test_handles_come_and_go() -> None:
     device = Device(41 * MIB)
     assert device.create_handle(20 * MIB)

@@ -213,6 +213,48 @@ def test_a_planted_range_grows_up_to_the_next_one_of_another(make: Make) -> None
     a.check()
 
 
+@pytest.mark.parametrize("policy", ["bump", "firstfit"])
+@pytest.mark.parametrize("conf", ["", "expandable_segments:True"])
+def test_new_segments_come_after_all_that_a_planted_range_reserves(
+    make: Make, conf: str, policy: str
+) -> None:
+    """1 GiB of device reserve 1160 MiB (9/8 in whole handles) from BASE on."""
+    a = make(conf=conf, address_policy=policy, base_address=BASE)
+    a.seed([mapped_range(0, "active_allocated")])
+    assert held(a, 30 * MIB, 4096) == BASE + 1160 * MIB
+    grown = BASE + 20 * MIB if conf else BASE + (1160 + 30) * MIB
+    assert held(a, 30 * MIB) == grown
+    a.check()
+
+
+def test_planted_ranges_side_by_side_cannot_grow_into_each_other(make: Make) -> None:
+    a = make(conf="expandable_segments:True")
+    used = "active_allocated"
+    a.seed([mapped_range(0, used), mapped_range(20, used, stream=4096)])
+    assert held(a, 20 * MIB, 4096) == BASE + 40 * MIB
+    assert held(a, 20 * MIB) == BASE + (20 + 1160) * MIB
+    a.check()
+
+
+def test_a_planted_range_stays_out_of_an_ordinary_segment_behind_it(make: Make) -> None:
+    a = make(conf="expandable_segments:True")
+    a.seed([mapped_range(0, "active_allocated"), LARGE])
+    grown = [held(a, 20 * MIB) - BASE for _ in range(5)]
+    assert grown[:4] == [20 * MIB, 40 * MIB, 60 * MIB, 80 * MIB]
+    assert grown[4] >= 120 * MIB
+    a.check()
+
+
+def test_a_range_longer_than_a_reservation_is_there_all_the_same(make: Make) -> None:
+    """A reserve of 0.001 of 1 GiB is one handle of 20 MiB."""
+    a = make(conf="expandable_segments:True,expandable_segments_reserve:0.001")
+    whole = SeedBlock(60 * MIB, 60 * MIB, "active_allocated")
+    a.seed([SeedSegment(BASE, 60 * MIB, 0, False, (whole,), is_expandable=True)])
+    assert [(s["address"], s["total_size"]) for s in a.segments()] == [(BASE, 60 * MIB)]
+    assert held(a, 20 * MIB) >= BASE + 60 * MIB
+    a.check()
+
+
 def test_ranges_beyond_one_reservation_are_another_segment(make: Make) -> None:
     """200 MiB of device reserve 240 MiB: one range ends there, the next begins there."""
     a = make("200MiB", conf="expandable_segments:True")

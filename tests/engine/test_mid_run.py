@@ -56,4 +56,6 @@ def test_a_run_cut_anywhere(conf: str | None, entries: int) -> None:
     recording = load(OOM)
     trace = recording.device(0)
     part = changed(recording, devices=(trimmed(trace, len(trace) - entries, len(trace)),))
-    replay(part, conf, device_memory=None if conf is None else "24GiB", check_every=200)
+    run = replay(part, conf, device_memory=None if conf is None else "24GiB", check_every=200)
+    fidelity = run.devices[0].fidelity
+    assert (fidelity is not None and fidelity.first_mismatch is None) == (conf is None)
