@@ -9,7 +9,7 @@ from allocsim.core.allocator import CachingAllocator
 from allocsim.core.block import Block
 from allocsim.core.config import AllocatorConfig
 from allocsim.core.device import ADDRESS_POLICIES, Device
-from allocsim.core.fast_path import FREE, MALLOC, PlainStep
+from allocsim.core.fast_path import FREE, FREE_COMPLETED, FREE_REQUESTED, MALLOC, Named, PlainStep
 from allocsim.core.heap import TraceEntry as HistoryEntry
 from allocsim.core.option_string import parse as parse_conf
 from allocsim.core.pending import ToldFree
@@ -23,9 +23,12 @@ __all__ = [
     "CachingAllocator",
     "Device",
     "FREE",
+    "FREE_COMPLETED",
+    "FREE_REQUESTED",
     "HistoryEntry",
     "MALLOC",
     "NEWEST",
+    "Named",
     "PlainStep",
     "RELEASES",
     "Release",

@@ -27,7 +27,7 @@ from allocsim.core.check import check
 from allocsim.core.config import AllocatorConfig
 from allocsim.core.constants import MAX_REQUEST, SMALL_SIZE
 from allocsim.core.device import Device
-from allocsim.core.fast_path import PlainStep, play
+from allocsim.core.fast_path import Named, PlainStep, play
 from allocsim.core.hash_order import HashOrder, stream_hash
 from allocsim.core.heap import Heap, TraceEntry
 from allocsim.core.mapping import allocate_expandable
@@ -263,11 +263,9 @@ class CachingAllocator:
         self._pending.add(block, in_capture=self._in_capture)
         self._choose_path()
 
-    def play(
-        self, steps: Iterable[PlainStep], blocks: dict[int, Block], moved: list[int]
-    ) -> PlainStep | None:
+    def play(self, steps: Iterable[PlainStep], named: Named, moved: list[int]) -> PlainStep | None:
         """Many steps at once, up to one that needs more than the plain rules (fast_path.py)."""
-        return play(self.heap, steps, blocks, moved)
+        return play(self.heap, self._pending, steps, named, moved)
 
     def _take_live(self, ptr: int) -> Block:
         block = self.heap.live.pop(ptr, None)
@@ -341,6 +339,7 @@ class CachingAllocator:
             release_pool(self.heap, pool.small)
             release_pool(self.heap, pool.large)
             self.private_pools.forget_empty(pool)
+        self._choose_path()
 
     # -- pools ---------------------------------------------------------------------------
 
@@ -370,14 +369,12 @@ class CachingAllocator:
             raise ValueError(f"no_split does not exist in release {self.release.version}")
         if use_on_oom and self.release.overflow is Overflow.NEVER:
             raise ValueError(f"use_on_oom does not exist in release {self.release.version}")
-        try:
-            self.private_pools.begin(pool_id, stream)
-        finally:
-            self._choose_path()
+        self.private_pools.begin(pool_id, stream)
         if no_split:
             self.private_pools.no_split.add(pool_id)
         if use_on_oom:
             self.private_pools.use_on_oom[pool_id] = None
+        self._choose_path()
 
     def end_allocate_to_pool(self, pool: int | PoolId) -> None:
         """Close the scope of a private pool."""
@@ -409,13 +406,16 @@ class CachingAllocator:
         self._choose_path()
 
     def _choose_path(self) -> None:
-        """Whoever changes what `Heap.is_plain` hangs on calls this."""
-        self.heap.is_plain = (
-            self._has_fast_path
-            and self.heap.may_be_plain
-            and not self.private_pools.scopes
-            and not self._pending.is_waiting
-        )
+        """Whoever changes what `Heap.plain_pools` hangs on calls this."""
+        heap = self.heap
+        may_be_plain = self._has_fast_path and heap.may_be_plain and not self._pending.is_waiting
+        if not may_be_plain:
+            heap.plain_pools = None
+        elif self.private_pools.scopes:
+            owner = self.private_pools.plain_target()
+            heap.plain_pools = None if owner is None else (owner.small, owner.large)
+        else:
+            heap.plain_pools = heap.small, heap.large
 
     def set_per_process_memory_fraction(self, fraction: float) -> None:
         """Limit reserved memory to a share of the device, in [0, 1] (1.11)."""

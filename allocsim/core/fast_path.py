@@ -1,7 +1,7 @@
 """The steps that almost all steps of a replay are, a row of them in one loop.
 
 Rule: nothing here is a rule of its own.  A step is what `CachingAllocator` would make of it
-through pool, heap and statistics where only the plain rules can apply (`Heap.is_plain`); at the
+through pool, heap and statistics where only the plain rules can apply (`Heap.plain_pools`); at the
 first one that needs more the loop ends, and has changed nothing for it.
 
 One long function, because calls, attributes and names that are not local were half of the time
@@ -13,42 +13,64 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Final
 
 from allocsim.core.block import Block
 from allocsim.core.constants import MIN_BLOCK_SIZE, SMALL_SIZE, UNLIMITED
 from allocsim.core.heap import Heap, least_room
+from allocsim.core.pending import PendingFrees, ToldFree
 from allocsim.core.pool import SIZE_SHIFT
 from allocsim.core.stats import FOLD_AT
 
-__all__ = ["FREE", "MALLOC", "PlainStep", "play"]
+__all__ = ["FREE", "FREE_COMPLETED", "FREE_REQUESTED", "MALLOC", "Named", "PlainStep", "play"]
 
 PlainStep = tuple[int, int, int, int]
-"""(MALLOC or FREE or what only the caller knows, name, size, stream)."""
+"""(what to do, or what only the caller knows, name, size, stream)."""
 
 MALLOC: Final = 0
 FREE: Final = 1
+FREE_REQUESTED: Final = 2
+FREE_COMPLETED: Final = 3
 
 MAX_SPARE: Final = 4096
 
 
+@dataclass(slots=True)
+class Named:
+    """What steps speak of, by name.
+
+    blocks: handed out by a MALLOC, given back by a FREE or a FREE_REQUESTED.  waiting: the frees
+    of FREE_REQUESTED that FREE_COMPLETED tells to be complete.
+    """
+
+    blocks: dict[int, Block] = field(default_factory=dict)
+    waiting: dict[int, ToldFree] = field(default_factory=dict)
+
+
 def play(  # noqa: PLR0912, PLR0915  (one loop, by design)
-    heap: Heap, steps: Iterable[PlainStep], blocks: dict[int, Block], moved: list[int]
+    heap: Heap, pending: PendingFrees, steps: Iterable[PlainStep], named: Named, moved: list[int]
 ) -> PlainStep | None:
     """Take `steps` while they are plain; the first that is not, None if all were.
 
-    blocks: by name, what a malloc handed out and a free gives back.  moved: gets the change of
-    allocated bytes of each step taken, doubled, and 1 more in the small pool (`Journal`).
+    moved: gets the change of allocated bytes of each step taken, doubled, and 1 more in the small
+    pool (`Journal`).
     """
-    if not heap.is_plain:
+    if heap.plain_pools is None:
         return next(iter(steps), None)
-    small, large, live, spare = heap.small, heap.large, heap.live, heap.spare
-    rounded_sizes, oversize = heap.rounded_sizes, heap.config.max_split_size
+    small, large = heap.plain_pools
+    live, spare = heap.live, heap.spare
+    blocks, waiting = named.blocks, named.waiting
+    config, rounded_sizes = heap.config, heap.rounded_sizes
+    oversize, most_waste = config.max_split_size, config.max_non_split_rounding
     has_oversize = oversize != UNLIMITED
-    large_rest = MIN_BLOCK_SIZE if heap.config.expandable_segments else large.least_rest
+    large_rest = MIN_BLOCK_SIZE if config.expandable_segments else large.least_rest
+    if has_oversize and config.expandable_segments:
+        most_waste = 0  # blocks of that size are split there, by a rule that is not here
     small_free, large_free = small.blocks, large.blocks
     stats = heap.stats
-    sizes, requests, inactive = stats.journal
+    oversize_allocations = stats.oversize_allocations
+    sizes, requests, inactive, _ = stats.journal
     n_before = len(sizes)
     left = None
     keys_stream = -1
@@ -82,11 +104,15 @@ def play(  # noqa: PLR0912, PLR0915  (one loop, by design)
                     key, expandable = tail.key, tail.expandable
                     at = bisect_left(keys, key)
             whole = tail.size
-            if has_oversize and whole >= oversize:
-                left = kind, name, size, stream
-                break
-            del free[key]
             rest = whole - rounded
+            if has_oversize and whole >= oversize:
+                # Too good for the request, or too long (1.6); else taken whole (1.7).
+                if rounded < oversize or rest >= most_waste:
+                    left = kind, name, size, stream
+                    break
+                rest = 0
+                oversize_allocations.increase(1)
+            del free[key]
             if rest >= least_rest:
                 # A new object for the front; the old one becomes the tail (1.7).
                 ptr, prev = tail.ptr, tail.prev
@@ -138,10 +164,12 @@ def play(  # noqa: PLR0912, PLR0915  (one loop, by design)
                 left = kind, name, size, stream
                 break
             block, given = freed, freed.size
-            if block.stream_uses is not None or (has_oversize and given >= oversize):
+            if block.stream_uses is not None:
                 blocks[name] = block
                 left = kind, name, size, stream
                 break
+            if has_oversize and given >= oversize:
+                oversize_allocations.decrease(1)
             pool, ptr = block.pool, block.ptr
             found, free = pool.keys.get(block.stream), pool.blocks
             if found is None:
@@ -190,6 +218,32 @@ def play(  # noqa: PLR0912, PLR0915  (one loop, by design)
             inactive.append(idle)
             sizes.append((1 if pool.is_small else 0) - 2 * given)
             requests.append(-block.requested_size)
+        elif kind == FREE_REQUESTED:
+            asked = blocks.pop(name, None)
+            if asked is None:
+                left = kind, name, size, stream
+                break
+            if asked.stream_uses is not None:
+                blocks[name] = asked
+                left = kind, name, size, stream
+                break
+            if has_oversize and asked.size >= oversize:
+                oversize_allocations.decrease(1)
+            del live[asked.ptr]
+            asked.allocated = False
+            waiting[name] = pending.add_told(asked)
+            moved += sizes[n_before:]
+            moved.append(-2 * asked.size)
+            n_before = len(sizes)
+        elif kind == FREE_COMPLETED:
+            told = waiting.pop(name, None)
+            if told is None:
+                left = kind, name, size, stream
+                break
+            moved += sizes[n_before:]
+            pending.complete(told)  # which may fold the journal
+            moved.append(0)
+            n_before = len(sizes)
         else:
             left = kind, name, size, stream
             break

@@ -44,16 +44,17 @@ class Heap:
     live, pending: the active blocks by address.  trace: the history, None if none is kept.
     rounded_sizes: what requests are rounded to.  fits_plainly: no setting can refuse or prefer a
     candidate, and no expandable block was ever made, so that the best fit is the answer.
-    is_plain: a request for a default pool below max_split_size comes down to the best fit, or
-    the hole with the least room, and a split; a free without streams to wait for to a merge
-    (fast_path.py).  spare: block objects that nobody can hold any more, to be used again there.
+    plain_pools: the small and the large pool that requests go to, where one below max_split_size
+    comes down to the best fit, or the hole with the least room, and a split, and a free without
+    streams to wait for to a merge (fast_path.py); None where more may apply.  spare: block objects
+    that nobody can hold any more, to be used again there.
     """
 
     __slots__ = (
         "release",
         "config",
         "fits_plainly",
-        "is_plain",
+        "plain_pools",
         "rounded_sizes",
         "spare",
         "device",
@@ -86,7 +87,7 @@ class Heap:
         self._made_expandable = False
         self._counter = 0
         self._numbers_objects = release.free_block_order is FreeBlockOrder.CREATION
-        self.is_plain = False
+        self.plain_pools: tuple[BlockPool, BlockPool] | None = None
         self.spare: list[Block] = []
         self.use(config)
 
@@ -116,7 +117,7 @@ class Heap:
 
     @property
     def may_be_plain(self) -> bool:
-        """Whether settings, release and history allow for `is_plain`."""
+        """Whether settings, release and history allow for `plain_pools`."""
         is_mixed = self._made_expandable and not self.config.expandable_segments
         return (
             not is_mixed

@@ -89,6 +89,13 @@ class PrivatePools:
             raise UpstreamAssertionError(f"the scope of pool {chosen} outlived the pool")
         return self.pools[chosen]
 
+    def plain_target(self) -> PrivatePool | None:
+        """The pool that every request goes to and whose blocks are split; None: there is none."""
+        if self._heap.release.scope_by_stream:
+            return None
+        chosen = self.scopes[-1 if self._heap.release.newest_scope_wins else 0].id
+        return None if chosen in self.no_split else self.pools.get(chosen)
+
     def overflow(self) -> Iterator[PrivatePool]:
         """The pools marked use_on_oom, in the order of their table, each in use when its turn is.
 

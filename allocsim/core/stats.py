@@ -2,12 +2,13 @@
 
 Rule: a call leaves one record; `fold` adds the records up later, in order, so that currents,
 totals and peaks are those of counting at each call.  A record is one number in each column of
-the journal (`Journal`).  Pending blocks (freed, waiting for a stream) are constant within a
-fold: whoever changes them folds first.  Source: semantics 3.
+the journal (`Journal`).  A block is active until its free is complete, allocated until its user
+frees it; what waits in between stands beside the records.  Source: semantics 3.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
@@ -21,15 +22,22 @@ __all__ = [
     "Journal",
     "Moves",
     "Stat",
+    "Waits",
     "FOLD_AT",
     "SHORT",
     "fold_records",
 ]
 
-Journal = tuple[list[int], list[int], list[int]]
-"""Records as columns, frees in negative numbers: twice the bytes of the block, and 1 more in the
-small pool; the bytes requested; eight times the bytes that became inactive split, and the blocks
-that did, -2 to 1.  Columns, because a tuple for each record took as long as three numbers do.
+Waits = list[tuple[int, int]]
+"""Where blocks began to wait for the end of their free, and ceased to: how many records there were
+before; twice the bytes, and 1 more in the small pool, of what began, in negative numbers of what
+ceased."""
+
+Journal = tuple[list[int], list[int], list[int], Waits]
+"""Records of active blocks as columns, frees in negative numbers: twice the bytes of the block,
+and 1 more in the small pool; the bytes requested; eight times the bytes that became inactive split,
+and the blocks that did, -2 to 1.  Columns, because a tuple for each record took as long as three
+numbers do.  The last is no column: it tells what waited meanwhile.
 
 Mostly the bytes that become inactive split are those of the block itself: then the last column
 has twice the blocks that did, and 1 more.  Such a short one is below `SHORT`, no other is."""
@@ -49,6 +57,20 @@ class Moves:
     change: int = 0
     peak: int = 0
     grown: int = 0
+
+    def move(self, amount: int) -> None:
+        """One more change."""
+        self.change += amount
+        self.peak = max(self.peak, self.change)
+        self.grown += max(amount, 0)
+
+
+GroupMoves = tuple[Moves, Moves, Moves, Moves, Moves, Moves, Moves]
+"""Of a fold: allocated blocks and bytes, active blocks and bytes, bytes requested, inactive splits
+and their bytes."""
+
+Folder = Callable[[Journal], tuple[GroupMoves, GroupMoves, GroupMoves]]
+"""Records to the moves of all, small_pool and large_pool."""
 
 
 @dataclass(slots=True)
@@ -110,21 +132,20 @@ class StatGroup:
     segment: Stat = field(default_factory=Stat)
     reserved_bytes: Stat = field(default_factory=Stat)
 
-    def advance(self, moves: tuple[Moves, Moves, Moves, Moves, Moves]) -> None:
-        """Count a fold: blocks, bytes, requested bytes, inactive splits and their bytes.
-
-        Within a fold no block is pending, or always the same ones, so `active` moves with
-        `allocation`.
-        """
-        blocks, size, requested, splits, split_bytes = moves
-        for stat, moved in (
-            (self.allocation, blocks),
-            (self.active, blocks),
-            (self.allocated_bytes, size),
-            (self.active_bytes, size),
-            (self.requested_bytes, requested),
-            (self.inactive_split, splits),
-            (self.inactive_split_bytes, split_bytes),
+    def advance(self, moves: GroupMoves) -> None:
+        """Count a fold."""
+        for stat, moved in zip(
+            (
+                self.allocation,
+                self.allocated_bytes,
+                self.active,
+                self.active_bytes,
+                self.requested_bytes,
+                self.inactive_split,
+                self.inactive_split_bytes,
+            ),
+            moves,
+            strict=True,
         ):
             stat.peak = max(stat.peak, stat.current + moved.peak)
             stat.current += moved.change
@@ -135,22 +156,43 @@ class StatGroup:
         return tuple((name, getattr(self, name)) for name in _BLOCK_STATS)
 
 
-GroupMoves = tuple[Moves, Moves, Moves, Moves, Moves]
-Folder = Callable[[Journal], tuple[GroupMoves, GroupMoves, GroupMoves]]
-"""Records to the moves of all, small_pool and large_pool."""
-
 _Record = tuple[int, int, int]
+_ActiveMoves = tuple[Moves, Moves, Moves, Moves, Moves]
 
 
 def fold_records(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
     """The moves of all, small_pool and large_pool, in plain Python."""
-    records = list(zip(*journal, strict=True))
-    small = [record for record in records if record[0] & 1]
-    large = [record for record in records if not record[0] & 1]
-    return _moves(records), _moves(small), _moves(large)
+    sizes, requests, inactive, waits = journal
+    records = list(zip(sizes, requests, inactive, strict=True))
+    groups = ([0, 1], [1], [0])
+    every, small, large = (
+        _moves([record for record in records if record[0] & 1 in group]) for group in groups
+    )
+    if not waits:
+        return every[:2] + every, small[:2] + small, large[:2] + large
+    of_every, of_small, of_large = (_allocated(sizes, waits, group) for group in groups)
+    return of_every + every, of_small + small, of_large + large
 
 
-def _moves(records: list[_Record]) -> GroupMoves:  # noqa: PLR0912  (one loop, by design)
+def _allocated(sizes: list[int], waits: Waits, group: list[int]) -> tuple[Moves, Moves]:
+    """Blocks and bytes that were active and did not wait; group: 1 for the small pool, 0."""
+    blocks, size = Moves(), Moves()
+    rest = deque(waits)
+    for number, moved in enumerate([*sizes, 0]):
+        while rest and rest[0][0] <= number:
+            waited = rest.popleft()[1]
+            if waited & 1 in group:
+                blocks.change -= 1 if waited > 0 else -1
+                size.change -= waited >> 1
+        if number == len(sizes):
+            break
+        is_ours = moved & 1 in group
+        blocks.move((1 if moved > 0 else -1) * is_ours)
+        size.move((moved >> 1) * is_ours)
+    return blocks, size
+
+
+def _moves(records: list[_Record]) -> _ActiveMoves:  # noqa: PLR0912  (one loop, by design)
     """The sums of one column; local variables, because this loop is most of the price of full
     accounting."""
     count = peak_count = mallocs = 0
@@ -230,7 +272,7 @@ class DeviceStats:
         self.max_split_size = max_split_size
         self.all = StatGroup()
         self.pools = {True: StatGroup(), False: StatGroup()}
-        self.journal: Journal = ([], [], [])
+        self.journal: Journal = ([], [], [], [])
         self.folder: Folder = fold_records
         self.oversize_allocations = Stat()
         self.oversize_segments = Stat()
@@ -248,7 +290,7 @@ class DeviceStats:
         self, is_small: bool, size: int, requested: int, splits: int, split_bytes: int
     ) -> None:
         """Leave the record of one malloc, or of one free in negative numbers."""
-        sizes, requests, inactive = self.journal
+        sizes, requests, inactive, _ = self.journal
         sizes.append(2 * size + is_small)
         requests.append(requested)
         inactive.append(8 * split_bytes + splits)
@@ -257,7 +299,7 @@ class DeviceStats:
 
     def fold(self) -> None:
         """Count everything recorded so far."""
-        if self.journal[0]:
+        if self.journal[0] or self.journal[3]:
             every, small, large = self.folder(self.journal)
             for column in self.journal:
                 column.clear()
@@ -265,26 +307,18 @@ class DeviceStats:
             self.pools[True].advance(small)
             self.pools[False].advance(large)
 
-    # -- what happens seldom ---------------------------------------------------------------
-
     def free_requested(self, is_small: bool, size: int) -> None:
         """A block was freed by its user and waits for other streams."""
-        self.fold()
-        for group in (self.all, self.pools[is_small]):
-            group.allocation.decrease(1)
-            group.allocated_bytes.decrease(size)
+        self.journal[3].append((len(self.journal[0]), 2 * size + is_small))
 
     def free_completed(
         self, is_small: bool, size: int, requested: int, splits: int, split_bytes: int
     ) -> None:
-        """A pending block became free."""
-        self.fold()
-        for group in (self.all, self.pools[is_small]):
-            group.inactive_split.move(splits)
-            group.inactive_split_bytes.move(split_bytes)
-            group.active.decrease(1)
-            group.active_bytes.decrease(size)
-            group.requested_bytes.decrease(requested)
+        """A block that waited became free."""
+        self.journal[3].append((len(self.journal[0]), is_small - 2 * size))
+        self.note(is_small, -size, -requested, splits, split_bytes)
+
+    # -- what happens seldom ---------------------------------------------------------------
 
     def planted(
         self,

@@ -11,7 +11,7 @@ from struct import pack
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim.core.stats import SHORT, GroupMoves, Journal, Moves, fold_records
+from allocsim.core.stats import SHORT, GroupMoves, Journal, Moves, Waits, fold_records
 
 __all__ = ["fold_columns", "int_column"]
 
@@ -25,7 +25,8 @@ def fold_columns(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
     """The moves of all, small_pool and large_pool."""
     if len(journal[0]) < FEW:
         return fold_records(journal)
-    sizes, requested, inactive = map(int_column, journal)
+    *columns, waits = journal
+    sizes, requested, inactive = map(int_column, columns)
     is_small = sizes & 1
     held = sizes >> 1
     is_short = np.abs(inactive) < SHORT
@@ -39,11 +40,16 @@ def fold_columns(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
     room *= is_small
     grown_small = room.sum(axis=1)
     sums = np.cumsum(rows, axis=1, out=room)
-    every = _moves(sums, grown)
+    every = _moves(sums, grown, waits)
     rows *= is_small
     sums_small = np.cumsum(rows, axis=1)
     sums -= sums_small
-    return every, _moves(sums_small, grown_small), _moves(sums, grown - grown_small)
+    small, large = ([wait for wait in waits if wait[1] & 1 == group] for group in (1, 0))
+    return (
+        every,
+        _moves(sums_small, grown_small, small),
+        _moves(sums, grown - grown_small, large),
+    )
 
 
 def int_column(values: list[int]) -> _Ints:
@@ -51,8 +57,23 @@ def int_column(values: list[int]) -> _Ints:
     return np.frombuffer(pack(f"{len(values)}q", *values), np.int64)
 
 
-def _moves(sums: _Ints, grown: _Ints) -> GroupMoves:
+def _moves(sums: _Ints, grown: _Ints, waits: Waits) -> GroupMoves:
     """Of each row of running sums, given the sums of their increases."""
     change, peak = sums[:, -1].tolist(), np.maximum(sums.max(axis=1), 0).tolist()
-    blocks, sizes, requested, splits, split_bytes = map(Moves, change, peak, grown.tolist())
-    return blocks, sizes, requested, splits, split_bytes
+    active = tuple(map(Moves, change, peak, grown.tolist()))
+    blocks, sizes, requested, splits, split_bytes = active
+    allocated = _allocated(sums[:2], grown, waits) if waits else (blocks, sizes)
+    return *allocated, blocks, sizes, requested, splits, split_bytes
+
+
+def _allocated(sums: _Ints, grown: _Ints, waits: Waits) -> tuple[Moves, Moves]:
+    """Blocks and bytes that were active and did not wait."""
+    at, twice = np.array(waits, dtype=np.int64).T
+    waiting = np.zeros((2, sums.shape[1] + 1), dtype=np.int64)
+    np.add.at(waiting[0], at, np.sign(twice))
+    np.add.at(waiting[1], at, twice >> 1)
+    np.cumsum(waiting, axis=1, out=waiting)
+    peak = np.maximum((sums - waiting[:, :-1]).max(axis=1), 0).tolist()
+    change = (sums[:, -1] - waiting[:, -1]).tolist()
+    blocks, sizes = map(Moves, change, peak, grown[:2].tolist())
+    return blocks, sizes

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim.core import FREE, MALLOC, PlainStep
+from allocsim.core import FREE, FREE_COMPLETED, FREE_REQUESTED, MALLOC, PlainStep
 from allocsim.engine.pools import PoolColumn, pools_of
 from allocsim.trace import Action, PoolId, Trace
 from allocsim.units import MIB
@@ -26,12 +26,12 @@ __all__ = ["Plan", "Step", "StepKind", "Steps", "plan_of"]
 
 
 class StepKind(IntEnum):
-    """What to do next.  The first two are the core's own."""
+    """What to do next.  The first four are the core's own."""
 
     ALLOC = MALLOC
     FREE = FREE
-    FREE_REQUEST = 2
-    FREE_COMPLETE = 3
+    FREE_REQUEST = FREE_REQUESTED
+    FREE_COMPLETE = FREE_COMPLETED
     OOM = 4
     DICTATE = 5
     """The driver's next base was `addr`."""
@@ -64,6 +64,12 @@ class Steps:
 
     def __len__(self) -> int:
         return len(self.kind)
+
+    def undictated(self) -> Steps:
+        """Those that hang on the program alone, not on where the recorded driver's memory lay."""
+        kept = self.kind != StepKind.DICTATE
+        columns = (self.kind, self.entry, self.addr, self.size, self.stream)
+        return Steps(*(column[kept] for column in columns))
 
     def rows(self, start: int, stop: int) -> Iterator[Step]:
         """Steps [start, stop) as rows of Python's own numbers."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim.core import Block, CachingAllocator, ToldFree
+from allocsim.core import CachingAllocator, Named
 from allocsim.core.pool import BlockPool
 from allocsim.engine.plan import StepKind, Steps
 
@@ -115,19 +115,18 @@ def _lengths(codes: NDArray[np.int64]) -> list[int]:
 
 def signature(
     allocator: CachingAllocator,
-    handles: dict[int, Block],
-    waiting: dict[int, ToldFree],
+    named: Named,
     asked: dict[int, int],
     step: int,
 ) -> Hashable:
     """Where the allocator is before `step`, so that equal values go on alike.
 
-    handles, waiting: blocks in use and frees to be told, by recorded address.  asked: for those
-    of the stretch the step that asked.
+    named: by recorded address.  asked: for those of the stretch the step that asked.
     Blocks from before the stretch are told by their number alone: no block comes to them, and
     where one went, what is free or what the stretch holds is no longer the same.
     """
     heap = allocator.heap
+    handles, waiting = named.blocks, named.waiting
     pools = [heap.small, heap.large]
     for own in allocator.private_pools.pools.values():
         pools += [own.small, own.large]

@@ -7,6 +7,8 @@ the recorded settings are answered like any others, and outcomes can be held aga
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from allocsim.core import CachingAllocator, SeedSegment
@@ -50,7 +52,8 @@ class Rerun:
         refuse_recorded_conf(recording.path, self.recorded_conf, self.release)
         self.start: tuple[SegmentState, ...] = start_of(self.trace, recording, self.release)
         held = sum(segment.total_size for segment in self.start)
-        self.plan: Plan = plan_of(self.trace, held, collects_above(recording, self.release))
+        plan = plan_of(self.trace, held, collects_above(recording, self.release))
+        self.plan: Plan = replace(plan, steps=plan.steps.undictated())
         made = recording.provenance
         self.context_memory = made.context_memory if made is not None else 0
         self.capacity = (made.device_memory if made is not None else None) or self.plan.capacity

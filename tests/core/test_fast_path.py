@@ -9,9 +9,20 @@ from typing import Any
 
 import pytest
 
-from allocsim.core import FREE, MALLOC, RELEASES, Block, CachingAllocator, PlainStep
+from allocsim.core import (
+    FREE,
+    FREE_COMPLETED,
+    FREE_REQUESTED,
+    MALLOC,
+    RELEASES,
+    Block,
+    CachingAllocator,
+    Named,
+    PlainStep,
+)
 from allocsim.core.config import MAX_KEPT, AllocatorConfig, RoundedSizes
 from allocsim.core.fast_path import MAX_SPARE
+from allocsim.core.stats import GroupMoves, Journal, Moves, fold_records
 from allocsim.errors import AllocsimError, OutOfMemoryError
 from allocsim.phantom.generator import make_script
 from allocsim.phantom.script import HANDLE, Op, Script
@@ -45,7 +56,7 @@ class Played:
         rest = iter(steps)
         while True:
             moved: list[int] = []
-            left = self.allocator.play(rest, self.blocks, moved)
+            left = self.allocator.play(rest, Named(self.blocks), moved)
             self.taken += len(moved)
             self.outcomes += [twice >> 1 for twice in moved]
             if left is None:
@@ -184,7 +195,7 @@ def test_a_long_churn_ends_the_same_both_ways(conf: str) -> None:
 def row(a: CachingAllocator, *steps: PlainStep) -> tuple[int, list[int]]:
     """The steps taken and the bytes moved, of a row that begins with no block."""
     moved: list[int] = []
-    a.play(steps, {}, moved)
+    a.play(steps, Named(), moved)
     return len(moved), [twice >> 1 for twice in moved]
 
 
@@ -193,13 +204,13 @@ def test_a_hit_and_its_free_are_taken(release: str) -> None:
     a = CachingAllocator("1GiB", torch_version=release)
     request = (MALLOC, 7, 1000, 0)
     blocks: dict[int, Block] = {}
-    assert a.play([request], blocks, []) == request  # nothing is cached yet
+    assert a.play([request], Named(blocks), []) == request  # nothing is cached yet
     first = a.malloc(1000)
-    assert a.play([request], blocks, []) is None
+    assert a.play([request], Named(blocks), []) is None
     found = blocks[7]
     assert (found.ptr, found.size, found.requested_size) == (1024, 1024, 1000)
     moved: list[int] = []
-    assert a.play([(FREE, 7, 0, 0)], blocks, moved) is None
+    assert a.play([(FREE, 7, 0, 0)], Named(blocks), moved) is None
     assert moved == [-2 * 1024 + 1]  # twice the bytes, and 1 more in the small pool
     assert blocks == {}
     assert a.heap.live.keys() == {first}
@@ -213,10 +224,10 @@ def test_a_row_stops_at_what_is_not_plain_and_goes_on_after_it() -> None:
     steps = iter([(MALLOC, 1, 512, 0), unknown, (MALLOC, 2, 512, 0), own, (FREE, 1, 0, 0)])
     blocks: dict[int, Block] = {}
     moved: list[int] = []
-    assert a.play(steps, blocks, moved) == unknown
+    assert a.play(steps, Named(blocks), moved) == unknown
     assert moved == [2 * 512 + 1]
-    assert a.play(steps, blocks, moved) == own
-    assert a.play(steps, blocks, moved) is None
+    assert a.play(steps, Named(blocks), moved) == own
+    assert a.play(steps, Named(blocks), moved) is None
     assert moved == [2 * 512 + 1, 2 * 512 + 1, -2 * 512 + 1]
     assert blocks.keys() == {2}
 
@@ -228,7 +239,7 @@ def test_a_block_that_another_stream_uses_is_left() -> None:
     a.record_stream(used, 7)
     blocks = {1: a.heap.live[used]}
     free = (FREE, 1, 0, 0)
-    assert a.play([free], blocks, []) == free
+    assert a.play([free], Named(blocks), []) == free
     assert blocks.keys() == {1}
     assert a.heap.live.keys() == {used}
 
@@ -238,17 +249,18 @@ def test_sizes_that_never_reach_the_allocator_are_left(size: int) -> None:
     a = CachingAllocator("1GiB")
     a.free(a.malloc(512))
     request = (MALLOC, 1, size, 0)
-    assert a.play([request], {}, []) == request
+    assert a.play([request], Named(), []) == request
 
 
 def test_an_object_is_used_again() -> None:
     a = CachingAllocator("1GiB")
     a.malloc(512)
     blocks: dict[int, Block] = {}
-    a.play([(MALLOC, 1, 512, 0), (MALLOC, 2, 512, 0)], blocks, [])
+    a.play([(MALLOC, 1, 512, 0), (MALLOC, 2, 512, 0)], Named(blocks), [])
     block, rest = blocks[1], blocks[2].next
-    a.play([(FREE, 1, 0, 0), (FREE, 2, 0, 0)], blocks, [])  # the second absorbs its neighbours
-    a.play([(MALLOC, 1, 512, 0), (MALLOC, 2, 512, 0)], blocks, [])
+    # The second absorbs its neighbours.
+    a.play([(FREE, 1, 0, 0), (FREE, 2, 0, 0)], Named(blocks), [])
+    a.play([(MALLOC, 1, 512, 0), (MALLOC, 2, 512, 0)], Named(blocks), [])
     assert blocks[1] is rest
     assert blocks[2] is block
     a.check()
@@ -267,9 +279,9 @@ def test_an_object_that_someone_may_still_hold_is_not(told_first: bool) -> None:
     block, blocks = a.heap.live[told], {1: a.heap.live[other]}
     free = a.request_free(told)
     a.complete_free(free)
-    assert a.play([(FREE, 1, 0, 0)], blocks, []) is None
+    assert a.play([(FREE, 1, 0, 0)], Named(blocks), []) is None
     assert block.key == 0  # it was absorbed
-    a.play([(MALLOC, name, 512, 0) for name in range(3)], blocks, [])
+    a.play([(MALLOC, name, 512, 0) for name in range(3)], Named(blocks), [])
     assert block not in blocks.values()
     assert not a.complete_free(free)
 
@@ -289,39 +301,157 @@ def test_garbage_collection_knows_the_ages_of_what_went_this_way() -> None:
 @pytest.mark.parametrize(
     "spoil",
     [
-        lambda a: a.begin_allocate_to_pool(1),
+        lambda a: a.begin_allocate_to_pool(1, no_split=True),
         lambda a: a.record_stream(a.malloc(512), 7),
     ],
-    ids=["a scope", "a free that waits"],
+    ids=["a scope that splits no block", "a free that waits"],
 )
 def test_what_needs_more_than_the_plain_rules_is_left(spoil: Any) -> None:
     a = CachingAllocator("1GiB")
     ptr = a.malloc(512)
     assert ptr is not None
     blocks = {1: a.heap.live[ptr]}
-    assert a.heap.is_plain
+    assert a.heap.plain_pools is not None
     spoil(a)
     for used in [used for used in a.heap.live if used != ptr]:
         a.free(used)
     request, free = (MALLOC, 2, 512, 0), (FREE, 1, 0, 0)
-    assert a.play([request], blocks, []) == request
-    assert a.play([free], blocks, []) == free
+    assert a.play([request], Named(blocks), []) == request
+    assert a.play([free], Named(blocks), []) == free
     assert blocks.keys() == {1}
     assert a.heap.live.keys() == {ptr}
 
 
-def test_blocks_from_max_split_size_on_are_left() -> None:
-    """They are counted, and neither split nor handed out for less (1.6)."""
-    a = CachingAllocator("1GiB", "max_split_size_mb:24")
+@pytest.mark.parametrize("conf", ["", "expandable_segments:True"])
+@pytest.mark.parametrize("release", ["2.3", "2.9", "2.15"])
+def test_a_scope_s_requests_are_served_from_its_pool(release: str, conf: str) -> None:
+    """Whatever the default pools have free; what was asked for before goes back to those."""
+    ops: list[Op] = [["a", name, size, 0] for name, size in enumerate((512, 512, MIB * 3, MIB * 3))]
+    ops += [["f", 0], ["f", 2], ["P", "b", 1], ["a", 5, 512, 0], ["a", 6, 3 * MIB, 0]]
+    ops += [["a", 7, 512, 0], ["f", 6], ["f", 1], ["a", 8, 2 * MIB, 0], ["P", "e", 1]]
+    ops += [["a", 9, 512, 0], ["f", 8], ["f", 7], ["a", 10, 3 * MIB, 0], ["P", "r", 1], ["e"]]
+    fast, slow = both(Script(ops, GIB, conf, "bump"), release)
+    assert fast.outcomes == slow.outcomes
+    assert fast.state() == slow.state()
+    assert fast.taken == 12  # all but the four that had to get memory
+    places = {name: block.ptr for name, block in fast.blocks.items()}
+    private = [s for s in fast.allocator.segments() if s["segment_pool_id"] == (0, 1)]
+    assert any(s["address"] <= places[5] < s["address"] + s["total_size"] for s in private)
+    assert places[9] < min(s["address"] for s in private)
+
+
+@pytest.mark.parametrize("release", ["2.1", "2.2"])
+def test_a_scope_of_one_stream_is_left(release: str) -> None:
+    a = CachingAllocator("1GiB", torch_version=release)
+    a.begin_allocate_to_pool(1, stream=0)
+    assert a.heap.plain_pools is None
+
+
+def test_a_pool_that_was_forgotten_inside_its_scope_is_left() -> None:
+    """The next request ends as it would without rows."""
+    a = CachingAllocator("1GiB")
+    a.begin_allocate_to_pool(1)
+    a.free(a.malloc(512))
+    assert a.heap.plain_pools is not None
+    a.release_pool(1)
+    a.empty_cache()
+    assert a.heap.plain_pools is None
+
+
+@pytest.mark.parametrize("conf", CONFS)
+@pytest.mark.parametrize("seed", range(4))
+def test_frees_that_are_told_to_be_complete_end_the_same_both_ways(conf: str, seed: int) -> None:
+    """Statistics too, whenever they are read: what waits is active and no longer allocated."""
+    rng = random.Random(seed)
+    steps: list[PlainStep] = []
+    live: list[int] = []
+    waiting: list[int] = []
+    for name in range(6000):
+        size = rng.choice((512, 70_000, 3 * MIB, 11 * MIB, 30 * MIB))
+        steps.append((MALLOC, name, size, rng.choice((0, 0, HANDLE))))
+        live.append(name)
+        while len(live) > rng.choice((40, 60)):
+            freed = live.pop(rng.randrange(len(live)))
+            is_told = rng.random() < 0.4
+            steps.append((FREE_REQUESTED if is_told else FREE, freed, 0, 0))
+            waiting += [freed] * is_told
+        while len(waiting) > rng.choice((0, 15)):
+            steps.append((FREE_COMPLETED, waiting.pop(rng.randrange(len(waiting))), 0, 0))
+    steps.append((FREE_REQUESTED, live.pop(), 0, 0))
+    fast, slow = (CachingAllocator("64GiB", conf, fast_path=way) for way in (True, False))
+    slow.heap.stats.folder = fold_one_by_one
+    stats = []
+    for allocator in (fast, slow):
+        named, rest = Named(), iter(steps)
+        moved: list[int] = []
+        while (left := allocator.play(rest, named, moved)) is not None:
+            moved.append(2 * taken_the_long_way(allocator, left, named))
+        allocator.check()
+        told = {name: free.block.ptr for name, free in named.waiting.items() if free.block}
+        stats.append(
+            (allocator.memory_stats(), allocator.segments(), told, [m >> 1 for m in moved])
+        )
+    assert stats[0] == stats[1]
+    assert stats[0][0]["active.all.current"] > stats[0][0]["allocation.all.current"]
+
+
+def taken_the_long_way(allocator: CachingAllocator, step: PlainStep, named: Named) -> int:
+    """The change of allocated bytes."""
+    kind, name, size, stream = step
+    if kind == MALLOC:
+        ptr = allocator.malloc(size, stream)
+        assert ptr is not None
+        block = named.blocks[name] = allocator.heap.live[ptr]
+        return block.size
+    if kind == FREE_COMPLETED:
+        assert allocator.complete_free(named.waiting.pop(name))
+        return 0
+    block = named.blocks.pop(name)
+    before = block.size  # it may be longer once it is free
+    if kind == FREE:
+        allocator.free(block.ptr)
+    else:
+        named.waiting[name] = allocator.request_free(block.ptr)
+    return -before
+
+
+def fold_one_by_one(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
+    """As if each record had been counted when it was made."""
+    sizes, requests, inactive, waits = journal
+    totals = [[Moves() for _ in range(7)] for _ in range(3)]
+    for at in range(len(sizes) + 1):
+        due = [wait for where, wait in waits if where == at]
+        record = [(sizes[at], requests[at], inactive[at])] if at < len(sizes) else []
+        one = ([s for s, _, _ in record], [r for _, r, _ in record], [i for _, _, i in record])
+        for total, moved in zip(totals, fold_records((*one, [(0, w) for w in due])), strict=True):
+            for sum_, more in zip(total, moved, strict=True):
+                sum_.peak = max(sum_.peak, sum_.change + more.peak)
+                sum_.change += more.change
+                sum_.grown += more.grown
+    every, small, large = (tuple(total) for total in totals)
+    return every, small, large  # type: ignore[return-value]
+
+
+def test_blocks_from_max_split_size_on_are_counted_and_kept_whole() -> None:
+    """They are neither split nor handed out for less, or for much less than they are (1.6)."""
+    a = CachingAllocator("1GiB", "max_split_size_mb:24,max_non_split_rounding_mb:30")
+    a.free(a.malloc(60 * MIB))
+    assert row(a, (MALLOC, 1, 23 * MIB, 0)) == (0, [])
+    assert row(a, (MALLOC, 1, 30 * MIB, 0)) == (0, [])
+    assert row(a, (MALLOC, 1, 30 * MIB + 1, 0)) == (1, [60 * MIB])
     large = a.malloc(24 * MIB)
-    a.free(a.malloc(20 * MIB))
     assert large is not None
-    blocks = {1: a.heap.live[large]}
-    assert row(a, (MALLOC, 2, 19 * MIB, 0)) == (1, [20 * MIB])
-    assert a.play([(FREE, 1, 0, 0)], blocks, []) == (FREE, 1, 0, 0)
-    a.free(large)
-    assert row(a, (MALLOC, 2, 23 * MIB, 0)) == (0, [])
-    assert row(a, (MALLOC, 2, 24 * MIB, 0)) == (0, [])
+    assert a.memory_stats()["oversize_allocations.current"] == 2
+    assert a.play([(FREE, 1, 0, 0)], Named({1: a.heap.live[large]}), []) is None
+    assert a.memory_stats()["oversize_allocations.current"] == 1
+    a.check()
+
+
+def test_blocks_above_a_limit_are_left_with_expandable_segments() -> None:
+    """There they are split all the same."""
+    a = CachingAllocator("1GiB", "max_split_size_mb:24,expandable_segments:True")
+    a.free(a.malloc(60 * MIB))
+    assert row(a, (MALLOC, 1, 30 * MIB, 0)) == (0, [])
 
 
 def test_expandable_segments_are_taken_until_they_are_switched_off() -> None:
@@ -331,10 +461,10 @@ def test_expandable_segments_are_taken_until_they_are_switched_off() -> None:
     a.free(first)
     blocks: dict[int, Block] = {}
     moved: list[int] = []
-    assert a.play([(MALLOC, 1, 3 * MIB + 1, 0)], blocks, moved) is None
+    assert a.play([(MALLOC, 1, 3 * MIB + 1, 0)], Named(blocks), moved) is None
     assert moved == [2 * (3 * MIB + 512)]  # the other 17 MiB less 512 bytes are split off
     a.set_allocator_settings("expandable_segments:False")
-    assert a.play([(FREE, 1, 0, 0)], blocks, []) == (FREE, 1, 0, 0)
+    assert a.play([(FREE, 1, 0, 0)], Named(blocks), []) == (FREE, 1, 0, 0)
     assert a.malloc(3 * MIB) != first
 
 
@@ -349,7 +479,7 @@ def test_the_hole_with_the_least_room_is_taken() -> None:
         one.free(held[0])
     assert a.segments()[0]["total_size"] == 60 * MIB  # 5 MiB are left at the end of it
     blocks: dict[int, Block] = {}
-    assert a.play([(MALLOC, 1, 4 * MIB, 0)], blocks, []) is None
+    assert a.play([(MALLOC, 1, 4 * MIB, 0)], Named(blocks), []) is None
     assert blocks[1].ptr == b.malloc(4 * MIB) == a.segments()[0]["address"]
     assert a.memory_stats() == b.memory_stats()
 
@@ -359,25 +489,25 @@ def test_it_comes_back_when_the_reason_is_gone() -> None:
     a.malloc(512)
     a.begin_allocate_to_pool(1)
     a.end_allocate_to_pool(1)
-    assert a.heap.is_plain
+    assert a.heap.plain_pools is not None
     used = a.malloc(512)
     assert used is not None
     a.record_stream(used, 7)
     a.free(used)
-    assert not a.heap.is_plain  # the next malloc must poll
+    assert a.heap.plain_pools is None  # the next malloc must poll
     a.synchronize()
     a.malloc(512)
-    assert a.heap.is_plain
+    assert a.heap.plain_pools is not None
     a.set_allocator_settings("garbage_collection_threshold:0.5")
-    assert a.heap.is_plain
+    assert a.heap.plain_pools is not None
     a.set_per_process_memory_fraction(0.5)
-    assert not a.heap.is_plain
+    assert a.heap.plain_pools is None
 
 
 def test_history_and_the_switch_keep_it_off() -> None:
-    assert not CachingAllocator("1GiB", record_history=True).heap.is_plain
-    assert not CachingAllocator("1GiB", fast_path=False).heap.is_plain
-    assert not CachingAllocator("1GiB", torch_version="2.12").heap.is_plain
+    assert CachingAllocator("1GiB", record_history=True).heap.plain_pools is None
+    assert CachingAllocator("1GiB", fast_path=False).heap.plain_pools is None
+    assert CachingAllocator("1GiB", torch_version="2.12").heap.plain_pools is None
 
 
 def test_spare_objects_are_bounded() -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from allocsim import CachingAllocator
-from allocsim.core import FREE, MALLOC, Block
+from allocsim.core import FREE, MALLOC, Named
 from allocsim.errors import (
     AllocsimError,
     InvariantError,
@@ -41,16 +41,16 @@ class Played:
         return getattr(self._allocator, name)
 
     def malloc(self, size: int, stream: int = 0) -> int | None:
-        blocks: dict[int, Block] = {}
-        if self._allocator.play([(MALLOC, 0, size, stream)], blocks, []) is None:
-            return blocks[0].ptr
+        named = Named()
+        if self._allocator.play([(MALLOC, 0, size, stream)], named, []) is None:
+            return named.blocks[0].ptr
         return self._allocator.malloc(size, stream)
 
     def free(self, address: int | None) -> None:
         live = self._allocator.heap.live
         if address in live:
-            blocks = {0: live[address]}
-            if self._allocator.play([(FREE, 0, 0, 0)], blocks, []) is None:
+            named = Named({0: live[address]})
+            if self._allocator.play([(FREE, 0, 0, 0)], named, []) is None:
                 return
         self._allocator.free(address)
 
