@@ -70,7 +70,7 @@ def play(  # noqa: PLR0912, PLR0915  (one loop, by design)
     small_free, large_free = small.blocks, large.blocks
     stats = heap.stats
     oversize_allocations = stats.oversize_allocations
-    sizes, requests, inactive, _ = stats.journal
+    sizes, requests, inactive, _, _ = stats.journal
     n_before = len(sizes)
     left = None
     keys_stream = -1

@@ -8,7 +8,6 @@ frees it; what waits in between stands beside the records.  Source: semantics 3.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
@@ -22,22 +21,18 @@ __all__ = [
     "Journal",
     "Moves",
     "Stat",
-    "Waits",
     "FOLD_AT",
     "SHORT",
     "fold_records",
 ]
 
-Waits = list[tuple[int, int]]
-"""Where blocks began to wait for the end of their free, and ceased to: how many records there were
-before; twice the bytes, and 1 more in the small pool, of what began, in negative numbers of what
-ceased."""
-
-Journal = tuple[list[int], list[int], list[int], Waits]
+Journal = tuple[list[int], list[int], list[int], list[int], list[int]]
 """Records of active blocks as columns, frees in negative numbers: twice the bytes of the block,
 and 1 more in the small pool; the bytes requested; eight times the bytes that became inactive split,
 and the blocks that did, -2 to 1.  Columns, because a tuple for each record took as long as three
-numbers do.  The last is no column: it tells what waited meanwhile.
+numbers do.  The last two are of blocks that began to wait for the end of their free, or in
+negative numbers ceased to: how many records there were before; twice the bytes, and 1 more in the
+small pool.
 
 Mostly the bytes that become inactive split are those of the block itself: then the last column
 has twice the blocks that did, and 1 more.  Such a short one is below `SHORT`, no other is."""
@@ -162,7 +157,7 @@ _ActiveMoves = tuple[Moves, Moves, Moves, Moves, Moves]
 
 def fold_records(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
     """The moves of all, small_pool and large_pool, in plain Python."""
-    sizes, requests, inactive, waits = journal
+    sizes, requests, inactive, at, waits = journal
     records = list(zip(sizes, requests, inactive, strict=True))
     groups = ([0, 1], [1], [0])
     every, small, large = (
@@ -170,17 +165,19 @@ def fold_records(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
     )
     if not waits:
         return every[:2] + every, small[:2] + small, large[:2] + large
-    of_every, of_small, of_large = (_allocated(sizes, waits, group) for group in groups)
+    of_every, of_small, of_large = (_allocated(sizes, at, waits, group) for group in groups)
     return of_every + every, of_small + small, of_large + large
 
 
-def _allocated(sizes: list[int], waits: Waits, group: list[int]) -> tuple[Moves, Moves]:
+def _allocated(
+    sizes: list[int], at: list[int], waits: list[int], group: list[int]
+) -> tuple[Moves, Moves]:
     """Blocks and bytes that were active and did not wait; group: 1 for the small pool, 0."""
     blocks, size = Moves(), Moves()
-    rest = deque(waits)
+    done = 0
     for number, moved in enumerate([*sizes, 0]):
-        while rest and rest[0][0] <= number:
-            waited = rest.popleft()[1]
+        while done < len(at) and at[done] <= number:
+            waited, done = waits[done], done + 1
             if waited & 1 in group:
                 blocks.change -= 1 if waited > 0 else -1
                 size.change -= waited >> 1
@@ -272,7 +269,7 @@ class DeviceStats:
         self.max_split_size = max_split_size
         self.all = StatGroup()
         self.pools = {True: StatGroup(), False: StatGroup()}
-        self.journal: Journal = ([], [], [], [])
+        self.journal: Journal = ([], [], [], [], [])
         self.folder: Folder = fold_records
         self.oversize_allocations = Stat()
         self.oversize_segments = Stat()
@@ -290,7 +287,7 @@ class DeviceStats:
         self, is_small: bool, size: int, requested: int, splits: int, split_bytes: int
     ) -> None:
         """Leave the record of one malloc, or of one free in negative numbers."""
-        sizes, requests, inactive, _ = self.journal
+        sizes, requests, inactive, _, _ = self.journal
         sizes.append(2 * size + is_small)
         requests.append(requested)
         inactive.append(8 * split_bytes + splits)
@@ -309,13 +306,15 @@ class DeviceStats:
 
     def free_requested(self, is_small: bool, size: int) -> None:
         """A block was freed by its user and waits for other streams."""
-        self.journal[3].append((len(self.journal[0]), 2 * size + is_small))
+        self.journal[3].append(len(self.journal[0]))
+        self.journal[4].append(2 * size + is_small)
 
     def free_completed(
         self, is_small: bool, size: int, requested: int, splits: int, split_bytes: int
     ) -> None:
         """A block that waited became free."""
-        self.journal[3].append((len(self.journal[0]), is_small - 2 * size))
+        self.journal[3].append(len(self.journal[0]))
+        self.journal[4].append(is_small - 2 * size)
         self.note(is_small, -size, -requested, splits, split_bytes)
 
     # -- what happens seldom ---------------------------------------------------------------

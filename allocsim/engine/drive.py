@@ -75,11 +75,11 @@ class Drive:
         The cycle collector rests meanwhile: a merged block leaves no cycle behind, and walking
         the columns of a long plan again and again took a tenth of the time.
         """
-        for observer in self.observers:
-            observer.began(self.allocator)
         was_enabled = gc.isenabled()
         gc.disable()
         try:
+            for observer in self.observers:
+                observer.began(self.allocator)
             if period is None:
                 self._run_steps(0, len(self.plan.steps))
             else:

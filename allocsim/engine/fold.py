@@ -6,12 +6,13 @@ NumPy, so the engine hands it in (`python -m benchmarks.speed --tricks` has what
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from struct import pack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim.core.stats import SHORT, GroupMoves, Journal, Moves, Waits, fold_records
+from allocsim.core.stats import SHORT, GroupMoves, Journal, Moves, fold_records
 
 __all__ = ["fold_columns", "int_column"]
 
@@ -25,8 +26,7 @@ def fold_columns(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
     """The moves of all, small_pool and large_pool."""
     if len(journal[0]) < FEW:
         return fold_records(journal)
-    *columns, waits = journal
-    sizes, requested, inactive = map(int_column, columns)
+    sizes, requested, inactive, at, waits = map(int_column, journal)
     is_small = sizes & 1
     held = sizes >> 1
     is_short = np.abs(inactive) < SHORT
@@ -40,16 +40,18 @@ def fold_columns(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
     room *= is_small
     grown_small = room.sum(axis=1)
     sums = np.cumsum(rows, axis=1, out=room)
-    every = _moves(sums, grown, waits)
+    waiting = waiting_small = None
+    if len(waits):
+        waiting = _waiting(at, waits, len(sizes))
+        waiting_small = _waiting(at, waits * (waits & 1), len(sizes))
+    every = _moves(sums, grown, waiting)
     rows *= is_small
     sums_small = np.cumsum(rows, axis=1)
     sums -= sums_small
-    small, large = ([wait for wait in waits if wait[1] & 1 == group] for group in (1, 0))
-    return (
-        every,
-        _moves(sums_small, grown_small, small),
-        _moves(sums, grown - grown_small, large),
-    )
+    small = _moves(sums_small, grown_small, waiting_small)
+    if waiting is not None and waiting_small is not None:
+        waiting -= waiting_small
+    return every, small, _moves(sums, grown - grown_small, waiting)
 
 
 def int_column(values: list[int]) -> _Ints:
@@ -57,23 +59,24 @@ def int_column(values: list[int]) -> _Ints:
     return np.frombuffer(pack(f"{len(values)}q", *values), np.int64)
 
 
-def _moves(sums: _Ints, grown: _Ints, waits: Waits) -> GroupMoves:
+def _waiting(at: _Ints, waits: _Ints, n_records: int) -> _Ints:
+    """Blocks and bytes that waited when each record was made, and at the end."""
+    waiting = np.zeros((2, n_records + 1), dtype=np.int64)
+    np.add.at(waiting[0], at, np.sign(waits))
+    np.add.at(waiting[1], at, waits >> 1)
+    return np.cumsum(waiting, axis=1, out=waiting)
+
+
+def _moves(sums: _Ints, grown: _Ints, waiting: _Ints | None) -> GroupMoves:
     """Of each row of running sums, given the sums of their increases."""
-    change, peak = sums[:, -1].tolist(), np.maximum(sums.max(axis=1), 0).tolist()
-    active = tuple(map(Moves, change, peak, grown.tolist()))
-    blocks, sizes, requested, splits, split_bytes = active
-    allocated = _allocated(sums[:2], grown, waits) if waits else (blocks, sizes)
-    return *allocated, blocks, sizes, requested, splits, split_bytes
+    blocks, sizes, requested, splits, split_bytes = _summed(sums, sums[:, -1], grown)
+    if waiting is None:
+        return blocks, sizes, blocks, sizes, requested, splits, split_bytes
+    allocated = sums[:2] - waiting[:, :-1]
+    mine, held = _summed(allocated, sums[:2, -1] - waiting[:, -1], grown[:2])
+    return mine, held, blocks, sizes, requested, splits, split_bytes
 
 
-def _allocated(sums: _Ints, grown: _Ints, waits: Waits) -> tuple[Moves, Moves]:
-    """Blocks and bytes that were active and did not wait."""
-    at, twice = np.array(waits, dtype=np.int64).T
-    waiting = np.zeros((2, sums.shape[1] + 1), dtype=np.int64)
-    np.add.at(waiting[0], at, np.sign(twice))
-    np.add.at(waiting[1], at, twice >> 1)
-    np.cumsum(waiting, axis=1, out=waiting)
-    peak = np.maximum((sums - waiting[:, :-1]).max(axis=1), 0).tolist()
-    change = (sums[:, -1] - waiting[:, -1]).tolist()
-    blocks, sizes = map(Moves, change, peak, grown[:2].tolist())
-    return blocks, sizes
+def _summed(sums: _Ints, change: _Ints, grown: _Ints) -> Iterator[Moves]:
+    peak = np.maximum(sums.max(axis=1), 0)
+    return map(Moves, change.tolist(), peak.tolist(), grown.tolist())

@@ -63,6 +63,7 @@ class LivePeak:
         self._which = np.tile(which, 2)[order]
         self._sign = np.where(begins, 1, -1)[order]
         self._plain = lifetimes.peak_bytes
+        self._known: dict[tuple[int, ...], int] = {}
 
     def under(self, config: AllocatorConfig | None) -> int:
         """The peak under the rounding of `config`; None: requests rounded up to 512."""
@@ -70,6 +71,10 @@ class LivePeak:
             return self._plain
         if config.release.one_division_keeps_size and 1 in config.roundup_power2_divisions:
             return 0  # sizes that stay unrounded are below those of the lifetimes
-        rounded = [config.round_size(size) if size > 0 else -size for size in self._sizes.tolist()]
-        moved = np.array(rounded, dtype=np.int64)[self._which] * self._sign
-        return int(np.cumsum(moved).max(initial=0))
+        divisions = config.roundup_power2_divisions
+        if divisions not in self._known:
+            sizes = self._sizes.tolist()
+            rounded = [config.round_size(size) if size > 0 else -size for size in sizes]
+            moved = np.array(rounded, dtype=np.int64)[self._which] * self._sign
+            self._known[divisions] = int(np.cumsum(moved).max(initial=0))
+        return self._known[divisions]

@@ -99,26 +99,26 @@ def outcome_of(
 
     empties: the program itself empties the cache, and nothing else gives memory back unasked.
     """
-    stats, counters = allocator.memory_stats(), allocator.heap.stats
+    stats = allocator.heap.stats
+    stats.fold()
+    every, small, large = stats.all, stats.pools[True], stats.pools[False]
     maps = 0
     if allocator.config.expandable_segments:
-        maps = max(counters.num_device_alloc - stats["segment.all.allocated"], 0)
+        maps = max(stats.num_device_alloc - every.segment.allocated, 0)
     return Outcome(
-        peak_reserved_bytes=stats["reserved_bytes.all.peak"],
-        peak_allocated_bytes=stats["allocated_bytes.all.peak"],
+        peak_reserved_bytes=every.reserved_bytes.peak,
+        peak_allocated_bytes=every.allocated_bytes.peak,
         peak_device_bytes=peak_device_bytes,
-        num_alloc_retries=counters.num_alloc_retries,
-        num_device_alloc=counters.num_device_alloc,
-        num_device_free=counters.num_device_free,
-        num_sync_all_streams=counters.num_sync_all_streams,
+        num_alloc_retries=stats.num_alloc_retries,
+        num_device_alloc=stats.num_device_alloc,
+        num_device_free=stats.num_device_free,
+        num_sync_all_streams=stats.num_sync_all_streams,
         num_ooms=len(ooms),
         num_maps=maps,
-        obtained_small=stats["reserved_bytes.small_pool.allocated"],
-        obtained_large=stats["reserved_bytes.large_pool.allocated"],
-        returned_bytes=stats["reserved_bytes.all.freed"],
-        refused=bool(
-            counters.num_alloc_retries or ooms or (counters.num_device_free and not empties)
-        ),
+        obtained_small=small.reserved_bytes.allocated,
+        obtained_large=large.reserved_bytes.allocated,
+        returned_bytes=every.reserved_bytes.freed,
+        refused=bool(stats.num_alloc_retries or ooms or (stats.num_device_free and not empties)),
         oom_entry=ooms[0].entry if ooms else None,
         dropped_at=dropped_at,
         entries=entries,

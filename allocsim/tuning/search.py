@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from allocsim.core import Release
+from allocsim.core.constants import LARGE_BUFFER
 from allocsim.errors import ConfigError
 from allocsim.tuning.cost import Costs
 from allocsim.tuning.equivalence import effect_of
@@ -25,7 +26,7 @@ from allocsim.tuning.worker import Job
 
 __all__ = ["Asked", "Search", "SearchProgress"]
 
-_FIRST_CHUNK = 8
+_FIRST_CHUNK = 4
 
 SearchProgress = Callable[[int, int], None]
 """Called with (settings done, settings in all)."""
@@ -73,10 +74,21 @@ class Search:
 
     def grid(self, settings: Sequence[Setting]) -> None:
         """Replay each as far as it can win."""
-        fresh = self._distinct(settings)
+        fresh = sorted(self._distinct(settings), key=self._promise)
         total = len(fresh) + self._done
         for chunk in _chunks(fresh):
             self._run(chunk, self._bar(), self._within(), is_whole=False, total=total)
+
+    def _promise(self, setting: Setting) -> int:
+        """What mostly wins goes first, so that the bar is high for the rest."""
+        try:
+            config = setting.config(self.asked.release)
+        except ConfigError:
+            return 3
+        is_long = config.large_segment_size != LARGE_BUFFER
+        if config.rounds_to_power2 or not (config.expandable_segments or is_long):
+            return 3
+        return 2 - config.expandable_segments - (config.expandable_segments and is_long)
 
     def confirm(self, settings: Sequence[Setting]) -> None:
         """Look for the device without a refusal where that takes replays of its own."""
@@ -208,7 +220,7 @@ class Search:
 
 
 def _chunks(settings: Sequence[Setting]) -> Iterator[Sequence[Setting]]:
-    """Eight, then sixteen, then thirty-two: the bar rises early, and few workers wait."""
+    """Four, then eight, then sixteen: the bar rises early, and few workers wait."""
     start, length = 0, _FIRST_CHUNK
     while start < len(settings):
         yield settings[start : start + length]

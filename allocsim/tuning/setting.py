@@ -7,8 +7,9 @@ later); before, the program has to call `torch.cuda.set_per_process_memory_fract
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
-from allocsim.core import AllocatorConfig, Release, parse_conf
+from allocsim.core import AllocatorConfig, Release, find_release, parse_conf
 
 __all__ = ["Setting", "in_option_string"]
 
@@ -24,7 +25,7 @@ class Setting:
 
     def config(self, release: Release) -> AllocatorConfig:
         """What `conf` means; raises ConfigError where the release refuses it."""
-        return parse_conf(self.conf, release)
+        return _config(self.conf, release.version)
 
     def fraction(self, release: Release) -> float | None:
         """The memory fraction in force, None where nothing limits the process."""
@@ -48,6 +49,12 @@ class Setting:
         if self.call_fraction is not None:
             name += f" and a memory fraction of {self.call_fraction:g}"
         return name
+
+
+@lru_cache(maxsize=1024)
+def _config(conf: str, version: str) -> AllocatorConfig:
+    """Read once, because a sweep asks several times for each job."""
+    return parse_conf(conf, find_release(version))
 
 
 def in_option_string(release: Release) -> bool:

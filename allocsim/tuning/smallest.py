@@ -17,10 +17,14 @@ from collections.abc import Callable
 
 from allocsim.tuning.outcome import Outcome
 
-__all__ = ["Found", "Trial", "find_smallest"]
+__all__ = ["Found", "Liked", "Trial", "find_smallest"]
 
 Trial = Callable[[int], Outcome | None]
 """A replay on so many pages; None where no device so small holds the recording's start."""
+
+Liked = Callable[[Outcome], int | None]
+"""The pages of a run's peak, where it was refused nothing; a device of that size may well do, and
+one page less will then not.  None where that tells nothing."""
 
 Found = tuple[int, Outcome, int | None]
 """(pages, the outcome there, the entry that fails one page below)."""
@@ -36,29 +40,36 @@ def find_smallest(
     least: int,
     first: int,
     known: Outcome | None = None,
+    liked: Liked | None = None,
 ) -> Found | None:
     """The smallest device for which `does` holds; None: there is none.
 
     least: pages, one less cannot hold what lives at once.  first: pages to begin with; known:
-    the outcome there, if it does.
+    the outcome there, if it does.  liked: tells where to look next; None: always half-way.
     """
     low, high = least - 1, max(first, least)
-    best = known
+    best, step = known, high
+    if liked is not None:
+        step = max(high // 8, 1)
     while best is None:
         best = _tried(trial, does, high)
         if best is None:
-            low, high = high, 2 * high
+            low, high, step = high, high + step, 8 * step
             if low > _MOST_PAGES:
                 return None
     fails_at = None
-    middle = high - 1  # a peak is mostly the answer itself
+    guess = high - 1  # a peak is mostly the answer itself
+    if liked is not None and (pages := liked(best)) is not None:
+        guess = min(pages, guess)
     while high - low > 1:
+        middle = guess if low < guess < high else (low + high) // 2
         tried = trial(middle)
         if tried is not None and does(tried):
             high, best = middle, tried
+            pages = None if liked is None else liked(tried)
+            guess = 0 if pages is None else min(pages, middle - 1)
         else:
             low, fails_at = middle, None if tried is None else tried.oom_entry
-        middle = (low + high) // 2
     return high, best, fails_at
 
 

@@ -17,6 +17,7 @@ from allocsim.engine.rerun import Rerun
 from allocsim.errors import AllocsimError
 from allocsim.trace import load
 from allocsim.tuning.bounds import LivePeak, needed_of
+from allocsim.tuning.floor import Demand, Floor
 from allocsim.tuning.outcome import Outcome, outcome_of
 from allocsim.tuning.pareto import Bar, Point, is_hopeless
 from allocsim.tuning.setting import Setting
@@ -63,6 +64,7 @@ class _Kept:
     def __init__(self) -> None:
         self.reruns: dict[tuple[str, int, str | None], Rerun] = {}
         self.peaks: dict[tuple[str, int, str | None], LivePeak] = {}
+        self.demands: dict[tuple[str, int, str | None], Demand] = {}
 
     def put(self, key: tuple[str, int, str | None], rerun: Rerun) -> None:
         self._drop(key)  # the file may be another one by now
@@ -73,6 +75,7 @@ class _Kept:
     def _drop(self, key: tuple[str, int, str | None]) -> None:
         self.reruns.pop(key, None)
         self.peaks.pop(key, None)
+        self.demands.pop(key, None)
 
 
 _KEPT = _Kept()
@@ -102,7 +105,7 @@ def run_job(job: Job) -> Outcome:
                 return tight
         outcome = job.known
         if outcome is None:
-            watch = _Watch(job.bar, _least_peak(job, rerun) if job.bar else 0)
+            watch = _watch(job, rerun) if job.bar else _Watch()
             outcome = _drive(rerun, job, job.device_memory, watch)
         return _Capacity(rerun, job, tight).told(outcome) if outcome.is_whole else outcome
     except AllocsimError as error:
@@ -112,37 +115,60 @@ def run_job(job: Job) -> Outcome:
 class _Watch(Observer):
     """Notes how much the device held, and gives a setting up that can no longer win.
 
-    least: bytes that the peak will surely reach.  gives_up: at the first request without an
-    answer; at_retry: at the first that the driver refused, too.
+    least: bytes that the peak will surely reach; floor: tells more of that on the way.
+    gives_up: at the first request without an answer; at_retry: at the first that the driver
+    refused, too.
     """
 
     def __init__(
-        self, bar: Bar = (), least: int = 0, *, gives_up: bool = False, at_retry: bool = False
+        self,
+        bar: Bar = (),
+        least: int = 0,
+        floor: Floor | None = None,
+        *,
+        gives_up: bool = False,
+        at_retry: bool = False,
     ) -> None:
         self.peak_device_bytes = 0
-        self.least = self._peak_reserved = least
+        self.least = least
+        self._floor = floor
         self._bar = bar
+        self._fewest_calls = min((point.calls for point, _ in bar), default=0)
         self._gives_up = gives_up
         self._at_retry = at_retry
 
+    def began(self, allocator: CachingAllocator) -> None:
+        """See `Observer`.  What is sure not to fit cannot win against what went through."""
+        if not self._bar:
+            return
+        room, limit = (
+            allocator.device.total - allocator.device.context_memory,
+            allocator.memory_limit,
+        )
+        if self.least > room or (limit is not None and self.least > limit):
+            raise GiveUpError
+        if self._floor is not None:
+            self._floor.began(allocator)
+            self.least = max(self.least, self._floor.reserved)
+
     def grew(self, allocator: CachingAllocator, entry: int) -> None:
         """See `Observer`."""
-        del entry
         device = allocator.device
         self.peak_device_bytes = max(self.peak_device_bytes, device.used + device.context_memory)
         if self._at_retry and allocator.heap.stats.num_alloc_retries:
             raise GiveUpError
         if not self._bar:
             return
-        self._peak_reserved = max(self._peak_reserved, allocator.reserved_bytes)
+        self.least = max(self.least, allocator.reserved_bytes)
+        if self._floor is not None:
+            self._floor.grew(allocator, entry)
+            self.least = max(self.least, self._floor.reserved)
         stats = allocator.heap.stats
-        so_far = Point(
-            self._peak_reserved,
-            stats.num_device_alloc + stats.num_device_free,
-            stats.num_alloc_retries,
-        )
-        if is_hopeless(self._bar, so_far):
-            raise GiveUpError
+        calls = stats.num_device_alloc + stats.num_device_free
+        if calls >= self._fewest_calls:
+            so_far = Point(self.least, calls, stats.num_alloc_retries)
+            if is_hopeless(self._bar, so_far):
+                raise GiveUpError
 
     def out_of_memory(
         self, allocator: CachingAllocator, oom: SimulatedOom, blocks: Mapping[int, Block]
@@ -238,7 +264,11 @@ class _Capacity:
         def trial(pages: int) -> Outcome | None:
             return self._trial(pages, _Watch(gives_up=True, at_retry=at_retry))
 
-        return find_smallest(trial, does, least=least, first=first, known=known)
+        liked = self._liked if job.from_peak else None
+        return find_smallest(trial, does, least=least, first=first, known=known, liked=liked)
+
+    def _liked(self, outcome: Outcome) -> int | None:
+        return None if outcome.refused else self._pages(outcome)
 
     def _pages(self, outcome: Outcome) -> int:
         return self._pages_of(outcome.peak_device_bytes)
@@ -266,9 +296,13 @@ class _Capacity:
         )
 
 
-def _least_peak(job: Job, rerun: Rerun) -> int:
-    """What the setting of a job reserves at least: the peak of its rounded requests."""
-    return _live_peak(job, rerun).under(job.setting.config(rerun.release))
+def _watch(job: Job, rerun: Rerun) -> _Watch:
+    """Of a grid: with all that is known of what the setting of the job will reserve."""
+    key = (job.path, rerun.trace.device, job.torch_version)
+    if key not in _KEPT.demands:
+        _KEPT.demands[key] = Demand(rerun)
+    config = job.setting.config(rerun.release)
+    return _Watch(job.bar, _live_peak(job, rerun).under(config), _KEPT.demands[key].floor(config))
 
 
 def _live_peak(job: Job, rerun: Rerun) -> LivePeak:

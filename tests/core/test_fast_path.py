@@ -417,13 +417,14 @@ def taken_the_long_way(allocator: CachingAllocator, step: PlainStep, named: Name
 
 def fold_one_by_one(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
     """As if each record had been counted when it was made."""
-    sizes, requests, inactive, waits = journal
+    sizes, requests, inactive, waited_at, waits = journal
     totals = [[Moves() for _ in range(7)] for _ in range(3)]
     for at in range(len(sizes) + 1):
-        due = [wait for where, wait in waits if where == at]
+        due = [wait for where, wait in zip(waited_at, waits, strict=True) if where == at]
         record = [(sizes[at], requests[at], inactive[at])] if at < len(sizes) else []
         one = ([s for s, _, _ in record], [r for _, r, _ in record], [i for _, _, i in record])
-        for total, moved in zip(totals, fold_records((*one, [(0, w) for w in due])), strict=True):
+        moves = fold_records((*one, [0] * len(due), due))
+        for total, moved in zip(totals, moves, strict=True):
             for sum_, more in zip(total, moved, strict=True):
                 sum_.peak = max(sum_.peak, sum_.change + more.peak)
                 sum_.change += more.change

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from allocsim.core.stats import SHORT, Journal, Moves, Waits, fold_records
+from allocsim.core.stats import SHORT, Journal, Moves, fold_records
 from allocsim.engine.fold import FEW, fold_columns
 
 
@@ -14,11 +14,12 @@ def journal(count: int, seed: int, waiting: bool) -> Journal:
     """Requests and frees of both pools, every kind of change of inactive splits among them."""
     rng = random.Random(seed)
     sizes, requests, inactive = [], [], []
-    waits: Waits = []
+    waited_at, waits = [], []
     for at in range(count):
         if waiting and rng.random() < 0.2:
             size = 512 * rng.randrange(1, 1 << 16)
-            waits.append((at, 2 * size * rng.choice((1, -1)) + rng.randrange(2)))
+            waited_at.append(at)
+            waits.append(2 * size * rng.choice((1, -1)) + rng.randrange(2))
         sign, size = rng.choice((1, -1)), 512 * rng.randrange(1, 1 << 16)
         sizes.append(sign * 2 * size + rng.randrange(2))
         requests.append(sign * rng.randrange(1, size + 1))
@@ -26,8 +27,9 @@ def journal(count: int, seed: int, waiting: bool) -> Journal:
         whole = 8 * sign * 512 * rng.randrange(1, 1 << 16) + splits
         inactive.append(rng.choice((0, 2 * splits + 1, whole)))
     if waiting:
-        waits += [(count, 2 * 512), (count, 1 - 2 * 4096)]
-    return sizes, requests, inactive, waits
+        waited_at += [count, count]
+        waits += [2 * 512, 1 - 2 * 4096]
+    return sizes, requests, inactive, waited_at, waits
 
 
 @pytest.mark.parametrize("count", [1, FEW - 1, FEW, 1000, 3000])
@@ -42,8 +44,10 @@ def test_a_short_record_moves_the_bytes_of_its_block() -> None:
     """A request of a tail's front, a free that stays split; then eight times the bytes instead."""
     size = 4096
     sizes, requests = [2 * size, -2 * size, 2 * size, -2 * size], [size, -size, size, -size]
-    short = fold_records((sizes, requests, [1, 3, -1, 1], []))
-    long = fold_records((sizes, requests, [-8 * size, 8 * size + 1, -8 * size - 1, 8 * size], []))
+    short = fold_records((sizes, requests, [1, 3, -1, 1], [], []))
+    long = fold_records(
+        (sizes, requests, [-8 * size, 8 * size + 1, -8 * size - 1, 8 * size], [], [])
+    )
     assert short == long
     assert short[0][5] == Moves(change=0, peak=1, grown=1)
     assert short[0][6] == Moves(change=0, peak=0, grown=2 * size)
@@ -53,7 +57,7 @@ def test_a_short_record_moves_the_bytes_of_its_block() -> None:
 @pytest.mark.parametrize("is_small", [0, 1])
 def test_each_pool_has_its_own_peaks(is_small: int) -> None:
     sizes = [2 * 512 + is_small, 2 * 1024 + 1 - is_small, -2 * 512 + is_small]
-    records: Journal = (sizes * FEW, [400, 1000, -400] * FEW, [0, 0, 0] * FEW, [])
+    records: Journal = (sizes * FEW, [400, 1000, -400] * FEW, [0, 0, 0] * FEW, [], [])
     every, small, large = fold_columns(records)
     mine, other = (small, large) if is_small else (large, small)
     assert mine[0] == Moves(change=0, peak=1, grown=FEW)
@@ -66,8 +70,9 @@ def test_each_pool_has_its_own_peaks(is_small: int) -> None:
 def test_what_waits_is_active_and_not_allocated(count: int) -> None:
     """A block is freed by its user, another comes, and only then the first free is complete."""
     sizes = [2 * 512, 2 * 1024, -2 * 512, -2 * 1024] * count
-    waits = [w for i in range(0, 4 * count, 4) for w in ((i + 1, 2 * 512), (i + 2, -2 * 512))]
-    every, small, large = fold_columns((sizes, sizes, [0] * len(sizes), waits))
+    at = [i + later for i in range(0, 4 * count, 4) for later in (1, 2)]
+    waits = [2 * 512, -2 * 512] * count
+    every, small, large = fold_columns((sizes, sizes, [0] * len(sizes), at, waits))
     assert every == large
     assert [moves.peak for moves in every[:4]] == [1, 1024, 2, 1536]
     assert [moves.change for moves in every] == [0] * 7

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from allocsim import CachingAllocator, tune
 from allocsim.engine.rerun import Rerun
 from allocsim.trace import load
 from allocsim.tuning.bounds import bounds_of
+from allocsim.tuning.pareto import Point
 from allocsim.tuning.setting import Setting
 from allocsim.tuning.worker import Job, run_job
 from allocsim.units import MIB
@@ -73,3 +75,20 @@ def test_entries_that_were_passed_over_were_not_replayed(write: Write) -> None:
     assert given_up.dropped_at is not None
     assert given_up.skipped == whole.skipped
     assert given_up.entries + given_up.skipped == given_up.dropped_at + 1
+
+
+def test_what_cannot_fit_is_not_begun_once_another_went_through(write: Write) -> None:
+    """33 MiB at once are 48 as two divisions round them; alone it is replayed until it fails."""
+
+    def program(gpu: CachingAllocator) -> None:
+        gpu.free(gpu.malloc(20 * MIB))
+        gpu.malloc(33 * MIB)
+
+    path, setting = str(write(program)), Setting("roundup_power2_divisions:2")
+    bar = ((Point(40 * MIB, 2, 0), False),)
+    job = Job("", path, 0, "2.15", setting, 40 * MIB)
+    begun = run_job(replace(job, bar=bar))
+    assert (begun.dropped_at, begun.num_device_alloc, begun.least_peak) == (1, 0, 48 * MIB)
+    alone = run_job(job)
+    assert (alone.dropped_at, alone.num_ooms) == (None, 1)
+    assert run_job(replace(job, bar=bar, device_memory=64 * MIB)).num_ooms == 0
