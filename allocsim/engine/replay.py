@@ -23,7 +23,7 @@ from allocsim.engine.observers import Observer, PeakWatch, Progress
 from allocsim.engine.plan import Plan, plan_of
 from allocsim.engine.result import DeviceRun, PeakState, Run
 from allocsim.errors import ConfigError, RecordingError
-from allocsim.trace import Provenance, Recording, SegmentState, Trace, lint, start_state
+from allocsim.trace import Provenance, Recording, SegmentState, Trace, refuse_unsound, start_state
 from allocsim.units import TIB, format_size, parse_size, round_up
 
 __all__ = ["replay"]
@@ -68,9 +68,7 @@ def replay(
     Raises RecordingError if there is nothing to replay, ConfigError for settings the release
     refuses.
     """
-    for finding in lint(recording):
-        if finding.severity == "error":
-            raise RecordingError(recording.path, finding.text, entry=finding.entry)
+    refuse_unsound(recording)
     release, release_note = release_of(recording, torch_version)
     recorded = recording.settings.conf if recording.settings is not None else ""
     refuse_recorded_conf(recording.path, recorded, release)

@@ -27,8 +27,7 @@ from allocsim.engine.replay import (
     start_of,
     trace_of,
 )
-from allocsim.errors import RecordingError
-from allocsim.trace import Action, Recording, SegmentState, Trace, lint
+from allocsim.trace import Action, Recording, SegmentState, Trace, refuse_unsound
 
 __all__ = ["Rerun"]
 
@@ -43,9 +42,7 @@ class Rerun:
     """
 
     def __init__(self, recording: Recording, device: int, torch_version: str | None = None) -> None:
-        for finding in lint(recording):
-            if finding.severity == "error":
-                raise RecordingError(recording.path, finding.text, entry=finding.entry)
+        refuse_unsound(recording)
         self.trace: Trace = trace_of(recording, device)
         self.release, self.release_note = release_of(recording, torch_version)
         self.recorded_conf = recording.settings.conf if recording.settings is not None else ""

@@ -20,7 +20,7 @@ from allocsim.engine.replay import (
 )
 from allocsim.engine.result import SimulatedOom
 from allocsim.errors import RecordingError
-from allocsim.trace import Action, Recording, Trace, lint
+from allocsim.trace import Action, Recording, Trace, refuse_unsound
 
 __all__ = ["Walk"]
 
@@ -35,9 +35,7 @@ class Walk:
     """
 
     def __init__(self, recording: Recording, device: int | None = None) -> None:
-        for finding in lint(recording):
-            if finding.severity == "error":
-                raise RecordingError(recording.path, finding.text, entry=finding.entry)
+        refuse_unsound(recording)
         number = recording.devices[0].device if device is None else device
         self.trace: Trace = trace_of(recording, number)
         release, _ = release_of(recording, None)

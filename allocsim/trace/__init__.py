@@ -8,7 +8,7 @@ from allocsim.trace.annotation import Annotation
 from allocsim.trace.entry import INPUT_ACTIONS, Action, PoolId, TraceEntry
 from allocsim.trace.export import snapshot_of, write_snapshot
 from allocsim.trace.frames import Frame, FrameInterner, FrameTable
-from allocsim.trace.lint import Finding, lint
+from allocsim.trace.lint import Finding, lint, refuse_unsound
 from allocsim.trace.provenance import Provenance
 from allocsim.trace.recording import Recording
 from allocsim.trace.releases import RELEASES, releases_of
@@ -22,6 +22,7 @@ from allocsim.trace.trace import Trace
 __all__ = [
     "load",
     "lint",
+    "refuse_unsound",
     "start_state",
     "trimmed",
     "read_npz",

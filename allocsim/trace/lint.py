@@ -24,7 +24,7 @@ from allocsim.trace.state import INACTIVE, SegmentState
 from allocsim.trace.trace import Trace
 from allocsim.units import format_size
 
-__all__ = ["Finding", "lint"]
+__all__ = ["Finding", "lint", "refuse_unsound"]
 
 _CONTRADICTS = "the data contradicts itself and cannot be a recording"
 _ALIGNMENT = 512
@@ -50,6 +50,13 @@ def lint(recording: Recording) -> tuple[Finding, ...]:
     for trace in recording.devices:
         found += _about_device(trace, may_be_unrounded)
     return tuple(sorted(found, key=lambda finding: finding.severity != "error"))
+
+
+def refuse_unsound(recording: Recording) -> None:
+    """Raises RecordingError with the first error that `lint` finds, if it finds any."""
+    for finding in lint(recording):
+        if finding.severity == "error":
+            raise RecordingError(recording.path, finding.text, entry=finding.entry)
 
 
 def _about_file(recording: Recording) -> Iterator[Finding]:

@@ -74,7 +74,9 @@ class Search:
 
     def grid(self, settings: Sequence[Setting]) -> None:
         """Replay each as far as it can win."""
-        fresh = sorted(self._distinct(settings), key=self._promise)
+        fresh = self._distinct(settings)
+        if not self.asked.by_device:
+            fresh.sort(key=self._promise)
         total = len(fresh) + self._done
         for chunk in _chunks(fresh):
             self._run(chunk, self._bar(), self._within(), is_whole=False, total=total)

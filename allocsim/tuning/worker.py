@@ -264,7 +264,7 @@ class _Capacity:
         def trial(pages: int) -> Outcome | None:
             return self._trial(pages, _Watch(gives_up=True, at_retry=at_retry))
 
-        liked = self._liked if job.from_peak else None
+        liked = self._liked if job.from_peak and at_retry else None
         return find_smallest(trial, does, least=least, first=first, known=known, liked=liked)
 
     def _liked(self, outcome: Outcome) -> int | None:
