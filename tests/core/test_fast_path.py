@@ -485,6 +485,15 @@ def test_the_hole_with_the_least_room_is_taken() -> None:
     assert a.memory_stats() == b.memory_stats()
 
 
+def test_a_segment_mapped_to_the_end_of_its_reserve_has_no_room_to_ask_for() -> None:
+    a = CachingAllocator("400MiB", "expandable_segments:True,expandable_segments_reserve:0.1")
+    whole = a.malloc(40 * MIB)
+    assert whole is not None
+    assert a.heap.live[whole].next is None
+    a.free(whole)
+    assert row(a, (MALLOC, 1, 30 * MIB, 0)) == (1, [30 * MIB])
+
+
 def test_it_comes_back_when_the_reason_is_gone() -> None:
     a = CachingAllocator("1GiB")
     a.malloc(512)
