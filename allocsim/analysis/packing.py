@@ -76,7 +76,7 @@ def _by_size(rows: Lifetimes) -> NDArray[np.int64]:
     low, high, start, end = placed
     columns = (rows.start.tolist(), rows.end.tolist(), rows.size.tolist())
     for i, (begins, ends, size) in enumerate(zip(*columns, strict=True)):
-        meets = np.flatnonzero((start[:i] < ends) & (end[:i] > begins))
+        (meets,) = ((start[:i] < ends) & (end[:i] > begins)).nonzero()
         at = offset[i] = _lowest_gap(low[meets], high[meets], size)
         row = int(np.searchsorted(low[:i], at))
         placed[:, row + 1 : i + 1] = placed[:, row:i]
@@ -86,9 +86,12 @@ def _by_size(rows: Lifetimes) -> NDArray[np.int64]:
 
 def _lowest_gap(low: NDArray[np.int64], high: NDArray[np.int64], size: int) -> int:
     """The lowest offset at which `size` bytes meet none of [low, high), which come in order."""
-    filled = np.concatenate(([0], np.maximum.accumulate(high)))
-    fits = np.flatnonzero(low - filled[:-1] >= size)
-    return int(filled[fits[0]] if len(fits) else filled[-1])
+    if not len(low) or low[0] >= size:
+        return 0
+    filled = np.maximum.accumulate(high)
+    fits = low[1:] - filled[:-1] >= size
+    first = fits.argmax() if len(fits) else 0
+    return int(filled[first] if len(fits) and fits[first] else filled[-1])
 
 
 def _best_fit(rows: Lifetimes) -> NDArray[np.int64]:
