@@ -68,6 +68,7 @@ def play(  # noqa: PLR0912, PLR0915  (one loop, by design)
     if has_oversize and config.expandable_segments:
         most_waste = 0  # blocks of that size are split there, by a rule that is not here
     small_free, large_free = small.blocks, large.blocks
+    counts_searches = heap.collects_garbage
     stats = heap.stats
     oversize_allocations = stats.oversize_allocations
     sizes, requests, inactive, _, _ = stats.journal
@@ -112,6 +113,8 @@ def play(  # noqa: PLR0912, PLR0915  (one loop, by design)
                     break
                 rest = 0
                 oversize_allocations.increase(1)
+            if counts_searches:
+                pool.search_calls += 1
             del free[key]
             if rest >= least_rest:
                 # A new object for the front; the old one becomes the tail (1.7).

@@ -119,12 +119,7 @@ class Heap:
     def may_be_plain(self) -> bool:
         """Whether settings, release and history allow for `plain_pools`."""
         is_mixed = self._made_expandable and not self.config.expandable_segments
-        return (
-            not is_mixed
-            and not self.collects_garbage
-            and self.trace is None
-            and not self._numbers_objects
-        )
+        return not is_mixed and self.trace is None and not self._numbers_objects
 
     # -- blocks and their identity -------------------------------------------------------
 

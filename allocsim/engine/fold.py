@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from allocsim.core.stats import SHORT, GroupMoves, Journal, Moves, fold_records
 
-__all__ = ["fold_columns", "int_column"]
+__all__ = ["fold_allocated", "fold_columns", "int_column"]
 
 _Ints = NDArray[np.int64]
 
@@ -52,6 +52,22 @@ def fold_columns(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
     if waiting is not None and waiting_small is not None:
         waiting -= waiting_small
     return every, small, _moves(sums, grown - grown_small, waiting)
+
+
+def fold_allocated(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
+    """The moves of all allocated bytes, and of nothing else: what a sweep reports."""
+    sizes, _, _, at, waits = journal
+    held = int_column(sizes) >> 1
+    grown = np.maximum(held, 0).sum(keepdims=True)
+    sums = np.cumsum(held)[np.newaxis]
+    change = sums[:, -1] if len(sizes) else np.zeros(1, dtype=np.int64)
+    if waits:
+        waiting = _waiting(int_column(at), int_column(waits), len(sizes))[1:]
+        sums, change = sums - waiting[:, :-1], change - waiting[:, -1]
+    none = Moves()
+    (moves,) = _summed(sums, change, grown) if len(sizes) else (Moves(int(change[0])),)
+    nothing = (none,) * 7
+    return (none, moves, none, none, none, none, none), nothing, nothing
 
 
 def int_column(values: list[int]) -> _Ints:

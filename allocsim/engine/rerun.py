@@ -13,7 +13,9 @@ import numpy as np
 
 from allocsim.core import CachingAllocator, SeedSegment
 from allocsim.core.releases import FreeBlockOrder
+from allocsim.core.stats import Folder
 from allocsim.engine.drive import Drive
+from allocsim.engine.fold import fold_columns
 from allocsim.engine.observers import Observer
 from allocsim.engine.plan import Plan, plan_of
 from allocsim.engine.repeats import Period, find_period
@@ -68,12 +70,13 @@ class Rerun:
         observer: Observer | None = None,
         skips: bool = False,
         fast_path: bool = True,
+        folder: Folder = fold_columns,
     ) -> Drive:
         """Drive every step on a device of `device_memory` bytes (None: without end).
 
         memory_fraction: as `torch.cuda.set_per_process_memory_fraction` at the beginning.
         skips: whether to pass over periods in which nothing changes; the timeline then lacks
-        them.  fast_path: see `CachingAllocator`.
+        them.  fast_path: see `CachingAllocator`.  folder: what counts the statistics.
         Raises ConfigError for a setting that the release refuses or a device too small for what
         the recording begins with, and what PyTorch would not survive under its own name.
         """
@@ -92,6 +95,7 @@ class Rerun:
         allocator.seed(self._seeds)
         observers = () if observer is None else (observer,)
         drive = Drive(allocator, self.plan, len(self.trace), dictates=False, observers=observers)
+        allocator.heap.stats.folder = folder
         drive.run(self._period_for(allocator) if skips else None)
         return drive
 

@@ -18,9 +18,8 @@ class Tricks:
     once it fails on the smallest device found so far, where one is looked for (so that trade-offs
     on larger devices are not seen).  from_peak: the device on which nothing is refused is the peak,
     where that is proved, and is looked for near peaks elsewhere.  repeats: steps of a program that
-    change
-    nothing any more are passed over (see `allocsim.engine.repeats`).  fast_path: plain steps are
-    taken in rows (see `allocsim.core.fast_path`).
+    change nothing any more are passed over (see `allocsim.engine.repeats`).  fast_path: plain steps
+    are taken in rows (see `allocsim.core.fast_path`), and no more is counted than is told.
     """
 
     equivalent: bool = True

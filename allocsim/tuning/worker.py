@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from allocsim.core import Block, CachingAllocator
 from allocsim.core.constants import PAGE, UNLIMITED
 from allocsim.engine import GiveUpError, Observer, SimulatedOom
+from allocsim.engine.fold import fold_allocated, fold_columns
 from allocsim.engine.rerun import Rerun
 from allocsim.errors import AllocsimError
 from allocsim.trace import load
@@ -38,8 +39,8 @@ class Job:
     the smallest device; within: bytes on which the setting must go through, else it is given
     up.  confirms: whether the smallest device without a refusal is worth replays of its own.
     from_peak: whether it may be told from the peak.  skips: whether steps that change nothing
-    may be passed over.  fast_path: whether plain steps may be taken in rows.  known: what it
-    came to on `device_memory`, where a replay has told.
+    may be passed over.  fast_path: whether plain steps may be taken in rows, and no more counted
+    than an outcome has.  known: what it came to on `device_memory`, where a replay has told.
     """
 
     key: str
@@ -188,6 +189,7 @@ def _drive(rerun: Rerun, job: Job, memory: int | None, watch: _Watch) -> Outcome
         observer=watch,
         skips=job.skips,
         fast_path=job.fast_path,
+        folder=fold_allocated if job.fast_path else fold_columns,
     )
     if drive.given_up_at is not None:
         given_up = outcome_of(

@@ -298,6 +298,25 @@ def test_garbage_collection_knows_the_ages_of_what_went_this_way() -> None:
     assert fast.allocator.memory_stats()["num_device_free"] > 0
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_garbage_collection_counts_the_searches_of_rows(seed: int) -> None:
+    """A limit and a threshold from the start: which blocks are old decides what is given back."""
+    rng = random.Random(seed)
+    ops: list[Op] = [["m", 0.5]]
+    live: list[int] = []
+    for name in range(1500):
+        ops.append(["a", name, rng.choice((512, 3 * MIB, rng.randrange(11, 40) * MIB)), 0])
+        live.append(name)
+        while len(live) > rng.choice((5, 14)):
+            ops.append(["f", live.pop(rng.randrange(len(live)))])
+    script = Script(ops, 800 * MIB, "garbage_collection_threshold:0.3", "bump")
+    fast, slow = both(script, "2.15")
+    assert fast.outcomes == slow.outcomes
+    assert fast.state() == slow.state()
+    assert fast.taken > 1500
+    assert fast.allocator.memory_stats()["num_device_free"] > 5
+
+
 @pytest.mark.parametrize(
     "spoil",
     [
@@ -511,7 +530,7 @@ def test_it_comes_back_when_the_reason_is_gone() -> None:
     a.set_allocator_settings("garbage_collection_threshold:0.5")
     assert a.heap.plain_pools is not None
     a.set_per_process_memory_fraction(0.5)
-    assert a.heap.plain_pools is None
+    assert a.heap.plain_pools is not None  # searches are counted there too
 
 
 def test_history_and_the_switch_keep_it_off() -> None:

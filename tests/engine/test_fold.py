@@ -7,7 +7,7 @@ import random
 import pytest
 
 from allocsim.core.stats import SHORT, Journal, Moves, fold_records
-from allocsim.engine.fold import FEW, fold_columns
+from allocsim.engine.fold import FEW, fold_allocated, fold_columns
 
 
 def journal(count: int, seed: int, waiting: bool) -> Journal:
@@ -77,3 +77,12 @@ def test_what_waits_is_active_and_not_allocated(count: int) -> None:
     assert [moves.peak for moves in every[:4]] == [1, 1024, 2, 1536]
     assert [moves.change for moves in every] == [0] * 7
     assert small == (Moves(),) * 7
+
+
+@pytest.mark.parametrize("count", [0, 1, FEW, 1000])
+@pytest.mark.parametrize("waiting", [False, True])
+def test_the_short_way_counts_allocated_bytes_and_nothing_else(count: int, waiting: bool) -> None:
+    records = journal(count, 3, waiting)
+    every, small, large = fold_allocated(records)
+    assert every[1] == fold_records(records)[0][1]
+    assert {*map(str, (*every[:1], *every[2:], *small, *large))} == {str(Moves())}
