@@ -298,23 +298,18 @@ def test_garbage_collection_knows_the_ages_of_what_went_this_way() -> None:
     assert fast.allocator.memory_stats()["num_device_free"] > 0
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_garbage_collection_counts_the_searches_of_rows(seed: int) -> None:
-    """A limit and a threshold from the start: which blocks are old decides what is given back."""
-    rng = random.Random(seed)
-    ops: list[Op] = [["m", 0.5]]
-    live: list[int] = []
-    for name in range(1500):
-        ops.append(["a", name, rng.choice((512, 3 * MIB, rng.randrange(11, 40) * MIB)), 0])
-        live.append(name)
-        while len(live) > rng.choice((5, 14)):
-            ops.append(["f", live.pop(rng.randrange(len(live)))])
-    script = Script(ops, 800 * MIB, "garbage_collection_threshold:0.3", "bump")
-    fast, slow = both(script, "2.15")
+def test_garbage_collection_counts_the_searches_of_rows() -> None:
+    """25 MiB that lay free through ten searches go; 26 that came free last stay."""
+    ops: list[Op] = [["m", 0.5], ["a", 0, 25 * MIB, 0], ["a", 1, 26 * MIB, 0], ["a", 2, MIB * 3, 0]]
+    ops += [["f", 0]]
+    ops += [op for name in range(3, 13) for op in (["a", name, 2 * MIB, 0], ["f", name])]
+    ops += [["f", 1], ["a", 13, 40 * MIB, 0]]
+    fast, slow = both(Script(ops, 400 * MIB, "garbage_collection_threshold:0.35", "bump"), "2.15")
+    assert fast.taken == 22
     assert fast.outcomes == slow.outcomes
     assert fast.state() == slow.state()
-    assert fast.taken > 1500
-    assert fast.allocator.memory_stats()["num_device_free"] > 5
+    segments = {segment["total_size"] // MIB for segment in fast.allocator.segments()}
+    assert segments == {20, 26, 40}
 
 
 @pytest.mark.parametrize(
