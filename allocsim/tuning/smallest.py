@@ -48,13 +48,12 @@ def find_smallest(
     the outcome there, if it does.  liked: tells where to look next; None: always half-way.
     """
     low, high = least - 1, max(first, least)
-    best, step = known, high
-    if liked is not None:
-        step = max(high // 8, 1)
+    best, step = known, high if liked is None else max(high // 8, 1)
     while best is None:
         best = _tried(trial, does, high)
         if best is None:
-            low, high, step = high, high + step, 8 * step
+            low, high = high, high + step
+            step = high
             if low > _MOST_PAGES:
                 return None
     fails_at = None

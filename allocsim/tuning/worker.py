@@ -142,11 +142,9 @@ class _Watch(Observer):
         """See `Observer`.  What is sure not to fit cannot win against what went through."""
         if not self._bar:
             return
-        room, limit = (
-            allocator.device.total - allocator.device.context_memory,
-            allocator.memory_limit,
-        )
-        if self.least > room or (limit is not None and self.least > limit):
+        device, limit = allocator.device, allocator.memory_limit
+        room = device.total - device.context_memory
+        if self.least > (room if limit is None else min(room, limit)):
             raise GiveUpError
         if self._floor is not None:
             self._floor.began(allocator)
