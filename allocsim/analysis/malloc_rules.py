@@ -15,7 +15,7 @@ from allocsim.analysis.decision import Candidate, Observed, Rule
 from allocsim.analysis.witness import OTHER, Written
 from allocsim.core import Block, CachingAllocator
 from allocsim.core.constants import MIN_BLOCK_SIZE, SMALL_SIZE, UNLIMITED
-from allocsim.core.pool import DEFAULT_POOL, SIZE_SHIFT, PoolId
+from allocsim.core.pool import DEFAULT_POOL, PoolId
 from allocsim.units import format_size, round_up
 
 __all__ = ["ROUNDING", "BEST_FIT", "SPLIT", "MISS", "explain_malloc"]
@@ -54,7 +54,7 @@ class _Malloc:
         self.rounded = error.rounded_bytes if error else self.config.round_size(self.size)
         self.tried = self.config.segment_size(self.rounded)
         made = [w.entry for w in seen.written if w.entry.action == "alloc"]
-        self.block: Block | None = self.heap.live.get(made[0].address) if made else None
+        self.block: Block | None = self.heap.allocated_at(made[0].address) if made else None
         told = [w.entry.pool_id for w in seen.written if w.entry.action in ("alloc", "oom")]
         self.pool_id: PoolId = told[0] if told else DEFAULT_POOL
         self.is_small = self.rounded <= SMALL_SIZE
@@ -84,9 +84,10 @@ class _Malloc:
         block, tail = self.block, self.tail
         assert block is not None
         pool = block.pool
-        free = [pool.blocks[key] for key in pool.keys.get(self.stream, ())]
+        free = pool.of(self.stream).blocks
         ranked = [(b.key, b.ptr, b.size) for b in free if b is not tail]
-        mine = (self.taken << SIZE_SHIFT) + block.rank + block.ptr
+        whole = Block(block.ptr, self.taken, self.stream, pool, block.rank)
+        mine = pool.key(whole)
         ranked = sorted([*ranked, (mine, block.ptr, self.taken)])
         return [Candidate(ptr, size, self._verdict(key, size, mine)) for key, ptr, size in ranked]
 

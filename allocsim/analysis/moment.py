@@ -146,7 +146,7 @@ class Moment:
         """
         heap, private = allocator.heap, allocator.private_pools
         names = {id(block): address for address, block in (recorded or {}).items()}
-        blocks = sorted(all_blocks(heap, private), key=lambda block: block.ptr)
+        blocks = sorted(all_blocks(heap), key=lambda block: block.ptr)
         freeable = {pool_id for pool_id in private.pools if pool_id in private.freeable}
         segments = tuple(_segments(blocks, names, freeable))
         in_capture = heap.release.scope_is_capture and bool(private.scopes)
@@ -157,7 +157,7 @@ class Moment:
             context_bytes=heap.device.context_memory,
             limit_bytes=allocator.memory_limit,
             reserved_bytes=sum(segment.size for segment in segments),
-            allocated_bytes=sum(block.size for block in heap.live.values()),
+            allocated_bytes=sum(block.size for block in blocks if block.allocated),
             releases_cache=not in_capture,
             largest_request_bytes=largest_request(allocator, stream),
             segments=segments,

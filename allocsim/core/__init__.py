@@ -8,8 +8,9 @@ a clock, a file, the environment or a random source, and nothing prints.
 from allocsim.core.allocator import CachingAllocator
 from allocsim.core.block import Block
 from allocsim.core.config import AllocatorConfig
+from allocsim.core.constants import IS_COMPILED
 from allocsim.core.device import ADDRESS_POLICIES, Device
-from allocsim.core.fast_path import FREE, FREE_COMPLETED, FREE_REQUESTED, MALLOC, Named, PlainStep
+from allocsim.core.fast_path import FREE, FREE_COMPLETED, FREE_REQUESTED, MALLOC, PlainStep
 from allocsim.core.heap import TraceEntry as HistoryEntry
 from allocsim.core.option_string import parse as parse_conf
 from allocsim.core.pending import ToldFree
@@ -26,9 +27,9 @@ __all__ = [
     "FREE_COMPLETED",
     "FREE_REQUESTED",
     "HistoryEntry",
+    "IS_COMPILED",
     "MALLOC",
     "NEWEST",
-    "Named",
     "PlainStep",
     "RELEASES",
     "Release",

@@ -27,7 +27,7 @@ from allocsim.core.check import check
 from allocsim.core.config import AllocatorConfig
 from allocsim.core.constants import MAX_REQUEST, SMALL_SIZE
 from allocsim.core.device import Device
-from allocsim.core.fast_path import Named, PlainStep, play
+from allocsim.core.fast_path import PlainStep, play
 from allocsim.core.hash_order import HashOrder, stream_hash
 from allocsim.core.heap import Heap, TraceEntry
 from allocsim.core.mapping import allocate_expandable
@@ -263,9 +263,27 @@ class CachingAllocator:
         self._pending.add(block, in_capture=self._in_capture)
         self._choose_path()
 
-    def play(self, steps: Iterable[PlainStep], named: Named, moved: list[int]) -> PlainStep | None:
-        """Many steps at once, up to one that needs more than the plain rules (fast_path.py)."""
-        return play(self.heap, self._pending, steps, named, moved)
+    def play(
+        self, steps: Iterable[PlainStep], waiting: dict[int, ToldFree], moved: list[int]
+    ) -> PlainStep | None:
+        """Many steps at once, up to one that needs more than the plain rules (fast_path.py).
+
+        waiting: by name, the frees that steps ask for and that others complete.
+        """
+        return play(self.heap, self._pending, steps, waiting, moved)
+
+    def give_name(self, ptr: int, name: int) -> Block:
+        """Let steps call the block at `ptr` by `name`; its address means nothing from here on."""
+        block = self.heap.named[name] = self.heap.live.pop(ptr)
+        return block
+
+    def take_name(self, name: int) -> int | None:
+        """The address of the block that steps called `name`, which is its name from here on."""
+        block = self.heap.named.pop(name, None)
+        if block is None:
+            return None
+        self.heap.live[block.ptr] = block
+        return block.ptr
 
     def _take_live(self, ptr: int) -> Block:
         block = self.heap.live.pop(ptr, None)
@@ -476,11 +494,11 @@ class CachingAllocator:
 
     def snapshot(self) -> dict[str, Any]:
         """The dict of torch.cuda.memory._snapshot()."""
-        return snapshot(self.heap, self.private_pools, self.device_index)
+        return snapshot(self.heap, self.device_index)
 
     def segments(self) -> list[dict[str, Any]]:
         """The segments and blocks, as in a snapshot; leaves no entry in the history."""
-        return segments(self.heap, self.private_pools, self.device_index)
+        return segments(self.heap, self.device_index)
 
     def take_history(self) -> list[TraceEntry]:
         """The entries recorded since the last call, which are forgotten; none unless kept."""

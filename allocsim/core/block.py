@@ -20,9 +20,9 @@ class Block:
     """A range of a segment.
 
     ptr, size: where, in bytes.  requested_size: the raw request of the last tenant of this
-    object, stale while free, as upstream leaves it.  rank: what orders it among free blocks of
-    its size besides the address (`BlockPool`).  key: its place among the free blocks, 0 if it is
-    not one of them.
+    object, stale while free, as upstream leaves it.  rank: added to the address, its place among
+    free blocks of its size (`Heap.new_segment_rank`).  key: where it is among the free blocks, 0
+    if it is not one of them.
     gc_base: the pool's search counter when it became free.  is_ours: nobody outside the heap
     holds this object once it is free, so that it may be used again.
     """

@@ -4,7 +4,7 @@
 2. `block.next.prev is block`, and a chain shares pool, stream and rank where ranks are segments'.
 3. Two free blocks, or two unmapped ones, never stand side by side: they would have merged.
 4. A pool lists exactly its free mapped blocks, in ascending key order, each under its own key.
-5. A block in `live` is allocated, one in `pending` is active but not allocated.
+5. A block in `live` or `named` is allocated, one in `pending` is active but not allocated.
 6. Segments do not overlap.
 7. `allocated`, `active`, `requested` and `inactive_split` currents are the sums over blocks.
 8. `reserved` is the sum of mapped bytes, and what the driver has handed out covers it.
@@ -34,11 +34,10 @@ __all__ = ["check"]
 
 def check(heap: Heap, private: PrivatePools) -> None:
     """Walk every invariant.  Raises InvariantError with the number of the one that is broken."""
-    pools = [heap.small, heap.large]
-    for owner in private.pools.values():
-        pools += [owner.small, owner.large]
-    blocks = [*heap.live.values(), *heap.pending.values()]
-    for pool in pools:
+    halves = [half for owner in private.pools.values() for half in (owner.small, owner.large)]
+    _require(4, heap.pools == [heap.small, heap.large, *halves], "a pool is not among the pools")
+    blocks = list(heap.active)
+    for pool in heap.pools:
         _check_pool(pool)
         blocks += [*pool, *pool.unmapped]
     _check_states(heap)
@@ -54,20 +53,22 @@ def _require(number: int, holds: bool, what: str) -> None:
 
 
 def _check_pool(pool: BlockPool) -> None:
-    listed = list(pool)
-    for block in listed:
-        _require(4, block in pool and block.mapped, f"{block} is listed under a wrong key")
-        _require(4, not block.is_active, f"{block} is listed as free")
-        _require(4, block.pool is pool, f"{block} is listed in another pool")
-    places = [(block.stream, block.key) for block in listed]
-    _require(4, places == sorted(set(places)), "the keys of a pool are not ascending")
+    for free in pool.free.values():
+        _require(4, free.keys == sorted(set(free.keys)), "the keys of a pool are not ascending")
+        for block, key in zip(free.blocks, free.keys, strict=True):
+            is_its_own = block.key == key == pool.key(block) and pool.of(block.stream) is free
+            _require(4, is_its_own and block.mapped, f"{block} is listed under a wrong key")
+            _require(4, not block.is_active, f"{block} is listed as free")
+            _require(4, block.pool is pool, f"{block} is listed in another pool")
     for block in pool.unmapped:
         _require(4, not block.mapped, f"{block} is listed as unmapped")
 
 
 def _check_states(heap: Heap) -> None:
     for ptr, block in heap.live.items():
-        _require(5, block.allocated and block.ptr == ptr, f"{block} is listed as allocated")
+        _require(5, block.ptr == ptr, f"{block} is listed under {ptr:#x}")
+    for block in (*heap.live.values(), *heap.named.values()):
+        _require(5, block.allocated, f"{block} is listed as allocated")
         _require(10, block.size >= block.requested_size, f"{block} is below its request")
     for ptr, block in heap.pending.items():
         _require(

@@ -74,6 +74,11 @@ class AllocatorConfig:
         return self.roundup_power2_divisions[min(max(interval, 0), N_ROUNDUP_INTERVALS - 1)]
 
     @property
+    def rounds_to_quantum(self) -> bool:
+        """Whether every rounded size is a multiple of 512; one division may keep a size (1.2)."""
+        return not (self.release.one_division_keeps_size and 1 in self.roundup_power2_divisions)
+
+    @property
     def rounds_to_power2(self) -> bool:
         """Whether any request is rounded by roundup_power2_divisions."""
         return any(self.roundup_power2_divisions)

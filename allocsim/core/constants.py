@@ -3,6 +3,7 @@
 The two that became options keep their defaults here: `large_segment_size_mb` (2.11) replaces
 LARGE_BUFFER, `max_non_split_rounding_mb` (2.6) replaces the rounding allowance of the same size.
 Final, so that the compiled form of the core takes them as numbers.  Source: semantics 1.1.
+And which form that is.
 """
 
 from __future__ import annotations
@@ -43,3 +44,6 @@ ROUNDUP_FIRST_BIT: Final = 20
 
 PAGE: Final = 2048 * KIB
 """What the driver hands out memory and addresses in."""
+
+IS_COMPILED: Final = not __file__.endswith(".py")
+"""Whether mypyc has compiled this source: what is quicker in one form is slower in the other."""

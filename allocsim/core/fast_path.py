@@ -11,22 +11,28 @@ tests take every script both ways.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from allocsim.core.block import Block
 from allocsim.core.constants import MIN_BLOCK_SIZE, SMALL_SIZE, UNLIMITED
 from allocsim.core.heap import Heap, least_room
 from allocsim.core.pending import PendingFrees, ToldFree
-from allocsim.core.pool import SIZE_SHIFT
+from allocsim.core.pool import FreeBlocks
+from allocsim.core.search import find
 from allocsim.core.stats import FOLD_AT
 
-__all__ = ["FREE", "FREE_COMPLETED", "FREE_REQUESTED", "MALLOC", "Named", "PlainStep", "play"]
+__all__ = ["FREE", "FREE_COMPLETED", "FREE_REQUESTED", "MALLOC", "PlainStep", "play"]
 
 PlainStep = tuple[int, int, int, int]
-"""(what to do, or what only the caller knows, name, size, stream)."""
+"""(what to do, or what only the caller knows, name, size, stream).
+
+MALLOC gives a block a name, in `Heap.named`; FREE and FREE_REQUESTED take it back.
+"""
+
+_Objects = tuple[int, Any, Any, int]
+"""A step whose name and size are passed on as they are: of a number, the compiled form would make a
+new object each time."""
 
 MALLOC: Final = 0
 FREE: Final = 1
@@ -35,39 +41,33 @@ FREE_COMPLETED: Final = 3
 
 MAX_SPARE: Final = 4096
 
-
-@dataclass(slots=True)
-class Named:
-    """What steps speak of, by name.
-
-    blocks: handed out by a MALLOC, given back by a FREE or a FREE_REQUESTED.  waiting: the frees
-    of FREE_REQUESTED that FREE_COMPLETED tells to be complete.
-    """
-
-    blocks: dict[int, Block] = field(default_factory=dict)
-    waiting: dict[int, ToldFree] = field(default_factory=dict)
+_NOTHING: Final = FreeBlocks()
 
 
 def play(  # noqa: PLR0912, PLR0915  (one loop, by design)
-    heap: Heap, pending: PendingFrees, steps: Iterable[PlainStep], named: Named, moved: list[int]
+    heap: Heap,
+    pending: PendingFrees,
+    steps: Iterable[_Objects],
+    waiting: dict[int, ToldFree],
+    moved: list[int],
 ) -> PlainStep | None:
     """Take `steps` while they are plain; the first that is not, None if all were.
 
+    waiting: the frees of FREE_REQUESTED, by name, that FREE_COMPLETED tells to be complete.
     moved: gets the change of allocated bytes of each step taken, doubled, and 1 more in the small
     pool (`Journal`).
     """
     if heap.plain_pools is None:
         return next(iter(steps), None)
     small, large = heap.plain_pools
-    live, spare = heap.live, heap.spare
-    blocks, waiting = named.blocks, named.waiting
+    named, spare = heap.named, heap.spare
+    size_shift, place_shift = heap.layout.size_shift, heap.layout.place_shift
     config, rounded_sizes = heap.config, heap.rounded_sizes
     oversize, most_waste = config.max_split_size, config.max_non_split_rounding
     has_oversize = oversize != UNLIMITED
     large_rest = MIN_BLOCK_SIZE if config.expandable_segments else large.least_rest
     if has_oversize and config.expandable_segments:
         most_waste = 0  # blocks of that size are split there, by a rule that is not here
-    small_free, large_free = small.blocks, large.blocks
     counts_searches = heap.collects_garbage
     stats = heap.stats
     oversize_allocations = stats.oversize_allocations
@@ -75,35 +75,33 @@ def play(  # noqa: PLR0912, PLR0915  (one loop, by design)
     n_before = len(sizes)
     left = None
     keys_stream = -1
-    small_keys: list[int] = []
-    large_keys: list[int] = []
+    small_free = large_free = _NOTHING
     for kind, name, size, stream in steps:
         if kind == MALLOC:
             if stream != keys_stream:
                 keys_stream = stream
-                small_keys = small.keys.setdefault(stream, [])
-                large_keys = large.keys.setdefault(stream, [])
+                small_free, large_free = small.of(stream), large.of(stream)
             rounded = rounded_sizes[size]
             if rounded <= SMALL_SIZE:
-                pool, keys, free = small, small_keys, small_free
+                pool, free = small, small_free
                 least_rest, is_small = MIN_BLOCK_SIZE, 1
             else:
-                pool, keys, free = large, large_keys, large_free
+                pool, free = large, large_free
                 least_rest, is_small = large_rest, 0
             # Best fit (1.5).
-            at = bisect_left(keys, rounded << SIZE_SHIFT)
+            keys, found = free.keys, free.blocks
+            at = find(keys, rounded << size_shift)
             if at == len(keys):
                 left = kind, name, size, stream
                 break
-            key = keys[at]
-            tail = free[key]
+            tail = found[at]
             expandable = tail.expandable
             if expandable is not None:
                 following = tail.next
                 if following is not None and not following.mapped:
                     tail = least_room(pool, tail)  # the others are such a hole already (4.4)
-                    key, expandable = tail.key, tail.expandable
-                    at = bisect_left(keys, key)
+                    expandable = tail.expandable
+                    at = find(keys, tail.key)
             whole = tail.size
             rest = whole - rounded
             if has_oversize and whole >= oversize:
@@ -115,7 +113,6 @@ def play(  # noqa: PLR0912, PLR0915  (one loop, by design)
                 oversize_allocations.increase(1)
             if counts_searches:
                 pool.search_calls += 1
-            del free[key]
             if rest >= least_rest:
                 # A new object for the front; the old one becomes the tail (1.7).
                 ptr, prev = tail.ptr, tail.prev
@@ -132,17 +129,20 @@ def play(  # noqa: PLR0912, PLR0915  (one loop, by design)
                 block.next = tail
                 block.prev = prev
                 tail.prev = block
-                tail.ptr = ptr + rounded
+                ptr += rounded
+                tail.ptr = ptr
                 tail.size = rest
                 # The tail is smaller than what was found, so it goes no further back.  Its age is
                 # never asked: garbage collection looks at whole segments.
-                key = tail.key = (rest << SIZE_SHIFT) + tail.rank + ptr + rounded
+                key = tail.key = (rest << size_shift) + ((tail.rank + ptr) >> place_shift)
                 if at and keys[at - 1] > key:
                     del keys[at]
-                    keys.insert(bisect_left(keys, key, 0, at), key)
+                    del found[at]
+                    at = find(keys, key, 0, at)
+                    keys.insert(at, key)
+                    found.insert(at, tail)
                 else:
                     keys[at] = key
-                free[key] = tail
                 idle = 1
                 if prev is not None:
                     prev.next = block
@@ -150,6 +150,7 @@ def play(  # noqa: PLR0912, PLR0915  (one loop, by design)
                     idle = 8 * rest + 1
             else:
                 del keys[at]
+                del found[at]
                 block = tail
                 block.key = 0
                 rounded = whole
@@ -157,36 +158,32 @@ def play(  # noqa: PLR0912, PLR0915  (one loop, by design)
                 idle = -1 if is_split else 0
             block.allocated = True
             block.requested_size = size
-            live[block.ptr] = blocks[name] = block
+            named[name] = block
             sizes.append(2 * rounded + is_small)
             requests.append(size)
             inactive.append(idle if expandable is None else 0)
         elif kind == FREE:
-            freed = blocks.pop(name, None)
+            freed = named.pop(name, None)
             if freed is None:
                 left = kind, name, size, stream
                 break
             block, given = freed, freed.size
             if block.stream_uses is not None:
-                blocks[name] = block
+                named[name] = block
                 left = kind, name, size, stream
                 break
             if has_oversize and given >= oversize:
                 oversize_allocations.decrease(1)
             pool, ptr = block.pool, block.ptr
-            found, free = pool.keys.get(block.stream), pool.blocks
-            if found is None:
-                found = pool.keys[block.stream] = []
-            keys = found
-            del live[ptr]
+            of_stream = pool.free.get(block.stream)
+            free = pool.of(block.stream) if of_stream is None else of_stream
+            keys, found = free.keys, free.blocks
             block.allocated = False
-            # Merge with both neighbours (2.2).
-            merged, idle = given, 3
+            # Merge with both neighbours (2.2); `at` is where the last of them was found.
+            merged, idle, at = given, 3, -1
             other = block.prev
             if other is not None and other.key:
-                key = other.key
-                del keys[bisect_left(keys, key)]
-                del free[key]
+                at = find(keys, other.key)
                 other.key = 0
                 merged += other.size
                 idle = 1
@@ -198,9 +195,10 @@ def play(  # noqa: PLR0912, PLR0915  (one loop, by design)
                     spare.append(other)
             other = block.next
             if other is not None and other.key:
-                key = other.key
-                del keys[bisect_left(keys, key)]
-                del free[key]
+                if at >= 0:
+                    del keys[at]
+                    del found[at]
+                at = find(keys, other.key)
                 other.key = 0
                 merged += other.size
                 idle -= 2
@@ -210,9 +208,18 @@ def play(  # noqa: PLR0912, PLR0915  (one loop, by design)
                 if other.is_ours:
                     spare.append(other)
             block.size = merged
-            key = block.key = (merged << SIZE_SHIFT) + block.rank + ptr
-            keys.insert(bisect_left(keys, key), key)
-            free[key] = block
+            key = block.key = (merged << size_shift) + ((block.rank + ptr) >> place_shift)
+            if at >= 0 and (at + 1 == len(keys) or keys[at + 1] > key):
+                # Larger than the neighbour whose place it takes, so that it goes no further front.
+                keys[at] = key
+                found[at] = block
+            else:
+                if at >= 0:
+                    del keys[at]
+                    del found[at]
+                at = find(keys, key)
+                keys.insert(at, key)
+                found.insert(at, block)
             block.gc_base = pool.search_calls
             if block.expandable is not None:
                 idle = 0
@@ -222,17 +229,16 @@ def play(  # noqa: PLR0912, PLR0915  (one loop, by design)
             sizes.append((1 if pool.is_small else 0) - 2 * given)
             requests.append(-block.requested_size)
         elif kind == FREE_REQUESTED:
-            asked = blocks.pop(name, None)
+            asked = named.pop(name, None)
             if asked is None:
                 left = kind, name, size, stream
                 break
             if asked.stream_uses is not None:
-                blocks[name] = asked
+                named[name] = asked
                 left = kind, name, size, stream
                 break
             if has_oversize and asked.size >= oversize:
                 oversize_allocations.decrease(1)
-            del live[asked.ptr]
             asked.allocated = False
             waiting[name] = pending.add_told(asked)
             moved += sizes[n_before:]

@@ -18,7 +18,14 @@ from allocsim.core.block import Block
 from allocsim.core.config import AllocatorConfig, RoundedSizes
 from allocsim.core.constants import MIN_BLOCK_SIZE, UNLIMITED
 from allocsim.core.device import Device
-from allocsim.core.pool import DEFAULT_POOL, BlockPool, PoolId
+from allocsim.core.pool import (
+    DEFAULT_POOL,
+    NARROW_PLACES,
+    BlockPool,
+    KeyLayout,
+    PoolId,
+    PrivatePool,
+)
 from allocsim.core.releases import FreeBlockOrder, Release
 from allocsim.core.stats import DeviceStats
 from allocsim.errors import UndefinedBehaviorError, UpstreamAssertionError
@@ -41,7 +48,9 @@ class Heap:
     """The memory of one device and the rules by which it is cut up and put together.
 
     reserved: bytes from the driver.  limit: what a memory fraction allows, None without one.
-    live, pending: the active blocks by address.  trace: the history, None if none is kept.
+    live, named, pending: each active block is in one of them: allocated ones by address, or by
+    the name that the caller has for them, and those that wait for the end of their free.
+    trace: the history, None if none is kept.  pools: all of them, private ones too.
     rounded_sizes: what requests are rounded to.  fits_plainly: no setting can refuse or prefer a
     candidate, and no expandable block was ever made, so that the best fit is the answer.
     plain_pools: the small and the large pool that requests go to, where one below max_split_size
@@ -61,12 +70,16 @@ class Heap:
         "stats",
         "small",
         "large",
+        "pools",
+        "layout",
         "live",
+        "named",
         "pending",
         "reserved",
         "limit",
         "trace",
         "_counter",
+        "_next_place",
         "_made_expandable",
         "_numbers_objects",
     )
@@ -77,15 +90,18 @@ class Heap:
         self.release = release
         self.device = device
         self.stats = DeviceStats(release, config.max_split_size_stat())
-        self.small = BlockPool(True)
-        self.large = BlockPool(False)
+        self.layout = KeyLayout()
+        self.small = BlockPool(True, self.layout)
+        self.large = BlockPool(False, self.layout)
+        self.pools = [self.small, self.large]
         self.live: dict[int, Block] = {}
+        self.named: dict[int, Block] = {}
         self.pending: dict[int, Block] = {}
         self.reserved = 0
         self.limit: int | None = None
         self.trace: list[TraceEntry] | None = [] if record_history else None
         self._made_expandable = False
-        self._counter = 0
+        self._counter = self._next_place = 0
         self._numbers_objects = release.free_block_order is FreeBlockOrder.CREATION
         self.plain_pools: tuple[BlockPool, BlockPool] | None = None
         self.spare: list[Block] = []
@@ -95,6 +111,8 @@ class Heap:
         """Put settings in force."""
         self.config = config
         self.rounded_sizes = RoundedSizes(config)
+        if self._numbers_objects or not config.rounds_to_quantum:
+            self.widen_keys()
         self._choose_search()
 
     def meet_expandable(self) -> None:
@@ -121,6 +139,26 @@ class Heap:
         is_mixed = self._made_expandable and not self.config.expandable_segments
         return not is_mixed and self.trace is None and not self._numbers_objects
 
+    # -- pools and the order of their blocks -----------------------------------------------
+
+    def new_private_pool(self, pool_id: PoolId) -> PrivatePool:
+        """The pools of a CUDA graph or a MemPool."""
+        pool = PrivatePool(pool_id, self.layout)
+        self.pools += pool.small, pool.large
+        return pool
+
+    def forget_private_pool(self, pool: PrivatePool) -> None:
+        """Nothing is left in it."""
+        self.pools.remove(pool.small)
+        self.pools.remove(pool.large)
+
+    def widen_keys(self) -> None:
+        """Let keys hold any size and any place."""
+        if not self.layout.is_wide:
+            self.layout.widen()
+            for pool in self.pools:
+                pool.key_again()
+
     # -- blocks and their identity -------------------------------------------------------
 
     def new_block(self, ptr: int, size: int, pool: BlockPool, stream: int, rank: int) -> Block:
@@ -133,9 +171,28 @@ class Heap:
         self._counter += 1
         return self._counter << 64
 
-    def new_segment_rank(self) -> int:
-        """The rank that every piece of a new segment inherits, where segments are numbered."""
-        return self._next_rank() if self.release.free_block_order is FreeBlockOrder.SEGMENT else 0
+    def new_segment_rank(self, base: int, size: int) -> int:
+        """What every piece of a new segment adds to its address for its place among equals.
+
+        Where older segments come first, a segment's places follow those of the one before it.
+        """
+        rank = 0
+        if self.release.free_block_order is FreeBlockOrder.SEGMENT:
+            rank = self._next_place - base
+            self._next_place += size
+        if rank + base + size > NARROW_PLACES:
+            self.widen_keys()
+        return rank
+
+    @property
+    def active(self) -> tuple[Block, ...]:
+        """Every block that is allocated or waits for the end of its free."""
+        return *self.live.values(), *self.named.values(), *self.pending.values()
+
+    def allocated_at(self, ptr: int) -> Block | None:
+        """The allocated block that begins at `ptr`, whatever the caller calls it."""
+        named = (block for block in self.named.values() if block.ptr == ptr)
+        return self.live.get(ptr) or next(named, None)
 
     def record(self, action: str, address: int, size: int, stream: int, pool: BlockPool) -> None:
         """Append to the trace, if one is kept."""
@@ -279,7 +336,7 @@ class Heap:
         if pool.owner is not None:
             pool.owner.segment_count += 1
         self.record("segment_alloc", address, size, stream, pool)
-        return self.new_block(address, size, pool, stream, self.new_segment_rank())
+        return self.new_block(address, size, pool, stream, self.new_segment_rank(address, size))
 
     def release_segment(self, block: Block) -> None:
         """cudaFree the segment that a free, unsplit block is."""

@@ -71,7 +71,8 @@ def _new_segment(heap: Heap, pool: BlockPool, stream: int, size: int) -> Block |
     if segment.size < size and heap.release.short_segment_is_destroyed:
         segment.destroy()
         return None
-    block = heap.new_block(segment.base, segment.size, pool, stream, heap.new_segment_rank())
+    rank = heap.new_segment_rank(segment.base, segment.size)
+    block = heap.new_block(segment.base, segment.size, pool, stream, rank)
     block.expandable = segment
     block.mapped = False
     pool.unmapped.add(block)

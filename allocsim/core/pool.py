@@ -1,15 +1,14 @@
 """The free blocks of one pool, ordered as the release orders them.
 
-Invariant: `keys[stream]` is sorted and holds `block.key` of exactly the blocks of that stream
-in `blocks`; every one of them is free and mapped, and the key of every other block is 0.  A key
-is one integer, size before rank before address, so that one comparison decides.  Plain lists,
-because they beat a `SortedList` up to some 3,000 free blocks of one stream
-(benchmarks/free_list.py).  Source: semantics 1.5.
+Invariant: of each stream, `keys` is sorted and holds `block.key` of the block beside it in
+`blocks`; every one of them is free and mapped, and the key of every other block is 0.  A key is
+one integer, size before place, so that one comparison decides.  Plain lists, because they beat a
+`SortedList` up to some 3,000 free blocks of one stream (benchmarks/free_list.py).
+Source: semantics 1.5.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator
 from typing import Final
 
@@ -17,24 +16,58 @@ from sortedcontainers import SortedKeyList
 
 from allocsim.core.block import Block
 from allocsim.core.constants import MIN_BLOCK_SIZE, SMALL_SIZE
+from allocsim.core.search import find
 
-__all__ = ["BlockPool", "PrivatePool", "PoolId", "DEFAULT_POOL"]
+__all__ = ["DEFAULT_POOL", "BlockPool", "FreeBlocks", "KeyLayout", "PoolId", "PrivatePool"]
 
 PoolId = tuple[int, int]
 DEFAULT_POOL: PoolId = (0, 0)
 
-ADDRESS_BITS: Final = 64
-RANK_BITS: Final = 40
-"""Counters of segments and blocks stay below 2**40: at a million a second, for twelve days."""
+NARROW_PLACES: Final = 1 << 47
+"""Places below this one fit a narrow key: 128 TiB, the addresses of a process."""
 
-SIZE_SHIFT: Final = ADDRESS_BITS + RANK_BITS
-"""A key is size, rank, address, from the highest bit to the lowest."""
+
+class KeyLayout:
+    """How the free blocks of a heap become keys.
+
+    A key is the size, shifted left by `size_shift`, and below it the place, shifted right by
+    `place_shift`.  While sizes are multiples of 512 and places below `NARROW_PLACES`, nothing is
+    lost by leaving out the bits that are always 0, and keys of blocks below 8 GiB fit a machine
+    word, which the compiled form compares in one step.  Wide keys hold any size and any place.
+    """
+
+    __slots__ = ("size_shift", "place_shift")
+
+    def __init__(self) -> None:
+        self.place_shift = MIN_BLOCK_SIZE.bit_length() - 1
+        self.size_shift = NARROW_PLACES.bit_length() - 1 - 2 * self.place_shift
+
+    @property
+    def is_wide(self) -> bool:
+        return not self.place_shift
+
+    def widen(self) -> None:
+        """Leave nothing out; the keys that there are have to be made again."""
+        self.place_shift = 0
+        self.size_shift = 104  # addresses of 64 bits, and 40 for the numbers of blocks
+
+
+class FreeBlocks:
+    """The free blocks of one stream in key order, and their keys beside them."""
+
+    __slots__ = ("keys", "blocks")
+
+    def __init__(self) -> None:
+        self.keys: list[int] = []
+        self.blocks: list[Block] = []
 
 
 class BlockPool:
     """Free blocks of one size class (small or large).  Mirrors `BlockPool`.
 
+    layout: of the keys, one for all pools of a heap.
     owner: the private pool this is half of, or None for the default pools.
+    free: by stream.
     unmapped: address space of expandable segments without memory, by (stream, address).
     search_calls: searches counted for garbage collection.  least_rest: the least that a block
     without expandable neighbours leaves behind when it is split (1.7).
@@ -45,75 +78,94 @@ class BlockPool:
         "owner",
         "search_calls",
         "unmapped",
-        "keys",
-        "blocks",
+        "layout",
+        "free",
         "least_rest",
     )
 
-    def __init__(self, is_small: bool, owner: PrivatePool | None = None) -> None:
+    def __init__(self, is_small: bool, layout: KeyLayout, owner: PrivatePool | None = None) -> None:
         self.is_small = is_small
         self.least_rest = MIN_BLOCK_SIZE if is_small else SMALL_SIZE + 1
         self.owner = owner
         self.search_calls = 0
         self.unmapped: SortedKeyList[Block, tuple[int, int]] = SortedKeyList(key=_place)
-        self.keys: dict[int, list[int]] = {}
-        self.blocks: dict[int, Block] = {}
+        self.layout = layout
+        self.free: dict[int, FreeBlocks] = {}
 
     def __len__(self) -> int:
-        return len(self.blocks)
+        return sum(len(free.keys) for free in self.free.values())
 
     def __contains__(self, block: Block) -> bool:
-        return self.blocks.get(block.key) is block
+        free = self.of(block.stream)
+        at = find(free.keys, block.key)
+        return at < len(free.keys) and free.blocks[at] is block
 
     def __iter__(self) -> Iterator[Block]:
         """Every free block in key order: streams ascending, then size, rank, address."""
-        for stream in sorted(self.keys):
-            for key in self.keys[stream]:
-                yield self.blocks[key]
+        for stream in sorted(self.free):
+            yield from self.free[stream].blocks
+
+    def of(self, stream: int) -> FreeBlocks:
+        """The free blocks of `stream`; they stay the same object."""
+        free = self.free.get(stream)
+        if free is None:
+            free = self.free[stream] = FreeBlocks()
+        return free
+
+    def key(self, block: Block) -> int:
+        """Where a free block belongs: by size, then by rank and address."""
+        layout = self.layout
+        place = block.rank + block.ptr
+        return (block.size << layout.size_shift) + (place >> layout.place_shift)
+
+    def key_again(self) -> None:
+        """Make every key anew, for a layout that has changed; the order stays what it was."""
+        for free in self.free.values():
+            for block in free.blocks:
+                block.key = self.key(block)
+            free.keys[:] = [block.key for block in free.blocks]
 
     def insert(self, block: Block) -> None:
         """Add a free mapped block; O(log n) comparisons and a move of pointers."""
-        key = block.key = (block.size << SIZE_SHIFT) + block.rank + block.ptr
-        keys = self.keys.get(block.stream)
-        if keys is None:
-            keys = self.keys[block.stream] = []
-        keys.insert(bisect_left(keys, key), key)
-        self.blocks[key] = block
+        key = block.key = self.key(block)
+        free = self.of(block.stream)
+        at = find(free.keys, key)
+        free.keys.insert(at, key)
+        free.blocks.insert(at, block)
         block.gc_base = self.search_calls
 
     def remove(self, block: Block) -> None:
         """Take out a block that is known to be in."""
-        key = block.key
-        keys = self.keys[block.stream]
-        del keys[bisect_left(keys, key)]
-        del self.blocks[key]
+        free = self.free[block.stream]
+        at = find(free.keys, block.key)
+        del free.keys[at]
+        del free.blocks[at]
         block.key = 0
 
     def take(self, stream: int, size: int) -> Block | None:
         """The best fit, taken out in the same search; None: no block is large enough."""
-        keys = self.keys.get(stream)
-        if not keys:
+        free = self.free.get(stream)
+        if free is None:
             return None
-        i = bisect_left(keys, size << SIZE_SHIFT)
-        if i == len(keys):
+        at = find(free.keys, size << self.layout.size_shift)
+        if at == len(free.keys):
             return None
-        block = self.blocks.pop(keys.pop(i))
+        del free.keys[at]
+        block = free.blocks.pop(at)
         block.key = 0
         return block
 
     def best_fit(self, stream: int, size: int) -> Block | None:
         """The smallest block of `stream` that holds `size`; ties by the release's order."""
-        keys = self.keys.get(stream)
-        if not keys:
-            return None
-        i = bisect_left(keys, size << SIZE_SHIFT)
-        return self.blocks[keys[i]] if i < len(keys) else None
+        free = self.of(stream)
+        at = find(free.keys, size << self.layout.size_shift)
+        return free.blocks[at] if at < len(free.keys) else None
 
     def following(self, block: Block) -> Iterator[Block]:
         """The free blocks of the same stream after `block`, in key order."""
-        keys = self.keys[block.stream]
-        for i in range(bisect_left(keys, block.key) + 1, len(keys)):
-            yield self.blocks[keys[i]]
+        free = self.free[block.stream]
+        for at in range(find(free.keys, block.key) + 1, len(free.keys)):
+            yield free.blocks[at]
 
     def unmapped_of(self, stream: int) -> Iterator[Block]:
         """The unmapped blocks of `stream` in address order."""
@@ -124,9 +176,9 @@ class BlockPool:
 
     def smaller(self, stream: int, size: int) -> list[Block]:
         """The free blocks of `stream` below `size` bytes, largest first."""
-        keys = self.keys.get(stream, [])
-        end = bisect_left(keys, size << SIZE_SHIFT)
-        return [self.blocks[key] for key in reversed(keys[:end])]
+        free = self.of(stream)
+        end = find(free.keys, size << self.layout.size_shift)
+        return free.blocks[:end][::-1]
 
 
 def _place(block: Block) -> tuple[int, int]:
@@ -142,9 +194,9 @@ class PrivatePool:
 
     __slots__ = ("id", "use_count", "segment_count", "small", "large")
 
-    def __init__(self, pool_id: PoolId) -> None:
+    def __init__(self, pool_id: PoolId, layout: KeyLayout) -> None:
         self.id = pool_id
         self.use_count = 1
         self.segment_count = 0
-        self.small = BlockPool(True, self)
-        self.large = BlockPool(False, self)
+        self.small = BlockPool(True, layout, self)
+        self.large = BlockPool(False, layout, self)

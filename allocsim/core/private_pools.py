@@ -53,7 +53,7 @@ class PrivatePools:
         """Create the pool or add a use."""
         pool = self.pools.get(pool_id)
         if pool is None:
-            pool = self.pools[pool_id] = PrivatePool(pool_id)
+            pool = self.pools[pool_id] = self._heap.new_private_pool(pool_id)
         elif pool.use_count == 0:
             raise UpstreamAssertionError(f"pool {pool_id} is used again after its last release")
         else:
@@ -111,7 +111,7 @@ class PrivatePools:
         """Forget a freeable pool that has no segments left."""
         if pool.segment_count != 0:
             return
-        active = (*self._heap.live.values(), *self._heap.pending.values())
+        active = self._heap.active
         if any(block.pool.owner is pool for block in active) or pool.small or pool.large:
             raise UndefinedBehaviorError(
                 f"the segment count of pool {pool.id} reached 0 while it holds memory; PyTorch "
@@ -119,6 +119,7 @@ class PrivatePools:
             )
         del self.pools[pool.id]
         del self.freeable[pool.id]
+        self._heap.forget_private_pool(pool)
 
     def free_bytes(self) -> int:
         """Bytes of free blocks in all private pools, as the out-of-memory text counts them."""

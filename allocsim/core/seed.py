@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 
 from allocsim.core.block import Block
+from allocsim.core.constants import MIN_BLOCK_SIZE
 from allocsim.core.heap import Heap
 from allocsim.core.mapping import new_expandable
-from allocsim.core.pool import DEFAULT_POOL, BlockPool, PoolId, PrivatePool
+from allocsim.core.pool import DEFAULT_POOL, BlockPool, PoolId
 from allocsim.core.private_pools import PrivatePools
 
 __all__ = ["SeedBlock", "SeedSegment", "plant"]
@@ -54,6 +55,8 @@ def plant(heap: Heap, private: PrivatePools, segments: Iterable[SeedSegment]) ->
     pending: dict[int, Block] = {}
     ranges: dict[BlockPool, list[SeedSegment]] = {}
     segments = sorted(segments, key=lambda segment: segment.address)
+    if any(block.size % MIN_BLOCK_SIZE for segment in segments for block in segment.blocks):
+        heap.widen_keys()
     for segment in segments:
         pool = _pool_of(heap, private, segment)
         if segment.is_expandable:
@@ -61,7 +64,8 @@ def plant(heap: Heap, private: PrivatePools, segments: Iterable[SeedSegment]) ->
             continue
         heap.device.adopt(segment.address, segment.total_size)
         heap.count_segment(pool, segment.total_size)
-        blocks = _blocks(heap, pool, segment, heap.new_segment_rank())
+        rank = heap.new_segment_rank(segment.address, segment.total_size)
+        blocks = _blocks(heap, pool, segment, rank)
         _link(blocks)
         _set_states(heap, segment, blocks, pending)
     for pool, mapped in ranges.items():
@@ -89,7 +93,7 @@ def _pool_of(heap: Heap, private: PrivatePools, segment: SeedSegment) -> BlockPo
     if segment.pool_id == DEFAULT_POOL:
         return heap.small if segment.is_small else heap.large
     if segment.pool_id not in private.pools:
-        private.pools[segment.pool_id] = PrivatePool(segment.pool_id)
+        private.pools[segment.pool_id] = heap.new_private_pool(segment.pool_id)
     owner = private.pools[segment.pool_id]
     return owner.small if segment.is_small else owner.large
 
@@ -144,7 +148,7 @@ def _plant_expandable(
     rest = ranges[len(inside) :]
     mapped_to = inside[-1].address + inside[-1].total_size
     segment.end_before(rest[0].address if rest else others_from, mapped_to - segment.base)
-    rank = heap.new_segment_rank()
+    rank = heap.new_segment_rank(segment.base, segment.size)
     chain: list[Block] = []
     planted = []
     at = first.address

@@ -13,29 +13,22 @@ from typing import Any
 from allocsim.core.block import Block
 from allocsim.core.heap import Heap, TraceEntry
 from allocsim.core.pool import DEFAULT_POOL
-from allocsim.core.private_pools import PrivatePools
 
 __all__ = ["all_blocks", "segments", "snapshot"]
 
 _ENTRY_DEFAULTS: dict[str, Any] = {"compile_context": "N/A", "user_metadata": ""}
 
 
-def all_blocks(heap: Heap, private: PrivatePools) -> Iterator[Block]:
+def all_blocks(heap: Heap) -> Iterator[Block]:
     """Every mapped block of the device, in no particular order."""
-    yield from heap.live.values()
-    yield from heap.pending.values()
-    for pool in (heap.small, heap.large):
+    yield from heap.active
+    for pool in heap.pools:
         yield from pool
-    for owner in private.pools.values():
-        yield from owner.small
-        yield from owner.large
 
 
-def segments(heap: Heap, private: PrivatePools, device: int) -> list[dict[str, Any]]:
+def segments(heap: Heap, device: int) -> list[dict[str, Any]]:
     """The `segments` list: a dict for each, with its blocks."""
-    heads = [
-        block for block in all_blocks(heap, private) if block.prev is None or not block.prev.mapped
-    ]
+    heads = [block for block in all_blocks(heap) if block.prev is None or not block.prev.mapped]
     return [_segment(head, device) for head in sorted(heads, key=lambda block: block.ptr)]
 
 
@@ -77,12 +70,12 @@ def _block(block: Block) -> dict[str, Any]:
     }
 
 
-def snapshot(heap: Heap, private: PrivatePools, device: int) -> dict[str, Any]:
+def snapshot(heap: Heap, device: int) -> dict[str, Any]:
     """The dict of this release.  Appends a `snapshot` entry to the history.
 
     `time_us` counts entries, since the model reads no clock.
     """
-    listed = segments(heap, private, device)
+    listed = segments(heap, device)
     traces: list[list[dict[str, Any]]] = [[] for _ in range(device)]
     traces.append([_entry(heap, number, entry) for number, entry in enumerate(heap.trace or ())])
     parts: dict[str, Any] = {

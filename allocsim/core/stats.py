@@ -10,9 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from allocsim.core.releases import Release
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
 
 __all__ = [
     "DeviceStats",
@@ -151,20 +154,16 @@ class StatGroup:
         return tuple((name, getattr(self, name)) for name in _BLOCK_STATS)
 
 
-_Record = tuple[int, int, int]
 _ActiveMoves = tuple[Moves, Moves, Moves, Moves, Moves]
 
 
 def fold_records(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
-    """The moves of all, small_pool and large_pool, in plain Python."""
+    """The moves of all, small_pool and large_pool, one record after another."""
     sizes, requests, inactive, at, waits = journal
-    records = list(zip(sizes, requests, inactive, strict=True))
-    groups = ([0, 1], [1], [0])
-    every, small, large = (
-        _moves([record for record in records if record[0] & 1 in group]) for group in groups
-    )
+    every, small, large = (_moves(sizes, requests, inactive, without) for without in (-1, 0, 1))
     if not waits:
         return every[:2] + every, small[:2] + small, large[:2] + large
+    groups = ([0, 1], [1], [0])
     of_every, of_small, of_large = (_allocated(sizes, at, waits, group) for group in groups)
     return of_every + every, of_small + small, of_large + large
 
@@ -189,21 +188,44 @@ def _allocated(
     return blocks, size
 
 
-def _moves(records: list[_Record]) -> _ActiveMoves:  # noqa: PLR0912  (one loop, by design)
-    """The sums of one column; local variables, because this loop is most of the price of full
-    accounting."""
-    count = peak_count = mallocs = 0
-    size = peak_size = grown = 0
-    requested = peak_requested = grown_requested = 0
-    split = peak_split = grown_split = 0
-    idle = peak_idle = grown_idle = 0
-    for moved, asked, inactive in records:
-        size += moved >> 1
+def _moves(  # noqa: PLR0912, PLR0915  (one loop, by design)
+    sizes: list[int], requests: list[int], inactive: list[int], without: i64
+) -> _ActiveMoves:
+    """The sums of one column.  without: what is left out, 1 the small pool, 0 the large one.
+
+    Local variables, because this loop is most of the price of full accounting; machine words for
+    the compiled form.
+    """
+    count: i64 = 0
+    peak_count: i64 = 0
+    mallocs: i64 = 0
+    size: i64 = 0
+    peak_size: i64 = 0
+    grown: i64 = 0
+    requested: i64 = 0
+    peak_requested: i64 = 0
+    grown_requested: i64 = 0
+    split: i64 = 0
+    peak_split: i64 = 0
+    grown_split: i64 = 0
+    idle: i64 = 0
+    peak_idle: i64 = 0
+    grown_idle: i64 = 0
+    moved: i64
+    asked: i64
+    rest: i64
+    splits: i64
+    split_bytes: i64
+    for moved, asked, rest in zip(sizes, requests, inactive):  # noqa: B905  (compiled if plain)
+        if moved & 1 == without:
+            continue
+        held = moved >> 1
+        size += held
         requested += asked
         if moved > 0:
             count += 1
             mallocs += 1
-            grown += moved >> 1
+            grown += held
             grown_requested += asked
             if count > peak_count:
                 peak_count = count
@@ -213,13 +235,13 @@ def _moves(records: list[_Record]) -> _ActiveMoves:  # noqa: PLR0912  (one loop,
                 peak_requested = requested
         else:
             count -= 1
-        if inactive:
-            if -SHORT < inactive < SHORT:
-                splits = inactive >> 1
-                split_bytes = -(moved >> 1)
+        if rest != 0:
+            if -SHORT < rest < SHORT:
+                splits = rest >> 1
+                split_bytes = -held
             else:
-                splits = ((inactive + 4) & 7) - 4
-                split_bytes = (inactive - splits) >> 3
+                splits = ((rest + 4) & 7) - 4
+                split_bytes = (rest - splits) >> 3
             idle += split_bytes
             split += splits
             if split_bytes > 0:

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from allocsim.core import Block, CachingAllocator, Named
+from allocsim.core import IS_COMPILED, Block, CachingAllocator, ToldFree
+from allocsim.core.stats import fold_records
 from allocsim.engine.fidelity import FidelityCheck
 from allocsim.engine.fold import fold_columns
 from allocsim.engine.observers import GiveUpError, Observer, Progress, TimelineBuilder
@@ -52,18 +53,17 @@ class Drive:
     given_up_at: int | None = None
     skipped: int = 0
     timeline: TimelineBuilder = field(init=False)
-    _named: Named = field(default_factory=Named)
+    _waiting: dict[int, ToldFree] = field(default_factory=dict)
     _scope: PoolId | None = None
     _passed_over: int = 0
 
     def __post_init__(self) -> None:
-        self.allocator.heap.stats.folder = fold_columns
-        live = self.allocator.heap.live
-        self._named.blocks.update(live)
+        self.allocator.heap.stats.folder = fold_records if IS_COMPILED else fold_columns
+        blocks = [self.allocator.give_name(ptr, ptr) for ptr in list(self.allocator.heap.live)]
         for free in self.allocator.told_frees:
             assert free.block is not None
-            self._named.waiting[free.block.ptr] = free
-        held = sum(block.size for block in live.values())
+            self._waiting[free.block.ptr] = free
+        held = sum(block.size for block in blocks)
         self.timeline = TimelineBuilder(held, self.allocator.reserved_bytes)
 
     def run(self, period: Period | None = None) -> None:
@@ -107,7 +107,7 @@ class Drive:
         asked: dict[int, int] = {}
         before: deque[Hashable] = deque(maxlen=CYCLE)
         for start in range(period.first, period.end - stride + 1, stride):
-            now = signature(self.allocator, self._named, asked, start)
+            now = signature(self.allocator, self._waiting, asked, start)
             if now in before:
                 cycle = (len(before) - before.index(now)) * stride
                 further = (period.end - start) // cycle * cycle
@@ -127,25 +127,23 @@ class Drive:
 
     def _rename(self, asked: dict[int, int], further: int) -> None:
         """Let each block of the stretch stand for the one asked for `further` steps later."""
-        addr = self.plan.steps.addr
+        addr, heap = self.plan.steps.addr, self.allocator.heap
 
         def later(old: int) -> int:
             return int(addr[asked[old] + further]) if old in asked else old
 
-        self._named = Named(
-            {later(old): block for old, block in self._named.blocks.items()},
-            {later(old): free for old, free in self._named.waiting.items()},
-        )
+        heap.named = {later(old): block for old, block in heap.named.items()}
+        self._waiting = {later(old): free for old, free in self._waiting.items()}
 
     def _run_some(self, start: int, stop: int) -> None:
         """Steps [start, stop): rows of plain ones in the core's own loop, the others singly."""
-        allocator, named, moved = self.allocator, self._named, self.timeline.moved
+        allocator, waiting, moved = self.allocator, self._waiting, self.timeline.moved
         heap = allocator.heap
         self._passed_over = start - len(self.timeline)
         rows = self.plan.steps.rows(start, stop)
         while True:
             is_plain = heap.plain_pools is not None
-            step = allocator.play(rows, named, moved) if is_plain else next(rows, None)
+            step = allocator.play(rows, waiting, moved) if is_plain else next(rows, None)
             if step is None:
                 return
             self._take(*step)
@@ -159,10 +157,10 @@ class Drive:
         if kind == StepKind.ALLOC:
             change = self._request(addr, size, stream)
         elif kind == StepKind.FREE:
-            block = self._named.blocks.pop(addr, None)
-            change = 0 if block is None else -block.size
-            if block is not None:
-                self.allocator.free(block.ptr)
+            change = 0
+            if (ptr := self.allocator.take_name(addr)) is not None:
+                change = -heap.live[ptr].size
+                self.allocator.free(ptr)
         else:
             change = self._seldom(kind, self._entry(), addr, size, stream)
         if heap.reserved == reserved or self.stopped_at is not None:
@@ -190,7 +188,7 @@ class Drive:
             return 0
         if ptr is None:
             return 0
-        block = self._named.blocks[addr] = self.allocator.heap.live[ptr]
+        block = self.allocator.give_name(ptr, addr)
         if self.fidelity is not None:
             self.fidelity.address(addr, ptr)
         return block.size
@@ -198,12 +196,12 @@ class Drive:
     def _seldom(self, kind: int, entry: int, addr: int, size: int, stream: int) -> int:
         """Steps that are rare in every recording; the allocated bytes that one moved."""
         if kind == StepKind.FREE_REQUEST:
-            block = self._named.blocks.pop(addr, None)
-            if block is not None:
-                self._named.waiting[addr] = self.allocator.request_free(block.ptr)
-                return -block.size
+            if (ptr := self.allocator.take_name(addr)) is not None:
+                size = self.allocator.heap.live[ptr].size
+                self._waiting[addr] = self.allocator.request_free(ptr)
+                return -size
         elif kind == StepKind.FREE_COMPLETE:
-            free = self._named.waiting.pop(addr, None)
+            free = self._waiting.pop(addr, None)
             if free is not None:
                 self.allocator.complete_free(free)
         elif kind == StepKind.OOM:
@@ -254,9 +252,8 @@ class Drive:
 
     def _blocks(self) -> dict[int, Block]:
         """By recorded address, every block that is in use or waits to be free."""
-        named = self._named
-        waiting = {addr: free.block for addr, free in named.waiting.items() if free.block}
-        return waiting | named.blocks
+        waiting = {addr: free.block for addr, free in self._waiting.items() if free.block}
+        return waiting | self.allocator.heap.named
 
     def _enter(self, pool: PoolId | None, stream: int) -> None:
         """Requests go to `pool` from here on.

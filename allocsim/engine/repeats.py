@@ -11,13 +11,13 @@ Rule: what is passed over would have changed no peak, no driver call and no retr
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim.core import CachingAllocator, Named
+from allocsim.core import CachingAllocator, ToldFree
 from allocsim.core.pool import BlockPool
 from allocsim.engine.plan import StepKind, Steps
 
@@ -115,21 +115,19 @@ def _lengths(codes: NDArray[np.int64]) -> list[int]:
 
 def signature(
     allocator: CachingAllocator,
-    named: Named,
+    waiting: Mapping[int, ToldFree],
     asked: dict[int, int],
     step: int,
 ) -> Hashable:
     """Where the allocator is before `step`, so that equal values go on alike.
 
-    named: by recorded address.  asked: for those of the stretch the step that asked.
+    waiting: frees by recorded address, which is what blocks are called too.  asked: for those of
+    the stretch the step that asked.
     Blocks from before the stretch are told by their number alone: no block comes to them, and
     where one went, what is free or what the stretch holds is no longer the same.
     """
     heap = allocator.heap
-    handles, waiting = named.blocks, named.waiting
-    pools = [heap.small, heap.large]
-    for own in allocator.private_pools.pools.values():
-        pools += [own.small, own.large]
+    handles = heap.named
     mine = sorted(
         (step - asked[addr], handles[addr].ptr, handles[addr].size)
         for addr in asked.keys() & handles.keys()
@@ -142,8 +140,8 @@ def signature(
         (len(handles), len(waiting)),
         tuple(mine),
         tuple(freed),
-        tuple(_free_keys(pool) for pool in pools),
-        tuple(tuple((b.stream, b.ptr, b.size) for b in pool.unmapped) for pool in pools),
+        tuple(_free_keys(pool) for pool in heap.pools),
+        tuple(tuple((b.stream, b.ptr, b.size) for b in pool.unmapped) for pool in heap.pools),
         tuple(sorted((block.ptr, block.size) for block in heap.pending.values())),
         heap.reserved,
         heap.stats.num_device_alloc,
@@ -154,4 +152,5 @@ def signature(
 
 def _free_keys(pool: BlockPool) -> tuple[tuple[int, ...], ...]:
     """The streams that have free blocks, each with the keys of its blocks: size, rank, address."""
-    return tuple((stream, *keys) for stream, keys in sorted(pool.keys.items()) if keys)
+    of_streams = sorted(pool.free.items())
+    return tuple((stream, *free.keys) for stream, free in of_streams if free.keys)

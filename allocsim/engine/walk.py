@@ -85,9 +85,9 @@ class Walk:
 
     def address_of(self, kind: StepKind, handle: int) -> int | None:
         """Where the block lies that a step of a recorded address frees; None if it is not there."""
-        block = self._drive._named.blocks.get(handle)
+        block = self.allocator.heap.named.get(handle)
         if kind == StepKind.FREE_COMPLETE:
-            free = self._drive._named.waiting.get(handle)
+            free = self._drive._waiting.get(handle)
             block = None if free is None else free.block
         return None if block is None else block.ptr
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from allocsim.core import FREE, MALLOC, CachingAllocator, Named
+from allocsim.core import FREE, MALLOC, CachingAllocator
 from allocsim.errors import AllocsimError, OutOfMemoryError, UndefinedBehaviorError
 from allocsim.phantom.driver_trace import DriverTrace
 from allocsim.phantom.golden_form import golden_segment, golden_stats, stream_numbers
@@ -99,7 +99,6 @@ class _Player:
         self._allocator = allocator
         self._handles = handles
         self._live: dict[Any, int] = {}
-        self._named = Named()
         self._plain: dict[str, Callable[..., None]] = {
             "S": allocator.synchronize,
             "e": allocator.empty_cache,
@@ -144,15 +143,16 @@ class _Player:
         return address
 
     def _malloc(self, size: int, stream: int) -> int | None:
-        if self._allocator.play(((MALLOC, _ONE, size, stream),), self._named, []) is None:
-            return self._named.blocks[_ONE].ptr
+        if self._allocator.play(((MALLOC, _ONE, size, stream),), {}, []) is None:
+            return self._allocator.take_name(_ONE)
         return self._allocator.malloc(size, stream)
 
     def _free(self, address: int | None) -> None:
         if address in self._allocator.heap.live:
-            self._named.blocks[_ONE] = self._allocator.heap.live[address]
-            if self._allocator.play(((FREE, _ONE, 0, 0),), self._named, []) is None:
+            self._allocator.give_name(address, _ONE)
+            if self._allocator.play(((FREE, _ONE, 0, 0),), {}, []) is None:
                 return
+            self._allocator.take_name(_ONE)
         self._allocator.free(address)
 
     def _scope(self, what: str, pool: int, marks: Sequence[Any]) -> None:

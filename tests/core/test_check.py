@@ -80,7 +80,7 @@ def in_another_pool(a: CachingAllocator) -> None:
 def not_ascending(a: CachingAllocator) -> None:
     for ptr in [a.malloc(size * MIB, stream=4096) for size in (12, 14)]:
         a.free(ptr)
-    a.heap.large.keys[4096].reverse()
+    a.heap.large.of(4096).keys.reverse()
 
 
 def stale_key(a: CachingAllocator) -> None:
@@ -93,6 +93,14 @@ def not_allocated(a: CachingAllocator) -> None:
 
 def not_pending(a: CachingAllocator) -> None:
     a.heap.pending[1536].allocated = True
+
+
+def elsewhere(a: CachingAllocator) -> None:
+    a.heap.live[1025] = a.heap.live.pop(1024)
+
+
+def no_pool_of_the_heap(a: CachingAllocator) -> None:
+    a.heap.pools.pop()
 
 
 def overlap(a: CachingAllocator) -> None:
@@ -152,6 +160,8 @@ BROKEN: list[tuple[int, Callable[[CachingAllocator], None], str]] = [
     ),
     (4, not_ascending, "the keys of a pool are not ascending"),
     (4, stale_key, f"<free block at 0xa00, {REST} bytes, stream 0x0> is listed under a wrong key"),
+    (4, no_pool_of_the_heap, "a pool is not among the pools"),
+    (5, elsewhere, "<allocated block at 0x400, 512 bytes, stream 0x0> is listed under 0x401"),
     (5, not_allocated, "<free block at 0x400, 512 bytes, stream 0x0> is listed as allocated"),
     (5, not_pending, "<allocated block at 0x600, 1024 bytes, stream 0x0> is listed as pending"),
     (6, overlap, "a segment ends at 0x200000, past the next one at 0x100000"),

@@ -9,7 +9,7 @@ import pytest
 from allocsim.core.block import Block
 from allocsim.core.events import EventQueues
 from allocsim.core.hash_order import HashOrder, pool_hash, stream_hash
-from allocsim.core.pool import BlockPool
+from allocsim.core.pool import BlockPool, KeyLayout
 
 GOLDEN = 11400714819323198485
 
@@ -107,7 +107,7 @@ def test_pools_hash_by_their_first_number_that_is_not_0() -> None:
 
 
 def test_an_emptied_queue_is_erased() -> None:
-    pool = BlockPool(True)
+    pool = BlockPool(True, KeyLayout())
     first, second = (Block(ptr, 512, 0, pool, 0) for ptr in (0, 512))
     queues = EventQueues(stream_hash(0))
     queues.push(1, 1, first)

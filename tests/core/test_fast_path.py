@@ -15,10 +15,9 @@ from allocsim.core import (
     FREE_REQUESTED,
     MALLOC,
     RELEASES,
-    Block,
     CachingAllocator,
-    Named,
     PlainStep,
+    ToldFree,
 )
 from allocsim.core.config import MAX_KEPT, AllocatorConfig, RoundedSizes
 from allocsim.core.fast_path import MAX_SPARE
@@ -37,7 +36,6 @@ class Played:
 
     def __init__(self, allocator: CachingAllocator) -> None:
         self.allocator = allocator
-        self.blocks: dict[int, Block] = {}
         self.outcomes: list[object] = []
         self.taken = 0
 
@@ -56,7 +54,7 @@ class Played:
         rest = iter(steps)
         while True:
             moved: list[int] = []
-            left = self.allocator.play(rest, Named(self.blocks), moved)
+            left = self.allocator.play(rest, {}, moved)
             self.taken += len(moved)
             self.outcomes += [twice >> 1 for twice in moved]
             if left is None:
@@ -65,14 +63,13 @@ class Played:
 
     def _long_way(self, step: PlainStep) -> object:
         kind, name, size, stream = step
+        ptr = self.allocator.take_name(name)
         if kind == FREE:
-            block = self.blocks.pop(name, None)
-            if block is None:
+            if ptr is None:
                 return 0
-            before = block.size
-            self.allocator.free(block.ptr)
+            before = self.allocator.heap.live[ptr].size
+            self.allocator.free(ptr)
             return -before
-        self.blocks.pop(name, None)
         try:
             ptr = self.allocator.malloc(size, stream)
         except OutOfMemoryError as error:
@@ -81,17 +78,12 @@ class Played:
             return type(error).__name__
         if ptr is None:
             return 0
-        self.blocks[name] = self.allocator.heap.live[ptr]
-        return self.blocks[name].size
+        return self.allocator.give_name(ptr, name).size
 
     def _seldom(self, op: Op) -> object:
         a = self.allocator
         calls: dict[str, Any] = {
-            "r": lambda name, stream: (
-                a.record_stream(self.blocks[name].ptr, stream * HANDLE)
-                if name in self.blocks
-                else None
-            ),
+            "r": self._record_stream,
             "s": lambda stream: a.synchronize(stream * HANDLE),
             "S": a.synchronize,
             "e": a.empty_cache,
@@ -106,10 +98,16 @@ class Played:
         except (AllocsimError, ValueError) as error:
             return type(error).__name__
 
+    def _record_stream(self, name: int, stream: int) -> None:
+        ptr = self.allocator.take_name(name)
+        if ptr is not None:
+            self.allocator.record_stream(ptr, stream * HANDLE)
+            self.allocator.give_name(ptr, name)
+
     def state(self) -> tuple[object, object, object]:
         """Everything that can be told, addresses of live blocks by name among it."""
         self.allocator.check()
-        places = {name: block.ptr for name, block in self.blocks.items()}
+        places = {name: block.ptr for name, block in self.allocator.heap.named.items()}
         return self.allocator.memory_stats(), self.allocator.segments(), places
 
 
@@ -195,7 +193,7 @@ def test_a_long_churn_ends_the_same_both_ways(conf: str) -> None:
 def row(a: CachingAllocator, *steps: PlainStep) -> tuple[int, list[int]]:
     """The steps taken and the bytes moved, of a row that begins with no block."""
     moved: list[int] = []
-    a.play(steps, Named(), moved)
+    a.play(steps, {}, moved)
     return len(moved), [twice >> 1 for twice in moved]
 
 
@@ -203,14 +201,14 @@ def row(a: CachingAllocator, *steps: PlainStep) -> tuple[int, list[int]]:
 def test_a_hit_and_its_free_are_taken(release: str) -> None:
     a = CachingAllocator("1GiB", torch_version=release)
     request = (MALLOC, 7, 1000, 0)
-    blocks: dict[int, Block] = {}
-    assert a.play([request], Named(blocks), []) == request  # nothing is cached yet
+    blocks = a.heap.named
+    assert a.play([request], {}, []) == request  # nothing is cached yet
     first = a.malloc(1000)
-    assert a.play([request], Named(blocks), []) is None
+    assert a.play([request], {}, []) is None
     found = blocks[7]
     assert (found.ptr, found.size, found.requested_size) == (1024, 1024, 1000)
     moved: list[int] = []
-    assert a.play([(FREE, 7, 0, 0)], Named(blocks), moved) is None
+    assert a.play([(FREE, 7, 0, 0)], {}, moved) is None
     assert moved == [-2 * 1024 + 1]  # twice the bytes, and 1 more in the small pool
     assert blocks == {}
     assert a.heap.live.keys() == {first}
@@ -222,12 +220,12 @@ def test_a_row_stops_at_what_is_not_plain_and_goes_on_after_it() -> None:
     a.malloc(512)
     unknown, own = (FREE, 99, 0, 0), (5, 1, 2, 3)
     steps = iter([(MALLOC, 1, 512, 0), unknown, (MALLOC, 2, 512, 0), own, (FREE, 1, 0, 0)])
-    blocks: dict[int, Block] = {}
+    blocks = a.heap.named
     moved: list[int] = []
-    assert a.play(steps, Named(blocks), moved) == unknown
+    assert a.play(steps, {}, moved) == unknown
     assert moved == [2 * 512 + 1]
-    assert a.play(steps, Named(blocks), moved) == own
-    assert a.play(steps, Named(blocks), moved) is None
+    assert a.play(steps, {}, moved) == own
+    assert a.play(steps, {}, moved) is None
     assert moved == [2 * 512 + 1, 2 * 512 + 1, -2 * 512 + 1]
     assert blocks.keys() == {2}
 
@@ -237,11 +235,11 @@ def test_a_block_that_another_stream_uses_is_left() -> None:
     used = a.malloc(512)
     assert used is not None
     a.record_stream(used, 7)
-    blocks = {1: a.heap.live[used]}
+    a.give_name(used, 1)
     free = (FREE, 1, 0, 0)
-    assert a.play([free], Named(blocks), []) == free
-    assert blocks.keys() == {1}
-    assert a.heap.live.keys() == {used}
+    assert a.play([free], {}, []) == free
+    assert a.heap.named.keys() == {1}
+    assert a.take_name(1) == used
 
 
 @pytest.mark.parametrize("size", [0, -1, 1 << 60, 1 << 63])
@@ -249,18 +247,18 @@ def test_sizes_that_never_reach_the_allocator_are_left(size: int) -> None:
     a = CachingAllocator("1GiB")
     a.free(a.malloc(512))
     request = (MALLOC, 1, size, 0)
-    assert a.play([request], Named(), []) == request
+    assert a.play([request], {}, []) == request
 
 
 def test_an_object_is_used_again() -> None:
     a = CachingAllocator("1GiB")
     a.malloc(512)
-    blocks: dict[int, Block] = {}
-    a.play([(MALLOC, 1, 512, 0), (MALLOC, 2, 512, 0)], Named(blocks), [])
+    blocks = a.heap.named
+    a.play([(MALLOC, 1, 512, 0), (MALLOC, 2, 512, 0)], {}, [])
     block, rest = blocks[1], blocks[2].next
     # The second absorbs its neighbours.
-    a.play([(FREE, 1, 0, 0), (FREE, 2, 0, 0)], Named(blocks), [])
-    a.play([(MALLOC, 1, 512, 0), (MALLOC, 2, 512, 0)], Named(blocks), [])
+    a.play([(FREE, 1, 0, 0), (FREE, 2, 0, 0)], {}, [])
+    a.play([(MALLOC, 1, 512, 0), (MALLOC, 2, 512, 0)], {}, [])
     assert blocks[1] is rest
     assert blocks[2] is block
     a.check()
@@ -276,12 +274,13 @@ def test_an_object_that_someone_may_still_hold_is_not(told_first: bool) -> None:
     a.malloc(512)
     assert told is not None
     assert other is not None
-    block, blocks = a.heap.live[told], {1: a.heap.live[other]}
+    block, blocks = a.heap.live[told], a.heap.named
+    a.give_name(other, 1)
     free = a.request_free(told)
     a.complete_free(free)
-    assert a.play([(FREE, 1, 0, 0)], Named(blocks), []) is None
+    assert a.play([(FREE, 1, 0, 0)], {}, []) is None
     assert block.key == 0  # it was absorbed
-    a.play([(MALLOC, name, 512, 0) for name in range(3)], Named(blocks), [])
+    a.play([(MALLOC, name, 512, 0) for name in range(3)], {}, [])
     assert block not in blocks.values()
     assert not a.complete_free(free)
 
@@ -324,16 +323,17 @@ def test_what_needs_more_than_the_plain_rules_is_left(spoil: Any) -> None:
     a = CachingAllocator("1GiB")
     ptr = a.malloc(512)
     assert ptr is not None
-    blocks = {1: a.heap.live[ptr]}
+    a.give_name(ptr, 1)
     assert a.heap.plain_pools is not None
     spoil(a)
-    for used in [used for used in a.heap.live if used != ptr]:
+    for used in list(a.heap.live):
         a.free(used)
     request, free = (MALLOC, 2, 512, 0), (FREE, 1, 0, 0)
-    assert a.play([request], Named(blocks), []) == request
-    assert a.play([free], Named(blocks), []) == free
-    assert blocks.keys() == {1}
+    assert a.play([request], {}, []) == request
+    assert a.play([free], {}, []) == free
+    assert a.take_name(1) == ptr
     assert a.heap.live.keys() == {ptr}
+    assert not a.heap.named
 
 
 @pytest.mark.parametrize("conf", ["", "expandable_segments:True"])
@@ -348,7 +348,7 @@ def test_a_scope_s_requests_are_served_from_its_pool(release: str, conf: str) ->
     assert fast.outcomes == slow.outcomes
     assert fast.state() == slow.state()
     assert fast.taken == 12  # all but the four that had to get memory
-    places = {name: block.ptr for name, block in fast.blocks.items()}
+    places = {name: block.ptr for name, block in fast.allocator.heap.named.items()}
     private = [s for s in fast.allocator.segments() if s["segment_pool_id"] == (0, 1)]
     assert any(s["address"] <= places[5] < s["address"] + s["total_size"] for s in private)
     assert places[9] < min(s["address"] for s in private)
@@ -379,7 +379,7 @@ def test_frees_that_are_told_to_be_complete_end_the_same_both_ways(conf: str, se
     rng = random.Random(seed)
     steps: list[PlainStep] = []
     live: list[int] = []
-    waiting: list[int] = []
+    pending: list[int] = []
     for name in range(6000):
         size = rng.choice((512, 70_000, 3 * MIB, 11 * MIB, 30 * MIB))
         steps.append((MALLOC, name, size, rng.choice((0, 0, HANDLE))))
@@ -388,20 +388,21 @@ def test_frees_that_are_told_to_be_complete_end_the_same_both_ways(conf: str, se
             freed = live.pop(rng.randrange(len(live)))
             is_told = rng.random() < 0.4
             steps.append((FREE_REQUESTED if is_told else FREE, freed, 0, 0))
-            waiting += [freed] * is_told
-        while len(waiting) > rng.choice((0, 15)):
-            steps.append((FREE_COMPLETED, waiting.pop(rng.randrange(len(waiting))), 0, 0))
+            pending += [freed] * is_told
+        while len(pending) > rng.choice((0, 15)):
+            steps.append((FREE_COMPLETED, pending.pop(rng.randrange(len(pending))), 0, 0))
     steps.append((FREE_REQUESTED, live.pop(), 0, 0))
     fast, slow = (CachingAllocator("64GiB", conf, fast_path=way) for way in (True, False))
     slow.heap.stats.folder = fold_one_by_one
     stats = []
     for allocator in (fast, slow):
-        named, rest = Named(), iter(steps)
+        rest = iter(steps)
+        waiting: dict[int, ToldFree] = {}
         moved: list[int] = []
-        while (left := allocator.play(rest, named, moved)) is not None:
-            moved.append(2 * taken_the_long_way(allocator, left, named))
+        while (left := allocator.play(rest, waiting, moved)) is not None:
+            moved.append(2 * taken_the_long_way(allocator, left, waiting))
         allocator.check()
-        told = {name: free.block.ptr for name, free in named.waiting.items() if free.block}
+        told = {name: free.block.ptr for name, free in waiting.items() if free.block}
         stats.append(
             (allocator.memory_stats(), allocator.segments(), told, [m >> 1 for m in moved])
         )
@@ -409,23 +410,25 @@ def test_frees_that_are_told_to_be_complete_end_the_same_both_ways(conf: str, se
     assert stats[0][0]["active.all.current"] > stats[0][0]["allocation.all.current"]
 
 
-def taken_the_long_way(allocator: CachingAllocator, step: PlainStep, named: Named) -> int:
+def taken_the_long_way(
+    allocator: CachingAllocator, step: PlainStep, waiting: dict[int, ToldFree]
+) -> int:
     """The change of allocated bytes."""
     kind, name, size, stream = step
     if kind == MALLOC:
         ptr = allocator.malloc(size, stream)
         assert ptr is not None
-        block = named.blocks[name] = allocator.heap.live[ptr]
-        return block.size
+        return allocator.give_name(ptr, name).size
     if kind == FREE_COMPLETED:
-        assert allocator.complete_free(named.waiting.pop(name))
+        assert allocator.complete_free(waiting.pop(name))
         return 0
-    block = named.blocks.pop(name)
-    before = block.size  # it may be longer once it is free
+    freed = allocator.take_name(name)
+    assert freed is not None
+    before = allocator.heap.live[freed].size  # it may be longer once it is free
     if kind == FREE:
-        allocator.free(block.ptr)
+        allocator.free(freed)
     else:
-        named.waiting[name] = allocator.request_free(block.ptr)
+        waiting[name] = allocator.request_free(freed)
     return -before
 
 
@@ -457,7 +460,8 @@ def test_blocks_from_max_split_size_on_are_counted_and_kept_whole() -> None:
     large = a.malloc(24 * MIB)
     assert large is not None
     assert a.memory_stats()["oversize_allocations.current"] == 2
-    assert a.play([(FREE, 1, 0, 0)], Named({1: a.heap.live[large]}), []) is None
+    a.give_name(large, 2)
+    assert a.play([(FREE, 2, 0, 0)], {}, []) is None
     assert a.memory_stats()["oversize_allocations.current"] == 1
     a.check()
 
@@ -474,12 +478,11 @@ def test_expandable_segments_are_taken_until_they_are_switched_off() -> None:
     a = CachingAllocator("1GiB", "expandable_segments:True")
     first = a.malloc(3 * MIB)
     a.free(first)
-    blocks: dict[int, Block] = {}
     moved: list[int] = []
-    assert a.play([(MALLOC, 1, 3 * MIB + 1, 0)], Named(blocks), moved) is None
+    assert a.play([(MALLOC, 1, 3 * MIB + 1, 0)], {}, moved) is None
     assert moved == [2 * (3 * MIB + 512)]  # the other 17 MiB less 512 bytes are split off
     a.set_allocator_settings("expandable_segments:False")
-    assert a.play([(FREE, 1, 0, 0)], Named(blocks), []) == (FREE, 1, 0, 0)
+    assert a.play([(FREE, 1, 0, 0)], {}, []) == (FREE, 1, 0, 0)
     assert a.malloc(3 * MIB) != first
 
 
@@ -493,8 +496,8 @@ def test_the_hole_with_the_least_room_is_taken() -> None:
         held = [one.malloc(size * MIB) for size in (20, 20, 15)]
         one.free(held[0])
     assert a.segments()[0]["total_size"] == 60 * MIB  # 5 MiB are left at the end of it
-    blocks: dict[int, Block] = {}
-    assert a.play([(MALLOC, 1, 4 * MIB, 0)], Named(blocks), []) is None
+    blocks = a.heap.named
+    assert a.play([(MALLOC, 1, 4 * MIB, 0)], {}, []) is None
     assert blocks[1].ptr == b.malloc(4 * MIB) == a.segments()[0]["address"]
     assert a.memory_stats() == b.memory_stats()
 
@@ -550,3 +553,44 @@ def test_rounded_sizes_are_those_of_the_rule_and_bounded() -> None:
         assert rounded[size] == config.round_size(size)
     assert len(rounded) == MAX_KEPT
     assert rounded[3 * MAX_KEPT + 1] == config.round_size(3 * MAX_KEPT + 1)
+
+
+def test_a_block_that_has_a_name_is_told_like_any_other() -> None:
+    """Its address is no handle of it any more, until its name is taken back."""
+    a = CachingAllocator("1GiB")
+    ptr = a.malloc(1000)
+    assert ptr is not None
+    before = a.segments(), a.memory_stats()
+    block = a.give_name(ptr, 7)
+    assert (a.heap.live, a.heap.named) == ({}, {7: block})
+    assert (a.segments(), a.memory_stats()) == before
+    assert a.heap.allocated_at(ptr) is block
+    a.check()
+    with pytest.raises(ValueError, match="invalid device pointer: 0x0 is not allocated"):
+        a.free(ptr)
+    assert a.take_name(8) is None
+    assert a.take_name(7) == ptr
+    assert (a.heap.live, a.heap.named) == ({ptr: block}, {})
+    assert a.heap.allocated_at(ptr) is block
+    a.free(ptr)
+    assert a.heap.allocated_at(ptr) is None
+
+
+def test_a_block_that_grows_moves_back_among_the_free_ones() -> None:
+    """Past those that are smaller than it has become; and stays where none is."""
+    a, b = (CachingAllocator("1GiB", fast_path=fast) for fast in (True, False))
+    for one in (a, b):
+        held = [one.malloc(MIB * size // 4) for size in (1, 1, 1, 3, 1)]
+        for number, ptr in enumerate(held):
+            assert ptr is not None
+            one.give_name(ptr, number)
+    frees = [(FREE, number, 0, 0) for number in (3, 0, 1, 4, 2)]
+    sizes = []
+    for step in frees:
+        assert a.play([step], {}, []) is None
+        b.free(b.take_name(step[1]))
+        sizes.append([block.size * 4 // MIB for block in a.heap.small])
+        assert sizes[-1] == [block.size * 4 // MIB for block in b.heap.small]
+        a.check()
+    assert sizes == [[1, 3], [1, 1, 3], [1, 2, 3], [2, 5], [8]]
+    assert a.memory_stats() == b.memory_stats()

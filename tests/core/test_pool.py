@@ -6,7 +6,7 @@ import pytest
 
 from allocsim.core import RELEASES
 from allocsim.core.block import Block
-from allocsim.core.pool import BlockPool
+from allocsim.core.pool import BlockPool, KeyLayout
 from allocsim.core.releases import FreeBlockOrder
 from allocsim.units import KIB, MIB
 
@@ -84,17 +84,24 @@ def test_ties_between_segments_follow_the_release(make: Make, torch: str) -> Non
 def test_keys_order_by_stream_size_rank_and_address(
     order: FreeBlockOrder, expected: list[int]
 ) -> None:
-    pool = BlockPool(False)
-    ranks = {10: 3, 20: 1, 30: 2}
-    for address in (30, 10, 20):
-        rank = 0 if order is FreeBlockOrder.ADDRESS else ranks[address] << 64
-        pool.insert(Block(address, 512, 0, pool, rank))
-    pool.insert(Block(5, 1024, 0, pool, 0))
-    pool.insert(Block(1, 512, 7, pool, 0))
-    assert [block.ptr for block in pool] == [*expected, 5, 1]
+    layout = KeyLayout()
+    if order is FreeBlockOrder.CREATION:
+        layout.widen()
+    pool = BlockPool(False, layout)
+    ages = {10: 3, 20: 1, 30: 2}
+    for page in (30, 10, 20):
+        rank = {
+            FreeBlockOrder.ADDRESS: 0,
+            FreeBlockOrder.SEGMENT: (ages[page] - page) * 512,
+            FreeBlockOrder.CREATION: ages[page] << 64,
+        }[order]
+        pool.insert(Block(page * 512, 512, 0, pool, rank))
+    pool.insert(Block(5 * 512, 1024, 0, pool, 0))
+    pool.insert(Block(1 * 512, 512, 7, pool, 0))
+    assert [block.ptr // 512 for block in pool] == [*expected, 5, 1]
     found = pool.best_fit(0, 512)
     assert found is not None
-    assert found.ptr == expected[0]
+    assert found.ptr == expected[0] * 512
     pool.remove(found)
     assert len(pool) == 4
     assert found not in pool

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from allocsim.core import MALLOC, RELEASES, Named, SeedBlock, SeedSegment
+from allocsim.core import MALLOC, RELEASES, SeedBlock, SeedSegment
 from allocsim.units import MIB
 
 from .conftest import Make, held
@@ -315,5 +315,5 @@ def test_without_the_option_expandable_blocks_that_were_there_are_passed_by(make
     a = make("1GiB", conf="")
     a.seed([expandable, ordinary])
     request = (MALLOC, 1, 19 * MIB, 0)
-    assert a.play([request], Named(), []) == request
+    assert a.play([request], {}, []) == request
     assert a.malloc(19 * MIB) == ordinary.address

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from allocsim import CachingAllocator
-from allocsim.core import FREE, MALLOC, Named
+from allocsim.core import FREE, MALLOC
 from allocsim.errors import (
     AllocsimError,
     InvariantError,
@@ -41,17 +41,16 @@ class Played:
         return getattr(self._allocator, name)
 
     def malloc(self, size: int, stream: int = 0) -> int | None:
-        named = Named()
-        if self._allocator.play([(MALLOC, 0, size, stream)], named, []) is None:
-            return named.blocks[0].ptr
+        if self._allocator.play([(MALLOC, 0, size, stream)], {}, []) is None:
+            return self._allocator.take_name(0)
         return self._allocator.malloc(size, stream)
 
     def free(self, address: int | None) -> None:
-        live = self._allocator.heap.live
-        if address in live:
-            named = Named({0: live[address]})
-            if self._allocator.play([(FREE, 0, 0, 0)], named, []) is None:
+        if address in self._allocator.heap.live:
+            self._allocator.give_name(address, 0)
+            if self._allocator.play([(FREE, 0, 0, 0)], {}, []) is None:
                 return
+            self._allocator.take_name(0)
         self._allocator.free(address)
 
 

@@ -1,0 +1,124 @@
+"""Keys put free blocks in the release's order, narrow ones as well as wide ones (1.5)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from allocsim.core import RELEASES, CachingAllocator, SeedBlock, SeedSegment
+from allocsim.core.block import Block
+from allocsim.core.pool import NARROW_PLACES, BlockPool, KeyLayout
+from allocsim.core.releases import FreeBlockOrder
+from allocsim.units import GIB, MIB, TIB
+
+from .conftest import Make, held
+
+UNROUNDED = [version for version, release in RELEASES.items() if release.one_division_keeps_size]
+PAGES = NARROW_PLACES // 512
+
+
+@st.composite
+def free_blocks(draw: st.DrawFn) -> list[tuple[int, int, int]]:
+    """(stream, size, place) with no place twice, of few sizes so that there are ties."""
+    places = draw(st.lists(st.integers(0, PAGES - 1), unique=True, max_size=30))
+    sizes = st.sampled_from([512, 1024, 20 * MIB, 8 * GIB, 9 * GIB, TIB])
+    return [(draw(st.integers(0, 1)), draw(sizes), 512 * place) for place in places]
+
+
+@given(blocks=free_blocks(), rank=st.integers(0, 3))
+def test_blocks_are_in_order_of_stream_size_and_place(
+    blocks: list[tuple[int, int, int]], rank: int
+) -> None:
+    """Some of the place is the address, the rest the rank of the segment."""
+    layout = KeyLayout()
+    pool = BlockPool(False, layout)
+    for stream, size, place in blocks:
+        add = min(place, rank * 512)
+        pool.insert(Block(place - add, size, stream, pool, add))
+    expected = sorted(blocks)
+    for _ in ("narrow", "wide"):
+        assert [(b.stream, b.size, b.rank + b.ptr) for b in pool] == expected
+        assert all(block in pool for block in pool)
+        layout.widen()
+        pool.key_again()
+
+
+def test_a_narrow_key_below_8_gib_is_a_machine_word() -> None:
+    """What the compiled form compares in one step has 62 bits."""
+    pool = BlockPool(False, KeyLayout())
+    last = NARROW_PLACES - 512
+    assert pool.key(Block(last, 8 * GIB - 512, 0, pool, 0)) < 1 << 62
+    assert pool.key(Block(0, 8 * GIB, 0, pool, 0)) == 1 << 62
+
+
+@pytest.mark.parametrize("torch", RELEASES)
+def test_only_2_12_needs_wide_keys_from_the_start(make: Make, torch: str) -> None:
+    assert make(torch_version=torch).heap.layout.is_wide is (torch == "2.12")
+
+
+@pytest.mark.parametrize("torch", UNROUNDED)
+def test_sizes_that_are_no_multiples_of_512_need_wide_keys(make: Make, torch: str) -> None:
+    """One division keeps a size as it is (1.2); the free blocks that there are stay in order."""
+    a = make(torch_version=torch)
+    sizes = [14 * MIB, 12 * MIB, 16 * MIB, 12 * MIB]
+    ptrs = [held(a, size) for size in sizes]
+    a.begin_allocate_to_pool(1)
+    inside = held(a, 18 * MIB)
+    a.end_allocate_to_pool(1)
+    for ptr in (*ptrs, inside):
+        a.free(ptr)
+    before = list(a.heap.large)
+    assert not a.heap.layout.is_wide
+    a.set_allocator_settings("roundup_power2_divisions:1")
+    assert a.heap.layout.is_wide
+    assert list(a.heap.large) == before
+    a.check()
+    assert [held(a, size) for size in (12 * MIB - 1, 12 * MIB - 3)] == [ptrs[1], ptrs[3]]
+    a.check()
+
+
+def test_what_a_recording_had_in_odd_sizes_needs_wide_keys(make: Make) -> None:
+    a = make(torch_version="2.3")
+    blocks = (SeedBlock(1025, 1025, "active_allocated"), SeedBlock(2 * MIB - 1025, 0, "inactive"))
+    a.seed([SeedSegment(0, 2 * MIB, 0, True, blocks)])
+    assert a.heap.layout.is_wide
+    a.check()
+
+
+@pytest.mark.parametrize("torch", [version for version in RELEASES if version != "2.12"])
+@pytest.mark.parametrize("conf", ["", "expandable_segments:True"])
+def test_addresses_beyond_128_tib_need_wide_keys(torch: str, conf: str) -> None:
+    """And change nothing else; from 2.13 on a segment's places begin at 0 wherever it lies."""
+    low, high = (
+        CachingAllocator("1GiB", conf, torch_version=torch, base_address=base)
+        for base in (0, NARROW_PLACES)
+    )
+    for a in (low, high):
+        base = 0 if a is low else NARROW_PLACES
+        ptrs = [held(a, size * MIB) for size in (12, 14, 12, 3, 3, 1)]
+        for ptr in ptrs[::2]:
+            a.free(ptr)
+        again = [held(a, size * MIB) for size in (11, 12, 3)]
+        assert [ptr - base for ptr in again] == [ptr - base for ptr in (ptrs[0], ptrs[2], ptrs[4])]
+        a.check()
+    assert not low.heap.layout.is_wide
+    is_by_address = RELEASES[torch].free_block_order is FreeBlockOrder.ADDRESS
+    assert high.heap.layout.is_wide is is_by_address
+    assert low.memory_stats() == high.memory_stats()
+
+
+@pytest.mark.parametrize("torch", ["2.11", "2.13", "2.15"])
+def test_128_tib_of_segments_need_wide_keys(torch: str) -> None:
+    """However few of them are left: no place is given twice."""
+    a = CachingAllocator(64 * TIB, torch_version=torch)
+    for _ in range(3):
+        old = held(a, 48 * TIB)
+        a.free(old)
+        a.empty_cache()
+    young = [held(a, 12 * MIB) for _ in range(3)]
+    for ptr in reversed(young):
+        a.free(ptr)
+    assert a.heap.layout.is_wide
+    assert [held(a, 12 * MIB) for _ in young] == young
+    a.check()
