@@ -3,7 +3,7 @@
 Invariant: of each stream, `keys` is sorted and holds `block.key` of the block beside it in
 `blocks`; every one of them is free and mapped, and the key of every other block is 0.  A key is
 one integer, size before place, so that one comparison decides.  Plain lists, because they beat a
-`SortedList` up to some 3,000 free blocks of one stream (benchmarks/free_list.py).
+`SortedList` up to some 1,500 free blocks of one stream (benchmarks/free_list.py).
 Source: semantics 1.5.
 """
 
