@@ -55,6 +55,7 @@ def _require(number: int, holds: bool, what: str) -> None:
 def _check_pool(pool: BlockPool) -> None:
     for free in pool.free.values():
         _require(4, free.keys == sorted(set(free.keys)), "the keys of a pool are not ascending")
+        _require(4, len(free.keys) == len(free.blocks), "a key of a pool stands beside no block")
         for block, key in zip(free.blocks, free.keys, strict=True):
             is_its_own = block.key == key == pool.key(block) and pool.of(block.stream) is free
             _require(4, is_its_own and block.mapped, f"{block} is listed under a wrong key")

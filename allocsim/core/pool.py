@@ -95,11 +95,6 @@ class BlockPool:
     def __len__(self) -> int:
         return sum(len(free.keys) for free in self.free.values())
 
-    def __contains__(self, block: Block) -> bool:
-        free = self.of(block.stream)
-        at = find(free.keys, block.key)
-        return at < len(free.keys) and free.blocks[at] is block
-
     def __iter__(self) -> Iterator[Block]:
         """Every free block in key order: streams ascending, then size, rank, address."""
         for stream in sorted(self.free):

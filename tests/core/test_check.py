@@ -83,6 +83,10 @@ def not_ascending(a: CachingAllocator) -> None:
     a.heap.large.of(4096).keys.reverse()
 
 
+def key_of_nothing(a: CachingAllocator) -> None:
+    a.heap.small.of(0).keys.append(1 << 99)
+
+
 def stale_key(a: CachingAllocator) -> None:
     next(iter(a.heap.small)).key += 1
 
@@ -159,6 +163,7 @@ BROKEN: list[tuple[int, Callable[[CachingAllocator], None], str]] = [
         f"<free block at 0xa00, {REST} bytes, stream 0x0> is listed in another pool",
     ),
     (4, not_ascending, "the keys of a pool are not ascending"),
+    (4, key_of_nothing, "a key of a pool stands beside no block"),
     (4, stale_key, f"<free block at 0xa00, {REST} bytes, stream 0x0> is listed under a wrong key"),
     (4, no_pool_of_the_heap, "a pool is not among the pools"),
     (5, elsewhere, "<allocated block at 0x400, 512 bytes, stream 0x0> is listed under 0x401"),

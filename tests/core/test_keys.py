@@ -39,7 +39,12 @@ def test_blocks_are_in_order_of_stream_size_and_place(
     expected = sorted(blocks)
     for _ in ("narrow", "wide"):
         assert [(b.stream, b.size, b.rank + b.ptr) for b in pool] == expected
-        assert all(block in pool for block in pool)
+        there = list(pool)
+        for block in there:
+            pool.remove(block)
+        assert not pool
+        for block in reversed(there):
+            pool.insert(block)
         layout.widen()
         pool.key_again()
 
@@ -106,6 +111,15 @@ def test_addresses_beyond_128_tib_need_wide_keys(torch: str, conf: str) -> None:
     is_by_address = RELEASES[torch].free_block_order is FreeBlockOrder.ADDRESS
     assert high.heap.layout.is_wide is is_by_address
     assert low.memory_stats() == high.memory_stats()
+
+
+@pytest.mark.parametrize(("below", "is_wide"), [(20 * MIB, False), (18 * MIB, True)])
+def test_the_last_narrow_place_is_the_one_before_128_tib(below: int, is_wide: bool) -> None:
+    a = CachingAllocator("1GiB", torch_version="2.11", base_address=NARROW_PLACES - below)
+    ptr = held(a, 3 * MIB)  # a segment of 20 MiB
+    assert a.heap.layout.is_wide is is_wide
+    a.free(ptr)
+    a.check()
 
 
 @pytest.mark.parametrize("torch", ["2.11", "2.13", "2.15"])

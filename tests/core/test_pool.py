@@ -104,7 +104,7 @@ def test_keys_order_by_stream_size_rank_and_address(
     assert found.ptr == expected[0] * 512
     pool.remove(found)
     assert len(pool) == 4
-    assert found not in pool
+    assert found not in list(pool)
     assert pool.best_fit(0, 1025) is None
     assert pool.best_fit(9, 1) is None
 
