@@ -233,10 +233,6 @@ def play(  # noqa: PLR0912, PLR0915  (one loop, by design)
             if asked is None:
                 left = kind, name, size, stream
                 break
-            if asked.stream_uses is not None:
-                named[name] = asked
-                left = kind, name, size, stream
-                break
             if has_oversize and asked.size >= oversize:
                 oversize_allocations.decrease(1)
             asked.allocated = False

@@ -230,6 +230,35 @@ def test_a_row_stops_at_what_is_not_plain_and_goes_on_after_it() -> None:
     assert blocks.keys() == {2}
 
 
+@pytest.mark.parametrize("kind", [FREE_REQUESTED, FREE_COMPLETED])
+def test_a_free_of_what_nobody_handed_out_is_left(kind: int) -> None:
+    a = CachingAllocator("1GiB")
+    step = (kind, 99, 0, 0)
+    assert a.play([step], {}, []) == step
+
+
+def test_a_free_that_is_told_waits_for_no_stream() -> None:
+    """Whatever streams used the block: the recording says when it was complete."""
+    fast, slow = CachingAllocator("1GiB"), CachingAllocator("1GiB")
+    waiting: dict[int, ToldFree] = {}
+    for a in (fast, slow):
+        used = a.malloc(512)
+        assert used is not None
+        a.record_stream(used, 7)
+        a.give_name(used, 1)
+    assert fast.play([(FREE_REQUESTED, 1, 0, 0)], waiting, []) is None
+    ptr = slow.take_name(1)
+    assert ptr is not None
+    told = slow.request_free(ptr)
+    assert fast.segments() == slow.segments()
+    assert fast.memory_stats() == slow.memory_stats()
+    assert fast.play([(FREE_COMPLETED, 1, 0, 0)], waiting, []) is None
+    slow.complete_free(told)
+    assert fast.segments() == slow.segments()
+    assert fast.memory_stats() == slow.memory_stats()
+    fast.check()
+
+
 def test_a_block_that_another_stream_uses_is_left() -> None:
     a = CachingAllocator("1GiB")
     used = a.malloc(512)
