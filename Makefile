@@ -59,7 +59,7 @@ compiled: ## the core compiled by mypyc: its tests, and the speed measurements
 	$(PYTHON) -m venv .venv-compiled
 	HATCH_BUILD_HOOK_ENABLE_MYPYC=1 .venv-compiled/bin/pip install -q '.[test]'
 	rm -rf .venv-compiled/beside && mkdir .venv-compiled/beside
-	cp -r tests benchmarks pyproject.toml .venv-compiled/beside
+	cp -r tests benchmarks traces pyproject.toml .venv-compiled/beside
 	cd .venv-compiled/beside && ../bin/python -m pytest -q -n 2 tests/core tests/stress tests/engine
 	cd .venv-compiled/beside && ../bin/python -m benchmarks.speed
 
