@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import cProfile
 import gc
-import inspect
 import platform
 import pstats
 import sys
@@ -33,10 +32,10 @@ from statistics import median
 
 import numpy as np
 
-from allocsim.core import NEWEST, CachingAllocator, heap
+from allocsim.core import IS_COMPILED, NEWEST, CachingAllocator
 from allocsim.core.stats import Folder, fold_records
 from allocsim.engine.drive import Drive
-from allocsim.engine.fold import fold_columns
+from allocsim.engine.fold import fold
 from allocsim.engine.plan import plan_of
 from allocsim.phantom import PhantomError, RealAllocator, Script
 from allocsim.trace import Action, Trace
@@ -82,13 +81,12 @@ def time_model(ops: Sequence[Op], release: str) -> float:
 
 
 def time_engine(
-    trace: Trace, release: str, *, fast_path: bool = True, folder: Folder = fold_columns
+    trace: Trace, release: str, *, fast_path: bool = True, folder: Folder = fold
 ) -> float:
     """Seconds for one pass of the replay engine, plan included."""
     begin = time.perf_counter()
     allocator = CachingAllocator(DEVICE_MEMORY, torch_version=release, fast_path=fast_path)
-    drive = Drive(allocator, plan_of(trace, 0), len(trace), dictates=False)
-    allocator.heap.stats.folder = folder
+    drive = Drive(allocator, plan_of(trace, 0), len(trace), dictates=False, folder=folder)
     drive.run()
     drive.timeline.build(drive.plan.steps.entry)
     allocator.memory_stats()
@@ -195,8 +193,7 @@ def _rates(rates: list[float]) -> str:
 
 def _form() -> str:
     """Whether the core that was measured is the plain one or the compiled one."""
-    is_plain = inspect.getfile(heap).endswith(".py")
-    return "in plain Python" if is_plain else "compiled by mypyc"
+    return "compiled by mypyc" if IS_COMPILED else "in plain Python"
 
 
 def _processor() -> str:
@@ -215,7 +212,7 @@ def tricks(n_ops: int, release: str) -> str:
     for name, make in SCRIPTS.items():
         trace = as_trace(make(n_ops))
         _put_aside()
-        ways = [(True, fold_columns), (False, fold_columns), (True, fold_records)]
+        ways = [(True, fold), (False, fold), (True, fold_records)]
         rounds = [
             [time_engine(trace, release, fast_path=rows, folder=folder) for rows, folder in ways]
             for _ in range(PASSES)

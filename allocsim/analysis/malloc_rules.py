@@ -86,8 +86,7 @@ class _Malloc:
         pool = block.pool
         free = pool.of(self.stream).blocks
         ranked = [(b.key, b.ptr, b.size) for b in free if b is not tail]
-        whole = Block(block.ptr, self.taken, self.stream, pool, block.rank)
-        mine = pool.key(whole)
+        mine = pool.layout.key(self.taken, block.rank + block.ptr)
         ranked = sorted([*ranked, (mine, block.ptr, self.taken)])
         return [Candidate(ptr, size, self._verdict(key, size, mine)) for key, ptr, size in ranked]
 

@@ -2,8 +2,8 @@
 
 The two that became options keep their defaults here: `large_segment_size_mb` (2.11) replaces
 LARGE_BUFFER, `max_non_split_rounding_mb` (2.6) replaces the rounding allowance of the same size.
-Final, so that the compiled form of the core takes them as numbers.  Source: semantics 1.1.
-And which form that is.
+Final, so that the compiled form of the core takes them as numbers; `IS_COMPILED` tells which form
+is running.  Source: semantics 1.1.
 """
 
 from __future__ import annotations

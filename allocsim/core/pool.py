@@ -40,7 +40,12 @@ class KeyLayout:
 
     def __init__(self) -> None:
         self.place_shift = MIN_BLOCK_SIZE.bit_length() - 1
+        # Twice: a size ends in as many zeros as a place does.
         self.size_shift = NARROW_PLACES.bit_length() - 1 - 2 * self.place_shift
+
+    def key(self, size: int, place: int = 0) -> int:
+        """Of a free block of `size` bytes; without a place not above any block of that size."""
+        return (size << self.size_shift) + (place >> self.place_shift)
 
     @property
     def is_wide(self) -> bool:
@@ -107,22 +112,16 @@ class BlockPool:
             free = self.free[stream] = FreeBlocks()
         return free
 
-    def key(self, block: Block) -> int:
-        """Where a free block belongs: by size, then by rank and address."""
-        layout = self.layout
-        place = block.rank + block.ptr
-        return (block.size << layout.size_shift) + (place >> layout.place_shift)
-
     def key_again(self) -> None:
         """Make every key anew, for a layout that has changed; the order stays what it was."""
         for free in self.free.values():
             for block in free.blocks:
-                block.key = self.key(block)
+                block.key = self.layout.key(block.size, block.rank + block.ptr)
             free.keys[:] = [block.key for block in free.blocks]
 
     def insert(self, block: Block) -> None:
         """Add a free mapped block; O(log n) comparisons and a move of pointers."""
-        key = block.key = self.key(block)
+        key = block.key = self.layout.key(block.size, block.rank + block.ptr)
         free = self.of(block.stream)
         at = find(free.keys, key)
         free.keys.insert(at, key)
@@ -142,7 +141,7 @@ class BlockPool:
         free = self.free.get(stream)
         if free is None:
             return None
-        at = find(free.keys, size << self.layout.size_shift)
+        at = find(free.keys, size << self.layout.size_shift)  # its key, one call less
         if at == len(free.keys):
             return None
         del free.keys[at]
@@ -153,7 +152,7 @@ class BlockPool:
     def best_fit(self, stream: int, size: int) -> Block | None:
         """The smallest block of `stream` that holds `size`; ties by the release's order."""
         free = self.of(stream)
-        at = find(free.keys, size << self.layout.size_shift)
+        at = find(free.keys, self.layout.key(size))
         return free.blocks[at] if at < len(free.keys) else None
 
     def following(self, block: Block) -> Iterator[Block]:
@@ -172,7 +171,7 @@ class BlockPool:
     def smaller(self, stream: int, size: int) -> list[Block]:
         """The free blocks of `stream` below `size` bytes, largest first."""
         free = self.of(stream)
-        end = find(free.keys, size << self.layout.size_shift)
+        end = find(free.keys, self.layout.key(size))
         return free.blocks[:end][::-1]
 
 

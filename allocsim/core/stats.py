@@ -216,7 +216,8 @@ def _moves(  # noqa: PLR0912, PLR0915  (one loop, by design)
     rest: i64
     splits: i64
     split_bytes: i64
-    for moved, asked, rest in zip(sizes, requests, inactive):  # noqa: B905  (compiled if plain)
+    # Not strict: of a plain zip mypyc makes a loop over indices.
+    for moved, asked, rest in zip(sizes, requests, inactive):  # noqa: B905
         if moved & 1 == without:
             continue
         held = moved >> 1

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from allocsim.core import IS_COMPILED, Block, CachingAllocator, ToldFree
-from allocsim.core.stats import fold_records
+from allocsim.core import Block, CachingAllocator, ToldFree
+from allocsim.core.stats import Folder
 from allocsim.engine.fidelity import FidelityCheck
-from allocsim.engine.fold import fold_columns
+from allocsim.engine.fold import fold
 from allocsim.engine.observers import GiveUpError, Observer, Progress, TimelineBuilder
 from allocsim.engine.plan import Plan, StepKind
 from allocsim.engine.repeats import CYCLE, Period, signature
@@ -36,8 +36,9 @@ class Drive:
     """A replay under way.
 
     dictates: driver bases come from the recording.  check_every: entries between walks of
-    every invariant, 0 for none.  given_up_at: where an observer had seen enough.  skipped:
-    entries of periods that were passed over; _passed_over: their steps, so far.
+    every invariant, 0 for none.  folder: counts the statistics.  given_up_at: where an observer
+    had seen enough.  skipped: entries of periods that were passed over; _passed_over: their steps,
+    so far.
     """
 
     allocator: CachingAllocator
@@ -48,6 +49,7 @@ class Drive:
     fidelity: FidelityCheck | None = None
     progress: Progress | None = None
     observers: tuple[Observer, ...] = ()
+    folder: Folder = fold
     ooms: list[SimulatedOom] = field(default_factory=list)
     stopped_at: int | None = None
     given_up_at: int | None = None
@@ -58,7 +60,7 @@ class Drive:
     _passed_over: int = 0
 
     def __post_init__(self) -> None:
-        self.allocator.heap.stats.folder = fold_records if IS_COMPILED else fold_columns
+        self.allocator.heap.stats.folder = self.folder
         blocks = [self.allocator.give_name(ptr, ptr) for ptr in list(self.allocator.heap.live)]
         for free in self.allocator.told_frees:
             assert free.block is not None

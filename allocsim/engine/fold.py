@@ -1,7 +1,7 @@
-"""Statistics counted by NumPy, thousands of records at a time.
+"""Statistics counted in the quickest way: by NumPy, thousands of records at a time, or by the core.
 
-Rule: it gives what `allocsim.core.stats.fold_records` gives, number for number; the core has no
-NumPy, so the engine hands it in (`python -m benchmarks.speed --tricks` has what it saves).
+Rule: each way gives what `allocsim.core.stats.fold_records` gives, number for number; the core has
+no NumPy, so the engine hands it in (`python -m benchmarks.speed --tricks` has what it saves).
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from struct import pack
 import numpy as np
 from numpy.typing import NDArray
 
+from allocsim.core import IS_COMPILED
 from allocsim.core.stats import SHORT, GroupMoves, Journal, Moves, fold_records
 
-__all__ = ["fold_allocated", "fold_columns", "int_column"]
+__all__ = ["fold", "fold_allocated", "fold_columns", "int_column"]
 
 _Ints = NDArray[np.int64]
 
@@ -22,10 +23,14 @@ FEW = 64
 """Records that plain Python has counted before NumPy has begun."""
 
 
+def fold(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
+    """The moves of all, small_pool and large_pool, as the compiled core or NumPy counts them."""
+    is_quicker = IS_COMPILED or len(journal[0]) < FEW
+    return fold_records(journal) if is_quicker else fold_columns(journal)
+
+
 def fold_columns(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
-    """The moves of all, small_pool and large_pool."""
-    if len(journal[0]) < FEW:
-        return fold_records(journal)
+    """The moves of all, small_pool and large_pool, of one record or more."""
     sizes, requested, inactive, at, waits = map(int_column, journal)
     is_small = sizes & 1
     held = sizes >> 1

@@ -15,7 +15,7 @@ from allocsim.core import CachingAllocator, SeedSegment
 from allocsim.core.releases import FreeBlockOrder
 from allocsim.core.stats import Folder
 from allocsim.engine.drive import Drive
-from allocsim.engine.fold import fold_columns
+from allocsim.engine.fold import fold
 from allocsim.engine.observers import Observer
 from allocsim.engine.plan import Plan, plan_of
 from allocsim.engine.repeats import Period, find_period
@@ -70,7 +70,7 @@ class Rerun:
         observer: Observer | None = None,
         skips: bool = False,
         fast_path: bool = True,
-        folder: Folder = fold_columns,
+        folder: Folder = fold,
     ) -> Drive:
         """Drive every step on a device of `device_memory` bytes (None: without end).
 
@@ -94,8 +94,14 @@ class Rerun:
             allocator.set_per_process_memory_fraction(memory_fraction)
         allocator.seed(self._seeds)
         observers = () if observer is None else (observer,)
-        drive = Drive(allocator, self.plan, len(self.trace), dictates=False, observers=observers)
-        allocator.heap.stats.folder = folder
+        drive = Drive(
+            allocator,
+            self.plan,
+            len(self.trace),
+            dictates=False,
+            observers=observers,
+            folder=folder,
+        )
         drive.run(self._period_for(allocator) if skips else None)
         return drive
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from allocsim.core import Block, CachingAllocator
 from allocsim.core.constants import PAGE, UNLIMITED
 from allocsim.engine import GiveUpError, Observer, SimulatedOom
-from allocsim.engine.fold import fold_allocated, fold_columns
+from allocsim.engine.fold import fold, fold_allocated
 from allocsim.engine.rerun import Rerun
 from allocsim.errors import AllocsimError
 from allocsim.trace import load
@@ -187,7 +187,7 @@ def _drive(rerun: Rerun, job: Job, memory: int | None, watch: _Watch) -> Outcome
         observer=watch,
         skips=job.skips,
         fast_path=job.fast_path,
-        folder=fold_allocated if job.fast_path else fold_columns,
+        folder=fold_allocated if job.fast_path else fold,
     )
     if drive.given_up_at is not None:
         given_up = outcome_of(

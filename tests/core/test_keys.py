@@ -51,10 +51,10 @@ def test_blocks_are_in_order_of_stream_size_and_place(
 
 def test_a_narrow_key_below_8_gib_is_a_machine_word() -> None:
     """What the compiled form compares in one step has 62 bits."""
-    pool = BlockPool(False, KeyLayout())
+    layout = KeyLayout()
     last = NARROW_PLACES - 512
-    assert pool.key(Block(last, 8 * GIB - 512, 0, pool, 0)) < 1 << 62
-    assert pool.key(Block(0, 8 * GIB, 0, pool, 0)) == 1 << 62
+    assert layout.key(8 * GIB - 512, last) < 1 << 62
+    assert layout.key(8 * GIB, 0) == 1 << 62
 
 
 @pytest.mark.parametrize("torch", RELEASES)

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from allocsim.core.stats import SHORT, Journal, Moves, fold_records
-from allocsim.engine.fold import FEW, fold_allocated, fold_columns
+from allocsim.engine.fold import FEW, fold, fold_allocated, fold_columns
 
 
 def journal(count: int, seed: int, waiting: bool) -> Journal:
@@ -37,7 +37,7 @@ def journal(count: int, seed: int, waiting: bool) -> Journal:
 @pytest.mark.parametrize("waiting", [False, True])
 def test_both_ways_come_to_the_same(count: int, seed: int, waiting: bool) -> None:
     records = journal(count, seed, waiting)
-    assert fold_columns(records) == fold_records(records)
+    assert fold(records) == fold_columns(records) == fold_records(records)
 
 
 def test_a_short_record_moves_the_bytes_of_its_block() -> None:
@@ -72,7 +72,7 @@ def test_what_waits_is_active_and_not_allocated(count: int) -> None:
     sizes = [2 * 512, 2 * 1024, -2 * 512, -2 * 1024] * count
     at = [i + later for i in range(0, 4 * count, 4) for later in (1, 2)]
     waits = [2 * 512, -2 * 512] * count
-    every, small, large = fold_columns((sizes, sizes, [0] * len(sizes), at, waits))
+    every, small, large = fold((sizes, sizes, [0] * len(sizes), at, waits))
     assert every == large
     assert [moves.peak for moves in every[:4]] == [1, 1024, 2, 1536]
     assert [moves.change for moves in every] == [0] * 7
