@@ -48,7 +48,7 @@ mutants: .venv/.installed ## mutation testing of allocsim/core (an hour on two c
 
 crosscheck: .venv/.installed ## the model beside real PyTorch (fetches 0.7 GB; docs/crosscheck.md)
 	$(BIN)/python -m allocsim.phantom fetch --torch 2.15
-	ALLOCSIM_TORCH_PYTHON="$(PYTHON_TORCH)" $(BIN)/python -m pytest -n 2 -m slow tests/phantom tests/core
+	ALLOCSIM_TORCH_PYTHON="$(PYTHON_TORCH)" $(BIN)/python -m pytest -n 2 -m slow tests/phantom tests/crosscheck tests/core
 	$(BIN)/allocsim crosscheck --torch all --ops $(OPS) --jobs 2
 	$(if $(PYTHON_TORCH),$(BIN)/allocsim crosscheck --phantom --python $(PYTHON_TORCH) --ops $(OPS) --jobs 2)
 

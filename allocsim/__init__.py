@@ -25,8 +25,9 @@ if TYPE_CHECKING:
         UndefinedBehaviorError,
         UpstreamAssertionError,
     )
+    from allocsim.questions.explain import explain
+    from allocsim.questions.tune import tune
     from allocsim.trace import load
-    from allocsim.tuning import explain, tune
 
 __all__ = [
     "CachingAllocator",
@@ -45,10 +46,10 @@ __all__ = [
 
 _HOMES = {
     "CachingAllocator": "core",
-    "explain": "tuning",
+    "explain": "questions.explain",
     "load": "trace",
     "replay": "engine",
-    "tune": "tuning",
+    "tune": "questions.tune",
 }
 """The package of each name; the rest are errors."""
 

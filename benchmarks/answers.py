@@ -3,9 +3,9 @@
     python -m benchmarks.answers OLD [NEW] [--jobs N] [--keep DIR] [--text] [--file FILE]
 
 OLD and NEW are checkouts (NEW: this one).  Each command runs from each checkout, in that checkout's
-own code, on the recordings of this one's `traces/`, or on each FILE.  What it prints, its exit code and
-what it writes are compared; how long a search took is not.  --text adds the text forms to the JSON
-ones; --keep holds the answers of OLD for the next time, by its commit.
+own code, on the recordings of this one's `traces/`, or on each FILE.  What it prints, its exit code
+and what it writes are compared; how long a search took is not.  --text adds the text forms to the
+JSON ones; --keep holds the answers of OLD for the next time, by its commit.
 """
 
 from __future__ import annotations
@@ -35,7 +35,11 @@ COMMANDS = (
     "tune FILE",
     "tune FILE --try max_split_size_mb:128 --try expandable_segments:True",
 )
-JSON_ONLY = ("report FILE -o OUT.html", "plot memory FILE -o OUT.svg", "plot segments FILE -o OUT.svg")
+JSON_ONLY = (
+    "report FILE -o OUT.html",
+    "plot memory FILE -o OUT.svg",
+    "plot segments FILE -o OUT.svg",
+)
 """Of these what is written counts, whatever is printed."""
 
 CLOCK = re.compile(r'"seconds": [0-9.e-]+|entries\s+replayed\s+in\s+[0-9.,]+\s+s,\s+[0-9,]+/s')
@@ -131,7 +135,8 @@ def difference(old: Answer, new: Answer) -> str:
         if mine != other:
             if not (isinstance(mine, str) and isinstance(other, str)) or name == "file":
                 return f"{name} {mine} became {other}"
-            at = len(os.path.commonprefix([mine, other]))
+            pairs = zip(mine, other, strict=False)
+            at = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(mine), len(other)))
             start = max(at - 60, 0)
             return f"{name} at {at}: {mine[start : at + 60]!r} became {other[start : at + 60]!r}"
     return "nothing"

@@ -37,7 +37,8 @@ from allocsim.core.stats import Folder, fold_records
 from allocsim.engine.drive import Drive
 from allocsim.engine.fold import fold
 from allocsim.engine.plan import plan_of
-from allocsim.phantom import PhantomError, RealAllocator, Script
+from allocsim.phantom import PhantomError
+from allocsim.questions.crosscheck import RealAllocator, Script
 from allocsim.trace import Action, Trace
 from benchmarks.scripts import SCRIPTS, Op
 

@@ -23,13 +23,14 @@ import time
 from datetime import UTC, datetime
 from statistics import median
 
+from allocsim.engine import Prepared, prepare
 from allocsim.engine.plan import StepKind
-from allocsim.engine.rerun import Rerun
-from allocsim.phantom import PhantomError, RealAllocator, Script
-from allocsim.phantom.script import Op
+from allocsim.phantom import PhantomError
+from allocsim.questions.crosscheck import RealAllocator, Script
+from allocsim.questions.crosscheck.script import Op
+from allocsim.questions.tune import tune
+from allocsim.questions.tune.row import Row
 from allocsim.trace import load
-from allocsim.tuning import tune
-from allocsim.tuning.row import Row
 from allocsim.units import parse_size
 
 
@@ -39,11 +40,11 @@ def outcome(row: Row) -> tuple[object, ...]:
     return (row.peak_reserved_bytes, *calls)
 
 
-def as_script(rerun: Rerun, device_memory: int) -> Script:
+def as_script(prepared: Prepared, device_memory: int) -> Script:
     """The requests and frees of a device's recording, its streams numbered."""
     streams: dict[int, int] = {}
     ops: list[Op] = []
-    steps = rerun.plan.steps
+    steps = prepared.free_plan.steps
     for kind, addr, size, stream in steps.rows(0, len(steps)):
         if kind == StepKind.ALLOC:
             ops.append(["a", addr, size, streams.setdefault(stream, len(streams))])
@@ -57,9 +58,9 @@ class Real:
     """The real allocator under the requests of `path`; `rates`: entries a second, as measured."""
 
     def __init__(self, path: str, device_memory: int, entries: int) -> None:
-        rerun = Rerun(load(path), 0)
-        self._script = as_script(rerun, device_memory)
-        self._allocator = RealAllocator(rerun.release.version)
+        prepared = prepare(load(path), 0)[0]
+        self._script = as_script(prepared, device_memory)
+        self._allocator = RealAllocator(prepared.release.version)
         self._entries = entries
         self.rates: list[float] = []
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from allocsim.analysis import Decision
+from allocsim.questions.step import Decision
 
 __all__ = ["check", "rules_of"]
 

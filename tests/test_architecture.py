@@ -1,15 +1,17 @@
-"""The floors of the house: who may import whom, and what the model may never touch.
+"""The floors of the house: who may import whom, by which names, and what the model may never touch.
 
-Floor 0 units, errors · 1 core, trace · 2 engine, workload · 3 analysis · 4 tuning, phantom ·
-5 report · 6 cli.  A module imports its own package and lower floors.
+Floor 0 units, errors, state · 1 core, trace · 2 engine · 3 measures, workload, phantom ·
+4 questions, a package each · 5 report · 6 cli.  A module imports its own package and lower floors,
+and another package only by the names that it exports; siblings never import each other.
 """
 
 from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -18,13 +20,14 @@ PACKAGE = Path(__file__).parents[1] / "allocsim"
 FLOORS = {
     "units": 0,
     "errors": 0,
+    "state": 0,
     "core": 1,
     "trace": 1,
     "engine": 2,
-    "workload": 2,
-    "analysis": 3,
-    "tuning": 4,
-    "phantom": 4,
+    "measures": 3,
+    "workload": 3,
+    "phantom": 3,
+    "questions": 4,
     "report": 5,
     "cli": 6,
 }
@@ -74,6 +77,11 @@ class Import:
         """The part of allocsim that is imported."""
         return [*self.module.split("."), "__init__"][1]
 
+    @property
+    def unit(self) -> str:
+        """The package that is imported, of the questions the one question's."""
+        return unit_of([*self.module.split(".")][1:])
+
 
 def files() -> list[Path]:
     return sorted(PACKAGE.rglob("*.py"))
@@ -82,6 +90,15 @@ def files() -> list[Path]:
 def part_of(file: Path) -> str:
     """The floor's name that a file belongs to."""
     return file.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def unit_of(parts: Sequence[str]) -> str:
+    """The package that a path belongs to: a floor's, or that of a question."""
+    return ".".join(parts[: 2 if parts[:1] == ["questions"] else 1])
+
+
+def home_of(file: Path) -> str:
+    return unit_of([*file.relative_to(PACKAGE).with_suffix("").parts])
 
 
 def imports_of(file: Path) -> Iterator[Import]:
@@ -135,6 +152,69 @@ def test_no_module_imports_a_higher_floor_or_a_neighbour() -> None:
     assert not wrong
 
 
+def test_siblings_never_import_each_other() -> None:
+    wrong = [
+        str(found)
+        for found in ALL
+        if part_of(found.file) == "questions"
+        and found.package == "questions"
+        and found.unit != home_of(found.file)
+    ]
+    assert not wrong
+
+
+def test_another_package_is_imported_by_the_names_that_it_exports() -> None:
+    """Of what is imported across packages the module is the package itself, or one of its parts
+    that is a package of its own."""
+    packages = {
+        ".".join(("allocsim", *file.parent.relative_to(PACKAGE).parts))
+        for file in files()
+        if file.name == "__init__.py"
+    }
+    wrong = []
+    for file in files():
+        for node in ast.walk(ast.parse(file.read_text())):
+            if not isinstance(node, ast.ImportFrom) or node.module is None:
+                continue
+            parts = node.module.split(".")
+            is_alone = len(parts) == 2 and parts[1] in ("units", "errors", "state")
+            if parts[0] != "allocsim" or len(parts) == 1 or is_alone:
+                continue
+            if part_of(file) in ROOF or unit_of(parts[1:]) == home_of(file):
+                continue
+            exported = getattr(import_module(node.module), "__all__", ())
+            wrong += [
+                f"{file.relative_to(PACKAGE.parent)}:{node.lineno} imports {alias.name} from "
+                f"{node.module}"
+                for alias in node.names
+                if node.module not in packages or alias.name not in exported
+            ]
+    assert not wrong
+
+
+def test_a_command_has_one_name() -> None:
+    """The name of its file in cli/ is that of its file in report/, and of its package if it is a
+    question."""
+    shown = {path.stem for path in (PACKAGE / "report").glob("*.py")}
+    asked = {path.name for path in (PACKAGE / "questions").iterdir() if path.is_dir()}
+    commands = {"replay", "explain", "risk", "tune", "step", "crosscheck", "record"}
+    assert commands <= shown
+    assert commands <= {path.stem for path in (PACKAGE / "cli").glob("*.py")}
+    assert asked - {"__pycache__"} == {"explain", "risk", "tune", "step", "picture", "crosscheck"}
+
+
+MOST_LINES = 400
+
+
+def test_no_module_is_long_without_a_reason() -> None:
+    """A module beyond some 400 lines says in its docstring why it is one."""
+    for file in files():
+        text = file.read_text()
+        if len(text.splitlines()) > MOST_LINES:
+            doc = ast.get_docstring(ast.parse(text)) or ""
+            assert "Long because" in doc, f"{file} has {len(text.splitlines())} lines"
+
+
 def test_the_core_needs_the_standard_library_and_sortedcontainers() -> None:
     allowed = {*sys.stdlib_module_names, "sortedcontainers", "allocsim"}
     core = [found for found in ALL if part_of(found.file) in ("core", "units", "errors")]
@@ -170,9 +250,10 @@ def test_what_is_heavy_or_optional_is_imported_inside_functions(module: str) -> 
     ]
 
 
-def test_only_the_phantom_knows_torch() -> None:
+def test_only_the_phantom_and_the_crosscheck_know_torch() -> None:
+    allowed = ("phantom", "questions.crosscheck")
     assert not [
-        str(found) for found in ALL if found.top == "torch" and part_of(found.file) != "phantom"
+        str(found) for found in ALL if found.top == "torch" and home_of(found.file) not in allowed
     ]
 
 

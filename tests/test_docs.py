@@ -24,8 +24,9 @@ import pytest
 
 import allocsim
 from allocsim import CachingAllocator, OutOfMemoryError
-from allocsim.core import NEWEST, HistoryEntry
-from allocsim.phantom import RealAllocator, Script, UnavailableError
+from allocsim.core import NEWEST, TraceEntry
+from allocsim.phantom import UnavailableError
+from allocsim.questions.crosscheck import RealAllocator, Script
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -172,7 +173,7 @@ class Witness(CachingAllocator):
         self.policy = options.get("address_policy", "bump")
         self.answers: list[int | None] = []
         self.texts: list[str] = []
-        self.entries: list[HistoryEntry] = []
+        self.entries: list[TraceEntry] = []
         self.names: dict[int, int] = {}
         self.made.append(self)
 
@@ -233,7 +234,7 @@ class Witness(CachingAllocator):
         self.ops.append(["k"])
         super().reset_peak_memory_stats()
 
-    def take_history(self) -> list[HistoryEntry]:
+    def take_history(self) -> list[TraceEntry]:
         taken = super().take_history()
         self.entries += taken
         return taken

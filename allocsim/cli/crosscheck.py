@@ -11,11 +11,13 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from allocsim.cli.options import Commands, add_command, add_conf, add_json
+from allocsim.cli.output import write, write_json
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError, count, processes
 
 if TYPE_CHECKING:
-    from allocsim.phantom.crosscheck import Source
+    from allocsim.questions.crosscheck import Source
 
 __all__ = ["add_to", "run"]
 
@@ -31,15 +33,9 @@ that `python -m allocsim.phantom fetch` put into the cache."""
 _DIVERGED = 1
 
 
-def add_to(commands: argparse._SubParsersAction[Parser]) -> None:
+def add_to(commands: Commands[Parser]) -> None:
     """Add the command and its options."""
-    parser = commands.add_parser(
-        "crosscheck",
-        help=_SUMMARY,
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = add_command(commands, "crosscheck", _SUMMARY, _DESCRIPTION)
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--phantom", action="store_true", help="no GPU is needed (the default)")
     where.add_argument("--gpu", action="store_true", help="on the GPU that is there")
@@ -59,15 +55,16 @@ def add_to(commands: argparse._SubParsersAction[Parser]) -> None:
         default=100_000,
         help="operations for each release, at least (default: 100000)",
     )
-    add("--conf", metavar="CONF", help="PYTORCH_CUDA_ALLOC_CONF of every script (default: any)")
+    add_conf(parser, "PYTORCH_CUDA_ALLOC_CONF of every script (default: any)")
     add("--jobs", metavar="N", type=processes, default=1, help="processes (default: 1)")
-    add("--json", action="store_true", help="print JSON instead of text")
+    add_json(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Carry the command out; returns its exit code."""
-    from allocsim.phantom.crosscheck import Check, crosscheck  # noqa: PLC0415
+    from allocsim.questions.crosscheck import Check, crosscheck  # noqa: PLC0415
+    from allocsim.report import crosscheck_document, crosscheck_text  # noqa: PLC0415
 
     sources, route = _sources(arguments)
     _refuse_bad_settings(arguments.conf, sources)
@@ -75,16 +72,9 @@ def run(arguments: argparse.Namespace) -> int:
     with ProgressBar() as bar:
         report = crosscheck(check, _watch(bar))
     if arguments.json:
-        import json  # noqa: PLC0415
-
-        from allocsim.report.crosscheck import crosscheck_document  # noqa: PLC0415
-
-        text = json.dumps(crosscheck_document(report, route), indent=2) + "\n"
+        write_json(crosscheck_document(report, route))
     else:
-        from allocsim.report.crosscheck import crosscheck_text  # noqa: PLC0415
-
-        text = crosscheck_text(report, route)
-    sys.stdout.write(text)
+        write(crosscheck_text(report, route))
     return 0 if report.divergence is None else _DIVERGED
 
 
@@ -97,8 +87,8 @@ def _sources(arguments: argparse.Namespace) -> tuple[tuple[Source, ...], str]:
             )
         return _wheels(arguments.torch), "the allocator of each release, over the phantom GPU"
     from allocsim.core import find_release  # noqa: PLC0415
-    from allocsim.phantom.installed import InstalledSource  # noqa: PLC0415
-    from allocsim.phantom.launch import find_torch  # noqa: PLC0415
+    from allocsim.phantom import find_torch  # noqa: PLC0415
+    from allocsim.questions.crosscheck import InstalledSource  # noqa: PLC0415
 
     install = find_torch(arguments.python or sys.executable)
     release = find_release(install.version).version
@@ -109,8 +99,8 @@ def _sources(arguments: argparse.Namespace) -> tuple[tuple[Source, ...], str]:
 
 def _wheels(releases: list[str]) -> tuple[Source, ...]:
     from allocsim.core import RELEASES, find_release  # noqa: PLC0415
-    from allocsim.phantom.crosscheck import WheelSource  # noqa: PLC0415
-    from allocsim.phantom.wheel import cached_wheel  # noqa: PLC0415
+    from allocsim.phantom import cached_wheel  # noqa: PLC0415
+    from allocsim.questions.crosscheck import WheelSource  # noqa: PLC0415
 
     if releases == ["all"]:
         releases = [release for release in RELEASES if cached_wheel(release) is not None]

@@ -15,9 +15,17 @@ import zlib
 from pathlib import Path
 from typing import IO, cast
 
-from allocsim.cli.output import write
-from allocsim.cli.recording import explain_file
-from allocsim.cli.usage import Parser, UsageError, memory_size
+from allocsim.cli.options import (
+    Commands,
+    add_command,
+    add_conf,
+    add_device_memory,
+    add_json,
+    add_torch,
+)
+from allocsim.cli.output import write, write_json
+from allocsim.cli.progress import ProgressBar
+from allocsim.cli.usage import Parser, UsageError
 
 __all__ = ["add_to", "run"]
 
@@ -35,15 +43,9 @@ _GZIP = b"\x1f\x8b"
 _FILE_NAME = re.compile(r"\S*(?:/|\\)\S*|\S+\.(?:pickle|pkl|json|npz|gz|log|txt|out|err)")
 
 
-def add_to(commands: argparse._SubParsersAction[Parser]) -> None:
+def add_to(commands: Commands[Parser]) -> None:
     """Add the command and its options."""
-    parser = commands.add_parser(
-        "explain",
-        help=_SUMMARY,
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = add_command(commands, "explain", _SUMMARY, _DESCRIPTION)
     add = parser.add_argument
     add(
         "text",
@@ -52,15 +54,12 @@ def add_to(commands: argparse._SubParsersAction[Parser]) -> None:
         default="-",
         help="an error's text, a log, a recording",
     )
-    add("--conf", metavar="CONF", help="PYTORCH_CUDA_ALLOC_CONF, as it was set")
-    add("--torch", metavar="VERSION", help="PyTorch's release (default: what the wording tells)")
-    add(
-        "--device-memory",
-        metavar="SIZE",
-        type=memory_size,
-        help="the card's memory, if the text lacks it, or another card's to compare with",
+    add_conf(parser, "PYTORCH_CUDA_ALLOC_CONF, as it was set")
+    add_torch(parser, "PyTorch's release (default: what the wording tells)")
+    add_device_memory(
+        parser, "the card's memory, if the text lacks it, or another card's to compare with"
     )
-    add("--json", action="store_true", help="print JSON instead of text")
+    add_json(parser)
     parser.set_defaults(run=run)
 
 
@@ -71,17 +70,18 @@ def run(arguments: argparse.Namespace) -> int:
     elif _is_file(arguments.text):
         log = _read(arguments.text)
         if log is None:
-            return explain_file(arguments)
+            _explain_recording(arguments)
+            return 0
         text = _decoded(log, arguments.text)
     else:
         text = _words(arguments.text)
-    write(_answer(text, arguments))
+    _explain_text(text, arguments)
     return 0
 
 
-def _answer(text: str, arguments: argparse.Namespace) -> str:
+def _explain_text(text: str, arguments: argparse.Namespace) -> None:
+    from allocsim.questions.explain import explain  # noqa: PLC0415
     from allocsim.report import verdicts_document, verdicts_text  # noqa: PLC0415
-    from allocsim.tuning import explain  # noqa: PLC0415
 
     verdicts = explain(
         text,
@@ -90,10 +90,9 @@ def _answer(text: str, arguments: argparse.Namespace) -> str:
         device_memory=arguments.device_memory,
     )
     if arguments.json:
-        import json  # noqa: PLC0415
-
-        return json.dumps(verdicts_document(verdicts), indent=2) + "\n"
-    return verdicts_text(verdicts)
+        write_json(verdicts_document(verdicts))
+    else:
+        write(verdicts_text(verdicts))
 
 
 def _is_file(name: str) -> bool:
@@ -157,3 +156,23 @@ def _decoded(log: bytes, name: str) -> str:
     if b"\0" in log:
         raise UsageError(f"{name} is neither text nor a recording")
     return log.decode("utf-8-sig", "replace")
+
+
+def _explain_recording(arguments: argparse.Namespace) -> None:
+    from allocsim.questions.explain import explain_recording  # noqa: PLC0415
+    from allocsim.report import explanation_document, explanation_text  # noqa: PLC0415
+    from allocsim.trace import load  # noqa: PLC0415
+
+    with ProgressBar() as bar:
+        run, devices = explain_recording(
+            load(arguments.text),
+            arguments.conf,
+            device_memory=arguments.device_memory,
+            torch_version=arguments.torch,
+            progress=bar.stage("replaying"),
+            watch=lambda conf: bar.stage(f"trying {conf[:32] or 'the defaults'}"),
+        )
+    if arguments.json:
+        write_json(explanation_document(run, devices))
+    else:
+        write(explanation_text(run, devices))

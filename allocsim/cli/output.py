@@ -11,13 +11,20 @@ from pathlib import Path
 
 from allocsim.cli.usage import UsageError
 
-__all__ = ["refuse_input", "write"]
+__all__ = ["refuse_input", "write", "write_json"]
 
 
 def write(text: str) -> None:
     """Write `text` to standard output."""
     encoding = sys.stdout.encoding or "utf-8"
     sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+
+
+def write_json(document: object) -> None:
+    """Write `document` to standard output."""
+    import json  # noqa: PLC0415
+
+    write(json.dumps(document, indent=2) + "\n")
 
 
 def refuse_input(output: str, *inputs: str) -> None:

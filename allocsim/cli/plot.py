@@ -8,9 +8,18 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from allocsim.cli.options import (
+    Commands,
+    add_command,
+    add_conf,
+    add_device,
+    add_device_memory,
+    add_file,
+    add_torch,
+)
 from allocsim.cli.output import refuse_input
 from allocsim.cli.progress import ProgressBar
-from allocsim.cli.usage import Parser, UsageError, count, memory_size
+from allocsim.cli.usage import Parser, UsageError, count
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,28 +44,17 @@ _KINDS = ("memory", "address-map", "segments", "sizes", "front")
 _COLOURINGS = ("state", "size", "owner")
 
 
-def add_to(commands: argparse._SubParsersAction[Parser]) -> None:
+def add_to(commands: Commands[Parser]) -> None:
     """Add the command and its options."""
-    parser = commands.add_parser(
-        "plot",
-        help=_SUMMARY,
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = add_command(commands, "plot", _SUMMARY, _DESCRIPTION)
     add = parser.add_argument
     add("kind", metavar="KIND", choices=_KINDS, help=", ".join(_KINDS))
-    add("file", metavar="FILE", help="a snapshot: pickle, JSON or .npz, plain or gzip")
+    add_file(parser)
     add("-o", "--output", metavar="FILE", required=True, help="to write to: .png or .svg")
-    add("--conf", metavar="CONF", help="PYTORCH_CUDA_ALLOC_CONF to replay under; '' for none")
-    add(
-        "--device-memory",
-        metavar="SIZE",
-        type=memory_size,
-        help="memory of the device, as 24GiB (default: what the recording tells)",
-    )
-    add("--torch", metavar="VERSION", help="PyTorch's release, 2.1 to 2.15 (default: likewise)")
-    add("--device", metavar="N", type=count, help="this device (default: the first with entries)")
+    add_conf(parser)
+    add_device_memory(parser)
+    add_torch(parser)
+    add_device(parser, "this device (default: the first with entries)")
     add(
         "--at",
         metavar="ENTRY",
@@ -86,13 +84,19 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _figure(arguments: argparse.Namespace, theme: Theme) -> Figure:
-    from allocsim.analysis.picture import picture_of  # noqa: PLC0415
-    from allocsim.report import figures  # noqa: PLC0415
-    from allocsim.report.tried import read_tried  # noqa: PLC0415
+    from allocsim.questions.picture import picture_of  # noqa: PLC0415
+    from allocsim.questions.tune import read_tried  # noqa: PLC0415
+    from allocsim.report.figures import (  # noqa: PLC0415
+        address_map_figure,
+        block_sizes_figure,
+        front_figure,
+        memory_figure,
+        segments_figure,
+    )
     from allocsim.trace import load  # noqa: PLC0415
 
     if arguments.kind == "front":
-        return figures.front_figure(read_tried(arguments.file), theme)
+        return front_figure(read_tried(arguments.file), theme)
     with ProgressBar() as bar:
         picture = picture_of(
             load(arguments.file),
@@ -103,9 +107,9 @@ def _figure(arguments: argparse.Namespace, theme: Theme) -> Figure:
             progress=bar.stage("replaying"),
         )
     if arguments.kind == "memory":
-        return figures.memory_figure(picture, theme)
+        return memory_figure(picture, theme)
     if arguments.kind == "address-map":
-        return figures.address_map_figure(picture, theme, arguments.colour)
+        return address_map_figure(picture, theme, arguments.colour)
     if arguments.kind == "segments":
-        return figures.segments_figure(picture, theme, arguments.at)
-    return figures.block_sizes_figure(picture, theme, arguments.at)
+        return segments_figure(picture, theme, arguments.at)
+    return block_sizes_figure(picture, theme, arguments.at)

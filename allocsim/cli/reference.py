@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from allocsim.cli.options import expanded
 from allocsim.cli.parser import build_parser
 from allocsim.cli.usage import UsageError
 
@@ -73,13 +74,13 @@ def _rows(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
         if isinstance(action, argparse._SubParsersAction | argparse._HelpAction):
             continue
         if not action.option_strings:
-            yield str(action.metavar or action.dest), str(action.help or "")
+            yield str(action.metavar or action.dest), expanded(str(action.help or ""))
             continue
         value = ""
         if action.nargs != 0:
             choices = "|".join(map(str, action.choices)) if action.choices else None
             value = " " + str(action.metavar or choices or action.dest.upper())
-        yield ", ".join(action.option_strings) + value, str(action.help or "")
+        yield ", ".join(action.option_strings) + value, expanded(str(action.help or ""))
 
 
 def _cell(text: str) -> str:

@@ -9,14 +9,23 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from allocsim.cli.options import (
+    Commands,
+    add_command,
+    add_conf,
+    add_device,
+    add_device_memory,
+    add_file,
+    add_torch,
+)
 from allocsim.cli.output import refuse_input
 from allocsim.cli.progress import ProgressBar
-from allocsim.cli.usage import Parser, UsageError, count, memory_size
+from allocsim.cli.usage import Parser, UsageError
 
 if TYPE_CHECKING:
-    from allocsim.analysis.picture import Picture
-    from allocsim.engine import Progress
-    from allocsim.trace import Recording
+    from allocsim.engine import Trials, Watch
+    from allocsim.questions.explain import Shortage
+    from allocsim.questions.picture import Picture, WhatIf
 
 __all__ = ["add_to", "run"]
 
@@ -31,27 +40,16 @@ _WHAT_IF_UP_TO = 100_000
 """Entries up to which other settings are replayed unasked."""
 
 
-def add_to(commands: argparse._SubParsersAction[Parser]) -> None:
+def add_to(commands: Commands[Parser]) -> None:
     """Add the command and its options."""
-    parser = commands.add_parser(
-        "report",
-        help=_SUMMARY,
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = add_command(commands, "report", _SUMMARY, _DESCRIPTION)
     add = parser.add_argument
-    add("file", metavar="FILE", help="a snapshot: pickle, JSON or .npz, plain or gzip")
+    add_file(parser)
     add("-o", "--output", metavar="FILE", required=True, help="the HTML file to write")
-    add("--conf", metavar="CONF", help="PYTORCH_CUDA_ALLOC_CONF to replay under; '' for none")
-    add(
-        "--device-memory",
-        metavar="SIZE",
-        type=memory_size,
-        help="memory of the device, as 24GiB (default: what the recording tells)",
-    )
-    add("--torch", metavar="VERSION", help="PyTorch's release, 2.1 to 2.15 (default: likewise)")
-    add("--device", metavar="N", type=count, help="this device (default: the first with entries)")
+    add_conf(parser)
+    add_device_memory(parser)
+    add_torch(parser)
+    add_device(parser, "this device (default: the first with entries)")
     add(
         "--what-if",
         action=argparse.BooleanOptionalAction,
@@ -70,23 +68,26 @@ def add_to(commands: argparse._SubParsersAction[Parser]) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Carry the command out; returns its exit code."""
-    from allocsim.analysis.picture import picture_of  # noqa: PLC0415
+    from allocsim.engine import Setting, Trials  # noqa: PLC0415
+    from allocsim.questions.explain import OomWatch, shortages_of  # noqa: PLC0415
+    from allocsim.questions.picture import picture_prepared, prepare_one  # noqa: PLC0415
     from allocsim.trace import load  # noqa: PLC0415
 
     if Path(arguments.output).is_dir():
         raise UsageError(f"{arguments.output} is a directory; expected the name of a file")
     refuse_input(arguments.output, arguments.file)
+    watch = OomWatch()
     with ProgressBar() as bar:
-        recording = load(arguments.file)
-        picture = picture_of(
-            recording,
-            arguments.conf,
+        prepared = prepare_one(load(arguments.file), arguments.device, arguments.torch)
+        picture = picture_prepared(
+            prepared,
+            None if arguments.conf is None else Setting(arguments.conf),
             device_memory=arguments.device_memory,
-            torch_version=arguments.torch,
-            device=arguments.device,
+            observers=(watch,),
             progress=bar.stage("replaying"),
         )
-        page = _page(arguments, recording, picture, bar)
+        shortages = shortages_of(picture.device_run, picture.trace, watch)
+        page = _page(arguments, picture, shortages, Trials(prepared, _watch(bar)))
     try:
         Path(arguments.output).write_text(page, encoding="utf-8")
     except OSError as error:
@@ -95,32 +96,28 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _watch(bar: ProgressBar) -> Watch:
+    return lambda conf: bar.stage(f"trying {conf[:32] or 'the defaults'} (--no-what-if skips)")
+
+
 def _page(
-    arguments: argparse.Namespace, recording: Recording, picture: Picture, bar: ProgressBar
+    arguments: argparse.Namespace,
+    picture: Picture,
+    shortages: tuple[Shortage, ...],
+    trials: Trials,
 ) -> str:
-    from allocsim.analysis import shortages_of  # noqa: PLC0415
-    from allocsim.report.html_report import html_report  # noqa: PLC0415
-    from allocsim.tuning import explain_recording  # noqa: PLC0415
-    from allocsim.tuning.what_if import what_if  # noqa: PLC0415
+    from allocsim.engine import Setting  # noqa: PLC0415
+    from allocsim.questions.explain import explain_device  # noqa: PLC0415
+    from allocsim.questions.picture import what_if  # noqa: PLC0415
+    from allocsim.report.html import html_report  # noqa: PLC0415
 
-    def watch(conf: str) -> Progress | None:
-        return bar.stage(f"trying {conf[:32] or 'the defaults'} (--no-what-if skips)")
-
-    shortages = shortages_of(picture.device_run, picture.trace, picture.watch)
     wants = arguments.what_if
     if wants is None:
         wants = picture.device_run.entries <= _WHAT_IF_UP_TO and not arguments.tries
-    runs = (
-        what_if(recording, picture.run, arguments.tries, watch) if wants or arguments.tries else ()
-    )
-    if not (wants and shortages):
-        return html_report(picture, shortages, None, runs)
-    _, (explanation,) = explain_recording(
-        recording,
-        picture.run.conf,
-        device_memory=arguments.device_memory,
-        torch_version=picture.run.torch_version,
-        device=picture.trace.device,
-        watch=watch,
-    )
+    explanation = None
+    runs: tuple[WhatIf, ...] = ()
+    if wants or arguments.tries:
+        runs = what_if(trials, picture.run, [Setting(conf) for conf in arguments.tries])
+    if wants and shortages:
+        explanation = explain_device(trials, picture.run, picture.device_run, shortages)
     return html_report(picture, shortages, explanation, runs)

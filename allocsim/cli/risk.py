@@ -7,9 +7,20 @@ from __future__ import annotations
 
 import argparse
 
-from allocsim.cli.output import write
+from allocsim.cli.options import (
+    Commands,
+    add_command,
+    add_conf,
+    add_device,
+    add_device_memory,
+    add_fail_on_oom,
+    add_file,
+    add_json,
+    add_torch,
+)
+from allocsim.cli.output import write, write_json
 from allocsim.cli.progress import ProgressBar
-from allocsim.cli.usage import Parser, count, memory_size
+from allocsim.cli.usage import Parser
 
 __all__ = ["add_to", "run"]
 
@@ -22,24 +33,13 @@ fragmentation could be avoided.  Every size is proved by replays."""
 _OUT_OF_MEMORY = 3
 
 
-def add_to(commands: argparse._SubParsersAction[Parser]) -> None:
+def add_to(commands: Commands[Parser]) -> None:
     """Add the command and its options."""
-    parser = commands.add_parser(
-        "risk",
-        help=_SUMMARY,
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = add_command(commands, "risk", _SUMMARY, _DESCRIPTION)
     add = parser.add_argument
-    add("file", metavar="FILE", help="a snapshot: pickle, JSON or .npz, plain or gzip")
-    add(
-        "--device-memory",
-        metavar="SIZE",
-        type=memory_size,
-        help="memory of the device, as 24GiB (default: what the recording tells)",
-    )
-    add("--conf", metavar="CONF", help="PYTORCH_CUDA_ALLOC_CONF to replay under; '' for none")
+    add_file(parser)
+    add_device_memory(parser)
+    add_conf(parser)
     add(
         "--try",
         metavar="CONF",
@@ -47,18 +47,18 @@ def add_to(commands: argparse._SubParsersAction[Parser]) -> None:
         dest="confs",
         help="a setting whose smallest device to look for; may be repeated (default: a few)",
     )
-    add("--torch", metavar="VERSION", help="PyTorch's release, 2.1 to 2.15 (default: likewise)")
-    add("--device", metavar="N", type=count, help="the device, where several are recorded")
-    add("--fail-on-oom", action="store_true", help="exit 3 if the device runs out of memory")
-    add("--json", action="store_true", help="print JSON instead of text")
+    add_torch(parser)
+    add_device(parser, "the device, where several are recorded")
+    add_fail_on_oom(parser)
+    add_json(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Carry the command out; returns its exit code."""
+    from allocsim.questions.risk import risk_of  # noqa: PLC0415
     from allocsim.report import risk_document, risk_text  # noqa: PLC0415
     from allocsim.trace import load  # noqa: PLC0415
-    from allocsim.tuning import risk_of  # noqa: PLC0415
 
     with ProgressBar() as bar:
         risk = risk_of(
@@ -72,10 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
             watch=lambda conf: bar.stage(f"trying {conf[:32] or 'the defaults'}"),
         )
     if arguments.json:
-        import json  # noqa: PLC0415
-
-        text = json.dumps(risk_document(risk), indent=2) + "\n"
+        write_json(risk_document(risk))
     else:
-        text = risk_text(risk)
-    write(text)
+        write(risk_text(risk))
     return _OUT_OF_MEMORY if arguments.fail_on_oom and risk.device_run.ooms else 0

@@ -12,9 +12,17 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from allocsim.cli.output import write
+from allocsim.cli.options import (
+    Commands,
+    add_command,
+    add_device,
+    add_device_memory,
+    add_json,
+    add_torch,
+)
+from allocsim.cli.output import write, write_json
 from allocsim.cli.step_session import HELP, Session, lines_of
-from allocsim.cli.usage import Parser, UsageError, count, memory_size
+from allocsim.cli.usage import Parser, UsageError, count
 
 if TYPE_CHECKING:
     from allocsim.trace import Recording
@@ -31,24 +39,18 @@ FILE is a recording, or an op script (JSON with "ops"); KIND one of those of
 or piped: malloc 3MiB, free 1, empty_cache; `help` lists the words."""
 
 
-def add_to(commands: argparse._SubParsersAction[Parser]) -> None:
+def add_to(commands: Commands[Parser]) -> None:
     """Add the command and its options."""
-    parser = commands.add_parser(
-        "step",
-        help=_SUMMARY,
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = add_command(commands, "step", _SUMMARY, _DESCRIPTION)
     add = parser.add_argument
     add("what", metavar="FILE|KIND", nargs="?", help="a recording, an op script, a synth kind")
     add("--at", metavar="N", type=count, default=0, help="first entry, or op (default: 0)")
     add("--count", metavar="N", type=count, help="so many requests (default: 1 of a recording)")
-    add("--device", metavar="N", type=count, help="of a recording (default: its first)")
-    add("--device-memory", metavar="SIZE", type=memory_size, help="of a session (default: 16GiB)")
+    add_device(parser, "of a recording (default: its first)")
+    add_device_memory(parser, "of a session (default: 16GiB)")
     add("--conf", metavar="CONF", default="", help="PYTORCH_CUDA_ALLOC_CONF of a session")
-    add("--torch", metavar="VERSION", help="PyTorch's release of a session, 2.1 to 2.15")
-    add("--json", action="store_true", help="print JSON instead of text")
+    add_torch(parser, "PyTorch's release of a session, {releases}")
+    add_json(parser)
     parser.set_defaults(run=run)
 
 
@@ -82,11 +84,13 @@ def _recording(what: str) -> Recording:
 
 
 def _walk(arguments: argparse.Namespace, recording: Recording) -> None:
-    from allocsim.analysis import walk_on  # noqa: PLC0415
-    from allocsim.engine import Walk  # noqa: PLC0415
-    from allocsim.report.step_text import step_document, step_text  # noqa: PLC0415
+    from allocsim.engine import Walk, prepare  # noqa: PLC0415
+    from allocsim.questions.step import walk_on  # noqa: PLC0415
+    from allocsim.report import step_document, step_text  # noqa: PLC0415
 
-    walk = Walk(recording, arguments.device)
+    number = recording.devices[0].device if arguments.device is None else arguments.device
+    (prepared,) = prepare(recording, number)
+    walk = Walk(prepared)
     walk.go_to(arguments.at)
     texts: list[str] = []
     documents: list[dict[str, Any]] = []
@@ -97,13 +101,10 @@ def _walk(arguments: argparse.Namespace, recording: Recording) -> None:
         entry, decision = found
         texts.append(step_text(decision, f"entry {entry:,}: {_asked(decision.request)}"))
         documents.append(step_document(decision, entry))
-    write(_as_json(documents) if arguments.json else "\n".join(texts))
-
-
-def _as_json(documents: list[dict[str, Any]]) -> str:
-    import json  # noqa: PLC0415
-
-    return json.dumps(documents, indent=2) + "\n"
+    if arguments.json:
+        write_json(documents)
+    else:
+        write("\n".join(texts))
 
 
 def _asked(request: Any) -> str:
@@ -183,7 +184,7 @@ def _typed() -> Iterator[str]:
 def _answer_all(
     session: Session, lines: Iterable[str], *, as_json: bool, echo: bool = True
 ) -> None:
-    from allocsim.report.step_text import step_document, step_text  # noqa: PLC0415
+    from allocsim.report import step_document, step_text  # noqa: PLC0415
 
     documents = []
     for raw in lines:
@@ -203,18 +204,17 @@ def _answer_all(
             title = f"> {line}" + ("" if block is None else f"    (block {block})")
             write(step_text(decision, title) + "\n")
     if as_json:
-        write(_as_json(documents))
+        write_json(documents)
 
 
 def _shown(session: Session, line: str) -> str | None:
     """What a line that only looks prints; None for a request."""
-    from allocsim.analysis.stepping import segments_of  # noqa: PLC0415
-    from allocsim.report.step_text import segments_text  # noqa: PLC0415
+    from allocsim.report import segments_text  # noqa: PLC0415
 
     if line == "help":
         return HELP
     if line == "segments":
-        return segments_text(segments_of(session.allocator), session.numbers)
+        return segments_text(session.allocator.segments(), session.numbers)
     if line == "stats":
         stats = session.allocator.memory_stats()
         return "".join(f"  {key:<44}{value:>18,}\n" for key, value in stats.items() if value)

@@ -11,14 +11,22 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from allocsim.cli.output import write
+from allocsim.cli.options import (
+    Commands,
+    add_command,
+    add_device,
+    add_device_memory,
+    add_file,
+    add_json,
+    add_torch,
+)
+from allocsim.cli.output import write, write_json
 from allocsim.cli.progress import ProgressBar
-from allocsim.cli.usage import Parser, UsageError, count, memory_size, processes
+from allocsim.cli.usage import Parser, UsageError, processes
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-    from allocsim.tuning import Tuning
 
 __all__ = ["add_to", "run"]
 
@@ -30,25 +38,14 @@ own sizes, and prints the best, what it saves, what it costs in driver calls,
 and the line to paste.  With --find-device the smallest device decides."""
 
 
-def add_to(commands: argparse._SubParsersAction[Parser]) -> None:
+def add_to(commands: Commands[Parser]) -> None:
     """Add the command and its options."""
-    parser = commands.add_parser(
-        "tune",
-        help=_SUMMARY,
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = add_command(commands, "tune", _SUMMARY, _DESCRIPTION)
     add = parser.add_argument
-    add("files", metavar="FILE", nargs="+", help="a snapshot: pickle, JSON or .npz, plain or gzip")
-    add(
-        "--device-memory",
-        metavar="SIZE",
-        type=memory_size,
-        help="memory of the device, as 24GiB (default: what the recordings tell)",
-    )
-    add("--torch", metavar="VERSION", help="PyTorch's release, 2.1 to 2.15 (default: likewise)")
-    add("--device", metavar="N", type=count, help="this device only (default: every one)")
+    add_file(parser, many=True)
+    add_device_memory(parser, "memory of the device, as 24GiB (default: what the recordings tell)")
+    add_torch(parser)
+    add_device(parser)
     add(
         "--try",
         metavar="CONF",
@@ -63,13 +60,14 @@ def add_to(commands: argparse._SubParsersAction[Parser]) -> None:
     add("--results", metavar="FILE", help="JSON Lines to write to; what it holds is not run again")
     add("--costs", metavar="FILE", help="JSON with microseconds of each driver call")
     add("--exhaustive", action="store_true", help="replay every setting to its end: no tricks")
-    add("--json", action="store_true", help="print JSON instead of text")
+    add_json(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Carry the command out; returns its exit code."""
-    from allocsim.tuning import EXHAUSTIVE, read_costs, tune  # noqa: PLC0415
+    from allocsim.questions.tune import EXHAUSTIVE, read_costs, tune  # noqa: PLC0415
+    from allocsim.report import tuning_document, tuning_text  # noqa: PLC0415
 
     with ExitStack() as stack:
         bar = stack.enter_context(ProgressBar())
@@ -90,7 +88,10 @@ def run(arguments: argparse.Namespace) -> int:
             tricks=EXHAUSTIVE if arguments.exhaustive else None,
             progress=_watch(bar),
         )
-    write(_as_json(tuning) if arguments.json else _as_text(tuning))
+    if arguments.json:
+        write_json(tuning_document(tuning))
+    else:
+        write(tuning_text(tuning))
     return 0
 
 
@@ -120,17 +121,3 @@ def _watch(bar: ProgressBar) -> Callable[[int, int], None]:
             stage(done, total)
 
     return show
-
-
-def _as_text(tuning: Tuning) -> str:
-    from allocsim.report.tuning_text import tuning_text  # noqa: PLC0415
-
-    return tuning_text(tuning)
-
-
-def _as_json(tuning: Tuning) -> str:
-    import json  # noqa: PLC0415
-
-    from allocsim.report.tuning_document import tuning_document  # noqa: PLC0415
-
-    return json.dumps(tuning_document(tuning), indent=2) + "\n"

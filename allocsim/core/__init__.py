@@ -5,37 +5,88 @@ merge, segments), allocator (the order of attempts), reclaim, private_pools.  No
 a clock, a file, the environment or a random source, and nothing prints.
 """
 
-from allocsim.core.allocator import CachingAllocator
+from allocsim.core.allocator import CachingAllocator, Calls
 from allocsim.core.block import Block
-from allocsim.core.config import AllocatorConfig
-from allocsim.core.constants import IS_COMPILED
+from allocsim.core.config import NO_DIVISIONS, AllocatorConfig
+from allocsim.core.constants import (
+    IS_COMPILED,
+    LARGE_BUFFER,
+    MIN_BLOCK_SIZE,
+    MIN_LARGE_ALLOC,
+    N_ROUNDUP_INTERVALS,
+    PAGE,
+    ROUND_LARGE,
+    ROUNDUP_FIRST_BIT,
+    SMALL_BUFFER,
+    SMALL_SIZE,
+    UNLIMITED,
+)
 from allocsim.core.device import ADDRESS_POLICIES, Device
 from allocsim.core.fast_path import FREE, FREE_COMPLETED, FREE_REQUESTED, MALLOC, PlainStep
-from allocsim.core.heap import TraceEntry as HistoryEntry
+from allocsim.core.history import TraceEntry, Witnessed, Work
+from allocsim.core.inspection import (
+    allocated_block,
+    fingerprint,
+    free_blocks,
+    handle_sizes,
+    helping_pools,
+    largest_request,
+    pool_of_requests,
+    returnable_bytes,
+    returnable_pools,
+)
 from allocsim.core.option_string import parse as parse_conf
 from allocsim.core.pending import ToldFree
-from allocsim.core.releases import NEWEST, RELEASES, Release, find_release
-from allocsim.core.seed import SeedBlock, SeedSegment
+from allocsim.core.releases import NEWEST, RELEASES, FreeBlockOrder, Release, find_release
+from allocsim.core.stats import SHORT, Folder, GroupMoves, Journal, Moves, fold_records
 
 __all__ = [
     "ADDRESS_POLICIES",
     "AllocatorConfig",
     "Block",
     "CachingAllocator",
+    "Calls",
     "Device",
     "FREE",
     "FREE_COMPLETED",
     "FREE_REQUESTED",
-    "HistoryEntry",
+    "Folder",
+    "FreeBlockOrder",
+    "GroupMoves",
     "IS_COMPILED",
+    "Journal",
+    "LARGE_BUFFER",
     "MALLOC",
+    "MIN_BLOCK_SIZE",
+    "MIN_LARGE_ALLOC",
+    "Moves",
     "NEWEST",
+    "NO_DIVISIONS",
+    "N_ROUNDUP_INTERVALS",
+    "PAGE",
     "PlainStep",
     "RELEASES",
+    "ROUNDUP_FIRST_BIT",
+    "ROUND_LARGE",
     "Release",
-    "SeedBlock",
-    "SeedSegment",
+    "SHORT",
+    "SMALL_BUFFER",
+    "SMALL_SIZE",
     "ToldFree",
+    "TraceEntry",
+    "UNLIMITED",
+    "Witnessed",
+    "Work",
+    "allocated_block",
+    "fingerprint",
     "find_release",
+    "fold_records",
+    "free_blocks",
+    "handle_sizes",
+    "helping_pools",
+    "largest_request",
     "parse_conf",
+    "pool_of_requests",
+    "returnable_bytes",
+    "returnable_pools",
 ]

@@ -1,27 +1,23 @@
-"""One device's caching allocator: the order in which a request is answered.
+"""One device's caching allocator: what a program can ask of it, and what can be read.
 
-A malloc tries, in this order, and stops at the first success (semantics 1.8):
+A malloc completes the frees whose streams have got there (`PendingFrees.poll`), looks for a free
+block of the request's pool and stream (`Heap.take_free`), and makes the attempts of attempts.py
+if there is none.  Source: semantics 1.8.
 
-    1  complete frees whose streams have got there        `PendingFrees.poll`
-    2  a free block of the request's pool and stream      `Heap.take_free`
-    3  garbage collection, then a new segment             `collect_garbage`, `_new_memory`
-    4  pools marked use_on_oom (2.11+)                    `_from_overflow`
-    5  release oversize blocks of the stream, again       `release_available`
-    6  release everything cached, again: a retry          `_release_cached`
-    7  pools marked use_on_oom (2.8 to 2.10)              `_from_overflow`
-    8  out of memory                                      `_out_of_memory`
+Long because it is the core's surface: a short method for each call of torch.cuda, for each kind of
+step of a replay, and for what others may read.
 
 A refused operation changes nothing but what the attempts above changed on the way, as upstream.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 from allocsim.core import option_string
+from allocsim.core.attempts import AllocParams, Attempts
 from allocsim.core.block import Block
 from allocsim.core.check import check
 from allocsim.core.config import AllocatorConfig
@@ -29,37 +25,36 @@ from allocsim.core.constants import MAX_REQUEST, SMALL_SIZE
 from allocsim.core.device import Device
 from allocsim.core.fast_path import PlainStep, play
 from allocsim.core.hash_order import HashOrder, stream_hash
-from allocsim.core.heap import Heap, TraceEntry
-from allocsim.core.mapping import allocate_expandable
-from allocsim.core.oom import TOO_LARGE, OomFigures, oom_text, rejection_text
+from allocsim.core.heap import Heap
+from allocsim.core.history import TraceEntry, Witnessed, Work
+from allocsim.core.oom import TOO_LARGE
 from allocsim.core.pending import PendingFrees, ToldFree
-from allocsim.core.pool import BlockPool, PoolId
+from allocsim.core.pool import BlockPool
 from allocsim.core.private_pools import PrivatePools
-from allocsim.core.reclaim import collect_garbage, release_available, release_pool
+from allocsim.core.reclaim import release_cached, release_freeable
 from allocsim.core.releases import NEWEST, EmptyCacheInScope, Overflow, find_release
-from allocsim.core.seed import SeedSegment, plant
-from allocsim.core.snapshot import segments, snapshot
+from allocsim.core.seed import plant
+from allocsim.core.snapshot import memory_snapshot, segments, snapshot
+from allocsim.core.stats import DeviceStats, Folder
 from allocsim.core.summary import memory_summary
-from allocsim.errors import OutOfMemoryError, UndefinedBehaviorError, UpstreamAssertionError
+from allocsim.errors import OutOfMemoryError, UpstreamAssertionError
+from allocsim.state import PoolId, SegmentState
 from allocsim.units import parse_size
 
 __all__ = ["CachingAllocator"]
 
 
-@dataclass(slots=True)
-class AllocParams:
-    """One request on its way through the attempts.  Mirrors `AllocParams`.
+class Calls(NamedTuple):
+    """What the driver was asked, and how often after giving cached memory back."""
 
-    fine: large blocks are split down to 512 bytes because expandable segments are active.
-    """
+    allocs: int
+    frees: int
+    retries: int
 
-    pool: BlockPool
-    stream: int
-    size: int
-    segment_size: int
-    fine: bool
-    may_split: bool
-    is_rejected: bool = False
+    @property
+    def of_driver(self) -> int:
+        """Calls that got memory and calls that gave it back."""
+        return self.allocs + self.frees
 
 
 class CachingAllocator:
@@ -99,8 +94,8 @@ class CachingAllocator:
         self.private_pools = PrivatePools(self.heap)
         self._stream_hash = stream_hash(device)
         self._pending = PendingFrees(self.heap, self._stream_hash)
+        self._attempts = Attempts(self.heap, self.private_pools, self._pending, device)
         self._has_fast_path = fast_path
-        self._apply_settings()
         if config.per_process_memory_fraction < 1.0:
             self.set_per_process_memory_fraction(config.per_process_memory_fraction)
 
@@ -114,24 +109,28 @@ class CachingAllocator:
         if size <= 0 or size >= MAX_REQUEST:
             self._refuse(size)
             return None
-        heap = self.heap
-        if self._pending.is_waiting and not self._in_capture:
+        heap, private = self.heap, self.private_pools
+        if self._pending.is_waiting and not private.in_capture:
             self._pending.poll()
-            self._choose_path()
         rounded = heap.rounded_sizes[size]
-        if self.private_pools.scopes:
-            pool = self._scoped_pool(stream, rounded)
-        else:
-            pool = heap.small if rounded <= SMALL_SIZE else heap.large
-        if heap.fits_plainly:
-            block = pool.take(stream, rounded)  # what take_free would do, one call less
-        else:
-            block = heap.take_free(pool, stream, rounded, self._fine)
-        if block is not None and pool.owner is None:
-            block = heap.hand_out(block, rounded, size, self._fine)
-        else:
-            block = self._answer(block, self._params(pool, stream, rounded), size)
-        return block.ptr
+        if private.scopes:
+            return self._malloc_in_scope(stream, rounded, size)
+        pool = heap.small if rounded <= SMALL_SIZE else heap.large
+        expandable = heap.config.expandable_segments
+        block = heap.take_free(pool, stream, rounded, expandable)
+        if block is not None:
+            return heap.hand_out(block, rounded, size, expandable).ptr
+        return self._attempts.answer(None, self._params(pool, stream, rounded), size).ptr
+
+    def _malloc_in_scope(self, stream: int, rounded: int, size: int) -> int:
+        """A request while a scope is open: it goes to the pool of the scope (5.2)."""
+        heap = self.heap
+        owner = self.private_pools.target(stream)
+        halves = heap if owner is None else owner
+        pool = halves.small if rounded <= SMALL_SIZE else halves.large
+        params = self._params(pool, stream, rounded)
+        block = heap.take_free(pool, stream, rounded, params.expandable)
+        return self._attempts.answer(block, params, size).ptr
 
     def _refuse(self, size: int) -> None:
         """Sizes that never reach the allocator: negative ones and those of an exbibyte and up."""
@@ -143,111 +142,14 @@ class CachingAllocator:
             raise ValueError(f"malloc of {size} bytes; expected 0 or more")
 
     def _params(self, pool: BlockPool, stream: int, rounded: int) -> AllocParams:
+        config, owner = self.heap.config, pool.owner
         return AllocParams(
             pool=pool,
             stream=stream,
             size=rounded,
-            segment_size=self.heap.config.segment_size(rounded),
-            fine=self._fine,
-            may_split=pool.owner is None or pool.owner.id not in self.private_pools.no_split,
-        )
-
-    def _answer(self, block: Block | None, params: AllocParams, requested: int) -> Block:
-        """Attempts 3 to 8, then the block is handed out."""
-        if block is None:
-            block = self._miss(params)
-        if block is None:
-            raise self._out_of_memory(params, requested)
-        return self.heap.hand_out(block, params.size, requested, params.fine, params.may_split)
-
-    def _miss(self, params: AllocParams) -> Block | None:
-        heap = self.heap
-        collect_garbage(heap)
-        block = self._new_memory(params)
-        if block is not None or params.is_rejected:
-            return block
-        if self.release.overflow is Overflow.FIRST and (block := self._from_overflow(params)):
-            return block
-        if release_available(heap, params.pool, params.stream, params.size):
-            block = self._new_memory(params)
-        if block is None and not self._in_capture:
-            self._release_cached()
-            self._refuse_forgotten(params.pool)
-            heap.stats.num_alloc_retries += 1
-            block = self._new_memory(params)
-        if block is None and self.release.overflow is Overflow.LAST:
-            block = self._from_overflow(params)
-        return block
-
-    def _refuse_forgotten(self, pool: BlockPool) -> None:
-        """A pool whose last use ended inside its scope may be forgotten under its own request."""
-        owner = pool.owner
-        if owner is not None and self.private_pools.pools.get(owner.id) is not owner:
-            raise UndefinedBehaviorError(
-                f"pool {owner.id} was released inside its scope and is forgotten under a request; "
-                "PyTorch goes on with freed memory"
-            )
-
-    def _new_memory(self, params: AllocParams) -> Block | None:
-        """Memory from the driver, within the limit (1.8, `alloc_block`).
-
-        Each refusal of throw_on_cudamalloc_oom counts (observed); only one of the first attempt
-        ends the chain (1.12).
-        """
-        heap = self.heap
-        after = heap.reserved + params.segment_size
-        if heap.limit is not None and after > heap.limit:
-            return None
-        if heap.config.throw_on_cudamalloc_oom:
-            fraction = heap.config.per_process_memory_fraction
-            if after > int(fraction * self.device.total):
-                heap.stats.num_oom_rejections += 1
-                params.is_rejected = True
-                return None
-        owner = params.pool.owner
-        expandable = heap.config.expandable_segments
-        if expandable and (owner is None or self.release.expandable_private_pools):
-            return allocate_expandable(heap, params.pool, params.stream, params.size)
-        return heap.allocate_segment(params.pool, params.stream, params.segment_size)
-
-    def _from_overflow(self, params: AllocParams) -> Block | None:
-        """A free block of a pool marked use_on_oom, for a request of the default pool (5.6).
-
-        From 2.10 on, expandable segments count as inactive for such a request (observed).
-        """
-        if params.pool.owner is not None:
-            return None
-        fine = params.fine and self.release.overflow_may_be_expandable
-        for pool in self.private_pools.overflow():
-            half = pool.small if params.pool.is_small else pool.large
-            block = self.heap.take_free(half, params.stream, params.size, fine)
-            if block is not None:
-                params.may_split = pool.id not in self.private_pools.no_split
-                params.fine = fine
-                return block
-        return None
-
-    def _out_of_memory(self, params: AllocParams, requested: int) -> OutOfMemoryError:
-        heap = self.heap
-        tried = params.segment_size
-        if params.is_rejected:
-            text = rejection_text(requested)
-        else:
-            heap.record("oom", self.device.free, params.size, params.stream, params.pool)
-            heap.stats.num_ooms += 1
-            figures = OomFigures(
-                device=self.device_index,
-                tried=tried,
-                total=self.device.total,
-                free=self.device.free,
-                allocated=heap.stats.allocated_bytes(),
-                reserved=heap.reserved,
-                private=self.private_pools.free_bytes(),
-                limit=heap.limit,
-            )
-            text = oom_text(figures, heap.config)
-        return OutOfMemoryError(
-            text, requested_bytes=requested, rounded_bytes=params.size, tried_bytes=tried
+            segment_size=config.segment_size(rounded),
+            expandable=config.expandable_segments,
+            may_split=owner is None or owner.id not in self.private_pools.no_split,
         )
 
     # -- frees and streams ---------------------------------------------------------------
@@ -260,8 +162,7 @@ class CachingAllocator:
         if block.stream_uses is None:
             self.heap.free_now(block)
             return
-        self._pending.add(block, in_capture=self._in_capture)
-        self._choose_path()
+        self._pending.add(block, in_capture=self.private_pools.in_capture)
 
     def play(
         self, steps: Iterable[PlainStep], waiting: dict[int, ToldFree], moved: list[int]
@@ -270,12 +171,27 @@ class CachingAllocator:
 
         waiting: by name, the frees that steps ask for and that others complete.
         """
-        return play(self.heap, self._pending, steps, waiting, moved)
+        if not self._has_fast_path:
+            return next(iter(steps), None)
+        return play(self.heap, self.private_pools, self._pending, steps, waiting, moved)
 
     def give_name(self, ptr: int, name: int) -> Block:
         """Let steps call the block at `ptr` by `name`; its address means nothing from here on."""
         block = self.heap.named[name] = self.heap.live.pop(ptr)
         return block
+
+    def name_by_address(self) -> int:
+        """Let steps call every allocated block by its address; the bytes that they hold."""
+        return sum(self.give_name(ptr, ptr).size for ptr in list(self.heap.live))
+
+    def rename(self, new_name: Callable[[int], int]) -> None:
+        """Give every named block the name that `new_name` makes of its own."""
+        self.heap.named = {new_name(old): block for old, block in self.heap.named.items()}
+
+    @property
+    def named_blocks(self) -> dict[int, Block]:
+        """The blocks that steps have named, by name; not to be changed."""
+        return self.heap.named
 
     def take_name(self, name: int) -> int | None:
         """The address of the block that steps called `name`, which is its name from here on."""
@@ -320,7 +236,7 @@ class CachingAllocator:
         if block.stream_uses is None:
             block.stream_uses = HashOrder(self._stream_hash)
         block.stream_uses[stream] = None
-        if self._in_capture and self.release.forgets_captured_streams:
+        if self.private_pools.in_capture and self.release.forgets_captured_streams:
             if block.capture_uses is None:
                 block.capture_uses = set()
             block.capture_uses.add(stream)
@@ -340,35 +256,16 @@ class CachingAllocator:
                     f"empty_cache inside a pool scope asserts in release {self.release.version}"
                 )
             if self.release.empty_cache_in_scope is EmptyCacheInScope.FREEABLE_ONLY:
-                self._release_freeable()
+                release_freeable(self.heap, self.private_pools)
                 return
-        self._release_cached()
-
-    def _release_cached(self) -> None:
-        self._pending.synchronize()
-        release_pool(self.heap, self.heap.large)
-        release_pool(self.heap, self.heap.small)
-        self._release_freeable()
-
-    def _release_freeable(self) -> None:
-        freeable = self.private_pools.freeable
-        for pool_id in freeable:
-            pool = freeable[pool_id]
-            release_pool(self.heap, pool.small)
-            release_pool(self.heap, pool.large)
-            self.private_pools.forget_empty(pool)
-        self._choose_path()
+        release_cached(self.heap, self.private_pools, self._pending)
 
     # -- pools ---------------------------------------------------------------------------
 
     @property
-    def _in_capture(self) -> bool:
-        return self.release.scope_is_capture and bool(self.private_pools.scopes)
-
-    def _scoped_pool(self, stream: int, rounded: int) -> BlockPool:
-        owner = self.private_pools.target(stream)
-        halves = self.heap if owner is None else owner
-        return halves.small if rounded <= SMALL_SIZE else halves.large
+    def in_capture(self) -> bool:
+        """Whether an open scope has the effects of a graph capture (5.4)."""
+        return self.private_pools.in_capture
 
     def begin_allocate_to_pool(
         self,
@@ -392,12 +289,10 @@ class CachingAllocator:
             self.private_pools.no_split.add(pool_id)
         if use_on_oom:
             self.private_pools.use_on_oom[pool_id] = None
-        self._choose_path()
 
     def end_allocate_to_pool(self, pool: int | PoolId) -> None:
         """Close the scope of a private pool."""
         self.private_pools.end(_pool_id(pool))
-        self._choose_path()
 
     def release_pool(self, pool: int | PoolId) -> None:
         """Give up one use of a private pool; the last makes its memory releasable."""
@@ -416,43 +311,38 @@ class CachingAllocator:
             if error.applied is not None:
                 self.heap.use(error.applied)
             raise
-        finally:
-            self._apply_settings()
-
-    def _apply_settings(self) -> None:
-        self._fine = self.heap.config.expandable_segments
-        self._choose_path()
-
-    def _choose_path(self) -> None:
-        """Whoever changes what `Heap.plain_pools` hangs on calls this."""
-        heap = self.heap
-        may_be_plain = self._has_fast_path and heap.may_be_plain and not self._pending.is_waiting
-        if not may_be_plain:
-            heap.plain_pools = None
-        elif self.private_pools.scopes:
-            owner = self.private_pools.plain_target()
-            heap.plain_pools = None if owner is None else (owner.small, owner.large)
-        else:
-            heap.plain_pools = heap.small, heap.large
 
     def set_per_process_memory_fraction(self, fraction: float) -> None:
         """Limit reserved memory to a share of the device, in [0, 1] (1.11)."""
         if not 0.0 <= fraction <= 1.0:
             raise ValueError(f"memory fraction {fraction} is out of range; expected 0 to 1")
         if fraction == 1.0 and not self.release.full_fraction_is_limit:
-            self._limit_to(None)
+            self.heap.limit = None
             return
         share = fraction * self.device.total
         if self.release.fraction_rounds:
-            self._limit_to(int(Fraction(share) + Fraction(1, 2)))
+            self.heap.limit = int(Fraction(share) + Fraction(1, 2))
         else:
-            self._limit_to(int(share))
-
-    def _limit_to(self, limit: int | None) -> None:
-        self.heap.limit_to(limit)
-        self._choose_path()
+            self.heap.limit = int(share)
 
     # -- reading -------------------------------------------------------------------------
+
+    def is_allocated(self, ptr: int) -> bool:
+        """Whether an allocated block begins at `ptr`."""
+        return ptr in self.heap.live
+
+    def size_of(self, ptr: int) -> int:
+        """Bytes of the allocated block at `ptr`, slack included; KeyError if there is none."""
+        return self.heap.live[ptr].size
+
+    def round_size(self, size: int) -> int:
+        """The block size that a request of `size` bytes is rounded to (1.2)."""
+        return self.heap.rounded_sizes[size]
+
+    def pool_use_count(self, pool: int | PoolId) -> int:
+        """How many scopes and handles hold a private pool; 0 where there is none."""
+        found = self.private_pools.pools.get(_pool_id(pool))
+        return 0 if found is None else found.use_count
 
     @property
     def config(self) -> AllocatorConfig:
@@ -465,6 +355,17 @@ class CachingAllocator:
         return self.heap.reserved
 
     @property
+    def allocated_bytes(self) -> int:
+        """torch.cuda.memory_allocated(): bytes of the blocks handed out."""
+        return self.heap.stats.allocated_bytes()
+
+    @property
+    def calls(self) -> Calls:
+        """Driver calls and retries up to now, without counting anything else."""
+        stats = self.heap.stats
+        return Calls(stats.num_device_alloc, stats.num_device_free, stats.num_alloc_retries)
+
+    @property
     def memory_limit(self) -> int | None:
         """Bytes that a memory fraction allows to reserve; None without one.
 
@@ -475,6 +376,22 @@ class CachingAllocator:
             return limit
         share = int(config.per_process_memory_fraction * self.device.total)
         return share if limit is None else min(limit, share)
+
+    @property
+    def collects_garbage_above(self) -> int | None:
+        """Reserved bytes above which a request collects garbage (1.9); None: it never does."""
+        if not self.heap.collects_garbage or self.heap.limit is None:
+            return None
+        return int(self.config.garbage_collection_threshold * self.heap.limit)
+
+    def count_with(self, folder: Folder) -> None:
+        """Let `folder` add the statistics up; see `Folder`."""
+        self.heap.stats.folder = folder
+
+    def statistics(self) -> DeviceStats:
+        """Every statistic, counted up to now."""
+        self.heap.stats.fold()
+        return self.heap.stats
 
     def memory_stats(self) -> dict[str, int]:
         """The flat dict of torch.cuda.memory_stats()."""
@@ -496,9 +413,39 @@ class CachingAllocator:
         """The dict of torch.cuda.memory._snapshot()."""
         return snapshot(self.heap, self.device_index)
 
-    def segments(self) -> list[dict[str, Any]]:
-        """The segments and blocks, as in a snapshot; leaves no entry in the history."""
-        return segments(self.heap, self.device_index)
+    def segments(self) -> tuple[SegmentState, ...]:
+        """The segments and blocks in address order; leaves no entry in the history."""
+        return segments(self.heap)
+
+    def memory_snapshot(self) -> list[dict[str, Any]]:
+        """The list of torch.cuda.memory_snapshot(): the segments as dictionaries."""
+        return memory_snapshot(self.heap, self.device_index)
+
+    @property
+    def keeps_history(self) -> bool:
+        """Whether entries are recorded."""
+        return self.heap.trace is not None
+
+    @property
+    def history(self) -> list[TraceEntry]:
+        """The entries since they were last taken, as they grow; none unless kept."""
+        return [] if self.heap.trace is None else self.heap.trace
+
+    def witness(self, act: Callable[[], None]) -> tuple[Witnessed, ...]:
+        """The entries that `act` leaves in the history, each with what was being done.
+
+        Raises ValueError for an allocator that keeps no history.
+        """
+        heap = self.heap
+        if heap.trace is None:
+            raise ValueError("the allocator keeps no history; expected record_history=True")
+        found: list[Witnessed] = []
+        heap.witnessed, heap.work = found, Work.REQUEST
+        try:
+            act()
+        finally:
+            heap.witnessed = None
+        return tuple(found)
 
     def take_history(self) -> list[TraceEntry]:
         """The entries recorded since the last call, which are forgotten; none unless kept."""
@@ -512,10 +459,9 @@ class CachingAllocator:
         """Walk every invariant; raises InvariantError with its number."""
         check(self.heap, self.private_pools)
 
-    def seed(self, segments: Iterable[SeedSegment]) -> None:
+    def seed(self, segments: Iterable[SegmentState]) -> None:
         """Start from segments that existed before the simulation, as a recording shows them."""
         self._pending.adopt(plant(self.heap, self.private_pools, segments))
-        self._choose_path()
 
 
 def _pool_id(pool: int | PoolId) -> PoolId:

@@ -7,7 +7,7 @@ Source: semantics 1.2, 8; the parser itself is in option_string.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from allocsim.core.constants import (
@@ -68,6 +68,17 @@ class AllocatorConfig:
             return _round_up_power2(size, divisions)
         return round_up(size, MIN_BLOCK_SIZE)
 
+    def largest_raw(self, rounded: int) -> int:
+        """The largest request that is rounded to `rounded` bytes at most."""
+        low, high = 0, rounded
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.round_size(middle) <= rounded:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
     def divisions_of(self, size: int) -> int:
         """How many steps a power of two is divided into for a request of `size` bytes."""
         interval = size.bit_length() - 1 - ROUNDUP_FIRST_BIT
@@ -101,6 +112,18 @@ class AllocatorConfig:
         number, unit = self.expandable_segments_reserve
         wanted = number * (1024 * MIB if unit else total)
         return int(min(wanted, total + total // 8))
+
+    def with_default_cuts(self) -> AllocatorConfig:
+        """This with every option at its default that decides how memory is cut."""
+        return replace(
+            self,
+            max_split_size=UNLIMITED,
+            max_non_split_rounding=LARGE_BUFFER,
+            large_segment_size=LARGE_BUFFER,
+            garbage_collection_threshold=0.0,
+            roundup_power2_divisions=NO_DIVISIONS,
+            expandable_segments=False,
+        )
 
     # -- what people read ----------------------------------------------------------------
 

@@ -74,6 +74,11 @@ class Device:
         """What cudaMemGetInfo calls free, in bytes."""
         return self.total - self.context_memory - self.used
 
+    @property
+    def held(self) -> int:
+        """Bytes that are not free: the context's and what was handed out, in whole pages."""
+        return self.context_memory + self.used
+
     def cuda_malloc(self, size: int) -> int | None:
         """The address of `size` fresh bytes, or None: out of memory."""
         pages = round_up(size, PAGE)

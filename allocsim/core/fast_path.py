@@ -1,8 +1,9 @@
 """The steps that almost all steps of a replay are, a row of them in one loop.
 
 Rule: nothing here is a rule of its own.  A step is what `CachingAllocator` would make of it
-through pool, heap and statistics where only the plain rules can apply (`Heap.plain_pools`); at the
-first one that needs more the loop ends, and has changed nothing for it.
+through pool, heap and statistics where only the plain rules can apply (`plain_pools`); at the
+first one that needs more the loop ends, and has changed nothing for it.  The rules that stand here
+and in heap.py are marked "twice" in both places, and a test holds the marks together.
 
 One long function, because calls, attributes and names that are not local were half of the time
 of a replay (benchmarks/results/speed.md, tricks).  `fast_path=False` switches it off, and the
@@ -18,11 +19,11 @@ from allocsim.core.block import Block
 from allocsim.core.constants import MIN_BLOCK_SIZE, SMALL_SIZE, UNLIMITED
 from allocsim.core.heap import Heap, least_room
 from allocsim.core.pending import PendingFrees, ToldFree
-from allocsim.core.pool import FreeBlocks
-from allocsim.core.search import find
+from allocsim.core.pool import BlockPool, FreeBlocks, find
+from allocsim.core.private_pools import PrivatePools
 from allocsim.core.stats import FOLD_AT
 
-__all__ = ["FREE", "FREE_COMPLETED", "FREE_REQUESTED", "MALLOC", "PlainStep", "play"]
+__all__ = ["FREE", "FREE_COMPLETED", "FREE_REQUESTED", "MALLOC", "PlainStep", "plain_pools", "play"]
 
 PlainStep = tuple[int, int, int, int]
 """(what to do, or what only the caller knows, name, size, stream).
@@ -44,8 +45,9 @@ MAX_SPARE: Final = 4096
 _NOTHING: Final = FreeBlocks()
 
 
-def play(  # noqa: PLR0912, PLR0915  (one loop, by design)
+def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
     heap: Heap,
+    private: PrivatePools,
     pending: PendingFrees,
     steps: Iterable[_Objects],
     waiting: dict[int, ToldFree],
@@ -57,9 +59,10 @@ def play(  # noqa: PLR0912, PLR0915  (one loop, by design)
     moved: gets the change of allocated bytes of each step taken, doubled, and 1 more in the small
     pool (`Journal`).
     """
-    if heap.plain_pools is None:
+    pools = plain_pools(heap, private, pending)
+    if pools is None:
         return next(iter(steps), None)
-    small, large = heap.plain_pools
+    small, large = pools
     named, spare = heap.named, heap.spare
     size_shift, place_shift = heap.layout.size_shift, heap.layout.place_shift
     config, rounded_sizes = heap.config, heap.rounded_sizes
@@ -88,7 +91,7 @@ def play(  # noqa: PLR0912, PLR0915  (one loop, by design)
             else:
                 pool, free = large, large_free
                 least_rest, is_small = large_rest, 0
-            # Best fit (1.5).
+            # Rule 1.5, twice: best fit.
             keys, found = free.keys, free.blocks
             at = find(keys, rounded << size_shift)
             if at == len(keys):
@@ -97,15 +100,16 @@ def play(  # noqa: PLR0912, PLR0915  (one loop, by design)
             tail = found[at]
             expandable = tail.expandable
             if expandable is not None:
+                # Rule 4.4, twice: the hole with the least room; the others are such a hole already.
                 following = tail.next
                 if following is not None and not following.mapped:
-                    tail = least_room(pool, tail)  # the others are such a hole already (4.4)
+                    tail = least_room(pool, tail)
                     expandable = tail.expandable
                     at = find(keys, tail.key)
             whole = tail.size
             rest = whole - rounded
             if has_oversize and whole >= oversize:
-                # Too good for the request, or too long (1.6); else taken whole (1.7).
+                # Rule 1.6, twice: too good for the request, or too long; else taken whole.
                 if rounded < oversize or rest >= most_waste:
                     left = kind, name, size, stream
                     break
@@ -114,7 +118,7 @@ def play(  # noqa: PLR0912, PLR0915  (one loop, by design)
             if counts_searches:
                 pool.search_calls += 1
             if rest >= least_rest:
-                # A new object for the front; the old one becomes the tail (1.7).
+                # Rule 1.7, twice: a new object for the front; the old one becomes the tail.
                 ptr, prev = tail.ptr, tail.prev
                 if spare:
                     block = spare.pop()
@@ -179,7 +183,7 @@ def play(  # noqa: PLR0912, PLR0915  (one loop, by design)
             free = pool.of(block.stream) if of_stream is None else of_stream
             keys, found = free.keys, free.blocks
             block.allocated = False
-            # Merge with both neighbours (2.2); `at` is where the last of them was found.
+            # Rule 2.2, twice: merge with both neighbours; `at` is where the last of them was found.
             merged, idle, at = given, 3, -1
             other = block.prev
             if other is not None and other.key:
@@ -257,3 +261,20 @@ def play(  # noqa: PLR0912, PLR0915  (one loop, by design)
     if len(sizes) > FOLD_AT:
         stats.fold()
     return left
+
+
+def plain_pools(
+    heap: Heap, private: PrivatePools, pending: PendingFrees
+) -> tuple[BlockPool, BlockPool] | None:
+    """The small and the large pool that requests go to; None where more than plain rules may apply.
+
+    Plain: a request below max_split_size comes down to the best fit, or the hole with the least
+    room, and a split, and a free without streams to wait for to a merge.
+    """
+    is_mixed = heap.made_expandable and not heap.config.expandable_segments
+    if is_mixed or heap.trace is not None or heap.numbers_objects or pending.is_waiting:
+        return None
+    if not private.scopes:
+        return heap.small, heap.large
+    owner = private.plain_target()
+    return None if owner is None else (owner.small, owner.large)

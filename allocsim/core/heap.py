@@ -12,36 +12,19 @@ Rules, each with its section of the semantics:
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from allocsim.core.block import Block
 from allocsim.core.config import AllocatorConfig, RoundedSizes
 from allocsim.core.constants import MIN_BLOCK_SIZE, UNLIMITED
 from allocsim.core.device import Device
-from allocsim.core.pool import (
-    DEFAULT_POOL,
-    NARROW_PLACES,
-    BlockPool,
-    KeyLayout,
-    PoolId,
-    PrivatePool,
-)
+from allocsim.core.history import TraceEntry, Witnessed, Work
+from allocsim.core.pool import NARROW_PLACES, BlockPool, KeyLayout, PrivatePool, find
 from allocsim.core.releases import FreeBlockOrder, Release
 from allocsim.core.stats import DeviceStats
 from allocsim.errors import UndefinedBehaviorError, UpstreamAssertionError
+from allocsim.state import DEFAULT_POOL, PoolId
 from allocsim.units import format_size
 
-__all__ = ["Heap", "TraceEntry", "least_room"]
-
-
-class TraceEntry(NamedTuple):
-    """One row of the recorded history.  `address` is the device's free bytes for `oom`."""
-
-    action: str
-    address: int
-    size: int
-    stream: int
-    pool_id: PoolId = DEFAULT_POOL
+__all__ = ["Heap", "least_room"]
 
 
 class Heap:
@@ -50,20 +33,18 @@ class Heap:
     reserved: bytes from the driver.  limit: what a memory fraction allows, None without one.
     live, named, pending: each active block is in one of them: allocated ones by address, or by
     the name that the caller has for them, and those that wait for the end of their free.
-    trace: the history, None if none is kept.  pools: all of them, private ones too.
-    rounded_sizes: what requests are rounded to.  fits_plainly: no setting can refuse or prefer a
-    candidate, and no expandable block was ever made, so that the best fit is the answer.
-    plain_pools: the small and the large pool that requests go to, where one below max_split_size
-    comes down to the best fit, or the hole with the least room, and a split, and a free without
-    streams to wait for to a merge (fast_path.py); None where more may apply.  spare: block objects
-    that nobody can hold any more, to be used again there.
+    trace: the history, None if none is kept.  work: what is being done; witnessed: entries with
+    it, None while nobody asks.  pools: all of them, private ones too.
+    rounded_sizes: what requests are rounded to.
+    made_expandable: whether an expandable segment was ever made.
+    numbers_objects: the release orders free blocks by the age of their objects.
+    spare: block objects that nobody can hold any more, to be used again by fast_path.py.
     """
 
     __slots__ = (
         "release",
         "config",
-        "fits_plainly",
-        "plain_pools",
+        "made_expandable",
         "rounded_sizes",
         "spare",
         "device",
@@ -78,10 +59,11 @@ class Heap:
         "reserved",
         "limit",
         "trace",
+        "work",
+        "witnessed",
         "_counter",
         "_next_place",
-        "_made_expandable",
-        "_numbers_objects",
+        "numbers_objects",
     )
 
     def __init__(
@@ -100,10 +82,11 @@ class Heap:
         self.reserved = 0
         self.limit: int | None = None
         self.trace: list[TraceEntry] | None = [] if record_history else None
-        self._made_expandable = False
+        self.work = Work.REQUEST
+        self.witnessed: list[Witnessed] | None = None
+        self.made_expandable = False
         self._counter = self._next_place = 0
-        self._numbers_objects = release.free_block_order is FreeBlockOrder.CREATION
-        self.plain_pools: tuple[BlockPool, BlockPool] | None = None
+        self.numbers_objects = release.free_block_order is FreeBlockOrder.CREATION
         self.spare: list[Block] = []
         self.use(config)
 
@@ -111,33 +94,8 @@ class Heap:
         """Put settings in force."""
         self.config = config
         self.rounded_sizes = RoundedSizes(config)
-        if self._numbers_objects or not config.rounds_to_quantum:
+        if self.numbers_objects or not config.rounds_to_quantum:
             self.widen_keys()
-        self._choose_search()
-
-    def meet_expandable(self) -> None:
-        """An expandable segment is made; from here on a search may find its blocks."""
-        self._made_expandable = True
-        self._choose_search()
-
-    def limit_to(self, limit: int | None) -> None:
-        """Hold reserved memory to `limit` bytes; None: no limit."""
-        self.limit = limit
-        self._choose_search()
-
-    def _choose_search(self) -> None:
-        self.fits_plainly = not (
-            self._made_expandable
-            or self.config.expandable_segments
-            or self.collects_garbage
-            or self.config.max_split_size != UNLIMITED
-        )
-
-    @property
-    def may_be_plain(self) -> bool:
-        """Whether settings, release and history allow for `plain_pools`."""
-        is_mixed = self._made_expandable and not self.config.expandable_segments
-        return not is_mixed and self.trace is None and not self._numbers_objects
 
     # -- pools and the order of their blocks -----------------------------------------------
 
@@ -163,7 +121,7 @@ class Heap:
 
     def new_block(self, ptr: int, size: int, pool: BlockPool, stream: int, rank: int) -> Block:
         """A fresh object.  `rank` is that of its segment; 2.12 numbers every object instead."""
-        if self._numbers_objects:
+        if self.numbers_objects:
             rank = self._next_rank()
         return Block(ptr, size, stream, pool, rank)
 
@@ -198,7 +156,10 @@ class Heap:
         """Append to the trace, if one is kept."""
         if self.trace is not None:
             pool_id = pool.owner.id if pool.owner is not None else DEFAULT_POOL
-            self.trace.append(TraceEntry(action, address, size, stream, pool_id))
+            entry = TraceEntry(action, address, size, stream, pool_id)
+            self.trace.append(entry)
+            if self.witnessed is not None:
+                self.witnessed.append(Witnessed(entry, self.work, self.reserved, self.device.free))
 
     # -- finding and handing out ---------------------------------------------------------
 
@@ -207,51 +168,57 @@ class Heap:
         """Whether searches are counted: a limit and a threshold are set (1.9)."""
         return self.limit is not None and self.config.garbage_collection_threshold > 0
 
-    def take_free(self, pool: BlockPool, stream: int, size: int, fine: bool) -> Block | None:
+    def take_free(self, pool: BlockPool, stream: int, size: int, expandable: bool) -> Block | None:
         """The free block for a rounded `size`, taken out of its pool; None: a miss.
 
-        fine: expandable segments are active for this request, so their blocks may serve it.
+        expandable: expandable segments are active for this request, so their blocks may serve it.
         """
-        if self.fits_plainly:
-            return pool.take(stream, size)
         config = self.config
         if self.collects_garbage:
             pool.search_calls += 1
-        block = pool.best_fit(stream, size)
-        if block is None:
+        # Rule 1.5, twice: best fit.
+        free = pool.of(stream)
+        at = find(free.keys, size << pool.layout.size_shift)
+        if at == len(free.keys):
             return None
+        block = free.blocks[at]
         if block.expandable is not None:
-            block = least_room(pool, block) if fine else _not_expandable(pool, block)
-            if block is None:
-                return None
+            # Rule 4.4, twice: the hole with the least room.
+            other = least_room(pool, block) if expandable else _not_expandable(pool, block)
+            if other is not block:
+                if other is None:
+                    return None
+                block, at = other, find(free.keys, other.key)
+        # Rule 1.6, twice: too good for the request, or too long for it.
         oversize = config.max_split_size
         if oversize != UNLIMITED:
             if size < oversize <= block.size:
                 return None
             if size >= oversize and block.size >= size + config.max_non_split_rounding:
                 return None
-        pool.remove(block)
+        free.take(at)
         return block
 
     def hand_out(
-        self, block: Block, size: int, requested: int, fine: bool, may_split: bool = True
+        self, block: Block, size: int, requested: int, expandable: bool, may_split: bool = True
     ) -> Block:
         """Allocate the first `size` bytes of a block that is in no pool.
 
-        fine: expandable segments are active, so large blocks split down to 512 bytes too.
+        expandable: expandable segments are active, so large blocks split down to 512 bytes too.
         Returns the block handed out, which is longer than `size` where it was not split.
         """
         pool = block.pool
         splits = split_bytes = 0
         rest = block.size - size
-        if pool.is_small or fine:
+        if pool.is_small or expandable:
             split = may_split and rest >= MIN_BLOCK_SIZE
         else:
             split = may_split and rest >= pool.least_rest and size < self.config.max_split_size
         was_split = block.prev is not None or block.next is not None
         if split:
+            # Rule 1.7, twice: a new object for the front; the old one becomes the tail.
             tail = block
-            rank = self._next_rank() if self._numbers_objects else tail.rank
+            rank = self._next_rank() if self.numbers_objects else tail.rank
             block = Block(tail.ptr, size, tail.stream, pool, rank)
             block.expandable = tail.expandable
             tail.insert_before(block)
@@ -301,6 +268,7 @@ class Heap:
 
     def merge_and_pool(self, block: Block) -> tuple[int, int]:
         """Merge with the neighbours, enter the free blocks; the net change of inactive_split."""
+        # Rule 2.2, twice: merge with both neighbours.
         splits = 0
         split_bytes = 0
         pool = block.pool

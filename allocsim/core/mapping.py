@@ -60,7 +60,7 @@ def new_expandable(
     heap: Heap, pool: BlockPool, stream: int, base: int | None = None
 ) -> ExpandableSegment:
     """Address space for a pool and stream under the settings in force, at `base` if given."""
-    heap.meet_expandable()
+    heap.made_expandable = True
     handle = SMALL_BUFFER if pool.is_small else heap.config.large_segment_size
     reserve = heap.config.expandable_reserve(heap.device.total)
     return ExpandableSegment(heap.device, stream, handle, reserve, base)

@@ -17,11 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from allocsim.core.config import NO_DIVISIONS, AllocatorConfig
-from allocsim.core.constants import (
-    MIN_LARGE_ALLOC,
-    N_ROUNDUP_INTERVALS,
-    UNLIMITED,
-)
+from allocsim.core.constants import MIN_LARGE_ALLOC, N_ROUNDUP_INTERVALS, UNLIMITED
 from allocsim.core.releases import Release
 from allocsim.errors import ConfigError
 from allocsim.units import MIB

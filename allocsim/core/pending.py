@@ -8,14 +8,43 @@ Source: semantics 2.3, 2.4, 5.5, 12.3.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from allocsim.core.block import Block
-from allocsim.core.events import EventQueues
+from allocsim.core.hash_order import HashOrder
 from allocsim.core.heap import Heap
+from allocsim.core.history import Work
 
-__all__ = ["PendingFrees", "ToldFree"]
+__all__ = ["EventQueues", "PendingFrees", "ToldFree"]
+
+
+class EventQueues:
+    """The queues of one device."""
+
+    __slots__ = ("_queues",)
+
+    def __init__(self, hash_of: Callable[[int], int]) -> None:
+        self._queues: HashOrder[int, deque[tuple[int, Block]]] = HashOrder(hash_of)
+
+    def __len__(self) -> int:
+        return len(self._queues)
+
+    def push(self, stream: int, number: int, block: Block) -> None:
+        """Queue event `number` of `stream` for `block`."""
+        queue = self._queues.get(stream)
+        if queue is None:
+            queue = self._queues[stream] = deque()
+        queue.append((number, block))
+
+    def walk(self) -> Iterator[tuple[int, deque[tuple[int, Block]]]]:
+        """(stream, queue) in table order; queues left empty by the caller are erased."""
+        for stream in self._queues:
+            queue = self._queues[stream]
+            yield stream, queue
+            if not queue:
+                del self._queues[stream]
 
 
 @dataclass(slots=True, eq=False)
@@ -86,16 +115,19 @@ class PendingFrees:
 
     def poll(self) -> None:
         """Complete the frees whose events have passed."""
+        before, self._heap.work = self._heap.work, Work.POLL
         self._insert_deferred_events()
         device = self._heap.device
         for stream, queue in self._queues.walk():
             while queue and device.is_done(stream, queue[0][0]):
                 self._event_passed(queue.popleft()[1])
         self.is_waiting = bool(self._queues)
+        self._heap.work = before
 
     def synchronize(self) -> None:
         """Wait for every event; all frees complete."""
         self._heap.stats.num_sync_all_streams += 1
+        self._heap.work = Work.WAIT
         self._insert_deferred_events()
         for stream, queue in self._queues.walk():
             while queue:

@@ -10,18 +10,37 @@ Source: semantics 1.5.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from sortedcontainers import SortedKeyList
 
 from allocsim.core.block import Block
-from allocsim.core.constants import MIN_BLOCK_SIZE, SMALL_SIZE
-from allocsim.core.search import find
+from allocsim.core.constants import IS_COMPILED, MIN_BLOCK_SIZE, SMALL_SIZE
+from allocsim.state import PoolId
 
-__all__ = ["DEFAULT_POOL", "BlockPool", "FreeBlocks", "KeyLayout", "PoolId", "PrivatePool"]
+if TYPE_CHECKING:
+    from mypy_extensions import i64
 
-PoolId = tuple[int, int]
-DEFAULT_POOL: PoolId = (0, 0)
+__all__ = ["find", "BlockPool", "FreeBlocks", "KeyLayout", "PrivatePool"]
+
+
+def find(keys: list[int], key: int, low: i64 = 0, high: i64 = -1) -> int:
+    """The first index in [low, high) whose key is not below `key`; high: -1 for the end."""
+    middle: i64
+    if high < 0:
+        high = len(keys)
+    while low < high:
+        middle = (low + high) >> 1
+        if keys[middle] < key:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+if not IS_COMPILED:
+    from bisect import bisect_left as find  # type: ignore[assignment]
+
 
 NARROW_PLACES: Final = 1 << 47
 """Places below this one fit a narrow key: 128 TiB, the addresses of a process."""
@@ -65,6 +84,13 @@ class FreeBlocks:
     def __init__(self) -> None:
         self.keys: list[int] = []
         self.blocks: list[Block] = []
+
+    def take(self, at: int) -> Block:
+        """The block at an index, taken out."""
+        del self.keys[at]
+        block = self.blocks.pop(at)
+        block.key = 0
+        return block
 
 
 class BlockPool:
@@ -135,19 +161,6 @@ class BlockPool:
         del free.keys[at]
         del free.blocks[at]
         block.key = 0
-
-    def take(self, stream: int, size: int) -> Block | None:
-        """The best fit, taken out in the same search; None: no block is large enough."""
-        free = self.free.get(stream)
-        if free is None:
-            return None
-        at = find(free.keys, size << self.layout.size_shift)  # its key, one call less
-        if at == len(free.keys):
-            return None
-        del free.keys[at]
-        block = free.blocks.pop(at)
-        block.key = 0
-        return block
 
     def best_fit(self, stream: int, size: int) -> Block | None:
         """The smallest block of `stream` that holds `size`; ties by the release's order."""

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from allocsim.core.hash_order import HashOrder, pool_hash
 from allocsim.core.heap import Heap
-from allocsim.core.pool import PoolId, PrivatePool
+from allocsim.core.pool import PrivatePool
 from allocsim.errors import UndefinedBehaviorError, UpstreamAssertionError
+from allocsim.state import PoolId
 
 __all__ = ["PrivatePools"]
 
@@ -78,6 +79,11 @@ class PrivatePools:
             self.freeable[pool_id] = pool
             if self._heap.release.release_forgets_no_split:
                 self.no_split.discard(pool_id)
+
+    @property
+    def in_capture(self) -> bool:
+        """Whether an open scope has the effects of a graph capture (5.4)."""
+        return bool(self.scopes) and self._heap.release.scope_is_capture
 
     def target(self, stream: int) -> PrivatePool | None:
         """The pool that a request of `stream` goes to; None: the default pools."""

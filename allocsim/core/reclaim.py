@@ -11,11 +11,14 @@ from __future__ import annotations
 from allocsim.core.block import Block
 from allocsim.core.constants import UNLIMITED
 from allocsim.core.heap import Heap
+from allocsim.core.history import Work
 from allocsim.core.mapping import unmap_block
+from allocsim.core.pending import PendingFrees
 from allocsim.core.pool import BlockPool
+from allocsim.core.private_pools import PrivatePools
 from allocsim.errors import UpstreamAssertionError
 
-__all__ = ["collect_garbage", "release_available", "release_pool"]
+__all__ = ["collect_garbage", "release_available", "release_cached", "release_freeable"]
 
 
 def collect_garbage(heap: Heap) -> None:
@@ -83,7 +86,26 @@ def _may_release(heap: Heap, block: Block) -> bool:
     return False
 
 
-def release_pool(heap: Heap, pool: BlockPool) -> None:
+def release_cached(heap: Heap, private: PrivatePools, pending: PendingFrees) -> None:
+    """Wait for every pending free, then give all that is wholly free back to the driver (2.5)."""
+    pending.synchronize()
+    heap.work = Work.RELEASE_CACHED
+    _release_pool(heap, heap.large)
+    _release_pool(heap, heap.small)
+    release_freeable(heap, private)
+
+
+def release_freeable(heap: Heap, private: PrivatePools) -> None:
+    """Give the memory of private pools that nothing uses any more back to the driver (2.5)."""
+    heap.work = Work.RELEASE_CACHED
+    for pool_id in private.freeable:
+        pool = private.freeable[pool_id]
+        _release_pool(heap, pool.small)
+        _release_pool(heap, pool.large)
+        private.forget_empty(pool)
+
+
+def _release_pool(heap: Heap, pool: BlockPool) -> None:
     """Release every whole cached segment of `pool`, then unmap what is free of expandable ones."""
     blocks = list(pool)
     for block in blocks:

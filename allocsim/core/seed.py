@@ -9,51 +9,29 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import groupby, pairwise
 
 from allocsim.core.block import Block
 from allocsim.core.constants import MIN_BLOCK_SIZE
 from allocsim.core.heap import Heap
 from allocsim.core.mapping import new_expandable
-from allocsim.core.pool import DEFAULT_POOL, BlockPool, PoolId
+from allocsim.core.pool import BlockPool
 from allocsim.core.private_pools import PrivatePools
+from allocsim.state import ALLOCATED, DEFAULT_POOL, PENDING, SegmentState
 
-__all__ = ["SeedBlock", "SeedSegment", "plant"]
+__all__ = ["plant"]
 
 _NO_OTHER = 1 << 80
 """Beyond every address."""
 
 
-@dataclass(frozen=True, slots=True)
-class SeedBlock:
-    """A block to plant.  state: as in a snapshot; size: its true size, slack included."""
-
-    size: int
-    requested_size: int
-    state: str
-
-
-@dataclass(frozen=True, slots=True)
-class SeedSegment:
-    """A segment to plant; its blocks tile it in address order."""
-
-    address: int
-    total_size: int
-    stream: int
-    is_small: bool
-    blocks: tuple[SeedBlock, ...]
-    pool_id: PoolId = DEFAULT_POOL
-    is_expandable: bool = False
-
-
-def plant(heap: Heap, private: PrivatePools, segments: Iterable[SeedSegment]) -> dict[int, Block]:
+def plant(heap: Heap, private: PrivatePools, segments: Iterable[SegmentState]) -> dict[int, Block]:
     """Put `segments` into an empty heap; returns the pending blocks by address.
 
     Their bytes count in every statistic as if they had been allocated just now.
     """
     pending: dict[int, Block] = {}
-    ranges: dict[BlockPool, list[SeedSegment]] = {}
+    ranges: dict[BlockPool, list[SegmentState]] = {}
     segments = sorted(segments, key=lambda segment: segment.address)
     if any(block.size % MIN_BLOCK_SIZE for segment in segments for block in segment.blocks):
         heap.widen_keys()
@@ -77,8 +55,8 @@ def plant(heap: Heap, private: PrivatePools, segments: Iterable[SeedSegment]) ->
 
 
 def _neighbours(
-    mine: list[SeedSegment], segments: list[SeedSegment]
-) -> Iterator[tuple[int, list[SeedSegment]]]:
+    mine: list[SegmentState], segments: list[SegmentState]
+) -> Iterator[tuple[int, list[SegmentState]]]:
     """Ranges of a pool and stream between which nothing of another lies.
 
     With each row where the addresses of others begin.
@@ -89,7 +67,7 @@ def _neighbours(
         yield (others[following] if following < len(others) else _NO_OTHER), list(row)
 
 
-def _pool_of(heap: Heap, private: PrivatePools, segment: SeedSegment) -> BlockPool:
+def _pool_of(heap: Heap, private: PrivatePools, segment: SegmentState) -> BlockPool:
     if segment.pool_id == DEFAULT_POOL:
         return heap.small if segment.is_small else heap.large
     if segment.pool_id not in private.pools:
@@ -98,7 +76,7 @@ def _pool_of(heap: Heap, private: PrivatePools, segment: SeedSegment) -> BlockPo
     return owner.small if segment.is_small else owner.large
 
 
-def _blocks(heap: Heap, pool: BlockPool, segment: SeedSegment, rank: int) -> list[Block]:
+def _blocks(heap: Heap, pool: BlockPool, segment: SegmentState, rank: int) -> list[Block]:
     blocks = []
     ptr = segment.address
     for seed in segment.blocks:
@@ -113,15 +91,15 @@ def _link(chain: list[Block]) -> None:
 
 
 def _set_states(
-    heap: Heap, segment: SeedSegment, blocks: list[Block], pending: dict[int, Block]
+    heap: Heap, segment: SegmentState, blocks: list[Block], pending: dict[int, Block]
 ) -> None:
     """Hand out, suspend or pool each block, its neighbours being in place."""
     for seed, block in zip(segment.blocks, blocks, strict=True):
         block.requested_size = seed.requested_size
-        if seed.state == "active_allocated":
+        if seed.state == ALLOCATED:
             block.allocated = True
             heap.live[block.ptr] = block
-        elif seed.state == "active_pending_free":
+        elif seed.state == PENDING:
             block.event_count = 1
             heap.pending[block.ptr] = pending[block.ptr] = block
         else:
@@ -132,7 +110,7 @@ def _set_states(
 def _plant_expandable(
     heap: Heap,
     pool: BlockPool,
-    ranges: list[SeedSegment],
+    ranges: list[SegmentState],
     others_from: int,
     pending: dict[int, Block],
 ) -> None:
@@ -143,10 +121,10 @@ def _plant_expandable(
     """
     first = ranges[0]
     segment = new_expandable(heap, pool, first.stream, first.address)
-    inside = [part for part in ranges if part.address + part.total_size <= segment.end]
+    inside = [part for part in ranges if part.end <= segment.end]
     inside = inside or [first]
     rest = ranges[len(inside) :]
-    mapped_to = inside[-1].address + inside[-1].total_size
+    mapped_to = inside[-1].end
     segment.end_before(rest[0].address if rest else others_from, mapped_to - segment.base)
     rank = heap.new_segment_rank(segment.base, segment.size)
     chain: list[Block] = []
@@ -157,7 +135,7 @@ def _plant_expandable(
         blocks = _blocks(heap, pool, part, rank)
         chain += blocks
         planted.append((part, blocks))
-        at = part.address + part.total_size
+        at = part.end
     chain += _unmapped(heap, pool, rank, (first.stream, at, segment.end))
     _link(chain)
     for block in chain:

@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from allocsim.core.block import Block
-from allocsim.core.heap import Heap, TraceEntry
-from allocsim.core.pool import DEFAULT_POOL
+from allocsim.core.heap import Heap
+from allocsim.core.history import TraceEntry
+from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE, PENDING, BlockState, SegmentState
 
-__all__ = ["all_blocks", "segments", "snapshot"]
+__all__ = ["all_blocks", "memory_snapshot", "segments", "snapshot"]
 
 _ENTRY_DEFAULTS: dict[str, Any] = {"compile_context": "N/A", "user_metadata": ""}
 
@@ -26,48 +27,68 @@ def all_blocks(heap: Heap) -> Iterator[Block]:
         yield from pool
 
 
-def segments(heap: Heap, device: int) -> list[dict[str, Any]]:
-    """The `segments` list: a dict for each, with its blocks."""
+def segments(heap: Heap) -> tuple[SegmentState, ...]:
+    """Every segment with its blocks, in address order."""
     heads = [block for block in all_blocks(heap) if block.prev is None or not block.prev.mapped]
-    return [_segment(head, device) for head in sorted(heads, key=lambda block: block.ptr)]
+    return tuple(_segment(head) for head in sorted(heads, key=lambda block: block.ptr))
 
 
-def _segment(head: Block, device: int) -> dict[str, Any]:
+def _segment(head: Block) -> SegmentState:
     blocks = []
+    size = 0
     block: Block | None = head
     while block is not None and block.mapped:
-        blocks.append(block)
+        blocks.append(BlockState(block.ptr, block.size, block.requested_size, _state(block)))
+        size += block.size
         block = block.next
-    active = [block for block in blocks if block.is_active]
+    return SegmentState(
+        address=head.ptr,
+        total_size=size,
+        stream=head.stream,
+        is_small=head.pool.is_small,
+        pool_id=head.pool.owner.id if head.pool.owner is not None else DEFAULT_POOL,
+        is_expandable=head.expandable is not None,
+        blocks=tuple(blocks),
+    )
+
+
+def _state(block: Block) -> str:
+    if block.allocated:
+        return ALLOCATED
+    return PENDING if block.is_active else INACTIVE
+
+
+def _segment_fields(segment: SegmentState, device: int) -> dict[str, Any]:
+    """A segment as the `segments` list shows it."""
     return {
         "device": device,
-        "address": head.ptr,
-        "total_size": sum(block.size for block in blocks),
-        "allocated_size": sum(block.size for block in blocks if block.allocated),
-        "active_size": sum(block.size for block in active),
-        "requested_size": sum(block.requested_size for block in active),
-        "stream": head.stream,
-        "segment_type": "small" if head.pool.is_small else "large",
-        "segment_pool_id": head.pool.owner.id if head.pool.owner is not None else DEFAULT_POOL,
-        "is_expandable": head.expandable is not None,
+        "address": segment.address,
+        "total_size": segment.total_size,
+        "allocated_size": segment.allocated_size,
+        "active_size": segment.active_size,
+        "requested_size": segment.requested_size,
+        "stream": segment.stream,
+        "segment_type": "small" if segment.is_small else "large",
+        "segment_pool_id": segment.pool_id,
+        "is_expandable": segment.is_expandable,
         "frames": [],
-        "blocks": [_block(block) for block in blocks],
+        "blocks": [_block_fields(block) for block in segment.blocks],
     }
 
 
-def _block(block: Block) -> dict[str, Any]:
-    state = "inactive"
-    if block.allocated:
-        state = "active_allocated"
-    elif block.is_active:
-        state = "active_pending_free"
+def _block_fields(block: BlockState) -> dict[str, Any]:
     return {
-        "address": block.ptr,
+        "address": block.address,
         "size": block.size,
         "requested_size": block.requested_size,
-        "state": state,
+        "state": block.state,
         "frames": [],
     }
+
+
+def memory_snapshot(heap: Heap, device: int) -> list[dict[str, Any]]:
+    """The `segments` list of a snapshot."""
+    return [_segment_fields(segment, device) for segment in segments(heap)]
 
 
 def snapshot(heap: Heap, device: int) -> dict[str, Any]:
@@ -75,7 +96,7 @@ def snapshot(heap: Heap, device: int) -> dict[str, Any]:
 
     `time_us` counts entries, since the model reads no clock.
     """
-    listed = segments(heap, device)
+    listed = memory_snapshot(heap, device)
     traces: list[list[dict[str, Any]]] = [[] for _ in range(device)]
     traces.append([_entry(heap, number, entry) for number, entry in enumerate(heap.trace or ())])
     parts: dict[str, Any] = {

@@ -4,6 +4,9 @@ Rule: a call leaves one record; `fold` adds the records up later, in order, so t
 totals and peaks are those of counting at each call.  A record is one number in each column of
 the journal (`Journal`).  A block is active until its free is complete, allocated until its user
 frees it; what waits in between stands beside the records.  Source: semantics 3.
+
+Long because the loop that adds the records up is written out (`_moves`), and every key of
+torch.cuda.memory_stats() is named here once.
 """
 
 from __future__ import annotations

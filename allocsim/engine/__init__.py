@@ -1,7 +1,15 @@
-"""The replay engine: the one place where a trace meets an allocator."""
+"""The replay engine: the one place where a trace meets an allocator.
 
+`prepare` makes a recording's devices ready, once; `replay` proves them or asks what if, `Trials`
+runs them under many settings, `Walk` takes them a request at a time.
+"""
+
+from allocsim.engine.drive import Drive
+from allocsim.engine.fold import fold, fold_allocated
 from allocsim.engine.observers import GiveUpError, Observer, Progress
-from allocsim.engine.replay import replay
+from allocsim.engine.plan import StepKind
+from allocsim.engine.prepared import Prepared, prepare
+from allocsim.engine.replay import bytes_of, replay, replay_prepared
 from allocsim.engine.result import (
     DeviceRun,
     Fidelity,
@@ -11,19 +19,50 @@ from allocsim.engine.result import (
     SimulatedOom,
     Timeline,
 )
+from allocsim.engine.setting import IN_STRING, Setting, in_option_string
+from allocsim.engine.smallest_device import (
+    Capacity,
+    Smallest,
+    find_smallest,
+    smallest_device,
+    smallest_fraction,
+)
+from allocsim.engine.trial import Point, Trial, Trials, Watch, trial_of, trial_of_run
 from allocsim.engine.walk import Walk
 
 __all__ = [
-    "replay",
-    "Walk",
-    "Run",
+    "Capacity",
     "DeviceRun",
+    "Drive",
     "Fidelity",
     "GiveUpError",
+    "IN_STRING",
     "Mismatch",
     "Observer",
     "PeakState",
+    "Point",
+    "Prepared",
     "Progress",
+    "Run",
+    "Setting",
     "SimulatedOom",
+    "Smallest",
+    "StepKind",
     "Timeline",
+    "Trial",
+    "Trials",
+    "Walk",
+    "Watch",
+    "bytes_of",
+    "find_smallest",
+    "fold",
+    "fold_allocated",
+    "in_option_string",
+    "prepare",
+    "replay",
+    "replay_prepared",
+    "smallest_device",
+    "smallest_fraction",
+    "trial_of",
+    "trial_of_run",
 ]

@@ -14,16 +14,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from allocsim.core import Block, CachingAllocator, ToldFree
-from allocsim.core.stats import Folder
+from allocsim.core import Block, CachingAllocator, Folder, ToldFree, fingerprint
 from allocsim.engine.fidelity import FidelityCheck
 from allocsim.engine.fold import fold
 from allocsim.engine.observers import GiveUpError, Observer, Progress, TimelineBuilder
 from allocsim.engine.plan import Plan, StepKind
-from allocsim.engine.repeats import CYCLE, Period, signature
+from allocsim.engine.repeats import CYCLE, Period
 from allocsim.engine.result import SimulatedOom
 from allocsim.errors import InvariantError, OutOfMemoryError
-from allocsim.trace import PoolId
+from allocsim.state import PoolId
 
 __all__ = ["Drive"]
 
@@ -60,12 +59,11 @@ class Drive:
     _passed_over: int = 0
 
     def __post_init__(self) -> None:
-        self.allocator.heap.stats.folder = self.folder
-        blocks = [self.allocator.give_name(ptr, ptr) for ptr in list(self.allocator.heap.live)]
+        self.allocator.count_with(self.folder)
+        held = self.allocator.name_by_address()
         for free in self.allocator.told_frees:
             assert free.block is not None
             self._waiting[free.block.ptr] = free
-        held = sum(block.size for block in blocks)
         self.timeline = TimelineBuilder(held, self.allocator.reserved_bytes)
 
     def run(self, period: Period | None = None) -> None:
@@ -109,7 +107,7 @@ class Drive:
         asked: dict[int, int] = {}
         before: deque[Hashable] = deque(maxlen=CYCLE)
         for start in range(period.first, period.end - stride + 1, stride):
-            now = signature(self.allocator, self._waiting, asked, start)
+            now = fingerprint(self.allocator, self._waiting, asked, start)
             if now in before:
                 cycle = (len(before) - before.index(now)) * stride
                 further = (period.end - start) // cycle * cycle
@@ -129,23 +127,21 @@ class Drive:
 
     def _rename(self, asked: dict[int, int], further: int) -> None:
         """Let each block of the stretch stand for the one asked for `further` steps later."""
-        addr, heap = self.plan.steps.addr, self.allocator.heap
+        addr = self.plan.steps.addr
 
         def later(old: int) -> int:
             return int(addr[asked[old] + further]) if old in asked else old
 
-        heap.named = {later(old): block for old, block in heap.named.items()}
+        self.allocator.rename(later)
         self._waiting = {later(old): free for old, free in self._waiting.items()}
 
     def _run_some(self, start: int, stop: int) -> None:
         """Steps [start, stop): rows of plain ones in the core's own loop, the others singly."""
         allocator, waiting, moved = self.allocator, self._waiting, self.timeline.moved
-        heap = allocator.heap
         self._passed_over = start - len(self.timeline)
         rows = self.plan.steps.rows(start, stop)
         while True:
-            is_plain = heap.plain_pools is not None
-            step = allocator.play(rows, waiting, moved) if is_plain else next(rows, None)
+            step = allocator.play(rows, waiting, moved)
             if step is None:
                 return
             self._take(*step)
@@ -154,24 +150,24 @@ class Drive:
 
     def _take(self, kind: int, addr: int, size: int, stream: int) -> None:
         """One step, whatever it is."""
-        heap = self.allocator.heap
-        reserved = heap.reserved
+        allocator = self.allocator
+        reserved = allocator.reserved_bytes
         if kind == StepKind.ALLOC:
             change = self._request(addr, size, stream)
         elif kind == StepKind.FREE:
             change = 0
-            if (ptr := self.allocator.take_name(addr)) is not None:
-                change = -heap.live[ptr].size
-                self.allocator.free(ptr)
+            if (ptr := allocator.take_name(addr)) is not None:
+                change = -allocator.size_of(ptr)
+                allocator.free(ptr)
         else:
             change = self._seldom(kind, self._entry(), addr, size, stream)
-        if heap.reserved == reserved or self.stopped_at is not None:
+        if allocator.reserved_bytes == reserved or self.stopped_at is not None:
             self.timeline.moved.append(2 * change)
             return
         if kind == StepKind.ALLOC:
             self._grew(self._entry())
         self.timeline.moved.append(2 * change)
-        self.timeline.reserve(heap.reserved)
+        self.timeline.reserve(allocator.reserved_bytes)
 
     def _entry(self) -> int:
         """The entry of the step that is being taken."""
@@ -199,7 +195,7 @@ class Drive:
         """Steps that are rare in every recording; the allocated bytes that one moved."""
         if kind == StepKind.FREE_REQUEST:
             if (ptr := self.allocator.take_name(addr)) is not None:
-                size = self.allocator.heap.live[ptr].size
+                size = self.allocator.size_of(ptr)
                 self._waiting[addr] = self.allocator.request_free(ptr)
                 return -size
         elif kind == StepKind.FREE_COMPLETE:
@@ -242,7 +238,7 @@ class Drive:
             stream=stream,
             total_bytes=self.allocator.device.total,
             free_bytes=self.allocator.device.free,
-            allocated_bytes=self.allocator.heap.stats.allocated_bytes(),
+            allocated_bytes=self.allocator.allocated_bytes,
             reserved_bytes=self.allocator.reserved_bytes,
             limit_bytes=self.allocator.memory_limit,
         )
@@ -255,7 +251,7 @@ class Drive:
     def _blocks(self) -> dict[int, Block]:
         """By recorded address, every block that is in use or waits to be free."""
         waiting = {addr: free.block for addr, free in self._waiting.items() if free.block}
-        return waiting | self.allocator.heap.named
+        return waiting | self.allocator.named_blocks
 
     def _enter(self, pool: PoolId | None, stream: int) -> None:
         """Requests go to `pool` from here on.
@@ -272,8 +268,7 @@ class Drive:
         """Give up every use of `pool`, one for each scope that was opened."""
         if self._scope == pool:
             self._enter(None, 0)
-        uses = self.allocator.private_pools.pools.get(pool)
-        while uses is not None and uses.use_count:
+        for _ in range(self.allocator.pool_use_count(pool)):
             self.allocator.release_pool(pool)
 
     def _pause(self, entry: int) -> None:

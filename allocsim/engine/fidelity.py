@@ -9,13 +9,13 @@ them.  The order of entries is compared up to the first that differs; addresses 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import numpy as np
 
-from allocsim.core import HistoryEntry
+from allocsim.core import TraceEntry
 from allocsim.engine.result import Fidelity, Mismatch
-from allocsim.trace import INACTIVE, Action, SegmentState, Trace
+from allocsim.state import INACTIVE, SegmentState
+from allocsim.trace import Action, Trace
 
 __all__ = ["FidelityCheck"]
 
@@ -53,7 +53,7 @@ class FidelityCheck:
         """One `alloc` entry was answered."""
         self._addresses_matched += recorded == replayed
 
-    def history(self, entries: Iterable[HistoryEntry]) -> None:
+    def history(self, entries: Iterable[TraceEntry]) -> None:
         """The next entries of the replay."""
         if self._mismatch is not None:
             return
@@ -65,14 +65,14 @@ class FidelityCheck:
                 return
             self._matched += 1
 
-    def result(self, segments: list[dict[str, Any]]) -> Fidelity:
+    def result(self, segments: Iterable[SegmentState]) -> Fidelity:
         """The verdict, given the replay's final segments."""
         if self._mismatch is None and (left := next(self._rows, None)) is not None:
             self._mismatch = Mismatch(left[0], _row_text(left[1]), _row_text(None))
-        replayed = {segment["address"]: _replayed_segment(segment) for segment in segments}
+        replayed = {segment.address: _comparable(segment) for segment in segments}
         matched = 0
         for segment in self._trace.segments:
-            expected = _recorded_segment(segment)
+            expected = _comparable(segment)
             got = replayed.pop(segment.address, None)
             matched += got == expected
             if got != expected and self._mismatch is None:
@@ -103,7 +103,8 @@ def _row_text(row: Row | None) -> str:
 _Segment = tuple[tuple[object, ...], ...]
 
 
-def _recorded_segment(segment: SegmentState) -> _Segment:
+def _comparable(segment: SegmentState) -> _Segment:
+    """What of a segment is compared: stale sizes of inactive blocks are not."""
     head = (
         segment.address,
         segment.total_size,
@@ -116,23 +117,6 @@ def _recorded_segment(segment: SegmentState) -> _Segment:
         (block.address, block.size, block.state)
         + ((block.requested_size,) if block.state != INACTIVE else ())
         for block in segment.blocks
-    )
-    return (head, *blocks)
-
-
-def _replayed_segment(segment: dict[str, Any]) -> _Segment:
-    head = (
-        segment["address"],
-        segment["total_size"],
-        segment["stream"],
-        segment["segment_type"],
-        segment["segment_pool_id"],
-        segment["is_expandable"],
-    )
-    blocks = (
-        (block["address"], block["size"], block["state"])
-        + ((block["requested_size"],) if block["state"] != INACTIVE else ())
-        for block in segment["blocks"]
     )
     return (head, *blocks)
 

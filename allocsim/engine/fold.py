@@ -12,8 +12,7 @@ from struct import pack
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim.core import IS_COMPILED
-from allocsim.core.stats import SHORT, GroupMoves, Journal, Moves, fold_records
+from allocsim.core import IS_COMPILED, SHORT, GroupMoves, Journal, Moves, fold_records
 
 __all__ = ["fold", "fold_allocated", "fold_columns", "int_column"]
 

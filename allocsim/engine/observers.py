@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim.core import Block, CachingAllocator, HistoryEntry
+from allocsim.core import Block, CachingAllocator, TraceEntry
 from allocsim.engine.fold import int_column
 from allocsim.engine.result import PeakState, SimulatedOom, Timeline
 
@@ -36,7 +36,7 @@ class Observer:
     def began(self, allocator: CachingAllocator) -> None:
         """The first step is about to be driven; what was there before is in place."""
 
-    def history(self, entries: Sequence[HistoryEntry]) -> None:
+    def history(self, entries: Sequence[TraceEntry]) -> None:
         """What `allocator` did since the last call, in its order; only with `keeps_history`."""
 
     def out_of_memory(
@@ -112,8 +112,7 @@ class PeakWatch(Observer):
         reserved = allocator.reserved_bytes
         if reserved <= self.state.reserved:
             return
-        stats = allocator.heap.stats
-        stats.fold()
+        stats = allocator.statistics()
         self.state = PeakState(
             entry=entry,
             reserved=reserved,

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocsim.core import FREE, FREE_COMPLETED, FREE_REQUESTED, MALLOC, PlainStep
-from allocsim.engine.pools import PoolColumn, pools_of
-from allocsim.trace import Action, PoolId, Trace
+from allocsim.state import PoolId
+from allocsim.trace import Action, PoolColumn, Trace, pools_of
 from allocsim.units import MIB
 
 __all__ = ["Plan", "Step", "StepKind", "Steps", "plan_of"]

@@ -11,17 +11,15 @@ Rule: what is passed over would have changed no peak, no driver call and no retr
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim.core import CachingAllocator, ToldFree
-from allocsim.core.pool import BlockPool
 from allocsim.engine.plan import StepKind, Steps
 
-__all__ = ["CYCLE", "Period", "find_period", "signature"]
+__all__ = ["CYCLE", "Period", "find_period"]
 
 CYCLE = 4
 """How many looks back a stretch is seen to have come back: two blocks may change places."""
@@ -111,46 +109,3 @@ def _lengths(codes: NDArray[np.int64]) -> list[int]:
     again = runs[order[1:]] == runs[order[:-1]]
     lengths, times = np.unique((order[1:] - order[:-1])[again], return_counts=True)
     return [int(length) for length in lengths[np.argsort(-times, kind="stable")][:_CANDIDATES]]
-
-
-def signature(
-    allocator: CachingAllocator,
-    waiting: Mapping[int, ToldFree],
-    asked: dict[int, int],
-    step: int,
-) -> Hashable:
-    """Where the allocator is before `step`, so that equal values go on alike.
-
-    waiting: frees by recorded address, which is what blocks are called too.  asked: for those of
-    the stretch the step that asked.
-    Blocks from before the stretch are told by their number alone: no block comes to them, and
-    where one went, what is free or what the stretch holds is no longer the same.
-    """
-    heap = allocator.heap
-    handles = heap.named
-    mine = sorted(
-        (step - asked[addr], handles[addr].ptr, handles[addr].size)
-        for addr in asked.keys() & handles.keys()
-    )
-    freed = sorted(
-        (step - asked[addr], -1 if (block := waiting[addr].block) is None else block.ptr)
-        for addr in asked.keys() & waiting.keys()
-    )
-    return (
-        (len(handles), len(waiting)),
-        tuple(mine),
-        tuple(freed),
-        tuple(_free_keys(pool) for pool in heap.pools),
-        tuple(tuple((b.stream, b.ptr, b.size) for b in pool.unmapped) for pool in heap.pools),
-        tuple(sorted((block.ptr, block.size) for block in heap.pending.values())),
-        heap.reserved,
-        heap.stats.num_device_alloc,
-        heap.stats.num_device_free,
-        heap.stats.num_alloc_retries,
-    )
-
-
-def _free_keys(pool: BlockPool) -> tuple[tuple[int, ...], ...]:
-    """The streams that have free blocks, each with the keys of its blocks: size, rank, address."""
-    of_streams = sorted(pool.free.items())
-    return tuple((stream, *free.keys) for stream, free in of_streams if free.keys)

@@ -11,16 +11,11 @@ import numpy as np
 from allocsim.core import CachingAllocator
 from allocsim.engine.drive import PAUSE_EVERY
 from allocsim.engine.plan import Step, StepKind
-from allocsim.engine.replay import (
-    Settings,
-    drive_of,
-    refuse_recorded_conf,
-    release_of,
-    trace_of,
-)
+from allocsim.engine.prepared import Prepared
+from allocsim.engine.replay import drive_as_recorded
 from allocsim.engine.result import SimulatedOom
 from allocsim.errors import RecordingError
-from allocsim.trace import Action, Recording, Trace, refuse_unsound
+from allocsim.trace import Action
 
 __all__ = ["Walk"]
 
@@ -28,25 +23,16 @@ _SILENT = (StepKind.DICTATE, StepKind.SCOPE, StepKind.END_POOL)
 
 
 class Walk:
-    """A device of `recording` on its way.
+    """A device of a recording on its way.
 
     allocator: as it is now; it keeps its history.  at: the number of the next step.
-    Raises RecordingError if there is nothing to walk through.
     """
 
-    def __init__(self, recording: Recording, device: int | None = None) -> None:
-        refuse_unsound(recording)
-        number = recording.devices[0].device if device is None else device
-        self.trace: Trace = trace_of(recording, number)
-        release, _ = release_of(recording, None)
-        conf = recording.settings.conf if recording.settings is not None else ""
-        refuse_recorded_conf(recording.path, conf, release)
-        settings = Settings(
-            conf, release, None, recording.provenance, "recorded", None, is_as_recorded=True
+    def __init__(self, prepared: Prepared) -> None:
+        self.prepared = prepared
+        self._drive, _, self.notes = drive_as_recorded(
+            prepared, prepared.recorded, None, compares=False
         )
-        self._drive, _, self.notes = drive_of(self.trace, recording, settings)
-        self._drive.fidelity = None
-        self._path = recording.path
         self.at = 0
 
     @property
@@ -59,15 +45,17 @@ class Walk:
 
         Raises RecordingError if the recording has no such entry, ValueError if it is passed.
         """
-        if not 0 <= entry < len(self.trace):
-            what = f"there is no such entry; expected 0 to {len(self.trace) - 1}"
-            raise RecordingError(self._path, what, entry=entry)
-        action, addr = self.trace.action, self.trace.addr
+        if not 0 <= entry < len(self.prepared.trace):
+            what = f"there is no such entry; expected 0 to {len(self.prepared.trace) - 1}"
+            raise RecordingError(self.prepared.path, what, entry=entry)
+        action, addr = self.prepared.trace.action, self.prepared.trace.addr
         is_end = entry > 0 and action[entry] == Action.FREE_COMPLETED
         if is_end and action[entry - 1] == Action.FREE_REQUESTED and addr[entry - 1] == addr[entry]:
             entry -= 1
         steps = self._drive.plan.steps.entry
-        target = self.at + int(np.argmax(np.append(steps[self.at :], len(self.trace)) >= entry))
+        target = self.at + int(
+            np.argmax(np.append(steps[self.at :], len(self.prepared.trace)) >= entry)
+        )
         for start in range(self.at, target, PAUSE_EVERY):
             self._drive._run_some(start, min(start + PAUSE_EVERY, target))
             self.allocator.take_history()
@@ -85,7 +73,7 @@ class Walk:
 
     def address_of(self, kind: StepKind, handle: int) -> int | None:
         """Where the block lies that a step of a recorded address frees; None if it is not there."""
-        block = self.allocator.heap.named.get(handle)
+        block = self.allocator.named_blocks.get(handle)
         if kind == StepKind.FREE_COMPLETE:
             free = self._drive._waiting.get(handle)
             block = None if free is None else free.block

@@ -1,20 +1,14 @@
-"""`python -m allocsim.phantom`: fetch a release, run golden cases through it, time a script.
+"""`python -m allocsim.phantom fetch`: a release's native allocator, out of its published wheel.
 
-Exit codes: 0 done; 1 a golden case differed; 2 the input or the machine is not up to it.
+Exit codes: 0 done; 2 the input or the machine is not up to it.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
-from collections import Counter
-from pathlib import Path
 
 from allocsim.phantom.errors import PhantomError
-from allocsim.phantom.golden import check_case, load_case
-from allocsim.phantom.real import RealAllocator
-from allocsim.phantom.script import Script
 from allocsim.phantom.wheel import fetch_wheel
 
 
@@ -22,64 +16,20 @@ def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _fetch(arguments: argparse.Namespace) -> int:
-    wheel = fetch_wheel(arguments.torch, _say)
-    print(f"torch {wheel.torch}, CUDA {wheel.cuda}: {wheel.folder}")
-    return 0
-
-
-def _golden(arguments: argparse.Namespace) -> int:
-    real = RealAllocator(arguments.torch)
-    place: Path = arguments.path
-    paths = sorted(place.glob("*.json.gz")) if place.is_dir() else [place]
-    verdicts = [check_case(real, load_case(path)) for path in paths]
-    for verdict in verdicts:
-        if verdict.detail:
-            print(f"{verdict.name}: {verdict.outcome}: {verdict.detail}")
-    counts = Counter(verdict.outcome for verdict in verdicts)
-    judged = counts["equal"] + counts["different"]
-    others = ", ".join(f"{counts[o]} {o}" for o in ("refused", "stopped", "ran") if counts[o])
-    print(
-        f"torch {real.torch_version}: {counts['equal']} of {judged} results equal"
-        + (f"; without a result: {others}" if others else "")
-    )
-    return 1 if counts["different"] else 0
-
-
-def _time(arguments: argparse.Namespace) -> int:
-    real = RealAllocator(arguments.torch)
-    script = Script.from_golden(load_case(arguments.path))
-    seconds = real.time(script, arguments.repeats)
-    middle = statistics.median(seconds)
-    rate = len(script.ops) / middle
-    print(f"{len(script.ops)} ops, median {middle:.6f} s a pass, {rate:,.0f} ops a second")
-    return 0
-
-
-def _parser() -> argparse.ArgumentParser:
+def main(words: list[str] | None = None) -> int:
+    """Run the command; its exit code."""
     parser = argparse.ArgumentParser(prog="python -m allocsim.phantom")
     commands = parser.add_subparsers(required=True, metavar="command")
     fetch = commands.add_parser("fetch", help="download a release's allocator into the cache")
-    golden = commands.add_parser("golden", help="compare golden cases with the real allocator")
-    timed = commands.add_parser("time", help="time a golden case's script on the real allocator")
-    for command, run in ((fetch, _fetch), (golden, _golden), (timed, _time)):
-        command.add_argument("--torch", required=True, metavar="RELEASE", help="such as 2.15")
-        command.set_defaults(run=run)
-    golden.add_argument("path", type=Path, help="a case, or a folder of cases")
-    timed.add_argument("path", type=Path, help="a case")
-    timed.add_argument("--repeats", type=int, default=5)
-    return parser
-
-
-def main(words: list[str] | None = None) -> int:
-    """Runs one command; its exit code."""
-    arguments = _parser().parse_args(words)
+    fetch.add_argument("--torch", required=True, metavar="RELEASE", help="such as 2.15")
+    arguments = parser.parse_args(words)
     try:
-        code: int = arguments.run(arguments)
-        return code
+        wheel = fetch_wheel(arguments.torch, _say)
     except PhantomError as error:
         _say(f"allocsim.phantom: {error}")
         return 2
+    print(f"torch {wheel.torch}, CUDA {wheel.cuda}: {wheel.folder}")
+    return 0
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The stub libraries and the driver program, compiled by the system's compiler.
+"""The stub libraries, compiled by the system's compiler.
 
 Rule: what was built lies in a folder named after the digest of its sources and options, so a
 changed source is rebuilt and an unchanged one never is.
@@ -11,18 +11,28 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from allocsim.phantom.errors import UnavailableError
-from allocsim.phantom.wheel import Wheel
 
-__all__ = ["STUB", "Stubs", "build_driver", "build_stubs", "find_compiler"]
+__all__ = [
+    "COMMON_OPTIONS",
+    "ORIGIN",
+    "STUB",
+    "Stubs",
+    "build_once",
+    "build_stubs",
+    "compile_source",
+    "digest_of",
+    "find_compiler",
+]
 
 STUB = Path(__file__).parent / "stub"
-_COMMON = ("-O2", "-Wall", "-Wextra")
-_SHARED = (*_COMMON, "-std=gnu11", "-fPIC", "-shared")
-_ORIGIN = "-Wl,-rpath,$ORIGIN"
+COMMON_OPTIONS = ("-O2", "-Wall", "-Wextra")
+_SHARED = (*COMMON_OPTIONS, "-std=gnu11", "-fPIC", "-shared")
+ORIGIN = "-Wl,-rpath,$ORIGIN"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +86,8 @@ def find_compiler(*names: str) -> str:
     raise UnavailableError(f"the phantom GPU needs a compiler; looked for {', '.join(names)}")
 
 
-def _compile(command: list[str]) -> None:
+def compile_source(command: list[str]) -> None:
+    """Run a compiler.  Raises UnavailableError with its first complaint."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
     if done.returncode != 0:
         errors = [line for line in done.stderr.splitlines() if "error" in line]
@@ -95,7 +106,7 @@ def build_stubs(folder: Path, cuda_major: int) -> Stubs:
     # PyTorch's libraries ask for its functions under a version node of the library's name.
     versions = folder / "cudart.map"
     versions.write_text(f"{soname} {{ global: *; }};\n")
-    over_device = [str(stubs.device), _ORIGIN]
+    over_device = [str(stubs.device), ORIGIN]
     runtime = [f"-DPHANTOM_CUDA={cuda_major}", f"-Wl,--version-script={versions}"]
     for library, sources, extra in (
         (stubs.device, ("device.c",), ["-pthread"]),
@@ -107,55 +118,35 @@ def build_stubs(folder: Path, cuda_major: int) -> Stubs:
     ):
         name = f"-Wl,-soname,{library.name}"
         target = ["-o", str(library), *(str(STUB / source) for source in sources)]
-        _compile([compiler, *_SHARED, name, *target, *extra, "-ldl"])
+        compile_source([compiler, *_SHARED, name, *target, *extra, "-ldl"])
     # What links to the driver by itself (Triton's launchers) asks for it without its number.
     (folder / "libcuda.so").symlink_to(stubs.cuda.name)
     return stubs
 
 
-def _digest(wheel: Wheel) -> str:
-    digest = hashlib.sha256(f"{wheel.torch} {wheel.cuda}".encode())
-    for source in (*sorted(STUB.iterdir()), Path(__file__)):
+def digest_of(name: str, *more: Path) -> str:
+    """Names a build: of `name`, of the sources of the stub and of `more`."""
+    digest = hashlib.sha256(name.encode())
+    for source in (*sorted(STUB.iterdir()), Path(__file__), *more):
         digest.update(source.read_bytes())
     return digest.hexdigest()[:16]
 
 
-def build_driver(wheel: Wheel) -> Path:
-    """The driver program for a release, built if need be.  Raises UnavailableError."""
-    folder = wheel.folder / "build" / _digest(wheel)
-    if (driver := folder / "driver").exists():
-        return driver
-    compiler = find_compiler("c++", "g++", "clang++")
+def build_once(folder: Path, build: Callable[[Path], None]) -> None:
+    """Let `build` fill `folder`, unless it is there; whole or not at all, whoever is first.
+
+    Raises UnavailableError where it cannot be built.
+    """
+    if folder.exists():
+        return
     try:
-        folder.parent.mkdir(exist_ok=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as beside:
             growing = Path(beside) / folder.name
             growing.mkdir()
-            stubs = build_stubs(growing, wheel.cuda_major)
-            _compile([compiler, *_driver_options(wheel, stubs), "-o", str(growing / "driver")])
+            build(growing)
             growing.rename(folder)
     except OSError as error:
         # Another process may have been first; its build is the same.
-        if not driver.exists():
-            raise UnavailableError(f"the driver cannot be built in {folder}: {error}") from None
-    return driver
-
-
-def _driver_options(wheel: Wheel, stubs: Stubs) -> list[str]:
-    libraries = [wheel.libraries / "libc10_cuda.so", wheel.libraries / "libc10.so"]
-    libraries += [stubs.device, stubs.cudart, stubs.cuda, stubs.nvml]
-    return [
-        *_COMMON,
-        "-std=c++20",
-        "-Wno-unused-parameter",
-        f"-DPHANTOM_TORCH={wheel.number}",
-        # Wheels up to 2.6 were built with the old C++ ABI.
-        f"-D_GLIBCXX_USE_CXX11_ABI={int(wheel.number > 206)}",
-        *(f"-isystem{include}" for include in wheel.includes),
-        str(STUB / "driver.cpp"),
-        "-Wl,--no-as-needed",
-        *(str(library) for library in libraries),
-        _ORIGIN,
-        f"-Wl,-rpath,{wheel.libraries}",
-        "-Wl,--allow-shlib-undefined",
-    ]
+        if not folder.exists():
+            raise UnavailableError(f"nothing can be built in {folder}: {error}") from None

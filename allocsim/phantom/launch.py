@@ -6,15 +6,13 @@ under CUDA's sonames and the device is told by variables, so every child process
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import subprocess
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from allocsim.phantom.build import STUB, Stubs, build_stubs, find_compiler
+from allocsim.phantom.build import Stubs, build_once, build_stubs, digest_of
 from allocsim.phantom.errors import UnavailableError
 from allocsim.phantom.gpu import Gpu
 from allocsim.phantom.wheel import cache_root
@@ -113,21 +111,10 @@ def phantom_environment(
 
 def _stubs(cuda_major: int) -> Stubs:
     """The compiled stubs for a CUDA release, from the cache or built into it."""
-    digest = hashlib.sha256(str(cuda_major).encode())
-    for source in (*sorted(STUB.iterdir()), Path(build_stubs.__code__.co_filename)):
-        digest.update(source.read_bytes())
-    folder = cache_root() / "stubs" / f"cuda{cuda_major}-{digest.hexdigest()[:16]}"
-    if not folder.exists():
-        find_compiler("cc", "gcc", "clang")
-        try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=folder.parent) as beside:
-                growing = Path(beside) / folder.name
-                growing.mkdir()
-                build_stubs(growing, cuda_major)
-                growing.rename(folder)
-        except OSError as error:
-            # Another process may have been first; its build is the same.
-            if not folder.exists():
-                raise UnavailableError(f"the stub cannot be built in {folder}: {error}") from None
+    folder = cache_root() / "stubs" / f"cuda{cuda_major}-{digest_of(str(cuda_major))}"
+    build_once(folder, lambda growing: _fill(growing, cuda_major))
     return Stubs.in_folder(folder, cuda_major)
+
+
+def _fill(folder: Path, cuda_major: int) -> None:
+    build_stubs(folder, cuda_major)

@@ -25,7 +25,7 @@ from allocsim.phantom.errors import UnavailableError
 from allocsim.phantom.gpu import Gpu
 from allocsim.phantom.launch import TorchInstall, find_torch, phantom_environment
 
-__all__ = ["ProcessRecording", "Recorded", "Request", "has_gpu", "record"]
+__all__ = ["ProcessRecording", "Recorded", "Program", "has_gpu", "record"]
 
 HOOK = Path(__file__).parent / "hook"
 _CONF_NAMES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
@@ -35,7 +35,7 @@ _UNKNOWN_EXIT = struct.pack("<ci", b"J", -(1 << 31))
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class Program:
     """What to run and how.
 
     command: the program and its arguments.  gpu: the phantom device, None for the real one.
@@ -81,44 +81,44 @@ def has_gpu() -> bool:
     return any(Path(name).exists() for name in _GPU_FILES)
 
 
-def record(request: Request) -> Recorded:
+def record(program: Program) -> Recorded:
     """Run the program to its end and write its recordings.
 
-    A single process's goes to `request.out`; of several, rank or process number is put before
+    A single process's goes to `program.out`; of several, rank or process number is put before
     the suffix.  Raises UnavailableError where the program or its PyTorch is not up to it; the
     program has then not been started.
     """
-    if not request.out.parent.is_dir():
-        raise UnavailableError(f"{request.out.parent} is not a folder; expected one to write to")
+    if not program.out.parent.is_dir():
+        raise UnavailableError(f"{program.out.parent} is not a folder; expected one to write to")
     torch = None
-    if request.gpu is not None:
-        torch = find_torch(_interpreter(request.command))
-    with tempfile.TemporaryDirectory(prefix="allocsim-", dir=request.out.parent) as place:
+    if program.gpu is not None:
+        torch = find_torch(_interpreter(program.command))
+    with tempfile.TemporaryDirectory(prefix="allocsim-", dir=program.out.parent) as place:
         folder = Path(place)
-        exit_code = _run(request, _environment(request, torch, folder))
+        exit_code = _run(program, _environment(program, torch, folder))
         found = sorted(folder.glob("*.pickle"))
         for file in found:
             _note_exit_code(file, exit_code)
-        return Recorded(exit_code, _deliver(found, request.out), torch)
+        return Recorded(exit_code, _deliver(found, program.out), torch)
 
 
-def _environment(request: Request, torch: TorchInstall | None, folder: Path) -> dict[str, str]:
+def _environment(program: Program, torch: TorchInstall | None, folder: Path) -> dict[str, str]:
     environment = dict(os.environ)
-    if request.conf is not None:
+    if program.conf is not None:
         for name in _CONF_NAMES:
             environment.pop(name, None)
-        environment[_CONF_NAMES[0]] = request.conf
-    if request.gpu is not None and torch is not None:
+        environment[_CONF_NAMES[0]] = program.conf
+    if program.gpu is not None and torch is not None:
         environment |= phantom_environment(
-            torch, request.gpu, work=request.work, address_policy=request.address_policy
+            torch, program.gpu, work=program.work, address_policy=program.address_policy
         )
     inherited = environment.get("PYTHONPATH")
     environment |= {
         "PYTHONPATH": os.pathsep.join([str(HOOK), *([inherited] if inherited else [])]),
         "ALLOCSIM_RECORD_FOLDER": str(folder.resolve()),
-        "ALLOCSIM_RECORD_COMMAND": shlex.join(request.command),
-        "ALLOCSIM_RECORD_MAX_ENTRIES": str(request.max_entries),
-        "ALLOCSIM_RECORD_MAX_SECONDS": str(request.max_seconds),
+        "ALLOCSIM_RECORD_COMMAND": shlex.join(program.command),
+        "ALLOCSIM_RECORD_MAX_ENTRIES": str(program.max_entries),
+        "ALLOCSIM_RECORD_MAX_SECONDS": str(program.max_seconds),
     }
     return environment
 
@@ -139,18 +139,18 @@ def _interpreter(command: Sequence[str]) -> str:
     return shutil.which("python3") or sys.executable
 
 
-def _run(request: Request, environment: dict[str, str]) -> int:
+def _run(program: Program, environment: dict[str, str]) -> int:
     """The program's exit code.  An interrupt from the terminal reaches the program as well; it
     is the program that decides what to do about it."""
-    output = sys.stderr.fileno() if request.output_to_stderr else None
-    program = subprocess.Popen(request.command, env=environment, stdout=output)  # noqa: S603
+    output = sys.stderr.fileno() if program.output_to_stderr else None
+    process = subprocess.Popen(program.command, env=environment, stdout=output)  # noqa: S603
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        code = program.wait()
+        code = process.wait()
     finally:
         signal.signal(signal.SIGINT, before)
-        if program.poll() is None:
-            program.terminate()
+        if process.poll() is None:
+            process.terminate()
     return 128 - code if code < 0 else code
 
 

@@ -1,18 +1,34 @@
 """What people and programs read; shows numbers, computes none."""
 
-from allocsim.report.document import replay_document
-from allocsim.report.explanation import explanation_document, explanation_text
+from allocsim.report.crosscheck import crosscheck_document, crosscheck_text
+from allocsim.report.explain import (
+    explanation_document,
+    explanation_text,
+    verdicts_document,
+    verdicts_text,
+)
+from allocsim.report.record import record_document, record_text
+from allocsim.report.replay import replay_document, replay_text
 from allocsim.report.risk import risk_document, risk_text
-from allocsim.report.text import replay_text
-from allocsim.report.verdict import verdicts_document, verdicts_text
+from allocsim.report.step import segments_text, step_document, step_text
+from allocsim.report.tune import tuning_document, tuning_text
 
 __all__ = [
+    "crosscheck_document",
+    "crosscheck_text",
     "explanation_document",
     "explanation_text",
+    "record_document",
+    "record_text",
     "replay_document",
     "replay_text",
     "risk_document",
     "risk_text",
+    "segments_text",
+    "step_document",
+    "step_text",
+    "tuning_document",
+    "tuning_text",
     "verdicts_document",
     "verdicts_text",
 ]

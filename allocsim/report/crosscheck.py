@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from allocsim.phantom.crosscheck import Report
-from allocsim.phantom.tally import KINDS
-from allocsim.report.page import number, plural, printable, row, table
+from allocsim.questions.crosscheck import KINDS, Report
+from allocsim.report.layout import number, plural, printable, row, table
 
 __all__ = ["crosscheck_document", "crosscheck_text"]
 

@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from allocsim.analysis.headroom import HeadroomPoint, Span
-from allocsim.analysis.measures import Measures
 from allocsim.engine import SimulatedOom
-from allocsim.report.page import exact_size, number, paragraph, plural, row, table
-from allocsim.tuning.risk import Need, Risk
+from allocsim.measures import Measures
+from allocsim.questions.risk import HeadroomPoint, Need, Risk, Span
+from allocsim.report.layout import exact_size, number, paragraph, plural, row, table
 from allocsim.units import format_size
 
 __all__ = ["risk_document", "risk_text"]

@@ -5,48 +5,45 @@ what the device held before the first entry.  Nothing here knows what an allocat
 """
 
 from allocsim.trace.annotation import Annotation
-from allocsim.trace.entry import INPUT_ACTIONS, Action, PoolId, TraceEntry
+from allocsim.trace.entry import INPUT_ACTIONS, Action, Entry
 from allocsim.trace.export import snapshot_of, write_snapshot
 from allocsim.trace.frames import Frame, FrameInterner, FrameTable
 from allocsim.trace.lint import Finding, lint, refuse_unsound
+from allocsim.trace.load import load, read_snapshot
+from allocsim.trace.pools import PoolColumn, pools_of
 from allocsim.trace.provenance import Provenance
 from allocsim.trace.recording import Recording
 from allocsim.trace.releases import RELEASES, releases_of
+from allocsim.trace.rewind.start_state import start_state, trimmed
 from allocsim.trace.settings import RecordedSettings
-from allocsim.trace.snapshot import load
-from allocsim.trace.start import start_state, trimmed
-from allocsim.trace.state import ALLOCATED, INACTIVE, PENDING, BlockState, SegmentState
 from allocsim.trace.store import read_npz, write_npz
 from allocsim.trace.trace import Trace
 
 __all__ = [
-    "load",
+    "Action",
+    "Annotation",
+    "Entry",
+    "Finding",
+    "Frame",
+    "FrameInterner",
+    "FrameTable",
+    "INPUT_ACTIONS",
+    "PoolColumn",
+    "Provenance",
+    "RELEASES",
+    "RecordedSettings",
+    "Recording",
+    "Trace",
     "lint",
+    "load",
+    "pools_of",
+    "read_npz",
+    "read_snapshot",
     "refuse_unsound",
+    "releases_of",
+    "snapshot_of",
     "start_state",
     "trimmed",
-    "read_npz",
     "write_npz",
     "write_snapshot",
-    "snapshot_of",
-    "releases_of",
-    "Recording",
-    "Provenance",
-    "RecordedSettings",
-    "Trace",
-    "TraceEntry",
-    "Action",
-    "INPUT_ACTIONS",
-    "PoolId",
-    "SegmentState",
-    "BlockState",
-    "ALLOCATED",
-    "PENDING",
-    "INACTIVE",
-    "Frame",
-    "FrameTable",
-    "FrameInterner",
-    "Annotation",
-    "Finding",
-    "RELEASES",
 ]

@@ -13,11 +13,11 @@ from typing import Any, NoReturn, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim.trace.entry import Action, PoolId
+from allocsim.state import PoolId, SegmentState
+from allocsim.trace.entry import Action
 from allocsim.trace.fields import INT64_MAX, UINT64_MAX, Fields
 from allocsim.trace.releases import markers_in
 from allocsim.trace.stacks import StackReader
-from allocsim.trace.state import SegmentState
 from allocsim.trace.trace import Trace
 
 __all__ = ["read_trace", "pool_id_of"]

@@ -9,11 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
+from allocsim.state import PoolId
 from allocsim.trace.frames import Frame
 
-__all__ = ["Action", "INPUT_ACTIONS", "PoolId", "TraceEntry"]
-
-PoolId = tuple[int, int]
+__all__ = ["Action", "Entry", "INPUT_ACTIONS"]
 
 
 class Action(IntEnum):
@@ -41,7 +40,7 @@ INPUT_ACTIONS = (Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED, Act
 
 
 @dataclass(frozen=True, slots=True)
-class TraceEntry:
+class Entry:
     """One entry of a device's trace (semantics 6.1 and 6.3).
 
     addr: bytes from 0; for `oom` the device's free bytes.  size: bytes, the raw request for

@@ -14,11 +14,11 @@ from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
+from allocsim.state import BlockState, SegmentState
 from allocsim.trace.entry import Action
 from allocsim.trace.frames import FrameTable
 from allocsim.trace.provenance import KEY
 from allocsim.trace.recording import Recording
-from allocsim.trace.state import BlockState, SegmentState
 from allocsim.trace.trace import Trace
 
 __all__ = ["write_snapshot", "snapshot_of", "segments_plain"]

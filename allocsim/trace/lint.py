@@ -16,11 +16,11 @@ from typing import Literal
 import numpy as np
 
 from allocsim.errors import RecordingError
+from allocsim.state import INACTIVE, SegmentState
 from allocsim.trace.entry import Action
 from allocsim.trace.recording import Recording
 from allocsim.trace.releases import RELEASES
-from allocsim.trace.start import start_state
-from allocsim.trace.state import INACTIVE, SegmentState
+from allocsim.trace.rewind.start_state import start_state
 from allocsim.trace.trace import Trace
 from allocsim.units import format_size
 

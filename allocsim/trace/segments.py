@@ -6,10 +6,10 @@ from the order, and the stack stands in the block's `history`.
 
 from __future__ import annotations
 
+from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE, PENDING, BlockState, SegmentState
 from allocsim.trace.columns import pool_id_of
 from allocsim.trace.fields import INT32_MAX, INT64_MAX, UINT64_MAX, Fields
 from allocsim.trace.stacks import StackNumbers, StackReader
-from allocsim.trace.state import ALLOCATED, INACTIVE, PENDING, BlockState, SegmentState
 
 __all__ = ["SegmentReader"]
 
@@ -20,7 +20,6 @@ _STATES = {
     # PyTorch's own documentation calls it so; writers who follow it exist.
     "active_awaiting_free": PENDING,
 }
-_DEFAULT_POOL = (0, 0)
 
 
 class SegmentReader:
@@ -54,7 +53,7 @@ class SegmentReader:
         kind = fields.text("segment_type")
         if kind not in ("small", "large"):
             fields.wrong("segment_type", kind, "small or large")
-        pool_id = _DEFAULT_POOL
+        pool_id = DEFAULT_POOL
         if "segment_pool_id" in fields:
             self.markers.add("segment_pool_id")
             pool_id = pool_id_of(fields, "segment_pool_id")

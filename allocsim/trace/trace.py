@@ -1,7 +1,7 @@
 """One device's recording as columns: row i of every column is entry i.
 
 Columns are read-only and of one length; `segments` is the state after the last entry.  The loop
-of a replay takes columns with `.tolist()`; `trace[i]` makes one `TraceEntry` for the eye.
+of a replay takes columns with `.tolist()`; `trace[i]` makes one `Entry` for the eye.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim.trace.entry import INPUT_ACTIONS, Action, PoolId, TraceEntry
+from allocsim.state import PoolId, SegmentState
+from allocsim.trace.entry import INPUT_ACTIONS, Action, Entry
 from allocsim.trace.frames import FrameTable
-from allocsim.trace.state import SegmentState
 
 __all__ = ["Trace"]
 
@@ -55,10 +55,10 @@ class Trace:
     def __len__(self) -> int:
         return len(self.action)
 
-    def __getitem__(self, index: int) -> TraceEntry:
+    def __getitem__(self, index: int) -> Entry:
         index = range(len(self))[index]
         pool = int(self.pool_id[index])
-        return TraceEntry(
+        return Entry(
             action=Action(int(self.action[index])),
             addr=int(self.addr[index]),
             size=int(self.size[index]),
@@ -70,7 +70,7 @@ class Trace:
             user_metadata=self._text(self.user_metadata, index),
         )
 
-    def __iter__(self) -> Iterator[TraceEntry]:
+    def __iter__(self) -> Iterator[Entry]:
         return (self[index] for index in range(len(self)))
 
     def columns(self) -> dict[str, NDArray[np.generic]]:

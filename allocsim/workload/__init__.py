@@ -4,12 +4,10 @@ Every function of `KINDS` returns a `Recording` of one device.  The same argumen
 entries; each replays exactly, because it names the release and the memory of its device.
 """
 
-from collections.abc import Callable
-
-from allocsim.trace import Recording
 from allocsim.workload.file import SUFFIXES, write_recording
 from allocsim.workload.fragments import fragments
 from allocsim.workload.graphs import graphs
+from allocsim.workload.kinds import KINDS
 from allocsim.workload.oom import oom
 from allocsim.workload.recorder import Recorder
 from allocsim.workload.server import server
@@ -18,8 +16,8 @@ from allocsim.workload.training import training
 
 __all__ = [
     "KINDS",
-    "SUFFIXES",
     "Recorder",
+    "SUFFIXES",
     "fragments",
     "graphs",
     "oom",
@@ -28,13 +26,3 @@ __all__ = [
     "training",
     "write_recording",
 ]
-
-KINDS: dict[str, Callable[..., Recording]] = {
-    "training": training,
-    "server": server,
-    "fragments": fragments,
-    "oom": oom,
-    "streams": streams,
-    "graphs": graphs,
-}
-"""Every kind by the name that `allocsim synth` knows it under."""

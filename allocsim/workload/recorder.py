@@ -16,20 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim.core import NEWEST, CachingAllocator, HistoryEntry
+from allocsim.core import NEWEST, CachingAllocator, TraceEntry
 from allocsim.errors import OutOfMemoryError
-from allocsim.trace import (
-    INACTIVE,
-    Action,
-    Frame,
-    FrameInterner,
-    PoolId,
-    Provenance,
-    Recording,
-    SegmentState,
-    Trace,
-)
-from allocsim.trace.snapshot import read_snapshot
+from allocsim.state import INACTIVE, PoolId, SegmentState
+from allocsim.trace import Action, Frame, FrameInterner, Provenance, Recording, Trace, read_snapshot
 
 __all__ = ["BASE_ADDRESS", "Recorder"]
 
@@ -53,9 +43,7 @@ class Recorder:
             device_memory, conf, base_address=BASE_ADDRESS, record_history=True
         )
         self._interner = FrameInterner()
-        history = self.allocator.heap.trace
-        assert history is not None
-        self._history: list[HistoryEntry] = history
+        self._history: list[TraceEntry] = self.allocator.history
         self._taken = 0
         self._calls: list[tuple[int, int]] = []
         self._pools: dict[PoolId, int] = {}
@@ -175,7 +163,7 @@ class Recorder:
         self._history.clear()
         self._calls.clear()
 
-    def _chunk(self, history: list[HistoryEntry]) -> dict[str, NDArray[Any]]:
+    def _chunk(self, history: list[TraceEntry]) -> dict[str, NDArray[Any]]:
         columns = list(zip(*history, strict=True)) or [()] * 5
         actions, addresses, sizes, streams, pools = columns
         for pool in dict.fromkeys(pools):

@@ -12,7 +12,7 @@ from allocsim.cli import main
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Trial:
     """What a command left behind."""
 
     code: int
@@ -27,12 +27,12 @@ def traces() -> Path:
 
 
 @pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
+def cli(capsys: pytest.CaptureFixture[str]) -> Callable[..., Trial]:
     """Runs a command line in this process."""
 
-    def run(*argv: object) -> Outcome:
+    def run(*argv: object) -> Trial:
         capsys.readouterr()
         code = main([str(argument) for argument in argv])
-        return Outcome(code, *capsys.readouterr())
+        return Trial(code, *capsys.readouterr())
 
     return run

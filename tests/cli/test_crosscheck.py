@@ -5,23 +5,27 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from allocsim.phantom import crosscheck, wheel
-from tests.phantom.right_model import MISTAKE, RightModel
+from allocsim import phantom
+from tests.crosscheck.right_model import MISTAKE, RightModel
 
-from .conftest import Outcome
+from .conftest import Trial
 
-Cli = Callable[..., Outcome]
+CROSSCHECK = import_module("allocsim.questions.crosscheck.crosscheck")
+"""The module; its package has a function of that name."""
+
+Cli = Callable[..., Trial]
 
 
 @pytest.fixture
 def at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every release seems to be in the cache."""
-    monkeypatch.setattr(crosscheck, "RealAllocator", RightModel)
+    monkeypatch.setattr(CROSSCHECK, "RealAllocator", RightModel)
 
 
 @pytest.mark.usefixtures("at_hand")
@@ -107,6 +111,6 @@ def test_a_release_that_the_cache_lacks(
 @pytest.mark.usefixtures("at_hand")
 def test_all_means_all_that_the_cache_has(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     at_hand = {"2.3": 1, "2.14": 1}
-    monkeypatch.setattr(wheel, "cached_wheel", at_hand.get)
+    monkeypatch.setattr(phantom, "cached_wheel", at_hand.get)
     told = cli("crosscheck", "--torch", "all", "--ops", 1)
     assert told.out.splitlines()[-1].endswith(" operations of torch 2.3, 2.14, no divergence")

@@ -129,7 +129,7 @@ def test_our_own_errors_are_called_so(
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(allocsim.engine, "replay", fail)
+    monkeypatch.setattr(allocsim.engine, "replay_prepared", fail)
     done = cli("replay", traces / NAME)
     assert (done.code, done.out) == (70, "")
     assert "an error of allocsim itself, please report it" in done.err
@@ -156,7 +156,7 @@ def test_other_ends(
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(allocsim.engine, "replay", fail)
+    monkeypatch.setattr(allocsim.engine, "replay_prepared", fail)
     done = cli("replay", traces / NAME)
     assert (done.code, done.out) == (code, "")
     assert done.err.count("\n") == 1

@@ -141,8 +141,8 @@ def test_strict_fails_on_any_difference(
         device = dataclasses.replace(run.devices[0], fidelity=fidelity)
         return dataclasses.replace(run, devices=(device,))
 
-    replay = allocsim.engine.replay
-    monkeypatch.setattr(allocsim.engine, "replay", differ)
+    replay = allocsim.engine.replay_prepared
+    monkeypatch.setattr(allocsim.engine, "replay_prepared", differ)
     assert cli("replay", traces / OOM, "--no-cure").code == 0
     done = cli("replay", traces / OOM, "--no-cure", "--strict", "--fail-on-oom")
     assert done.code == 1

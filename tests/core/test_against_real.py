@@ -10,11 +10,12 @@ import pytest
 
 from allocsim.core import RELEASES
 from allocsim.errors import UpstreamAssertionError
-from allocsim.phantom import RealAllocator, Script, UnavailableError
-from allocsim.phantom.crosscheck import WheelSource
-from allocsim.phantom.judge import judge
-from allocsim.phantom.player import play
-from allocsim.phantom.script import Op
+from allocsim.phantom import UnavailableError
+from allocsim.questions.crosscheck import RealAllocator, Script
+from allocsim.questions.crosscheck.crosscheck import WheelSource
+from allocsim.questions.crosscheck.judge import judge
+from allocsim.questions.crosscheck.player import play
+from allocsim.questions.crosscheck.script import Op
 from allocsim.units import GIB, MIB
 
 N_SCRIPTS = 120

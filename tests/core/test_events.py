@@ -7,8 +7,8 @@ import random
 import pytest
 
 from allocsim.core.block import Block
-from allocsim.core.events import EventQueues
 from allocsim.core.hash_order import HashOrder, pool_hash, stream_hash
+from allocsim.core.pending import EventQueues
 from allocsim.core.pool import BlockPool, KeyLayout
 
 GOLDEN = 11400714819323198485

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from allocsim import OutOfMemoryError
-from allocsim.core import RELEASES, CachingAllocator, SeedBlock, SeedSegment
+from allocsim.core import RELEASES, CachingAllocator
 from allocsim.core.device import Device
 from allocsim.core.expandable import ExpandableSegment
 from allocsim.units import GIB, MIB
+from tests.core.planting import segment
 
 from .conftest import Make, held
 
@@ -34,7 +35,7 @@ def test_the_example_of_4_7(make: Make, torch: str) -> None:
     a.free(ptrs[2])
     a.empty_cache()
     assert maps(a) == [("unmap", 0, 20), ("unmap", 60, 20)]
-    assert len(a.segments()) == 2
+    assert len(a.memory_snapshot()) == 2
     fifth = a.malloc(50_000_000)
     assert maps(a) == [("map", 120, 60)]
     assert fifth == 4 * 30_000_128  # inside the free tail of the fourth
@@ -118,7 +119,7 @@ def test_what_is_not_counted(make: Make) -> None:
 def test_blocks_split_down_to_512(make: Make) -> None:
     a = make(conf=ON)
     a.malloc(20 * MIB - 512)
-    assert [b["size"] for b in a.segments()[0]["blocks"]] == [20 * MIB - 512, 512]
+    assert [b["size"] for b in a.memory_snapshot()[0]["blocks"]] == [20 * MIB - 512, 512]
 
 
 def test_the_lowest_run_is_taken_free_and_unmapped_together(make: Make) -> None:
@@ -152,10 +153,10 @@ def test_the_newly_mapped_block_survives_its_merge(make: Make) -> None:
     a.free(a.malloc(4 * MIB))
     with pytest.raises(OutOfMemoryError):
         a.malloc(90 * MIB)
-    tail = a.segments()[0]["blocks"][-1]
+    tail = a.memory_snapshot()[0]["blocks"][-1]
     assert (tail["state"], tail["requested_size"]) == ("inactive", 4 * MIB)
     a.malloc(24 * MIB)
-    tail = a.segments()[0]["blocks"][-1]
+    tail = a.memory_snapshot()[0]["blocks"][-1]
     assert (tail["state"], tail["requested_size"]) == ("inactive", 0)
 
 
@@ -180,7 +181,7 @@ def test_a_whole_unmapped_segment_gives_up_its_addresses(make: Make, torch: str)
     a.free(a.malloc(30 * MIB))
     a.empty_cache()
     assert maps(a)[-1] == ("unmap", 0, 40)
-    assert a.segments() == []
+    assert a.memory_snapshot() == []
     a.malloc(30 * MIB)
     assert maps(a) == [("map", 120, 40)]  # a fresh base: 9/8 of 100 in handles further
 
@@ -222,9 +223,9 @@ def test_switched_off_their_blocks_are_passed_over(make: Make) -> None:
     a.free(a.malloc(30 * MIB))
     a.set_allocator_settings("expandable_segments:False")
     a.malloc(12 * MIB)
-    assert [segment["is_expandable"] for segment in a.segments()] == [True, False]
+    assert [segment["is_expandable"] for segment in a.memory_snapshot()] == [True, False]
     a.empty_cache()
-    assert [segment["is_expandable"] for segment in a.segments()] == [False]
+    assert [segment["is_expandable"] for segment in a.memory_snapshot()] == [False]
 
 
 def test_ordinary_segments_are_released_before_anything_is_unmapped(make: Make) -> None:
@@ -337,9 +338,9 @@ def test_switched_off_the_next_ordinary_block_serves(make: Make, torch: str) -> 
 
 def test_a_recorded_range_has_its_handles_from_its_own_start(make: Make) -> None:
     """12.9: a base is a multiple of 2 MiB only, and the lowest range is taken to begin there."""
-    block = SeedBlock(20 * MIB, 0, "inactive")
+    block = (20 * MIB, 0, "inactive")
     a = make(conf=ON)
-    a.seed([SeedSegment(6 * MIB, 20 * MIB, 0, False, (block,), is_expandable=True)])
+    a.seed([segment(6 * MIB, 20 * MIB, 0, False, (block,), is_expandable=True)])
     a.empty_cache()
     assert maps(a) == [("unmap", 6, 20)]
-    assert (a.segments(), a.reserved_bytes) == ([], 0)
+    assert (a.memory_snapshot(), a.reserved_bytes) == ([], 0)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,12 +22,29 @@ from allocsim.core import (
     ToldFree,
 )
 from allocsim.core.config import MAX_KEPT, AllocatorConfig, RoundedSizes
-from allocsim.core.fast_path import MAX_SPARE
+from allocsim.core.fast_path import MAX_SPARE, plain_pools
 from allocsim.core.stats import GroupMoves, Journal, Moves, fold_records
 from allocsim.errors import AllocsimError, OutOfMemoryError
-from allocsim.phantom.generator import make_script
-from allocsim.phantom.script import HANDLE, Op, Script
+from allocsim.questions.crosscheck.generator import make_script
+from allocsim.questions.crosscheck.script import HANDLE, Op, Script
 from allocsim.units import GIB, KIB, MIB
+
+CORE = Path(__file__).parents[2] / "allocsim" / "core"
+
+
+def takes_rows(a: CachingAllocator) -> bool:
+    return a._has_fast_path and plain_pools(a.heap, a.private_pools, a._pending) is not None
+
+
+def test_a_rule_that_stands_twice_is_marked_in_both_places() -> None:
+    """For speed a rule of heap.py stands in fast_path.py too; whoever changes one changes both."""
+    marks = {
+        path.name: sorted(re.findall(r"# Rule (\d+\.\d+), twice:", path.read_text()))
+        for path in CORE.glob("*.py")
+    }
+    found = {name: rules for name, rules in marks.items() if rules}
+    assert found.keys() == {"heap.py", "fast_path.py"}
+    assert found["heap.py"] == found["fast_path.py"] == ["1.5", "1.6", "1.7", "2.2", "4.4"]
 
 
 class Played:
@@ -108,7 +127,7 @@ class Played:
         """Everything that can be told, addresses of live blocks by name among it."""
         self.allocator.check()
         places = {name: block.ptr for name, block in self.allocator.heap.named.items()}
-        return self.allocator.memory_stats(), self.allocator.segments(), places
+        return self.allocator.memory_stats(), self.allocator.memory_snapshot(), places
 
 
 def as_step(op: Op) -> PlainStep:
@@ -250,11 +269,11 @@ def test_a_free_that_is_told_waits_for_no_stream() -> None:
     ptr = slow.take_name(1)
     assert ptr is not None
     told = slow.request_free(ptr)
-    assert fast.segments() == slow.segments()
+    assert fast.memory_snapshot() == slow.memory_snapshot()
     assert fast.memory_stats() == slow.memory_stats()
     assert fast.play([(FREE_COMPLETED, 1, 0, 0)], waiting, []) is None
     slow.complete_free(told)
-    assert fast.segments() == slow.segments()
+    assert fast.memory_snapshot() == slow.memory_snapshot()
     assert fast.memory_stats() == slow.memory_stats()
     fast.check()
 
@@ -336,7 +355,7 @@ def test_garbage_collection_counts_the_searches_of_rows() -> None:
     assert fast.taken == 22
     assert fast.outcomes == slow.outcomes
     assert fast.state() == slow.state()
-    segments = {segment["total_size"] // MIB for segment in fast.allocator.segments()}
+    segments = {segment["total_size"] // MIB for segment in fast.allocator.memory_snapshot()}
     assert segments == {20, 26, 40}
 
 
@@ -353,7 +372,7 @@ def test_what_needs_more_than_the_plain_rules_is_left(spoil: Any) -> None:
     ptr = a.malloc(512)
     assert ptr is not None
     a.give_name(ptr, 1)
-    assert a.heap.plain_pools is not None
+    assert takes_rows(a)
     spoil(a)
     for used in list(a.heap.live):
         a.free(used)
@@ -378,7 +397,7 @@ def test_a_scope_s_requests_are_served_from_its_pool(release: str, conf: str) ->
     assert fast.state() == slow.state()
     assert fast.taken == 12  # all but the four that had to get memory
     places = {name: block.ptr for name, block in fast.allocator.heap.named.items()}
-    private = [s for s in fast.allocator.segments() if s["segment_pool_id"] == (0, 1)]
+    private = [s for s in fast.allocator.memory_snapshot() if s["segment_pool_id"] == (0, 1)]
     assert any(s["address"] <= places[5] < s["address"] + s["total_size"] for s in private)
     assert places[9] < min(s["address"] for s in private)
 
@@ -387,7 +406,7 @@ def test_a_scope_s_requests_are_served_from_its_pool(release: str, conf: str) ->
 def test_a_scope_of_one_stream_is_left(release: str) -> None:
     a = CachingAllocator("1GiB", torch_version=release)
     a.begin_allocate_to_pool(1, stream=0)
-    assert a.heap.plain_pools is None
+    assert not takes_rows(a)
 
 
 def test_a_pool_that_was_forgotten_inside_its_scope_is_left() -> None:
@@ -395,10 +414,10 @@ def test_a_pool_that_was_forgotten_inside_its_scope_is_left() -> None:
     a = CachingAllocator("1GiB")
     a.begin_allocate_to_pool(1)
     a.free(a.malloc(512))
-    assert a.heap.plain_pools is not None
+    assert takes_rows(a)
     a.release_pool(1)
     a.empty_cache()
-    assert a.heap.plain_pools is None
+    assert not takes_rows(a)
 
 
 @pytest.mark.parametrize("conf", CONFS)
@@ -433,7 +452,7 @@ def test_frees_that_are_told_to_be_complete_end_the_same_both_ways(conf: str, se
         allocator.check()
         told = {name: free.block.ptr for name, free in waiting.items() if free.block}
         stats.append(
-            (allocator.memory_stats(), allocator.segments(), told, [m >> 1 for m in moved])
+            (allocator.memory_stats(), allocator.memory_snapshot(), told, [m >> 1 for m in moved])
         )
     assert stats[0] == stats[1]
     assert stats[0][0]["active.all.current"] > stats[0][0]["allocation.all.current"]
@@ -524,10 +543,10 @@ def test_the_hole_with_the_least_room_is_taken() -> None:
     for one in (a, b):
         held = [one.malloc(size * MIB) for size in (20, 20, 15)]
         one.free(held[0])
-    assert a.segments()[0]["total_size"] == 60 * MIB  # 5 MiB are left at the end of it
+    assert a.memory_snapshot()[0]["total_size"] == 60 * MIB  # 5 MiB are left at the end of it
     blocks = a.heap.named
     assert a.play([(MALLOC, 1, 4 * MIB, 0)], {}, []) is None
-    assert blocks[1].ptr == b.malloc(4 * MIB) == a.segments()[0]["address"]
+    assert blocks[1].ptr == b.malloc(4 * MIB) == a.memory_snapshot()[0]["address"]
     assert a.memory_stats() == b.memory_stats()
 
 
@@ -545,25 +564,25 @@ def test_it_comes_back_when_the_reason_is_gone() -> None:
     a.malloc(512)
     a.begin_allocate_to_pool(1)
     a.end_allocate_to_pool(1)
-    assert a.heap.plain_pools is not None
+    assert takes_rows(a)
     used = a.malloc(512)
     assert used is not None
     a.record_stream(used, 7)
     a.free(used)
-    assert a.heap.plain_pools is None  # the next malloc must poll
+    assert not takes_rows(a)  # the next malloc must poll
     a.synchronize()
     a.malloc(512)
-    assert a.heap.plain_pools is not None
+    assert takes_rows(a)
     a.set_allocator_settings("garbage_collection_threshold:0.5")
-    assert a.heap.plain_pools is not None
+    assert takes_rows(a)
     a.set_per_process_memory_fraction(0.5)
-    assert a.heap.plain_pools is not None  # searches are counted there too
+    assert takes_rows(a)  # searches are counted there too
 
 
 def test_history_and_the_switch_keep_it_off() -> None:
-    assert CachingAllocator("1GiB", record_history=True).heap.plain_pools is None
-    assert CachingAllocator("1GiB", fast_path=False).heap.plain_pools is None
-    assert CachingAllocator("1GiB", torch_version="2.12").heap.plain_pools is None
+    assert not takes_rows(CachingAllocator("1GiB", record_history=True))
+    assert not takes_rows(CachingAllocator("1GiB", fast_path=False))
+    assert not takes_rows(CachingAllocator("1GiB", torch_version="2.12"))
 
 
 def test_spare_objects_are_bounded() -> None:
@@ -589,10 +608,10 @@ def test_a_block_that_has_a_name_is_told_like_any_other() -> None:
     a = CachingAllocator("1GiB")
     ptr = a.malloc(1000)
     assert ptr is not None
-    before = a.segments(), a.memory_stats()
+    before = a.memory_snapshot(), a.memory_stats()
     block = a.give_name(ptr, 7)
     assert (a.heap.live, a.heap.named) == ({}, {7: block})
-    assert (a.segments(), a.memory_stats()) == before
+    assert (a.memory_snapshot(), a.memory_stats()) == before
     assert a.heap.allocated_at(ptr) is block
     a.check()
     with pytest.raises(ValueError, match="invalid device pointer: 0x0 is not allocated"):

@@ -16,8 +16,10 @@ import pytest
 
 from allocsim.core import RELEASES, CachingAllocator
 from allocsim.errors import UpstreamAssertionError
-from allocsim.phantom import RealAllocator, Script, UnavailableError
-from allocsim.phantom.player import play
+from allocsim.phantom import UnavailableError
+from allocsim.questions.crosscheck import RealAllocator, Script
+from allocsim.questions.crosscheck.player import play
+from allocsim.state import INACTIVE
 from allocsim.units import MIB, round_up
 
 PAIR = "max_split_size_mb:128,expandable_segments:True"
@@ -71,7 +73,7 @@ def test_nothing_freed_is_ever_used_again() -> None:
         taken = 64 * MIB + (cycle + 1) * 277 * MIB // 2
         assert gpu.reserved_bytes == round_up(taken, 20 * MIB)
     (segment,) = gpu.segments()
-    fenced = [b["size"] for b in segment["blocks"] if b["state"] == "inactive"]
+    fenced = [block.size for block in segment.blocks if block.state == INACTIVE]
     assert fenced.count(273 * MIB // 2) == 100
 
 

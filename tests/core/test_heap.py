@@ -14,7 +14,7 @@ def blocks(a: CachingAllocator) -> list[tuple[int, int, str]]:
     """(size, requested_size, state) of every block, in address order."""
     return [
         (block["size"], block["requested_size"], block["state"])
-        for segment in a.segments()
+        for segment in a.memory_snapshot()
         for block in segment["blocks"]
     ]
 
@@ -36,7 +36,7 @@ def test_large_blocks_split_above_one_mib(
     a = make()
     a.free(a.malloc(held))
     a.malloc(asked)
-    [segment] = a.segments()
+    [segment] = a.memory_snapshot()
     expected = segment["total_size"] - asked > MIB if is_split is None else is_split
     assert (len(segment["blocks"]) == 2) is expected
     assert segment["allocated_size"] == (asked if expected else segment["total_size"])
@@ -47,7 +47,7 @@ def test_small_blocks_split_down_to_512(make: Make, rest: int) -> None:
     a = make()
     a.malloc(MIB)
     a.malloc(MIB - rest)
-    [segment] = a.segments()
+    [segment] = a.memory_snapshot()
     assert len(segment["blocks"]) == (3 if rest else 2)
 
 
@@ -83,7 +83,7 @@ def test_max_split_size_refuses_candidates(
     a = make(conf=conf)
     a.free(a.malloc(free))
     a.malloc(asked)
-    assert len(a.segments()) == (1 if is_hit else 2)
+    assert len(a.memory_snapshot()) == (1 if is_hit else 2)
 
 
 def test_a_refused_candidate_ends_the_search(make: Make) -> None:
@@ -138,7 +138,7 @@ def test_the_worked_example(make: Make, torch: str) -> None:
     a.free(twelve)
     assert a.malloc(11_534_336) == twelve
     a.malloc(13_631_489)
-    sizes = [segment["total_size"] // MIB for segment in a.segments()]
+    sizes = [segment["total_size"] // MIB for segment in a.memory_snapshot()]
     assert sizes == [2, 20, 10, 14, 14]
     assert (10_485_760, 9_437_184, "active_allocated") in blocks(a)
     stats = a.memory_stats()
@@ -170,12 +170,12 @@ def test_requests_of_nothing_leave_no_trace(make: Make, size: int) -> None:
 def test_an_unknown_address_is_refused_and_changes_nothing(make: Make) -> None:
     a = make()
     ptr = a.malloc(1000)
-    before = a.segments(), a.memory_stats(), a.take_history()
+    before = a.memory_snapshot(), a.memory_stats(), a.take_history()
     with pytest.raises(ValueError, match="invalid device pointer: 0x200 is not allocated"):
         a.free(512)
     with pytest.raises(ValueError, match="record_stream of 0x200, which is not allocated"):
         a.record_stream(512, 1)
-    assert (a.segments(), a.memory_stats()) == before[:2]
+    assert (a.memory_snapshot(), a.memory_stats()) == before[:2]
     assert a.take_history() == []
     a.free(ptr)
     with pytest.raises(ValueError, match="invalid device pointer"):

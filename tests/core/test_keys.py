@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allocsim.core import RELEASES, CachingAllocator, SeedBlock, SeedSegment
+from allocsim.core import RELEASES, CachingAllocator
 from allocsim.core.block import Block
 from allocsim.core.pool import NARROW_PLACES, BlockPool, KeyLayout
 from allocsim.core.releases import FreeBlockOrder
 from allocsim.units import GIB, MIB, TIB
+from tests.core.planting import segment
 
 from .conftest import Make, held
 
@@ -85,8 +86,8 @@ def test_sizes_that_are_no_multiples_of_512_need_wide_keys(make: Make, torch: st
 
 def test_what_a_recording_had_in_odd_sizes_needs_wide_keys(make: Make) -> None:
     a = make(torch_version="2.3")
-    blocks = (SeedBlock(1025, 1025, "active_allocated"), SeedBlock(2 * MIB - 1025, 0, "inactive"))
-    a.seed([SeedSegment(0, 2 * MIB, 0, True, blocks)])
+    blocks = ((1025, 1025, "active_allocated"), (2 * MIB - 1025, 0, "inactive"))
+    a.seed([segment(0, 2 * MIB, 0, True, blocks)])
     assert a.heap.layout.is_wide
     a.check()
 

@@ -91,7 +91,7 @@ def test_the_throw_policy_skips_the_retries(make: Make, torch: str) -> None:
     a = make("64MiB", torch_version=torch, conf="throw_on_cudamalloc_oom:True")
     a.free(a.malloc(30 * MIB))
     a.take_history()
-    before = a.segments()
+    before = a.memory_snapshot()
     with pytest.raises(OutOfMemoryError) as caught:
         a.malloc(40 * MIB)
     assert str(caught.value) == (
@@ -103,7 +103,7 @@ def test_the_throw_policy_skips_the_retries(make: Make, torch: str) -> None:
     assert stats["num_oom_rejections"] == 1
     assert stats["num_ooms"] == stats["num_alloc_retries"] == 0
     assert a.take_history() == []
-    assert a.segments() == before
+    assert a.memory_snapshot() == before
 
 
 @pytest.mark.parametrize(

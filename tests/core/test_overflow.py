@@ -51,10 +51,10 @@ def test_expandable_blocks_of_an_overflow_pool_are_passed_over(release: str) -> 
 def test_the_mark_outlives_the_last_release_and_then_asserts(release: str) -> None:
     a = with_cached_pool(release)
     a.release_pool(1)
-    before = a.segments(), a.memory_stats()
+    before = a.memory_snapshot(), a.memory_stats()
     with pytest.raises(UpstreamAssertionError, match="used again after its last release"):
         a.malloc(60 * MIB)
-    assert (a.segments(), a.memory_stats()) == before
+    assert (a.memory_snapshot(), a.memory_stats()) == before
     a.check()
 
 

@@ -29,7 +29,7 @@ ORDERS = {torch: release.free_block_order for torch, release in RELEASES.items()
 def test_up_to_one_mib_is_small(make: Make, size: int, conf: str, is_small: bool) -> None:
     a = make(conf=conf)
     a.malloc(size)
-    [segment] = a.segments()
+    [segment] = a.memory_snapshot()
     assert segment["segment_type"] == ("small" if is_small else "large")
 
 

@@ -19,7 +19,7 @@ OVERFLOW = ORDER[ORDER.index("2.8") :]
 
 def pools(a: CachingAllocator) -> list[int]:
     """The pool of each segment, in address order."""
-    return [segment["segment_pool_id"][1] for segment in a.segments()]
+    return [segment["segment_pool_id"][1] for segment in a.memory_snapshot()]
 
 
 def actions(a: CachingAllocator) -> list[str]:
@@ -374,7 +374,7 @@ def test_pools_are_expandable_since_2_5(make: Make, torch: str) -> None:
     a = make(torch_version=torch, conf="expandable_segments:True")
     a.begin_allocate_to_pool(1)
     a.malloc(3 * MIB)
-    [segment] = a.segments()
+    [segment] = a.memory_snapshot()
     assert segment["is_expandable"] is (ORDER.index(torch) >= ORDER.index("2.5"))
     assert segment["blocks"][0]["size"] == 3 * MIB
 
@@ -450,7 +450,7 @@ def test_each_segment_counts_and_the_last_to_go_takes_the_pool_along(
         a.free(ptr)
     a.release_pool(1)
     a.empty_cache()
-    assert a.segments() == []
+    assert a.memory_snapshot() == []
     a.begin_allocate_to_pool(1)  # a new one: a pool that only waits for its end would refuse
     a.malloc(12 * MIB)
     assert pools(a) == [1]
@@ -485,7 +485,7 @@ def test_a_pool_may_be_called_by_its_whole_id(make: Make) -> None:
     a.begin_allocate_to_pool((5, 0))
     a.malloc(100)
     a.end_allocate_to_pool((5, 0))
-    assert a.segments()[0]["segment_pool_id"] == (5, 0)
+    assert a.memory_snapshot()[0]["segment_pool_id"] == (5, 0)
     with pytest.raises(UpstreamAssertionError, match=r"pool \(0, 5\) is released"):
         a.release_pool(5)
     a.release_pool((5, 0))

@@ -139,10 +139,10 @@ def test_meeting_an_expandable_block_asserts_before_2_5(make: Make, torch: str) 
     a = make("100MiB", torch_version=torch, conf="expandable_segments:True")
     a.free(a.malloc(60 * MIB))
     a.set_allocator_settings("max_split_size_mb:25,expandable_segments:False")
-    before = a.segments(), a.memory_stats()
+    before = a.memory_snapshot(), a.memory_stats()
     with pytest.raises(UpstreamAssertionError, match="oversize expandable block"):
         a.malloc(50 * MIB)
-    assert (a.segments(), a.memory_stats()) == before
+    assert (a.memory_snapshot(), a.memory_stats()) == before
 
 
 def test_freeing_part_of_a_segment_is_refused_by_name(make: Make) -> None:
@@ -151,10 +151,10 @@ def test_freeing_part_of_a_segment_is_refused_by_name(make: Make) -> None:
     a.free(a.malloc(90 * MIB))
     a.malloc(30 * MIB)
     a.set_allocator_settings("max_split_size_mb:25")
-    before = a.segments(), a.memory_stats()
+    before = a.memory_snapshot(), a.memory_stats()
     with pytest.raises(UndefinedBehaviorError, match="max_split_size_mb was lowered below a split"):
         a.malloc(30 * MIB)
-    assert (a.segments(), a.memory_stats()) == before
+    assert (a.memory_snapshot(), a.memory_stats()) == before
 
 
 # -- garbage collection --------------------------------------------------------------------

@@ -4,37 +4,39 @@ from __future__ import annotations
 
 import pytest
 
-from allocsim.core import MALLOC, RELEASES, SeedBlock, SeedSegment
+from allocsim.core import MALLOC, RELEASES
+from allocsim.state import SegmentState
 from allocsim.units import MIB
+from tests.core.planting import segment
 
 from .conftest import Make, held
 
 BASE = 512 * MIB
-SMALL = SeedSegment(
+SMALL = segment(
     address=BASE,
     total_size=2 * MIB,
     stream=0,
     is_small=True,
     blocks=(
-        SeedBlock(1024, 1000, "active_allocated"),
-        SeedBlock(512, 300, "active_pending_free"),
-        SeedBlock(2 * MIB - 1536, 77, "inactive"),
+        (1024, 1000, "active_allocated"),
+        (512, 300, "active_pending_free"),
+        (2 * MIB - 1536, 77, "inactive"),
     ),
 )
-LARGE = SeedSegment(
+LARGE = segment(
     address=BASE + 100 * MIB,
     total_size=20 * MIB,
     stream=4096,
     is_small=False,
-    blocks=(SeedBlock(20 * MIB, 0, "inactive"),),
+    blocks=((20 * MIB, 0, "inactive"),),
     pool_id=(0, 9),
 )
-ROOMY = SeedSegment(
+ROOMY = segment(
     address=BASE + 200 * MIB,
     total_size=12 * MIB,
     stream=0,
     is_small=False,
-    blocks=(SeedBlock(12 * MIB, 11 * MIB + 5, "active_allocated"),),
+    blocks=((12 * MIB, 11 * MIB + 5, "active_allocated"),),
 )
 
 
@@ -43,10 +45,8 @@ def test_planted_segments_are_shown_as_they_were(make: Make, torch: str) -> None
     a = make(torch_version=torch)
     a.seed([ROOMY, SMALL, LARGE])
     a.check()
-    shown = a.segments()
-    assert [segment["address"] for segment in shown] == [
-        segment.address for segment in (SMALL, LARGE, ROOMY)
-    ]
+    shown = a.memory_snapshot()
+    assert [each["address"] for each in shown] == [each.address for each in (SMALL, LARGE, ROOMY)]
     assert [(b["size"], b["requested_size"], b["state"]) for b in shown[0]["blocks"]] == [
         (block.size, block.requested_size, block.state) for block in SMALL.blocks
     ]
@@ -83,7 +83,7 @@ def test_they_serve_and_merge_like_any_other(make: Make) -> None:
     assert pending.block is a.heap.pending[BASE + 1024]
     assert a.complete_free(pending)
     a.free(BASE + 1536)
-    assert [block["size"] for block in a.segments()[0]["blocks"]] == [2 * MIB]
+    assert [block["size"] for block in a.memory_snapshot()[0]["blocks"]] == [2 * MIB]
     a.free(ROOMY.address)
     a.empty_cache()
     assert a.reserved_bytes == 20 * MIB  # the private pool is still in use
@@ -101,7 +101,7 @@ def test_new_addresses_come_after_them(make: Make) -> None:
 
 def test_ties_are_decided_by_their_addresses(make: Make) -> None:
     twins = [
-        SeedSegment(address, 12 * MIB, 0, False, (SeedBlock(12 * MIB, 0, "inactive"),))
+        segment(address, 12 * MIB, 0, False, ((12 * MIB, 0, "inactive"),))
         for address in (300 * MIB, 100 * MIB, 200 * MIB)
     ]
     a = make()
@@ -111,9 +111,7 @@ def test_ties_are_decided_by_their_addresses(make: Make) -> None:
 
 def test_mapped_ranges_of_one_reservation_grow_together(make: Make) -> None:
     ranges = [
-        SeedSegment(
-            address, 20 * MIB, 0, False, (SeedBlock(20 * MIB, 20 * MIB, state),), is_expandable=True
-        )
+        segment(address, 20 * MIB, 0, False, ((20 * MIB, 20 * MIB, state),), is_expandable=True)
         for address, state in ((BASE, "active_allocated"), (BASE + 40 * MIB, "inactive"))
     ]
     a = make("200MiB", conf="expandable_segments:True")
@@ -123,17 +121,15 @@ def test_mapped_ranges_of_one_reservation_grow_together(make: Make) -> None:
     assert a.malloc(40 * MIB) == BASE + 20 * MIB  # the hole is mapped, the free range joins it
     mapped = [(e.address, e.size) for e in a.take_history() if e.action == "segment_map"]
     assert mapped == [(BASE + 20 * MIB, 20 * MIB)]
-    assert [(s["address"], s["total_size"]) for s in a.segments()] == [(BASE, 60 * MIB)]
+    assert [(s["address"], s["total_size"]) for s in a.memory_snapshot()] == [(BASE, 60 * MIB)]
     a.check()
 
 
 def test_planted_blocks_count_as_oversize_where_they_are(make: Make) -> None:
     a = make(conf="max_split_size_mb:21")
-    whole = SeedSegment(0, 42 * MIB, 0, False, (SeedBlock(42 * MIB, 42 * MIB, "active_allocated"),))
-    edge = SeedSegment(
-        64 * MIB, 21 * MIB, 0, False, (SeedBlock(21 * MIB, 21 * MIB, "active_allocated"),)
-    )
-    idle = SeedSegment(128 * MIB, 30 * MIB, 0, False, (SeedBlock(30 * MIB, 0, "inactive"),))
+    whole = segment(0, 42 * MIB, 0, False, ((42 * MIB, 42 * MIB, "active_allocated"),))
+    edge = segment(64 * MIB, 21 * MIB, 0, False, ((21 * MIB, 21 * MIB, "active_allocated"),))
+    idle = segment(128 * MIB, 30 * MIB, 0, False, ((30 * MIB, 0, "inactive"),))
     a.seed([whole, edge, idle])
     stats = a.memory_stats()
     assert stats["oversize_allocations.current"] == 2
@@ -145,8 +141,7 @@ def test_a_planted_private_pool_goes_when_its_last_segment_goes(make: Make) -> N
     """Each planted segment is one that the pool still holds."""
     a = make()
     a.seed(
-        SeedSegment(at * MIB, 2 * MIB, 0, True, (SeedBlock(2 * MIB, 0, "inactive"),), (0, 5))
-        for at in (0, 2)
+        segment(at * MIB, 2 * MIB, 0, True, ((2 * MIB, 0, "inactive"),), (0, 5)) for at in (0, 2)
     )
     a.release_pool(5)
     assert (0, 5) in a.private_pools.pools
@@ -157,14 +152,14 @@ def test_a_planted_private_pool_goes_when_its_last_segment_goes(make: Make) -> N
 
 def mapped_range(
     mib: int, state: str = "inactive", stream: int = 0, pool_id: tuple[int, int] = (0, 0)
-) -> SeedSegment:
+) -> SegmentState:
     """20 MiB of an expandable segment, one block, `mib` MiB behind BASE."""
-    return SeedSegment(
+    return segment(
         address=BASE + mib * MIB,
         total_size=20 * MIB,
         stream=stream,
         is_small=False,
-        blocks=(SeedBlock(20 * MIB, 15 * MIB, state),),
+        blocks=((20 * MIB, 15 * MIB, state),),
         pool_id=pool_id,
         is_expandable=True,
     )
@@ -174,13 +169,11 @@ def test_both_halves_of_a_planted_private_pool_serve_their_sizes(make: Make) -> 
     a = make()
     a.seed(
         [
-            SeedSegment(0, 2 * MIB, 0, True, (SeedBlock(2 * MIB, 0, "inactive"),), (0, 5)),
-            SeedSegment(
-                20 * MIB, 20 * MIB, 0, False, (SeedBlock(20 * MIB, 0, "inactive"),), (0, 5)
-            ),
+            segment(0, 2 * MIB, 0, True, ((2 * MIB, 0, "inactive"),), (0, 5)),
+            segment(20 * MIB, 20 * MIB, 0, False, ((20 * MIB, 0, "inactive"),), (0, 5)),
         ]
     )
-    assert [segment["segment_type"] for segment in a.segments()] == ["small", "large"]
+    assert [segment["segment_type"] for segment in a.memory_snapshot()] == ["small", "large"]
     stats = a.memory_stats()
     assert stats["reserved_bytes.small_pool.current"] == 2 * MIB
     assert stats["reserved_bytes.large_pool.current"] == 20 * MIB
@@ -248,9 +241,9 @@ def test_a_planted_range_stays_out_of_an_ordinary_segment_behind_it(make: Make) 
 def test_a_range_longer_than_a_reservation_is_there_all_the_same(make: Make) -> None:
     """A reserve of 0.001 of 1 GiB is one handle of 20 MiB."""
     a = make(conf="expandable_segments:True,expandable_segments_reserve:0.001")
-    whole = SeedBlock(60 * MIB, 60 * MIB, "active_allocated")
-    a.seed([SeedSegment(BASE, 60 * MIB, 0, False, (whole,), is_expandable=True)])
-    assert [(s["address"], s["total_size"]) for s in a.segments()] == [(BASE, 60 * MIB)]
+    whole = (60 * MIB, 60 * MIB, "active_allocated")
+    a.seed([segment(BASE, 60 * MIB, 0, False, (whole,), is_expandable=True)])
+    assert [(s["address"], s["total_size"]) for s in a.memory_snapshot()] == [(BASE, 60 * MIB)]
     assert held(a, 20 * MIB) >= BASE + 60 * MIB
     a.check()
 
@@ -267,11 +260,11 @@ def test_ranges_beyond_one_reservation_are_another_segment(make: Make) -> None:
         ]
     )
     a.check()
-    assert [(s["address"] - BASE) // MIB for s in a.segments()] == [0, 220, 240]
+    assert [(s["address"] - BASE) // MIB for s in a.memory_snapshot()] == [0, 220, 240]
     assert list(a.heap.pending) == [BASE + 260 * MIB]
     (pending,) = a.told_frees
     assert a.complete_free(pending)
-    assert [s["total_size"] // MIB for s in a.segments()] == [20, 20, 40]
+    assert [s["total_size"] // MIB for s in a.memory_snapshot()] == [20, 20, 40]
     assert a.malloc(120 * MIB) == BASE + 20 * MIB
     assert a.reserved_bytes == 200 * MIB
     a.check()
@@ -308,10 +301,10 @@ def test_unmapping_a_planted_range_waits_for_its_own_stream_only(
 
 def test_without_the_option_expandable_blocks_that_were_there_are_passed_by(make: Make) -> None:
     """A search skips them, however well they fit (semantics 4.4)."""
-    expandable = SeedSegment(
-        64 * MIB, 20 * MIB, 0, False, (SeedBlock(20 * MIB, 0, "inactive"),), is_expandable=True
+    expandable = segment(
+        64 * MIB, 20 * MIB, 0, False, ((20 * MIB, 0, "inactive"),), is_expandable=True
     )
-    ordinary = SeedSegment(512 * MIB, 22 * MIB, 0, False, (SeedBlock(22 * MIB, 0, "inactive"),))
+    ordinary = segment(512 * MIB, 22 * MIB, 0, False, ((22 * MIB, 0, "inactive"),))
     a = make("1GiB", conf="")
     a.seed([expandable, ordinary])
     request = (MALLOC, 1, 19 * MIB, 0)

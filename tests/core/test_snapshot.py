@@ -155,9 +155,9 @@ def test_expandable_segments_appear_by_mapped_range(make: Make, torch: str) -> N
     a.free(ptrs[0])
     a.free(ptrs[2])
     a.empty_cache()
-    ranges = [(s["address"] // MIB, s["total_size"] // MIB) for s in a.segments()]
+    ranges = [(s["address"] // MIB, s["total_size"] // MIB) for s in a.memory_snapshot()]
     assert ranges == [(20, 40), (80, 40)]
-    assert all(segment["is_expandable"] for segment in a.segments())
+    assert all(segment["is_expandable"] for segment in a.memory_snapshot())
 
 
 def test_a_snapshots_own_entry_is_seen_by_the_next(make: Make) -> None:
@@ -171,7 +171,7 @@ def test_a_snapshots_own_entry_is_seen_by_the_next(make: Make) -> None:
         *("snapshot", 0, 1024),
         0,
     )
-    a.segments()  # looks, and leaves nothing
+    a.memory_snapshot()  # looks, and leaves nothing
     assert len(a.snapshot()["device_traces"][0]) == 4
 
 
@@ -237,7 +237,7 @@ def test_no_history_is_kept_unless_it_is_asked_for() -> None:
 def test_the_bare_segments_name_their_device(make: Make) -> None:
     a = make(device=2)
     a.malloc(100)
-    assert [segment["device"] for segment in a.segments()] == [2]
+    assert [segment["device"] for segment in a.memory_snapshot()] == [2]
 
 
 def test_what_the_model_does_not_know_of_an_entry_is_neutral(make: Make) -> None:

@@ -40,12 +40,12 @@ def test_a_free_waits_for_the_stream_and_the_next_malloc(make: Make) -> None:
     assert stats["allocated_bytes.all.current"] == 0
     assert stats["active_bytes.all.current"] == 1024
     assert stats["requested_bytes.all.current"] == 1000
-    [segment] = a.segments()
+    [segment] = a.memory_snapshot()
     assert segment["blocks"][0]["state"] == "active_pending_free"
     assert segment["active_size"] == 1024
     assert segment["allocated_size"] == 0
     a.synchronize(OTHER)
-    assert a.segments() == [segment]  # the device has moved, the allocator has not looked
+    assert a.memory_snapshot() == [segment]  # the device has moved, the allocator has not looked
     actions(a)
     assert a.malloc(1000) == ptr  # the completion makes this very malloc a hit
     assert actions(a) == ["free_completed", "alloc"]
@@ -95,7 +95,7 @@ def test_a_stream_is_polled_up_to_its_first_event_that_has_not_passed(make: Make
     a.synchronize(OTHER)
     a.free(ptrs[1])
     a.malloc(1000, stream=OTHER)
-    states = [block["state"] for block in a.segments()[0]["blocks"]]
+    states = [block["state"] for block in a.memory_snapshot()[0]["blocks"]]
     assert states == ["inactive", "active_pending_free", "inactive"]
 
 
@@ -106,10 +106,14 @@ def test_pending_neighbours_do_not_merge(make: Make) -> None:
     a.free(ptrs[1])
     a.free(ptrs[0])
     a.free(ptrs[2])
-    assert [block["size"] for block in a.segments()[0]["blocks"]] == [512, 512, 2 * MIB - 1024]
+    assert [block["size"] for block in a.memory_snapshot()[0]["blocks"]] == [
+        512,
+        512,
+        2 * MIB - 1024,
+    ]
     a.synchronize()
     a.malloc(512, stream=OTHER)
-    assert [block["size"] for block in a.segments()[0]["blocks"]] == [2 * MIB]
+    assert [block["size"] for block in a.memory_snapshot()[0]["blocks"]] == [2 * MIB]
 
 
 def test_empty_cache_waits_for_every_stream(make: Make) -> None:
@@ -193,7 +197,7 @@ def test_a_told_free_is_not_that_of_the_next_block_in_its_place(make: Make) -> N
 def test_a_told_free_is_pending_meanwhile(make: Make) -> None:
     a = make()
     a.request_free(held(a, 3 * MIB))
-    states = [block["state"] for segment in a.segments() for block in segment["blocks"]]
+    states = [block["state"] for segment in a.memory_snapshot() for block in segment["blocks"]]
     assert states.count("active_pending_free") == 1
     assert a.memory_stats()["active.all.current"] == 1
     assert a.memory_stats()["allocation.all.current"] == 0

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from allocsim import CachingAllocator, replay
-from allocsim.engine.rerun import Rerun
+from allocsim.engine import Setting, prepare
 from allocsim.trace import Recording
 from allocsim.units import MIB
 
@@ -43,7 +43,7 @@ def test_the_run_as_it_was(recording: Recording) -> None:
 def test_the_block_that_took_the_address_is_freed_by_its_own_free(
     memory: int | None, recording: Recording
 ) -> None:
-    drive = Rerun(recording, 0).drive("", memory)
+    drive = prepare(recording, 0)[0].drive(Setting(""), memory)
     stats = drive.allocator.memory_stats()
     assert stats["requested_bytes.all.current"] == 45 * MIB + 2000
     assert stats["active_bytes.all.current"] == stats["allocated_bytes.all.current"]

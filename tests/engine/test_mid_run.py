@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from allocsim import CachingAllocator, load, replay
-from allocsim.engine.rerun import Rerun
-from allocsim.trace import Recording, trimmed
+from allocsim.engine import Setting, prepare
+from allocsim.trace import Recording
+from allocsim.trace.rewind import trimmed
 from allocsim.units import MIB
 
 Written = Callable[[Any], Recording]
@@ -43,9 +44,9 @@ def test_what_comes_lies_beside_what_was_there(
 
 
 def test_a_search_comes_through(recording: Recording) -> None:
-    rerun = Rerun(recording, 0)
+    prepared = prepare(recording, 0)[0]
     for conf in ("", "expandable_segments:True", "roundup_power2_divisions:4"):
-        drive = rerun.drive(conf, 1 << 30)
+        drive = prepared.drive(Setting(conf), 1 << 30)
         drive.allocator.check()
         assert drive.allocator.memory_stats()["allocated_bytes.all.current"] == 0
 

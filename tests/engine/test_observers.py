@@ -37,7 +37,7 @@ def three(gpu: CachingAllocator) -> None:
 
 def test_growth_is_seen_once_for_each_segment(recorded: Recorded) -> None:
     notes = Notes()
-    replay(recorded(three), observer=notes)
+    replay(recorded(three), observers=(notes,))
     # Each alloc stands behind its segment_alloc; the free is two entries.
     assert notes.grown == [(1, 30 * MIB), (3, 50 * MIB), (7, 100 * MIB)]
 
@@ -46,7 +46,7 @@ def test_an_error_is_seen_with_its_figures_and_the_blocks_of_the_recording(
     recorded: Recorded,
 ) -> None:
     notes = Notes()
-    run = replay(recorded(three), device_memory="70MiB", observer=notes)
+    run = replay(recorded(three), device_memory="70MiB", observers=(notes,))
     ((oom, free, sizes),) = notes.failed
     assert run.devices[0].ooms == (oom,)
     assert (oom.entry, oom.stream, oom.is_recorded) == (7, 0, False)
@@ -71,7 +71,7 @@ def test_a_recorded_error_that_is_answered_counts_as_growth(recorded: Recorded) 
             gpu.malloc(10 * MIB)
 
     notes = Notes()
-    replay(recorded(program, "100MiB"), device_memory="200MiB", observer=notes)
+    replay(recorded(program, "100MiB"), device_memory="200MiB", observers=(notes,))
     assert (2, 110 * MIB) in notes.grown
     assert notes.failed == []
 

@@ -98,7 +98,7 @@ def test_cut_in_the_middle_it_still_comes_out_whole() -> None:
     """From any entry on: the start state is rebuilt from the end."""
     from dataclasses import replace  # noqa: PLC0415
 
-    from allocsim.trace import trimmed  # noqa: PLC0415
+    from allocsim.trace.rewind import trimmed  # noqa: PLC0415
 
     for name in ("gpt2-ragged-oom-torch2.15", "gpt2-expandable-oom-torch2.15"):
         recording = load(TRACES / f"{name}.pickle.gz")

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from allocsim import CachingAllocator
+from allocsim.engine import Setting, prepare
 from allocsim.engine.drive import Drive
 from allocsim.engine.repeats import find_period
-from allocsim.engine.rerun import Rerun
 from allocsim.trace import Recording
 from allocsim.units import KIB, MIB
 
@@ -59,16 +59,19 @@ def figures(drive: Drive) -> tuple[object, ...]:
 @pytest.mark.parametrize("conf", CONFS)
 @pytest.mark.parametrize("seed", range(4))
 def test_a_regular_program_is_soon_over(seed: int, conf: str, recorded: Recorded) -> None:
-    rerun = Rerun(recorded(training(seed)), 0)
-    quick, slow = rerun.drive(conf, None, skips=True), rerun.drive(conf, None)
+    prepared = prepare(recorded(training(seed)), 0)[0]
+    quick, slow = (
+        prepared.drive(Setting(conf), None, skips=True),
+        prepared.drive(Setting(conf), None),
+    )
     assert figures(quick) == figures(slow)
     assert slow.skipped == 0
     assert quick.skipped > slow.n_entries / 2
 
 
 def test_the_period_is_that_of_the_steps(recorded: Recorded) -> None:
-    rerun = Rerun(recorded(training(0, steps=30)), 0)
-    period = find_period(rerun.plan.steps)
+    prepared = prepare(recorded(training(0, steps=30)), 0)[0]
+    period = find_period(prepared.free_plan.steps)
     assert period is not None
     assert period.length == 2 * 26
     assert period.count >= 28
@@ -97,8 +100,11 @@ def carrying(seed: int, steps: int = 150) -> Program:
 def test_blocks_may_outlive_several_steps(conf: str, recorded: Recorded) -> None:
     skipped = []
     for seed in range(6):
-        rerun = Rerun(recorded(carrying(seed)), 0)
-        quick, slow = rerun.drive(conf, None, skips=True), rerun.drive(conf, None)
+        prepared = prepare(recorded(carrying(seed)), 0)[0]
+        quick, slow = (
+            prepared.drive(Setting(conf), None, skips=True),
+            prepared.drive(Setting(conf), None),
+        )
         assert figures(quick) == figures(slow)
         skipped.append(quick.skipped)
     assert any(skipped)
@@ -106,9 +112,12 @@ def test_blocks_may_outlive_several_steps(conf: str, recorded: Recorded) -> None
 
 @pytest.mark.parametrize("memory", [700 * MIB, 500 * MIB])
 def test_on_a_tight_device_every_retry_is_counted(memory: int, recorded: Recorded) -> None:
-    rerun = Rerun(recorded(training(1)), 0)
+    prepared = prepare(recorded(training(1)), 0)[0]
     for conf in CONFS:
-        quick, slow = rerun.drive(conf, memory, skips=True), rerun.drive(conf, memory)
+        quick, slow = (
+            prepared.drive(Setting(conf), memory, skips=True),
+            prepared.drive(Setting(conf), memory),
+        )
         assert figures(quick) == figures(slow)
 
 
@@ -122,8 +131,8 @@ def leaking(gpu: CachingAllocator) -> None:
 
 
 def test_a_leak_is_no_repetition(recorded: Recorded) -> None:
-    rerun = Rerun(recorded(leaking), 0)
-    quick, slow = rerun.drive("", None, skips=True), rerun.drive("", None)
+    prepared = prepare(recorded(leaking), 0)[0]
+    quick, slow = prepared.drive(Setting(""), None, skips=True), prepared.drive(Setting(""), None)
     assert quick.skipped == 0
     assert figures(quick) == figures(slow)
 
@@ -135,15 +144,15 @@ def ragged(gpu: CachingAllocator) -> None:
 
 
 def test_where_no_step_is_like_another_none_is_passed_over(recorded: Recorded) -> None:
-    rerun = Rerun(recorded(ragged), 0)
-    assert find_period(rerun.plan.steps) is None
-    assert rerun.drive("", None, skips=True).skipped == 0
+    prepared = prepare(recorded(ragged), 0)[0]
+    assert find_period(prepared.free_plan.steps) is None
+    assert prepared.drive(Setting(""), None, skips=True).skipped == 0
 
 
 def test_where_objects_are_counted_no_step_is_like_another(recorded: Recorded) -> None:
     recording = recorded(training(0))
-    assert Rerun(recording, 0, "2.12").drive("", None, skips=True).skipped == 0
-    assert Rerun(recording, 0, "2.11").drive("", None, skips=True).skipped > 0
+    assert prepare(recording, 0, "2.12")[0].drive(Setting(""), None, skips=True).skipped == 0
+    assert prepare(recording, 0, "2.11")[0].drive(Setting(""), None, skips=True).skipped > 0
 
 
 def test_a_program_that_goes_on_after_its_steps_finds_its_blocks(recorded: Recorded) -> None:
@@ -160,7 +169,7 @@ def test_a_program_that_goes_on_after_its_steps_finds_its_blocks(recorded: Recor
         gpu.free(kept)
         gpu.malloc(60 * MIB)
 
-    rerun = Rerun(recorded(program), 0)
-    quick, slow = rerun.drive("", None, skips=True), rerun.drive("", None)
+    prepared = prepare(recorded(program), 0)[0]
+    quick, slow = prepared.drive(Setting(""), None, skips=True), prepared.drive(Setting(""), None)
     assert quick.skipped > 0
     assert figures(quick) == figures(slow)

@@ -19,7 +19,7 @@ import pytest
 from allocsim.phantom import UnavailableError
 from allocsim.phantom.gpu import Gpu, find_gpu
 from allocsim.phantom.launch import find_torch
-from allocsim.phantom.record import Recorded, Request, record
+from allocsim.phantom.record import Program, Recorded, record
 from allocsim.trace import load
 from allocsim.units import GIB
 
@@ -69,7 +69,7 @@ def run(folder: Path, program: str, out: str = "snapshot.pickle", **named: objec
     path = folder / "program.py"
     path.write_text(program)
     command = (sys.executable, str(path))
-    return record(Request(command, folder / out, gpu=None, **named))  # type: ignore[arg-type]
+    return record(Program(command, folder / out, gpu=None, **named))  # type: ignore[arg-type]
 
 
 def test_what_a_program_leaves(pretend: Path) -> None:
@@ -200,7 +200,7 @@ def test_a_program_that_a_signal_ends(pretend: Path) -> None:
 )
 def test_what_cannot_be_started(tmp_path: Path, command: tuple[str, ...], sentence: str) -> None:
     with pytest.raises(UnavailableError, match=sentence):
-        record(Request(command, tmp_path / "out.pickle", gpu=Gpu("x", GIB)))
+        record(Program(command, tmp_path / "out.pickle", gpu=Gpu("x", GIB)))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from allocsim import load, replay
 from allocsim.phantom.gpu import Gpu, find_gpu
-from allocsim.phantom.record import Recorded, Request, record
+from allocsim.phantom.record import Program, Recorded, record
 from allocsim.units import GIB, MIB
 
 PYTHONS = [path for path in os.environ.get("ALLOCSIM_TORCH_PYTHON", "").split(os.pathsep) if path]
@@ -27,7 +27,7 @@ pytestmark = [
 
 
 def recorded(python: str, program: Path, out: Path, gpu: Gpu, *arguments: str) -> Recorded:
-    return record(Request((python, str(program), *arguments), out, gpu, output_to_stderr=True))
+    return record(Program((python, str(program), *arguments), out, gpu, output_to_stderr=True))
 
 
 @pytest.mark.parametrize("python", PYTHONS)

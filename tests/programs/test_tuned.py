@@ -11,7 +11,7 @@ import pytest
 
 from allocsim import load, replay, tune
 from allocsim.phantom.gpu import Gpu
-from allocsim.phantom.record import Request, record
+from allocsim.phantom.record import Program, record
 from allocsim.units import GIB
 from tests.programs.test_programs import PYTHONS
 
@@ -34,7 +34,7 @@ def test_the_front_is_what_real_pytorch_does(tmp_path: Path) -> None:
     assert len(candidates) > 1
     for number, (conf, row) in enumerate(list(candidates.items())[:4]):
         out = tmp_path / f"{number}.pickle"
-        made = record(Request((PYTHONS[0], str(PROGRAM)), out, CARD, conf, output_to_stderr=True))
+        made = record(Program((PYTHONS[0], str(PROGRAM)), out, CARD, conf, output_to_stderr=True))
         assert made.exit_code == 0
         (device,) = replay(load(out)).devices  # proved to be what PyTorch did
         assert device.fidelity is not None

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from allocsim.analysis.picture import Picture, picture_of
 from allocsim.errors import OutOfMemoryError
+from allocsim.questions.picture.picture import Picture, picture_of
+from allocsim.questions.tune.tried import read_tried
 from allocsim.report.figures import (
     DARK,
     LIGHT,
@@ -26,7 +27,6 @@ from allocsim.report.figures import (
     save_figure,
     segments_figure,
 )
-from allocsim.report.tried import read_tried
 from allocsim.trace import load
 from allocsim.units import GIB, MIB
 from allocsim.workload.oom import oom

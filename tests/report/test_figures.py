@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from allocsim.analysis.picture import Picture, picture_of
 from allocsim.errors import ConfigError
+from allocsim.questions.picture.picture import Picture, picture_of
+from allocsim.questions.tune.tried import read_tried
 from allocsim.report.figures import (
     DARK,
     LIGHT,
@@ -26,7 +27,6 @@ from allocsim.report.figures import (
     segments_figure,
 )
 from allocsim.report.figures.tone import LEAST, MOST, pixels
-from allocsim.report.tried import read_tried
 from allocsim.trace import load
 from allocsim.units import GIB, MIB
 from allocsim.workload.oom import oom

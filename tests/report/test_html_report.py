@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from allocsim.analysis import shortages_of
-from allocsim.analysis.picture import Picture, picture_of
-from allocsim.report.html_report import html_report
-from allocsim.report.packed_columns import Packer
+from allocsim.engine import Setting, Trials, prepare
+from allocsim.questions.explain import OomWatch, Shortage, explain_device, shortages_of
+from allocsim.questions.picture import picture_prepared
+from allocsim.questions.picture.picture import Picture
+from allocsim.questions.picture.what_if import what_if
+from allocsim.report.html.html_report import html_report
+from allocsim.report.html.packed_columns import Packer
 from allocsim.trace import Frame, Recording, load
-from allocsim.tuning import explain_recording
-from allocsim.tuning.what_if import what_if
 from allocsim.workload.oom import oom
 
 OOM = Path(__file__).parents[2] / "traces" / "gpt2-ragged-oom-torch2.15.pickle.gz"
@@ -85,9 +86,16 @@ class Page(HTMLParser):
         }
 
 
+def looked_at(recording: Recording) -> tuple[Picture, tuple[Shortage, ...], Trials]:
+    (prepared,) = prepare(recording)
+    watch = OomWatch()
+    picture = picture_prepared(prepared, observers=(watch,))
+    shortages = shortages_of(picture.device_run, picture.trace, watch)
+    return picture, shortages, Trials(prepared)
+
+
 def page_of(recording: Recording) -> tuple[Picture, Page]:
-    picture = picture_of(recording)
-    shortages = shortages_of(picture.device_run, picture.trace, picture.watch)
+    picture, shortages, _ = looked_at(recording)
     return picture, Page(html_report(picture, shortages))
 
 
@@ -95,10 +103,10 @@ def page_of(recording: Recording) -> tuple[Picture, Page]:
 def gpt2() -> tuple[Picture, str, Page]:
     """A real recording that ends out of memory, explained and under two other settings."""
     recording = load(OOM)
-    picture = picture_of(recording)
-    shortages = shortages_of(picture.device_run, picture.trace, picture.watch)
-    _, (explanation,) = explain_recording(recording)
-    runs = what_if(recording, picture.run, ["expandable_segments:True", "max_split_size_mb:128"])
+    picture, shortages, trials = looked_at(recording)
+    explanation = explain_device(trials, picture.run, picture.device_run, shortages)
+    confs = ("expandable_segments:True", "max_split_size_mb:128")
+    runs = what_if(trials, picture.run, [Setting(conf) for conf in confs])
     text = html_report(picture, shortages, explanation, runs)
     return picture, text, Page(text)
 
@@ -156,7 +164,7 @@ def test_the_tables_hold_the_numbers(gpt2: tuple[Picture, str, Page]) -> None:
     assert memory[1][0] == "0 to 651"
     assert memory[22][:2] == ["13,692 to 14,343", "3.72 GiB to 5.46 GiB"]
     segments = by_head["segment"]
-    assert len(picture.at().places) == 96
+    assert len(picture.at().segments) == 96
     assert len(segments) == 61, "a head and the 60 largest"
 
 

@@ -15,9 +15,9 @@ import time
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 
 from allocsim.core import RELEASES
-from allocsim.phantom import Script
-from allocsim.phantom.generator import make_script
-from allocsim.phantom.tally import Tally
+from allocsim.questions.crosscheck import Script
+from allocsim.questions.crosscheck.generator import make_script
+from allocsim.questions.crosscheck.tally import Tally
 from tests.stress.duel import duel, shortest
 
 BATCH = 200
@@ -49,7 +49,7 @@ def as_test(script: Script, release: str, *, history: bool) -> str:
     """The divergence as a test that fails."""
     ops = "\n".join(f"        {list(op)!r}," for op in script.ops)
     return (
-        "from allocsim.phantom import Script\nfrom tests.stress.duel import duel\n\n\n"
+        "from allocsim.questions.crosscheck import Script\nfrom tests.stress.duel import duel\n\n\n"
         f"def test_a_divergence_in_{release.replace('.', '_')}() -> None:\n"
         f"    ops = [\n{ops}\n    ]\n"
         f"    script = Script(ops, {script.device_memory}, {script.conf!r}, "

@@ -14,14 +14,9 @@ from typing import Any
 
 from allocsim import CachingAllocator
 from allocsim.core import FREE, MALLOC
-from allocsim.errors import (
-    AllocsimError,
-    InvariantError,
-    OutOfMemoryError,
-    UndefinedBehaviorError,
-)
-from allocsim.phantom import Script, minimiser
-from allocsim.phantom.script import HANDLE, Op
+from allocsim.errors import AllocsimError, InvariantError, OutOfMemoryError, UndefinedBehaviorError
+from allocsim.questions.crosscheck import Script, minimiser
+from allocsim.questions.crosscheck.script import HANDLE, Op
 from tests.golden.runner import Allocator
 from tests.naive.model import NaiveAllocator
 

@@ -10,7 +10,7 @@ import pickle
 from pathlib import Path
 from typing import Any
 
-from allocsim.trace import ALLOCATED, INACTIVE, PENDING
+from allocsim.state import ALLOCATED, INACTIVE, PENDING
 from allocsim.units import MIB, round_up
 
 Plain = dict[str, Any]

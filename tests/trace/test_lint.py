@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from allocsim.trace import Finding, lint, load
-from allocsim.trace.snapshot import read_snapshot
+from allocsim.trace.load import read_snapshot
 from allocsim.units import MIB
 from tests.trace.history import BASE, History, training_step, write
 

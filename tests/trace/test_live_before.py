@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -11,20 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from allocsim.errors import RecordingError
-from allocsim.trace import (
-    ALLOCATED,
-    INACTIVE,
-    PENDING,
-    Action,
-    BlockState,
-    SegmentState,
-    Trace,
-    start_state,
-)
-from allocsim.trace import start as start_module
-from allocsim.trace.live_before import live_before
-from allocsim.trace.slack import Live
+from allocsim.state import ALLOCATED, INACTIVE, PENDING, BlockState, SegmentState
+from allocsim.trace import Action, Trace
+from allocsim.trace.rewind import start_state
+from allocsim.trace.rewind.live_before import live_before
+from allocsim.trace.rewind.slack import Live
 
+REWIND = import_module("allocsim.trace.rewind.start_state")._Rewind
 MEGA = 1 << 40
 STEP = 2048
 """Bytes from one place for a block to the next."""
@@ -67,7 +61,7 @@ def told(trace: Trace, entry: int) -> Told:
 
 def both_ways(trace: Trace, entry: int) -> tuple[Told, Told]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(start_module._Rewind, "undo_blocks", lambda *_: False)
+        patch.setattr(REWIND, "undo_blocks", lambda *_: False)
         one_by_one = told(trace, entry)
     return told(trace, entry), one_by_one
 

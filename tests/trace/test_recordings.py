@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from allocsim.trace import Action, Recording, lint, load, start_state, write_npz, write_snapshot
+from allocsim.trace import Action, Recording, lint, load, write_npz, write_snapshot
+from allocsim.trace.rewind import start_state
 
 FOLDER = Path(__file__).parents[3] / "shared" / "recordings"
 pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="no recordings beside the project")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from allocsim.trace import RELEASES, releases_of
+from allocsim.trace.load import read_snapshot
 from allocsim.trace.releases import MARKERS
-from allocsim.trace.snapshot import read_snapshot
 from tests.trace.history import History, training_step
 
 

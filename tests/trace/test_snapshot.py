@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from allocsim.errors import RecordingError
-from allocsim.trace import PENDING, Action, Frame, RecordedSettings, TraceEntry, load
+from allocsim.state import PENDING
+from allocsim.trace import Action, Entry, Frame, RecordedSettings, load
 from allocsim.trace.releases import RELEASES
 from allocsim.units import MIB
 from tests.trace.history import BASE, STACK, History, training_step, write
@@ -35,7 +36,7 @@ def test_each_release_is_read_and_told(release: str, tmp_path: Path) -> None:
 
 def test_an_entry_at_the_edge(tmp_path: Path) -> None:
     trace = load(write(training_step().snapshot(), tmp_path / "a.pickle")).device(0)
-    assert trace[1] == TraceEntry(
+    assert trace[1] == Entry(
         action=Action.ALLOC,
         addr=BASE,
         size=1000,

@@ -12,19 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from allocsim.errors import RecordingError
-from allocsim.trace import (
-    ALLOCATED,
-    INACTIVE,
-    PENDING,
-    Action,
-    BlockState,
-    SegmentState,
-    Trace,
-    load,
-    start_state,
-    trimmed,
-)
-from allocsim.trace.snapshot import read_snapshot
+from allocsim.state import ALLOCATED, INACTIVE, PENDING, BlockState, SegmentState
+from allocsim.trace import Action, Trace, load
+from allocsim.trace.load import read_snapshot
+from allocsim.trace.rewind import start_state, trimmed
 from allocsim.units import MIB
 from tests.trace.history import History, training_step, write
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from allocsim.trace import Recording, load, read_npz, trimmed, write_npz, write_snapshot
+from allocsim.trace import Recording, load, read_npz, write_npz, write_snapshot
 from allocsim.trace.releases import RELEASES
+from allocsim.trace.rewind import trimmed
 from tests.trace.history import training_step, write
 
 

@@ -1,7 +1,8 @@
 """The address map: where everything lay, over the run.
 
-Rule: it is a picture of density at every length of recording (`analysis/density.py`), and its
-caption says how many entries and bytes share a pixel.
+Rule: it is a picture of density at every length of recording
+(`allocsim/questions/picture/address_map.py`), and its caption says how many entries and bytes
+share a pixel.
 """
 
 from __future__ import annotations
@@ -10,18 +11,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from allocsim.analysis.address_map import AddressMap, address_map
-from allocsim.analysis.picture import Picture
-from allocsim.report.figures.canvas import (
-    caption,
-    entries_axis,
-    legend_above,
-    new_figure,
-    styled,
-)
+from allocsim.questions.picture import AddressMap, Picture, address_map
+from allocsim.report.figures.canvas import caption, entries_axis, legend_above, new_figure, styled
 from allocsim.report.figures.memory import mark_ooms, title_of
 from allocsim.report.figures.tone import pixels
-from allocsim.report.page import plural, printable
+from allocsim.report.layout import plural, printable
 from allocsim.units import GIB, MIB, format_size
 
 if TYPE_CHECKING:

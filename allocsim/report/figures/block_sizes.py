@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from allocsim.analysis.block_sizes import block_sizes
-from allocsim.analysis.picture import Picture
+from allocsim.questions.picture import Picture, block_sizes
 from allocsim.report.figures.canvas import caption, legend, new_figure, styled
 from allocsim.report.figures.memory import title_of
-from allocsim.report.page import number, plural
+from allocsim.report.layout import number, plural
 from allocsim.units import GIB, KIB, MIB
 
 if TYPE_CHECKING:

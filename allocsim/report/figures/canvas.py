@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from allocsim.report.page import printable
+from allocsim.report.layout import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

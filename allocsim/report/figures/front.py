@@ -1,7 +1,7 @@
 """The settings that `allocsim tune` tried: memory against driver calls.
 
 Rule: a setting under which a request failed is drawn as a cross and is never on the front; the
-front is that of `tuning/pareto.py`.
+front is that of `measures/pareto.py`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from allocsim.questions.tune import Tried, TriedSetting
 from allocsim.report.figures.canvas import caption, legend, new_figure, styled
-from allocsim.report.page import number, plural, printable
-from allocsim.report.tried import Tried, TriedSetting
+from allocsim.report.layout import number, plural, printable
 from allocsim.units import GIB, MIB, format_size
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from allocsim.analysis.extremes import extremes_of
-from allocsim.analysis.picture import Picture
+from allocsim.measures import extremes_of
+from allocsim.questions.picture import Picture
 from allocsim.report.figures.canvas import (
     caption,
     entries_axis,
@@ -20,7 +20,7 @@ from allocsim.report.figures.canvas import (
     new_figure,
     styled,
 )
-from allocsim.report.page import number, plural
+from allocsim.report.layout import number, plural
 from allocsim.units import GIB, MIB, format_size
 
 if TYPE_CHECKING:

@@ -1,5 +1,5 @@
 // The address map: of every pixel the exact share that each kind of block covers, as in
-// allocsim/analysis/density.py; tones as in allocsim/report/figures/tone.py.
+// allocsim/questions/picture/address_map.py; tones as in allocsim/report/figures/tone.py.
 
 const LEAST = 0.25;
 const MOST = 0.9;

@@ -1,0 +1,177 @@
+"""What a request that found no free block tries, in this order, up to the first success.
+
+Rules (semantics 1.8), each attempt with the function that makes it:
+
+    3  garbage collection, then a new segment             `collect_garbage`, `_new_memory`
+    4  pools marked use_on_oom (2.11+)                    `_from_overflow`
+    5  release oversize blocks of the stream, again       `release_available`
+    6  release everything cached, again: a retry          `release_cached`
+    7  pools marked use_on_oom (2.8 to 2.10)              `_from_overflow`
+    8  out of memory                                      `out_of_memory`
+
+Attempts 1 and 2, polling and the free blocks, are `CachingAllocator.malloc`'s.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from allocsim.core.block import Block
+from allocsim.core.heap import Heap
+from allocsim.core.history import Work
+from allocsim.core.mapping import allocate_expandable
+from allocsim.core.oom import OomFigures, oom_text, rejection_text
+from allocsim.core.pending import PendingFrees
+from allocsim.core.pool import BlockPool
+from allocsim.core.private_pools import PrivatePools
+from allocsim.core.reclaim import collect_garbage, release_available, release_cached
+from allocsim.core.releases import Overflow
+from allocsim.errors import OutOfMemoryError, UndefinedBehaviorError
+
+__all__ = ["AllocParams", "Attempts"]
+
+
+@dataclass(slots=True)
+class AllocParams:
+    """One request on its way through the attempts.
+
+    size: rounded.
+    segment_size: what is asked from the driver for it.
+    expandable: expandable segments are active for it.
+    may_split: the pool's blocks are split.
+    is_rejected: the throw policy refused it (1.12).
+
+    Mirrors: AllocParams
+    """
+
+    pool: BlockPool
+    stream: int
+    size: int
+    segment_size: int
+    expandable: bool
+    may_split: bool
+    is_rejected: bool = False
+
+
+class Attempts:
+    """The attempts of one device's allocator.  device_index: what the error's text calls it."""
+
+    __slots__ = ("_heap", "_private", "_pending", "_device_index")
+
+    def __init__(
+        self, heap: Heap, private: PrivatePools, pending: PendingFrees, device_index: int
+    ) -> None:
+        self._heap = heap
+        self._private = private
+        self._pending = pending
+        self._device_index = device_index
+
+    def answer(self, block: Block | None, params: AllocParams, requested: int) -> Block:
+        """The block handed out, after all attempts if `block` is None.
+
+        Raises OutOfMemoryError.
+        """
+        heap = self._heap
+        if block is None:
+            block = self._miss(params)
+            heap.work = Work.REQUEST
+        if block is None:
+            raise self._out_of_memory(params, requested)
+        return heap.hand_out(block, params.size, requested, params.expandable, params.may_split)
+
+    def _miss(self, params: AllocParams) -> Block | None:
+        heap = self._heap
+        release = heap.release
+        heap.work = Work.GARBAGE_COLLECTION
+        collect_garbage(heap)
+        block = self._new_memory(params)
+        if block is not None or params.is_rejected:
+            return block
+        if release.overflow is Overflow.FIRST and (block := self._from_overflow(params)):
+            return block
+        heap.work = Work.RELEASE_OVERSIZE
+        if release_available(heap, params.pool, params.stream, params.size):
+            block = self._new_memory(params)
+        if block is None and not self._private.in_capture:
+            release_cached(heap, self._private, self._pending)
+            self._refuse_forgotten(params.pool)
+            heap.stats.num_alloc_retries += 1
+            block = self._new_memory(params)
+        if block is None and release.overflow is Overflow.LAST:
+            block = self._from_overflow(params)
+        return block
+
+    def _refuse_forgotten(self, pool: BlockPool) -> None:
+        """A pool whose last use ended inside its scope may be forgotten under its own request."""
+        owner = pool.owner
+        if owner is not None and self._private.pools.get(owner.id) is not owner:
+            raise UndefinedBehaviorError(
+                f"pool {owner.id} was released inside its scope and is forgotten under a request; "
+                "PyTorch goes on with freed memory"
+            )
+
+    def _new_memory(self, params: AllocParams) -> Block | None:
+        """Memory from the driver, within the limit (1.8).
+
+        Each refusal of throw_on_cudamalloc_oom counts (observed); only one of the first attempt
+        ends the chain (1.12).
+
+        Mirrors: alloc_block
+        """
+        heap = self._heap
+        heap.work = Work.DRIVER
+        after = heap.reserved + params.segment_size
+        if heap.limit is not None and after > heap.limit:
+            return None
+        if heap.config.throw_on_cudamalloc_oom:
+            fraction = heap.config.per_process_memory_fraction
+            if after > int(fraction * heap.device.total):
+                heap.stats.num_oom_rejections += 1
+                params.is_rejected = True
+                return None
+        is_default = params.pool.owner is None
+        expandable = heap.config.expandable_segments
+        if expandable and (is_default or heap.release.expandable_private_pools):
+            return allocate_expandable(heap, params.pool, params.stream, params.size)
+        return heap.allocate_segment(params.pool, params.stream, params.segment_size)
+
+    def _from_overflow(self, params: AllocParams) -> Block | None:
+        """A free block of a pool marked use_on_oom, for a request of the default pool (5.6).
+
+        From 2.10 on, expandable segments count as inactive for such a request (observed).
+        """
+        if params.pool.owner is not None:
+            return None
+        expandable = params.expandable and self._heap.release.overflow_may_be_expandable
+        for pool in self._private.overflow():
+            half = pool.small if params.pool.is_small else pool.large
+            block = self._heap.take_free(half, params.stream, params.size, expandable)
+            if block is not None:
+                params.may_split = pool.id not in self._private.no_split
+                params.expandable = expandable
+                return block
+        return None
+
+    def _out_of_memory(self, params: AllocParams, requested: int) -> OutOfMemoryError:
+        heap = self._heap
+        device = heap.device
+        tried = params.segment_size
+        if params.is_rejected:
+            text = rejection_text(requested)
+        else:
+            heap.record("oom", device.free, params.size, params.stream, params.pool)
+            heap.stats.num_ooms += 1
+            figures = OomFigures(
+                device=self._device_index,
+                tried=tried,
+                total=device.total,
+                free=device.free,
+                allocated=heap.stats.allocated_bytes(),
+                reserved=heap.reserved,
+                private=self._private.free_bytes(),
+                limit=heap.limit,
+            )
+            text = oom_text(figures, heap.config)
+        return OutOfMemoryError(
+            text, requested_bytes=requested, rounded_bytes=params.size, tried_bytes=tried
+        )

@@ -1,0 +1,233 @@
+"""What an allocator holds and what a request would find, read off its blocks; nothing is changed.
+
+Rule: whoever explains, measures or draws an allocator looks through these functions and reaches no
+deeper; they tell what is true now and decide nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+
+from allocsim.core.allocator import CachingAllocator
+from allocsim.core.block import Block
+from allocsim.core.constants import (
+    MIN_BLOCK_SIZE,
+    MIN_LARGE_ALLOC,
+    PAGE,
+    ROUND_LARGE,
+    SMALL_BUFFER,
+    SMALL_SIZE,
+)
+from allocsim.core.pending import ToldFree
+from allocsim.core.pool import BlockPool, PrivatePool
+from allocsim.core.releases import Overflow
+from allocsim.state import DEFAULT_POOL, PoolId
+
+__all__ = [
+    "allocated_block",
+    "fingerprint",
+    "free_blocks",
+    "handle_sizes",
+    "helping_pools",
+    "largest_request",
+    "pool_of_requests",
+    "returnable_bytes",
+    "returnable_pools",
+]
+
+
+def allocated_block(allocator: CachingAllocator, address: int) -> Block | None:
+    """The allocated block that begins at `address`, whatever the caller calls it."""
+    return allocator.heap.allocated_at(address)
+
+
+def free_blocks(allocator: CachingAllocator) -> Iterator[Block]:
+    """Every free mapped block, pool by pool in key order."""
+    for pool in allocator.heap.pools:
+        yield from pool
+
+
+def handle_sizes(allocator: CachingAllocator) -> dict[int, int]:
+    """By the address of a mapped range of an expandable segment, the size of its handles."""
+    sizes = {}
+    for block in (*allocator.heap.active, *free_blocks(allocator)):
+        is_head = block.prev is None or not block.prev.mapped
+        if block.expandable is not None and is_head:
+            sizes[block.ptr] = block.expandable.handle_size
+    return sizes
+
+
+def returnable_pools(allocator: CachingAllocator) -> frozenset[PoolId]:
+    """The pools whose wholly free memory goes back to the driver when a request fails (2.5)."""
+    return frozenset((DEFAULT_POOL, *allocator.private_pools.freeable))
+
+
+def returnable_bytes(allocator: CachingAllocator, block: Block) -> int:
+    """Bytes of a free block that the driver could have back without any block in use moving."""
+    owner = block.pool.owner
+    if owner is not None and owner.id not in allocator.private_pools.freeable:
+        return 0
+    if block.expandable is not None:
+        return block.expandable.whole_handles(block.ptr, block.size)[1]
+    return 0 if block.is_split else block.size
+
+
+def pool_of_requests(allocator: CachingAllocator, stream: int) -> PoolId:
+    """The pool that requests of `stream` go to now (5.2)."""
+    owner = allocator.private_pools.target(stream)
+    return DEFAULT_POOL if owner is None else owner.id
+
+
+def helping_pools(allocator: CachingAllocator, stream: int) -> tuple[PoolId, ...]:
+    """The pools marked use_on_oom that serve requests of `stream` on a full device (5.6)."""
+    is_default = pool_of_requests(allocator, stream) == DEFAULT_POOL
+    helps = is_default and allocator.release.overflow is not Overflow.NEVER
+    return tuple(allocator.private_pools.use_on_oom) if helps else ()
+
+
+# -- the largest request ----------------------------------------------------------------
+
+
+def largest_request(allocator: CachingAllocator, stream: int) -> int:
+    """Bytes of the largest request of `stream` that would succeed now; 0 if none would.
+
+    Meant for the state that an out-of-memory error leaves; before one, cached segments that the
+    allocator would give back first are not counted.  No search: free blocks, driver and pools that
+    help out say it (1.5, 1.8, 4.4, 5.6).
+    """
+    owner = allocator.private_pools.target(stream)
+    halves = allocator.heap if owner is None else owner
+    config = allocator.config
+    large = max(
+        _in_block(halves.large, stream, config.expandable_segments),
+        _from_driver(allocator, halves.large, stream),
+        *(_in_block(pool.large, stream, fine) for pool, fine in _helping(allocator, owner)),
+    )
+    if large > SMALL_SIZE:
+        return config.largest_raw(large)
+    small = max(
+        _in_block(halves.small, stream, config.expandable_segments),
+        _from_driver(allocator, halves.small, stream),
+        *(_in_block(pool.small, stream, fine) for pool, fine in _helping(allocator, owner)),
+    )
+    return config.largest_raw(min(small, SMALL_SIZE))
+
+
+def _helping(
+    allocator: CachingAllocator, owner: PrivatePool | None
+) -> list[tuple[PrivatePool, bool]]:
+    """The pools marked use_on_oom, and whether their expandable blocks serve (5.6)."""
+    release, private = allocator.release, allocator.private_pools
+    if owner is not None or release.overflow is Overflow.NEVER:
+        return []
+    fine = allocator.config.expandable_segments and release.overflow_may_be_expandable
+    return [(private.pools[i], fine) for i in private.use_on_oom if i in private.pools]
+
+
+def _in_block(pool: BlockPool, stream: int, fine: bool) -> int:
+    """The largest free block that serves a request of its own size."""
+    sizes = (
+        block.size for block in pool if block.stream == stream and (fine or not block.expandable)
+    )
+    return max(sizes, default=0)
+
+
+def _from_driver(allocator: CachingAllocator, pool: BlockPool, stream: int) -> int:
+    """The largest rounded size for which the driver and the limit have memory."""
+    config, release = allocator.config, allocator.release
+    if config.expandable_segments and (pool.owner is None or release.expandable_private_pools):
+        return _by_mapping(allocator, pool, stream)
+    allowed = allocator.device.free
+    if allocator.memory_limit is not None:
+        allowed = min(allowed, allocator.memory_limit - allocator.reserved_bytes)
+    return _by_segment(pool.is_small, allowed, config.large_segment_size)
+
+
+def _by_segment(is_small: bool, room: int, large_segment: int) -> int:
+    if is_small:
+        return SMALL_SIZE if room >= SMALL_BUFFER else 0
+    if room >= MIN_LARGE_ALLOC:
+        return room // ROUND_LARGE * ROUND_LARGE
+    return MIN_LARGE_ALLOC - MIN_BLOCK_SIZE if room >= large_segment else 0
+
+
+def _by_mapping(allocator: CachingAllocator, pool: BlockPool, stream: int) -> int:
+    """As the allocator looks: the lowest run of free and unmapped blocks that holds a request."""
+    config, device = allocator.config, allocator.device
+    handle = PAGE if pool.is_small else config.large_segment_size
+    room = device.free // handle * handle
+    within = _within_limit(allocator, pool.is_small)
+    best = longest = 0
+    for unmapped in pool.unmapped_of(stream):
+        prev = unmapped.prev
+        block: Block | None = prev if prev is not None and not prev.is_active else unmapped
+        run = reach = 0
+        left = room
+        while block is not None and not block.is_active:
+            run += block.size
+            if reach == run - block.size:  # all before is there
+                taken = block.size if block.mapped else min(block.size, left)
+                reach += taken
+                left -= 0 if block.mapped else taken
+            block = block.next
+        reach = min(reach, within)
+        if reach > longest:
+            best = max(best, reach)
+        longest = max(longest, run)
+    reserve = config.expandable_reserve(device.total)
+    fresh = device.total * 9 // 8 if reserve is None else reserve
+    fresh = -(-fresh // handle) * handle
+    reach = min(room, within, fresh)
+    return max(best, reach if reach > longest else 0)
+
+
+def _within_limit(allocator: CachingAllocator, is_small: bool) -> int:
+    """The largest rounded size whose ordinary segment the limit would allow."""
+    limit = allocator.memory_limit
+    room = allocator.device.total * 2 if limit is None else limit - allocator.reserved_bytes
+    return _by_segment(is_small, room, allocator.config.large_segment_size)
+
+
+# -- where the allocator is --------------------------------------------------------------
+
+
+def fingerprint(
+    allocator: CachingAllocator,
+    waiting: Mapping[int, ToldFree],
+    asked: Mapping[int, int],
+    step: int,
+) -> Hashable:
+    """Where the allocator is before `step`, so that equal values go on alike.
+
+    waiting: frees by name.  asked: for the names of a stretch of steps, the step that asked.
+    Blocks from before the stretch are told by their number alone: no block comes to them, and
+    where one went, what is free or what the stretch holds is no longer the same.
+    """
+    heap = allocator.heap
+    named = heap.named
+    mine = sorted(
+        (step - asked[name], named[name].ptr, named[name].size)
+        for name in asked.keys() & named.keys()
+    )
+    freed = sorted(
+        (step - asked[name], -1 if (block := waiting[name].block) is None else block.ptr)
+        for name in asked.keys() & waiting.keys()
+    )
+    return (
+        (len(named), len(waiting)),
+        tuple(mine),
+        tuple(freed),
+        tuple(_free_keys(pool) for pool in heap.pools),
+        tuple(tuple((b.stream, b.ptr, b.size) for b in pool.unmapped) for pool in heap.pools),
+        tuple(sorted((block.ptr, block.size) for block in heap.pending.values())),
+        heap.reserved,
+        heap.stats.num_device_alloc,
+        heap.stats.num_device_free,
+        heap.stats.num_alloc_retries,
+    )
+
+
+def _free_keys(pool: BlockPool) -> tuple[tuple[int, ...], ...]:
+    """The streams that have free blocks, each with the keys of its blocks: size, rank, address."""
+    of_streams = sorted(pool.free.items())
+    return tuple((stream, *free.keys) for stream, free in of_streams if free.keys)

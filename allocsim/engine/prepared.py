@@ -1,0 +1,286 @@
+"""One device of a recording, made ready once and driven under any number of settings.
+
+Rule: release, start and plan of a device are worked out here and nowhere else, once; `replay`,
+`Walk` and every trial drive what is prepared, so that their results can be held against each
+other.  A drive as recorded may have its driver bases dictated; any other drives the undictated
+plan, addresses in order from the recording's first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from allocsim.core import RELEASES as MODELLED
+from allocsim.core import (
+    AllocatorConfig,
+    CachingAllocator,
+    Folder,
+    FreeBlockOrder,
+    Release,
+    find_release,
+    parse_conf,
+)
+from allocsim.engine.drive import Drive
+from allocsim.engine.fold import fold
+from allocsim.engine.observers import Observer, Progress
+from allocsim.engine.plan import Plan, plan_of
+from allocsim.engine.repeats import Period, find_period
+from allocsim.engine.setting import Setting
+from allocsim.errors import ConfigError, RecordingError
+from allocsim.state import SegmentState
+from allocsim.trace import Action, Provenance, Recording, Trace, refuse_unsound, start_state
+from allocsim.units import format_size
+
+__all__ = ["UNLIMITED_DEVICE", "Prepared", "prepare"]
+
+UNLIMITED_DEVICE = 1 << 60
+"""Bytes of a device that nothing fills, for recordings that do not tell their device's size."""
+
+_GROWS = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A device of a recording, ready to be driven.
+
+    path: of the recording.
+    release: the one to model; release_note: why, in a sentence.
+    recorded: the settings of the recording; config: what they mean.
+    has_settings: whether the recording holds any.
+    start: the segments before the first entry.
+    plan: the steps, driver bases among them.
+    provenance: how the recording was made, None where nobody noted it.
+    """
+
+    path: str
+    trace: Trace
+    release: Release
+    release_note: str
+    recorded: Setting
+    config: AllocatorConfig
+    has_settings: bool
+    start: tuple[SegmentState, ...]
+    plan: Plan
+    provenance: Provenance | None
+
+    @property
+    def held(self) -> int:
+        """Bytes that were reserved before the first entry."""
+        return sum(segment.total_size for segment in self.start)
+
+    @property
+    def context_memory(self) -> int:
+        """What the CUDA context held, where the recording says so: it holds as much elsewhere."""
+        return 0 if self.provenance is None else self.provenance.context_memory
+
+    @property
+    def told_memory(self) -> int | None:
+        """Bytes of the device that the recording names; None where it does not."""
+        return (0 if self.provenance is None else self.provenance.device_memory) or None
+
+    @property
+    def capacity(self) -> int | None:
+        """Bytes of the device: as named, else as an out-of-memory error tells; None: unknown."""
+        return self.told_memory or self.plan.capacity
+
+    @cached_property
+    def free_plan(self) -> Plan:
+        """The plan without driver bases: what hangs on the program alone."""
+        return replace(self.plan, steps=self.plan.steps.undictated())
+
+    @cached_property
+    def first_base(self) -> int:
+        """Where the recorded driver's addresses begin."""
+        grown = np.flatnonzero(np.isin(self.trace.action, _GROWS))
+        if len(grown):
+            return int(self.trace.addr[grown[0]])
+        return self.trace.segments[0].address if self.trace.segments else 0
+
+    @cached_property
+    def last_address(self) -> int:
+        """The first address past all that the recorded driver handed out."""
+        rows = np.flatnonzero(np.isin(self.trace.action, _GROWS))
+        moved = zip(self.trace.addr[rows].tolist(), self.trace.size[rows].tolist(), strict=True)
+        ends: list[int] = [address + size for address, size in moved]
+        return max([0, *ends, *(segment.end for segment in self.trace.segments)])
+
+    def allocator(
+        self,
+        setting: Setting,
+        device_memory: int | None,
+        *,
+        base_address: int,
+        address_policy: str = "bump",
+        record_history: bool = False,
+        fast_path: bool = True,
+    ) -> CachingAllocator:
+        """An allocator that holds what the device held before the first entry.
+
+        device_memory: bytes, None for a device without end.
+        Raises ConfigError for a setting that the release refuses, or a device too small for what
+        the recording begins with.
+        """
+        if device_memory is not None and self.held > device_memory:
+            raise ConfigError(
+                f"device memory {format_size(device_memory)} cannot hold what device "
+                f"{self.trace.device} had reserved before the first entry; expected "
+                f"{format_size(self.held)} or more"
+            )
+        allocator = CachingAllocator(
+            device_memory or UNLIMITED_DEVICE,
+            setting.conf,
+            self.release.version,
+            context_memory=self.context_memory,
+            address_policy=address_policy,
+            base_address=base_address,
+            record_history=record_history,
+            device=self.trace.device,
+            fast_path=fast_path,
+        )
+        if setting.call_fraction is not None:
+            allocator.set_per_process_memory_fraction(setting.call_fraction)
+        allocator.seed(self.start)
+        return allocator
+
+    def drive(
+        self,
+        setting: Setting,
+        device_memory: int | None,
+        *,
+        observers: Iterable[Observer] = (),
+        progress: Progress | None = None,
+        skips: bool = False,
+        fast_path: bool = True,
+        folder: Folder = fold,
+    ) -> Drive:
+        """Drive every step under `setting` on a device of `device_memory` bytes (None: no end).
+
+        skips: whether to pass over periods in which nothing changes; the timeline then lacks
+        them.  fast_path: see `CachingAllocator`.  folder: what counts the statistics.
+        Raises as `allocator` does, and what PyTorch would not survive under its own name.
+        """
+        allocator = self.allocator(
+            setting, device_memory, base_address=self.first_base, fast_path=fast_path
+        )
+        drive = Drive(
+            allocator,
+            self.free_plan,
+            len(self.trace),
+            dictates=False,
+            progress=progress,
+            observers=tuple(observers),
+            folder=folder,
+        )
+        drive.run(self._period_for(allocator) if skips else None)
+        return drive
+
+    @cached_property
+    def _period(self) -> Period | None:
+        return find_period(self.free_plan.steps)
+
+    def _period_for(self, allocator: CachingAllocator) -> Period | None:
+        """The stretch that may be passed over, unless more than the blocks tells what comes."""
+        counts_objects = self.release.free_block_order is FreeBlockOrder.CREATION
+        return (
+            None if counts_objects or allocator.collects_garbage_above is not None else self._period
+        )
+
+
+def prepare(
+    recording: Recording, device: int | None = None, torch_version: str | None = None
+) -> tuple[Prepared, ...]:
+    """Every device of `recording`, or the one asked for, made ready.
+
+    torch_version: None for the release that the recording tells.
+    Raises RecordingError if there is nothing to replay, ConfigError for an unknown release.
+    """
+    refuse_unsound(recording)
+    release, note = _release_of(recording, torch_version)
+    conf = recording.settings.conf if recording.settings is not None else ""
+    try:
+        config = parse_conf(conf, release)
+    except ConfigError as error:
+        what = f"its settings {conf[:80]!r} are refused by release {release.version}: {error}"
+        raise RecordingError(recording.path, what) from None
+    traces = recording.devices if device is None else (_trace_of(recording, device),)
+    collects_above = _collects_above(recording, config)
+    found = []
+    for trace in traces:
+        start = _start_of(trace, recording, config)
+        held = sum(segment.total_size for segment in start)
+        found.append(
+            Prepared(
+                path=recording.path,
+                trace=trace,
+                release=release,
+                release_note=note,
+                recorded=Setting(conf),
+                config=config,
+                has_settings=recording.settings is not None,
+                start=start,
+                plan=plan_of(trace, held, collects_above),
+                provenance=recording.provenance,
+            )
+        )
+    return tuple(found)
+
+
+def _trace_of(recording: Recording, device: int) -> Trace:
+    try:
+        return recording.device(device)
+    except KeyError as error:
+        raise RecordingError(recording.path, str(error.args[0])) from None
+
+
+def _release_of(recording: Recording, torch_version: str | None) -> tuple[Release, str]:
+    """The release to model, and why it is that one."""
+    if torch_version is not None:
+        release = find_release(torch_version)
+        return release, f"PyTorch {release.version}: as asked"
+    made_by = recording.provenance.release if recording.provenance is not None else ""
+    if made_by in MODELLED:
+        return MODELLED[made_by], f"PyTorch {made_by}: as recorded"
+    possible = [version for version in recording.releases if version in MODELLED]
+    if not possible:
+        newest = list(MODELLED)[-1]
+        return MODELLED[newest], f"PyTorch {newest}: the newest, since the layout tells none"
+    newest = possible[-1]
+    if len(possible) == 1:
+        return MODELLED[newest], f"PyTorch {newest}: no other release writes this layout"
+    return (
+        MODELLED[newest],
+        f"PyTorch {newest}: the newest of those that write this layout "
+        f"({possible[0]} to {possible[-1]})",
+    )
+
+
+def _collects_above(recording: Recording, config: AllocatorConfig) -> int | None:
+    """Reserved bytes above which the recorded program's requests collected garbage (1.9).
+
+    None where they never did, as far as the recording tells: a limit that the program set by a
+    call is in no recording.
+    """
+    made = recording.provenance
+    if made is None or not made.device_memory or recording.settings is None:
+        return None
+    allocator = CachingAllocator(made.device_memory, config.text, config.release.version)
+    return allocator.collects_garbage_above
+
+
+def _start_of(
+    trace: Trace, recording: Recording, config: AllocatorConfig
+) -> tuple[SegmentState, ...]:
+    recorded = recording.settings
+    try:
+        return start_state(
+            trace,
+            rounded=config.round_size,
+            max_split_size=recorded.max_split_size if recorded is not None else None,
+        )
+    except RecordingError as error:
+        what = str(error).partition(": ")[2].removeprefix(f"entry {error.entry}: ")
+        raise RecordingError(recording.path, what, entry=error.entry) from None

@@ -1,0 +1,262 @@
+"""What one device of a recording needed under one setting, and trials that are made only once.
+
+Rule: a trial is plain numbers, so that it travels between processes and into a file unchanged.
+What goes wrong in PyTorch's stead is the trial's `error`: a setting that PyTorch refuses or would
+not survive needs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+from allocsim.core import Block, CachingAllocator
+from allocsim.engine.drive import Drive
+from allocsim.engine.fold import fold, fold_allocated
+from allocsim.engine.observers import GiveUpError, Observer, Progress
+from allocsim.engine.prepared import Prepared
+from allocsim.engine.result import DeviceRun, SimulatedOom, Timeline
+from allocsim.engine.setting import Setting
+from allocsim.errors import ConfigError, UndefinedBehaviorError, UpstreamAssertionError
+
+__all__ = ["Point", "Trial", "Trials", "Watch", "trial_of", "trial_of_run"]
+
+Watch = Callable[[str], Progress | None]
+"""Called with each option string before its replay; what it returns watches that replay."""
+
+
+class Point(NamedTuple):
+    """The three figures by which settings are compared; each only grows while a replay runs."""
+
+    memory: int
+    """Bytes."""
+
+    calls: int
+    """Of the driver."""
+
+    retries: int
+    """Requests that emptied the cache first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Bytes and calls of one replay.
+
+    conf: the option string.
+    peak_device_bytes: the most that the device had to hold, the context and odd ends of pages
+        included.
+    obtained_small, obtained_large: bytes from the driver over the run, by pool.
+    returned_bytes: those given back.
+    num_maps: how many of num_device_alloc were mappings.
+    refused: whether the driver or a limit may have refused a request: something was given back.
+    unrefused_device: the smallest device on which the driver refuses nothing; None: not known.
+    min_device_memory: the smallest device that answers every request, retries and all; None: not
+        looked for.
+    fails_at: the entry that fails on a device 2 MiB smaller than that.
+    at_min: (retries, device allocs, device frees) on it.
+    oom_entry: the first request without an answer, None if each was answered.
+    dropped_at: the entry at which the replay was given up, because the setting could no longer
+        win; then the figures are those up to it.
+    least_peak: bytes that the peak would surely have reached, where that was worked out.
+    entries: how many were replayed for all this.
+    skipped: how many were passed over.
+    error: why there are no figures at all.
+    """
+
+    conf: str = ""
+    peak_reserved_bytes: int = 0
+    peak_allocated_bytes: int = 0
+    peak_device_bytes: int = 0
+    num_alloc_retries: int = 0
+    num_device_alloc: int = 0
+    num_device_free: int = 0
+    num_sync_all_streams: int = 0
+    num_ooms: int = 0
+    num_maps: int = 0
+    obtained_small: int = 0
+    obtained_large: int = 0
+    returned_bytes: int = 0
+    refused: bool = False
+    unrefused_device: int | None = None
+    min_device_memory: int | None = None
+    fails_at: int | None = None
+    at_min: tuple[int, int, int] | None = None
+    oom_entry: int | None = None
+    dropped_at: int | None = None
+    least_peak: int = 0
+    entries: int = 0
+    skipped: int = 0
+    error: str | None = None
+
+    @property
+    def point(self) -> Point:
+        """Peak of reserved memory (at least), driver calls, retries."""
+        calls = self.num_device_alloc + self.num_device_free
+        return Point(max(self.peak_reserved_bytes, self.least_peak), calls, self.num_alloc_retries)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the replay was neither given up nor impossible."""
+        return self.dropped_at is None and self.error is None
+
+    @property
+    def goes_through(self) -> bool:
+        """Whether every request of the recording was answered."""
+        return self.is_whole and self.oom_entry is None
+
+    def plain(self) -> dict[str, Any]:
+        """The fields that are not at their default, for a file; the conf stands elsewhere."""
+        values = {part.name: getattr(self, part.name) for part in fields(self)}
+        return {
+            part.name: values[part.name]
+            for part in fields(self)
+            if values[part.name] != part.default and part.name != "conf"
+        }
+
+    @classmethod
+    def from_plain(cls, conf: str, plain: dict[str, Any]) -> Trial:
+        """What `plain` wrote of a trial of `conf`.  Raises TypeError for anything else."""
+        at_min = plain.get("at_min")
+        at_min = None if at_min is None else tuple(at_min)
+        return cls(**{**plain, "conf": conf, "at_min": at_min})
+
+
+def trial_of(
+    drive: Drive, conf: str, *, peak_device_bytes: int = 0, empties: bool = False
+) -> Trial:
+    """The trial that a drive has come to, at its end or where it was given up.
+
+    peak_device_bytes: see `Trial`.  empties: the program itself empties the cache, and nothing
+    else gives memory back unasked.
+    """
+    stats, ooms = drive.allocator.statistics(), drive.ooms
+    last = drive.given_up_at if drive.given_up_at is not None else drive.stopped_at
+    every, small, large = stats.all, stats.pools[True], stats.pools[False]
+    maps = 0
+    if drive.allocator.config.expandable_segments:
+        maps = max(stats.num_device_alloc - every.segment.allocated, 0)
+    return Trial(
+        conf=conf,
+        peak_reserved_bytes=every.reserved_bytes.peak,
+        peak_allocated_bytes=every.allocated_bytes.peak,
+        peak_device_bytes=peak_device_bytes,
+        num_alloc_retries=stats.num_alloc_retries,
+        num_device_alloc=stats.num_device_alloc,
+        num_device_free=stats.num_device_free,
+        num_sync_all_streams=stats.num_sync_all_streams,
+        num_ooms=len(ooms),
+        num_maps=maps,
+        obtained_small=small.reserved_bytes.allocated,
+        obtained_large=large.reserved_bytes.allocated,
+        returned_bytes=every.reserved_bytes.freed,
+        refused=bool(stats.num_alloc_retries or ooms or (stats.num_device_free and not empties)),
+        oom_entry=ooms[0].entry if ooms else None,
+        dropped_at=drive.given_up_at,
+        entries=(drive.n_entries if last is None else last + 1) - drive.skipped,
+        skipped=drive.skipped,
+    )
+
+
+def trial_of_run(conf: str, device_run: DeviceRun) -> Trial:
+    """What a replay that has been run needed: peaks, calls and its first error."""
+    stats = device_run.stats
+    return Trial(
+        conf=conf,
+        oom_entry=device_run.ooms[0].entry if device_run.ooms else None,
+        peak_reserved_bytes=device_run.peak_reserved_bytes,
+        peak_allocated_bytes=device_run.peak_allocated_bytes,
+        num_alloc_retries=stats["num_alloc_retries"],
+        num_device_alloc=stats.get("num_device_alloc", 0),
+        num_device_free=stats.get("num_device_free", 0),
+        num_ooms=len(device_run.ooms),
+        entries=device_run.entries,
+    )
+
+
+class Trials:
+    """Replays of one device of a recording under settings, each made once and remembered.
+
+    count: how many were made.
+    watch: see `Watch`.
+    """
+
+    def __init__(self, prepared: Prepared, watch: Watch | None = None) -> None:
+        self.prepared = prepared
+        self.count = 0
+        self._watch = watch
+        self._known: dict[tuple[Setting, int | None], Trial] = {}
+
+    def under(
+        self, setting: Setting, device_memory: int | None, *, to_first_oom: bool = False
+    ) -> Trial:
+        """The trial of `setting` on a device of `device_memory` bytes (None: without end).
+
+        to_first_oom: one that fails may end at its first error, whose entry is all that it tells.
+        """
+        known = self._known.get((setting, device_memory))
+        if known is not None and (to_first_oom or known.dropped_at is None):
+            return known
+        trial, _ = self._replayed(setting, device_memory, to_first_oom=to_first_oom)
+        return trial
+
+    def timeline(
+        self, setting: Setting, device_memory: int | None
+    ) -> tuple[Trial, Timeline | None]:
+        """The trial with the memory after each step; None where there are no figures."""
+        trial, drive = self._replayed(setting, device_memory, counts_all=True)
+        if drive is None:
+            return trial, None
+        return trial, drive.timeline.build(drive.plan.steps.entry)
+
+    def _replayed(
+        self,
+        setting: Setting,
+        device_memory: int | None,
+        *,
+        to_first_oom: bool = False,
+        counts_all: bool = False,
+    ) -> tuple[Trial, Drive | None]:
+        self.count += 1
+        watch = _TrialWatch(gives_up=to_first_oom)
+        drive: Drive | None = None
+        try:
+            drive = self.prepared.drive(
+                setting,
+                device_memory,
+                observers=(watch,),
+                progress=None if self._watch is None else self._watch(setting.conf),
+                skips=not counts_all,
+                folder=fold if counts_all else fold_allocated,
+            )
+        except (ConfigError, UndefinedBehaviorError, UpstreamAssertionError) as error:
+            trial = Trial(conf=setting.conf, error=str(error))
+        else:
+            trial = trial_of(drive, setting.conf, peak_device_bytes=watch.peak_device_bytes)
+        self._known[setting, device_memory] = trial
+        return trial, drive
+
+
+class _TrialWatch(Observer):
+    """The most that the device held, and the first error, where that may end the replay."""
+
+    def __init__(self, *, gives_up: bool) -> None:
+        self.peak_device_bytes = 0
+        self._gives_up = gives_up
+
+    def began(self, allocator: CachingAllocator) -> None:
+        """See `Observer`."""
+        self.peak_device_bytes = allocator.device.held
+
+    def grew(self, allocator: CachingAllocator, entry: int) -> None:
+        """See `Observer`."""
+        del entry
+        self.peak_device_bytes = max(self.peak_device_bytes, allocator.device.held)
+
+    def out_of_memory(
+        self, allocator: CachingAllocator, oom: SimulatedOom, blocks: Mapping[int, Block]
+    ) -> None:
+        """See `Observer`."""
+        del allocator, oom, blocks
+        if self._gives_up:
+            raise GiveUpError

@@ -1,0 +1,42 @@
+"""Which outcomes no other is better than: memory against driver calls against retries.
+
+Rule: a point is dominated if another is nowhere worse and somewhere better.  All three figures
+only grow while a replay runs, so one that is dominated half-way is dominated at its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from allocsim.engine import Point
+
+__all__ = ["Bar", "dominates", "front", "is_hopeless"]
+
+
+def dominates(better: Point, worse: Point) -> bool:
+    """Whether `better` is nowhere worse than `worse`, and somewhere better."""
+    return (
+        better.memory <= worse.memory
+        and better.calls <= worse.calls
+        and better.retries <= worse.retries
+        and better != worse
+    )
+
+
+Bar = tuple[tuple[Point, bool], ...]
+"""Points of finished settings; with each, whether a tie with it is lost (see `Row.rank`)."""
+
+
+def is_hopeless(bar: Bar, so_far: Point) -> bool:
+    """Whether what has come to `so_far` can neither win nor be a choice of its own."""
+    return any(dominates(p, so_far) or (loses and p == so_far) for p, loses in bar)
+
+
+def front(points: Iterable[Point]) -> tuple[Point, ...]:
+    """The points that none dominates, by ascending memory; of equals one."""
+    distinct = sorted(set(points))
+    return tuple(p for p in distinct if not _is_dominated(p, distinct))
+
+
+def _is_dominated(point: Point, others: Sequence[Point]) -> bool:
+    return any(dominates(other, point) for other in others)

@@ -1,0 +1,23 @@
+"""Is the model right?  The same scripts through real PyTorch and through the model, compared."""
+
+from allocsim.questions.crosscheck.crosscheck import Check, Report, Source, WheelSource, crosscheck
+from allocsim.questions.crosscheck.golden import check_case, load_case
+from allocsim.questions.crosscheck.installed import InstalledSource
+from allocsim.questions.crosscheck.real import RealAllocator
+from allocsim.questions.crosscheck.script import Results, Script
+from allocsim.questions.crosscheck.tally import KINDS
+
+__all__ = [
+    "Check",
+    "InstalledSource",
+    "KINDS",
+    "RealAllocator",
+    "Report",
+    "Results",
+    "Script",
+    "Source",
+    "WheelSource",
+    "check_case",
+    "crosscheck",
+    "load_case",
+]

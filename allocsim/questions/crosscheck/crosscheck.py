@@ -1,0 +1,145 @@
+"""Random scripts, many of them, through the model and through real PyTorch.
+
+Rule: what comes of a check depends on its seed, releases and settings alone, never on the
+number of processes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Protocol
+
+from allocsim.core import find_release
+from allocsim.questions.crosscheck.divergence import Divergence, minimised
+from allocsim.questions.crosscheck.generator import make_script
+from allocsim.questions.crosscheck.judge import Real, judge
+from allocsim.questions.crosscheck.real import RealAllocator
+from allocsim.questions.crosscheck.script import Script
+from allocsim.questions.crosscheck.tally import Tally
+
+__all__ = ["Check", "Report", "Source", "WheelSource", "crosscheck"]
+
+_BATCH = 40
+"""Scripts a job: a second or so of work."""
+
+Progress = Callable[[int, int], None]
+
+
+class Source(Protocol):
+    """Where scripts come from and what answers them; picklable, one for each release."""
+
+    @property
+    def release(self) -> str:
+        """Such as "2.15"."""
+
+    def open(self) -> Real:
+        """The real allocator, for this process."""
+
+    def script(self, real: Real, seed: int) -> Script:
+        """The script of `seed`."""
+
+
+@dataclass(frozen=True, slots=True)
+class WheelSource:
+    """The c10 libraries of a release's wheel, from the cache."""
+
+    release: str
+
+    def open(self) -> Real:
+        return RealAllocator(self.release)
+
+    def script(self, real: Real, seed: int) -> Script:  # noqa: ARG002
+        return make_script(seed, find_release(self.release))
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What is asked for.
+
+    ops: at least so many of each release.  conf: the option string of every script, which is
+    then never changed at run time; None: random ones.  jobs: processes.
+    """
+
+    sources: tuple[Source, ...]
+    seed: int = 0
+    ops: int = 100_000
+    conf: str | None = None
+    jobs: int = 1
+
+
+@dataclass(slots=True)
+class Report:
+    """What came of it.  seeds: (first, last) by release.  divergence: the first, made short."""
+
+    tally: Tally = field(default_factory=Tally)
+    seeds: dict[str, tuple[int, int]] = field(default_factory=dict)
+    divergence: Divergence | None = None
+
+
+def crosscheck(check: Check, progress: Progress | None = None) -> Report:
+    """Runs scripts until each release has had its ops, or until one differs."""
+    report = Report()
+    total = check.ops * len(check.sources)
+    executor = ProcessPoolExecutor(check.jobs) if check.jobs > 1 else None
+    with executor or nullcontext():
+        for number, source in enumerate(check.sources, start=1):
+            wanted = report.tally.ops + check.ops
+            for batch in _batches(check, source, executor):
+                report.tally += batch.tally
+                report.seeds[source.release] = (check.seed, batch.last_seed)
+                if progress is not None:
+                    progress(min(report.tally.ops, number * check.ops), total)
+                if batch.divergence is not None:
+                    report.divergence = _made_short(source.open(), batch.divergence)
+                    return report
+                if report.tally.ops >= wanted:
+                    break
+    return report
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    tally: Tally
+    last_seed: int
+    divergence: Divergence | None
+
+
+def _batches(check: Check, source: Source, executor: Executor | None) -> Iterator[_Batch]:
+    """The batches of one release in order of their seeds, without end."""
+    seeds = count(check.seed, _BATCH)
+    if executor is None:
+        yield from (_run_batch(check, source, first) for first in seeds)
+        return
+    ahead: deque[Future[_Batch]] = deque()
+    try:
+        while True:
+            while len(ahead) < 2 * check.jobs:
+                ahead.append(executor.submit(_run_batch, check, source, next(seeds)))
+            yield ahead.popleft().result()
+    finally:
+        for future in ahead:
+            future.cancel()
+
+
+def _run_batch(check: Check, source: Source, first: int) -> _Batch:
+    """Some scripts, up to the first that differs."""
+    real, tally = source.open(), Tally()
+    for seed in range(first, first + _BATCH):
+        script = source.script(real, seed)
+        if check.conf is not None:
+            ops = [op for op in script.ops if op[0] != "c"]
+            script = replace(script, ops=ops, conf=check.conf)
+        verdict = judge(real, script)
+        tally.add(verdict.script, source.release, verdict.addresses, verdict.end)
+        if verdict.divergence is not None:
+            return _Batch(tally, seed, verdict.divergence)
+    return _Batch(tally, first + _BATCH - 1, None)
+
+
+def _made_short(real: Real, found: Divergence) -> Divergence:
+    return minimised(found, lambda script: judge(real, script).divergence)

@@ -1,0 +1,78 @@
+"""A script on which the model and real PyTorch part, made short and written as a test.
+
+Rule: the test needs no PyTorch.  It plays the script on the model and expects, literally, what
+the real allocator answered, so that it fails now and passes once the model is mended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from allocsim.phantom import RefusedError, ScriptError
+from allocsim.questions.crosscheck.comparison import Difference
+from allocsim.questions.crosscheck.minimiser import shortest
+from allocsim.questions.crosscheck.script import Script
+
+__all__ = ["Divergence", "minimised"]
+
+Judge = Callable[[Script], "Divergence | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """One script, the release it ran on, and where the model differs first.
+
+    arguments: what `play` was given besides script and release.  theirs: the real results in
+    which the difference lies, as a whole.
+    """
+
+    release: str
+    script: Script
+    difference: Difference
+    theirs: Any
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_test(self) -> str:
+        """A module with one test, which runs anywhere and fails while the model is wrong."""
+        script, name = self.script, self.release.replace(".", "_")
+        ops = "\n".join(f"        {list(op)!r}," for op in script.ops)
+        conditions = [script.device_memory, script.conf, script.address_policy]
+        if script.base_address:
+            conditions.append(script.base_address)
+        given = "".join(f", {key}={value!r}" for key, value in self.arguments.items())
+        return (
+            "from allocsim.questions.crosscheck import Script\n"
+            "from allocsim.questions.crosscheck.player import play\n\n\n"
+            f"def test_a_divergence_from_{name}() -> None:\n"
+            f"    # {self.difference.field} of torch {self.release} itself\n"
+            f"    ops = [\n{ops}\n    ]\n"
+            f"    script = Script(ops, {', '.join(map(repr, conditions))})\n"
+            f'    outcome = play(script, "{self.release}"{given})\n'
+            f"    {self._assertion()}\n"
+        )
+
+    def _assertion(self) -> str:
+        what = self.difference
+        if what.field == "refused":
+            return f"assert False, {f'torch: {what.theirs}; the model: {what.ours}'!r}"
+        if what.field == "stopped":
+            at = None if what.theirs is None else what.theirs[0]
+            return f"assert (outcome.stopped and outcome.stopped[0]) == {at!r}"
+        if what.field == "stats":
+            return f"assert outcome.stats.get({what.at!r}) == {what.theirs!r}"
+        return f"assert outcome.{what.field} == {self.theirs!r}"
+
+
+def minimised(found: Divergence, judge: Judge) -> Divergence:
+    """The same kind of divergence with few ops.  judge: what a script comes to."""
+
+    def still_differs(script: Script) -> bool:
+        try:
+            other = judge(script)
+        except (RefusedError, ScriptError):  # a free whose allocation was left out, say
+            return False
+        return other is not None and other.difference.kind == found.difference.kind
+
+    return judge(shortest(found.script, still_differs)) or found

@@ -1,0 +1,191 @@
+"""Random op scripts that stay near what a release accepts, and now and then beyond it.
+
+Rule: a script is a function of its seed and release alone.  Sizes crowd at the boundaries of
+the rules and repeat, because ties and exact fits are where allocators part.
+
+A reproducible script keeps away from what compiled allocators answer differently from run to
+run: several frees deferred at once from 2.9 to 2.12 (semantics 12.3a), and up to 2.12 streams
+recorded now inside a scope and now outside, which upstream remembers by an object's address
+(12.3b).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from allocsim.core import Release
+from allocsim.questions.crosscheck.random_settings import RandomSettings
+from allocsim.questions.crosscheck.script import Op, Script
+from allocsim.units import GIB, KIB, MIB
+
+__all__ = ["make_script"]
+
+_EDGES = (512, KIB, MIB, 2 * MIB, 10 * MIB, 20 * MIB, 21 * MIB, 40 * MIB, 64 * MIB)
+_DEVICES = (
+    *(MIB, 5 * MIB, 37 * MIB, 64 * MIB, 100 * MIB + 12345, 128 * MIB, 200 * MIB - 1),
+    *(256 * MIB, 300 * MIB, 512 * MIB, GIB, 3 * GIB + 777, 16 * GIB),
+)
+_LENGTHS = (15, 40, 100, 250, 250, 1000)
+_UNORDERED = ("2.9", "2.10", "2.11", "2.12")
+"""Releases that complete deferred frees in the order of a hash of object addresses."""
+
+
+def make_script(
+    seed: int,
+    release: Release,
+    *,
+    is_reproducible: bool = True,
+    with_marks: bool = True,
+) -> Script:
+    """The script of `seed` for `release`.
+
+    with_marks: pools may be marked no_split and use_on_oom, where the release has the marks.
+    """
+    rng = random.Random(f"{seed} {release.version}")
+    memory = rng.choice(_DEVICES)
+    maker = _Maker(rng, release, memory, is_reproducible=is_reproducible, with_marks=with_marks)
+    conf = maker.options.make() if rng.random() < 0.75 else ""
+    for _ in range(rng.choice(_LENGTHS)):
+        maker.step()
+    return Script(maker.ops, memory, conf, rng.choice(("bump", "firstfit")))
+
+
+class _Maker:
+    """One script in the making; knows what is live and which scopes are open."""
+
+    def __init__(
+        self,
+        rng: random.Random,
+        release: Release,
+        memory: int,
+        *,
+        is_reproducible: bool,
+        with_marks: bool,
+    ) -> None:
+        self.rng = rng
+        self.release = release
+        self.memory = memory
+        self.with_marks = with_marks
+        self.ops: list[Op] = []
+        self.live: list[int] = []
+        self.most_live = rng.choice((8, 40, 200))
+        self.n_ids = 0
+        self.streams = rng.choice(([0], [0], [0, 1], [0, 1, 2], [0, 3, 7, 9, 21, 40]))
+        self.favourites = [self._any_size() for _ in range(rng.choice((1, 3, 8)))]
+        self.scopes: list[int] = []
+        self.uses: dict[int, int] = {}
+        pools = not release.scope_by_stream and rng.random() < 0.5
+        self.options = RandomSettings(rng, release, has_pools=pools)
+        self.recorded: set[int] = set()
+        self.has_deferred = False
+        self.defers_one = is_reproducible and release.version in _UNORDERED
+        remembers = is_reproducible and release.forgets_captured_streams
+        self.records_in_scope = rng.choice((True, False)) if remembers else None
+        self.weights: dict[Callable[[], None], float] = {
+            self.allocate: 10.0,
+            self.free: rng.choice((3.0, 6.0, 9.0, 10.0)),
+            self.record: rng.choice((0.0, 1.0, 3.0)) if len(self.streams) > 1 else 0.0,
+            self.finish: rng.choice((0.0, 0.5, 1.5)),
+            self.empty_cache: rng.choice((0.0, 0.1, 0.5)),
+            self.limit: rng.choice((0.0, 0.0, 0.2)),
+            self.scope: rng.choice((0.5, 2.0)) if pools else 0.0,
+            self.settings: rng.choice((0.0, 0.0, 0.3)),
+            self.reset: rng.choice((0.0, 0.1)),
+        }
+
+    def step(self) -> None:
+        """Append one op, or none where chance asks for what cannot be."""
+        makers, weights = zip(*self.weights.items(), strict=True)
+        self.rng.choices(makers, weights)[0]()
+
+    def _any_size(self) -> int:
+        rng = self.rng
+        kind = rng.random()
+        if kind < 0.35:
+            edge = rng.choice(_EDGES) + rng.choice((-512, -1, 0, 0, 1, 512))
+            return max(1, edge)
+        if kind < 0.55:
+            return rng.randint(1, 4000)
+        if kind < 0.6:
+            return rng.choice((0, self.memory, self.memory + 1, (1 << 60) - 1, 1 << 60))
+        return int(2 ** rng.uniform(0, max(20, min(self.memory.bit_length() - 1, 30))))
+
+    def allocate(self) -> None:
+        if len(self.live) >= self.most_live:
+            self.free()
+        size = self.rng.choice(self.favourites) if self.rng.random() < 0.6 else self._any_size()
+        self.n_ids += 1
+        self.live.append(self.n_ids)
+        self.ops.append(["a", self.n_ids, size, self.rng.choice(self.streams)])
+        if not self.scopes and 0 < size < 1 << 60:
+            self.has_deferred = False  # a request completes what a closed scope deferred
+
+    def free(self) -> None:
+        if not self.live:
+            return
+        at = self.rng.choice((0, -1, self.rng.randrange(len(self.live))))
+        if self.scopes and self.live[at] in self.recorded:
+            if self.defers_one and self.has_deferred:
+                return
+            self.has_deferred = True
+        self.ops.append(["f", self.live.pop(at)])
+
+    def record(self) -> None:
+        if self.records_in_scope not in (None, bool(self.scopes)):
+            return
+        if self.live:
+            name = self.rng.choice(self.live)
+            self.recorded.add(name)
+            self.ops.append(["r", name, self.rng.choice(self.streams)])
+
+    def finish(self) -> None:
+        one = self.rng.random() < 0.7
+        self.ops.append(["s", self.rng.choice(self.streams)] if one else ["S"])
+
+    def empty_cache(self) -> None:
+        asserts = self.scopes and self.release.empty_cache_in_scope.name == "ASSERTS"
+        if not asserts or self.rng.random() < 0.02:
+            self.ops.append(["e"])
+
+    def limit(self) -> None:
+        self.ops.append(["m", self.rng.choice((1.0, 0.0, 0.5, 0.9, self.rng.random()))])
+
+    def settings(self) -> None:
+        self.ops.append(["c", self.options.make()])
+
+    def reset(self) -> None:
+        self.ops.append([self.rng.choice("kK")])
+
+    def scope(self) -> None:
+        """Mostly what a program may do with pools; seldom what asserts."""
+        rng = self.rng
+        if rng.random() < 0.002:
+            self.ops.append(["P", rng.choice("ber"), rng.randint(1, 4)])
+            return
+        closed = [n for n in range(1, 8) if n not in self.scopes and self._may_begin(n)]
+        releasable = [n for n, uses in self.uses.items() if uses > 0 and n not in self.scopes]
+        kind = rng.random()
+        if kind < 0.4 and closed:
+            pool = rng.choice(closed[:3])
+            self.scopes.append(pool)
+            self.uses[pool] = self.uses.get(pool, 0) + 1
+            self.ops.append(["P", "b", pool, *self._marks()])
+        elif kind < 0.75 and self.scopes:
+            pool = self.scopes.pop(rng.randrange(len(self.scopes)))
+            self.ops.append(["P", "e", pool])
+        elif releasable:
+            pool = rng.choice(releasable)
+            self.uses[pool] -= 1
+            self.ops.append(["P", "r", pool])
+
+    def _may_begin(self, pool: int) -> bool:
+        """A pool that was released to the end asserts unless it is forgotten."""
+        return self.uses.get(pool) != 0 or self.rng.random() < 0.01
+
+    def _marks(self) -> list[int]:
+        if not self.with_marks:
+            return []
+        no_split = self.release.no_split and self.rng.random() < 0.2
+        overflow = self.release.overflow.name != "NEVER" and self.rng.random() < 0.3
+        return [int(no_split), int(overflow)] if no_split or overflow else []

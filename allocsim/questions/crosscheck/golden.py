@@ -1,0 +1,80 @@
+"""Golden cases run again through the real allocator: equal to the last entry, or where not.
+
+Rule: only a result that the case holds for the release is compared.  A release that stands in
+no group of a case refused its options, stopped on an internal error or gives another order
+from run to run; what it does today is told and judged by nobody.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from allocsim.phantom import PhantomError, RefusedError
+from allocsim.questions.crosscheck.comparison import list_difference
+from allocsim.questions.crosscheck.real import RealAllocator
+from allocsim.questions.crosscheck.script import Results, Script
+
+__all__ = ["Verdict", "check_case", "first_difference", "load_case"]
+
+_MESSAGES_KEPT = 20
+_FIELDS = ("addresses", "trace", "segments")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How one case went.
+
+    outcome: "equal", "different" or, where the case holds no result of the release, "refused",
+    "stopped" or "ran".  detail: the first divergence or the release's own words, else "".
+    """
+
+    name: str
+    outcome: str
+    detail: str = ""
+
+
+def load_case(path: Path) -> dict[str, Any]:
+    """The case in a .json.gz file.  Raises PhantomError for a file that is none."""
+    try:
+        with gzip.open(path, "rt") as file:
+            case: dict[str, Any] = json.load(file)
+        return case
+    except (OSError, EOFError, ValueError) as error:
+        raise PhantomError(f"{path}: not a golden case ({error})") from None
+
+
+def check_case(real: RealAllocator, case: dict[str, Any]) -> Verdict:
+    """Runs the case's script and compares with what the case holds for the release."""
+    name, version = case["name"], real.torch_version
+    group = next((g for g in case["results"] if version in g["torch"]), None)
+    try:
+        results = real.run(Script.from_golden(case))
+    except RefusedError as error:
+        return Verdict(name, "refused" if group is None else "different", str(error))
+    if group is None:
+        return Verdict(name, "stopped" if results.stopped else "ran", _stop(results))
+    texts = next(m["texts"] for m in group["messages"] if version in m["torch"])
+    difference = first_difference(results, group, texts)
+    return Verdict(name, "different" if difference else "equal", difference or "")
+
+
+def _stop(results: Results) -> str:
+    return "stopped at op {} with {}".format(*results.stopped) if results.stopped else ""
+
+
+def first_difference(results: Results, expected: dict[str, Any], texts: list[str]) -> str | None:
+    """The first divergence from a golden result, or None."""
+    if results.stopped:
+        return _stop(results)
+    pairs = [(field, getattr(results, field), expected[field]) for field in _FIELDS]
+    pairs.append(("messages", results.messages[:_MESSAGES_KEPT], texts))
+    found = (list_difference(*pair) for pair in pairs)
+    difference = next((str(one) for one in found if one is not None), None)
+    for key, value in expected["stats"].items():
+        if difference is None and results.stats.get(key) != value:
+            return f"stats[{key}]: {results.stats.get(key)} where {value} was expected"
+    return difference

@@ -1,0 +1,51 @@
+"""What `torch.cuda` answers, turned into the form of the golden cases.
+
+Rule: the model and real PyTorch answer with the same dicts, so one conversion serves both, and
+nothing that is compared is dropped on the way.  Streams become the numbers of the script.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from allocsim.questions.crosscheck.script import HANDLE
+
+__all__ = ["golden_segment", "golden_stats", "stream_numbers"]
+
+_COLUMNS = ("current", "peak", "allocated", "freed")
+_AS_THEY_ARE = (
+    "address",
+    "total_size",
+    "requested_size",
+    "allocated_size",
+    "active_size",
+    "is_expandable",
+)
+Numbers = Callable[[int], int]
+
+
+def golden_stats(flat: Mapping[str, int]) -> dict[str, Any]:
+    """`torch.cuda.memory_stats()` with four numbers a statistic; plain counters as they are."""
+    names = [key.removesuffix(".current") for key in flat if key.endswith(".current")]
+    grouped = {name: [flat[f"{name}.{column}"] for column in _COLUMNS] for name in names}
+    return grouped | {key: flat[key] for key in flat if "." not in key}
+
+
+def golden_segment(segment: Mapping[str, Any], number: Numbers) -> dict[str, Any]:
+    """A segment of `torch.cuda.memory._snapshot()`; `number`: of a stream's raw handle."""
+    return {
+        **{key: segment[key] for key in _AS_THEY_ARE},
+        "stream": number(segment["stream"]),
+        "is_large": segment["segment_type"] == "large",
+        "pool": segment["segment_pool_id"][1],
+        "blocks": [[b["size"], b["requested_size"], b["state"]] for b in segment["blocks"]],
+    }
+
+
+def stream_numbers(handles: Mapping[int, int] | None = None) -> Numbers:
+    """From raw handles to a script's stream numbers; `handles`: the other way, None: as usual."""
+    if handles is None:
+        return lambda handle: handle // HANDLE
+    known = {handle: number for number, handle in handles.items()}
+    return known.__getitem__

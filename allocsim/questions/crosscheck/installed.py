@@ -1,0 +1,189 @@
+"""Whole PyTorch, as an interpreter has it installed, run on op scripts.
+
+Rule: each script meets a fresh CUDA, and the results have the form of the golden cases, so that
+this and `RealAllocator` can stand in for one another.  Over the phantom GPU everything is equal
+to the last address.  On a real GPU the driver's own doing (bases, free memory, handles of
+streams) is read from the results and told to the model, which predicts the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from allocsim.core import find_release
+from allocsim.phantom import Gpu, RefusedError, UnavailableError, find_torch, phantom_environment
+from allocsim.questions.crosscheck import torch_player
+from allocsim.questions.crosscheck.generator import make_script
+from allocsim.questions.crosscheck.golden_form import golden_segment, golden_stats, stream_numbers
+from allocsim.questions.crosscheck.judge import Real
+from allocsim.questions.crosscheck.on_gpu import on_gpu
+from allocsim.questions.crosscheck.real import BASE, plain_environment
+from allocsim.questions.crosscheck.script import Results, Script
+from allocsim.units import GIB
+
+__all__ = ["InstalledSource", "InstalledTorch", "opened"]
+
+_WITHOUT_ADDRESS = ("oom", "snapshot")
+_LAST_BYTES = 4096
+
+
+class InstalledTorch:
+    """The PyTorch of the interpreter `python`, over the phantom GPU or a real one.
+
+    Raises UnavailableError where the interpreter has no CUDA build of torch, or the stubs
+    cannot be built.
+    """
+
+    def __init__(self, python: str, *, is_phantom: bool = True) -> None:
+        install = find_torch(python)
+        self.torch_version = install.version
+        self._is_phantom = is_phantom
+        self._memory: int | None = None
+        environment = plain_environment()
+        if is_phantom:
+            environment |= phantom_environment(install, Gpu("allocsim", GIB))
+        # Unnamed, so that nothing is left behind however this process ends.
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115
+        self._process = subprocess.Popen(  # noqa: S603
+            [python, torch_player.__file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
+            text=True,
+            env=environment,
+        )
+        if not self._read():
+            reason = self._last_words()
+            self.close()
+            raise UnavailableError(f"torch {install.version} does not start: {reason}")
+
+    def run(self, script: Script) -> Results:
+        """As `RealAllocator.run`; on a real GPU with the conditions that it ran under."""
+        told = self._execute(script)
+        handles = {int(number): handle for number, handle in told["handles"].items()}
+        shift = script.base_address - (script.base_address or BASE) if self._is_phantom else 0
+        number = stream_numbers(handles)
+        segments = [golden_segment(segment, number) for segment in told["segments"]]
+        for segment in segments:
+            segment["address"] += shift
+        trace = [
+            [action, at if action in _WITHOUT_ADDRESS else at + shift, size, number(stream)]
+            for action, at, size, stream in told["trace"]
+        ]
+        return Results(
+            torch=self.torch_version,
+            addresses=[None if at is None else at + shift for at in told["addresses"]],
+            stats=golden_stats(told["stats"]),
+            segments=segments,
+            trace=trace,
+            messages=told["messages"],
+            stopped=told["stopped"] and tuple(told["stopped"]),
+            conditions={} if self._is_phantom else _conditions(told, handles, trace),
+        )
+
+    def memory(self) -> int:
+        """Bytes of the device, as it tells them itself."""
+        if self._memory is None:
+            self._memory = int(self._execute(Script([], GIB))["total"])
+        return self._memory
+
+    def _execute(self, script: Script) -> dict[str, Any]:
+        with tempfile.TemporaryDirectory(prefix="allocsim-") as place:
+            asked, told = (Path(place) / name for name in ("script", "result"))
+            asked.write_text(json.dumps(self._request(script)))
+            status = self._ask([str(asked), str(told)])
+            if status != "0":
+                raise RefusedError(f"torch {self.torch_version} {self._reason(status)}")
+            result: dict[str, Any] = json.loads(told.read_text())
+            return result
+
+    def _request(self, script: Script) -> dict[str, Any]:
+        return {
+            "ops": script.ops,
+            "conf": script.conf,
+            "device_memory": script.device_memory,
+            "address_policy": script.address_policy,
+            "base": script.base_address or BASE,
+            "is_phantom": self._is_phantom,
+        }
+
+    def _ask(self, line: list[str]) -> str:
+        """The exit status of the fork that ran it."""
+        try:
+            if self._process.stdin is not None:
+                print(json.dumps(line), file=self._process.stdin, flush=True)
+            status = self._read()
+        except OSError:
+            status = ""
+        if not status:
+            raise UnavailableError(f"torch {self.torch_version} has ended: {self._last_words()}")
+        return status
+
+    def _read(self) -> str:
+        stdout = self._process.stdout
+        return "" if stdout is None else stdout.readline().strip()
+
+    def _reason(self, status: str) -> str:
+        code = os.waitstatus_to_exitcode(int(status))
+        if code < 0:
+            return f"died of {signal.Signals(-code).name}: {self._last_words()}"
+        return f"failed: {self._last_words()}"
+
+    def _last_words(self) -> str:
+        size = os.fstat(self._said.fileno()).st_size
+        # Not by reading on: the place in the file is the child's too.
+        said = os.pread(self._said.fileno(), _LAST_BYTES, max(0, size - _LAST_BYTES))
+        lines = [line.strip() for line in said.decode(errors="replace").splitlines()]
+        return next((line for line in reversed(lines) if line), "nothing said")
+
+    def close(self) -> None:
+        """End the process."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with suppress(OSError):  # what was not read before it ended
+                    pipe.close()
+        self._process.wait()
+        self._said.close()
+
+
+def _conditions(
+    told: dict[str, Any], handles: dict[int, int], trace: list[list[Any]]
+) -> dict[str, Any]:
+    """What the driver of a real GPU decided, as arguments of `play`."""
+    held = told["total"] - told["free"]
+    return {"handles": handles, "context_memory": held, "driver_trace": trace}
+
+
+@cache
+def opened(python: str, is_phantom: bool) -> InstalledTorch:
+    """One process for each worker: importing torch takes seconds."""
+    return InstalledTorch(python, is_phantom=is_phantom)
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledSource:
+    """Whole PyTorch.  release: its "major.minor", as `find_torch` tells it."""
+
+    release: str
+    python: str
+    is_phantom: bool = True
+
+    def open(self) -> Real:
+        return opened(self.python, self.is_phantom)
+
+    def script(self, real: Real, seed: int) -> Script:
+        """Without marked pools: those are made by MemPool objects, whose ids no script chooses."""
+        release = find_release(self.release)
+        script = make_script(seed, release, with_marks=False)
+        if self.is_phantom or not isinstance(real, InstalledTorch):
+            return script
+        return on_gpu(script, release, real.memory())

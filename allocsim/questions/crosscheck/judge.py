@@ -1,0 +1,111 @@
+"""One script through the model and through real PyTorch: equal, or where not.
+
+Rule: a script either comes out equal in everything that can be read, or is a divergence.
+Where the model says that PyTorch's behaviour is undefined, the script is compared up to there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from allocsim.core import find_release
+from allocsim.errors import ConfigError, UpstreamAssertionError
+from allocsim.phantom import RefusedError
+from allocsim.questions.crosscheck.comparison import Difference, first_difference
+from allocsim.questions.crosscheck.divergence import Divergence
+from allocsim.questions.crosscheck.player import Outcome, play, play_defined
+from allocsim.questions.crosscheck.script import Results, Script
+
+__all__ = ["Real", "Verdict", "judge"]
+
+_QUIET: Mapping[str, Any] = {"record_history": False}
+_ASSERTED = "equal up to an internal assertion that stops both"
+
+
+class Real(Protocol):
+    """Real PyTorch's allocator, however it is reached.  torch_version: such as "2.15.0"."""
+
+    torch_version: str
+
+    def run(self, script: Script) -> Results:
+        """What the release makes of a script; RefusedError where it refuses or dies."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One script's.  script: as far as it was compared.  end: how it ended, in words."""
+
+    script: Script
+    addresses: list[int | None]
+    end: str
+    divergence: Divergence | None = None
+
+
+def judge(real: Real, script: Script) -> Verdict:
+    """Runs one script through both, and through the model once more without a history.
+
+    An internal assertion leaves PyTorch half-way through an op, in a state that nobody is
+    promised: where it stops is compared, and everything else as it was before that op.
+    """
+    release = find_release(real.torch_version).version
+    try:
+        script, ours, undefined = play_defined(script, release)
+    except ConfigError as error:
+        return _judge_refusal(real, script, str(error))
+    try:
+        theirs = real.run(script)
+    except RefusedError as refusal:
+        return _diverged(release, script, Difference("refused", None, ours.stopped, str(refusal)))
+    if theirs.conditions:
+        ours = play(script, release, **theirs.conditions)
+    at, reason = ours.stopped or (0, None)
+    if isinstance(reason, UpstreamAssertionError) and theirs.stopped and theirs.stopped[0] == at:
+        verdict = judge(real, script.with_ops(script.ops[:at]))
+        return verdict if verdict.divergence else replace(verdict, end=_ASSERTED)
+    ways = [(ours, theirs.conditions)]
+    if not theirs.conditions:
+        ways.append((_without_history(script, release, theirs), _QUIET))
+    for told, arguments in ways:
+        if found := first_difference(told, theirs):
+            return _diverged(release, script, found, getattr(theirs, found.field), arguments)
+    return Verdict(_as_run(script, ours), ours.addresses, _end(ours, undefined))
+
+
+def _without_history(script: Script, release: str, theirs: Results) -> Outcome:
+    """Most requests take a shorter way through the model then; all but the trace must agree."""
+    told = play(script, release, record_history=False)
+    told.trace = theirs.trace
+    return told
+
+
+def _as_run(script: Script, ours: Outcome) -> Script:
+    return script if ours.stopped is None else script.with_ops(script.ops[: ours.stopped[0] + 1])
+
+
+def _diverged(
+    release: str,
+    script: Script,
+    difference: Difference,
+    theirs: Any = None,
+    arguments: Mapping[str, Any] | None = None,
+) -> Verdict:
+    found = Divergence(release, script, difference, theirs, arguments or {})
+    return Verdict(script, [], "diverged", found)
+
+
+def _judge_refusal(real: Real, script: Script, reason: str) -> Verdict:
+    """The model refuses the settings; the release must too."""
+    try:
+        real.run(script)
+    except RefusedError:
+        return Verdict(script.with_ops(()), [], "settings refused by both")
+    release = find_release(real.torch_version).version
+    return _diverged(release, script, Difference("refused", None, reason, None))
+
+
+def _end(ours: Outcome, undefined: object) -> str:
+    if undefined is not None:
+        return "equal up to undefined behaviour"
+    return "equal" if ours.stopped is None else "equal, and stopped by the same refusal"

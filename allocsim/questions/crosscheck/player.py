@@ -1,0 +1,180 @@
+"""An op script played on the model, with results in the form of the golden cases.
+
+Rule: the first error that is not an out-of-memory one ends the run; all else then tells the
+state it stopped in, as for the real allocator.  An id whose allocation failed is skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from allocsim.core import FREE, MALLOC, CachingAllocator
+from allocsim.errors import AllocsimError, OutOfMemoryError, UndefinedBehaviorError
+from allocsim.questions.crosscheck.driver_trace import DriverTrace
+from allocsim.questions.crosscheck.golden_form import golden_segment, golden_stats, stream_numbers
+from allocsim.questions.crosscheck.script import HANDLE, Op, Script
+
+__all__ = ["Outcome", "play", "play_defined"]
+
+_ONE = 0
+"""What a row of one step calls its block."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What the model made of a script.  stopped: (op, the error), None where all ops ran."""
+
+    addresses: list[int | None] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
+    stats: dict[str, Any] = field(default_factory=dict)
+    segments: list[dict[str, Any]] = field(default_factory=list)
+    trace: list[list[Any]] = field(default_factory=list)
+    stopped: tuple[int, Exception] | None = None
+
+
+def play(
+    script: Script,
+    torch_version: str,
+    *,
+    check_every: int = 0,
+    record_history: bool = True,
+    handles: Mapping[int, int] | None = None,
+    context_memory: int = 0,
+    driver_trace: Sequence[Sequence[Any]] | None = None,
+) -> Outcome:
+    """Run every op on a model of `torch_version`.
+
+    check_every: ops between walks of the model's own invariants; they are walked at the end in
+    any case.  record_history: without it there is no trace, and most requests go the way of a
+    replay (core/fast_path.py).  handles: raw handles by stream number, as in the golden cases if
+    None.  context_memory: bytes of the device that others hold.  driver_trace: the trace of a real
+    device, which the model takes the driver's own doing from.  Raises ConfigError where the
+    script's own option string is refused.
+    """
+    allocator = CachingAllocator(
+        script.device_memory,
+        script.conf,
+        torch_version,
+        address_policy=script.address_policy,
+        base_address=script.base_address,
+        context_memory=context_memory,
+        record_history=record_history,
+    )
+    player = _Player(allocator, handles, DriverTrace(driver_trace or ()))
+    for number, op in enumerate(script.ops):
+        try:
+            player.step(op)
+        except (AllocsimError, ValueError) as error:
+            player.outcome.stopped = (number, error)
+            break
+        if check_every and number % check_every == 0:
+            allocator.check()
+    allocator.check()
+    player.tell()
+    return player.outcome
+
+
+def play_defined(
+    script: Script, torch_version: str, **arguments: Any
+) -> tuple[Script, Outcome, UndefinedBehaviorError | None]:
+    """As `play`, of the script up to where it becomes undefined; with the error that said so."""
+    outcome = play(script, torch_version, **arguments)
+    at, error = outcome.stopped or (0, None)
+    if not isinstance(error, UndefinedBehaviorError):
+        return script, outcome, None
+    script = script.with_ops(script.ops[:at])
+    return script, play(script, torch_version, **arguments), error
+
+
+class _Player:
+    """One model under a script; `live` knows the address behind each id."""
+
+    def __init__(
+        self, allocator: CachingAllocator, handles: Mapping[int, int] | None, driver: DriverTrace
+    ) -> None:
+        self.outcome = Outcome()
+        self._driver = driver
+        self._allocator = allocator
+        self._handles = handles
+        self._live: dict[Any, int] = {}
+        self._plain: dict[str, Callable[..., None]] = {
+            "S": allocator.synchronize,
+            "e": allocator.empty_cache,
+            "m": lambda fraction: allocator.set_per_process_memory_fraction(float(fraction)),
+            "c": allocator.set_allocator_settings,
+            "k": allocator.reset_peak_memory_stats,
+            "K": allocator.reset_accumulated_memory_stats,
+        }
+
+    def _handle(self, stream: int) -> int:
+        return stream * HANDLE if self._handles is None else self._handles[stream]
+
+    def step(self, op: Op) -> None:
+        """One op; the letters are explained in script.py."""
+        allocator, live = self._allocator, self._live
+        match op:
+            case ["a", name, size, stream]:
+                live.pop(name, None)
+                address = self._allocate(size, self._handle(stream))
+                if address is not None:
+                    live[name] = address
+            case ["f", name]:
+                self._free(live.pop(name, None))
+            case ["r", name, stream]:
+                if name in live:
+                    allocator.record_stream(live[name], self._handle(stream))
+            case ["s", stream]:
+                allocator.synchronize(self._handle(stream))
+            case ["P", what, pool, *marks]:
+                self._scope(what, pool, marks)
+            case [letter, *arguments]:
+                self._plain[letter](*arguments)
+
+    def _allocate(self, size: int, stream: int) -> int | None:
+        self._driver.dictate(self._allocator)
+        try:
+            address = self._malloc(size, stream)
+        except OutOfMemoryError as error:
+            self.outcome.messages.append(str(error))
+            address = None
+        self.outcome.addresses.append(address)
+        return address
+
+    def _malloc(self, size: int, stream: int) -> int | None:
+        if self._allocator.play(((MALLOC, _ONE, size, stream),), {}, []) is None:
+            return self._allocator.take_name(_ONE)
+        return self._allocator.malloc(size, stream)
+
+    def _free(self, address: int | None) -> None:
+        if address is not None and self._allocator.is_allocated(address):
+            self._allocator.give_name(address, _ONE)
+            if self._allocator.play(((FREE, _ONE, 0, 0),), {}, []) is None:
+                return
+            self._allocator.take_name(_ONE)
+        self._allocator.free(address)
+
+    def _scope(self, what: str, pool: int, marks: Sequence[Any]) -> None:
+        if what == "b":
+            no_split, use_on_oom = (bool(mark) for mark in (*marks, 0, 0)[:2])
+            self._allocator.begin_allocate_to_pool(pool, no_split=no_split, use_on_oom=use_on_oom)
+        elif what == "e":
+            self._allocator.end_allocate_to_pool(pool)
+        else:
+            self._allocator.release_pool(pool)
+
+    def tell(self) -> None:
+        """Fill in statistics, segments and trace."""
+        outcome, number = self.outcome, stream_numbers(self._handles)
+        outcome.stats = golden_stats(self._allocator.memory_stats())
+        outcome.segments = [golden_segment(s, number) for s in self._allocator.memory_snapshot()]
+        outcome.trace = [
+            [entry.action, entry.address, entry.size, number(entry.stream)]
+            for entry in self._allocator.take_history()
+        ]
+        if not self._allocator.keeps_history:
+            return
+        active = sum(segment["active_size"] for segment in outcome.segments)
+        outcome.trace.append(["snapshot", 0, active, 0])
+        self._driver.correct(outcome.trace, outcome.messages)

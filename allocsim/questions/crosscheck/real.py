@@ -1,0 +1,142 @@
+"""The native allocator of a published PyTorch release, run on op scripts without a GPU.
+
+Rule: nothing of a script is interpreted here.  Each run is a fresh process of the compiled
+driver, so settings, counters and hash tables start as they do for a user.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from allocsim.phantom import (
+    RefusedError,
+    ScriptError,
+    UnavailableError,
+    cached_wheel,
+    fetch_wheel,
+    full_version,
+)
+from allocsim.questions.crosscheck.driver import build_driver
+from allocsim.questions.crosscheck.script import ADDRESS_POLICIES, Results, Script, encode_ops
+
+__all__ = ["BASE", "RealAllocator", "plain_environment"]
+
+BASE = 1 << 44
+"""Address 0 would read as a failure to the real allocator; a script's 0 is moved up here."""
+
+_SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+_SWITCHES = ("PYTORCH_NO_CUDA_MEMORY_CACHING", "LD_PRELOAD", "LD_LIBRARY_PATH")
+
+
+class RealAllocator:
+    """PyTorch's own allocator over a device that keeps books.
+
+    torch_version: "2.15.0", or "2.15" for its usual patch release.  download: fetch the wheel
+    (hundreds of MiB) if the cache lacks it; otherwise its absence raises UnavailableError, as
+    does a missing compiler.
+    """
+
+    def __init__(self, torch_version: str, *, download: bool = False) -> None:
+        self.torch_version = full_version(torch_version)
+        wheel = fetch_wheel(torch_version) if download else cached_wheel(torch_version)
+        if wheel is None:
+            raise UnavailableError(
+                f"torch {self.torch_version} is not in the cache; "
+                f"python -m allocsim.phantom fetch --torch {self.torch_version} downloads it"
+            )
+        self._driver = build_driver(wheel)
+
+    def run(self, script: Script) -> Results:
+        """What the release makes of a script: history on, every text kept.
+
+        Raises ScriptError for a script that says nothing sensible, RefusedError where the
+        release refuses the option string or its process dies.
+        """
+        told = self._execute(script, repeats=0)
+        shift = script.base_address - (script.base_address or BASE)
+        for segment in told["segments"]:
+            segment["address"] += shift
+        for entry in told["trace"]:
+            # An oom entry carries free bytes in place of an address, a snapshot entry nothing.
+            if entry[0] not in ("oom", "snapshot"):
+                entry[1] += shift
+        addresses = [None if at is None else at + shift for at in told.pop("addresses")]
+        stopped = told.pop("stopped")
+        return Results(
+            torch=self.torch_version,
+            addresses=addresses,
+            stopped=None if stopped is None else (stopped[0], stopped[1]),
+            **told,
+        )
+
+    def time(self, script: Script, repeats: int = 3) -> list[float]:
+        """Seconds that each of `repeats` passes over the ops took, in one process.
+
+        No history is recorded and nothing is kept; statistics are on, as they always are.
+        Between passes everything is freed and the cache emptied, outside the clock.  Only the
+        loop over the ops, parsed beforehand, is timed.  Raises as `run` does.
+        """
+        if repeats < 1:
+            raise ScriptError(f"repeats {repeats} is not a count of passes, 1 or more")
+        seconds: list[float] = self._execute(script, repeats)["seconds"]
+        return seconds
+
+    def _execute(self, script: Script, repeats: int) -> dict[str, Any]:
+        with tempfile.TemporaryDirectory(prefix="allocsim-") as place:
+            asked, told = Path(place) / "script", Path(place) / "result"
+            asked.write_text("\n".join([*_device_lines(script, repeats), *encode_ops(script.ops)]))
+            command = [str(self._driver), str(asked), str(told)]
+            done = subprocess.run(  # noqa: S603
+                command,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                check=False,
+                env=plain_environment(script.conf),
+            )
+            if done.returncode != 0:
+                raise RefusedError(f"torch {self.torch_version} {_reason(done)}")
+            result: dict[str, Any] = json.loads(told.read_text())
+            return result
+
+
+def _device_lines(script: Script, repeats: int) -> list[str]:
+    if script.address_policy not in ADDRESS_POLICIES:
+        expected = " or ".join(ADDRESS_POLICIES)
+        raise ScriptError(f"address policy {script.address_policy!r} is not {expected}")
+    if script.device_memory <= 0 or script.base_address < 0:
+        raise ScriptError(
+            f"a device of {script.device_memory} bytes at address {script.base_address} "
+            "cannot be; expected more than 0 and not below 0"
+        )
+    return [
+        f"memory {script.device_memory}",
+        script.address_policy,
+        f"base {script.base_address or BASE}",
+        f"repeats {repeats}",
+    ]
+
+
+def plain_environment(conf: str = "") -> dict[str, str]:
+    """This process's environment without what changes allocators or libraries, and `conf`."""
+    hidden = {*_SETTINGS, *_SWITCHES}
+    environment = {name: value for name, value in os.environ.items() if name not in hidden}
+    if conf:
+        environment["PYTORCH_CUDA_ALLOC_CONF"] = conf
+    return environment
+
+
+def _reason(done: subprocess.CompletedProcess[str]) -> str:
+    """Why the process ended, in one sentence, from its standard error."""
+    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+    where = [line.split("phantom: ")[1] for line in lines if line.startswith("phantom: ")]
+    what = [line.split("what():", 1)[1].strip() for line in lines if "what():" in line]
+    cause = f"died of {signal.Signals(-done.returncode).name}" if done.returncode < 0 else "failed"
+    said = "; ".join([*what, *where]) or (lines[-1] if lines else "nothing said")
+    return f"{cause}: {said}"

@@ -1,0 +1,189 @@
+"""Op scripts: what is asked of an allocator, and what came of it, in the golden form.
+
+Ops are lists that begin with a letter:
+    ["a", id, bytes, stream]     allocate              ["f", id]       free
+    ["r", id, stream]            record_stream         ["e"]           empty_cache
+    ["s", stream], ["S"]         the device finishes that stream's / all work
+    ["m", fraction]              set_per_process_memory_fraction
+    ["P", "b", pool], ["P", "b", pool, no_split, use_on_oom]    begin allocating to a pool
+    ["P", "e", pool], ["P", "r", pool]                          end allocating to, release it
+    ["c", conf]                  set_allocator_settings at run time
+    ["k"], ["K"]                 reset peak / accumulated statistics
+
+Rules: an id whose allocation failed is skipped when freed; stream n is the external stream
+whose raw handle is n * 4096; pool n is the pool id (0, n).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from allocsim.phantom import ScriptError
+
+__all__ = ["ADDRESS_POLICIES", "HANDLE", "Op", "Results", "Script", "encode_ops"]
+
+Op = Sequence[Any]
+HANDLE = 4096
+"""The raw handle of stream 1; stream n has n times that."""
+ADDRESS_POLICIES = ("bump", "firstfit")
+_MAX_STREAM = 50_000  # the stub's table of streams stays sparse
+_MAX_BYTES = (1 << 64) - 1
+_MAX_POOL = (1 << 31) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """An op script and the device under it.
+
+    device_memory: bytes.  conf: the option string, as in PYTORCH_CUDA_ALLOC_CONF.
+    address_policy: "bump" (no address is reused) or "firstfit" (the lowest hole).
+    base_address: what the first address is called; 0 as in the golden cases.
+    """
+
+    ops: Sequence[Op]
+    device_memory: int
+    conf: str = ""
+    address_policy: str = "bump"
+    base_address: int = 0
+
+    @classmethod
+    def from_golden(cls, case: Mapping[str, Any]) -> Script:
+        """The script of a golden case."""
+        return cls(case["ops"], case["device_memory"], case["conf"], case["address_policy"])
+
+    def with_ops(self, ops: Sequence[Op]) -> Script:
+        """Other ops under the same conditions."""
+        return replace(self, ops=ops)
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """What one release made of a script; the fields are those of a golden result.
+
+    addresses: in order of the `a` ops, None where out of memory (or of 0 bytes).
+    stats: (current, peak, allocated, freed), plain counters as they are.
+    messages: every out-of-memory text, in order.
+    stopped: None, or (op, text) where the release stopped on an error that is not an
+    out-of-memory one; everything else then tells the state it stopped in.
+    conditions: what a model must be told besides the script, as arguments of `play`.
+    """
+
+    torch: str
+    addresses: list[int | None]
+    stats: dict[str, Any]
+    segments: list[dict[str, Any]]
+    trace: list[list[Any]]
+    messages: list[str]
+    stopped: tuple[int, str] | None = None
+    conditions: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_golden(self) -> dict[str, Any]:
+        """The same as one entry of a golden case's `results`."""
+        return {
+            "torch": [self.torch],
+            "addresses": self.addresses,
+            "stats": self.stats,
+            "segments": self.segments,
+            "trace": self.trace,
+            "messages": [{"torch": [self.torch], "texts": self.messages[:20]}],
+        }
+
+
+class _Encoder:
+    """Checks ops one by one and turns them into lines; ids become small dense numbers."""
+
+    def __init__(self) -> None:
+        self.ids: dict[Any, int] = {}
+        self.at = 0
+
+    def refuse(self, value: object, expected: str) -> ScriptError:
+        return ScriptError(f"op {self.at}: {value!r} is not {expected}")
+
+    def integer(self, value: object, most: int, expected: str) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+            raise self.refuse(value, expected)
+        return value
+
+    def stream(self, value: object) -> int:
+        return self.integer(value, _MAX_STREAM, f"a stream number from 0 to {_MAX_STREAM}")
+
+    def known(self, identity: object) -> int:
+        if identity not in self.ids:
+            raise self.refuse(identity, "an id that was allocated before")
+        return self.ids[identity]
+
+    def allocate(self, identity: object, size: object, stream: object) -> str:
+        number = self.ids.setdefault(identity, len(self.ids))
+        size = self.integer(size, _MAX_BYTES, "a size in bytes")
+        return f"a {number} {size} {self.stream(stream)}"
+
+    def free(self, identity: object) -> str:
+        return f"f {self.known(identity)}"
+
+    def record(self, identity: object, stream: object) -> str:
+        return f"r {self.known(identity)} {self.stream(stream)}"
+
+    def finish(self, stream: object) -> str:
+        return f"s {self.stream(stream)}"
+
+    def fraction(self, value: object) -> str:
+        # Golden cases write fractions as text, so that no reader rounds them.
+        try:
+            number = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            number = math.nan
+        if not math.isfinite(number):
+            raise self.refuse(value, "a memory fraction")
+        return f"m {number!r}"
+
+    def settings(self, conf: object) -> str:
+        if not isinstance(conf, str) or "\n" in conf:
+            raise self.refuse(conf, "an option string of one line")
+        return f"c {conf}"
+
+    def scope(
+        self, what: object, pool: object, no_split: object = False, use_on_oom: object = False
+    ) -> str:
+        pool = self.integer(pool, _MAX_POOL, "a pool number")
+        letter = {"b": "b", "e": "x", "r": "d"}.get(what) if isinstance(what, str) else None
+        if letter is None:
+            raise self.refuse(what, 'a pool op, "b", "e" or "r"')
+        marks = f" {int(bool(no_split))} {int(bool(use_on_oom))}" if letter == "b" else ""
+        return f"{letter} {pool}{marks}"
+
+    def line(self, op: Op) -> str:
+        writers: dict[str, Callable[..., str]] = {
+            "a": self.allocate,
+            "f": self.free,
+            "r": self.record,
+            "s": self.finish,
+            "m": self.fraction,
+            "c": self.settings,
+            "P": self.scope,
+        }
+        plain = ("S", "e", "k", "K")
+        letter = op[0] if op and isinstance(op[0], str) else ""
+        if letter in plain and len(op) == 1:
+            return letter
+        writer = writers.get(letter)
+        if writer is None:
+            raise self.refuse(list(op), f"an op that begins with {' '.join([*writers, *plain])}")
+        try:
+            return writer(*op[1:])
+        except TypeError:
+            raise self.refuse(list(op), f"the {letter!r} op with its arguments") from None
+
+
+def encode_ops(ops: Sequence[Op]) -> list[str]:
+    """The lines that the compiled driver reads, one an op.
+
+    Raises ScriptError, naming the op, for a letter, count or value that no op has.
+    """
+    encoder = _Encoder()
+    lines = []
+    for encoder.at, op in enumerate(ops):
+        lines.append(encoder.line(op))
+    return lines

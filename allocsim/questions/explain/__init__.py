@@ -1,0 +1,36 @@
+"""Why did a request find no memory, and what would have let it through?"""
+
+from allocsim.questions.explain.cause import MESSAGE_CAUSES, Figures, arithmetic_of, cause_of
+from allocsim.questions.explain.cure import Cure, find_cure, is_worth_a_search
+from allocsim.questions.explain.explanation import (
+    DeviceExplanation,
+    Remedy,
+    explain,
+    explain_device,
+    explain_recording,
+)
+from allocsim.questions.explain.kinds import KINDS
+from allocsim.questions.explain.shortage import Blocker, OomWatch, Shortage, shortages_of
+from allocsim.questions.explain.verdict import Verdict, judge_text
+
+__all__ = [
+    "Blocker",
+    "Cure",
+    "DeviceExplanation",
+    "Figures",
+    "KINDS",
+    "MESSAGE_CAUSES",
+    "OomWatch",
+    "Remedy",
+    "Shortage",
+    "Verdict",
+    "arithmetic_of",
+    "cause_of",
+    "explain",
+    "explain_device",
+    "explain_recording",
+    "find_cure",
+    "is_worth_a_search",
+    "judge_text",
+    "shortages_of",
+]

@@ -1,0 +1,394 @@
+"""What to do about an out-of-memory error, by its cause, its figures and the settings in force.
+
+Rule: nothing is advised that is already set, that the release lacks or that the figures show to
+be useless; a setting without effect or without safety is named; and where no setting can help
+the advice says so in these words.  A remedy that only a replay can prove is not called proved.
+Sources: users.md 1 and 3 (what helped whom), semantics 8 (names of the options).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from allocsim.core import AllocatorConfig
+from allocsim.questions.explain.cause import Figures
+from allocsim.questions.explain.message import OomMessage
+from allocsim.units import GIB, MIB, format_size
+
+__all__ = ["Situation", "advice_on"]
+
+_EXPANDABLE_SINCE = (2, 1)
+_SPLIT_SINCE = (1, 10)
+_LIMIT_PRINTED_SINCE = (2, 5)
+_SMALL_SEGMENT = 2 * MIB
+_LARGE_SEGMENT = 20 * MIB
+_ABSURD = 4
+"""A request of so many cards is a wrong shape rather than a large model."""
+
+_SHAPE = (
+    "Look at the line that asked first: a request of this size is usually a wrong shape, a "
+    "wrong index or an accidental broadcast."
+)
+_SMALLER = (
+    "Split the work: a smaller batch or sequence, attention that does not build the whole "
+    "matrix (scaled_dot_product_attention), or the model on several cards."
+)
+_MODEL = (
+    "Training: a smaller batch with gradient accumulation, activation checkpointing, bf16 "
+    "instead of fp32, an optimizer with less state (8-bit or sharded).",
+    "Inference: torch.inference_mode(), a smaller KV cache (context length, sequences at "
+    "once), quantized weights, or a model over several cards.",
+)
+_RECORD = (
+    "To see which blocks pin the memory and have settings proved, record the run "
+    "(torch.cuda.memory._record_memory_history) and give the snapshot to allocsim replay."
+)
+_REUSE = (
+    "Without settings: allocate the largest shape first, pad to few distinct shapes, and call "
+    "torch.cuda.empty_cache() before the phase that fails."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """One error with all that is known about it.
+
+    config: the settings in force, None where the user gave none.  release: PyTorch's, as far
+    as given or told by the wording.  other_total: a device memory that the user asks about.
+    """
+
+    message: OomMessage
+    figures: Figures
+    cause: str
+    config: AllocatorConfig | None = None
+    release: tuple[int, int] | None = None
+    other_total: int | None = None
+
+    @property
+    def variable(self) -> str:
+        """The environment variable to set: the text's own, else the backend's."""
+        name = {"HIP": "PYTORCH_HIP_ALLOC_CONF", "NPU": "PYTORCH_NPU_ALLOC_CONF"}
+        backend = name.get(self.message.backend, "PYTORCH_CUDA_ALLOC_CONF")
+        return self.message.variable or backend
+
+    @property
+    def has_native_allocator(self) -> bool:
+        """Whether PYTORCH_CUDA_ALLOC_CONF and its relatives are read at all."""
+        return not self.message.is_async and self.message.backend not in ("MPS", "CPU", "XPU")
+
+    @property
+    def is_expandable(self) -> bool:
+        """Whether expandable segments are on, by the settings or by the text's own words."""
+        told = self.message.since == (2, 15)
+        return told or (self.config is not None and self.config.expandable_segments)
+
+    @property
+    def max_split_size_mb(self) -> int | None:
+        """max_split_size_mb in force; None where it is not set."""
+        if self.config is None or self.config.max_split_size_stat() < 0:
+            return None
+        return self.config.max_split_size // MIB
+
+    def knows(self, since: tuple[int, int]) -> bool:
+        """Whether the release has what came with `since`; one not known counts as new."""
+        return self.release is None or self.release >= since or self.message.backend == "NPU"
+
+
+def advice_on(situation: Situation) -> tuple[str, ...]:
+    """Sentences, the most useful first."""
+    found = [*_BY_CAUSE[situation.cause](situation), *_on_settings(situation)]
+    if situation.other_total is not None:
+        found += _on_another_card(situation, situation.other_total)
+    return tuple(dict.fromkeys(found))
+
+
+def _impossible(situation: Situation) -> list[str]:
+    figures = situation.figures
+    tried, total = figures.tried_bytes or 0, figures.total_bytes or 0
+    if not tried or not total:
+        return ["No setting can help: the request alone is above any card's memory.", _SHAPE]
+    found = [
+        f"No setting can help: the request alone, {format_size(tried)}, is more than the whole "
+        f"card, {format_size(total)}."
+    ]
+    found += [_SHAPE, _SMALLER] if tried >= _ABSURD * total else [_SMALLER, _SHAPE]
+    if situation.message.backend == "HIP":
+        found.append(
+            f"If the card has more than {format_size(total)}: with unified memory the driver "
+            "counts only what the firmware set aside for the GPU."
+        )
+    return found
+
+
+def _host_fallback(situation: Situation) -> list[str]:
+    figures = situation.figures
+    live, total = figures.allocated_bytes or 0, figures.total_bytes or 0
+    over = live + (figures.tried_bytes or 0) - total
+    return [
+        "No allocator setting can help: more is allocated than the card has, so the driver "
+        "(Windows, WSL) has moved a part to the host's memory, where it is slow, and that is "
+        "used up too.",
+        f"{format_size(over)} less, this request included, would fit without it.",
+        "To fail at once instead of slowing down first: NVIDIA Control Panel, CUDA - Sysmem "
+        "Fallback Policy, Prefer No Sysmem Fallback.",
+        *_MODEL,
+    ]
+
+
+def _fraction_limit(situation: Situation) -> list[str]:
+    figures = situation.figures
+    if situation.message.backend == "MPS":
+        return _apple_limit(figures)
+    share = ""
+    if figures.limit_bytes is not None and figures.total_bytes:
+        part = figures.limit_bytes / figures.total_bytes
+        share = f" ({format_size(figures.limit_bytes)}, {part:.3g} of the card)"
+    found = [
+        f"A memory fraction stopped it, not the card{share}: look for "
+        "torch.cuda.set_per_process_memory_fraction in the program, its tests and its libraries, "
+        "and raise or remove it."
+    ]
+    if situation.config is not None and situation.config.per_process_memory_fraction < 1.0:
+        found.insert(
+            0,
+            "Raise or remove per_process_memory_fraction:"
+            f"{situation.config.per_process_memory_fraction!r}, which is set.",
+        )
+    idle, tried = figures.idle, figures.tried_bytes
+    if idle is not None and tried is not None and idle >= tried:
+        found.append(
+            f"Within the limit {format_size(idle)} are idle, enough for the request but in "
+            "pieces, or kept for another pool or stream."
+        )
+        found += _expandable(situation)
+    return found
+
+
+def _apple_limit(figures: Figures) -> list[str]:
+    rest = max(0, (figures.process_bytes or 0) - (figures.allocated_bytes or 0))
+    return [
+        f"Free other memory of this process first: {format_size(rest)} are outside PyTorch's "
+        "allocator and count against the limit.",
+        "PYTORCH_MPS_HIGH_WATERMARK_RATIO sets the limit; 0.0 removes it, and then the whole "
+        "machine may run out of memory. torch.mps.empty_cache() returns what is cached.",
+        *_MODEL,
+    ]
+
+
+def _free_above_request(situation: Situation) -> list[str]:
+    figures = situation.figures
+    return [
+        "No setting of PyTorch's allocator can help: the driver refused although "
+        f"{format_size(figures.free_bytes or 0)} are free, so this is not fragmentation.",
+        *_hidden_fraction(situation),
+        "Look for another process that held memory when the request came and had ended when "
+        "free memory was read, which is after the failure (nvidia-smi; several ranks on one "
+        "card).",
+        "Look at the host: used-up RAM, page file (Windows), container or ulimit -v limits, "
+        "and a driver that does not fit the toolkit make the driver refuse as well.",
+    ]
+
+
+def _hidden_fraction(situation: Situation) -> list[str]:
+    """A forgotten fraction, which up to 2.4 the text does not print, shows in the figures."""
+    figures = situation.figures
+    held, tried, total = figures.reserved, figures.tried_bytes, figures.total_bytes
+    is_printed = situation.release is not None and situation.release >= _LIMIT_PRINTED_SINCE
+    if is_printed or figures.limit_bytes is not None or held is None or not tried or not total:
+        return []
+    twentieths = -(-20 * held // total)
+    limit = total * twentieths // 20
+    if not 0 < twentieths < 20 or held + tried + figures.doubt(held, tried) < limit:
+        return []
+    return [
+        "Look first for torch.cuda.set_per_process_memory_fraction (up to PyTorch 2.4 the text "
+        f"does not show it): PyTorch holds {held / total:.3f} of the card, and this request "
+        f"would go above {twentieths / 20:g} of it."
+    ]
+
+
+def _fragmentation(situation: Situation) -> list[str]:
+    figures = situation.figures
+    if not situation.has_native_allocator:
+        return [f"{format_size(figures.idle or 0)} are idle, but in pieces.", _REUSE, *_MODEL]
+    found = [*_expandable(situation), *_split_limit(situation)]
+    if figures.pool_bytes:
+        found.append(
+            f"{format_size(figures.pool_bytes)} belong to private pools (CUDA graphs), which "
+            "no other request can use: capture fewer sizes, or share one pool."
+        )
+    found += [*_on_small_requests(situation), *_foreign(situation)]
+    return [*found, _REUSE, _RECORD]
+
+
+def _expandable(situation: Situation) -> list[str]:
+    """expandable_segments, unless it is on, unknown to the release or to the backend."""
+    if not situation.has_native_allocator:
+        return []
+    if situation.is_expandable:
+        return [
+            "expandable_segments:True is set already, so what is idle is kept for another "
+            "stream, for small requests or for a private pool; no other setting joins these."
+        ]
+    if not situation.knows(_EXPANDABLE_SINCE):
+        return ["From PyTorch 2.1 on expandable_segments:True would address this: upgrade."]
+    return [
+        f"Set {situation.variable}=expandable_segments:True before the program starts: segments "
+        "then grow in place, and idle pieces can be unmapped and used again.",
+        "Not on Windows, WSL or Jetson, and not with CUDA IPC or pools with an allocator of "
+        "their own.",
+    ]
+
+
+def _split_limit(situation: Situation) -> list[str]:
+    if situation.is_expandable or not situation.knows(_SPLIT_SINCE):
+        return []
+    if situation.max_split_size_mb is not None:
+        return [
+            f"max_split_size_mb:{situation.max_split_size_mb} is set already and did not "
+            "prevent it; take it out when expandable_segments is set."
+        ]
+    return [
+        "Where that cannot be used, max_split_size_mb keeps large blocks whole; the value hangs "
+        "on the program's sizes, so find it by replaying a recording."
+    ]
+
+
+def _on_small_requests(situation: Situation) -> list[str]:
+    tried = situation.figures.tried_bytes
+    if tried == _SMALL_SEGMENT:
+        return [
+            "2.00 MiB is the segment of a request of 1 MiB or less: idle memory of the large "
+            "pool cannot serve it."
+        ]
+    if tried == _LARGE_SEGMENT:
+        return ["20.00 MiB is the segment of a request between 1 and 10 MiB."]
+    return []
+
+
+def _fragmentation_likely(situation: Situation) -> list[str]:
+    idle = format_size(situation.figures.idle or 0)
+    free = format_size(situation.figures.free_bytes or 0)
+    if situation.is_expandable:
+        return [
+            "expandable_segments:True is set already, and no other setting joins idle and free "
+            "memory.",
+            *_foreign(situation),
+            *_MODEL,
+            _RECORD,
+        ]
+    return [
+        f"Neither {idle} idle nor {free} free is enough alone: only settings that give idle "
+        "memory back to the driver can help, and they are close to the edge.",
+        *_fragmentation(situation),
+    ]
+
+
+def _full(situation: Situation) -> list[str]:
+    figures = situation.figures
+    tried, free, idle = figures.tried_bytes or 0, figures.free_bytes or 0, figures.idle
+    short = format_size(max(0, tried - free - (idle or 0)))
+    if figures.free_bytes is None:
+        first = "No setting can help: what is not allocated is less than the request."
+    elif idle is None:
+        first = f"The card is full: {short} are missing; what is idle inside is not printed."
+    else:
+        first = f"No setting can help: with every idle byte used, {short} would still be missing."
+    return [first, *_foreign(situation), *_MODEL]
+
+
+def _foreign(situation: Situation) -> list[str]:
+    """What the card holds besides this process's PyTorch."""
+    figures = situation.figures
+    held, total, free = figures.reserved, figures.total_bytes, figures.free_bytes
+    own = figures.process_bytes
+    theirs = [(pid, size) for pid, size in situation.message.others if size != own]
+    if theirs:
+        named = ", ".join(f"process {pid} {format_size(size)}" for pid, size in theirs[:4])
+        return [f"Others hold memory on this card: {named}. End them or use another card."]
+    if held is None or total is None or free is None or situation.message.backend == "MPS":
+        return []
+    rest = total - free - max(held, min(own or 0, total))
+    if rest < max(GIB, total // 10):
+        return []
+    return [
+        f"About {format_size(rest)} are held outside this process's PyTorch: other processes, "
+        "or libraries in this one; nvidia-smi lists them. Free those first."
+    ]
+
+
+def _no_figures(situation: Situation) -> list[str]:
+    message, figures = situation.message, situation.figures
+    if message.backend == "CPU":
+        return ["This is the host's memory, not a GPU's: no setting of the GPU can help.", _SMALLER]
+    if figures.tried_bytes is not None and figures.allocated_bytes is not None:
+        return [
+            "The text does not tell how much memory was free, and without it the other figures "
+            "decide nothing; nvidia-smi and its relatives show it.",
+            _RECORD,
+        ]
+    if figures.tried_bytes is not None:
+        return [
+            f"The text tells only the request, {format_size(figures.tried_bytes)}: paste it to "
+            "its end, with total, free, allocated and reserved memory (PyTorch 2.3 cuts it off "
+            "after 'GPU'), or give --device-memory.",
+            _RECORD,
+        ]
+    if message.text:
+        return [
+            "The text has no figures, as before PyTorch 1.0 or from a library that asks the "
+            "driver itself; paste the line that says 'Tried to allocate', if there is one.",
+            "nvidia-smi shows whether another process holds the card.",
+            _RECORD,
+        ]
+    return [
+        "No out-of-memory error was found in this text; paste the line that says 'out of "
+        "memory. Tried to allocate ...', or the whole traceback.",
+        _RECORD,
+    ]
+
+
+def _on_settings(situation: Situation) -> list[str]:
+    """Settings in force that do nothing, harm, or are said again by PyTorch's own hint."""
+    config, figures = situation.config, situation.figures
+    if config is None:
+        return []
+    has_limit = figures.real_limit is not None or config.per_process_memory_fraction < 1.0
+    found = [f"{sentence}." for sentence in config.inert_options(has_limit=has_limit)]
+    split = situation.max_split_size_mb
+    if split is not None and config.expandable_segments:
+        found.append(
+            f"Unsafe: expandable_segments:True with max_split_size_mb:{split}; together they "
+            "stop on internal assertions in some releases and let reserved memory grow without "
+            "bound. Leave max_split_size_mb out."
+        )
+    elif split is not None and situation.cause in ("full", "impossible", "host_fallback"):
+        found.append(f"max_split_size_mb:{split}, which is set, cannot help here.")
+    if not situation.has_native_allocator and str(config):
+        found.append(f"{config} has no effect on this backend.")
+    return found
+
+
+def _on_another_card(situation: Situation, total: int) -> list[str]:
+    figures = situation.figures
+    if figures.tried_bytes is None or figures.free_bytes is None or figures.total_bytes is None:
+        return []
+    free = figures.free_bytes + total - figures.total_bytes
+    if free >= figures.tried_bytes:
+        answer = f"it would have been answered, {format_size(free)} being free"
+    else:
+        answer = "it would have failed as well"
+    return [f"On a card of {format_size(total)} with all else equal {answer}."]
+
+
+_BY_CAUSE: dict[str, Callable[[Situation], list[str]]] = {
+    "impossible": _impossible,
+    "host_fallback": _host_fallback,
+    "fraction_limit": _fraction_limit,
+    "free_above_request": _free_above_request,
+    "fragmentation": _fragmentation,
+    "fragmentation_likely": _fragmentation_likely,
+    "full": _full,
+    "no_figures": _no_figures,
+}

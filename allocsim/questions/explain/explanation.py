@@ -1,0 +1,245 @@
+"""A recording's out-of-memory errors explained: the moment, the code, and what would have helped.
+
+Rule: a cure is offered only with the replay that proves it, and with what it leaves open: a
+recording that ends at its error proves nothing about what would have come after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import overload
+
+from allocsim.core import find_release, parse_conf
+from allocsim.engine import (
+    DeviceRun,
+    Progress,
+    Run,
+    Setting,
+    Trial,
+    Trials,
+    Watch,
+    bytes_of,
+    prepare,
+    replay_prepared,
+    smallest_device,
+    smallest_fraction,
+)
+from allocsim.errors import ConfigError
+from allocsim.questions.explain.advice import Situation, advice_on
+from allocsim.questions.explain.cure import find_cure
+from allocsim.questions.explain.message import OomMessage
+from allocsim.questions.explain.shortage import OomWatch, Shortage, shortages_of
+from allocsim.questions.explain.verdict import Verdict, judge_text
+from allocsim.trace import Recording
+from allocsim.units import format_size, parse_size
+
+__all__ = ["DeviceExplanation", "Remedy", "explain_device", "explain_recording", "explain"]
+
+_BY_FIGURES = ("impossible", "host_fallback", "fraction_limit", "free_above_request", "full")
+"""Causes whose advice needs no replay."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """One change under which the recording goes through, as its replay proved.
+
+    kind: "conf", "device_memory" or "memory_fraction".  device_memory: bytes of the device
+    replayed.  smaller_fails_at: for a device, the entry that fails on one 2 MiB smaller.
+    """
+
+    kind: str
+    conf: str
+    device_memory: int
+    trial: Trial
+    smaller_fails_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceExplanation:
+    """One device of a recording.
+
+    remedies: what lets every request through, the best setting first.  tried: every setting
+    that was replayed.  entries_left: what the recording has after its last error, None if the
+    error is not in the recording.  advice: sentences for each shortage.
+    """
+
+    device_run: DeviceRun
+    shortages: tuple[Shortage, ...]
+    remedies: tuple[Remedy, ...]
+    tried: tuple[Trial, ...]
+    entries_left: int | None
+    advice: tuple[tuple[str, ...], ...]
+
+
+def explain_recording(
+    recording: Recording,
+    conf: str | None = None,
+    *,
+    device_memory: int | str | None = None,
+    torch_version: str | None = None,
+    device: int | None = None,
+    progress: Progress | None = None,
+    watch: Watch | None = None,
+) -> tuple[Run, tuple[DeviceExplanation, ...]]:
+    """Replay `recording` and explain every request that found no memory, device by device.
+
+    The arguments are those of `replay`; watch: see `Watch`, for the replays of the search.
+    """
+    devices = prepare(recording, device, torch_version)
+    seen = OomWatch()
+    run = replay_prepared(
+        devices,
+        None if conf is None else Setting(conf),
+        device_memory=bytes_of(device_memory),
+        progress=progress,
+        observers=(seen,),
+    )
+    return run, tuple(
+        explain_device(
+            Trials(prepared, watch), run, device_run, shortages_of(device_run, prepared.trace, seen)
+        )
+        for prepared, device_run in zip(devices, run.devices, strict=True)
+    )
+
+
+def explain_device(
+    trials: Trials, run: Run, device_run: DeviceRun, shortages: tuple[Shortage, ...]
+) -> DeviceExplanation:
+    """What would have helped one device of a recording that has been replayed."""
+    remedies: tuple[Remedy, ...] = ()
+    tried: tuple[Trial, ...] = ()
+    if device_run.ooms:
+        remedies, tried = _remedies(trials, Setting(run.conf), device_run)
+    is_recorded = bool(shortages) and shortages[-1].oom.is_recorded
+    left = device_run.entries - 1 - shortages[-1].oom.entry if is_recorded else None
+    advice = tuple(_advice(run, shortage, remedies) for shortage in shortages)
+    return DeviceExplanation(device_run, shortages, remedies, tried, left, advice)
+
+
+def _remedies(
+    trials: Trials, setting: Setting, device_run: DeviceRun
+) -> tuple[tuple[Remedy, ...], tuple[Trial, ...]]:
+    memory = device_run.device_memory
+    found: list[Remedy] = []
+    tried: tuple[Trial, ...] = ()
+    if memory is not None:
+        cure = find_cure(trials, setting, device_run)
+        tried = cure.trials
+        good = [trial for trial in cure.trials if trial.goes_through]
+        good.sort(key=lambda trial: trial is not cure.best)
+        found += [Remedy("conf", trial.conf, memory, trial) for trial in good]
+        fraction = smallest_fraction(trials, setting, memory)
+        if fraction is not None:
+            found.append(Remedy("memory_fraction", fraction[0].conf, memory, fraction[1]))
+    for conf in dict.fromkeys([setting.conf, *(each.conf for each in found[:1])]):
+        capacity = smallest_device(trials, Setting(conf))
+        if capacity is not None:
+            size, trial = capacity.device_memory, capacity.trial
+            found.append(Remedy("device_memory", conf, size, trial, capacity.fails_at))
+    return tuple(found), tried
+
+
+def _advice(run: Run, shortage: Shortage, remedies: Sequence[Remedy]) -> tuple[str, ...]:
+    if shortage.is_answered:
+        return (
+            "The replay answers this request, so what refused it is not in the recording: a "
+            "memory fraction set while the program ran, another process, or the driver.",
+            *_in_general(run, shortage),
+        )
+    settings = [remedy for remedy in remedies if remedy.kind == "conf"]
+    is_refuted = bool(settings) and shortage.cause == "full"  # a replay knows better
+    found = [] if is_refuted else [*_in_general(run, shortage)]
+    if settings:
+        conf = settings[0].conf
+        line = f"PYTORCH_CUDA_ALLOC_CONF={conf}" if conf else "no PYTORCH_CUDA_ALLOC_CONF"
+        found.append(f"Set {line}: a replay under it answers every recorded request.")
+    elif shortage.cause not in _BY_FIGURES:
+        found.append("No setting tried lets every recorded request through.")
+    sizes = [each for each in remedies if each.kind == "device_memory" and each.conf == run.conf]
+    found += [
+        f"With these settings a device of {format_size(each.device_memory)} is the smallest that "
+        "answers every recorded request."
+        for each in sizes
+    ]
+    return tuple(found)
+
+
+def _in_general(run: Run, shortage: Shortage) -> Sequence[str]:
+    """What the cause says by itself."""
+    if shortage.cause == "pending_free":
+        return (
+            "Ask again: the same request succeeds when repeated, since the wait has ended. To "
+            "avoid it, let the stream that used the block finish before this line, or free the "
+            "block earlier.",
+        )
+    if shortage.cause == "private_pool":
+        return (
+            "Let go of the CUDA graphs or MemPools that are no longer replayed, or mark the pool "
+            "use_on_oom (PyTorch 2.8 and later).",
+        )
+    if shortage.cause not in _BY_FIGURES:
+        return ()
+    config = parse_conf(run.conf, find_release(run.torch_version))
+    major, _, minor = run.torch_version.partition(".")
+    return advice_on(
+        Situation(
+            message=OomMessage(shortage.oom.message, 1, shortage.figures, backend="CUDA"),
+            figures=shortage.figures,
+            cause=shortage.cause,
+            config=config,
+            release=(int(major), int(minor)),
+        )
+    )
+
+
+@overload
+def explain(
+    source: str,
+    conf: str | None = None,
+    *,
+    torch_version: str | None = None,
+    device_memory: int | str | None = None,
+) -> tuple[Verdict, ...]: ...
+
+
+@overload
+def explain(
+    source: Recording,
+    conf: str | None = None,
+    *,
+    torch_version: str | None = None,
+    device_memory: int | str | None = None,
+) -> tuple[DeviceExplanation, ...]: ...
+
+
+def explain(
+    source: str | Recording,
+    conf: str | None = None,
+    *,
+    torch_version: str | None = None,
+    device_memory: int | str | None = None,
+) -> tuple[Verdict, ...] | tuple[DeviceExplanation, ...]:
+    """A verdict on every out-of-memory error in a text, at least one; or a recording's devices.
+
+    conf: of a text PYTORCH_CUDA_ALLOC_CONF as it was set, of a recording the settings to replay
+    under.  torch_version: the release ("2.9.1"), default what the wording or the recording tells.
+    device_memory: bytes or "24GiB"; of a text for one that lacks the card's memory, or another
+    card's to compare with.
+    Raises ConfigError for an option string, release or size that is none, RecordingError for a
+    recording with nothing to replay.
+    """
+    if isinstance(source, Recording):
+        _, devices = explain_recording(
+            source, conf, torch_version=torch_version, device_memory=device_memory
+        )
+        return devices
+    if not isinstance(source, str):
+        raise ConfigError(
+            f"explain takes an error's text or a recording, not {type(source).__name__}"
+        )
+    try:
+        memory = None if device_memory is None else parse_size(device_memory)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    return judge_text(source, conf, torch_version=torch_version, device_memory=memory)

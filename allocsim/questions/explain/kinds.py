@@ -1,0 +1,80 @@
+"""What the device's memory was doing at a state, in kinds that a user can act on.
+
+Rule: every byte of the device is of one kind, the first that holds in the order of `KINDS`, and
+each kind is added up from blocks, segments or the driver on its own; none is what the others
+leave over, so that their sum is a check (`unexplained_bytes`) and not a tautology.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from allocsim.questions.explain.state_at_error import StateAtError
+from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE, PENDING, BlockState, SegmentState
+
+__all__ = ["KINDS", "kinds_of", "unexplained_bytes"]
+
+KINDS = {
+    "live": "asked for and in use",
+    "slack": "in live blocks beyond what was asked for",
+    "pending": "freed, but waiting for work on another stream",
+    "late": "large enough, but came free only while the request was failing",
+    "private_pool": "idle, but kept for a private pool (a CUDA graph, a MemPool)",
+    "default_pool": "idle, but outside the private pool that was asked",
+    "other_stream": "idle, but kept for another stream",
+    "other_size_pool": "idle, but kept for the other size (small: up to 1 MiB)",
+    "interleaved": "idle between live blocks of a segment",
+    "whole_segments": "idle in whole segments",
+    "driver_rounding": "lost to the driver's pages of 2 MiB",
+    "free": "free on the device",
+    "context": "the CUDA context and other processes",
+}
+"""Each kind and what it means, in the order of precedence.  From `private_pool` on to
+`whole_segments` they are idle: reserved by PyTorch and in no block that is used or waits."""
+
+
+def kinds_of(state: StateAtError) -> dict[str, int]:
+    """Bytes of each kind, those of no bytes included; see `KINDS`."""
+    kinds: Counter[str] = Counter(dict.fromkeys(KINDS, 0))
+    for segment in state.segments:
+        kinds["driver_rounding"] += state.driver_bytes(segment) - segment.total_size
+        for block in segment.blocks:
+            for kind, size in _parts(state, segment, block):
+                kinds[kind] += size
+    kinds["free"] = state.free_bytes
+    kinds["context"] = state.context_bytes
+    return dict(kinds)
+
+
+def unexplained_bytes(state: StateAtError) -> int:
+    """The device's memory less all kinds: 0, or the model is wrong."""
+    return state.total_bytes - sum(kinds_of(state).values())
+
+
+def _parts(
+    state: StateAtError, segment: SegmentState, block: BlockState
+) -> Iterator[tuple[str, int]]:
+    if block.state == ALLOCATED:
+        yield "live", block.requested_size
+        yield "slack", block.size - block.requested_size
+    elif block.state == PENDING:
+        yield "pending", block.size
+    else:
+        yield _idle_kind(state, segment, block), block.size
+
+
+def _idle_kind(state: StateAtError, segment: SegmentState, block: BlockState) -> str:
+    request = state.request
+    assert block.state == INACTIVE
+    if request.may_use(segment) and request.accepts(block.size):
+        return "late"
+    if segment.pool_id not in (DEFAULT_POOL, request.pool_id):
+        return "private_pool"
+    if segment.pool_id != request.pool_id:
+        return "default_pool"
+    if segment.stream != request.stream:
+        return "other_stream"
+    if segment.is_small != request.is_small:
+        return "other_size_pool"
+    return "whole_segments" if segment.is_idle else "interleaved"

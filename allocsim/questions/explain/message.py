@@ -1,0 +1,196 @@
+"""Out-of-memory errors in any text: a line, a traceback, megabytes of log.
+
+Rule: every error is found once, in order, and no text is an error of ours.  An error begins
+where one of the opening words stands, unless they only go on with the error before (the class
+name, "out of memory" and "Tried to allocate" are one error), and ends at the next one.
+The time taken is proportional to the length of the text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from allocsim.questions.explain.cause import Figures
+from allocsim.questions.explain.printed_figures import Reading, read_figures, sizes_in
+from allocsim.questions.explain.wording import ERAS, STATED, openings
+
+__all__ = ["OomMessage", "find_messages"]
+
+_OPENING = openings()
+_LONGEST = 4000
+"""Characters of one error, the longest hints included."""
+
+_SAME = 50
+"""Characters of a line within which two openings are one phrase."""
+
+_NEAR = 300
+"""Characters within which two openings without a size between them are one error."""
+
+_APART = 800
+"""Characters within which a request belongs to the figures before it."""
+
+_REQUEST = 40
+"""Characters after an opening in which the size asked for stands."""
+
+_LEAD = 120
+"""Characters before an opening in which the device's name may stand."""
+
+_COLOUR = re.compile(r"(?:\x1b|\\u001b|\\x1b|\\033)\[[0-9;]{0,20}[A-Za-z]")
+_ESCAPED = re.compile(r"\\+[nrt]")
+_PREFIX = re.compile(
+    r"^(?:\s*(?:"
+    r"\[[^\[\]\n]{1,60}\]:?"  # [rank0]:  [default3]:  [2024-05-11 02:24:26,980]
+    r"|\([^()\n]{1,60}(?:pid|rank|worker)[^()\n]{0,60}\)"  # (Worker pid=123)
+    r"|rank\s?\d{1,6}:|\d{1,6}:\s(?=\S)"
+    r"|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S{0,12}|\d\d-\d\d \d\d:\d\d:\d\d|\d\d:\d\d:\d\d\S{0,12}"
+    r"|(?:ERROR|WARNING|INFO|CRITICAL|FATAL|DEBUG|WARN)\b:?|[>|#]+(?=\s)|E(?=\s{2,})"
+    r"|[\w.]+\.py\S*|-(?=\s)"
+    r"))+[ \t]*",
+    re.MULTILINE | re.IGNORECASE,
+)
+_SUFFIX = re.compile(r"\r$|\s*\|\s*$")
+_NAMED = re.compile(
+    r"\b(CUDA|HIP|NPU|XPU|MPS|MUSA|MLU|HPU|GCU)(?: \w{1,10})?(?: error:)? out\s+of\s+memory", re.I
+)
+_BACKEND = re.compile(r"\b(CUDA|HIP|NPU|XPU|MPS|CPU|MUSA|MLU|HPU|GCU)\b", re.IGNORECASE)
+_ASYNC = re.compile(r"Allocation (?:failed )?on device|would exceed allowed memory")
+_FIRST_WORD = re.compile(r"THCudaCheck FAIL")
+"""What is printed before the error itself."""
+
+_VARIABLE = re.compile(r"PYTORCH_(?:(?:CUDA|HIP|NPU|XPU|MUSA)_)?ALLOC_CONF")
+
+
+@dataclass(frozen=True, slots=True)
+class OomMessage:
+    """One out-of-memory error.
+
+    text: its words, line prefixes removed, up to its last figure.  line: where it begins, from
+    1.  backend: "CUDA", "HIP", "NPU", "XPU", "MPS", ..., "" where the text names none.
+    others: (process id, bytes) of the processes that the text counts apart.
+    variable: the environment variable that its hint names, "" if none.
+    since: the oldest release with this wording; None where it is not known.
+    is_async: from the cudaMallocAsync backend.  stated: a cause that the words name, "" if none.
+    has_figures: whether a single one was read.
+    """
+
+    text: str
+    line: int
+    figures: Figures
+    backend: str = ""
+    others: tuple[tuple[int, int], ...] = ()
+    variable: str = ""
+    since: tuple[int, int] | None = None
+    is_async: bool = False
+    stated: str = ""
+    has_figures: bool = False
+
+
+@dataclass(slots=True)
+class _Span:
+    start: int
+    end: int
+    is_strong: bool
+
+
+def find_messages(text: str) -> tuple[OomMessage, ...]:
+    """Every out-of-memory error that `text` tells of, in order."""
+    if "\x1b" in text:
+        text = _COLOUR.sub("", text)
+    messages: list[tuple[OomMessage, bool]] = []
+    line, counted, floor = 1, 0, 0
+    for span in _spans(text):
+        line += text.count("\n", counted, span.start)
+        counted = span.start
+        messages.append((_message(text, span, floor, line), span.is_strong))
+        floor = span.end
+    # A class name without figures, as in a line of source code, is no error beside real ones.
+    told = [message for message, is_strong in messages if is_strong or message.has_figures]
+    return tuple(told or [message for message, _ in messages[:1]])
+
+
+def _spans(text: str) -> Iterator[_Span]:
+    """Where the errors are; opening words that only go on with an error are passed over."""
+    current: _Span | None = None
+    last, has_request = 0, False
+    for match in _OPENING.finditer(text):
+        start, is_strong = match.start(), match["strong"] is not None
+        if current is not None and not _goes_on(text, current, last, match, has_request):
+            current.end = min(current.end, start)
+            yield current
+            current = None
+        if current is None:
+            current, has_request = _Span(start, start + _LONGEST, is_strong), False
+        current.is_strong = current.is_strong or is_strong
+        last = match.end()
+        has_request = has_request or (not is_strong and _has_size(text[last : last + _REQUEST]))
+    if current is not None:
+        yield current
+
+
+def _goes_on(text: str, current: _Span, last: int, match: re.Match[str], has_request: bool) -> bool:
+    """Whether an opening belongs to the current error, whose last one ended at `last`."""
+    start = match.start()
+    between = text[last : min(start, last + _APART)]
+    if start - last >= _APART or start - current.start >= _LONGEST:
+        return False
+    if not match["strong"]:
+        return not has_request or (start - last < _NEAR and not _has_size(between))
+    if _has_size(between):
+        return False
+    if current.is_strong and not _FIRST_WORD.search(text[max(0, current.start - _LEAD) : last]):
+        return start - last < _SAME if "\n" not in between else between.strip() in {"", "("}
+    return start - last < _NEAR
+
+
+def _has_size(text: str) -> bool:
+    return next(sizes_in(text), None) is not None
+
+
+def _message(text: str, span: _Span, floor: int, line: int) -> OomMessage:
+    plain, reading = _best_reading(text[span.start : span.end])
+    lead = text[max(0, span.start - _APART) : span.start].rpartition("\n")[2]
+    mine = text[max(floor, span.start - len(lead)) : span.start]
+    if not reading.count and _has_size(mine):
+        plain, reading = _best_reading(mine + text[span.start : span.end])
+    words = plain[: reading.end or _LEAD].strip()
+    variable = _VARIABLE.search(plain)
+    return OomMessage(
+        text=words,
+        line=line,
+        figures=reading.figures,
+        has_figures=reading.count > 0,
+        stated=next((cause for said, cause in STATED if re.search(said, plain)), ""),
+        backend=_backend(lead[-_LEAD:], words[:_NEAR]),
+        others=reading.others,
+        variable=variable[0] if variable else "",
+        since=next((era for said, era in ERAS if said in plain), None),
+        is_async=_ASYNC.search(plain[:_NEAR]) is not None,
+    )
+
+
+def _backend(lead: str, words: str) -> str:
+    """The device named, at best right before "out of memory": ROCm says "torch.cuda" as well."""
+    found = _NAMED.findall(lead + words) or _BACKEND.findall(lead)[-1:]
+    found = found or _BACKEND.findall(words[:_LEAD])
+    return found[0].upper() if found else ""
+
+
+def _best_reading(raw: str) -> tuple[str, Reading]:
+    """One line's words and their figures, however the text was wrapped.
+
+    A terminal may break a line within a word: then the parts are joined without a blank, if
+    more is understood so.
+    """
+    lines = _ESCAPED.sub("\n", _COLOUR.sub("", raw)).split("\n")
+    lines = [_SUFFIX.sub("", _PREFIX.sub("", line)) for line in lines]
+    spaced = " ".join(" ".join(lines).split())
+    reading = read_figures(spaced)
+    is_on_one_line = reading.count and reading.end <= len(" ".join(lines[0].split()))
+    if len(lines) > 1 and not is_on_one_line:
+        tight = " ".join("".join(lines).split())
+        other = read_figures(tight)
+        if (other.count, other.understood) > (reading.count, reading.understood):
+            return tight, other
+    return spaced, reading

@@ -1,0 +1,162 @@
+"""Sizes as out-of-memory texts print them, and which figure each one is.
+
+Rule: a size belongs to the words that touch it.  Words before it that end in a colon, "of" or
+the like win over words after it, these over bare words before it; of several sizes for one
+figure the first stands.  A number without a unit is a size only after words and a colon.
+
+Units are powers of two, with or without the "i": PyTorch prints no other, and Apple's older
+texts write GB for GiB.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from allocsim.questions.explain.cause import Figures
+from allocsim.questions.explain.wording import AFTER, BEFORE, Words
+
+__all__ = ["Reading", "read_figures", "sizes_in"]
+
+_SIZE = re.compile(
+    r"(?<![\w.,/-])(?P<digits>\d{1,3}(?:,\d{3}){1,8}|\d{1,24})(?P<decimals>[.,]\d{1,12})?"
+    r"(?:\s?(?P<unit>bytes?|[kmgtpe]i?b?|b)(?![\w%/]))?(?![\d.]*\d|/)",
+    re.IGNORECASE | re.ASCII,
+)
+_SHIFT = {"k": 10, "m": 20, "g": 30, "t": 40, "p": 50, "e": 60}
+_BESIDE = 100
+"""Characters before and after a size that may say what it is."""
+
+_SHORT = 40
+"""Characters that a colon and the blanks around it may take."""
+
+_FARTHEST = 400
+"""Characters between two figures of one text."""
+
+_ENDING = re.compile(
+    r"if reserved|see documentation|please use|memory summary|traceback \(|time taken",
+    re.IGNORECASE,
+)
+"""What follows the last figure of a text; figures after it are another program's words."""
+
+_UNSET = 1 << 64
+"""What an unset limit prints as: no limit at all."""
+
+
+def _either(rows: tuple[Words, ...]) -> str:
+    return "|".join(f"(?P<{row.figure}_{i}>{row.words})" for i, row in enumerate(rows))
+
+
+_FLAGS = re.IGNORECASE | re.ASCII
+_JOINED = re.compile(
+    rf"(?<![\w-])(?:{_either(BEFORE)})['\"]?(?:\s*[:=]\s*| (?:is|of|was|has|at) )['\"~]?\Z", _FLAGS
+)
+_CONNECTED = re.compile(r"(?:[:=]\s*|\s(?:is|of|was|has|at)\s)['\"~]?\Z", _FLAGS)
+"""Looked for first, because most sizes have none of it."""
+
+_TOUCHING = re.compile(
+    rf"(?<![\w-])(?:{_either(BEFORE)})\s+(?:(?:about|approximately|a|of)\s+)?\Z", _FLAGS
+)
+_FOLLOWING = re.compile(
+    rf"\s*(?:(?:is|are|was|has been|of|memory)\s+)*(?:{_either(AFTER)})", _FLAGS
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The figures of one text.
+
+    others: (process id, bytes).  end: where the last figure ends.  understood: characters of
+    the words that told what the figures are.
+    """
+
+    figures: Figures
+    others: tuple[tuple[int, int], ...]
+    count: int
+    end: int
+    understood: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Size:
+    figure: str
+    size: int
+    start: int
+    end: int
+    words: str
+
+
+def sizes_in(text: str) -> Iterator[tuple[int, int]]:
+    """(position, bytes) of every number in `text` that has a unit."""
+    for match in _SIZE.finditer(text):
+        if match["unit"]:
+            yield match.start(), _bytes(match)
+
+
+def read_figures(text: str) -> Reading:
+    """What the sizes in `text`, one error's words, are; a second request ends them."""
+    found: dict[str, int] = {}
+    others: list[tuple[int, int]] = []
+    end = understood = 0
+    ending = _ENDING.search(text)
+    last = ending.start() if ending else len(text)
+    for size in _named(text):
+        if end and (size.start - end > _FARTHEST or size.start > last):
+            break
+        if size.figure == "tried" and found.get("tried", size.size) != size.size:
+            break
+        end = size.end
+        understood += len(size.words)
+        if size.figure == "others":
+            others.append((int(re.sub(r"\D", "", size.words.split("(")[0]) or 0), size.size))
+        else:
+            found.setdefault(size.figure, size.size)
+    count = len(found) + len(others)
+    return Reading(_figures(found, others), tuple(others), count, end, understood)
+
+
+def _named(text: str) -> Iterator[_Size]:
+    for match in _SIZE.finditer(text):
+        before = text[max(0, match.start() - _BESIDE) : match.start()]
+        beside = _JOINED.search(before) if _CONNECTED.search(before[-_SHORT:]) else None
+        if beside is None and match["unit"]:
+            after = text[match.end() : match.end() + _BESIDE]
+            beside = _FOLLOWING.match(after) or _TOUCHING.search(before)
+        if beside is not None and beside.lastgroup is not None:
+            figure = beside.lastgroup.partition("_")[0]
+            yield _Size(figure, _bytes(match), match.start(), match.end(), beside[0])
+
+
+def _figures(found: dict[str, int], others: list[tuple[int, int]]) -> Figures:
+    limit = found.get("limit")
+    process = found.get("process")
+    if process is None and "rest" in found and "allocated" in found:
+        process = found["allocated"] + found["rest"]
+    if process is None and others:
+        process = _own(found, [size for _, size in others])
+    return Figures(
+        tried_bytes=found.get("tried"),
+        total_bytes=found.get("total"),
+        allocated_bytes=found.get("allocated"),
+        reserved_bytes=found.get("reserved"),
+        idle_bytes=found.get("idle"),
+        free_bytes=found.get("free"),
+        limit_bytes=None if limit is not None and limit >= _UNSET else limit,
+        process_bytes=process,
+        pool_bytes=found.get("pool"),
+        printed=True,
+    )
+
+
+def _own(found: dict[str, int], sizes: list[int]) -> int | None:
+    """This process among numbered ones: in a container its own number is not recognised."""
+    held = found.get("reserved", found.get("allocated", 0) + found.get("idle", 0))
+    return min((size for size in sizes if size >= held), default=max(sizes))
+
+
+def _bytes(match: re.Match[str]) -> int:
+    digits = match["digits"].replace(",", "")
+    decimals = (match["decimals"] or "")[1:]
+    shift = _SHIFT.get((match["unit"] or "b")[0].lower(), 0)
+    return (int(digits + decimals) << shift) // int("1" + "0" * len(decimals))

@@ -1,0 +1,280 @@
+"""Why a request of a recording found no memory, and what stood in its way.
+
+Rule: the figures are those of the moment and the cause is the first comparison of `cause_of`
+that they satisfy, unless the blocks prove something narrower:
+
+pending_free    a block that the request accepts was there, or would be once it merged, but its
+                free waited for another stream when the request looked (semantics 2.3, 1.8: the
+                pool is not searched again after the wait)
+private_pool    idle memory of a private pool that the request may not use would have held it,
+                or, given back to the driver, would have made the room
+
+Both come after `impossible` and `host_fallback`; `private_pool` also after `fraction_limit` and
+`free_above_request`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from allocsim.core import Block, CachingAllocator
+from allocsim.engine import DeviceRun, Observer, SimulatedOom
+from allocsim.measures import Code, code_at
+from allocsim.questions.explain.blockers import Blockers, blockers_of
+from allocsim.questions.explain.cause import MESSAGE_CAUSES, Figures, cause_of
+from allocsim.questions.explain.kinds import kinds_of
+from allocsim.questions.explain.state_at_error import StateAtError
+from allocsim.state import DEFAULT_POOL, INACTIVE, PENDING, BlockState, SegmentState
+from allocsim.trace import Action, Trace
+
+__all__ = ["CAUSES", "Blocker", "Findings", "OomWatch", "Shortage", "moment_cause", "shortages_of"]
+
+CAUSES = (*MESSAGE_CAUSES[:-1], "pending_free", "private_pool", MESSAGE_CAUSES[-1])
+
+MOST_WATCHED = 200
+"""Errors of one replay whose blocks are looked at; later ones have figures only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What the blocks show at the moment of an error.
+
+    kinds: bytes by kind, adding up to the device's memory.  late: a block that would have served
+    and came free during the request, in bytes; 0 for none.  recorded_addresses: see `StateAtError`.
+    """
+
+    kinds: dict[str, int]
+    largest_request_bytes: int
+    late_bytes: int
+    holds_in_private_pool: bool
+    blockers: Blockers | None
+    recorded_addresses: Mapping[int, int]
+
+
+class OomWatch(Observer):
+    """Looks at the blocks whenever a replay runs out of memory; give it to `replay`.
+
+    findings: by (device, entry).
+    """
+
+    def __init__(self) -> None:
+        self.findings: dict[tuple[int, int], Findings] = {}
+
+    def out_of_memory(
+        self, allocator: CachingAllocator, oom: SimulatedOom, blocks: Mapping[int, Block]
+    ) -> None:
+        """See `Observer`."""
+        if len(self.findings) >= MOST_WATCHED:
+            return
+        state = StateAtError.of(allocator, oom.rounded_bytes, oom.stream, blocks)
+        self.findings[allocator.device_index, oom.entry] = findings_of(state)
+
+
+@dataclass(frozen=True, slots=True)
+class Blocker:
+    """A live block in the way.
+
+    size: bytes, slack included.  entry: its `alloc`, None if it is older than the recording.
+    age: entries between that and the error; None likewise.
+    """
+
+    address: int
+    size: int
+    requested_bytes: int
+    entry: int | None
+    age: int | None
+    code: Code | None
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """One out-of-memory error with the memory there was, in bytes.
+
+    figures: exact, `printed` is False.  findings: None where nobody watched the replay.
+    blockers: those of the findings, with their entries and code.  code: of the request.
+    """
+
+    oom: SimulatedOom
+    cause: str
+    figures: Figures
+    findings: Findings | None
+    blockers: tuple[Blocker, ...]
+    code: Code | None
+
+    @property
+    def tried_bytes(self) -> int:
+        """The segment asked from the driver; the rounded request where the text prints none."""
+        return self.oom.tried_bytes or self.oom.rounded_bytes
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the replay answers what the recording refused."""
+        return not self.oom.message
+
+    @property
+    def idle_bytes(self) -> int:
+        """Reserved but unallocated, pending frees included, as in PyTorch's text."""
+        return self.oom.reserved_bytes - self.oom.allocated_bytes
+
+    @property
+    def within_reach_bytes(self) -> int | None:
+        """Idle and free together; None where the free memory is unknown."""
+        return self.figures.within_reach
+
+
+def shortages_of(
+    device_run: DeviceRun, trace: Trace | None = None, watch: OomWatch | None = None
+) -> tuple[Shortage, ...]:
+    """Every out-of-memory error of one device's replay, in order.
+
+    watch: what looked on.  trace: the recording of that device, for entries and code, and for
+    errors that a replay under the recorded settings answers: something refused them that the
+    recording does not hold (a fraction set while running, another process, the driver).
+    """
+    ooms = list(device_run.ooms)
+    if trace is not None and device_run.fidelity is not None:
+        ooms = sorted([*ooms, *_answered(device_run, trace)], key=lambda oom: oom.entry)
+    return tuple(_shortage(device_run, oom, trace, watch) for oom in ooms)
+
+
+def _answered(device_run: DeviceRun, trace: Trace) -> Iterator[SimulatedOom]:
+    """The recorded errors that the replay does not have, with the recorded figures."""
+    failed = {oom.entry for oom in device_run.ooms}
+    timeline = device_run.timeline
+    for entry in np.flatnonzero(trace.action[: device_run.stopped_at] == Action.OOM).tolist():
+        row = int(timeline.entry.searchsorted(entry)) - 1
+        if entry in failed or row < 0:
+            continue
+        reserved, free = int(timeline.reserved[row]), int(trace.addr[entry])
+        yield SimulatedOom(
+            entry=entry,
+            requested_bytes=None,
+            rounded_bytes=int(trace.size[entry]),
+            tried_bytes=0,
+            message="",
+            is_recorded=True,
+            stream=int(trace.stream[entry]),
+            total_bytes=reserved + free,
+            free_bytes=free,
+            allocated_bytes=int(timeline.allocated[row]),
+            reserved_bytes=reserved,
+            limit_bytes=None,
+        )
+
+
+def _shortage(
+    device_run: DeviceRun, oom: SimulatedOom, trace: Trace | None, watch: OomWatch | None
+) -> Shortage:
+    findings = None if watch is None else watch.findings.get((device_run.device, oom.entry))
+    is_known = device_run.device_memory is not None
+    figures = Figures(
+        tried_bytes=oom.tried_bytes or oom.rounded_bytes,
+        total_bytes=oom.total_bytes if is_known else None,
+        allocated_bytes=oom.allocated_bytes,
+        reserved_bytes=oom.reserved_bytes,
+        idle_bytes=oom.reserved_bytes - oom.allocated_bytes,
+        free_bytes=oom.free_bytes if is_known else None,
+        limit_bytes=oom.limit_bytes,
+    )
+    blockers: tuple[Blocker, ...] = ()
+    if findings is not None and findings.blockers is not None:
+        blockers = _resolved(findings, findings.blockers, trace, oom.entry)
+    return Shortage(
+        oom=oom,
+        cause=moment_cause(figures, findings),
+        figures=figures,
+        findings=findings,
+        blockers=blockers,
+        code=None if trace is None else code_at(trace, oom.entry),
+    )
+
+
+def moment_cause(figures: Figures, findings: Findings | None) -> str:
+    """One of `CAUSES`: what the figures prove, or what the blocks prove beyond them."""
+    by_figures = cause_of(figures)
+    if findings is None or by_figures in ("impossible", "host_fallback"):
+        return by_figures
+    if findings.late_bytes:
+        return "pending_free"
+    is_narrower = by_figures not in ("fraction_limit", "free_above_request")
+    return "private_pool" if is_narrower and findings.holds_in_private_pool else by_figures
+
+
+def findings_of(state: StateAtError) -> Findings:
+    """What the blocks of a moment show."""
+    return Findings(
+        kinds=kinds_of(state),
+        largest_request_bytes=state.largest_request_bytes,
+        late_bytes=_late(state),
+        holds_in_private_pool=_holds_in_private_pool(state),
+        blockers=blockers_of(state),
+        recorded_addresses=state.recorded_addresses,
+    )
+
+
+def _late(state: StateAtError) -> int:
+    """The largest run of free and waiting blocks that the request would accept."""
+    found = 0
+    for segment in state.segments:
+        if state.request.may_use(segment):
+            sizes = (sum(block.size for block in run) for run in _quiet_runs(segment))
+            found = max([found, *(size for size in sizes if state.request.accepts(size))])
+    return found
+
+
+def _quiet_runs(segment: SegmentState) -> list[list[BlockState]]:
+    """The runs between the live blocks of a segment."""
+    runs: list[list[BlockState]] = [[]]
+    for block in segment.blocks:
+        if block.state in (INACTIVE, PENDING):
+            runs[-1].append(block)
+        else:
+            runs.append([])
+    return runs
+
+
+def _holds_in_private_pool(state: StateAtError) -> bool:
+    request = state.request
+    mine = (DEFAULT_POOL, request.pool_id, *request.helping_pools)
+    private = [segment for segment in state.segments if segment.pool_id not in mine]
+    free = [block.size for s in private for block in s.blocks if block.state == INACTIVE]
+    if max(free, default=0) >= request.rounded_bytes:
+        return True
+    kept = sum(state.driver_bytes(s) for s in private if s.is_idle and not state.is_returnable(s))
+    return bool(kept) and kept + state.free_bytes >= request.tried_bytes
+
+
+def _resolved(
+    findings: Findings, blockers: Blockers, trace: Trace | None, entry: int
+) -> tuple[Blocker, ...]:
+    """The blocks with the entries that made them, the largest first."""
+    recorded = {
+        block.address: findings.recorded_addresses.get(block.address) for block in blockers.blocks
+    }
+    made = {} if trace is None else _made(trace, entry, [*recorded.values()])
+    found = []
+    for block in sorted(blockers.blocks, key=lambda block: (-block.size, block.address)):
+        maker = made.get(recorded[block.address])
+        found.append(
+            Blocker(
+                address=block.address,
+                size=block.size,
+                requested_bytes=block.requested_size,
+                entry=maker,
+                age=None if maker is None else entry - maker,
+                code=None if trace is None or maker is None else code_at(trace, maker),
+            )
+        )
+    return tuple(found)
+
+
+def _made(trace: Trace, entry: int, addresses: list[int | None]) -> dict[int | None, int]:
+    """The last `alloc` before `entry` at each of the recorded addresses."""
+    wanted = np.array([address for address in addresses if address is not None], dtype=np.uint64)
+    is_alloc = trace.action[:entry] == Action.ALLOC
+    entries = np.flatnonzero(is_alloc & np.isin(trace.addr[:entry], wanted))
+    # Later ones overwrite earlier ones.
+    return {int(trace.addr[i]): int(i) for i in entries.tolist()}

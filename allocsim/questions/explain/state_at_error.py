@@ -1,0 +1,161 @@
+"""An allocator while a request fails, as frozen values: its segments, and what the request may use.
+
+Invariant: every mapped byte of the device is in exactly one block of `segments`; nothing here is a
+statistic of the allocator, all is read off its blocks.
+Source: semantics 6.3 (segments), 1.8 (the request), 5.6 (pools that may help out).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from allocsim.core import (
+    PAGE,
+    SMALL_SIZE,
+    UNLIMITED,
+    Block,
+    CachingAllocator,
+    handle_sizes,
+    helping_pools,
+    largest_request,
+    pool_of_requests,
+    returnable_pools,
+)
+from allocsim.state import ALLOCATED, DEFAULT_POOL, PoolId, SegmentState
+from allocsim.units import round_up
+
+__all__ = ["FailedRequest", "StateAtError"]
+
+
+@dataclass(frozen=True, slots=True)
+class FailedRequest:
+    """The request that fails, in bytes, and what the allocator would take for it.
+
+    rounded_bytes: the block it needs.
+    tried_bytes: the segment it asks from the driver.
+    helping_pools: private pools that serve it when the device is full.
+    takes_expandable: whether blocks of expandable segments serve it.
+    handle_size: of the expandable segment that it grows, 0 if it calls cudaMalloc.
+    """
+
+    rounded_bytes: int
+    tried_bytes: int
+    stream: int
+    pool_id: PoolId
+    helping_pools: tuple[PoolId, ...]
+    takes_expandable: bool
+    handle_size: int
+    max_split_size: int
+    max_non_split_rounding: int
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the small pool serves it."""
+        return self.rounded_bytes <= SMALL_SIZE
+
+    def may_use(self, segment: SegmentState) -> bool:
+        """Whether its search looks at the free blocks of `segment`."""
+        pools = (self.pool_id, *self.helping_pools)
+        is_mine = segment.stream == self.stream and segment.is_small == self.is_small
+        is_usable = self.takes_expandable or not segment.is_expandable
+        return is_mine and segment.pool_id in pools and is_usable
+
+    def accepts(self, size: int) -> bool:
+        """Whether a free block of `size` bytes that it looks at would serve it (1.5)."""
+        if size < self.rounded_bytes:
+            return False
+        if self.rounded_bytes < self.max_split_size:
+            return self.max_split_size == UNLIMITED or size < self.max_split_size
+        return size < self.rounded_bytes + self.max_non_split_rounding
+
+
+@dataclass(frozen=True, slots=True)
+class StateAtError:
+    """The device while `request` fails, after all that the allocator tried for it.
+
+    total_bytes, free_bytes, context_bytes: of the device.
+    limit_bytes: None without a memory fraction.
+    releases_cache: False inside a capture, where nothing goes back to the driver.
+    returnable_pools: whose wholly free memory goes back to the driver.
+    handle_sizes: of expandable segments, by address.
+    largest_request_bytes: the largest that would have succeeded then and there, asked raw.
+    recorded_addresses: where the recording has the blocks in use, by their address here; under
+        other settings than the recorded ones the two differ.
+    """
+
+    request: FailedRequest
+    total_bytes: int
+    free_bytes: int
+    context_bytes: int
+    limit_bytes: int | None
+    releases_cache: bool
+    returnable_pools: frozenset[PoolId]
+    handle_sizes: Mapping[int, int]
+    largest_request_bytes: int
+    segments: tuple[SegmentState, ...]
+    recorded_addresses: Mapping[int, int]
+
+    @classmethod
+    def of(
+        cls,
+        allocator: CachingAllocator,
+        rounded: int,
+        stream: int,
+        recorded: Mapping[int, Block] | None = None,
+    ) -> StateAtError:
+        """The state of `allocator` as a request of `rounded` bytes for `stream` left it.
+
+        recorded: the blocks by the addresses that the recording gives them.
+        """
+        device = allocator.device
+        return cls(
+            request=_request(allocator, rounded, stream),
+            total_bytes=device.total,
+            free_bytes=device.free,
+            context_bytes=device.context_memory,
+            limit_bytes=allocator.memory_limit,
+            releases_cache=not allocator.in_capture,
+            returnable_pools=returnable_pools(allocator),
+            handle_sizes=handle_sizes(allocator),
+            largest_request_bytes=largest_request(allocator, stream),
+            segments=allocator.segments(),
+            recorded_addresses={block.ptr: address for address, block in (recorded or {}).items()},
+        )
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Bytes held from the driver."""
+        return sum(segment.total_size for segment in self.segments)
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Bytes of the blocks handed out."""
+        return sum(segment.held(ALLOCATED) for segment in self.segments)
+
+    def driver_bytes(self, segment: SegmentState) -> int:
+        """What the driver gave for a segment: whole pages."""
+        size = segment.total_size
+        return size if segment.is_expandable else round_up(size, PAGE)
+
+    def is_returnable(self, segment: SegmentState) -> bool:
+        """Whether what is wholly free in it goes back to the driver when a request fails."""
+        return segment.pool_id in self.returnable_pools
+
+
+def _request(allocator: CachingAllocator, rounded: int, stream: int) -> FailedRequest:
+    config = allocator.config
+    pool_id = pool_of_requests(allocator, stream)
+    is_mapped = pool_id == DEFAULT_POOL or allocator.release.expandable_private_pools
+    handle = PAGE if rounded <= SMALL_SIZE else config.large_segment_size
+    return FailedRequest(
+        rounded_bytes=rounded,
+        tried_bytes=config.segment_size(rounded),
+        stream=stream,
+        pool_id=pool_id,
+        helping_pools=helping_pools(allocator, stream),
+        takes_expandable=config.expandable_segments,
+        handle_size=handle if config.expandable_segments and is_mapped else 0,
+        max_split_size=config.max_split_size,
+        max_non_split_rounding=config.max_non_split_rounding,
+    )

@@ -1,0 +1,188 @@
+"""The map of memory: entries from left to right, addresses upwards, what lay where as shares.
+
+Rule: a pixel's shares are exact (`density.py`), whatever the recording's length: what kind of
+block covers how much of it, and how much of it was reserved at all.  Reserved and in no layer is
+free.  Addresses that were never reserved take no room (`address_axis.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allocsim.questions.picture.block_sizes import CLASS_NAMES, class_of
+from allocsim.questions.picture.lives import BlockLives, Lives
+from allocsim.questions.picture.owners import owners_of
+from allocsim.trace import FrameTable
+
+__all__ = ["coverage", "AddressAxis", "COLOURINGS", "AddressMap", "address_map", "axis_of"]
+
+_Floats = NDArray[np.floating[Any]]
+
+
+def coverage(
+    left: _Floats, right: _Floats, low: _Floats, high: _Floats, shape: tuple[int, int]
+) -> NDArray[np.float32]:
+    """The covered share of each pixel.
+
+    left, right, low, high: sides in pixels, cut off where they leave the grid.  shape: (rows,
+    columns); row i spans i to i + 1.
+    """
+    rows, columns = shape
+    grid = np.zeros((rows + 2) * (columns + 2))
+    across, along = _ends(low, high, rows), _ends(left, right, columns)
+    for row, row_weight in across:
+        for column, column_weight in along:
+            at = row * (columns + 2) + column
+            grid += np.bincount(at, row_weight * column_weight, len(grid))
+    shares = grid.reshape(rows + 2, columns + 2).cumsum(axis=0).cumsum(axis=1)
+    share: NDArray[np.float32] = np.clip(shares[:rows, :columns], 0, 1).astype(np.float32)
+    return share
+
+
+def _ends(first: _Floats, last: _Floats, length: int) -> list[tuple[NDArray[np.int64], _Floats]]:
+    """(pixel, weight) twice for each end of the sides, whose running sum is what they cover."""
+    found = []
+    for side, sign in ((first, 1.0), (last, -1.0)):
+        end = np.clip(side, 0, length)
+        pixel = end.astype(np.int64)
+        rest = end - pixel
+        found += [(pixel, sign * (1 - rest)), (pixel + 1, sign * rest)]
+    return found
+
+
+_Column = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AddressAxis:
+    """start, length: of each range of addresses without a gap.  offset: its place on the axis."""
+
+    start: _Column
+    length: _Column
+    offset: _Column
+
+    @classmethod
+    def of(cls, address: _Column, size: _Column) -> AddressAxis:
+        """The axis of the ranges [address, address + size), which may overlap."""
+        order = np.argsort(address, kind="stable")
+        address, end = address[order], np.maximum.accumulate((address + size)[order])
+        begins = np.ones(len(address), dtype=bool)
+        begins[1:] = address[1:] > end[:-1]
+        start = address[begins]
+        last = np.append(np.flatnonzero(begins)[1:] - 1, len(address) - 1)[: len(start)]
+        length = end[last] - start
+        return cls(start, length, np.cumsum(length) - length)
+
+    @property
+    def total(self) -> int:
+        """Bytes of the whole axis."""
+        return int(self.length.sum())
+
+    def place(self, address: _Column) -> _Column:
+        """Where `address`, which was reserved at some time, lies on the axis."""
+        row = np.searchsorted(self.start, address, side="right") - 1
+        return self.offset[row] + address - self.start[row]
+
+
+COLOURINGS = ("state", "size", "owner")
+ALLOCATED, WAITING, OTHERS = "allocated", "freed, waiting for a stream", "other lines"
+_MOST_OWNERS = 6
+
+_Shares = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AddressMap:
+    """Shares by pixel, row 0 at the lowest address, column 0 at the first entry.
+
+    reserved: the share that was reserved.  layers: by name, the shares of blocks in use; together
+    they are at most `reserved`.  axis_bytes: length of the address axis.  n_blocks: blocks drawn.
+    """
+
+    reserved: _Shares
+    layers: dict[str, _Shares]
+    axis_bytes: int
+    n_entries: int
+    n_blocks: int
+
+    @property
+    def entries_per_column(self) -> float:
+        """Entries that share a column of pixels."""
+        return self.n_entries / int(self.reserved.shape[1])
+
+    @property
+    def bytes_per_row(self) -> float:
+        """Bytes that share a row of pixels."""
+        return self.axis_bytes / int(self.reserved.shape[0])
+
+
+def axis_of(lives: Lives) -> AddressAxis:
+    """The address axis of everything that was ever reserved."""
+    return AddressAxis.of(lives.segments.address, lives.segments.size)
+
+
+def address_map(
+    lives: Lives, table: FrameTable, colouring: str, shape: tuple[int, int]
+) -> AddressMap:
+    """The map on `shape` (rows, columns) pixels.  colouring: one of `COLOURINGS`."""
+    axis, blocks, segments = axis_of(lives), lives.blocks, lives.segments
+    canvas = _Canvas(axis, max(lives.n_entries, 1), shape)
+    layers = {
+        name: canvas.shares(blocks.address[rows], blocks.size[rows], born[rows], end[rows])
+        for name, rows, born, end in _layers(blocks, table, colouring)
+    }
+    return AddressMap(
+        reserved=canvas.shares(segments.address, segments.size, segments.born, segments.died),
+        layers=layers,
+        axis_bytes=axis.total,
+        n_entries=lives.n_entries,
+        n_blocks=len(blocks),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Canvas:
+    axis: AddressAxis
+    n_entries: int
+    shape: tuple[int, int]
+
+    def shares(
+        self,
+        address: NDArray[np.int64],
+        size: NDArray[np.int64],
+        born: NDArray[np.int64],
+        end: NDArray[np.int64],
+    ) -> _Shares:
+        rows, columns = self.shape
+        if not len(address):
+            return np.zeros(self.shape, dtype=np.float32)
+        low = self.axis.place(address)
+        x, y = columns / self.n_entries, rows / self.axis.total
+        return coverage(born * x, end * x, low * y, (low + size) * y, self.shape)
+
+
+_Layer = tuple[str, NDArray[np.bool_], NDArray[np.int64], NDArray[np.int64]]
+
+
+def _layers(blocks: BlockLives, table: FrameTable, colouring: str) -> list[_Layer]:
+    """(name, which blocks, from when, to when)."""
+    if colouring == "state":
+        everything = np.ones(len(blocks), dtype=bool)
+        waits = blocks.completed > blocks.freed
+        return [
+            (ALLOCATED, everything, blocks.born, blocks.freed),
+            (WAITING, waits, blocks.freed, blocks.completed),
+        ]
+    if colouring == "size":
+        kinds, names = class_of(blocks.size), CLASS_NAMES
+    else:
+        owners = owners_of(blocks, table)
+        kinds, names = owners.owner, owners.names
+        if len(names) > _MOST_OWNERS + 1:
+            kinds = np.minimum(kinds, _MOST_OWNERS)
+            names = (*names[:_MOST_OWNERS], OTHERS)
+    return [(name, kinds == i, blocks.born, blocks.completed) for i, name in enumerate(names)]

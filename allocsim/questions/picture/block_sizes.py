@@ -1,0 +1,69 @@
+"""How many blocks of which size: over the run, and in use and free at one moment.
+
+Rule: bin i holds sizes from `edges[i]` up to, not including, `edges[i + 1]`; edges are powers of
+two from 512 bytes, the smallest block there is (semantics 1.2).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allocsim.core import MIN_BLOCK_SIZE
+from allocsim.questions.picture.instant import Instant
+from allocsim.questions.picture.lives import Lives
+from allocsim.state import INACTIVE
+from allocsim.units import KIB, MIB
+
+__all__ = ["CLASS_NAMES", "class_of", "BlockSizes", "block_sizes"]
+
+_LIMITS = (16 * KIB, MIB, 10 * MIB, 50 * MIB, 200 * MIB)
+
+
+def _text(size: int) -> str:
+    """ "16 KiB", "1 MiB"."""
+    return f"{size // MIB} MiB" if size >= MIB else f"{size // KIB} KiB"
+
+
+CLASS_NAMES = (
+    *(f"up to {_text(limit)}" for limit in _LIMITS),
+    f"above {_text(_LIMITS[-1])}",
+)
+
+
+def class_of(size: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The number of each block's class."""
+    return np.searchsorted(np.array(_LIMITS), size, side="left")
+
+
+_Column = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BlockSizes:
+    """handed_out: blocks over the run.  used_bytes, free_bytes: of the blocks at `entry`."""
+
+    edges: _Column
+    handed_out: _Column
+    used_bytes: _Column
+    free_bytes: _Column
+    entry: int
+
+
+def block_sizes(lives: Lives, instant: Instant) -> BlockSizes:
+    """The sizes of a replay, and of one moment in it."""
+    there = [block for segment in instant.segments for block in segment.blocks]
+    used = np.array([block.size for block in there if block.state != INACTIVE], dtype=np.int64)
+    free = np.array([block.size for block in there if block.state == INACTIVE], dtype=np.int64)
+    most = max([MIN_BLOCK_SIZE, *(int(s.max(initial=0)) for s in (lives.blocks.size, used, free))])
+    n_bins = (most // MIN_BLOCK_SIZE).bit_length()
+    edges = MIN_BLOCK_SIZE << np.arange(n_bins + 1, dtype=np.int64)
+    return BlockSizes(
+        edges=edges,
+        handed_out=np.histogram(lives.blocks.size, edges)[0].astype(np.int64),
+        used_bytes=np.histogram(used, edges, weights=used)[0].astype(np.int64),
+        free_bytes=np.histogram(free, edges, weights=free)[0].astype(np.int64),
+        entry=instant.entry,
+    )

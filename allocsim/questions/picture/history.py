@@ -1,0 +1,137 @@
+"""What the allocator did in one replay, row by row, and which entry made it do so.
+
+Rule: rows are in the order in which things happened.  As far as the replay is the recording,
+row by row, a row's entry is the recording's own.  Elsewhere it is that of the request or free
+that it belongs to; what the driver was asked for belongs to the request that follows, and to the
+last one where none follows.  A free that completed at once did so at the entry of its request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allocsim.core import CachingAllocator, TraceEntry
+from allocsim.engine import DeviceRun, Observer
+from allocsim.errors import InvariantError
+from allocsim.state import SegmentState
+from allocsim.trace import Action, Trace
+
+__all__ = ["History", "HistoryWatch"]
+
+_CODES = {action.text: int(action) for action in Action}
+_Column = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class History:
+    """The history of one device's replay as columns.
+
+    action: codes of `Action`.  address, size: as in a recording (semantics 6.1).  entry: of the
+    recording.  block_size: bytes of the block that an `alloc` row handed out, slack included; 0
+    in other rows, and for a recorded error that was answered and given back at once.
+    start: the segments before.
+    """
+
+    action: NDArray[np.uint8]
+    address: _Column
+    size: _Column
+    stream: NDArray[np.uint64]
+    entry: _Column
+    block_size: _Column
+    start: tuple[SegmentState, ...]
+
+
+class HistoryWatch(Observer):
+    """Keeps the whole history of a replay of one device; give it to `replay`."""
+
+    keeps_history = True
+
+    def __init__(self) -> None:
+        self._start: tuple[SegmentState, ...] = ()
+        self._chunks: list[tuple[NDArray[Any], ...]] = []
+
+    def began(self, allocator: CachingAllocator) -> None:
+        """See `Observer`."""
+        self._start = allocator.segments()
+        self._chunks = []
+
+    def history(self, entries: Sequence[TraceEntry]) -> None:
+        """See `Observer`."""
+        if entries:
+            actions, addresses, sizes, streams, _ = zip(*entries, strict=True)
+            self._chunks.append(
+                (
+                    np.array([_CODES[action] for action in actions], dtype=np.uint8),
+                    np.array(addresses, dtype=np.int64),
+                    np.array(sizes, dtype=np.int64),
+                    np.array(streams, dtype=np.uint64),
+                )
+            )
+
+    def of(self, trace: Trace, device_run: DeviceRun) -> History:
+        """The history of the replay that has ended, which was `device_run` of `trace`."""
+        none = (np.empty(0, np.uint8), *(np.empty(0, np.int64),) * 2, np.empty(0, np.uint64))
+        action, address, size, stream = map(np.concatenate, zip(none, *self._chunks, strict=True))
+        entry, block_size = _entries(action, trace, device_run, self._held())
+        return History(action, address, size, stream, entry, block_size, self._start)
+
+    def _held(self) -> int:
+        return sum(segment.allocated_size for segment in self._start)
+
+
+def _entries(
+    action: NDArray[np.uint8], trace: Trace, device_run: DeviceRun, held: int
+) -> tuple[_Column, _Column]:
+    """The entry of each row, and the block's size in `alloc` rows."""
+    timeline = device_run.timeline
+    moved = np.diff(timeline.allocated, prepend=held)
+    answered = np.zeros(len(moved), dtype=bool)
+    answered[_answered_rows(trace, device_run)] = True
+    entry = np.full(len(action), -1, dtype=np.int64)
+    block_size = np.zeros(len(action), dtype=np.int64)
+    for code, steps in (
+        (Action.ALLOC, np.flatnonzero((moved > 0) | answered)),
+        (Action.FREE_REQUESTED, np.flatnonzero((moved < 0) | answered)),
+    ):
+        rows = np.flatnonzero(action == code)
+        if len(rows) != len(steps):
+            raise InvariantError(
+                f"{len(rows)} rows of {code.text} in the history of device {trace.device}, "
+                f"expected {len(steps)}"
+            )
+        entry[rows] = timeline.entry[steps]
+        if code == Action.ALLOC:
+            block_size[rows] = moved[steps]
+    ooms = np.flatnonzero(action == Action.OOM)
+    if len(ooms) == len(device_run.ooms):  # a refusal by a memory fraction leaves no row
+        entry[ooms] = [oom.entry for oom in device_run.ooms]
+    told = np.flatnonzero(~np.isin(trace.action, (Action.SNAPSHOT, Action.ANNOTATE)))
+    matched = 0 if device_run.fidelity is None else device_run.fidelity.entries_matched
+    entry[:matched] = told[: min(matched, len(entry))]
+    completed = np.flatnonzero(action == Action.FREE_COMPLETED)
+    at_once = completed[action[completed - 1] == Action.FREE_REQUESTED]
+    entry[at_once] = entry[at_once - 1]
+    return _filled(entry), block_size
+
+
+def _answered_rows(trace: Trace, device_run: DeviceRun) -> list[int]:
+    """The steps of recorded errors that the replay answered and gave back."""
+    failed = {oom.entry for oom in device_run.ooms}
+    ooms = np.flatnonzero(trace.action[: device_run.stopped_at] == Action.OOM).tolist()
+    steps = device_run.timeline.entry
+    rows = ((entry, np.flatnonzero(steps == entry)) for entry in ooms if entry not in failed)
+    return [int(found[-1]) for _, found in rows if len(found)]
+
+
+def _filled(entry: _Column) -> _Column:
+    """Rows without an entry get that of the next row that has one, else of the last."""
+    known = np.flatnonzero(entry >= 0)
+    if not len(known):
+        return np.zeros_like(entry)
+    following = np.searchsorted(known, np.arange(len(entry)))
+    return entry[known[np.minimum(following, len(known) - 1)]]

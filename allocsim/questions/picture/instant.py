@@ -1,0 +1,102 @@
+"""What a device held after one entry, read off the lives of its segments and blocks.
+
+Rule: the blocks of a segment tile it; what no block in use or waiting covers is one inactive block
+up to the next one, whatever it was made of.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from allocsim.core import SMALL_BUFFER
+from allocsim.questions.picture.lives import Lives
+from allocsim.state import (
+    ALLOCATED,
+    DEFAULT_POOL,
+    INACTIVE,
+    PENDING,
+    BlockState,
+    SegmentState,
+)
+
+__all__ = ["Instant", "instant_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Instant:
+    """All of a device after `entry`, by address."""
+
+    entry: int
+    segments: tuple[SegmentState, ...]
+
+    @property
+    def reserved(self) -> int:
+        """Bytes held from the driver."""
+        return sum(segment.total_size for segment in self.segments)
+
+    def held(self, state: str) -> int:
+        """Bytes of the blocks in `state`."""
+        return sum(segment.held(state) for segment in self.segments)
+
+
+def instant_of(lives: Lives, entry: int, *, is_expandable: bool) -> Instant:
+    """The state after `entry`.
+
+    is_expandable: ranges that touch were mapped side by side, so they are one.
+    """
+    segments, blocks = lives.segments, lives.blocks
+    there = np.flatnonzero((segments.born <= entry) & (entry < segments.died))
+    there = there[np.argsort(segments.address[there])]
+    ranges: list[tuple[int, int, int]] = []
+    for row in there.tolist():
+        address, size = int(segments.address[row]), int(segments.size[row])
+        stream = int(segments.stream[row])
+        joins = ranges and is_expandable and ranges[-1][2] == stream
+        if joins and sum(ranges[-1][:2]) == address:
+            ranges[-1] = (ranges[-1][0], ranges[-1][1] + size, stream)
+        else:
+            ranges.append((address, size, stream))
+    used = np.flatnonzero((blocks.born <= entry) & (entry < blocks.completed))
+    used = used[np.argsort(blocks.address[used])]
+    in_use = [_block(lives, row, entry) for row in used.tolist()]
+    starts = np.searchsorted(blocks.address[used], [start for start, _, _ in ranges])
+    cuts = [*starts.tolist(), len(in_use)]
+    return Instant(
+        entry,
+        tuple(
+            SegmentState(
+                address=start,
+                total_size=size,
+                stream=stream,
+                is_small=not is_expandable and size == SMALL_BUFFER,
+                pool_id=DEFAULT_POOL,
+                is_expandable=is_expandable,
+                blocks=tuple(_tiled(start, size, in_use[first:last])),
+            )
+            for (start, size, stream), (first, last) in zip(ranges, pairwise(cuts), strict=True)
+        ),
+    )
+
+
+def _block(lives: Lives, row: int, entry: int) -> BlockState:
+    blocks = lives.blocks
+    state = ALLOCATED if entry < blocks.freed[row] else PENDING
+    return BlockState(
+        int(blocks.address[row]), int(blocks.size[row]), int(blocks.requested[row]), state
+    )
+
+
+def _tiled(start: int, size: int, used: list[BlockState]) -> list[BlockState]:
+    """The blocks in use of a segment with the free space between them."""
+    at, found = start, []
+    for block in used:
+        if block.address > at:
+            found.append(BlockState(at, block.address - at, 0, INACTIVE))
+        found.append(block)
+        at = block.end
+    if at < start + size:
+        found.append(BlockState(at, start + size - at, 0, INACTIVE))
+    return found

@@ -1,0 +1,69 @@
+"""Memory after every entry: reserved, allocated, requested, and the least that was possible.
+
+Rule: row e is the state after entry e; an entry at which nothing moved repeats the row before.
+The ideal is the most bytes that were in use at once so far, each request rounded up to 512: an
+allocator that gives nothing back cannot have reserved less (`Lifetimes.peak_bytes`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allocsim.core import MIN_BLOCK_SIZE
+from allocsim.questions.picture.lives import BlockLives, Lives
+
+__all__ = ["MemoryCurve", "memory_curve"]
+
+_Column = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MemoryCurve:
+    """Bytes after each entry.
+
+    active: allocated, or freed and waiting for other streams.  driver_takes, driver_gives:
+    numbers of the entries at which memory came from the driver and went back, one for each call.
+    """
+
+    reserved: _Column
+    active: _Column
+    allocated: _Column
+    requested: _Column
+    ideal: _Column
+    driver_takes: _Column
+    driver_gives: _Column
+
+    def __len__(self) -> int:
+        return len(self.reserved)
+
+
+def memory_curve(lives: Lives) -> MemoryCurve:
+    """The curve of a replay."""
+    blocks, segments, n = lives.blocks, lives.segments, lives.n_entries
+    needed = -(-blocks.requested // MIN_BLOCK_SIZE) * MIN_BLOCK_SIZE
+    in_use = _level(blocks.born, blocks.completed, needed, n)
+    start = int(needed[blocks.born < 0].sum())
+    return MemoryCurve(
+        reserved=_level(segments.born, segments.died, segments.size, n),
+        active=_of(blocks, blocks.completed, blocks.size, n),
+        allocated=_of(blocks, blocks.freed, blocks.size, n),
+        requested=_of(blocks, blocks.freed, blocks.requested, n),
+        ideal=np.maximum(np.maximum.accumulate(in_use), start) if n else in_use,
+        driver_takes=np.sort(segments.born[segments.born >= 0]),
+        driver_gives=np.sort(segments.died[segments.died < n]),
+    )
+
+
+def _of(blocks: BlockLives, end: _Column, size: _Column, n: int) -> _Column:
+    return _level(blocks.born, end, size, n)
+
+
+def _level(born: _Column, end: _Column, size: _Column, n: int) -> _Column:
+    """The sum of `size` over the rows that are there after each of `n` entries."""
+    moved = np.zeros(n + 1, dtype=np.int64)
+    np.add.at(moved, np.maximum(born, 0), size)
+    np.subtract.at(moved, np.clip(end, 0, n), size)
+    return np.cumsum(moved)[:n]

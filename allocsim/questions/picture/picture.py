@@ -1,0 +1,117 @@
+"""One device's replay with everything that pictures of it need.
+
+Rule: the replay is the one that `allocsim replay` reports, looked at; nothing here drives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from allocsim.core import find_release, parse_conf
+from allocsim.engine import (
+    DeviceRun,
+    Observer,
+    Prepared,
+    Progress,
+    Run,
+    Setting,
+    bytes_of,
+    prepare,
+    replay_prepared,
+)
+from allocsim.errors import RecordingError
+from allocsim.questions.picture.history import HistoryWatch
+from allocsim.questions.picture.instant import Instant, instant_of
+from allocsim.questions.picture.lives import Lives, lives_of
+from allocsim.questions.picture.memory_curve import MemoryCurve, memory_curve
+from allocsim.trace import Recording, Trace
+
+__all__ = ["Picture", "picture_of", "picture_prepared", "prepare_one"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Picture:
+    """What happened on one device, as columns."""
+
+    run: Run
+    trace: Trace
+    lives: Lives
+    curve: MemoryCurve
+
+    @property
+    def device_run(self) -> DeviceRun:
+        """The one device's replay."""
+        return self.run.devices[0]
+
+    @property
+    def is_expandable(self) -> bool:
+        """Whether the settings replayed map expandable segments."""
+        return parse_conf(self.run.conf, find_release(self.run.torch_version)).expandable_segments
+
+    def at(self, entry: int | None = None) -> Instant:
+        """The state after `entry`; None: where reserved memory was highest.
+
+        Raises RecordingError for an entry that was not replayed.
+        """
+        entry = max(self.device_run.peak.entry, 0) if entry is None else entry
+        if not 0 <= entry < self.lives.n_entries:
+            what = f"there is no such entry in the replay; expected 0 to {self.lives.n_entries - 1}"
+            raise RecordingError(self.run.path, what, entry=entry)
+        return instant_of(self.lives, entry, is_expandable=self.is_expandable)
+
+
+def picture_prepared(
+    prepared: Prepared,
+    setting: Setting | None = None,
+    *,
+    device_memory: int | None = None,
+    observers: Sequence[Observer] = (),
+    progress: Progress | None = None,
+) -> Picture:
+    """Replay a device of a recording and keep what pictures need.
+
+    setting, device_memory: None for what was recorded, as far as it can be told.  observers: of
+    the same replay.
+    Raises RecordingError if the device has no entries.
+    """
+    trace = prepared.trace
+    if not len(trace):
+        raise RecordingError(prepared.path, f"device {trace.device} has no entries to draw")
+    watch = HistoryWatch()
+    run = replay_prepared(
+        (prepared,),
+        setting,
+        device_memory=device_memory,
+        observers=(watch, *observers),
+        progress=progress,
+    )
+    device_run = run.devices[0]
+    lives = lives_of(watch.of(trace, device_run), trace, device_run.stopped_at)
+    return Picture(run, trace, lives, memory_curve(lives))
+
+
+def picture_of(
+    recording: Recording,
+    conf: str | None = None,
+    *,
+    device_memory: int | str | None = None,
+    torch_version: str | None = None,
+    device: int | None = None,
+    progress: Progress | None = None,
+) -> Picture:
+    """`picture_prepared` of a recording; the arguments are those of `replay`."""
+    return picture_prepared(
+        prepare_one(recording, device, torch_version),
+        None if conf is None else Setting(conf),
+        device_memory=bytes_of(device_memory),
+        progress=progress,
+    )
+
+
+def prepare_one(recording: Recording, device: int | None, torch_version: str | None) -> Prepared:
+    """The device asked for, made ready; None: the first that has entries."""
+    if device is None:
+        busy = [trace.device for trace in recording.devices if len(trace)]
+        device = busy[0] if busy else None
+    return prepare(recording, device, torch_version)[0]

@@ -1,0 +1,289 @@
+"""What a malloc decided, rule by rule, from the observed states and entries.
+
+Rule: the block that was taken is read off the one that was handed out: two free neighbours never
+stand side by side, so a free block right behind it can only be the tail of a split (1.7).  All
+sizes are those of the allocator's own settings; each miss's attempts are in the order in which
+the model wrote them down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+
+from allocsim.core import (
+    MIN_BLOCK_SIZE,
+    SMALL_SIZE,
+    UNLIMITED,
+    Block,
+    CachingAllocator,
+    Witnessed,
+    Work,
+    allocated_block,
+)
+from allocsim.questions.step.decision import Candidate, Observed, Rule
+from allocsim.state import DEFAULT_POOL, INACTIVE, PoolId
+from allocsim.units import format_size, round_up
+
+__all__ = ["ROUNDING", "BEST_FIT", "SPLIT", "MISS", "explain_malloc"]
+
+ROUNDING = "Rounding, pools, segment sizes"
+BEST_FIT = "Best fit, and ties"
+SPLIT = "Split and merge"
+MISS = "What happens on a miss"
+STREAMS = "Streams, record_stream, events"
+COLLECTION = "Limits and garbage collection"
+MAX_SPLIT = "max_split_size_mb and max_non_split_rounding_mb"
+EXPANDABLE = "Expandable segments"
+POOLS = "Private pools"
+
+
+def explain_malloc(
+    allocator: CachingAllocator, seen: Observed
+) -> tuple[list[Rule], list[Candidate]]:
+    """The rules that one malloc met, and the free blocks that its search did."""
+    if seen.request.size == 0:
+        return [Rule("nothing asked", ROUNDING, "0 bytes: no block; the address is None")], []
+    story = _Malloc(allocator, seen)
+    candidates = story.candidates()
+    return [*story.rules(candidates)], candidates
+
+
+class _Malloc:
+    """One malloc after the fact."""
+
+    def __init__(self, allocator: CachingAllocator, seen: Observed) -> None:
+        self.seen = seen
+        self.allocator = allocator
+        self.config = allocator.config
+        self.size, self.stream = seen.request.size, seen.request.stream or 0
+        error = seen.error
+        self.rounded = error.rounded_bytes if error else self.config.round_size(self.size)
+        self.tried = self.config.segment_size(self.rounded)
+        made = [w.entry for w in seen.written if w.entry.action == "alloc"]
+        self.block: Block | None = allocated_block(allocator, made[0].address) if made else None
+        told = [w.entry.pool_id for w in seen.written if w.entry.action in ("alloc", "oom")]
+        self.pool_id: PoolId = told[0] if told else DEFAULT_POOL
+        self.is_small = self.rounded <= SMALL_SIZE
+        self.is_hit = self.block is not None and all(
+            w.work in (Work.REQUEST, Work.POLL) for w in seen.written
+        )
+
+    @property
+    def tail(self) -> Block | None:
+        """What a split left free behind the block."""
+        following = self.block.next if self.block is not None else None
+        return following if following is not None and following.key else None
+
+    @property
+    def taken(self) -> int:
+        """Bytes of the block before it was split."""
+        assert self.block is not None
+        return self.block.size + (self.tail.size if self.tail is not None else 0)
+
+    # -- the search ----------------------------------------------------------------------
+
+    def candidates(self) -> list[Candidate]:
+        """The free blocks in the order of the pool, as the search found them."""
+        return self._at_hit() if self.is_hit else self._at_miss()
+
+    def _at_hit(self) -> list[Candidate]:
+        block, tail = self.block, self.tail
+        assert block is not None
+        pool = block.pool
+        free = pool.of(self.stream).blocks
+        ranked = [(b.key, b.ptr, b.size) for b in free if b is not tail]
+        mine = pool.layout.key(self.taken, block.rank + block.ptr)
+        ranked = sorted([*ranked, (mine, block.ptr, self.taken)])
+        return [Candidate(ptr, size, self._verdict(key, size, mine)) for key, ptr, size in ranked]
+
+    def _verdict(self, key: int, size: int, mine: int) -> str:
+        if key == mine:
+            return "taken"
+        if size < self.rounded:
+            return "too small"
+        if key < mine:
+            return "refused"
+        return "same size, later" if size == self.taken else "larger"
+
+    def _at_miss(self) -> list[Candidate]:
+        free = sorted(
+            (block.size, block.address)
+            for segment in self.seen.before
+            if (segment.stream, segment.is_small) == (self.stream, self.is_small)
+            and segment.pool_id == self.pool_id
+            for block in segment.blocks
+            if block.state == INACTIVE
+        )
+        return [
+            Candidate(address, size, "too small" if size < self.rounded else "refused")
+            for size, address in free
+        ]
+
+    # -- the words -----------------------------------------------------------------------
+
+    def rules(self, candidates: list[Candidate]) -> Iterator[Rule]:
+        """Every rule in the order of its turn."""
+        yield Rule("rounding", ROUNDING, self._rounding())
+        yield self._pool()
+        polled = [w for w in self.seen.written if w.work is Work.POLL]
+        if polled:
+            yield Rule("events", STREAMS, f"{_freed(polled)}: the streams they waited for are done")
+        if self.is_hit:
+            yield Rule("best fit", BEST_FIT, self._best_fit(candidates))
+        else:
+            yield self._no_fit(candidates)
+            yield from self._attempts()
+        if self.block is not None:
+            yield self._split()
+
+    def _rounding(self) -> str:
+        size, rounded = self.size, self.rounded
+        text = f"{size:,} -> {rounded:,} bytes"
+        if rounded != round_up(size, MIN_BLOCK_SIZE):
+            steps = self.config.divisions_of(size)
+            return f"{text}: roundup_power2_divisions, {steps} steps between two powers of two"
+        if size == rounded:
+            return f"{text}: a multiple of {MIN_BLOCK_SIZE} already"
+        if size < MIN_BLOCK_SIZE:
+            return f"{text}: no block has less than {MIN_BLOCK_SIZE}"
+        return f"{text}: up to the next multiple of {MIN_BLOCK_SIZE}"
+
+    def _pool(self) -> Rule:
+        small, side = ("small", "up to") if self.is_small else ("large", "above")
+        text = f"{small} pool: {side} {SMALL_SIZE:,} bytes"
+        if self.pool_id != DEFAULT_POOL:
+            return Rule("pool", POOLS, f"{text}, of private pool {self.pool_id}")
+        return Rule("pool", ROUNDING, text)
+
+    def _best_fit(self, candidates: list[Candidate]) -> str:
+        n_smaller = sum(c.verdict == "too small" for c in candidates)
+        n_refused = sum(c.verdict == "refused" for c in candidates)
+        larger = [c for c in candidates if c.verdict == "larger"]
+        ties = sum(c.verdict == "same size, later" for c in candidates)
+        text = f"{len(candidates):,} free here"
+        text += f", {n_smaller:,} too small" if n_smaller else ""
+        text += f", {n_refused:,} passed over" if n_refused else ""
+        text += f"; the smallest that serves has {self.taken:,} bytes"
+        if ties:
+            text += f", {ties:,} of the same size later in the order"
+        if larger:
+            text += f"; the next larger has {larger[0].size:,}"
+        return text
+
+    def _no_fit(self, candidates: list[Candidate]) -> Rule:
+        refused = [c for c in candidates if c.verdict == "refused"]
+        if refused:
+            return self._refused(refused[0])
+        if not candidates:
+            return Rule("no fit", BEST_FIT, "nothing is free in this pool on this stream")
+        text = f"{len(candidates):,} free here, the largest has {candidates[-1].size:,} bytes"
+        return Rule("no fit", BEST_FIT, f"{text}: too small")
+
+    def _refused(self, candidate: Candidate) -> Rule:
+        """The best fit that a setting forbids; the search ends with it (1.6)."""
+        size, limit = f"{candidate.size:,} bytes fit, but", self.config.max_split_size
+        if limit != UNLIMITED and self.rounded < limit <= candidate.size:
+            text = f"{size} a block of max_split_size_mb or more stays whole for such requests"
+            return Rule("refused", MAX_SPLIT, text)
+        if limit != UNLIMITED and self.rounded >= limit:
+            text = f"{size} {candidate.size - self.rounded:,} would be wasted, and "
+            text += f"max_non_split_rounding_mb allows less than {self._waste:,}"
+            return Rule("refused", MAX_SPLIT, text)
+        return Rule("refused", EXPANDABLE, f"{size} are not for this request")
+
+    @property
+    def _waste(self) -> int:
+        return self.config.max_non_split_rounding
+
+    def _split(self) -> Rule:
+        assert self.block is not None
+        rest = self.taken - self.rounded
+        whole = f"{self.taken:,} - {self.rounded:,} = {rest:,} bytes"
+        if rest == 0:
+            return Rule("no split", SPLIT, f"{self.taken:,} bytes fit exactly")
+        pool = self.block.pool
+        fine = pool.is_small or self.config.expandable_segments
+        least = MIN_BLOCK_SIZE if fine else pool.least_rest
+        needs = f"at least {least:,}" if fine else f"more than {least - 1:,}"
+        if self.tail is not None:
+            return Rule("split", SPLIT, f"{whole} are cut off and stay free: {needs}")
+        if rest < least:
+            return Rule("no split", SPLIT, f"{whole} are not {needs}: handed out whole")
+        if self.rounded >= self.config.max_split_size:
+            text = "requests of max_split_size_mb or more do not cut"
+            return Rule("no split", MAX_SPLIT, f"{whole} would be left, but {text}")
+        return Rule("no split", POOLS, f"{whole} would be left, but this pool does not split")
+
+    # -- the attempts of a miss ----------------------------------------------------------
+
+    def _attempts(self) -> Iterator[Rule]:
+        is_refused = is_retried = False
+        for work, group in groupby(self.seen.written, key=lambda w: w.work):
+            written = list(group)
+            if work in (Work.RELEASE_OVERSIZE, Work.WAIT, Work.RELEASE_CACHED) and not is_refused:
+                is_refused = True
+                yield self._refusal(written[0].reserved, written[0].device_free)
+            if work in (Work.WAIT, Work.RELEASE_CACHED) and not is_retried:
+                is_retried = True
+                yield self._retry()
+            if work not in (Work.REQUEST, Work.POLL):
+                yield self._attempt(work, written)
+        reserved, free = self.allocator.reserved_bytes, self.allocator.device.free
+        if self.seen.retried and not is_retried:
+            yield self._refusal(reserved, free)
+            yield self._retry()
+        if self.seen.error is not None:
+            yield self._refusal(reserved, free)
+            yield Rule("out of memory", MISS, "nothing is left to try")
+        elif not any(w.work is Work.DRIVER for w in self.seen.written):
+            owner = self.block.pool.owner if self.block is not None else None
+            if owner is not None:
+                yield Rule("use_on_oom", POOLS, f"pool {owner.id} helps out with a free block")
+
+    def _attempt(self, work: Work, written: list[Witnessed]) -> Rule:
+        if work is Work.GARBAGE_COLLECTION:
+            return Rule("collection", COLLECTION, f"{_released(written)}: idle for the longest")
+        if work is Work.RELEASE_OVERSIZE:
+            return Rule("oversize", MAX_SPLIT, f"{_released(written)} of this stream")
+        if work is Work.WAIT:
+            return Rule("wait", STREAMS, f"{_freed(written)}: every event was waited for")
+        if work is Work.RELEASE_CACHED:
+            return Rule("release all", MISS, f"{_released(written)}: whatever was wholly free")
+        sizes = sum(w.entry.size for w in written)
+        if written[0].entry.action == "segment_map":
+            pieces = "one piece" if len(written) == 1 else f"{len(written)} pieces"
+            text = f"{sizes:,} bytes mapped in {pieces} of whole handles"
+            return Rule("mapping", EXPANDABLE, text)
+        return Rule("cudaMalloc", ROUNDING, f"a new segment of {sizes:,} bytes: {self._segment()}")
+
+    def _segment(self) -> str:
+        if self.is_small:
+            return "every one of the small pool has that"
+        if self.tried == self.config.large_segment_size and self.rounded < self.tried:
+            return "large requests below 10 MiB share such"
+        return "made to measure, in steps of 2 MiB"
+
+    def _refusal(self, reserved: int, free: int) -> Rule:
+        wanted, limit = format_size(self.tried), self.allocator.memory_limit
+        if limit is not None and reserved + self.tried > limit:
+            text = f"{wanted} more than {format_size(reserved)} reserved are over the limit of "
+            return Rule("limit", COLLECTION, f"{text}{format_size(limit)}")
+        call = "mapping" if self.config.expandable_segments else "cudaMalloc"
+        text = f"refused: {wanted} wanted, {format_size(free)} free on the device"
+        return Rule(call, MISS, text)
+
+    def _retry(self) -> Rule:
+        text = "a retry: wait for every pending free, release all that is wholly free, ask again"
+        return Rule("retry", MISS, text)
+
+
+def _released(written: list[Witnessed]) -> str:
+    given = [w.entry.size for w in written if w.entry.action != "free_completed"]
+    noun = "segment" if len(given) == 1 else "segments"
+    return f"{len(given):,} {noun} with {sum(given):,} bytes go back to the driver"
+
+
+def _freed(written: list[Witnessed]) -> str:
+    noun = "pending free completes" if len(written) == 1 else "pending frees complete"
+    return f"{len(written):,} {noun}"

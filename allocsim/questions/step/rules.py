@@ -1,0 +1,129 @@
+"""What every other request than a malloc decided, and which request is explained where.
+
+Rule: as in malloc_rules.py: the words say what the two states and the entries show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from allocsim.core import CachingAllocator
+from allocsim.questions.step.decision import (
+    Candidate,
+    Observed,
+    Rule,
+)
+from allocsim.questions.step.malloc_rules import (
+    COLLECTION,
+    MISS,
+    POOLS,
+    SPLIT,
+    STREAMS,
+    explain_malloc,
+)
+from allocsim.state import INACTIVE, BlockState, SegmentState
+
+__all__ = ["explain_request"]
+
+_WORDS = {
+    "begin_allocate_to_pool": ("begin", POOLS, "requests go to private pool (0, {}) from here on"),
+    "end_allocate_to_pool": ("end", POOLS, "requests no longer go to private pool (0, {})"),
+    "release_pool": (
+        "release",
+        POOLS,
+        "private pool (0, {}) has one use less, and no memory after the last",
+    ),
+}
+
+
+def explain_request(
+    allocator: CachingAllocator, seen: Observed
+) -> tuple[list[Rule], list[Candidate]]:
+    """The rules that a request met, and for a malloc the free blocks that it looked at."""
+    action = seen.request.action
+    if action == "malloc":
+        return explain_malloc(allocator, seen)
+    if action in ("free", "request_free", "complete_free"):
+        return [*_free(seen)], []
+    if action == "empty_cache":
+        return [*_empty_cache(seen)], []
+    return [_other(seen)], []
+
+
+def _other(seen: Observed) -> Rule:
+    request = seen.request
+    if request.action == "record_stream":
+        text = f"a free of it will wait for what stream {request.stream} has been given by then"
+        return Rule("record_stream", STREAMS, text)
+    if request.action == "synchronize":
+        which = "every stream" if request.stream is None else f"stream {request.stream}"
+        text = f"{which} is done; pending blocks come free at the next malloc, which looks"
+        return Rule("synchronize", STREAMS, text)
+    if request.action in _WORDS:
+        name, section, words = _WORDS[request.action]
+        return Rule(name, section, words.format(request.pool))
+    text = f"{request.value} is in force from the next request on"
+    name = "conf" if request.action == "set_allocator_settings" else "fraction"
+    return Rule(name, COLLECTION, text)
+
+
+def _free(seen: Observed) -> Iterator[Rule]:
+    address = seen.request.address
+    if address is None:
+        yield Rule("nothing to free", SPLIT, "freeing None does nothing")
+        return
+    found = _holding(seen.before, address)
+    if found is None:
+        return
+    block = found[1]
+    if not any(w.entry.action == "free_completed" for w in seen.written):
+        text = f"{block.size:,} bytes stay active until the streams that used them are done"
+        yield Rule("pending", STREAMS, text)
+        return
+    after = _holding(seen.after, address)
+    if after is not None:
+        yield from _merged(block, *after)
+
+
+def _merged(block: BlockState, segment: SegmentState, whole: BlockState) -> Iterator[Rule]:
+    before = block.address - whole.address
+    behind = whole.size - before - block.size
+    parts = [f"{before:,} before it"] if before else []
+    parts += [f"{behind:,} behind it"] if behind else []
+    if parts:
+        text = f"{block.size:,} bytes join the free {' and '.join(parts)}: {whole.size:,} together"
+        yield Rule("merge", SPLIT, text)
+    else:
+        text = f"{block.size:,} bytes are free; neither neighbour is, so nothing merges"
+        yield Rule("no merge", SPLIT, text)
+    if whole.size == segment.total_size:
+        yield Rule("cached", SPLIT, "the segment is wholly free and stays: the driver is not told")
+
+
+def _empty_cache(seen: Observed) -> Iterator[Rule]:
+    waited = [w for w in seen.written if w.entry.action == "free_completed"]
+    if waited:
+        text = f"{len(waited):,} pending frees complete: every event was waited for"
+        yield Rule("wait", STREAMS, text)
+    given = [w.entry.size for w in seen.written if w.entry.action.startswith("segment_")]
+    noun = "piece" if len(given) == 1 else "pieces"
+    yield Rule(
+        "release all", MISS, f"{len(given):,} {noun} with {sum(given):,} bytes go to the driver"
+    )
+    kept = [s for s in seen.after if any(block.state == INACTIVE for block in s.blocks)]
+    idle = sum(b.size for segment in kept for b in segment.blocks if b.state == INACTIVE)
+    if idle:
+        where = "segment beside blocks" if len(kept) == 1 else "segments beside blocks"
+        text = f"{idle:,} bytes stay idle in {len(kept):,} {where} in use"
+        yield Rule("kept", SPLIT, text)
+
+
+def _holding(
+    segments: tuple[SegmentState, ...], address: int
+) -> tuple[SegmentState, BlockState] | None:
+    """The segment and block that an address lies in."""
+    for segment in segments:
+        for block in segment.blocks:
+            if block.address <= address < block.end:
+                return segment, block
+    return None

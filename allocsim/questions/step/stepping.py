@@ -1,0 +1,137 @@
+"""One request at a time, watched: what was there before, what was written, what is there after.
+
+Rule: nothing is decided here.  The two states, the entries between them and who wrote each
+(`CachingAllocator.witness`) are all that the words (rules.py) are made from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from allocsim.core import CachingAllocator
+from allocsim.engine import StepKind, Walk
+from allocsim.errors import OutOfMemoryError
+from allocsim.questions.step.decision import (
+    Decision,
+    Moved,
+    Observed,
+    Request,
+)
+from allocsim.questions.step.rules import explain_request
+
+__all__ = ["decide", "step", "walk_on"]
+
+_ACTIONS = {
+    StepKind.ALLOC: "malloc",
+    StepKind.OOM: "malloc",
+    StepKind.FREE: "free",
+    StepKind.FREE_REQUEST: "request_free",
+    StepKind.FREE_COMPLETE: "complete_free",
+    StepKind.EMPTY_CACHE: "empty_cache",
+}
+_FREES = (StepKind.FREE, StepKind.FREE_REQUEST, StepKind.FREE_COMPLETE)
+
+
+def step(allocator: CachingAllocator, request: Request) -> Decision:
+    """Ask `allocator` for `request` and tell what it decided.
+
+    Raises ValueError for an allocator that keeps no history (`record_history=True`), and what
+    the request itself raises, an out-of-memory error excepted: that is an answer.
+    """
+    return decide(allocator, request, lambda: _ask(allocator, request))
+
+
+def decide(allocator: CachingAllocator, request: Request, act: Callable[[], None]) -> Decision:
+    """As `step`, where `act` is what asks."""
+    seen = _observe(allocator, request, act)
+    rules, candidates = explain_request(allocator, seen)
+    made = [w.entry for w in seen.written if w.entry.action == "alloc"]
+    moved = [
+        Moved(key, seen.stats_before.get(key, 0), value)
+        for key, value in seen.stats_after.items()
+        if value != seen.stats_before.get(key, 0)
+    ]
+    return Decision(
+        request=request,
+        address=made[0].address if made else None,
+        error=None if seen.error is None else str(seen.error),
+        rules=tuple(rules),
+        candidates=tuple(candidates),
+        entries=tuple(w.entry for w in seen.written),
+        moved=tuple(moved),
+        before=tuple(s for s in seen.before if s not in seen.after),
+        after=tuple(s for s in seen.after if s not in seen.before),
+    )
+
+
+def _observe(allocator: CachingAllocator, request: Request, act: Callable[[], None]) -> Observed:
+    """Let `act` happen and note what was there before and after."""
+    errors: list[OutOfMemoryError] = []
+
+    def guarded() -> None:
+        try:
+            act()
+        except OutOfMemoryError as error:
+            errors.append(error)
+
+    stats, before = allocator.memory_stats(), allocator.segments()
+    written = allocator.witness(guarded)
+    return Observed(
+        request=request,
+        error=errors[0] if errors else None,
+        written=written,
+        stats_before=stats,
+        stats_after=allocator.memory_stats(),
+        before=before,
+        after=allocator.segments(),
+    )
+
+
+def _ask(allocator: CachingAllocator, request: Request) -> None:
+    action, pool = request.action, request.pool
+    if action == "malloc":
+        allocator.malloc(request.size, request.stream or 0)
+    elif action == "record_stream":
+        assert request.address is not None
+        allocator.record_stream(request.address, request.stream or 0)
+    elif action == "synchronize":
+        allocator.synchronize(request.stream)
+    elif action == "empty_cache":
+        allocator.empty_cache()
+    elif action in ("begin_allocate_to_pool", "end_allocate_to_pool", "release_pool"):
+        getattr(allocator, action)(pool)
+    elif action in ("set_per_process_memory_fraction", "set_allocator_settings"):
+        getattr(allocator, action)(request.value)
+    elif action in ("free", "request_free"):
+        getattr(allocator, action)(request.address)
+    else:
+        raise ValueError(f"action {action!r} is no request that an allocator can be asked")
+
+
+def walk_on(walk: Walk) -> tuple[int, Decision] | None:
+    """The next request of a recording: the entry that made it, and what was decided.
+
+    None at the recording's end.
+    """
+    upcoming = walk.upcoming()
+    if upcoming is None:
+        return None
+    entry, (kind, handle, size, stream) = upcoming
+    request = Request(
+        action=_ACTIONS[StepKind(kind)],
+        size=size if kind in (StepKind.ALLOC, StepKind.OOM) else 0,
+        address=walk.address_of(StepKind(kind), handle) if StepKind(kind) in _FREES else None,
+        stream=stream,
+    )
+    return entry, decide(walk.allocator, request, lambda: _take(walk))
+
+
+def _take(walk: Walk) -> None:
+    oom = walk.take()
+    if oom is not None:
+        raise OutOfMemoryError(
+            oom.message,
+            requested_bytes=oom.requested_bytes or oom.rounded_bytes,
+            rounded_bytes=oom.rounded_bytes,
+            tried_bytes=oom.tried_bytes,
+        )

@@ -1,0 +1,20 @@
+"""Which setting helps?  Searches that prove each answer by a replay."""
+
+from allocsim.questions.tune.cost import Costs, read_costs
+from allocsim.questions.tune.grid import EXHAUSTIVE, Tricks
+from allocsim.questions.tune.row import Row
+from allocsim.questions.tune.tried import Tried, TriedSetting, read_tried
+from allocsim.questions.tune.tune import Tuning, tune
+
+__all__ = [
+    "Costs",
+    "EXHAUSTIVE",
+    "Row",
+    "Tricks",
+    "Tried",
+    "TriedSetting",
+    "Tuning",
+    "read_costs",
+    "read_tried",
+    "tune",
+]

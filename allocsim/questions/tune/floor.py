@@ -1,0 +1,222 @@
+"""How much a setting is sure to have reserved by the end, told while its replay is under way.
+
+Rule: memory is of kinds, and none ever serves the requests of another: that of another private
+pool or stream, that of small and of large requests (semantics 1.4, 1.5, 5.1), and with
+max_split_size_mb that of requests from there on, which take whole segments (1.6, 1.7).  As long as
+nothing is given back, a kind keeps what it has and comes to hold what will live in it at once.  So
+the peak is no less than the sum, over the kinds, of the greater of the two.  Nor does a segment
+serve a request longer than itself: beside all that are shorter there will be what lives of those.
+
+Memory is given back where garbage is collected, where the program empties its cache, and where a
+request was refused.  In the first two cases nothing is claimed; a refusal means that reserved
+memory was within one segment of the limit, so no more than that is claimed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allocsim.core import (
+    PAGE,
+    ROUND_LARGE,
+    SMALL_BUFFER,
+    SMALL_SIZE,
+    UNLIMITED,
+    AllocatorConfig,
+    CachingAllocator,
+)
+from allocsim.engine import Prepared
+from allocsim.measures import lifetimes_of
+from allocsim.trace import Action, pools_of
+from allocsim.units import round_up
+
+__all__ = ["Demand", "Floor"]
+
+_SMALL, _LARGE, _OVERSIZE = range(3)
+
+_LENGTHS = 3
+"""Lengths of request for which shorter segments are counted: more hardly ever tell more."""
+
+_Peaks = tuple[tuple[int, int], ...]
+"""(length, the most bytes in use at once of requests so long or longer), the first of all."""
+
+
+class Demand:
+    """What a recording asks for, by pool and stream; answers for any setting.
+
+    size: of each entry.  group: its pool and stream, numbered.
+    """
+
+    def __init__(self, prepared: Prepared) -> None:
+        trace, release = prepared.trace, prepared.release
+        # A scope of one stream is known by its segments only, so that requests may be elsewhere.
+        is_unsure = release.scope_by_stream and bool(prepared.plan.pools)
+        self._is_told = not (prepared.start or prepared.plan.n_empty_cache or is_unsure)
+        self.size = trace.size
+        pool = pools_of(trace).number.astype(np.int64)
+        _, stream = np.unique(trace.stream, return_inverse=True)
+        groups, self.group = np.unique(pool << 32 | stream, return_inverse=True)
+        self._is_private = (groups >> 32 >= 0).tolist()
+        self._maps_private = release.expandable_private_pools
+        asked = trace.size[np.isin(trace.action, (Action.ALLOC, Action.OOM))]
+        self._sizes = np.unique(asked[asked > 0])
+        self._moves = self._moves_of_groups(prepared)
+        self._rounded: dict[tuple[int, ...], list[int]] = {}
+        self._known: dict[tuple[tuple[int, ...], int], dict[int, _Peaks]] = {}
+
+    def _moves_of_groups(
+        self, prepared: Prepared
+    ) -> list[tuple[NDArray[np.intp], NDArray[np.int64]]]:
+        """For each group, in order, which size came into use (+1) or came free (-1)."""
+        lifetimes = lifetimes_of(prepared.trace)
+        rows = np.flatnonzero((lifetimes.start >= 0) & (self.size[lifetimes.start] > 0))
+        start, end = lifetimes.start[rows], lifetimes.end[rows]
+        begins = np.repeat([True, False], len(rows))
+        order = np.lexsort((begins, np.concatenate((start, end))))  # what ends goes first
+        which = np.searchsorted(self._sizes, np.tile(self.size[start], 2)[order])
+        sign = np.where(begins, 1, -1)[order]
+        group = np.tile(self.group[start], 2)[order]
+        return [(which[group == g], sign[group == g]) for g in range(len(self._is_private))]
+
+    def floor(self, config: AllocatorConfig) -> Floor | None:
+        """What is told under `config`; None: nothing."""
+        # A reserve of address space that is too short for a request refuses it far from any limit.
+        is_odd = config.large_segment_size % PAGE or config.expandable_segments_reserve is not None
+        collects = config.garbage_collection_threshold > 0
+        if not self._is_told or is_odd or collects or not len(self._sizes):
+            return None
+        divisions = config.roundup_power2_divisions
+        if divisions not in self._rounded:
+            self._rounded[divisions] = [config.round_size(size) for size in self._sizes.tolist()]
+        rounded = self._rounded[divisions]
+        oversize = _oversize_from(config, rounded)
+        if (divisions, oversize) not in self._known:
+            peaks = self._peaks(np.array(rounded, dtype=np.int64), oversize)
+            self._known[divisions, oversize] = peaks
+        known = self._known[divisions, oversize]
+        kinds = {number: self._kind(config, number, peaks) for number, peaks in known.items()}
+        longest = max(config.segment_size(max(rounded)), config.large_segment_size)
+        if config.expandable_segments:
+            longest = round_up(longest, config.large_segment_size)
+        return Floor(self, kinds, oversize, longest)
+
+    def _peaks(self, rounded: NDArray[np.int64], oversize: int) -> dict[int, _Peaks]:
+        """By the number of the kind: its group's, three times, and its class of sizes."""
+        size_class = np.where(rounded <= SMALL_SIZE, _SMALL, _LARGE)
+        size_class[rounded >= min(oversize, 1 << 62)] = _OVERSIZE
+        pages = -(-rounded // ROUND_LARGE) * ROUND_LARGE
+        held = np.where(size_class == _OVERSIZE, pages, rounded)
+        peaks = {}
+        for group, (which, sign) in enumerate(self._moves):
+            classes = size_class[which]
+            for each in np.unique(classes).tolist():
+                mine = classes == each
+                peaks[3 * group + each] = _peaks_of(which[mine], sign[mine], held, each != _SMALL)
+        return peaks
+
+    def _kind(self, config: AllocatorConfig, number: int, peaks: _Peaks) -> _Kind:
+        group, size_class = divmod(number, 3)
+        maps = config.expandable_segments and (self._maps_private or not self._is_private[group])
+        handle = config.large_segment_size if maps and size_class != _SMALL else SMALL_BUFFER
+        longer = () if maps else peaks[1:]
+        return _Kind(
+            sure=round_up(peaks[0][1], handle),
+            lengths=tuple(length for length, _ in longer),
+            beside=[peak for _, peak in longer],
+        )
+
+
+def _peaks_of(
+    which: NDArray[np.intp], sign: NDArray[np.int64], held: NDArray[np.int64], is_large: bool
+) -> _Peaks:
+    """Of one kind; the lengths, spread over its own, that large requests have."""
+    size = held[which]
+    peaks = [(0, int(np.cumsum(size * sign).max(initial=0)))]
+    own = np.unique(size)[1:]
+    if is_large and len(own):
+        for length in own[np.linspace(len(own) - 1, 0, _LENGTHS + 1).astype(int)[:-1]].tolist():
+            mine = size >= length
+            peaks.append((length, int(np.cumsum(size[mine] * sign[mine]).max(initial=0))))
+    return tuple(peaks)
+
+
+def _oversize_from(config: AllocatorConfig, rounded: list[int]) -> int:
+    """From which size on requests have memory of their own; UNLIMITED if none have.
+
+    A segment that a smaller request asked for must not reach that size itself, or it would serve
+    either, in turn; expandable segments merge beyond any size.
+    """
+    limit = config.max_split_size
+    if limit == UNLIMITED or config.expandable_segments:
+        return UNLIMITED
+    is_apart = all(config.segment_size(size) < limit for size in rounded if size < limit)
+    return limit if is_apart else UNLIMITED
+
+
+@dataclass(slots=True)
+class _Kind:
+    """Memory of one kind on its way; bytes.
+
+    sure: what it will have at least.  lengths: of requests; beside: for each what will live of
+    those so long or longer, and the segments shorter than that, in which it cannot.
+    """
+
+    sure: int
+    lengths: tuple[int, ...]
+    beside: list[int]
+    held: int = 0
+
+    def grow(self, size: int) -> int:
+        """A segment comes; by how much more is sure."""
+        before = self.sure
+        self.held += size
+        for i, length in enumerate(self.lengths):
+            if size < length:
+                self.beside[i] += size
+        self.sure = max(before, self.held, *self.beside)
+        return self.sure - before
+
+
+class Floor:
+    """What one replay is sure to come to.
+
+    reserved: bytes that its peak will not be below, as far as is known by now.
+    """
+
+    def __init__(
+        self, demand: Demand, kinds: dict[int, _Kind], oversize: int, longest: int
+    ) -> None:
+        self._demand = demand
+        self._kinds = kinds
+        self._oversize = oversize
+        self._longest = longest
+        self._sum = sum(kind.sure for kind in kinds.values())
+        self._before = self._most = self.reserved = 0
+
+    def began(self, allocator: CachingAllocator) -> None:
+        """Before the first step."""
+        device, limit = allocator.device, allocator.memory_limit
+        room = device.free if limit is None else min(device.free, limit)
+        self._most = max(room - self._longest, 0)
+        self.reserved = min(self._sum, self._most)
+
+    def grew(self, allocator: CachingAllocator, entry: int) -> None:
+        """After the request of `entry`, for which memory was got."""
+        if allocator.calls.frees:
+            return  # what was given back may serve another kind; what was told holds
+        reserved = allocator.reserved_bytes
+        added, self._before = reserved - self._before, reserved
+        demand = self._demand
+        rounded = allocator.round_size(int(demand.size[entry]))
+        size_class = _SMALL if rounded <= SMALL_SIZE else _LARGE
+        if rounded >= self._oversize:
+            size_class = _OVERSIZE
+        number = 3 * int(demand.group[entry]) + size_class
+        kind = self._kinds.get(number)
+        if kind is None:  # of a request that failed when it was recorded
+            kind = self._kinds[number] = _Kind(0, (), [])
+        self._sum += kind.grow(added)
+        self.reserved = min(self._sum, self._most)

@@ -1,0 +1,248 @@
+"""The grid of settings through a sweep, chunk by chunk.
+
+Rule: which replays are given up hangs on the finished chunks alone, never on which worker is
+quick; so a search has the same rows on any executor, and again when it resumes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from allocsim.core import LARGE_BUFFER, Release
+from allocsim.engine import Setting, Trial
+from allocsim.errors import ConfigError
+from allocsim.measures import front, is_hopeless
+from allocsim.questions.tune.cost import Costs
+from allocsim.questions.tune.equivalence import effect_of
+from allocsim.questions.tune.part import Part
+from allocsim.questions.tune.results import Results
+from allocsim.questions.tune.row import Row, row_of
+from allocsim.questions.tune.sweep import Crew, sweep
+from allocsim.questions.tune.worker import Job
+
+__all__ = ["EXHAUSTIVE", "Tricks", "Asked", "Search", "SearchProgress"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tricks:
+    """equivalent: settings of equal effect are replayed once (see `effect_of`).
+
+    drop: a replay ends once a finished setting dominates it in memory, calls and retries, or
+    once it fails on the smallest device found so far, where one is looked for (so that trade-offs
+    on larger devices are not seen).  from_peak: the device on which nothing is refused is the peak,
+    where that is proved, and is looked for near peaks elsewhere.  repeats: steps of a program that
+    change nothing any more are passed over (see `allocsim.engine.repeats`).  fast_path: plain steps
+    are taken in rows (see `allocsim.core.fast_path`), and no more is counted than is told.
+    """
+
+    equivalent: bool = True
+    drop: bool = True
+    from_peak: bool = True
+    repeats: bool = True
+    fast_path: bool = True
+
+
+EXHAUSTIVE = Tricks(equivalent=False, drop=False, from_peak=False, repeats=False, fast_path=False)
+"""No trick at all."""
+
+
+_FIRST_CHUNK = 4
+
+SearchProgress = Callable[[int, int], None]
+"""Called with (settings done, settings in all)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is searched for.  by_device: the smallest device decides, not the peak."""
+
+    parts: tuple[Part, ...]
+    release: Release
+    device_memory: int | None
+    costs: Costs
+    tricks: Tricks
+    by_device: bool
+
+
+@dataclass(slots=True)
+class Search:
+    """A search under way.  duplicates: settings that were not replayed, with their like."""
+
+    asked: Asked
+    crew: Crew
+    results: Results | None = None
+    progress: SearchProgress | None = None
+    rows: dict[Setting, Row] = field(default_factory=dict)
+    duplicates: list[tuple[Setting, Setting]] = field(default_factory=list)
+    known: int = 0
+    _effects: dict[object, Setting] = field(default_factory=dict)
+    _done: int = 0
+
+    def whole(self, settings: Sequence[Setting], baseline: Setting | None = None) -> None:
+        """Replay each to its end, and look for its device; a duplicate gets the row of its like."""
+        fresh = self._distinct(settings)
+        self._run(fresh, (), None, is_whole=True, total=len(fresh))
+        for setting in settings:
+            if setting not in self.rows:
+                like = self._effects[self._effect(setting)]
+                self.rows[setting] = self._row(setting, self.rows[like].parts, like)
+        if baseline is not None:
+            row = self.rows[baseline]
+            self.rows[baseline] = row_of(
+                baseline, self.asked.release, row.parts, self.asked.costs, is_baseline=True
+            )
+
+    def grid(self, settings: Sequence[Setting]) -> None:
+        """Replay each as far as it can win."""
+        fresh = self._distinct(settings)
+        if not self.asked.by_device:
+            fresh.sort(key=self._promise)
+        total = len(fresh) + self._done
+        for chunk in _chunks(fresh):
+            self._run(chunk, self._bar(), self._within(), is_whole=False, total=total)
+
+    def _promise(self, setting: Setting) -> int:
+        """What mostly wins goes first, so that the bar is high for the rest."""
+        try:
+            config = setting.config(self.asked.release)
+        except ConfigError:
+            return 3
+        is_long = config.large_segment_size != LARGE_BUFFER
+        if config.rounds_to_power2 or not (config.expandable_segments or is_long):
+            return 3
+        return 2 - config.expandable_segments - (config.expandable_segments and is_long)
+
+    def confirm(self, settings: Sequence[Setting]) -> None:
+        """Look for the device without a refusal where that takes replays of its own."""
+        if not self.asked.by_device:
+            self._run(settings, (), None, is_whole=True, total=len(settings) + self._done)
+
+    # -- what need not be replayed -------------------------------------------------------
+
+    def _effect(self, setting: Setting) -> object:
+        sizes = tuple(part.sizes for part in self.asked.parts)
+        if not self.asked.tricks.equivalent:
+            return setting
+        return effect_of(setting, self.asked.release, sizes)
+
+    def _distinct(self, settings: Sequence[Setting]) -> list[Setting]:
+        """Those whose effect no setting before had; a setting that is refused is one of them."""
+        fresh = []
+        for setting in settings:
+            try:
+                effect = self._effect(setting)
+            except ConfigError:
+                effect = setting
+            like = self._effects.setdefault(effect, setting)
+            if like is setting:
+                fresh.append(setting)
+            elif like != setting:
+                self.duplicates.append((setting, like))
+        return fresh
+
+    def _bar(self) -> tuple[Row, ...]:
+        """What a setting must not be beaten by: the front of those that do not thrash."""
+        if not self.asked.tricks.drop or self.asked.by_device:
+            return ()
+        good = [row for row in self.rows.values() if row.survives and not row.cost.is_thrashing]
+        points = {row.point: row for row in sorted(good, key=Row.rank, reverse=True)}
+        return tuple(points[point] for point in front(points))
+
+    def _within(self) -> int | None:
+        """The smallest device so far."""
+        if not self.asked.tricks.drop or not self.asked.by_device:
+            return None
+        points = [row.device_point for row in self.rows.values() if row.survives]
+        return min((point.memory for point in points if point is not None), default=None)
+
+    # -- replays -------------------------------------------------------------------------
+
+    def _run(
+        self,
+        settings: Sequence[Setting],
+        bar: tuple[Row, ...],
+        within: int | None,
+        *,
+        is_whole: bool,
+        total: int,
+    ) -> None:
+        jobs: list[Job] = []
+        found: dict[str, Trial] = {}
+        jobs_of = {s: self._jobs(s, bar, within, is_whole=is_whole) for s in settings}
+        left = {s: len(mine) for s, mine in jobs_of.items()}
+
+        def done(job: Job, trial: Trial) -> None:
+            found[job.key] = trial
+            left[job.setting] -= 1
+            if left[job.setting] == 0:
+                self._done += 1
+                if self.progress is not None:
+                    self.progress(self._done, max(total, self._done))
+
+        for job in (job for mine in jobs_of.values() for job in mine):
+            known = self._known(job)
+            if known is None:
+                jobs.append(job)
+            else:
+                self.known += 1
+                done(job, known)
+
+        def store(job: Job, trial: Trial) -> None:
+            if self.results is not None:
+                self.results.add(job.key, trial)
+            done(job, trial)
+
+        sweep(jobs, self.crew, store)
+        for setting, mine in jobs_of.items():
+            self.rows[setting] = self._row(setting, [found[job.key] for job in mine])
+
+    def _jobs(
+        self, setting: Setting, bar: tuple[Row, ...], within: int | None, *, is_whole: bool
+    ) -> list[Job]:
+        asked = self.asked
+        how = "whole" if is_whole else f"within {within}" if within else "grid"
+        mine = setting.simplicity
+        before = self.rows.get(setting)
+        had = [None] * len(asked.parts) if before is None else before.parts
+        fraction = "" if setting.call_fraction is None else f"{setting.call_fraction:g}"
+        return [
+            Job(
+                key=f"{number}|{part.device}|{how}|{fraction}|{setting.conf}",
+                path=part.path,
+                device=part.device,
+                torch_version=asked.release.version,
+                setting=setting,
+                device_memory=asked.device_memory,
+                bar=tuple((row.point, row.setting.simplicity < mine) for row in bar),
+                finds=asked.by_device,
+                within=within,
+                confirms=is_whole,
+                from_peak=asked.tricks.from_peak,
+                skips=asked.tricks.repeats,
+                fast_path=asked.tricks.fast_path,
+                known=known if known is not None and known.is_whole else None,
+            )
+            for number, (part, known) in enumerate(zip(asked.parts, had, strict=True))
+        ]
+
+    def _known(self, job: Job) -> Trial | None:
+        """What a file of results has for a job, if the job would yield it again."""
+        trial = None if self.results is None else self.results.known.get(job.key)
+        if trial is None or trial.error is not None:
+            return None
+        if trial.dropped_at is None or job.within is not None:
+            return trial
+        return trial if is_hopeless(job.bar, trial.point) else None
+
+    def _row(self, setting: Setting, parts: Sequence[Trial], same_as: Setting | None = None) -> Row:
+        asked = self.asked
+        return row_of(setting, asked.release, parts, asked.costs, same_as=same_as)
+
+
+def _chunks(settings: Sequence[Setting]) -> Iterator[Sequence[Setting]]:
+    """Four, then eight, then sixteen: the bar rises early, and few workers wait."""
+    start, length = 0, _FIRST_CHUNK
+    while start < len(settings):
+        yield settings[start : start + length]
+        start, length = start + length, 2 * length

@@ -1,0 +1,72 @@
+"""Whether the best setting is worth setting, and why, in a sentence.
+
+Rule: "nothing helps" is an answer, and it comes with its reason; a setting is worth a line in a
+script if it lets a run through, saves a hundredth of the memory or spares retries.
+"""
+
+from __future__ import annotations
+
+from allocsim.questions.tune.bounds import Bounds
+from allocsim.questions.tune.grid import Asked
+from allocsim.questions.tune.row import Row
+from allocsim.units import format_size
+
+__all__ = ["judge"]
+
+_WORTH = 100
+"""A setting must save this part of the memory (1/100) to be worth setting."""
+
+_MOSTLY_LIVE = 1 / 20
+"""Where less than this part of the peak is not live, there is nothing to gain."""
+
+
+def judge(asked: Asked, baseline: Row, best: Row | None, bounds: Bounds) -> tuple[bool, str]:
+    """Whether `best` helps, and the reason."""
+    if best is None:
+        return False, _nothing_survives(asked, bounds)
+    if not baseline.survives:
+        return True, "as recorded the run does not go through; under this setting it does"
+    if best.is_baseline:
+        return False, f"nothing tried is better; {_room(baseline, bounds)}"
+    what, saved, before = _saved(asked, baseline, best)
+    if saved * _WORTH >= before:
+        return True, what
+    if best.num_alloc_retries < baseline.num_alloc_retries:
+        return True, "fewer requests have to empty the cache first"
+    return False, f"the best saves less than 1 %; {_room(baseline, bounds)}"
+
+
+def _saved(asked: Asked, baseline: Row, best: Row) -> tuple[str, int, int]:
+    """What is saved: in words, in bytes, and of how many bytes."""
+    before, after = baseline.min_device_memory_bytes, best.min_device_memory_bytes
+    if asked.by_device and before is not None and after is not None:
+        words = f"a device smaller by {format_size(before - after)} does{_share(before, after)}"
+        return words, before - after, before
+    before, after = baseline.peak_reserved_bytes, best.peak_reserved_bytes
+    if after > before:  # fewer retries are worth it
+        return "", before - after, before
+    words = f"it reserves {format_size(before - after)} less at the peak{_share(before, after)}"
+    return words, before - after, before
+
+
+def _share(before: int, after: int) -> str:
+    return f", {(before - after) / max(before, 1):.1%} of {format_size(before)}"
+
+
+def _nothing_survives(asked: Asked, bounds: Bounds) -> str:
+    live, memory = bounds.peak_live_bytes, asked.device_memory
+    context = max(part.prepared.context_memory for part in asked.parts)
+    if memory is not None and live > memory - context:
+        return (
+            f"{format_size(live)} live at once, and the device has {format_size(memory - context)}"
+        )
+    return f"{format_size(live)} live at once, and no setting tried answers every request"
+
+
+def _room(baseline: Row, bounds: Bounds) -> str:
+    """How much there was to gain."""
+    above = bounds.above_ideal(baseline.peak_reserved_bytes)
+    share = above / max(baseline.peak_reserved_bytes, 1)
+    if share < _MOSTLY_LIVE:
+        return f"only {share:.1%} of the peak is not live memory"
+    return f"{format_size(above)} of the peak is not live memory, but no setting tried reclaims it"

@@ -1,0 +1,91 @@
+"""One device of one recording among those that share a setting, and the file that jobs name.
+
+Rule: jobs carry paths, so a recording that is only in memory, or is read slowly, is written once
+in its column form; what a file holds is told from its entries, not from its name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from allocsim.engine import Prepared, prepare
+from allocsim.errors import ConfigError, RecordingError
+from allocsim.questions.tune.sizes import Sizes, sizes_of
+from allocsim.questions.tune.worker import keep
+from allocsim.trace import Recording, load, write_npz
+
+__all__ = ["Part", "Source", "parts_of"]
+
+Source = str | os.PathLike[str] | Recording
+"""A recording, or the file that holds one."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """name: of the file, for people; path: for jobs.  digest: of the entries."""
+
+    name: str
+    path: str
+    device: int
+    prepared: Prepared
+    sizes: Sizes
+    digest: str
+
+
+def parts_of(
+    sources: Sequence[Source],
+    torch_version: str | None,
+    scratch: Path | None,
+    device: int | None = None,
+) -> tuple[Part, ...]:
+    """Every device (or the one asked for) of every recording, under one release.
+
+    torch_version: None for what the first recording tells.  scratch: a folder for column files,
+    None if jobs are to name the files that were given.
+    Raises ConfigError if there is nothing, RecordingError for a file that cannot be replayed.
+    """
+    found: list[Part] = []
+    for number, source in enumerate(sources):
+        recording = source if isinstance(source, Recording) else load(source)
+        devices = [trace.device for trace in recording.devices]
+        if device is not None:
+            devices = [device]
+        if not devices:
+            raise RecordingError(recording.path, "has no device with entries or segments")
+        path = _path(source, recording, scratch, number)
+        for each in devices:
+            prepared = prepare(recording, each, torch_version)[0]
+            torch_version = torch_version or prepared.release.version
+            keep(path, prepared, torch_version)
+            digest = _digest(prepared)
+            found.append(Part(recording.path, path, each, prepared, sizes_of(prepared), digest))
+    if not found:
+        raise ConfigError("there is no recording to tune; expected one or more")
+    return tuple(found)
+
+
+def _path(source: Source, recording: Recording, scratch: Path | None, number: int) -> str:
+    if not isinstance(source, Recording):
+        path = os.path.abspath(os.fspath(source))  # noqa: PTH100  (a worker's folder differs)
+        if scratch is None or path.endswith(".npz"):
+            return path
+    elif scratch is None:
+        raise ConfigError(f"{recording.path}: workers elsewhere need the file, not the recording")
+    path = str(scratch / f"{number}.npz")
+    write_npz(recording, path)
+    return path
+
+
+def _digest(prepared: Prepared) -> str:
+    trace = prepared.trace
+    digest = hashlib.sha256()
+    for column in (trace.action, trace.addr, trace.size, trace.stream):
+        digest.update(column.tobytes())
+    digest.update(
+        repr((len(trace.segments), prepared.recorded.conf, prepared.context_memory)).encode()
+    )
+    return digest.hexdigest()[:32]

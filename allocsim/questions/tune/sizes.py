@@ -1,0 +1,72 @@
+"""What a recording asks for: its sizes and how much of them lives at once.
+
+Rule: everything here is told by the requests alone, so it holds under every setting.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from allocsim.core import MIN_LARGE_ALLOC, SMALL_SIZE
+from allocsim.engine import Prepared
+from allocsim.measures import Lifetimes, lifetimes_of
+from allocsim.trace import Action
+
+__all__ = ["Sizes", "merged", "sizes_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """The requests of one device of a recording; bytes.
+
+    counts: distinct raw sizes, ascending, with how often each is asked for.  present: sizes of
+    the segments and blocks from before the first entry.  peak_live: the most that was in use at
+    once, requests rounded up to 512; peak_middle: the same of the requests above 1 MiB and below
+    10 MiB, which share segments of large_segment_size_mb.  recorded_peak: the most that the
+    recorded run held from the driver.
+    """
+
+    counts: tuple[tuple[int, int], ...]
+    present: tuple[int, ...]
+    peak_live: int
+    peak_middle: int
+    recorded_peak: int
+
+
+def sizes_of(prepared: Prepared) -> Sizes:
+    """The sizes of one device of a recording."""
+    trace = prepared.trace
+    asked = trace.size[np.isin(trace.action, (Action.ALLOC, Action.OOM)) & (trace.size > 0)]
+    size, count = np.unique(asked, return_counts=True)
+    present = {segment.total_size for segment in prepared.start}
+    present |= {block.size for segment in prepared.start for block in segment.blocks}
+    lifetimes = lifetimes_of(trace)
+    return Sizes(
+        counts=tuple(zip(size.tolist(), count.tolist(), strict=True)),
+        present=tuple(sorted(present)),
+        peak_live=lifetimes.peak_bytes,
+        peak_middle=_middle(lifetimes).peak_bytes,
+        recorded_peak=prepared.plan.max_reserved,
+    )
+
+
+def _middle(lifetimes: Lifetimes) -> Lifetimes:
+    size = lifetimes.size
+    return lifetimes.take(np.flatnonzero((size > SMALL_SIZE) & (size < MIN_LARGE_ALLOC)))
+
+
+def merged(parts: tuple[Sizes, ...]) -> Sizes:
+    """Several recordings seen as one: all sizes, the highest of each peak."""
+    counts: dict[int, int] = {}
+    for part in parts:
+        for size, count in part.counts:
+            counts[size] = counts.get(size, 0) + count
+    return Sizes(
+        counts=tuple(sorted(counts.items())),
+        present=tuple(sorted({size for part in parts for size in part.present})),
+        peak_live=max(part.peak_live for part in parts),
+        peak_middle=max(part.peak_middle for part in parts),
+        recorded_peak=max(part.recorded_peak for part in parts),
+    )

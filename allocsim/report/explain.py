@@ -1,0 +1,350 @@
+"""Why a recording ran out of memory: for a terminal and as JSON.
+
+Rule: the cause stands first, by its name; every figure comes from the explanation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from itertools import groupby
+from typing import Any
+
+from allocsim.engine import Run
+from allocsim.measures import Code
+from allocsim.questions.explain import (
+    KINDS,
+    Blocker,
+    DeviceExplanation,
+    Figures,
+    Remedy,
+    Shortage,
+    Verdict,
+    arithmetic_of,
+)
+from allocsim.report.layout import exact_size, number, paragraph, plural, row
+from allocsim.report.trial import trial_document
+from allocsim.units import format_size
+
+__all__ = [
+    "CAUSES",
+    "because",
+    "code_text",
+    "explanation_document",
+    "explanation_text",
+    "verdicts_document",
+    "verdicts_text",
+]
+
+CAUSES = {
+    "impossible": "the request alone is larger than the card",
+    "host_fallback": "more is allocated than the card has; the host's memory was used too",
+    "fraction_limit": "a limit set for PyTorch stopped it, not the card",
+    "free_above_request": "the driver refused although enough was free",
+    "fragmentation": "PyTorch held enough idle memory, but not in one usable piece",
+    "fragmentation_likely": "idle and free memory together would do, but not in one piece",
+    "full": "the card is full",
+    "no_figures": "the text does not say enough",
+    "pending_free": "a block that would have served came free too late",
+    "private_pool": "a private pool keeps what would have served",
+}
+"""What each cause means, in a few words."""
+
+_SHOWN_OOMS = 3
+_SHOWN_BLOCKERS = 12
+_SIZE_WIDTH = 14
+
+
+def explanation_text(run: Run, devices: Sequence[DeviceExplanation]) -> str:
+    """`allocsim explain` of a recording."""
+    lines = [*row("Recording", run.path), *row("Settings", run.conf or "PyTorch's defaults")]
+    for note in [*run.notes, *(note for each in devices for note in each.device_run.notes)]:
+        lines += row("Note", note)
+    for device in devices:
+        if len(devices) > 1:
+            lines += ["", f"== device {device.device_run.device} =="]
+        lines += ["", *_device(device)]
+    return "\n".join(lines) + "\n"
+
+
+def _device(device: DeviceExplanation) -> list[str]:
+    if not device.shortages:
+        return row("Verdict", "no request failed; allocsim risk tells how close one came")
+    lines: list[str] = []
+    hidden = len(device.shortages) - _SHOWN_OOMS
+    if hidden > 0:
+        lines += [*row("", f"({plural(hidden, 'error')} before these; --json lists them all)"), ""]
+    pairs = list(zip(device.shortages, device.advice, strict=True))
+    for shortage, advice in pairs[-_SHOWN_OOMS:]:
+        lines += [*_one(shortage), *_listed("Advice", advice), ""]
+    return lines + _remedies(device)
+
+
+def _one(shortage: Shortage) -> list[str]:
+    oom = shortage.oom
+    known = "as recorded" if oom.is_recorded else "where the recording has none"
+    asked = oom.rounded_bytes if oom.requested_bytes is None else oom.requested_bytes
+    lines = row(
+        "Out of memory",
+        f"at entry {number(oom.entry)}, {known}: {format_size(asked)} were asked for, "
+        f"{format_size(shortage.tried_bytes)} tried",
+    )
+    lines += row("Verdict", f"{shortage.cause}: {CAUSES[shortage.cause]}")
+    lines += row("Because", because(shortage))
+    lines += row("Code", code_text(shortage.code))
+    return lines + (_blocks(shortage) if shortage.findings is not None else [])
+
+
+def because(shortage: Shortage) -> str:
+    """The comparison of figures that decided the cause."""
+    findings = shortage.findings
+    if shortage.cause == "pending_free" and findings is not None:
+        return (
+            f"{format_size(findings.late_bytes)} in one piece came free while the request waited "
+            "for other streams; PyTorch does not search again after that wait"
+        )
+    if shortage.cause == "private_pool" and findings is not None:
+        held = format_size(findings.kinds["private_pool"])
+        return f"{held} are idle in private pools, which this request may not use"
+    return arithmetic_of(shortage.cause, shortage.figures)
+
+
+def code_text(code: Code | None) -> str:
+    """A line of code, and how it is known."""
+    if code is None:
+        return "the recording has no stack frames"
+    folded = f" ({plural(code.folded, 'frame')} of libraries inside)" if code.folded else ""
+    return f"{code}{folded}" + (f"; inferred from {code.inferred}" if code.inferred else "")
+
+
+def _blocks(shortage: Shortage) -> list[str]:
+    findings = shortage.findings
+    assert findings is not None
+    lines = ["", "Where the device's memory was"]
+    kinds = ((size, KINDS[kind]) for kind, size in findings.kinds.items() if size)
+    for size, meaning in kinds:
+        lines.append(f"  {format_size(size):>{_SIZE_WIDTH}}  {meaning}")
+    lines += [f"  {exact_size(sum(findings.kinds.values()))} in all", ""]
+    largest = format_size(findings.largest_request_bytes)
+    lines += row("Largest", f"{largest} would have been answered at that moment")
+    return lines + _blockers(shortage)
+
+
+def _blockers(shortage: Shortage) -> list[str]:
+    findings = shortage.findings
+    assert findings is not None
+    found = findings.blockers
+    if found is None and findings.late_bytes:
+        return row("In the way", "nothing any more: the same request would be answered now")
+    if found is None:
+        return row("In the way", "no set of live blocks: without all of them it fails as well")
+    what = "would be free in one piece" if found.way == "run" else "would go back to the driver"
+    least = "the fewest bytes that would do" if found.is_exact else "enough, perhaps not the fewest"
+    lines = row(
+        "In the way",
+        f"{plural(len(found.blocks), 'live block')}, {format_size(found.cost_bytes)} in all; "
+        f"without them {format_size(found.freed_bytes)} {what} ({least})",
+    )
+    lines += ["", f"{'size':>{_SIZE_WIDTH}}  {'age, entries':>12}  {'entry':>9}  made at"]
+    lines += [_blocker(blocker) for blocker in shortage.blockers[:_SHOWN_BLOCKERS]]
+    hidden = len(shortage.blockers) - _SHOWN_BLOCKERS
+    return [*lines, *([f"  and {plural(hidden, 'smaller one')}"] if hidden > 0 else []), ""]
+
+
+def _blocker(blocker: Blocker) -> str:
+    age = "older" if blocker.age is None else number(blocker.age)
+    entry = "" if blocker.entry is None else number(blocker.entry)
+    code = "before the recording" if blocker.entry is None else "no frames recorded"
+    if blocker.code is not None:
+        code = f"{blocker.code}{' (inferred)' if blocker.code.inferred else ''}"
+    return f"{format_size(blocker.size):>{_SIZE_WIDTH}}  {age:>12}  {entry:>9}  {code[-37:]}"
+
+
+def _listed(label: str, sentences: Iterable[str]) -> list[str]:
+    lines: list[str] = []
+    for i, sentence in enumerate(sentences):
+        lines += row(label if i == 0 else "", sentence)
+    return lines
+
+
+def _remedies(device: DeviceExplanation) -> list[str]:
+    if not device.device_run.ooms:
+        return []
+    lines = ["What would have let the recorded requests through, a replay each"]
+    for remedy in device.remedies:
+        lines += paragraph(_remedy(remedy), indent=2)
+    if not any(remedy.kind == "conf" for remedy in device.remedies):
+        lines += paragraph(
+            f"no setting: {plural(len(device.tried), 'other')} tried on this device", indent=2
+        )
+    if device.entries_left is not None:
+        left = plural(device.entries_left, "entry", "entries")
+        lines += row(
+            "Warning",
+            f"the recording ends {left} after the error: what would have come later is not proved.",
+        )
+    return lines
+
+
+def _remedy(remedy: Remedy) -> str:
+    retries = plural(remedy.trial.num_alloc_retries, "retry", "retries")
+    peak = f"{format_size(remedy.trial.peak_reserved_bytes)} at its peak, {retries}"
+    conf = remedy.conf or "PyTorch's defaults"
+    if remedy.kind == "conf":
+        return f"setting   {conf} ({peak})"
+    if remedy.kind == "memory_fraction":
+        return f"fraction  {conf} ({peak})"
+    fails = remedy.smaller_fails_at
+    less = "" if fails is None else f"; 2 MiB less fails at entry {number(fails)}"
+    return f"device    {format_size(remedy.device_memory)} with {conf} ({retries}{less})"
+
+
+def explanation_document(run: Run, devices: Sequence[DeviceExplanation]) -> dict[str, Any]:
+    """`allocsim explain --json` of a recording."""
+    return {
+        "file": run.path,
+        "conf": run.conf,
+        "torch_version": run.torch_version,
+        "notes": list(run.notes),
+        "ooms": [
+            _oom(device, shortage, advice)
+            for device in devices
+            for shortage, advice in zip(device.shortages, device.advice, strict=True)
+        ],
+    }
+
+
+def _oom(device: DeviceExplanation, shortage: Shortage, advice: Sequence[str]) -> dict[str, Any]:
+    findings = shortage.findings
+    arithmetic = None
+    if shortage.cause not in ("pending_free", "private_pool"):
+        arithmetic = arithmetic_of(shortage.cause, shortage.figures) or None
+    return {
+        "device": device.device_run.device,
+        "entry": shortage.oom.entry,
+        "is_recorded": shortage.oom.is_recorded,
+        "cause": shortage.cause,
+        "figures": _figures(shortage.figures),
+        "arithmetic": arithmetic,
+        "requested_bytes": shortage.oom.requested_bytes,
+        "rounded_bytes": shortage.oom.rounded_bytes,
+        "message": shortage.oom.message,
+        "code": _code_document(shortage.code),
+        "kinds": None if findings is None else findings.kinds,
+        "largest_request_bytes": None if findings is None else findings.largest_request_bytes,
+        "blockers": [_blocker_document(blocker) for blocker in shortage.blockers],
+        "blockers_summary": _blockers_summary(shortage),
+        "cures": [_remedy_document(remedy) for remedy in device.remedies],
+        "tried": [trial_document(trial) for trial in device.tried],
+        "entries_left": device.entries_left,
+        "advice": list(advice),
+    }
+
+
+def _figures(figures: Figures) -> dict[str, int | None]:
+    return {key: value for key, value in asdict(figures).items() if key.endswith("_bytes")}
+
+
+def _blocker_document(blocker: Blocker) -> dict[str, Any]:
+    return {
+        "address": blocker.address,
+        "size": blocker.size,
+        "requested_bytes": blocker.requested_bytes,
+        "entry": blocker.entry,
+        "age_entries": blocker.age,
+        "code": _code_document(blocker.code),
+    }
+
+
+def _blockers_summary(shortage: Shortage) -> dict[str, Any] | None:
+    found = None if shortage.findings is None else shortage.findings.blockers
+    if found is None:
+        return None
+    return {
+        "way": found.way,
+        "cost_bytes": found.cost_bytes,
+        "freed_bytes": found.freed_bytes,
+        "is_exact": found.is_exact,
+    }
+
+
+def _code_document(code: Code | None) -> dict[str, Any] | None:
+    if code is None:
+        return None
+    return {
+        "frame": asdict(code.frame),
+        "folded": code.folded,
+        "inferred": code.inferred or None,
+        "frames": [asdict(frame) for frame in code.stack],
+    }
+
+
+def _remedy_document(remedy: Remedy) -> dict[str, Any]:
+    return {
+        "kind": remedy.kind,
+        "device_memory": remedy.device_memory,
+        "smaller_fails_at": remedy.smaller_fails_at,
+        **{key: value for key, value in trial_document(remedy.trial).items() if key != "oom_entry"},
+        "conf": remedy.conf,
+    }
+
+
+_FIGURES = ("tried", "total", "allocated", "reserved", "idle", "free", "limit", "process", "pool")
+_SHOWN = 10
+_SHOWN_WORDS = 160
+
+
+def verdicts_text(verdicts: Sequence[Verdict]) -> str:
+    """`allocsim explain` of a text.  Errors that repeat at once are shown once."""
+    runs = [list(run) for _, run in groupby(verdicts, key=_likeness)]
+    parts = [_verdict(run, is_alone=len(verdicts) == 1) for run in runs[:_SHOWN]]
+    if len(runs) > _SHOWN:
+        hidden = sum(len(run) for run in runs[_SHOWN:])
+        parts.append([f"{plural(hidden, 'more error')}; --json lists them all."])
+    return "\n".join(line for part in parts for line in [*part, ""])
+
+
+def _likeness(verdict: Verdict) -> tuple[object, ...]:
+    return verdict.figures, verdict.cause, verdict.advice
+
+
+def _verdict(run: Sequence[Verdict], *, is_alone: bool) -> list[str]:
+    verdict = run[0]
+    lines: list[str] = []
+    if not is_alone:
+        where = f"line {number(verdict.message.line)}"
+        if len(run) > 1:
+            where += f" to {number(run[-1].message.line)}, {number(len(run))} times"
+        lines += [f"== {where} ==", ""]
+        words = verdict.message.text
+        lines += paragraph(words[:_SHOWN_WORDS] + ("..." if words[_SHOWN_WORDS:] else ""), indent=4)
+        lines.append("")
+    lines += row("Verdict", f"{verdict.cause}: {CAUSES[verdict.cause]}")
+    if verdict.arithmetic:
+        lines += row("Because", verdict.arithmetic)
+    for i, sentence in enumerate(verdict.advice):
+        lines += row("Advice" if i == 0 else "", sentence)
+    return lines
+
+
+def verdicts_document(verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    """`allocsim explain --json` of a text: one error's object, or {"ooms": [...]} of several."""
+    if len(verdicts) == 1:
+        return _object(verdicts[0])
+    unknown = dict.fromkeys(("entry", "kinds", "blockers", "cures"))
+    return {"ooms": [{**_object(verdict), **unknown} for verdict in verdicts]}
+
+
+def _object(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "cause": verdict.cause,
+        "figures": {f"{name}_bytes": _figure(verdict, f"{name}_bytes") for name in _FIGURES},
+        "advice": list(verdict.advice),
+        "arithmetic": verdict.arithmetic or None,
+        "line": verdict.message.line,
+    }
+
+
+def _figure(verdict: Verdict, name: str) -> int | None:
+    size: int | None = getattr(verdict.figures, name)
+    return size

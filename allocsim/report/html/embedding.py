@@ -1,0 +1,108 @@
+"""What a report's page draws from: columns, packed, and a small dictionary that explains them.
+
+Rule: every number comes from the picture; sizes and places are counted in units of 512 bytes,
+of which every block and segment is a multiple, so that they fit 32 bits.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from allocsim.core import MIN_BLOCK_SIZE, SMALL_BUFFER
+from allocsim.measures import levels_of
+from allocsim.questions.picture import CLASS_NAMES, Picture, axis_of, class_of, owners_of
+from allocsim.report.html.packed_columns import Packer
+from allocsim.trace import Action, FrameTable
+
+__all__ = ["SERIES", "embedded"]
+
+SERIES = ("reserved", "requested", "allocated", "ideal")
+FIRST_LEVEL, FACTOR, ENOUGH = 8, 8, 1500
+_SHOWN_FRAMES = 12
+
+
+def embedded(picture: Picture) -> tuple[dict[str, Any], str]:
+    """The dictionary, JSON all through, and the packed columns that its `columns` lists."""
+    packer = Packer()
+    steps = _curve(packer, picture)
+    axis = axis_of(picture.lives)
+    packer.add("range.start", axis.start // MIN_BLOCK_SIZE)
+    packer.add("range.offset", axis.offset // MIN_BLOCK_SIZE)
+    streams = np.unique(np.append(picture.lives.blocks.stream, picture.lives.segments.stream))
+    owners, stacks = _blocks(packer, picture, streams)
+    _segments(packer, picture, streams)
+    packer.add("action", picture.trace.action[: picture.lives.n_entries])
+    return {
+        "columns": packer.index,
+        "unit": MIN_BLOCK_SIZE,
+        "n": picture.lives.n_entries,
+        "axis": max(axis.total, SMALL_BUFFER) // MIN_BLOCK_SIZE,
+        "series": SERIES,
+        "levels": steps,
+        "streams": [hex(int(stream)) for stream in streams],
+        "owners": owners,
+        "sizes": CLASS_NAMES,
+        "stacks": stacks,
+        "actions": [action.text for action in Action],
+        "expandable": picture.is_expandable,
+        "ooms": [oom.entry for oom in picture.device_run.ooms],
+        "peak": max(picture.device_run.peak.entry, 0),
+        "memory": picture.device_run.device_memory,
+    }, packer.text()
+
+
+def _curve(packer: Packer, picture: Picture) -> list[int]:
+    """The curves whole, and the extremes of longer and longer stretches; the stretches."""
+    steps: list[int] = []
+    for name in SERIES:
+        values = getattr(picture.curve, name)
+        packer.add(name, values)
+        levels = levels_of(values, FIRST_LEVEL, FACTOR, ENOUGH)
+        steps = [level.step for level in levels]
+        for level in levels:
+            packer.add(f"{name}.low.{level.step}", level.low)
+            packer.add(f"{name}.high.{level.step}", level.high)
+    packer.add("takes", picture.curve.driver_takes)
+    packer.add("gives", picture.curve.driver_gives)
+    return steps
+
+
+def _blocks(packer: Packer, picture: Picture, streams: Any) -> tuple[list[str], list[str]]:
+    """The names of owners and the texts of stacks that the columns number."""
+    blocks = picture.lives.blocks
+    place = axis_of(picture.lives).place(blocks.address)
+    owners = owners_of(blocks, picture.trace.frame_table)
+    stacks, stack = np.unique(blocks.stack, return_inverse=True)
+    packer.add("block.place", place // MIN_BLOCK_SIZE)
+    packer.add("block.size", blocks.size // MIN_BLOCK_SIZE)
+    packer.add("block.slack", blocks.size - blocks.requested)
+    packer.add("block.born", blocks.born)
+    packer.add("block.lived", blocks.freed - blocks.born)
+    packer.add("block.waited", blocks.completed - blocks.freed)
+    packer.add("block.stream", np.searchsorted(streams, blocks.stream))
+    packer.add("block.owner", owners.owner)
+    packer.add("block.class", class_of(blocks.size))
+    packer.add("block.stack", stack)
+    texts = [_stack_text(picture.trace.frame_table, int(number)) for number in stacks]
+    return list(owners.names), texts
+
+
+def _segments(packer: Packer, picture: Picture, streams: Any) -> None:
+    segments = picture.lives.segments
+    place = axis_of(picture.lives).place(segments.address)
+    packer.add("segment.place", place // MIN_BLOCK_SIZE)
+    packer.add("segment.size", segments.size // MIN_BLOCK_SIZE)
+    packer.add("segment.born", segments.born)
+    packer.add("segment.lived", segments.died - segments.born)
+    packer.add("segment.stream", np.searchsorted(streams, segments.stream))
+
+
+def _stack_text(table: FrameTable, number: int) -> str:
+    """A stack, innermost frame first, a line each; empty where none is recorded."""
+    frames = table.stack(number) if number >= 0 else ()
+    lines = [f"{frame.filename}:{frame.line} {frame.name}" for frame in frames[:_SHOWN_FRAMES]]
+    if len(frames) > _SHOWN_FRAMES:
+        lines.append(f"and {len(frames) - _SHOWN_FRAMES} more")
+    return "\n".join(lines)

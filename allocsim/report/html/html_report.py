@@ -1,0 +1,58 @@
+"""One recording as one HTML file that needs nothing else: no network, no server, no script even.
+
+Rule: the page asks for nothing outside itself, and its own policy forbids it; what scripts draw
+stands in tables as well.  The parts lie in allocsim/report/html, uPlot (MIT) with its licence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.resources import files
+from string import Template
+
+from allocsim.questions.explain import DeviceExplanation, Shortage
+from allocsim.questions.picture import Picture, WhatIf
+from allocsim.report.html import sections
+from allocsim.report.html.embedding import embedded
+from allocsim.report.html.markup import json_text, text
+from allocsim.report.layout import plural
+from allocsim.report.replay import verdict_sentence
+
+__all__ = ["html_report"]
+
+_SCRIPTS = ("columns.js", "view.js", "timeline.js", "map.js", "state.js", "main.js")
+
+
+def html_report(
+    picture: Picture,
+    shortages: Sequence[Shortage],
+    explanation: DeviceExplanation | None = None,
+    runs: Sequence[WhatIf] = (),
+) -> str:
+    """The page.  shortages: of the picture.  explanation, runs: where other settings were tried."""
+    about, columns = embedded(picture)
+    run = picture.run
+    notes = "".join(f"<li>{text(note)}</li>\n" for note in (*run.notes, *picture.device_run.notes))
+    return Template(_part("page.html")).substitute(
+        title=text(run.path.rsplit("/", 1)[-1]),
+        verdict=text(verdict_sentence(picture.device_run, shortages)),
+        overview=sections.overview(picture),
+        notes=f"<ul>{notes}</ul>\n" if notes else "",
+        entries=plural(picture.lives.n_entries, "entry", "entries"),
+        last=str(picture.lives.n_entries - 1),
+        blocks=plural(len(picture.lives.blocks), "block"),
+        memory_table=sections.memory_table(picture),
+        segments_table=sections.segments_table(picture),
+        ooms=sections.ooms_section(shortages, explanation),
+        what_if=sections.what_if_section(runs, explanation),
+        about=json_text(about),
+        columns=columns,
+        style=_part("uplot.min.css") + _part("page.css"),
+        library=_part("uplot.min.js"),
+        licence=text(_part("uplot.LICENSE.txt").strip()),
+        script="\n".join(map(_part, _SCRIPTS)),
+    )
+
+
+def _part(name: str) -> str:
+    return (files("allocsim.report") / "html" / name).read_text(encoding="utf-8")

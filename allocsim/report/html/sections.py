@@ -1,0 +1,239 @@
+"""The parts of a report's page that need no JavaScript: figures, verdicts, tables.
+
+Rule: they say in words and tables what the pictures show, so that a reader without either
+pictures or scripts misses no conclusion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from allocsim.measures import extremes_of
+from allocsim.questions.explain import KINDS, Blocker, DeviceExplanation, Shortage
+from allocsim.questions.picture import Picture, WhatIf
+from allocsim.report.explain import CAUSES, because, code_text
+from allocsim.report.html.embedding import SERIES
+from allocsim.report.html.markup import definitions, table, text
+from allocsim.report.html.sparkline import sparkline
+from allocsim.report.layout import exact_size, number, plural
+from allocsim.state import ALLOCATED, INACTIVE, PENDING
+from allocsim.units import format_size
+
+__all__ = ["memory_table", "ooms_section", "overview", "segments_table", "what_if_section"]
+
+_STRETCHES = 40
+_SHOWN_SEGMENTS = 60
+_SHOWN_OOMS = 20
+_SHOWN_BLOCKERS = 30
+
+
+def overview(picture: Picture) -> str:
+    """What was replayed, and its figures."""
+    run, device = picture.run, picture.device_run
+    memory = "unknown" if device.device_memory is None else exact_size(device.device_memory)
+    fidelity = device.fidelity
+    proof = "none: these are not the recorded settings, so there is nothing to compare with"
+    if fidelity is not None:
+        proof = (
+            f"{number(fidelity.entries_matched)} of {number(fidelity.entries)} entries and "
+            f"{number(fidelity.addresses_matched)} of {number(fidelity.allocations)} addresses as "
+            "recorded"
+        )
+    peak = device.peak
+    curve = picture.curve
+    return definitions(
+        [
+            ("Recording", run.path.rsplit("/", 1)[-1]),
+            ("Entries", f"{number(device.entries)} of device {device.device}"),
+            ("Settings", run.conf or "none: PyTorch's defaults"),
+            ("PyTorch", run.torch_version),
+            ("Device memory", memory),
+            ("Proof", proof),
+            ("Peak reserved", f"{exact_size(device.peak_reserved_bytes)}, entry {_at(peak.entry)}"),
+            ("Peak allocated", exact_size(device.peak_allocated_bytes)),
+            ("Ideal peak", exact_size(int(curve.ideal[-1]))),
+            ("Idle at the peak", format_size(peak.idle)),
+            ("Retries", number(device.stats["num_alloc_retries"])),
+            (
+                "Driver calls",
+                f"{number(len(curve.driver_takes))} took memory, "
+                f"{number(len(curve.driver_gives))} gave it back",
+            ),
+            ("Out of memory", plural(len(device.ooms), "error")),
+        ]
+    )
+
+
+def _at(entry: int) -> str:
+    return "0" if entry < 0 else number(entry)
+
+
+def memory_table(picture: Picture) -> str:
+    """The curves in some forty stretches, each with its lowest and highest."""
+    curve, n = picture.curve, len(picture.curve)
+    step = max(1, -(-n // _STRETCHES))
+    columns = [extremes_of(getattr(curve, name), step) for name in SERIES]
+    rows = []
+    for i, start in enumerate(range(0, n, step)):
+        cells = [_span(int(c.low[i]), int(c.high[i])) for c in columns]
+        end = min(start + step, n) - 1
+        entries = number(start) if start == end else f"{number(start)} to {number(end)}"
+        rows.append([entries, *map(text, cells)])
+    of_each = f", lowest to highest of every {number(step)} entries" if step > 1 else ""
+    return table(f"Memory after each entry{of_each}", ("entries", *SERIES), rows)
+
+
+def _span(low: int, high: int) -> str:
+    return format_size(low) if low == high else f"{format_size(low)} to {format_size(high)}"
+
+
+def segments_table(picture: Picture) -> str:
+    """The segments where reserved memory was highest, the largest first."""
+    instant = picture.at()
+    segments = sorted(instant.segments, key=lambda s: (-s.total_size, s.address))
+    rows = [
+        [
+            text(hex(segment.address)),
+            *(
+                text(format_size(size))
+                for size in (
+                    segment.total_size,
+                    segment.held(ALLOCATED),
+                    segment.held(PENDING),
+                    segment.held(INACTIVE),
+                    segment.largest_free,
+                )
+            ),
+        ]
+        for segment in segments[:_SHOWN_SEGMENTS]
+    ]
+    hidden = len(segments) - _SHOWN_SEGMENTS
+    more = f", the {_SHOWN_SEGMENTS} largest of {number(len(segments))}" if hidden > 0 else ""
+    return table(
+        f"Segments at the peak of reserved memory, after entry {number(instant.entry)}{more}",
+        ("segment", "size", "allocated", "waiting", "free", "largest free block"),
+        rows,
+    )
+
+
+def ooms_section(shortages: Sequence[Shortage], explanation: DeviceExplanation | None) -> str:
+    """Each error: its cause, where memory was, and what stood in the way."""
+    if not shortages:
+        return "<p>No request failed.</p>\n"
+    advice: Sequence[Sequence[str]] = () if explanation is None else explanation.advice
+    parts = []
+    hidden = len(shortages) - _SHOWN_OOMS
+    if hidden > 0:
+        parts.append(f"<p>Not listed: {plural(hidden, 'error')} before these.</p>\n")
+    for i, shortage in list(enumerate(shortages))[-_SHOWN_OOMS:]:
+        parts.append(_oom(shortage, advice[i] if i < len(advice) else ()))
+    return "".join(parts)
+
+
+def _oom(shortage: Shortage, advice: Sequence[str]) -> str:
+    oom = shortage.oom
+    known = "as recorded" if oom.is_recorded else "where the recording has none"
+    parts = [
+        f"<article><h3>Entry {number(oom.entry)}: {text(shortage.cause.replace('_', ' '))}, "
+        f"{format_size(shortage.tried_bytes)} tried</h3>\n"
+        f'<p><button type="button" class="js" data-entry="{oom.entry}">Show entry '
+        f"{number(oom.entry)}</button></p>\n",
+        definitions(
+            [
+                ("Cause", CAUSES[shortage.cause]),
+                ("Because", because(shortage)),
+                ("Code", code_text(shortage.code)),
+                ("Known", known),
+                *([("PyTorch's words", oom.message)] if oom.message else []),
+                *(("Advice", sentence) for sentence in advice),
+            ]
+        ),
+    ]
+    if shortage.findings is not None:
+        parts += [_kinds(shortage.findings.kinds), _blockers(shortage)]
+    return "".join(parts) + "</article>\n"
+
+
+def _kinds(kinds: dict[str, int]) -> str:
+    rows = [[text(KINDS[kind]), text(format_size(size))] for kind, size in kinds.items() if size]
+    rows.append(["in all", text(format_size(sum(kinds.values())))])
+    return table("Where the device's memory was", ("memory", "size"), rows)
+
+
+def _blockers(shortage: Shortage) -> str:
+    found = None if shortage.findings is None else shortage.findings.blockers
+    if found is None:
+        return "<p>In the way: no set of live blocks.</p>\n"
+    what = "would be free in one piece" if found.way == "run" else "would go back to the driver"
+    least = "the fewest bytes that would do" if found.is_exact else "enough, perhaps not the fewest"
+    shown = shortage.blockers[:_SHOWN_BLOCKERS]
+    hidden = len(shortage.blockers) - len(shown)
+    return table(
+        f"In the way: {plural(len(found.blocks), 'live block')}, {format_size(found.cost_bytes)} "
+        f"in all; without them {format_size(found.freed_bytes)} {what} ({least})"
+        + (f". {plural(hidden, 'smaller one')} not listed" if hidden > 0 else ""),
+        ("block", "size", "age (entries)", "made at entry", "by"),
+        map(_blocker, shown),
+        ends_in_words=True,
+    )
+
+
+def _blocker(blocker: Blocker) -> list[str]:
+    address = text(hex(blocker.address))
+    made = "before the recording"
+    if blocker.entry is not None:
+        made = number(blocker.entry)
+        address += (
+            f' <button type="button" class="js" data-block="{blocker.entry}">show<span '
+            f'class="unseen"> block {address} on the map</span></button>'
+        )
+    age = "older" if blocker.age is None else number(blocker.age)
+    code = "no frames recorded" if blocker.code is None else str(blocker.code)
+    return [address, *map(text, (format_size(blocker.size), age, made, code))]
+
+
+def what_if_section(runs: Sequence[WhatIf], explanation: DeviceExplanation | None) -> str:
+    """The runs side by side; what each reserved, over the entries, as a line."""
+    if not runs:
+        return (
+            "<p>Other settings were not replayed; <code>--what-if</code> replays the usual ones, "
+            "<code>--try CONF</code> one.</p>\n"
+        )
+    top = max(int(np.max(run.reserved.high, initial=1)) for run in runs)
+    length = max(len(run.reserved.high) for run in runs)
+    rows = []
+    for i, run in enumerate(runs):
+        trial = run.trial
+        conf = trial.conf or "PyTorch's defaults"
+        outcome = "every request answered"
+        if trial.oom_entry is not None:
+            outcome = f"out of memory at entry {number(trial.oom_entry)}"
+        rows.append(
+            [
+                text(conf) + (" <small>(this page)</small>" if i == 0 else ""),
+                text(outcome),
+                text(format_size(trial.peak_reserved_bytes)),
+                text(number(trial.num_alloc_retries)),
+                text(number(trial.num_device_alloc + trial.num_device_free)),
+                sparkline(run.reserved, top, length),
+            ]
+        )
+    step = runs[0].reserved.step
+    caption = (
+        f"A replay each. Lines: reserved memory over the run, from 0 to {format_size(top)}"
+        + (f"; the highest of every {number(step)} entries" if step > 1 else "")
+    )
+    heads = ("setting", "outcome", "peak reserved", "retries", "driver calls", "reserved memory")
+    return table(caption, heads, rows, ends_in_words=True) + _remedies(explanation)
+
+
+def _remedies(explanation: DeviceExplanation | None) -> str:
+    sizes = [] if explanation is None else explanation.remedies
+    return "".join(
+        f"<p>With {text(each.conf or 'the defaults')} a device of "
+        f"{text(format_size(each.device_memory))} is the smallest that answers every request.</p>\n"
+        for each in sizes
+        if each.kind == "device_memory"
+    )

@@ -1,0 +1,54 @@
+"""What a recording of a program came to: the files, and what to do next.
+
+Rule: keys are added, never renamed; sizes are integers in bytes; what is unknown is null.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from allocsim.phantom import Program, Recorded
+from allocsim.units import format_size
+
+__all__ = ["record_document", "record_text"]
+
+
+def record_document(program: Program, recorded: Recorded) -> dict[str, Any]:
+    """`allocsim record --json`."""
+    gpu = program.gpu
+    return {
+        "exit_code": recorded.exit_code,
+        "recordings": [
+            {
+                "file": str(process.file),
+                "entries": process.entries,
+                "oom": process.oom_text or None,
+                "stopped_by": process.stopped_by or None,
+            }
+            for process in recorded.processes
+        ],
+        "is_phantom": gpu is not None,
+        "device_name": gpu.name if gpu else None,
+        "device_memory": gpu.memory if gpu else None,
+        "context_memory": gpu.context_memory if gpu else None,
+        "torch_version": recorded.torch.version if recorded.torch else None,
+        "conf": program.conf,
+    }
+
+
+def record_text(program: Program, recorded: Recorded) -> str:
+    """What `allocsim record` says on standard error when the program has ended."""
+    gpu = program.gpu
+    where = f"a phantom {gpu.name}, {format_size(gpu.memory)}" if gpu else "the GPU"
+    lines = [f"allocsim: recorded on {where}; the program's exit code: {recorded.exit_code}"]
+    for process in recorded.processes:
+        end = "; ended out of memory" if process.oom_text else ""
+        end = f"; ended by --{process.stopped_by}" if process.stopped_by else end
+        lines.append(f"allocsim: wrote {process.file}: {process.entries:,} entries{end}")
+        lines.append(f"allocsim: next: allocsim replay {process.file}")
+    if not recorded.processes:
+        lines.append(
+            "allocsim: nothing was recorded: no process used CUDA through PyTorch to its end "
+            "(one that is killed, or runs as python -I or -E, leaves nothing)"
+        )
+    return "\n".join(lines) + "\n"

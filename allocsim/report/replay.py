@@ -1,0 +1,298 @@
+"""The report of a replay in plain words: what was replayed, the proof, the memory, the verdict.
+
+Rule: every figure comes from the run, its shortages or its cure; nothing is computed here.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from allocsim.core import find_release, parse_conf
+from allocsim.engine import DeviceRun, Fidelity, PeakState, Run, Trial
+from allocsim.questions.explain import Cure, Shortage
+from allocsim.report.layout import exact_size, number, paragraph, plural, row, table
+from allocsim.report.trial import trial_document
+from allocsim.units import format_size
+
+__all__ = ["replay_text", "verdict_sentence", "replay_document", "remedy_lines"]
+
+_SHOWN_OOMS = 3
+
+
+def replay_text(
+    run: Run, shortages: Mapping[int, Sequence[Shortage]], cures: Mapping[int, Cure]
+) -> str:
+    """`allocsim replay` on a terminal.  shortages, cures: by device number."""
+    lines = [*_heading(run), ""]
+    for device in run.devices:
+        if len(run.devices) > 1:
+            lines += [f"== device {device.device} ==", ""]
+        found = shortages.get(device.device, ())
+        for part in (
+            _proof(device),
+            _memory(run, device),
+            _ooms(found),
+            row("Verdict", verdict_sentence(device, found)),
+            remedy_lines(run, cures[device.device]) if device.device in cures else [],
+        ):
+            lines += [*part, ""] if part else []
+    return "\n".join(lines)
+
+
+def _heading(run: Run) -> list[str]:
+    entries = ", ".join(
+        f"{number(device.entries)} entries of device {device.device}" for device in run.devices
+    )
+    memory = "unknown" if run.device_memory is None else exact_size(run.device_memory)
+    lines = [*row("Recording", run.path), *row("", entries)]
+    lines += row("Settings", run.conf or "none: PyTorch's defaults")
+    lines += row("Device memory", memory)
+    notes = [*run.notes, *(note for device in run.devices for note in device.notes)]
+    for i, note in enumerate(notes):
+        lines += row("Notes" if i == 0 else "", note)
+    return lines
+
+
+def _proof(device: DeviceRun) -> list[str]:
+    fidelity = device.fidelity
+    if fidelity is None:
+        return row(
+            "Proof",
+            "none: the settings or the device memory are not the recorded ones, so there is "
+            "nothing to compare with",
+        )
+    lines = row("Proof", _matched(fidelity.addresses_matched, fidelity.allocations, "addresses"))
+    lines += row("", _matched(fidelity.segments_matched, fidelity.segments, "segments"))
+    lines += row("", _matched(fidelity.entries_matched, fidelity.entries, "entries"))
+    return lines + _conclusion(fidelity)
+
+
+def _matched(matched: int, total: int, noun: str) -> str:
+    return f"{number(matched)} of {number(total)} {noun} as recorded"
+
+
+def _conclusion(fidelity: Fidelity) -> list[str]:
+    if fidelity.addresses_matched == fidelity.allocations:
+        lines = row("", "all addresses as recorded")
+    else:
+        lines = row("", "NOT all addresses as recorded")
+    mismatch = fidelity.first_mismatch
+    if mismatch is not None:
+        where = "in the final segments"
+        if mismatch.entry is not None:
+            where = f"at entry {number(mismatch.entry)}"
+        lines += row("", f"the first difference is {where}:")
+        lines += row("  recorded", mismatch.expected)
+        lines += row("  replayed", mismatch.got)
+    return lines
+
+
+def _memory(run: Run, device: DeviceRun) -> list[str]:
+    peak = device.peak
+    is_expandable = parse_conf(run.conf, find_release(run.torch_version)).expandable_segments
+    since = "there from the start" if peak.entry < 0 else f"first at entry {number(peak.entry)}"
+    return [
+        *row("Peak reserved", f"{exact_size(device.peak_reserved_bytes)}, {since}"),
+        *row("Peak allocated", exact_size(device.peak_allocated_bytes)),
+        *row("Idle at peak", f"{format_size(peak.idle)} reserved, but in no block in use"),
+        *(_idle(peak, is_expandable) if peak.idle else []),
+        *_driver_calls(device.stats, is_expandable),
+    ]
+
+
+def _idle(peak: PeakState, is_expandable: bool) -> list[str]:
+    if is_expandable:
+        # PyTorch counts no inactive splits there, so the two kinds cannot be told apart.
+        return row("", "inside expandable segments")
+    whole, split = format_size(peak.whole_segments), format_size(peak.inactive_split)
+    return [
+        *row("", f"{whole} in wholly free segments (empty_cache() returns them)"),
+        *row("", f"{split} stuck between blocks in use (inactive splits)"),
+    ]
+
+
+def _driver_calls(stats: Mapping[str, int], is_expandable: bool) -> list[str]:
+    retries = plural(stats["num_alloc_retries"], "retry", "retries")
+    calls = [f"{retries} after giving cached memory back to the driver"]
+    if "num_device_alloc" in stats:  # from 2.3 on
+        take, give = ("mappings", "unmappings") if is_expandable else ("cudaMalloc", "cudaFree")
+        allocated, freed = number(stats["num_device_alloc"]), number(stats["num_device_free"])
+        calls.insert(0, f"{allocated} {take}, {freed} {give}")
+    return row("Driver calls", calls[0]) + [line for call in calls[1:] for line in row("", call)]
+
+
+def _ooms(shortages: Sequence[Shortage]) -> list[str]:
+    lines: list[str] = []
+    for shortage in shortages[-_SHOWN_OOMS:]:
+        oom = shortage.oom
+        known = "as recorded" if oom.is_recorded else "where the recording had none"
+        lines += row("Out of memory", f"at entry {number(oom.entry)}, {known}; PyTorch's words:")
+        lines += paragraph(oom.message, indent=4)
+    hidden = len(shortages) - _SHOWN_OOMS
+    if hidden > 0:
+        lines += row("", f"({plural(hidden, 'error')} before these; --json lists them all)")
+    return lines
+
+
+def verdict_sentence(device: DeviceRun, shortages: Sequence[Shortage]) -> str:
+    """What to think of one device's replay."""
+    if shortages:
+        return _cause_text(shortages[-1])
+    idle, reserved = format_size(device.peak.idle), format_size(device.peak.reserved)
+    return f"it fits: no request failed. Of {reserved} reserved at the peak, {idle} were idle."
+
+
+def _cause_text(shortage: Shortage) -> str:
+    tried = format_size(shortage.tried_bytes)
+    idle = format_size(shortage.idle_bytes)
+    free = shortage.figures.free_bytes
+    free_text = "unknown" if free is None else format_size(free)
+    reach = format_size(shortage.within_reach_bytes or 0)
+    held = format_size(shortage.oom.allocated_bytes)
+    total = format_size(shortage.oom.total_bytes)
+    return {
+        "impossible": f"impossible. {tried} were asked for at once, more than the whole device "
+        f"has ({total}).",
+        "host_fallback": f"more is allocated ({held}) than the device has ({total}).",
+        "pending_free": f"a freed block came too late. {tried} were asked for; a block that "
+        "would have served waited for another stream, and PyTorch does not look again after "
+        "the wait.",
+        "private_pool": f"a private pool keeps it. {tried} were asked for; what is idle in a "
+        "private pool (a CUDA graph, a MemPool) would have been enough.",
+        "fraction_limit": f"a memory fraction stopped it. PyTorch was allowed only a part of "
+        f"the device's {total}; {free_text} of the device were free.",
+        "free_above_request": f"not the allocator. {tried} were asked for with {free_text} free on "
+        "the device: something outside PyTorch's allocator refused.",
+        "fragmentation": f"fragmentation. {tried} were asked for while PyTorch held {idle} "
+        "idle: enough, but in pieces too small or kept for another stream or pool.",
+        "fragmentation_likely": f"fragmentation likely. {tried} were asked for; {idle} idle "
+        f"inside PyTorch and {free_text} free on the device, {reach} together, would have held "
+        "it, but not in one piece.",
+        "full": f"the device is full. {tried} were asked for; {idle} idle inside PyTorch and "
+        f"{free_text} free on the device, {reach} together, are too little. {held} were in use.",
+        "no_figures": f"{tried} were asked for and not found; the device's memory is not "
+        "known well enough to say why.",
+    }[shortage.cause]
+
+
+def replay_document(
+    run: Run, shortages: Mapping[int, Sequence[Shortage]], cures: Mapping[int, Cure]
+) -> dict[str, Any]:
+    """`allocsim replay --json`.  shortages, cures: by device number, where there are any."""
+    return {
+        "file": run.path,
+        "conf": run.conf,
+        "torch_version": run.torch_version,
+        "device_memory": run.device_memory,
+        "notes": list(run.notes),
+        "devices": [
+            _device(device, shortages.get(device.device, ()), cures.get(device.device))
+            for device in run.devices
+        ],
+    }
+
+
+def _device(device: DeviceRun, shortages: Sequence[Shortage], cure: Cure | None) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "device": device.device,
+        "entries": device.entries,
+        "peak_allocated_bytes": device.peak_allocated_bytes,
+        "peak_reserved_bytes": device.peak_reserved_bytes,
+        "peak": {
+            "entry": device.peak.entry,
+            "reserved_bytes": device.peak.reserved,
+            "allocated_bytes": device.peak.allocated,
+            "active_bytes": device.peak.active,
+            "idle_bytes": device.peak.idle,
+            "inactive_split_bytes": device.peak.inactive_split,
+        },
+        "stats": device.stats,
+        "ooms": [_oom(shortage) for shortage in shortages],
+        "stopped_at": device.stopped_at,
+        "fidelity": None if device.fidelity is None else _fidelity(device.fidelity),
+        "notes": list(device.notes),
+    }
+    if cure is not None:
+        document["cure"] = _cure(cure)
+    return document
+
+
+def _oom(shortage: Shortage) -> dict[str, Any]:
+    return {
+        **asdict(shortage.oom),
+        "cause": shortage.cause,
+        "idle_bytes": shortage.idle_bytes,
+        "total_bytes": shortage.figures.total_bytes,
+        "free_bytes": shortage.figures.free_bytes,
+    }
+
+
+def _fidelity(fidelity: Fidelity) -> dict[str, Any]:
+    return {**asdict(fidelity), "is_exact": fidelity.is_exact}
+
+
+def _cure(cure: Cure) -> dict[str, Any]:
+    return {
+        "device_memory": cure.device_memory,
+        "best": None if cure.best is None else trial_document(cure.best),
+        "baseline": trial_document(cure.baseline),
+        "trials": [trial_document(trial) for trial in cure.trials],
+        "entries_left": cure.entries_left,
+    }
+
+
+_WIDTHS = (38, 16, 15, 9)
+
+
+def remedy_lines(run: Run, cure: Cure) -> list[str]:
+    """The table of trials and the setting to paste, or that none helps."""
+    where = "no limit" if run.device_memory is None else format_size(run.device_memory)
+    rows = [
+        ("", "out of memory", "peak reserved", "retries"),
+        _cells("  as replayed above", cure.baseline),
+    ]
+    for trial in cure.trials:
+        mark = "* " if trial is cure.best else "  "
+        rows.append(_cells(mark + (trial.conf or "(defaults)"), trial))
+    lines = [f"Settings tried, a replay each (device memory: {where})", ""]
+    lines += [*table(rows, _WIDTHS), ""]
+    return lines + (_nothing(cure) if cure.best is None else _something(cure, cure.best))
+
+
+def _cells(name: str, trial: Trial) -> tuple[str, str, str, str]:
+    outcome = "no" if trial.oom_entry is None else f"entry {number(trial.oom_entry)}"
+    return (
+        name,
+        outcome,
+        format_size(trial.peak_reserved_bytes),
+        number(trial.num_alloc_retries),
+    )
+
+
+def _nothing(cure: Cure) -> list[str]:
+    if cure.baseline.goes_through:
+        return row("To paste", "nothing: no setting tried lowers the peak by 5 % or more.")
+    return row("To paste", "nothing: no setting tried lets every request through.")
+
+
+def _something(cure: Cure, best: Trial) -> list[str]:
+    line = f"export PYTORCH_CUDA_ALLOC_CONF={shlex.quote(best.conf)}"
+    lines = row("To paste", line if best.conf else "unset PYTORCH_CUDA_ALLOC_CONF")
+    peak, before = best.peak_reserved_bytes, cure.baseline.peak_reserved_bytes
+    retries = plural(best.num_alloc_retries, "retry", "retries")
+    if cure.baseline.goes_through:
+        proof = f"reserves at most {format_size(peak)} instead of {format_size(before)}"
+    else:
+        proof = f"answers every request, the failed one too; {format_size(peak)} at its peak"
+    lines += paragraph(f"Proved: a replay under it {proof}, {retries}.")
+    if cure.entries_left is not None:
+        left = plural(cure.entries_left, "entry", "entries")
+        lines += paragraph(
+            f"Not proved: what comes later; the recording ends {left} after that request."
+        )
+    if "expandable_segments:True" in best.conf:
+        lines += paragraph("expandable_segments is not available on Windows, WSL and Jetson.")
+    return lines

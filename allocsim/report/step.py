@@ -1,0 +1,192 @@
+"""One decision on a terminal of 80 columns: the rules, the statistics, the segments in characters.
+
+Rule: all figures are the decision's.  In a drawing each character stands for an equal share of
+its segment and shows the state that most of the share has; `@` is the block concerned, at least
+one character.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from allocsim.questions.step import Candidate, Decision, Moved
+from allocsim.report.layout import WIDTH, number, paragraph, row
+from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE, PENDING, BlockState, SegmentState
+from allocsim.units import format_size
+
+__all__ = ["segments_text", "step_document", "step_text"]
+
+_BAR = WIDTH - 12
+_CHARACTERS = {ALLOCATED: "#", PENDING: "~", INACTIVE: "."}
+_WORDS = {ALLOCATED: "allocated", PENDING: "pending", INACTIVE: "free"}
+_LEGEND = "@ this block   # allocated   ~ pending   . free"
+_SHOWN_SEGMENTS, _SHOWN_BLOCKS, _SHOWN_CANDIDATES = 3, 5, 3
+
+
+def step_text(decision: Decision, title: str) -> str:
+    """`allocsim step`: one request.  title: what stands above it."""
+    lines = [title, *_answer(decision)]
+    for rule in decision.rules:
+        lines += row(f"  {rule.name}", rule.text)
+        if rule.name in ("best fit", "no fit", "refused"):
+            lines += _candidates(decision.candidates)
+    if decision.error is not None:
+        lines += paragraph(decision.error, indent=4)
+    moved = [m for m in decision.moved if _is_shown(m)]
+    for i, each in enumerate(moved):
+        lines += row("  statistics" if i == 0 else "", _moved(each))
+    return "\n".join([*lines, *_drawings(decision)]) + "\n"
+
+
+def _answer(decision: Decision) -> list[str]:
+    if decision.error is not None:
+        return row("  answer", "out of memory")
+    if decision.address is not None:
+        return row("  answer", f"the block at {decision.address:#x}")
+    return []
+
+
+def _candidates(candidates: Sequence[Candidate]) -> list[str]:
+    """The free blocks around the one that was taken, or the largest where none was."""
+    at = next((i for i, c in enumerate(candidates) if c.verdict == "taken"), len(candidates) - 1)
+    first = max(at - _SHOWN_CANDIDATES, 0)
+    last = min(at + 1 + _SHOWN_CANDIDATES, len(candidates))
+    lines = [
+        f"{'':16}{c.size:>16,} bytes at {c.address:#x}: {c.verdict}" for c in candidates[first:last]
+    ]
+    hidden = len(candidates) - (last - first)
+    return [*lines, *(row("", f"(and {number(hidden)} more)") if hidden else [])]
+
+
+def _is_shown(moved: Moved) -> bool:
+    return moved.key.endswith(".all.current") or moved.key.startswith("num_")
+
+
+def _moved(moved: Moved) -> str:
+    name = moved.key.removesuffix(".all.current")
+    return f"{name:<21}{moved.before:>15,} ->{moved.after:>15,}"
+
+
+# -- drawings ------------------------------------------------------------------------------
+
+
+def _drawings(decision: Decision) -> list[str]:
+    address = decision.address if decision.address is not None else decision.request.address
+    before = {segment.address: segment for segment in decision.before}
+    after = {segment.address: segment for segment in decision.after}
+    shown = sorted({*before, *after}, key=lambda at: _distance(at, address))
+    lines: list[str] = []
+    for at in sorted(shown[:_SHOWN_SEGMENTS]):
+        lines += _pair(before.get(at), after.get(at), address)
+    hidden = len(shown) - _SHOWN_SEGMENTS
+    if hidden > 0:
+        lines += row("", f"({number(hidden)} more segments changed)")
+    return [*lines, f"  {_LEGEND}"] if lines else []
+
+
+def _distance(start: int, address: int | None) -> int:
+    return start if address is None else abs(address - start)
+
+
+def _pair(
+    before: SegmentState | None, after: SegmentState | None, address: int | None
+) -> list[str]:
+    segment = after or before
+    assert segment is not None
+    lines = [f"  {_title(segment)}"]
+    for word, each in (("before", before), ("after", after)):
+        if each is None:
+            nothing = "not there yet" if word == "before" else "back with the driver"
+            lines.append(f"  {word:<7}({nothing})")
+        else:
+            lines.append(f"  {word:<7}[{_bar(each, address)}]")
+    return [*lines, *(row("", _listed(after.blocks, {})) if after is not None else [])]
+
+
+def _title(segment: SegmentState) -> str:
+    kind = "small" if segment.is_small else "large"
+    parts = [f"segment {segment.address:#x}: {format_size(segment.total_size)}", f"{kind} pool"]
+    if segment.stream:
+        parts.append(f"stream {segment.stream}")
+    if segment.pool_id != DEFAULT_POOL:
+        parts.append(f"private pool {segment.pool_id}")
+    return ", ".join([*parts, *(["expandable"] if segment.is_expandable else [])])
+
+
+def _bar(segment: SegmentState, address: int | None) -> str:
+    shares: list[Counter[str]] = [Counter() for _ in range(_BAR)]
+    own: list[int] = []
+    for block in segment.blocks:
+        start, end = block.address - segment.address, block.end - segment.address
+        first = start * _BAR // segment.total_size
+        last = (end - 1) * _BAR // segment.total_size
+        for i in range(first, last + 1):
+            low, high = i * segment.total_size // _BAR, (i + 1) * segment.total_size // _BAR
+            shares[i][_CHARACTERS[block.state]] += min(end, high) - max(start, low)
+        if address is not None and block.address <= address < block.end:
+            own = list(range(first, last + 1)) if block.state != INACTIVE else []
+    characters = [share.most_common(1)[0][0] for share in shares]
+    for i in own:
+        if characters[i] != "." or len(own) == 1 or shares[i]["#"] + shares[i]["~"]:
+            characters[i] = "@"
+    return "".join(characters)
+
+
+def _listed(blocks: Sequence[BlockState], names: dict[int, str]) -> str:
+    parts = [
+        f"{names.get(block.address, '')}{format_size(block.size)} {_WORDS[block.state]}"
+        for block in blocks[:_SHOWN_BLOCKS]
+    ]
+    hidden = len(blocks) - _SHOWN_BLOCKS
+    if hidden > 0:
+        parts.append(f"{number(hidden)} more {'block' if hidden == 1 else 'blocks'}")
+    return " | ".join(parts)
+
+
+def segments_text(segments: Sequence[SegmentState], numbers: dict[int, int]) -> str:
+    """Every segment.  numbers: those of live blocks by address."""
+    names = {address: f"{given}: " for address, given in numbers.items()}
+    lines: list[str] = []
+    for segment in segments:
+        lines += [f"  {_title(segment)}", f"         [{_bar(segment, None)}]"]
+        lines += row("", _listed(segment.blocks, names))
+    return "\n".join(lines or ["  nothing is reserved"]) + "\n"
+
+
+def step_document(decision: Decision, entry: int | None = None) -> dict[str, Any]:
+    """`allocsim step --json`: one request.  entry: of a recording."""
+    return {
+        "entry": entry,
+        "request": asdict(decision.request),
+        "address": decision.address,
+        "error": decision.error,
+        "rules": [asdict(rule) for rule in decision.rules],
+        "candidates": [asdict(candidate) for candidate in decision.candidates],
+        "entries": [each._asdict() for each in decision.entries],
+        "moved": {m.key: [m.before, m.after] for m in decision.moved},
+        "before": [_segment_document(segment) for segment in decision.before],
+        "after": [_segment_document(segment) for segment in decision.after],
+    }
+
+
+def _segment_document(segment: SegmentState) -> dict[str, Any]:
+    return {
+        "address": segment.address,
+        "size": segment.total_size,
+        "stream": segment.stream,
+        "is_small": segment.is_small,
+        "pool_id": segment.pool_id,
+        "is_expandable": segment.is_expandable,
+        "blocks": [
+            {
+                "address": block.address,
+                "size": block.size,
+                "requested_size": block.requested_size,
+                "state": block.state,
+            }
+            for block in segment.blocks
+        ],
+    }

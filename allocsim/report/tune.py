@@ -1,0 +1,263 @@
+"""`allocsim tune` on a terminal.
+
+Rule: what a replay counted stands without a qualifier; what the cost model made of it is called
+an estimate wherever it stands.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from allocsim.engine import Setting
+from allocsim.questions.tune import Row, Tuning
+from allocsim.report.layout import exact_size, number, paragraph, plural, row, table
+from allocsim.units import format_size
+
+__all__ = ["tuning_text", "tuning_document", "environment", "paste_lines"]
+
+_WIDTHS = (40, 12, 8, 9, 11)
+_MOST_ROWS = 12
+_SHELLS = (("bash", "bash"), ("powershell", "PowerShell"), ("cmd", "cmd"), ("python", "Python"))
+
+
+def tuning_text(tuning: Tuning) -> str:
+    """The whole answer."""
+    memory = tuning.device_memory
+    lines = []
+    for label, name in zip(["Recordings", *[""] * len(tuning.files)], tuning.files, strict=False):
+        lines += row(label, name)
+    lines += row("Release", f"PyTorch {tuning.torch_version}")
+    lines += row("Device memory", "unknown: no limit" if memory is None else exact_size(memory))
+    for note in tuning.notes:
+        lines += row("Note", note)
+    lines += ["", *_answer(tuning), "", *_rows(tuning), "", *_front(tuning), "", *_work(tuning)]
+    return "\n".join(lines) + "\n"
+
+
+def _answer(tuning: Tuning) -> list[str]:
+    base, best = tuning.baseline, tuning.best
+    lines = row("As recorded", f"{base.setting}: {_figures(tuning, base)}")
+    if best is None or not tuning.helps:
+        return lines + row("Answer", f"nothing helps: {tuning.reason}.")
+    lines += row("Best", f"{best.setting}: {_figures(tuning, best)}")
+    lines += row("", f"{tuning.reason}.")
+    lines += _ideal(tuning, best)
+    for shell, text in paste_lines(best.setting).items():
+        label = dict(_SHELLS).get(shell, "and call")
+        # A line to paste is never wrapped.
+        lines.append(f"{'  ' + label:16}{text}")
+    if "expandable_segments:True" in best.conf:
+        lines += paragraph("expandable_segments is not available on Windows, WSL and Jetson.")
+    return lines
+
+
+def _figures(tuning: Tuning, found: Row) -> str:
+    if found.error is not None:
+        return found.error
+    retries = plural(found.num_alloc_retries, "retry", "retries")
+    text = f"{format_size(found.peak_reserved_bytes)} reserved at the peak, {retries}"
+    if found.num_ooms:
+        text += f", {plural(found.num_ooms, 'request')} without an answer"
+    device = found.min_device_memory_bytes
+    if device is not None:
+        kind = "smallest device" if tuning.by_device else "smallest device without retries"
+        text += f"; {kind}: {format_size(device)}"
+    return text
+
+
+def _ideal(tuning: Tuning, best: Row) -> list[str]:
+    bounds = tuning.bounds
+    above = bounds.above_ideal(best.peak_reserved_bytes)
+    return row(
+        "Ideal",
+        f"{format_size(bounds.peak_live_bytes)} live at once, which no allocator undercuts: the "
+        f"best is {format_size(above)} above that. With every place chosen beforehand "
+        f"{format_size(bounds.packed_bytes)} do.",
+    )
+
+
+def _rows(tuning: Tuning) -> list[str]:
+    whole = [each for each in tuning.rows if each.is_whole]
+    shown = whole[:_MOST_ROWS]
+    if tuning.baseline not in shown:
+        shown.append(tuning.baseline)
+    memory = "device" if tuning.by_device else "reserved"
+    lines = table(
+        [("Settings, the best first", memory, "calls", "retries", "driver")]
+        + [_cells(tuning, each) for each in shown],
+        _WIDTHS,
+    )
+    left = len(tuning.rows) - len(shown)
+    if left:
+        dropped = sum(each.dropped_at is not None for each in tuning.rows)
+        lines += paragraph(
+            f"and {plural(left, 'other')}; {plural(dropped, 'replay')} given up when the setting "
+            "could no longer win.",
+            indent=2,
+        )
+    lines += paragraph(
+        "calls: cudaMalloc, cudaFree, map and unmap. driver: an estimate of their time "
+        "(--costs FILE).",
+        indent=2,
+    )
+    return lines
+
+
+def _cells(tuning: Tuning, each: Row) -> tuple[str, ...]:
+    mark = "* " if each is tuning.best else "= " if each.is_baseline else "  "
+    name = f"{mark}{each.setting}"
+    if each.error is not None:
+        return (f"{name}: {each.error}", "", "", "", "")
+    if each.fails_at is not None:
+        name += f" (fails, entry {number(each.fails_at)})"
+    elif each.cost.is_thrashing:
+        name += " (thrashing)"
+    point = (each.device_point if tuning.by_device else None) or each.point
+    return (
+        name,
+        format_size(point.memory),
+        number(point.calls),
+        number(point.retries),
+        f"{each.cost.total / 1000:,.1f} ms",
+    )
+
+
+def _front(tuning: Tuning) -> list[str]:
+    if not tuning.front:
+        return row("Trade-offs", "none: nothing tried answers every request")
+    lines = []
+    for label, each in zip(["Trade-offs", *[""] * len(tuning.front)], tuning.front, strict=False):
+        point = (each.device_point if tuning.by_device else None) or each.point
+        lines += row(
+            label,
+            f"{format_size(point.memory)} with {plural(point.calls, 'driver call')}: "
+            f"{each.setting}",
+        )
+    return lines
+
+
+def _work(tuning: Tuning) -> list[str]:
+    rate = tuning.entries_replayed / max(tuning.seconds, 1e-9)
+    text = (
+        f"{plural(len(tuning.rows), 'setting')} on {plural(tuning.entries, 'entry', 'entries')}: "
+        f"{number(tuning.entries_replayed)} entries replayed in {tuning.seconds:,.1f} s, "
+        f"{rate:,.0f}/s"
+    )
+    lines = row("Work", text)
+    if tuning.entries_skipped:
+        what = plural(tuning.entries_skipped, "entry", "entries")
+        lines += row("", f"{what} skipped: steps that repeat and change nothing any more")
+    if tuning.duplicates:
+        lines += row("", _duplicates(tuning.duplicates))
+    if tuning.known:
+        lines += row("", f"{plural(tuning.known, 'replay')} taken from the file of results")
+    return lines
+
+
+def _duplicates(duplicates: Sequence[object]) -> str:
+    what = plural(len(duplicates), "setting")
+    return f"{what} not counted: they have the effect of another on these recordings"
+
+
+def tuning_document(tuning: Tuning) -> dict[str, Any]:
+    """The whole search."""
+    best = tuning.best
+    return {
+        "files": list(tuning.files),
+        "torch_version": tuning.torch_version,
+        "device_memory": tuning.device_memory,
+        "find_device": tuning.by_device,
+        "notes": list(tuning.notes),
+        "baseline": _row(tuning.baseline),
+        "rows": [_row(row) for row in tuning.rows],
+        "best": None if best is None else _best(tuning, best),
+        "helps": tuning.helps,
+        "reason": tuning.reason,
+        "front": [row.conf for row in tuning.front],
+        "duplicates": [
+            {"conf": mine.conf, "memory_fraction": mine.call_fraction, "same_as": like.conf}
+            for mine, like in tuning.duplicates
+        ],
+        "bounds": asdict(tuning.bounds),
+        "costs": asdict(tuning.costs),
+        "seconds": round(tuning.seconds, 3),
+        "entries": tuning.entries,
+        "entries_replayed": tuning.entries_replayed,
+        "entries_skipped": tuning.entries_skipped,
+        "rows_from_results": tuning.known,
+    }
+
+
+def _best(tuning: Tuning, best: Row) -> dict[str, Any]:
+    saved = tuning.saved_bytes
+    before = tuning.baseline.peak_reserved_bytes
+    return {
+        "conf": best.conf,
+        "memory_fraction": best.memory_fraction,
+        "env": environment(best.setting),
+        "paste": paste_lines(best.setting),
+        "saved_bytes": saved,
+        "saved_percent": round(100 * saved / before, 2) if before else 0.0,
+        "above_ideal_bytes": tuning.bounds.above_ideal(best.peak_reserved_bytes),
+    }
+
+
+def _row(row: Row) -> dict[str, Any]:
+    point = row.device_point
+    return {
+        "conf": row.conf,
+        "memory_fraction": row.memory_fraction,
+        "peak_reserved_bytes": row.peak_reserved_bytes,
+        "peak_allocated_bytes": row.peak_allocated_bytes,
+        "min_device_memory_bytes": row.min_device_memory_bytes,
+        "device_without_retries_bytes": row.unrefused_device,
+        "num_alloc_retries": row.num_alloc_retries,
+        "num_device_alloc": row.num_device_alloc,
+        "num_device_free": row.num_device_free,
+        "num_ooms": row.num_ooms,
+        "retries_on_min_device": None if point is None else point.retries,
+        "survives": row.survives,
+        "is_baseline": row.is_baseline,
+        "dropped_at": row.dropped_at,
+        "same_as": None if row.same_as is None else row.same_as.conf,
+        "error": row.error,
+        "driver_us": round(row.cost.total, 1),
+        "churn_us": round(row.cost.churn, 1),
+        "is_thrashing": row.cost.is_thrashing,
+        "parts": [part.plain() for part in row.parts],
+    }
+
+
+_NAME = "PYTORCH_CUDA_ALLOC_CONF"
+
+
+def environment(setting: Setting) -> str:
+    """`NAME=value`, as an env file or a container takes it."""
+    return f"{_NAME}={setting.conf}"
+
+
+def paste_lines(setting: Setting) -> dict[str, str]:
+    """By shell: "bash", "powershell", "cmd", "python", and "call" if there is one to make."""
+    conf = setting.conf
+    if conf:
+        quoted = conf.replace("'", "''")
+        lines = {
+            "bash": f"export {_NAME}={shlex.quote(conf)}",
+            "powershell": f"$env:{_NAME} = '{quoted}'",
+            "cmd": f'set "{environment(setting)}"',
+            "python": f'os.environ["{_NAME}"] = "{conf}"',
+        }
+    else:
+        lines = {
+            "bash": f"unset {_NAME}",
+            "powershell": f"Remove-Item Env:{_NAME}",
+            "cmd": f'set "{_NAME}="',
+            "python": f'os.environ.pop("{_NAME}", None)',
+        }
+    if setting.call_fraction is not None:
+        fraction = f"{setting.call_fraction:g}"
+        lines["call"] = f"torch.cuda.set_per_process_memory_fraction({fraction})"
+    return lines

@@ -1,0 +1,242 @@
+"""The state before an entry, rebuilt by undoing the entries after it from the final segments.
+
+A snapshot tells what a device held at the end; the entries tell how it came there.  Undone in
+reverse: a completed free makes a block pending again, a requested free makes it allocated, an
+alloc makes it free space; a segment_alloc makes its segment vanish, a segment_free makes it
+appear, free and unsplit; map and unmap likewise.  A recording from an empty device rewinds to
+nothing; one that contradicts itself stops with the entry that does not fit.
+
+What the entries do not tell is the true size of a block that was live at the start and freed
+since: `slack` decides it.  Everything else is exact, but for the pool and class of segments
+that were freed before PyTorch wrote pool_id (the default pool; the class by size).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from typing import NoReturn
+
+import numpy as np
+
+from allocsim.errors import RecordingError
+from allocsim.state import ALLOCATED, INACTIVE, PENDING, BlockState, PoolId, SegmentState
+from allocsim.trace.entry import Action
+from allocsim.trace.rewind.live_before import OF_BLOCKS, live_before
+from allocsim.trace.rewind.ranges import MappedRange, MappedRanges
+from allocsim.trace.rewind.slack import LaterAllocs, Live, true_size
+from allocsim.trace.trace import Trace
+from allocsim.units import MIB, round_up
+
+__all__ = ["round_to_512", "start_state", "trimmed"]
+
+_SMALL_SEGMENT = 2 * MIB
+
+
+def round_to_512(size: int) -> int:
+    """A request's rounded size under default options (semantics 1.2)."""
+    return max(512, round_up(size, 512))
+
+
+def start_state(
+    trace: Trace,
+    entry: int = 0,
+    *,
+    rounded: Callable[[int], int] = round_to_512,
+    max_split_size: int | None = None,
+) -> tuple[SegmentState, ...]:
+    """The segments just before entry `entry`, by address; empty for an empty device.
+
+    rounded: the rounding of requests in force (roundup_power2_divisions changes it).
+    max_split_size: bytes, None for no limit; blocks of that size are never split.
+    Raises RecordingError, naming the entry, if the entries do not lead to the final segments.
+    """
+    rewind = _Rewind(trace)
+    left = np.arange(entry, len(trace))[::-1]
+    if rewind.undo_blocks(trace, entry):
+        left = left[~np.isin(trace.action[left], OF_BLOCKS)]
+    pools = (*trace.pool_ids, (0, 0))  # -1, "unknown", finds the default pool
+    columns = (trace.action, trace.addr, trace.size, trace.stream, trace.pool_id)
+    rows = zip(left.tolist(), *(column[left].tolist() for column in columns), strict=True)
+    for index, action, addr, size, stream, pool in rows:
+        rewind.undo(index, action, addr, size=size, stream=stream, pool_id=pools[pool])
+    limit = -1 if max_split_size is None else max_split_size
+    return rewind.state(LaterAllocs(trace, entry), rounded, limit)
+
+
+def trimmed(trace: Trace, first: int, last: int) -> Trace:
+    """Entries [first, last) of `trace` as a trace of its own, with the segments at `last`."""
+    first, last, _ = slice(first, last).indices(len(trace))
+    columns = {name: column[first:last] for name, column in trace.columns().items()}
+    segments = trace.segments if last == len(trace) else start_state(trace, last)
+    return replace(trace, segments=segments, **columns)  # type: ignore[arg-type]
+
+
+class _Rewind:
+    """The state of a device, moved one entry back at a time."""
+
+    __slots__ = ("_device", "_live", "_ranges", "_segments")
+
+    def __init__(self, trace: Trace) -> None:
+        self._device = trace.device
+        self._segments: dict[int, SegmentState] = {}
+        self._ranges = MappedRanges()
+        self._live: dict[int, Live] = {}
+        for segment in trace.segments:
+            self._take(segment)
+            for block in segment.blocks:
+                if block.state != INACTIVE:
+                    self._live[block.address] = Live(
+                        block.requested_size, block.size, block.state, block.frames
+                    )
+
+    def _take(self, segment: SegmentState) -> None:
+        if not segment.is_expandable:
+            self._segments[segment.address] = replace(segment, blocks=())
+            return
+        mapped = MappedRange(
+            start=segment.address,
+            end=segment.end,
+            stream=segment.stream,
+            pool_id=segment.pool_id,
+            is_small=segment.is_small,
+            frames=segment.frames,
+        )
+        if not self._ranges.add(mapped):
+            self._refuse(None, f"the segment at 0x{segment.address:x} overlaps another one")
+
+    def undo_blocks(self, trace: Trace, entry: int) -> bool:
+        """Undo all entries about blocks at once; False, and none is undone, if one does not fit."""
+        before = live_before(trace, entry, self._live)
+        if before is not None:
+            self._live = before
+        return before is not None
+
+    def undo(
+        self, index: int, action: int, addr: int, *, size: int, stream: int, pool_id: PoolId
+    ) -> None:
+        """Go back to the state before this entry."""
+        if action == Action.ALLOC:
+            self._undo_alloc(index, addr, size)
+        elif action == Action.FREE_REQUESTED:
+            self._undo_free_requested(index, addr)
+        elif action == Action.FREE_COMPLETED:
+            if addr in self._live:
+                self._refuse(index, f"0x{addr:x} is freed here, but it is in use afterwards")
+            self._live[addr] = Live(size, None, PENDING, -1, index)
+        elif action == Action.SEGMENT_ALLOC:
+            segment = self._segments.pop(addr, None)
+            if segment is None or segment.total_size != size:
+                self._refuse(index, f"no segment of {size} bytes is at 0x{addr:x} afterwards")
+        elif action == Action.SEGMENT_FREE:
+            if addr in self._segments:
+                self._refuse(index, f"0x{addr:x} is freed, but a segment is there afterwards")
+            small = size <= _SMALL_SEGMENT
+            self._segments[addr] = SegmentState(addr, size, stream, small, pool_id, False, ())
+        elif action == Action.SEGMENT_MAP:
+            if not self._ranges.cut(addr, addr + size):
+                self._refuse(index, f"the {size} bytes mapped at 0x{addr:x} are not afterwards")
+        elif action == Action.SEGMENT_UNMAP:
+            mapped = MappedRange(addr, addr + size, stream, pool_id, is_small=None)
+            if not self._ranges.add(mapped):
+                self._refuse(index, f"0x{addr:x} is unmapped, but mapped afterwards")
+
+    def _undo_alloc(self, index: int, addr: int, size: int) -> None:
+        live = self._live.pop(addr, None)
+        if live is None:
+            self._refuse(index, f"0x{addr:x} is allocated here, but not in use afterwards")
+        if live.requested_size != size:
+            self._refuse(
+                index,
+                f"{size} bytes are allocated at 0x{addr:x}, but {live.requested_size} are in "
+                "use there afterwards",
+            )
+
+    def _undo_free_requested(self, index: int, addr: int) -> None:
+        live = self._live.get(addr)
+        if live is None or live.state != PENDING:
+            self._refuse(index, f"a free of 0x{addr:x} is requested, but none is pending after it")
+        live.state = ALLOCATED
+
+    def _refuse(self, index: int | None, what: str) -> NoReturn:
+        raise RecordingError(f"device {self._device}", what, entry=index)
+
+    def state(
+        self, later: LaterAllocs, rounded: Callable[[int], int], max_split_size: int
+    ) -> tuple[SegmentState, ...]:
+        """The segments, tiled with the live blocks and the free space between them."""
+        segments = list(self._segments.values())
+        for mapped in self._ranges:
+            segments.append(_segment_of(mapped))
+        segments.sort(key=lambda segment: segment.address)
+        for left, right in pairwise(segments):
+            if left.end > right.address:
+                self._refuse(
+                    None,
+                    f"the segment at 0x{right.address:x} would have lain over the one of "
+                    f"{left.total_size} bytes at 0x{left.address:x}",
+                )
+        addresses = sorted(self._live)
+        at = 0
+        tiled = []
+        for segment in segments:
+            first = at
+            while at < len(addresses) and addresses[at] < segment.end:
+                at += 1
+            inside = addresses[first:at]
+            if inside and inside[0] < segment.address:
+                self._refuse(None, f"the block at 0x{inside[0]:x} lies in no segment")
+            tiled.append(self._tiled(segment, inside, later, rounded, max_split_size))
+        if at < len(addresses):
+            self._refuse(None, f"the block at 0x{addresses[at]:x} lies in no segment")
+        return tuple(tiled)
+
+    def _tiled(
+        self,
+        segment: SegmentState,
+        inside: list[int],
+        later: LaterAllocs,
+        rounded: Callable[[int], int],
+        max_split_size: int,
+    ) -> SegmentState:
+        blocks: list[BlockState] = []
+        at = segment.address
+        for address, end in zip(inside, [*inside[1:], segment.end], strict=False):
+            live = self._live[address]
+            if address > at:
+                blocks.append(BlockState(at, address - at, 0, INACTIVE))
+            size = live.size
+            if size is None:
+                if live.requested_size > end - address:
+                    self._refuse(
+                        live.death,
+                        f"{live.requested_size} bytes are freed at 0x{address:x}, where no more "
+                        f"than {end - address} can have been in use",
+                    )
+                least = rounded(live.requested_size)
+                # No alloc at a segment's end is this segment's.
+                last = end if end < segment.end else end - 1
+                landed = later.first(address + least, last, live.death)
+                never_split = 0 <= max_split_size <= least
+                size = true_size(
+                    segment, address, end, least=least, landed=landed, never_split=never_split
+                )
+            blocks.append(BlockState(address, size, live.requested_size, live.state, live.frames))
+            at = address + size
+        if at < segment.end:
+            blocks.append(BlockState(at, segment.end - at, 0, INACTIVE))
+        return replace(segment, blocks=tuple(blocks))
+
+
+def _segment_of(mapped: MappedRange) -> SegmentState:
+    return SegmentState(
+        address=mapped.start,
+        total_size=mapped.end - mapped.start,
+        stream=mapped.stream,
+        is_small=mapped.guessed_small(),
+        pool_id=mapped.pool_id,
+        is_expandable=True,
+        blocks=(),
+        frames=mapped.frames,
+    )

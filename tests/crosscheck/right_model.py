@@ -1,0 +1,66 @@
+"""Stands in for real PyTorch where there is none: the model with the seeded mistake undone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from allocsim.core import find_release
+from allocsim.core.config import AllocatorConfig
+from allocsim.errors import ConfigError
+from allocsim.phantom import RefusedError
+from allocsim.questions.crosscheck import Results, Script
+from allocsim.questions.crosscheck.generator import make_script
+from allocsim.questions.crosscheck.player import play
+from allocsim.units import MIB
+
+_RIGHT = AllocatorConfig.segment_size
+
+
+def _wrong(config: AllocatorConfig, size: int) -> int:
+    return 20 * MIB if size == 10 * MIB else _RIGHT(config, size)
+
+
+MISTAKE = ("allocsim.core.config.AllocatorConfig.segment_size", _wrong)
+"""Requests of exactly 10 MiB share segments of 20 MiB; in PyTorch they have their own (1.4)."""
+
+
+@dataclass
+class RightModel:
+    """Answers as RealAllocator does.  conditions: how the device that it stands for is."""
+
+    torch_version: str
+    conditions: dict[str, Any] = field(default_factory=dict)
+
+    def run(self, script: Script) -> Results:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(MISTAKE[0], _RIGHT)
+            try:
+                told = play(script, self.torch_version, **self.conditions)
+            except ConfigError as error:
+                raise RefusedError(f"torch {self.torch_version} failed: {error}") from None
+        stopped = None if told.stopped is None else (told.stopped[0], str(told.stopped[1]))
+        return Results(
+            torch=self.torch_version,
+            addresses=told.addresses,
+            stats=told.stats,
+            segments=told.segments,
+            trace=told.trace,
+            messages=told.messages,
+            stopped=stopped,
+        )
+
+
+@dataclass(frozen=True)
+class RightSource:
+    """Where a cross-check of these tests gets its scripts and its answers."""
+
+    release: str
+
+    def open(self) -> RightModel:
+        return RightModel(self.release)
+
+    def script(self, real: object, seed: int) -> Script:  # noqa: ARG002
+        return make_script(seed, find_release(self.release))

@@ -1,0 +1,105 @@
+"""Scripts are their seed's alone, cover what a release has, and keep away from chance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from allocsim.core import RELEASES, Release, parse_conf
+from allocsim.questions.crosscheck.generator import make_script
+from allocsim.questions.crosscheck.player import play
+from allocsim.questions.crosscheck.script import Op, encode_ops
+from allocsim.questions.crosscheck.tally import Tally
+
+N_SEEDS = 100
+
+
+def scripts_of(release: Release, **arguments: bool) -> Iterator[list[Op]]:
+    return (list(make_script(seed, release, **arguments).ops) for seed in range(N_SEEDS))
+
+
+def test_a_seed_is_a_script() -> None:
+    release = RELEASES["2.12"]
+    assert make_script(5, release) == make_script(5, release)
+    assert make_script(5, release) != make_script(6, release)
+    assert make_script(5, release) != make_script(5, RELEASES["2.11"])
+
+
+@pytest.mark.parametrize("version", ["2.1", "2.6", "2.9", "2.12", "2.15"])
+def test_every_option_of_a_release_is_used(version: str) -> None:
+    release = RELEASES[version]
+    tally = Tally()
+    for seed in range(N_SEEDS):
+        script = make_script(seed, release)
+        parse_conf(script.conf, release)
+        tally.add(script, version, (), "")
+    assert {name for name, _ in tally.rows("option")} - {"none"} == release.options
+
+
+@pytest.mark.parametrize("version", ["2.1", "2.9", "2.15"])
+def test_every_op_can_be_sent_to_the_driver(version: str) -> None:
+    for ops in scripts_of(RELEASES[version]):
+        encode_ops(ops)
+
+
+def test_marks_are_those_that_a_release_has() -> None:
+    def marked(version: str, at: int, **arguments: bool) -> bool:
+        ops = (op for script in scripts_of(RELEASES[version], **arguments) for op in script)
+        return any(op[0] == "P" and len(op) > at and op[at] for op in ops)
+
+    no_split, use_on_oom = 3, 4
+    assert not marked("2.7", no_split) and not marked("2.7", use_on_oom)
+    assert not marked("2.8", no_split) and marked("2.8", use_on_oom)
+    assert marked("2.10", no_split) and marked("2.10", use_on_oom)
+    assert not marked("2.10", no_split, with_marks=False)
+
+
+def most_deferred(ops: list[Op]) -> int:
+    """The most frees of recorded blocks between two requests outside every scope."""
+    scopes = deferred = most = 0
+    recorded: set[object] = set()
+    for op in ops:
+        if op[0] == "P":
+            scopes += {"b": 1, "e": -1}.get(op[1], 0)
+        elif op[0] == "r":
+            recorded.add(op[1])
+        elif op[0] == "f" and scopes and op[1] in recorded:
+            deferred += 1
+        elif op[0] == "a" and not scopes and 0 < op[2] < 1 << 60:
+            deferred = 0
+        most = max(most, deferred)
+    return most
+
+
+def test_one_free_at_a_time_is_deferred_where_their_order_is_chance() -> None:
+    """Semantics 12.3a; a stray end or begin, one op in hundreds, may open a scope unseen."""
+    release = RELEASES["2.11"]
+    tamed = [most_deferred(ops) for ops in scripts_of(release)]
+    assert max(tamed) == 1 and tamed.count(1) >= 3
+    assert max(most_deferred(ops) for ops in scripts_of(release, is_reproducible=False)) > 1
+    assert max(most_deferred(ops) for ops in scripts_of(RELEASES["2.8"])) > 1
+
+
+def test_streams_are_recorded_inside_scopes_or_outside_where_objects_remember_them() -> None:
+    """Semantics 12.3b."""
+
+    def places(ops: list[Op]) -> set[bool]:
+        scopes, found = 0, set()
+        for op in ops:
+            if op[0] == "P" and len(op) > 1:
+                scopes += {"b": 1, "e": -1}.get(op[1], 0)
+            elif op[0] == "r":
+                found.add(scopes > 0)
+        return found
+
+    remembering = [places(ops) for ops in scripts_of(RELEASES["2.6"])]
+    assert {True} in remembering and {False} in remembering
+    assert sum(len(place) == 2 for place in remembering) <= 1
+    assert any(len(places(ops)) == 2 for ops in scripts_of(RELEASES["2.14"]))
+
+
+@pytest.mark.parametrize("version", ["2.1", "2.9", "2.15"])
+def test_most_scripts_run_to_their_end_on_the_model(version: str) -> None:
+    stops = [play(make_script(seed, RELEASES[version]), version).stopped for seed in range(30)]
+    assert sum(stop is not None for stop in stops) < 8

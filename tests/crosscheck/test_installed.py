@@ -1,0 +1,120 @@
+"""Whole PyTorch on scripts: what is missing is said, what runs is equal."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from allocsim.core import find_release
+from allocsim.phantom import RefusedError, UnavailableError
+from allocsim.phantom.gpu import Gpu
+from allocsim.phantom.launch import TorchInstall, find_torch, phantom_environment
+from allocsim.questions.crosscheck import Script, installed
+from allocsim.questions.crosscheck.crosscheck import Check, crosscheck
+from allocsim.questions.crosscheck.installed import InstalledSource, InstalledTorch
+from allocsim.questions.crosscheck.judge import judge
+from allocsim.questions.crosscheck.real import plain_environment
+from allocsim.units import GIB, MIB
+
+
+def interpreter(place: Path, body: str) -> str:
+    """A stand-in for an interpreter with torch 2.15."""
+    path = place / "python"
+    path.write_text(f"#!{sys.executable}\n{body}")
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.fixture
+def installed_2_15(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        installed, "find_torch", lambda python: TorchInstall(python, "2.15.0", "13.2")
+    )
+    monkeypatch.setattr(installed, "phantom_environment", lambda *_: {"PHANTOM": "1"})
+
+
+def test_an_interpreter_without_torch() -> None:
+    if "torch" in sys.modules:
+        pytest.skip("torch is here")
+    with pytest.raises(UnavailableError, match="has no PyTorch; expected a CUDA build of torch"):
+        InstalledTorch(sys.executable)
+
+
+@pytest.mark.usefixtures("installed_2_15")
+def test_a_torch_that_does_not_start(tmp_path: Path) -> None:
+    python = interpreter(tmp_path, "import sys; sys.exit('libcudart.so.13: cannot open')")
+    with pytest.raises(UnavailableError) as caught:
+        InstalledTorch(python)
+    assert str(caught.value) == "torch 2.15.0 does not start: libcudart.so.13: cannot open"
+
+
+@pytest.mark.usefixtures("installed_2_15")
+def test_a_torch_that_ends_and_one_that_refuses(tmp_path: Path) -> None:
+    body = """
+import os, sys
+print('"2.15.0"', flush=True)
+for answer in ('768', '6'):
+    sys.stdin.readline()
+    print('Unrecognized key', os.environ['PHANTOM'], file=sys.stderr, flush=True)
+    print(answer, flush=True)
+"""
+    torch = InstalledTorch(interpreter(tmp_path, body))
+    with pytest.raises(RefusedError, match=r"^torch 2\.15\.0 failed: Unrecognized key 1$"):
+        torch.run(Script([], GIB))
+    with pytest.raises(RefusedError, match=r"^torch 2\.15\.0 died of SIGABRT: Unrecognized"):
+        torch.run(Script([], GIB))
+    with pytest.raises(UnavailableError, match=r"^torch 2\.15\.0 has ended: "):
+        torch.run(Script([], GIB))
+    torch.close()
+
+
+TORCH = os.environ.get("ALLOCSIM_TORCH_PYTHON", "")
+"""Interpreters with a CUDA build of torch, separated as PATH is."""
+
+
+@pytest.fixture(params=[path for path in TORCH.split(os.pathsep) if path] or [""])
+def python(request: pytest.FixtureRequest) -> Iterator[str]:
+    if not request.param:
+        pytest.skip("ALLOCSIM_TORCH_PYTHON names no interpreter with torch")
+    yield request.param
+    for is_phantom in (True, False):
+        installed.opened(request.param, is_phantom).close()
+    installed.opened.cache_clear()
+
+
+@pytest.mark.slow
+def test_whole_pytorch_over_the_phantom_gpu(python: str) -> None:
+    release = find_release(find_torch(python).version).version
+    report = crosscheck(Check((InstalledSource(release, python),), seed=400_000, ops=20_000))
+    assert report.divergence is None, report.divergence.as_test()
+
+
+@pytest.mark.slow
+def test_the_way_of_a_real_gpu_over_the_phantom_one(
+    python: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyTorch's own streams; bases, context and free memory that the model is not told."""
+    gpu = Gpu("NVIDIA H100", 79 * GIB, context_memory=512 * MIB + 4711)
+    environment = phantom_environment(find_torch(python), gpu, address_policy="firstfit")
+    monkeypatch.setattr(installed, "plain_environment", lambda: plain_environment() | environment)
+    release = find_release(find_torch(python).version).version
+    source = InstalledSource(release, python, is_phantom=False)
+    report = crosscheck(Check((source,), seed=400_000, ops=10_000))
+    assert report.divergence is None, report.divergence.as_test()
+
+
+@pytest.mark.slow
+def test_forks_meet_a_fresh_pytorch(python: str) -> None:
+    """What a script leaves behind is nothing to the next: the first one again, equal."""
+    torch = installed.opened(python, True)
+    release = find_release(torch.torch_version).version
+    source = InstalledSource(release, python)
+    script = source.script(torch, 400_000)
+    first = torch.run(script)
+    for seed in range(400_001, 400_010):
+        assert judge(torch, source.script(torch, seed)).divergence is None
+    assert torch.run(script) == first

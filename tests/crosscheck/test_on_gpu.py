@@ -1,0 +1,76 @@
+"""A real GPU: its driver's doing is read, everything else predicted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from allocsim.core import RELEASES
+from allocsim.core.device import Device
+from allocsim.questions.crosscheck import Results, Script
+from allocsim.questions.crosscheck.generator import make_script
+from allocsim.questions.crosscheck.judge import judge
+from allocsim.questions.crosscheck.on_gpu import on_gpu
+from allocsim.questions.crosscheck.script import Op
+from allocsim.units import GIB, MIB
+
+from .right_model import MISTAKE, RightModel
+
+HANDLES = {n: 0x7F00_0000_1000 + 0x2340 * n if n else 0 for n in range(64)}
+CONTEXT = 480 * MIB + 4711
+
+
+class RealGpu(RightModel):
+    """A device whose addresses, handles and free memory are its own."""
+
+    def run(self, script: Script) -> Results:
+        self.conditions = {"handles": HANDLES, "context_memory": CONTEXT}
+        moved = replace(script, base_address=0x7F55_0000_0000, address_policy="firstfit")
+        with pytest.MonkeyPatch.context() as patch:
+            # The driver keeps some for itself, and says so when it is asked.
+            patch.setattr(Device, "free", property(lambda d: d.total - CONTEXT - d.used - 6 * MIB))
+            told = super().run(moved)
+        return replace(told, conditions={**self.conditions, "driver_trace": told.trace})
+
+
+@pytest.mark.parametrize("version", ["2.1", "2.6", "2.11", "2.12", "2.15"])
+def test_everything_is_predicted_but_the_driver_s_own_doing(version: str) -> None:
+    n_ooms = 0
+    for seed in range(12):
+        script = on_gpu(make_script(seed, RELEASES[version]), RELEASES[version], 24 * GIB)
+        verdict = judge(RealGpu(version), script)
+        assert verdict.divergence is None, verdict.divergence.as_test()
+        n_ooms += verdict.addresses.count(None)
+    assert n_ooms > 20
+
+
+def test_a_wrong_model_is_caught_there_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(*MISTAKE)
+    found = judge(RealGpu("2.15"), Script([["a", 1, 10 * MIB, 0]], 24 * GIB)).divergence
+    assert found is not None
+    base = 0x7F55_0000_0000
+    assert (found.difference.ours, found.difference.theirs) == (
+        ["segment_alloc", base, 20 * MIB, 0],
+        ["segment_alloc", base, 10 * MIB, 0],
+    )
+    namespace: dict[str, Any] = {}
+    exec(found.as_test(), namespace)  # noqa: S102
+    with pytest.raises(AssertionError):
+        namespace["test_a_divergence_from_2_15"]()
+
+
+def test_a_script_becomes_one_for_a_card() -> None:
+    ops: list[Op] = [["a", 1, 512, 0], ["r", 1, 1], ["f", 1], ["m", 0.5]]
+    script = on_gpu(Script(ops, 6 * GIB), RELEASES["2.15"], 24 * GIB)
+    assert script.device_memory == 24 * GIB
+    assert script.ops == [["m", 0.25], *ops[:3], ["S"], ["m", 0.125]]
+    assert on_gpu(Script(ops, 48 * GIB), RELEASES["2.15"], 24 * GIB).ops[0] == ["m", 1.0]
+
+
+def test_where_scopes_defer_frees_a_script_has_them_or_records() -> None:
+    ops: list[Op] = [["a", 1, 512, 0], ["r", 1, 1], ["P", "b", 1]]
+    for version, kept in (("2.12", 0), ("2.13", 1)):
+        script = on_gpu(Script(ops, GIB), RELEASES[version], GIB)
+        assert [op[0] for op in script.ops].count("r") == kept

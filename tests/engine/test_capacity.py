@@ -1,0 +1,105 @@
+"""The smallest device and fraction, on programs small enough to know the answer."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from allocsim import CachingAllocator, load
+from allocsim.engine import Setting, Trials, prepare, smallest_device, smallest_fraction
+from allocsim.questions.risk.risk import risk_of
+from allocsim.trace import Recording
+from allocsim.units import MIB
+
+Program = Callable[[CachingAllocator], object]
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Callable[[Program], Recording]:
+    """What a program recorded on a device of 16 GiB."""
+
+    def record(program: Program) -> Recording:
+        allocator = CachingAllocator("16GiB", record_history=True)
+        program(allocator)
+        path = tmp_path / "snapshot.pickle"
+        path.write_bytes(pickle.dumps(allocator.snapshot(), protocol=4))
+        return load(path)
+
+    return record
+
+
+def trials_of(recording: Recording) -> Trials:
+    return Trials(prepare(recording, torch_version="2.15")[0])
+
+
+def two_loads(gpu: CachingAllocator) -> None:
+    """270 MiB land in a cached block of 530, so the next 530 need a segment of their own."""
+    gpu.free(gpu.malloc(530 * MIB))
+    gpu.malloc(270 * MIB)
+    gpu.malloc(530 * MIB)
+
+
+def test_the_smallest_device_is_proved_from_both_sides(
+    recorded: Callable[[Program], Recording],
+) -> None:
+    recording = recorded(two_loads)
+    found = smallest_device(trials_of(recording), Setting(""))
+    assert found is not None
+    assert found.device_memory == 1060 * MIB
+    assert found.fails_at == 6  # the second 530: segment_alloc is entry 5
+    assert found.unlimited.peak_reserved_bytes == 1060 * MIB
+    split = smallest_device(trials_of(recording), Setting("max_split_size_mb:20"))
+    assert split is not None
+    assert split.device_memory == 800 * MIB
+
+
+def test_a_program_that_empties_its_cache_needs_its_largest_moment(
+    recorded: Callable[[Program], Recording],
+) -> None:
+    def in_turns(gpu: CachingAllocator) -> None:
+        gpu.free(gpu.malloc(300 * MIB))
+        gpu.free(gpu.malloc(400 * MIB))
+
+    found = smallest_device(trials_of(recorded(in_turns)), Setting(""))
+    assert found is not None
+    assert found.device_memory == 400 * MIB
+    assert found.trial.num_alloc_retries == 1
+    assert found.unlimited.peak_reserved_bytes == 700 * MIB
+
+
+def test_the_least_fraction_is_found_in_hundredths(
+    recorded: Callable[[Program], Recording],
+) -> None:
+    found = smallest_fraction(
+        trials_of(recorded(two_loads)), Setting("per_process_memory_fraction:0.25"), 2000 * MIB
+    )
+    assert found is not None
+    assert found[0].conf == "per_process_memory_fraction:0.53"  # 1,060 of 2,000
+    assert found[1].goes_through
+
+
+def test_no_fraction_set_none_looked_for(recorded: Callable[[Program], Recording]) -> None:
+    recording = recorded(two_loads)
+    assert smallest_fraction(trials_of(recording), Setting(""), 1) is None
+
+
+def test_risk_names_the_closest_call(recorded: Callable[[Program], Recording]) -> None:
+    def program(gpu: CachingAllocator) -> None:
+        gpu.malloc(100 * MIB)
+        cached = gpu.malloc(300 * MIB)
+        gpu.free(cached)
+        gpu.malloc(200 * MIB)  # out of the 300, 100 of which are left over
+        gpu.malloc(150 * MIB)
+
+    risk = risk_of(recorded(program), device_memory="600MiB", confs=())
+    assert [point.headroom_bytes // MIB for point in risk.points] == [500, 200, 50]
+    assert risk.tightest is not None
+    assert risk.tightest.returnable_bytes == 0
+    assert risk.tightest.idle_bytes == 100 * MIB
+    assert (risk.largest_entry, risk.largest_bytes) == (3, 300 * MIB)
+    assert risk.tightest.unusable_bytes == 100 * MIB  # 300 could not have been had of it
+    assert [need.capacity.device_memory // MIB for need in risk.needs if need.capacity] == [550]
+    assert [span.reserved_bytes // MIB for span in risk.spans][-1] == 550

@@ -1,0 +1,89 @@
+"""The out-of-memory errors of the golden cases, each with the state it left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from allocsim import CachingAllocator, OutOfMemoryError
+from allocsim.questions.explain.state_at_error import StateAtError
+from tests.golden import cases, runner
+
+__all__ = ["GoldenOom", "golden_ooms", "replayed"]
+
+
+@dataclass(frozen=True, slots=True)
+class GoldenOom:
+    """One error.  index: of the failing op.  free_bytes: what the real allocator recorded."""
+
+    case: cases.Case
+    release: str
+    index: int
+    moment: StateAtError
+    free_bytes: int
+
+    @property
+    def op(self) -> list[Any]:
+        return list(self.case["ops"][self.index])
+
+    def __str__(self) -> str:
+        return f"{self.case['name']} on {self.release}, op {self.index}"
+
+
+def golden_ooms(
+    family: str, step: int = 1, most: int | None = None, offset: int = 0
+) -> Iterator[GoldenOom]:
+    """The errors of every `step`-th result of a family, at most `most` of each.
+
+    One that a setting rejects beforehand leaves no entry in the recorded trace, and none here.
+    """
+    chosen = [(case, *found) for case in cases.load(family) for found in cases.results(case)]
+    for case, release, result in chosen[offset % max(len(chosen), 1) :: step]:
+        recorded = [entry[1] for entry in result["trace"] if entry[0] == "oom"]
+        yield from _ooms_of(case, release, recorded[:most])
+
+
+def _ooms_of(case: cases.Case, release: str, recorded: list[int]) -> Iterator[GoldenOom]:
+    if not recorded:
+        return
+    watch = _Watch(case, release)
+    script = runner.Script(watch)
+    for index, op in enumerate(case["ops"]):
+        watch.moment = None
+        script.play(op)
+        if watch.moment is not None:
+            yield GoldenOom(case, release, index, watch.moment, recorded.pop(0))
+            if not recorded:
+                return
+
+
+class _Watch(CachingAllocator):
+    """The model, which keeps the state that an error left."""
+
+    def __init__(self, case: cases.Case, release: str) -> None:
+        self.moment: StateAtError | None = None
+        super().__init__(
+            case["device_memory"], case["conf"], release, address_policy=case["address_policy"]
+        )
+
+    def malloc(self, size: int, stream: int = 0) -> int | None:
+        counted = self.heap.stats.num_ooms
+        try:
+            return super().malloc(size, stream)
+        except OutOfMemoryError as error:
+            if self.heap.stats.num_ooms > counted:
+                self.moment = StateAtError.of(self, error.rounded_bytes, stream)
+            raise
+
+
+def replayed(oom: GoldenOom) -> CachingAllocator:
+    """The allocator after the failing op, once more from the beginning."""
+    case = oom.case
+    allocator = CachingAllocator(
+        case["device_memory"], case["conf"], oom.release, address_policy=case["address_policy"]
+    )
+    script = runner.Script(allocator)
+    for op in case["ops"][: oom.index + 1]:
+        script.play(op)
+    return allocator

@@ -1,0 +1,95 @@
+"""Every out-of-memory error of the golden cases, explained to the byte.
+
+A sample of each family always, all 88,231 errors when asked (`make test-slow`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from allocsim import CachingAllocator, OutOfMemoryError
+from allocsim.questions.explain.blockers import blockers_of
+from allocsim.questions.explain.kinds import kinds_of, unexplained_bytes
+from allocsim.state import BlockState
+from allocsim.units import MIB
+from tests.explain.golden import GoldenOom, golden_ooms, replayed
+from tests.golden import cases, runner
+
+FAMILIES = cases.names()
+
+
+def check_kinds(oom: GoldenOom) -> None:
+    """The kinds add up to the device, and what is free is what the real allocator saw."""
+    kinds = kinds_of(oom.moment)
+    assert unexplained_bytes(oom.moment) == 0, oom
+    assert sum(kinds.values()) == oom.case["device_memory"], oom
+    assert kinds["free"] == oom.free_bytes, oom
+    assert min(kinds.values()) >= 0, oom
+
+
+def is_answered(allocator: CachingAllocator, size: int, stream: int) -> bool:
+    try:
+        allocator.malloc(size, stream)
+    except OutOfMemoryError:
+        return False
+    return True
+
+
+def check_largest(oom: GoldenOom) -> None:
+    """It is answered when asked, and the next sizes above it are not."""
+    largest, stream = oom.moment.largest_request_bytes, oom.op[3] * runner.HANDLE
+    if largest:
+        assert is_answered(replayed(oom), largest, stream), oom
+    for more in (1, 512, 2 * MIB, 20 * MIB):
+        assert not is_answered(replayed(oom), largest + more, stream), (oom, more)
+
+
+def check_blockers(oom: GoldenOom) -> None:
+    """Without the blockers the request is answered; with the smallest still there it is not."""
+    found = blockers_of(oom.moment)
+    if found is None:
+        return
+    blocks = sorted(found.blocks, key=lambda block: block.size)
+    assert is_answered_without(oom, blocks), oom
+    if found.is_exact:
+        assert not is_answered_without(oom, blocks[1:]), oom
+
+
+def is_answered_without(oom: GoldenOom, blocks: Sequence[BlockState]) -> bool:
+    allocator = replayed(oom)
+    for block in blocks:
+        allocator.free(block.address)
+    allocator.synchronize()
+    return is_answered(allocator, oom.op[2], oom.op[3] * runner.HANDLE)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_sample_adds_up_to_the_byte(family: str) -> None:
+    found = list(golden_ooms(family, step=17, most=12))
+    assert found
+    for oom in found:
+        check_kinds(oom)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_largest_request_and_the_blockers_of_a_sample(family: str) -> None:
+    for oom in golden_ooms(family, step=67, most=1, offset=5):
+        check_largest(oom)
+        check_blockers(oom)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_error_adds_up_to_the_byte(family: str) -> None:
+    for oom in golden_ooms(family):
+        check_kinds(oom)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_largest_request_and_the_blockers_of_many(family: str) -> None:
+    for oom in golden_ooms(family, step=3, most=4):
+        check_largest(oom)
+        check_blockers(oom)

@@ -1,0 +1,49 @@
+"""Other settings side by side: each a replay of the same recording on the same device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from allocsim.engine import Run, Setting, Trials, prepare, replay_prepared
+from allocsim.errors import ConfigError
+from allocsim.questions.picture.what_if import STRETCHES, WhatIf, what_if
+from allocsim.trace import Recording, load
+from allocsim.workload.oom import oom
+
+OOM = Path(__file__).parents[2] / "traces" / "gpt2-ragged-oom-torch2.15.pickle.gz"
+
+
+def compared(recording: Recording, *confs: str) -> tuple[Run, tuple[WhatIf, ...]]:
+    (prepared,) = prepare(recording)
+    run = replay_prepared((prepared,))
+    return run, what_if(Trials(prepared), run, [Setting(conf) for conf in confs])
+
+
+def test_the_run_itself_stands_first() -> None:
+    run, (mine, other) = compared(load(OOM), "expandable_segments:True")
+    assert (mine.trial.conf, mine.trial.oom_entry) == ("", 26_059)
+    assert mine.reserved.high.max() == run.devices[0].peak_reserved_bytes
+    assert (other.trial.conf, other.trial.oom_entry) == ("expandable_segments:True", None)
+    assert other.reserved.high.max() == other.trial.peak_reserved_bytes
+    assert len(mine.reserved.high) == len(other.reserved.high) <= STRETCHES
+
+
+def test_a_run_that_ends_early_has_a_shorter_curve() -> None:
+    _, (mine, other) = compared(load(OOM), "roundup_power2_divisions:2")
+    assert other.trial.oom_entry == 13_714
+    assert len(other.reserved.high) == -(-13_715 // other.reserved.step)
+    assert len(other.reserved.high) < len(mine.reserved.high)
+
+
+def test_without_settings_the_usual_ones_are_tried() -> None:
+    _, found = compared(oom())
+    confs = [each.trial.conf for each in found]
+    assert confs[0] == ""
+    assert {"expandable_segments:True", "max_split_size_mb:128"} < set(confs)
+
+
+def test_a_setting_that_the_release_refuses_is_named() -> None:
+    with pytest.raises(ConfigError, match="nonsense"):
+        compared(oom(), "nonsense:1")

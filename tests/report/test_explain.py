@@ -1,0 +1,85 @@
+"""The words of an explained recording."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+
+import pytest
+
+from allocsim import CachingAllocator, OutOfMemoryError, load
+from allocsim.engine import Run
+from allocsim.questions.explain import DeviceExplanation, explain_recording
+from allocsim.questions.explain.shortage import CAUSES
+from allocsim.report import explanation_document, explanation_text
+from allocsim.units import MIB
+
+Explained = tuple[Run, DeviceExplanation]
+
+
+@pytest.fixture(scope="module")
+def explained(tmp_path_factory: pytest.TempPathFactory) -> Explained:
+    """A device of 100 MiB, full but for 4, with 30 blocks of 3 MiB in the way of 90."""
+    gpu = CachingAllocator("100MiB", record_history=True)
+    gpu.free(gpu.malloc(96 * MIB))
+    for _ in range(30):
+        gpu.malloc(3 * MIB)
+    with pytest.raises(OutOfMemoryError):
+        gpu.malloc(90 * MIB)
+    path = tmp_path_factory.mktemp("explained") / "snapshot.pickle"
+    path.write_bytes(pickle.dumps(gpu.snapshot(), protocol=4))
+    run, (device,) = explain_recording(load(str(path)))
+    return run, device
+
+
+def words(run: Run, device: DeviceExplanation) -> str:
+    return " ".join(explanation_text(run, [device]).split())
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_every_cause_has_its_words(explained: Explained, cause: str) -> None:
+    run, device = explained
+    (shortage,) = device.shortages
+    other = dataclasses.replace(device, shortages=(dataclasses.replace(shortage, cause=cause),))
+    text = explanation_text(run, [other])
+    assert f"Verdict         {cause}: " in text
+    assert max(map(len, text.splitlines())) <= 80
+    assert explanation_document(run, [other])["ooms"][0]["cause"] == cause
+
+
+def test_many_blockers_are_cut_and_counted(explained: Explained) -> None:
+    run, device = explained
+    text = words(run, device)
+    assert "28 live blocks, 84.00 MiB in all" in text
+    assert "and 16 smaller ones" in text
+    assert len(explanation_document(run, [device])["ooms"][0]["blockers"]) == 28
+
+
+def test_many_errors_are_cut_and_counted(explained: Explained) -> None:
+    run, device = explained
+    many = dataclasses.replace(device, shortages=device.shortages * 5, advice=device.advice * 5)
+    text = words(run, many)
+    assert text.count("Out of memory") == 3
+    assert "(2 errors before these; --json lists them all)" in text
+    assert len(explanation_document(run, [many])["ooms"]) == 5
+
+
+def test_no_set_of_blocks_and_nothing_in_the_way_are_told_apart(explained: Explained) -> None:
+    run, device = explained
+    (shortage,) = device.shortages
+    assert shortage.findings is not None
+    for late, expected in ((0, "without all of them it fails as well"), (MIB, "answered now")):
+        findings = dataclasses.replace(shortage.findings, blockers=None, late_bytes=late)
+        other = dataclasses.replace(shortage, findings=findings, blockers=())
+        assert expected in words(run, dataclasses.replace(device, shortages=(other,)))
+
+
+def test_devices_are_kept_apart(explained: Explained) -> None:
+    run, device = explained
+    second = dataclasses.replace(
+        device, device_run=dataclasses.replace(device.device_run, device=1), shortages=(), advice=()
+    )
+    text = explanation_text(run, [device, second])
+    assert "== device 0 ==" in text
+    assert "== device 1 ==" in text
+    assert "no request failed; allocsim risk tells how close one came" in text

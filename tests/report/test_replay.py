@@ -1,0 +1,95 @@
+"""The words of a replay's report, for runs that no recording in the tree shows."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from allocsim.engine import Fidelity, Mismatch, Run, replay
+from allocsim.questions.explain import Shortage, shortages_of
+from allocsim.questions.explain.shortage import CAUSES
+from allocsim.report import replay_document, replay_text
+from allocsim.trace import load
+
+OOM = Path(__file__).parents[2] / "traces" / "gpt2-ragged-oom-torch2.15.pickle.gz"
+
+
+@pytest.fixture(scope="module")
+def run() -> Run:
+    """A replay that ended out of memory."""
+    return replay(load(OOM))
+
+
+@pytest.fixture(scope="module")
+def shortage(run: Run) -> Shortage:
+    """Its one error."""
+    return shortages_of(run.devices[0])[0]
+
+
+def lines_of(run: Run, *shortages: Shortage) -> list[str]:
+    """The report without a cure."""
+    return replay_text(run, {0: shortages}, {}).splitlines()
+
+
+def with_fidelity(run: Run, fidelity: Fidelity | None) -> Run:
+    """The same run with another verdict on its first device."""
+    device = dataclasses.replace(run.devices[0], fidelity=fidelity)
+    return dataclasses.replace(run, devices=(device,))
+
+
+def test_a_difference_is_shown_plainly(run: Run) -> None:
+    mismatch = Mismatch(812, "alloc of 512 bytes at 0x200", "alloc of 512 bytes at 0x400")
+    lines = lines_of(with_fidelity(run, Fidelity(100, 99, 10, 9, 300, 200, mismatch)))
+    assert "Proof           99 of 100 addresses as recorded" in lines
+    assert "                NOT all addresses as recorded" in lines
+    assert "                the first difference is at entry 812:" in lines
+    assert "  recorded      alloc of 512 bytes at 0x200" in lines
+    assert "  replayed      alloc of 512 bytes at 0x400" in lines
+
+
+def test_a_difference_in_the_final_segments(run: Run) -> None:
+    mismatch = Mismatch(None, "no segment", "one at 0x400")
+    lines = lines_of(with_fidelity(run, Fidelity(100, 100, 10, 9, 300, 300, mismatch)))
+    assert "                all addresses as recorded" in lines
+    assert "                the first difference is in the final segments:" in lines
+
+
+def test_nothing_to_compare_with(run: Run) -> None:
+    assert "nothing to compare with" in " ".join(lines_of(with_fidelity(run, None)))
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_every_cause_has_its_words(run: Run, shortage: Shortage, cause: str) -> None:
+    lines = lines_of(run, dataclasses.replace(shortage, cause=cause))
+    verdict = [line for line in lines if line.startswith("Verdict")]
+    assert len(verdict) == 1
+    assert max(map(len, lines)) <= 80
+
+
+def test_many_errors_are_cut_and_counted(run: Run, shortage: Shortage) -> None:
+    lines = lines_of(run, *[shortage] * 5)
+    assert sum(line.startswith("Out of memory") for line in lines) == 3
+    assert any("2 errors before these" in line for line in lines)
+
+
+def test_devices_are_kept_apart(run: Run) -> None:
+    second = dataclasses.replace(run.devices[0], device=1)
+    lines = lines_of(dataclasses.replace(run, devices=(run.devices[0], second)))
+    assert "== device 0 ==" in lines
+    assert "== device 1 ==" in lines
+
+
+def test_nothing_steers_the_terminal(run: Run) -> None:
+    path = "evil\x1b[2J\u202e.pickle"
+    text = replay_text(dataclasses.replace(run, path=path), {}, {})
+    assert "\x1b" not in text
+    assert r"evil\x1b[2J\u202e.pickle" in text
+
+
+def test_the_document_counts_what_the_text_counts(run: Run, shortage: Shortage) -> None:
+    document = replay_document(run, {0: [shortage]}, {})
+    peak = document["devices"][0]["peak"]
+    assert peak["reserved_bytes"] - peak["active_bytes"] == peak["idle_bytes"]
+    assert document["devices"][0]["ooms"][0]["idle_bytes"] == shortage.idle_bytes

@@ -1,0 +1,105 @@
+"""The smallest device of a setting: proved from both sides, from the peak where that is a proof."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from allocsim import CachingAllocator
+from allocsim.engine import Setting, Trial
+from allocsim.engine.smallest_device import Smallest, find_smallest
+from allocsim.questions.tune.worker import Job, run_job
+from allocsim.units import MIB
+from tests.tune.conftest import ragged
+
+Write = Callable[..., Path]
+
+
+def outcome(path: Path, conf: str = "", memory: int | None = None, **asked: bool) -> Trial:
+    return run_job(Job("", str(path), 0, "2.15", Setting(conf), memory, **asked))  # type: ignore[arg-type]
+
+
+def two_loads(gpu: CachingAllocator) -> None:
+    """270 MiB land in a cached block of 530, so the next 530 need a segment of their own."""
+    gpu.free(gpu.malloc(530 * MIB))
+    gpu.malloc(270 * MIB)
+    gpu.malloc(530 * MIB)
+
+
+def load_twice(gpu: CachingAllocator) -> None:
+    """A cached 530 MiB is too small for 540: on a tight device it has to go first."""
+    gpu.free(gpu.malloc(530 * MIB))
+    gpu.malloc(540 * MIB)
+
+
+def test_a_smaller_device_may_do_with_a_retry(write: Write) -> None:
+    path = write(load_twice)
+    found = outcome(path, finds=True)
+    assert found.unrefused_device == 1070 * MIB
+    assert found.min_device_memory == 540 * MIB
+    assert found.at_min == (1, 2, 1)
+
+
+def test_a_block_in_use_pins_its_segment(write: Write) -> None:
+    found = outcome(write(two_loads), finds=True)
+    assert found.unrefused_device == found.min_device_memory == 1060 * MIB
+    assert found.fails_at == 6
+
+
+@pytest.mark.parametrize("conf", ["", "max_split_size_mb:64", "roundup_power2_divisions:4"])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_peak_tells_what_replays_find(seed: int, conf: str, write: Write) -> None:
+    path = write(ragged(seed, steps=5))
+    told, looked_for = outcome(path, conf), outcome(path, conf, from_peak=False)
+    assert told.unrefused_device == looked_for.unrefused_device is not None
+    assert told.entries < looked_for.entries
+    size = told.unrefused_device
+    assert size is not None
+    tight = outcome(path, conf, size)
+    assert (tight.num_alloc_retries, tight.num_ooms) == (0, 0)
+    smaller = outcome(path, conf, size - 2 * MIB)
+    assert smaller.refused
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_of_expandable_segments_only_a_replay_tells(seed: int, write: Write) -> None:
+    path, conf = write(ragged(seed, steps=5)), "expandable_segments:True"
+    assert outcome(path, conf).unrefused_device is None
+    confirmed = outcome(path, conf, confirms=True).unrefused_device
+    assert confirmed == outcome(path, conf, from_peak=False).unrefused_device is not None
+
+
+def test_a_fraction_moves_with_the_device_so_its_peak_tells_nothing(write: Write) -> None:
+    found = outcome(write(ragged(0)), "per_process_memory_fraction:0.5", 8192 * MIB)
+    assert found.num_ooms == 0
+    assert found.unrefused_device is None
+
+
+def test_what_the_context_holds_comes_on_top() -> None:
+    seen = []
+
+    def trial(pages: int) -> Trial:
+        seen.append(pages)
+        return Trial(oom_entry=None if pages >= 37 else 7)
+
+    found = find_smallest(trial, lambda tried: tried.oom_entry is None, least=10, first=64)
+    assert found == Smallest(37, Trial(), 7)
+    assert seen[:2] == [64, 63]
+    assert len(seen) <= 8
+
+
+def test_the_search_goes_up_where_the_peak_was_cut_short() -> None:
+    found = find_smallest(
+        lambda pages: Trial(oom_entry=None if pages >= 300 else 1),
+        lambda tried: tried.oom_entry is None,
+        least=10,
+        first=20,
+    )
+    assert found is not None
+    assert found.steps == 300
+
+
+def test_what_goes_through_nowhere_has_no_device() -> None:
+    assert find_smallest(lambda _: None, lambda _: True, least=1, first=1) is None

@@ -1,0 +1,174 @@
+"""Every job ends in one outcome, whatever becomes of its worker; no outcome is found twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from concurrent.futures import (
+    BrokenExecutor,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+)
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from allocsim import tune
+from allocsim.engine import Setting, Trial
+from allocsim.errors import ConfigError
+from allocsim.questions.tune import sweep as sweep_module
+from allocsim.questions.tune.results import Results
+from allocsim.questions.tune.sweep import Crew, sweep
+from allocsim.questions.tune.worker import Job, run_job
+from tests.tune.conftest import ragged
+
+Write = Callable[..., Path]
+POISON = "max_split_size_mb:66"
+
+
+def jobs_on(path: Path | str, *confs: str) -> list[Job]:
+    return [Job(f"0|0|{conf}", str(path), 0, "2.15", Setting(conf), None) for conf in confs]
+
+
+def outcomes_of(jobs: list[Job], crew: Crew) -> dict[str, Trial]:
+    found: dict[str, Trial] = {}
+
+    def done(job: Job, outcome: Trial) -> None:
+        assert job.key not in found
+        found[job.key] = outcome
+
+    with crew:
+        sweep(jobs, crew, done)
+    return found
+
+
+def deadly(job: Job) -> Trial:
+    """`run_job`, but one setting kills the process that tries it."""
+    if job.setting.conf == POISON:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return run_job(job)
+
+
+CONFS = ["", "expandable_segments:True", "max_split_size_mb:64", "large_segment_size_mb:64"]
+
+
+@pytest.mark.parametrize("make", [lambda: ThreadPoolExecutor(3), lambda: ProcessPoolExecutor(2)])
+def test_any_executor_gives_what_one_process_gives(
+    make: Callable[[], Executor], write: Write
+) -> None:
+    jobs = jobs_on(write(ragged(0)), *CONFS)
+    alone = outcomes_of(jobs, Crew())
+    with make() as executor:
+        assert outcomes_of(jobs, Crew(executor=executor)) == alone
+    assert outcomes_of(jobs, Crew(2)) == alone
+
+
+def test_a_job_that_cannot_be_done_is_an_outcome_with_its_error() -> None:
+    found = outcomes_of(jobs_on("no/such/file.pickle", ""), Crew())
+    assert "no/such/file.pickle" in (found["0|0|"].error or "")
+    found = outcomes_of(jobs_on("no/such/file.pickle", ""), Crew(2))
+    assert "no/such/file.pickle" in (found["0|0|"].error or "")
+
+
+def test_a_deadly_job_takes_no_other_with_it(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pool breaks with every job in it; all but the deadly one have their outcome."""
+    monkeypatch.setattr(sweep_module, "run_job", deadly)
+    jobs = jobs_on(write(ragged(0)), *CONFS[:2], POISON, *CONFS[2:])
+    found = outcomes_of(jobs, Crew(2))
+    assert len(found) == len(jobs)
+    assert found[f"0|0|{POISON}"].error == "the worker died with it, twice"
+    others = [job for job in jobs if job.setting.conf != POISON]
+    assert {job.key: found[job.key] for job in others} == outcomes_of(others, Crew())
+
+
+class Refusing(Executor):
+    """An executor that has broken."""
+
+    def submit(self, *_: Any, **__: Any) -> Future[Any]:
+        raise BrokenExecutor("all workers are gone")
+
+
+def test_a_broken_executor_of_the_caller_is_said_to_be_broken() -> None:
+    found = outcomes_of(jobs_on("any", "", "x"), Crew(executor=Refusing()))
+    assert {outcome.error for outcome in found.values()} == {
+        "the executor broke: all workers are gone"
+    }
+
+
+def test_an_unforeseen_error_is_an_outcome_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep_module, "run_job", len)
+    with ThreadPoolExecutor(1) as executor:
+        found = outcomes_of(jobs_on("any", ""), Crew(executor=executor))
+    assert found["0|0|"].error == "TypeError: object of type 'Job' has no len()"
+
+
+# -- resuming ----------------------------------------------------------------------------
+
+
+def figures(path: Path, results: Path, **options: Any) -> list[tuple[Any, ...]]:
+    tuning = tune(path, "2GiB", results=results, **options)
+    return [(row.setting, row.parts) for row in tuning.rows]
+
+
+def test_a_killed_sweep_resumes_without_a_row_done_twice(write: Write, tmp_path: Path) -> None:
+    path, results = write(ragged(1)), tmp_path / "results.jsonl"
+    whole = figures(path, results)
+    lines = results.read_bytes().splitlines(keepends=True)
+    keys = [json.loads(line)["key"] for line in lines[1:]]
+    assert len(keys) == len(set(keys))
+    # Killed half-way, in the middle of a line.
+    half = len(lines) // 2
+    results.write_bytes(b"".join(lines[:half]) + lines[half][:20])
+    tuning = tune(path, "2GiB", results=results)
+    assert tuning.known == half - 1
+    assert [(row.setting, row.parts) for row in tuning.rows] == whole
+    assert sorted(results.read_bytes().splitlines(keepends=True)) == sorted(lines)
+    assert tune(path, "2GiB", results=results).known == len(keys)
+
+
+def test_results_are_the_same_with_more_processes(write: Write, tmp_path: Path) -> None:
+    path = write(ragged(2))
+    assert figures(path, tmp_path / "one.jsonl") == figures(path, tmp_path / "two.jsonl", jobs=2)
+
+
+def test_what_was_given_up_then_is_run_if_nothing_gives_it_up_now(
+    write: Write, tmp_path: Path
+) -> None:
+    path, results = write(ragged(1)), tmp_path / "results.jsonl"
+    dropped = [row for row in tune(path, "2GiB", results=results).rows if row.dropped_at]
+    conf = dropped[0].conf
+    (row,) = [r for r in tune(path, "2GiB", results=results, confs=[conf]).rows if r.conf == conf]
+    assert row.is_whole
+
+
+def test_results_of_another_question_are_refused(write: Write, tmp_path: Path) -> None:
+    results = tmp_path / "results.jsonl"
+    tune(write(ragged(1)), "2GiB", results=results, confs=[])
+    with pytest.raises(ConfigError, match="results of another device_memory"):
+        tune(write(ragged(1)), "3GiB", results=results, confs=[])
+    with pytest.raises(ConfigError, match="results of another recordings"):
+        tune(write(ragged(2), name="other.pickle"), "2GiB", results=results, confs=[])
+
+
+def test_a_file_of_something_else_is_left_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "thesis.txt"
+    path.write_text("years of work\nwithout a last newline")
+    with pytest.raises(ConfigError, match="is no file of results"):
+        Results(path, {})
+    assert path.read_text() == "years of work\nwithout a last newline"
+
+
+def test_a_line_that_is_no_outcome_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    with Results(path, {}) as results:
+        results.add("a", Trial(conf="a", peak_reserved_bytes=5, at_min=(1, 2, 3)))
+    with Results(path, {}) as results:
+        assert results.known == {"a": Trial(conf="a", peak_reserved_bytes=5, at_min=(1, 2, 3))}
+    path.write_text(path.read_text() + '{"key": "b", "peak": 1}\n')
+    with pytest.raises(ConfigError, match="line 3 is no outcome"):
+        Results(path, {})

@@ -1,0 +1,277 @@
+"""The search as a whole: what wins, what several recordings share, and that no trick shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from allocsim import CachingAllocator, load, tune
+from allocsim.engine import Setting
+from allocsim.errors import ConfigError, RecordingError
+from allocsim.questions.tune import EXHAUSTIVE, Costs, Tricks, Tuning
+from allocsim.units import GIB, MIB
+from tests.tune.conftest import ragged
+
+Write = Callable[..., Path]
+TRACES = Path(__file__).parents[2] / "traces"
+RECORDINGS = [
+    path
+    for path in sorted(TRACES.rglob("*.gz"))
+    if path.stat().st_size < 10_000_000 and not path.name.startswith("qwen2")
+]
+"""All but the six of a quarter of a million entries each, of a search without tricks an hour."""
+
+
+def stranding(gpu: CachingAllocator) -> None:
+    """Weights of 530 and 270 MiB in turn; each 270 lands in a cached 530 and strands the rest."""
+    for _ in range(3):
+        gpu.free(gpu.malloc(530 * MIB))
+        gpu.malloc(270 * MIB)
+    gpu.malloc(530 * MIB)
+
+
+def plain(gpu: CachingAllocator) -> None:
+    """Blocks that all live to the end: nothing is cached, nothing can be saved."""
+    for _ in range(20):
+        gpu.malloc(64 * MIB)
+
+
+def thrifty(tuning: Tuning) -> tuple[object, ...]:
+    """What a search answers."""
+    best = tuning.best
+    return (
+        None if best is None else (best.setting, best.parts[0].peak_reserved_bytes, best.point),
+        [(row.setting, row.point) for row in tuning.front],
+        tuning.helps,
+        tuning.reason,
+    )
+
+
+# -- answers -----------------------------------------------------------------------------
+
+
+def test_the_best_is_proved_by_its_own_replay(write: Write) -> None:
+    tuning = tune(write(stranding), "4GiB")
+    assert tuning.baseline.peak_reserved_bytes == 4 * 530 * MIB
+    assert tuning.best is not None
+    assert tuning.helps
+    assert tuning.best.peak_reserved_bytes < tuning.baseline.peak_reserved_bytes
+    again = tune(write(stranding), "4GiB", confs=[tuning.best.conf])
+    assert again.best is not None
+    assert again.best.point == tuning.best.point
+
+
+def test_nothing_helps_is_an_answer_with_its_reason(write: Write) -> None:
+    tuning = tune(write(plain), "4GiB")
+    assert not tuning.helps
+    assert "only 0.0% of the peak is not live memory" in tuning.reason
+
+
+def test_nothing_survives_where_what_lives_is_more_than_the_device(write: Write) -> None:
+    tuning = tune(write(plain), "1GiB")
+    assert tuning.best is None
+    assert tuning.reason == "1.25 GiB live at once, and the device has 1024.00 MiB"
+
+
+def test_what_fails_as_recorded_and_survives_is_said_to_help(write: Write) -> None:
+    tuning = tune(write(stranding), "1400MiB")
+    assert tuning.baseline.num_ooms == 1
+    assert tuning.best is not None
+    assert tuning.reason.startswith("as recorded the run does not go through")
+
+
+def test_expandable_segments_can_be_left_out(write: Write) -> None:
+    tuning = tune(write(stranding), "4GiB", expandable=False)
+    assert not any("expandable" in row.conf for row in tuning.rows)
+    assert tuning.helps
+
+
+def test_settings_asked_for_are_replayed_to_their_end_duplicates_marked(write: Write) -> None:
+    confs = ["max_split_size_mb:4000", "max_non_split_rounding_mb:64", "expandable_segments:True"]
+    tuning = tune(write(stranding), "4GiB", confs=confs)
+    rows = {row.conf: row for row in tuning.rows}
+    assert set(rows) == {"", *confs}
+    assert all(row.is_whole for row in rows.values())
+    assert rows["max_split_size_mb:4000"].same_as == Setting("")
+    assert rows["max_split_size_mb:4000"].point == rows[""].point
+    assert rows["max_split_size_mb:4000"].entries == 0
+    assert rows["expandable_segments:True"].same_as is None
+    assert len(tuning.duplicates) == 2
+
+
+def test_a_setting_that_saves_by_thrashing_is_marked_and_never_the_best(write: Write) -> None:
+    def sawing(gpu: CachingAllocator) -> None:
+        """Every size by itself, over and over: a tight limit throws each away for the next."""
+        for _ in range(20):
+            for size in (100, 200, 300, 400):
+                gpu.free(gpu.malloc(size * MIB))
+
+    conf = "per_process_memory_fraction:0.1"
+    tuning = tune(write(sawing), "6000MiB", confs=[conf])
+    rows = {row.conf: row for row in tuning.rows}
+    assert rows[conf].survives
+    assert rows[conf].memory_fraction == 0.1
+    assert rows[conf].peak_reserved_bytes < rows[""].peak_reserved_bytes
+    assert rows[conf].cost.is_thrashing
+    assert tuning.best is rows[""]
+    free = Costs(cuda_malloc=0, cuda_free=0, synchronize=0)
+    tame = tune(write(sawing), "6000MiB", confs=[conf], costs=free)
+    assert not any(row.cost.is_thrashing for row in tame.rows)
+
+
+def test_before_2_10_a_fraction_is_set_by_a_call(write: Write) -> None:
+    tuning = tune(write(ragged(0)), "3GiB", torch_version="2.5")
+    called = [row for row in tuning.rows if row.setting.call_fraction is not None]
+    assert called
+    assert all("fraction" not in row.conf for row in called)
+    assert {row.memory_fraction for row in called} == {row.setting.call_fraction for row in called}
+
+
+def test_the_ideal_lies_between_what_lives_and_what_is_reserved(write: Write) -> None:
+    tuning = tune(write(ragged(3)), "4GiB", confs=[])
+    bounds = tuning.bounds
+    assert bounds.peak_live_bytes <= bounds.packed_bytes <= tuning.baseline.peak_reserved_bytes
+
+
+# -- several recordings ------------------------------------------------------------------
+
+
+def test_several_recordings_share_a_setting_and_the_worst_is_shown(write: Write) -> None:
+    paths = [write(ragged(seed), name=f"rank{seed}.pickle") for seed in (1, 2)]
+    conf = "max_split_size_mb:64"
+    both = tune(paths, "6GiB", confs=[conf])
+    each = [tune(path, "6GiB", confs=[conf]) for path in paths]
+    for number in (0, 1):
+        rows = [
+            next(row for row in tuning.rows if row.is_baseline is (number == 0)) for tuning in each
+        ]
+        row = next(row for row in both.rows if row.is_baseline is (number == 0))
+        assert row.peak_reserved_bytes == max(row.peak_reserved_bytes for row in rows)
+        assert row.num_device_alloc == max(row.num_device_alloc for row in rows)
+        assert row.min_device_memory_bytes == max(row.peak_reserved_bytes for row in rows)
+        assert row.parts == tuple(row.parts[0] for row in rows)
+
+
+def test_one_recording_that_fails_makes_the_setting_fail(write: Write) -> None:
+    paths = [write(ragged(1)), write(plain, name="plain.pickle")]
+    tuning = tune(paths, "1200MiB", confs=[])
+    assert tuning.best is None
+    assert tuning.baseline.num_ooms == 1
+
+
+def test_a_recording_in_memory_will_do(write: Write) -> None:
+    path = write(ragged(1))
+    assert thrifty(tune(load(path), "4GiB")) == thrifty(tune(path, "4GiB"))
+
+
+# -- the smallest device -----------------------------------------------------------------
+
+
+def test_the_smallest_device_decides_if_asked_to(write: Write) -> None:
+    tuning = tune(write(ragged(1)), find_device=True)
+    assert tuning.best is not None
+    sizes = [row.device_point.memory for row in tuning.rows if row.device_point is not None]
+    assert tuning.best.min_device_memory_bytes == min(sizes)
+    assert tuning.baseline.min_device_memory_bytes is not None
+    assert tuning.baseline.min_device_memory_bytes <= tuning.baseline.peak_reserved_bytes
+
+
+# -- tricks ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def exhaustive() -> dict[int, Tuning]:
+    """Searches without a trick, by seed: each takes seconds, and is compared with several."""
+    return {}
+
+
+EACH = [
+    replace(EXHAUSTIVE, equivalent=True),
+    replace(EXHAUSTIVE, drop=True),
+    replace(EXHAUSTIVE, from_peak=True),
+    replace(EXHAUSTIVE, fast_path=True),
+    Tricks(),
+]
+ALWAYS_SPARE = {1, 2, 4}
+"""Those that leave less to replay of any recording: the sizes may leave nothing to recognise, and
+the rows are only quicker."""
+
+
+@pytest.mark.parametrize("trick", EACH, ids=["equivalent", "drop", "from_peak", "fast_path", "all"])
+def test_no_trick_changes_a_result(
+    trick: Tricks, write: Write, exhaustive: dict[int, Tuning]
+) -> None:
+    path = write(ragged(4, steps=4))
+    if not exhaustive:
+        exhaustive[4] = tune(path, "2GiB", tricks=EXHAUSTIVE)
+    quick, slow = tune(path, "2GiB", tricks=trick), exhaustive[4]
+    compare(quick, slow)
+    if EACH.index(trick) in ALWAYS_SPARE:
+        assert quick.entries_replayed < slow.entries_replayed
+
+
+def compare(quick: Tuning, slow: Tuning) -> None:
+    """Equal answers; every row that was replayed to its end equal; every other truly beaten."""
+    assert thrifty(quick) == thrifty(slow)
+    rows = {row.setting: row for row in slow.rows}
+    assert all(row.is_whole for row in slow.rows)
+    for row in quick.rows:
+        if row.is_whole:
+            assert row.point == rows[row.setting].point
+            assert row.num_ooms == rows[row.setting].num_ooms
+            if row.unrefused_device is not None:
+                assert row.unrefused_device == rows[row.setting].unrefused_device
+        else:
+            assert rows[row.setting] not in slow.front
+    for setting, like in quick.duplicates:
+        mine, theirs = rows[setting], rows[like]
+        assert (mine.point, mine.num_ooms) == (theirs.point, theirs.num_ooms)
+
+
+def test_no_trick_changes_which_device_is_the_smallest(write: Write) -> None:
+    path = write(ragged(5, steps=2))
+    quick = tune(path, find_device=True, expandable=False)
+    slow = tune(path, find_device=True, expandable=False, tricks=EXHAUSTIVE)
+    assert quick.best is not None
+    assert slow.best is not None
+    assert quick.best.setting == slow.best.setting
+    assert quick.best.device_point == slow.best.device_point
+    assert quick.entries_replayed < slow.entries_replayed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.name.split(".npz")[0])
+def test_on_every_recording_the_results_are_those_of_an_exhaustive_search(path: Path) -> None:
+    quick = tune(path)
+    slow = tune(path, tricks=replace(EXHAUSTIVE, from_peak=True, fast_path=True))
+    compare(quick, slow)
+
+
+# -- what is refused ---------------------------------------------------------------------
+
+
+def test_what_cannot_be_asked_is_said_in_a_sentence(write: Write) -> None:
+    path = write(plain)
+    with pytest.raises(ConfigError, match="unrecognized key 'max_split'"):
+        tune(path, confs=["max_split:5"])
+    with pytest.raises(ConfigError, match="size '24 apples'"):
+        tune(path, "24 apples")
+    with pytest.raises(ConfigError, match="no recording"):
+        tune([])
+    with pytest.raises(RecordingError, match="device 3 is not in the recording"):
+        tune(path, device=3)
+
+
+def test_a_device_too_small_for_the_recording_s_start_is_a_row_with_its_error(
+    write: Write,
+) -> None:
+    allocator = CachingAllocator("4GiB", record_history=True)
+    allocator.malloc(600 * MIB)
+    allocator.take_history()
+    path = write(lambda gpu: gpu.malloc(100 * MIB))
+    tuning = tune(path, 64 * MIB, confs=[])
+    assert tuning.baseline.num_ooms == 1
+    assert tuning.device_memory == 64 * MIB < GIB
