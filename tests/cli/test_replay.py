@@ -131,6 +131,18 @@ def test_strict_fails_under_the_rules_of_the_wrong_release(cli: Cli) -> None:
     assert "the first difference is at entry 11,407" in done.out
 
 
+def test_strict_proves_the_way_of_what_if_replays_too(
+    cli: Cli, traces: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of plain steps that cut wrong are found, although the replay with a history is exact."""
+    assert cli("replay", traces / OOM, "--no-cure", "--strict").code == 0
+    monkeypatch.setattr("allocsim.core.fast_path.MIN_BLOCK_SIZE", 4096)
+    assert cli("replay", traces / OOM, "--no-cure").code == 0
+    done = cli("replay", traces / OOM, "--no-cure", "--strict")
+    assert (done.code, done.out) == (70, "")
+    assert "without a history" in done.err
+
+
 def test_strict_fails_on_any_difference(
     cli: Cli, traces: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
