@@ -13,11 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from allocsim import CachingAllocator, OutOfMemoryError
 from allocsim.trace import Recording, load
 
 Program = Callable[[CachingAllocator], object]
+
+# How long an example takes says how busy the machine is, and nothing about the code.
+settings.register_profile("unhurried", deadline=None)
+settings.load_profile("unhurried")
 
 
 @pytest.fixture
