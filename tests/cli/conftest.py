@@ -12,7 +12,7 @@ from allocsim.cli import main
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class Done:
     """What a command left behind."""
 
     code: int
@@ -27,12 +27,12 @@ def traces() -> Path:
 
 
 @pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str]) -> Callable[..., Trial]:
+def cli(capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
     """Runs a command line in this process."""
 
-    def run(*argv: object) -> Trial:
+    def run(*argv: object) -> Done:
         capsys.readouterr()
         code = main([str(argument) for argument in argv])
-        return Trial(code, *capsys.readouterr())
+        return Done(code, *capsys.readouterr())
 
     return run

@@ -15,12 +15,12 @@ from allocsim import phantom
 from allocsim.core import IS_COMPILED
 from tests.crosscheck.right_model import MISTAKE, RightModel
 
-from .conftest import Trial
+from .conftest import Done
 
 CROSSCHECK = import_module("allocsim.questions.crosscheck.crosscheck")
 """The module; its package has a function of that name."""
 
-Cli = Callable[..., Trial]
+Cli = Callable[..., Done]
 
 
 @pytest.fixture

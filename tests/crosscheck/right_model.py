@@ -11,7 +11,7 @@ from allocsim.core import find_release
 from allocsim.core.config import AllocatorConfig
 from allocsim.errors import ConfigError
 from allocsim.phantom import RefusedError
-from allocsim.questions.crosscheck import Results, Script
+from allocsim.questions.crosscheck import RealAnswer, Script
 from allocsim.questions.crosscheck.generator import make_script
 from allocsim.questions.crosscheck.player import play
 from allocsim.units import MIB
@@ -34,7 +34,7 @@ class RightModel:
     torch_version: str
     conditions: dict[str, Any] = field(default_factory=dict)
 
-    def run(self, script: Script) -> Results:
+    def run(self, script: Script) -> RealAnswer:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(MISTAKE[0], _RIGHT)
             try:
@@ -42,7 +42,7 @@ class RightModel:
             except ConfigError as error:
                 raise RefusedError(f"torch {self.torch_version} failed: {error}") from None
         stopped = None if told.stopped is None else (told.stopped[0], str(told.stopped[1]))
-        return Results(
+        return RealAnswer(
             torch=self.torch_version,
             addresses=told.addresses,
             stats=told.stats,

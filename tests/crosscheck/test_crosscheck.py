@@ -10,7 +10,7 @@ import pytest
 
 from allocsim.core import RELEASES, CachingAllocator
 from allocsim.phantom import RefusedError, UnavailableError
-from allocsim.questions.crosscheck import Results, Script
+from allocsim.questions.crosscheck import RealAnswer, Script
 from allocsim.questions.crosscheck.crosscheck import Check, WheelSource, crosscheck
 from allocsim.questions.crosscheck.divergence import Divergence, minimised
 from allocsim.questions.crosscheck.judge import judge
@@ -97,7 +97,7 @@ def test_each_kind_of_divergence_becomes_a_test_that_fails(
 
 def test_a_statistic_alone() -> None:
     class CountsOneMore(RightModel):
-        def run(self, script: Script) -> Results:
+        def run(self, script: Script) -> RealAnswer:
             results = super().run(script)
             return replace(results, stats=results.stats | {"num_ooms": 1})
 
@@ -126,7 +126,7 @@ def test_a_model_that_is_wrong_only_without_a_history(monkeypatch: pytest.Monkey
 
 def test_a_release_that_dies_is_a_divergence() -> None:
     class Dying(RightModel):
-        def run(self, script: Script) -> Results:  # noqa: ARG002
+        def run(self, script: Script) -> RealAnswer:  # noqa: ARG002
             raise RefusedError("torch 2.15.0 died of SIGABRT: stopped at op 0")
 
     found = judge(Dying("2.15"), Script([["S"]], GIB)).divergence
@@ -138,7 +138,7 @@ def test_a_release_that_dies_is_a_divergence() -> None:
 
 def test_settings_that_only_one_of_the_two_refuses() -> None:
     class Accepting(RightModel):
-        def run(self, script: Script) -> Results:
+        def run(self, script: Script) -> RealAnswer:
             return super().run(replace(script, conf=""))
 
     refused = Script([["S"]], GIB, "nonsense:1")
@@ -150,7 +150,7 @@ def test_a_stop_is_compared_up_to_the_op_before_it() -> None:
     """What an assertion leaves behind is promised to nobody: here the real one lost a segment."""
 
     class HalfWay(RightModel):
-        def run(self, script: Script) -> Results:
+        def run(self, script: Script) -> RealAnswer:
             results = super().run(script)
             return replace(results, segments=[]) if results.stopped else results
 
@@ -163,7 +163,7 @@ def test_a_stop_is_compared_up_to_the_op_before_it() -> None:
 
 def test_stopping_elsewhere_is_a_divergence() -> None:
     class GoesOn(RightModel):
-        def run(self, script: Script) -> Results:
+        def run(self, script: Script) -> RealAnswer:
             return super().run(script.with_ops([op for op in script.ops if op[0] != "P"]))
 
     found = judge(GoesOn("2.15"), Script([["P", "e", 3], ["a", 2, 512, 0]], GIB)).divergence

@@ -9,7 +9,7 @@ import pytest
 
 from allocsim.core import RELEASES
 from allocsim.core.device import Device
-from allocsim.questions.crosscheck import Results, Script
+from allocsim.questions.crosscheck import RealAnswer, Script
 from allocsim.questions.crosscheck.generator import make_script
 from allocsim.questions.crosscheck.judge import judge
 from allocsim.questions.crosscheck.on_gpu import on_gpu
@@ -25,7 +25,7 @@ CONTEXT = 480 * MIB + 4711
 class RealGpu(RightModel):
     """A device whose addresses, handles and free memory are its own."""
 
-    def run(self, script: Script) -> Results:
+    def run(self, script: Script) -> RealAnswer:
         self.conditions = {"handles": HANDLES, "context_memory": CONTEXT}
         moved = replace(script, base_address=0x7F55_0000_0000, address_policy="firstfit")
         with pytest.MonkeyPatch.context() as patch:

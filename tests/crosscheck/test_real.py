@@ -17,7 +17,7 @@ from allocsim.phantom import PhantomError, RefusedError, UnavailableError
 from allocsim.questions.crosscheck import RealAllocator, Script
 from allocsim.questions.crosscheck.__main__ import main
 from allocsim.questions.crosscheck.golden import check_case, first_difference, load_case
-from allocsim.questions.crosscheck.script import Results
+from allocsim.questions.crosscheck.script import RealAnswer
 from tests.golden.cases import Case, load
 
 # How many results of each release the golden cases hold.
@@ -64,7 +64,7 @@ def test_a_file_that_is_no_case(tmp_path: Path) -> None:
 
 
 def test_the_first_difference_is_named() -> None:
-    results = Results("2.15.0", [0, None], {"num_ooms": 1}, [], [["oom", 0, 512, 0]], ["full"])
+    results = RealAnswer("2.15.0", [0, None], {"num_ooms": 1}, [], [["oom", 0, 512, 0]], ["full"])
     equal = {
         "addresses": [0, None],
         "trace": [["oom", 0, 512, 0]],

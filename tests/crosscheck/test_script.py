@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from allocsim.phantom import ScriptError
-from allocsim.questions.crosscheck import Results, Script
+from allocsim.questions.crosscheck import RealAnswer, Script
 from allocsim.questions.crosscheck.script import encode_ops
 
 
@@ -83,7 +83,7 @@ def test_a_golden_case_gives_its_script() -> None:
 
 
 def test_results_keep_twenty_messages_in_the_golden_form() -> None:
-    results = Results("2.15.0", [None], {}, [], [], [f"text {n}" for n in range(30)])
+    results = RealAnswer("2.15.0", [None], {}, [], [], [f"text {n}" for n in range(30)])
     golden = results.as_golden()
     assert golden["torch"] == ["2.15.0"]
     assert golden["messages"][0]["texts"] == [f"text {n}" for n in range(20)]

@@ -4,7 +4,7 @@ from allocsim.questions.crosscheck.crosscheck import Check, Report, Source, Whee
 from allocsim.questions.crosscheck.golden import check_case, load_case
 from allocsim.questions.crosscheck.installed import InstalledSource
 from allocsim.questions.crosscheck.real import RealAllocator
-from allocsim.questions.crosscheck.script import Results, Script
+from allocsim.questions.crosscheck.script import RealAnswer, Script
 from allocsim.questions.crosscheck.tally import KINDS
 
 __all__ = [
@@ -13,7 +13,7 @@ __all__ = [
     "KINDS",
     "RealAllocator",
     "Report",
-    "Results",
+    "RealAnswer",
     "Script",
     "Source",
     "WheelSource",

@@ -17,7 +17,7 @@ _LISTS = ("addresses", "trace", "segments", "messages")
 
 
 class Told(Protocol):
-    """What both `Outcome` and `Results` have."""
+    """What both `ModelAnswer` and `RealAnswer` have."""
 
     @property
     def addresses(self) -> list[int | None]: ...

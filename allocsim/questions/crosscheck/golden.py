@@ -16,16 +16,16 @@ from typing import Any
 from allocsim.phantom import PhantomError, RefusedError
 from allocsim.questions.crosscheck.comparison import list_difference
 from allocsim.questions.crosscheck.real import RealAllocator
-from allocsim.questions.crosscheck.script import Results, Script
+from allocsim.questions.crosscheck.script import RealAnswer, Script
 
-__all__ = ["Verdict", "check_case", "first_difference", "load_case"]
+__all__ = ["CaseCheck", "check_case", "first_difference", "load_case"]
 
 _MESSAGES_KEPT = 20
 _FIELDS = ("addresses", "trace", "segments")
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class CaseCheck:
     """How one case went.
 
     outcome: "equal", "different" or, where the case holds no result of the release, "refused",
@@ -47,26 +47,26 @@ def load_case(path: Path) -> dict[str, Any]:
         raise PhantomError(f"{path}: not a golden case ({error})") from None
 
 
-def check_case(real: RealAllocator, case: dict[str, Any]) -> Verdict:
+def check_case(real: RealAllocator, case: dict[str, Any]) -> CaseCheck:
     """Runs the case's script and compares with what the case holds for the release."""
     name, version = case["name"], real.torch_version
     group = next((g for g in case["results"] if version in g["torch"]), None)
     try:
         results = real.run(Script.from_golden(case))
     except RefusedError as error:
-        return Verdict(name, "refused" if group is None else "different", str(error))
+        return CaseCheck(name, "refused" if group is None else "different", str(error))
     if group is None:
-        return Verdict(name, "stopped" if results.stopped else "ran", _stop(results))
+        return CaseCheck(name, "stopped" if results.stopped else "ran", _stop(results))
     texts = next(m["texts"] for m in group["messages"] if version in m["torch"])
     difference = first_difference(results, group, texts)
-    return Verdict(name, "different" if difference else "equal", difference or "")
+    return CaseCheck(name, "different" if difference else "equal", difference or "")
 
 
-def _stop(results: Results) -> str:
+def _stop(results: RealAnswer) -> str:
     return "stopped at op {} with {}".format(*results.stopped) if results.stopped else ""
 
 
-def first_difference(results: Results, expected: dict[str, Any], texts: list[str]) -> str | None:
+def first_difference(results: RealAnswer, expected: dict[str, Any], texts: list[str]) -> str | None:
     """The first divergence from a golden result, or None."""
     if results.stopped:
         return _stop(results)

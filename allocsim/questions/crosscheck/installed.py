@@ -27,7 +27,7 @@ from allocsim.questions.crosscheck.golden_form import golden_segment, golden_sta
 from allocsim.questions.crosscheck.judge import Real
 from allocsim.questions.crosscheck.on_gpu import on_gpu
 from allocsim.questions.crosscheck.real import BASE, plain_environment
-from allocsim.questions.crosscheck.script import Results, Script
+from allocsim.questions.crosscheck.script import RealAnswer, Script
 from allocsim.units import GIB
 
 __all__ = ["InstalledSource", "InstalledTorch", "opened"]
@@ -66,7 +66,7 @@ class InstalledTorch:
             self.close()
             raise UnavailableError(f"torch {install.version} does not start: {reason}")
 
-    def run(self, script: Script) -> Results:
+    def run(self, script: Script) -> RealAnswer:
         """As `RealAllocator.run`; on a real GPU with the conditions that it ran under."""
         told = self._execute(script)
         handles = {int(number): handle for number, handle in told["handles"].items()}
@@ -79,7 +79,7 @@ class InstalledTorch:
             [action, at if action in _WITHOUT_ADDRESS else at + shift, size, number(stream)]
             for action, at, size, stream in told["trace"]
         ]
-        return Results(
+        return RealAnswer(
             torch=self.torch_version,
             addresses=[None if at is None else at + shift for at in told["addresses"]],
             stats=golden_stats(told["stats"]),

@@ -15,10 +15,10 @@ from allocsim.errors import ConfigError, UpstreamAssertionError
 from allocsim.phantom import RefusedError
 from allocsim.questions.crosscheck.comparison import Difference, first_difference
 from allocsim.questions.crosscheck.divergence import Divergence
-from allocsim.questions.crosscheck.player import Outcome, play, play_defined
-from allocsim.questions.crosscheck.script import Results, Script
+from allocsim.questions.crosscheck.player import ModelAnswer, play, play_defined
+from allocsim.questions.crosscheck.script import RealAnswer, Script
 
-__all__ = ["Real", "Verdict", "judge"]
+__all__ = ["Real", "Judgement", "judge"]
 
 _QUIET: Mapping[str, Any] = {"record_history": False}
 _ASSERTED = "equal up to an internal assertion that stops both"
@@ -29,12 +29,12 @@ class Real(Protocol):
 
     torch_version: str
 
-    def run(self, script: Script) -> Results:
+    def run(self, script: Script) -> RealAnswer:
         """What the release makes of a script; RefusedError where it refuses or dies."""
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Judgement:
     """One script's.  script: as far as it was compared.  end: how it ended, in words."""
 
     script: Script
@@ -43,7 +43,7 @@ class Verdict:
     divergence: Divergence | None = None
 
 
-def judge(real: Real, script: Script) -> Verdict:
+def judge(real: Real, script: Script) -> Judgement:
     """Runs one script through both, and through the model once more without a history.
 
     An internal assertion leaves PyTorch half-way through an op, in a state that nobody is
@@ -70,17 +70,17 @@ def judge(real: Real, script: Script) -> Verdict:
     for told, arguments in ways:
         if found := first_difference(told, theirs):
             return _diverged(release, script, found, getattr(theirs, found.field), arguments)
-    return Verdict(_as_run(script, ours), ours.addresses, _end(ours, undefined))
+    return Judgement(_as_run(script, ours), ours.addresses, _end(ours, undefined))
 
 
-def _without_history(script: Script, release: str, theirs: Results) -> Outcome:
+def _without_history(script: Script, release: str, theirs: RealAnswer) -> ModelAnswer:
     """Most requests take a shorter way through the model then; all but the trace must agree."""
     told = play(script, release, record_history=False)
     told.trace = theirs.trace
     return told
 
 
-def _as_run(script: Script, ours: Outcome) -> Script:
+def _as_run(script: Script, ours: ModelAnswer) -> Script:
     return script if ours.stopped is None else script.with_ops(script.ops[: ours.stopped[0] + 1])
 
 
@@ -90,22 +90,22 @@ def _diverged(
     difference: Difference,
     theirs: Any = None,
     arguments: Mapping[str, Any] | None = None,
-) -> Verdict:
+) -> Judgement:
     found = Divergence(release, script, difference, theirs, arguments or {})
-    return Verdict(script, [], "diverged", found)
+    return Judgement(script, [], "diverged", found)
 
 
-def _judge_refusal(real: Real, script: Script, reason: str) -> Verdict:
+def _judge_refusal(real: Real, script: Script, reason: str) -> Judgement:
     """The model refuses the settings; the release must too."""
     try:
         real.run(script)
     except RefusedError:
-        return Verdict(script.with_ops(()), [], "settings refused by both")
+        return Judgement(script.with_ops(()), [], "settings refused by both")
     release = find_release(real.torch_version).version
     return _diverged(release, script, Difference("refused", None, reason, None))
 
 
-def _end(ours: Outcome, undefined: object) -> str:
+def _end(ours: ModelAnswer, undefined: object) -> str:
     if undefined is not None:
         return "equal up to undefined behaviour"
     return "equal" if ours.stopped is None else "equal, and stopped by the same refusal"

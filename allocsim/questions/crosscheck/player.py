@@ -16,14 +16,14 @@ from allocsim.questions.crosscheck.driver_trace import DriverTrace
 from allocsim.questions.crosscheck.golden_form import golden_segment, golden_stats, stream_numbers
 from allocsim.questions.crosscheck.script import HANDLE, Op, Script
 
-__all__ = ["Outcome", "play", "play_defined"]
+__all__ = ["ModelAnswer", "play", "play_defined"]
 
 _ONE = 0
 """What a row of one step calls its block."""
 
 
 @dataclass(slots=True)
-class Outcome:
+class ModelAnswer:
     """What the model made of a script.  stopped: (op, the error), None where all ops ran."""
 
     addresses: list[int | None] = field(default_factory=list)
@@ -43,7 +43,7 @@ def play(
     handles: Mapping[int, int] | None = None,
     context_memory: int = 0,
     driver_trace: Sequence[Sequence[Any]] | None = None,
-) -> Outcome:
+) -> ModelAnswer:
     """Run every op on a model of `torch_version`.
 
     check_every: ops between walks of the model's own invariants; they are walked at the end in
@@ -78,7 +78,7 @@ def play(
 
 def play_defined(
     script: Script, torch_version: str, **arguments: Any
-) -> tuple[Script, Outcome, UndefinedBehaviorError | None]:
+) -> tuple[Script, ModelAnswer, UndefinedBehaviorError | None]:
     """As `play`, of the script up to where it becomes undefined; with the error that said so."""
     outcome = play(script, torch_version, **arguments)
     at, error = outcome.stopped or (0, None)
@@ -94,7 +94,7 @@ class _Player:
     def __init__(
         self, allocator: CachingAllocator, handles: Mapping[int, int] | None, driver: DriverTrace
     ) -> None:
-        self.outcome = Outcome()
+        self.outcome = ModelAnswer()
         self._driver = driver
         self._allocator = allocator
         self._handles = handles

@@ -23,7 +23,7 @@ from allocsim.phantom import (
     full_version,
 )
 from allocsim.questions.crosscheck.driver import build_driver
-from allocsim.questions.crosscheck.script import ADDRESS_POLICIES, Results, Script, encode_ops
+from allocsim.questions.crosscheck.script import ADDRESS_POLICIES, RealAnswer, Script, encode_ops
 
 __all__ = ["BASE", "RealAllocator", "plain_environment"]
 
@@ -52,7 +52,7 @@ class RealAllocator:
             )
         self._driver = build_driver(wheel)
 
-    def run(self, script: Script) -> Results:
+    def run(self, script: Script) -> RealAnswer:
         """What the release makes of a script: history on, every text kept.
 
         Raises ScriptError for a script that says nothing sensible, RefusedError where the
@@ -68,7 +68,7 @@ class RealAllocator:
                 entry[1] += shift
         addresses = [None if at is None else at + shift for at in told.pop("addresses")]
         stopped = told.pop("stopped")
-        return Results(
+        return RealAnswer(
             torch=self.torch_version,
             addresses=addresses,
             stopped=None if stopped is None else (stopped[0], stopped[1]),

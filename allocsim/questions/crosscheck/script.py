@@ -23,7 +23,7 @@ from typing import Any
 
 from allocsim.phantom import ScriptError
 
-__all__ = ["ADDRESS_POLICIES", "HANDLE", "Op", "Results", "Script", "encode_ops"]
+__all__ = ["ADDRESS_POLICIES", "HANDLE", "Op", "RealAnswer", "Script", "encode_ops"]
 
 Op = Sequence[Any]
 HANDLE = 4096
@@ -60,7 +60,7 @@ class Script:
 
 
 @dataclass(frozen=True, slots=True)
-class Results:
+class RealAnswer:
     """What one release made of a script; the fields are those of a golden result.
 
     addresses: in order of the `a` ops, None where out of memory (or of 0 bytes).
