@@ -60,9 +60,15 @@ bench: .venv/.installed ## the speed measurements
 
 compiled: ## an installation whose core is compiled: the tests of every command
 	$(PYTHON) -m venv .venv-compiled
-	HATCH_BUILD_HOOK_ENABLE_MYPYC=1 .venv-compiled/bin/pip install -q '.[test]'
-	rm -rf .venv-compiled/beside && mkdir .venv-compiled/beside
-	cp -r tests benchmarks traces docs notebooks README.md pyproject.toml .venv-compiled/beside
+	# Built from a copy, because mypyc leaves its modules beside the sources.
+	rm -rf .venv-compiled/source .venv-compiled/beside
+	mkdir .venv-compiled/source .venv-compiled/beside
+	git ls-files -z -c -o --exclude-standard | xargs -0 cp --parents -t .venv-compiled/source
+	HATCH_BUILD_HOOK_ENABLE_MYPYC=1 .venv-compiled/bin/pip install -q --force-reinstall --no-deps \
+		.venv-compiled/source
+	.venv-compiled/bin/pip install -q '.venv-compiled/source[test]'
+	cd .venv-compiled/source && cp -r tests benchmarks traces docs notebooks README.md pyproject.toml \
+		../beside
 	cd .venv-compiled/beside && ../bin/python -m pytest -q -n 2 $(COMPILED_TESTS)
 
 bench-compiled: compiled ## the speed measurements of that installation

@@ -1,0 +1,57 @@
+"""No command replays the same setting on the same device memory twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from allocsim.engine import Drive
+
+from .conftest import Done
+
+Cli = Callable[..., Done]
+Replays = Counter[tuple[object, ...]]
+OOM = "gpt2-ragged-oom-torch2.15.pickle.gz"
+COMMANDS = (
+    "replay FILE --cure",
+    "explain FILE",
+    "risk FILE",
+    "report FILE -o out.html",
+    "tune FILE",
+)
+SLACK = "recordings/llama_checkpointing-default-torch2.15.npz.gz"
+
+
+@pytest.fixture
+def replays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Replays:
+    """How often each (settings, limit, device memory) was driven."""
+    counts: Replays = Counter()
+    run = Drive.run
+
+    def counted(drive: Drive, *arguments: Any) -> None:
+        gpu = drive.allocator
+        counts[str(gpu.config), gpu.memory_limit, gpu.device.total, gpu.device_index] += 1
+        run(drive, *arguments)
+
+    monkeypatch.setattr(Drive, "run", counted)
+    monkeypatch.chdir(tmp_path)
+    return counts
+
+
+@pytest.mark.parametrize("name", [OOM, SLACK])
+@pytest.mark.parametrize(
+    "command",
+    ["replay FILE --cure", "explain FILE", "risk FILE", "report FILE -o OUT", "tune FILE"],
+)
+def test_a_setting_is_replayed_once_on_a_device(
+    cli: Cli, traces: Path, replays: Replays, command: str, name: str
+) -> None:
+    words = [traces / name if word == "FILE" else word for word in command.split()]
+    done = cli(*words)
+    assert done.code == 0, done.err
+    assert replays
+    assert {key: count for key, count in replays.items() if count > 1} == {}
