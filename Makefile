@@ -4,8 +4,11 @@ BIN := .venv/bin
 # For `make crosscheck`: an interpreter with a CUDA build of torch, and how much to run.
 PYTHON_TORCH ?=
 OPS ?= 100000
+# What a compiled core may change: all but the tests of the tree itself and of real PyTorch.
+COMPILED_TESTS := $(addprefix tests/,core stress engine measures workload explain risk tune step \
+	picture report cli golden)
 
-.PHONY: help demo test test-slow notebooks lint types golden stress mutants crosscheck bench compiled check
+.PHONY: help demo test test-slow notebooks lint types golden stress mutants crosscheck bench compiled bench-compiled check check-all
 .DEFAULT_GOAL := help
 
 help:
@@ -55,12 +58,16 @@ crosscheck: .venv/.installed ## the model beside real PyTorch (fetches 0.7 GB; d
 bench: .venv/.installed ## the speed measurements
 	$(BIN)/python -m benchmarks.speed
 
-compiled: ## the core compiled by mypyc: its tests, and the speed measurements
+compiled: ## an installation whose core is compiled: the tests of every command
 	$(PYTHON) -m venv .venv-compiled
 	HATCH_BUILD_HOOK_ENABLE_MYPYC=1 .venv-compiled/bin/pip install -q '.[test]'
 	rm -rf .venv-compiled/beside && mkdir .venv-compiled/beside
-	cp -r tests benchmarks traces pyproject.toml .venv-compiled/beside
-	cd .venv-compiled/beside && ../bin/python -m pytest -q -n 2 tests/core tests/stress tests/engine
+	cp -r tests benchmarks traces docs notebooks README.md pyproject.toml .venv-compiled/beside
+	cd .venv-compiled/beside && ../bin/python -m pytest -q -n 2 $(COMPILED_TESTS)
+
+bench-compiled: compiled ## the speed measurements of that installation
 	cd .venv-compiled/beside && ../bin/python -m benchmarks.speed
 
 check: lint types test ## all that must hold before a commit
+
+check-all: check test-slow golden compiled ## all that must hold before a release

@@ -19,9 +19,7 @@ def side_by_side(pools: bool, expandable: bool, examples: int, steps: int) -> No
     )
     run_state_machine_as_test(
         machine,
-        settings=settings(
-            max_examples=examples, stateful_step_count=steps, deadline=None, derandomize=True
-        ),
+        settings=settings(max_examples=examples, stateful_step_count=steps, derandomize=True),
     )
 
 

@@ -23,6 +23,7 @@ from allocsim.cli.options import (
 from allocsim.cli.output import write, write_json
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError, count
+from allocsim.errors import InvariantError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,7 +54,11 @@ def add_to(commands: Commands[Parser]) -> None:
     add_device_memory(parser)
     add_torch(parser)
     add_device(parser)
-    add("--strict", action="store_true", help="exit 1 unless all is exactly as recorded")
+    add(
+        "--strict",
+        action="store_true",
+        help="exit 1 unless all is exactly as recorded, with a history and without",
+    )
     add_fail_on_oom(parser)
     add(
         "--check-every",
@@ -92,6 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
         shortages = {device.device: shortages_of(device, watch=watch) for device in result.devices}
         if arguments.strict:
             _refuse_nothing_to_compare(result)
+            _prove_both_ways(devices, result)
         wants_cure = arguments.cure
         if wants_cure is None:
             wants_cure = arguments.conf is None and not arguments.json
@@ -118,15 +124,26 @@ def _refuse_nothing_to_compare(result: Run) -> None:
             )
 
 
+def _prove_both_ways(devices: Sequence[Prepared], result: Run) -> None:
+    """What-if replays keep no history and take plain steps in rows: that must come to the same."""
+    from allocsim.engine import difference_without_history  # noqa: PLC0415
+
+    for prepared, device_run in zip(devices, result.devices, strict=True):
+        difference = difference_without_history(prepared, device_run)
+        if difference is not None:
+            raise InvariantError(f"device {device_run.device}: {difference}")
+
+
 def _cures(devices: Sequence[Prepared], result: Run, bar: ProgressBar) -> tuple[Cure, ...]:
     from allocsim.engine import Setting, Trials  # noqa: PLC0415
+    from allocsim.measures import effects_on  # noqa: PLC0415
     from allocsim.questions.explain import find_cure, is_worth_a_search  # noqa: PLC0415
 
     def watch(conf: str) -> Progress | None:
         return bar.stage(f"trying {conf[:32] or 'the defaults'} (--no-cure skips)")
 
     return tuple(
-        find_cure(Trials(prepared, watch), Setting(result.conf), device_run)
+        find_cure(Trials(prepared, watch, effects_on(prepared)), Setting(result.conf), device_run)
         for prepared, device_run in zip(devices, result.devices, strict=True)
         if is_worth_a_search(device_run)
     )

@@ -69,6 +69,7 @@ def add_to(commands: Commands[Parser]) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Carry the command out; returns its exit code."""
     from allocsim.engine import Setting, Trials  # noqa: PLC0415
+    from allocsim.measures import effects_on  # noqa: PLC0415
     from allocsim.questions.explain import OomWatch, shortages_of  # noqa: PLC0415
     from allocsim.questions.picture import picture_prepared, prepare_one  # noqa: PLC0415
     from allocsim.trace import load  # noqa: PLC0415
@@ -87,7 +88,9 @@ def run(arguments: argparse.Namespace) -> int:
             progress=bar.stage("replaying"),
         )
         shortages = shortages_of(picture.device_run, picture.trace, watch)
-        page = _page(arguments, picture, shortages, Trials(prepared, _watch(bar)))
+        page = _page(
+            arguments, picture, shortages, Trials(prepared, _watch(bar), effects_on(prepared))
+        )
     try:
         Path(arguments.output).write_text(page, encoding="utf-8")
     except OSError as error:

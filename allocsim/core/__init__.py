@@ -7,7 +7,7 @@ a clock, a file, the environment or a random source, and nothing prints.
 
 from allocsim.core.allocator import CachingAllocator, Calls
 from allocsim.core.block import Block
-from allocsim.core.config import NO_DIVISIONS, AllocatorConfig
+from allocsim.core.config import NO_DIVISIONS, AllocatorConfig, RoundedSizes
 from allocsim.core.constants import (
     IS_COMPILED,
     LARGE_BUFFER,
@@ -69,6 +69,7 @@ __all__ = [
     "ROUNDUP_FIRST_BIT",
     "ROUND_LARGE",
     "Release",
+    "RoundedSizes",
     "SHORT",
     "SMALL_BUFFER",
     "SMALL_SIZE",

@@ -20,7 +20,7 @@ from allocsim.core import option_string
 from allocsim.core.attempts import AllocParams, Attempts
 from allocsim.core.block import Block
 from allocsim.core.check import check
-from allocsim.core.config import AllocatorConfig
+from allocsim.core.config import AllocatorConfig, RoundedSizes
 from allocsim.core.constants import MAX_REQUEST, SMALL_SIZE
 from allocsim.core.device import Device
 from allocsim.core.fast_path import PlainStep, play
@@ -65,6 +65,7 @@ class CachingAllocator:
     address_policy: "bump" or "firstfit".  context_memory: what the CUDA context and other
     processes hold.  record_history: keep the trace that `snapshot` shows.  fast_path: False
     lets `play` decline every step, which changes nothing but the time a replay takes.
+    rounded_sizes: sizes that were rounded before, under the same rounding, to go on with.
     Raises ConfigError for anything that the release or the model refuses.
 
     Mirrors: DeviceCachingAllocator
@@ -82,6 +83,7 @@ class CachingAllocator:
         record_history: bool = False,
         device: int = 0,
         fast_path: bool = True,
+        rounded_sizes: RoundedSizes | None = None,
     ) -> None:
         self.release = find_release(torch_version)
         self.device = Device(
@@ -93,6 +95,8 @@ class CachingAllocator:
         self.device_index = device
         config = option_string.parse(conf, self.release)
         self.heap = Heap(self.release, config, self.device, record_history=record_history)
+        if rounded_sizes is not None:
+            self.heap.rounded_sizes = rounded_sizes
         self.private_pools = PrivatePools(self.heap)
         self._stream_hash = stream_hash(device)
         self._pending = PendingFrees(self.heap, self._stream_hash)

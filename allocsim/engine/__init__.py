@@ -9,7 +9,7 @@ from allocsim.engine.fold import fold, fold_allocated
 from allocsim.engine.observers import GiveUpError, Observer, Progress
 from allocsim.engine.plan import StepKind
 from allocsim.engine.prepared import Prepared, prepare
-from allocsim.engine.replay import bytes_of, replay, replay_prepared
+from allocsim.engine.replay import bytes_of, difference_without_history, replay, replay_prepared
 from allocsim.engine.result import (
     DeviceRun,
     Fidelity,
@@ -24,16 +24,18 @@ from allocsim.engine.smallest_device import (
     Capacity,
     Smallest,
     find_smallest,
+    pages_needed,
     smallest_device,
     smallest_fraction,
 )
-from allocsim.engine.trial import Point, Trial, Trials, Watch, trial_of, trial_of_run
+from allocsim.engine.trial import Effect, Point, Trial, Trials, Watch, trial_of, trial_of_run
 from allocsim.engine.walk import Walk
 
 __all__ = [
     "Capacity",
     "DeviceRun",
     "Drive",
+    "Effect",
     "Fidelity",
     "GiveUpError",
     "IN_STRING",
@@ -54,10 +56,12 @@ __all__ = [
     "Walk",
     "Watch",
     "bytes_of",
+    "difference_without_history",
     "find_smallest",
     "fold",
     "fold_allocated",
     "in_option_string",
+    "pages_needed",
     "prepare",
     "replay",
     "replay_prepared",

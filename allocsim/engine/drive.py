@@ -138,15 +138,15 @@ class Drive:
     def _run_some(self, start: int, stop: int) -> None:
         """Steps [start, stop): rows of plain ones in the core's own loop, the others singly."""
         allocator, waiting, moved = self.allocator, self._waiting, self.timeline.moved
+        keeps = allocator.keeps_history
         self._passed_over = start - len(self.timeline)
         rows = self.plan.steps.rows(start, stop)
-        while True:
-            step = allocator.play(rows, waiting, moved)
+        while self.stopped_at is None:
+            # With a history no row is taken: a call less for each step.
+            step = next(rows, None) if keeps else allocator.play(rows, waiting, moved)
             if step is None:
                 return
             self._take(*step)
-            if self.stopped_at is not None:
-                return
 
     def _take(self, kind: int, addr: int, size: int, stream: int) -> None:
         """One step, whatever it is."""

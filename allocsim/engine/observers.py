@@ -95,13 +95,14 @@ class TimelineBuilder:
 
 
 class PeakWatch(Observer):
-    """The state at the first moment of the highest reserved memory.
+    """The state at the first moment of the highest reserved memory, and the most the device held.
 
     It has the statistics counted at every such moment, so it looks on only where its state is read.
     """
 
     def __init__(self) -> None:
         self.state = PeakState(entry=-1, reserved=-1, allocated=0, active=0, inactive_split=0)
+        self.device_bytes = 0
 
     def began(self, allocator: CachingAllocator) -> None:
         """See `Observer`."""
@@ -109,6 +110,7 @@ class PeakWatch(Observer):
 
     def grew(self, allocator: CachingAllocator, entry: int) -> None:
         """See `Observer`."""
+        self.device_bytes = max(self.device_bytes, allocator.device.held)
         reserved = allocator.reserved_bytes
         if reserved <= self.state.reserved:
             return

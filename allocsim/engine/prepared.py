@@ -21,6 +21,7 @@ from allocsim.core import (
     Folder,
     FreeBlockOrder,
     Release,
+    RoundedSizes,
     find_release,
     parse_conf,
 )
@@ -140,6 +141,7 @@ class Prepared:
             record_history=record_history,
             device=self.trace.device,
             fast_path=fast_path,
+            rounded_sizes=self._rounded_sizes(setting),
         )
         if setting.call_fraction is not None:
             allocator.set_per_process_memory_fraction(setting.call_fraction)
@@ -177,6 +179,18 @@ class Prepared:
         )
         drive.run(self._period_for(allocator) if skips else None)
         return drive
+
+    @cached_property
+    def _rounded(self) -> dict[tuple[int, ...], RoundedSizes]:
+        """By rounding, what was rounded in drives before."""
+        return {}
+
+    def _rounded_sizes(self, setting: Setting) -> RoundedSizes:
+        config = setting.config(self.release)
+        rounding = config.roundup_power2_divisions
+        if rounding not in self._rounded:
+            self._rounded[rounding] = RoundedSizes(config)
+        return self._rounded[rounding]
 
     @cached_property
     def _period(self) -> Period | None:

@@ -13,13 +13,19 @@ from allocsim.engine.drive import Drive
 from allocsim.engine.fidelity import FidelityCheck
 from allocsim.engine.observers import Observer, PeakWatch, Progress
 from allocsim.engine.prepared import Prepared, prepare
-from allocsim.engine.result import DeviceRun, PeakState, Run
+from allocsim.engine.result import DeviceRun, Run
 from allocsim.engine.setting import Setting
 from allocsim.errors import ConfigError
 from allocsim.trace import Provenance, Recording
 from allocsim.units import TIB, format_size, parse_size, round_up
 
-__all__ = ["bytes_of", "drive_as_recorded", "replay", "replay_prepared"]
+__all__ = [
+    "bytes_of",
+    "difference_without_history",
+    "drive_as_recorded",
+    "replay",
+    "replay_prepared",
+]
 
 
 def replay(
@@ -97,7 +103,7 @@ def replay_prepared(
             observers=(peak, *observers),
         )
         drive.run()
-        runs.append(_result(prepared, drive, peak.state, memory, device_notes))
+        runs.append(_result(prepared, drive, peak, memory, device_notes))
     known = [device_memory, *(run.device_memory for run in runs)]
     return Run(
         path=first.path,
@@ -107,6 +113,25 @@ def replay_prepared(
         devices=tuple(runs),
         notes=(*notes, *_inert(config)),
     )
+
+
+def difference_without_history(prepared: Prepared, device_run: DeviceRun) -> str | None:
+    """What a replay as recorded comes to otherwise if it keeps no history; None: nothing.
+
+    Without a history the plain steps are taken in rows, as in every what-if replay.
+    device_run: the replay as recorded that kept one.
+    """
+    drive, _, _ = drive_as_recorded(prepared, prepared.recorded, None, keeps_history=False)
+    drive.run()
+    stats = drive.allocator.memory_stats()
+    for key, value in device_run.stats.items():
+        if stats[key] != value:
+            return f"{key} is {stats[key]:,} without a history and {value:,} with one"
+    check = FidelityCheck(prepared.trace)
+    segments = check.result(drive.allocator.segments()).segments_matched
+    if device_run.fidelity is not None and segments != device_run.fidelity.segments_matched:
+        return f"{segments} segments are as recorded without a history"
+    return None
 
 
 def _inert(config: AllocatorConfig) -> tuple[str, ...]:
@@ -123,12 +148,12 @@ def drive_as_recorded(
     check_every: int = 0,
     progress: Progress | None = None,
     observers: tuple[Observer, ...] = (),
-    compares: bool = True,
+    keeps_history: bool = True,
 ) -> tuple[Drive, int | None, list[str]]:
     """A replay that has not begun, its device's memory, and what had to be inferred.
 
     Where setting and device are the recorded ones, driver bases are dictated and, if it
-    `compares`, the recording is compared with what happens.
+    `keeps_history`, the recording is compared with what happens.
     """
     plan = prepared.plan
     is_same = _means_the_same(setting, prepared.recorded, prepared.release)
@@ -144,7 +169,8 @@ def drive_as_recorded(
         memory,
         address_policy="bump" if addresses == "recorded" else addresses,
         base_address=base_address,
-        record_history=is_as_recorded or any(each.keeps_history for each in observers),
+        record_history=(keeps_history and is_as_recorded)
+        or any(each.keeps_history for each in observers),
     )
     drive = Drive(
         allocator,
@@ -152,7 +178,7 @@ def drive_as_recorded(
         len(prepared.trace),
         dictates=dictates,
         check_every=check_every,
-        fidelity=FidelityCheck(prepared.trace) if is_as_recorded and compares else None,
+        fidelity=FidelityCheck(prepared.trace) if is_as_recorded and keeps_history else None,
         progress=progress,
         observers=observers,
     )
@@ -231,7 +257,7 @@ def _start_notes(prepared: Prepared) -> list[str]:
 
 
 def _result(
-    prepared: Prepared, drive: Drive, peak: PeakState, memory: int | None, notes: list[str]
+    prepared: Prepared, drive: Drive, peak: PeakWatch, memory: int | None, notes: list[str]
 ) -> DeviceRun:
     allocator = drive.allocator
     fidelity = None
@@ -246,9 +272,10 @@ def _result(
         device=prepared.trace.device,
         entries=len(prepared.trace),
         device_memory=memory,
+        peak_device_bytes=peak.device_bytes,
         stats=allocator.memory_stats(),
         timeline=drive.timeline.build(drive.plan.steps.entry),
-        peak=peak,
+        peak=peak.state,
         ooms=tuple(drive.ooms),
         fidelity=fidelity,
         notes=tuple(notes),

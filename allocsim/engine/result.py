@@ -37,6 +37,11 @@ class SimulatedOom:
     reserved_bytes: int
     limit_bytes: int | None
 
+    @property
+    def needed_bytes(self) -> int:
+        """The device that would have let the request through, all else being as it was."""
+        return self.total_bytes - self.free_bytes + max(self.tried_bytes, self.rounded_bytes)
+
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
@@ -113,6 +118,7 @@ class DeviceRun:
     """One device's replay.
 
     device_memory: bytes of this device, None where it is unknown and the replay had no limit.
+    peak_device_bytes: the most that it had to hold, the context and odd ends of pages included.
     stats: the flat dict of torch.cuda.memory_stats() at the end.  notes: what had to be
     inferred, in sentences.  stopped_at: the entry of an out-of-memory error that the recording
     does not have; the program would have ended there.
@@ -121,6 +127,7 @@ class DeviceRun:
     device: int
     entries: int
     device_memory: int | None
+    peak_device_bytes: int
     stats: dict[str, int]
     timeline: Timeline
     peak: PeakState

@@ -22,17 +22,30 @@ from allocsim.core import PAGE
 from allocsim.engine.setting import Setting
 from allocsim.engine.trial import Trial, Trials
 
-__all__ = ["Capacity", "Smallest", "find_smallest", "smallest_device", "smallest_fraction"]
+__all__ = [
+    "Capacity",
+    "Smallest",
+    "find_smallest",
+    "pages_needed",
+    "smallest_device",
+    "smallest_fraction",
+]
 
 Try = Callable[[int], Trial | None]
 """A replay on so many steps of memory; None where nothing so small holds the recording's start."""
 
 Guess = Callable[[Trial], int | None]
-"""The steps of a trial's peak, where it was refused nothing: a device of that size may well do, and
-one step less will then not.  None where that tells nothing."""
+"""Where a trial suggests to look next, in steps; None where it tells nothing."""
 
 _MOST_STEPS = 1 << 29
 """Pages of a device of 2**50 bytes: what does not go through there goes through nowhere."""
+
+_CLIMBS_COST, _MOST_CLIMBS = 2, 10
+"""Guesses from below, most of which fail early: how many there may be, and how many replays of the
+whole recording they may cost, before they take turns with halving what is left."""
+
+_NOWHERE = -1
+"""Where no guess says where to look."""
 
 _FRACTION = re.compile(r"per_process_memory_fraction\s*:\s*([0-9.]+)")
 
@@ -59,15 +72,18 @@ def find_smallest(
     first: int,
     most: int = _MOST_STEPS,
     known: Trial | None = None,
-    guess: Guess | None = None,
+    peak: Guess | None = None,
+    needed: Guess | None = None,
 ) -> Smallest | None:
     """The least memory on which `holds` is true of the trial; None: there is none up to `most`.
 
     least: steps, one less cannot hold what lives at once.  first: steps to begin with; known:
-    the trial there, if it holds.  guess: tells where to look next; None: always half-way.
+    the trial there, if it holds.
+    peak: of a trial that holds, the steps of its peak, where that may well be the answer.
+    needed: of one that does not, the steps that would have let the failed request through.
     """
     low, high = least - 1, max(first, least)
-    best, step = known, high if guess is None else max(high // 8, 1)
+    best, step = known, high if peak is None else max(high // 8, 1)
     while best is None:
         tried = trial(high)
         if tried is not None and holds(tried):
@@ -77,19 +93,31 @@ def find_smallest(
         else:
             low, high = high, min(high + step, most)
             step = high
+    # A peak is mostly the answer itself; what a request needed can be told from below only.
+    look = "below", high - 1
+    if peak is not None and (top := peak(best)) is not None:
+        look = "peak", min(top, high - 1)
+    elif needed is not None:
+        look = "needed", low + 1
     fails_at = None
-    likely = high - 1  # a peak is mostly the answer itself
-    if guess is not None and (steps := guess(best)) is not None:
-        likely = min(steps, likely)
+    climbs, budget = _MOST_CLIMBS, _CLIMBS_COST * best.entries
     while high - low > 1:
-        middle = likely if low < likely < high else (low + high) // 2
-        tried = trial(middle)
+        why, at = look if low < look[1] < high else ("half", (low + high) // 2)
+        tried = trial(at)
         if tried is not None and holds(tried):
-            high, best = middle, tried
-            steps = None if guess is None else guess(tried)
-            likely = 0 if steps is None else min(steps, middle - 1)
+            high, best = at, tried
+            look = "below", high - 1 if why == "needed" else _NOWHERE
+            if peak is not None:
+                look = "peak", peak(best) or _NOWHERE
         else:
-            low, fails_at = middle, None if tried is None else tried.oom_entry
+            low, fails_at = at, None if tried is None else tried.oom_entry
+            climbs, budget = climbs - 1, budget - (0 if tried is None else tried.entries)
+            told = needed(tried) if needed is not None and tried is not None else None
+            look = "needed", told or _NOWHERE
+            if told is not None and told >= high:
+                look = "below", high - 1
+            elif why != "half" and (climbs <= 0 or budget <= 0):
+                look = "half", _NOWHERE
     return Smallest(high, best, fails_at)
 
 
@@ -127,10 +155,27 @@ def smallest_device(trials: Trials, setting: Setting) -> Capacity | None:
         tried = trials.under(setting, pages * PAGE + context, to_first_oom=True)
         return None if tried.error is not None else tried
 
-    first = max(-(-unlimited.peak_reserved_bytes // PAGE), 1)
+    is_mapped = setting.config(trials.prepared.release).expandable_segments
+    has_limit = setting.fraction(trials.prepared.release) is not None
+    first = max(-(-(unlimited.peak_device_bytes - context) // PAGE), 1)
     least = max(unlimited.peak_allocated_bytes // PAGE, 1)
-    # Odd segment sizes hold more than is counted, up to as much again.
-    found = find_smallest(on, _goes_through, least=least, first=first, most=2 * first)
+    known = None if is_mapped or has_limit else unlimited
+    for memory, trial in trials.known(setting):
+        pages: int = (memory - context) // PAGE
+        if trial.goes_through and pages < first:
+            first, known = pages, trial
+        elif trial.oom_entry is not None:
+            least = max(least, pages + 1)
+    found = find_smallest(
+        on,
+        _goes_through,
+        least=least,
+        first=first,
+        most=2 * max(first, least),
+        known=known,
+        # What a mapping lacks is less than the text prints.
+        needed=None if is_mapped else lambda tried: pages_needed(tried, context),
+    )
     if found is None:
         return None
     fails_at = found.fails_at
@@ -162,6 +207,13 @@ def smallest_fraction(
     least = int(float(found[1]) * 100) + 1
     best = find_smallest(under, _goes_through, least=min(least, 100), first=100, most=100)
     return None if best is None else (limited(best.steps), best.trial)
+
+
+def pages_needed(trial: Trial, context_memory: int) -> int | None:
+    """The pages of a device, less its context, that would have let the failed request through."""
+    if trial.needed_bytes is None:
+        return None
+    return -(-(trial.needed_bytes - context_memory) // PAGE)
 
 
 def _goes_through(trial: Trial) -> bool:

@@ -7,8 +7,8 @@ not survive needs nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 from allocsim.core import Block, CachingAllocator
@@ -20,10 +20,14 @@ from allocsim.engine.result import DeviceRun, SimulatedOom, Timeline
 from allocsim.engine.setting import Setting
 from allocsim.errors import ConfigError, UndefinedBehaviorError, UpstreamAssertionError
 
-__all__ = ["Point", "Trial", "Trials", "Watch", "trial_of", "trial_of_run"]
+__all__ = ["Effect", "Point", "Trial", "Trials", "Watch", "trial_of", "trial_of_run"]
 
 Watch = Callable[[str], Progress | None]
 """Called with each option string before its replay; what it returns watches that replay."""
+
+
+Effect = Callable[[Setting], Hashable]
+"""Of each setting a value that settings which cannot be told apart have in common."""
 
 
 class Point(NamedTuple):
@@ -56,6 +60,7 @@ class Trial:
     fails_at: the entry that fails on a device 2 MiB smaller than that.
     at_min: (retries, device allocs, device frees) on it.
     oom_entry: the first request without an answer, None if each was answered.
+    needed_bytes: of the device that would have let it through as things stood then.
     dropped_at: the entry at which the replay was given up, because the setting could no longer
         win; then the figures are those up to it.
     least_peak: bytes that the peak would surely have reached, where that was worked out.
@@ -83,6 +88,7 @@ class Trial:
     fails_at: int | None = None
     at_min: tuple[int, int, int] | None = None
     oom_entry: int | None = None
+    needed_bytes: int | None = None
     dropped_at: int | None = None
     least_peak: int = 0
     entries: int = 0
@@ -106,12 +112,15 @@ class Trial:
         return self.is_whole and self.oom_entry is None
 
     def plain(self) -> dict[str, Any]:
-        """The fields that are not at their default, for a file; the conf stands elsewhere."""
+        """The fields that are not at their default, for a file.
+
+        Not the conf, which stands elsewhere, and not what only a search asks for.
+        """
         values = {part.name: getattr(self, part.name) for part in fields(self)}
         return {
             part.name: values[part.name]
             for part in fields(self)
-            if values[part.name] != part.default and part.name != "conf"
+            if values[part.name] != part.default and part.name not in ("conf", "needed_bytes")
         }
 
     @classmethod
@@ -152,6 +161,7 @@ def trial_of(
         returned_bytes=every.reserved_bytes.freed,
         refused=bool(stats.num_alloc_retries or ooms or (stats.num_device_free and not empties)),
         oom_entry=ooms[0].entry if ooms else None,
+        needed_bytes=ooms[0].needed_bytes if ooms else None,
         dropped_at=drive.given_up_at,
         entries=(drive.n_entries if last is None else last + 1) - drive.skipped,
         skipped=drive.skipped,
@@ -166,6 +176,8 @@ def trial_of_run(conf: str, device_run: DeviceRun) -> Trial:
         oom_entry=device_run.ooms[0].entry if device_run.ooms else None,
         peak_reserved_bytes=device_run.peak_reserved_bytes,
         peak_allocated_bytes=device_run.peak_allocated_bytes,
+        peak_device_bytes=device_run.peak_device_bytes,
+        needed_bytes=device_run.ooms[0].needed_bytes if device_run.ooms else None,
         num_alloc_retries=stats["num_alloc_retries"],
         num_device_alloc=stats.get("num_device_alloc", 0),
         num_device_free=stats.get("num_device_free", 0),
@@ -178,14 +190,17 @@ class Trials:
     """Replays of one device of a recording under settings, each made once and remembered.
 
     count: how many were made.
-    watch: see `Watch`.
+    watch: see `Watch`.  effect: see `Effect`; settings of equal effect are replayed once.
     """
 
-    def __init__(self, prepared: Prepared, watch: Watch | None = None) -> None:
+    def __init__(
+        self, prepared: Prepared, watch: Watch | None = None, effect: Effect | None = None
+    ) -> None:
         self.prepared = prepared
         self.count = 0
         self._watch = watch
-        self._known: dict[tuple[Setting, int | None], Trial] = {}
+        self._effect = effect
+        self._known: dict[tuple[Hashable, int | None], Trial] = {}
 
     def under(
         self, setting: Setting, device_memory: int | None, *, to_first_oom: bool = False
@@ -194,11 +209,25 @@ class Trials:
 
         to_first_oom: one that fails may end at its first error, whose entry is all that it tells.
         """
-        known = self._known.get((setting, device_memory))
+        known = self._known.get(self._key(setting, device_memory))
         if known is not None and (to_first_oom or known.dropped_at is None):
-            return known
+            return replace(known, conf=setting.conf)
         trial, _ = self._replayed(setting, device_memory, to_first_oom=to_first_oom)
         return trial
+
+    def note(self, setting: Setting, device_run: DeviceRun) -> None:
+        """Remember a replay that has been run: it need not be made again."""
+        memory = device_run.device_memory
+        self._known[self._key(setting, memory)] = trial_of_run(setting.conf, device_run)
+
+    def known(self, setting: Setting) -> list[tuple[int, Trial]]:
+        """The trials of a setting that were made on devices of so many bytes."""
+        mine = self._key(setting, None)[0]
+        return [
+            (memory, replace(trial, conf=setting.conf))
+            for (effect, memory), trial in self._known.items()
+            if effect == mine and memory is not None
+        ]
 
     def timeline(
         self, setting: Setting, device_memory: int | None
@@ -208,6 +237,9 @@ class Trials:
         if drive is None:
             return trial, None
         return trial, drive.timeline.build(drive.plan.steps.entry)
+
+    def _key(self, setting: Setting, device_memory: int | None) -> tuple[Hashable, int | None]:
+        return setting if self._effect is None else self._effect(setting), device_memory
 
     def _replayed(
         self,
@@ -233,7 +265,7 @@ class Trials:
             trial = Trial(conf=setting.conf, error=str(error))
         else:
             trial = trial_of(drive, setting.conf, peak_device_bytes=watch.peak_device_bytes)
-        self._known[setting, device_memory] = trial
+        self._known[self._key(setting, device_memory)] = trial
         return trial, drive
 
 

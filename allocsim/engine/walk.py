@@ -30,9 +30,8 @@ class Walk:
 
     def __init__(self, prepared: Prepared) -> None:
         self.prepared = prepared
-        self._drive, _, self.notes = drive_as_recorded(
-            prepared, prepared.recorded, None, compares=False
-        )
+        self._drive, _, self.notes = drive_as_recorded(prepared, prepared.recorded, None)
+        self._drive.fidelity = None
         self.at = 0
 
     @property

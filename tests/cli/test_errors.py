@@ -65,7 +65,7 @@ def test_a_hostile_pickle_runs_nothing(cli: Cli, tmp_path: Path) -> None:
     assert not proof.exists()
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="no recordings beside the project")
+@pytest.mark.skipif(not SHARED.is_dir(), reason="needs recordings of other people")
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -109,7 +109,7 @@ def test_commands_that_are_wrong(cli: Cli) -> None:
     refused(cli("fly"), "fly")
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="no recordings beside the project")
+@pytest.mark.skipif(not SHARED.is_dir(), reason="needs recordings of other people")
 def test_a_device_smaller_than_what_it_holds_at_the_start(cli: Cli) -> None:
     path = SHARED / "lm-forward-full-card-torch2.6.pickle"
     refused(cli("replay", path, "--device-memory", "10GiB"), "10.00 GiB", "43.99 GiB")

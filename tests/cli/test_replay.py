@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import allocsim.engine
+from allocsim.core import IS_COMPILED
 from allocsim.engine import Fidelity, Mismatch, Run
 
 SHARED = Path(__file__).parents[3] / "shared" / "recordings"
@@ -121,7 +122,7 @@ def test_the_end_of_memory_fails_only_when_asked_to(cli: Cli, traces: Path) -> N
     assert cli("replay", traces / FITS, "--no-cure", "--fail-on-oom").code == 0
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="no recordings beside the project")
+@pytest.mark.skipif(not SHARED.is_dir(), reason="needs recordings of other people")
 def test_strict_fails_under_the_rules_of_the_wrong_release(cli: Cli) -> None:
     path = SHARED / "decomfl-torch2.9.pickle"
     assert cli("replay", path, "--strict").code == 0
@@ -129,6 +130,19 @@ def test_strict_fails_under_the_rules_of_the_wrong_release(cli: Cli) -> None:
     assert done.code == 1
     assert "5,833 of 7,946 addresses as recorded" in done.out
     assert "the first difference is at entry 11,407" in done.out
+
+
+@pytest.mark.skipif(IS_COMPILED, reason="a compiled core cannot be changed")
+def test_strict_proves_the_way_of_what_if_replays_too(
+    cli: Cli, traces: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of plain steps that cut wrong are found, although the replay with a history is exact."""
+    assert cli("replay", traces / OOM, "--no-cure", "--strict").code == 0
+    monkeypatch.setattr("allocsim.core.fast_path.MIN_BLOCK_SIZE", 4096)
+    assert cli("replay", traces / OOM, "--no-cure").code == 0
+    done = cli("replay", traces / OOM, "--no-cure", "--strict")
+    assert (done.code, done.out) == (70, "")
+    assert "without a history" in done.err
 
 
 def test_strict_fails_on_any_difference(

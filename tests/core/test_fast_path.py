@@ -15,6 +15,7 @@ from allocsim.core import (
     FREE,
     FREE_COMPLETED,
     FREE_REQUESTED,
+    IS_COMPILED,
     MALLOC,
     RELEASES,
     CachingAllocator,
@@ -36,6 +37,7 @@ def takes_rows(a: CachingAllocator) -> bool:
     return a._has_fast_path and plain_pools(a.heap, a.private_pools, a._pending) is not None
 
 
+@pytest.mark.skipif(IS_COMPILED, reason="the sources are not beside a compiled core")
 def test_a_rule_that_stands_twice_is_marked_in_both_places() -> None:
     """For speed a rule of heap.py stands in fast_path.py too; whoever changes one changes both."""
     marks = {

@@ -75,7 +75,7 @@ def test_the_recorded_error_comes_at_its_entry(name: str, entry: int) -> None:
 def test_others_come_out_whole(name: str) -> None:
     path = OUTSIDE / f"{name}.pickle"
     if not path.exists():
-        pytest.skip("the recordings of others lie beside the project, not in it")
+        pytest.skip("needs recordings of other people")
     assert_exact(replay(load(path)), OTHERS[name])
 
 
@@ -83,7 +83,7 @@ def test_the_wrong_tie_order_is_seen() -> None:
     """2.9 breaks ties by address, 2.15 by segment: on a reused driver they part."""
     path = OUTSIDE / "decomfl-torch2.9.pickle"
     if not path.exists():
-        pytest.skip("the recordings of others lie beside the project, not in it")
+        pytest.skip("needs recordings of other people")
     fidelity = replay(load(path), torch_version="2.15").devices[0].fidelity
     assert fidelity is not None
     assert (fidelity.addresses_matched, fidelity.allocations) == (5_833, 7_946)

@@ -20,7 +20,10 @@ def test_no_result_is_missing() -> None:
     assert counted == {"all": cases.ALL, "basic": cases.BASIC}
 
 
-@pytest.mark.skipif(not ORIGINALS.is_dir(), reason="the originals are not beside this checkout")
+@pytest.mark.skipif(
+    not ORIGINALS.is_dir(),
+    reason="needs the golden files before they were packed",
+)
 def test_the_copy_equals_the_originals() -> None:
     originals = {case["name"]: case for case in pack.read_originals(ORIGINALS)}
     for case in cases.load():

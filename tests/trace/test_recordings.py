@@ -10,7 +10,7 @@ from allocsim.trace import Action, Recording, lint, load, write_npz, write_snaps
 from allocsim.trace.rewind import start_state
 
 FOLDER = Path(__file__).parents[3] / "shared" / "recordings"
-pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="no recordings beside the project")
+pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="needs recordings of other people")
 
 # entries, segments at the end, segments at the start, releases that can have written it
 KNOWN = {

@@ -203,7 +203,7 @@ def play(history: History, steps: list[tuple[str, int, int, int]]) -> list[int]:
     return marks
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(STEPS, STEPS)
 def test_undoing_entries_gives_the_state_there(
     before: list[tuple[str, int, int, int]], after: list[tuple[str, int, int, int]]

@@ -1,38 +1,14 @@
-"""Recordings small enough to replay a hundred times: `write` makes a file of what a program did.
-
-The history is the model's own: such a recording proves the search, not the model.
-"""
+"""Programs whose recordings are small enough to replay a hundred times."""
 
 from __future__ import annotations
 
-import pickle
 import random
 from collections.abc import Callable
-from pathlib import Path
-
-import pytest
 
 from allocsim import CachingAllocator
 from allocsim.units import KIB, MIB
 
 Program = Callable[[CachingAllocator], object]
-Write = Callable[..., Path]
-
-
-@pytest.fixture
-def write(tmp_path: Path) -> Write:
-    """Runs a program on a device of its own and writes its recording; the path."""
-
-    def make(
-        program: Program, *, name: str = "run.pickle", memory: str = "16GiB", conf: str = ""
-    ) -> Path:
-        allocator = CachingAllocator(memory, conf, record_history=True)
-        program(allocator)
-        path = tmp_path / name
-        path.write_bytes(pickle.dumps(allocator.snapshot(), protocol=4))
-        return path
-
-    return make
 
 
 def ragged(seed: int, steps: int = 12) -> Program:

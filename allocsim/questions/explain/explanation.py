@@ -26,6 +26,7 @@ from allocsim.engine import (
     smallest_fraction,
 )
 from allocsim.errors import ConfigError
+from allocsim.measures import effects_on
 from allocsim.questions.explain.advice import Situation, advice_on
 from allocsim.questions.explain.cure import find_cure
 from allocsim.questions.explain.message import OomMessage
@@ -97,7 +98,10 @@ def explain_recording(
     )
     return run, tuple(
         explain_device(
-            Trials(prepared, watch), run, device_run, shortages_of(device_run, prepared.trace, seen)
+            Trials(prepared, watch, effects_on(prepared)),
+            run,
+            device_run,
+            shortages_of(device_run, prepared.trace, seen),
         )
         for prepared, device_run in zip(devices, run.devices, strict=True)
     )
@@ -110,6 +114,7 @@ def explain_device(
     remedies: tuple[Remedy, ...] = ()
     tried: tuple[Trial, ...] = ()
     if device_run.ooms:
+        trials.note(Setting(run.conf), device_run)
         remedies, tried = _remedies(trials, Setting(run.conf), device_run)
     is_recorded = bool(shortages) and shortages[-1].oom.is_recorded
     left = device_run.entries - 1 - shortages[-1].oom.entry if is_recorded else None

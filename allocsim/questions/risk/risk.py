@@ -23,7 +23,7 @@ from allocsim.engine import (
     smallest_device,
 )
 from allocsim.errors import RecordingError
-from allocsim.measures import Code, Measures, code_at, measures_of, usual_settings
+from allocsim.measures import Code, Measures, code_at, effects_on, measures_of, usual_settings
 from allocsim.questions.risk.headroom import (
     HeadroomPoint,
     HeadroomWatch,
@@ -102,6 +102,8 @@ def risk_of(
     )
     device_run = run.devices[0]
     tightest = seen.tightest
+    trials = Trials(prepared, watch, effects_on(prepared))
+    trials.note(setting, device_run)
     return Risk(
         run=run,
         device_run=device_run,
@@ -111,7 +113,7 @@ def risk_of(
         code=None if tightest is None else code_at(trace, tightest.entry),
         largest_entry=biggest,
         largest_bytes=size,
-        needs=_needs(Trials(prepared, watch), setting, confs),
+        needs=_needs(trials, setting, confs),
         measures=measures_of(trace, device_run),
     )
 

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from allocsim.core import LARGE_BUFFER, Release
 from allocsim.engine import Setting, Trial
 from allocsim.errors import ConfigError
-from allocsim.measures import front, is_hopeless
+from allocsim.measures import effect_of, front, is_hopeless
 from allocsim.questions.tune.cost import Costs
-from allocsim.questions.tune.equivalence import effect_of
 from allocsim.questions.tune.part import Part
 from allocsim.questions.tune.results import Results
 from allocsim.questions.tune.row import Row, row_of

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from allocsim.engine import Prepared, prepare
 from allocsim.errors import ConfigError, RecordingError
-from allocsim.questions.tune.sizes import Sizes, sizes_of
+from allocsim.measures import Sizes, sizes_of
 from allocsim.questions.tune.worker import keep
 from allocsim.trace import Recording, load, write_npz
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from allocsim.core import Release, parse_conf
 from allocsim.engine import Point, Setting
 from allocsim.errors import ConfigError
-from allocsim.measures import front
+from allocsim.measures import front, merged
 from allocsim.questions.tune.bounds import Bounds, bounds_of
 from allocsim.questions.tune.candidates import candidates
 from allocsim.questions.tune.cost import Costs
@@ -27,7 +27,6 @@ from allocsim.questions.tune.judgement import judge
 from allocsim.questions.tune.part import Part, Source, parts_of
 from allocsim.questions.tune.results import Results
 from allocsim.questions.tune.row import Row
-from allocsim.questions.tune.sizes import merged
 from allocsim.questions.tune.sweep import Crew
 from allocsim.trace import Recording
 from allocsim.units import parse_size

@@ -23,6 +23,7 @@ from allocsim.engine import (
     find_smallest,
     fold,
     fold_allocated,
+    pages_needed,
     prepare,
     trial_of,
 )
@@ -256,11 +257,21 @@ class _Devices:
         def trial(pages: int) -> Trial | None:
             return self._trial(pages, _Watch(gives_up=True, at_retry=at_retry))
 
-        guess = self._guess if job.from_peak and at_retry else None
-        return find_smallest(trial, holds, least=least, first=first, known=known, guess=guess)
+        return find_smallest(
+            trial,
+            holds,
+            least=least,
+            first=first,
+            known=known,
+            peak=self._peak if job.from_peak and at_retry else None,
+            needed=None if at_retry else self._needed,
+        )
 
-    def _guess(self, trial: Trial) -> int | None:
+    def _peak(self, trial: Trial) -> int | None:
         return None if trial.refused else self._pages(trial)
+
+    def _needed(self, trial: Trial) -> int | None:
+        return pages_needed(trial, self._prepared.context_memory)
 
     def _pages(self, trial: Trial) -> int:
         return self._pages_of(trial.peak_device_bytes)

@@ -11,7 +11,7 @@ import numpy as np
 
 from allocsim.core import MIN_LARGE_ALLOC, SMALL_SIZE
 from allocsim.engine import Prepared
-from allocsim.measures import Lifetimes, lifetimes_of
+from allocsim.measures.lifetimes import Lifetimes, lifetimes_of
 from allocsim.trace import Action
 
 __all__ = ["Sizes", "merged", "sizes_of"]

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Hashable
+from functools import cache
 
 from allocsim.core import (
     MIN_BLOCK_SIZE,
@@ -31,11 +32,26 @@ from allocsim.core import (
     AllocatorConfig,
     Release,
 )
-from allocsim.engine import Setting
-from allocsim.questions.tune.sizes import Sizes
+from allocsim.engine import Effect, Prepared, Setting
+from allocsim.errors import ConfigError
+from allocsim.measures.sizes import Sizes, sizes_of
 from allocsim.units import round_up
 
-__all__ = ["effect_of"]
+__all__ = ["effect_of", "effects_on"]
+
+
+def effects_on(prepared: Prepared) -> Effect:
+    """Of each setting what it amounts to on one recording; itself where the release refuses it."""
+    sizes = (sizes_of(prepared),)
+
+    @cache
+    def effect(setting: Setting) -> Hashable:
+        try:
+            return effect_of(setting, prepared.release, sizes)
+        except ConfigError:
+            return setting
+
+    return effect
 
 
 def effect_of(setting: Setting, release: Release, parts: tuple[Sizes, ...]) -> Hashable:
