@@ -44,6 +44,8 @@ class BlockState:
     requested_size: bytes asked for; stale where the block is inactive.
     state: `ALLOCATED`, `PENDING` or `INACTIVE`.
     frames: number of the stack that allocated it, -1 where unknown.
+
+    Mirrors: BlockInfo
     """
 
     address: int
@@ -69,6 +71,8 @@ class SegmentState:
     pool_id: `DEFAULT_POOL`, or the private pool that owns it.
     blocks: tile it in address order.
     frames: number of the stack that allocated it, -1 where unknown.
+
+    Mirrors: SegmentInfo
     """
 
     address: int

@@ -47,6 +47,8 @@ def format_size(size: int) -> str:
 
     The limits are inclusive (exactly 1 MiB is "1024.00 KiB") and the argument is unsigned, so
     a negative difference shows as an enormous figure, as upstream shows it (semantics 7.1).
+
+    Mirrors: format_size
     """
     size %= _WRAP
     if size <= KIB:

@@ -58,7 +58,7 @@ class Calls(NamedTuple):
 
 
 class CachingAllocator:
-    """PyTorch's native CUDA caching allocator of one device.  Mirrors `DeviceCachingAllocator`.
+    """PyTorch's native CUDA caching allocator of one device.
 
     device_memory: bytes of the card, or text such as "16GiB".
     conf: what PYTORCH_CUDA_ALLOC_CONF says.  torch_version: "2.1" to "2.15".
@@ -67,6 +67,8 @@ class CachingAllocator:
     lets `play` decline every step, which changes nothing but the time a replay takes.
     rounded_sizes: sizes that were rounded before, under the same rounding, to go on with.
     Raises ConfigError for anything that the release or the model refuses.
+
+    Mirrors: DeviceCachingAllocator
     """
 
     def __init__(
@@ -109,6 +111,8 @@ class CachingAllocator:
         """The address of a block of at least `size` bytes; None for a request of 0 bytes.
 
         Raises OutOfMemoryError with the text of the release.
+
+        Mirrors: malloc
         """
         if size <= 0 or size >= MAX_REQUEST:
             self._refuse(size)
@@ -159,7 +163,10 @@ class CachingAllocator:
     # -- frees and streams ---------------------------------------------------------------
 
     def free(self, ptr: int | None) -> None:
-        """Free the block at `ptr`; None does nothing.  Raises ValueError for anything else."""
+        """Free the block at `ptr`; None does nothing.  Raises ValueError for anything else.
+
+        Mirrors: free
+        """
         if ptr is None:
             return
         block = self._take_live(ptr)
@@ -231,7 +238,10 @@ class CachingAllocator:
         return self._pending.complete(free)
 
     def record_stream(self, ptr: int, stream: int) -> None:
-        """Let the free of the block at `ptr` wait for `stream`."""
+        """Let the free of the block at `ptr` wait for `stream`.
+
+        Mirrors: recordStream
+        """
         block = self.heap.live.get(ptr)
         if block is None:
             raise ValueError(f"record_stream of {ptr:#x}, which is not allocated")
@@ -252,7 +262,10 @@ class CachingAllocator:
     # -- giving memory back --------------------------------------------------------------
 
     def empty_cache(self) -> None:
-        """torch.cuda.empty_cache() on this device."""
+        """torch.cuda.empty_cache() on this device.
+
+        Mirrors: emptyCache
+        """
         if self.private_pools.scopes:
             if self.release.empty_cache_in_scope is EmptyCacheInScope.ASSERTS:
                 self.heap.stats.num_sync_all_streams += 1
@@ -282,6 +295,8 @@ class CachingAllocator:
         """Send requests to a private pool until `end_allocate_to_pool`.
 
         A number n means the pool id (0, n).  stream: the one stream concerned, up to 2.2.
+
+        Mirrors: setNoSplit, setUseOnOOM
         """
         pool_id = _pool_id(pool)
         if no_split and not self.release.no_split:
@@ -308,6 +323,8 @@ class CachingAllocator:
         """Change options at run time under the release's rules.
 
         Raises ConfigError; the options before the bad one are in force then.
+
+        Mirrors: setAllocatorSettings
         """
         try:
             self.heap.use(option_string.parse(conf, self.release, self.heap.config))
@@ -317,7 +334,10 @@ class CachingAllocator:
             raise
 
     def set_per_process_memory_fraction(self, fraction: float) -> None:
-        """Limit reserved memory to a share of the device, in [0, 1] (1.11)."""
+        """Limit reserved memory to a share of the device, in [0, 1] (1.11).
+
+        Mirrors: setMemoryFraction
+        """
         if not 0.0 <= fraction <= 1.0:
             raise ValueError(f"memory fraction {fraction} is out of range; expected 0 to 1")
         if fraction == 1.0 and not self.release.full_fraction_is_limit:
@@ -344,7 +364,10 @@ class CachingAllocator:
         return self.heap.rounded_sizes[size]
 
     def pool_use_count(self, pool: int | PoolId) -> int:
-        """How many scopes and handles hold a private pool; 0 where there is none."""
+        """How many scopes and handles hold a private pool; 0 where there is none.
+
+        Mirrors: getPoolUseCount
+        """
         found = self.private_pools.pools.get(_pool_id(pool))
         return 0 if found is None else found.use_count
 
@@ -393,7 +416,10 @@ class CachingAllocator:
         self.heap.stats.folder = folder
 
     def statistics(self) -> DeviceStats:
-        """Every statistic, counted up to now."""
+        """Every statistic, counted up to now.
+
+        Mirrors: getStats
+        """
         self.heap.stats.fold()
         return self.heap.stats
 
@@ -402,11 +428,17 @@ class CachingAllocator:
         return self.heap.stats.as_dict()
 
     def reset_peak_memory_stats(self) -> None:
-        """Set every peak to its current value."""
+        """Set every peak to its current value.
+
+        Mirrors: resetPeakStats
+        """
         self.heap.stats.reset_peak()
 
     def reset_accumulated_memory_stats(self) -> None:
-        """Set every allocated and freed total, and the plain counters, to zero."""
+        """Set every allocated and freed total, and the plain counters, to zero.
+
+        Mirrors: resetAccumulatedStats
+        """
         self.heap.stats.reset_accumulated()
 
     def memory_summary(self) -> str:

@@ -139,6 +139,8 @@ class Attempts:
         """A free block of a pool marked use_on_oom, for a request of the default pool (5.6).
 
         From 2.10 on, expandable segments count as inactive for such a request (observed).
+
+        Mirrors: try_mempool_fallback
         """
         if params.pool.owner is not None:
             return None

@@ -1,4 +1,4 @@
-"""A block: a range of a segment, handed out or cached.  Mirrors `Block`.
+"""A block: a range of a segment, handed out or cached.
 
 Invariant: `prev` and `next` are the neighbours in the same segment, so that
 `block.ptr + block.size == block.next.ptr`; a block without neighbours is a whole segment.
@@ -25,6 +25,8 @@ class Block:
     if it is not one of them.
     gc_base: the pool's search counter when it became free.  is_ours: nobody outside the heap
     holds this object once it is free, so that it may be used again.
+
+    Mirrors: Block
     """
 
     __slots__ = (

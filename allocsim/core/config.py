@@ -36,8 +36,9 @@ MAX_KEPT: Final = 1 << 16
 class AllocatorConfig:
     """Every option that the native allocator reads, in bytes where it is a size.
 
-    Mirrors `CUDAAllocatorConfig`.  `text` is the string last parsed, kept because snapshots
-    show it.
+    `text` is the string last parsed, kept because snapshots show it.
+
+    Mirrors: CUDAAllocatorConfig
     """
 
     release: Release
@@ -59,7 +60,10 @@ class AllocatorConfig:
     # -- what the allocator asks ---------------------------------------------------------
 
     def round_size(self, size: int) -> int:
-        """The block size that a request of `size` >= 1 bytes is rounded to (1.2)."""
+        """The block size that a request of `size` >= 1 bytes is rounded to (1.2).
+
+        Mirrors: round_size
+        """
         if size < MIN_BLOCK_SIZE:
             return MIN_BLOCK_SIZE
         divisions = self.divisions_of(size)
@@ -80,7 +84,10 @@ class AllocatorConfig:
         return low
 
     def divisions_of(self, size: int) -> int:
-        """How many steps a power of two is divided into for a request of `size` bytes."""
+        """How many steps a power of two is divided into for a request of `size` bytes.
+
+        Mirrors: CUDAAllocatorConfig::roundup_power2_divisions
+        """
         interval = size.bit_length() - 1 - ROUNDUP_FIRST_BIT
         return self.roundup_power2_divisions[min(max(interval, 0), N_ROUNDUP_INTERVALS - 1)]
 
@@ -95,7 +102,10 @@ class AllocatorConfig:
         return any(self.roundup_power2_divisions)
 
     def segment_size(self, size: int) -> int:
-        """The segment asked from the driver for a rounded `size` ("alloc_size", 1.4)."""
+        """The segment asked from the driver for a rounded `size` (1.4).
+
+        Mirrors: get_allocation_size
+        """
         if size <= SMALL_SIZE:
             return SMALL_BUFFER
         if size < MIN_LARGE_ALLOC:
@@ -263,6 +273,8 @@ def _round_up_power2(size: int, divisions: int) -> int:
 
     One division leaves every size as it is, which releases that call this for 1 show (1.2).
     `size` is above 512 * `divisions`, so that a step has at least 512 bytes.
+
+    Mirrors: roundup_power2_next_division
     """
     if divisions == 1:
         return size

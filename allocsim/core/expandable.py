@@ -2,7 +2,7 @@
 
 Invariant: handles have one size, fixed at creation, and lie at multiples of it from `base`;
 mapped and unmapped blocks of the segment begin and end where their handles do, except where a
-mapped range was split.  Mirrors `ExpandableSegment`.  Source: semantics 4.1, 4.3, 4.6, 12.9.
+mapped range was split.  Source: semantics 4.1, 4.3, 4.6, 12.9.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ class ExpandableSegment:
 
     size: 9/8 of the device, or the configured reserve, in whole handles.  base: of one from before
     the simulation, whose addresses are taken over.
+
+    Mirrors: ExpandableSegment
     """
 
     __slots__ = ("base", "size", "handle_size", "stream", "_device")
@@ -60,6 +62,8 @@ class ExpandableSegment:
         """Bytes mapped for a request of `size`, in whole handles; None: out of memory.
 
         All or nothing: handles created before the one that fails are returned.
+
+        Mirrors: ExpandableSegment::map
         """
         mapped = round_up(size, self.handle_size)
         for created in range(0, mapped, self.handle_size):
@@ -76,7 +80,10 @@ class ExpandableSegment:
         return self.base + start, max(end - start, 0)
 
     def unmap(self, size: int) -> None:
-        """Return the handles of `size` bytes; waits for the segment's stream."""
+        """Return the handles of `size` bytes; waits for the segment's stream.
+
+        Mirrors: ExpandableSegment::unmap
+        """
         self._device.synchronize(self.stream)
         for _ in range(0, size, self.handle_size):
             self._device.release_handle(self.handle_size)

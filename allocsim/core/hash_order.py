@@ -2,7 +2,7 @@
 
 Rule: Fibonacci hashing of the key into B slots (a power of two, at least 4, at most half
 full), robin-hood displacement, no wrap-around; walked from slot 0 up.  Erasing shifts the
-following displaced entries back.  Source: semantics 2.3, corrected by 12.1 and 12.2.
+following displaced entries back.  Source: semantics 2.3, 12.1, 12.2.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ def pool_hash(pool_id: tuple[int, int]) -> int:
 
 
 class HashOrder(Generic[K, V]):
-    """A map walked in the order of upstream's hash table."""
+    """A map walked in the order of upstream's hash table.
+
+    Mirrors: ska::flat_hash_map
+    """
 
     __slots__ = ("_hash", "_bits", "_slots", "_values")
 

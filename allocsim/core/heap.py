@@ -172,6 +172,8 @@ class Heap:
         """The free block for a rounded `size`, taken out of its pool; None: a miss.
 
         expandable: expandable segments are active for this request, so their blocks may serve it.
+
+        Mirrors: get_free_block
         """
         config = self.config
         if self.collects_garbage:
@@ -206,6 +208,8 @@ class Heap:
 
         expandable: expandable segments are active, so large blocks split down to 512 bytes too.
         Returns the block handed out, which is longer than `size` where it was not split.
+
+        Mirrors: alloc_found_block, should_split
         """
         pool = block.pool
         splits = split_bytes = 0
@@ -259,7 +263,10 @@ class Heap:
         block.is_ours = False
 
     def complete_free(self, block: Block) -> None:
-        """Make a pending block free."""
+        """Make a pending block free.
+
+        Mirrors: free_block
+        """
         del self.pending[block.ptr]
         requested, size = block.requested_size, block.size
         self.record("free_completed", block.ptr, requested, block.stream, block.pool)
@@ -267,7 +274,10 @@ class Heap:
         self.stats.free_completed(block.pool.is_small, size, requested, splits, split_bytes)
 
     def merge_and_pool(self, block: Block) -> tuple[int, int]:
-        """Merge with the neighbours, enter the free blocks; the net change of inactive_split."""
+        """Merge with the neighbours, enter the free blocks; the net change of inactive_split.
+
+        Mirrors: free_block, try_merge_blocks
+        """
         # Rule 2.2, twice: merge with both neighbours.
         splits = 0
         split_bytes = 0
@@ -307,7 +317,10 @@ class Heap:
         return self.new_block(address, size, pool, stream, self.new_segment_rank(address, size))
 
     def release_segment(self, block: Block) -> None:
-        """cudaFree the segment that a free, unsplit block is."""
+        """cudaFree the segment that a free, unsplit block is.
+
+        Mirrors: release_block
+        """
         if block.is_split:
             raise UndefinedBehaviorError(
                 f"max_split_size_mb was lowered below a split block of {format_size(block.size)}; "

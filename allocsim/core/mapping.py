@@ -20,7 +20,10 @@ __all__ = ["allocate_expandable", "new_expandable", "unmap_block"]
 
 
 def allocate_expandable(heap: Heap, pool: BlockPool, stream: int, size: int) -> Block | None:
-    """A block of at least `size` bytes in no pool; None: out of memory."""
+    """A block of at least `size` bytes in no pool; None: out of memory.
+
+    Mirrors: try_allocate_expandable_block
+    """
     block = _find_run(pool, stream, size) or _new_segment(heap, pool, stream, size)
     if block is None:
         return None
@@ -42,7 +45,10 @@ def allocate_expandable(heap: Heap, pool: BlockPool, stream: int, size: int) -> 
 
 
 def _find_run(pool: BlockPool, stream: int, size: int) -> Block | None:
-    """The start of the lowest run of free and unmapped blocks that holds `size`."""
+    """The start of the lowest run of free and unmapped blocks that holds `size`.
+
+    Mirrors: find_expandable_block
+    """
     for unmapped in pool.unmapped_of(stream):
         prev = unmapped.prev
         start = prev if prev is not None and not prev.is_active else unmapped
@@ -67,6 +73,7 @@ def new_expandable(
 
 
 def _new_segment(heap: Heap, pool: BlockPool, stream: int, size: int) -> Block | None:
+    """Mirrors: find_expandable_block"""
     segment = new_expandable(heap, pool, stream)
     if segment.size < size and heap.release.short_segment_is_destroyed:
         segment.destroy()
@@ -80,7 +87,10 @@ def _new_segment(heap: Heap, pool: BlockPool, stream: int, size: int) -> Block |
 
 
 def _map_block(heap: Heap, block: Block, size: int) -> bool:
-    """Map the front of an unmapped block and make it free; False: out of memory."""
+    """Map the front of an unmapped block and make it free; False: out of memory.
+
+    Mirrors: map_block
+    """
     assert block.expandable is not None
     pool = block.pool
     mapped = block.expandable.map(size)
@@ -113,6 +123,8 @@ def unmap_block(heap: Heap, block: Block) -> None:
     """Unmap the whole handles inside a free expandable block, if there are any.
 
     A segment that is one unmapped block then is given up, its address range with it.
+
+    Mirrors: unmap_block, release_expandable_segment
     """
     segment = block.expandable
     assert segment is not None

@@ -58,6 +58,8 @@ def parse(text: str, release: Release, previous: AllocatorConfig | None = None) 
     """The settings that `text` makes of `previous` (default: a fresh process) in `release`.
 
     Raises BadOptionError for a string that the release refuses.
+
+    Mirrors: CUDAAllocatorConfig::parseArgs, AcceleratorAllocatorConfig::parseArgs
     """
     before = previous if previous is not None else AllocatorConfig(release)
     if len(text) > MAX_LENGTH:

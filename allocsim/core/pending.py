@@ -114,7 +114,10 @@ class PendingFrees:
         return True
 
     def poll(self) -> None:
-        """Complete the frees whose events have passed."""
+        """Complete the frees whose events have passed.
+
+        Mirrors: process_events
+        """
         before, self._heap.work = self._heap.work, Work.POLL
         self._insert_deferred_events()
         device = self._heap.device
@@ -125,7 +128,10 @@ class PendingFrees:
         self._heap.work = before
 
     def synchronize(self) -> None:
-        """Wait for every event; all frees complete."""
+        """Wait for every event; all frees complete.
+
+        Mirrors: synchronize_and_free_events
+        """
         self._heap.stats.num_sync_all_streams += 1
         self._heap.work = Work.WAIT
         self._insert_deferred_events()
@@ -138,7 +144,10 @@ class PendingFrees:
             self.complete(free)
 
     def _insert_events(self, block: Block) -> None:
-        """One event for each stream that used the block, recorded now."""
+        """One event for each stream that used the block, recorded now.
+
+        Mirrors: insert_events
+        """
         uses, block.stream_uses = block.stream_uses, None
         for stream in uses or ():
             block.event_count += 1
@@ -150,6 +159,7 @@ class PendingFrees:
             self._heap.complete_free(block)
 
     def _insert_deferred_events(self) -> None:
+        """Mirrors: insert_events_deferred_until_no_capture"""
         deferred, self._deferred = self._deferred, []
         for block in deferred:
             if self._forget_captured(block):
@@ -158,7 +168,10 @@ class PendingFrees:
                 self._insert_events(block)
 
     def _forget_captured(self, block: Block) -> bool:
-        """Drop the streams recorded in a scope; whether that leaves none to wait for."""
+        """Drop the streams recorded in a scope; whether that leaves none to wait for.
+
+        Mirrors: remove_cudagraph_stream_uses
+        """
         uses, captured = block.stream_uses, block.capture_uses
         if uses is None or captured is None:
             return False

@@ -53,6 +53,8 @@ class KeyLayout:
     `place_shift`.  While sizes are multiples of 512 and places below `NARROW_PLACES`, nothing is
     lost by leaving out the bits that are always 0, and keys of blocks below 8 GiB fit a machine
     word, which the compiled form compares in one step.  Wide keys hold any size and any place.
+
+    Mirrors: BlockComparatorSize
     """
 
     __slots__ = ("size_shift", "place_shift")
@@ -94,7 +96,7 @@ class FreeBlocks:
 
 
 class BlockPool:
-    """Free blocks of one size class (small or large).  Mirrors `BlockPool`.
+    """Free blocks of one size class (small or large).
 
     layout: of the keys, one for all pools of a heap.
     owner: the private pool this is half of, or None for the default pools.
@@ -102,6 +104,8 @@ class BlockPool:
     unmapped: address space of expandable segments without memory, by (stream, address).
     search_calls: searches counted for garbage collection.  least_rest: the least that a block
     without expandable neighbours leaves behind when it is split (1.7).
+
+    Mirrors: BlockPool
     """
 
     __slots__ = (
@@ -146,7 +150,10 @@ class BlockPool:
             free.keys[:] = [block.key for block in free.blocks]
 
     def insert(self, block: Block) -> None:
-        """Add a free mapped block; O(log n) comparisons and a move of pointers."""
+        """Add a free mapped block; O(log n) comparisons and a move of pointers.
+
+        Mirrors: BlockPool::insert_into_blocks
+        """
         key = block.key = self.layout.key(block.size, block.rank + block.ptr)
         free = self.of(block.stream)
         at = find(free.keys, key)
@@ -189,14 +196,17 @@ class BlockPool:
 
 
 def _place(block: Block) -> tuple[int, int]:
+    """Mirrors: BlockComparatorAddress"""
     return block.stream, block.ptr
 
 
 class PrivatePool:
-    """The pools of a CUDA graph or a MemPool.  Mirrors `PrivatePool`.
+    """The pools of a CUDA graph or a MemPool.
 
     use_count: scopes and handles that hold it; segment_count: driver reservations, counted as
     upstream counts them (5.1), which for expandable segments need not balance.
+
+    Mirrors: PrivatePool
     """
 
     __slots__ = ("id", "use_count", "segment_count", "small", "large")

@@ -41,7 +41,10 @@ class PrivatePools:
         self.use_on_oom: HashOrder[PoolId, None] = HashOrder(pool_hash)
 
     def begin(self, pool_id: PoolId, stream: int | None) -> None:
-        """Create the pool or add a use, then open a scope."""
+        """Create the pool or add a use, then open a scope.
+
+        Mirrors: beginAllocateToPool
+        """
         self._use(pool_id)
         if any(scope.id == pool_id for scope in self.scopes):
             raise UpstreamAssertionError(
@@ -51,7 +54,10 @@ class PrivatePools:
         self.scopes.append(Scope(pool_id, (stream or 0) if by_stream else None))
 
     def _use(self, pool_id: PoolId) -> PrivatePool:
-        """Create the pool or add a use."""
+        """Create the pool or add a use.
+
+        Mirrors: create_or_incref_pool, createOrIncrefPool
+        """
         pool = self.pools.get(pool_id)
         if pool is None:
             pool = self.pools[pool_id] = self._heap.new_private_pool(pool_id)
@@ -62,7 +68,10 @@ class PrivatePools:
         return pool
 
     def end(self, pool_id: PoolId) -> None:
-        """Close the scope."""
+        """Close the scope.
+
+        Mirrors: endAllocateToPool
+        """
         for scope in self.scopes:
             if scope.id == pool_id:
                 self.scopes.remove(scope)
@@ -70,7 +79,10 @@ class PrivatePools:
         raise UpstreamAssertionError(f"pool {pool_id} is ended, but no scope of it is open")
 
     def release(self, pool_id: PoolId) -> None:
-        """Take one use away; at zero the pool becomes freeable."""
+        """Take one use away; at zero the pool becomes freeable.
+
+        Mirrors: releasePool
+        """
         pool = self.pools.get(pool_id)
         if pool is None or pool.use_count == 0:
             raise UpstreamAssertionError(f"pool {pool_id} is released, but nothing uses it")
@@ -86,7 +98,10 @@ class PrivatePools:
         return bool(self.scopes) and self._heap.release.scope_is_capture
 
     def target(self, stream: int) -> PrivatePool | None:
-        """The pool that a request of `stream` goes to; None: the default pools."""
+        """The pool that a request of `stream` goes to; None: the default pools.
+
+        Mirrors: get_pool
+        """
         accepting = [s for s in self.scopes if s.stream is None or s.stream == stream]
         if not accepting:
             return None

@@ -25,6 +25,8 @@ def collect_garbage(heap: Heap) -> None:
     """Release old blocks until the reserved bytes are below the threshold's share of the limit.
 
     Does nothing unless a limit and a threshold are set.  A pass is never cut short.
+
+    Mirrors: garbage_collect_cached_blocks
     """
     if not heap.collects_garbage or heap.limit is None:
         return
@@ -56,7 +58,10 @@ def _age(pool: BlockPool, block: Block) -> int:
 
 
 def release_available(heap: Heap, pool: BlockPool, stream: int, size: int) -> bool:
-    """Release oversize blocks of the request's stream; whether that may have been enough."""
+    """Release oversize blocks of the request's stream; whether that may have been enough.
+
+    Mirrors: release_available_cached_blocks
+    """
     oversize = heap.config.max_split_size
     if oversize == UNLIMITED:
         return False
@@ -87,7 +92,10 @@ def _may_release(heap: Heap, block: Block) -> bool:
 
 
 def release_cached(heap: Heap, private: PrivatePools, pending: PendingFrees) -> None:
-    """Wait for every pending free, then give all that is wholly free back to the driver (2.5)."""
+    """Wait for every pending free, then give all that is wholly free back to the driver (2.5).
+
+    Mirrors: release_cached_blocks
+    """
     pending.synchronize()
     heap.work = Work.RELEASE_CACHED
     _release_pool(heap, heap.large)
@@ -106,7 +114,10 @@ def release_freeable(heap: Heap, private: PrivatePools) -> None:
 
 
 def _release_pool(heap: Heap, pool: BlockPool) -> None:
-    """Release every whole cached segment of `pool`, then unmap what is free of expandable ones."""
+    """Release every whole cached segment of `pool`, then unmap what is free of expandable ones.
+
+    Mirrors: release_blocks
+    """
     blocks = list(pool)
     for block in blocks:
         if block.expandable is None and not block.is_split:

@@ -21,14 +21,20 @@ _ENTRY_DEFAULTS: dict[str, Any] = {"compile_context": "N/A", "user_metadata": ""
 
 
 def all_blocks(heap: Heap) -> Iterator[Block]:
-    """Every mapped block of the device, in no particular order."""
+    """Every mapped block of the device, in no particular order.
+
+    Mirrors: get_all_blocks
+    """
     yield from heap.active
     for pool in heap.pools:
         yield from pool
 
 
 def segments(heap: Heap) -> tuple[SegmentState, ...]:
-    """Every segment with its blocks, in address order."""
+    """Every segment with its blocks, in address order.
+
+    Mirrors: snapshot
+    """
     heads = [block for block in all_blocks(heap) if block.prev is None or not block.prev.mapped]
     return tuple(_segment(head) for head in sorted(heads, key=lambda block: block.ptr))
 

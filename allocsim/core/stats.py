@@ -76,7 +76,10 @@ Folder = Callable[[Journal], tuple[GroupMoves, GroupMoves, GroupMoves]]
 
 @dataclass(slots=True)
 class Stat:
-    """One statistic.  Mirrors `Stat`."""
+    """One statistic.
+
+    Mirrors: Stat
+    """
 
     current: int = 0
     peak: int = 0
@@ -266,10 +269,12 @@ def _moves(  # noqa: PLR0912, PLR0915  (one loop, by design)
 
 
 class DeviceStats:
-    """All statistics of one device.  Mirrors `DeviceStats`.
+    """All statistics of one device.
 
     journal: the records not counted yet.  folder: counts them; any that gives what
     `fold_records` gives.
+
+    Mirrors: DeviceStats
     """
 
     __slots__ = (

@@ -1,4 +1,4 @@
-"""The order of upstream's hash maps (2.3 as corrected by 12.1 and 12.2)."""
+"""The order of upstream's hash maps (semantics 2.3, 12.1, 12.2)."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def test_a_pool_lives_until_it_is_released_and_emptied(make: Make, torch: str) -
 
 @pytest.mark.parametrize("torch", BY_THREAD)
 def test_freeable_pools_go_small_before_large_in_hash_order(make: Make, torch: str) -> None:
-    """Of pools 1, 2, 3 the slots among eight and more: 12.2; both halves of each."""
+    """Of pools 1, 2, 3 the slots among eight and more (12.2); both halves of each."""
     a = make(torch_version=torch)
     for pool in (1, 2, 3):
         a.begin_allocate_to_pool(pool)

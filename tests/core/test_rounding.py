@@ -72,7 +72,7 @@ def test_one_division_leaves_sizes_unrounded_before_2_4(torch: str) -> None:
 
 @pytest.mark.parametrize("torch", RELEASES)
 def test_the_worked_list_depends_on_where_its_tail_starts(torch: str) -> None:
-    """Request 70,000,001 under [16:8,32:4,64:2,>:4]: 1.2's own example."""
+    """Request 70,000,001 under [16:8,32:4,64:2,>:4], the example of section 1.2."""
     overwritten = int(torch.split(".")[1]) < 10
     expected = 83_886_080 if overwritten else 100_663_296
     assert rounded(70_000_001, LIST, torch) == expected

@@ -3,8 +3,6 @@
 - vllm-project/vllm PR 41268: weights of 530 and 270 MiB; 270 land in a cached 530 MiB block.
 - pytorch/pytorch#35901: 10.84 GiB refused, 1.06 GiB allocated, 12.53 GiB reserved, 10.26 free.
 - pytorch/pytorch#189504: a block that fits is pending on another stream; repeating succeeds.
-
-Sources: users.md 3.1 and 3.2.
 """
 
 from __future__ import annotations

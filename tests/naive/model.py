@@ -309,7 +309,7 @@ class Request:
 
         Marked pools are searched one after the other, in the order of the table of ids; a mark
         outlives its pool's last release; since 2.10 the search and the split go as if
-        expandable segments were off (all observed; 1.7 says 2.11).
+        expandable segments were off.
         """
         state = self.state
         if self.pool.owner is not None:

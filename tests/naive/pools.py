@@ -69,8 +69,7 @@ def end(state: State, number: int) -> None:
 def release(state: State, number: int) -> None:
     """One user less; a pool without users is freeable.
 
-    Marks belong to the id: no_split is forgotten here from 2.14 on only (observed; 5.1 says
-    2.10), use_on_oom never.
+    Marks belong to the id: no_split is forgotten here from 2.14 on only, use_on_oom never (5.1).
     """
     if number not in state.private or state.private[number][0].use_count == 0:
         raise UpstreamAssertionError(f"pool (0, {number}) is released but has no user")

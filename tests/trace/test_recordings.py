@@ -85,7 +85,7 @@ def test_an_out_of_memory_error_is_an_entry() -> None:
 
 
 def test_slack_of_blocks_from_before_the_recording() -> None:
-    """The block of users.md 6: 4,194,304 bytes asked for, 5,177,344 held."""
+    """A block of the recording: 4,194,304 bytes asked for, 5,177,344 held."""
     state = start_state(recording("lm-training-512-torch2.11").device(0))
     sizes = {(b.requested_size, b.size) for segment in state for b in segment.blocks}
     assert (4_194_304, 5_177_344) in sizes

@@ -3,7 +3,8 @@
 Rule: nothing is advised that is already set, that the release lacks or that the figures show to
 be useless; a setting without effect or without safety is named; and where no setting can help
 the advice says so in these words.  A remedy that only a replay can prove is not called proved.
-Sources: users.md 1 and 3 (what helped whom), semantics 8 (names of the options).
+Sources: what helped in the situations of tests/explain/test_situations.py; semantics 8 (names of
+the options).
 """
 
 from __future__ import annotations

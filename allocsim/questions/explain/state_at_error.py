@@ -2,7 +2,7 @@
 
 Invariant: every mapped byte of the device is in exactly one block of `segments`; nothing here is a
 statistic of the allocator, all is read off its blocks.
-Source: semantics 6.3 (segments), 1.8 (the request), 5.6 (pools that may help out).
+Source: semantics 6.5 (segments), 1.8 (the request), 5.6 (pools that may help out).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The map of memory: entries from left to right, addresses upwards, what lay where as shares.
 
-Rule: a pixel's shares are exact (`density.py`), whatever the recording's length: what kind of
+Rule: a pixel's shares are exact, whatever the recording's length: what kind of
 block covers how much of it, and how much of it was reserved at all.  Reserved and in no layer is
-free.  Addresses that were never reserved take no room (`address_axis.py`).
+free.  Addresses that were never reserved take no room (`axis_of`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The blocks in use before an entry, all entries about blocks undone at once.
 
-Rule: it gives what undoing them one after the other gives (`start.py`), or nothing where they do
-not fit together; which entry it is that does not, the slow way finds.  What happens at one
+Rule: it gives what undoing them one after the other gives (start_state.py), or nothing where they
+do not fit together; which entry it is that does not, the slow way finds.  What happens at one
 address is a row of alloc, free_requested, free_completed, alloc and so on, so that sorting by
 address puts side by side what has to fit: a million entries take a tenth of a second.
 """

@@ -1,0 +1,80 @@
+"""Upstream's names lead to their counterparts: docstrings say them, the page lists them."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tests.mirrors import PAGE, docstrings, lines, main, mirrors, rewritten, table
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+
+VERBS = {
+    *("malloc", "get_pool", "get_free_block", "alloc_block", "alloc_found_block", "should_split"),
+    *("free", "free_block", "try_merge_blocks", "recordStream", "insert_events", "process_events"),
+    *("insert_events_deferred_until_no_capture", "synchronize_and_free_events"),
+    *("garbage_collect_cached_blocks", "release_available_cached_blocks"),
+    *("release_cached_blocks", "release_blocks", "release_block", "release_expandable_segment"),
+    *("try_allocate_expandable_block", "find_expandable_block", "map_block", "unmap_block"),
+    *("beginAllocateToPool", "endAllocateToPool", "releasePool", "create_or_incref_pool"),
+    *("setMemoryFraction", "setUseOnOOM", "setNoSplit", "emptyCache", "getStats", "snapshot"),
+    *("round_size", "get_allocation_size", "roundup_power2_next_division"),
+}
+"""What upstream's allocator is made of, as far as the model has it."""
+
+
+def test_every_verb_of_upstream_has_its_counterpart() -> None:
+    assert not VERBS - {upstream for upstream, _, _ in mirrors()}
+
+
+def test_a_docstring_names_them_in_one_form() -> None:
+    """A line of its own, so that a search for the name finds it."""
+    wrong = [
+        f"{file.relative_to(ROOT)}: {name}"
+        for file in sorted((ROOT / "allocsim").rglob("*.py"))
+        for tree in [ast.parse(file.read_text())]
+        for name, docstring in [("", ast.get_docstring(tree) or ""), *docstrings(tree)]
+        if docstring.count("Mirrors") != (1 if name and lines(docstring) else 0)
+    ]
+    assert not wrong
+
+
+def test_a_line_may_name_several() -> None:
+    assert lines("Make it.\n\nMirrors: release_block, Pool::release_blocks\n") == [
+        "release_block",
+        "Pool::release_blocks",
+    ]
+    assert lines("Mirrors `release_block`.") == lines("It is said: Mirrors: free") == []
+
+
+def test_a_name_with_two_counterparts_has_one_row() -> None:
+    (row,) = [row for row in table().splitlines() if row.startswith("| `free_block` ")]
+    assert row == (
+        "| `free_block` | `Heap.complete_free` in `core/heap.py`; "
+        "`Heap.merge_and_pool` in `core/heap.py` |"
+    )
+
+
+def test_the_page_has_what_the_docstrings_say() -> None:
+    text = (DOCS / PAGE).read_text()
+    assert text == rewritten(text), (
+        f"docs/{PAGE} is behind the docstrings: run python -m tests.mirrors docs"
+    )
+
+
+def test_the_page_is_written_between_its_marks(tmp_path: Path) -> None:
+    text = (DOCS / PAGE).read_text()
+    before, mark, rest = text.partition("-->\n\n| upstream |")
+    after = rest.partition("<!-- end of mirrors -->")[2]
+    assert mark
+    (tmp_path / PAGE).write_text(f"{before}-->\n<!-- end of mirrors -->{after}")
+    main([str(tmp_path)])
+    assert (tmp_path / PAGE).read_text() == text
+
+
+def test_a_page_without_marks_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"the marks .* are not on the page"):
+        rewritten("# A page\n")
