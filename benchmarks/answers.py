@@ -56,7 +56,9 @@ for line in sys.stdin:
         except SystemExit as end:
             code = end.code
     path = pathlib.Path(out)
-    written = hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    told = b"".join(line for line in lines if not line.startswith(b"//"))  # comments of scripts
+    written = hashlib.sha256(told).hexdigest() if lines else None
     path.unlink(missing_ok=True)
     print(json.dumps([code, said.getvalue(), erred.getvalue(), written]), flush=True)
 """

@@ -44,6 +44,9 @@ _CLIMBS_COST, _MOST_CLIMBS = 2, 10
 """Guesses from below, most of which fail early: how many there may be, and how many replays of the
 whole recording they may cost, before they take turns with halving what is left."""
 
+_LEAST_FRACTION = 1 / 1000
+"""Below this share of a device no size is looked for."""
+
 _NOWHERE = -1
 """Where no guess says where to look."""
 
@@ -156,10 +159,12 @@ def smallest_device(trials: Trials, setting: Setting) -> Capacity | None:
         return None if tried.error is not None else tried
 
     is_mapped = setting.config(trials.prepared.release).expandable_segments
-    has_limit = setting.fraction(trials.prepared.release) is not None
+    fraction = setting.fraction(trials.prepared.release)
     first = max(-(-(unlimited.peak_device_bytes - context) // PAGE), 1)
+    if fraction is not None:
+        first = int(first / max(fraction, _LEAST_FRACTION)) + 1
     least = max(unlimited.peak_allocated_bytes // PAGE, 1)
-    known = None if is_mapped or has_limit else unlimited
+    known = None if is_mapped or fraction is not None else unlimited
     for memory, trial in trials.known(setting):
         pages: int = (memory - context) // PAGE
         if trial.goes_through and pages < first:
