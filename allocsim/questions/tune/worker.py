@@ -201,9 +201,7 @@ def _drive(prepared: Prepared, job: Job, memory: int | None, watch: _Watch) -> T
         drive,
         job.setting.conf,
         peak_device_bytes=watch.peak_device_bytes,
-        empties=prepared.plan.n_empty_cache > 0
-        and not frees_unasked
-        and drive.given_up_at is None,
+        empties=prepared.plan.n_empty_cache > 0 and not frees_unasked and drive.given_up_at is None,
     )
     return trial if trial.is_whole else replace(trial, least_peak=watch.least)
 
