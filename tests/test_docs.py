@@ -1,4 +1,4 @@
-"""The pages under docs/, and CONTRIBUTING.md, are true: snippets print what is shown, commands work.
+"""The pages of docs/ and CONTRIBUTING.md are true: snippets print what is shown, commands work.
 
 The ```python blocks of a page share one namespace, in order.  A ```text block that follows a
 block at once shows its output; a line "..." stands for any lines.  In ```sh blocks the lines
