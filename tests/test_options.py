@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import pytest
@@ -66,6 +66,12 @@ def searched() -> set[str]:
     return set().union(*(keys(setting) for setting in tried(NEWEST.version)))
 
 
+def held() -> set[str]:
+    """Options whose value has a place, if they need one."""
+    names = {"", *(each.name for each in fields(AllocatorConfig))}
+    return {name for name, option in OPTIONS.items() if option.field in names}
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where every option must be known, or every one with an effect on device memory."""
@@ -74,10 +80,17 @@ class Place:
     known: Callable[[], Collection[str]]
     is_for_all: bool = False
 
+    def ignores(self, everything: set[str], effective: set[str]) -> list[str]:
+        """What is not known here, and what is though no release has it."""
+        known, wanted = set(self.known()), everything if self.is_for_all else effective
+        found = [f"{self.file} does not know {name}" for name in sorted(wanted - known)]
+        return found + [f"{self.file} knows {name}, no option" for name in sorted(known - wanted)]
+
 
 PLACES = (
     Place("allocsim/core/options.py", lambda: OPTIONS, is_for_all=True),
     Place("allocsim/core/option_string.py", lambda: _READERS, is_for_all=True),
+    Place("allocsim/core/config.py: AllocatorConfig", held, is_for_all=True),
     Place("allocsim/core/config.py: __str__", printed, is_for_all=True),
     Place("allocsim/core/config.py: _INERT", lambda: _INERT),
     Place("allocsim/questions/tune/candidates.py", lambda: searched() | UNTRIED.keys()),
@@ -89,29 +102,18 @@ PLACES = (
 )
 
 
-def ignorant(everything: set[str], effective: set[str]) -> list[str]:
-    """What some file does not know, or knows though no release has it."""
-    found = []
-    for place in PLACES:
-        known, wanted = set(place.known()), everything if place.is_for_all else effective
-        found += [f"{place.file} does not know {name}" for name in sorted(wanted - known)]
-        found += [f"{place.file} knows {name}, no option" for name in sorted(known - wanted)]
-    return found
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: place.file)
+def test_every_option_is_known_wherever_it_must_be(place: Place) -> None:
+    assert place.ignores(ALL, EFFECTIVE) == []
 
 
-def test_every_option_is_known_wherever_it_must_be() -> None:
-    assert ignorant(ALL, EFFECTIVE) == []
-
-
-def test_whoever_does_not_know_a_new_option_is_named() -> None:
-    said = ignorant(ALL | {"made_up_mb"}, EFFECTIVE | {"made_up_mb"})
-    assert said == [f"{place.file} does not know made_up_mb" for place in PLACES]
-
-
-def test_an_option_of_the_host_concerns_nobody_who_asks_for_effects() -> None:
-    said = ignorant(ALL | {"pinned_made_up"}, EFFECTIVE)
-    everywhere = [place.file for place in PLACES if place.is_for_all]
-    assert said == [f"{file} does not know pinned_made_up" for file in everywhere]
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: place.file)
+def test_whoever_does_not_know_a_new_option_is_named(place: Place) -> None:
+    new = {"made_up_mb"}
+    lacks = f"{place.file} does not know made_up_mb"
+    assert lacks in place.ignores(ALL | new, EFFECTIVE | new)
+    # An option of the host concerns nobody who asks for effects.
+    assert (lacks in place.ignores(ALL | new, EFFECTIVE)) == place.is_for_all
 
 
 def test_the_guide_lists_the_same_files() -> None:
