@@ -14,15 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from allocsim.core import OPTIONS, RELEASES, AllocatorConfig, Effect, Release, parse_conf
+from allocsim.core import OPTIONS, RELEASES, AllocatorConfig, Release, Role, parse_conf
 from allocsim.core.config import _INERT
 from allocsim.core.option_string import _READERS
 from allocsim.engine import Setting
 from allocsim.errors import ConfigError
+from allocsim.measures.equivalence import RULES, effect_of
 from allocsim.questions.crosscheck.random_settings import RandomSettings
 from allocsim.questions.step.malloc_rules import EXPLAINED
 from allocsim.questions.tune.candidates import UNTRIED
-from allocsim.questions.tune.equivalence import RULES, effect_of
 from allocsim.questions.tune.floor import HOLDS
 from allocsim.units import MIB
 from tests.naive.options import SINCE
@@ -31,7 +31,7 @@ from tests.tune.test_candidates import SIZES, keys, tried
 ROOT = Path(__file__).parents[1]
 NEWEST = list(RELEASES.values())[-1]
 ALL = set[str]().union(*(release.options for release in RELEASES.values()))
-EFFECTIVE = {name for name, option in OPTIONS.items() if option.effect is not Effect.NONE}
+EFFECTIVE = {name for name, option in OPTIONS.items() if option.role is not Role.NONE}
 OPTION = re.compile(r"(?:^|,)(\w+):(\[.*?\]|[^,]*)")
 
 
@@ -94,7 +94,7 @@ PLACES = (
     Place("allocsim/core/config.py: __str__", printed, is_for_all=True),
     Place("allocsim/core/config.py: _INERT", lambda: _INERT),
     Place("allocsim/questions/tune/candidates.py", lambda: searched() | UNTRIED.keys()),
-    Place("allocsim/questions/tune/equivalence.py", lambda: RULES),
+    Place("allocsim/measures/equivalence.py", lambda: RULES),
     Place("allocsim/questions/tune/floor.py", lambda: HOLDS),
     Place("allocsim/questions/step/malloc_rules.py", lambda: EXPLAINED),
     Place("allocsim/questions/crosscheck/random_settings.py", random_values, is_for_all=True),
@@ -169,7 +169,7 @@ def test_settings_that_differ_in_an_option_may_differ_in_effect(name: str) -> No
 
 
 def test_default_cuts_are_defaults_of_all_that_cuts_and_of_nothing_else() -> None:
-    cuts = {option.field for option in OPTIONS.values() if option.effect is Effect.CUTS}
+    cuts = {option.field for option in OPTIONS.values() if option.role is Role.CUTS}
     config = AllocatorConfig(NEWEST)
     fresh = AllocatorConfig(NEWEST)
     for conf in random_confs(NEWEST):

@@ -143,7 +143,7 @@ def literals(tree: ast.AST) -> Iterator[tuple[int, object]]:
         sides: list[ast.expr | None] = []
         if isinstance(node, ast.Compare):
             sides = [node.left, *node.comparators]
-        elif isinstance(node, ast.Assign | ast.AnnAssign):
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             sides = [node.value]
         for side in sides:
             if isinstance(side, ast.Tuple):

@@ -36,7 +36,7 @@ from allocsim.core.inspection import (
     returnable_pools,
 )
 from allocsim.core.option_string import parse as parse_conf
-from allocsim.core.options import OPTIONS, Effect, Option
+from allocsim.core.options import OPTIONS, Option, Role
 from allocsim.core.pending import ToldFree
 from allocsim.core.releases import NEWEST, RELEASES, FreeBlockOrder, Release, find_release
 from allocsim.core.stats import SHORT, Folder, GroupMoves, Journal, Moves, fold_records
@@ -48,7 +48,6 @@ __all__ = [
     "CachingAllocator",
     "Calls",
     "Device",
-    "Effect",
     "FREE",
     "FREE_COMPLETED",
     "FREE_REQUESTED",
@@ -73,6 +72,7 @@ __all__ = [
     "ROUNDUP_FIRST_BIT",
     "ROUND_LARGE",
     "Release",
+    "Role",
     "RoundedSizes",
     "SHORT",
     "SMALL_BUFFER",

@@ -22,7 +22,7 @@ from allocsim.core.constants import (
     SMALL_SIZE,
     UNLIMITED,
 )
-from allocsim.core.options import OPTIONS, Effect
+from allocsim.core.options import OPTIONS, Role
 from allocsim.core.releases import Release
 from allocsim.units import MIB, round_up
 
@@ -118,7 +118,7 @@ class AllocatorConfig:
     def with_default_cuts(self) -> AllocatorConfig:
         """This with every option at its default that decides how memory is cut."""
         fresh = AllocatorConfig(self.release)
-        cuts = [option.field for option in OPTIONS.values() if option.effect is Effect.CUTS]
+        cuts = [option.field for option in OPTIONS.values() if option.role is Role.CUTS]
         changes: dict[str, Any] = {name: getattr(fresh, name) for name in cuts}
         return replace(self, **changes)
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = ["OPTIONS", "Effect", "Option"]
+__all__ = ["OPTIONS", "Role", "Option"]
 
 
-class Effect(Enum):
+class Role(Enum):
     """What an option decides about device memory."""
 
     CUTS = "how memory is cut into segments and blocks, and what of it is given back"
@@ -33,39 +33,37 @@ class Option:
     """
 
     name: str
-    effect: Effect
+    role: Role
     field: str
     is_shared: bool = False
 
 
 _ROWS = (
-    Option("max_split_size_mb", Effect.CUTS, "max_split_size", is_shared=True),
-    Option("max_non_split_rounding_mb", Effect.CUTS, "max_non_split_rounding", is_shared=True),
-    Option("large_segment_size_mb", Effect.CUTS, "large_segment_size", is_shared=True),
+    Option("max_split_size_mb", Role.CUTS, "max_split_size", is_shared=True),
+    Option("max_non_split_rounding_mb", Role.CUTS, "max_non_split_rounding", is_shared=True),
+    Option("large_segment_size_mb", Role.CUTS, "large_segment_size", is_shared=True),
     Option(
         "garbage_collection_threshold",
-        Effect.CUTS,
+        Role.CUTS,
         "garbage_collection_threshold",
         is_shared=True,
     ),
-    Option("roundup_power2_divisions", Effect.CUTS, "roundup_power2_divisions", is_shared=True),
-    Option("expandable_segments", Effect.CUTS, "expandable_segments", is_shared=True),
-    Option("per_process_memory_fraction", Effect.LIMITS, "per_process_memory_fraction"),
-    Option("throw_on_cudamalloc_oom", Effect.LIMITS, "throw_on_cudamalloc_oom"),
-    Option("expandable_segments_reserve", Effect.LIMITS, "expandable_segments_reserve"),
-    Option(
-        "graph_capture_record_stream_reuse", Effect.CAPTURES, "graph_capture_record_stream_reuse"
-    ),
-    Option("backend", Effect.NONE, ""),
-    Option("expandable_segments_reserve_by_class", Effect.NONE, ""),
-    Option("release_lock_on_cudamalloc", Effect.NONE, "host"),
-    Option("pinned_use_cuda_host_register", Effect.NONE, "host"),
-    Option("pinned_num_register_threads", Effect.NONE, "host"),
-    Option("pinned_use_background_threads", Effect.NONE, "host", is_shared=True),
-    Option("pinned_reserve_segment_size_mb", Effect.NONE, "host"),
-    Option("pinned_free_catch_all", Effect.NONE, "host"),
-    Option("pinned_max_round_threshold_mb", Effect.NONE, "host", is_shared=True),
-    Option("pinned_max_cached_size_mb", Effect.NONE, "host", is_shared=True),
+    Option("roundup_power2_divisions", Role.CUTS, "roundup_power2_divisions", is_shared=True),
+    Option("expandable_segments", Role.CUTS, "expandable_segments", is_shared=True),
+    Option("per_process_memory_fraction", Role.LIMITS, "per_process_memory_fraction"),
+    Option("throw_on_cudamalloc_oom", Role.LIMITS, "throw_on_cudamalloc_oom"),
+    Option("expandable_segments_reserve", Role.LIMITS, "expandable_segments_reserve"),
+    Option("graph_capture_record_stream_reuse", Role.CAPTURES, "graph_capture_record_stream_reuse"),
+    Option("backend", Role.NONE, ""),
+    Option("expandable_segments_reserve_by_class", Role.NONE, ""),
+    Option("release_lock_on_cudamalloc", Role.NONE, "host"),
+    Option("pinned_use_cuda_host_register", Role.NONE, "host"),
+    Option("pinned_num_register_threads", Role.NONE, "host"),
+    Option("pinned_use_background_threads", Role.NONE, "host", is_shared=True),
+    Option("pinned_reserve_segment_size_mb", Role.NONE, "host"),
+    Option("pinned_free_catch_all", Role.NONE, "host"),
+    Option("pinned_max_round_threshold_mb", Role.NONE, "host", is_shared=True),
+    Option("pinned_max_cached_size_mb", Role.NONE, "host", is_shared=True),
 )
 
 OPTIONS: dict[str, Option] = {option.name: option for option in _ROWS}
