@@ -1,4 +1,4 @@
-"""The pages under docs/ are true: their snippets print what is shown, their commands work.
+"""The pages of docs/ and CONTRIBUTING.md are true: snippets print what is shown, commands work.
 
 The ```python blocks of a page share one namespace, in order.  A ```text block that follows a
 block at once shows its output; a line "..." stands for any lines.  In ```sh blocks the lines
@@ -29,7 +29,7 @@ from allocsim.phantom import UnavailableError
 from allocsim.questions.crosscheck import RealAllocator, Script
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted((ROOT / "docs").glob("*.md"))
+PAGES = [ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(
     r"^(?:<!-- (?P<marker>[^\n]*) -->\n)?"
     r"```(?P<language>\w+)\n(?P<text>.*?)^```$"

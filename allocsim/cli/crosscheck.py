@@ -98,7 +98,7 @@ def _sources(arguments: argparse.Namespace) -> tuple[tuple[Source, ...], str]:
 
 
 def _wheels(releases: list[str]) -> tuple[Source, ...]:
-    from allocsim.core import RELEASES, find_release  # noqa: PLC0415
+    from allocsim.core import NEWEST, RELEASES, find_release  # noqa: PLC0415
     from allocsim.phantom import cached_wheel  # noqa: PLC0415
     from allocsim.questions.crosscheck import WheelSource  # noqa: PLC0415
 
@@ -106,8 +106,8 @@ def _wheels(releases: list[str]) -> tuple[Source, ...]:
         releases = [release for release in RELEASES if cached_wheel(release) is not None]
         if not releases:
             raise UsageError(
-                "no release is in the cache; python -m allocsim.phantom fetch --torch 2.15 "
-                "downloads one"
+                "no release is in the cache; python -m allocsim.phantom fetch --torch "
+                f"{NEWEST} downloads one"
             )
     sources = tuple(WheelSource(find_release(release).version) for release in releases)
     for source in sources:

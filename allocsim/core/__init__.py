@@ -1,8 +1,8 @@
 """The exact model: one device's caching allocator, in the standard library and sortedcontainers.
 
-Read in this order: constants, releases (what changed when), config, block, pool, heap (split,
-merge, segments), allocator (the order of attempts), reclaim, private_pools.  Nothing here reads
-a clock, a file, the environment or a random source, and nothing prints.
+Read in this order: constants, releases (what changed when), options, config, block, pool, heap
+(split, merge, segments), allocator (the order of attempts), reclaim, private_pools.  Nothing here
+reads a clock, a file, the environment or a random source, and nothing prints.
 """
 
 from allocsim.core.allocator import CachingAllocator, Calls
@@ -36,6 +36,7 @@ from allocsim.core.inspection import (
     returnable_pools,
 )
 from allocsim.core.option_string import parse as parse_conf
+from allocsim.core.options import OPTIONS, Option, Role
 from allocsim.core.pending import ToldFree
 from allocsim.core.releases import NEWEST, RELEASES, FreeBlockOrder, Release, find_release
 from allocsim.core.stats import SHORT, Folder, GroupMoves, Journal, Moves, fold_records
@@ -63,12 +64,15 @@ __all__ = [
     "NEWEST",
     "NO_DIVISIONS",
     "N_ROUNDUP_INTERVALS",
+    "OPTIONS",
+    "Option",
     "PAGE",
     "PlainStep",
     "RELEASES",
     "ROUNDUP_FIRST_BIT",
     "ROUND_LARGE",
     "Release",
+    "Role",
     "RoundedSizes",
     "SHORT",
     "SMALL_BUFFER",

@@ -61,7 +61,7 @@ class CachingAllocator:
     """PyTorch's native CUDA caching allocator of one device.
 
     device_memory: bytes of the card, or text such as "16GiB".
-    conf: what PYTORCH_CUDA_ALLOC_CONF says.  torch_version: "2.1" to "2.15".
+    conf: what PYTORCH_CUDA_ALLOC_CONF says.  torch_version: a release of `RELEASES`.
     address_policy: "bump" or "firstfit".  context_memory: what the CUDA context and other
     processes hold.  record_history: keep the trace that `snapshot` shows.  fast_path: False
     lets `play` decline every step, which changes nothing but the time a replay takes.

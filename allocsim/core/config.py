@@ -7,8 +7,9 @@ Source: semantics 1.2, 8; the parser itself is in option_string.py.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from allocsim.core.constants import (
     LARGE_BUFFER,
@@ -21,6 +22,7 @@ from allocsim.core.constants import (
     SMALL_SIZE,
     UNLIMITED,
 )
+from allocsim.core.options import OPTIONS, Role
 from allocsim.core.releases import Release
 from allocsim.units import MIB, round_up
 
@@ -125,15 +127,10 @@ class AllocatorConfig:
 
     def with_default_cuts(self) -> AllocatorConfig:
         """This with every option at its default that decides how memory is cut."""
-        return replace(
-            self,
-            max_split_size=UNLIMITED,
-            max_non_split_rounding=LARGE_BUFFER,
-            large_segment_size=LARGE_BUFFER,
-            garbage_collection_threshold=0.0,
-            roundup_power2_divisions=NO_DIVISIONS,
-            expandable_segments=False,
-        )
+        fresh = AllocatorConfig(self.release)
+        cuts = [option.field for option in OPTIONS.values() if option.role is Role.CUTS]
+        changes: dict[str, Any] = {name: getattr(fresh, name) for name in cuts}
+        return replace(self, **changes)
 
     # -- what people read ----------------------------------------------------------------
 
@@ -170,30 +167,8 @@ class AllocatorConfig:
 
         has_limit: whether a memory fraction is in force.
         """
-        found = []
-        if self.garbage_collection_threshold > 0 and not has_limit:
-            found.append(
-                "garbage_collection_threshold has no effect without a memory fraction "
-                f"({self._fraction_hint()})"
-            )
-        if self._rounding_is_plain():
-            found.append(
-                "roundup_power2_divisions:1 rounds like the default in release "
-                f"{self.release.version}"
-            )
-        if (
-            self.max_non_split_rounding != self.large_segment_size
-            and self.max_split_size == UNLIMITED
-        ):
-            found.append("max_non_split_rounding_mb has no effect without max_split_size_mb")
-        if self.expandable_segments_reserve is not None and not self.expandable_segments:
-            found.append("expandable_segments_reserve has no effect without expandable_segments")
-        if self.throw_on_cudamalloc_oom and self.per_process_memory_fraction < 1.0:
-            found.append(
-                "throw_on_cudamalloc_oom has no effect with per_process_memory_fraction: the "
-                "ordinary limit of the same size is tested first"
-            )
-        return tuple(found)
+        found = (look(self, has_limit) for look in _INERT.values() if look is not None)
+        return tuple(text for text in found if text)
 
     def settings(self) -> dict[str, object]:
         """The `allocator_settings` dict of a snapshot (6.5)."""
@@ -223,16 +198,6 @@ class AllocatorConfig:
             return -1
         return _signed(min(self.host[key], UNLIMITED // MIB) * MIB)
 
-    def _rounding_is_plain(self) -> bool:
-        plain = not self.release.one_division_keeps_size
-        return plain and self.rounds_to_power2 and max(self.roundup_power2_divisions) == 1
-
-    def _fraction_hint(self) -> str:
-        hint = "set_per_process_memory_fraction"
-        if "per_process_memory_fraction" in self.release.options:
-            hint += " or per_process_memory_fraction below 1.0"
-        return hint
-
     def _divisions_text(self) -> str:
         """The scalar, or a list of the intervals that are not 0, which a parser leaves at 0."""
         divisions = self.roundup_power2_divisions
@@ -261,6 +226,62 @@ class RoundedSizes(dict[int, int]):
         if len(self) < MAX_KEPT:
             self[size] = rounded
         return rounded
+
+
+def _inert_threshold(config: AllocatorConfig, has_limit: bool) -> str:
+    if config.garbage_collection_threshold <= 0 or has_limit:
+        return ""
+    hint = "set_per_process_memory_fraction"
+    if "per_process_memory_fraction" in config.release.options:
+        hint += " or per_process_memory_fraction below 1.0"
+    return f"garbage_collection_threshold has no effect without a memory fraction ({hint})"
+
+
+def _inert_rounding(config: AllocatorConfig, _: bool) -> str:
+    is_plain = not config.release.one_division_keeps_size and config.rounds_to_power2
+    if not is_plain or max(config.roundup_power2_divisions) != 1:
+        return ""
+    return f"roundup_power2_divisions:1 rounds like the default in release {config.release.version}"
+
+
+def _inert_waste(config: AllocatorConfig, _: bool) -> str:
+    is_set = config.max_non_split_rounding != config.large_segment_size
+    if not is_set or config.max_split_size != UNLIMITED:
+        return ""
+    return "max_non_split_rounding_mb has no effect without max_split_size_mb"
+
+
+def _inert_reserve(config: AllocatorConfig, _: bool) -> str:
+    if config.expandable_segments_reserve is None or config.expandable_segments:
+        return ""
+    return "expandable_segments_reserve has no effect without expandable_segments"
+
+
+def _inert_throw(config: AllocatorConfig, _: bool) -> str:
+    if not config.throw_on_cudamalloc_oom or config.per_process_memory_fraction >= 1.0:
+        return ""
+    return (
+        "throw_on_cudamalloc_oom has no effect with per_process_memory_fraction: the "
+        "ordinary limit of the same size is tested first"
+    )
+
+
+_INERT: dict[str, Callable[[AllocatorConfig, bool], str] | None] = {
+    "garbage_collection_threshold": _inert_threshold,
+    "roundup_power2_divisions": _inert_rounding,
+    "max_non_split_rounding_mb": _inert_waste,
+    "expandable_segments_reserve": _inert_reserve,
+    "throw_on_cudamalloc_oom": _inert_throw,
+    "max_split_size_mb": None,
+    "large_segment_size_mb": None,
+    "expandable_segments": None,
+    "per_process_memory_fraction": None,
+    "graph_capture_record_stream_reuse": None,
+}
+"""For each option with an effect, what tells whether it has none as it is set: a sentence, or "".
+
+It is given whether a memory fraction is in force.  None: whatever its value, it has its effect.
+"""
 
 
 def _signed(word: int) -> int:

@@ -18,6 +18,7 @@ from typing import Any
 
 from allocsim.core.config import NO_DIVISIONS, AllocatorConfig
 from allocsim.core.constants import MIN_LARGE_ALLOC, N_ROUNDUP_INTERVALS, UNLIMITED
+from allocsim.core.options import OPTIONS
 from allocsim.core.releases import Release
 from allocsim.errors import ConfigError
 from allocsim.units import MIB
@@ -103,7 +104,7 @@ class _Parser:
                 raise BadOptionError(self._unknown(key))
             self.separator(":", key)
             if key in mine:
-                _READERS.get(key, _read_host)(self, key)
+                _READERS[key](self, key)
             else:
                 self._step_over(key)
             if self.at < len(self.words):
@@ -362,22 +363,11 @@ _HOST_NUMBERS: dict[str, Callable[[int], bool]] = {
     "pinned_max_cached_size_mb": lambda _: True,
 }
 
-_SHARED = frozenset(
-    {
-        "max_split_size_mb",
-        "max_non_split_rounding_mb",
-        "large_segment_size_mb",
-        "garbage_collection_threshold",
-        "roundup_power2_divisions",
-        "expandable_segments",
-        "pinned_use_background_threads",
-        "pinned_max_round_threshold_mb",
-        "pinned_max_cached_size_mb",
-    }
-)
+_SHARED = frozenset(option.name for option in OPTIONS.values() if option.is_shared)
 """Read in the first pass from 2.10 on; the rest is CUDA's own."""
 
 _READERS: dict[str, Callable[[_Parser, str], None]] = {
+    **{option.name: _read_host for option in OPTIONS.values() if option.field == "host"},
     "max_split_size_mb": _read_threshold_size,
     "max_non_split_rounding_mb": _read_threshold_size,
     "large_segment_size_mb": _read_large_segment_size,

@@ -97,6 +97,9 @@ class Release:
     newest_scope_wins: bool = False
     forgets_captured_streams: bool = False
     """Streams recorded inside a scope are dropped when a deferred free is done (5.5)."""
+    unordered_deferred_frees: bool = False
+    """Several frees that a scope put off are completed in the order of a hash of objects'
+    addresses, so that no model knows it (12.3a)."""
     empty_cache_in_scope: EmptyCacheInScope = EmptyCacheInScope.ASSERTS
     overflow: Overflow = Overflow.NEVER
     overflow_may_be_expandable: bool = True
@@ -223,6 +226,7 @@ CHANGES: tuple[tuple[str, dict[str, Any]], ...] = (
         "2.9",
         {
             "+options": ("graph_capture_record_stream_reuse",),
+            "unordered_deferred_frees": True,
             "settings_keys": (
                 *_SETTINGS[:-1],
                 "graph_capture_record_stream_reuse",
@@ -271,6 +275,7 @@ CHANGES: tuple[tuple[str, dict[str, Any]], ...] = (
             "free_block_order": FreeBlockOrder.SEGMENT,
             "scope_is_capture": False,
             "forgets_captured_streams": False,
+            "unordered_deferred_frees": False,
             "empty_cache_in_scope": EmptyCacheInScope.NORMAL,
             "fraction_rounds": True,
             "counts_private_pools": True,

@@ -13,6 +13,8 @@ alike (semantics 1.2 to 1.7, 1.9 to 1.11):
 4. max_non_split_rounding_mb R decides whether a segment of at least M serves a request of at
    least M: by the differences between those sizes.  Without such a request it is inert.
 5. garbage_collection_threshold is inert without a memory fraction.
+6. per_process_memory_fraction of 1.0 limits nothing.
+7. expandable_segments_reserve is inert without expandable segments.
 
 Rule: settings of equal effect have equal trials, byte for byte; the converse is not claimed.
 """
@@ -26,6 +28,7 @@ from functools import cache
 from allocsim.core import (
     MIN_BLOCK_SIZE,
     MIN_LARGE_ALLOC,
+    OPTIONS,
     ROUND_LARGE,
     SMALL_SIZE,
     UNLIMITED,
@@ -37,7 +40,24 @@ from allocsim.errors import ConfigError
 from allocsim.measures.sizes import Sizes, sizes_of
 from allocsim.units import round_up
 
-__all__ = ["effect_of", "effects_on"]
+__all__ = ["RULES", "effect_of", "effects_on"]
+
+RULES: dict[str, int | None] = {
+    "roundup_power2_divisions": 1,
+    "large_segment_size_mb": 2,
+    "max_split_size_mb": 3,
+    "max_non_split_rounding_mb": 4,
+    "garbage_collection_threshold": 5,
+    "per_process_memory_fraction": 6,
+    "expandable_segments_reserve": 7,
+    "expandable_segments": None,
+    "throw_on_cudamalloc_oom": None,
+    "graph_capture_record_stream_reuse": None,
+}
+"""For each option with an effect the rule by which values of it act alike; None: equal ones do."""
+
+_PLAIN = tuple(OPTIONS[name].field for name, rule in RULES.items() if rule is None)
+"""Where the values are that act alike only if they are equal."""
 
 
 def effects_on(prepared: Prepared) -> Effect:
@@ -64,10 +84,8 @@ def effect_of(setting: Setting, release: Release, parts: tuple[Sizes, ...]) -> H
     return (
         limit,
         config.garbage_collection_threshold if limit is not None else 0.0,
-        config.throw_on_cudamalloc_oom,
-        config.graph_capture_record_stream_reuse,
-        config.expandable_segments,
         config.expandable_segments_reserve if config.expandable_segments else None,
+        tuple(getattr(config, name) for name in _PLAIN),
         tuple(_effect_on(config, part) for part in parts),
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from allocsim.core import NEWEST
 from allocsim.phantom.errors import PhantomError
 from allocsim.phantom.wheel import fetch_wheel
 
@@ -21,7 +22,7 @@ def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m allocsim.phantom")
     commands = parser.add_subparsers(required=True, metavar="command")
     fetch = commands.add_parser("fetch", help="download a release's allocator into the cache")
-    fetch.add_argument("--torch", required=True, metavar="RELEASE", help="such as 2.15")
+    fetch.add_argument("--torch", required=True, metavar="RELEASE", help=f"such as {NEWEST}")
     arguments = parser.parse_args(words)
     try:
         wheel = fetch_wheel(arguments.torch, _say)

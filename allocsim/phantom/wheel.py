@@ -27,7 +27,7 @@ from pathlib import Path
 from allocsim.phantom.errors import UnavailableError
 
 __all__ = [
-    "PATCH_RELEASES",
+    "PUBLISHED",
     "Wheel",
     "cache_folder",
     "cache_root",
@@ -36,24 +36,38 @@ __all__ = [
     "full_version",
 ]
 
-# The patch release that stands for a minor one when none is named.
-PATCH_RELEASES = {
-    "2.1": "2.1.2",
-    "2.2": "2.2.2",
-    "2.3": "2.3.1",
-    "2.4": "2.4.1",
-    "2.5": "2.5.1",
-    "2.6": "2.6.0",
-    "2.7": "2.7.1",
-    "2.8": "2.8.0",
-    "2.9": "2.9.1",
-    "2.10": "2.10.0",
-    "2.11": "2.11.0",
-    "2.12": "2.12.0",
-    "2.13": "2.13.0",
-    "2.14": "2.14.1",
-    "2.15": "2.15.0",
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """How a release was published.
+
+    torch: the patch release that stands for it when none is named.  has_old_abi: built with the
+    C++ library's strings of before GCC 5.
+    """
+
+    torch: str
+    has_old_abi: bool = False
+
+
+PUBLISHED = {
+    "2.1": Published("2.1.2", has_old_abi=True),
+    "2.2": Published("2.2.2", has_old_abi=True),
+    "2.3": Published("2.3.1", has_old_abi=True),
+    "2.4": Published("2.4.1", has_old_abi=True),
+    "2.5": Published("2.5.1", has_old_abi=True),
+    "2.6": Published("2.6.0", has_old_abi=True),
+    "2.7": Published("2.7.1"),
+    "2.8": Published("2.8.0"),
+    "2.9": Published("2.9.1"),
+    "2.10": Published("2.10.0"),
+    "2.11": Published("2.11.0"),
+    "2.12": Published("2.12.0"),
+    "2.13": Published("2.13.0"),
+    "2.14": Published("2.14.1"),
+    "2.15": Published("2.15.0"),
 }
+"""One row a release, the oldest first."""
+
 # Old wheels name old platforms, new ones new platforms; pip takes the first that fits.
 _PLATFORMS = ("manylinux_2_28", "manylinux_2_17", "manylinux2014", "manylinux1", "linux")
 # The allocator is the same under every tag.  3.12 first: where a local index offers builds
@@ -81,6 +95,12 @@ class Wheel:
         return int(major) * 100 + int(minor)
 
     @property
+    def has_old_abi(self) -> bool:
+        """See `Published`; a release without a row has the new one."""
+        row = PUBLISHED.get(".".join(self.torch.split(".")[:2]))
+        return row is not None and row.has_old_abi
+
+    @property
     def libraries(self) -> Path:
         return self.folder / "torch" / "lib"
 
@@ -91,9 +111,10 @@ class Wheel:
 
 def full_version(torch_version: str) -> str:
     """ "2.15.0" for "2.15" and for itself.  Raises UnavailableError for anything else."""
-    version = PATCH_RELEASES.get(torch_version, torch_version)
+    row = PUBLISHED.get(torch_version)
+    version = torch_version if row is None else row.torch
     if not re.fullmatch(r"\d+\.\d+\.\d+", version, re.ASCII):
-        known = ", ".join(PATCH_RELEASES)
+        known = ", ".join(PUBLISHED)
         raise UnavailableError(f"torch {torch_version!r} is not a release; expected one of {known}")
     return version
 

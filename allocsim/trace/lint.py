@@ -19,7 +19,7 @@ from allocsim.errors import RecordingError
 from allocsim.state import INACTIVE, SegmentState
 from allocsim.trace.entry import Action
 from allocsim.trace.recording import Recording
-from allocsim.trace.releases import RELEASES
+from allocsim.trace.releases import RELEASES, unrounded_until
 from allocsim.trace.rewind.start_state import start_state
 from allocsim.trace.trace import Trace
 from allocsim.units import format_size
@@ -28,8 +28,6 @@ __all__ = ["Finding", "lint", "refuse_unsound"]
 
 _CONTRADICTS = "the data contradicts itself and cannot be a recording"
 _ALIGNMENT = 512
-# Up to 2.3, roundup_power2_divisions:1 leaves sizes, and so addresses, unrounded.
-_LAST_UNROUNDED = "2.3"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +43,9 @@ class Finding:
 def lint(recording: Recording) -> tuple[Finding, ...]:
     """All findings about `recording`, errors first."""
     found = list(_about_file(recording))
-    oldest = RELEASES.index((recording.releases or RELEASES)[0])
-    may_be_unrounded = oldest <= RELEASES.index(_LAST_UNROUNDED)
+    unrounded = unrounded_until(recording.releases or RELEASES)
     for trace in recording.devices:
-        found += _about_device(trace, may_be_unrounded)
+        found += _about_device(trace, unrounded)
     return tuple(sorted(found, key=lambda finding: finding.severity != "error"))
 
 
@@ -74,8 +71,8 @@ def _about_file(recording: Recording) -> Iterator[Finding]:
         yield Finding("note", "no release of PyTorch writes this mixture of fields")
 
 
-def _about_device(trace: Trace, may_be_unrounded: bool) -> Iterator[Finding]:
-    broken = list(_segment_errors(trace)) or list(_alignment(trace, may_be_unrounded))
+def _about_device(trace: Trace, unrounded: str | None) -> Iterator[Finding]:
+    broken = list(_segment_errors(trace)) or list(_alignment(trace, unrounded))
     yield from broken
     yield from _order(trace)
     if not len(trace) or any(finding.severity == "error" for finding in broken):
@@ -126,7 +123,8 @@ def _segment_errors(trace: Trace) -> Iterator[Finding]:
             return
 
 
-def _alignment(trace: Trace, may_be_unrounded: bool) -> Iterator[Finding]:
+def _alignment(trace: Trace, unrounded: str | None) -> Iterator[Finding]:
+    """Odd addresses, which up to the release `unrounded` a setting explains; None: nothing does."""
     rows = np.isin(trace.action, (Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED))
     odd = np.flatnonzero(rows & (trace.addr % np.uint64(_ALIGNMENT) != 0))
     if not len(odd):
@@ -136,8 +134,8 @@ def _alignment(trace: Trace, may_be_unrounded: bool) -> Iterator[Finding]:
         f"{len(odd)} entries have addresses that are no multiples of {_ALIGNMENT}, the first "
         f"0x{int(trace.addr[entry]):x} at entry {entry}"
     )
-    if may_be_unrounded:
-        text += f"; up to {_LAST_UNROUNDED} roundup_power2_divisions:1 does that"
+    if unrounded is not None:
+        text += f"; up to {unrounded} roundup_power2_divisions:1 does that"
         yield Finding("note", text, entry, trace.device)
     else:
         yield _contradiction(trace, text, entry)

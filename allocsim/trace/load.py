@@ -1,4 +1,4 @@
-"""Reads what PyTorch's memory history wrote, in any layout from 2.0 to 2.15.
+"""Reads what PyTorch's memory history wrote, in the layout of any release.
 
 Rule 1: the file is a stranger's.  Nothing in it is executed, every value used is checked, and
 what is wrong ends in one RecordingError; unknown keys are passed over.

@@ -28,12 +28,26 @@ NEW_ADVICE = (
     "for Memory Management  (https://docs.pytorch.org/docs/stable/notes/cuda.html"
     "#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)"
 )
-ADVICES = {
-    "2.1": OLD_ADVICE,
-    **dict.fromkeys(("2.2", "2.4", "2.5", "2.6", "2.7", "2.8", "2.9"), ADVICE),
-    "2.10": ADVICE_210,
-    **dict.fromkeys(("2.11", "2.12", "2.13", "2.14", "2.15"), NEW_ADVICE),
+SINCE = {"2.1": OLD_ADVICE, "2.2": ADVICE, "2.10": ADVICE_210, "2.11": NEW_ADVICE}
+EXPANDABLE_SINCE = {
+    "2.14": "",
+    "2.15": (
+        " expandable_segments is enabled. If instead the process is running out of virtual "
+        "address space (VSZ), expandable segments may be over-reserving VA (each segment "
+        "reserves ~9/8 of device memory, times the number of streams); reduce it via "
+        "PYTORCH_CUDA_ALLOC_CONF expandable_segments_reserve / "
+        "expandable_segments_reserve_by_class."
+    ),
 }
+
+
+def in_force(since: dict[str, str], torch: str) -> str:
+    """The words of the last release up to `torch` that brought any."""
+    order = list(RELEASES)
+    return [since[each] for each in order[: order.index(torch) + 1] if each in since][-1]
+
+
+ADVICES = {torch: in_force(SINCE, torch) for torch in RELEASES}
 OTHERS = [torch for torch in RELEASES if torch != "2.3"]
 COUNTED = [torch for torch in OTHERS if torch not in ("2.1", "2.2")]
 SINCE_25 = [torch for torch in COUNTED if torch != "2.4"]
@@ -129,16 +143,7 @@ def test_free_blocks_of_private_pools_are_told_since_2_4(make: Make, torch: str)
 
 @pytest.mark.parametrize("torch", OTHERS)
 def test_with_expandable_segments_on_the_advice_ends_in_2_14(make: Make, torch: str) -> None:
-    advice = {
-        "2.14": "",
-        "2.15": (
-            " expandable_segments is enabled. If instead the process is running out of virtual "
-            "address space (VSZ), expandable segments may be over-reserving VA (each segment "
-            "reserves ~9/8 of device memory, times the number of streams); reduce it via "
-            "PYTORCH_CUDA_ALLOC_CONF expandable_segments_reserve / "
-            "expandable_segments_reserve_by_class."
-        ),
-    }.get(torch, ADVICES[torch])
+    advice = in_force(SINCE | EXPANDABLE_SINCE, torch)
     # 512 bytes are missing, but a handle is 20 MiB.
     assert full(make, torch, conf="expandable_segments:True") == (
         "CUDA out of memory. Tried to allocate 18.00 MiB. GPU 0 has a total "

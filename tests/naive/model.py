@@ -15,7 +15,7 @@ from allocsim.units import MIB, parse_size, round_up
 from tests.naive import caches, events, expandable, message, pools
 from tests.naive.block import SMALL_SEG, Block, Pool
 from tests.naive.driver import Driver
-from tests.naive.options import Options
+from tests.naive.options import NEWEST, Options
 from tests.naive.snapshot import snapshot
 from tests.naive.state import State
 from tests.naive.statistics import Statistics
@@ -32,8 +32,8 @@ EXABYTE = 1 << 60
 def release_of(torch_version: str) -> int:
     """The minor number n of release 2.n, from "2.9" or "2.9.1"."""
     match = re.fullmatch(r"2\.(\d{1,2})(\.\d+)?", torch_version)
-    if match is None or not 1 <= int(match[1]) <= 15:
-        raise ConfigError(f"torch_version {torch_version!r} is not one of 2.1 to 2.15")
+    if match is None or not 1 <= int(match[1]) <= NEWEST:
+        raise ConfigError(f"torch_version {torch_version!r} is not one of 2.1 to 2.{NEWEST}")
     return int(match[1])
 
 
@@ -44,7 +44,7 @@ class NaiveAllocator:
         self,
         device_memory: int | str = "16GiB",
         conf: str = "",
-        torch_version: str = "2.15",
+        torch_version: str = f"2.{NEWEST}",
         *,
         address_policy: str = "bump",
         base_address: int = 0,

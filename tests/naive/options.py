@@ -11,7 +11,10 @@ from dataclasses import dataclass, field
 from allocsim.errors import ConfigError
 from allocsim.units import GIB, MIB
 
-__all__ = ["Options"]
+__all__ = ["NEWEST", "Options"]
+
+NEWEST = 15
+"""The minor number of the last release that is written here."""
 
 SINCE = {
     "max_split_size_mb": 1,

@@ -6,11 +6,10 @@ import random
 
 import pytest
 
+from allocsim.core import RELEASES
 from allocsim.units import MIB
 from tests.naive.model import NaiveAllocator
 from tests.naive.table import Table, stream_hash
-
-RELEASES = [f"2.{minor}" for minor in range(1, 16)]
 
 
 @pytest.mark.parametrize("release", RELEASES)

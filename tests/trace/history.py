@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from allocsim.state import ALLOCATED, INACTIVE, PENDING
+from allocsim.trace import RELEASES
 from allocsim.units import MIB, round_up
 
 Plain = dict[str, Any]
 BASE = 0x7F0000000000
-MINORS = {f"2.{minor}": minor for minor in range(16)}
+MINORS = {release: int(release.split(".")[1]) for release in RELEASES}
 
 
 class History:

@@ -11,6 +11,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+from allocsim.core import NEWEST
 from allocsim.phantom import PhantomError
 from allocsim.questions.crosscheck.golden import check_case, load_case
 from allocsim.questions.crosscheck.real import RealAllocator
@@ -55,7 +56,8 @@ def _parser() -> argparse.ArgumentParser:
     golden = commands.add_parser("golden", help="compare golden cases with the real allocator")
     timed = commands.add_parser("time", help="time a golden case's script on the real allocator")
     for command, run in ((golden, _golden), (timed, _time)):
-        command.add_argument("--torch", required=True, metavar="RELEASE", help="such as 2.15")
+        example = f"such as {NEWEST}"
+        command.add_argument("--torch", required=True, metavar="RELEASE", help=example)
         command.set_defaults(run=run)
     golden.add_argument("path", type=Path, help="a case, or a folder of cases")
     timed.add_argument("path", type=Path, help="a case")

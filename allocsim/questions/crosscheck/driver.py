@@ -46,8 +46,7 @@ def _options(wheel: Wheel, stubs: Stubs) -> list[str]:
         "-std=c++20",
         "-Wno-unused-parameter",
         f"-DPHANTOM_TORCH={wheel.number}",
-        # Wheels up to 2.6 were built with the old C++ ABI.
-        f"-D_GLIBCXX_USE_CXX11_ABI={int(wheel.number > 206)}",
+        f"-D_GLIBCXX_USE_CXX11_ABI={int(not wheel.has_old_abi)}",
         *(f"-isystem{include}" for include in wheel.includes),
         str(_SOURCE),
         "-Wl,--no-as-needed",

@@ -27,8 +27,6 @@ _DEVICES = (
     *(256 * MIB, 300 * MIB, 512 * MIB, GIB, 3 * GIB + 777, 16 * GIB),
 )
 _LENGTHS = (15, 40, 100, 250, 250, 1000)
-_UNORDERED = ("2.9", "2.10", "2.11", "2.12")
-"""Releases that complete deferred frees in the order of a hash of object addresses."""
 
 
 def make_script(
@@ -79,7 +77,7 @@ class _Maker:
         self.options = RandomSettings(rng, release, has_pools=pools)
         self.recorded: set[int] = set()
         self.has_deferred = False
-        self.defers_one = is_reproducible and release.version in _UNORDERED
+        self.defers_one = is_reproducible and release.unordered_deferred_frees
         remembers = is_reproducible and release.forgets_captured_streams
         self.records_in_scope = rng.choice((True, False)) if remembers else None
         self.weights: dict[Callable[[], None], float] = {

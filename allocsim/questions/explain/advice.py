@@ -15,13 +15,11 @@ from dataclasses import dataclass
 from allocsim.core import AllocatorConfig
 from allocsim.questions.explain.cause import Figures
 from allocsim.questions.explain.message import OomMessage
+from allocsim.questions.explain.releases import TextRelease
 from allocsim.units import GIB, MIB, format_size
 
 __all__ = ["Situation", "advice_on"]
 
-_EXPANDABLE_SINCE = (2, 1)
-_SPLIT_SINCE = (1, 10)
-_LIMIT_PRINTED_SINCE = (2, 5)
 _SMALL_SEGMENT = 2 * MIB
 _LARGE_SEGMENT = 20 * MIB
 _ABSURD = 4
@@ -63,7 +61,7 @@ class Situation:
     figures: Figures
     cause: str
     config: AllocatorConfig | None = None
-    release: tuple[int, int] | None = None
+    release: TextRelease | None = None
     other_total: int | None = None
 
     @property
@@ -81,8 +79,8 @@ class Situation:
     @property
     def is_expandable(self) -> bool:
         """Whether expandable segments are on, by the settings or by the text's own words."""
-        told = self.message.since == (2, 15)
-        return told or (self.config is not None and self.config.expandable_segments)
+        is_set = self.config is not None and self.config.expandable_segments
+        return self.message.is_expandable or is_set
 
     @property
     def max_split_size_mb(self) -> int | None:
@@ -91,9 +89,11 @@ class Situation:
             return None
         return self.config.max_split_size // MIB
 
-    def knows(self, since: tuple[int, int]) -> bool:
-        """Whether the release has what came with `since`; one not known counts as new."""
-        return self.release is None or self.release >= since or self.message.backend == "NPU"
+    def knows(self, option: str) -> bool:
+        """Whether the release has the option; one not known counts as new."""
+        if self.release is None or self.message.backend == "NPU":
+            return True
+        return option in self.release.options
 
 
 def advice_on(situation: Situation) -> tuple[str, ...]:
@@ -195,7 +195,7 @@ def _hidden_fraction(situation: Situation) -> list[str]:
     """A forgotten fraction, which up to 2.4 the text does not print, shows in the figures."""
     figures = situation.figures
     held, tried, total = figures.reserved, figures.tried_bytes, figures.total_bytes
-    is_printed = situation.release is not None and situation.release >= _LIMIT_PRINTED_SINCE
+    is_printed = situation.release is not None and situation.release.prints_limit
     if is_printed or figures.limit_bytes is not None or held is None or not tried or not total:
         return []
     twentieths = -(-20 * held // total)
@@ -232,7 +232,7 @@ def _expandable(situation: Situation) -> list[str]:
             "expandable_segments:True is set already, so what is idle is kept for another "
             "stream, for small requests or for a private pool; no other setting joins these."
         ]
-    if not situation.knows(_EXPANDABLE_SINCE):
+    if not situation.knows("expandable_segments"):
         return ["From PyTorch 2.1 on expandable_segments:True would address this: upgrade."]
     return [
         f"Set {situation.variable}=expandable_segments:True before the program starts: segments "
@@ -243,7 +243,7 @@ def _expandable(situation: Situation) -> list[str]:
 
 
 def _split_limit(situation: Situation) -> list[str]:
-    if situation.is_expandable or not situation.knows(_SPLIT_SINCE):
+    if situation.is_expandable or not situation.knows("max_split_size_mb"):
         return []
     if situation.max_split_size_mb is not None:
         return [

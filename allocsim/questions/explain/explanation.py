@@ -30,6 +30,7 @@ from allocsim.measures import effects_on
 from allocsim.questions.explain.advice import Situation, advice_on
 from allocsim.questions.explain.cure import find_cure
 from allocsim.questions.explain.message import OomMessage
+from allocsim.questions.explain.releases import text_release
 from allocsim.questions.explain.shortage import OomWatch, Shortage, shortages_of
 from allocsim.questions.explain.verdict import Verdict, judge_text
 from allocsim.trace import Recording
@@ -186,14 +187,13 @@ def _in_general(run: Run, shortage: Shortage) -> Sequence[str]:
     if shortage.cause not in _BY_FIGURES:
         return ()
     config = parse_conf(run.conf, find_release(run.torch_version))
-    major, _, minor = run.torch_version.partition(".")
     return advice_on(
         Situation(
             message=OomMessage(shortage.oom.message, 1, shortage.figures, backend="CUDA"),
             figures=shortage.figures,
             cause=shortage.cause,
             config=config,
-            release=(int(major), int(minor)),
+            release=text_release(run.torch_version),
         )
     )
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from allocsim.questions.explain.cause import Figures
 from allocsim.questions.explain.printed_figures import Reading, read_figures, sizes_in
-from allocsim.questions.explain.wording import ERAS, STATED, openings
+from allocsim.questions.explain.wording import ERAS, EXPANDABLE, STATED, openings
 
 __all__ = ["OomMessage", "find_messages"]
 
@@ -71,6 +71,7 @@ class OomMessage:
     others: (process id, bytes) of the processes that the text counts apart.
     variable: the environment variable that its hint names, "" if none.
     since: the oldest release with this wording; None where it is not known.
+    is_expandable: its words say that expandable segments are on.
     is_async: from the cudaMallocAsync backend.  stated: a cause that the words name, "" if none.
     has_figures: whether a single one was read.
     """
@@ -81,7 +82,8 @@ class OomMessage:
     backend: str = ""
     others: tuple[tuple[int, int], ...] = ()
     variable: str = ""
-    since: tuple[int, int] | None = None
+    since: str | None = None
+    is_expandable: bool = False
     is_async: bool = False
     stated: str = ""
     has_figures: bool = False
@@ -166,6 +168,7 @@ def _message(text: str, span: _Span, floor: int, line: int) -> OomMessage:
         others=reading.others,
         variable=variable[0] if variable else "",
         since=next((era for said, era in ERAS if said in plain), None),
+        is_expandable=EXPANDABLE in plain,
         is_async=_ASYNC.search(plain[:_NEAR]) is not None,
     )
 

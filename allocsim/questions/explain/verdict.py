@@ -8,16 +8,16 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from allocsim.core import NEWEST, RELEASES, AllocatorConfig, find_release, parse_conf
+from allocsim.core import NEWEST, RELEASES, AllocatorConfig, parse_conf
 from allocsim.errors import ConfigError
 from allocsim.questions.explain.advice import Situation, advice_on
 from allocsim.questions.explain.cause import Figures, arithmetic_of, cause_of
 from allocsim.questions.explain.message import OomMessage, find_messages
+from allocsim.questions.explain.releases import TextRelease, text_release
 
 __all__ = ["Verdict", "judge_text"]
 
 _ASYNC = re.compile(r"\s*backend\s*:\s*cudaMallocAsync\s*,?")
-_VERSION = re.compile(r"(\d{1,3})\.(\d{1,3})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def judge_text(
     wording tells.  device_memory: bytes, for a text that does not tell, or of a card to compare.
     Raises ConfigError for a conf that the release refuses and for an unknown release.
     """
-    release = None if torch_version is None else _release(torch_version)
+    release = None if torch_version is None else text_release(torch_version)
     config, is_async = _settings(conf, release)
     messages = find_messages(text) or (OomMessage(text="", line=1, figures=Figures()),)
     return tuple(
@@ -66,39 +66,25 @@ def judge_text(
 def _judge(
     message: OomMessage,
     config: AllocatorConfig | None,
-    release: tuple[int, int] | None,
+    release: TextRelease | None,
     device_memory: int | None,
 ) -> Verdict:
     figures, other = message.figures, device_memory
     if figures.total_bytes is None and device_memory is not None:
         figures, other = replace(figures, total_bytes=device_memory), None
     cause = message.stated or cause_of(figures)
-    situation = Situation(message, figures, cause, config, release or message.since, other)
+    if release is None and message.since is not None:
+        release = text_release(message.since)
+    situation = Situation(message, figures, cause, config, release, other)
     return Verdict(message, cause, arithmetic_of(cause, figures), advice_on(situation))
 
 
-def _release(version: str) -> tuple[int, int]:
-    found = _VERSION.match(version)
-    if found is None:
-        raise ConfigError(f"torch version {version[:80]!r} is not a release; expected 1.0 to 2.15")
-    release = int(found[1]), int(found[2])
-    if release >= (2, 1):
-        find_release(version)
-    return release
-
-
-def _settings(
-    conf: str | None, release: tuple[int, int] | None
-) -> tuple[AllocatorConfig | None, bool]:
-    """The settings as values, and whether they choose the asynchronous backend.
-
-    Releases before the first that is modelled are taken for it: their options are its options.
-    """
+def _settings(conf: str | None, release: TextRelease | None) -> tuple[AllocatorConfig | None, bool]:
+    """The settings as values, and whether they choose the asynchronous backend."""
     if conf is None:
         return None, False
     native, count = _ASYNC.subn("", conf)
-    version = NEWEST if release is None else f"{release[0]}.{release[1]}"
-    rules = RELEASES.get(version, RELEASES["2.1"])
+    rules = RELEASES[NEWEST] if release is None else release.rules
     try:
         return parse_conf(native, rules), count > 0
     except ConfigError as error:

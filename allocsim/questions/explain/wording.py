@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = ["AFTER", "BEFORE", "ERAS", "OPENINGS", "STATED", "Words", "openings"]
+__all__ = ["AFTER", "BEFORE", "ERAS", "EXPANDABLE", "OPENINGS", "STATED", "Words", "openings"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,17 +84,20 @@ STATED: tuple[tuple[str, str], ...] = (
 )
 """Words that name the cause themselves, as regular expressions, and that cause."""
 
-ERAS: tuple[tuple[str, tuple[int, int]], ...] = (
-    ("expandable_segments is enabled", (2, 15)),
-    ("optimizing-memory-usage-with", (2, 11)),
-    ("PYTORCH_ALLOC_CONF=", (2, 10)),
-    ("Graphs)", (2, 4)),
-    ("CONF=expandable_segments", (2, 2)),
-    ("capacty", (2, 1)),
-    (" has a total capacity of ", (2, 2)),
-    ("max_split_size_mb to avoid", (1, 10)),
-    ("reserved in total", (1, 4)),
-    (" cached)", (1, 0)),
+EXPANDABLE = "expandable_segments is enabled"
+"""Words of a text that was written while expandable segments were on."""
+
+ERAS: tuple[tuple[str, str], ...] = (
+    (EXPANDABLE, "2.15"),
+    ("optimizing-memory-usage-with", "2.11"),
+    ("PYTORCH_ALLOC_CONF=", "2.10"),
+    ("Graphs)", "2.4"),
+    ("CONF=expandable_segments", "2.2"),
+    ("capacty", "2.1"),
+    (" has a total capacity of ", "2.2"),
+    ("max_split_size_mb to avoid", "1.10"),
+    ("reserved in total", "1.4"),
+    (" cached)", "1.0"),
 )
 """Words and the first release that printed them, the newest first."""
 

@@ -25,7 +25,7 @@ from allocsim.questions.step.decision import Candidate, Observed, Rule
 from allocsim.state import DEFAULT_POOL, INACTIVE, PoolId
 from allocsim.units import format_size, round_up
 
-__all__ = ["ROUNDING", "BEST_FIT", "SPLIT", "MISS", "explain_malloc"]
+__all__ = ["EXPLAINED", "ROUNDING", "BEST_FIT", "SPLIT", "MISS", "explain_malloc"]
 
 ROUNDING = "Rounding, pools, segment sizes"
 BEST_FIT = "Best fit, and ties"
@@ -36,6 +36,21 @@ COLLECTION = "Limits and garbage collection"
 MAX_SPLIT = "max_split_size_mb and max_non_split_rounding_mb"
 EXPANDABLE = "Expandable segments"
 POOLS = "Private pools"
+
+EXPLAINED: dict[str, str] = {
+    "roundup_power2_divisions": ROUNDING,
+    "large_segment_size_mb": ROUNDING,
+    "max_split_size_mb": MAX_SPLIT,
+    "max_non_split_rounding_mb": MAX_SPLIT,
+    "garbage_collection_threshold": COLLECTION,
+    "per_process_memory_fraction": COLLECTION,
+    "throw_on_cudamalloc_oom": COLLECTION,
+    "expandable_segments": EXPANDABLE,
+    "expandable_segments_reserve": EXPANDABLE,
+    "graph_capture_record_stream_reuse": "",
+}
+"""For each option with an effect the section about it, which a rule that it decides cites; "" for
+what neither the states nor the entries show."""
 
 
 def explain_malloc(
@@ -185,12 +200,12 @@ class _Malloc:
         size, limit = f"{candidate.size:,} bytes fit, but", self.config.max_split_size
         if limit != UNLIMITED and self.rounded < limit <= candidate.size:
             text = f"{size} a block of max_split_size_mb or more stays whole for such requests"
-            return Rule("refused", MAX_SPLIT, text)
+            return _by("max_split_size_mb", "refused", text)
         if limit != UNLIMITED and self.rounded >= limit:
             text = f"{size} {candidate.size - self.rounded:,} would be wasted, and "
             text += f"max_non_split_rounding_mb allows less than {self._waste:,}"
-            return Rule("refused", MAX_SPLIT, text)
-        return Rule("refused", EXPANDABLE, f"{size} are not for this request")
+            return _by("max_non_split_rounding_mb", "refused", text)
+        return _by("expandable_segments", "refused", f"{size} are not for this request")
 
     @property
     def _waste(self) -> int:
@@ -212,7 +227,7 @@ class _Malloc:
             return Rule("no split", SPLIT, f"{whole} are not {needs}: handed out whole")
         if self.rounded >= self.config.max_split_size:
             text = "requests of max_split_size_mb or more do not cut"
-            return Rule("no split", MAX_SPLIT, f"{whole} would be left, but {text}")
+            return _by("max_split_size_mb", "no split", f"{whole} would be left, but {text}")
         return Rule("no split", POOLS, f"{whole} would be left, but this pool does not split")
 
     # -- the attempts of a miss ----------------------------------------------------------
@@ -243,9 +258,10 @@ class _Malloc:
 
     def _attempt(self, work: Work, written: list[Witnessed]) -> Rule:
         if work is Work.GARBAGE_COLLECTION:
-            return Rule("collection", COLLECTION, f"{_released(written)}: idle for the longest")
+            text = f"{_released(written)}: idle for the longest"
+            return _by("garbage_collection_threshold", "collection", text)
         if work is Work.RELEASE_OVERSIZE:
-            return Rule("oversize", MAX_SPLIT, f"{_released(written)} of this stream")
+            return _by("max_split_size_mb", "oversize", f"{_released(written)} of this stream")
         if work is Work.WAIT:
             return Rule("wait", STREAMS, f"{_freed(written)}: every event was waited for")
         if work is Work.RELEASE_CACHED:
@@ -254,7 +270,7 @@ class _Malloc:
         if written[0].entry.action == "segment_map":
             pieces = "one piece" if len(written) == 1 else f"{len(written)} pieces"
             text = f"{sizes:,} bytes mapped in {pieces} of whole handles"
-            return Rule("mapping", EXPANDABLE, text)
+            return _by("expandable_segments", "mapping", text)
         return Rule("cudaMalloc", ROUNDING, f"a new segment of {sizes:,} bytes: {self._segment()}")
 
     def _segment(self) -> str:
@@ -268,7 +284,7 @@ class _Malloc:
         wanted, limit = format_size(self.tried), self.allocator.memory_limit
         if limit is not None and reserved + self.tried > limit:
             text = f"{wanted} more than {format_size(reserved)} reserved are over the limit of "
-            return Rule("limit", COLLECTION, f"{text}{format_size(limit)}")
+            return _by("per_process_memory_fraction", "limit", f"{text}{format_size(limit)}")
         call = "mapping" if self.config.expandable_segments else "cudaMalloc"
         text = f"refused: {wanted} wanted, {format_size(free)} free on the device"
         return Rule(call, MISS, text)
@@ -276,6 +292,11 @@ class _Malloc:
     def _retry(self) -> Rule:
         text = "a retry: wait for every pending free, release all that is wholly free, ask again"
         return Rule("retry", MISS, text)
+
+
+def _by(option: str, name: str, text: str) -> Rule:
+    """A rule that an option decides."""
+    return Rule(name, EXPLAINED[option], text)
 
 
 def _released(written: list[Witnessed]) -> str:

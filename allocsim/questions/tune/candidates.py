@@ -3,8 +3,8 @@
 Rules: an unsafe combination is never proposed (expandable segments with a split limit; rounding
 by one division where that leaves sizes unrounded); a threshold for garbage collection comes with
 a memory fraction, without which it is inert; a value of an option is one that the sizes of the
-recording tell apart.  Options that do not decide how memory is cut stay as recorded: those of
-pinned memory, of locking, of graphs, and the reserve of address space.
+recording tell apart.  Options without an effect on device memory stay as recorded, and so do
+those of `UNTRIED`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,14 @@ from allocsim.errors import ConfigError
 from allocsim.measures import Sizes
 from allocsim.units import MIB, round_up
 
-__all__ = ["candidates"]
+__all__ = ["UNTRIED", "candidates"]
+
+UNTRIED: dict[str, str] = {
+    "throw_on_cudamalloc_oom": "refuses requests, and answers none that fails without it",
+    "expandable_segments_reserve": "sets aside addresses, not memory",
+    "graph_capture_record_stream_reuse": "a recording does not show what a capture would use again",
+}
+"""Options with an effect that stay as recorded, and why; docs/tuning.md lists them."""
 
 _SPLITS, _SEGMENTS, _LIMITS = 10, 8, 3
 _SCALARS = (2, 4, 8, 16, 32, 64)

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocsim.core import (
+    OPTIONS,
     PAGE,
     ROUND_LARGE,
     SMALL_BUFFER,
@@ -33,7 +34,25 @@ from allocsim.measures import lifetimes_of
 from allocsim.trace import Action, pools_of
 from allocsim.units import round_up
 
-__all__ = ["Demand", "Floor"]
+__all__ = ["HOLDS", "Demand", "Floor"]
+
+HOLDS: dict[str, bool] = {
+    "max_split_size_mb": True,
+    "max_non_split_rounding_mb": True,
+    "large_segment_size_mb": True,
+    "roundup_power2_divisions": True,
+    "expandable_segments": True,
+    "per_process_memory_fraction": True,
+    "throw_on_cudamalloc_oom": True,
+    "graph_capture_record_stream_reuse": True,
+    "garbage_collection_threshold": False,
+    # Too short a reserve of address space refuses a request far from any limit.
+    "expandable_segments_reserve": False,
+}
+"""For each option with an effect whether what is told holds where it is set."""
+
+_UNTOLD = tuple(OPTIONS[name].field for name, holds in HOLDS.items() if not holds)
+"""Where the values are under which nothing is claimed, unless they are the default."""
 
 _SMALL, _LARGE, _OVERSIZE = range(3)
 
@@ -83,10 +102,10 @@ class Demand:
 
     def floor(self, config: AllocatorConfig) -> Floor | None:
         """What is told under `config`; None: nothing."""
-        # A reserve of address space that is too short for a request refuses it far from any limit.
-        is_odd = config.large_segment_size % PAGE or config.expandable_segments_reserve is not None
-        collects = config.garbage_collection_threshold > 0
-        if not self._is_told or is_odd or collects or not len(self._sizes):
+        fresh = AllocatorConfig(config.release)
+        is_untold = any(getattr(config, name) != getattr(fresh, name) for name in _UNTOLD)
+        is_odd = config.large_segment_size % PAGE != 0
+        if not self._is_told or is_untold or is_odd or not len(self._sizes):
             return None
         divisions = config.roundup_power2_divisions
         if divisions not in self._rounded:

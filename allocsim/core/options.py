@@ -1,0 +1,70 @@
+"""The options of the option string, one row each: what holds its value, and what it decides.
+
+Rule: which release reads an option is said in `releases.py`, how its value is read in
+`option_string.py`, and what sort of option it is here.  Every option of a release has a row.  An
+option with an effect is named wherever one must be known (CONTRIBUTING.md, "Adding an option");
+one without is read, kept and printed, and nothing else asks for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+__all__ = ["OPTIONS", "Role", "Option"]
+
+
+class Role(Enum):
+    """What an option decides about device memory."""
+
+    CUTS = "how memory is cut into segments and blocks, and what of it is given back"
+    LIMITS = "how much memory the process may take"
+    CAPTURES = "when a block that a graph capture freed is used again"
+    NONE = "nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One key of the option string.
+
+    field: of `AllocatorConfig`, "host" for those kept there by name, "" for what nothing keeps.
+    is_shared: read in the first of two passes, with what all accelerators share; see
+    `Release.separators_checked`.
+    """
+
+    name: str
+    role: Role
+    field: str
+    is_shared: bool = False
+
+
+_ROWS = (
+    Option("max_split_size_mb", Role.CUTS, "max_split_size", is_shared=True),
+    Option("max_non_split_rounding_mb", Role.CUTS, "max_non_split_rounding", is_shared=True),
+    Option("large_segment_size_mb", Role.CUTS, "large_segment_size", is_shared=True),
+    Option(
+        "garbage_collection_threshold",
+        Role.CUTS,
+        "garbage_collection_threshold",
+        is_shared=True,
+    ),
+    Option("roundup_power2_divisions", Role.CUTS, "roundup_power2_divisions", is_shared=True),
+    Option("expandable_segments", Role.CUTS, "expandable_segments", is_shared=True),
+    Option("per_process_memory_fraction", Role.LIMITS, "per_process_memory_fraction"),
+    Option("throw_on_cudamalloc_oom", Role.LIMITS, "throw_on_cudamalloc_oom"),
+    Option("expandable_segments_reserve", Role.LIMITS, "expandable_segments_reserve"),
+    Option("graph_capture_record_stream_reuse", Role.CAPTURES, "graph_capture_record_stream_reuse"),
+    Option("backend", Role.NONE, ""),
+    Option("expandable_segments_reserve_by_class", Role.NONE, ""),
+    Option("release_lock_on_cudamalloc", Role.NONE, "host"),
+    Option("pinned_use_cuda_host_register", Role.NONE, "host"),
+    Option("pinned_num_register_threads", Role.NONE, "host"),
+    Option("pinned_use_background_threads", Role.NONE, "host", is_shared=True),
+    Option("pinned_reserve_segment_size_mb", Role.NONE, "host"),
+    Option("pinned_free_catch_all", Role.NONE, "host"),
+    Option("pinned_max_round_threshold_mb", Role.NONE, "host", is_shared=True),
+    Option("pinned_max_cached_size_mb", Role.NONE, "host", is_shared=True),
+)
+
+OPTIONS: dict[str, Option] = {option.name: option for option in _ROWS}
+"""Every option of every modelled release by its name."""

@@ -1,0 +1,181 @@
+"""Every option of a release is known wherever one must be, or the file that forgets it is named.
+
+The same files stand in CONTRIBUTING.md under "Adding an option".  Of some what they know is read
+from their table, of others seen in what they do.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+import pytest
+
+from allocsim.core import OPTIONS, RELEASES, AllocatorConfig, Release, Role, parse_conf
+from allocsim.core.config import _INERT
+from allocsim.core.option_string import _READERS
+from allocsim.engine import Setting
+from allocsim.errors import ConfigError
+from allocsim.measures.equivalence import RULES, effect_of
+from allocsim.questions.crosscheck.random_settings import RandomSettings
+from allocsim.questions.step.malloc_rules import EXPLAINED
+from allocsim.questions.tune.candidates import UNTRIED
+from allocsim.questions.tune.floor import HOLDS
+from allocsim.units import MIB
+from tests.naive.options import SINCE
+from tests.tune.test_candidates import SIZES, keys, tried
+
+ROOT = Path(__file__).parents[1]
+NEWEST = list(RELEASES.values())[-1]
+ALL = set[str]().union(*(release.options for release in RELEASES.values()))
+EFFECTIVE = {name for name, option in OPTIONS.items() if option.role is not Role.NONE}
+OPTION = re.compile(r"(?:^|,)(\w+):(\[.*?\]|[^,]*)")
+
+
+def random_confs(release: Release) -> Iterator[str]:
+    """Strings as the crosscheck makes them, each read on top of those before."""
+    for has_pools in (False, True):
+        settings = RandomSettings(random.Random(1), release, has_pools=has_pools)
+        yield from (settings.make() for _ in range(300))
+
+
+def random_values() -> dict[str, set[str]]:
+    """By option, every value that the crosscheck gave it in the newest release."""
+    found: dict[str, set[str]] = {}
+    for conf in random_confs(NEWEST):
+        for name, value in OPTION.findall(conf):
+            found.setdefault(name, set()).add(value)
+    return found
+
+
+def printed() -> set[str]:
+    """Options that the canonical option string has, once they are set."""
+    found = set()
+    config = AllocatorConfig(NEWEST)
+    for conf in random_confs(NEWEST):
+        config = parse_conf(conf, NEWEST, config)
+        found |= {name for name, _ in OPTION.findall(str(config))}
+    return found | {name for name, option in OPTIONS.items() if not option.field}
+
+
+def searched() -> set[str]:
+    """Options of the settings that tune tries."""
+    return set().union(*(keys(setting) for setting in tried(NEWEST.version)))
+
+
+def held() -> set[str]:
+    """Options whose value has a place, if they need one."""
+    names = {"", *(each.name for each in fields(AllocatorConfig))}
+    return {name for name, option in OPTIONS.items() if option.field in names}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where every option must be known, or every one with an effect on device memory."""
+
+    file: str
+    known: Callable[[], Collection[str]]
+    is_for_all: bool = False
+
+    def ignores(self, everything: set[str], effective: set[str]) -> list[str]:
+        """What is not known here, and what is though no release has it."""
+        known, wanted = set(self.known()), everything if self.is_for_all else effective
+        found = [f"{self.file} does not know {name}" for name in sorted(wanted - known)]
+        return found + [f"{self.file} knows {name}, no option" for name in sorted(known - wanted)]
+
+
+PLACES = (
+    Place("allocsim/core/options.py", lambda: OPTIONS, is_for_all=True),
+    Place("allocsim/core/option_string.py", lambda: _READERS, is_for_all=True),
+    Place("allocsim/core/config.py: AllocatorConfig", held, is_for_all=True),
+    Place("allocsim/core/config.py: __str__", printed, is_for_all=True),
+    Place("allocsim/core/config.py: _INERT", lambda: _INERT),
+    Place("allocsim/questions/tune/candidates.py", lambda: searched() | UNTRIED.keys()),
+    Place("allocsim/measures/equivalence.py", lambda: RULES),
+    Place("allocsim/questions/tune/floor.py", lambda: HOLDS),
+    Place("allocsim/questions/step/malloc_rules.py", lambda: EXPLAINED),
+    Place("allocsim/questions/crosscheck/random_settings.py", random_values, is_for_all=True),
+    Place("tests/naive/options.py", lambda: SINCE, is_for_all=True),
+)
+
+
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: place.file)
+def test_every_option_is_known_wherever_it_must_be(place: Place) -> None:
+    assert place.ignores(ALL, EFFECTIVE) == []
+
+
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: place.file)
+def test_whoever_does_not_know_a_new_option_is_named(place: Place) -> None:
+    new = {"made_up_mb"}
+    lacks = f"{place.file} does not know made_up_mb"
+    assert lacks in place.ignores(ALL | new, EFFECTIVE | new)
+    # An option of the host concerns nobody who asks for effects.
+    assert (lacks in place.ignores(ALL | new, EFFECTIVE)) == place.is_for_all
+
+
+def test_the_guide_lists_the_same_files() -> None:
+    guide = (ROOT / "CONTRIBUTING.md").read_text()
+    section = guide.partition("## Adding an option")[2].partition("\n## ")[0]
+    files = re.findall(r"^\| `([\w/]+\.py)` \|", section, re.MULTILINE)
+    assert files == list(dict.fromkeys(place.file.split(":")[0] for place in PLACES))
+
+
+def test_no_option_is_both_tried_and_left() -> None:
+    assert not searched() & UNTRIED.keys()
+
+
+def test_the_page_on_tuning_lists_what_is_tried_and_what_is_left() -> None:
+    text = (ROOT / "docs" / "tuning.md").read_text()
+    assert all(f"| `{name}` | " in text for name in searched())
+    assert all(f"| `{name}` | {why} |" in text for name, why in UNTRIED.items())
+
+
+def test_the_section_that_step_cites_for_an_option_names_it() -> None:
+    page = (ROOT / "docs" / "allocator.md").read_text()
+    sections = dict(part.split("\n", 1) for part in page.split("\n## ")[1:])
+    for name, section in EXPLAINED.items():
+        if section:
+            assert f"`{name}" in sections[section], (name, section)
+
+
+BESIDE = ("", "per_process_memory_fraction:0.5", "expandable_segments:True", "max_split_size_mb:64")
+"""Settings beside which every option makes a difference, each beside one."""
+
+CLOSE = replace(SIZES, counts=tuple(sorted([*SIZES.counts, (125 * MIB, 1)])))
+"""With a request whose segment wastes 25 MiB on another."""
+
+
+def effect_in_newest(*parts: str) -> object:
+    """The effect of the options together; None where they are refused."""
+    try:
+        return effect_of(Setting(",".join(filter(None, parts))), NEWEST, (CLOSE,))
+    except ConfigError:
+        return None
+
+
+@pytest.mark.parametrize("name", sorted(EFFECTIVE))
+def test_settings_that_differ_in_an_option_may_differ_in_effect(name: str) -> None:
+    """What the table of equivalence claims to judge, it does look at."""
+    options = [f"{name}:{value}" for value in sorted(random_values()[name])]
+    effects = {
+        other: {effect_in_newest(other, option) for option in options} - {None}
+        for other in BESIDE
+        if name not in other
+    }
+    assert any(found - {effect_in_newest(other)} for other, found in effects.items())
+
+
+def test_default_cuts_are_defaults_of_all_that_cuts_and_of_nothing_else() -> None:
+    cuts = {option.field for option in OPTIONS.values() if option.role is Role.CUTS}
+    config = AllocatorConfig(NEWEST)
+    fresh = AllocatorConfig(NEWEST)
+    for conf in random_confs(NEWEST):
+        config = parse_conf(conf, NEWEST, config)
+        cut = config.with_default_cuts()
+        for option in OPTIONS.values():
+            if option.field:
+                expected = fresh if option.field in cuts else config
+                assert getattr(cut, option.field) == getattr(expected, option.field), option.name
