@@ -86,7 +86,9 @@ class Told:
         stays = (blocks.freed > after) & (after != NEVER)
         # Dropped before anything else was asked for: only what has a parameter's size is one.
         dropped = (blocks.freed > last) & ~stays & np.isin(blocks.requested, self.model_sizes)
-        return made & (stays | dropped) & ~self.stays_as_workspace
+        before = scene.is_before & scene.came_from(Origin.ENGINE) & scene.outlives_all
+        before &= ~np.isin(blocks.requested, WORKSPACE_SIZES[:2])
+        return (made & (stays | dropped) & ~self.stays_as_workspace) | before
 
     @cached_property
     def stays_as_workspace(self) -> _Mask:
@@ -94,7 +96,7 @@ class Told:
         scene, blocks = self.scene, self.blocks
         sized = np.isin(blocks.requested, WORKSPACE_SIZES[:2])
         sized &= ~np.isin(blocks.requested, self.model_sizes)
-        within = scene.born_in(Phase.FORWARD, Phase.BACKWARD)
+        within = scene.born_in(Phase.FORWARD, Phase.BACKWARD) | scene.is_before & scene.is_bare
         return within & sized & (blocks.freed >= blocks.n_entries)
 
     @cached_property
@@ -116,7 +118,7 @@ class Told:
         spans = self.scene.backwards.of(self.blocks.born[rows])
         best: dict[int, int] = {}
         for span in np.unique(spans).tolist():
-            end = int(self.scene.backwards.last[span])
+            end = int(self.scene.backwards.last[span]) if span >= 0 else -1
             live = rows[(self.blocks.born[rows] <= end) & (self.blocks.freed[rows] > end)]
             size, count = np.unique(self.blocks.requested[live], return_counts=True)
             for each, n in zip(size.tolist(), count.tolist(), strict=True):
@@ -193,7 +195,9 @@ class Told:
         others = np.maximum(
             scene.backwards.previous_last(born), scene.optimizers.previous_last(born)
         )
-        between = program & (forward > others) & (self.next_backward != NEVER)
+        # Where no module is ever called, the program's own code is the forward pass.
+        is_forward = (forward > others) | (not len(scene.forwards))
+        between = program & is_forward & (self.next_backward != NEVER)
         between &= self.blocks.freed > self.next_backward
         # A batch made before the next forward pass is no part of the one before.
         between &= ~(scene.forwards.next_first(born) < self.next_backward)
@@ -227,29 +231,32 @@ class Told:
     @cached_property
     def dies_within_later_call(self) -> _Mask:
         """Freed in the midst of a later forward pass: something replaced it there."""
-        spans, freed = self.scene.forwards, self.blocks.freed
-        at = spans.of(freed)
-        inside = (at >= 0) & (freed < np.append(spans.last, -1)[at])
-        return inside & (at > spans.of(self.blocks.born))
+        spans = self.scene.forwards
+        later = spans.of(self.blocks.freed) > spans.of(self.blocks.born)
+        return self.scene.dies_within(spans) & later
 
     @cached_property
     def from_before(self) -> tuple[_Mask, _Mask]:
         """Blocks from before that are parameters, and optimizer state, told by gradients alone.
 
-        Of n gradients of a size there are n parameters of that size and, with an optimizer at
-        work that makes no state any more, one or two times as many blocks of state.
+        With n gradients of a size there are n parameters of that size and, with an optimizer at
+        work, one or two times as many blocks of state: there to the end if it makes none any
+        more, replaced in its step if it does.
         """
         scene, blocks = self.scene, self.blocks
         parameters = np.zeros(len(blocks), dtype=bool)
         state = np.zeros(len(blocks), dtype=bool)
-        whole = np.flatnonzero(scene.is_before & scene.is_bare & scene.outlives_all)
-        makes_state = bool((self.state_of_step & ~scene.is_before).any())
+        silent = np.flatnonzero(scene.is_before & scene.is_bare & ~scene.came_from(Origin.ENGINE))
+        stays = scene.outlives_all[silent]
+        replaced = silent[~stays & scene.dies_within(scene.optimizers)[silent]]
         for size, count in zip(*(column.tolist() for column in self.trained), strict=True):
-            rows = whole[blocks.requested[whole] == size]
-            parameters[rows[:count]] = len(rows) >= count
-            rest = len(rows) - count
-            if len(scene.optimizers) and not makes_state and rest in (count, 2 * count):
-                state[rows[count:]] = True
+            rows = silent[stays & (blocks.requested[silent] == size)]
+            if len(rows) < count:
+                continue
+            parameters[rows[:count]] = True
+            if len(scene.optimizers) and not self.state_of_step.any():
+                state[rows[count : 3 * count]] = len(rows) >= 2 * count
+            state[replaced[blocks.requested[replaced] == size]] = True
         return parameters, state
 
     @cached_property
@@ -281,7 +288,7 @@ class Rule:
 
 
 def _made_as_parameter(told: Told) -> _Mask:
-    return told.scene.came_from(Origin.LAYER, Origin.CONVERTED, Origin.COPIED, Origin.SHARDED)
+    return told.scene.came_from(*_MADE_AS_PARAMETERS)
 
 
 def _made_beside(told: Told) -> _Mask:
@@ -398,6 +405,11 @@ RULES: tuple[Rule, ...] = (
         _made_beside,
     ),
     Rule(
+        GRADIENTS,
+        "a constructor that makes one buffer for many parameters makes the gradients' after it",
+        lambda told: told.scene.came_from(Origin.GRADIENT_BUFFER),
+    ),
+    Rule(
         CACHES,
         "code that is named as a cache of keys and values asked for it, and it outlives the call",
         _cache,
@@ -474,7 +486,8 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         OPTIMIZER,
-        "the same, beyond the parameters: one or two for each, and an optimizer makes none any more",
+        "the same, beyond the parameters: one or two for each while an optimizer makes none, or what "
+        "its step replaces",
         lambda told: told.from_before[1],
     ),
 )

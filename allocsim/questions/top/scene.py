@@ -91,6 +91,13 @@ class Scene:
         at = spans.of(self.blocks.born)
         return np.append(spans.last, -1)[at], np.append(spans.after, NEVER)[at]
 
+    def dies_within(self, spans: Spans) -> _Mask:
+        """Blocks freed in the midst of a stretch."""
+        freed = self.blocks.freed
+        at = spans.of(freed)
+        found: _Mask = (at >= 0) & (freed < np.append(spans.last, -1)[at])
+        return found
+
     @property
     def n_steps(self) -> int:
         """How many steps the recording shows."""

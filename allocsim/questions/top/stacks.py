@@ -9,7 +9,7 @@ passed over but for the one thing they tell: that autograd's engine was at work.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -54,7 +54,7 @@ class Origin(IntEnum):
     CONVERTED = 4  # module.to() and its like: a parameter
     CONVERTED_REST = 5  # the same: a buffer
     OWN_LAYER = 6  # the __init__ of somebody's own module
-    SHARDED = 7  # a shard of a parameter
+    SHARDED = 7  # a shard of a parameter, or a buffer of many parameters
     COPIED = 8  # a copy of a parameter by copy.deepcopy
     LOADED = 9  # read from a checkpoint into a module
     FILLED = 10  # initialising values: nothing that stays
@@ -62,6 +62,7 @@ class Origin(IntEnum):
     EXCHANGE = 12  # code that exchanges with other ranks
     SCALER = 13  # the gradient scaler's own
     STATE = 14  # the optimizer's making of its state
+    GRADIENT_BUFFER = 15  # one buffer for the gradients of many parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,9 @@ _LAYER_FILES = {
     *("linear.py", "conv.py", "sparse.py", "batchnorm.py", "normalization.py", "activation.py"),
     *("rnn.py", "instancenorm.py", "transformer.py", "adaptive.py"),
 }
+_NORM_FILES = {"batchnorm.py", "instancenorm.py"}
+_FLAT_BUFFERS = "param_and_grad_buffer.py"
+"""Megatron's: its constructor makes one buffer for parameters, then one for gradients."""
 _OPTIMIZER_FILES = {
     *("adam.py", "adamw.py", "sgd.py", "adagrad.py", "adadelta.py", "adamax.py", "asgd.py"),
     *("nadam.py", "radam.py", "rmsprop.py", "rprop.py", "lbfgs.py", "sparse_adam.py"),
@@ -95,8 +99,8 @@ _BACKWARD = {
     ("graph.py", "_engine_run_backward"),
 }
 _LOADS = re.compile(
-    r"load_state_dict|_load_from_state_dict|from_pretrained|load_weights|load_model|"
-    r"_load_pretrained_model|set_module_tensor_to_device|materialize"
+    r"load_state_dict|_load_from_state_dict|from_pretrained|load_weights|load_model|get_model|"
+    r"build_model|_load_pretrained_model|set_module_tensor_to_device|^init_(all_)?weights?(_list)?$"
 )
 _CACHE = re.compile(
     r"kv_?cache|cache_utils|cache_engine|(static|paged|init|allocate)_?cache|past_key_values",
@@ -107,7 +111,6 @@ _STATE_MAKERS = {"_init_group", "init_state", "_init_state", "load_state_dict"}
 _PASSED = {"_device.py", "_contextlib.py", "functional.py", "_decorators.py"}
 """Files whose frames lie between a constructor and the memory it asks for."""
 _ENGINE = re.compile(r"torch::autograd::(python::Python)?Engine::|torch::autograd::Node::")
-_COMPILED = re.compile(r"\.(c|cc|cpp|cu|cuh|h|hpp|inl|so)(\.\d+)*$")
 
 
 def stem_of(frame: Frame) -> str:
@@ -117,8 +120,7 @@ def stem_of(frame: Frame) -> str:
 
 def is_python(frame: Frame) -> bool:
     """Whether a frame is one of Python."""
-    name = frame.filename
-    return bool(name) and name != "??" and "::" not in frame.name and not _COMPILED.search(name)
+    return frame.filename.endswith(".py") or frame.filename.startswith("<")
 
 
 def is_call(frame: Frame) -> bool:
@@ -146,12 +148,10 @@ class _Facts:
     def __init__(self, stacks: Sequence[tuple[Frame, ...]]) -> None:
         self.has_roots = any(stack and _is_root(stack) for stack in stacks)
         self.module_files = _module_files(stacks)
-        self.converting = _lines(filter(None, map(_converting, stacks)))
-        self.norms = _lines(
-            frame
-            for frame in filter(None, map(_constructor, stacks))
-            if stem_of(frame) in ("batchnorm.py", "instancenorm.py")
-        )
+        self.converting = _lines(f for f in map(_converting, stacks) if f is not None)
+        constructors = [frame for frame in map(_constructor, stacks) if frame is not None]
+        self.norms = _lines(frame for frame in constructors if stem_of(frame) in _NORM_FILES)
+        self.flat = _lines(frame for frame in constructors if stem_of(frame) == _FLAT_BUFFERS)
 
     def kind(self, frames: Sequence[Frame], python: tuple[Frame, ...]) -> StackKind:
         """The kind of one stack; python: its frames of Python."""
@@ -180,7 +180,7 @@ class _Facts:
         names = {frame.name for frame in python}
         if "_init_sharded_param" in names:
             return Origin.SHARDED
-        if "__deepcopy__" in names and any(stem_of(frame) == "parameter.py" for frame in python):
+        if "__deepcopy__" in names:
             return Origin.COPIED
         converting = _converting(python)
         if converting is not None:
@@ -194,6 +194,9 @@ class _Facts:
             return Origin.LOADED if any(_LOADS.search(name) for name in names) else Origin.OTHER
         if is_layer(constructor):
             return self._layer(constructor)
+        if stem_of(constructor) == _FLAT_BUFFERS:
+            is_first = constructor.line == self.flat[constructor.filename][0]
+            return Origin.SHARDED if is_first else Origin.GRADIENT_BUFFER
         is_own = constructor.filename in self.module_files
         return Origin.OWN_LAYER if is_own else Origin.OTHER
 
@@ -281,7 +284,7 @@ def _converting(python: tuple[Frame, ...]) -> Frame | None:
     return None
 
 
-def _lines(frames: Sequence[Frame] | filter[Frame]) -> dict[str, list[int]]:  # type: ignore[type-arg]
+def _lines(frames: Iterable[Frame]) -> dict[str, list[int]]:
     found: dict[str, set[int]] = {}
     for frame in frames:
         found.setdefault(frame.filename, set()).add(frame.line)

@@ -21,6 +21,7 @@ from allocsim.questions.top.rules import RULES, UNKNOWN, rules_of
 from allocsim.questions.top.scene import Scene, scene_of
 from allocsim.questions.top.stacks import Phase, kinds_of
 from allocsim.trace import Action, Frame, Recording, Trace
+from allocsim.units import format_size
 
 __all__ = ["BY", "Holding", "Moment", "Row", "Top", "top"]
 
@@ -158,7 +159,7 @@ def _of_run(
     blocks = blocks_of(trace, prepared.start, device_run.timeline)
     scene = _scene(trace, blocks, is_state_only=False)
     moment = _moment(recording.path, trace, device_run, scene, at)
-    notes = [*device_run.notes]
+    notes = []
     if device_run.fidelity is not None and not device_run.fidelity.is_exact:
         notes.append(f"the replay is not as recorded: {device_run.fidelity.first_mismatch}")
     return _answer(recording.path, trace, scene, moment, by, frames, notes)
@@ -231,6 +232,10 @@ def _answer(
     kept = np.array([rule.category == "activations kept for backward" for rule in RULES])
     whose = whose_of(scene, rows, trace.frame_table, np.append(kept, False)[rules])
     table = _Table(blocks, rows, whose, rules[rows])
+    silent = rows[scene.is_before[rows] & (blocks.stack[rows] < 0)]
+    if len(silent) and scene.has_lives:
+        size = format_size(int(blocks.size[silent].sum()))
+        notes = [*notes, f"{size} were there before the recording began: no stack tells whose"]
     return Top(
         path=path,
         device=trace.device,
