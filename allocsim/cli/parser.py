@@ -32,16 +32,8 @@ def build_parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"allocsim {VERSION}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     parser.set_defaults(run=lambda _: _print_help(parser))
-    replay.add_to(commands)
-    crosscheck.add_to(commands)
-    record.add_to(commands)
-    explain.add_to(commands)
-    risk.add_to(commands)
-    tune.add_to(commands)
-    plot.add_to(commands)
-    report.add_to(commands)
-    step.add_to(commands)
-    synth.add_to(commands)
+    for command in (replay, crosscheck, record, explain, risk, tune, plot, report, step, synth):
+        command.add_to(commands)
     return parser
 
 

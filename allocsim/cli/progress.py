@@ -1,4 +1,4 @@
-"""A progress bar on standard error, for a person who waits and for nobody else.
+"""A progress bar on standard error.
 
 Rule: nothing is drawn unless standard error is a terminal and the work has gone on for a while.
 """
@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -35,16 +34,11 @@ class ProgressBar:
     def __enter__(self) -> ProgressBar:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._resources.close()
 
     def stage(self, name: str) -> Callable[[int, int], None] | None:
-        """What to call with (done, total) during the stage `name`; None if nobody looks."""
+        """What to call with (done, total) during the stage `name`; None without a terminal."""
         if not self._is_wanted:
             return None
 
@@ -53,6 +47,22 @@ class ProgressBar:
                 self._open()
             if self._bar is not None and self._task is not None:
                 self._bar.update(self._task, description=name, completed=done, total=total)
+
+        return show
+
+    def trying(self, conf: str, more: str = "") -> Callable[[int, int], None] | None:
+        """The stage in which the setting `conf` is replayed."""
+        return self.stage(f"trying {conf[:32] or 'the defaults'}{more}")
+
+    def counted(self, describe: Callable[[int, int, float], str]) -> Callable[[int, int], None]:
+        """What to call with (done, total) where `describe(done, total, done a second)` names the
+        stage."""
+        begin = time.monotonic()
+
+        def show(done: int, total: int) -> None:
+            rate = done / max(time.monotonic() - begin, 1e-9)
+            if stage := self.stage(describe(done, total, rate)):
+                stage(done, total)
 
         return show
 

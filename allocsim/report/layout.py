@@ -30,10 +30,7 @@ def row(label: str, text: str) -> list[str]:
 def paragraph(text: str, indent: int = _LABEL) -> list[str]:
     """`text` wrapped, indented as far as the text of a row."""
     return textwrap.wrap(
-        printable(text),
-        WIDTH,
-        initial_indent=" " * indent,
-        subsequent_indent=" " * indent,
+        printable(text), WIDTH, initial_indent=" " * indent, subsequent_indent=" " * indent
     )
 
 

@@ -264,12 +264,7 @@ def remedy_lines(run: Run, cure: Cure) -> list[str]:
 
 def _cells(name: str, trial: Trial) -> tuple[str, str, str, str]:
     outcome = "no" if trial.oom_entry is None else f"entry {number(trial.oom_entry)}"
-    return (
-        name,
-        outcome,
-        format_size(trial.peak_reserved_bytes),
-        number(trial.num_alloc_retries),
-    )
+    return (name, outcome, format_size(trial.peak_reserved_bytes), number(trial.num_alloc_retries))
 
 
 def _nothing(cure: Cure) -> list[str]:
