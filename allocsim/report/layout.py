@@ -10,7 +10,17 @@ from collections.abc import Iterable, Sequence
 
 from allocsim.units import format_size
 
-__all__ = ["WIDTH", "exact_size", "number", "paragraph", "plural", "printable", "row", "table"]
+__all__ = [
+    "WIDTH",
+    "exact_size",
+    "number",
+    "paragraph",
+    "plural",
+    "printable",
+    "row",
+    "rows",
+    "table",
+]
 
 WIDTH = 80
 _LABEL = 16
@@ -25,6 +35,14 @@ def row(label: str, text: str) -> list[str]:
         subsequent_indent=" " * _LABEL,
         break_on_hyphens=False,
     ) or [label]
+
+
+def rows(label: str, texts: Iterable[str]) -> list[str]:
+    """Rows of which the first alone has the label."""
+    lines: list[str] = []
+    for text in texts:
+        lines += row("" if lines else label, text)
+    return lines
 
 
 def paragraph(text: str, indent: int = _LABEL) -> list[str]:

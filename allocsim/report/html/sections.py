@@ -13,7 +13,7 @@ import numpy as np
 from allocsim.measures import extremes_of
 from allocsim.questions.explain import KINDS, Blocker, DeviceExplanation, Shortage
 from allocsim.questions.picture import Picture, WhatIf
-from allocsim.report.explain import CAUSES, because, code_text
+from allocsim.report.explain import CAUSES, because, blockers_text, code_text
 from allocsim.report.html.embedding import SERIES
 from allocsim.report.html.markup import definitions, table, text
 from allocsim.report.html.sparkline import sparkline
@@ -163,21 +163,14 @@ def _kinds(kinds: dict[str, int]) -> str:
 
 
 def _blockers(shortage: Shortage) -> str:
-    found = None if shortage.findings is None else shortage.findings.blockers
-    if found is None:
+    found = blockers_text(shortage)
+    if not found:
         return "<p>In the way: no set of live blocks.</p>\n"
-    what = "would be free in one piece" if found.way == "run" else "would go back to the driver"
-    least = "the fewest bytes that would do" if found.is_exact else "enough, perhaps not the fewest"
-    shown = shortage.blockers[:_SHOWN_BLOCKERS]
-    hidden = len(shortage.blockers) - len(shown)
-    return table(
-        f"In the way: {plural(len(found.blocks), 'live block')}, {format_size(found.cost_bytes)} "
-        f"in all; without them {format_size(found.freed_bytes)} {what} ({least})"
-        + (f". {plural(hidden, 'smaller one')} not listed" if hidden > 0 else ""),
-        ("block", "size", "age (entries)", "made at entry", "by"),
-        map(_blocker, shown),
-        ends_in_words=True,
-    )
+    hidden = len(shortage.blockers) - _SHOWN_BLOCKERS
+    more = f". {plural(hidden, 'smaller one')} not listed" if hidden > 0 else ""
+    heads = ("block", "size", "age (entries)", "made at entry", "by")
+    cells = map(_blocker, shortage.blockers[:_SHOWN_BLOCKERS])
+    return table(f"In the way: {found}{more}", heads, cells, ends_in_words=True)
 
 
 def _blocker(blocker: Blocker) -> list[str]:
