@@ -32,7 +32,12 @@ MOST_PLACED = 12_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Packing:
-    """Offsets in bytes, row by row of the lifetimes.  n_online: rows placed without foresight."""
+    """A place for each block.
+
+    offset: bytes, for each row of the lifetimes.
+    height: the end of the highest block.
+    n_online: rows placed without foresight.
+    """
 
     offset: NDArray[np.int64]
     height: int

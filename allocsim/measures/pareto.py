@@ -6,7 +6,7 @@ only grow while a replay runs, so one that is dominated half-way is dominated at
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from allocsim.engine import Point
 
@@ -35,8 +35,4 @@ def is_hopeless(bar: Bar, so_far: Point) -> bool:
 def front(points: Iterable[Point]) -> tuple[Point, ...]:
     """The points that none dominates, by ascending memory; of equals one."""
     distinct = sorted(set(points))
-    return tuple(p for p in distinct if not _is_dominated(p, distinct))
-
-
-def _is_dominated(point: Point, others: Sequence[Point]) -> bool:
-    return any(dominates(other, point) for other in others)
+    return tuple(p for p in distinct if not any(dominates(other, p) for other in distinct))

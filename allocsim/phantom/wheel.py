@@ -27,22 +27,17 @@ from pathlib import Path
 from allocsim.phantom.errors import UnavailableError
 
 __all__ = [
-    "PUBLISHED",
-    "Wheel",
-    "cache_folder",
-    "cache_root",
-    "cached_wheel",
-    "fetch_wheel",
+    "PUBLISHED", "Wheel", "cache_folder", "cache_root", "cached_wheel", "fetch_wheel",
     "full_version",
-]
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
     """How a release was published.
 
-    torch: the patch release that stands for it when none is named.  has_old_abi: built with the
-    C++ library's strings of before GCC 5.
+    torch: the patch release that stands for it when none is named.
+    has_old_abi: built with the C++ library's strings of before GCC 5.
     """
 
     torch: str
@@ -78,7 +73,11 @@ _DESCRIPTION = "wheel.json"
 
 @dataclass(frozen=True, slots=True)
 class Wheel:
-    """What was kept of one release.  torch: "2.15.0".  cuda: "13.2"."""
+    """What the cache holds of one release.
+
+    torch: such as "2.15.0".
+    cuda: such as "13.2".
+    """
 
     torch: str
     cuda: str
@@ -143,8 +142,8 @@ def cached_wheel(torch_version: str) -> Wheel | None:
 def fetch_wheel(torch_version: str, say: Callable[[str], None] = lambda _: None) -> Wheel:
     """The release, downloaded by pip if the cache lacks it.
 
-    say: told one line before each download.  Raises UnavailableError where pip, the network
-    or a CUDA build of that release is missing.
+    say: called with one line before each download.  Raises UnavailableError where pip, the
+    network or a CUDA build of that release is missing.
     """
     version = full_version(torch_version)
     if (wheel := cached_wheel(version)) is not None:
@@ -179,7 +178,8 @@ def _fetch_torch(version: str, folder: Path, say: Callable[[str], None]) -> str:
                 if "torch/lib/libc10_cuda.so" not in names:
                     refusals.append(f"Python {tag}: a build without CUDA")
                     continue
-                _extract(archive, folder, _is_kept)
+                for name in filter(_is_kept, names):
+                    archive.extract(_inside(name), folder)
                 return archive.read(next(n for n in names if n.endswith("/METADATA"))).decode()
         except UnavailableError as error:
             refusals.append(f"Python {tag}: {error}")
@@ -246,9 +246,3 @@ def _inside(name: str) -> str:
     if ".." in Path(name).parts or Path(name).is_absolute():
         raise UnavailableError(f"a wheel holds {name!r}, which lies outside of it")
     return name
-
-
-def _extract(archive: zipfile.ZipFile, folder: Path, is_kept: Callable[[str], bool]) -> None:
-    for name in archive.namelist():
-        if is_kept(name):
-            archive.extract(_inside(name), folder)

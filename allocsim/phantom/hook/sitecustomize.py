@@ -4,10 +4,9 @@ Rule: the program must not notice.  Nothing is imported but the standard library
 interpreter may know nothing of allocsim), torch is touched only after the program imports it,
 and what is changed here is undone or passed on: another sitecustomize still runs.
 
-The variables ALLOCSIM_RECORD_* tell what to do; `allocsim.phantom.record` sets them.  At exit a
-process that used CUDA leaves a pickle in <folder>, a snapshot as PyTorch writes it, with one
-more key, "allocsim": what a replay needs and the snapshot does not tell.  The same in short lies
-beside it as JSON.
+`allocsim.phantom.record` sets the variables ALLOCSIM_RECORD_*.  At exit a process that used CUDA
+leaves a pickle in <folder>: a snapshot as PyTorch writes it, with one more key, "allocsim", for
+what a replay needs and the snapshot lacks.  A summary lies beside it as JSON.
 """
 
 import atexit
@@ -22,7 +21,7 @@ import threading
 import time
 
 FOLDER = os.environ.get("ALLOCSIM_RECORD_FOLDER")
-# The program's exit code, which nobody knows yet: overwritten in place once it is known.
+# Stands for the program's exit code until that is known, and is then overwritten in place.
 UNKNOWN_EXIT = -(1 << 31)
 GRACE_S = 10.0
 POLL_S = 0.02
@@ -129,10 +128,10 @@ class Recorder:
         }
         with open(place + ".part", "wb") as file:
             pickle.dump(snapshot, file)
-        told = {name: snapshot["allocsim"][name] for name in ("stopped_by", "oom_text")}
-        told["entries"] = sum(map(len, snapshot["device_traces"]))
+        about = {name: snapshot["allocsim"][name] for name in ("stopped_by", "oom_text")}
+        about["entries"] = sum(map(len, snapshot["device_traces"]))
         with open(place[: -len(".pickle")] + ".json", "w") as file:
-            json.dump(told, file)
+            json.dump(about, file)
         os.replace(place + ".part", place)
 
 

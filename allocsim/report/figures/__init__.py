@@ -9,13 +9,6 @@ from allocsim.report.figures.segments import segments_figure
 from allocsim.report.figures.theme import DARK, LIGHT, Theme
 
 __all__ = [
-    "DARK",
-    "LIGHT",
-    "Theme",
-    "address_map_figure",
-    "block_sizes_figure",
-    "front_figure",
-    "memory_figure",
-    "save_figure",
-    "segments_figure",
-]
+    "DARK", "LIGHT", "Theme", "address_map_figure", "block_sizes_figure", "front_figure",
+    "memory_figure", "save_figure", "segments_figure",
+]  # fmt: skip
