@@ -32,7 +32,6 @@ _DIVERGED = 1
 
 
 def add_to(commands: Commands[Parser]) -> None:
-    """Add the command and its options."""
     parser = add_command(commands, "crosscheck", _SUMMARY, _DESCRIPTION, run)
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--phantom", action="store_true", help="no GPU is needed (the default)")
@@ -51,7 +50,6 @@ def add_to(commands: Commands[Parser]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Carry the command out; returns its exit code."""
     from allocsim.core import find_release, parse_conf  # noqa: PLC0415
     from allocsim.questions.crosscheck import Check, crosscheck  # noqa: PLC0415
     from allocsim.report import crosscheck_document, crosscheck_text  # noqa: PLC0415

@@ -37,7 +37,6 @@ _FILE_NAME = re.compile(r"\S*(?:/|\\)\S*|\S+\.(?:pickle|pkl|json|npz|gz|log|txt|
 
 
 def add_to(commands: Commands[Parser]) -> None:
-    """Add the command and its options."""
     parser = add_command(commands, "explain", _SUMMARY, _DESCRIPTION, run)
     text = "an error's text, a log, a recording"
     parser.add_argument("text", metavar="TEXT|FILE|-", nargs="?", default="-", help=text)
@@ -49,7 +48,6 @@ def add_to(commands: Commands[Parser]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Carry the command out; returns its exit code."""
     if arguments.text == "-":
         text = _decoded(sys.stdin.buffer.read(_LARGEST_LOG + 1), "standard input")
     elif _exists(arguments.text) and not Path(arguments.text).is_dir():
@@ -60,11 +58,6 @@ def run(arguments: argparse.Namespace) -> int:
         text = _decoded(log, arguments.text)
     else:
         text = _words(arguments.text)
-    _explain_text(text, arguments)
-    return 0
-
-
-def _explain_text(text: str, arguments: argparse.Namespace) -> None:
     from allocsim.questions.explain import explain  # noqa: PLC0415
     from allocsim.report import verdicts_document, verdicts_text  # noqa: PLC0415
 
@@ -72,6 +65,7 @@ def _explain_text(text: str, arguments: argparse.Namespace) -> None:
         text, arguments.conf, torch_version=arguments.torch, device_memory=arguments.device_memory
     )
     write_result(arguments.json, verdicts_document, verdicts_text, verdicts)
+    return 0
 
 
 def _exists(name: str) -> bool:

@@ -1,6 +1,9 @@
 """The command line of `allocsim`: its commands, their options, their help.
 
-Rule: building it imports no command's machinery; that happens when the command runs.
+Each command is a module with two functions: `add_to` adds the command and its options to a parser,
+`run` carries it out and returns the exit code.
+
+Rule: building the parser imports no command's machinery; that happens when the command runs.
 """
 
 from __future__ import annotations

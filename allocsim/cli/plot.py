@@ -36,7 +36,6 @@ _KINDS = ("memory", "address-map", "segments", "sizes", "front")
 
 
 def add_to(commands: Commands[Parser]) -> None:
-    """Add the command and its options."""
     parser = add_command(commands, "plot", _SUMMARY, _DESCRIPTION, run)
     add = parser.add_argument
     add("kind", metavar="KIND", choices=_KINDS, help=", ".join(_KINDS))
@@ -52,7 +51,6 @@ def add_to(commands: Commands[Parser]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Carry the command out; returns its exit code."""
     from allocsim.report.figures import DARK, LIGHT, save_figure  # noqa: PLC0415
 
     if not arguments.output.lower().endswith((".png", ".svg")):

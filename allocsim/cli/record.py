@@ -36,7 +36,6 @@ _DEFAULT_CARD = "RTX 4090"
 
 
 def add_to(commands: Commands[Parser]) -> None:
-    """Add the command and its options."""
     more = {"epilog": _EPILOG, "usage": "allocsim record [options] -- PROGRAM [ARGUMENT ...]"}
     parser = add_command(commands, "record", _SUMMARY, _DESCRIPTION, run, **more)
     add = parser.add_argument
@@ -67,11 +66,15 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("record needs a program to run: allocsim record -- python train.py")
     if not 0 <= arguments.max_seconds < float("inf"):
         raise UsageError(f"--max-seconds {arguments.max_seconds} is no time, 0 or more seconds")
+    gpu = _gpu(arguments)
+    if arguments.conf is not None and ("\0" in arguments.conf or "\n" in arguments.conf):
+        # Everything else PyTorch itself judges.
+        raise UsageError(f"--conf {arguments.conf[:80]!r} is not an option string of one line")
     program = Program(
         command=tuple(arguments.program),
         out=arguments.out,
-        gpu=_gpu(arguments),
-        conf=_checked_conf(arguments.conf),
+        gpu=gpu,
+        conf=arguments.conf,
         work=arguments.work,
         max_entries=arguments.max_entries,
         max_seconds=arguments.max_seconds,
@@ -106,10 +109,3 @@ def _gpu(arguments: argparse.Namespace) -> Gpu | None:
     if arguments.context_memory is not None:
         gpu = replace(gpu, context_memory=arguments.context_memory)
     return gpu
-
-
-def _checked_conf(conf: str | None) -> str | None:
-    """PyTorch itself judges the string; only what no environment can hold is refused here."""
-    if conf is not None and ("\0" in conf or "\n" in conf):
-        raise UsageError(f"--conf {conf[:80]!r} is not an option string of one line")
-    return conf

@@ -35,7 +35,6 @@ _STRICT, _OUT_OF_MEMORY = 1, 3
 
 
 def add_to(commands: Commands[Parser]) -> None:
-    """Add the command and its options."""
     parser = add_command(commands, "replay", _SUMMARY, _DESCRIPTION, run)
     add = parser.add_argument
     add_shared(parser, "file", "--conf", "--device-memory", "--torch", "--device")
@@ -50,7 +49,6 @@ def add_to(commands: Commands[Parser]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Carry the command out; returns its exit code."""
     from allocsim.engine import Setting, prepare, replay_prepared  # noqa: PLC0415
     from allocsim.questions.explain import OomWatch, shortages_of  # noqa: PLC0415
     from allocsim.report import replay_document, replay_text  # noqa: PLC0415
@@ -69,8 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
         shortages = {device.device: shortages_of(device, watch=watch) for device in result.devices}
         if arguments.strict:
-            _refuse_nothing_to_compare(result)
-            _prove_both_ways(devices, result)
+            _compare_strictly(devices, result)
         wants_cure = arguments.cure
         if wants_cure is None:
             wants_cure = arguments.conf is None and not arguments.json
@@ -83,21 +80,17 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _refuse_nothing_to_compare(result: Run) -> None:
-    for device in result.devices:
-        if device.fidelity is None:
-            raise UsageError(
-                f"--strict compares a replay with its recording, but device {device.device} was "
-                "replayed under other settings or another device memory; leave --conf and "
-                "--device-memory out"
-            )
-
-
-def _prove_both_ways(devices: Sequence[Prepared], result: Run) -> None:
-    """What-if replays keep no history and take plain steps in rows: that must come to the same."""
+def _compare_strictly(devices: Sequence[Prepared], result: Run) -> None:
+    """Compare with replays without a history, as other settings get; they must be the same."""
     from allocsim.engine import difference_without_history  # noqa: PLC0415
 
     for prepared, device_run in zip(devices, result.devices, strict=True):
+        if device_run.fidelity is None:
+            raise UsageError(
+                f"--strict compares a replay with its recording, but device {device_run.device} "
+                "was replayed under other settings or another device memory; leave --conf and "
+                "--device-memory out"
+            )
         difference = difference_without_history(prepared, device_run)
         if difference is not None:
             raise InvariantError(f"device {device_run.device}: {difference}")

@@ -24,7 +24,6 @@ _OUT_OF_MEMORY = 3
 
 
 def add_to(commands: Commands[Parser]) -> None:
-    """Add the command and its options."""
     parser = add_command(commands, "risk", _SUMMARY, _DESCRIPTION, run)
     add_shared(parser, "file", "--device-memory", "--conf")
     settings = "a setting whose smallest device to look for; may be repeated (default: a few)"
@@ -35,7 +34,6 @@ def add_to(commands: Commands[Parser]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Carry the command out; returns its exit code."""
     from allocsim.questions.risk import risk_of  # noqa: PLC0415
     from allocsim.report import risk_document, risk_text  # noqa: PLC0415
     from allocsim.trace import load  # noqa: PLC0415

@@ -33,7 +33,6 @@ or piped: malloc 3MiB, free 1, empty_cache; `help` lists the words."""
 
 
 def add_to(commands: Commands[Parser]) -> None:
-    """Add the command and its options."""
     parser = add_command(commands, "step", _SUMMARY, _DESCRIPTION, run)
     add = parser.add_argument
     add("what", metavar="FILE|KIND", nargs="?", help="a recording, an op script, a synth kind")
@@ -47,16 +46,12 @@ def add_to(commands: Commands[Parser]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Carry the command out; returns its exit code."""
-    what = arguments.what
-    if what is None or what == "-":
-        _converse(arguments, sys.stdin)
-        return 0
-    script = _script(what)
-    if script is not None:
+    if arguments.what in (None, "-"):
+        _converse(arguments)
+    elif (script := _script(arguments.what)) is not None:
         _play_script(arguments, script)
-        return 0
-    _walk(arguments, _recording(what))
+    else:
+        _walk(arguments, _recording(arguments.what))
     return 0
 
 
@@ -121,9 +116,7 @@ def _script(what: str) -> dict[str, Any] | None:
         value = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return None  # `load` says what is wrong with it
-    if not isinstance(value, dict) or not isinstance(value.get("ops"), list):
-        return None
-    return value
+    return value if isinstance(value, dict) and isinstance(value.get("ops"), list) else None
 
 
 def _play_script(arguments: argparse.Namespace, script: dict[str, Any]) -> None:
@@ -143,16 +136,15 @@ def _session(
     from allocsim.core import NEWEST, CachingAllocator  # noqa: PLC0415
 
     release = arguments.torch or NEWEST
-    return Session(
-        CachingAllocator(memory, conf, release, address_policy=policy, record_history=True)
-    )
+    made = CachingAllocator(memory, conf, release, address_policy=policy, record_history=True)
+    return Session(made)
 
 
-def _converse(arguments: argparse.Namespace, source: Iterable[str]) -> None:
+def _converse(arguments: argparse.Namespace) -> None:
     """Answer lines one by one; a wrong line ends a piped session, but not a typed one."""
     session = _session(arguments, arguments.device_memory or "16GiB", arguments.conf)
     if not sys.stdin.isatty():
-        _answer_all(session, source, as_json=arguments.json)
+        _answer_all(session, sys.stdin, as_json=arguments.json)
         return
     write("help lists the words, quit leaves\n")
     for line in _typed():

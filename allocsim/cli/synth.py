@@ -157,7 +157,6 @@ def _add_options(parser: Parser, name: str, kind: SynthKind) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Carry the command out; returns its exit code."""
     from allocsim.workload import KINDS, SUFFIXES, write_recording  # noqa: PLC0415
 
     options = dict(vars(arguments))

@@ -28,7 +28,6 @@ and the line to paste.  With --find-device the smallest device decides."""
 
 
 def add_to(commands: Commands[Parser]) -> None:
-    """Add the command and its options."""
     parser = add_command(commands, "tune", _SUMMARY, _DESCRIPTION, run)
     add = parser.add_argument
     add_shared(parser, "files")
@@ -47,7 +46,6 @@ def add_to(commands: Commands[Parser]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Carry the command out; returns its exit code."""
     from allocsim.questions.tune import EXHAUSTIVE, read_costs, tune  # noqa: PLC0415
     from allocsim.report import tuning_document, tuning_text  # noqa: PLC0415
 

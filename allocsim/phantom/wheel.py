@@ -32,36 +32,27 @@ __all__ = [
 ]  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
-    """How a release was published.
-
-    torch: the patch release that stands for it when none is named.
-    has_old_abi: built with the C++ library's strings of before GCC 5.
-    """
-
-    torch: str
-    has_old_abi: bool = False
-
-
 PUBLISHED = {
-    "2.1": Published("2.1.2", has_old_abi=True),
-    "2.2": Published("2.2.2", has_old_abi=True),
-    "2.3": Published("2.3.1", has_old_abi=True),
-    "2.4": Published("2.4.1", has_old_abi=True),
-    "2.5": Published("2.5.1", has_old_abi=True),
-    "2.6": Published("2.6.0", has_old_abi=True),
-    "2.7": Published("2.7.1"),
-    "2.8": Published("2.8.0"),
-    "2.9": Published("2.9.1"),
-    "2.10": Published("2.10.0"),
-    "2.11": Published("2.11.0"),
-    "2.12": Published("2.12.0"),
-    "2.13": Published("2.13.0"),
-    "2.14": Published("2.14.1"),
-    "2.15": Published("2.15.0"),
+    "2.1": "2.1.2",
+    "2.2": "2.2.2",
+    "2.3": "2.3.1",
+    "2.4": "2.4.1",
+    "2.5": "2.5.1",
+    "2.6": "2.6.0",
+    "2.7": "2.7.1",
+    "2.8": "2.8.0",
+    "2.9": "2.9.1",
+    "2.10": "2.10.0",
+    "2.11": "2.11.0",
+    "2.12": "2.12.0",
+    "2.13": "2.13.0",
+    "2.14": "2.14.1",
+    "2.15": "2.15.0",
 }
-"""One row a release, the oldest first."""
+"""For each release, the oldest first, the patch release that is fetched if none is named."""
+
+_LAST_WITH_OLD_ABI = 206
+"""The number of the last release built with the C++ library's strings of before GCC 5."""
 
 # Old wheels name old platforms, new ones new platforms; pip takes the first that fits.
 _PLATFORMS = ("manylinux_2_28", "manylinux_2_17", "manylinux2014", "manylinux1", "linux")
@@ -95,9 +86,8 @@ class Wheel:
 
     @property
     def has_old_abi(self) -> bool:
-        """See `Published`; a release without a row has the new one."""
-        row = PUBLISHED.get(".".join(self.torch.split(".")[:2]))
-        return row is not None and row.has_old_abi
+        """Whether it was built with the C++ library's strings of before GCC 5."""
+        return self.number <= _LAST_WITH_OLD_ABI
 
     @property
     def libraries(self) -> Path:
@@ -110,8 +100,7 @@ class Wheel:
 
 def full_version(torch_version: str) -> str:
     """ "2.15.0" for "2.15" and for itself.  Raises UnavailableError for anything else."""
-    row = PUBLISHED.get(torch_version)
-    version = torch_version if row is None else row.torch
+    version = PUBLISHED.get(torch_version, torch_version)
     if not re.fullmatch(r"\d+\.\d+\.\d+", version, re.ASCII):
         known = ", ".join(PUBLISHED)
         raise UnavailableError(f"torch {torch_version!r} is not a release; expected one of {known}")

@@ -226,22 +226,14 @@ _NAME = "PYTORCH_CUDA_ALLOC_CONF"
 
 def paste_lines(setting: Setting) -> dict[str, str]:
     """By shell: "bash", "powershell", "cmd", "python", and "call" if there is one to make."""
-    conf = setting.conf
-    if conf:
-        quoted = conf.replace("'", "''")
-        lines = {
-            "bash": f"export {_NAME}={shlex.quote(conf)}",
-            "powershell": f"$env:{_NAME} = '{quoted}'",
-            "cmd": f'set "{_NAME}={conf}"',
-            "python": f'os.environ["{_NAME}"] = "{conf}"',
-        }
-    else:
-        lines = {
-            "bash": f"unset {_NAME}",
-            "powershell": f"Remove-Item Env:{_NAME}",
-            "cmd": f'set "{_NAME}="',
-            "python": f'os.environ.pop("{_NAME}", None)',
-        }
+    conf, quoted = setting.conf, setting.conf.replace("'", "''")
+    python = f'os.environ["{_NAME}"] = "{conf}"' if conf else f'os.environ.pop("{_NAME}", None)'
+    lines = {
+        "bash": f"export {_NAME}={shlex.quote(conf)}" if conf else f"unset {_NAME}",
+        "powershell": f"$env:{_NAME} = '{quoted}'" if conf else f"Remove-Item Env:{_NAME}",
+        "cmd": f'set "{_NAME}={conf}"',
+        "python": python,
+    }
     if setting.call_fraction is not None:
         lines["call"] = f"torch.cuda.set_per_process_memory_fraction({setting.call_fraction:g})"
     return lines

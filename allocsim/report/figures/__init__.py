@@ -2,9 +2,9 @@
 
 from allocsim.report.figures.address_map import address_map_figure
 from allocsim.report.figures.block_sizes import block_sizes_figure
+from allocsim.report.figures.canvas import save_figure
 from allocsim.report.figures.front import front_figure
 from allocsim.report.figures.memory import memory_figure
-from allocsim.report.figures.save import save_figure
 from allocsim.report.figures.segments import segments_figure
 from allocsim.report.figures.theme import DARK, LIGHT, Theme
 

@@ -1,8 +1,8 @@
 """Colours of figures, for light and dark pages.
 
-Rule: colours that stand for kinds are Okabe and Ito's, which people with any of the common
-colour blindnesses tell apart; colours that stand for sizes are steps of a scale whose lightness
-only grows (viridis).  Source: Okabe and Ito, "Color Universal Design" (2008).
+Rule: the colours of kinds are Okabe and Ito's, which remain distinct for people with any common
+colour blindness; the colours of sizes are steps of a scale of growing lightness (viridis).
+Source: Okabe and Ito, "Color Universal Design" (2008).
 """
 
 from __future__ import annotations
@@ -17,9 +17,16 @@ SKY, VERMILION, YELLOW = "#56B4E9", "#D55E00", "#F0E442"
 
 @dataclass(frozen=True, slots=True)
 class Theme:
-    """page: behind everything; ink: text and axes; faint: grids; free: reserved and not in use.
+    """Colours by their meaning.
 
-    kinds: for categories in their order; the last is for all others.  sizes: from small to large.
+    page: the background.
+    ink: text and axes.
+    faint: grids.
+    free: reserved memory that is not in use.
+    reserved, allocated, requested, ideal: the curves of memory over the run.
+    alarm: out-of-memory errors.
+    kinds: categories in their order; the last is for all others.
+    sizes: from small to large.
     """
 
     page: str

@@ -1,4 +1,4 @@
-"""What a report's page draws from: columns, packed, and a small dictionary that explains them.
+"""The data of a report's page: packed columns, and a small dictionary that describes them.
 
 Rule: every number comes from the picture; sizes and places are counted in units of 512 bytes,
 of which every block and segment is a multiple, so that they fit 32 bits.

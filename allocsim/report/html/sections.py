@@ -1,7 +1,7 @@
 """The parts of a report's page that need no JavaScript: figures, verdicts, tables.
 
-Rule: they say in words and tables what the pictures show, so that a reader without either
-pictures or scripts misses no conclusion.
+Rule: they say in words and tables what the pictures show, so that a reader without scripts
+misses no conclusion.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from allocsim.questions.explain import KINDS, Blocker, DeviceExplanation, Shorta
 from allocsim.questions.picture import Picture, WhatIf
 from allocsim.report.explain import CAUSES, because, blockers_text, code_text
 from allocsim.report.html.embedding import SERIES
-from allocsim.report.html.markup import definitions, table, text
-from allocsim.report.html.sparkline import sparkline
+from allocsim.report.html.markup import definitions, sparkline, table, text
 from allocsim.report.layout import exact_size, number, plural
 from allocsim.state import ALLOCATED, INACTIVE, PENDING
 from allocsim.units import format_size
@@ -41,8 +40,7 @@ def overview(picture: Picture) -> str:
             f"{number(fidelity.addresses_matched)} of {number(fidelity.allocations)} addresses as "
             "recorded"
         )
-    peak = device.peak
-    curve = picture.curve
+    peak, curve = device.peak, picture.curve
     return definitions(
         [
             ("Recording", run.path.rsplit("/", 1)[-1]),
@@ -93,22 +91,11 @@ def segments_table(picture: Picture) -> str:
     """The segments where reserved memory was highest, the largest first."""
     instant = picture.at()
     segments = sorted(instant.segments, key=lambda s: (-s.total_size, s.address))
-    rows = [
-        [
-            text(hex(segment.address)),
-            *(
-                text(format_size(size))
-                for size in (
-                    segment.total_size,
-                    segment.held(ALLOCATED),
-                    segment.held(PENDING),
-                    segment.held(INACTIVE),
-                    segment.largest_free,
-                )
-            ),
-        ]
-        for segment in segments[:_SHOWN_SEGMENTS]
-    ]
+    rows = []
+    for segment in segments[:_SHOWN_SEGMENTS]:
+        held = map(segment.held, (ALLOCATED, PENDING, INACTIVE))
+        sizes = (segment.total_size, *held, segment.largest_free)
+        rows.append([text(hex(segment.address)), *(text(format_size(size)) for size in sizes)])
     hidden = len(segments) - _SHOWN_SEGMENTS
     more = f", the {_SHOWN_SEGMENTS} largest of {number(len(segments))}" if hidden > 0 else ""
     return table(
@@ -119,13 +106,12 @@ def segments_table(picture: Picture) -> str:
 
 
 def ooms_section(shortages: Sequence[Shortage], explanation: DeviceExplanation | None) -> str:
-    """Each error: its cause, where memory was, and what stood in the way."""
+    """Each error: its cause, where the memory was, and which blocks were in the way."""
     if not shortages:
         return "<p>No request failed.</p>\n"
     advice: Sequence[Sequence[str]] = () if explanation is None else explanation.advice
     parts = []
-    hidden = len(shortages) - _SHOWN_OOMS
-    if hidden > 0:
+    if (hidden := len(shortages) - _SHOWN_OOMS) > 0:
         parts.append(f"<p>Not listed: {plural(hidden, 'error')} before these.</p>\n")
     for i, shortage in list(enumerate(shortages))[-_SHOWN_OOMS:]:
         parts.append(_oom(shortage, advice[i] if i < len(advice) else ()))
@@ -199,25 +185,20 @@ def what_if_section(runs: Sequence[WhatIf], explanation: DeviceExplanation | Non
     rows = []
     for i, run in enumerate(runs):
         trial = run.trial
-        conf = trial.conf or "PyTorch's defaults"
-        outcome = "every request answered"
-        if trial.oom_entry is not None:
-            outcome = f"out of memory at entry {number(trial.oom_entry)}"
-        rows.append(
-            [
-                text(conf) + (" <small>(this page)</small>" if i == 0 else ""),
-                text(outcome),
-                text(format_size(trial.peak_reserved_bytes)),
-                text(number(trial.num_alloc_retries)),
-                text(number(trial.num_device_alloc + trial.num_device_free)),
-                sparkline(run.reserved, top, length),
-            ]
+        conf = text(trial.conf or "PyTorch's defaults")
+        cells = (
+            "every request answered"
+            if trial.oom_entry is None
+            else f"out of memory at entry {number(trial.oom_entry)}",
+            format_size(trial.peak_reserved_bytes),
+            number(trial.num_alloc_retries),
+            number(trial.num_device_alloc + trial.num_device_free),
         )
-    step = runs[0].reserved.step
-    caption = (
-        f"A replay each. Lines: reserved memory over the run, from 0 to {format_size(top)}"
-        + (f"; the highest of every {number(step)} entries" if step > 1 else "")
-    )
+        name = conf if i else f"{conf} <small>(this page)</small>"
+        rows.append([name, *map(text, cells), sparkline(run.reserved, top, length)])
+    caption = f"A replay each. Lines: reserved memory over the run, from 0 to {format_size(top)}"
+    if (step := runs[0].reserved.step) > 1:
+        caption += f"; the highest of every {number(step)} entries"
     heads = ("setting", "outcome", "peak reserved", "retries", "driver calls", "reserved memory")
     return table(caption, heads, rows, ends_in_words=True) + _remedies(explanation)
 
