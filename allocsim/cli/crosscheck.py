@@ -1,6 +1,6 @@
 """`allocsim crosscheck`: random scripts through the model and through real PyTorch.
 
-Rule: exit code 1 means a divergence and nothing else; a PyTorch that cannot be reached is 2.
+Rule: exit code 1 means a divergence and nothing else; 2 that PyTorch cannot be reached.
 """
 
 from __future__ import annotations

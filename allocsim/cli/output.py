@@ -1,4 +1,4 @@
-"""What a command prints or writes, on whatever terminal, pipe or disk there is.
+"""The output of commands, on any terminal, pipe or disk.
 
 Rule: a character that the output's encoding lacks is written as an escape, never an error; no
 output overwrites an input, since recordings cannot be made again.

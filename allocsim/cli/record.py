@@ -1,6 +1,6 @@
 """`allocsim record`: an unmodified program's memory history, on a GPU or on none.
 
-Rule: the exit code is the program's; allocsim's own codes mean that it was never started.
+Rule: the exit code is the program's; only if the program cannot be started is it allocsim's own.
 """
 
 from __future__ import annotations

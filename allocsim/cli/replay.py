@@ -1,4 +1,4 @@
-"""`allocsim replay`: a recording through the model, and what came of it.
+"""`allocsim replay`: a recording run through the model, and the result.
 
 Rule: the whole answer is made before its first character is printed, so that an error leaves
 standard output empty.

@@ -16,9 +16,7 @@ from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError
 
 if TYPE_CHECKING:
-    from allocsim.engine import Trials
-    from allocsim.questions.explain import Shortage
-    from allocsim.questions.picture import Picture, WhatIf
+    from allocsim.questions.picture import WhatIf
 
 __all__ = ["add_to", "run"]
 
@@ -49,8 +47,9 @@ def add_to(commands: Commands[Parser]) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from allocsim.engine import Setting, Trials  # noqa: PLC0415
     from allocsim.measures import effects_on  # noqa: PLC0415
-    from allocsim.questions.explain import OomWatch, shortages_of  # noqa: PLC0415
-    from allocsim.questions.picture import picture_prepared, prepare_one  # noqa: PLC0415
+    from allocsim.questions.explain import OomWatch, explain_device, shortages_of  # noqa: PLC0415
+    from allocsim.questions.picture import picture_prepared, prepare_one, what_if  # noqa: PLC0415
+    from allocsim.report.html import html_report  # noqa: PLC0415
     from allocsim.trace import load  # noqa: PLC0415
 
     if Path(arguments.output).is_dir():
@@ -69,29 +68,18 @@ def run(arguments: argparse.Namespace) -> int:
         shortages = shortages_of(picture.device_run, picture.trace, watch)
         trying = partial(bar.trying, more=" (--no-what-if skips)")
         trials = Trials(prepared, trying, effects_on(prepared))
-        page = _page(arguments, picture, shortages, trials)
+        wants, confs = arguments.what_if, arguments.confs or ()
+        if wants is None:
+            wants = picture.device_run.entries <= _WHAT_IF_UP_TO and not confs
+        explanation = None
+        runs: tuple[WhatIf, ...] = ()
+        if wants or confs:
+            runs = what_if(trials, picture.run, [Setting(conf) for conf in confs])
+        if wants and shortages:
+            explanation = explain_device(trials, picture.run, picture.device_run, shortages)
+        page = html_report(picture, shortages, explanation, runs)
     try:
         Path(arguments.output).write_text(page, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{arguments.output} cannot be written ({error.strerror})") from None
     return 0
-
-
-def _page(
-    arguments: argparse.Namespace, picture: Picture, shortages: tuple[Shortage, ...], trials: Trials
-) -> str:
-    from allocsim.engine import Setting  # noqa: PLC0415
-    from allocsim.questions.explain import explain_device  # noqa: PLC0415
-    from allocsim.questions.picture import what_if  # noqa: PLC0415
-    from allocsim.report.html import html_report  # noqa: PLC0415
-
-    wants, confs = arguments.what_if, arguments.confs or ()
-    if wants is None:
-        wants = picture.device_run.entries <= _WHAT_IF_UP_TO and not confs
-    explanation = None
-    runs: tuple[WhatIf, ...] = ()
-    if wants or confs:
-        runs = what_if(trials, picture.run, [Setting(conf) for conf in confs])
-    if wants and shortages:
-        explanation = explain_device(trials, picture.run, picture.device_run, shortages)
-    return html_report(picture, shortages, explanation, runs)

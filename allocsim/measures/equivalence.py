@@ -1,4 +1,4 @@
-"""When two settings cannot be told apart by a recording, proved from its requests alone.
+"""Whether two settings have the same effect on a recording, proved from its requests alone.
 
 Two settings have the same effect if every comparison that the allocator would make comes out
 alike (semantics 1.2 to 1.7, 1.9 to 1.11):

@@ -1,4 +1,4 @@
-"""How little memory would do if every block's place were chosen with the whole run known.
+"""How little memory would suffice if every block's place were chosen with the whole run known.
 
 This is dynamic storage allocation, which is NP-hard (Garey and Johnson 1979, problem SR2), so
 the least height is bracketed: from below by the peak of live bytes, from above by a packing.

@@ -20,8 +20,6 @@ CONTEXT_MEMORY = 512 * MIB
 """What a CUDA context and its libraries hold: out-of-memory texts that name the process's memory
 leave 522 MiB on a card of 23.65 GiB and 686 MiB on one of 79.14 GiB beside PyTorch's own."""
 
-_MOST_MEMORY = TIB
-
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
@@ -40,7 +38,7 @@ class Gpu:
     context_memory: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 < self.memory <= _MOST_MEMORY:
+        if not 0 < self.memory <= TIB:
             raise ConfigError(f"device memory {self.memory}: expected 1 byte to 1 TiB")
         if not 0 <= self.context_memory < self.memory:
             most = f"less than the device's {self.memory} bytes"

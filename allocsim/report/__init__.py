@@ -1,4 +1,4 @@
-"""What people and programs read; shows numbers, computes none."""
+"""Results as text, JSON, figures and pages; numbers are shown here, not computed."""
 
 from allocsim.report.crosscheck import crosscheck_document, crosscheck_text
 from allocsim.report.explain import (

@@ -69,11 +69,11 @@ def _device(device: DeviceExplanation) -> list[str]:
         lines += [*row("", f"({plural(hidden, 'error')} before these; --json lists them all)"), ""]
     pairs = list(zip(device.shortages, device.advice, strict=True))
     for shortage, advice in pairs[-_SHOWN_OOMS:]:
-        lines += [*_one(shortage), *rows("Advice", advice), ""]
+        lines += [*_shortage(shortage), *rows("Advice", advice), ""]
     return lines + _remedies(device)
 
 
-def _one(shortage: Shortage) -> list[str]:
+def _shortage(shortage: Shortage) -> list[str]:
     oom = shortage.oom
     known = "as recorded" if oom.is_recorded else "where the recording has none"
     asked = oom.rounded_bytes if oom.requested_bytes is None else oom.requested_bytes

@@ -1,6 +1,6 @@
 """Plain text of 80 columns: labelled rows, wrapped and aligned, the same in a pipe.
 
-Rule: no character that could steer a terminal leaves here, wherever the text came from.
+Rule: characters that a terminal could take as commands are escaped in every text.
 """
 
 from __future__ import annotations

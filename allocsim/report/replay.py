@@ -1,4 +1,4 @@
-"""The report of a replay in plain words: what was replayed, the proof, the memory, the verdict.
+"""A replay's input, proof, memory and verdict: for a terminal and as JSON.
 
 Rule: every figure comes from the run, its shortages or its cure; nothing is computed here.
 """

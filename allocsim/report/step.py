@@ -7,6 +7,7 @@ one character.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -35,7 +36,8 @@ def step_text(decision: Decision, title: str) -> str:
             lines += _candidates(decision.candidates)
     if decision.error is not None:
         lines += paragraph(decision.error, indent=4)
-    lines += rows("  statistics", map(_moved, filter(_is_shown, decision.moved)))
+    keys = re.compile(r"num_.*|.*\.all\.current")
+    lines += rows("  statistics", (_moved(m) for m in decision.moved if keys.fullmatch(m.key)))
     return "\n".join([*lines, *_drawings(decision)]) + "\n"
 
 
@@ -57,10 +59,6 @@ def _candidates(candidates: Sequence[Candidate]) -> list[str]:
     ]
     hidden = len(candidates) - (last - first)
     return [*lines, *(row("", f"(and {number(hidden)} more)") if hidden else [])]
-
-
-def _is_shown(moved: Moved) -> bool:
-    return moved.key.endswith(".all.current") or moved.key.startswith("num_")
 
 
 def _moved(moved: Moved) -> str:

@@ -1,7 +1,7 @@
-"""`allocsim tune` on a terminal.
+"""A search for the best setting: for a terminal and as JSON.
 
-Rule: what a replay counted stands without a qualifier; what the cost model made of it is called
-an estimate wherever it stands.
+Rule: figures that a replay counted are printed as they are; figures of the cost model are called
+estimates.
 """
 
 from __future__ import annotations

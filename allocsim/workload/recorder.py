@@ -113,7 +113,7 @@ class Recorder:
         trace = Trace(
             device=0,
             **columns,
-            segments=_with_makers(segments, columns),
+            segments=_with_code(segments, columns),
             pool_ids=tuple(self._pools),
             frame_table=table,
             time_us=np.arange(len(actions), dtype=np.int64),
@@ -128,7 +128,7 @@ class Recorder:
             device_name="a device that allocsim synth imagined",
             device_memory=self.allocator.device.total,
             is_phantom=True,
-            command=f"allocsim synth {kind}" + "".join(_spelled(options)),
+            command=f"allocsim synth {kind}" + "".join(_flags(options)),
             oom_text=self._oom_text,
         )
         return replace(
@@ -161,22 +161,22 @@ class Recorder:
         self._calls.clear()
 
 
-def _with_makers(
+def _with_code(
     segments: tuple[SegmentState, ...], columns: Mapping[str, NDArray[Any]]
 ) -> tuple[SegmentState, ...]:
     """The segments, each active block with the code that made it."""
     rows = np.flatnonzero(columns["action"] == Action.ALLOC)
     # Of allocations at one address the last counts.
-    maker = dict(zip(columns["addr"][rows].tolist(), columns["frames"][rows].tolist(), strict=True))
+    code = dict(zip(columns["addr"][rows].tolist(), columns["frames"][rows].tolist(), strict=True))
 
     def known(block: BlockState) -> BlockState:
-        frames = -1 if block.state == INACTIVE else maker.get(block.address, -1)
+        frames = -1 if block.state == INACTIVE else code.get(block.address, -1)
         return replace(block, frames=frames)
 
     return tuple(replace(each, blocks=tuple(map(known, each.blocks))) for each in segments)
 
 
-def _spelled(options: Mapping[str, object]) -> Iterator[str]:
+def _flags(options: Mapping[str, object]) -> Iterator[str]:
     """The options of a command line, each with the space before it; what is off is left out."""
     for name, value in options.items():
         flag = f" --{name.replace('_', '-')}"

@@ -1,4 +1,4 @@
-"""The address map: where everything lay, over the run.
+"""The address map: the addresses of all blocks and segments over the run.
 
 Rule: a pixel shows the density of the entries and bytes that share it
 (`allocsim/questions/picture/address_map.py`), and the caption says how many these are.
@@ -57,8 +57,8 @@ def address_map_figure(picture: Picture, theme: Theme, colouring: str = "state")
     ooms = np.array([oom.entry for oom in picture.device_run.ooms])
     marks = mark_ooms(axes, ooms, theme)
     marks.set_label("out of memory")
-    handles = [*_patches(picture, theme, list(found.layers), colours), *[marks][: len(ooms)]]
-    legend_above(axes, theme, handles)
+    patches = _patches(picture, theme, list(found.layers), colours)
+    legend_above(axes, theme, [*patches, marks] if len(ooms) else patches)
     caption(
         figure,
         theme,

@@ -1,4 +1,4 @@
-"""Sizes of blocks: how many were handed out, and what one moment holds and leaves free.
+"""Block sizes: blocks handed out over the run, and memory in use and free at one moment.
 
 Rule: both panels have the same bins, powers of two, so that free memory stands above the
 requests that could use it.

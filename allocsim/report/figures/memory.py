@@ -105,10 +105,8 @@ def _curves(axes: Axes, picture: Picture, theme: Theme, step: int, unit: int) ->
 
 def _needs(picture: Picture) -> list[int]:
     """The reserved bytes that each failed request would have needed."""
-    return [
-        oom.reserved_bytes + (oom.tried_bytes or oom.rounded_bytes)
-        for oom in picture.device_run.ooms
-    ]
+    ooms = picture.device_run.ooms
+    return [oom.reserved_bytes + (oom.tried_bytes or oom.rounded_bytes) for oom in ooms]
 
 
 def _errors(axes: Axes, picture: Picture, theme: Theme, unit: int) -> None:

@@ -41,6 +41,7 @@ def overview(picture: Picture) -> str:
             "recorded"
         )
     peak, curve = device.peak, picture.curve
+    first = number(max(peak.entry, 0))
     return definitions(
         [
             ("Recording", run.path.rsplit("/", 1)[-1]),
@@ -49,7 +50,7 @@ def overview(picture: Picture) -> str:
             ("PyTorch", run.torch_version),
             ("Device memory", memory),
             ("Proof", proof),
-            ("Peak reserved", f"{exact_size(device.peak_reserved_bytes)}, entry {_at(peak.entry)}"),
+            ("Peak reserved", f"{exact_size(device.peak_reserved_bytes)}, entry {first}"),
             ("Peak allocated", exact_size(device.peak_allocated_bytes)),
             ("Ideal peak", exact_size(int(curve.ideal[-1]))),
             ("Idle at the peak", format_size(peak.idle)),
@@ -62,10 +63,6 @@ def overview(picture: Picture) -> str:
             ("Out of memory", plural(len(device.ooms), "error")),
         ]
     )
-
-
-def _at(entry: int) -> str:
-    return "0" if entry < 0 else number(entry)
 
 
 def memory_table(picture: Picture) -> str:
