@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _sources(arguments: argparse.Namespace) -> tuple[tuple[Source, ...], str]:
-    """What to compare with, and that in words."""
+    """The sources of real PyTorch, and a description of them."""
     if arguments.torch:
         if arguments.gpu or arguments.python:
             raise UsageError(

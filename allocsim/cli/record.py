@@ -58,7 +58,6 @@ def add_to(commands: Commands[Parser]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Carry the command out; returns the program's exit code."""
     from allocsim.phantom import Program, record  # noqa: PLC0415
     from allocsim.report import record_document, record_text  # noqa: PLC0415
 

@@ -34,10 +34,10 @@ class Lifetimes:
 
     @property
     def peak_bytes(self) -> int:
-        """The most bytes that were in use at once: no allocator can do with less."""
+        """The most bytes in use at once: no allocator needs less."""
         moment = np.concatenate((self.start, self.end))
         moved = np.concatenate((self.size, -self.size))
-        # At one moment what ends goes first: the next block may have its place.
+        # At one moment frees come first: the next block may take the same place.
         order = np.lexsort((moved > 0, moment))
         return int(np.cumsum(moved[order]).max(initial=0))
 
@@ -63,7 +63,7 @@ def lifetimes_of(
     entries = np.flatnonzero(np.isin(trace.action[:stop], (Action.ALLOC, until)))
     order = entries[np.argsort(trace.addr[entries], kind="stable")]
     is_alloc = trace.action[order] == Action.ALLOC
-    # In the order of (address, entry) a block's end stands right behind its start.
+    # Sorted by (address, entry), a block's end comes right after its start.
     same = np.zeros(len(order), dtype=bool)
     same[:-1] = trace.addr[order[1:]] == trace.addr[order[:-1]]
     ended = np.zeros(len(order), dtype=bool)

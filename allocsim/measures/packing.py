@@ -76,7 +76,7 @@ def _foreseen(lifetimes: Lifetimes, most_placed: int) -> Packing:
 def _by_size(rows: Lifetimes) -> NDArray[np.int64]:
     """Offsets of rows that come in the order of placement."""
     offset = np.zeros(len(rows), dtype=np.int64)
-    # Those that have their place, by offset, so that none need be put in order for each row.
+    # The rows placed so far, sorted by offset, so that no sort is needed for each row.
     placed = np.zeros((4, len(rows)), dtype=np.int64)
     low, high, start, end = placed
     columns = (rows.start.tolist(), rows.end.tolist(), rows.size.tolist())

@@ -93,8 +93,8 @@ def record(program: Program) -> Recorded:
     """Run the program to its end and write its recordings.
 
     A single process's goes to `program.out`; of several, rank or process number is put before
-    the suffix.  Raises UnavailableError where the program or its PyTorch is not up to it; the
-    program has then not been started.
+    the suffix.  Raises UnavailableError, before the program is started, where the program or its
+    PyTorch is missing or unsuitable.
     """
     if not program.out.parent.is_dir():
         raise UnavailableError(f"{program.out.parent} is not a folder; expected one to write to")

@@ -204,6 +204,8 @@ def explanation_document(run: Run, devices: Sequence[DeviceExplanation]) -> dict
 
 def _oom(device: DeviceExplanation, shortage: Shortage, advice: Sequence[str]) -> dict[str, Any]:
     findings = shortage.findings
+    blockers = None if findings is None else findings.blockers
+    keys = ("way", "cost_bytes", "freed_bytes", "is_exact")
     arithmetic = None
     if shortage.cause not in ("pending_free", "private_pool"):
         arithmetic = arithmetic_of(shortage.cause, shortage.figures) or None
@@ -221,7 +223,7 @@ def _oom(device: DeviceExplanation, shortage: Shortage, advice: Sequence[str]) -
         "kinds": None if findings is None else findings.kinds,
         "largest_request_bytes": None if findings is None else findings.largest_request_bytes,
         "blockers": [_blocker_document(blocker) for blocker in shortage.blockers],
-        "blockers_summary": _blockers_summary(shortage),
+        "blockers_summary": None if blockers is None else {k: getattr(blockers, k) for k in keys},
         "cures": [_remedy_document(remedy) for remedy in device.remedies],
         "tried": [trial_document(trial) for trial in device.tried],
         "entries_left": device.entries_left,
@@ -242,14 +244,6 @@ def _blocker_document(blocker: Blocker) -> dict[str, Any]:
         "age_entries": blocker.age,
         "code": _code_document(blocker.code),
     }
-
-
-def _blockers_summary(shortage: Shortage) -> dict[str, Any] | None:
-    found = None if shortage.findings is None else shortage.findings.blockers
-    if found is None:
-        return None
-    keys = ("way", "cost_bytes", "freed_bytes", "is_exact")
-    return {key: getattr(found, key) for key in keys}
 
 
 def _code_document(code: Code | None) -> dict[str, Any] | None:

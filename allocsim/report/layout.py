@@ -27,7 +27,7 @@ _LABEL = 16
 
 
 def row(label: str, text: str) -> list[str]:
-    """`text` beside a label, wrapped under itself."""
+    """`text` beside a label, wrapped with a hanging indent."""
     return textwrap.wrap(
         printable(text),
         WIDTH,
@@ -38,7 +38,7 @@ def row(label: str, text: str) -> list[str]:
 
 
 def rows(label: str, texts: Iterable[str]) -> list[str]:
-    """Rows of which the first alone has the label."""
+    """A row for each text, the first with the label."""
     lines: list[str] = []
     for text in texts:
         lines += row("" if lines else label, text)
@@ -53,7 +53,7 @@ def paragraph(text: str, indent: int = _LABEL) -> list[str]:
 
 
 def table(rows: Iterable[Sequence[str]], widths: Sequence[int]) -> list[str]:
-    """Rows whose first cell stands left and the others right; a long first cell has its line."""
+    """Aligned rows, the first cell left, the others right; a long first cell has its own line."""
     lines = []
     for first, *others in rows:
         cells = "".join(f"{cell:>{width}}" for cell, width in zip(others, widths[1:], strict=True))

@@ -128,7 +128,7 @@ def _ooms(shortages: Sequence[Shortage]) -> list[str]:
 
 
 def verdict_sentence(device: DeviceRun, shortages: Sequence[Shortage]) -> str:
-    """What to think of one device's replay."""
+    """The verdict on one device's replay."""
     if shortages:
         return _causes(shortages[-1])[shortages[-1].cause]
     idle, reserved = format_size(device.peak.idle), format_size(device.peak.reserved)

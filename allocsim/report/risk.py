@@ -103,7 +103,7 @@ def _largest(risk: Risk) -> list[str]:
 
 
 def _worst_point(risk: Risk) -> HeadroomPoint | None:
-    """Where most of the reserved memory was of no use to the largest request."""
+    """The point at which the most reserved memory was of no use to the largest request."""
     return max(risk.points, key=lambda point: point.unusable_bytes, default=None)
 
 

@@ -43,7 +43,13 @@ def _answer(tuning: Tuning) -> list[str]:
         return lines + row("Answer", f"nothing helps: {tuning.reason}.")
     lines += row("Best", f"{best.setting}: {_figures(tuning, best)}")
     lines += row("", f"{tuning.reason}.")
-    lines += _ideal(tuning, best)
+    bounds, above = tuning.bounds, tuning.bounds.above_ideal(best.peak_reserved_bytes)
+    lines += row(
+        "Ideal",
+        f"{format_size(bounds.peak_live_bytes)} live at once, which no allocator undercuts: the "
+        f"best is {format_size(above)} above that. With every place chosen beforehand "
+        f"{format_size(bounds.packed_bytes)} do.",
+    )
     for shell, text in paste_lines(best.setting).items():
         label = dict(_SHELLS).get(shell, "and call")
         # A line to paste is never wrapped.
@@ -65,17 +71,6 @@ def _figures(tuning: Tuning, found: Row) -> str:
         kind = "smallest device" if tuning.by_device else "smallest device without retries"
         text += f"; {kind}: {format_size(device)}"
     return text
-
-
-def _ideal(tuning: Tuning, best: Row) -> list[str]:
-    bounds = tuning.bounds
-    above = bounds.above_ideal(best.peak_reserved_bytes)
-    return row(
-        "Ideal",
-        f"{format_size(bounds.peak_live_bytes)} live at once, which no allocator undercuts: the "
-        f"best is {format_size(above)} above that. With every place chosen beforehand "
-        f"{format_size(bounds.packed_bytes)} do.",
-    )
 
 
 def _rows(tuning: Tuning) -> list[str]:

@@ -98,7 +98,7 @@ class Recorder:
     # -- the recording -------------------------------------------------------------------
 
     def recording(self, kind: str, options: Mapping[str, object]) -> Recording:
-        """All of it.  kind, options: what `allocsim synth` was asked for."""
+        """The whole recording.  kind, options: those of `allocsim synth`."""
         self._note(-1)
         self._take()
         table = self._interner.table()
@@ -177,7 +177,7 @@ def _with_code(
 
 
 def _flags(options: Mapping[str, object]) -> Iterator[str]:
-    """The options of a command line, each with the space before it; what is off is left out."""
+    """The options that are not off, as on a command line, each with a space before it."""
     for name, value in options.items():
         flag = f" --{name.replace('_', '-')}"
         if value is True:

@@ -1,8 +1,8 @@
 """Runs at the start of a recorded program's interpreter, before any code of the program.
 
-Rule: the program must not notice.  Nothing is imported but the standard library (the program's
-interpreter may know nothing of allocsim), torch is touched only after the program imports it,
-and what is changed here is undone or passed on: another sitecustomize still runs.
+Rule: the program behaves as without it.  Only the standard library is imported (the program's
+interpreter may not have allocsim), torch is used only after the program imports it, and what is
+changed here is undone or passed on: another sitecustomize still runs.
 
 `allocsim.phantom.record` sets the variables ALLOCSIM_RECORD_*.  At exit a process that used CUDA
 leaves a pickle in <folder>: a snapshot as PyTorch writes it, with one more key, "allocsim", for
@@ -43,7 +43,7 @@ class Recorder:
         self.began = time.monotonic()
 
     def on_import(self, torch):
-        """torch is there: ask it to call back when CUDA is, and start the guards."""
+        """torch is loaded: ask for a call when CUDA is initialised, and start the guard."""
         self.torch = torch
         torch.cuda._lazy_call(self.on_cuda)
         if self.max_seconds or self.max_entries:
@@ -103,7 +103,7 @@ class Recorder:
             sys.stderr.write(f"allocsim: the recording could not be written: {error!r}\n")
 
     def write(self):
-        # A helper process that outlives the program, or allocates nothing, has no say.
+        # A helper process that outlives the program, or allocates nothing, writes nothing.
         is_ours = os.getpid() == self.pid and os.path.isdir(self.folder)
         if self.is_written or not self.is_recording or not is_ours or not self.entries():
             return
@@ -136,7 +136,7 @@ class Recorder:
 
 
 class TorchFinder:
-    """Finds torch as it would have been found, and tells the recorder once it is loaded."""
+    """Finds torch as usual, and calls the recorder once it is loaded."""
 
     def __init__(self, recorder):
         self.recorder = recorder
@@ -159,7 +159,7 @@ class TorchFinder:
 
 
 def watch_exceptions(recorder):
-    """Looks at the exception that ends the program, then lets it be shown as ever."""
+    """Passes the exception that ends the program to the recorder, then to the previous hook."""
     show = sys.excepthook
 
     def excepthook(kind, error, trace):

@@ -136,7 +136,7 @@ def caption(figure: Figure, theme: Theme, title: str, *notes: str) -> None:
 
 
 def save_figure(figure: Figure, path: str) -> None:
-    """Write `figure` to `path`.  Raises ConfigError for another suffix or a place out of reach."""
+    """Write `figure` to `path`.  Raises ConfigError for another suffix or an error of the disk."""
     suffix = Path(path).suffix.lower()
     if suffix not in (".png", ".svg"):
         raise ConfigError(f"{path}: a figure's name must end in .png or .svg")

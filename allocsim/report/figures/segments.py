@@ -94,7 +94,7 @@ def _bars(
             axes.broken_barh(
                 [((block.address - segment.address) / unit, block.size / unit) for block in blocks],
                 (row - 0.4, 0.8), facecolor=colour, linewidth=0.25,
-                # A gap around what is narrow would be all that one sees of it.
+                # A gap around a narrow block would hide it.
                 edgecolor=[colour if b.size < _NARROW * end else theme.page for b in blocks],
                 rasterized=len(blocks) > 500,
             )  # fmt: skip

@@ -35,11 +35,11 @@ class Theme:
     free: str
     reserved: str
     allocated: str
-    requested: str
-    ideal: str
     alarm: str
     kinds: tuple[str, ...]
     sizes: tuple[str, ...]
+    requested: str = PURPLE
+    ideal: str = GREEN
 
 
 LIGHT = Theme(
@@ -49,8 +49,6 @@ LIGHT = Theme(
     free="#DDDDDD",
     reserved="#555555",
     allocated=BLUE,
-    requested=PURPLE,
-    ideal=GREEN,
     alarm=VERMILION,
     kinds=(BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION, "#8A8A8A"),
     sizes=("#440154", "#414487", "#2A788E", "#22A884", "#7AD151", "#E8D51B"),
@@ -62,8 +60,6 @@ DARK = Theme(
     free="#4A5058",
     reserved="#C4C4C4",
     allocated=SKY,
-    requested=PURPLE,
-    ideal=GREEN,
     alarm="#FF7B39",
     kinds=(SKY, ORANGE, GREEN, PURPLE, YELLOW, VERMILION, "#A0A0A0"),
     sizes=("#5B3A8C", "#4A6FB5", "#2F93A5", "#2BB58A", "#8ADB5A", "#FDE725"),

@@ -171,7 +171,7 @@ def _blocker(blocker: Blocker) -> list[str]:
 
 
 def what_if_section(runs: Sequence[WhatIf], explanation: DeviceExplanation | None) -> str:
-    """The runs side by side; what each reserved, over the entries, as a line."""
+    """The runs side by side, each with a curve of its reserved memory."""
     if not runs:
         return (
             "<p>Other settings were not replayed; <code>--what-if</code> replays the usual ones, "
