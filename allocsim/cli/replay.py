@@ -84,13 +84,14 @@ def _compare_strictly(devices: Sequence[Prepared], result: Run) -> None:
     """Compare with replays without a history, as other settings get; they must be the same."""
     from allocsim.engine import difference_without_history  # noqa: PLC0415
 
-    for prepared, device_run in zip(devices, result.devices, strict=True):
+    for device_run in result.devices:
         if device_run.fidelity is None:
             raise UsageError(
                 f"--strict compares a replay with its recording, but device {device_run.device} "
                 "was replayed under other settings or another device memory; leave --conf and "
                 "--device-memory out"
             )
+    for prepared, device_run in zip(devices, result.devices, strict=True):
         difference = difference_without_history(prepared, device_run)
         if difference is not None:
             raise InvariantError(f"device {device_run.device}: {difference}")
