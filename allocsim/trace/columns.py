@@ -131,8 +131,7 @@ class _ColumnReader:
     def pools(self, pool_ids: dict[PoolId, int]) -> NDArray[np.int32]:
         """Numbers of the pool ids in `pool_ids`."""
         return self._by_value(
-            "pool_id",
-            lambda row: pool_ids.setdefault(pool_id_of(row, "pool_id"), len(pool_ids)),
+            "pool_id", lambda row: pool_ids.setdefault(pool_id_of(row, "pool_id"), len(pool_ids))
         )
 
     def texts(self, name: str, texts: dict[str, int]) -> NDArray[np.int32] | None:

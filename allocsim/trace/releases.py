@@ -62,10 +62,7 @@ LAYOUTS = (
     Layout("2.13", (Marker("max_round_threshold", "settings"),)),
     Layout(
         "2.14",
-        (
-            Marker("host_segments", "snapshot"),
-            Marker("action annotate", "entries", always=False),
-        ),
+        (Marker("host_segments", "snapshot"), Marker("action annotate", "entries", always=False)),
     ),
     Layout("2.15", (Marker("internal_metadata", "entries", always=False),)),
 )

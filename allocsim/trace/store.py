@@ -240,11 +240,7 @@ def _texts(fields: Fields, name: str) -> tuple[str, ...]:
 
 
 def _column(
-    fields: Fields,
-    columns: _Columns,
-    name: str,
-    dtype: Any,
-    limits: tuple[int, int | None] | None,
+    fields: Fields, columns: _Columns, name: str, dtype: Any, limits: tuple[int, int | None] | None
 ) -> NDArray[Any]:
     column = columns.get(name)
     if column is None or column.dtype != dtype:

@@ -15,10 +15,7 @@ from allocsim.errors import ConfigError
 
 __all__ = ["TextRelease", "text_release"]
 
-EARLIER: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("1.0", ()),
-    ("1.10", ("max_split_size_mb",)),
-)
+EARLIER: tuple[tuple[str, tuple[str, ...]], ...] = (("1.0", ()), ("1.10", ("max_split_size_mb",)))
 """Releases before the first that is modelled, and the options of the advice that came with them."""
 
 _VERSION = re.compile(r"(\d{1,3})\.(\d{1,3})")

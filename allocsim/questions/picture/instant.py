@@ -13,14 +13,7 @@ import numpy as np
 
 from allocsim.core import SMALL_BUFFER
 from allocsim.questions.picture.lives import Lives
-from allocsim.state import (
-    ALLOCATED,
-    DEFAULT_POOL,
-    INACTIVE,
-    PENDING,
-    BlockState,
-    SegmentState,
-)
+from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE, PENDING, BlockState, SegmentState
 
 __all__ = ["Instant", "instant_of"]
 

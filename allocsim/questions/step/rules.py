@@ -8,11 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from allocsim.core import CachingAllocator
-from allocsim.questions.step.decision import (
-    Candidate,
-    Observed,
-    Rule,
-)
+from allocsim.questions.step.decision import Candidate, Observed, Rule
 from allocsim.questions.step.malloc_rules import (
     COLLECTION,
     MISS,

@@ -11,12 +11,7 @@ from collections.abc import Callable
 from allocsim.core import CachingAllocator
 from allocsim.engine import StepKind, Walk
 from allocsim.errors import OutOfMemoryError
-from allocsim.questions.step.decision import (
-    Decision,
-    Moved,
-    Observed,
-    Request,
-)
+from allocsim.questions.step.decision import Decision, Moved, Observed, Request
 from allocsim.questions.step.rules import explain_request
 
 __all__ = ["decide", "step", "walk_on"]
