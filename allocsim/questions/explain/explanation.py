@@ -28,7 +28,7 @@ from allocsim.engine import (
 from allocsim.errors import ConfigError
 from allocsim.measures import effects_on
 from allocsim.questions.explain.advice import Situation, advice_on
-from allocsim.questions.explain.cure import find_cure
+from allocsim.questions.explain.cure import entries_after, find_cure
 from allocsim.questions.explain.message import OomMessage
 from allocsim.questions.explain.releases import text_release
 from allocsim.questions.explain.shortage import OomWatch, Shortage, shortages_of
@@ -46,8 +46,9 @@ _BY_FIGURES = ("impossible", "host_fallback", "fraction_limit", "free_above_requ
 class Remedy:
     """One change under which the recording goes through, as its replay proved.
 
-    kind: "conf", "device_memory" or "memory_fraction".  device_memory: bytes of the device
-    replayed.  smaller_fails_at: for a device, the entry that fails on one 2 MiB smaller.
+    kind: "conf", "device_memory" or "memory_fraction".
+    device_memory: bytes of the device replayed.
+    smaller_fails_at: for a device, the entry that fails on one 2 MiB smaller.
     """
 
     kind: str
@@ -61,9 +62,10 @@ class Remedy:
 class DeviceExplanation:
     """One device of a recording.
 
-    remedies: what lets every request through, the best setting first.  tried: every setting
-    that was replayed.  entries_left: what the recording has after its last error, None if the
-    error is not in the recording.  advice: sentences for each shortage.
+    remedies: what lets every request through, the best setting first.
+    tried: every setting that was replayed.
+    entries_left: see `entries_after`.
+    advice: sentences for each shortage.
     """
 
     device_run: DeviceRun
@@ -117,8 +119,7 @@ def explain_device(
     if device_run.ooms:
         trials.note(Setting(run.conf), device_run)
         remedies, tried = _remedies(trials, Setting(run.conf), device_run)
-    is_recorded = bool(shortages) and shortages[-1].oom.is_recorded
-    left = device_run.entries - 1 - shortages[-1].oom.entry if is_recorded else None
+    left = entries_after(device_run, [shortage.oom for shortage in shortages])
     advice = tuple(_advice(run, shortage, remedies) for shortage in shortages)
     return DeviceExplanation(device_run, shortages, remedies, tried, left, advice)
 

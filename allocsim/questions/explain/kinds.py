@@ -1,8 +1,8 @@
 """What the device's memory was doing at a state, in kinds that a user can act on.
 
-Rule: every byte of the device is of one kind, the first that holds in the order of `KINDS`, and
-each kind is added up from blocks, segments or the driver on its own; none is what the others
-leave over, so that their sum is a check (`unexplained_bytes`) and not a tautology.
+Rule: every byte of the device is of one kind, the first that holds in the order of `KINDS`.  Each
+kind is added up on its own, none is what the others leave, so that their sum is a check
+(`unexplained_bytes`).
 """
 
 from __future__ import annotations

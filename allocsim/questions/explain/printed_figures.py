@@ -67,8 +67,10 @@ _FOLLOWING = re.compile(
 class Reading:
     """The figures of one text.
 
-    others: (process id, bytes).  end: where the last figure ends.  understood: characters of
-    the words that told what the figures are.
+    others: (process id, bytes) of other processes.
+    count: how many figures it has.
+    end: where the last figure ends.
+    understood: characters of the words that say what the figures are.
     """
 
     figures: Figures

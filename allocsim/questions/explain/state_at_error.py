@@ -1,7 +1,7 @@
 """An allocator while a request fails, as frozen values: its segments, and what the request may use.
 
-Invariant: every mapped byte of the device is in exactly one block of `segments`; nothing here is a
-statistic of the allocator, all is read off its blocks.
+Invariant: every mapped byte of the device is in exactly one block of `segments`; all figures come
+from these blocks, none from the allocator's statistics.
 Source: semantics 6.5 (segments), 1.8 (the request), 5.6 (pools that may help out).
 """
 
@@ -56,10 +56,12 @@ class FailedRequest:
 
     def may_use(self, segment: SegmentState) -> bool:
         """Whether its search looks at the free blocks of `segment`."""
-        pools = (self.pool_id, *self.helping_pools)
-        is_mine = segment.stream == self.stream and segment.is_small == self.is_small
-        is_usable = self.takes_expandable or not segment.is_expandable
-        return is_mine and segment.pool_id in pools and is_usable
+        return (
+            segment.stream == self.stream
+            and segment.is_small == self.is_small
+            and segment.pool_id in (self.pool_id, *self.helping_pools)
+            and (self.takes_expandable or not segment.is_expandable)
+        )
 
     def accepts(self, size: int) -> bool:
         """Whether a free block of `size` bytes that it looks at would serve it (1.5)."""

@@ -1,11 +1,10 @@
 """The words that PyTorch and its relatives put around a figure, as data: a new one is a new row.
 
-Rule: a row names one figure and the words that stand right before it or right after it, never
-their order in the text, so that a wording nobody has seen is read if its words are known.
+Rule: a row names one figure and the words right before or right after it, never their order in the
+text, so that a new wording is read if its words are known.
 
-"cached" (1.0 to 1.3) is idle memory, not reserved: the change that introduced figures says
-"memory held by the allocator but not used by the program", and texts of that time add up only
-so (4.01 GiB allocated, 356.00 MiB free, 5.54 GiB cached of 10.76 GiB).
+"cached" (1.0 to 1.3) is idle memory, not reserved: only so do the texts of that time add up
+(4.01 GiB allocated, 356.00 MiB free, 5.54 GiB cached of 10.76 GiB).
 "capacty" is 2.1's own spelling.  An asynchronous backend's "requested" is the request itself.
 """
 
@@ -76,7 +75,7 @@ OPENINGS: tuple[tuple[str, bool], ...] = (
     ),
     (r"OutOfMemoryError|ErrorMemoryAllocation", False),
 )
-"""Words that tell of an error.  True: enough to begin one though another has just ended."""
+"""Words of an error.  True: enough to begin one right after another has ended."""
 
 STATED: tuple[tuple[str, str], ...] = (
     ("per_process_memory_fraction limit", "fraction_limit"),

@@ -27,9 +27,10 @@ __all__ = ["HeadroomPoint", "HeadroomWatch", "Span", "largest_entry", "spans_of"
 class HeadroomPoint:
     """The device after the request of `entry` was answered with memory from the driver.
 
-    free_bytes: of the device and within the limit of a memory fraction.  returnable_bytes: what
-    PyTorch could have given back.  idle_bytes: reserved and in no block in use.  unusable_bytes:
-    the part of it that could not serve the largest request.
+    free_bytes: of the device and within the limit of a memory fraction.
+    returnable_bytes: what PyTorch could have given back.
+    idle_bytes: reserved and in no block in use.
+    unusable_bytes: the part of the idle that could not serve the largest request.
     """
 
     entry: int
@@ -46,7 +47,7 @@ class HeadroomPoint:
 
 
 class HeadroomWatch(Observer):
-    """Notes the headroom whenever memory came from the driver; give it to `replay`.
+    """Notes the headroom whenever memory came from the driver; an observer for `replay`.
 
     largest: the rounded size and the stream of the recording's largest request.
     points: in the order of the entries.
@@ -78,8 +79,8 @@ class HeadroomWatch(Observer):
     def _serves(self, block: Block) -> bool:
         """Whether a free block would serve the largest request."""
         pool = block.pool
-        is_mine = pool.owner is None and pool.is_small == (self._size <= SMALL_SIZE)
-        return is_mine and block.stream == self._stream and block.size >= self._size
+        is_its_pool = pool.owner is None and pool.is_small == (self._size <= SMALL_SIZE)
+        return is_its_pool and block.stream == self._stream and block.size >= self._size
 
 
 @dataclass(frozen=True, slots=True)

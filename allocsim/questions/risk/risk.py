@@ -50,8 +50,9 @@ class Need:
 class Risk:
     """One device of a recording on the device memory asked for.
 
-    points: the headroom wherever memory came from the driver; tightest: the least, with the
-    code of its request.  largest_bytes: the largest request, at `largest_entry`.
+    points: the headroom wherever memory came from the driver.
+    tightest: the first of the least headroom; code: of its request.
+    largest_bytes: the largest request, at `largest_entry`.
     """
 
     run: Run
@@ -87,10 +88,10 @@ def risk_of(
         numbers = ", ".join(str(trace.device) for trace in recording.devices)
         raise RecordingError(recording.path, f"has devices {numbers}; choose one (--device)")
     (prepared,) = prepare(recording, device, torch_version)
-    trace = prepared.trace
-    biggest = largest_entry(trace)
-    size = 0 if biggest is None else int(trace.size[biggest])
-    stream = 0 if biggest is None else int(trace.stream[biggest])
+    trace, largest = prepared.trace, largest_entry(prepared.trace)
+    size, stream = 0, 0
+    if largest is not None:
+        size, stream = int(trace.size[largest]), int(trace.stream[largest])
     seen = HeadroomWatch((size, stream))
     setting = prepared.recorded if conf is None else Setting(conf)
     run = replay_prepared(
@@ -111,7 +112,7 @@ def risk_of(
         points=tuple(seen.points),
         tightest=tightest,
         code=None if tightest is None else code_at(trace, tightest.entry),
-        largest_entry=biggest,
+        largest_entry=largest,
         largest_bytes=size,
         needs=_needs(trials, setting, confs),
         measures=measures_of(trace, device_run),
@@ -120,12 +121,9 @@ def risk_of(
 
 def _needs(trials: Trials, setting: Setting, confs: Sequence[str] | None) -> tuple[Need, ...]:
     release = trials.prepared.release
-    if confs is None:
-        others = usual_settings(setting.config(release))
-    else:
-        others = tuple(map(Setting, confs))
+    usual = usual_settings(setting.config(release))
+    others = usual if confs is None else tuple(map(Setting, confs))
     for each in others:
         each.config(release)  # a wrong one is the user's to know
-    return tuple(
-        Need(each.conf, smallest_device(trials, each)) for each in dict.fromkeys([setting, *others])
-    )
+    every = dict.fromkeys([setting, *others])
+    return tuple(Need(each.conf, smallest_device(trials, each)) for each in every)

@@ -1,8 +1,8 @@
 """How little memory any allocator could do with, so that a best setting can be judged.
 
-Rule: both figures come from the recorded requests alone.  From below the peak of live bytes,
-which nothing undercuts; from above a packing with the whole run known, which no allocator that
-answers requests as they come can promise.  See `allocsim.measures.packing`.
+Rule: both figures come from the recorded requests alone: the peak of live bytes, below which
+nothing goes, and a packing that knows the whole run (`allocsim.measures.packing`), which no
+allocator that answers requests as they come can promise.
 """
 
 from __future__ import annotations

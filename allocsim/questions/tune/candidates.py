@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import TypeVar
 
 from allocsim.core import (
@@ -89,11 +90,8 @@ def _short(config: AllocatorConfig) -> str:
     divisions = config.roundup_power2_divisions
     first, last = divisions[0], divisions[-1]
     rest = divisions.index(last)
-    if (
-        first == last
-        or not last
-        or divisions != (first,) * rest + (last,) * (len(divisions) - rest)
-    ):
+    has_two_parts = divisions == (first,) * rest + (last,) * (len(divisions) - rest)
+    if first == last or not last or not has_two_parts:
         return str(config)
     # Up to 2.9 `>` overwrites the key before it (semantics 1.2).
     key = 1 << (rest if config.release.list_tail_overwrites_last else rest - 1)
@@ -202,9 +200,8 @@ def _with_fraction(base: AllocatorConfig, change: _Change, fraction: float) -> S
     return None if setting is None else replace(setting, call_fraction=fraction)
 
 
-def _pairs(mine: Iterable[_Change], theirs: Iterable[_Change]) -> list[_Change]:
-    others = list(theirs)
-    return [{**one, **other} for one in mine for other in others]
+def _pairs(changes: Iterable[_Change], others: Iterable[_Change]) -> list[_Change]:
+    return [{**one, **other} for one, other in product(changes, others)]
 
 
 def _spread(values: list[_Value], count: int) -> list[_Value]:

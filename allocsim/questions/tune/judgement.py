@@ -56,11 +56,10 @@ def _share(before: int, after: int) -> str:
 def _nothing_survives(asked: Asked, bounds: Bounds) -> str:
     live, memory = bounds.peak_live_bytes, asked.device_memory
     context = max(part.prepared.context_memory for part in asked.parts)
+    why = "no setting tried answers every request"
     if memory is not None and live > memory - context:
-        return (
-            f"{format_size(live)} live at once, and the device has {format_size(memory - context)}"
-        )
-    return f"{format_size(live)} live at once, and no setting tried answers every request"
+        why = f"the device has {format_size(memory - context)}"
+    return f"{format_size(live)} live at once, and {why}"
 
 
 def _room(baseline: Row, bounds: Bounds) -> str:

@@ -20,9 +20,11 @@ __all__ = ["Row", "row_of"]
 class Row:
     """A setting and what it came to.
 
-    memory_fraction: in force, None without one.  parts: the trial on each device of each
-    recording.  cost: that of the recording with the highest, by the model.  same_as: the
-    setting with the same effect that was replayed in its place.  is_baseline: as recorded.
+    memory_fraction: in force, None without one.
+    parts: the trial on each device of each recording.
+    cost: the highest of any recording, by the model.
+    same_as: the setting with the same effect that was replayed in its place.
+    is_baseline: as recorded.
     """
 
     setting: Setting
@@ -161,18 +163,10 @@ def row_of(
     release: Release,
     parts: Sequence[Trial],
     costs: Costs,
-    *,
     same_as: Setting | None = None,
-    is_baseline: bool = False,
 ) -> Row:
     """The row of a setting that `release` accepts."""
     size = setting.config(release).large_segment_size
     every = [cost_of(part, size, costs) for part in parts]
-    return Row(
-        setting,
-        setting.fraction(release),
-        tuple(parts),
-        max(every, key=lambda cost: (cost.is_thrashing, cost.total)),
-        same_as,
-        is_baseline,
-    )
+    cost = max(every, key=lambda cost: (cost.is_thrashing, cost.total))
+    return Row(setting, setting.fraction(release), tuple(parts), cost, same_as)

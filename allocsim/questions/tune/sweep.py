@@ -1,8 +1,8 @@
 """Jobs through an executor, their trials as they come.
 
-Rules: every job ends in exactly one trial, whatever happens to the worker that had it.  A pool
-that breaks takes down every job under way in it, so those are run again, one at a time, on a new
-one: the job that kills its worker while alone has that for its trial, and no other has.
+Rules: every job ends in exactly one trial, whatever happens to its worker.  A pool that breaks
+takes down every job under way in it, so those are run again, one at a time, on a new one: only the
+job that kills its worker while alone has that for its trial.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from concurrent.futures import (
     ProcessPoolExecutor,
     wait,
 )
-from types import TracebackType
 
 from allocsim.engine import Trial
 from allocsim.questions.tune.worker import Job, run_job
@@ -26,7 +25,7 @@ from allocsim.questions.tune.worker import Job, run_job
 __all__ = ["Crew", "sweep"]
 
 _PROCESSES_A_CORE = 4
-"""Of our own pool, at most: more only take memory, and a mistyped number all of it."""
+"""At most, of a pool of our own: more would only take memory."""
 
 _WIDEST = 4096
 """Jobs handed to a caller's executor at once."""
@@ -36,7 +35,7 @@ Done = Callable[[Job, Trial], None]
 
 
 class Crew:
-    """Who does the jobs: this process, a pool of `jobs` processes, or an executor of the caller's.
+    """What runs the jobs: this process, a pool of `jobs` processes, or the caller's executor.
 
     A pool of our own is replaced when it breaks; a caller's executor stays the caller's.
     """
@@ -49,12 +48,7 @@ class Crew:
     def __enter__(self) -> Crew:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._pool is not None and self._given is None:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
@@ -65,7 +59,7 @@ class Crew:
 
     @property
     def width(self) -> int:
-        """How many jobs to have under way: of our own pool as many as there are to blame."""
+        """How many jobs to hand over at once: in a pool of our own one more than processes."""
         return self._jobs + 1 if self._given is None else _WIDEST
 
     def submit(self, job: Job) -> Future[Trial]:
@@ -92,7 +86,7 @@ def sweep(jobs: Sequence[Job], crew: Crew, done: Done) -> None:
 
 
 class _Sweep:
-    """Jobs on their way.  suspects: those that were under way when a worker died."""
+    """Jobs under way, and the suspects: those that were under way when a worker died."""
 
     def __init__(self, crew: Crew, done: Done) -> None:
         self._crew = crew

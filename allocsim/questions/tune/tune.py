@@ -15,19 +15,20 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from allocsim.core import Release, parse_conf
+from allocsim.core import parse_conf
 from allocsim.engine import Point, Setting
 from allocsim.errors import ConfigError
 from allocsim.measures import front, merged
 from allocsim.questions.tune.bounds import Bounds, bounds_of
 from allocsim.questions.tune.candidates import candidates
 from allocsim.questions.tune.cost import Costs
-from allocsim.questions.tune.grid import Asked, Search, SearchProgress, Tricks
+from allocsim.questions.tune.grid import Asked, Search, SearchProgress
 from allocsim.questions.tune.judgement import judge
 from allocsim.questions.tune.part import Part, Source, parts_of
 from allocsim.questions.tune.results import Results
 from allocsim.questions.tune.row import Row
 from allocsim.questions.tune.sweep import Crew
+from allocsim.questions.tune.worker import Tricks
 from allocsim.trace import Recording
 from allocsim.units import parse_size
 
@@ -36,15 +37,21 @@ __all__ = ["Tuning", "tune"]
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """The trial of `tune`.
+    """The outcome of `tune`.
 
-    files: names, and torch_version: the release for all of them.  device_memory: bytes, None
-    for a device without end.  baseline: as recorded.  best: None if nothing survives.  front:
-    rows that none is better than in memory, driver calls and retries at once.  duplicates:
-    settings of the grid that have the effect of another, with that other.  helps: whether the
-    best is worth setting; reason: why, or why not, in a sentence.  entries: of all recordings
-    together; entries_replayed: by all replays; entries_skipped: passed over in
-    them, since they would have changed nothing.  by_device: whether the smallest device decides.
+    files: names of the recordings.
+    torch_version: the release for all of them.
+    device_memory: bytes, None for a device without end.
+    baseline: as recorded.
+    best: None if nothing survives.
+    front: rows that none is better than in memory, driver calls and retries at once.
+    duplicates: settings of the grid that have the effect of another, with that other.
+    helps: whether the best is worth setting.
+    reason: why, or why not, in a sentence.
+    entries: of all recordings together.
+    entries_replayed: by all replays.
+    entries_skipped: passed over in them, since they would have changed nothing.
+    by_device: whether the smallest device decides.
     known: trials that a file of results had already.
     """
 
@@ -94,8 +101,8 @@ def tune(
 ) -> Tuning:
     """Replay one recording, or several that must share a setting, under many settings.
 
-    device_memory: bytes or "24GiB"; None for what the recordings tell, else without a limit.
-    torch_version: None for what the first recording tells.  confs: try these and no others.
+    device_memory: bytes or "24GiB"; None for that of the recordings, else without a limit.
+    torch_version: None for that of the first recording.  confs: try these and no others.
     expandable: whether expandable segments may be proposed.  find_device: rank by the smallest
     device instead of the peak.  jobs: processes; executor: any other to use, whose workers can
     read the files.  results: a JSON Lines file that trials go to, and come from if it is
@@ -135,8 +142,8 @@ def _memory(device_memory: int | str | None, parts: tuple[Part, ...]) -> int | N
             return parse_size(device_memory)
         except ValueError as error:
             raise ConfigError(str(error)) from None
-    told = [part.prepared.capacity for part in parts if part.prepared.capacity is not None]
-    return min(told) if told else None
+    recorded = [part.prepared.capacity for part in parts if part.prepared.capacity is not None]
+    return min(recorded, default=None)
 
 
 def _question(asked: Asked) -> dict[str, object]:
@@ -169,31 +176,28 @@ def _search(
         limits=not asked.by_device,
     )
     search.grid([setting for setting in settings if setting != baseline])
-    shown = [row for row in _front(search) if row.unrefused_device is None]
-    search.confirm([row.setting for row in shown if _may_be_told(row, release)])
+    shown = [row for row in _front(search) if row.unrefused_device is None and not row.is_baseline]
+    search.confirm(
+        [row.setting for row in shown if row.setting.config(release).expandable_segments]
+    )
 
 
-def _may_be_told(row: Row, release: Release) -> bool:
-    """Whether a device on which nothing is refused can be proved."""
-    return not row.is_baseline and row.setting.config(release).expandable_segments
+def _ranked(search: Search) -> list[Row]:
+    return sorted(search.rows.values(), key=lambda row: row.rank(by_device=search.asked.by_device))
 
 
 def _front(search: Search) -> list[Row]:
     """The rows of the front, of equal ones the best ranked."""
-    by_device = search.asked.by_device
-    rows = sorted(search.rows.values(), key=lambda row: row.rank(by_device=by_device))
     points: dict[Point, Row] = {}
-    for row in rows:
-        point = row.device_point if by_device else row.point
+    for row in _ranked(search):
+        point = row.device_point if search.asked.by_device else row.point
         if row.survives and point is not None:
             points.setdefault(point, row)
     return [points[point] for point in front(points)]
 
 
 def _tuning(search: Search, baseline: Setting, seconds: float) -> Tuning:
-    asked = search.asked
-    by_device = asked.by_device
-    rows = sorted(search.rows.values(), key=lambda row: row.rank(by_device=by_device))
+    asked, rows = search.asked, _ranked(search)
     best = rows[0] if rows[0].survives else None
     first = search.rows[baseline]
     bounds = bounds_of([part.prepared for part in asked.parts])
@@ -216,7 +220,7 @@ def _tuning(search: Search, baseline: Setting, seconds: float) -> Tuning:
         entries_replayed=sum(row.entries for row in rows),
         entries_skipped=sum(row.skipped for row in rows),
         seconds=seconds,
-        by_device=by_device,
+        by_device=asked.by_device,
         known=search.known,
     )
 
