@@ -1,8 +1,8 @@
 """The map of memory: entries from left to right, addresses upwards, what lay where as shares.
 
-Rule: a pixel's shares are exact, whatever the recording's length: what kind of
-block covers how much of it, and how much of it was reserved at all.  Reserved and in no layer is
-free.  Addresses that were never reserved take no room (`axis_of`).
+Rule: a pixel's shares are exact, whatever the recording's length: how much of it was reserved, and
+how much each kind of block covers.  What is reserved and in no layer is free.  Addresses that were
+never reserved take no room (`axis_of`).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _Column = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AddressAxis:
-    """start, length: of each range of addresses without a gap.  offset: its place on the axis."""
+    """start, length: of each range of addresses without a gap; offset: its place on the axis."""
 
     start: _Column
     length: _Column
@@ -99,8 +99,10 @@ _Shares = NDArray[np.float32]
 class AddressMap:
     """Shares by pixel, row 0 at the lowest address, column 0 at the first entry.
 
-    reserved: the share that was reserved.  layers: by name, the shares of blocks in use; together
-    they are at most `reserved`.  axis_bytes: length of the address axis.  n_blocks: blocks drawn.
+    reserved: the share that was reserved.
+    layers: by name, the shares of blocks in use; together at most `reserved`.
+    axis_bytes: length of the address axis.
+    n_blocks: blocks drawn.
     """
 
     reserved: _Shares
@@ -130,39 +132,24 @@ def address_map(
 ) -> AddressMap:
     """The map on `shape` (rows, columns) pixels.  colouring: one of `COLOURINGS`."""
     axis, blocks, segments = axis_of(lives), lives.blocks, lives.segments
-    canvas = _Canvas(axis, max(lives.n_entries, 1), shape)
-    layers = {
-        name: canvas.shares(blocks.address[rows], blocks.size[rows], born[rows], end[rows])
-        for name, rows, born, end in _layers(blocks, table, colouring)
-    }
+    x, y = shape[1] / max(lives.n_entries, 1), shape[0] / max(axis.total, 1)
+
+    def shares(address: _Column, size: _Column, born: _Column, end: _Column) -> _Shares:
+        if not len(address):
+            return np.zeros(shape, dtype=np.float32)
+        low = axis.place(address)
+        return coverage(born * x, end * x, low * y, (low + size) * y, shape)
+
     return AddressMap(
-        reserved=canvas.shares(segments.address, segments.size, segments.born, segments.died),
-        layers=layers,
+        reserved=shares(segments.address, segments.size, segments.born, segments.died),
+        layers={
+            name: shares(blocks.address[rows], blocks.size[rows], born[rows], end[rows])
+            for name, rows, born, end in _layers(blocks, table, colouring)
+        },
         axis_bytes=axis.total,
         n_entries=lives.n_entries,
         n_blocks=len(blocks),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Canvas:
-    axis: AddressAxis
-    n_entries: int
-    shape: tuple[int, int]
-
-    def shares(
-        self,
-        address: NDArray[np.int64],
-        size: NDArray[np.int64],
-        born: NDArray[np.int64],
-        end: NDArray[np.int64],
-    ) -> _Shares:
-        rows, columns = self.shape
-        if not len(address):
-            return np.zeros(self.shape, dtype=np.float32)
-        low = self.axis.place(address)
-        x, y = columns / self.n_entries, rows / self.axis.total
-        return coverage(born * x, end * x, low * y, (low + size) * y, self.shape)
 
 
 _Layer = tuple[str, NDArray[np.bool_], NDArray[np.int64], NDArray[np.int64]]

@@ -40,7 +40,7 @@ _Column = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockSizes:
-    """handed_out: blocks over the run.  used_bytes, free_bytes: of the blocks at `entry`."""
+    """handed_out: blocks over the run; used_bytes, free_bytes: of the blocks at `entry`."""
 
     edges: _Column
     handed_out: _Column

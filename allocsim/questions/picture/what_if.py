@@ -22,7 +22,7 @@ STRETCHES = 160
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WhatIf:
-    """One run.  reserved: its extremes over the recording's entries, in bytes."""
+    """One run; reserved: its extremes over the recording's entries, in bytes."""
 
     trial: Trial
     reserved: Extremes

@@ -58,9 +58,8 @@ def _other(seen: Observed) -> Rule:
     if request.action in _WORDS:
         name, section, words = _WORDS[request.action]
         return Rule(name, section, words.format(request.pool))
-    text = f"{request.value} is in force from the next request on"
     name = "conf" if request.action == "set_allocator_settings" else "fraction"
-    return Rule(name, COLLECTION, text)
+    return Rule(name, COLLECTION, f"{request.value} is in force from the next request on")
 
 
 def _free(seen: Observed) -> Iterator[Rule]:
@@ -118,8 +117,5 @@ def _holding(
     segments: tuple[SegmentState, ...], address: int
 ) -> tuple[SegmentState, BlockState] | None:
     """The segment and block that an address lies in."""
-    for segment in segments:
-        for block in segment.blocks:
-            if block.address <= address < block.end:
-                return segment, block
-    return None
+    every = ((segment, block) for segment in segments for block in segment.blocks)
+    return next((found for found in every if found[1].address <= address < found[1].end), None)
