@@ -43,8 +43,9 @@ INPUT_ACTIONS = (Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED, Act
 class Entry:
     """One entry of a device's trace (semantics 6.1 and 6.3).
 
-    addr: bytes from 0; for `oom` the device's free bytes.  size: bytes, the raw request for
-    alloc and both frees, rounded for `oom`, actual for segments.  None: not recorded.
+    addr: bytes from 0; for `oom` the device's free bytes.
+    size: bytes, the raw request for alloc and both frees, rounded for `oom`, actual for segments.
+    time_us, pool_id, compile_context, user_metadata: None where not recorded.
     """
 
     action: Action

@@ -10,9 +10,12 @@ from __future__ import annotations
 import gzip
 import os
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from allocsim.state import BlockState, SegmentState
 from allocsim.trace.entry import Action
@@ -107,52 +110,33 @@ def _block(block: BlockState, frames: Frames) -> Plain:
 def _entries(trace: Trace, frames: Frames) -> list[Plain]:
     """The entries as PyTorch's dictionaries; of a field that is -1 in a row there is no key."""
     names = {int(action): action.text for action in Action}
-    rows = zip(
-        trace.action.tolist(),
-        trace.addr.tolist(),
-        trace.size.tolist(),
-        trace.stream.tolist(),
-        trace.frames.tolist(),
-        strict=True,
-    )
+    columns = (trace.action, trace.addr, trace.size, trace.stream, trace.frames)
     entries: list[Plain] = []
-    for action, addr, size, stream, stack in rows:
+    for row in zip(*(column.tolist() for column in columns), strict=True):
+        action, addr, size, stream, stack = row
         addr_key = "device_free" if action == Action.OOM else "addr"
         entries.append({"action": names[action], addr_key: addr, "size": size, "stream": stream})
         if stack >= 0:
             entries[-1]["frames"] = frames(stack)
     if trace.time_us is not None:
-        _add(entries, "time_us", trace.time_us.tolist(), None)
-    _add(entries, "pool_id", trace.pool_id.tolist(), trace.pool_ids)
-    for name, column in (
-        ("compile_context", trace.compile_context),
-        ("user_metadata", trace.user_metadata),
-    ):
-        if column is not None:
-            _add(entries, name, column.tolist(), trace.texts)
+        for entry, time in zip(entries, trace.time_us.tolist(), strict=True):
+            entry["time_us"] = time
+    numbered: tuple[tuple[str, NDArray[np.int32] | None, Sequence[object]], ...] = (
+        ("pool_id", trace.pool_id, trace.pool_ids),
+        ("compile_context", trace.compile_context, trace.texts),
+        ("user_metadata", trace.user_metadata, trace.texts),
+    )
+    for name, column, values in numbered:
+        for entry, number in zip(entries, () if column is None else column.tolist(), strict=False):
+            if number >= 0:
+                entry[name] = values[number]
     return entries
-
-
-def _add(
-    entries: list[Plain], name: str, column: list[int], table: tuple[object, ...] | None
-) -> None:
-    for entry, value in zip(entries, column, strict=True):
-        if table is None:
-            entry[name] = value
-        elif value >= 0:
-            entry[name] = table[value]
 
 
 def _stacks(table: FrameTable) -> Frames:
     """Stacks as lists of dictionaries, each made once, so that the pickle shares them."""
-    frames = [
-        {"name": frame.name, "filename": frame.filename, "line": frame.line}
-        for frame in table.frames
-    ]
-    ends = table.offsets.tolist()
-    flat = table.flat.tolist()
-    stacks: list[list[dict[str, object]]] = [
-        [frames[number] for number in flat[first:last]] for first, last in pairwise(ends)
-    ]
-    empty: list[dict[str, object]] = []
-    return lambda number: stacks[number] if number >= 0 else empty
+    frames = [{"name": f.name, "filename": f.filename, "line": f.line} for f in table.frames]
+    flat = [frames[number] for number in table.flat.tolist()]
+    stacks = [flat[first:last] for first, last in pairwise(table.offsets.tolist())]
+    stacks.append([])  # of -1
+    return stacks.__getitem__

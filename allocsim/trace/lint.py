@@ -1,8 +1,7 @@
 """What is wrong or notable with a recording, in sentences ready to print.
 
-"error": it cannot be replayed, or it contradicts itself and is no recording at all.
-"note": it can be replayed, but its reader should know.
-A check that finds the same thing many times reports the first and the number.
+An "error": it cannot be replayed, or contradicts itself.  A "note": it can be replayed, but its
+reader should know.  What a check finds many times is reported once, with the number.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _ALIGNMENT = 512
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing to know.  entry: where it shows, if at one entry; device: on which device."""
+    """One thing to know; entry, device: where, None if nowhere in particular."""
 
     severity: Literal["note", "error"]
     text: str
@@ -84,10 +83,11 @@ def _about_device(trace: Trace, unrounded: str | None) -> Iterator[Finding]:
         yield _contradiction(trace, what, error.entry)
         return
     overlap = _overlap(trace, start)
-    if overlap is not None:
-        yield overlap
-        return
-    yield from _about_start(trace, start)
+    yield from _about_start(trace, start) if overlap is None else (overlap,)
+
+
+def _note(trace: Trace, text: str, entry: int | None = None) -> Finding:
+    return Finding("note", text, entry, trace.device)
 
 
 def _contradiction(trace: Trace, what: str, entry: int | None = None) -> Finding:
@@ -136,7 +136,7 @@ def _alignment(trace: Trace, unrounded: str | None) -> Iterator[Finding]:
     )
     if unrounded is not None:
         text += f"; up to {unrounded} roundup_power2_divisions:1 does that"
-        yield Finding("note", text, entry, trace.device)
+        yield _note(trace, text, entry)
     else:
         yield _contradiction(trace, text, entry)
 
@@ -147,13 +147,9 @@ def _order(trace: Trace) -> Iterator[Finding]:
     back = np.flatnonzero(np.diff(trace.time_us) < 0)
     if len(back):
         entry = int(back[0]) + 1
-        yield Finding(
-            "note",
-            f"the entries are not in order of time: time_us goes back {len(back)} times, first "
-            f"at entry {entry}, as after lowering max_entries while recording",
-            entry,
-            trace.device,
-        )
+        text = f"the entries are not in order of time: time_us goes back {len(back)} times, first "
+        text += f"at entry {entry}, as after lowering max_entries while recording"
+        yield _note(trace, text, entry)
 
 
 def _overlap(trace: Trace, start: tuple[SegmentState, ...]) -> Finding | None:
@@ -183,31 +179,17 @@ def _about_start(trace: Trace, start: tuple[SegmentState, ...]) -> Iterator[Find
     if not start or not len(trace.inputs()):
         return
     active = sum(segment.active_size for segment in start)
-    yield Finding(
-        "note",
-        f"the recording starts mid-run: {len(start)} segments "
-        f"({format_size(sum(segment.total_size for segment in start))}) with "
-        f"{format_size(active)} in use existed before the first entry",
-        device=trace.device,
-    )
+    size = format_size(sum(segment.total_size for segment in start))
+    text = f"the recording starts mid-run: {len(start)} segments ({size}) with "
+    yield _note(trace, f"{text}{format_size(active)} in use existed before the first entry")
     if len(trace) == 1:
-        yield Finding(
-            "error",
-            "the recording kept a single entry of a longer run, so there is nothing to replay; "
-            "record with a larger max_entries",
-            0,
-            trace.device,
-        )
+        text = "the recording kept a single entry of a longer run, so there is nothing to replay; "
+        yield Finding("error", f"{text}record with a larger max_entries", 0, trace.device)
         return
     lost = _completion_without_request(trace)
     if lost is not None:
-        yield Finding(
-            "note",
-            f"entry {lost} completes a free that was requested before the first entry: the "
-            "ring of entries may have lost its beginning",
-            lost,
-            trace.device,
-        )
+        text = f"entry {lost} completes a free that was requested before the first entry: the "
+        yield _note(trace, f"{text}ring of entries may have lost its beginning", lost)
 
 
 def _completion_without_request(trace: Trace) -> int | None:

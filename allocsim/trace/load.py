@@ -1,14 +1,14 @@
 """Reads what PyTorch's memory history wrote, in the layout of any release.
 
-Rule 1: the file is a stranger's.  Nothing in it is executed, every value used is checked, and
-what is wrong ends in one RecordingError; unknown keys are passed over.
+Rule 1: the file is not trusted.  Nothing in it is executed, every value used is checked, and
+what is wrong ends in one RecordingError; unknown keys are ignored.
 Rule 2: a file that refers to one list a million times is walked no further than its size
 allows: entries, segments, blocks and frames together never outnumber its bytes.
 
 Layouts (semantics 6.5): a dictionary with `segments` and `device_traces`; a bare list of
 segments, as `memory_snapshot()` gives; and both with the blocks of 2.0, which have `history`
 and no address.  Each as pickle or JSON, plain or gzip, whatever the name says.
-Host segments and host traces are passed over: pinned memory is another allocator's.
+Host segments and host traces are ignored: pinned memory is another allocator's.
 """
 
 from __future__ import annotations

@@ -19,11 +19,15 @@ _UNKNOWN_EXIT = -(1 << 31)
 class Provenance:
     """How a recording was made.
 
-    torch_version: as PyTorch names it, "2.15.0+cu130".  device_memory, context_memory: bytes of
-    the card, and of it what the CUDA context and other processes held; 0 where unknown.
-    is_phantom: recorded without a GPU.  command: what was run.  rank: of a distributed job, ""
-    for none.  oom_text: the out-of-memory error that ended the program, "" for none.
-    stopped_by: the guard that ended it, "" for none.  exit_code: the program's; None if unknown.
+    torch_version: as PyTorch names it, "2.15.0+cu130".
+    device_memory: bytes of the card; 0 where unknown.
+    context_memory: bytes of it that the CUDA context and other processes held; 0 where unknown.
+    is_phantom: recorded without a GPU.
+    command: what was run.
+    rank: of a distributed job, "" for none.
+    oom_text: the out-of-memory error that ended the program, "" for none.
+    stopped_by: the guard that ended it, "" for none.
+    exit_code: the program's; None if unknown.
     """
 
     torch_version: str = ""

@@ -25,8 +25,10 @@ _MAX_KEYS = 1000
 class RecordedSettings:
     """`allocator_settings` of a snapshot (2.3 and later).
 
-    conf: the option string, "" if none.  max_split_size: bytes, None for no limit.
-    roundup_power2_divisions: (interval in MiB, divisions) pairs.  other: the remaining keys.
+    conf: the option string, "" if none.
+    max_split_size: bytes, None for no limit.
+    roundup_power2_divisions: (interval in MiB, divisions) pairs.
+    other: the remaining keys.
     """
 
     conf: str = ""

@@ -1,7 +1,7 @@
 """One device's recording as columns: row i of every column is entry i.
 
 Columns are read-only and of one length; `segments` is the state after the last entry.  The loop
-of a replay takes columns with `.tolist()`; `trace[i]` makes one `Entry` for the eye.
+of a replay takes columns with `.tolist()`; `trace[i]` makes one `Entry`.
 """
 
 from __future__ import annotations
@@ -23,10 +23,13 @@ __all__ = ["Trace"]
 class Trace:
     """The entries of one device, and its segments after them.
 
-    action: codes of `Action`.  addr, size: bytes (for `oom` addr is the device's free bytes).
-    stream: raw handle.  time_us: None if unrecorded.  frames: stack number in `frame_table`,
-    pool_id: index into `pool_ids`, compile_context and user_metadata: index into `texts`, None
-    if unrecorded; -1 is "none" in each of them.
+    action: codes of `Action`.
+    addr, size: bytes (for `oom` addr is the device's free bytes).
+    stream: raw handle.
+    frames: stack number in `frame_table`, -1 for none.
+    pool_id: index into `pool_ids`, -1 for none.
+    time_us: None if unrecorded.
+    compile_context, user_metadata: index into `texts`, -1 for none; None if unrecorded.
     """
 
     device: int
@@ -81,10 +84,6 @@ class Trace:
     def inputs(self) -> NDArray[np.intp]:
         """Numbers of the entries that drive a replay: alloc, both frees, and oom."""
         return np.flatnonzero(np.isin(self.action, INPUT_ACTIONS))
-
-    def observations(self) -> NDArray[np.intp]:
-        """Numbers of the entries that only tell what the allocator did."""
-        return np.flatnonzero(np.isin(self.action, INPUT_ACTIONS, invert=True))
 
     def count(self, action: Action) -> int:
         """How many entries bear `action`."""

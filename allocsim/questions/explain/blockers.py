@@ -75,9 +75,6 @@ def blockers_of(state: StateAtError) -> Blockers | None:
     return replace(best, is_exact=all(each.is_exact for each in found))
 
 
-# -- within a segment --------------------------------------------------------------------
-
-
 def _cheapest_run(state: StateAtError, blocks: Sequence[BlockState]) -> Blockers | None:
     best: tuple[int, int, int, int] | None = None
     first = size = cost = count = 0
@@ -117,9 +114,6 @@ def _widened(blocks: Sequence[BlockState], first: int, last: int) -> tuple[int, 
 
 def _cost(block: BlockState) -> int:
     return block.size if block.state == ALLOCATED else 0
-
-
-# -- back to the driver ------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,7 @@ from allocsim.questions.explain.shortage import shortages_of
 
 __all__ = ["Cure", "entries_after", "find_cure", "is_worth_a_search"]
 
-_WASTE_SHARE = 8
-"""Idle memory at the peak is worth a search from this part of the peak (1/8)."""
-
+_WASTE_SHARE = 8  # idle memory at the peak is worth a search from this part of the peak (1/8)
 _LEAST_SAVING = 20
 """Where nothing failed, a setting must save this part of the peak (1/20) to be named."""
 

@@ -18,24 +18,12 @@ from allocsim.questions.explain.wording import ERAS, EXPANDABLE, STATED, opening
 __all__ = ["OomMessage", "find_messages"]
 
 _OPENING = openings()
-_LONGEST = 4000
-"""Characters of one error, the longest hints included."""
-
-_SAME = 50
-"""Characters of a line within which two openings are one phrase."""
-
-_NEAR = 300
-"""Characters within which two openings without a size between them are one error."""
-
-_APART = 800
-"""Characters within which a request belongs to the figures before it."""
-
-_REQUEST = 40
-"""Characters after an opening in which the size asked for stands."""
-
-_LEAD = 120
-"""Characters before an opening in which the device's name may stand."""
-
+_LONGEST = 4000  # characters of one error, the longest hints included
+_SAME = 50  # characters of a line within which two openings are one phrase
+_NEAR = 300  # characters within which two openings without a size between them are one error
+_APART = 800  # characters within which a request belongs to the figures before it
+_REQUEST = 40  # characters after an opening in which the size asked for stands
+_LEAD = 120  # characters before an opening in which the device's name may stand
 _COLOUR = re.compile(r"(?:\x1b|\\u001b|\\x1b|\\033)\[[0-9;]{0,20}[A-Za-z]")
 _ESCAPED = re.compile(r"\\+[nrt]")
 _PREFIX = re.compile(
@@ -55,9 +43,7 @@ _NAMED = re.compile(
 )
 _BACKEND = re.compile(r"\b(CUDA|HIP|NPU|XPU|MPS|CPU|MUSA|MLU|HPU|GCU)\b", re.IGNORECASE)
 _ASYNC = re.compile(r"Allocation (?:failed )?on device|would exceed allowed memory")
-_FIRST_WORD = re.compile(r"THCudaCheck FAIL")
-"""What is printed before the error itself."""
-
+_FIRST_WORD = re.compile(r"THCudaCheck FAIL")  # what is printed before the error itself
 _VARIABLE = re.compile(r"PYTORCH_(?:(?:CUDA|HIP|NPU|XPU|MUSA)_)?ALLOC_CONF")
 
 

@@ -25,23 +25,16 @@ _SIZE = re.compile(
     re.IGNORECASE | re.ASCII,
 )
 _SHIFT = {"k": 10, "m": 20, "g": 30, "t": 40, "p": 50, "e": 60}
-_BESIDE = 100
-"""Characters before and after a size that may say what it is."""
-
-_SHORT = 40
-"""Characters that a colon and the blanks around it may take."""
-
-_FARTHEST = 400
-"""Characters between two figures of one text."""
-
+_BESIDE = 100  # characters before and after a size that may say what it is
+_SHORT = 40  # characters that a colon and the blanks around it may take
+_FARTHEST = 400  # characters between two figures of one text
 _ENDING = re.compile(
     r"if reserved|see documentation|please use|memory summary|traceback \(|time taken",
     re.IGNORECASE,
 )
 """What follows the last figure of a text; figures after it are another program's words."""
 
-_UNSET = 1 << 64
-"""What an unset limit prints as: no limit at all."""
+_UNSET = 1 << 64  # what an unset limit prints as: no limit at all
 
 
 def _either(rows: tuple[Words, ...]) -> str:

@@ -101,8 +101,6 @@ class _Malloc:
         assert self.block is not None
         return self.block.size + (self.tail.size if self.tail is not None else 0)
 
-    # -- the search ----------------------------------------------------------------------
-
     def candidates(self) -> list[Candidate]:
         """The free blocks in the order of the pool, as the search found them."""
         return self._at_hit() if self.is_hit else self._at_miss()
@@ -139,8 +137,6 @@ class _Malloc:
             Candidate(address, size, "too small" if size < self.rounded else "refused")
             for size, address in free
         ]
-
-    # -- the words -----------------------------------------------------------------------
 
     def rules(self, candidates: list[Candidate]) -> Iterator[Rule]:
         """Every rule in the order of its turn."""
@@ -228,8 +224,6 @@ class _Malloc:
             text = "requests of max_split_size_mb or more do not cut"
             return _by("max_split_size_mb", "no split", f"{whole} would be left, but {text}")
         return Rule("no split", POOLS, f"{whole} would be left, but this pool does not split")
-
-    # -- the attempts of a miss ----------------------------------------------------------
 
     def _attempts(self) -> Iterator[Rule]:
         is_refused = is_retried = False

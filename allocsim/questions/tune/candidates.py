@@ -42,8 +42,7 @@ UNTRIED: dict[str, str] = {
 _SPLITS, _SEGMENTS, _LIMITS = 10, 8, 3
 _SCALARS = (2, 4, 8, 16, 32, 64)
 _LIST_DIVISIONS = (4, 8)
-_PAIRED = 4
-"""How many values of an option are tried together with another option's."""
+_PAIRED = 4  # how many values of an option are tried together with another option's
 
 _Change = dict[str, object]
 _Value = TypeVar("_Value")

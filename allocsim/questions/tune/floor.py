@@ -56,8 +56,7 @@ _UNBOUND = tuple(OPTIONS[name].field for name, holds in HOLDS.items() if not hol
 
 _SMALL, _LARGE, _OVERSIZE = range(3)
 
-_LENGTHS = 3
-"""Lengths of request for which shorter segments are counted: more hardly ever help."""
+_LENGTHS = 3  # lengths of request for which shorter segments are counted: more hardly ever help
 
 _Peaks = tuple[tuple[int, int], ...]
 """(length, the most bytes in use at once of requests so long or longer), the first of all."""

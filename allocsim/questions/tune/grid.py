@@ -97,8 +97,6 @@ class Search:
         if not self.asked.by_device:
             self._run(settings, (), None, is_whole=True, total=len(settings) + self._done)
 
-    # -- what need not be replayed -------------------------------------------------------
-
     def _effect(self, setting: Setting) -> object:
         if not self.asked.tricks.equivalent:
             return setting
@@ -133,8 +131,6 @@ class Search:
             return None
         points = [row.device_point for row in self.rows.values() if row.survives]
         return min((point.memory for point in points if point is not None), default=None)
-
-    # -- replays -------------------------------------------------------------------------
 
     def _run(
         self,

@@ -13,11 +13,8 @@ from allocsim.units import format_size
 
 __all__ = ["judge"]
 
-_WORTH = 100
-"""A setting must save this part of the memory (1/100) to be worth setting."""
-
-_MOSTLY_LIVE = 1 / 20
-"""Where less than this part of the peak is not live, there is nothing to gain."""
+_WORTH = 100  # A setting must save this part of the memory (1/100) to be worth setting
+_MOSTLY_LIVE = 1 / 20  # where less than this part of the peak is not live, there is nothing to gain
 
 
 def judge(asked: Asked, baseline: Row, best: Row | None, bounds: Bounds) -> tuple[bool, str]:

@@ -24,11 +24,8 @@ from allocsim.questions.tune.worker import Job, run_job
 
 __all__ = ["Crew", "sweep"]
 
-_PROCESSES_A_CORE = 4
-"""At most, of a pool of our own: more would only take memory."""
-
-_WIDEST = 4096
-"""Jobs handed to a caller's executor at once."""
+_PROCESSES_A_CORE = 4  # at most, of a pool of our own: more would only take memory
+_WIDEST = 4096  # jobs handed to a caller's executor at once
 
 Done = Callable[[Job, Trial], None]
 """Called with each job and its trial, in the order in which they come."""

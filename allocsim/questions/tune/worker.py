@@ -36,8 +36,7 @@ from allocsim.trace import load
 
 __all__ = ["EXHAUSTIVE", "Job", "Tricks", "keep", "run_job"]
 
-_MOST = 8
-"""Recordings that a process keeps; a job of several ranks comes back to each of them."""
+_MOST = 8  # recordings that a process keeps; a job of several ranks comes back to each of them
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ _LAST_ADDRESS = (1 << 64) - 1
 
 @dataclass(slots=True)
 class Live:
-    """A block in use.  size: None if only the request is known; death: entry that frees it."""
+    """A block in use; size: None if only the request is known; death: the entry that frees it."""
 
     requested_size: int
     size: int | None
