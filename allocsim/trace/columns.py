@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from allocsim.state import PoolId, SegmentState
 from allocsim.trace.entry import Action
 from allocsim.trace.fields import INT64_MAX, UINT64_MAX, Fields
+from allocsim.trace.frames import StackReader
 from allocsim.trace.releases import markers_in
-from allocsim.trace.stacks import StackReader
 from allocsim.trace.trace import Trace
 
 __all__ = ["read_trace", "pool_id_of"]
@@ -165,14 +165,10 @@ class _ColumnReader:
 
     def markers(self, action: NDArray[np.uint8]) -> set[str]:
         """Names of the markers that the entries bear."""
-        codes = np.unique(action).tolist()
-        found = {f"action {Action(code).text}" for code in codes} & set(markers_in("entries"))
-        if self.entries:
-            found.add("entries")
-        for name in markers_in("entries"):
-            if any(name in entry for entry in self.entries):
-                found.add(name)
-        return found
+        actions = {f"action {Action(code).text}" for code in np.unique(action).tolist()}
+        names = markers_in("entries")
+        keys = {name for name in names if any(name in entry for entry in self.entries)}
+        return actions.intersection(names) | keys | ({"entries"} if self.entries else set())
 
     def _find_culprit(self, check: Callable[[Fields], object]) -> NoReturn:
         for index in range(len(self.entries)):

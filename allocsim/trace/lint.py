@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Literal
 
 import numpy as np
@@ -71,7 +71,8 @@ def _about_file(recording: Recording) -> Iterator[Finding]:
 
 
 def _about_device(trace: Trace, unrounded: str | None) -> Iterator[Finding]:
-    broken = list(_segment_errors(trace)) or list(_alignment(trace, unrounded))
+    wrong = islice(_segment_errors(trace), 1)
+    broken = [_contradiction(trace, what) for what in wrong] or list(_alignment(trace, unrounded))
     yield from broken
     yield from _order(trace)
     if not len(trace) or any(finding.severity == "error" for finding in broken):
@@ -94,33 +95,28 @@ def _contradiction(trace: Trace, what: str, entry: int | None = None) -> Finding
     return Finding("error", f"{_CONTRADICTS}: {what}", entry, trace.device)
 
 
-def _segment_errors(trace: Trace) -> Iterator[Finding]:
+def _segment_errors(trace: Trace) -> Iterator[str]:
+    """What contradicts itself in the segments; only the first is of use."""
     for left, right in pairwise(trace.segments):
         if left.end > right.address:
-            yield _contradiction(
-                trace,
+            yield (
                 f"the segment at 0x{right.address:x} lies inside the one at "
-                f"0x{left.address:x} of {left.total_size} bytes",
+                f"0x{left.address:x} of {left.total_size} bytes"
             )
-            return
     for segment in trace.segments:
         at = segment.address
         for block in segment.blocks:
             if block.address != at or not block.size:
-                yield _contradiction(
-                    trace,
+                yield (
                     f"in the segment at 0x{segment.address:x} a block of {block.size} bytes is "
-                    f"at 0x{block.address:x}, expected one at 0x{at:x}",
+                    f"at 0x{block.address:x}, expected one at 0x{at:x}"
                 )
-                return
             at += block.size
         if at != segment.end:
-            yield _contradiction(
-                trace,
+            yield (
                 f"the blocks of the segment at 0x{segment.address:x} hold "
-                f"{at - segment.address} bytes, its size is {segment.total_size}",
+                f"{at - segment.address} bytes, its size is {segment.total_size}"
             )
-            return
 
 
 def _alignment(trace: Trace, unrounded: str | None) -> Iterator[Finding]:
@@ -193,13 +189,9 @@ def _about_start(trace: Trace, start: tuple[SegmentState, ...]) -> Iterator[Find
 
 
 def _completion_without_request(trace: Trace) -> int | None:
-    requested: set[int] = set()
-    rows = zip(trace.action.tolist(), trace.addr.tolist(), strict=True)
-    for index, (action, addr) in enumerate(rows):
-        if action == Action.FREE_REQUESTED:
-            requested.add(addr)
-        elif action == Action.FREE_COMPLETED:
-            if addr not in requested:
-                return index
-            requested.discard(addr)
-    return None
+    rows = np.flatnonzero(np.isin(trace.action, (Action.FREE_REQUESTED, Action.FREE_COMPLETED)))
+    rows = rows[np.argsort(trace.addr[rows], kind="stable")]
+    addr, is_completed = trace.addr[rows], trace.action[rows] == Action.FREE_COMPLETED
+    follows_request = np.append(False, (addr[1:] == addr[:-1]) & ~is_completed[:-1])
+    lost = rows[is_completed & ~follows_request]
+    return int(lost.min()) if len(lost) else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE, PENDING, BlockState, SegmentState
 from allocsim.trace.columns import pool_id_of
 from allocsim.trace.fields import INT32_MAX, INT64_MAX, UINT64_MAX, Fields
-from allocsim.trace.stacks import StackNumbers, StackReader
+from allocsim.trace.frames import StackNumbers, StackReader
 
 __all__ = ["SegmentReader"]
 

@@ -18,7 +18,7 @@ from allocsim.trace.rewind import start_state
 from allocsim.trace.rewind.live_before import live_before
 from allocsim.trace.rewind.slack import Live
 
-REWIND = import_module("allocsim.trace.rewind.start_state")._Rewind
+START_STATE = import_module("allocsim.trace.rewind.start_state")
 MEGA = 1 << 40
 STEP = 2048
 """Bytes from one place for a block to the next."""
@@ -61,7 +61,7 @@ def told(trace: Trace, entry: int) -> Told:
 
 def both_ways(trace: Trace, entry: int) -> tuple[Told, Told]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(REWIND, "undo_blocks", lambda *_: False)
+        patch.setattr(START_STATE, "live_before", lambda *_: None)
         one_by_one = told(trace, entry)
     return told(trace, entry), one_by_one
 

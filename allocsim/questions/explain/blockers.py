@@ -55,11 +55,6 @@ class Blockers:
     blocks: tuple[BlockState, ...]
     is_exact: bool
 
-    @property
-    def rank(self) -> tuple[int, int]:
-        """Bytes, then blocks: what makes one set cheaper than another."""
-        return self.cost_bytes, len(self.blocks)
-
 
 def blockers_of(state: StateAtError) -> Blockers | None:
     """The cheapest set in the way of the state's request; None if no set would do.
@@ -69,7 +64,7 @@ def blockers_of(state: StateAtError) -> Blockers | None:
     usable = (segment for segment in state.segments if state.request.may_use(segment))
     runs = [_cheapest_run(state, segment.blocks) for segment in usable]
     found = [*(run for run in runs if run is not None), *_driver(state)]
-    best = min(found, key=lambda each: each.rank, default=None)
+    best = min(found, key=lambda each: (each.cost_bytes, len(each.blocks)), default=None)
     if best is None or not best.blocks:
         return None
     return replace(best, is_exact=all(each.is_exact for each in found))

@@ -73,15 +73,6 @@ class Reading:
     understood: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Size:
-    figure: str
-    size: int
-    start: int
-    end: int
-    words: str
-
-
 def sizes_in(text: str) -> Iterator[tuple[int, int]]:
     """(position, bytes) of every number in `text` that has a unit."""
     for match in _SIZE.finditer(text):
@@ -96,22 +87,24 @@ def read_figures(text: str) -> Reading:
     end = understood = 0
     ending = _ENDING.search(text)
     last = ending.start() if ending else len(text)
-    for size in _named(text):
-        if end and (size.start - end > _FARTHEST or size.start > last):
+    for figure, match, words in _named(text):
+        size = _bytes(match)
+        if end and (match.start() - end > _FARTHEST or match.start() > last):
             break
-        if size.figure == "tried" and found.get("tried", size.size) != size.size:
+        if figure == "tried" and found.get("tried", size) != size:
             break
-        end = size.end
-        understood += len(size.words)
-        if size.figure == "others":
-            others.append((int(re.sub(r"\D", "", size.words.split("(")[0]) or 0), size.size))
+        end = match.end()
+        understood += len(words)
+        if figure == "others":
+            others.append((int(re.sub(r"\D", "", words.split("(")[0]) or 0), size))
         else:
-            found.setdefault(size.figure, size.size)
+            found.setdefault(figure, size)
     count = len(found) + len(others)
     return Reading(_figures(found, others), tuple(others), count, end, understood)
 
 
-def _named(text: str) -> Iterator[_Size]:
+def _named(text: str) -> Iterator[tuple[str, re.Match[str], str]]:
+    """(figure, where its size is, the words beside it) of every size that words name."""
     for match in _SIZE.finditer(text):
         before = text[max(0, match.start() - _BESIDE) : match.start()]
         beside = _JOINED.search(before) if _CONNECTED.search(before[-_SHORT:]) else None
@@ -119,8 +112,7 @@ def _named(text: str) -> Iterator[_Size]:
             after = text[match.end() : match.end() + _BESIDE]
             beside = _FOLLOWING.match(after) or _TOUCHING.search(before)
         if beside is not None and beside.lastgroup is not None:
-            figure = beside.lastgroup.partition("_")[0]
-            yield _Size(figure, _bytes(match), match.start(), match.end(), beside[0])
+            yield beside.lastgroup.partition("_")[0], match, beside[0]
 
 
 def _figures(found: dict[str, int], others: list[tuple[int, int]]) -> Figures:

@@ -14,6 +14,7 @@ from allocsim.core import (
     PAGE,
     SMALL_SIZE,
     UNLIMITED,
+    AllocatorConfig,
     Block,
     CachingAllocator,
     handle_sizes,
@@ -35,8 +36,8 @@ class FailedRequest:
     rounded_bytes: the block it needs.
     tried_bytes: the segment it asks from the driver.
     helping_pools: private pools that serve it when the device is full.
-    takes_expandable: whether blocks of expandable segments serve it.
     handle_size: of the expandable segment that it grows, 0 if it calls cudaMalloc.
+    config: the settings in force.
     """
 
     rounded_bytes: int
@@ -44,10 +45,8 @@ class FailedRequest:
     stream: int
     pool_id: PoolId
     helping_pools: tuple[PoolId, ...]
-    takes_expandable: bool
     handle_size: int
-    max_split_size: int
-    max_non_split_rounding: int
+    config: AllocatorConfig
 
     @property
     def is_small(self) -> bool:
@@ -60,16 +59,17 @@ class FailedRequest:
             segment.stream == self.stream
             and segment.is_small == self.is_small
             and segment.pool_id in (self.pool_id, *self.helping_pools)
-            and (self.takes_expandable or not segment.is_expandable)
+            and (self.config.expandable_segments or not segment.is_expandable)
         )
 
     def accepts(self, size: int) -> bool:
         """Whether a free block of `size` bytes that it looks at would serve it (1.5)."""
         if size < self.rounded_bytes:
             return False
-        if self.rounded_bytes < self.max_split_size:
-            return self.max_split_size == UNLIMITED or size < self.max_split_size
-        return size < self.rounded_bytes + self.max_non_split_rounding
+        limit = self.config.max_split_size
+        if self.rounded_bytes < limit:
+            return limit == UNLIMITED or size < limit
+        return size < self.rounded_bytes + self.config.max_non_split_rounding
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +156,6 @@ def _request(allocator: CachingAllocator, rounded: int, stream: int) -> FailedRe
         stream=stream,
         pool_id=pool_id,
         helping_pools=helping_pools(allocator, stream),
-        takes_expandable=config.expandable_segments,
         handle_size=handle if config.expandable_segments and is_mapped else 0,
-        max_split_size=config.max_split_size,
-        max_non_split_rounding=config.max_non_split_rounding,
+        config=config,
     )

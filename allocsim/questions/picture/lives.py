@@ -125,58 +125,33 @@ def _before(history: History) -> list[NDArray[Any]]:
     return columns_of(zip(*rows, strict=True), dtypes)
 
 
+_TAKES = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
+_GIVES = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
+
+
 def _segments(history: History, n_entries: int) -> SegmentLives:
-    held = _Held(n_entries)
-    for segment in history.start:
-        held.take(segment.address, segment.total_size, segment.stream, -1)
+    """Read row by row; of a range that goes back in part, the rest goes on living."""
+    held = {s.address: (s.total_size, s.stream, -1) for s in history.start}
+    ended: list[tuple[int, int, int, int, int]] = []
     rows = np.flatnonzero(np.isin(history.action, (*_TAKES, *_GIVES)))
     columns = (history.action, history.address, history.size, history.stream, history.entry)
     for row in zip(*(column[rows].tolist() for column in columns), strict=True):
         action, address, size, stream, entry = row
         if action in _TAKES:
-            held.take(address, size, stream, entry)
-        else:
-            held.give(address, size, entry)
-    return held.lives()
-
-
-_TAKES = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
-_GIVES = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
-
-
-class _Held:
-    """What is held from the driver, while it is read row by row."""
-
-    def __init__(self, n_entries: int) -> None:
-        self._n_entries = n_entries
-        self._open: dict[int, tuple[int, int, int]] = {}
-        self._ended: list[tuple[int, int, int, int, int]] = []
-
-    def take(self, address: int, size: int, stream: int, entry: int) -> None:
-        self._open[address] = (size, stream, entry)
-
-    def give(self, address: int, size: int, entry: int) -> None:
-        """[address, address + size) goes back; what is left of a range goes on living."""
-        end = address + size
-        found = self._open.get(address)
-        if found is not None and found[0] == size:
-            touched = [address]
-        else:
-            touched = [at for at, (n, _, _) in self._open.items() if at < end and at + n > address]
+            held[address] = (size, stream, entry)
+            continue
+        end, touched = address + size, [address]
+        if held.get(address, (-1,))[0] != size:
+            touched = [at for at, (n, _, _) in held.items() if at < end and at + n > address]
         for at in touched:
-            length, stream, born = self._open.pop(at)
+            length, stream, born = held.pop(at)
             first, last = max(at, address), min(at + length, end)
-            self._ended.append((first, last - first, stream, born, entry))
+            ended.append((first, last - first, stream, born, entry))
             if at < first:
-                self._open[at] = (first - at, stream, born)
+                held[at] = (first - at, stream, born)
             if last < at + length:
-                self._open[last] = (at + length - last, stream, born)
-
-    def lives(self) -> SegmentLives:
-        rows = self._ended + [
-            (address, size, stream, born, self._n_entries)
-            for address, (size, stream, born) in self._open.items()
-        ]
-        rows.sort(key=lambda row: (row[3], row[0]))
-        dtypes = (np.int64, np.int64, np.uint64, np.int64, np.int64)
-        return SegmentLives(*columns_of(zip(*rows, strict=True), dtypes))
+                held[last] = (at + length - last, stream, born)
+    ended += [(at, size, stream, born, n_entries) for at, (size, stream, born) in held.items()]
+    ended.sort(key=lambda row: (row[3], row[0]))
+    dtypes = (np.int64, np.int64, np.uint64, np.int64, np.int64)
+    return SegmentLives(*columns_of(zip(*ended, strict=True), dtypes))

@@ -32,21 +32,15 @@ def owners_of(blocks: BlockLives, table: FrameTable) -> Owners:
     """The owners of `blocks`, whose stacks are those of `table`."""
     stacks, which = np.unique(blocks.stack, return_inverse=True)
     numbers: dict[str, int] = {BEFORE: 0, UNKNOWN: 1}
-    of_stack = np.array(
-        [numbers.setdefault(_name(table, int(stack)), len(numbers)) for stack in stacks],
-        dtype=np.int64,
-    )
-    owner = of_stack[which] if len(stacks) else np.empty(0, dtype=np.int64)
+    codes = [code_of(table.stack(stack)) if stack >= 0 else None for stack in stacks.tolist()]
+    named = [UNKNOWN if code is None else str(code) for code in codes]
+    of_stack = [numbers.setdefault(name, len(numbers)) for name in named]
+    owner = np.array(of_stack, dtype=np.int64)[which]
     owner = np.where((blocks.born < 0) & (blocks.stack < 0), 0, owner)
     held = (blocks.freed - np.maximum(blocks.born, 0)) * blocks.size.astype(np.float64)
     weight = np.bincount(owner, held, len(numbers))
     order = [int(i) for i in np.argsort(-weight, kind="stable") if (owner == i).any()]
     rank = np.zeros(len(numbers), dtype=np.int64)
     rank[order] = np.arange(len(order))
-    names = tuple(numbers)
+    names = list(numbers)
     return Owners(rank[owner], tuple(names[i] for i in order))
-
-
-def _name(table: FrameTable, stack: int) -> str:
-    code = code_of(table.stack(stack)) if stack >= 0 else None
-    return UNKNOWN if code is None else str(code)

@@ -2,8 +2,7 @@
 
 Rules: only a request that needs memory from the driver can fail, so the device is looked at when
 one has been answered that way.  Its headroom then is what the driver had left, plus what PyTorch
-could have given back without any block in use moving: whole free segments and whole free handles
-of expandable segments.  In between, hits only turn cached memory into live memory.
+could have given back: whole free segments and whole free handles of expandable segments.
 
 Unusable is what is reserved, in no block in use, and in no piece that would serve the largest
 request of the recording: the external fragmentation seen by that request (the "unusable free

@@ -1,10 +1,9 @@
 """Settings worth a replay: every option of the release, with values from the recording's sizes.
 
-Rules: an unsafe combination is never proposed (expandable segments with a split limit; rounding
-by one division where that leaves sizes unrounded); a threshold for garbage collection comes with
-a memory fraction, without which it is inert; a value of an option is one that the sizes of the
-recording tell apart.  Options without an effect on device memory stay as recorded, and so do
-those of `UNTRIED`.
+Rules: no unsafe combination is proposed (expandable segments with a split limit; rounding by one
+division where that leaves sizes unrounded); a threshold for garbage collection comes with a memory
+fraction, without which it is inert; the sizes of the recording tell the values of an option apart.
+Options without an effect on device memory stay as recorded, and so do those of `UNTRIED`.
 """
 
 from __future__ import annotations

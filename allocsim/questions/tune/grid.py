@@ -64,7 +64,7 @@ class Search:
     def whole(self, settings: Sequence[Setting], baseline: Setting | None = None) -> None:
         """Replay each to its end, and look for its device; a duplicate gets its equal's row."""
         fresh = self._distinct(settings)
-        self._run(fresh, (), None, is_whole=True, total=len(fresh))
+        self._run(fresh, len(fresh), is_whole=True)
         for setting in settings:
             if setting not in self.rows:
                 like = self._effects[self._effect(setting)]
@@ -79,7 +79,7 @@ class Search:
             fresh.sort(key=self._promise)
         total = len(fresh) + self._done
         for chunk in _chunks(fresh):
-            self._run(chunk, self._bar(), self._within(), is_whole=False, total=total)
+            self._run(chunk, total, is_whole=False)
 
     def _promise(self, setting: Setting) -> int:
         """What mostly wins goes first, so that the bar is high for the rest."""
@@ -95,7 +95,7 @@ class Search:
     def confirm(self, settings: Sequence[Setting]) -> None:
         """Look for the device without a refusal where that takes replays of its own."""
         if not self.asked.by_device:
-            self._run(settings, (), None, is_whole=True, total=len(settings) + self._done)
+            self._run(settings, len(settings) + self._done, is_whole=True)
 
     def _effect(self, setting: Setting) -> object:
         if not self.asked.tricks.equivalent:
@@ -132,17 +132,11 @@ class Search:
         points = [row.device_point for row in self.rows.values() if row.survives]
         return min((point.memory for point in points if point is not None), default=None)
 
-    def _run(
-        self,
-        settings: Sequence[Setting],
-        bar: tuple[Row, ...],
-        within: int | None,
-        *,
-        is_whole: bool,
-        total: int,
-    ) -> None:
+    def _run(self, settings: Sequence[Setting], total: int, *, is_whole: bool) -> None:
+        """Replay each; is_whole: to its end."""
         jobs: list[Job] = []
         found: dict[str, Trial] = {}
+        bar, within = ((), None) if is_whole else (self._bar(), self._within())
         jobs_of = {s: self._jobs(s, bar, within, is_whole=is_whole) for s in settings}
         left = {setting: len(own) for setting, own in jobs_of.items()}
 

@@ -105,16 +105,6 @@ class Row:
         return max(part.num_ooms for part in self.parts)
 
     @property
-    def entries(self) -> int:
-        """Entries replayed for this row."""
-        return 0 if self.same_as is not None else sum(part.entries for part in self.parts)
-
-    @property
-    def skipped(self) -> int:
-        """Entries passed over for this row."""
-        return 0 if self.same_as is not None else sum(part.skipped for part in self.parts)
-
-    @property
     def point(self) -> Point:
         """Peak of reserved memory, driver calls, retries."""
         calls = self.num_device_alloc + self.num_device_free

@@ -61,16 +61,15 @@ class Crew:
 
     def submit(self, job: Job) -> Future[Trial]:
         """Hand a job over."""
-        if self._pool is None:
-            self._pool = ProcessPoolExecutor(self._jobs)
-        try:
-            return self._pool.submit(run_job, job)
-        except BrokenExecutor:
-            if self._given is not None:
-                raise
-            self._pool.shutdown(wait=False, cancel_futures=True)
-            self._pool = ProcessPoolExecutor(self._jobs)
-            return self._pool.submit(run_job, job)
+        if self._pool is not None:
+            try:
+                return self._pool.submit(run_job, job)
+            except BrokenExecutor:
+                if self._given is not None:
+                    raise
+                self._pool.shutdown(wait=False, cancel_futures=True)
+        self._pool = ProcessPoolExecutor(self._jobs)
+        return self._pool.submit(run_job, job)
 
 
 def sweep(jobs: Sequence[Job], crew: Crew, done: Done) -> None:
@@ -112,16 +111,13 @@ class _Sweep:
 
     def _take(self, job: Job, future: Future[Trial]) -> None:
         error = future.exception()
+        # The worker died, as the standard library's pools and Dask say it.
+        is_death = isinstance(error, BrokenExecutor) or type(error).__name__ == "KilledWorker"
         if error is None:
             self._done(job, future.result())
-        elif not _is_death(error):
+        elif not is_death:
             self._done(job, Trial(conf=job.setting.conf, error=f"{type(error).__name__}: {error}"))
         elif job is self._alone:
             self._done(job, Trial(conf=job.setting.conf, error="the worker died with it, twice"))
         else:
             self._suspects.append(job)
-
-
-def _is_death(error: BaseException) -> bool:
-    """Whether the worker died, as the standard library's pools and Dask say it."""
-    return isinstance(error, BrokenExecutor) or type(error).__name__ == "KilledWorker"

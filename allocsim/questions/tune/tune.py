@@ -198,6 +198,7 @@ def _front(search: Search) -> list[Row]:
 
 def _tuning(search: Search, baseline: Setting, seconds: float) -> Tuning:
     asked, rows = search.asked, _ranked(search)
+    replayed = [trial for row in rows if row.same_as is None for trial in row.parts]
     best = rows[0] if rows[0].survives else None
     first = search.rows[baseline]
     bounds = bounds_of([part.prepared for part in asked.parts])
@@ -217,8 +218,8 @@ def _tuning(search: Search, baseline: Setting, seconds: float) -> Tuning:
         reason=reason,
         notes=_notes(asked),
         entries=sum(len(part.prepared.trace) for part in asked.parts),
-        entries_replayed=sum(row.entries for row in rows),
-        entries_skipped=sum(row.skipped for row in rows),
+        entries_replayed=sum(trial.entries for trial in replayed),
+        entries_skipped=sum(trial.skipped for trial in replayed),
         seconds=seconds,
         by_device=asked.by_device,
         known=search.known,

@@ -1,10 +1,9 @@
 """The state before an entry, rebuilt by undoing the entries after it from the final segments.
 
-A snapshot tells what a device held at the end; the entries tell how it came there.  Undone in
-reverse: a completed free makes a block pending again, a requested free makes it allocated, an
-alloc makes it free space; a segment_alloc makes its segment vanish, a segment_free makes it
-appear, free and unsplit; map and unmap likewise.  A recording from an empty device rewinds to
-nothing; one that contradicts itself stops with the entry that does not fit.
+Undone in reverse, a completed free makes a block pending again, a requested free makes it
+allocated, an alloc makes it free space; a segment_alloc makes its segment vanish, a segment_free
+makes it appear, free and unsplit; map and unmap likewise.  A recording from an empty device rewinds
+to nothing; one that contradicts itself stops with the entry that does not fit.
 
 The entries do not hold the true size of a block that was live at the start and freed since:
 `slack` decides it.  Everything else is exact, except the pool and class of segments that were
