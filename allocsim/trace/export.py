@@ -17,7 +17,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim.state import BlockState, SegmentState
 from allocsim.trace.entry import Action
 from allocsim.trace.frames import FrameTable
 from allocsim.trace.provenance import KEY
@@ -27,6 +26,7 @@ from allocsim.trace.trace import Trace
 __all__ = ["write_snapshot", "snapshot_of", "segments_plain"]
 
 _PROTOCOL = 4
+_OF_BLOCKS = ("address", "size", "requested_size", "state")
 
 Plain = dict[str, object]
 Frames = Callable[[int], object]
@@ -75,36 +75,22 @@ def snapshot_of(recording: Recording) -> object:
 
 def segments_plain(trace: Trace, frames: Frames, *, has_pools: bool = True) -> list[Plain]:
     """The segments of `trace` as PyTorch's dictionaries; `frames` gives a stack's value."""
-    return [_segment(trace.device, segment, frames, has_pools) for segment in trace.segments]
-
-
-def _segment(device: int, segment: SegmentState, frames: Frames, has_pools: bool) -> Plain:
-    plain: Plain = {
-        "device": device,
-        "address": segment.address,
-        "total_size": segment.total_size,
-        "allocated_size": segment.allocated_size,
-        "active_size": segment.active_size,
-        "requested_size": segment.requested_size,
-        "stream": segment.stream,
-        "segment_type": "small" if segment.is_small else "large",
-    }
-    if has_pools:
-        plain["segment_pool_id"] = segment.pool_id
-        plain["is_expandable"] = segment.is_expandable
-        plain["frames"] = frames(segment.frames)
-    plain["blocks"] = [_block(block, frames) for block in segment.blocks]
-    return plain
-
-
-def _block(block: BlockState, frames: Frames) -> Plain:
-    return {
-        "address": block.address,
-        "size": block.size,
-        "requested_size": block.requested_size,
-        "state": block.state,
-        "frames": frames(block.frames),
-    }
+    every = []
+    for segment in trace.segments:
+        plain: Plain = {"device": trace.device, "address": segment.address}
+        for name in ("total_size", "allocated_size", "active_size", "requested_size", "stream"):
+            plain[name] = getattr(segment, name)
+        plain["segment_type"] = "small" if segment.is_small else "large"
+        if has_pools:
+            plain["segment_pool_id"] = segment.pool_id
+            plain["is_expandable"] = segment.is_expandable
+            plain["frames"] = frames(segment.frames)
+        plain["blocks"] = [
+            {name: getattr(block, name) for name in _OF_BLOCKS} | {"frames": frames(block.frames)}
+            for block in segment.blocks
+        ]
+        every.append(plain)
+    return every
 
 
 def _entries(trace: Trace, frames: Frames) -> list[Plain]:

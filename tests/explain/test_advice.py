@@ -8,7 +8,8 @@ import pytest
 
 from allocsim import ConfigError, explain
 from allocsim.core import RELEASES
-from allocsim.questions.explain import MESSAGE_CAUSES, Verdict
+from allocsim.questions.explain import Verdict
+from allocsim.questions.explain.cause import MESSAGE_CAUSES
 
 TAIL = (
     " If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF="

@@ -92,22 +92,16 @@ def explain_recording(
     """
     devices = prepare(recording, device, torch_version)
     seen = OomWatch()
+    setting, memory = None if conf is None else Setting(conf), bytes_of(device_memory)
     run = replay_prepared(
-        devices,
-        None if conf is None else Setting(conf),
-        device_memory=bytes_of(device_memory),
-        progress=progress,
-        observers=(seen,),
+        devices, setting, device_memory=memory, progress=progress, observers=(seen,)
     )
-    return run, tuple(
-        explain_device(
-            Trials(prepared, watch, effects_on(prepared)),
-            run,
-            device_run,
-            shortages_of(device_run, prepared.trace, seen),
-        )
-        for prepared, device_run in zip(devices, run.devices, strict=True)
-    )
+    explained = []
+    for prepared, device_run in zip(devices, run.devices, strict=True):
+        trials = Trials(prepared, watch, effects_on(prepared))
+        shortages = shortages_of(device_run, prepared.trace, seen)
+        explained.append(explain_device(trials, run, device_run, shortages))
+    return run, tuple(explained)
 
 
 def explain_device(
@@ -163,12 +157,10 @@ def _advice(run: Run, shortage: Shortage, remedies: Sequence[Remedy]) -> tuple[s
         found.append(f"Set {line}: a replay under it answers every recorded request.")
     elif shortage.cause not in _BY_FIGURES:
         found.append("No setting tried lets every recorded request through.")
-    sizes = [each for each in remedies if each.kind == "device_memory" and each.conf == run.conf]
-    found += [
-        f"With these settings a device of {format_size(each.device_memory)} is the smallest that "
-        "answers every recorded request."
-        for each in sizes
-    ]
+    for each in remedies:
+        if each.kind == "device_memory" and each.conf == run.conf:
+            text = f"With these settings a device of {format_size(each.device_memory)} is the "
+            found.append(f"{text}smallest that answers every recorded request.")
     return tuple(found)
 
 
@@ -187,16 +179,10 @@ def _in_general(run: Run, shortage: Shortage) -> Sequence[str]:
         )
     if shortage.cause not in _BY_FIGURES:
         return ()
+    message = OomMessage(shortage.oom.message, 1, shortage.figures, backend="CUDA")
     config = parse_conf(run.conf, find_release(run.torch_version))
-    return advice_on(
-        Situation(
-            message=OomMessage(shortage.oom.message, 1, shortage.figures, backend="CUDA"),
-            figures=shortage.figures,
-            cause=shortage.cause,
-            config=config,
-            release=text_release(run.torch_version),
-        )
-    )
+    release = text_release(run.torch_version)
+    return advice_on(Situation(message, shortage.figures, shortage.cause, config, release))
 
 
 @overload

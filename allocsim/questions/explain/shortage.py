@@ -67,7 +67,6 @@ class OomWatch(Observer):
     def out_of_memory(
         self, allocator: CachingAllocator, oom: SimulatedOom, blocks: Mapping[int, Block]
     ) -> None:
-        """See `Observer`."""
         if len(self.findings) >= MOST_WATCHED:
             return
         state = StateAtError.of(allocator, oom.rounded_bytes, oom.stream, blocks)

@@ -65,12 +65,10 @@ class HistoryWatch(Observer):
         self._chunks: list[list[NDArray[Any]]] = []
 
     def began(self, allocator: CachingAllocator) -> None:
-        """See `Observer`."""
         self._start = allocator.segments()
         self._chunks = []
 
     def history(self, entries: Sequence[TraceEntry]) -> None:
-        """See `Observer`."""
         if entries:
             actions, *others, _ = zip(*entries, strict=True)
             self._chunks.append(columns_of([[_CODES[a] for a in actions], *others], _DTYPES))

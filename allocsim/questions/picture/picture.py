@@ -79,12 +79,9 @@ def picture_prepared(
     if not len(trace):
         raise RecordingError(prepared.path, f"device {trace.device} has no entries to draw")
     watch = HistoryWatch()
+    every = (watch, *observers)
     run = replay_prepared(
-        (prepared,),
-        setting,
-        device_memory=device_memory,
-        observers=(watch, *observers),
-        progress=progress,
+        (prepared,), setting, device_memory=device_memory, observers=every, progress=progress
     )
     device_run = run.devices[0]
     lives = lives_of(watch.of(trace, device_run), trace, device_run.stopped_at)

@@ -62,7 +62,6 @@ class HeadroomWatch(Observer):
         return min(self.points, key=lambda point: point.headroom_bytes, default=None)
 
     def grew(self, allocator: CachingAllocator, entry: int) -> None:
-        """See `Observer`."""
         reserved = allocator.reserved_bytes
         free, limit = allocator.device.free, allocator.memory_limit
         if limit is not None:

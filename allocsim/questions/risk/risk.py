@@ -94,12 +94,9 @@ def risk_of(
         size, stream = int(trace.size[largest]), int(trace.stream[largest])
     seen = HeadroomWatch((size, stream))
     setting = prepared.recorded if conf is None else Setting(conf)
+    memory = bytes_of(device_memory)
     run = replay_prepared(
-        (prepared,),
-        setting,
-        device_memory=bytes_of(device_memory),
-        progress=progress,
-        observers=(seen,),
+        (prepared,), setting, device_memory=memory, progress=progress, observers=(seen,)
     )
     device_run = run.devices[0]
     tightest = seen.tightest

@@ -118,14 +118,8 @@ def tune(
         if executor is None:
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="allocsim-")))
         parts = parts_of(list(sources), torch_version, scratch, device)
-        asked = Asked(
-            parts,
-            parts[0].prepared.release,
-            _memory(device_memory, parts),
-            costs or Costs(),
-            tricks or Tricks(),
-            find_device,
-        )
+        release, memory = parts[0].prepared.release, _memory(device_memory, parts)
+        asked = Asked(parts, release, memory, costs or Costs(), tricks or Tricks(), find_device)
         crew = stack.enter_context(Crew(jobs, executor))
         stored = None
         if results is not None:

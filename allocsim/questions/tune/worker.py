@@ -177,7 +177,7 @@ class _Watch(Observer):
         self._at_retry = at_retry
 
     def began(self, allocator: CachingAllocator) -> None:
-        """See `Observer`.  What is sure not to fit cannot win against what went through."""
+        """What is sure not to fit cannot win against what went through."""
         device, limit = allocator.device, allocator.memory_limit
         self.peak_device_bytes = device.held
         if not self._bar:
@@ -190,7 +190,6 @@ class _Watch(Observer):
             self.least = max(self.least, self._floor.reserved)
 
     def grew(self, allocator: CachingAllocator, entry: int) -> None:
-        """See `Observer`."""
         self.peak_device_bytes = max(self.peak_device_bytes, allocator.device.held)
         calls = allocator.calls
         if self._at_retry and calls.retries:
@@ -209,7 +208,6 @@ class _Watch(Observer):
     def out_of_memory(
         self, allocator: CachingAllocator, oom: SimulatedOom, blocks: Mapping[int, Block]
     ) -> None:
-        """See `Observer`."""
         del allocator, oom, blocks
         if self._gives_up:
             raise GiveUpError
@@ -257,7 +255,9 @@ class _Devices:
         if is_free and job.tricks.from_peak and not self._expandable:
             trial = replace(trial, unrefused_device=trial.peak_device_bytes)
         elif is_free and (job.confirms or not job.tricks.from_peak):
-            found = self._find(lambda tried: not tried.refused, self._pages(trial), at_retry=True)
+            found = self._find(
+                lambda tried: not tried.refused, self._pages(trial.peak_device_bytes), at_retry=True
+            )
             size = None if found is None else self._bytes(found.steps)
             trial = replace(trial, unrefused_device=size)
         found = self._smallest(trial) if job.finds else None
@@ -273,9 +273,9 @@ class _Devices:
 
     def _smallest(self, trial: Trial) -> Smallest | None:
         known = trial if trial.unrefused_device == trial.peak_device_bytes else None
-        first = self._pages(trial)
+        first = self._pages(trial.peak_device_bytes)
         if self._tight is not None and self._job.within is not None:
-            known, first = self._tight, self._pages_of(self._job.within)
+            known, first = self._tight, self._pages(self._job.within)
         return self._find(lambda tried: tried.oom_entry is None, first, known)
 
     def _find(
@@ -290,7 +290,7 @@ class _Devices:
             return self._trial(pages, _Watch(gives_up=True, at_retry=at_retry))
 
         def peak(trial: Trial) -> int | None:
-            return None if trial.refused else self._pages(trial)
+            return None if trial.refused else self._pages(trial.peak_device_bytes)
 
         def needed(trial: Trial) -> int | None:
             return pages_needed(trial, self._prepared.context_memory)
@@ -305,10 +305,7 @@ class _Devices:
             needed=None if at_retry else needed,
         )
 
-    def _pages(self, trial: Trial) -> int:
-        return self._pages_of(trial.peak_device_bytes)
-
-    def _pages_of(self, memory: int) -> int:
+    def _pages(self, memory: int) -> int:
         return max(-(-(memory - self._prepared.context_memory) // PAGE), 1)
 
     def _trial(self, pages: int, watch: _Watch) -> Trial | None:
