@@ -1,7 +1,7 @@
 """Recordings of PyTorch's memory history, as columns.
 
-`load` reads any file that holds one; `lint` says what is wrong with it; `start_state` tells
-what the device held before the first entry.  Nothing here knows what an allocator would do.
+`load` reads any file that holds one; `lint` says what is wrong with it; `start_state` is what
+the device held before the first entry.  Nothing here knows what an allocator would do.
 """
 
 from allocsim.trace.entry import Action, Entry

@@ -34,7 +34,7 @@ def read_trace(
     segments: tuple[SegmentState, ...],
     stacks: StackReader,
 ) -> tuple[Trace, set[str]]:
-    """The trace of `device`, and the markers its entries bear."""
+    """The trace of `device`, and the markers of its entries."""
     reader = _ColumnReader(path, device, entries)
     action = reader.actions()
     texts: dict[str, int] = {}
@@ -164,7 +164,7 @@ class _ColumnReader:
         return np.fromiter(map(numbers.__getitem__, keys), dtype=np.int32, count=count)
 
     def markers(self, action: NDArray[np.uint8]) -> set[str]:
-        """Names of the markers that the entries bear."""
+        """Names of the markers in the entries."""
         actions = {f"action {Action(code).text}" for code in np.unique(action).tolist()}
         names = markers_in("entries")
         keys = {name for name in names if any(name in entry for entry in self.entries)}

@@ -1,8 +1,8 @@
 """Writes a recording as PyTorch writes its snapshots, for its own viewer and for trimming.
 
-The file is a protocol 4 pickle (the viewer reads no later one) of plain values, with the keys
-of the layout that the recording was read from, so that it reads back as the same release's.
-What a recording does not keep (host memory, the history of 2.0's blocks) is empty.
+The file is a protocol 4 pickle (the viewer reads no later one) of plain values, in the layout that
+the recording was read from, so that it reads back as the same release's.  What a recording does not
+keep (host memory, the history of 2.0's blocks) is empty.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ __all__ = ["Frame", "FrameTable", "FrameInterner", "StackNumbers", "StackReader"
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A line of somebody's program."""
+    """A line of a program."""
 
     filename: str
     name: str

@@ -25,7 +25,6 @@ from allocsim.units import format_size
 
 __all__ = ["Finding", "lint", "refuse_unsound"]
 
-_CONTRADICTS = "the data contradicts itself and cannot be a recording"
 _ALIGNMENT = 512
 
 
@@ -92,7 +91,8 @@ def _note(trace: Trace, text: str, entry: int | None = None) -> Finding:
 
 
 def _contradiction(trace: Trace, what: str, entry: int | None = None) -> Finding:
-    return Finding("error", f"{_CONTRADICTS}: {what}", entry, trace.device)
+    text = f"the data contradicts itself and cannot be a recording: {what}"
+    return Finding("error", text, entry, trace.device)
 
 
 def _segment_errors(trace: Trace) -> Iterator[str]:

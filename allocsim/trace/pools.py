@@ -1,8 +1,7 @@
 """Which private pool each entry of a trace belongs to.
 
-Rule: entries say so themselves from 2.12 on; before, an address belongs to the pool of the
-segment that holds it at the end, and to the default pool if none does any more.
-Source: semantics 6.6.
+Rule: entries have it from 2.12 on; before, an address belongs to the pool of the segment that holds
+it at the end, else to the default pool (semantics 6.6).
 """
 
 from __future__ import annotations

@@ -50,9 +50,8 @@ class Trace:
     def __post_init__(self) -> None:
         for column in self.columns().values():
             if column.shape != self.action.shape:
-                raise ValueError(
-                    f"a column of {column.shape} rows beside {self.action.shape} of actions"
-                )
+                rows = f"{column.shape} rows beside {self.action.shape} of actions"
+                raise ValueError(f"a column of {rows}")
             column.flags.writeable = False
 
     def __len__(self) -> int:
@@ -86,7 +85,7 @@ class Trace:
         return np.flatnonzero(np.isin(self.action, INPUT_ACTIONS))
 
     def count(self, action: Action) -> int:
-        """How many entries bear `action`."""
+        """How many entries have `action`."""
         return int(np.count_nonzero(self.action == action))
 
     def _text(self, column: NDArray[np.int32] | None, index: int) -> str | None:

@@ -52,10 +52,10 @@ def test_a_block_in_use_pins_its_segment(write: Write) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_the_peak_tells_what_replays_find(seed: int, conf: str, write: Write) -> None:
     path = write(ragged(seed, steps=5))
-    told, looked_for = outcome(path, conf), outcome(path, conf, tricks=Tricks(from_peak=False))
-    assert told.unrefused_device == looked_for.unrefused_device is not None
-    assert told.entries < looked_for.entries
-    size = told.unrefused_device
+    by_peak, looked_for = outcome(path, conf), outcome(path, conf, tricks=Tricks(from_peak=False))
+    assert by_peak.unrefused_device == looked_for.unrefused_device is not None
+    assert by_peak.entries < looked_for.entries
+    size = by_peak.unrefused_device
     assert size is not None
     tight = outcome(path, conf, size)
     assert (tight.num_alloc_retries, tight.num_ooms) == (0, 0)

@@ -226,8 +226,8 @@ def compare(quick: Tuning, slow: Tuning) -> None:
         else:
             assert rows[row.setting] not in slow.front
     for setting, like in quick.duplicates:
-        mine, theirs = rows[setting], rows[like]
-        assert (mine.point, mine.num_ooms) == (theirs.point, theirs.num_ooms)
+        own, other = rows[setting], rows[like]
+        assert (own.point, own.num_ooms) == (other.point, other.num_ooms)
 
 
 def test_no_trick_changes_which_device_is_the_smallest(write: Write) -> None:

@@ -215,9 +215,8 @@ def explain(
     """A verdict on every out-of-memory error in a text, at least one; or a recording's devices.
 
     conf: of a text PYTORCH_CUDA_ALLOC_CONF as it was set, of a recording the settings to replay
-    under.  torch_version: the release ("2.9.1"), default what the wording or the recording tells.
-    device_memory: bytes or "24GiB"; of a text for one that lacks the card's memory, or another
-    card's to compare with.
+    under.  torch_version: the release ("2.9.1"), default: that of the wording or recording.
+    device_memory: bytes or "24GiB"; for a text without the card's memory, or another's to compare.
     Raises ConfigError for an option string, release or size that is none, RecordingError for a
     recording with nothing to replay.
     """

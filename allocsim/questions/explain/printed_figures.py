@@ -2,7 +2,7 @@
 
 Rule: a size belongs to the words that touch it.  Words before it that end in a colon, "of" or
 the like win over words after it, these over bare words before it; of several sizes for one
-figure the first stands.  A number without a unit is a size only after words and a colon.
+figure the first counts.  A number without a unit is a size only after words and a colon.
 
 Units are powers of two, with or without the "i": PyTorch prints no other, and Apple's older
 texts write GB for GiB.

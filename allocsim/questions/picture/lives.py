@@ -84,7 +84,7 @@ def _blocks(history: History, trace: Trace, n_entries: int) -> BlockLives:
     )
     order = np.argsort(address, kind="stable")
     made = np.flatnonzero(action[order] == Action.ALLOC)
-    # In the order of (address, time) a block's end stands right behind its beginning.
+    # In the order of (address, time) a block's end is right behind its beginning.
     freed = _next_is(action, address, order, made + 1, Action.FREE_REQUESTED)
     completed = _next_is(action, address, order, made + 2, Action.FREE_COMPLETED)
     back = np.argsort(order[made])

@@ -98,8 +98,3 @@ class Observed:
     stats_after: dict[str, int]
     before: tuple[SegmentState, ...]
     after: tuple[SegmentState, ...]
-
-    @property
-    def retried(self) -> bool:
-        """Whether everything cached was released for this request."""
-        return self.stats_after["num_alloc_retries"] > self.stats_before["num_alloc_retries"]

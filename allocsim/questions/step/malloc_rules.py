@@ -238,7 +238,8 @@ class _Malloc:
             if work not in (Work.REQUEST, Work.POLL):
                 yield self._attempt(work, written)
         reserved, free = self.allocator.reserved_bytes, self.allocator.device.free
-        if self.seen.retried and not is_retried:
+        key = "num_alloc_retries"
+        if self.seen.stats_after[key] > self.seen.stats_before[key] and not is_retried:
             yield self._refusal(reserved, free)
             yield _RETRY
         if self.seen.error is not None:
