@@ -4,7 +4,6 @@
 the device held before the first entry.  Nothing here knows what an allocator would do.
 """
 
-from allocsim.trace.entry import Action, Entry
 from allocsim.trace.export import write_snapshot
 from allocsim.trace.frames import Frame, FrameInterner, FrameTable
 from allocsim.trace.lint import Finding, lint, refuse_unsound
@@ -16,7 +15,7 @@ from allocsim.trace.releases import RELEASES, releases_of
 from allocsim.trace.rewind.start_state import start_state, trimmed
 from allocsim.trace.settings import RecordedSettings
 from allocsim.trace.store import write_npz
-from allocsim.trace.trace import Trace
+from allocsim.trace.trace import Action, Entry, Trace
 
 __all__ = [
     "Action",

@@ -14,11 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocsim.state import PoolId, SegmentState
-from allocsim.trace.entry import Action
 from allocsim.trace.fields import INT64_MAX, UINT64_MAX, Fields
 from allocsim.trace.frames import StackReader
 from allocsim.trace.releases import markers_in
-from allocsim.trace.trace import Trace
+from allocsim.trace.trace import Action, Trace
 
 __all__ = ["read_trace", "pool_id_of"]
 

@@ -17,11 +17,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim.trace.entry import Action
 from allocsim.trace.frames import FrameTable
 from allocsim.trace.provenance import KEY
 from allocsim.trace.recording import Recording
-from allocsim.trace.trace import Trace
+from allocsim.trace.trace import Action, Trace
 
 __all__ = ["write_snapshot", "snapshot_of", "segments_plain"]
 

@@ -16,11 +16,10 @@ import numpy as np
 
 from allocsim.errors import RecordingError
 from allocsim.state import INACTIVE, SegmentState
-from allocsim.trace.entry import Action
 from allocsim.trace.recording import Recording
 from allocsim.trace.releases import RELEASES, unrounded_until
 from allocsim.trace.rewind.start_state import start_state
-from allocsim.trace.trace import Trace
+from allocsim.trace.trace import Action, Trace
 from allocsim.units import format_size
 
 __all__ = ["Finding", "lint", "refuse_unsound"]

@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from allocsim.errors import RecordingError
 from allocsim.trace.annotation import read_annotations
 from allocsim.trace.columns import pool_id_of
-from allocsim.trace.entry import Action
 from allocsim.trace.export import segments_plain
 from allocsim.trace.fields import INT32_MAX, Fields, describe
 from allocsim.trace.frames import Frame, FrameTable, StackNumbers
@@ -32,7 +31,7 @@ from allocsim.trace.provenance import KEY, read_provenance
 from allocsim.trace.recording import Recording
 from allocsim.trace.segments import SegmentReader
 from allocsim.trace.settings import read_settings
-from allocsim.trace.trace import Trace
+from allocsim.trace.trace import Action, Trace
 
 __all__ = ["write_npz", "read_npz"]
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from allocsim.questions.explain.cause import Figures
-from allocsim.questions.explain.wording import AFTER, BEFORE, Words
+from allocsim.questions.explain.wording import AFTER, BEFORE
 
 __all__ = ["Reading", "read_figures", "sizes_in"]
 
@@ -37,8 +37,8 @@ _ENDING = re.compile(
 _UNSET = 1 << 64  # what an unset limit prints as: no limit at all
 
 
-def _either(rows: tuple[Words, ...]) -> str:
-    return "|".join(f"(?P<{row.figure}_{i}>{row.words})" for i, row in enumerate(rows))
+def _either(rows: tuple[tuple[str, str], ...]) -> str:
+    return "|".join(f"(?P<{figure}_{i}>{words})" for i, (figure, words) in enumerate(rows))
 
 
 _FLAGS = re.IGNORECASE | re.ASCII

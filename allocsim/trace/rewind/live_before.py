@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocsim.state import ALLOCATED, PENDING
-from allocsim.trace.entry import Action
 from allocsim.trace.rewind.slack import Live
-from allocsim.trace.trace import Trace
+from allocsim.trace.trace import Action, Trace
 
 __all__ = ["OF_BLOCKS", "live_before"]
 

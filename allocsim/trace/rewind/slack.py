@@ -15,8 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from allocsim.state import SegmentState
-from allocsim.trace.entry import Action
-from allocsim.trace.trace import Trace
+from allocsim.trace.trace import Action, Trace
 from allocsim.units import MIB
 
 __all__ = ["LaterAllocs", "Live", "true_size"]

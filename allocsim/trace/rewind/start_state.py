@@ -21,11 +21,10 @@ import numpy as np
 
 from allocsim.errors import RecordingError
 from allocsim.state import ALLOCATED, INACTIVE, PENDING, BlockState, PoolId, SegmentState
-from allocsim.trace.entry import Action
 from allocsim.trace.rewind.live_before import OF_BLOCKS, live_before
 from allocsim.trace.rewind.ranges import MappedRange, MappedRanges
 from allocsim.trace.rewind.slack import LaterAllocs, Live, true_size
-from allocsim.trace.trace import Trace
+from allocsim.trace.trace import Action, Trace
 from allocsim.units import MIB, round_up
 
 __all__ = ["round_to_512", "start_state", "trimmed"]
