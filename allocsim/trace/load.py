@@ -59,10 +59,7 @@ def load(path: str | os.PathLike[str]) -> Recording:
 
 
 def read_snapshot(path: str, value: object, size: int) -> Recording:
-    """The recording in an unpickled snapshot.
-
-    size: bytes of the file it came from, the bound on what is walked.
-    """
+    """The recording in an unpickled snapshot; size: of its file, the bound on what is walked."""
     markers: set[str] = set()
     if isinstance(value, list):
         top = Fields(path, "the segment list", {"segments": value})

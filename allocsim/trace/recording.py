@@ -41,10 +41,7 @@ class Recording:
 
     @property
     def releases(self) -> tuple[str, ...]:
-        """The PyTorch releases that can have written it, oldest first.
-
-        Empty if no release writes such a mixture of fields.
-        """
+        """The releases that can have written it, oldest first; empty if none writes such fields."""
         return releases_of(self.markers)
 
     def device(self, number: int) -> Trace:

@@ -102,10 +102,7 @@ def _header(recording: Recording) -> dict[str, object]:
 
 
 def read_npz(path: str, file: BinaryIO) -> Recording:
-    """The recording in a file that `write_npz` wrote; RecordingError for anything else.
-
-    path: named in the error.
-    """
+    """The recording in a file that `write_npz` wrote; RecordingError for anything else."""
     size = file.seek(0, os.SEEK_END)
     try:
         with zipfile.ZipFile(file) as archive:

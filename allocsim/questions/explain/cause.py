@@ -122,10 +122,7 @@ def cause_of(figures: Figures) -> str:
 
 
 def _comparisons(figures: Figures) -> Iterator[bool]:
-    """Whether each of `MESSAGE_CAUSES` but the last holds.
-
-    A figure that is not known is not a number, for which no comparison is true.
-    """
+    """Whether each cause but the last holds; with an unknown figure, which is nan, none does."""
     tried, total = _known(figures.tried_bytes), _known(figures.total_bytes)
     live, free = _known(figures.allocated_bytes), _known(figures.free_bytes)
     held, limit = _known(figures.limited), _known(figures.real_limit)
@@ -149,10 +146,7 @@ def _known(size: int | None) -> float:
 
 
 def arithmetic_of(cause: str, figures: Figures) -> str:
-    """One line, such as "2.87 GiB tried <= 4.94 GiB idle"; "" where there is nothing to show.
-
-    cause: one of `MESSAGE_CAUSES`.
-    """
+    """One line, such as "2.87 GiB tried <= 4.94 GiB idle"; "" where there is nothing to show."""
     line = tried = f"{_size(figures.tried_bytes)} tried"
     match cause:
         case "impossible":

@@ -106,10 +106,7 @@ class StateAtError:
         stream: int,
         recorded: Mapping[int, Block] | None = None,
     ) -> StateAtError:
-        """The state of `allocator` as a request of `rounded` bytes for `stream` left it.
-
-        recorded: the blocks by the addresses that the recording gives them.
-        """
+        """The state as a request left it; recorded: the blocks by recorded address."""
         device = allocator.device
         return cls(
             request=_request(allocator, rounded, stream),

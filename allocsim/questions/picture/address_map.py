@@ -3,6 +3,10 @@
 Rule: a pixel's shares are exact, whatever the recording's length: how much of it was reserved, and
 how much each kind of block covers.  What is reserved and in no layer is free.  Addresses that were
 never reserved take no room (`axis_of`).
+
+A block's owner is the user's innermost line that asked for it.  Owners are ordered by the memory
+they held over time (bytes times entries), the greatest first; blocks whose stack is not recorded,
+and those from before, have owners of their own.
 """
 
 from __future__ import annotations
@@ -13,12 +17,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from allocsim.measures import code_of
 from allocsim.questions.picture.block_sizes import CLASS_NAMES, class_of
 from allocsim.questions.picture.lives import BlockLives, Lives
-from allocsim.questions.picture.owners import owners_of
 from allocsim.trace import FrameTable
 
-__all__ = ["coverage", "AddressAxis", "COLOURINGS", "AddressMap", "address_map", "axis_of"]
+__all__ = [
+    "coverage",
+    "AddressAxis",
+    "COLOURINGS",
+    "AddressMap",
+    "address_map",
+    "axis_of",
+    "owners_of",
+]
 
 _Floats = NDArray[np.floating[Any]]
 
@@ -91,6 +103,7 @@ class AddressAxis:
 COLOURINGS = ("state", "size", "owner")
 ALLOCATED, WAITING, OTHERS = "allocated", "freed, waiting for a stream", "other lines"
 _MOST_OWNERS = 6
+BEFORE, UNKNOWN = "from before the recording", "no stack recorded"
 
 _Shares = NDArray[np.float32]
 
@@ -173,3 +186,29 @@ def _layers(blocks: BlockLives, table: FrameTable, colouring: str) -> list[_Laye
             kinds = np.minimum(kinds, _MOST_OWNERS)
             names = (*names[:_MOST_OWNERS], OTHERS)
     return [(name, kinds == i, blocks.born, blocks.completed) for i, name in enumerate(names)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Owners:
+    """owner: of each block, an index into `names`."""
+
+    owner: NDArray[np.int64]
+    names: tuple[str, ...]
+
+
+def owners_of(blocks: BlockLives, table: FrameTable) -> Owners:
+    """The owners of `blocks`, whose stacks are those of `table`."""
+    stacks, which = np.unique(blocks.stack, return_inverse=True)
+    numbers: dict[str, int] = {BEFORE: 0, UNKNOWN: 1}
+    codes = [code_of(table.stack(stack)) if stack >= 0 else None for stack in stacks.tolist()]
+    named = [UNKNOWN if code is None else str(code) for code in codes]
+    of_stack = [numbers.setdefault(name, len(numbers)) for name in named]
+    owner = np.array(of_stack, dtype=np.int64)[which]
+    owner = np.where((blocks.born < 0) & (blocks.stack < 0), 0, owner)
+    held = (blocks.freed - np.maximum(blocks.born, 0)) * blocks.size.astype(np.float64)
+    weight = np.bincount(owner, held, len(numbers))
+    order = [int(i) for i in np.argsort(-weight, kind="stable") if (owner == i).any()]
+    rank = np.zeros(len(numbers), dtype=np.int64)
+    rank[order] = np.arange(len(order))
+    names = list(numbers)
+    return Owners(rank[owner], tuple(names[i] for i in order))

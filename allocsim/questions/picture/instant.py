@@ -36,10 +36,7 @@ class Instant:
 
 
 def instant_of(lives: Lives, entry: int, *, is_expandable: bool) -> Instant:
-    """The state after `entry`.
-
-    is_expandable: ranges that touch were mapped side by side, so they are one.
-    """
+    """The state after `entry`; is_expandable: whether ranges that touch are one."""
     segments, blocks = lives.segments, lives.blocks
     there = np.flatnonzero((segments.born <= entry) & (entry < segments.died))
     there = there[np.argsort(segments.address[there])]

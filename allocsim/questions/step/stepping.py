@@ -99,10 +99,7 @@ def _ask(allocator: CachingAllocator, request: Request) -> None:
 
 
 def walk_on(walk: Walk) -> tuple[int, Decision] | None:
-    """The next request of a recording: the entry that made it, and what was decided.
-
-    None at the recording's end.
-    """
+    """The next request of a recording, by its entry, and what was decided; None at the end."""
     upcoming = walk.upcoming()
     if upcoming is None:
         return None

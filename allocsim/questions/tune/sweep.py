@@ -41,6 +41,10 @@ class Crew:
         self._jobs = min(jobs, _PROCESSES_A_CORE * (os.cpu_count() or 1))
         self._given = executor
         self._pool: Executor | None = executor
+        self.is_alone = executor is None and self._jobs <= 1
+        """Whether jobs run in this process, one after the other."""
+        self.width = self._jobs + 1 if executor is None else _WIDEST
+        """How many jobs to hand over at once: in a pool of our own one more than processes."""
 
     def __enter__(self) -> Crew:
         return self
@@ -48,16 +52,6 @@ class Crew:
     def __exit__(self, *_: object) -> None:
         if self._pool is not None and self._given is None:
             self._pool.shutdown(wait=True, cancel_futures=True)
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether jobs run in this process, one after the other."""
-        return self._given is None and self._jobs <= 1
-
-    @property
-    def width(self) -> int:
-        """How many jobs to hand over at once: in a pool of our own one more than processes."""
-        return self._jobs + 1 if self._given is None else _WIDEST
 
     def submit(self, job: Job) -> Future[Trial]:
         """Hand a job over."""

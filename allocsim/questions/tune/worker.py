@@ -44,15 +44,13 @@ class Tricks:
     """What makes a search shorter without another answer.
 
     equivalent: settings of equal effect are replayed once (see `effect_of`).
-    drop: a replay ends once a finished setting dominates it in memory, calls and retries, or, if
-        the smallest device is looked for, once it fails on the smallest so far (so that trade-offs
-        on larger devices are not seen).
+    drop: a replay ends once a finished setting dominates it in memory, calls and retries, or once
+        it fails on the smallest device found so far (trade-offs on larger ones are not seen).
     from_peak: the device on which nothing is refused is the peak, where that is proved, and is
         looked for near peaks elsewhere.
-    repeats: steps of a program that change nothing any more are passed over (see
-        `allocsim.engine.repeats`).
-    fast_path: plain steps are taken in rows (see `allocsim.core.fast_path`), and nothing is
-        counted that a trial does not have.
+    repeats: steps that change nothing any more are skipped (see `allocsim.engine.repeats`).
+    fast_path: plain steps are taken in rows (see `allocsim.core.fast_path`), and only what a trial
+        has is counted.
     """
 
     equivalent: bool = True
@@ -234,10 +232,7 @@ def _drive(prepared: Prepared, job: Job, memory: int | None, watch: _Watch) -> T
 
 
 class _Devices:
-    """Which devices the setting of a job needs.
-
-    tight: the trial on `job.within`, where it went through.
-    """
+    """Which devices the setting of a job needs; tight: the trial on `job.within`, if any."""
 
     def __init__(self, kept: _Kept, job: Job, tight: Trial | None) -> None:
         self._kept = kept

@@ -23,10 +23,7 @@ OF_BLOCKS = (Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED)
 
 
 def live_before(trace: Trace, entry: int, live: dict[int, Live]) -> dict[int, Live] | None:
-    """The blocks in use before `entry`, by address; None if the entries contradict each other.
-
-    live: those after the last entry.
-    """
+    """The blocks in use before `entry`, from those after the last; None if entries contradict."""
     rows = entry + np.flatnonzero(np.isin(trace.action[entry:], OF_BLOCKS))
     rows = rows[np.argsort(trace.addr[rows], kind="stable")]
     if not len(rows):
