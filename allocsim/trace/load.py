@@ -5,10 +5,9 @@ what is wrong ends in one RecordingError; unknown keys are ignored.
 Rule 2: a file that refers to one list a million times is walked no further than its size
 allows: entries, segments, blocks and frames together never outnumber its bytes.
 
-Layouts (semantics 6.5): a dictionary with `segments` and `device_traces`; a bare list of
-segments, as `memory_snapshot()` gives; and both with the blocks of 2.0, which have `history`
-and no address.  Each as pickle or JSON, plain or gzip, whatever the name says.
-Host segments and host traces are ignored: pinned memory is another allocator's.
+Layouts (semantics 6.5): a dictionary with `segments` and `device_traces`, or a bare list of
+segments, as `memory_snapshot()` gives; of 2.0 the blocks have `history` and no address.  Each as
+pickle or JSON, plain or gzip.  Host segments and traces are ignored: they are not CUDA memory.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ Rule: it only adds.  A snapshot without it, or with keys of it missing, reads as
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from allocsim.trace.fields import INT32_MAX, INT64_MAX, Fields
 
@@ -57,23 +58,13 @@ def read_provenance(top: Fields) -> Provenance | None:
     if KEY not in top:
         return None
     fields = Fields(top.path, f"the snapshot's {KEY!r}", top.value(KEY, "a dictionary"))
-
-    def text(name: str) -> str:
-        return fields.text(name) if name in fields else ""
-
-    def size(name: str) -> int:
-        return fields.integer(name, 0, INT64_MAX) if name in fields else 0
-
     code = fields.integer("exit_code", _UNKNOWN_EXIT, INT32_MAX) if "exit_code" in fields else None
+    texts = ("torch_version", "device_name", "command", "rank", "oom_text", "stopped_by")
+    sizes = ("device_memory", "context_memory")
+    known: dict[str, Any] = {name: fields.text(name) for name in texts if name in fields}
+    known |= {name: fields.integer(name, 0, INT64_MAX) for name in sizes if name in fields}
     return Provenance(
-        torch_version=text("torch_version"),
-        device_name=text("device_name"),
-        device_memory=size("device_memory"),
-        context_memory=size("context_memory"),
+        **known,
         is_phantom="is_phantom" in fields and fields.boolean("is_phantom"),
-        command=text("command"),
-        rank=text("rank"),
-        oom_text=text("oom_text"),
-        stopped_by=text("stopped_by"),
         exit_code=None if code == _UNKNOWN_EXIT else code,
     )

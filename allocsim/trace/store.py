@@ -38,15 +38,7 @@ __all__ = ["write_npz", "read_npz"]
 _HEADER, _FLAT, _OFFSETS = "recording", "stacks.flat", "stacks.offsets"
 _VERSION = 1
 _MAX_ARRAY_HEADER = 1000
-_DAMAGES = (
-    zipfile.BadZipFile,
-    zlib.error,
-    EOFError,
-    NotImplementedError,
-    OSError,
-    RuntimeError,
-    ValueError,
-)
+_DAMAGES = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError)
 _DTYPES: dict[str, Any] = {
     "action": np.uint8,
     "addr": np.uint64,
@@ -109,7 +101,7 @@ def read_npz(path: str, file: BinaryIO) -> Recording:
             members = _members(path, archive, size)
             columns = {name: _array(path, archive, info) for name, info in members.items()}
         header = json.loads(columns[_HEADER].tobytes())
-    except (*_DAMAGES, RecursionError) as error:
+    except _DAMAGES as error:
         reason = ascii(str(error)[:100])[1:-1]
         raise RecordingError(path, f"is damaged as a column file ({reason})") from None
     return _recording(path, Fields(path, "the header", header), columns, size)

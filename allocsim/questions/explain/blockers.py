@@ -151,7 +151,8 @@ def _needed(state: StateAtError) -> int:
         wanted = round_up(request.rounded_bytes, request.handle_size)
     need = wanted - state.free_bytes
     if state.limit_bytes is not None:
-        need = max(need, state.reserved_bytes + request.tried_bytes - state.limit_bytes)
+        reserved = sum(segment.total_size for segment in state.segments)
+        need = max(need, reserved + request.tried_bytes - state.limit_bytes)
     return need
 
 

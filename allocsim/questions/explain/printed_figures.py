@@ -122,16 +122,11 @@ def _figures(found: dict[str, int], others: list[tuple[int, int]]) -> Figures:
         process = found["allocated"] + found["rest"]
     if process is None and others:
         process = _own(found, [size for _, size in others])
+    names = ("tried", "total", "allocated", "reserved", "idle", "free", "pool")
     return Figures(
-        tried_bytes=found.get("tried"),
-        total_bytes=found.get("total"),
-        allocated_bytes=found.get("allocated"),
-        reserved_bytes=found.get("reserved"),
-        idle_bytes=found.get("idle"),
-        free_bytes=found.get("free"),
+        **{f"{name}_bytes": found.get(name) for name in names},
         limit_bytes=None if limit is not None and limit >= _UNSET else limit,
         process_bytes=process,
-        pool_bytes=found.get("pool"),
         printed=True,
     )
 

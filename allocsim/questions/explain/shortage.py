@@ -1,7 +1,6 @@
 """Why a request of a recording found no memory, and what stood in its way.
 
-Rule: the figures are those of the moment and the cause is the first comparison of `cause_of`
-that they satisfy, unless the blocks prove something narrower:
+Rule: the cause is that of the figures of the moment, unless the blocks prove a narrower one:
 
 pending_free    a block that the request accepts was there, or would be once it merged, but its
                 free waited for another stream when the request looked (semantics 2.3, 1.8: the

@@ -23,7 +23,7 @@ from allocsim.core import (
     pool_of_requests,
     returnable_pools,
 )
-from allocsim.state import ALLOCATED, DEFAULT_POOL, PoolId, SegmentState
+from allocsim.state import DEFAULT_POOL, PoolId, SegmentState
 from allocsim.units import round_up
 
 __all__ = ["FailedRequest", "StateAtError"]
@@ -121,16 +121,6 @@ class StateAtError:
             segments=allocator.segments(),
             recorded_addresses={block.ptr: address for address, block in (recorded or {}).items()},
         )
-
-    @property
-    def reserved_bytes(self) -> int:
-        """Bytes held from the driver."""
-        return sum(segment.total_size for segment in self.segments)
-
-    @property
-    def allocated_bytes(self) -> int:
-        """Bytes of the blocks handed out."""
-        return sum(segment.held(ALLOCATED) for segment in self.segments)
 
     def driver_bytes(self, segment: SegmentState) -> int:
         """What the driver gave for a segment: whole pages."""

@@ -30,11 +30,11 @@ from allocsim.core import (
     CachingAllocator,
 )
 from allocsim.engine import Prepared
-from allocsim.measures import lifetimes_of
-from allocsim.trace import Action, pools_of
+from allocsim.measures import Lifetimes, lifetimes_of
+from allocsim.trace import Action, Trace, pools_of
 from allocsim.units import round_up
 
-__all__ = ["HOLDS", "Demand", "Floor"]
+__all__ = ["HOLDS", "Demand", "Floor", "LivePeak", "needed_of"]
 
 HOLDS: dict[str, bool] = {
     "max_split_size_mb": True,
@@ -238,3 +238,41 @@ class Floor:
             kind = self._kinds[number] = _Kind(0, (), [])
         self._sum += kind.grow(added)
         self.reserved = min(self._sum, self._most)
+
+
+def needed_of(trace: Trace) -> Lifetimes:
+    """The blocks of a trace for as long as no allocator can do without them."""
+    return lifetimes_of(trace, until=Action.FREE_REQUESTED)
+
+
+class LivePeak:
+    """The most bytes in use at once under any rounding, of one recording; no peak undercuts it.
+
+    Blocks from before the recording keep their sizes.
+    """
+
+    def __init__(self, lifetimes: Lifetimes) -> None:
+        size = np.where(lifetimes.start >= 0, lifetimes.size, -lifetimes.size)
+        self._sizes, which = np.unique(size, return_inverse=True)
+        moment = np.concatenate((lifetimes.start, lifetimes.end))
+        begins = np.repeat([True, False], len(lifetimes))
+        # As in `Lifetimes.peak_bytes`; ordered once, because a sweep asks for every setting.
+        order = np.lexsort((begins, moment))
+        self._which = np.tile(which, 2)[order]
+        self._sign = np.where(begins, 1, -1)[order]
+        self._plain = lifetimes.peak_bytes
+        self._known: dict[tuple[int, ...], int] = {}
+
+    def under(self, config: AllocatorConfig | None) -> int:
+        """The peak under the rounding of `config`; None: requests rounded up to 512."""
+        if config is None or not config.rounds_to_power2:
+            return self._plain
+        if config.release.one_division_keeps_size and 1 in config.roundup_power2_divisions:
+            return 0  # sizes that stay unrounded are below those of the lifetimes
+        divisions = config.roundup_power2_divisions
+        if divisions not in self._known:
+            sizes = self._sizes.tolist()
+            rounded = [config.round_size(size) if size > 0 else -size for size in sizes]
+            moved = np.array(rounded, dtype=np.int64)[self._which] * self._sign
+            self._known[divisions] = int(np.cumsum(moved).max(initial=0))
+        return self._known[divisions]

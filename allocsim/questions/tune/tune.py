@@ -19,11 +19,10 @@ from allocsim.core import parse_conf
 from allocsim.engine import Point, Setting
 from allocsim.errors import ConfigError
 from allocsim.measures import front, merged
-from allocsim.questions.tune.bounds import Bounds, bounds_of
 from allocsim.questions.tune.candidates import candidates
 from allocsim.questions.tune.cost import Costs
 from allocsim.questions.tune.grid import Asked, Search, SearchProgress
-from allocsim.questions.tune.judgement import judge
+from allocsim.questions.tune.judgement import Bounds, bounds_of, judge
 from allocsim.questions.tune.part import Part, Source, parts_of
 from allocsim.questions.tune.results import Results
 from allocsim.questions.tune.row import Row

@@ -30,8 +30,7 @@ from allocsim.engine import (
 )
 from allocsim.errors import AllocsimError
 from allocsim.measures import Bar, is_hopeless
-from allocsim.questions.tune.bounds import LivePeak, needed_of
-from allocsim.questions.tune.floor import Demand, Floor
+from allocsim.questions.tune.floor import Demand, Floor, LivePeak, needed_of
 from allocsim.trace import load
 
 __all__ = ["EXHAUSTIVE", "Job", "Tricks", "keep", "run_job"]
