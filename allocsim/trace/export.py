@@ -34,8 +34,7 @@ Frames = Callable[[int], object]
 def write_snapshot(recording: Recording, path: str | os.PathLike[str]) -> None:
     """Write `recording` as a snapshot pickle, in place of any file at `path`.
 
-    A name that ends in .gz is packed, without a time, so that the same recording gives the same
-    bytes.
+    A name that ends in .gz is packed, without a time: equal recordings give equal bytes.
     """
     with Path(path).open("wb") as file:
         if not os.fspath(path).endswith(".gz"):

@@ -130,9 +130,6 @@ class StackReader:
         if known is not None:
             return known
         fields = Fields(owner.path, f"a frame of {owner.where}", value, entry=owner.entry)
-        frame = Frame(
-            filename=fields.text("filename"),
-            name=fields.text("name"),
-            line=fields.integer("line", -INT32_MAX, INT32_MAX),
-        )
+        filename, name = fields.text("filename"), fields.text("name")
+        frame = Frame(filename, name, fields.integer("line", -INT32_MAX, INT32_MAX))
         return self._frames.setdefault(id(value), self._interner.frame(frame))

@@ -77,9 +77,6 @@ def _read_divisions(fields: Fields) -> tuple[tuple[int, int], ...]:
 
 
 def _read_other(fields: Fields) -> tuple[tuple[str, int | float | str], ...]:
-    others = []
-    for key in fields.keys()[:_MAX_KEYS]:
-        value = fields.value(key, "a setting")
-        if key not in _KNOWN and isinstance(value, int | float | str):
-            others.append((key, value))
-    return tuple(others)
+    values = {key: fields.value(key, "a setting") for key in fields.keys()[:_MAX_KEYS]}
+    others = ((key, value) for key, value in values.items() if key not in _KNOWN)
+    return tuple((key, value) for key, value in others if isinstance(value, int | float | str))

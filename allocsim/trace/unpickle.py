@@ -85,7 +85,8 @@ def unpickle(path: str, file: BinaryIO) -> object:
     except MemoryError:
         raise RecordingError(path, "does not fit in this machine's memory") from None
     except _BROKEN as error:
-        raise RecordingError(path, f"is damaged as a pickle ({_reason(error)})") from None
+        reason = ascii(str(error)[:100])[1:-1] or type(error).__name__
+        raise RecordingError(path, f"is damaged as a pickle ({reason})") from None
 
 
 def check_density(path: str, size: int, *, dicts: int, lists: int) -> None:
@@ -166,7 +167,3 @@ def _bounded(limit: int, width: int) -> bytes:
     """A little-endian number of `width` bytes, up to `limit` or little more."""
     places = (limit >> 8 * place for place in range(width))
     return b"".join(b"[\\x00-\\x%02x]" % top if top < 256 else b"." for top in places)
-
-
-def _reason(error: BaseException) -> str:
-    return ascii(str(error)[:100])[1:-1] or type(error).__name__

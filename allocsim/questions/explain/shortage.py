@@ -182,14 +182,8 @@ def _shortage(
     blockers: tuple[Blocker, ...] = ()
     if findings is not None and findings.blockers is not None:
         blockers = _resolved(findings, findings.blockers, trace, oom.entry)
-    return Shortage(
-        oom=oom,
-        cause=moment_cause(figures, findings),
-        figures=figures,
-        findings=findings,
-        blockers=blockers,
-        code=None if trace is None else code_at(trace, oom.entry),
-    )
+    code = None if trace is None else code_at(trace, oom.entry)
+    return Shortage(oom, moment_cause(figures, findings), figures, findings, blockers, code)
 
 
 def moment_cause(figures: Figures, findings: Findings | None) -> str:

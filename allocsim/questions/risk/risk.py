@@ -69,7 +69,6 @@ class HeadroomWatch(Observer):
     """Notes the headroom whenever memory came from the driver; an observer for `replay`.
 
     largest: the rounded size and the stream of the recording's largest request.
-    points: in the order of the entries.
     """
 
     def __init__(self, largest: tuple[int, int]) -> None:

@@ -66,15 +66,9 @@ def _observe(allocator: CachingAllocator, request: Request, act: Callable[[], No
 
     stats, before = allocator.memory_stats(), allocator.segments()
     written = allocator.witness(guarded)
-    return Observed(
-        request=request,
-        error=errors[0] if errors else None,
-        written=written,
-        stats_before=stats,
-        stats_after=allocator.memory_stats(),
-        before=before,
-        after=allocator.segments(),
-    )
+    stats_after, after = allocator.memory_stats(), allocator.segments()
+    error = errors[0] if errors else None
+    return Observed(request, error, written, stats, stats_after, before, after)
 
 
 def _ask(allocator: CachingAllocator, request: Request) -> None:

@@ -77,9 +77,8 @@ class Tuning:
     @property
     def saved_bytes(self) -> int:
         """What the best reserves less than the baseline at its peak; 0 without a best."""
-        if self.best is None:
-            return 0
-        return self.baseline.peak_reserved_bytes - self.best.peak_reserved_bytes
+        best = self.best or self.baseline
+        return self.baseline.peak_reserved_bytes - best.peak_reserved_bytes
 
 
 def tune(

@@ -214,13 +214,5 @@ class _Rewind:
 
 
 def _segment_of(mapped: MappedRange) -> SegmentState:
-    return SegmentState(
-        address=mapped.start,
-        total_size=mapped.end - mapped.start,
-        stream=mapped.stream,
-        is_small=mapped.guessed_small(),
-        pool_id=mapped.pool_id,
-        is_expandable=True,
-        blocks=(),
-        frames=mapped.frames,
-    )
+    place = (mapped.start, mapped.end - mapped.start, mapped.stream, mapped.guessed_small())
+    return SegmentState(*place, mapped.pool_id, is_expandable=True, blocks=(), frames=mapped.frames)
