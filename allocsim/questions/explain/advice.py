@@ -19,7 +19,7 @@ from allocsim.units import GIB, MIB, format_size
 
 __all__ = ["Situation", "advice_on"]
 
-_WRONG_SHAPE = 4  # A request of so many times the card is a wrong shape rather than a large model
+_WRONG_SHAPE = 4  # a request of so many times the card is a wrong shape rather than a large model
 _SHARED_SEGMENTS = {
     2 * MIB: "2.00 MiB is the segment of a request of 1 MiB or less: idle memory of the large pool "
     "cannot serve it.",

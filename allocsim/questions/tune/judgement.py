@@ -22,7 +22,7 @@ from allocsim.units import format_size
 
 __all__ = ["Bounds", "bounds_of", "judge"]
 
-_WORTH = 100  # A setting must save this part of the memory (1/100) to be worth setting
+_WORTH = 100  # a setting must save this part of the memory (1/100) to be worth setting
 _MOSTLY_LIVE = 1 / 20  # where less than this part of the peak is not live, there is nothing to gain
 
 
