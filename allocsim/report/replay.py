@@ -141,7 +141,7 @@ def _causes(shortage: Shortage) -> dict[str, str]:
     idle = format_size(shortage.idle_bytes)
     free = shortage.figures.free_bytes
     free_text = "unknown" if free is None else format_size(free)
-    reach = format_size(shortage.within_reach_bytes or 0)
+    reach = format_size(shortage.figures.within_reach or 0)
     held = format_size(shortage.oom.allocated_bytes)
     total = format_size(shortage.oom.total_bytes)
     return {
