@@ -131,16 +131,14 @@ def _next_free(
 
     A free that was never requested has one end only, which is its first.
     """
-    ends = []
-    for step in (1, 2):
-        at = np.minimum(made + step, len(order) - 1)
-        is_it = (made + step < len(order)) & (address[order[at]] == address[order[made]])
-        is_it &= np.isin(action[order[at]], _FREES)
-        if ends:
-            is_it &= (ends[0] >= 0) & (action[order[at]] == Action.FREE_COMPLETED)
-            is_it &= ~_ends(action, ends[0])
-        ends.append(np.where(is_it, order[at], -1))
-    return ends[0], ends[1]
+    padded = np.append(order, [-1, -1])
+    first, second = padded[made + 1], padded[made + 2]
+    here = address[order[made]]
+    is_first = (first >= 0) & (address[first] == here) & np.isin(action[first], _FREES)
+    first = np.where(is_first, first, -1)
+    completes = (second >= 0) & (address[second] == here)
+    completes &= action[second] == Action.FREE_COMPLETED
+    return first, np.where(is_first & completes & ~_ends(action, first), second, -1)
 
 
 def _ends(action: NDArray[np.uint8], row: NDArray[np.intp]) -> NDArray[np.bool_]:

@@ -12,8 +12,9 @@ saved tensors go when the node is done, so the node lies between.  It is said to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +33,8 @@ BEFORE = "from before the recording"
 
 _PLUMBING = {
     *("_call_impl", "_wrapped_call_impl", "__torch_function__", "decorate_context", "_use_grad"),
-    *("_dynamo_disable", "_fn", "maybe_fallback", "__call__", "no_grad", "inference_mode"),
+    *("_fn", "maybe_fallback", "__call__", "no_grad", "inference_mode"),
+    *("forward_with_checkpointing", "recompute_fn", "unpack_hook"),
 }
 _WRAPPERS = {"generic.py", "output_capturing.py", "optimizer.py", "_contextlib.py", "_tensor.py"}
 
@@ -87,11 +89,11 @@ def module_name(stack: Sequence[Frame], frames: int) -> str:
     """The innermost `frames` modules of a stack; the innermost functions where none is called."""
     called = [
         inner
-        for inner, outer in zip(stack, stack[1:], strict=False)
+        for inner, outer in pairwise(stack)
         if not is_call(inner) and not _is_plumbing(inner) and _is_called(outer)
     ]
     if not called:
-        called = [frame for frame in stack if not _is_plumbing(frame)]
+        called = [frame for frame in stack if not _is_plumbing(frame) and not _moves(frame)]
     parts: list[str] = []
     for frame in called:
         part = _part(frame)
@@ -101,7 +103,13 @@ def module_name(stack: Sequence[Frame], frames: int) -> str:
 
 
 def _is_called(outer: Frame) -> bool:
-    return is_call(outer) or (_is_plumbing(outer) and outer.name in ("wrapper", "__call__"))
+    calls = outer.name in ("wrapper", "forward_with_checkpointing", "recompute_fn")
+    return is_call(outer) or (calls and _is_plumbing(outer))
+
+
+def _moves(frame: Frame) -> bool:
+    """Whether a frame only moves or converts a module."""
+    return stem_of(frame) in ("module.py", "_device.py", "functional.py")
 
 
 def _part(frame: Frame) -> str:
@@ -186,6 +194,3 @@ def pool_name(blocks: Blocks, row: int) -> str:
     """The pool that a block lies in."""
     pool = int(blocks.pool[row])
     return "the default pool" if pool < 0 else f"private pool {blocks.pools[pool]}"
-
-
-Namer = Callable[[int], str]

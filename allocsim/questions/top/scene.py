@@ -1,5 +1,4 @@
-"""What the rules of `rules.py` look at: of each block, the part of the step it was born in, and what
-it lived through.
+"""Of each block, the part of the step it was born in and what it lived through.
 
 Rule: columns are by block, in the order of births; nothing here says what a block is for.  An
 allocation without Python frames is the engine's, autograd's own thread, where a backward pass is

@@ -12,10 +12,20 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import pairwise
 
 from allocsim.trace import Frame, FrameTable
 
-__all__ = ["Origin", "Phase", "StackKind", "is_call", "is_layer", "is_python", "kinds_of", "stem_of"]
+__all__ = [
+    "Origin",
+    "Phase",
+    "StackKind",
+    "is_call",
+    "is_layer",
+    "is_python",
+    "kinds_of",
+    "stem_of",
+]
 
 
 class Phase(IntEnum):
@@ -187,26 +197,24 @@ class _Facts:
             is_first = converting.line == self.converting[converting.filename][0]
             return Origin.CONVERTED if is_first else Origin.CONVERTED_REST
         constructor = _constructor(python)
-        if constructor is None:
-            fills = any(_FILLS.fullmatch(frame.name) for frame in python[:3])
-            if fills and self._is_module(python):
-                return Origin.FILLED
-            return Origin.LOADED if any(_LOADS.search(name) for name in names) else Origin.OTHER
-        if is_layer(constructor):
-            return self._layer(constructor)
+        if constructor is not None:
+            return self._constructed(constructor)
+        fills = any(_FILLS.fullmatch(frame.name) for frame in python[:3])
+        if fills and self._is_module(python):
+            return Origin.FILLED
+        return Origin.LOADED if any(_LOADS.search(name) for name in names) else Origin.OTHER
+
+    def _constructed(self, constructor: Frame) -> Origin:
+        """A norm makes weight and bias first, then its running statistics, three lines."""
         if stem_of(constructor) == _FLAT_BUFFERS:
             is_first = constructor.line == self.flat[constructor.filename][0]
             return Origin.SHARDED if is_first else Origin.GRADIENT_BUFFER
+        if is_layer(constructor):
+            lines = self.norms.get(constructor.filename, [])
+            is_late = len(lines) >= 3 and constructor.line in lines[-3:]
+            return Origin.LAYER_STATISTICS if is_late else Origin.LAYER
         is_own = constructor.filename in self.module_files
         return Origin.OWN_LAYER if is_own else Origin.OTHER
-
-    def _layer(self, constructor: Frame) -> Origin:
-        """A norm makes weight and bias first, then its running statistics, three lines."""
-        lines = self.norms.get(constructor.filename, [])
-        if constructor.line not in lines or len(lines) < 3:
-            return Origin.LAYER
-        of_statistics = lines[-3:]
-        return Origin.LAYER_STATISTICS if constructor.line in of_statistics else Origin.LAYER
 
     def _is_module(self, python: tuple[Frame, ...]) -> bool:
         made = (frame for frame in python if frame.name == "__init__")
@@ -295,7 +303,7 @@ def _module_files(stacks: Sequence[tuple[Frame, ...]]) -> set[str]:
     """Files that define modules: called as such, or building PyTorch's layers."""
     found = set()
     for stack in stacks:
-        for inner, outer in zip(stack, stack[1:], strict=False):
+        for inner, outer in pairwise(stack):
             builds = outer.name == inner.name == "__init__" and is_layer(inner)
             if (is_call(outer) and not is_call(inner)) or (builds and not is_layer(outer)):
                 found.add(outer.filename if builds else inner.filename)

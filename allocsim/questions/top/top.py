@@ -13,14 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim.engine import DeviceRun, Progress, prepare, replay_prepared
+from allocsim.engine import DeviceRun, Prepared, Progress, prepare, replay_prepared
 from allocsim.errors import RecordingError
 from allocsim.questions.top.blocks import Blocks, blocks_of, blocks_of_state
 from allocsim.questions.top.owners import Whose, pool_name, stream_name, whose_of
 from allocsim.questions.top.rules import RULES, UNKNOWN, rules_of
 from allocsim.questions.top.scene import Scene, scene_of
 from allocsim.questions.top.stacks import Phase, kinds_of
-from allocsim.trace import Action, Frame, Recording, Trace
+from allocsim.trace import Action, Frame, Recording, Trace, refuse_contradictions
 from allocsim.units import format_size
 
 __all__ = ["BY", "Holding", "Moment", "Row", "Top", "top"]
@@ -127,8 +127,9 @@ def top(
     if by not in BY:
         raise ValueError(f"by={by!r} is not one of {', '.join(BY)}")
     trace = _device_of(recording, device)
-    if len(trace.inputs()):
-        return _of_run(recording, trace, at, by, frames, torch_version, progress)
+    if trace.count(Action.ALLOC):
+        (prepared,) = prepare(recording, trace.device, torch_version)
+        return _of_run(prepared, at, by, frames, progress=progress)
     return _of_state(recording, trace, at, by, frames)
 
 
@@ -145,24 +146,22 @@ def _device_of(recording: Recording, device: int | None) -> Trace:
 
 
 def _of_run(
-    recording: Recording,
-    trace: Trace,
+    prepared: Prepared,
     at: str | int | None,
     by: str,
     frames: int | None,
-    torch_version: str | None,
+    *,
     progress: Progress | None,
 ) -> Top:
-    (prepared,) = prepare(recording, trace.device, torch_version)
-    run = replay_prepared((prepared,), progress=progress)
-    (device_run,) = run.devices
+    trace = prepared.trace
+    (device_run,) = replay_prepared((prepared,), progress=progress).devices
     blocks = blocks_of(trace, prepared.start, device_run.timeline)
     scene = _scene(trace, blocks, is_state_only=False)
-    moment = _moment(recording.path, trace, device_run, scene, at)
+    asked = _Asked(prepared.path, _moment(prepared.path, trace, device_run, scene, at), by, frames)
     notes = []
     if device_run.fidelity is not None and not device_run.fidelity.is_exact:
         notes.append(f"the replay is not as recorded: {device_run.fidelity.first_mismatch}")
-    return _answer(recording.path, trace, scene, moment, by, frames, notes)
+    return _answer(asked, trace, scene, notes)
 
 
 def _of_state(
@@ -171,11 +170,21 @@ def _of_state(
     if at not in (None, "end"):
         what = f"holds a state only and no history: there is no {at!r}, only the end"
         raise RecordingError(recording.path, what)
+    refuse_contradictions(recording)
     scene = _scene(trace, blocks_of_state(trace), is_state_only=True)
-    notes = [
-        "the recording holds a state only: categories are told by stacks alone, without lives"
-    ]
-    return _answer(recording.path, trace, scene, Moment(None, "end"), by, frames, notes)
+    notes = ["the recording holds a state only: categories are told by stacks alone, without lives"]
+    asked = _Asked(recording.path, Moment(None, "end"), by, frames)
+    return _answer(asked, trace, scene, notes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What was asked, of which file."""
+
+    path: str
+    moment: Moment
+    by: str
+    frames: int | None
 
 
 def _scene(trace: Trace, blocks: Blocks, *, is_state_only: bool) -> Scene:
@@ -216,15 +225,8 @@ def _moment(
     )
 
 
-def _answer(
-    path: str,
-    trace: Trace,
-    scene: Scene,
-    moment: Moment,
-    by: str,
-    frames: int | None,
-    notes: Sequence[str],
-) -> Top:
+def _answer(asked: _Asked, trace: Trace, scene: Scene, notes: Sequence[str]) -> Top:
+    moment = asked.moment
     blocks = scene.blocks
     entry = -1 if moment.entry is None else moment.entry
     rows, pending = blocks.in_use(entry), blocks.pending(entry)
@@ -237,15 +239,15 @@ def _answer(
         size = format_size(int(blocks.size[silent].sum()))
         notes = [*notes, f"{size} were there before the recording began: no stack tells whose"]
     return Top(
-        path=path,
+        path=asked.path,
         device=trace.device,
         at=moment,
-        by=by,
+        by=asked.by,
         allocated_bytes=int(blocks.size[rows].sum()),
         blocks=len(rows),
         pending_bytes=int(blocks.size[pending].sum()),
         pending_blocks=len(pending),
-        rows=table.by(by, frames),
+        rows=table.by(asked.by, asked.frames),
         categories=_largest_first(table.categories()),
         holdings=table.holdings(),
         notes=tuple(notes),
