@@ -59,7 +59,7 @@ class Evidence:
         """The engine's blocks that outlive the backward pass they were born in."""
         scene, blocks = self.scene, self.blocks
         made = scene.born_in(Phase.BACKWARD) & ~scene.is_before
-        made &= scene.came_from(Origin.ENGINE) | (
+        made &= scene.came_from(Origin.ENGINE, Origin.NODE) | (
             scene.is_engine_thread & scene.came_from(Origin.EXCHANGE)
         )
         last, after = scene.span_end(scene.backwards)
@@ -112,7 +112,8 @@ class Evidence:
         """Set up in no way that says what for, and of the size of a gradient that no parameter
         known otherwise accounts for; the first so many."""
         scene, blocks = self.scene, self.blocks
-        open_rows = np.flatnonzero(self.lasts & scene.came_from(*_MADE_OTHERWISE))
+        stays = self.lasts & (scene.born_in(Phase.SETUP) | scene.outlives_all)
+        open_rows = np.flatnonzero(stays & scene.came_from(*_MADE_OTHERWISE))
         known = self.lasts & scene.came_from(*MADE_AS_PARAMETERS)
         found = np.zeros(len(blocks), dtype=bool)
         for size, count in zip(*(column.tolist() for column in self.trained), strict=True):

@@ -101,16 +101,15 @@ def _cache(known: Evidence) -> _Mask:
 
 def _kept_between_calls(known: Evidence) -> _Mask:
     scene, blocks = known.scene, known.blocks
-    forward = scene.born_in(Phase.FORWARD) & ~scene.is_before
+    forward = scene.born_in(Phase.FORWARD) & ~scene.is_before & ~scene.is_engine_thread
     _, following = known.call_end
     second = scene.forwards.next_first(following)
     lives_on = (blocks.freed > second) & (second != NEVER)
-    in_training = scene.backwards.next_first(known.next_backward)
-    lives_on &= (known.next_backward == NEVER) | (
-        (blocks.freed > in_training) & (in_training != NEVER)
-    )
+    third_backward = scene.backwards.next_first(scene.backwards.next_first(known.next_backward))
+    outlasts = (blocks.freed > third_backward) & (third_backward != NEVER)
+    lives_on &= (known.next_backward == NEVER) | (outlasts & ~scene.dies_within(scene.backwards))
     replaced = known.dies_within_later_call & (known.next_backward == NEVER)
-    found: _Mask = forward & ~scene.is_engine_thread & (lives_on | replaced)
+    found: _Mask = forward & (lives_on | replaced)
     return found
 
 

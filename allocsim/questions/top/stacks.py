@@ -73,6 +73,7 @@ class Origin(IntEnum):
     SCALER = 13  # the gradient scaler's own
     STATE = 14  # the optimizer's making of its state
     GRADIENT_BUFFER = 15  # one buffer for the gradients of many parameters
+    NODE = 16  # the backward of an autograd.Function, or compiled code in its place
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +173,8 @@ class _Facts:
         is_engine_thread = self.has_roots and not _is_root(python)
         origin = _named(python)
         phase = Phase.BACKWARD if is_engine_thread else _phase(python)
+        if is_engine_thread and origin is Origin.OTHER and _is_node(python[-1]):
+            origin = Origin.NODE
         if phase is Phase.BACKWARD and python[0].name == "_engine_run_backward":
             return StackKind(phase, Origin.ENGINE)
         if phase is Phase.OPTIMIZER:
@@ -223,6 +226,11 @@ class _Facts:
 
 def _is_root(python: tuple[Frame, ...]) -> bool:
     return python[-1].name in _ROOTS
+
+
+def _is_node(outermost: Frame) -> bool:
+    """Whether the engine's thread called a node's backward, and no hook."""
+    return outermost.name == "apply" and stem_of(outermost) == "function.py"
 
 
 def _phase(python: tuple[Frame, ...]) -> Phase:
