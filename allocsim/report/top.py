@@ -85,7 +85,9 @@ def _names(row: Row, by: str) -> tuple[str, str]:
     """What stands beside a row's figures, and on the line below them."""
     if by == "category":
         return row.owner, row.where
-    return (row.category, row.owner) if by in _LONG else (row.owner, "")
+    if by in _LONG:
+        return row.category, row.owner
+    return row.owner.replace("backward (autograd) of", "backward of"), ""
 
 
 def _figures(row: Row, top: Top, beside: str) -> str:

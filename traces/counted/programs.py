@@ -1,4 +1,4 @@
-"""Small programs that count their own memory: parameters, buffers, gradients, optimizer state.
+"""Programs that count their own memory: parameters, buffers, gradients, optimizer state, caches.
 
     allocsim record --device-memory 24GiB -o gpt2.pickle -- python traces/counted/programs.py gpt2
 
@@ -348,9 +348,80 @@ def accumulation() -> Count:
     return count
 
 
+def compiled() -> Count:
+    """Layers through torch.compile: its gradients are made by Python of its own."""
+    with torch.device("cuda"):
+        model = nn.Sequential(*(Layer(256) for _ in range(3)), nn.Linear(256, 64))
+    run = torch.compile(model)
+    count = Count(model, torch.optim.AdamW(model.parameters(), lr=1e-4))
+    count.note("model")
+    batches = (torch.randn(n, 256, device="cuda") for n in (512, 900, 300))
+    train(count, batches, lambda x: run(x).square().mean())
+    return count
+
+
+class Product(torch.autograd.Function):
+    """A matrix product with a backward of its own."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x, weight)
+        return x @ weight
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x, weight = ctx.saved_tensors
+        return grad @ weight.T, x.T @ grad
+
+
+class Multiplied(nn.Module):
+    """A layer that is such a product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(256, 256) / 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return Product.apply(x, self.weight)
+
+
+def function() -> Count:
+    """Gradients made in the Python of an autograd function, an average of the weights kept."""
+    import copy
+
+    with torch.device("cuda"):
+        model = nn.Sequential(Multiplied(), nn.ReLU(), Multiplied(), nn.Linear(256, 64))
+    average = copy.deepcopy(model)
+    count = Count(model, torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True))
+    count.parameters += average.parameters()
+    count.note("model")
+    batches = (torch.randn(n, 256, device="cuda") for n in (512, 900, 300))
+    train(count, batches, lambda x: model(x).square().mean())
+    return count
+
+
+def warm_start() -> Count:
+    """A history that begins after the first step: what there is has no stack."""
+    with torch.device("cuda"):
+        model = nn.Sequential(*(Layer(256) for _ in range(3)), nn.Linear(256, 64))
+    count = Count(model, torch.optim.AdamW(model.parameters(), lr=1e-4))
+    batches = (torch.randn(n, 256, device="cuda") for n in (512, 900, 300, 640))
+    train(count, batches, lambda x: model(x).square().mean(), steps=1)
+    torch.cuda.memory._record_memory_history(None)
+    torch.cuda.memory._record_memory_history(
+        "all", context="alloc", stacks="python", max_entries=1 << 40
+    )
+    count.moments.clear()
+    train(count, batches, lambda x: model(x).square().mean())
+    return count
+
+
 PROGRAMS: dict[str, Callable[[], Count]] = {
     program.__name__: program
-    for program in (gpt2, llama, lora, resnet, unet, bert, fsdp2, server, accumulation)
+    for program in (
+        *(gpt2, llama, lora, resnet, unet, bert, fsdp2, server, accumulation),
+        *(compiled, function, warm_start),
+    )
 }
 
 

@@ -179,7 +179,7 @@ def _common(table: FrameTable, *stacks: int) -> tuple[Frame, ...]:
         if any(frame != frames[0] for frame in frames):
             break
         shared.append(frames[0])
-    while shared and is_call(shared[-1]):
+    while shared and (is_call(shared[-1]) or _is_plumbing(shared[-1])):
         shared.pop()
     return tuple(shared[::-1])
 

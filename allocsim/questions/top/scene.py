@@ -97,15 +97,13 @@ class Scene:
         found: _Mask = (at >= 0) & (freed < np.append(spans.last, -1)[at])
         return found
 
-    @property
-    def n_steps(self) -> int:
-        """How many steps the recording shows."""
-        return len(self._step_ends)
-
     def step_at(self, entry: int) -> int:
         """The number of the step that `entry` is in, from 1; 0 where no steps are seen."""
         ends = self._step_ends
-        return int(np.searchsorted(ends, entry, side="left")) + 1 if len(ends) else 0
+        if not len(ends):
+            return 0
+        behind_all = entry > ends[-1] and self.last_alloc == ends[-1]
+        return len(ends) if behind_all else int(np.searchsorted(ends, entry, side="left")) + 1
 
     @property
     def _step_ends(self) -> _Column:

@@ -230,7 +230,7 @@ def _is_root(python: tuple[Frame, ...]) -> bool:
 
 def _is_node(outermost: Frame) -> bool:
     """Whether the engine's thread called a node's backward, and no hook."""
-    return outermost.name == "apply" and stem_of(outermost) == "function.py"
+    return outermost.name.startswith("apply") and stem_of(outermost) == "function.py"
 
 
 def _phase(python: tuple[Frame, ...]) -> Phase:

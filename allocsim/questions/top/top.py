@@ -211,8 +211,8 @@ def _moment(
         entry = int(timeline.entry[np.argmax(timeline.allocated)])
     elif at == "end":
         entry = last
-    elif isinstance(at, int) and 0 <= at <= last:
-        entry = at
+    elif not isinstance(at, str) and 0 <= at <= last:
+        entry = int(at)
     else:
         raise RecordingError(path, f"there is no entry {at}; expected 0 to {last}")
     phase = scene.phase_at(entry)
