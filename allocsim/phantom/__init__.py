@@ -7,6 +7,7 @@ an unmodified program over them, `build` and `wheel` bring them and a release's 
 from allocsim.phantom.build import (
     COMMON_OPTIONS,
     ORIGIN,
+    STUB,
     Stubs,
     build_once,
     build_stubs,
@@ -28,6 +29,7 @@ __all__ = [
     "Program",
     "Recorded",
     "RefusedError",
+    "STUB",
     "ScriptError",
     "Stubs",
     "UnavailableError",
