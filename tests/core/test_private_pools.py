@@ -188,6 +188,24 @@ def test_the_mark_goes_with_the_mempool_since_2_11(make: Make, torch: str) -> No
 
 
 @pytest.mark.parametrize("torch", BY_THREAD)
+def test_emptying_the_cache_takes_up_what_a_scope_put_off(make: Make, torch: str) -> None:
+    """5.5: without a malloc in between, which would have done so."""
+    a = make(torch_version=torch)
+    a.begin_allocate_to_pool(1)
+    ptr = held(a, 30 * MIB)
+    a.record_stream(ptr, 4096)
+    a.free(ptr)
+    a.end_allocate_to_pool(1)
+    a.synchronize()
+    a.release_pool(1)
+    assert a.memory_stats()["active.all.current"] == 1
+    a.take_history()
+    a.empty_cache()
+    assert actions(a) == ["free_completed", "segment_free"]
+    assert a.memory_stats()["active.all.current"] == 0
+
+
+@pytest.mark.parametrize("torch", BY_THREAD)
 def test_a_pool_lives_until_it_is_released_and_emptied(make: Make, torch: str) -> None:
     a = make(torch_version=torch)
     for _ in range(2):

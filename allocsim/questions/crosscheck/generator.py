@@ -28,6 +28,7 @@ _DEVICES = (
     *(MIB, 5 * MIB, 37 * MIB, 64 * MIB, 100 * MIB + 12345, 128 * MIB, 200 * MIB - 1),
     *(256 * MIB, 300 * MIB, 512 * MIB, GIB, 3 * GIB + 777, 16 * GIB),
 )
+_ABSURD = (1 << 40, (1 << 60) - 512, (1 << 60) - 1, 1 << 60, (1 << 63) + 1)
 _LENGTHS = (15, 40, 100, 250, 250, 1000)
 
 
@@ -69,7 +70,9 @@ class _Maker:
     ) -> None:
         self.rng = rng
         self.release = release
+        reserved = memory + memory // 8  # by an expandable segment
         self.memory = memory
+        self.beyond = (memory, memory + 1, reserved, reserved + 1, *_ABSURD)
         self.with_marks = with_marks
         self.ops: list[Op] = []
         self.live: list[int] = []
@@ -122,7 +125,7 @@ class _Maker:
         if kind < 0.55:
             return rng.randint(1, 4000)
         if kind < 0.6:
-            return rng.choice((0, self.memory, self.memory + 1, (1 << 60) - 1, 1 << 60))
+            return rng.choice((0, *self.beyond))
         return int(2 ** rng.uniform(0, max(20, min(self.memory.bit_length() - 1, 30))))
 
     def allocate(self) -> None:
