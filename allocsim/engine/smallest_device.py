@@ -6,8 +6,8 @@ Sizes are whole pages of 2 MiB, fractions whole hundredths.  In between, more me
 to hurt; the caching allocator does not promise that, so a far smaller device that happens to do
 may be missed, and the bound itself is never wrong.
 
-Where the driver refused nothing, the peak itself is a device that does: on one of that size every
-request is answered as before, and on a smaller one the request of the peak is refused.  Expandable
+The peak of a replay that goes through is a device that does, too: on one of that size each request
+is answered or refused as before.  Expandable
 segments are the exception, since their address space is 9/8 of the device and a hole beside it is
 ranked by its room to grow (semantics 4.1, 4.4): there the peak is only where the search begins.
 """
@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from allocsim.core import PAGE
 from allocsim.engine.setting import Setting
@@ -40,14 +41,13 @@ Guess = Callable[[Trial], int | None]
 _MOST_STEPS = 1 << 29
 """Pages of a device of 2**50 bytes: what does not go through there goes through nowhere."""
 
-_CLIMBS_COST, _MOST_CLIMBS = 2, 10
-"""Guesses from below, most of which fail early: how many there may be, and how many replays of the
-whole recording they may cost, before they take turns with halving what is left."""
+_PATIENCE = 4
+"""Guesses from below that go by needs alone."""
 
 _LEAST_FRACTION = 1 / 1000
 """Below this share of a device no size is looked for."""
 
-_NOWHERE = -1
+_NOWHERE = 1 << 60
 """Where no guess says where to look."""
 
 _FRACTION = re.compile(r"per_process_memory_fraction\s*:\s*([0-9.]+)")
@@ -76,6 +76,7 @@ def find_smallest(
     most: int = _MOST_STEPS,
     known: Trial | None = None,
     peak: Guess | None = None,
+    same: Guess | None = None,
     needed: Guess | None = None,
 ) -> Smallest | None:
     """The least memory on which `holds` is true of the trial; None: there is none up to `most`.
@@ -83,6 +84,7 @@ def find_smallest(
     least: steps, one less cannot hold what lives at once.  first: steps to begin with; known:
     the trial there, if it holds.
     peak: of a trial that holds, the steps of its peak, where that may well be the answer.
+    same: of one that holds, the fewest steps on which it would surely have gone the same way.
     needed: of one that does not, the steps that would have let the failed request through.
     """
     low, high = least - 1, max(first, least)
@@ -96,32 +98,50 @@ def find_smallest(
         else:
             low, high = high, min(high + step, most)
             step = high
-    # A peak is mostly the answer itself; what a request needed can be told from below only.
-    look = "below", high - 1
-    if peak is not None and (top := peak(best)) is not None:
-        look = "peak", min(top, high - 1)
-    elif needed is not None:
-        look = "needed", low + 1
-    fails_at = None
-    climbs, budget = _MOST_CLIMBS, _CLIMBS_COST * best.entries
+    climb = _Climb(2 * best.entries)
+    look, is_guess = low + 1 if needed is not None else high - 1, False
+    if peak is not None and needed is None:
+        look = min(peak(best) or high, high - 1)
+    fails_at, share = None, 2
     while high - low > 1:
-        why, at = look if low < look[1] < high else ("half", (low + high) // 2)
+        at = look if low < look < high else low + max((high - low) // share, 1)
         tried = trial(at)
         if tried is not None and holds(tried):
-            high, best = at, tried
-            look = "below", high - 1 if why == "needed" else _NOWHERE
-            if peak is not None:
-                look = "peak", peak(best) or _NOWHERE
+            high = at if same is None else max(min(same(tried) or at, at), low + 1)
+            best, top = tried, high if peak is None else peak(tried) or high
+            # What was needed, or a peak, is mostly the answer itself.
+            look = min(top, high - 1) if is_guess or top < high else _NOWHERE
+            is_guess = top < high
         else:
             low, fails_at = at, None if tried is None else tried.oom_entry
-            climbs, budget = climbs - 1, budget - (0 if tried is None else tried.entries)
-            told = needed(tried) if needed is not None and tried is not None else None
-            look = "needed", told or _NOWHERE
-            if told is not None and told >= high:
-                look = "below", high - 1
-            elif why != "half" and (climbs <= 0 or budget <= 0):
-                look = "half", _NOWHERE
+            need = None if tried is None or needed is None else needed(tried)
+            look = _NOWHERE if tried is None else climb.next(at, need, tried.entries)
+            is_guess = look == need
+            # One that fails early is cheap, so that more of them may.
+            share = 3 if tried is not None and 2 * tried.entries < best.entries else 2
     return Smallest(high, best, fails_at)
+
+
+@dataclass(slots=True)
+class _Climb:
+    """Where to look after a failure, coming from below, where most trials fail early.
+
+    budget: entries that climbing may cost before what is left is halved instead.
+    """
+
+    budget: int
+    climbs: int = 0
+    stride: int = 1
+
+    def next(self, at: int, need: int | None, entries: int) -> int:
+        """The steps to try after `at` of them failed at a request that needed `need`."""
+        self.climbs, self.budget = self.climbs + 1, self.budget - entries
+        if need is None or self.budget <= 0:
+            return _NOWHERE
+        if need <= at or self.climbs > _PATIENCE:
+            # What is asked for next needs hardly more, so that needs alone would crawl.
+            self.stride *= 2
+        return max(need, at + self.stride)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,29 +178,37 @@ def smallest_device(trials: Trials, setting: Setting) -> Capacity | None:
         tried = trials.under(setting, pages * PAGE + context, to_first_oom=True)
         return None if tried.error is not None else tried
 
-    is_mapped = setting.config(trials.prepared.release).expandable_segments
+    def reached(trial: Trial) -> int:
+        return max(-(-(trial.peak_device_bytes - context) // PAGE), 1)
+
+    config = setting.config(trials.prepared.release)
+    is_mapped = config.expandable_segments
     fraction = setting.fraction(trials.prepared.release)
-    first = max(-(-(unlimited.peak_device_bytes - context) // PAGE), 1)
+    first = reached(unlimited)
     if fraction is not None:
         first = int(first / max(fraction, _LEAST_FRACTION)) + 1
     least = max(unlimited.peak_allocated_bytes // PAGE, 1)
-    known = None if is_mapped or fraction is not None else unlimited
+    is_alike = not is_mapped and fraction is None and not config.throw_on_cudamalloc_oom
+    known = unlimited if is_alike or (is_mapped and fraction is None) else None
     for memory, trial in trials.known(setting):
         pages: int = (memory - context) // PAGE
         if trial.goes_through and pages < first:
             first, known = pages, trial
         elif trial.oom_entry is not None:
             least = max(least, pages + 1)
-    found = find_smallest(
+    find = partial(
+        find_smallest,
         on,
         _goes_through,
-        least=least,
         first=first,
         most=2 * max(first, least),
-        known=known,
-        # What a mapping lacks is less than the text prints.
-        needed=None if is_mapped else lambda tried: pages_needed(tried, context),
+        peak=reached if is_mapped else None,
+        same=reached if is_alike else None,
+        needed=lambda tried: pages_needed(tried, context),
     )
+    found = find(least=least, known=known)
+    if is_mapped and found is not None and found.trial is unlimited:
+        found = find(least=first)  # what was only likely to do was never tried
     if found is None:
         return None
     fails_at = found.fails_at
