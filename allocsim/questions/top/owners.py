@@ -36,6 +36,7 @@ _PLUMBING = {
     *("_fn", "maybe_fallback", "__call__", "no_grad", "inference_mode"),
     *("forward_with_checkpointing", "recompute_fn", "unpack_hook"),
 }
+_PLUMBING_FILES = {"_compile.py", "checkpoint.py", "eval_frame.py"}
 _WRAPPERS = {"generic.py", "output_capturing.py", "optimizer.py", "_contextlib.py", "_tensor.py"}
 
 
@@ -82,7 +83,7 @@ def _is_plumbing(frame: Frame) -> bool:
     is_wrapper = frame.name in ("wrapper", "inner", "wrapped") and (
         stem_of(frame) in _WRAPPERS or stem_of(frame) == "module.py"
     )
-    return frame.name in _PLUMBING or is_wrapper
+    return frame.name in _PLUMBING or is_wrapper or stem_of(frame) in _PLUMBING_FILES
 
 
 def module_name(stack: Sequence[Frame], frames: int) -> str:
