@@ -21,6 +21,7 @@ _FIGURES = "{:>11} {:>6} {:>7} {:>11}  "
 _BELOW = 8
 _LEAST_SHARE = 0.0005
 """Shares below are printed as 0.0%."""
+_MUCH = 0.4
 _LONG = {"category": "category, and where most", "module": "mostly, and whose", "stack": "mostly"}
 """Answers whose owners need a line of their own, and what the other names are called."""
 _MOMENTS = {
@@ -52,6 +53,8 @@ def top_text(top: Top, count: int | None = None, frames: int | None = None) -> s
     lines += _rest(top, len(shown))
     if top.by != "category" and top.rows:
         lines += ["", *_categories(top)]
+    if top.by == "line" and top.rows and top.rows[0].bytes > _MUCH * top.allocated_bytes:
+        lines.append("Much of it is one line: --by module says which part of a model.")
     for note in top.notes:
         lines += paragraph(f"note: {note}", 0)
     return "\n".join(lines) + "\n"

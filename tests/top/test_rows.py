@@ -47,7 +47,7 @@ def test_so_they_are_in_every_recording(path: Path) -> None:
     holds_at_every_entry(recording)
     entries = len(recording.devices[0])
     allocated = replay(recording).devices[0].timeline
-    for at in (None, "end", entries // 3, entries // 2, 4 * entries // 5):
+    for at in (None, entries // 3, 4 * entries // 5):
         told = top(recording, at, by="category")
         assert told.at.entry is not None
         row = int(np.searchsorted(allocated.entry, told.at.entry, side="right")) - 1
@@ -55,7 +55,7 @@ def test_so_they_are_in_every_recording(path: Path) -> None:
         assert sum(each.bytes for each in told.rows) == told.allocated_bytes
         assert sum(told.categories.values()) == told.allocated_bytes
         if at is None:
-            assert told.categories.get("unknown", 0) <= 0.05 * told.allocated_bytes
+            assert told.categories.get("unknown", 0) < 0.05 * told.allocated_bytes
 
 
 @pytest.mark.parametrize("by", BY)

@@ -155,17 +155,12 @@ class Evidence:
         n_kept = np.bincount(blocks.stack[kept] + 1, minlength=n_stacks)
         n_whole = np.bincount(blocks.stack[whole] + 1, minlength=n_stacks)
         likely = 2 * n_kept > n_whole
+        cut = forward & (self.next_backward == NEVER) & scene.outlives_all
         # A line seen for the first time: what piles up from call to call is kept for something.
-        cut = forward & (self.next_backward == NEVER) & self.cut
-        piled = np.bincount(blocks.stack[cut] + 1, minlength=n_stacks) > 1
-        piled &= (n_whole == 0) & (not self.is_inference)
-        found: _Mask = cut & (likely | piled)[blocks.stack + 1]
+        repeats = np.bincount(blocks.stack[cut] + 1, minlength=n_stacks) > 1
+        piled = (n_whole == 0) & (self.piles_up | (repeats & bool(len(scene.backwards))))
+        found: _Mask = cut & (likely | piled)[blocks.stack + 1] & ~scene.is_without_grad
         return found
-
-    @cached_property
-    def cut(self) -> _Mask:
-        """Blocks whose life the recording does not show to its end."""
-        return self.scene.outlives_all
 
     @cached_property
     def of_forward(self) -> _Mask:
@@ -187,13 +182,6 @@ class Evidence:
         return found
 
     @cached_property
-    def is_inference(self) -> bool:
-        """Whether nothing is trained: no backward pass, no optimizer."""
-        scene = self.scene
-        told = len(scene.backwards) + len(scene.optimizers)
-        return not told and not self.piles_up
-
-    @cached_property
     def piles_up(self) -> bool:
         """Whether a forward pass that nothing follows keeps more than half of what it asked for:
         so does training that never came to its first backward pass."""
@@ -201,8 +189,9 @@ class Evidence:
         if not len(scene.forwards) or scene.backwards.first.size:
             return False
         rows = scene.born_in(Phase.FORWARD) & ~scene.came_from(Origin.CACHE)
+        rows &= ~scene.is_without_grad & ~self.at_once
         total = int(blocks.requested[rows].sum())
-        kept = int(blocks.requested[rows & (blocks.freed >= blocks.n_entries)].sum())
+        kept = int(blocks.requested[rows & scene.outlives_all].sum())
         return 2 * kept > total
 
     @cached_property

@@ -34,10 +34,13 @@ BEFORE = "from before the recording"
 _PLUMBING = {
     *("_call_impl", "_wrapped_call_impl", "__torch_function__", "decorate_context", "_use_grad"),
     *("_fn", "maybe_fallback", "__call__", "no_grad", "inference_mode"),
-    *("forward_with_checkpointing", "recompute_fn", "unpack_hook"),
+    *("forward_with_checkpointing", "recompute_fn", "unpack_hook", "wrapper", "inner", "wrapped"),
 }
+_DECORATORS = {"wrapper", "forward_with_checkpointing", "recompute_fn"}
+"""What stands between the calling of a module and its own forward."""
 _PLUMBING_FILES = {"_compile.py", "checkpoint.py", "eval_frame.py"}
-_WRAPPERS = {"generic.py", "output_capturing.py", "optimizer.py", "_contextlib.py", "_tensor.py"}
+_MOVES = {"to", "cuda", "half", "float", "bfloat16"}
+"""What only moves or converts a module."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +83,7 @@ def _line(frame: Frame) -> str:
 
 
 def _is_plumbing(frame: Frame) -> bool:
-    is_wrapper = frame.name in ("wrapper", "inner", "wrapped") and (
-        stem_of(frame) in _WRAPPERS or stem_of(frame) == "module.py"
-    )
-    return frame.name in _PLUMBING or is_wrapper or stem_of(frame) in _PLUMBING_FILES
+    return frame.name in _PLUMBING or stem_of(frame) in _PLUMBING_FILES
 
 
 def module_name(stack: Sequence[Frame], frames: int) -> str:
@@ -104,13 +104,12 @@ def module_name(stack: Sequence[Frame], frames: int) -> str:
 
 
 def _is_called(outer: Frame) -> bool:
-    calls = outer.name in ("wrapper", "forward_with_checkpointing", "recompute_fn")
-    return is_call(outer) or (calls and _is_plumbing(outer))
+    return is_call(outer) or outer.name in _DECORATORS
 
 
 def _moves(frame: Frame) -> bool:
-    """Whether a frame only moves or converts a module."""
-    return stem_of(frame) in ("module.py", "_device.py", "functional.py")
+    is_between = stem_of(frame) in ("module.py", "_device.py", "functional.py")
+    return is_between or frame.name in _MOVES
 
 
 def _part(frame: Frame) -> str:
@@ -126,6 +125,7 @@ def whose_of(
     """Whose each of the blocks `rows` is.  activations: which blocks were kept for backward."""
     blocks = scene.blocks
     python: dict[int, tuple[Frame, ...]] = {}
+    between: dict[tuple[int, ...], Whose] = {}
     nodes = _Nodes(scene, activations)
     found = []
     for row in rows.tolist():
@@ -138,7 +138,10 @@ def whose_of(
         elif scene.is_before[row]:
             found.append(Whose((), BEFORE if number < 0 and scene.has_lives else NO_STACK))
         elif scene.is_bare[row] and nodes.sees_backward(row):
-            found.append(Whose(_common(table, *nodes.around(row)), AUTOGRAD))
+            around = nodes.around(row)
+            if around not in between:
+                between[around] = Whose(_common(table, around), AUTOGRAD)
+            found.append(between[around])
         else:
             found.append(Whose(stack, "" if stack else NO_STACK))
     return found
@@ -158,7 +161,7 @@ class _Nodes:
         """Whether the block was made in a backward pass."""
         return bool(self._scene.backwards.of(self._scene.blocks.born[row : row + 1])[0] >= 0)
 
-    def around(self, row: int) -> list[int]:
+    def around(self, row: int) -> tuple[int, ...]:
         """Stacks of the activations given up before and after the block's birth, in its pass."""
         scene, blocks = self._scene, self._scene.blocks
         born = int(blocks.born[row])
@@ -167,10 +170,10 @@ class _Nodes:
         at = int(np.searchsorted(self._freed, born))
         near = [i for i in (at - 1, at) if 0 <= i < len(self._rows)]
         inside = [i for i in near if first <= self._freed[i] < min(after, blocks.n_entries)]
-        return [int(blocks.stack[self._rows[i]]) for i in inside]
+        return tuple(int(blocks.stack[self._rows[i]]) for i in inside)
 
 
-def _common(table: FrameTable, *stacks: int) -> tuple[Frame, ...]:
+def _common(table: FrameTable, stacks: tuple[int, ...]) -> tuple[Frame, ...]:
     """The frames that the stacks share, from the outermost on, given innermost first."""
     if not stacks:
         return ()

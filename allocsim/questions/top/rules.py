@@ -126,7 +126,8 @@ def _exchange(known: Evidence) -> _Mask:
 def _kept_for_backward(known: Evidence) -> _Mask:
     whole = known.next_backward != NEVER
     kept = whole & (known.blocks.freed > known.next_backward)
-    found: _Mask = known.of_forward & ~known.scene.is_before & (kept | known.kept_by_fate)
+    made = known.of_forward & ~known.scene.is_before & ~known.scene.is_without_grad
+    found: _Mask = made & (kept | known.kept_by_fate)
     return found
 
 

@@ -64,6 +64,7 @@ class Scene:
     phase: NDArray[np.uint8]
     origin: NDArray[np.uint8]
     is_engine_thread: _Mask
+    is_without_grad: _Mask
     is_bare: _Mask
     is_before: _Mask
     forwards: Spans
@@ -126,6 +127,7 @@ def scene_of(blocks: Blocks, kinds: dict[int, StackKind], *, is_state_only: bool
     phase = np.array([kind.phase for kind in table], dtype=np.uint8)[which]
     origin = np.array([kind.origin for kind in table], dtype=np.uint8)[which]
     thread = np.array([kind.is_engine_thread for kind in table], dtype=bool)[which]
+    without = np.array([kind.is_without_grad for kind in table], dtype=bool)[which]
     is_before = blocks.born < 0
     sees_backward = bool(np.isin(phase, (Phase.BACKWARD, Phase.OPTIMIZER)).any())
     is_silent = phase == Phase.UNTOLD
@@ -139,6 +141,7 @@ def scene_of(blocks: Blocks, kinds: dict[int, StackKind], *, is_state_only: bool
         phase=phase,
         origin=origin,
         is_engine_thread=thread,
+        is_without_grad=without,
         is_bare=is_silent | (origin == Origin.ENGINE),
         is_before=is_before,
         forwards=_spans(born, part == Phase.FORWARD),

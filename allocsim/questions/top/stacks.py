@@ -79,11 +79,13 @@ class Origin(IntEnum):
 @dataclass(frozen=True, slots=True)
 class StackKind:
     """phase, origin: see there.  is_engine_thread: Python that autograd's own thread called, as
-    recomputed activations and hooks are."""
+    recomputed activations and hooks are.  is_without_grad: the model was called from a function
+    decorated with no_grad or inference_mode."""
 
     phase: Phase
     origin: Origin = Origin.OTHER
     is_engine_thread: bool = False
+    is_without_grad: bool = False
 
 
 _ROOTS = {"<module>", "_run_module_as_main", "_run_code", "_bootstrap", "_bootstrap_inner"}
@@ -186,7 +188,8 @@ class _Facts:
                 return StackKind(Phase.SETUP, origin)
             if any(frame.name == "__init__" for frame in python):
                 phase = Phase.SETUP if self._is_module(python) else phase
-        return StackKind(phase, origin, is_engine_thread)
+        is_without_grad = phase is Phase.FORWARD and _is_without_grad(python)
+        return StackKind(phase, origin, is_engine_thread, is_without_grad)
 
     def _made_by(self, python: tuple[Frame, ...]) -> Origin:
         """How a model's part came to be, OTHER if no part of a model did."""
@@ -226,6 +229,17 @@ class _Facts:
 
 def _is_root(python: tuple[Frame, ...]) -> bool:
     return python[-1].name in _ROOTS
+
+
+def _is_without_grad(python: tuple[Frame, ...]) -> bool:
+    """Whether a decorator of PyTorch's stands outside of all modules: inside, a function that
+    needs no gradients may make what those after it need."""
+    for frame in reversed(python):
+        if is_call(frame):
+            break
+        if stem_of(frame) == "_contextlib.py":
+            return True
+    return False
 
 
 def _is_node(outermost: Frame) -> bool:

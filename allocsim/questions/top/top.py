@@ -23,7 +23,7 @@ from allocsim.questions.top.stacks import Phase, kinds_of
 from allocsim.trace import Action, Frame, Recording, Trace, refuse_contradictions
 from allocsim.units import format_size
 
-__all__ = ["BY", "Holding", "Moment", "Row", "Top", "top"]
+__all__ = ["BY", "Holding", "Moment", "Row", "Top", "top", "top_of_run"]
 
 BY = ("line", "stack", "module", "category", "stream", "pool")
 """What rows can be by."""
@@ -51,8 +51,8 @@ class Moment:
 @dataclass(frozen=True, slots=True)
 class Row:
     """One owner.  largest_bytes: its largest block.  category: the one that most of it is of;
-    categories: bytes of each.  where: the line that holds most of it.  reason: in rows by
-    category, why they are of it."""
+    categories: bytes of each.  where: the line that holds most of it, in rows by category the
+    part of the model.  reason: in rows by category, why they are of it."""
 
     owner: str
     category: str
@@ -129,7 +129,8 @@ def top(
     trace = _device_of(recording, device)
     if trace.count(Action.ALLOC):
         (prepared,) = prepare(recording, trace.device, torch_version)
-        return _of_run(prepared, at, by, frames, progress=progress)
+        (device_run,) = replay_prepared((prepared,), progress=progress).devices
+        return top_of_run(prepared, device_run, at, by=by, frames=frames)
     return _of_state(recording, trace, at, by, frames)
 
 
@@ -145,16 +146,16 @@ def _device_of(recording: Recording, device: int | None) -> Trace:
         raise RecordingError(recording.path, str(error.args[0])) from None
 
 
-def _of_run(
+def top_of_run(
     prepared: Prepared,
-    at: str | int | None,
-    by: str,
-    frames: int | None,
+    device_run: DeviceRun,
+    at: str | int | None = None,
     *,
-    progress: Progress | None,
+    by: str = "line",
+    frames: int | None = None,
 ) -> Top:
+    """`top` of a device that has been replayed already: `device_run`, as recorded."""
     trace = prepared.trace
-    (device_run,) = replay_prepared((prepared,), progress=progress).devices
     blocks = blocks_of(trace, prepared.start, device_run.timeline)
     scene = _scene(trace, blocks, is_state_only=False)
     asked = _Asked(prepared.path, _moment(prepared.path, trace, device_run, scene, at), by, frames)
@@ -268,6 +269,7 @@ class _Table:
         self._whose, self._rules = whose, rules.tolist()
         self._sizes: list[int] = blocks.size[rows].tolist()
         self._lines: dict[Whose, str] = {}
+        self._parts: dict[Whose, str] = {}
 
     def category(self, index: int) -> str:
         """Of the block at `index` of the moment's."""
@@ -324,11 +326,17 @@ class _Table:
             self._lines[whose] = whose.line()
         return self._lines[whose]
 
+    def _part(self, whose: Whose) -> str:
+        if whose not in self._parts:
+            self._parts[whose] = whose.module(_MODULES)
+        return self._parts[whose]
+
     def _row(self, owner: str, members: list[int], by: str) -> Row:
         categories: dict[str, int] = {}
         lines: dict[str, int] = {}
         for index in members:
-            size, line = self._sizes[index], self._line(self._whose[index])
+            size, whose = self._sizes[index], self._whose[index]
+            line = self._part(whose) if by == "category" else self._line(whose)
             category = self.category(index)
             categories[category] = categories.get(category, 0) + size
             lines[line] = lines.get(line, 0) + size
