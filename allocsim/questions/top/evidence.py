@@ -23,7 +23,6 @@ WORKSPACE_SIZES = (8_519_680, 33_554_432, 1_048_576)
 """cuBLAS's workspace by PyTorch's default (two of 4 MiB, eight of 16 KiB), the same on Hopper,
 cuBLASLt's."""
 
-
 _NEAR = 8
 """Allocations of one constructor that are looked at together."""
 
@@ -41,7 +40,7 @@ class Evidence:
     @cached_property
     def lasts(self) -> _Mask:
         """Set up, and there when work on the model begins, or at the end if none does."""
-        begins = min((int(s.first[0]) for s in (self.scene.forwards,) if len(s)), default=NEVER)
+        begins = int(np.append(self.scene.forwards.first, NEVER)[0])
         begins = min(begins, self.scene.last_alloc)
         return self.scene.born_in(Phase.SETUP, Phase.PROGRAM) & (self.blocks.freed > begins)
 
