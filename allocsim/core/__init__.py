@@ -26,6 +26,7 @@ from allocsim.core.fast_path import FREE, FREE_COMPLETED, FREE_REQUESTED, MALLOC
 from allocsim.core.history import TraceEntry, Witnessed, Work
 from allocsim.core.inspection import (
     allocated_block,
+    finds_free_block,
     fingerprint,
     free_blocks,
     handle_sizes,
@@ -89,6 +90,7 @@ __all__ = [
     "free_blocks",
     "handle_sizes",
     "helping_pools",
+    "finds_free_block",
     "largest_request",
     "parse_conf",
     "pool_of_requests",

@@ -24,6 +24,7 @@ class Device:
 
     total: bytes of the card.  context_memory: what the CUDA context and other processes hold.
     policy: "bump" never reuses an address, "firstfit" takes the lowest hole.
+    room: bytes that may be handed out, where a recording shows that a request was refused.
     """
 
     __slots__ = (
@@ -31,6 +32,7 @@ class Device:
         "context_memory",
         "policy",
         "used",
+        "room",
         "_next",
         "_holes",
         "_sizes",
@@ -60,6 +62,7 @@ class Device:
         self.context_memory = context_memory
         self.policy = policy
         self.used = 0
+        self.room = total
         self._next = base_address
         self._holes: SortedDict[int, int] = SortedDict()  # start -> end; coalesced, below _next
         self._sizes: dict[int, int] = {}
@@ -82,7 +85,7 @@ class Device:
     def cuda_malloc(self, size: int) -> int | None:
         """The address of `size` fresh bytes, or None: out of memory."""
         pages = round_up(size, PAGE)
-        if pages > self.free:
+        if pages > min(self.free, self.room - self.used):
             return None
         self.used += pages
         return self.reserve_address(size)
@@ -94,7 +97,7 @@ class Device:
 
     def create_handle(self, size: int) -> bool:
         """Take physical memory for one handle of an expandable segment; False: none left."""
-        if size > self.free:
+        if size > min(self.free, self.room - self.used):
             return False
         self.used += size
         return True

@@ -206,6 +206,9 @@ class Drive:
             self._recorded_oom(entry, size, stream)
         elif kind == StepKind.DICTATE and self.dictates:
             self.allocator.device.dictate_address(addr)
+        elif kind == StepKind.ROOM and self.dictates:
+            device = self.allocator.device
+            device.room = size if size >= 0 else device.total
         elif kind == StepKind.EMPTY_CACHE:
             self.allocator.empty_cache()
         elif kind == StepKind.SCOPE:

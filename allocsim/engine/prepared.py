@@ -28,13 +28,14 @@ from allocsim.core import (
 from allocsim.engine.drive import Drive
 from allocsim.engine.fold import fold
 from allocsim.engine.observers import Observer, Progress
-from allocsim.engine.plan import Plan, plan_of
+from allocsim.engine.plan import Plan
+from allocsim.engine.reading import read_plan
 from allocsim.engine.repeats import Period, find_period
 from allocsim.engine.setting import Setting
 from allocsim.errors import ConfigError, RecordingError
 from allocsim.state import SegmentState
 from allocsim.trace import Action, Provenance, Recording, Trace, refuse_unsound, start_state
-from allocsim.units import format_size
+from allocsim.units import TIB, format_size, round_up
 
 __all__ = ["UNLIMITED_DEVICE", "Prepared", "prepare"]
 
@@ -53,7 +54,6 @@ class Prepared:
     recorded: the settings of the recording; config: what they mean.
     has_settings: whether the recording holds any.
     start: the segments before the first entry.
-    plan: the steps, driver bases among them.
     provenance: how the recording was made, None where nobody noted it.
     """
 
@@ -65,8 +65,22 @@ class Prepared:
     config: AllocatorConfig
     has_settings: bool
     start: tuple[SegmentState, ...]
-    plan: Plan
     provenance: Provenance | None
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The steps, what the driver answered among them."""
+        return read_plan(
+            self.trace,
+            self.held,
+            lambda memory: self.allocator(
+                self.recorded,
+                memory,
+                base_address=round_up(self.last_address, TIB),
+                record_history=True,
+            ),
+            self.named_memory,
+        )
 
     @property
     def held(self) -> int:
@@ -79,14 +93,14 @@ class Prepared:
         return 0 if self.provenance is None else self.provenance.context_memory
 
     @property
-    def told_memory(self) -> int | None:
+    def named_memory(self) -> int | None:
         """Bytes of the device that the recording names; None where it does not."""
         return (0 if self.provenance is None else self.provenance.device_memory) or None
 
     @property
     def capacity(self) -> int | None:
         """Bytes of the device: as named, else as an out-of-memory error tells; None: unknown."""
-        return self.told_memory or self.plan.capacity
+        return self.named_memory or self.plan.capacity
 
     @cached_property
     def free_plan(self) -> Plan:
@@ -221,11 +235,9 @@ def prepare(
         what = f"its settings {conf[:80]!r} are refused by release {release.version}: {error}"
         raise RecordingError(recording.path, what) from None
     traces = recording.devices if device is None else (_trace_of(recording, device),)
-    collects_above = _collects_above(recording, config)
     found = []
     for trace in traces:
         start = _start_of(trace, recording, config)
-        held = sum(segment.total_size for segment in start)
         found.append(
             Prepared(
                 path=recording.path,
@@ -236,7 +248,6 @@ def prepare(
                 config=config,
                 has_settings=recording.settings is not None,
                 start=start,
-                plan=plan_of(trace, held, collects_above),
                 provenance=recording.provenance,
             )
         )
@@ -270,19 +281,6 @@ def _release_of(recording: Recording, torch_version: str | None) -> tuple[Releas
         f"PyTorch {newest}: the newest of those that write this layout "
         f"({possible[0]} to {possible[-1]})",
     )
-
-
-def _collects_above(recording: Recording, config: AllocatorConfig) -> int | None:
-    """Reserved bytes above which the recorded program's requests collected garbage (1.9).
-
-    None where they never did, as far as the recording tells: a limit that the program set by a
-    call is in no recording.
-    """
-    made = recording.provenance
-    if made is None or not made.device_memory or recording.settings is None:
-        return None
-    allocator = CachingAllocator(made.device_memory, config.text, config.release.version)
-    return allocator.collects_garbage_above
 
 
 def _start_of(

@@ -193,8 +193,8 @@ def _means_the_same(setting: Setting, recorded: Setting, release: Release) -> bo
 def _is_same_device(prepared: Prepared, device_memory: int | None) -> bool:
     """Whether the recording can have been made on a device of this size."""
     plan = prepared.plan
-    if prepared.told_memory is not None:
-        return device_memory in (None, prepared.told_memory)
+    if prepared.named_memory is not None:
+        return device_memory in (None, prepared.named_memory)
     if device_memory is None or device_memory == plan.capacity:
         return True
     had_room = plan.capacity is None and plan.refused_below is None
@@ -213,8 +213,8 @@ def _device_memory(
         )
     if asked is not None:
         return asked, notes
-    if made is not None and prepared.told_memory is not None:
-        return prepared.told_memory, [*notes, _device_note(made)]
+    if made is not None and prepared.named_memory is not None:
+        return prepared.named_memory, [*notes, _device_note(made)]
     if plan.capacity is not None:
         notes.append(
             f"device memory {format_size(plan.capacity)}: free plus reserved at the recorded "

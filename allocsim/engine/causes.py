@@ -1,0 +1,252 @@
+"""Why memory was given back: the causes that a recording leaves open, with what each comes to.
+
+Rule: a cause is a hypothesis.  It is written as the steps that it stands for, so that the model
+can be driven through it and compared with what was recorded; which comes first is a matter of
+likelihood, which one is kept is a matter of what follows (`reading.py`).
+
+What tells them apart (semantics 1.8, 2.4, 2.5):
+
+- A request that found a free block was refused nothing: what was given back before it was given
+  back by a call of empty_cache.
+- A request is refused where the device is full, so never below what the device is known to hold.
+- The Python stack of an entry may name empty_cache.  One that does not tells nothing: releases
+  may write the stack of what once obtained the memory.
+- A refused request and empty_cache wait for every free that is under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from allocsim.core import PAGE, CachingAllocator, finds_free_block
+from allocsim.engine.gaps import Gap, Recorded
+from allocsim.engine.plan import Planned, StepKind
+from allocsim.trace import Action
+from allocsim.units import round_up
+
+__all__ = ["Cause", "Explanation", "Facts", "explanations", "plain_explanation"]
+
+
+class Cause(Enum):
+    """What made the allocator give memory back."""
+
+    NOTHING = "nothing was given back"
+    EMPTY_CACHE = "empty_cache was called"
+    REQUEST = "the request itself: refused at first, or collecting garbage"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of the device before anything is read.
+
+    memory: bytes of the device; None: unknown.
+    max_reserved: the most that it held at any entry.
+    calls: the entries that gave memory back and whose stack names empty_cache.
+    """
+
+    memory: int | None
+    max_reserved: int
+    calls: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """One way to account for a gap.
+
+    refused: bytes that the device would have had to hold, where its being full explains it.
+    """
+
+    cause: Cause
+    steps: tuple[Planned, ...]
+    refused: int | None = None
+
+
+def plain_explanation(gap: Gap) -> Explanation:
+    """What needs no guess: frees complete as they were recorded, memory is obtained."""
+    late = gap.completed if gap.step is not None and gap.step.action == Action.OOM else ()
+    early = () if late else gap.completed
+    return Explanation(Cause.NOTHING, (*_held(gap), *_completed(early), *_stepped(gap, late)))
+
+
+def explanations(gap: Gap, allocator: CachingAllocator, facts: Facts) -> list[Explanation]:
+    """The ways to account for `gap`, the likeliest first.
+
+    allocator: as it is before the gap.
+    """
+    if not gap.released and not (gap.free and gap.is_request):
+        return [plain_explanation(gap)]
+    requests = list(_requests(gap, allocator, facts))
+    if not gap.released:
+        return [plain_explanation(gap), *requests]
+    calls = [_called(gap)]
+    if not gap.is_request or _was_called(gap, allocator, facts):
+        above = allocator.collects_garbage_above
+        if above is None or allocator.reserved_bytes <= above:
+            return calls + requests
+        own = [each for each in requests if all(kind != StepKind.ROOM for kind, *_ in each.steps)]
+        return own + calls + [each for each in requests if each not in own]
+    return requests + calls
+
+
+def _was_called(gap: Gap, allocator: CachingAllocator, facts: Facts) -> bool:
+    """Whether empty_cache is likelier than a refused request."""
+    if gap.released[0].number in facts.calls:
+        return True
+    if gap.step is not None and gap.step.action == Action.OOM:
+        return False
+    wanted = sum(entry.size for entry in (*gap.before, *gap.obtained))
+    if facts.memory is not None:
+        return wanted <= allocator.device.free
+    return allocator.reserved_bytes + wanted <= facts.max_reserved
+
+
+def _called(gap: Gap) -> Explanation:
+    steps = (
+        *_held(gap),
+        *_completed(gap.completed[: gap.n_early]),
+        *_ended(gap),
+        (StepKind.EMPTY_CACHE, gap.last, 0, 0, 0),
+        *_completed(gap.completed[gap.n_early :]),
+        *_stepped(gap),
+    )
+    return Explanation(Cause.EMPTY_CACHE, steps)
+
+
+def _requests(gap: Gap, allocator: CachingAllocator, facts: Facts) -> Iterator[Explanation]:
+    """The request gave memory back itself; by how much the device was too small for it, and which
+    frees it waited for."""
+    step = gap.step
+    if step is None or not gap.is_request:
+        return
+    is_oom = step.action == Action.OOM
+    if not is_oom and not gap.obtained:
+        return  # it found a free block, so that it was refused nothing
+    is_hit = finds_free_block(allocator, step.size, step.stream)
+    rooms = list(_rooms(gap, allocator, facts, is_oom=is_oom))
+    refused = allocator.reserved_bytes + sum(entry.size for entry in (*gap.before, *gap.obtained))
+    if is_oom or allocator.collects_garbage_above is not None:
+        refused = None
+    for is_waited_for in _held_ways(gap):
+        for n_polled in _polled(gap, allocator, is_waited_for=is_waited_for):
+            if is_hit and n_polled == 0 and (is_waited_for or gap.free is None):
+                continue
+            for room in rooms:
+                yield Explanation(
+                    Cause.REQUEST,
+                    tuple(_refused(gap, n_polled, room, is_waited_for=is_waited_for)),
+                    refused,
+                )
+
+
+def _held_ways(gap: Gap) -> tuple[bool, ...]:
+    """Whether the free before it was waited for; the likelier first."""
+    free, step = gap.free, gap.step
+    if free is None or step is None:
+        return (False,)
+    would_do = free.stream == step.stream and free.size >= step.size
+    return (True, False) if would_do else (False, True)
+
+
+def _polled(gap: Gap, allocator: CachingAllocator, *, is_waited_for: bool) -> Sequence[int]:
+    """How many of the frees were complete before the request looked for a block."""
+    n_all = len(gap.completed)
+    if allocator.collects_garbage_above is not None:
+        return tuple(dict.fromkeys((gap.n_early, 0, n_all)))
+    waiting = [free.block.ptr for free in allocator.told_frees if free.block is not None]
+    # A device that is full waits for every free, in the order of the frees.
+    if is_waited_for or waiting == [entry.addr for entry in gap.completed]:
+        return tuple(dict.fromkeys((0, n_all)))
+    return tuple(dict.fromkeys((n_all, 0)))
+
+
+def _rooms(
+    gap: Gap, allocator: CachingAllocator, facts: Facts, *, is_oom: bool
+) -> Iterator[int | None]:
+    """Bytes that the driver had to give in all, as far as the request tells; None: as many as the
+    device has."""
+    used = allocator.device.used + sum(round_up(entry.size, PAGE) for entry in gap.before)
+    wanted = sum(round_up(entry.size, PAGE) for entry in gap.obtained)
+    released = sum(round_up(entry.size, PAGE) for entry in gap.released)
+    limited = allocator.memory_limit is not None
+    if facts.memory is not None or limited:
+        yield None
+    if is_oom:
+        yield used - released + wanted
+        return
+    least = max(used, used - released + wanted)
+    most = used + wanted - PAGE
+    if least <= most:
+        likely = min(max(facts.max_reserved, least), most)
+        yield from dict.fromkeys((likely, least, most))
+
+
+def _refused(
+    gap: Gap, n_polled: int, room: int | None, *, is_waited_for: bool
+) -> Iterator[Planned]:
+    step = gap.step
+    assert step is not None
+    waited: tuple[Recorded, ...] = ()
+    if gap.free is not None and is_waited_for:
+        yield (StepKind.FREE_REQUEST, *_row(gap.free))
+        waited = (gap.free,)
+    else:
+        yield from _held(gap)
+    yield from _completed(gap.completed[:n_polled])
+    yield from _ended(gap)
+    if room is None:
+        yield from _stepped(gap, (*gap.completed[n_polled:], *waited))
+        return
+    head, last = _split(gap)
+    yield from head
+    yield (StepKind.ROOM, step.number, 0, room, 0)
+    yield from last
+    yield (StepKind.ROOM, step.number, 0, -1, 0)
+    yield from _completed((*gap.completed[n_polled:], *waited))
+
+
+def _held(gap: Gap) -> tuple[Planned, ...]:
+    return () if gap.free is None else ((StepKind.FREE, *_row(gap.free)),)
+
+
+def _completed(entries: Sequence[Recorded]) -> Iterator[Planned]:
+    for entry in entries:
+        yield (StepKind.FREE_COMPLETE, *_row(entry))
+
+
+def _ended(gap: Gap) -> Iterator[Planned]:
+    """A private pool whose memory goes back was released before, at a time that nothing tells."""
+    for pool in dict.fromkeys(entry.pool for entry in gap.released if entry.pool >= 0):
+        yield (StepKind.END_POOL, gap.last, 0, pool, 0)
+
+
+def _stepped(gap: Gap, late: Sequence[Recorded] = ()) -> Iterator[Planned]:
+    """The step that ends the gap, and the frees that complete in it."""
+    head, last = _split(gap)
+    yield from head
+    yield from last
+    yield from _completed(late)
+
+
+def _split(gap: Gap) -> tuple[list[Planned], list[Planned]]:
+    """What comes before the step that ends the gap, and that step."""
+    step = gap.step
+    if step is None:
+        return [], []
+    if step.action == Action.FREE_REQUESTED:
+        kind = StepKind.FREE if gap.is_immediate else StepKind.FREE_REQUEST
+        return [], [(kind, *_row(step))]
+    head: list[Planned] = []
+    if gap.scope is not None:
+        head.append((StepKind.SCOPE, step.number, 0, gap.scope, step.stream))
+    grown = (*gap.before, *gap.obtained)
+    if grown:
+        base = grown[0]
+        head.append((StepKind.DICTATE, step.number, base.addr, base.size, step.stream))
+    kind = StepKind.ALLOC if step.action == Action.ALLOC else StepKind.OOM
+    return head, [(kind, *_row(step))]
+
+
+def _row(entry: Recorded) -> tuple[int, int, int, int]:
+    return entry.number, entry.addr, entry.size, entry.stream

@@ -1,0 +1,204 @@
+"""What a program did that its recording does not say, found out by driving the model along it.
+
+Rule: every explanation is tested by what follows.  The model is driven through the recording; where
+memory was given back it takes the likeliest cause, and goes on as long as its own history is the
+recorded one.  Where that ends, the last choice that can be made otherwise is made otherwise, and
+the model driven again.  A recording that no choice accounts for keeps those that came furthest.
+
+It looks back over `LOOK_BACK` choices and drives the recording a bounded number of times: `DRIVES`,
+or as many as make `STEPS` steps where that is more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from allocsim.core import CachingAllocator
+from allocsim.engine.causes import Cause, Explanation, Facts, explanations, plain_explanation
+from allocsim.engine.drive import PAUSE_EVERY, Drive
+from allocsim.engine.fidelity import FidelityCheck
+from allocsim.engine.gaps import Gap, gaps_of, sort_out
+from allocsim.engine.plan import Plan, Planned, Steps, joined, most_reserved, plain_steps
+from allocsim.errors import AllocsimError
+from allocsim.state import PoolId
+from allocsim.trace import Action, Trace, pools_of
+
+__all__ = ["DRIVES", "LOOK_BACK", "STEPS", "read_plan"]
+
+LOOK_BACK = 12
+"""Choices, counted from where the recording parts from the model, that may be made otherwise."""
+
+DRIVES = 4
+STEPS = 400_000
+
+_EMPTY_CACHE = "empty_cache"
+
+
+def read_plan(
+    trace: Trace,
+    reserved_at_start: int,
+    allocator: Callable[[int | None], CachingAllocator],
+    memory: int | None,
+) -> Plan:
+    """The plan of `trace`, which begins with `reserved_at_start` bytes held from the driver.
+
+    allocator: makes one that is as the recorded one was before the first entry, with a history, on
+        a device of so many bytes (None: without end).
+    memory: bytes of the device, None for unknown.
+    """
+    pools = pools_of(trace)
+    sorted_out = sort_out(trace, pools)
+    plain = plain_steps(trace, sorted_out)
+    gaps = tuple(gaps_of(trace, pools, sorted_out))
+    places: list[int] = np.searchsorted(
+        plain.entry, [gap.last for gap in gaps], side="right"
+    ).tolist()
+    max_reserved, capacity = most_reserved(trace, reserved_at_start)
+    if any(gap.released or gap.free for gap in gaps):
+        facts = Facts(memory or capacity, max_reserved, _calls(trace))
+        chosen = _Reading(trace, plain, gaps, places, pools.ids, facts, allocator).read()
+    else:
+        chosen = [plain_explanation(gap) for gap in gaps]
+    refused = [each.refused for each in chosen if each.refused is not None]
+    return Plan(
+        joined(plain, [(at, each.steps) for at, each in zip(places, chosen, strict=True)]),
+        max_reserved,
+        capacity,
+        min(refused, default=None),
+        sum(each.cause is Cause.EMPTY_CACHE for each in chosen),
+        pools.ids,
+    )
+
+
+def _calls(trace: Trace) -> frozenset[int]:
+    """The entries that gave memory back and whose Python stack names empty_cache."""
+    rows = np.flatnonzero(np.isin(trace.action, (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)))
+    stacks = trace.frames[rows]
+    naming = [
+        stack
+        for stack in np.unique(stacks).tolist()
+        if any(frame.name == _EMPTY_CACHE for frame in trace.frame_table.stack(stack))
+    ]
+    return frozenset(rows[np.isin(stacks, naming)].tolist())
+
+
+class _Along(Drive):
+    """A drive along a recording, whose steps become known on the way."""
+
+    def _entry(self) -> int:
+        return -1
+
+    def plain(self, start: int, stop: int) -> None:
+        """Take plain steps [start, stop)."""
+        for first in range(start, stop, PAUSE_EVERY):
+            self._run_some(first, min(first + PAUSE_EVERY, stop))
+            self._compare()
+
+    def guessed(self, steps: Sequence[Planned]) -> None:
+        """Take steps that stand for what was not recorded."""
+        for kind, _, addr, size, stream in steps:
+            if self.stopped_at is None:
+                self._take(kind, addr, size, stream)
+        self._compare()
+
+    def _compare(self) -> None:
+        assert self.fidelity is not None
+        self.timeline.moved.clear()
+        self.fidelity.history(self.allocator.take_history())
+
+    @property
+    def has_parted(self) -> bool:
+        """Whether what was done is not what was recorded."""
+        assert self.fidelity is not None
+        return self.stopped_at is not None or self.fidelity.has_parted
+
+
+@dataclass(slots=True)
+class _Choice:
+    """One of several explanations: its number, and how many there are."""
+
+    taken: int
+    ways: int
+
+
+@dataclass(slots=True)
+class _Reading:
+    """Choices under way.
+
+    path: the explanation of each gap so far.  choices: of gaps that have several.
+    """
+
+    trace: Trace
+    plain: Steps
+    gaps: tuple[Gap, ...]
+    places: list[int]
+    pools: tuple[PoolId, ...]
+    facts: Facts
+    allocator: Callable[[int | None], CachingAllocator]
+    path: list[Explanation] = field(default_factory=list)
+    choices: dict[int, _Choice] = field(default_factory=dict)
+
+    def read(self) -> list[Explanation]:
+        """An explanation for each gap, such that they lead to the recording if any were found."""
+        furthest: tuple[int, list[Explanation]] = (-1, [])
+        budget = max(STEPS, DRIVES * len(self.trace))
+        while (parted := self._drive()) is not None:
+            if parted > furthest[0]:
+                furthest = parted, list(self.path)
+            budget -= len(self.trace)
+            if budget < 0 or not self._choose_again(parted):
+                self.path = furthest[1]
+                self._drive(is_checked=False)
+                break
+        return self.path
+
+    def _choose_again(self, parted: int) -> bool:
+        """Take the next explanation of the last gap up to `parted` that has one left."""
+        for gap in sorted((gap for gap in self.choices if gap <= parted), reverse=True)[:LOOK_BACK]:
+            choice = self.choices[gap]
+            if choice.taken + 1 < choice.ways:
+                self.choices = {n: each for n, each in self.choices.items() if n < gap}
+                self.choices[gap] = _Choice(choice.taken + 1, choice.ways)
+                del self.path[gap:]
+                return True
+        return False
+
+    def _drive(self, *, is_checked: bool = True) -> int | None:
+        """Drive the recording along the path, and find the rest of the path on the way.
+
+        Returns the gap where what was done parts from what was recorded; None: nowhere.
+        """
+        check = FidelityCheck(self.trace)
+        nothing = Plan(self.plain, 0, None, None, 0, self.pools)
+        drive = _Along(self.allocator(self.facts.memory), nothing, len(self.trace), dictates=True, fidelity=check)
+        at = gap = 0
+        try:
+            for gap, place in enumerate(self.places):
+                drive.plain(at, place)
+                at = place
+                if is_checked and drive.has_parted:
+                    return gap - 1
+                drive.guessed(self._explanation(gap, drive.allocator).steps)
+                if is_checked and drive.has_parted:
+                    return gap
+            drive.plain(at, len(self.plain))
+        except AllocsimError:
+            # What PyTorch would not survive did not happen.
+            if is_checked:
+                return gap
+            self.path += [plain_explanation(each) for each in self.gaps[len(self.path) :]]
+            return None
+        segments = drive.allocator.segments()
+        is_as_recorded = not drive.has_parted and check.result(segments).is_exact
+        return gap if is_checked and not is_as_recorded else None
+
+    def _explanation(self, gap: int, allocator: CachingAllocator) -> Explanation:
+        if gap == len(self.path):
+            ways = explanations(self.gaps[gap], allocator, self.facts)
+            if len(ways) > 1:
+                self.choices.setdefault(gap, _Choice(0, len(ways)))
+            self.path.append(ways[self.choices[gap].taken if gap in self.choices else 0])
+        return self.path[gap]
