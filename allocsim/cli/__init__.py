@@ -3,12 +3,12 @@
 Exit codes of every command:
     0    done
     1    a check that was asked for did not hold
-    2    the input or an option is wrong: one sentence on standard error, nothing on output;
-         also where no more can be written
+    2    the input or an option is wrong, or the output cannot be written: one sentence on
+         standard error, and nothing more on standard output
     3    the simulated device ran out of memory, and --fail-on-oom was given
     70   an error of allocsim itself; ALLOCSIM_DEBUG=1 adds the traceback
     130  interrupted
-    141  whoever read the output went away
+    141  the reader of standard output closed the pipe
 Nothing heavy is imported before a command runs, so that --help answers at once.
 """
 
@@ -27,7 +27,7 @@ __all__ = ["main"]
 
 _BAD_INPUT, _OUR_FAULT, _INTERRUPTED, _NO_READER = 2, 70, 130, 141
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""What a disk says that takes no more."""
+"""Errors of a full disk."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,15 +45,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (Exception, KeyboardInterrupt) as error:
         if isinstance(error, OSError) and error.errno in _FULL:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code, sentence = _answer(error)
+        code, sentence = _ending(error)
         print(f"allocsim: {one_line(sentence)}", file=sys.stderr)
     return code
 
 
-def _answer(error: BaseException) -> tuple[int, str]:
+def _ending(error: BaseException) -> tuple[int, str]:
     """The exit code and the sentence for what ended a command."""
-    is_theirs = isinstance(error, UsageError | AllocsimError)
-    if is_theirs and not isinstance(error, InvariantError | OutOfMemoryError):
+    is_ours = isinstance(error, InvariantError | OutOfMemoryError)
+    if isinstance(error, UsageError | AllocsimError) and not is_ours:
         return _BAD_INPUT, str(error)
     if isinstance(error, OSError) and error.errno in _FULL:
         return _BAD_INPUT, f"the output cannot be written ({error.strerror})"

@@ -1,18 +1,16 @@
 """`allocsim crosscheck`: random scripts through the model and through real PyTorch.
 
-Rule: exit code 1 means a divergence and nothing else; a PyTorch that cannot be reached is 2.
+Rule: exit code 1 means a divergence and nothing else; 2 that PyTorch cannot be reached.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from allocsim.cli.options import Commands, add_command, add_conf, add_json
-from allocsim.cli.output import write, write_json
+from allocsim.cli.options import Commands, add_command, add_shared
+from allocsim.cli.output import write_result
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError, count, processes
 
@@ -34,52 +32,44 @@ _DIVERGED = 1
 
 
 def add_to(commands: Commands[Parser]) -> None:
-    """Add the command and its options."""
-    parser = add_command(commands, "crosscheck", _SUMMARY, _DESCRIPTION)
+    parser = add_command(commands, "crosscheck", _SUMMARY, _DESCRIPTION, run)
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--phantom", action="store_true", help="no GPU is needed (the default)")
     where.add_argument("--gpu", action="store_true", help="on the GPU that is there")
     add = parser.add_argument
-    add(
-        "--torch",
-        metavar="RELEASE",
-        nargs="+",
-        help="the allocator of these releases from the cache, or 'all' that are there",
-    )
+    releases = "the allocator of these releases from the cache, or 'all' that are there"
+    add("--torch", metavar="RELEASE", nargs="+", help=releases)
     add("--python", metavar="PATH", help="an interpreter with a CUDA build of torch")
     add("--seed", metavar="N", type=count, default=0, help="the first seed (default: 0)")
-    add(
-        "--ops",
-        metavar="N",
-        type=count,
-        default=100_000,
-        help="operations for each release, at least (default: 100000)",
-    )
-    add_conf(parser, "PYTORCH_CUDA_ALLOC_CONF of every script (default: any)")
+    ops = "operations for each release, at least (default: 100000)"
+    add("--ops", metavar="N", type=count, default=100_000, help=ops)
+    conf = "PYTORCH_CUDA_ALLOC_CONF of every script (default: any)"
+    add_shared(parser, "--conf", text=conf)
     add("--jobs", metavar="N", type=processes, default=1, help="processes (default: 1)")
-    add_json(parser)
-    parser.set_defaults(run=run)
+    add_shared(parser, "--json")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Carry the command out; returns its exit code."""
+    from allocsim.core import find_release, parse_conf  # noqa: PLC0415
     from allocsim.questions.crosscheck import Check, crosscheck  # noqa: PLC0415
     from allocsim.report import crosscheck_document, crosscheck_text  # noqa: PLC0415
 
     sources, route = _sources(arguments)
-    _refuse_bad_settings(arguments.conf, sources)
+    if arguments.conf is not None:
+        for source in sources:  # a release refuses bad settings before anything runs
+            parse_conf(arguments.conf, find_release(source.release))
     check = Check(sources, arguments.seed, max(1, arguments.ops), arguments.conf, arguments.jobs)
     with ProgressBar() as bar:
-        report = crosscheck(check, _watch(bar))
-    if arguments.json:
-        write_json(crosscheck_document(report, route))
-    else:
-        write(crosscheck_text(report, route))
+        report = crosscheck(
+            check,
+            bar.counted(lambda n, total, rate: f"{n:,} of {total:,} operations, {rate:,.0f}/s"),
+        )
+    write_result(arguments.json, crosscheck_document, crosscheck_text, report, route)
     return 0 if report.divergence is None else _DIVERGED
 
 
 def _sources(arguments: argparse.Namespace) -> tuple[tuple[Source, ...], str]:
-    """What to compare with, and that in words."""
+    """The sources of real PyTorch, and a description of them."""
     if arguments.torch:
         if arguments.gpu or arguments.python:
             raise UsageError(
@@ -113,23 +103,3 @@ def _wheels(releases: list[str]) -> tuple[Source, ...]:
     for source in sources:
         source.open()  # says what the cache lacks before anything runs
     return sources
-
-
-def _refuse_bad_settings(conf: str | None, sources: tuple[Source, ...]) -> None:
-    from allocsim.core import find_release, parse_conf  # noqa: PLC0415
-
-    for source in sources:
-        if conf is not None:
-            parse_conf(conf, find_release(source.release))
-
-
-def _watch(bar: ProgressBar) -> Callable[[int, int], None]:
-    """Shows how far it is, and how fast."""
-    begin = time.monotonic()
-
-    def show(done: int, total: int) -> None:
-        rate = done / max(time.monotonic() - begin, 1e-9)
-        if stage := bar.stage(f"{done:,} of {total:,} operations, {rate:,.0f}/s"):
-            stage(done, total)
-
-    return show

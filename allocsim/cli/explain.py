@@ -1,7 +1,7 @@
 """`allocsim explain`: why a request found no memory, from an error's text or a recording.
 
-Rule: what the argument is, is decided once, here: an existing file that holds a recording, any
-other existing file a log, "-" or nothing standard input, and everything else the text itself.
+Rule: `run` alone decides what the argument is: an existing file is a recording or a log, "-" or
+no argument means standard input, and everything else is the text itself.
 """
 
 from __future__ import annotations
@@ -15,15 +15,8 @@ import zlib
 from pathlib import Path
 from typing import IO, cast
 
-from allocsim.cli.options import (
-    Commands,
-    add_command,
-    add_conf,
-    add_device_memory,
-    add_json,
-    add_torch,
-)
-from allocsim.cli.output import write, write_json
+from allocsim.cli.options import Commands, add_command, add_shared
+from allocsim.cli.output import write_result
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError
 
@@ -44,30 +37,20 @@ _FILE_NAME = re.compile(r"\S*(?:/|\\)\S*|\S+\.(?:pickle|pkl|json|npz|gz|log|txt|
 
 
 def add_to(commands: Commands[Parser]) -> None:
-    """Add the command and its options."""
-    parser = add_command(commands, "explain", _SUMMARY, _DESCRIPTION)
-    add = parser.add_argument
-    add(
-        "text",
-        metavar="TEXT|FILE|-",
-        nargs="?",
-        default="-",
-        help="an error's text, a log, a recording",
-    )
-    add_conf(parser, "PYTORCH_CUDA_ALLOC_CONF, as it was set")
-    add_torch(parser, "PyTorch's release (default: what the wording tells)")
-    add_device_memory(
-        parser, "the card's memory, if the text lacks it, or another card's to compare with"
-    )
-    add_json(parser)
-    parser.set_defaults(run=run)
+    parser = add_command(commands, "explain", _SUMMARY, _DESCRIPTION, run)
+    text = "an error's text, a log, a recording"
+    parser.add_argument("text", metavar="TEXT|FILE|-", nargs="?", default="-", help=text)
+    add_shared(parser, "--conf", text="PYTORCH_CUDA_ALLOC_CONF, as it was set")
+    add_shared(parser, "--torch", text="PyTorch's release (default: what the wording tells)")
+    memory = "the card's memory, if the text lacks it, or another card's to compare with"
+    add_shared(parser, "--device-memory", text=memory)
+    add_shared(parser, "--json")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Carry the command out; returns its exit code."""
     if arguments.text == "-":
         text = _decoded(sys.stdin.buffer.read(_LARGEST_LOG + 1), "standard input")
-    elif _is_file(arguments.text):
+    elif _exists(arguments.text) and not Path(arguments.text).is_dir():
         log = _read(arguments.text)
         if log is None:
             _explain_recording(arguments)
@@ -75,28 +58,14 @@ def run(arguments: argparse.Namespace) -> int:
         text = _decoded(log, arguments.text)
     else:
         text = _words(arguments.text)
-    _explain_text(text, arguments)
-    return 0
-
-
-def _explain_text(text: str, arguments: argparse.Namespace) -> None:
     from allocsim.questions.explain import explain  # noqa: PLC0415
     from allocsim.report import verdicts_document, verdicts_text  # noqa: PLC0415
 
     verdicts = explain(
-        text,
-        arguments.conf,
-        torch_version=arguments.torch,
-        device_memory=arguments.device_memory,
+        text, arguments.conf, torch_version=arguments.torch, device_memory=arguments.device_memory
     )
-    if arguments.json:
-        write_json(verdicts_document(verdicts))
-    else:
-        write(verdicts_text(verdicts))
-
-
-def _is_file(name: str) -> bool:
-    return _exists(name) and not Path(name).is_dir()
+    write_result(arguments.json, verdicts_document, verdicts_text, verdicts)
+    return 0
 
 
 def _exists(name: str) -> bool:
@@ -170,9 +139,6 @@ def _explain_recording(arguments: argparse.Namespace) -> None:
             device_memory=arguments.device_memory,
             torch_version=arguments.torch,
             progress=bar.stage("replaying"),
-            watch=lambda conf: bar.stage(f"trying {conf[:32] or 'the defaults'}"),
+            watch=bar.trying,
         )
-    if arguments.json:
-        write_json(explanation_document(run, devices))
-    else:
-        write(explanation_text(run, devices))
+    write_result(arguments.json, explanation_document, explanation_text, run, devices)

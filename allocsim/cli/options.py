@@ -1,29 +1,38 @@
-"""What several commands ask for, said once: FILE, --conf, --device-memory, --torch, --device.
+"""The arguments that several commands share: FILE, --conf, --device-memory, --torch and others.
 
-Rule: an option of one name means one thing in every command; only its help may say more.  Which
-releases there are is asked of the model when a help text is printed, not before.
+Rule: an argument of one name means the same in every command; only its help text may differ.  The
+supported releases are looked up when a help text is printed, not before.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from typing import Any
 
 from allocsim.cli.usage import Parser, count, memory_size
 
-__all__ = [
-    "Commands",
-    "add_command",
-    "add_conf",
-    "add_device",
-    "add_device_memory",
-    "add_fail_on_oom",
-    "add_file",
-    "add_json",
-    "add_torch",
-    "expanded",
-]
+__all__ = ["Commands", "add_command", "add_shared", "expanded"]
 
 Commands = argparse._SubParsersAction  # argparse has no public name for what add_subparsers returns
+
+_FILE = "a snapshot: pickle, JSON or .npz, plain or gzip"
+_SHARED: dict[str, dict[str, Any]] = {
+    "file": {"metavar": "FILE", "help": _FILE},
+    "files": {"metavar": "FILE", "nargs": "+", "help": _FILE},
+    "--conf": {"metavar": "CONF", "help": "PYTORCH_CUDA_ALLOC_CONF to replay under; '' for none"},
+    "--device-memory": {
+        "metavar": "SIZE",
+        "type": memory_size,
+        "help": "memory of the device, as 24GiB (default: what the recording tells)",
+    },
+    "--torch": {"metavar": "VERSION", "help": "PyTorch's release, {releases} (default: likewise)"},
+    "--device": {"metavar": "N", "type": count, "help": "this device only (default: every one)"},
+    "--try": {"metavar": "CONF", "action": "append", "dest": "confs"},
+    "--fail-on-oom": {"action": "store_true", "help": "exit 3 if the device runs out of memory"},
+    "--json": {"action": "store_true", "help": "print JSON instead of text"},
+}
+"""What argparse is given for each shared argument."""
 
 
 def expanded(text: str) -> str:
@@ -44,60 +53,22 @@ class _Help(argparse.RawDescriptionHelpFormatter):
 
 
 def add_command(
-    commands: Commands[Parser], name: str, summary: str, description: str, **more: str
+    commands: Commands[Parser],
+    name: str,
+    summary: str,
+    description: str,
+    run: Callable[[argparse.Namespace], int],
+    **more: str,
 ) -> Parser:
-    """A command without options.  more: its epilog and usage."""
-    return commands.add_parser(
-        name,
-        help=summary,
-        description=description,
-        formatter_class=_Help,
-        allow_abbrev=False,
-        **more,  # type: ignore[arg-type]
-    )
+    """A command without arguments that calls `run`.  more: its epilog and usage."""
+    about: dict[str, Any] = {"help": summary, "description": description, **more}
+    parser = commands.add_parser(name, formatter_class=_Help, allow_abbrev=False, **about)
+    parser.set_defaults(run=run)
+    return parser
 
 
-def add_file(parser: Parser, *, many: bool = False) -> None:
-    """FILE, or with many FILE ...: a recording."""
-    text = "a snapshot: pickle, JSON or .npz, plain or gzip"
-    if many:
-        parser.add_argument("files", metavar="FILE", nargs="+", help=text)
-    else:
-        parser.add_argument("file", metavar="FILE", help=text)
-
-
-def add_conf(
-    parser: Parser, text: str = "PYTORCH_CUDA_ALLOC_CONF to replay under; '' for none"
-) -> None:
-    """--conf: an option string."""
-    parser.add_argument("--conf", metavar="CONF", help=text)
-
-
-def add_device_memory(
-    parser: Parser, text: str = "memory of the device, as 24GiB (default: what the recording tells)"
-) -> None:
-    """--device-memory: bytes of a device."""
-    parser.add_argument("--device-memory", metavar="SIZE", type=memory_size, help=text)
-
-
-def add_torch(
-    parser: Parser, text: str = "PyTorch's release, {releases} (default: likewise)"
-) -> None:
-    """--torch: the release to model."""
-    parser.add_argument("--torch", metavar="VERSION", help=text)
-
-
-def add_device(parser: Parser, text: str = "this device only (default: every one)") -> None:
-    """--device: one of several."""
-    parser.add_argument("--device", metavar="N", type=count, help=text)
-
-
-def add_fail_on_oom(parser: Parser) -> None:
-    """--fail-on-oom: exit code 3."""
-    text = "exit 3 if the device runs out of memory"
-    parser.add_argument("--fail-on-oom", action="store_true", help=text)
-
-
-def add_json(parser: Parser, text: str = "print JSON instead of text") -> None:
-    """--json: the document in place of the text."""
-    parser.add_argument("--json", action="store_true", help=text)
+def add_shared(parser: Parser, *names: str, text: str | None = None) -> None:
+    """Add shared arguments by name.  text: their help, if it is not the usual one."""
+    for name in names:
+        options = _SHARED[name] if text is None else {**_SHARED[name], "help": text}
+        parser.add_argument(name, **options)

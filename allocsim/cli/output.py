@@ -1,17 +1,18 @@
-"""What a command prints or writes, on whatever terminal, pipe or disk there is.
+"""The output of commands, on any terminal, pipe or disk.
 
 Rule: a character that the output's encoding lacks is written as an escape, never an error; no
-output takes the place of what is read, since recordings cannot be made again.
+output overwrites an input, since recordings cannot be made again.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from allocsim.cli.usage import UsageError
 
-__all__ = ["refuse_input", "write", "write_json"]
+__all__ = ["refuse_input", "write", "write_json", "write_result"]
 
 
 def write(text: str) -> None:
@@ -27,12 +28,21 @@ def write_json(document: object) -> None:
     write(json.dumps(document, indent=2) + "\n")
 
 
-def refuse_input(output: str, *inputs: str) -> None:
-    """Raises UsageError if writing to `output` would overwrite one of `inputs`."""
-    for read in inputs:
-        try:
-            is_same = Path(output).samefile(read)
-        except (OSError, ValueError):  # one of them is not there, or has no possible name
-            continue
-        if is_same:
-            raise UsageError(f"{output} is what is read; expected the name of another file")
+def write_result(
+    as_json: bool, document: Callable[..., object], text: Callable[..., str], *result: object
+) -> None:
+    """Write `document` of the result as JSON, or `text` of it."""
+    if as_json:
+        write_json(document(*result))
+    else:
+        write(text(*result))
+
+
+def refuse_input(output: str, read: str) -> None:
+    """Raises UsageError if writing to `output` would overwrite the file `read`."""
+    try:
+        is_same = Path(output).samefile(read)
+    except (OSError, ValueError):  # one of them is not there, or has no possible name
+        return
+    if is_same:
+        raise UsageError(f"{output} is what is read; expected the name of another file")

@@ -1,6 +1,9 @@
 """The command line of `allocsim`: its commands, their options, their help.
 
-Rule: building it imports no command's machinery; that happens when the command runs.
+Each command is a module with two functions: `add_to` adds the command and its options to a parser,
+`run` carries it out and returns the exit code.
+
+Rule: building the parser imports no command's machinery; that happens when the command runs.
 """
 
 from __future__ import annotations
@@ -32,16 +35,8 @@ def build_parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"allocsim {VERSION}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     parser.set_defaults(run=lambda _: _print_help(parser))
-    replay.add_to(commands)
-    crosscheck.add_to(commands)
-    record.add_to(commands)
-    explain.add_to(commands)
-    risk.add_to(commands)
-    tune.add_to(commands)
-    plot.add_to(commands)
-    report.add_to(commands)
-    step.add_to(commands)
-    synth.add_to(commands)
+    for command in (replay, crosscheck, record, explain, risk, tune, plot, report, step, synth):
+        command.add_to(commands)
     return parser
 
 

@@ -8,15 +8,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from allocsim.cli.options import (
-    Commands,
-    add_command,
-    add_conf,
-    add_device,
-    add_device_memory,
-    add_file,
-    add_torch,
-)
+from allocsim.cli.options import Commands, add_command, add_shared
 from allocsim.cli.output import refuse_input
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError, count
@@ -41,38 +33,24 @@ under its own settings or others, into a PNG or SVG file:
   front        the settings that allocsim tune tried; FILE is what its --json
                printed, or its --results file"""
 _KINDS = ("memory", "address-map", "segments", "sizes", "front")
-_COLOURINGS = ("state", "size", "owner")
 
 
 def add_to(commands: Commands[Parser]) -> None:
-    """Add the command and its options."""
-    parser = add_command(commands, "plot", _SUMMARY, _DESCRIPTION)
+    parser = add_command(commands, "plot", _SUMMARY, _DESCRIPTION, run)
     add = parser.add_argument
     add("kind", metavar="KIND", choices=_KINDS, help=", ".join(_KINDS))
-    add_file(parser)
+    add_shared(parser, "file")
     add("-o", "--output", metavar="FILE", required=True, help="to write to: .png or .svg")
-    add_conf(parser)
-    add_device_memory(parser)
-    add_torch(parser)
-    add_device(parser, "this device (default: the first with entries)")
-    add(
-        "--at",
-        metavar="ENTRY",
-        type=count,
-        help="the moment after this entry (default: the peak of reserved memory)",
-    )
-    add(
-        "--colour",
-        choices=_COLOURINGS,
-        default="state",
-        help="what colours stand for in an address map (default: state)",
-    )
+    add_shared(parser, "--conf", "--device-memory", "--torch")
+    add_shared(parser, "--device", text="this device (default: the first with entries)")
+    moment = "the moment after this entry (default: the peak of reserved memory)"
+    add("--at", metavar="ENTRY", type=count, help=moment)
+    colour = "what colours stand for in an address map (default: state)"
+    add("--colour", choices=("state", "size", "owner"), default="state", help=colour)
     add("--dark", action="store_true", help="for a dark page")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Carry the command out; returns its exit code."""
     from allocsim.report.figures import DARK, LIGHT, save_figure  # noqa: PLC0415
 
     if not arguments.output.lower().endswith((".png", ".svg")):
@@ -110,6 +88,5 @@ def _figure(arguments: argparse.Namespace, theme: Theme) -> Figure:
         return memory_figure(picture, theme)
     if arguments.kind == "address-map":
         return address_map_figure(picture, theme, arguments.colour)
-    if arguments.kind == "segments":
-        return segments_figure(picture, theme, arguments.at)
-    return block_sizes_figure(picture, theme, arguments.at)
+    draw = segments_figure if arguments.kind == "segments" else block_sizes_figure
+    return draw(picture, theme, arguments.at)

@@ -1,4 +1,4 @@
-"""A progress bar on standard error, for a person who waits and for nobody else.
+"""A progress bar on standard error.
 
 Rule: nothing is drawn unless standard error is a terminal and the work has gone on for a while.
 """
@@ -9,12 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from types import TracebackType
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from rich.progress import Progress as RichProgress
-    from rich.progress import TaskID
+from functools import partial
 
 __all__ = ["ProgressBar"]
 
@@ -29,39 +24,50 @@ class ProgressBar:
         self._is_wanted = sys.stderr.isatty()
         self._begin = time.monotonic()
         self._resources = ExitStack()
-        self._bar: RichProgress | None = None
-        self._task: TaskID | None = None
+        self._update: Callable[..., None] | None = None
 
     def __enter__(self) -> ProgressBar:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._resources.close()
 
     def stage(self, name: str) -> Callable[[int, int], None] | None:
-        """What to call with (done, total) during the stage `name`; None if nobody looks."""
+        """A callback of (done, total) during the stage `name`; None without a terminal."""
         if not self._is_wanted:
             return None
 
         def show(done: int, total: int) -> None:
-            if self._bar is None and time.monotonic() - self._begin > _PATIENCE:
+            if self._update is None and time.monotonic() - self._begin > _PATIENCE:
                 self._open()
-            if self._bar is not None and self._task is not None:
-                self._bar.update(self._task, description=name, completed=done, total=total)
+            if self._update is not None:
+                self._update(description=name, completed=done, total=total)
+
+        return show
+
+    def trying(self, conf: str, more: str = "") -> Callable[[int, int], None] | None:
+        """The stage in which the setting `conf` is replayed."""
+        return self.stage(f"trying {conf[:32] or 'the defaults'}{more}")
+
+    def counted(self, describe: Callable[[int, int, float], str]) -> Callable[[int, int], None]:
+        """A callback of (done, total) whose stage is named `describe(done, total, rate)`.
+
+        rate: how many are done in a second.
+        """
+        begin = time.monotonic()
+
+        def show(done: int, total: int) -> None:
+            rate = done / max(time.monotonic() - begin, 1e-9)
+            if stage := self.stage(describe(done, total, rate)):
+                stage(done, total)
 
         return show
 
     def _open(self) -> None:
         from rich.console import Console  # noqa: PLC0415
-        from rich.progress import BarColumn, TaskProgressColumn  # noqa: PLC0415
-        from rich.progress import Progress as RichProgress  # noqa: PLC0415
+        from rich.progress import BarColumn, Progress, TaskProgressColumn  # noqa: PLC0415
 
         columns = ("{task.description}", BarColumn(bar_width=16), TaskProgressColumn())
-        bar = RichProgress(*columns, console=Console(stderr=True), transient=True)
-        self._bar = self._resources.enter_context(bar)
-        self._task = bar.add_task("")
+        bar = Progress(*columns, console=Console(stderr=True), transient=True)
+        self._resources.enter_context(bar)
+        self._update = partial(bar.update, bar.add_task(""))

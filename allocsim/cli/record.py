@@ -1,6 +1,6 @@
 """`allocsim record`: an unmodified program's memory history, on a GPU or on none.
 
-Rule: the exit code is the program's; only what keeps the program from being started is ours.
+Rule: the exit code is the program's; only if the program cannot be started is it allocsim's own.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from allocsim.cli.options import Commands, add_command, add_conf, add_device_memory, add_json
+from allocsim.cli.options import Commands, add_command, add_shared
 from allocsim.cli.output import write_json
 from allocsim.cli.usage import Parser, UsageError, count, memory_size
 
@@ -36,36 +36,28 @@ _DEFAULT_CARD = "RTX 4090"
 
 
 def add_to(commands: Commands[Parser]) -> None:
-    """Add the command and its options."""
-    parser = add_command(
-        commands,
-        "record",
-        _SUMMARY,
-        _DESCRIPTION,
-        epilog=_EPILOG,
-        usage="allocsim record [options] -- PROGRAM [ARGUMENT ...]",
-    )
+    more = {"epilog": _EPILOG, "usage": "allocsim record [options] -- PROGRAM [ARGUMENT ...]"}
+    parser = add_command(commands, "record", _SUMMARY, _DESCRIPTION, run, **more)
     add = parser.add_argument
     add("program", metavar="PROGRAM", nargs="*", help="the command to run, after --")
     add("-o", "--out", metavar="FILE", type=Path, default=Path("snapshot.pickle"),
         help="where the recording goes; .gz packs it (default: snapshot.pickle)")  # fmt: skip
     add("--gpu", metavar="NAME", help='a phantom card by name, as "RTX 4090" or "A100 80GB"')
-    add_device_memory(parser, "a phantom device of this size, as 24GiB")
+    add_shared(parser, "--device-memory", text="a phantom device of this size, as 24GiB")
     add("--context-memory", metavar="SIZE", type=memory_size,
         help="what the CUDA context holds (default: 512 MiB of a card, else none)")  # fmt: skip
-    add_conf(parser, "PYTORCH_CUDA_ALLOC_CONF for the program")
+    add_shared(parser, "--conf", text="PYTORCH_CUDA_ALLOC_CONF for the program")
     add("--work", choices=("when-waited", "at-once"), default="when-waited",
         help="when a phantom stream finishes its work (default: when-waited)")  # fmt: skip
     add("--max-entries", metavar="N", type=count, default=0,
         help="end the program after about N entries of history")  # fmt: skip
     add("--max-seconds", metavar="S", type=float, default=0.0,
         help="end the program after S seconds")  # fmt: skip
-    add_json(parser, "print JSON on standard output; the program's own goes to standard error")
-    parser.set_defaults(run=run)
+    output = "print JSON on standard output; the program's own goes to standard error"
+    add_shared(parser, "--json", text=output)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Carry the command out; returns the program's exit code."""
     from allocsim.phantom import Program, record  # noqa: PLC0415
     from allocsim.report import record_document, record_text  # noqa: PLC0415
 
@@ -73,11 +65,15 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("record needs a program to run: allocsim record -- python train.py")
     if not 0 <= arguments.max_seconds < float("inf"):
         raise UsageError(f"--max-seconds {arguments.max_seconds} is no time, 0 or more seconds")
+    gpu = _gpu(arguments)
+    if arguments.conf is not None and ("\0" in arguments.conf or "\n" in arguments.conf):
+        # Everything else PyTorch itself judges.
+        raise UsageError(f"--conf {arguments.conf[:80]!r} is not an option string of one line")
     program = Program(
         command=tuple(arguments.program),
         out=arguments.out,
-        gpu=_gpu(arguments),
-        conf=_checked_conf(arguments.conf),
+        gpu=gpu,
+        conf=arguments.conf,
         work=arguments.work,
         max_entries=arguments.max_entries,
         max_seconds=arguments.max_seconds,
@@ -95,11 +91,7 @@ def _gpu(arguments: argparse.Namespace) -> Gpu | None:
     """The phantom device that was asked for; None for the real one."""
     from dataclasses import replace  # noqa: PLC0415
 
-    from allocsim.phantom import (  # noqa: PLC0415
-        Gpu,
-        find_gpu,
-        has_gpu,
-    )
+    from allocsim.phantom import Gpu, find_gpu, has_gpu  # noqa: PLC0415
 
     if arguments.gpu is None and arguments.device_memory is None:
         if has_gpu():
@@ -116,10 +108,3 @@ def _gpu(arguments: argparse.Namespace) -> Gpu | None:
     if arguments.context_memory is not None:
         gpu = replace(gpu, context_memory=arguments.context_memory)
     return gpu
-
-
-def _checked_conf(conf: str | None) -> str | None:
-    """PyTorch itself judges the string; only what no environment can hold is refused here."""
-    if conf is not None and ("\0" in conf or "\n" in conf):
-        raise UsageError(f"--conf {conf[:80]!r} is not an option string of one line")
-    return conf

@@ -3,8 +3,8 @@
     python -m allocsim.cli.reference            print them
     python -m allocsim.cli.reference docs       write them into the pages of that folder
 
-Rule: a page says nothing of options between its two marks but what the parser says, so that
-`--help` and the pages cannot differ; whatever stands outside the marks is left as it is.
+Rule: the text between a page's two marks comes from the parser alone, so that `--help` and the
+pages cannot differ; text outside the marks is left as it is.
 """
 
 from __future__ import annotations
@@ -39,13 +39,11 @@ def commands() -> dict[str, argparse.ArgumentParser]:
 
 def section(parser: argparse.ArgumentParser) -> str:
     """The tables of a command, and of the commands below it."""
-    parts = [_table(parser)]
-    parts += [_table(below) for below in _below(parser).values()]
-    return "\n".join(parts)
+    return "\n".join(map(_table, (parser, *_below(parser).values())))
 
 
 def _below(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    # argparse tells no parser's actions in public; this is the one place that reads them.
+    # argparse has no public name for a parser's actions.
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             return dict(action.choices)
@@ -57,8 +55,7 @@ def _table(parser: argparse.ArgumentParser) -> str:
     rows = [f"| `{_cell(name)}` | {_cell(text)} |" for name, text in _rows(parser)]
     if not rows:
         return f"`{usage}`\n"
-    head = "| argument | meaning |\n|---|---|"
-    return "\n".join([f"`{usage}`", "", head, *rows]) + "\n"
+    return "\n".join([f"`{usage}`\n", "| argument | meaning |", "|---|---|", *rows, ""])
 
 
 def _positionals(parser: argparse.ArgumentParser) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""`allocsim replay`: a recording through the model, and what came of it.
+"""`allocsim replay`: a recording run through the model, and the result.
 
 Rule: the whole answer is made before its first character is printed, so that an error leaves
 standard output empty.
@@ -7,20 +7,11 @@ standard output empty.
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import TYPE_CHECKING
 
-from allocsim.cli.options import (
-    Commands,
-    add_command,
-    add_conf,
-    add_device,
-    add_device_memory,
-    add_fail_on_oom,
-    add_file,
-    add_json,
-    add_torch,
-)
-from allocsim.cli.output import write, write_json
+from allocsim.cli.options import Commands, add_command, add_shared
+from allocsim.cli.output import write_result
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError, count
 from allocsim.errors import InvariantError
@@ -28,10 +19,8 @@ from allocsim.errors import InvariantError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from allocsim.engine import Prepared, Progress, Run
-    from allocsim.questions.explain import Cure, Shortage
-
-    _Shortages = dict[int, tuple[Shortage, ...]]
+    from allocsim.engine import Prepared, Run
+    from allocsim.questions.explain import Cure
 
 __all__ = ["add_to", "run"]
 
@@ -46,38 +35,20 @@ _STRICT, _OUT_OF_MEMORY = 1, 3
 
 
 def add_to(commands: Commands[Parser]) -> None:
-    """Add the command and its options."""
-    parser = add_command(commands, "replay", _SUMMARY, _DESCRIPTION)
+    parser = add_command(commands, "replay", _SUMMARY, _DESCRIPTION, run)
     add = parser.add_argument
-    add_file(parser)
-    add_conf(parser)
-    add_device_memory(parser)
-    add_torch(parser)
-    add_device(parser)
-    add(
-        "--strict",
-        action="store_true",
-        help="exit 1 unless all is exactly as recorded, with a history and without",
-    )
-    add_fail_on_oom(parser)
-    add(
-        "--check-every",
-        metavar="N",
-        type=count,
-        default=0,
-        help="walk the model's own invariants every N entries (slow; default: never)",
-    )
-    add(
-        "--cure",
-        action=argparse.BooleanOptionalAction,
-        help="search for a setting that helps (default: unless --conf or --json is given)",
-    )
-    add_json(parser)
-    parser.set_defaults(run=run)
+    add_shared(parser, "file", "--conf", "--device-memory", "--torch", "--device")
+    strict = "exit 1 unless all is exactly as recorded, with a history and without"
+    add("--strict", action="store_true", help=strict)
+    add_shared(parser, "--fail-on-oom")
+    check = "walk the model's own invariants every N entries (slow; default: never)"
+    add("--check-every", metavar="N", type=count, default=0, help=check)
+    cure = "search for a setting that helps (default: unless --conf or --json is given)"
+    add("--cure", action=argparse.BooleanOptionalAction, help=cure)
+    add_shared(parser, "--json")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Carry the command out; returns its exit code."""
     from allocsim.engine import Setting, prepare, replay_prepared  # noqa: PLC0415
     from allocsim.questions.explain import OomWatch, shortages_of  # noqa: PLC0415
     from allocsim.report import replay_document, replay_text  # noqa: PLC0415
@@ -96,17 +67,12 @@ def run(arguments: argparse.Namespace) -> int:
         )
         shortages = {device.device: shortages_of(device, watch=watch) for device in result.devices}
         if arguments.strict:
-            _refuse_nothing_to_compare(result)
-            _prove_both_ways(devices, result)
+            _compare_strictly(devices, result)
         wants_cure = arguments.cure
         if wants_cure is None:
             wants_cure = arguments.conf is None and not arguments.json
-        cures = _cures(devices, result, bar) if wants_cure else ()
-    by_device = {cure.device: cure for cure in cures}
-    if arguments.json:
-        write_json(replay_document(result, shortages, by_device))
-    else:
-        write(replay_text(result, shortages, by_device))
+        cures = _cures(devices, result, bar) if wants_cure else {}
+    write_result(arguments.json, replay_document, replay_text, result, shortages, cures)
     if arguments.strict and not all(d.fidelity and d.fidelity.is_exact for d in result.devices):
         return _STRICT
     if arguments.fail_on_oom and any(device.ooms for device in result.devices):
@@ -114,36 +80,34 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _refuse_nothing_to_compare(result: Run) -> None:
-    for device in result.devices:
-        if device.fidelity is None:
-            raise UsageError(
-                f"--strict compares a replay with its recording, but device {device.device} was "
-                "replayed under other settings or another device memory; leave --conf and "
-                "--device-memory out"
-            )
-
-
-def _prove_both_ways(devices: Sequence[Prepared], result: Run) -> None:
-    """What-if replays keep no history and take plain steps in rows: that must come to the same."""
+def _compare_strictly(devices: Sequence[Prepared], result: Run) -> None:
+    """Compare with replays without a history, as other settings get; they must be the same."""
     from allocsim.engine import difference_without_history  # noqa: PLC0415
 
+    for device_run in result.devices:
+        if device_run.fidelity is None:
+            raise UsageError(
+                f"--strict compares a replay with its recording, but device {device_run.device} "
+                "was replayed under other settings or another device memory; leave --conf and "
+                "--device-memory out"
+            )
     for prepared, device_run in zip(devices, result.devices, strict=True):
         difference = difference_without_history(prepared, device_run)
         if difference is not None:
             raise InvariantError(f"device {device_run.device}: {difference}")
 
 
-def _cures(devices: Sequence[Prepared], result: Run, bar: ProgressBar) -> tuple[Cure, ...]:
+def _cures(devices: Sequence[Prepared], result: Run, bar: ProgressBar) -> dict[int, Cure]:
+    """The cure by device number, of devices where searching for one is worth it."""
     from allocsim.engine import Setting, Trials  # noqa: PLC0415
     from allocsim.measures import effects_on  # noqa: PLC0415
     from allocsim.questions.explain import find_cure, is_worth_a_search  # noqa: PLC0415
 
-    def watch(conf: str) -> Progress | None:
-        return bar.stage(f"trying {conf[:32] or 'the defaults'} (--no-cure skips)")
-
-    return tuple(
-        find_cure(Trials(prepared, watch, effects_on(prepared)), Setting(result.conf), device_run)
-        for prepared, device_run in zip(devices, result.devices, strict=True)
-        if is_worth_a_search(device_run)
-    )
+    watch = partial(bar.trying, more=" (--no-cure skips)")
+    cures = {}
+    for prepared, device_run in zip(devices, result.devices, strict=True):
+        if is_worth_a_search(device_run):
+            trials = Trials(prepared, watch, effects_on(prepared))
+            cure = find_cure(trials, Setting(result.conf), device_run)
+            cures[cure.device] = cure
+    return cures

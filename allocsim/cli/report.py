@@ -6,26 +6,17 @@ Rule: the file is written once, whole, when everything in it is known.
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from allocsim.cli.options import (
-    Commands,
-    add_command,
-    add_conf,
-    add_device,
-    add_device_memory,
-    add_file,
-    add_torch,
-)
+from allocsim.cli.options import Commands, add_command, add_shared
 from allocsim.cli.output import refuse_input
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError
 
 if TYPE_CHECKING:
-    from allocsim.engine import Trials, Watch
-    from allocsim.questions.explain import Shortage
-    from allocsim.questions.picture import Picture, WhatIf
+    from allocsim.questions.picture import WhatIf
 
 __all__ = ["add_to", "run"]
 
@@ -41,37 +32,24 @@ _WHAT_IF_UP_TO = 100_000
 
 
 def add_to(commands: Commands[Parser]) -> None:
-    """Add the command and its options."""
-    parser = add_command(commands, "report", _SUMMARY, _DESCRIPTION)
+    parser = add_command(commands, "report", _SUMMARY, _DESCRIPTION, run)
     add = parser.add_argument
-    add_file(parser)
+    add_shared(parser, "file")
     add("-o", "--output", metavar="FILE", required=True, help="the HTML file to write")
-    add_conf(parser)
-    add_device_memory(parser)
-    add_torch(parser)
-    add_device(parser, "this device (default: the first with entries)")
-    add(
-        "--what-if",
-        action=argparse.BooleanOptionalAction,
-        help=f"replay other settings too (default: up to {_WHAT_IF_UP_TO:,} entries)",
-    )
-    add(
-        "--try",
-        metavar="CONF",
-        action="append",
-        default=[],
-        dest="tries",
-        help="replay this setting beside it, and no others; may be repeated",
-    )
-    parser.set_defaults(run=run)
+    add_shared(parser, "--conf", "--device-memory", "--torch")
+    add_shared(parser, "--device", text="this device (default: the first with entries)")
+    what_if = f"replay other settings too (default: up to {_WHAT_IF_UP_TO:,} entries)"
+    add("--what-if", action=argparse.BooleanOptionalAction, help=what_if)
+    settings = "replay this setting beside it, and no others; may be repeated"
+    add_shared(parser, "--try", text=settings)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Carry the command out; returns its exit code."""
     from allocsim.engine import Setting, Trials  # noqa: PLC0415
     from allocsim.measures import effects_on  # noqa: PLC0415
-    from allocsim.questions.explain import OomWatch, shortages_of  # noqa: PLC0415
-    from allocsim.questions.picture import picture_prepared, prepare_one  # noqa: PLC0415
+    from allocsim.questions.explain import OomWatch, explain_device, shortages_of  # noqa: PLC0415
+    from allocsim.questions.picture import picture_prepared, prepare_one, what_if  # noqa: PLC0415
+    from allocsim.report.html import html_report  # noqa: PLC0415
     from allocsim.trace import load  # noqa: PLC0415
 
     if Path(arguments.output).is_dir():
@@ -88,39 +66,20 @@ def run(arguments: argparse.Namespace) -> int:
             progress=bar.stage("replaying"),
         )
         shortages = shortages_of(picture.device_run, picture.trace, watch)
-        page = _page(
-            arguments, picture, shortages, Trials(prepared, _watch(bar), effects_on(prepared))
-        )
+        trying = partial(bar.trying, more=" (--no-what-if skips)")
+        trials = Trials(prepared, trying, effects_on(prepared))
+        wants, confs = arguments.what_if, arguments.confs or ()
+        if wants is None:
+            wants = picture.device_run.entries <= _WHAT_IF_UP_TO and not confs
+        explanation = None
+        runs: tuple[WhatIf, ...] = ()
+        if wants or confs:
+            runs = what_if(trials, picture.run, [Setting(conf) for conf in confs])
+        if wants and shortages:
+            explanation = explain_device(trials, picture.run, picture.device_run, shortages)
+        page = html_report(picture, shortages, explanation, runs)
     try:
         Path(arguments.output).write_text(page, encoding="utf-8")
     except OSError as error:
-        what = f"{arguments.output} cannot be written ({error.strerror})"
-        raise UsageError(what) from None
+        raise UsageError(f"{arguments.output} cannot be written ({error.strerror})") from None
     return 0
-
-
-def _watch(bar: ProgressBar) -> Watch:
-    return lambda conf: bar.stage(f"trying {conf[:32] or 'the defaults'} (--no-what-if skips)")
-
-
-def _page(
-    arguments: argparse.Namespace,
-    picture: Picture,
-    shortages: tuple[Shortage, ...],
-    trials: Trials,
-) -> str:
-    from allocsim.engine import Setting  # noqa: PLC0415
-    from allocsim.questions.explain import explain_device  # noqa: PLC0415
-    from allocsim.questions.picture import what_if  # noqa: PLC0415
-    from allocsim.report.html import html_report  # noqa: PLC0415
-
-    wants = arguments.what_if
-    if wants is None:
-        wants = picture.device_run.entries <= _WHAT_IF_UP_TO and not arguments.tries
-    explanation = None
-    runs: tuple[WhatIf, ...] = ()
-    if wants or arguments.tries:
-        runs = what_if(trials, picture.run, [Setting(conf) for conf in arguments.tries])
-    if wants and shortages:
-        explanation = explain_device(trials, picture.run, picture.device_run, shortages)
-    return html_report(picture, shortages, explanation, runs)

@@ -7,18 +7,8 @@ from __future__ import annotations
 
 import argparse
 
-from allocsim.cli.options import (
-    Commands,
-    add_command,
-    add_conf,
-    add_device,
-    add_device_memory,
-    add_fail_on_oom,
-    add_file,
-    add_json,
-    add_torch,
-)
-from allocsim.cli.output import write, write_json
+from allocsim.cli.options import Commands, add_command, add_shared
+from allocsim.cli.output import write_result
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser
 
@@ -34,28 +24,16 @@ _OUT_OF_MEMORY = 3
 
 
 def add_to(commands: Commands[Parser]) -> None:
-    """Add the command and its options."""
-    parser = add_command(commands, "risk", _SUMMARY, _DESCRIPTION)
-    add = parser.add_argument
-    add_file(parser)
-    add_device_memory(parser)
-    add_conf(parser)
-    add(
-        "--try",
-        metavar="CONF",
-        action="append",
-        dest="confs",
-        help="a setting whose smallest device to look for; may be repeated (default: a few)",
-    )
-    add_torch(parser)
-    add_device(parser, "the device, where several are recorded")
-    add_fail_on_oom(parser)
-    add_json(parser)
-    parser.set_defaults(run=run)
+    parser = add_command(commands, "risk", _SUMMARY, _DESCRIPTION, run)
+    add_shared(parser, "file", "--device-memory", "--conf")
+    settings = "a setting whose smallest device to look for; may be repeated (default: a few)"
+    add_shared(parser, "--try", text=settings)
+    add_shared(parser, "--torch")
+    add_shared(parser, "--device", text="the device, where several are recorded")
+    add_shared(parser, "--fail-on-oom", "--json")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Carry the command out; returns its exit code."""
     from allocsim.questions.risk import risk_of  # noqa: PLC0415
     from allocsim.report import risk_document, risk_text  # noqa: PLC0415
     from allocsim.trace import load  # noqa: PLC0415
@@ -69,10 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
             device=arguments.device,
             confs=arguments.confs,
             progress=bar.stage("replaying"),
-            watch=lambda conf: bar.stage(f"trying {conf[:32] or 'the defaults'}"),
+            watch=bar.trying,
         )
-    if arguments.json:
-        write_json(risk_document(risk))
-    else:
-        write(risk_text(risk))
+    write_result(arguments.json, risk_document, risk_text, risk)
     return _OUT_OF_MEMORY if arguments.fail_on_oom and risk.device_run.ooms else 0

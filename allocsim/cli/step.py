@@ -1,7 +1,7 @@
 """`allocsim step`: one request at a time, every decision of the allocator named.
 
-Rule: what is stepped through is decided once, here: an existing file is a recording or an op
-script, a word a kind of `allocsim synth`, and nothing at all a session on standard input.
+Rule: `run` alone decides what the argument is: an existing file is a recording or an op script,
+a word is a kind of `allocsim synth`, and no argument means a session on standard input.
 """
 
 from __future__ import annotations
@@ -12,14 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from allocsim.cli.options import (
-    Commands,
-    add_command,
-    add_device,
-    add_device_memory,
-    add_json,
-    add_torch,
-)
+from allocsim.cli.options import Commands, add_command, add_shared
 from allocsim.cli.output import write, write_json
 from allocsim.cli.step_session import HELP, Session, lines_of
 from allocsim.cli.usage import Parser, UsageError, count
@@ -40,31 +33,25 @@ or piped: malloc 3MiB, free 1, empty_cache; `help` lists the words."""
 
 
 def add_to(commands: Commands[Parser]) -> None:
-    """Add the command and its options."""
-    parser = add_command(commands, "step", _SUMMARY, _DESCRIPTION)
+    parser = add_command(commands, "step", _SUMMARY, _DESCRIPTION, run)
     add = parser.add_argument
     add("what", metavar="FILE|KIND", nargs="?", help="a recording, an op script, a synth kind")
     add("--at", metavar="N", type=count, default=0, help="first entry, or op (default: 0)")
     add("--count", metavar="N", type=count, help="so many requests (default: 1 of a recording)")
-    add_device(parser, "of a recording (default: its first)")
-    add_device_memory(parser, "of a session (default: 16GiB)")
+    add_shared(parser, "--device", text="of a recording (default: its first)")
+    add_shared(parser, "--device-memory", text="of a session (default: 16GiB)")
     add("--conf", metavar="CONF", default="", help="PYTORCH_CUDA_ALLOC_CONF of a session")
-    add_torch(parser, "PyTorch's release of a session, {releases}")
-    add_json(parser)
-    parser.set_defaults(run=run)
+    add_shared(parser, "--torch", text="PyTorch's release of a session, {releases}")
+    add_shared(parser, "--json")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Carry the command out; returns its exit code."""
-    what = arguments.what
-    if what is None or what == "-":
-        _converse(arguments, sys.stdin)
-        return 0
-    script = _script(what)
-    if script is not None:
+    if arguments.what in (None, "-"):
+        _converse(arguments)
+    elif (script := _script(arguments.what)) is not None:
         _play_script(arguments, script)
-        return 0
-    _walk(arguments, _recording(what))
+    else:
+        _walk(arguments, _recording(arguments.what))
     return 0
 
 
@@ -119,7 +106,7 @@ def _asked(request: Any) -> str:
 
 
 def _script(what: str) -> dict[str, Any] | None:
-    """The op script in a file; None for whatever is none."""
+    """The op script in a file; None if it holds none."""
     import json  # noqa: PLC0415
 
     path = Path(what)
@@ -129,9 +116,7 @@ def _script(what: str) -> dict[str, Any] | None:
         value = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return None  # `load` says what is wrong with it
-    if not isinstance(value, dict) or not isinstance(value.get("ops"), list):
-        return None
-    return value
+    return value if isinstance(value, dict) and isinstance(value.get("ops"), list) else None
 
 
 def _play_script(arguments: argparse.Namespace, script: dict[str, Any]) -> None:
@@ -151,16 +136,15 @@ def _session(
     from allocsim.core import NEWEST, CachingAllocator  # noqa: PLC0415
 
     release = arguments.torch or NEWEST
-    return Session(
-        CachingAllocator(memory, conf, release, address_policy=policy, record_history=True)
-    )
+    made = CachingAllocator(memory, conf, release, address_policy=policy, record_history=True)
+    return Session(made)
 
 
-def _converse(arguments: argparse.Namespace, source: Iterable[str]) -> None:
-    """Typed lines are answered one by one and wrong ones forgiven; piped ones are not."""
+def _converse(arguments: argparse.Namespace) -> None:
+    """Answer lines one by one; a wrong line ends a piped session, but not a typed one."""
     session = _session(arguments, arguments.device_memory or "16GiB", arguments.conf)
     if not sys.stdin.isatty():
-        _answer_all(session, source, as_json=arguments.json)
+        _answer_all(session, sys.stdin, as_json=arguments.json)
         return
     write("help lists the words, quit leaves\n")
     for line in _typed():
@@ -208,7 +192,7 @@ def _answer_all(
 
 
 def _shown(session: Session, line: str) -> str | None:
-    """What a line that only looks prints; None for a request."""
+    """What a line that asks for no request prints; None for a request."""
     from allocsim.report import segments_text  # noqa: PLC0415
 
     if line == "help":

@@ -11,6 +11,7 @@ import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
+from allocsim.cli.options import Commands, add_command
 from allocsim.cli.output import write
 from allocsim.cli.usage import Parser, UsageError, count, memory_size
 
@@ -31,7 +32,12 @@ _ENTRIES: Option = ("entries", None, "go on for as many entries instead")
 
 @dataclass(frozen=True, slots=True)
 class SynthKind:
-    """One kind.  summary: a line; shows: what can be seen in it, as --help says it."""
+    """A kind of recording.
+
+    summary: one line.
+    shows: what can be seen in it, as --help prints it.
+    options: those of this kind alone.
+    """
 
     summary: str
     shows: str
@@ -118,23 +124,15 @@ SYNTH_KINDS = {
 _MEMORY = {"oom": "60MiB"}
 
 
-def add_to(commands: argparse._SubParsersAction[Parser]) -> None:
+def add_to(commands: Commands[Parser]) -> None:
     """Add the command, and a command below it for each kind."""
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = commands.add_parser(
-        "synth", help=_SUMMARY, description=_DESCRIPTION, formatter_class=raw, allow_abbrev=False
-    )
+    parser = add_command(commands, "synth", _SUMMARY, _DESCRIPTION, run)
     kinds = parser.add_subparsers(title="kinds", metavar="KIND", required=True)
     for name, kind in SYNTH_KINDS.items():
-        below = kinds.add_parser(
-            name,
-            help=kind.summary,
-            description=f"{kind.summary[0].upper()}{kind.summary[1:]}.\n\n{kind.shows}",
-            formatter_class=raw,
-            allow_abbrev=False,
-        )
+        description = f"{kind.summary[0].upper()}{kind.summary[1:]}.\n\n{kind.shows}"
+        below = add_command(kinds, name, kind.summary, description, run)
         _add_options(below, name, kind)
-        below.set_defaults(run=run, kind=name)
+        below.set_defaults(kind=name)
 
 
 def _add_options(parser: Parser, name: str, kind: SynthKind) -> None:
@@ -159,7 +157,6 @@ def _add_options(parser: Parser, name: str, kind: SynthKind) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Carry the command out; returns its exit code."""
     from allocsim.workload import KINDS, SUFFIXES, write_recording  # noqa: PLC0415
 
     options = dict(vars(arguments))

@@ -6,27 +6,16 @@ Rule: the whole answer is made before its first character is printed.
 from __future__ import annotations
 
 import argparse
-import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from allocsim.cli.options import (
-    Commands,
-    add_command,
-    add_device,
-    add_device_memory,
-    add_file,
-    add_json,
-    add_torch,
-)
-from allocsim.cli.output import write, write_json
+from allocsim.cli.options import Commands, add_command, add_shared
+from allocsim.cli.output import write_result
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError, processes
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
-
 
 __all__ = ["add_to", "run"]
 
@@ -39,20 +28,13 @@ and the line to paste.  With --find-device the smallest device decides."""
 
 
 def add_to(commands: Commands[Parser]) -> None:
-    """Add the command and its options."""
-    parser = add_command(commands, "tune", _SUMMARY, _DESCRIPTION)
+    parser = add_command(commands, "tune", _SUMMARY, _DESCRIPTION, run)
     add = parser.add_argument
-    add_file(parser, many=True)
-    add_device_memory(parser, "memory of the device, as 24GiB (default: what the recordings tell)")
-    add_torch(parser)
-    add_device(parser)
-    add(
-        "--try",
-        metavar="CONF",
-        action="append",
-        dest="confs",
-        help="try this setting, and no others; may be repeated",
-    )
+    add_shared(parser, "files")
+    memory = "memory of the device, as 24GiB (default: what the recordings tell)"
+    add_shared(parser, "--device-memory", text=memory)
+    add_shared(parser, "--torch", "--device")
+    add_shared(parser, "--try", text="try this setting, and no others; may be repeated")
     add("--no-expandable", action="store_true", help="never propose expandable segments")
     add("--find-device", action="store_true", help="look for the smallest device by setting")
     add("--jobs", metavar="N", type=processes, default=1, help="processes (default: 1)")
@@ -60,12 +42,10 @@ def add_to(commands: Commands[Parser]) -> None:
     add("--results", metavar="FILE", help="JSON Lines to write to; what it holds is not run again")
     add("--costs", metavar="FILE", help="JSON with microseconds of each driver call")
     add("--exhaustive", action="store_true", help="replay every setting to its end: no tricks")
-    add_json(parser)
-    parser.set_defaults(run=run)
+    add_shared(parser, "--json")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Carry the command out; returns its exit code."""
     from allocsim.questions.tune import EXHAUSTIVE, read_costs, tune  # noqa: PLC0415
     from allocsim.report import tuning_document, tuning_text  # noqa: PLC0415
 
@@ -86,12 +66,9 @@ def run(arguments: argparse.Namespace) -> int:
             results=arguments.results,
             costs=costs,
             tricks=EXHAUSTIVE if arguments.exhaustive else None,
-            progress=_watch(bar),
+            progress=bar.counted(_progress),
         )
-    if arguments.json:
-        write_json(tuning_document(tuning))
-    else:
-        write(tuning_text(tuning))
+    write_result(arguments.json, tuning_document, tuning_text, tuning)
     return 0
 
 
@@ -110,14 +87,6 @@ def _dask(address: str, stack: ExitStack) -> Executor:
     return executor
 
 
-def _watch(bar: ProgressBar) -> Callable[[int, int], None]:
-    """Shows how many settings are done, how fast, and how long the rest will take."""
-    begin = time.monotonic()
-
-    def show(done: int, total: int) -> None:
-        rate = done / max(time.monotonic() - begin, 1e-9)
-        left = (total - done) / max(rate, 1e-9)
-        if stage := bar.stage(f"{done} of {total} settings, {rate:.1f}/s, {left:.0f} s left"):
-            stage(done, total)
-
-    return show
+def _progress(done: int, total: int, rate: float) -> str:
+    left = (total - done) / max(rate, 1e-9)
+    return f"{done} of {total} settings, {rate:.1f}/s, {left:.0f} s left"

@@ -1,4 +1,4 @@
-"""What a wrong command line gets: one sentence on standard error, and exit code 2."""
+"""The types of options, and the error of a wrong command line: one sentence and exit code 2."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _MOST_PROCESSES = 1024
 
 
 class UsageError(Exception):
-    """A command line that asks for nothing that can be done."""
+    """A command line that cannot be carried out."""
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that raises instead of printing its usage and leaving."""
+    """An argument parser that raises UsageError instead of exiting."""
 
     def error(self, message: str) -> NoReturn:
         """Called by argparse with a sentence about the first wrong argument."""
@@ -54,7 +54,7 @@ def processes(text: str) -> int:
 
 
 def one_line(text: str) -> str:
-    """`text` on one line of bearable length, and nothing in it that could steer a terminal."""
+    """`text` on one line, cut to a readable length, with control characters escaped."""
     if len(text) > _LONGEST_SENTENCE:
         text = f"{text[:_LONGEST_SENTENCE]}..."
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(text.split()))

@@ -1,4 +1,4 @@
-"""Figures that any question may need: lifetimes, packing, fragmentation, whose code, trade-offs."""
+"""Figures for any question: lifetimes, packing, fragmentation, lines of code, trade-offs."""
 
 from allocsim.measures.equivalence import effect_of, effects_on
 from allocsim.measures.extremes import Extremes, extremes_of, levels_of
@@ -11,24 +11,7 @@ from allocsim.measures.sizes import Sizes, merged, sizes_of
 from allocsim.measures.usual_settings import usual_settings
 
 __all__ = [
-    "Bar",
-    "Code",
-    "Extremes",
-    "Lifetimes",
-    "Measures",
-    "Sizes",
-    "code_at",
-    "code_of",
-    "effect_of",
-    "effects_on",
-    "extremes_of",
-    "front",
-    "is_hopeless",
-    "levels_of",
-    "lifetimes_of",
-    "measures_of",
-    "merged",
-    "pack",
-    "sizes_of",
-    "usual_settings",
-]
+    "Bar", "Code", "Extremes", "Lifetimes", "Measures", "Sizes", "code_at", "code_of", "effect_of",
+    "effects_on", "extremes_of", "front", "is_hopeless", "levels_of", "lifetimes_of", "measures_of",
+    "merged", "pack", "sizes_of", "usual_settings",
+]  # fmt: skip

@@ -1,4 +1,4 @@
-"""When two settings cannot be told apart by a recording, proved from its requests alone.
+"""Whether two settings have the same effect on a recording, proved from its requests alone.
 
 Two settings have the same effect if every comparison that the allocator would make comes out
 alike (semantics 1.2 to 1.7, 1.9 to 1.11):
@@ -54,14 +54,14 @@ RULES: dict[str, int | None] = {
     "throw_on_cudamalloc_oom": None,
     "graph_capture_record_stream_reuse": None,
 }
-"""For each option with an effect the rule by which values of it act alike; None: equal ones do."""
+"""The rule by which different values of an option act alike; None: only equal ones do."""
 
 _PLAIN = tuple(OPTIONS[name].field for name, rule in RULES.items() if rule is None)
-"""Where the values are that act alike only if they are equal."""
+"""The fields of options of which only equal values act alike."""
 
 
 def effects_on(prepared: Prepared) -> Effect:
-    """Of each setting what it amounts to on one recording; itself where the release refuses it."""
+    """The effect of settings on one recording; a setting that the release refuses is its own."""
     sizes = (sizes_of(prepared),)
 
     @cache
@@ -117,7 +117,10 @@ def _rounded(config: AllocatorConfig, part: Sizes) -> tuple[int, ...]:
 def _split_effect(
     config: AllocatorConfig, part: Sizes, sizes: list[int], shared: int
 ) -> tuple[object, object]:
-    """What max_split_size and max_non_split_rounding amount to.  shared: the shared segment."""
+    """The effect of max_split_size and max_non_split_rounding.
+
+    shared: the size of segments that requests share, 0 if none does.
+    """
     limit, rounding = config.max_split_size, config.max_non_split_rounding
     if limit == UNLIMITED:
         return None, None

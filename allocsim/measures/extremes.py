@@ -1,6 +1,6 @@
-"""A long curve made short: of each stretch the lowest and the highest value.
+"""A long curve shortened: the lowest and the highest value of each stretch.
 
-Rule: no value is skipped; whatever a stretch reached is in its two extremes, at every level.
+Rule: no value is skipped; what a stretch reaches is between its two extremes, at every level.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _Column = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Extremes:
-    """Row i tells of values i * step to (i + 1) * step, the last one perhaps of fewer."""
+    """Row i is about values i * step to (i + 1) * step; the last one perhaps about fewer."""
 
     step: int
     low: _Column

@@ -1,9 +1,9 @@
 """When each block of a recording was in use, as columns.
 
 Rule: row i is one block, in use from entry `start[i]` up to, not including, entry `end[i]`; a
-block from before the recording starts at -1, one that outlives it ends at its length.  A free
-counts when it completed: until then the memory could be used again only by waiting for a
-stream.  What no allocator can do without ends earlier, when the free was requested.
+block from before the recording starts at -1, one that outlives it ends at its length.  A block is
+in use until its free is completed, since until then its memory can be used again only after a wait
+for a stream.  For a lower bound of any allocator it ends earlier, when the free is requested.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class Lifetimes:
 
     @property
     def peak_bytes(self) -> int:
-        """The most bytes that were in use at once: no allocator can do with less."""
+        """The most bytes in use at once: no allocator needs less."""
         moment = np.concatenate((self.start, self.end))
         moved = np.concatenate((self.size, -self.size))
-        # At one moment what ends goes first: the next block may have its place.
+        # At one moment frees come first: the next block may take the same place.
         order = np.lexsort((moved > 0, moment))
         return int(np.cumsum(moved[order]).max(initial=0))
 
@@ -56,14 +56,14 @@ def lifetimes_of(
     """The blocks of a trace, of its first `stop` entries if that is given.
 
     answered: `oom` entries that a replay could answer; it gave such a block back at once.
-    until: what ends a life; FREE_REQUESTED for an allocator that waits for streams whenever it
-    helps, as a caching one does before it gives up.
+    until: the entry that ends a life; FREE_REQUESTED for an allocator that waits for streams
+    whenever that helps, as a caching one does before it gives up.
     """
     stop = len(trace) if stop is None else stop
     entries = np.flatnonzero(np.isin(trace.action[:stop], (Action.ALLOC, until)))
     order = entries[np.argsort(trace.addr[entries], kind="stable")]
     is_alloc = trace.action[order] == Action.ALLOC
-    # In the order of (address, entry) a block's end stands right behind its start.
+    # Sorted by (address, entry), a block's end comes right after its start.
     same = np.zeros(len(order), dtype=bool)
     same[:-1] = trace.addr[order[1:]] == trace.addr[order[:-1]]
     ended = np.zeros(len(order), dtype=bool)
@@ -72,7 +72,7 @@ def lifetimes_of(
     end[:-1][ended[:-1]] = order[1:][ended[:-1]]
     older = ~is_alloc
     older[1:] &= ~ended[:-1]
-    size = _rounded(trace.size[order])
+    size = -(-np.maximum(trace.size[order], 1) // MIN_BLOCK_SIZE) * MIN_BLOCK_SIZE
     start, end, size = (
         np.concatenate((order[is_alloc], np.full(int(older.sum()), -1))),
         np.concatenate((end[is_alloc], order[older])),
@@ -90,15 +90,10 @@ def lifetimes_of(
 
 def _kept(trace: Trace, unfreed: NDArray[np.intp], states: Sequence[str]) -> list[int]:
     """Sizes of the blocks that are older than the recording and outlive it."""
-    ours = set(trace.addr[unfreed].tolist())
+    younger = set(trace.addr[unfreed].tolist())
     return [
         block.size
         for segment in trace.segments
         for block in segment.blocks
-        if block.state in states and block.address not in ours
+        if block.state in states and block.address not in younger
     ]
-
-
-def _rounded(size: NDArray[np.int64]) -> NDArray[np.int64]:
-    rounded: NDArray[np.int64] = -(-np.maximum(size, 1) // MIN_BLOCK_SIZE) * MIN_BLOCK_SIZE
-    return rounded

@@ -44,8 +44,9 @@ __all__ = ["Measures", "measures_of"]
 class Measures:
     """The measures of one device's replay; bytes, and ratios over live memory (0 is none).
 
-    slack_share: the part of allocated bytes, at their total over the run, that nobody asked
-    for.  n_blocks: what was packed, n_online of them without foresight.
+    slack_share: the part of all bytes allocated over the run that no request asked for.
+    n_blocks: how many blocks were packed.
+    n_online: how many of them without foresight.
     """
 
     peak_reserved_bytes: int

@@ -1,8 +1,8 @@
-"""Lines of a program behind entries of a recording: the user's own first.
+"""The line of the user's program behind an entry of a recording.
 
-Rule: of a stack the innermost frame outside Python's library, installed packages and compiled
-code is the user's own; the frames inside it are folded, never lost.  A recording whose paths
-were cut to bare names tells packages by the names of PyTorch's own files only.
+Rule: the user's own line is the innermost frame of the stack outside Python's library, installed
+packages and compiled code; the frames inside it are folded, never lost.  Where a recording has
+bare file names instead of paths, a package is recognised by the names of PyTorch's files only.
 
 An entry without frames (every `oom` entry; what autograd's threads allocate) gets its code from
 its neighbours, and is marked so:
@@ -36,7 +36,7 @@ _TORCH_FILES = frozenset(
         *("runpy.py", "sgd.py", "sparse.py", "threading.py", "transformer.py"),
     }
 )
-"""Files of PyTorch and Python that allocate; for recordings whose paths were cut."""
+"""Files of PyTorch and Python that allocate; for recordings with bare file names."""
 
 _LONGEST_ROW = 32
 """Allocations compared when the same row is looked for earlier in the recording."""
@@ -49,7 +49,9 @@ _MOST_ROWS = 2000
 class Code:
     """Where in a program an entry came from.
 
-    frame: the user's own line, or the innermost where all is foreign.  folded: frames inside it.
+    frame: the user's own line, or the innermost if all frames are foreign.
+    folded: the number of frames inside it.
+    stack: all frames, innermost first.
     inferred: "" if the entry has this stack itself, else how it was found.
     """
 
@@ -74,25 +76,20 @@ def is_foreign(frame: Frame) -> bool:
 
 def code_at(trace: Trace, entry: int) -> Code | None:
     """The code of `entry`; None if nothing in the recording tells it."""
-    own = _resolved(trace.frame_table.stack(int(trace.frames[entry])), "")
+    own = code_of(trace.frame_table.stack(int(trace.frames[entry])))
     if own is not None:
         return own
     before = np.flatnonzero(trace.action[:entry] == Action.ALLOC)
-    followed = _resolved(
+    followed = code_of(
         _followed(trace, before), "what followed the same allocations earlier in the recording"
     )
     if followed is not None:
         return followed
-    told = before[trace.frames[before] >= 0]
-    if not len(told):
+    known = before[trace.frames[before] >= 0]
+    if not len(known):
         return None
-    stack = trace.frame_table.stack(int(trace.frames[told[-1]]))
-    return _resolved(stack, f"the allocation before it, entry {int(told[-1]):,}")
-
-
-def code_of(stack: Sequence[Frame]) -> Code | None:
-    """The code of a stack, innermost frame first; None for an empty one."""
-    return _resolved(stack, "")
+    stack = trace.frame_table.stack(int(trace.frames[known[-1]]))
+    return code_of(stack, f"the allocation before it, entry {int(known[-1]):,}")
 
 
 def _followed(trace: Trace, before: np.ndarray[tuple[int], np.dtype[np.intp]]) -> Sequence[Frame]:
@@ -113,7 +110,8 @@ def _followed(trace: Trace, before: np.ndarray[tuple[int], np.dtype[np.intp]]) -
     return trace.frame_table.stack(int(stacks[best + 1]))
 
 
-def _resolved(stack: Sequence[Frame], inferred: str) -> Code | None:
+def code_of(stack: Sequence[Frame], inferred: str = "") -> Code | None:
+    """The code of a stack, innermost frame first; None for an empty one."""
     if not stack:
         return None
     for depth, frame in enumerate(stack):

@@ -1,4 +1,4 @@
-"""How little memory would do if every block's place were chosen with the whole run known.
+"""How little memory would suffice if every block's place were chosen with the whole run known.
 
 This is dynamic storage allocation, which is NP-hard (Garey and Johnson 1979, problem SR2), so
 the least height is bracketed: from below by the peak of live bytes, from above by a packing.
@@ -32,7 +32,12 @@ MOST_PLACED = 12_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Packing:
-    """Offsets in bytes, row by row of the lifetimes.  n_online: rows placed without foresight."""
+    """A place for each block.
+
+    offset: bytes, for each row of the lifetimes.
+    height: the end of the highest block.
+    n_online: rows placed without foresight.
+    """
 
     offset: NDArray[np.int64]
     height: int
@@ -71,7 +76,7 @@ def _foreseen(lifetimes: Lifetimes, most_placed: int) -> Packing:
 def _by_size(rows: Lifetimes) -> NDArray[np.int64]:
     """Offsets of rows that come in the order of placement."""
     offset = np.zeros(len(rows), dtype=np.int64)
-    # Those that have their place, by offset, so that none need be put in order for each row.
+    # The rows placed so far, sorted by offset, so that no sort is needed for each row.
     placed = np.zeros((4, len(rows)), dtype=np.int64)
     low, high, start, end = placed
     columns = (rows.start.tolist(), rows.end.tolist(), rows.size.tolist())

@@ -1,4 +1,4 @@
-"""Which outcomes no other is better than: memory against driver calls against retries.
+"""The outcomes that no other dominates: memory against driver calls against retries.
 
 Rule: a point is dominated if another is nowhere worse and somewhere better.  All three figures
 only grow while a replay runs, so one that is dominated half-way is dominated at its end.
@@ -6,7 +6,7 @@ only grow while a replay runs, so one that is dominated half-way is dominated at
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from allocsim.engine import Point
 
@@ -28,15 +28,11 @@ Bar = tuple[tuple[Point, bool], ...]
 
 
 def is_hopeless(bar: Bar, so_far: Point) -> bool:
-    """Whether what has come to `so_far` can neither win nor be a choice of its own."""
+    """Whether a replay with the figures `so_far` can neither win nor be on the front."""
     return any(dominates(p, so_far) or (loses and p == so_far) for p, loses in bar)
 
 
 def front(points: Iterable[Point]) -> tuple[Point, ...]:
     """The points that none dominates, by ascending memory; of equals one."""
     distinct = sorted(set(points))
-    return tuple(p for p in distinct if not _is_dominated(p, distinct))
-
-
-def _is_dominated(point: Point, others: Sequence[Point]) -> bool:
-    return any(dominates(other, point) for other in others)
+    return tuple(p for p in distinct if not any(dominates(other, p) for other in distinct))

@@ -1,17 +1,18 @@
-"""What a recording asks for: its sizes and how much of them lives at once.
+"""The sizes that a recording asks for, and how much of them lives at once.
 
-Rule: everything here is told by the requests alone, so it holds under every setting.
+Rule: everything here follows from the requests alone, so it holds under every setting.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
 
 from allocsim.core import MIN_LARGE_ALLOC, SMALL_SIZE
 from allocsim.engine import Prepared
-from allocsim.measures.lifetimes import Lifetimes, lifetimes_of
+from allocsim.measures.lifetimes import lifetimes_of
 from allocsim.trace import Action
 
 __all__ = ["Sizes", "merged", "sizes_of"]
@@ -21,11 +22,12 @@ __all__ = ["Sizes", "merged", "sizes_of"]
 class Sizes:
     """The requests of one device of a recording; bytes.
 
-    counts: distinct raw sizes, ascending, with how often each is asked for.  present: sizes of
-    the segments and blocks from before the first entry.  peak_live: the most that was in use at
-    once, requests rounded up to 512; peak_middle: the same of the requests above 1 MiB and below
-    10 MiB, which share segments of large_segment_size_mb.  recorded_peak: the most that the
-    recorded run held from the driver.
+    counts: distinct raw sizes, ascending, with how often each is asked for.
+    present: sizes of the segments and blocks from before the first entry.
+    peak_live: the most that was in use at once, requests rounded up to 512.
+    peak_middle: the same of requests above 1 MiB and below 10 MiB, which share segments of
+        large_segment_size_mb.
+    recorded_peak: the most that the recorded run held from the driver.
     """
 
     counts: tuple[tuple[int, int], ...]
@@ -43,26 +45,21 @@ def sizes_of(prepared: Prepared) -> Sizes:
     present = {segment.total_size for segment in prepared.start}
     present |= {block.size for segment in prepared.start for block in segment.blocks}
     lifetimes = lifetimes_of(trace)
+    middle = np.flatnonzero((lifetimes.size > SMALL_SIZE) & (lifetimes.size < MIN_LARGE_ALLOC))
     return Sizes(
         counts=tuple(zip(size.tolist(), count.tolist(), strict=True)),
         present=tuple(sorted(present)),
         peak_live=lifetimes.peak_bytes,
-        peak_middle=_middle(lifetimes).peak_bytes,
+        peak_middle=lifetimes.take(middle).peak_bytes,
         recorded_peak=prepared.plan.max_reserved,
     )
 
 
-def _middle(lifetimes: Lifetimes) -> Lifetimes:
-    size = lifetimes.size
-    return lifetimes.take(np.flatnonzero((size > SMALL_SIZE) & (size < MIN_LARGE_ALLOC)))
-
-
 def merged(parts: tuple[Sizes, ...]) -> Sizes:
     """Several recordings seen as one: all sizes, the highest of each peak."""
-    counts: dict[int, int] = {}
+    counts: Counter[int] = Counter()
     for part in parts:
-        for size, count in part.counts:
-            counts[size] = counts.get(size, 0) + count
+        counts.update(dict(part.counts))
     return Sizes(
         counts=tuple(sorted(counts.items())),
         present=tuple(sorted({size for part in parts for size in part.present})),

@@ -26,7 +26,7 @@ _OPTIONS = (
 
 
 def usual_settings(recorded: AllocatorConfig) -> tuple[Setting, ...]:
-    """Settings that the release of `recorded` has and that mean something else than it."""
+    """The usual settings that the release of `recorded` accepts and that differ from it."""
     kept = str(recorded.with_default_cuts())
     found = []
     for option in _OPTIONS:

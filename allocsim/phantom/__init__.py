@@ -1,7 +1,7 @@
-"""The GPU that is not there: PyTorch's libraries over a device that keeps books.
+"""The phantom GPU: PyTorch's libraries over a device that counts memory and computes nothing.
 
-Nothing here imports torch.  The stub libraries in `stub/` stand where CUDA's would; `record` puts
-an unmodified program over them, `build` and `wheel` bring them and a release's libraries together.
+Nothing here imports torch.  The stub libraries in `stub/` take the place of CUDA's; `record` runs
+an unmodified program over them, `build` compiles them, `wheel` fetches a release's libraries.
 """
 
 from allocsim.phantom.build import (
@@ -21,28 +21,8 @@ from allocsim.phantom.record import Program, Recorded, has_gpu, record
 from allocsim.phantom.wheel import Wheel, cached_wheel, fetch_wheel, full_version
 
 __all__ = [
-    "COMMON_OPTIONS",
-    "Gpu",
-    "ORIGIN",
-    "PhantomError",
-    "Program",
-    "Recorded",
-    "RefusedError",
-    "ScriptError",
-    "Stubs",
-    "UnavailableError",
-    "Wheel",
-    "build_once",
-    "build_stubs",
-    "cached_wheel",
-    "compile_source",
-    "digest_of",
-    "fetch_wheel",
-    "find_compiler",
-    "find_gpu",
-    "find_torch",
-    "full_version",
-    "has_gpu",
-    "phantom_environment",
-    "record",
-]
+    "COMMON_OPTIONS", "Gpu", "ORIGIN", "PhantomError", "Program", "Recorded", "RefusedError",
+    "ScriptError", "Stubs", "UnavailableError", "Wheel", "build_once", "build_stubs",
+    "cached_wheel", "compile_source", "digest_of", "fetch_wheel", "find_compiler", "find_gpu",
+    "find_torch", "full_version", "has_gpu", "phantom_environment", "record",
+]  # fmt: skip

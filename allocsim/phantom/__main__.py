@@ -1,6 +1,6 @@
 """`python -m allocsim.phantom fetch`: a release's native allocator, out of its published wheel.
 
-Exit codes: 0 done; 2 the input or the machine is not up to it.
+Exit codes: 0 done; 2 the input is wrong, or the machine lacks something.
 """
 
 from __future__ import annotations

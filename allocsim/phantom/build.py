@@ -18,16 +18,9 @@ from pathlib import Path
 from allocsim.phantom.errors import UnavailableError
 
 __all__ = [
-    "COMMON_OPTIONS",
-    "ORIGIN",
-    "STUB",
-    "Stubs",
-    "build_once",
-    "build_stubs",
-    "compile_source",
-    "digest_of",
-    "find_compiler",
-]
+    "COMMON_OPTIONS", "ORIGIN", "STUB", "Stubs", "build_once", "build_stubs", "compile_source",
+    "digest_of", "find_compiler",
+]  # fmt: skip
 
 STUB = Path(__file__).parent / "stub"
 COMMON_OPTIONS = ("-O2", "-Wall", "-Wextra")
@@ -39,8 +32,9 @@ ORIGIN = "-Wl,-rpath,$ORIGIN"
 class Stubs:
     """The stub libraries of one CUDA release, all in `folder`.
 
-    device holds the books.  cudart, cuda and nvml bear the sonames of CUDA's own, so that a
-    loader which has them asks for no other; blas and dnn come before CUDA's by preloading.
+    device: counts the memory.
+    cudart, cuda, nvml: have the sonames of CUDA's own, so that a loader asks for no other.
+    blas, dnn: come before CUDA's by preloading.
     """
 
     folder: Path
@@ -87,7 +81,7 @@ def find_compiler(*names: str) -> str:
 
 
 def compile_source(command: list[str]) -> None:
-    """Run a compiler.  Raises UnavailableError with its first complaint."""
+    """Run a compiler.  Raises UnavailableError with its first error."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
     if done.returncode != 0:
         errors = [line for line in done.stderr.splitlines() if "error" in line]
@@ -132,8 +126,8 @@ def digest_of(name: str, *more: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-def build_once(folder: Path, build: Callable[[Path], None]) -> None:
-    """Let `build` fill `folder`, unless it is there; whole or not at all, whoever is first.
+def build_once(folder: Path, build: Callable[[Path], object]) -> None:
+    """Let `build` fill `folder`, whole or not at all, unless it or another process already has.
 
     Raises UnavailableError where it cannot be built.
     """

@@ -1,4 +1,4 @@
-"""What stops the phantom GPU, in one sentence each.
+"""The errors of the phantom GPU.
 
 Rule: a missing tool, a failed download and a refusal by the real allocator are told apart, so
 that a caller can skip a check for the first two and must report the last.
@@ -16,11 +16,11 @@ class PhantomError(AllocsimError):
 
 
 class ScriptError(PhantomError, ValueError):
-    """An op script that says something no allocator can be asked."""
+    """An op script with an op that no allocator has."""
 
 
 class UnavailableError(PhantomError):
-    """The real allocator is not at hand: no wheel, no compiler, no network, not Linux."""
+    """The real allocator is not available: no wheel, no compiler, no network, not Linux."""
 
 
 class RefusedError(PhantomError):

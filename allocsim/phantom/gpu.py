@@ -1,9 +1,9 @@
 """The GPU that a program is to find: memory, name and what else changes allocations.
 
-Rule: `CARDS` is data.  Memory is what PyTorch itself reports as the total capacity of such a
-card, to the two decimals that its out-of-memory texts print, which is less than the box says;
-where texts differ by a few MiB between drivers, one of them.  Capability and multiprocessors are
-the maker's; cuBLAS workspaces and attention kernels depend on them.
+Rule: the memory of a card in `CARDS` is the total capacity that PyTorch's out-of-memory texts
+print, to two decimals, which is less than the maker's figure; where texts differ by a few MiB
+between drivers, one of them.  Capability and multiprocessors are the maker's figures; cuBLAS
+workspaces and attention kernels depend on them.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ CONTEXT_MEMORY = 512 * MIB
 """What a CUDA context and its libraries hold: out-of-memory texts that name the process's memory
 leave 522 MiB on a card of 23.65 GiB and 686 MiB on one of 79.14 GiB beside PyTorch's own."""
 
-_MOST_MEMORY = TIB
-
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
     """One device.
 
-    memory, context_memory: bytes of the card, and of it what the CUDA context holds.
-    capability: (major, minor).  multiprocessors: their number.
+    memory: bytes of the card.
+    capability: (major, minor).
+    multiprocessors: their number.
+    context_memory: bytes of the card that the CUDA context holds.
     """
 
     name: str
@@ -38,22 +38,15 @@ class Gpu:
     context_memory: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 < self.memory <= _MOST_MEMORY:
+        if not 0 < self.memory <= TIB:
             raise ConfigError(f"device memory {self.memory}: expected 1 byte to 1 TiB")
         if not 0 <= self.context_memory < self.memory:
-            raise ConfigError(
-                f"context memory {self.context_memory}: expected less than the device's "
-                f"{self.memory} bytes"
-            )
-
-
-def _card(name: str, gib: float, capability: tuple[int, int], multiprocessors: int) -> Gpu:
-    memory = round(gib * GIB / MIB) * MIB
-    return Gpu(name, memory, capability, multiprocessors, CONTEXT_MEMORY)
+            most = f"less than the device's {self.memory} bytes"
+            raise ConfigError(f"context memory {self.context_memory}: expected {most}")
 
 
 CARDS = {
-    short: _card(name, gib, capability, multiprocessors)
+    short: Gpu(name, round(gib * GIB / MIB) * MIB, capability, multiprocessors, CONTEXT_MEMORY)
     for short, name, gib, capability, multiprocessors in (
         ("RTX 2080 Ti", "NVIDIA GeForce RTX 2080 Ti", 10.75, (7, 5), 68),
         ("RTX 3060", "NVIDIA GeForce RTX 3060", 11.76, (8, 6), 28),
@@ -99,7 +92,7 @@ def find_gpu(name: str) -> Gpu:
         alone = re.sub(r"\d+gb$", "", key)
         if wanted in {key, alone, key.removesuffix("gb"), key.removeprefix("rtx"), _key(card.name)}:
             return card
+    known = ", ".join(CARDS)
     raise ConfigError(
-        f"GPU {name!r} is not known: expected one of {', '.join(CARDS)}; any other is "
-        "--device-memory"
+        f"GPU {name!r} is not known: expected one of {known}; any other is --device-memory"
     )

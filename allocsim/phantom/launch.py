@@ -1,7 +1,7 @@
 """The environment in which an unmodified program finds a GPU that is not there.
 
 Rule: nothing of the program or of its PyTorch is changed.  The stub libraries are preloaded
-under CUDA's sonames and the device is told by variables, so every child process inherits both.
+under CUDA's sonames and variables describe the device, so every child process inherits both.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ import json
 import os
 import subprocess
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 
 from allocsim.phantom.build import Stubs, build_once, build_stubs, digest_of
 from allocsim.phantom.errors import UnavailableError
 from allocsim.phantom.gpu import Gpu
 from allocsim.phantom.wheel import cache_root
 
-__all__ = ["BASE_ADDRESS", "TorchInstall", "find_torch", "phantom_environment"]
+__all__ = ["TorchInstall", "find_torch", "phantom_environment"]
 
 BASE_ADDRESS = 0x7000_0000_0000
-"""Where the device's addresses begin unless told; far from anything the host maps."""
+"""Where the device's addresses begin; far from anything the host maps."""
 
 # Reads version.py beside torch without importing torch, which takes seconds.
 _FIND = """
@@ -37,7 +37,11 @@ else:
 
 @dataclass(frozen=True, slots=True)
 class TorchInstall:
-    """The PyTorch of one interpreter.  version: "2.15.0".  cuda: "13.2"."""
+    """The PyTorch of one interpreter.
+
+    version: such as "2.15.0".
+    cuda: such as "13.2".
+    """
 
     python: str
     version: str
@@ -57,12 +61,12 @@ def find_torch(python: str) -> TorchInstall:
         done = subprocess.run(  # noqa: S603
             [python, "-c", _FIND], capture_output=True, text=True, check=False, timeout=120
         )
-        told = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else None
+        answer = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else None
     except (OSError, IndexError, ValueError, subprocess.TimeoutExpired) as error:
         raise UnavailableError(f"{python} cannot be asked for its PyTorch: {error}") from None
-    if told is None:
+    if answer is None:
         raise UnavailableError(f"{python} has no PyTorch; expected a CUDA build of torch")
-    version, cuda, hip = told
+    version, cuda, hip = answer
     if not cuda:
         kind = "ROCm" if hip else "CPU-only"
         raise UnavailableError(
@@ -72,12 +76,7 @@ def find_torch(python: str) -> TorchInstall:
 
 
 def phantom_environment(
-    torch: TorchInstall,
-    gpu: Gpu,
-    *,
-    address_policy: str = "bump",
-    base_address: int = BASE_ADDRESS,
-    work: str = "when-waited",
+    torch: TorchInstall, gpu: Gpu, *, address_policy: str = "bump", work: str = "when-waited"
 ) -> dict[str, str]:
     """The variables to add to a program's environment; the stubs are built if need be.
 
@@ -85,20 +84,16 @@ def phantom_environment(
     (by a synchronisation, the latest that is possible) or "at-once" (the earliest).
     Raises UnavailableError where the stubs cannot be built.
     """
-    major, minor = gpu.capability
     stubs = _stubs(torch.cuda_major)
-    preload = stubs.preload
-    if inherited := os.environ.get("LD_PRELOAD"):
-        preload = f"{preload} {inherited}"
     return {
-        "LD_PRELOAD": preload,
+        "LD_PRELOAD": f"{stubs.preload} {os.environ.get('LD_PRELOAD', '')}".rstrip(),
         "ALLOCSIM_PHANTOM_MEMORY": str(gpu.memory),
         "ALLOCSIM_PHANTOM_CONTEXT": str(gpu.context_memory),
         "ALLOCSIM_PHANTOM_POLICY": address_policy,
-        "ALLOCSIM_PHANTOM_BASE": str(base_address),
+        "ALLOCSIM_PHANTOM_BASE": str(BASE_ADDRESS),
         "ALLOCSIM_PHANTOM_WORK": work,
         "ALLOCSIM_PHANTOM_NAME": gpu.name,
-        "ALLOCSIM_PHANTOM_CAPABILITY": f"{major}.{minor}",
+        "ALLOCSIM_PHANTOM_CAPABILITY": ".".join(map(str, gpu.capability)),
         "ALLOCSIM_PHANTOM_MULTIPROCESSORS": str(gpu.multiprocessors),
         # cuDNN's graph interface compiles kernels for a device; its first interface asks only
         # for an algorithm, which the stub can answer.
@@ -112,9 +107,5 @@ def phantom_environment(
 def _stubs(cuda_major: int) -> Stubs:
     """The compiled stubs for a CUDA release, from the cache or built into it."""
     folder = cache_root() / "stubs" / f"cuda{cuda_major}-{digest_of(str(cuda_major))}"
-    build_once(folder, lambda growing: _fill(growing, cuda_major))
+    build_once(folder, partial(build_stubs, cuda_major=cuda_major))
     return Stubs.in_folder(folder, cuda_major)
-
-
-def _fill(folder: Path, cuda_major: int) -> None:
-    build_stubs(folder, cuda_major)

@@ -1,8 +1,7 @@
 """Runs an unmodified program and keeps its memory history, with a GPU or without one.
 
-Rule: the program's own behaviour is its own.  Its output, its signals and its exit code pass
-through; what is recorded lies in a folder of ours until the program is gone, and the file that
-was asked for appears whole or not at all.
+Rule: the program's output, signals and exit code pass through unchanged.  Recordings stay in a
+temporary folder until the program has ended; the requested file appears whole or not at all.
 """
 
 from __future__ import annotations
@@ -38,10 +37,13 @@ _UNKNOWN_EXIT = struct.pack("<ci", b"J", -(1 << 31))
 class Program:
     """What to run and how.
 
-    command: the program and its arguments.  gpu: the phantom device, None for the real one.
-    conf: the option string, None to leave the program's environment as it is.  work,
-    address_policy: as in `phantom_environment`.  max_entries, max_seconds: guards that end the
-    program in order; 0 for none.  output_to_stderr: where the program's output goes.
+    command: the program and its arguments.
+    out: the file to write the recording to.
+    gpu: the phantom device, None for the real one.
+    conf: the option string, None to leave the program's environment as it is.
+    work: as in `phantom_environment`.
+    max_entries, max_seconds: guards that end the program in order; 0 for none.
+    output_to_stderr: whether the program's output goes to standard error.
     """
 
     command: tuple[str, ...]
@@ -49,7 +51,6 @@ class Program:
     gpu: Gpu | None
     conf: str | None = None
     work: str = "when-waited"
-    address_policy: str = "bump"
     max_entries: int = 0
     max_seconds: float = 0.0
     output_to_stderr: bool = False
@@ -57,8 +58,11 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class ProcessRecording:
-    """The recording of one process.  oom_text: the out-of-memory error that ended it, "" for
-    none.  stopped_by: the guard that ended it, "" for none."""
+    """The recording of one process.
+
+    oom_text: the out-of-memory error that ended it, "" for none.
+    stopped_by: the guard that ended it, "" for none.
+    """
 
     file: Path
     entries: int
@@ -68,8 +72,12 @@ class ProcessRecording:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What came of it.  exit_code: the program's, 128 + n where signal n ended it.
-    processes: those that used CUDA.  torch: the PyTorch found, None on a real GPU."""
+    """The outcome.
+
+    exit_code: the program's, 128 + n where signal n ended it.
+    processes: those that used CUDA.
+    torch: the PyTorch found, None on a real GPU.
+    """
 
     exit_code: int
     processes: tuple[ProcessRecording, ...]
@@ -85,14 +93,12 @@ def record(program: Program) -> Recorded:
     """Run the program to its end and write its recordings.
 
     A single process's goes to `program.out`; of several, rank or process number is put before
-    the suffix.  Raises UnavailableError where the program or its PyTorch is not up to it; the
-    program has then not been started.
+    the suffix.  Raises UnavailableError, before the program is started, where the program or its
+    PyTorch is missing or unsuitable.
     """
     if not program.out.parent.is_dir():
         raise UnavailableError(f"{program.out.parent} is not a folder; expected one to write to")
-    torch = None
-    if program.gpu is not None:
-        torch = find_torch(_interpreter(program.command))
+    torch = None if program.gpu is None else find_torch(_interpreter(program.command))
     with tempfile.TemporaryDirectory(prefix="allocsim-", dir=program.out.parent) as place:
         folder = Path(place)
         exit_code = _run(program, _environment(program, torch, folder))
@@ -109,18 +115,15 @@ def _environment(program: Program, torch: TorchInstall | None, folder: Path) -> 
             environment.pop(name, None)
         environment[_CONF_NAMES[0]] = program.conf
     if program.gpu is not None and torch is not None:
-        environment |= phantom_environment(
-            torch, program.gpu, work=program.work, address_policy=program.address_policy
-        )
-    inherited = environment.get("PYTHONPATH")
-    environment |= {
-        "PYTHONPATH": os.pathsep.join([str(HOOK), *([inherited] if inherited else [])]),
+        environment |= phantom_environment(torch, program.gpu, work=program.work)
+    places = filter(None, (str(HOOK), environment.get("PYTHONPATH")))
+    return environment | {
+        "PYTHONPATH": os.pathsep.join(places),
         "ALLOCSIM_RECORD_FOLDER": str(folder.resolve()),
         "ALLOCSIM_RECORD_COMMAND": shlex.join(program.command),
         "ALLOCSIM_RECORD_MAX_ENTRIES": str(program.max_entries),
         "ALLOCSIM_RECORD_MAX_SECONDS": str(program.max_seconds),
     }
-    return environment
 
 
 def _interpreter(command: Sequence[str]) -> str:
@@ -165,7 +168,7 @@ def _note_exit_code(file: Path, exit_code: int) -> None:
 
 
 def _deliver(found: Sequence[Path], out: Path) -> tuple[ProcessRecording, ...]:
-    """Move the recordings to where they were asked for; names told apart where several."""
+    """Move the recordings to where they were asked for; each of several gets its own name."""
     if len(found) == 1:
         return (_move(found[0], out),)
     suffixes = "".join(out.suffixes[-2:] if out.suffix == ".gz" else out.suffixes[-1:])
@@ -174,11 +177,11 @@ def _deliver(found: Sequence[Path], out: Path) -> tuple[ProcessRecording, ...]:
 
 
 def _move(file: Path, out: Path) -> ProcessRecording:
-    told = json.loads(file.with_suffix(".json").read_text())
+    about = json.loads(file.with_suffix(".json").read_text())
     if out.suffix == ".gz":
         packed = file.with_suffix(".gz")
         with file.open("rb") as plain, gzip.open(packed, "wb", compresslevel=6) as target:
             shutil.copyfileobj(plain, target)
         file = packed
     file.replace(out)
-    return ProcessRecording(out, told["entries"], told["oom_text"], told["stopped_by"])
+    return ProcessRecording(out, about["entries"], about["oom_text"], about["stopped_by"])

@@ -27,46 +27,32 @@ from pathlib import Path
 from allocsim.phantom.errors import UnavailableError
 
 __all__ = [
-    "PUBLISHED",
-    "Wheel",
-    "cache_folder",
-    "cache_root",
-    "cached_wheel",
-    "fetch_wheel",
+    "PUBLISHED", "Wheel", "cache_folder", "cache_root", "cached_wheel", "fetch_wheel",
     "full_version",
-]
-
-
-@dataclass(frozen=True, slots=True)
-class Published:
-    """How a release was published.
-
-    torch: the patch release that stands for it when none is named.  has_old_abi: built with the
-    C++ library's strings of before GCC 5.
-    """
-
-    torch: str
-    has_old_abi: bool = False
+]  # fmt: skip
 
 
 PUBLISHED = {
-    "2.1": Published("2.1.2", has_old_abi=True),
-    "2.2": Published("2.2.2", has_old_abi=True),
-    "2.3": Published("2.3.1", has_old_abi=True),
-    "2.4": Published("2.4.1", has_old_abi=True),
-    "2.5": Published("2.5.1", has_old_abi=True),
-    "2.6": Published("2.6.0", has_old_abi=True),
-    "2.7": Published("2.7.1"),
-    "2.8": Published("2.8.0"),
-    "2.9": Published("2.9.1"),
-    "2.10": Published("2.10.0"),
-    "2.11": Published("2.11.0"),
-    "2.12": Published("2.12.0"),
-    "2.13": Published("2.13.0"),
-    "2.14": Published("2.14.1"),
-    "2.15": Published("2.15.0"),
+    "2.1": "2.1.2",
+    "2.2": "2.2.2",
+    "2.3": "2.3.1",
+    "2.4": "2.4.1",
+    "2.5": "2.5.1",
+    "2.6": "2.6.0",
+    "2.7": "2.7.1",
+    "2.8": "2.8.0",
+    "2.9": "2.9.1",
+    "2.10": "2.10.0",
+    "2.11": "2.11.0",
+    "2.12": "2.12.0",
+    "2.13": "2.13.0",
+    "2.14": "2.14.1",
+    "2.15": "2.15.0",
 }
-"""One row a release, the oldest first."""
+"""For each release, the oldest first, the patch release that is fetched if none is named."""
+
+_LAST_WITH_OLD_ABI = 206
+"""The number of the last release built with the C++ library's strings of before GCC 5."""
 
 # Old wheels name old platforms, new ones new platforms; pip takes the first that fits.
 _PLATFORMS = ("manylinux_2_28", "manylinux_2_17", "manylinux2014", "manylinux1", "linux")
@@ -78,7 +64,11 @@ _DESCRIPTION = "wheel.json"
 
 @dataclass(frozen=True, slots=True)
 class Wheel:
-    """What was kept of one release.  torch: "2.15.0".  cuda: "13.2"."""
+    """What the cache holds of one release.
+
+    torch: such as "2.15.0".
+    cuda: such as "13.2".
+    """
 
     torch: str
     cuda: str
@@ -96,9 +86,8 @@ class Wheel:
 
     @property
     def has_old_abi(self) -> bool:
-        """See `Published`; a release without a row has the new one."""
-        row = PUBLISHED.get(".".join(self.torch.split(".")[:2]))
-        return row is not None and row.has_old_abi
+        """Whether it was built with the C++ library's strings of before GCC 5."""
+        return self.number <= _LAST_WITH_OLD_ABI
 
     @property
     def libraries(self) -> Path:
@@ -111,8 +100,7 @@ class Wheel:
 
 def full_version(torch_version: str) -> str:
     """ "2.15.0" for "2.15" and for itself.  Raises UnavailableError for anything else."""
-    row = PUBLISHED.get(torch_version)
-    version = torch_version if row is None else row.torch
+    version = PUBLISHED.get(torch_version, torch_version)
     if not re.fullmatch(r"\d+\.\d+\.\d+", version, re.ASCII):
         known = ", ".join(PUBLISHED)
         raise UnavailableError(f"torch {torch_version!r} is not a release; expected one of {known}")
@@ -143,8 +131,8 @@ def cached_wheel(torch_version: str) -> Wheel | None:
 def fetch_wheel(torch_version: str, say: Callable[[str], None] = lambda _: None) -> Wheel:
     """The release, downloaded by pip if the cache lacks it.
 
-    say: told one line before each download.  Raises UnavailableError where pip, the network
-    or a CUDA build of that release is missing.
+    say: called with one line before each download.  Raises UnavailableError where pip, the
+    network or a CUDA build of that release is missing.
     """
     version = full_version(torch_version)
     if (wheel := cached_wheel(version)) is not None:
@@ -179,7 +167,8 @@ def _fetch_torch(version: str, folder: Path, say: Callable[[str], None]) -> str:
                 if "torch/lib/libc10_cuda.so" not in names:
                     refusals.append(f"Python {tag}: a build without CUDA")
                     continue
-                _extract(archive, folder, _is_kept)
+                for name in filter(_is_kept, names):
+                    archive.extract(_inside(name), folder)
                 return archive.read(next(n for n in names if n.endswith("/METADATA"))).decode()
         except UnavailableError as error:
             refusals.append(f"Python {tag}: {error}")
@@ -246,9 +235,3 @@ def _inside(name: str) -> str:
     if ".." in Path(name).parts or Path(name).is_absolute():
         raise UnavailableError(f"a wheel holds {name!r}, which lies outside of it")
     return name
-
-
-def _extract(archive: zipfile.ZipFile, folder: Path, is_kept: Callable[[str], bool]) -> None:
-    for name in archive.namelist():
-        if is_kept(name):
-            archive.extract(_inside(name), folder)

@@ -1,4 +1,4 @@
-"""What people and programs read; shows numbers, computes none."""
+"""Results as text, JSON, figures and pages; numbers are shown here, not computed."""
 
 from allocsim.report.crosscheck import crosscheck_document, crosscheck_text
 from allocsim.report.explain import (
@@ -14,21 +14,8 @@ from allocsim.report.step import segments_text, step_document, step_text
 from allocsim.report.tune import tuning_document, tuning_text
 
 __all__ = [
-    "crosscheck_document",
-    "crosscheck_text",
-    "explanation_document",
-    "explanation_text",
-    "record_document",
-    "record_text",
-    "replay_document",
-    "replay_text",
-    "risk_document",
-    "risk_text",
-    "segments_text",
-    "step_document",
-    "step_text",
-    "tuning_document",
-    "tuning_text",
-    "verdicts_document",
-    "verdicts_text",
-]
+    "crosscheck_document", "crosscheck_text", "explanation_document", "explanation_text",
+    "record_document", "record_text", "replay_document", "replay_text", "risk_document",
+    "risk_text", "segments_text", "step_document", "step_text", "tuning_document", "tuning_text",
+    "verdicts_document", "verdicts_text",
+]  # fmt: skip

@@ -1,6 +1,6 @@
-"""What a cross-check came to: the counts, and a verdict or a test.
+"""The result of a cross-check: the counts, and a verdict or a test.
 
-Rule: the verdict is the last line, so that whoever reads one line reads the right one.
+Rule: the verdict is the last line.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ def crosscheck_text(report: Report, route: str) -> str:
             lines += ["", _TITLES[kind], *table(((n, number(c)) for n, c in rows), (50, 16))]
     lines.append("")
     if report.divergence is not None:
-        lines += [printable(line) for line in report.divergence.as_test().splitlines()]
-        lines.append("")
+        lines += [*map(printable, report.divergence.as_test().splitlines()), ""]
     return "\n".join([*lines, _verdict(report)]) + "\n"
 
 
@@ -51,20 +50,20 @@ def _verdict(report: Report) -> str:
 
 def crosscheck_document(report: Report, route: str) -> dict[str, Any]:
     """`allocsim crosscheck --json`."""
-    found = report.divergence
-    return {
-        "real": route,
-        "operations": report.tally.ops,
-        "seeds": {release: list(seeds) for release, seeds in report.seeds.items()},
-        "counts": report.tally.as_dict(),
-        "divergence": None
-        if found is None
-        else {
+    divergence = None
+    if (found := report.divergence) is not None:
+        divergence = {
             "torch_version": found.release,
             "field": found.difference.field,
             "at": found.difference.at,
             "difference": str(found.difference),
             "test": found.as_test(),
-        },
+        }
+    return {
+        "real": route,
+        "operations": report.tally.ops,
+        "seeds": {release: list(seeds) for release, seeds in report.seeds.items()},
+        "counts": report.tally.as_dict(),
+        "divergence": divergence,
         "verdict": _verdict(report),
     }

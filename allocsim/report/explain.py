@@ -1,16 +1,16 @@
-"""Why a recording ran out of memory: for a terminal and as JSON.
+"""Why requests ran out of memory, of a recording or of an error's text: for a terminal and as JSON.
 
 Rule: the cause stands first, by its name; every figure comes from the explanation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import groupby
 from typing import Any
 
-from allocsim.engine import Run
+from allocsim.engine import Run, Trial
 from allocsim.measures import Code
 from allocsim.questions.explain import (
     KINDS,
@@ -22,19 +22,13 @@ from allocsim.questions.explain import (
     Verdict,
     arithmetic_of,
 )
-from allocsim.report.layout import exact_size, number, paragraph, plural, row
-from allocsim.report.trial import trial_document
+from allocsim.report.layout import exact_size, number, paragraph, plural, row, rows
 from allocsim.units import format_size
 
 __all__ = [
-    "CAUSES",
-    "because",
-    "code_text",
-    "explanation_document",
-    "explanation_text",
-    "verdicts_document",
-    "verdicts_text",
-]
+    "CAUSES", "because", "blockers_text", "code_text", "explanation_document", "explanation_text",
+    "trial_document", "verdicts_document", "verdicts_text",
+]  # fmt: skip
 
 CAUSES = {
     "impossible": "the request alone is larger than the card",
@@ -71,16 +65,15 @@ def _device(device: DeviceExplanation) -> list[str]:
     if not device.shortages:
         return row("Verdict", "no request failed; allocsim risk tells how close one came")
     lines: list[str] = []
-    hidden = len(device.shortages) - _SHOWN_OOMS
-    if hidden > 0:
+    if (hidden := len(device.shortages) - _SHOWN_OOMS) > 0:
         lines += [*row("", f"({plural(hidden, 'error')} before these; --json lists them all)"), ""]
     pairs = list(zip(device.shortages, device.advice, strict=True))
     for shortage, advice in pairs[-_SHOWN_OOMS:]:
-        lines += [*_one(shortage), *_listed("Advice", advice), ""]
+        lines += [*_shortage(shortage), *rows("Advice", advice), ""]
     return lines + _remedies(device)
 
 
-def _one(shortage: Shortage) -> list[str]:
+def _shortage(shortage: Shortage) -> list[str]:
     oom = shortage.oom
     known = "as recorded" if oom.is_recorded else "where the recording has none"
     asked = oom.rounded_bytes if oom.requested_bytes is None else oom.requested_bytes
@@ -92,7 +85,7 @@ def _one(shortage: Shortage) -> list[str]:
     lines += row("Verdict", f"{shortage.cause}: {CAUSES[shortage.cause]}")
     lines += row("Because", because(shortage))
     lines += row("Code", code_text(shortage.code))
-    return lines + (_blocks(shortage) if shortage.findings is not None else [])
+    return lines + _blocks(shortage)
 
 
 def because(shortage: Shortage) -> str:
@@ -119,36 +112,38 @@ def code_text(code: Code | None) -> str:
 
 def _blocks(shortage: Shortage) -> list[str]:
     findings = shortage.findings
-    assert findings is not None
+    if findings is None:
+        return []
     lines = ["", "Where the device's memory was"]
-    kinds = ((size, KINDS[kind]) for kind, size in findings.kinds.items() if size)
-    for size, meaning in kinds:
-        lines.append(f"  {format_size(size):>{_SIZE_WIDTH}}  {meaning}")
+    for kind, size in findings.kinds.items():
+        if size:
+            lines.append(f"  {format_size(size):>{_SIZE_WIDTH}}  {KINDS[kind]}")
     lines += [f"  {exact_size(sum(findings.kinds.values()))} in all", ""]
     largest = format_size(findings.largest_request_bytes)
     lines += row("Largest", f"{largest} would have been answered at that moment")
-    return lines + _blockers(shortage)
-
-
-def _blockers(shortage: Shortage) -> list[str]:
-    findings = shortage.findings
-    assert findings is not None
-    found = findings.blockers
-    if found is None and findings.late_bytes:
-        return row("In the way", "nothing any more: the same request would be answered now")
-    if found is None:
-        return row("In the way", "no set of live blocks: without all of them it fails as well")
-    what = "would be free in one piece" if found.way == "run" else "would go back to the driver"
-    least = "the fewest bytes that would do" if found.is_exact else "enough, perhaps not the fewest"
-    lines = row(
-        "In the way",
-        f"{plural(len(found.blocks), 'live block')}, {format_size(found.cost_bytes)} in all; "
-        f"without them {format_size(found.freed_bytes)} {what} ({least})",
-    )
+    if findings.blockers is None:
+        what = "no set of live blocks: without all of them it fails as well"
+        if findings.late_bytes:
+            what = "nothing any more: the same request would be answered now"
+        return lines + row("In the way", what)
+    lines += row("In the way", blockers_text(shortage))
     lines += ["", f"{'size':>{_SIZE_WIDTH}}  {'age, entries':>12}  {'entry':>9}  made at"]
     lines += [_blocker(blocker) for blocker in shortage.blockers[:_SHOWN_BLOCKERS]]
     hidden = len(shortage.blockers) - _SHOWN_BLOCKERS
     return [*lines, *([f"  and {plural(hidden, 'smaller one')}"] if hidden > 0 else []), ""]
+
+
+def blockers_text(shortage: Shortage) -> str:
+    """How many blocks were in the way, and what would be free without them; "" if none were."""
+    found = None if shortage.findings is None else shortage.findings.blockers
+    if found is None:
+        return ""
+    what = "would be free in one piece" if found.way == "run" else "would go back to the driver"
+    least = "the fewest bytes that would do" if found.is_exact else "enough, perhaps not the fewest"
+    return (
+        f"{plural(len(found.blocks), 'live block')}, {format_size(found.cost_bytes)} in all; "
+        f"without them {format_size(found.freed_bytes)} {what} ({least})"
+    )
 
 
 def _blocker(blocker: Blocker) -> str:
@@ -158,13 +153,6 @@ def _blocker(blocker: Blocker) -> str:
     if blocker.code is not None:
         code = f"{blocker.code}{' (inferred)' if blocker.code.inferred else ''}"
     return f"{format_size(blocker.size):>{_SIZE_WIDTH}}  {age:>12}  {entry:>9}  {code[-37:]}"
-
-
-def _listed(label: str, sentences: Iterable[str]) -> list[str]:
-    lines: list[str] = []
-    for i, sentence in enumerate(sentences):
-        lines += row(label if i == 0 else "", sentence)
-    return lines
 
 
 def _remedies(device: DeviceExplanation) -> list[str]:
@@ -216,6 +204,8 @@ def explanation_document(run: Run, devices: Sequence[DeviceExplanation]) -> dict
 
 def _oom(device: DeviceExplanation, shortage: Shortage, advice: Sequence[str]) -> dict[str, Any]:
     findings = shortage.findings
+    blockers = None if findings is None else findings.blockers
+    keys = ("way", "cost_bytes", "freed_bytes", "is_exact")
     arithmetic = None
     if shortage.cause not in ("pending_free", "private_pool"):
         arithmetic = arithmetic_of(shortage.cause, shortage.figures) or None
@@ -233,7 +223,7 @@ def _oom(device: DeviceExplanation, shortage: Shortage, advice: Sequence[str]) -
         "kinds": None if findings is None else findings.kinds,
         "largest_request_bytes": None if findings is None else findings.largest_request_bytes,
         "blockers": [_blocker_document(blocker) for blocker in shortage.blockers],
-        "blockers_summary": _blockers_summary(shortage),
+        "blockers_summary": None if blockers is None else {k: getattr(blockers, k) for k in keys},
         "cures": [_remedy_document(remedy) for remedy in device.remedies],
         "tried": [trial_document(trial) for trial in device.tried],
         "entries_left": device.entries_left,
@@ -256,18 +246,6 @@ def _blocker_document(blocker: Blocker) -> dict[str, Any]:
     }
 
 
-def _blockers_summary(shortage: Shortage) -> dict[str, Any] | None:
-    found = None if shortage.findings is None else shortage.findings.blockers
-    if found is None:
-        return None
-    return {
-        "way": found.way,
-        "cost_bytes": found.cost_bytes,
-        "freed_bytes": found.freed_bytes,
-        "is_exact": found.is_exact,
-    }
-
-
 def _code_document(code: Code | None) -> dict[str, Any] | None:
     if code is None:
         return None
@@ -276,6 +254,19 @@ def _code_document(code: Code | None) -> dict[str, Any] | None:
         "folded": code.folded,
         "inferred": code.inferred or None,
         "frames": [asdict(frame) for frame in code.stack],
+    }
+
+
+def trial_document(trial: Trial) -> dict[str, Any]:
+    """A trial as every command shows it; keys are added, never renamed."""
+    return {
+        "conf": trial.conf,
+        "oom_entry": trial.oom_entry,
+        "peak_reserved_bytes": trial.peak_reserved_bytes,
+        "peak_allocated_bytes": trial.peak_allocated_bytes,
+        "num_alloc_retries": trial.num_alloc_retries,
+        "num_device_alloc": trial.num_device_alloc,
+        "num_device_free": trial.num_device_free,
     }
 
 
@@ -289,14 +280,13 @@ def _remedy_document(remedy: Remedy) -> dict[str, Any]:
     }
 
 
-_FIGURES = ("tried", "total", "allocated", "reserved", "idle", "free", "limit", "process", "pool")
 _SHOWN = 10
-_SHOWN_WORDS = 160
+_SHOWN_LETTERS = 160
 
 
 def verdicts_text(verdicts: Sequence[Verdict]) -> str:
     """`allocsim explain` of a text.  Errors that repeat at once are shown once."""
-    runs = [list(run) for _, run in groupby(verdicts, key=_likeness)]
+    runs = [list(run) for _, run in groupby(verdicts, lambda v: (v.figures, v.cause, v.advice))]
     parts = [_verdict(run, is_alone=len(verdicts) == 1) for run in runs[:_SHOWN]]
     if len(runs) > _SHOWN:
         hidden = sum(len(run) for run in runs[_SHOWN:])
@@ -304,27 +294,21 @@ def verdicts_text(verdicts: Sequence[Verdict]) -> str:
     return "\n".join(line for part in parts for line in [*part, ""])
 
 
-def _likeness(verdict: Verdict) -> tuple[object, ...]:
-    return verdict.figures, verdict.cause, verdict.advice
-
-
 def _verdict(run: Sequence[Verdict], *, is_alone: bool) -> list[str]:
     verdict = run[0]
-    lines: list[str] = []
+    lines = []
     if not is_alone:
         where = f"line {number(verdict.message.line)}"
         if len(run) > 1:
             where += f" to {number(run[-1].message.line)}, {number(len(run))} times"
         lines += [f"== {where} ==", ""]
-        words = verdict.message.text
-        lines += paragraph(words[:_SHOWN_WORDS] + ("..." if words[_SHOWN_WORDS:] else ""), indent=4)
-        lines.append("")
+        text = verdict.message.text
+        dots = "..." if text[_SHOWN_LETTERS:] else ""
+        lines += [*paragraph(text[:_SHOWN_LETTERS] + dots, indent=4), ""]
     lines += row("Verdict", f"{verdict.cause}: {CAUSES[verdict.cause]}")
     if verdict.arithmetic:
         lines += row("Because", verdict.arithmetic)
-    for i, sentence in enumerate(verdict.advice):
-        lines += row("Advice" if i == 0 else "", sentence)
-    return lines
+    return lines + rows("Advice", verdict.advice)
 
 
 def verdicts_document(verdicts: Sequence[Verdict]) -> dict[str, Any]:
@@ -338,13 +322,8 @@ def verdicts_document(verdicts: Sequence[Verdict]) -> dict[str, Any]:
 def _object(verdict: Verdict) -> dict[str, Any]:
     return {
         "cause": verdict.cause,
-        "figures": {f"{name}_bytes": _figure(verdict, f"{name}_bytes") for name in _FIGURES},
+        "figures": _figures(verdict.figures),
         "advice": list(verdict.advice),
         "arithmetic": verdict.arithmetic or None,
         "line": verdict.message.line,
     }
-
-
-def _figure(verdict: Verdict, name: str) -> int | None:
-    size: int | None = getattr(verdict.figures, name)
-    return size

@@ -1,6 +1,6 @@
 """Plain text of 80 columns: labelled rows, wrapped and aligned, the same in a pipe.
 
-Rule: no character that could steer a terminal leaves here, wherever the text came from.
+Rule: characters that a terminal could take as commands are escaped in every text.
 """
 
 from __future__ import annotations
@@ -10,14 +10,24 @@ from collections.abc import Iterable, Sequence
 
 from allocsim.units import format_size
 
-__all__ = ["WIDTH", "exact_size", "number", "paragraph", "plural", "printable", "row", "table"]
+__all__ = [
+    "WIDTH",
+    "exact_size",
+    "number",
+    "paragraph",
+    "plural",
+    "printable",
+    "row",
+    "rows",
+    "table",
+]
 
 WIDTH = 80
 _LABEL = 16
 
 
 def row(label: str, text: str) -> list[str]:
-    """`text` beside a label, wrapped under itself."""
+    """`text` beside a label, wrapped with a hanging indent."""
     return textwrap.wrap(
         printable(text),
         WIDTH,
@@ -27,18 +37,23 @@ def row(label: str, text: str) -> list[str]:
     ) or [label]
 
 
+def rows(label: str, texts: Iterable[str]) -> list[str]:
+    """A row for each text, the first with the label."""
+    lines: list[str] = []
+    for text in texts:
+        lines += row("" if lines else label, text)
+    return lines
+
+
 def paragraph(text: str, indent: int = _LABEL) -> list[str]:
     """`text` wrapped, indented as far as the text of a row."""
     return textwrap.wrap(
-        printable(text),
-        WIDTH,
-        initial_indent=" " * indent,
-        subsequent_indent=" " * indent,
+        printable(text), WIDTH, initial_indent=" " * indent, subsequent_indent=" " * indent
     )
 
 
 def table(rows: Iterable[Sequence[str]], widths: Sequence[int]) -> list[str]:
-    """Rows whose first cell stands left and the others right; a long first cell has its line."""
+    """Aligned rows, the first cell left, the others right; a long first cell has its own line."""
     lines = []
     for first, *others in rows:
         cells = "".join(f"{cell:>{width}}" for cell, width in zip(others, widths[1:], strict=True))

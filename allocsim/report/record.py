@@ -1,4 +1,4 @@
-"""What a recording of a program came to: the files, and what to do next.
+"""The result of recording a program: the files, and what to do next.
 
 Rule: keys are added, never renamed; sizes are integers in bytes; what is unknown is null.
 """

@@ -1,23 +1,23 @@
-"""The report of a replay in plain words: what was replayed, the proof, the memory, the verdict.
+"""A replay's input, proof, memory and verdict: for a terminal and as JSON.
 
 Rule: every figure comes from the run, its shortages or its cure; nothing is computed here.
 """
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from allocsim.core import find_release, parse_conf
-from allocsim.engine import DeviceRun, Fidelity, PeakState, Run, Trial
+from allocsim.engine import DeviceRun, PeakState, Run, Setting, Trial
 from allocsim.questions.explain import Cure, Shortage
-from allocsim.report.layout import exact_size, number, paragraph, plural, row, table
-from allocsim.report.trial import trial_document
+from allocsim.report.explain import trial_document
+from allocsim.report.layout import exact_size, number, paragraph, plural, row, rows, table
+from allocsim.report.tune import EXPANDABLE_NOTE, paste_lines
 from allocsim.units import format_size
 
-__all__ = ["replay_text", "verdict_sentence", "replay_document", "remedy_lines"]
+__all__ = ["replay_document", "replay_text", "verdict_sentence"]
 
 _SHOWN_OOMS = 3
 
@@ -36,7 +36,7 @@ def replay_text(
             _memory(run, device),
             _ooms(found),
             row("Verdict", verdict_sentence(device, found)),
-            remedy_lines(run, cures[device.device]) if device.device in cures else [],
+            _cured(run, cures[device.device]) if device.device in cures else [],
         ):
             lines += [*part, ""] if part else []
     return "\n".join(lines)
@@ -51,9 +51,7 @@ def _heading(run: Run) -> list[str]:
     lines += row("Settings", run.conf or "none: PyTorch's defaults")
     lines += row("Device memory", memory)
     notes = [*run.notes, *(note for device in run.devices for note in device.notes)]
-    for i, note in enumerate(notes):
-        lines += row("Notes" if i == 0 else "", note)
-    return lines
+    return lines + rows("Notes", notes)
 
 
 def _proof(device: DeviceRun) -> list[str]:
@@ -64,21 +62,14 @@ def _proof(device: DeviceRun) -> list[str]:
             "none: the settings or the device memory are not the recorded ones, so there is "
             "nothing to compare with",
         )
-    lines = row("Proof", _matched(fidelity.addresses_matched, fidelity.allocations, "addresses"))
-    lines += row("", _matched(fidelity.segments_matched, fidelity.segments, "segments"))
-    lines += row("", _matched(fidelity.entries_matched, fidelity.entries, "entries"))
-    return lines + _conclusion(fidelity)
-
-
-def _matched(matched: int, total: int, noun: str) -> str:
-    return f"{number(matched)} of {number(total)} {noun} as recorded"
-
-
-def _conclusion(fidelity: Fidelity) -> list[str]:
-    if fidelity.addresses_matched == fidelity.allocations:
-        lines = row("", "all addresses as recorded")
-    else:
-        lines = row("", "NOT all addresses as recorded")
+    compared = (
+        (fidelity.addresses_matched, fidelity.allocations, "addresses"),
+        (fidelity.segments_matched, fidelity.segments, "segments"),
+        (fidelity.entries_matched, fidelity.entries, "entries"),
+    )
+    found = [f"{number(n)} of {number(total)} {noun} as recorded" for n, total, noun in compared]
+    no = "" if fidelity.addresses_matched == fidelity.allocations else "NOT "
+    lines = rows("Proof", [*found, f"{no}all addresses as recorded"])
     mismatch = fidelity.first_mismatch
     if mismatch is not None:
         where = "in the final segments"
@@ -121,7 +112,7 @@ def _driver_calls(stats: Mapping[str, int], is_expandable: bool) -> list[str]:
         take, give = ("mappings", "unmappings") if is_expandable else ("cudaMalloc", "cudaFree")
         allocated, freed = number(stats["num_device_alloc"]), number(stats["num_device_free"])
         calls.insert(0, f"{allocated} {take}, {freed} {give}")
-    return row("Driver calls", calls[0]) + [line for call in calls[1:] for line in row("", call)]
+    return rows("Driver calls", calls)
 
 
 def _ooms(shortages: Sequence[Shortage]) -> list[str]:
@@ -131,26 +122,26 @@ def _ooms(shortages: Sequence[Shortage]) -> list[str]:
         known = "as recorded" if oom.is_recorded else "where the recording had none"
         lines += row("Out of memory", f"at entry {number(oom.entry)}, {known}; PyTorch's words:")
         lines += paragraph(oom.message, indent=4)
-    hidden = len(shortages) - _SHOWN_OOMS
-    if hidden > 0:
+    if (hidden := len(shortages) - _SHOWN_OOMS) > 0:
         lines += row("", f"({plural(hidden, 'error')} before these; --json lists them all)")
     return lines
 
 
 def verdict_sentence(device: DeviceRun, shortages: Sequence[Shortage]) -> str:
-    """What to think of one device's replay."""
+    """The verdict on one device's replay."""
     if shortages:
-        return _cause_text(shortages[-1])
+        return _causes(shortages[-1])[shortages[-1].cause]
     idle, reserved = format_size(device.peak.idle), format_size(device.peak.reserved)
     return f"it fits: no request failed. Of {reserved} reserved at the peak, {idle} were idle."
 
 
-def _cause_text(shortage: Shortage) -> str:
+def _causes(shortage: Shortage) -> dict[str, str]:
+    """The verdict for each cause, in the figures of `shortage`."""
     tried = format_size(shortage.tried_bytes)
     idle = format_size(shortage.idle_bytes)
     free = shortage.figures.free_bytes
     free_text = "unknown" if free is None else format_size(free)
-    reach = format_size(shortage.within_reach_bytes or 0)
+    reach = format_size(shortage.figures.within_reach or 0)
     held = format_size(shortage.oom.allocated_bytes)
     total = format_size(shortage.oom.total_bytes)
     return {
@@ -175,7 +166,7 @@ def _cause_text(shortage: Shortage) -> str:
         f"{free_text} free on the device, {reach} together, are too little. {held} were in use.",
         "no_figures": f"{tried} were asked for and not found; the device's memory is not "
         "known well enough to say why.",
-    }[shortage.cause]
+    }
 
 
 def replay_document(
@@ -189,8 +180,8 @@ def replay_document(
         "device_memory": run.device_memory,
         "notes": list(run.notes),
         "devices": [
-            _device(device, shortages.get(device.device, ()), cures.get(device.device))
-            for device in run.devices
+            _device(each, shortages.get(each.device, ()), cures.get(each.device))
+            for each in run.devices
         ],
     }
 
@@ -212,9 +203,11 @@ def _device(device: DeviceRun, shortages: Sequence[Shortage], cure: Cure | None)
         "stats": device.stats,
         "ooms": [_oom(shortage) for shortage in shortages],
         "stopped_at": device.stopped_at,
-        "fidelity": None if device.fidelity is None else _fidelity(device.fidelity),
+        "fidelity": None,
         "notes": list(device.notes),
     }
+    if (found := device.fidelity) is not None:
+        document["fidelity"] = {**asdict(found), "is_exact": found.is_exact}
     if cure is not None:
         document["cure"] = _cure(cure)
     return document
@@ -230,10 +223,6 @@ def _oom(shortage: Shortage) -> dict[str, Any]:
     }
 
 
-def _fidelity(fidelity: Fidelity) -> dict[str, Any]:
-    return {**asdict(fidelity), "is_exact": fidelity.is_exact}
-
-
 def _cure(cure: Cure) -> dict[str, Any]:
     return {
         "device_memory": cure.device_memory,
@@ -247,40 +236,35 @@ def _cure(cure: Cure) -> dict[str, Any]:
 _WIDTHS = (38, 16, 15, 9)
 
 
-def remedy_lines(run: Run, cure: Cure) -> list[str]:
+def _cured(run: Run, cure: Cure) -> list[str]:
     """The table of trials and the setting to paste, or that none helps."""
     where = "no limit" if run.device_memory is None else format_size(run.device_memory)
-    rows = [
+    cells = [
         ("", "out of memory", "peak reserved", "retries"),
         _cells("  as replayed above", cure.baseline),
     ]
     for trial in cure.trials:
         mark = "* " if trial is cure.best else "  "
-        rows.append(_cells(mark + (trial.conf or "(defaults)"), trial))
+        cells.append(_cells(mark + (trial.conf or "(defaults)"), trial))
     lines = [f"Settings tried, a replay each (device memory: {where})", ""]
-    lines += [*table(rows, _WIDTHS), ""]
-    return lines + (_nothing(cure) if cure.best is None else _something(cure, cure.best))
+    lines += [*table(cells, _WIDTHS), ""]
+    if cure.best is not None:
+        return lines + _best(cure, cure.best)
+    aim = (
+        "lowers the peak by 5 % or more"
+        if cure.baseline.goes_through
+        else "lets every request through"
+    )
+    return lines + row("To paste", f"nothing: no setting tried {aim}.")
 
 
 def _cells(name: str, trial: Trial) -> tuple[str, str, str, str]:
     outcome = "no" if trial.oom_entry is None else f"entry {number(trial.oom_entry)}"
-    return (
-        name,
-        outcome,
-        format_size(trial.peak_reserved_bytes),
-        number(trial.num_alloc_retries),
-    )
+    return (name, outcome, format_size(trial.peak_reserved_bytes), number(trial.num_alloc_retries))
 
 
-def _nothing(cure: Cure) -> list[str]:
-    if cure.baseline.goes_through:
-        return row("To paste", "nothing: no setting tried lowers the peak by 5 % or more.")
-    return row("To paste", "nothing: no setting tried lets every request through.")
-
-
-def _something(cure: Cure, best: Trial) -> list[str]:
-    line = f"export PYTORCH_CUDA_ALLOC_CONF={shlex.quote(best.conf)}"
-    lines = row("To paste", line if best.conf else "unset PYTORCH_CUDA_ALLOC_CONF")
+def _best(cure: Cure, best: Trial) -> list[str]:
+    lines = row("To paste", paste_lines(Setting(best.conf))["bash"])
     peak, before = best.peak_reserved_bytes, cure.baseline.peak_reserved_bytes
     retries = plural(best.num_alloc_retries, "retry", "retries")
     if cure.baseline.goes_through:
@@ -294,5 +278,5 @@ def _something(cure: Cure, best: Trial) -> list[str]:
             f"Not proved: what comes later; the recording ends {left} after that request."
         )
     if "expandable_segments:True" in best.conf:
-        lines += paragraph("expandable_segments is not available on Windows, WSL and Jetson.")
+        lines += paragraph(EXPANDABLE_NOTE)
     return lines

@@ -13,7 +13,7 @@ from typing import Any
 from allocsim.engine import SimulatedOom
 from allocsim.measures import Measures
 from allocsim.questions.risk import HeadroomPoint, Need, Risk, Span
-from allocsim.report.layout import exact_size, number, paragraph, plural, row, table
+from allocsim.report.layout import exact_size, number, paragraph, plural, row, rows, table
 from allocsim.units import format_size
 
 __all__ = ["risk_document", "risk_text"]
@@ -57,9 +57,8 @@ def _span(span: Span, scale: int, *, is_bounded: bool) -> str:
 
 
 def _closest(risk: Risk) -> list[str]:
-    ooms = risk.device_run.ooms
-    if ooms:
-        return _failed(ooms)
+    if risk.device_run.ooms:
+        return _failed(risk.device_run.ooms[0])
     point = risk.tightest
     if point is None:
         return row("Closest call", "no request needed memory from the driver")
@@ -72,73 +71,59 @@ def _closest(risk: Risk) -> list[str]:
             f"{format_size(point.returnable_bytes)} that PyTorch could give back",
         )
         if risk.code is not None:
-            told = f" (inferred from {risk.code.inferred})" if risk.code.inferred else ""
-            lines += row("", f"at {risk.code}{told}")
-    retries = risk.device_run.stats["num_alloc_retries"]
-    if retries:
+            how = f" (inferred from {risk.code.inferred})" if risk.code.inferred else ""
+            lines += row("", f"at {risk.code}{how}")
+    if retries := risk.device_run.stats["num_alloc_retries"]:
         what = plural(retries, "request")
         lines += row("", f"{what} found the device full and emptied the cache first: slow")
     return lines
 
 
-def _failed(ooms: Sequence[SimulatedOom]) -> list[str]:
-    oom = ooms[0]
+def _failed(oom: SimulatedOom) -> list[str]:
     missing = max(oom.tried_bytes - oom.free_bytes, 0)
-    return [
-        *row(
-            "It fails",
-            f"at entry {number(oom.entry)}: {format_size(oom.tried_bytes)} tried, "
-            f"{format_size(oom.free_bytes)} free, {format_size(missing)} short",
-        ),
-        *row("", "allocsim explain says why"),
-    ]
+    what = (
+        f"at entry {number(oom.entry)}: {format_size(oom.tried_bytes)} tried, "
+        f"{format_size(oom.free_bytes)} free, {format_size(missing)} short"
+    )
+    return rows("It fails", [what, "allocsim explain says why"])
 
 
 def _largest(risk: Risk) -> list[str]:
     if risk.largest_entry is None:
         return []
-    lines = row(
-        "Largest request",
-        f"{format_size(risk.largest_bytes)}, first at entry {number(risk.largest_entry)}",
-    )
-    worst = worst_point(risk)
+    found = [f"{format_size(risk.largest_bytes)}, first at entry {number(risk.largest_entry)}"]
+    worst = _worst_point(risk)
     if worst is not None:
         share = worst.unusable_bytes / max(worst.reserved_bytes, 1)
-        lines += row(
-            "",
+        found.append(
             f"at worst {format_size(worst.unusable_bytes)} of {format_size(worst.reserved_bytes)} "
-            f"reserved ({share:.0%}) were idle and no use to it (entry {number(worst.entry)})",
+            f"reserved ({share:.0%}) were idle and no use to it (entry {number(worst.entry)})"
         )
-    return lines
+    return rows("Largest request", found)
 
 
-def worst_point(risk: Risk) -> HeadroomPoint | None:
-    """Where most of the reserved memory was of no use to the largest request."""
+def _worst_point(risk: Risk) -> HeadroomPoint | None:
+    """The point at which the most reserved memory was of no use to the largest request."""
     return max(risk.points, key=lambda point: point.unusable_bytes, default=None)
 
 
 def _needs(needs: Sequence[Need]) -> list[str]:
-    rows = [("The smallest device for each setting", "device", "retries", "would like")]
+    cells = [("The smallest device for each setting", "device", "retries", "would like")]
     for need in needs:
-        name = f"  {need.conf or '(defaults)'}"
-        if need.capacity is None:
-            rows.append((name, "none", "", ""))
-            continue
-        found = need.capacity
-        rows.append(
-            (
-                name,
+        device, retries, peak = "none", "", ""
+        if (found := need.capacity) is not None:
+            device, retries = (
                 format_size(found.device_memory),
                 number(found.trial.num_alloc_retries),
-                format_size(found.unlimited.peak_reserved_bytes),
             )
-        )
+            peak = format_size(found.unlimited.peak_reserved_bytes)
+        cells.append((f"  {need.conf or '(defaults)'}", device, retries, peak))
     notes = paragraph(
         "Each size is proved by a replay, and 2 MiB less does not do. On a device of what the "
         "setting would like no request has to empty the cache first.",
         indent=2,
     )
-    return [*table(rows, _WIDTHS), *notes]
+    return [*table(cells, _WIDTHS), *notes]
 
 
 def _measures(found: Measures) -> list[str]:
@@ -147,24 +132,20 @@ def _measures(found: Measures) -> list[str]:
         f"peak reserved {format_size(found.peak_reserved_bytes)}, peak live "
         f"{format_size(found.peak_allocated_bytes)}: {found.utilization:.1%} used",
     )
-    lines += row(
-        "Avoidable",
+    avoidable = [
         f"{format_size(found.avoidable_bytes)}: with every block's place chosen beforehand "
         f"{format_size(found.packed_bytes)} suffice; nothing does with less than "
-        f"{format_size(found.lower_bound_bytes)}",
-    )
+        f"{format_size(found.lower_bound_bytes)}"
+    ]
     if found.n_online:
-        lines += row(
-            "",
-            f"({number(found.n_online)} of {number(found.n_blocks)} blocks were "
-            "placed without foresight)",
-        )
-    return lines
+        online = f"{number(found.n_online)} of {number(found.n_blocks)}"
+        avoidable.append(f"({online} blocks were placed without foresight)")
+    return lines + rows("Avoidable", avoidable)
 
 
 def risk_document(risk: Risk) -> dict[str, Any]:
     """`allocsim risk --json`."""
-    device_run, worst = risk.device_run, worst_point(risk)
+    device_run, worst = risk.device_run, _worst_point(risk)
     return {
         "file": risk.run.path,
         "device": device_run.device,

@@ -7,13 +7,14 @@ one character.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from allocsim.questions.step import Candidate, Decision, Moved
-from allocsim.report.layout import WIDTH, number, paragraph, row
+from allocsim.report.layout import WIDTH, number, paragraph, row, rows
 from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE, PENDING, BlockState, SegmentState
 from allocsim.units import format_size
 
@@ -35,9 +36,8 @@ def step_text(decision: Decision, title: str) -> str:
             lines += _candidates(decision.candidates)
     if decision.error is not None:
         lines += paragraph(decision.error, indent=4)
-    moved = [m for m in decision.moved if _is_shown(m)]
-    for i, each in enumerate(moved):
-        lines += row("  statistics" if i == 0 else "", _moved(each))
+    keys = re.compile(r"num_.*|.*\.all\.current")
+    lines += rows("  statistics", (_moved(m) for m in decision.moved if keys.fullmatch(m.key)))
     return "\n".join([*lines, *_drawings(decision)]) + "\n"
 
 
@@ -61,10 +61,6 @@ def _candidates(candidates: Sequence[Candidate]) -> list[str]:
     return [*lines, *(row("", f"(and {number(hidden)} more)") if hidden else [])]
 
 
-def _is_shown(moved: Moved) -> bool:
-    return moved.key.endswith(".all.current") or moved.key.startswith("num_")
-
-
 def _moved(moved: Moved) -> str:
     name = moved.key.removesuffix(".all.current")
     return f"{name:<21}{moved.before:>15,} ->{moved.after:>15,}"
@@ -77,7 +73,7 @@ def _drawings(decision: Decision) -> list[str]:
     address = decision.address if decision.address is not None else decision.request.address
     before = {segment.address: segment for segment in decision.before}
     after = {segment.address: segment for segment in decision.after}
-    shown = sorted({*before, *after}, key=lambda at: _distance(at, address))
+    shown = sorted({*before, *after}, key=lambda at: abs(at - (address or 0)))
     lines: list[str] = []
     for at in sorted(shown[:_SHOWN_SEGMENTS]):
         lines += _pair(before.get(at), after.get(at), address)
@@ -87,22 +83,16 @@ def _drawings(decision: Decision) -> list[str]:
     return [*lines, f"  {_LEGEND}"] if lines else []
 
 
-def _distance(start: int, address: int | None) -> int:
-    return start if address is None else abs(address - start)
-
-
 def _pair(
     before: SegmentState | None, after: SegmentState | None, address: int | None
 ) -> list[str]:
     segment = after or before
     assert segment is not None
     lines = [f"  {_title(segment)}"]
-    for word, each in (("before", before), ("after", after)):
-        if each is None:
-            nothing = "not there yet" if word == "before" else "back with the driver"
-            lines.append(f"  {word:<7}({nothing})")
-        else:
-            lines.append(f"  {word:<7}[{_bar(each, address)}]")
+    lines.append(f"  before [{_bar(before, address)}]" if before else "  before (not there yet)")
+    lines.append(
+        f"  after  [{_bar(after, address)}]" if after else "  after  (back with the driver)"
+    )
     return [*lines, *(row("", _listed(after.blocks, {})) if after is not None else [])]
 
 
@@ -149,7 +139,7 @@ def _listed(blocks: Sequence[BlockState], names: dict[int, str]) -> str:
 def segments_text(segments: Sequence[SegmentState], numbers: dict[int, int]) -> str:
     """Every segment.  numbers: those of live blocks by address."""
     names = {address: f"{given}: " for address, given in numbers.items()}
-    lines: list[str] = []
+    lines = []
     for segment in segments:
         lines += [f"  {_title(segment)}", f"         [{_bar(segment, None)}]"]
         lines += row("", _listed(segment.blocks, names))
@@ -181,12 +171,7 @@ def _segment_document(segment: SegmentState) -> dict[str, Any]:
         "pool_id": segment.pool_id,
         "is_expandable": segment.is_expandable,
         "blocks": [
-            {
-                "address": block.address,
-                "size": block.size,
-                "requested_size": block.requested_size,
-                "state": block.state,
-            }
+            {key: getattr(block, key) for key in ("address", "size", "requested_size", "state")}
             for block in segment.blocks
         ],
     }

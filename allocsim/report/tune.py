@@ -1,22 +1,23 @@
-"""`allocsim tune` on a terminal.
+"""A search for the best setting: for a terminal and as JSON.
 
-Rule: what a replay counted stands without a qualifier; what the cost model made of it is called
-an estimate wherever it stands.
+Rule: figures that a replay counted are printed as they are; figures of the cost model are called
+estimates.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from allocsim.engine import Setting
 from allocsim.questions.tune import Row, Tuning
-from allocsim.report.layout import exact_size, number, paragraph, plural, row, table
+from allocsim.report.layout import exact_size, number, paragraph, plural, row, rows, table
 from allocsim.units import format_size
 
-__all__ = ["tuning_text", "tuning_document", "environment", "paste_lines"]
+__all__ = ["EXPANDABLE_NOTE", "paste_lines", "tuning_document", "tuning_text"]
+
+EXPANDABLE_NOTE = "expandable_segments is not available on Windows, WSL and Jetson."
 
 _WIDTHS = (40, 12, 8, 9, 11)
 _MOST_ROWS = 12
@@ -26,9 +27,7 @@ _SHELLS = (("bash", "bash"), ("powershell", "PowerShell"), ("cmd", "cmd"), ("pyt
 def tuning_text(tuning: Tuning) -> str:
     """The whole answer."""
     memory = tuning.device_memory
-    lines = []
-    for label, name in zip(["Recordings", *[""] * len(tuning.files)], tuning.files, strict=False):
-        lines += row(label, name)
+    lines = rows("Recordings", tuning.files)
     lines += row("Release", f"PyTorch {tuning.torch_version}")
     lines += row("Device memory", "unknown: no limit" if memory is None else exact_size(memory))
     for note in tuning.notes:
@@ -44,13 +43,19 @@ def _answer(tuning: Tuning) -> list[str]:
         return lines + row("Answer", f"nothing helps: {tuning.reason}.")
     lines += row("Best", f"{best.setting}: {_figures(tuning, best)}")
     lines += row("", f"{tuning.reason}.")
-    lines += _ideal(tuning, best)
+    bounds, above = tuning.bounds, tuning.bounds.above_ideal(best.peak_reserved_bytes)
+    lines += row(
+        "Ideal",
+        f"{format_size(bounds.peak_live_bytes)} live at once, which no allocator undercuts: the "
+        f"best is {format_size(above)} above that. With every place chosen beforehand "
+        f"{format_size(bounds.packed_bytes)} do.",
+    )
     for shell, text in paste_lines(best.setting).items():
         label = dict(_SHELLS).get(shell, "and call")
         # A line to paste is never wrapped.
         lines.append(f"{'  ' + label:16}{text}")
     if "expandable_segments:True" in best.conf:
-        lines += paragraph("expandable_segments is not available on Windows, WSL and Jetson.")
+        lines += paragraph(EXPANDABLE_NOTE)
     return lines
 
 
@@ -68,17 +73,6 @@ def _figures(tuning: Tuning, found: Row) -> str:
     return text
 
 
-def _ideal(tuning: Tuning, best: Row) -> list[str]:
-    bounds = tuning.bounds
-    above = bounds.above_ideal(best.peak_reserved_bytes)
-    return row(
-        "Ideal",
-        f"{format_size(bounds.peak_live_bytes)} live at once, which no allocator undercuts: the "
-        f"best is {format_size(above)} above that. With every place chosen beforehand "
-        f"{format_size(bounds.packed_bytes)} do.",
-    )
-
-
 def _rows(tuning: Tuning) -> list[str]:
     whole = [each for each in tuning.rows if each.is_whole]
     shown = whole[:_MOST_ROWS]
@@ -90,8 +84,7 @@ def _rows(tuning: Tuning) -> list[str]:
         + [_cells(tuning, each) for each in shown],
         _WIDTHS,
     )
-    left = len(tuning.rows) - len(shown)
-    if left:
+    if left := len(tuning.rows) - len(shown):
         dropped = sum(each.dropped_at is not None for each in tuning.rows)
         lines += paragraph(
             f"and {plural(left, 'other')}; {plural(dropped, 'replay')} given up when the setting "
@@ -128,38 +121,30 @@ def _cells(tuning: Tuning, each: Row) -> tuple[str, ...]:
 def _front(tuning: Tuning) -> list[str]:
     if not tuning.front:
         return row("Trade-offs", "none: nothing tried answers every request")
-    lines = []
-    for label, each in zip(["Trade-offs", *[""] * len(tuning.front)], tuning.front, strict=False):
+    choices = []
+    for each in tuning.front:
         point = (each.device_point if tuning.by_device else None) or each.point
-        lines += row(
-            label,
-            f"{format_size(point.memory)} with {plural(point.calls, 'driver call')}: "
-            f"{each.setting}",
-        )
-    return lines
+        calls = plural(point.calls, "driver call")
+        choices.append(f"{format_size(point.memory)} with {calls}: {each.setting}")
+    return rows("Trade-offs", choices)
 
 
 def _work(tuning: Tuning) -> list[str]:
     rate = tuning.entries_replayed / max(tuning.seconds, 1e-9)
-    text = (
+    work = [
         f"{plural(len(tuning.rows), 'setting')} on {plural(tuning.entries, 'entry', 'entries')}: "
         f"{number(tuning.entries_replayed)} entries replayed in {tuning.seconds:,.1f} s, "
         f"{rate:,.0f}/s"
-    )
-    lines = row("Work", text)
+    ]
     if tuning.entries_skipped:
         what = plural(tuning.entries_skipped, "entry", "entries")
-        lines += row("", f"{what} skipped: steps that repeat and change nothing any more")
+        work.append(f"{what} skipped: steps that repeat and change nothing any more")
     if tuning.duplicates:
-        lines += row("", _duplicates(tuning.duplicates))
+        what = plural(len(tuning.duplicates), "setting")
+        work.append(f"{what} not counted: they have the effect of another on these recordings")
     if tuning.known:
-        lines += row("", f"{plural(tuning.known, 'replay')} taken from the file of results")
-    return lines
-
-
-def _duplicates(duplicates: Sequence[object]) -> str:
-    what = plural(len(duplicates), "setting")
-    return f"{what} not counted: they have the effect of another on these recordings"
+        work.append(f"{plural(tuning.known, 'replay')} taken from the file of results")
+    return rows("Work", work)
 
 
 def tuning_document(tuning: Tuning) -> dict[str, Any]:
@@ -178,8 +163,8 @@ def tuning_document(tuning: Tuning) -> dict[str, Any]:
         "reason": tuning.reason,
         "front": [row.conf for row in tuning.front],
         "duplicates": [
-            {"conf": mine.conf, "memory_fraction": mine.call_fraction, "same_as": like.conf}
-            for mine, like in tuning.duplicates
+            {"conf": each.conf, "memory_fraction": each.call_fraction, "same_as": same.conf}
+            for each, same in tuning.duplicates
         ],
         "bounds": asdict(tuning.bounds),
         "costs": asdict(tuning.costs),
@@ -197,7 +182,7 @@ def _best(tuning: Tuning, best: Row) -> dict[str, Any]:
     return {
         "conf": best.conf,
         "memory_fraction": best.memory_fraction,
-        "env": environment(best.setting),
+        "env": f"{_NAME}={best.conf}",
         "paste": paste_lines(best.setting),
         "saved_bytes": saved,
         "saved_percent": round(100 * saved / before, 2) if before else 0.0,
@@ -234,30 +219,16 @@ def _row(row: Row) -> dict[str, Any]:
 _NAME = "PYTORCH_CUDA_ALLOC_CONF"
 
 
-def environment(setting: Setting) -> str:
-    """`NAME=value`, as an env file or a container takes it."""
-    return f"{_NAME}={setting.conf}"
-
-
 def paste_lines(setting: Setting) -> dict[str, str]:
     """By shell: "bash", "powershell", "cmd", "python", and "call" if there is one to make."""
-    conf = setting.conf
-    if conf:
-        quoted = conf.replace("'", "''")
-        lines = {
-            "bash": f"export {_NAME}={shlex.quote(conf)}",
-            "powershell": f"$env:{_NAME} = '{quoted}'",
-            "cmd": f'set "{environment(setting)}"',
-            "python": f'os.environ["{_NAME}"] = "{conf}"',
-        }
-    else:
-        lines = {
-            "bash": f"unset {_NAME}",
-            "powershell": f"Remove-Item Env:{_NAME}",
-            "cmd": f'set "{_NAME}="',
-            "python": f'os.environ.pop("{_NAME}", None)',
-        }
+    conf, quoted = setting.conf, setting.conf.replace("'", "''")
+    python = f'os.environ["{_NAME}"] = "{conf}"' if conf else f'os.environ.pop("{_NAME}", None)'
+    lines = {
+        "bash": f"export {_NAME}={shlex.quote(conf)}" if conf else f"unset {_NAME}",
+        "powershell": f"$env:{_NAME} = '{quoted}'" if conf else f"Remove-Item Env:{_NAME}",
+        "cmd": f'set "{_NAME}={conf}"',
+        "python": python,
+    }
     if setting.call_fraction is not None:
-        fraction = f"{setting.call_fraction:g}"
-        lines["call"] = f"torch.cuda.set_per_process_memory_fraction({fraction})"
+        lines["call"] = f"torch.cuda.set_per_process_memory_fraction({setting.call_fraction:g})"
     return lines

@@ -1,12 +1,10 @@
 """Recordings of PyTorch's memory history, as columns.
 
-`load` reads any file that holds one; `lint` says what is wrong with it; `start_state` tells
-what the device held before the first entry.  Nothing here knows what an allocator would do.
+`load` reads any file that holds one; `lint` says what is wrong with it; `start_state` is what
+the device held before the first entry.  Nothing here knows what an allocator would do.
 """
 
-from allocsim.trace.annotation import Annotation
-from allocsim.trace.entry import INPUT_ACTIONS, Action, Entry
-from allocsim.trace.export import snapshot_of, write_snapshot
+from allocsim.trace.export import write_snapshot
 from allocsim.trace.frames import Frame, FrameInterner, FrameTable
 from allocsim.trace.lint import Finding, lint, refuse_unsound
 from allocsim.trace.load import load, read_snapshot
@@ -16,18 +14,16 @@ from allocsim.trace.recording import Recording
 from allocsim.trace.releases import RELEASES, releases_of
 from allocsim.trace.rewind.start_state import start_state, trimmed
 from allocsim.trace.settings import RecordedSettings
-from allocsim.trace.store import read_npz, write_npz
-from allocsim.trace.trace import Trace
+from allocsim.trace.store import write_npz
+from allocsim.trace.trace import Action, Entry, Trace
 
 __all__ = [
     "Action",
-    "Annotation",
     "Entry",
     "Finding",
     "Frame",
     "FrameInterner",
     "FrameTable",
-    "INPUT_ACTIONS",
     "PoolColumn",
     "Provenance",
     "RELEASES",
@@ -37,11 +33,9 @@ __all__ = [
     "lint",
     "load",
     "pools_of",
-    "read_npz",
     "read_snapshot",
     "refuse_unsound",
     "releases_of",
-    "snapshot_of",
     "start_state",
     "trimmed",
     "write_npz",

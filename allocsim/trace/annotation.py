@@ -5,7 +5,7 @@ They are kept as they are; PyTorch writes a START and an END for each (semantics
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from allocsim.trace.fields import INT32_MAX, INT64_MAX, Fields
 
@@ -14,7 +14,7 @@ __all__ = ["Annotation", "read_annotations"]
 
 @dataclass(frozen=True, slots=True)
 class Annotation:
-    """One mark; stage is "START" or "END", time_us as in the entries."""
+    """One mark; stage: "START" or "END"; time_us: as in the entries."""
 
     name: str
     stage: str
@@ -23,12 +23,7 @@ class Annotation:
 
     def plain(self) -> dict[str, object]:
         """The dictionary of a snapshot."""
-        return {
-            "name": self.name,
-            "stage": self.stage,
-            "device": self.device,
-            "time_us": self.time_us,
-        }
+        return asdict(self)
 
 
 def read_annotations(top: Fields, size: int) -> tuple[Annotation, ...]:
@@ -38,16 +33,10 @@ def read_annotations(top: Fields, size: int) -> tuple[Annotation, ...]:
     values = top.items("external_annotations")
     if len(values) > size:
         top.wrong("external_annotations", values, "no more than the file's size can hold")
-    return tuple(
-        _read(Fields(top.path, f"external_annotations[{index}]", value))
-        for index, value in enumerate(values)
-    )
-
-
-def _read(row: Fields) -> Annotation:
-    return Annotation(
-        name=row.text("name"),
-        stage=row.text("stage"),
-        device=row.integer("device", -1, INT32_MAX),
-        time_us=row.integer("time_us", 0, INT64_MAX),
-    )
+    found = []
+    for index, value in enumerate(values):
+        row = Fields(top.path, f"external_annotations[{index}]", value)
+        name, stage = row.text("name"), row.text("stage")
+        device, time = row.integer("device", -1, INT32_MAX), row.integer("time_us", 0, INT64_MAX)
+        found.append(Annotation(name, stage, device, time))
+    return tuple(found)

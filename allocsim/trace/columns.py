@@ -14,11 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocsim.state import PoolId, SegmentState
-from allocsim.trace.entry import Action
 from allocsim.trace.fields import INT64_MAX, UINT64_MAX, Fields
+from allocsim.trace.frames import StackReader
 from allocsim.trace.releases import markers_in
-from allocsim.trace.stacks import StackReader
-from allocsim.trace.trace import Trace
+from allocsim.trace.trace import Action, Trace
 
 __all__ = ["read_trace", "pool_id_of"]
 
@@ -34,7 +33,7 @@ def read_trace(
     segments: tuple[SegmentState, ...],
     stacks: StackReader,
 ) -> tuple[Trace, set[str]]:
-    """The trace of `device`, and the markers its entries bear."""
+    """The trace of `device`, and the markers of its entries."""
     reader = _ColumnReader(path, device, entries)
     action = reader.actions()
     texts: dict[str, int] = {}
@@ -131,8 +130,7 @@ class _ColumnReader:
     def pools(self, pool_ids: dict[PoolId, int]) -> NDArray[np.int32]:
         """Numbers of the pool ids in `pool_ids`."""
         return self._by_value(
-            "pool_id",
-            lambda row: pool_ids.setdefault(pool_id_of(row, "pool_id"), len(pool_ids)),
+            "pool_id", lambda row: pool_ids.setdefault(pool_id_of(row, "pool_id"), len(pool_ids))
         )
 
     def texts(self, name: str, texts: dict[str, int]) -> NDArray[np.int32] | None:
@@ -165,15 +163,11 @@ class _ColumnReader:
         return np.fromiter(map(numbers.__getitem__, keys), dtype=np.int32, count=count)
 
     def markers(self, action: NDArray[np.uint8]) -> set[str]:
-        """Names of the markers that the entries bear."""
-        codes = np.unique(action).tolist()
-        found = {f"action {Action(code).text}" for code in codes} & set(markers_in("entries"))
-        if self.entries:
-            found.add("entries")
-        for name in markers_in("entries"):
-            if any(name in entry for entry in self.entries):
-                found.add(name)
-        return found
+        """Names of the markers in the entries."""
+        actions = {f"action {Action(code).text}" for code in np.unique(action).tolist()}
+        names = markers_in("entries")
+        keys = {name for name in names if any(name in entry for entry in self.entries)}
+        return actions.intersection(names) | keys | ({"entries"} if self.entries else set())
 
     def _find_culprit(self, check: Callable[[Fields], object]) -> NoReturn:
         for index in range(len(self.entries)):

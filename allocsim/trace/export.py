@@ -1,8 +1,8 @@
 """Writes a recording as PyTorch writes its snapshots, for its own viewer and for trimming.
 
-The file is a protocol 4 pickle (the viewer reads no later one) of plain values, with the keys
-of the layout that the recording was read from, so that it reads back as the same release's.
-What a recording does not keep (host memory, the history of 2.0's blocks) comes out empty.
+The file is a protocol 4 pickle (the viewer reads no later one) of plain values, in the layout that
+the recording was read from, so that it reads back as the same release's.  What a recording does not
+keep (host memory, the history of 2.0's blocks) is empty.
 """
 
 from __future__ import annotations
@@ -10,20 +10,22 @@ from __future__ import annotations
 import gzip
 import os
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from allocsim.state import BlockState, SegmentState
-from allocsim.trace.entry import Action
+import numpy as np
+from numpy.typing import NDArray
+
 from allocsim.trace.frames import FrameTable
 from allocsim.trace.provenance import KEY
 from allocsim.trace.recording import Recording
-from allocsim.trace.trace import Trace
+from allocsim.trace.trace import Action, Trace
 
 __all__ = ["write_snapshot", "snapshot_of", "segments_plain"]
 
 _PROTOCOL = 4
+_OF_BLOCKS = ("address", "size", "requested_size", "state")
 
 Plain = dict[str, object]
 Frames = Callable[[int], object]
@@ -32,8 +34,7 @@ Frames = Callable[[int], object]
 def write_snapshot(recording: Recording, path: str | os.PathLike[str]) -> None:
     """Write `recording` as a snapshot pickle, in place of any file at `path`.
 
-    A name that ends in .gz is packed, without a time, so that the same recording gives the same
-    bytes.
+    A name that ends in .gz is packed, without a time: equal recordings give equal bytes.
     """
     with Path(path).open("wb") as file:
         if not os.fspath(path).endswith(".gz"):
@@ -72,87 +73,54 @@ def snapshot_of(recording: Recording) -> object:
 
 def segments_plain(trace: Trace, frames: Frames, *, has_pools: bool = True) -> list[Plain]:
     """The segments of `trace` as PyTorch's dictionaries; `frames` gives a stack's value."""
-    return [_segment(trace.device, segment, frames, has_pools) for segment in trace.segments]
-
-
-def _segment(device: int, segment: SegmentState, frames: Frames, has_pools: bool) -> Plain:
-    plain: Plain = {
-        "device": device,
-        "address": segment.address,
-        "total_size": segment.total_size,
-        "allocated_size": segment.allocated_size,
-        "active_size": segment.active_size,
-        "requested_size": segment.requested_size,
-        "stream": segment.stream,
-        "segment_type": "small" if segment.is_small else "large",
-    }
-    if has_pools:
-        plain["segment_pool_id"] = segment.pool_id
-        plain["is_expandable"] = segment.is_expandable
-        plain["frames"] = frames(segment.frames)
-    plain["blocks"] = [_block(block, frames) for block in segment.blocks]
-    return plain
-
-
-def _block(block: BlockState, frames: Frames) -> Plain:
-    return {
-        "address": block.address,
-        "size": block.size,
-        "requested_size": block.requested_size,
-        "state": block.state,
-        "frames": frames(block.frames),
-    }
+    every = []
+    for segment in trace.segments:
+        plain: Plain = {"device": trace.device, "address": segment.address}
+        for name in ("total_size", "allocated_size", "active_size", "requested_size", "stream"):
+            plain[name] = getattr(segment, name)
+        plain["segment_type"] = "small" if segment.is_small else "large"
+        if has_pools:
+            plain["segment_pool_id"] = segment.pool_id
+            plain["is_expandable"] = segment.is_expandable
+            plain["frames"] = frames(segment.frames)
+        plain["blocks"] = [
+            {name: getattr(block, name) for name in _OF_BLOCKS} | {"frames": frames(block.frames)}
+            for block in segment.blocks
+        ]
+        every.append(plain)
+    return every
 
 
 def _entries(trace: Trace, frames: Frames) -> list[Plain]:
     """The entries as PyTorch's dictionaries; of a field that is -1 in a row there is no key."""
     names = {int(action): action.text for action in Action}
-    rows = zip(
-        trace.action.tolist(),
-        trace.addr.tolist(),
-        trace.size.tolist(),
-        trace.stream.tolist(),
-        trace.frames.tolist(),
-        strict=True,
-    )
+    columns = (trace.action, trace.addr, trace.size, trace.stream, trace.frames)
     entries: list[Plain] = []
-    for action, addr, size, stream, stack in rows:
+    for row in zip(*(column.tolist() for column in columns), strict=True):
+        action, addr, size, stream, stack = row
         addr_key = "device_free" if action == Action.OOM else "addr"
         entries.append({"action": names[action], addr_key: addr, "size": size, "stream": stream})
         if stack >= 0:
             entries[-1]["frames"] = frames(stack)
     if trace.time_us is not None:
-        _add(entries, "time_us", trace.time_us.tolist(), None)
-    _add(entries, "pool_id", trace.pool_id.tolist(), trace.pool_ids)
-    for name, column in (
-        ("compile_context", trace.compile_context),
-        ("user_metadata", trace.user_metadata),
-    ):
-        if column is not None:
-            _add(entries, name, column.tolist(), trace.texts)
+        for entry, time in zip(entries, trace.time_us.tolist(), strict=True):
+            entry["time_us"] = time
+    numbered: tuple[tuple[str, NDArray[np.int32] | None, Sequence[object]], ...] = (
+        ("pool_id", trace.pool_id, trace.pool_ids),
+        ("compile_context", trace.compile_context, trace.texts),
+        ("user_metadata", trace.user_metadata, trace.texts),
+    )
+    for name, column, values in numbered:
+        for entry, number in zip(entries, () if column is None else column.tolist(), strict=False):
+            if number >= 0:
+                entry[name] = values[number]
     return entries
-
-
-def _add(
-    entries: list[Plain], name: str, column: list[int], table: tuple[object, ...] | None
-) -> None:
-    for entry, value in zip(entries, column, strict=True):
-        if table is None:
-            entry[name] = value
-        elif value >= 0:
-            entry[name] = table[value]
 
 
 def _stacks(table: FrameTable) -> Frames:
     """Stacks as lists of dictionaries, each made once, so that the pickle shares them."""
-    frames = [
-        {"name": frame.name, "filename": frame.filename, "line": frame.line}
-        for frame in table.frames
-    ]
-    ends = table.offsets.tolist()
-    flat = table.flat.tolist()
-    stacks: list[list[dict[str, object]]] = [
-        [frames[number] for number in flat[first:last]] for first, last in pairwise(ends)
-    ]
-    empty: list[dict[str, object]] = []
-    return lambda number: stacks[number] if number >= 0 else empty
+    frames = [{"name": f.name, "filename": f.filename, "line": f.line} for f in table.frames]
+    flat = [frames[number] for number in table.flat.tolist()]
+    stacks = [flat[first:last] for first, last in pairwise(table.offsets.tolist())]
+    stacks.append([])  # of -1
+    return stacks.__getitem__

@@ -1,7 +1,6 @@
 """Values of a file, taken with their type and range checked; every refusal is one sentence.
 
-Values come from strangers: containers are named by type, never printed, because they may be
-deep, endless or huge.
+Values are not trusted: containers are named by type, never printed; they may be deep or huge.
 """
 
 from __future__ import annotations

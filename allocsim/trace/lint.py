@@ -1,8 +1,7 @@
 """What is wrong or notable with a recording, in sentences ready to print.
 
-"error": it cannot be replayed, or it contradicts itself and is no recording at all.
-"note": it can be replayed, but its reader should know.
-A check that finds the same thing many times reports the first and the number.
+An "error": it cannot be replayed, or contradicts itself.  A "note": it can be replayed, but its
+reader should know.  What a check finds many times is reported once, with the number.
 """
 
 from __future__ import annotations
@@ -10,29 +9,27 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Literal
 
 import numpy as np
 
 from allocsim.errors import RecordingError
 from allocsim.state import INACTIVE, SegmentState
-from allocsim.trace.entry import Action
 from allocsim.trace.recording import Recording
 from allocsim.trace.releases import RELEASES, unrounded_until
 from allocsim.trace.rewind.start_state import start_state
-from allocsim.trace.trace import Trace
+from allocsim.trace.trace import Action, Trace
 from allocsim.units import format_size
 
 __all__ = ["Finding", "lint", "refuse_unsound"]
 
-_CONTRADICTS = "the data contradicts itself and cannot be a recording"
 _ALIGNMENT = 512
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing to know.  entry: where it shows, if at one entry; device: on which device."""
+    """One thing to know; entry, device: where, None if nowhere in particular."""
 
     severity: Literal["note", "error"]
     text: str
@@ -72,7 +69,8 @@ def _about_file(recording: Recording) -> Iterator[Finding]:
 
 
 def _about_device(trace: Trace, unrounded: str | None) -> Iterator[Finding]:
-    broken = list(_segment_errors(trace)) or list(_alignment(trace, unrounded))
+    wrong = islice(_segment_errors(trace), 1)
+    broken = [_contradiction(trace, what) for what in wrong] or list(_alignment(trace, unrounded))
     yield from broken
     yield from _order(trace)
     if not len(trace) or any(finding.severity == "error" for finding in broken):
@@ -84,43 +82,40 @@ def _about_device(trace: Trace, unrounded: str | None) -> Iterator[Finding]:
         yield _contradiction(trace, what, error.entry)
         return
     overlap = _overlap(trace, start)
-    if overlap is not None:
-        yield overlap
-        return
-    yield from _about_start(trace, start)
+    yield from _about_start(trace, start) if overlap is None else (overlap,)
+
+
+def _note(trace: Trace, text: str, entry: int | None = None) -> Finding:
+    return Finding("note", text, entry, trace.device)
 
 
 def _contradiction(trace: Trace, what: str, entry: int | None = None) -> Finding:
-    return Finding("error", f"{_CONTRADICTS}: {what}", entry, trace.device)
+    text = f"the data contradicts itself and cannot be a recording: {what}"
+    return Finding("error", text, entry, trace.device)
 
 
-def _segment_errors(trace: Trace) -> Iterator[Finding]:
+def _segment_errors(trace: Trace) -> Iterator[str]:
+    """What contradicts itself in the segments; only the first is of use."""
     for left, right in pairwise(trace.segments):
         if left.end > right.address:
-            yield _contradiction(
-                trace,
+            yield (
                 f"the segment at 0x{right.address:x} lies inside the one at "
-                f"0x{left.address:x} of {left.total_size} bytes",
+                f"0x{left.address:x} of {left.total_size} bytes"
             )
-            return
     for segment in trace.segments:
         at = segment.address
         for block in segment.blocks:
             if block.address != at or not block.size:
-                yield _contradiction(
-                    trace,
+                yield (
                     f"in the segment at 0x{segment.address:x} a block of {block.size} bytes is "
-                    f"at 0x{block.address:x}, expected one at 0x{at:x}",
+                    f"at 0x{block.address:x}, expected one at 0x{at:x}"
                 )
-                return
             at += block.size
         if at != segment.end:
-            yield _contradiction(
-                trace,
+            yield (
                 f"the blocks of the segment at 0x{segment.address:x} hold "
-                f"{at - segment.address} bytes, its size is {segment.total_size}",
+                f"{at - segment.address} bytes, its size is {segment.total_size}"
             )
-            return
 
 
 def _alignment(trace: Trace, unrounded: str | None) -> Iterator[Finding]:
@@ -136,7 +131,7 @@ def _alignment(trace: Trace, unrounded: str | None) -> Iterator[Finding]:
     )
     if unrounded is not None:
         text += f"; up to {unrounded} roundup_power2_divisions:1 does that"
-        yield Finding("note", text, entry, trace.device)
+        yield _note(trace, text, entry)
     else:
         yield _contradiction(trace, text, entry)
 
@@ -147,13 +142,9 @@ def _order(trace: Trace) -> Iterator[Finding]:
     back = np.flatnonzero(np.diff(trace.time_us) < 0)
     if len(back):
         entry = int(back[0]) + 1
-        yield Finding(
-            "note",
-            f"the entries are not in order of time: time_us goes back {len(back)} times, first "
-            f"at entry {entry}, as after lowering max_entries while recording",
-            entry,
-            trace.device,
-        )
+        text = f"the entries are not in order of time: time_us goes back {len(back)} times, first "
+        text += f"at entry {entry}, as after lowering max_entries while recording"
+        yield _note(trace, text, entry)
 
 
 def _overlap(trace: Trace, start: tuple[SegmentState, ...]) -> Finding | None:
@@ -183,41 +174,23 @@ def _about_start(trace: Trace, start: tuple[SegmentState, ...]) -> Iterator[Find
     if not start or not len(trace.inputs()):
         return
     active = sum(segment.active_size for segment in start)
-    yield Finding(
-        "note",
-        f"the recording starts mid-run: {len(start)} segments "
-        f"({format_size(sum(segment.total_size for segment in start))}) with "
-        f"{format_size(active)} in use existed before the first entry",
-        device=trace.device,
-    )
+    size = format_size(sum(segment.total_size for segment in start))
+    text = f"the recording starts mid-run: {len(start)} segments ({size}) with "
+    yield _note(trace, f"{text}{format_size(active)} in use existed before the first entry")
     if len(trace) == 1:
-        yield Finding(
-            "error",
-            "the recording kept a single entry of a longer run, so there is nothing to replay; "
-            "record with a larger max_entries",
-            0,
-            trace.device,
-        )
+        text = "the recording kept a single entry of a longer run, so there is nothing to replay; "
+        yield Finding("error", f"{text}record with a larger max_entries", 0, trace.device)
         return
     lost = _completion_without_request(trace)
     if lost is not None:
-        yield Finding(
-            "note",
-            f"entry {lost} completes a free that was requested before the first entry: the "
-            "ring of entries may have lost its beginning",
-            lost,
-            trace.device,
-        )
+        text = f"entry {lost} completes a free that was requested before the first entry: the "
+        yield _note(trace, f"{text}ring of entries may have lost its beginning", lost)
 
 
 def _completion_without_request(trace: Trace) -> int | None:
-    requested: set[int] = set()
-    rows = zip(trace.action.tolist(), trace.addr.tolist(), strict=True)
-    for index, (action, addr) in enumerate(rows):
-        if action == Action.FREE_REQUESTED:
-            requested.add(addr)
-        elif action == Action.FREE_COMPLETED:
-            if addr not in requested:
-                return index
-            requested.discard(addr)
-    return None
+    rows = np.flatnonzero(np.isin(trace.action, (Action.FREE_REQUESTED, Action.FREE_COMPLETED)))
+    rows = rows[np.argsort(trace.addr[rows], kind="stable")]
+    addr, is_completed = trace.addr[rows], trace.action[rows] == Action.FREE_COMPLETED
+    follows_request = np.append(False, (addr[1:] == addr[:-1]) & ~is_completed[:-1])
+    lost = rows[is_completed & ~follows_request]
+    return int(lost.min()) if len(lost) else None

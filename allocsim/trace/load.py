@@ -1,14 +1,13 @@
 """Reads what PyTorch's memory history wrote, in the layout of any release.
 
-Rule 1: the file is a stranger's.  Nothing in it is executed, every value used is checked, and
-what is wrong ends in one RecordingError; unknown keys are passed over.
+Rule 1: the file is not trusted.  Nothing in it is executed, every value used is checked, and
+what is wrong ends in one RecordingError; unknown keys are ignored.
 Rule 2: a file that refers to one list a million times is walked no further than its size
 allows: entries, segments, blocks and frames together never outnumber its bytes.
 
-Layouts (semantics 6.5): a dictionary with `segments` and `device_traces`; a bare list of
-segments, as `memory_snapshot()` gives; and both with the blocks of 2.0, which have `history`
-and no address.  Each as pickle or JSON, plain or gzip, whatever the name says.
-Host segments and host traces are passed over: pinned memory is another allocator's.
+Layouts (semantics 6.5): a dictionary with `segments` and `device_traces`, or a bare list of
+segments, as `memory_snapshot()` gives; of 2.0 the blocks have `history` and no address.  Each as
+pickle or JSON, plain or gzip.  Host segments and traces are ignored: they are not CUDA memory.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ from allocsim.errors import RecordingError
 from allocsim.trace.annotation import read_annotations
 from allocsim.trace.columns import read_trace
 from allocsim.trace.fields import Fields, describe
+from allocsim.trace.frames import StackReader
 from allocsim.trace.provenance import read_provenance
 from allocsim.trace.recording import Recording
 from allocsim.trace.releases import markers_in
 from allocsim.trace.segments import SegmentReader
 from allocsim.trace.settings import RecordedSettings, read_settings
 from allocsim.trace.source import JSON, ZIP, kind_of, open_source
-from allocsim.trace.stacks import StackReader
-from allocsim.trace.store import read_npz_file
+from allocsim.trace.store import read_npz
 from allocsim.trace.unpickle import check_density, unpickle
 
 __all__ = ["load", "read_snapshot"]
@@ -53,16 +52,13 @@ def load(path: str | os.PathLike[str]) -> Recording:
         size = file.seek(0, os.SEEK_END)
         file.seek(0)
         if kind == ZIP:
-            return read_npz_file(name, file)
+            return read_npz(name, file)
         value = _read_json(name, file, size) if kind == JSON else unpickle(name, file)
         return read_snapshot(name, value, size)
 
 
 def read_snapshot(path: str, value: object, size: int) -> Recording:
-    """The recording in an unpickled snapshot.
-
-    size: bytes of the file it came from, the bound on what is walked.
-    """
+    """The recording in an unpickled snapshot; size: of its file, the bound on what is walked."""
     markers: set[str] = set()
     if isinstance(value, list):
         top = Fields(path, "the segment list", {"segments": value})
@@ -89,9 +85,11 @@ def read_snapshot(path: str, value: object, size: int) -> Recording:
         devices.append(trace)
         markers |= found
     table = stacks.table()
+    is_old = "segments" in markers and "segment_pool_id" not in markers
+    layout = "snapshot 2.0" if is_old else "snapshot"
     return Recording(
         path=path,
-        layout=_layout(value, markers),
+        layout=layout if isinstance(value, dict) else "segment list",
         devices=tuple(dataclasses.replace(trace, frame_table=table) for trace in devices),
         settings=settings,
         frame_table=table,
@@ -100,13 +98,6 @@ def read_snapshot(path: str, value: object, size: int) -> Recording:
         n_device_traces=len(traces),
         provenance=read_provenance(top),
     )
-
-
-def _layout(value: object, markers: set[str]) -> str:
-    if isinstance(value, list):
-        return "segment list"
-    old = "segments" in markers and "segment_pool_id" not in markers
-    return "snapshot 2.0" if old else "snapshot"
 
 
 def _traces(top: Fields, size: int) -> list[list[object]]:

@@ -1,8 +1,7 @@
 """Which private pool each entry of a trace belongs to.
 
-Rule: entries say so themselves from 2.12 on; before, an address belongs to the pool of the
-segment that holds it at the end, and to the default pool if none does any more.
-Source: semantics 6.6.
+Rule: entries have it from 2.12 on; before, an address belongs to the pool of the segment that holds
+it at the end, else to the default pool (semantics 6.6).
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ __all__ = ["PoolColumn", "pools_of"]
 
 @dataclass(frozen=True, slots=True)
 class PoolColumn:
-    """number: index into `ids` for each entry, -1 for the default pool."""
+    """The number of each entry's pool in `ids`, -1 for the default pool."""
 
     number: NDArray[np.int32]
     ids: tuple[PoolId, ...]
@@ -32,10 +31,6 @@ def pools_of(trace: Trace) -> PoolColumn:
         default = [i for i, pool in enumerate(trace.pool_ids) if pool == DEFAULT_POOL]
         is_default = np.isin(trace.pool_id, default)
         return PoolColumn(np.where(is_default, np.int32(-1), trace.pool_id), trace.pool_ids)
-    return _by_segment(trace)
-
-
-def _by_segment(trace: Trace) -> PoolColumn:
     private = [segment for segment in trace.segments if segment.pool_id != DEFAULT_POOL]
     ids = tuple(dict.fromkeys(segment.pool_id for segment in private))
     number = np.full(len(trace), -1, dtype=np.int32)

@@ -6,6 +6,7 @@ Rule: it only adds.  A snapshot without it, or with keys of it missing, reads as
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from allocsim.trace.fields import INT32_MAX, INT64_MAX, Fields
 
@@ -19,11 +20,15 @@ _UNKNOWN_EXIT = -(1 << 31)
 class Provenance:
     """How a recording was made.
 
-    torch_version: as PyTorch names it, "2.15.0+cu130".  device_memory, context_memory: bytes of
-    the card, and of it what the CUDA context and other processes held; 0 where unknown.
-    is_phantom: recorded without a GPU.  command: what was run.  rank: of a distributed job, ""
-    for none.  oom_text: the out-of-memory error that ended the program, "" for none.
-    stopped_by: the guard that ended it, "" for none.  exit_code: the program's; None if unknown.
+    torch_version: as PyTorch names it, "2.15.0+cu130".
+    device_memory: bytes of the card; 0 where unknown.
+    context_memory: bytes of it that the CUDA context and other processes held; 0 where unknown.
+    is_phantom: recorded without a GPU.
+    command: what was run.
+    rank: of a distributed job, "" for none.
+    oom_text: the out-of-memory error that ended the program, "" for none.
+    stopped_by: the guard that ended it, "" for none.
+    exit_code: the program's; None if unknown.
     """
 
     torch_version: str = ""
@@ -53,23 +58,13 @@ def read_provenance(top: Fields) -> Provenance | None:
     if KEY not in top:
         return None
     fields = Fields(top.path, f"the snapshot's {KEY!r}", top.value(KEY, "a dictionary"))
-
-    def text(name: str) -> str:
-        return fields.text(name) if name in fields else ""
-
-    def size(name: str) -> int:
-        return fields.integer(name, 0, INT64_MAX) if name in fields else 0
-
     code = fields.integer("exit_code", _UNKNOWN_EXIT, INT32_MAX) if "exit_code" in fields else None
+    texts = ("torch_version", "device_name", "command", "rank", "oom_text", "stopped_by")
+    sizes = ("device_memory", "context_memory")
+    known: dict[str, Any] = {name: fields.text(name) for name in texts if name in fields}
+    known |= {name: fields.integer(name, 0, INT64_MAX) for name in sizes if name in fields}
     return Provenance(
-        torch_version=text("torch_version"),
-        device_name=text("device_name"),
-        device_memory=size("device_memory"),
-        context_memory=size("context_memory"),
+        **known,
         is_phantom="is_phantom" in fields and fields.boolean("is_phantom"),
-        command=text("command"),
-        rank=text("rank"),
-        oom_text=text("oom_text"),
-        stopped_by=text("stopped_by"),
         exit_code=None if code == _UNKNOWN_EXIT else code,
     )

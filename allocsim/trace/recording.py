@@ -1,6 +1,6 @@
-"""A recording: what one file tells about every device, whatever the layout it was written in.
+"""A recording: what one file holds of every device, whatever layout it was written in.
 
-Nothing here knows about files; `snapshot` and `store` make recordings, `lint` doubts them.
+Nothing here knows about files: `load` and `store` make recordings, `lint` checks them.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ __all__ = ["Recording"]
 class Recording:
     """One loaded file.
 
-    layout: "segment list" (a bare list, as memory_snapshot() gives), "snapshot 2.0" or
-    "snapshot".  devices: a trace for each device that has entries or segments, by device
-    number.  settings: None where unrecorded.  markers: what tells releases apart (`releases`).
-    n_device_traces: length of the file's device_traces, empty ones included.  provenance: how
-    it was made, where `allocsim record` noted it.
+    layout: "segment list" (a bare list, as memory_snapshot() gives), "snapshot 2.0" or "snapshot".
+    devices: a trace for each device that has entries or segments, by device number.
+    settings: None where unrecorded.
+    markers: what tells releases apart (`releases`).
+    n_device_traces: length of the file's device_traces, empty ones included.
+    provenance: how it was made, where `allocsim record` noted it.
     """
 
     path: str
@@ -40,10 +41,7 @@ class Recording:
 
     @property
     def releases(self) -> tuple[str, ...]:
-        """The PyTorch releases that can have written it, oldest first.
-
-        Empty if no release writes such a mixture of fields.
-        """
+        """The releases that can have written it, oldest first; empty if none writes such fields."""
         return releases_of(self.markers)
 
     def device(self, number: int) -> Trace:

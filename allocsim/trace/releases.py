@@ -1,12 +1,11 @@
-"""Which PyTorch releases can have written a recording, told from what it holds.
+"""Which PyTorch releases can have written a recording, by what it holds.
 
 `LAYOUTS` has a row for each release and names only what came with it, so that a new release is a
 new row; nothing else in the package compares versions.
 
-A marker that is there cannot come from a release before its first.  A marker that is not there
-rules out its first release and all later ones, but only if they write it always (`always`) and
-the place where it stands (`where`) is in the file: a trace without entries says nothing about
-the keys of entries.  The 2.0 layout (blocks with `history`) stands on its own.
+A marker that is there rules out the releases before its first.  A marker that is not there rules
+out its first release and all later ones, but only if they write it always (`always`) and its place
+(`where`) is in the file: a trace without entries says nothing about the keys of entries.
 Sources: semantics 6.3, 6.5 and 9; that 2.11.0 writes no pool_id was seen in recordings.
 """
 
@@ -20,7 +19,7 @@ __all__ = ["RELEASES", "Layout", "Marker", "markers_in", "releases_of", "unround
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """A trait of a recording: its name, where it stands, and whether it is written always."""
+    """A trait of a recording: its name, its place, and whether it is always written."""
 
     name: str
     where: str
@@ -62,10 +61,7 @@ LAYOUTS = (
     Layout("2.13", (Marker("max_round_threshold", "settings"),)),
     Layout(
         "2.14",
-        (
-            Marker("host_segments", "snapshot"),
-            Marker("action annotate", "entries", always=False),
-        ),
+        (Marker("host_segments", "snapshot"), Marker("action annotate", "entries", always=False)),
     ),
     Layout("2.15", (Marker("internal_metadata", "entries", always=False),)),
 )

@@ -1,7 +1,7 @@
 """Segments and blocks of a snapshot's state, in the layouts of all releases.
 
-2.1 and later: blocks bear their address and frames.  2.0: they bear neither; addresses follow
-from the order, and the stack stands in the block's `history`.
+2.1 and later: blocks have their address and frames.  2.0: they have neither; addresses follow
+from the order, and the stack is in the block's `history`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE, PENDING, BlockState, SegmentState
 from allocsim.trace.columns import pool_id_of
 from allocsim.trace.fields import INT32_MAX, INT64_MAX, UINT64_MAX, Fields
-from allocsim.trace.stacks import StackNumbers, StackReader
+from allocsim.trace.frames import StackNumbers, StackReader
 
 __all__ = ["SegmentReader"]
 
@@ -23,7 +23,7 @@ _STATES = {
 
 
 class SegmentReader:
-    """Reads segments by device, and notes the markers they bear."""
+    """Reads segments by device, and notes their markers."""
 
     __slots__ = ("path", "markers", "_stacks", "_budget", "_size")
 

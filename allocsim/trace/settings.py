@@ -25,8 +25,10 @@ _MAX_KEYS = 1000
 class RecordedSettings:
     """`allocator_settings` of a snapshot (2.3 and later).
 
-    conf: the option string, "" if none.  max_split_size: bytes, None for no limit.
-    roundup_power2_divisions: (interval in MiB, divisions) pairs.  other: the remaining keys.
+    conf: the option string, "" if none.
+    max_split_size: bytes, None for no limit.
+    roundup_power2_divisions: (interval in MiB, divisions) pairs.
+    other: the remaining keys.
     """
 
     conf: str = ""
@@ -75,9 +77,6 @@ def _read_divisions(fields: Fields) -> tuple[tuple[int, int], ...]:
 
 
 def _read_other(fields: Fields) -> tuple[tuple[str, int | float | str], ...]:
-    others = []
-    for key in fields.keys()[:_MAX_KEYS]:
-        value = fields.value(key, "a setting")
-        if key not in _KNOWN and isinstance(value, int | float | str):
-            others.append((key, value))
-    return tuple(others)
+    values = {key: fields.value(key, "a setting") for key in fields.keys()[:_MAX_KEYS]}
+    others = ((key, value) for key, value in values.items() if key not in _KNOWN)
+    return tuple((key, value) for key, value in others if isinstance(value, int | float | str))

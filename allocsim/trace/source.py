@@ -54,11 +54,10 @@ def open_source(path: str) -> Iterator[BinaryIO]:
 
 
 def _regular(path: str) -> BinaryIO:
-    if Path(path).is_dir():
-        raise RecordingError(path, "is a directory, expected a recording's file")
     if Path(path).exists() and not Path(path).is_file():
         # Opening a pipe would wait for its writer.
-        raise RecordingError(path, "is not a regular file, expected a recording's file")
+        what = "a directory" if Path(path).is_dir() else "not a regular file"
+        raise RecordingError(path, f"is {what}, expected a recording's file")
     return Path(path).open("rb")
 
 

@@ -24,31 +24,21 @@ from numpy.typing import NDArray
 from allocsim.errors import RecordingError
 from allocsim.trace.annotation import read_annotations
 from allocsim.trace.columns import pool_id_of
-from allocsim.trace.entry import Action
 from allocsim.trace.export import segments_plain
 from allocsim.trace.fields import INT32_MAX, Fields, describe
-from allocsim.trace.frames import Frame, FrameTable
+from allocsim.trace.frames import Frame, FrameTable, StackNumbers
 from allocsim.trace.provenance import KEY, read_provenance
 from allocsim.trace.recording import Recording
 from allocsim.trace.segments import SegmentReader
 from allocsim.trace.settings import read_settings
-from allocsim.trace.stacks import StackNumbers
-from allocsim.trace.trace import Trace
+from allocsim.trace.trace import Action, Trace
 
-__all__ = ["write_npz", "read_npz", "read_npz_file"]
+__all__ = ["write_npz", "read_npz"]
 
 _HEADER, _FLAT, _OFFSETS = "recording", "stacks.flat", "stacks.offsets"
 _VERSION = 1
 _MAX_ARRAY_HEADER = 1000
-_DAMAGES = (
-    zipfile.BadZipFile,
-    zlib.error,
-    EOFError,
-    NotImplementedError,
-    OSError,
-    RuntimeError,
-    ValueError,
-)
+_DAMAGES = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError)
 _DTYPES: dict[str, Any] = {
     "action": np.uint8,
     "addr": np.uint64,
@@ -103,25 +93,15 @@ def _header(recording: Recording) -> dict[str, object]:
     }
 
 
-def read_npz(path: str | os.PathLike[str]) -> Recording:
+def read_npz(path: str, file: BinaryIO) -> Recording:
     """The recording in a file that `write_npz` wrote; RecordingError for anything else."""
-    name = os.fspath(path)
-    try:
-        with Path(name).open("rb") as file:
-            return read_npz_file(name, file)
-    except OSError as error:
-        raise RecordingError(name, f"cannot be read ({error.strerror})") from None
-
-
-def read_npz_file(path: str, file: BinaryIO) -> Recording:
-    """As `read_npz`, from a file already open; `path` is for the message."""
     size = file.seek(0, os.SEEK_END)
     try:
         with zipfile.ZipFile(file) as archive:
             members = _members(path, archive, size)
             columns = {name: _array(path, archive, info) for name, info in members.items()}
         header = json.loads(columns[_HEADER].tobytes())
-    except (*_DAMAGES, RecursionError) as error:
+    except _DAMAGES as error:
         reason = ascii(str(error)[:100])[1:-1]
         raise RecordingError(path, f"is damaged as a column file ({reason})") from None
     return _recording(path, Fields(path, "the header", header), columns, size)
@@ -171,14 +151,13 @@ def _recording(path: str, header: Fields, columns: _Columns, size: int) -> Recor
         number = fields.integer("device", 0, INT32_MAX)
         trace = _trace(fields, number, columns, table)
         devices.append(dataclasses.replace(trace, segments=segments.get(number, ())))
-    settings = header.value("allocator_settings", "a dictionary")
+    plain = header.value("allocator_settings", "a dictionary")
+    settings = None if plain is None else Fields(path, "allocator_settings", plain)
     return Recording(
         path=path,
         layout=header.text("layout"),
         devices=tuple(devices),
-        settings=None
-        if settings is None
-        else read_settings(Fields(path, "allocator_settings", settings)),
+        settings=None if settings is None else read_settings(settings),
         frame_table=table,
         annotations=read_annotations(header, size),
         markers=frozenset(_texts(header, "markers")),
@@ -197,12 +176,8 @@ def _frame_table(header: Fields, columns: _Columns) -> FrameTable:
                 header.refuse(f"a frame is {describe(value)}, expected file, name and line")
     flat = _column(header, columns, _FLAT, np.int32, (0, len(frames) - 1))
     offsets = _column(header, columns, _OFFSETS, np.int64, (0, len(flat)))
-    if (
-        not len(offsets)
-        or offsets[0] != 0
-        or offsets[-1] != len(flat)
-        or np.any(np.diff(offsets) < 0)
-    ):
+    is_sorted = not np.any(np.diff(offsets) < 0)
+    if not len(offsets) or offsets[0] != 0 or offsets[-1] != len(flat) or not is_sorted:
         header.refuse(f"the column {_OFFSETS} does not divide {len(flat)} frames into stacks")
     return FrameTable(tuple(frames), flat, offsets)
 
@@ -240,11 +215,7 @@ def _texts(fields: Fields, name: str) -> tuple[str, ...]:
 
 
 def _column(
-    fields: Fields,
-    columns: _Columns,
-    name: str,
-    dtype: Any,
-    limits: tuple[int, int | None] | None,
+    fields: Fields, columns: _Columns, name: str, dtype: Any, limits: tuple[int, int | None] | None
 ) -> NDArray[Any]:
     column = columns.get(name)
     if column is None or column.dtype != dtype:

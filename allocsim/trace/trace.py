@@ -1,32 +1,80 @@
 """One device's recording as columns: row i of every column is entry i.
 
 Columns are read-only and of one length; `segments` is the state after the last entry.  The loop
-of a replay takes columns with `.tolist()`; `trace[i]` makes one `Entry` for the eye.
+of a replay takes columns with `.tolist()`; `trace[i]` makes one `Entry`.  The codes of `Action` are
+stored in files, so they are never renumbered, only added to (semantics 6.1).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
 from allocsim.state import PoolId, SegmentState
-from allocsim.trace.entry import INPUT_ACTIONS, Action, Entry
-from allocsim.trace.frames import FrameTable
+from allocsim.trace.frames import Frame, FrameTable
 
-__all__ = ["Trace"]
+__all__ = ["INPUT_ACTIONS", "Action", "Entry", "Trace"]
+
+
+class Action(IntEnum):
+    """What an entry says happened; `text` is PyTorch's own string."""
+
+    ALLOC = 0
+    FREE_REQUESTED = 1
+    FREE_COMPLETED = 2
+    SEGMENT_ALLOC = 3
+    SEGMENT_FREE = 4
+    SEGMENT_MAP = 5
+    SEGMENT_UNMAP = 6
+    OOM = 7
+    SNAPSHOT = 8
+    ANNOTATE = 9
+
+    @property
+    def text(self) -> str:
+        """The action as snapshots spell it: "alloc", "segment_alloc", "oom", …"""
+        return self.name.lower()
+
+
+INPUT_ACTIONS = (Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED, Action.OOM)
+"""The actions that drive a replay; every other one is an observation of what PyTorch did."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of a device's trace (semantics 6.1 and 6.3).
+
+    addr: bytes from 0; for `oom` the device's free bytes.
+    size: bytes, the raw request for alloc and both frees, rounded for `oom`, actual for segments.
+    time_us, pool_id, compile_context, user_metadata: None where not recorded.
+    """
+
+    action: Action
+    addr: int
+    size: int
+    stream: int
+    time_us: int | None = None
+    frames: tuple[Frame, ...] = ()
+    pool_id: PoolId | None = None
+    compile_context: str | None = None
+    user_metadata: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trace:
     """The entries of one device, and its segments after them.
 
-    action: codes of `Action`.  addr, size: bytes (for `oom` addr is the device's free bytes).
-    stream: raw handle.  time_us: None if unrecorded.  frames: stack number in `frame_table`,
-    pool_id: index into `pool_ids`, compile_context and user_metadata: index into `texts`, None
-    if unrecorded; -1 is "none" in each of them.
+    action: codes of `Action`.
+    addr, size: bytes (for `oom` addr is the device's free bytes).
+    stream: raw handle.
+    frames: stack number in `frame_table`, -1 for none.
+    pool_id: index into `pool_ids`, -1 for none.
+    time_us: None if unrecorded.
+    compile_context, user_metadata: index into `texts`, -1 for none; None if unrecorded.
     """
 
     device: int
@@ -47,9 +95,8 @@ class Trace:
     def __post_init__(self) -> None:
         for column in self.columns().values():
             if column.shape != self.action.shape:
-                raise ValueError(
-                    f"a column of {column.shape} rows beside {self.action.shape} of actions"
-                )
+                rows = f"{column.shape} rows beside {self.action.shape} of actions"
+                raise ValueError(f"a column of {rows}")
             column.flags.writeable = False
 
     def __len__(self) -> int:
@@ -82,12 +129,8 @@ class Trace:
         """Numbers of the entries that drive a replay: alloc, both frees, and oom."""
         return np.flatnonzero(np.isin(self.action, INPUT_ACTIONS))
 
-    def observations(self) -> NDArray[np.intp]:
-        """Numbers of the entries that only tell what the allocator did."""
-        return np.flatnonzero(np.isin(self.action, INPUT_ACTIONS, invert=True))
-
     def count(self, action: Action) -> int:
-        """How many entries bear `action`."""
+        """How many entries have `action`."""
         return int(np.count_nonzero(self.action == action))
 
     def _text(self, column: NDArray[np.int32] | None, index: int) -> str | None:

@@ -1,14 +1,13 @@
 """Reads a pickle of plain values, and nothing else.
 
 Rule 1: no global is ever looked up, no object ever built: `find_class` and `persistent_load`
-always refuse, and a pickle that holds any operation but those of dictionaries, lists, tuples,
-text, numbers, booleans and None is refused before it is unpickled.
-Rule 2: memory is bounded by the file.  Before unpickling, `scan` walks the operations and
-checks what would let a small file take much memory: declared lengths and frames beyond the
-end, memo numbers beyond the file's size, integers beyond 72 bits, and more containers than a
-recording has to the byte.
-Rule 3: no tuple but a pair of integers (a pool id).  A tuple in a tuple could be nested a
-million deep, and hashing it as a key would overflow the interpreter's own stack.
+always refuse, and a pickle with any operation but those of dictionaries, lists, tuples, text,
+numbers, booleans and None is refused before it is unpickled.
+Rule 2: memory is bounded by the file.  Before unpickling, `scan` refuses what would let a small
+file take much: lengths and frames beyond the end, memo numbers beyond the file's size, integers
+beyond 72 bits, and more containers than a recording has to the byte.
+Rule 3: no tuple but a pair of integers (a pool id).  Hashing tuples that are nested a million deep
+would overflow the interpreter's own stack.
 
 The scan runs at C speed: one possessive regular expression eats a run of operations of fixed
 length; Python only steps over texts.  (0.7 s for a million entries, 88 MB.)
@@ -86,7 +85,8 @@ def unpickle(path: str, file: BinaryIO) -> object:
     except MemoryError:
         raise RecordingError(path, "does not fit in this machine's memory") from None
     except _BROKEN as error:
-        raise RecordingError(path, f"is damaged as a pickle ({_reason(error)})") from None
+        reason = ascii(str(error)[:100])[1:-1] or type(error).__name__
+        raise RecordingError(path, f"is damaged as a pickle ({reason})") from None
 
 
 def check_density(path: str, size: int, *, dicts: int, lists: int) -> None:
@@ -167,7 +167,3 @@ def _bounded(limit: int, width: int) -> bytes:
     """A little-endian number of `width` bytes, up to `limit` or little more."""
     places = (limit >> 8 * place for place in range(width))
     return b"".join(b"[\\x00-\\x%02x]" % top if top < 256 else b"." for top in places)
-
-
-def _reason(error: BaseException) -> str:
-    return ascii(str(error)[:100])[1:-1] or type(error).__name__

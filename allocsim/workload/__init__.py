@@ -1,13 +1,15 @@
-"""Synthetic recordings: programs that never ran, played on the model and written as PyTorch would.
+"""Synthetic recordings: imagined programs, played on the model and written as PyTorch would.
 
 Every function of `KINDS` returns a `Recording` of one device.  The same arguments give the same
 entries; each replays exactly, because it names the release and the memory of its device.
 """
 
+from collections.abc import Callable
+
+from allocsim.trace import Recording
 from allocsim.workload.file import SUFFIXES, write_recording
 from allocsim.workload.fragments import fragments
 from allocsim.workload.graphs import graphs
-from allocsim.workload.kinds import KINDS
 from allocsim.workload.oom import oom
 from allocsim.workload.recorder import Recorder
 from allocsim.workload.server import server
@@ -15,14 +17,16 @@ from allocsim.workload.streams import streams
 from allocsim.workload.training import training
 
 __all__ = [
-    "KINDS",
-    "Recorder",
-    "SUFFIXES",
-    "fragments",
-    "graphs",
-    "oom",
-    "server",
-    "streams",
-    "training",
+    "KINDS", "Recorder", "SUFFIXES", "fragments", "graphs", "oom", "server", "streams", "training",
     "write_recording",
-]
+]  # fmt: skip
+
+KINDS: dict[str, Callable[..., Recording]] = {
+    "training": training,
+    "server": server,
+    "fragments": fragments,
+    "oom": oom,
+    "streams": streams,
+    "graphs": graphs,
+}
+"""Every kind by its name in `allocsim synth`."""

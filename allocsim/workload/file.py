@@ -1,4 +1,4 @@
-"""A recording into a file whose form its name says.
+"""A recording written to a file, in the format that the file's name says.
 
 Rule: the same recording gives the same bytes; a gzip file holds no time.
 """
@@ -23,7 +23,5 @@ def write_recording(recording: Recording, path: str | os.PathLike[str]) -> None:
     name = os.fspath(path)
     if not name.endswith(SUFFIXES):
         raise ValueError(f"{name} ends in none of {', '.join(SUFFIXES)}")
-    if name.endswith(".npz"):
-        write_npz(recording, name)
-    else:
-        write_snapshot(recording, name)
+    write = write_npz if name.endswith(".npz") else write_snapshot
+    write(recording, name)

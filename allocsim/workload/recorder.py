@@ -1,8 +1,8 @@
-"""Requests played on the model, and what it wrote down about them as columns.
+"""Requests played on the model, and its history of them as a recording.
 
-Rule: no entry is made up.  Addresses, driver calls and their order are those of a
-`CachingAllocator` that keeps its history; added are the line of code behind each request and the
-provenance, so that a replay knows release and device.  Source: semantics 6.1 to 6.5.
+Rule: no entry is invented.  Addresses, driver calls and their order are those of a
+`CachingAllocator` that keeps its history; only the line of code of each request and the
+provenance (release and device, for a replay) are added.  Source: semantics 6.1 to 6.5.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from allocsim.core import NEWEST, CachingAllocator, TraceEntry
 from allocsim.errors import OutOfMemoryError
-from allocsim.state import INACTIVE, PoolId, SegmentState
+from allocsim.state import INACTIVE, BlockState, PoolId, SegmentState
 from allocsim.trace import Action, Frame, FrameInterner, Provenance, Recording, Trace, read_snapshot
 
 __all__ = ["BASE_ADDRESS", "Recorder"]
@@ -98,7 +98,7 @@ class Recorder:
     # -- the recording -------------------------------------------------------------------
 
     def recording(self, kind: str, options: Mapping[str, object]) -> Recording:
-        """All of it.  kind, options: what `allocsim synth` was asked for."""
+        """The whole recording.  kind, options: those of `allocsim synth`."""
         self._note(-1)
         self._take()
         table = self._interner.table()
@@ -109,53 +109,50 @@ class Recorder:
             for name in self._columns[0]
         }
         segments = tuple(s for trace in empty.devices for s in trace.segments)
-        n_entries = len(columns["action"])
+        actions = columns["action"]
         trace = Trace(
             device=0,
-            action=columns["action"],
-            addr=columns["addr"],
-            size=columns["size"],
-            stream=columns["stream"],
-            frames=columns["frames"],
-            pool_id=columns["pool_id"],
-            segments=_with_makers(segments, columns),
+            **columns,
+            segments=_with_code(segments, columns),
             pool_ids=tuple(self._pools),
             frame_table=table,
-            time_us=np.arange(n_entries, dtype=np.int64),
+            time_us=np.arange(len(actions), dtype=np.int64),
             texts=("N/A", ""),
-            compile_context=np.full(n_entries, 0, np.int32),
-            user_metadata=np.full(n_entries, 1, np.int32),
+            compile_context=np.full(len(actions), 0, np.int32),
+            user_metadata=np.full(len(actions), 1, np.int32),
         )
-        fields = {"entries", *self.allocator.release.entry_fields}
-        return replace(
-            empty,
-            devices=(trace,),
-            frame_table=table,
-            markers=empty.markers | fields | self._seldom_actions(columns["action"]),
-            provenance=self._provenance(kind, options),
-        )
-
-    def _seldom_actions(self, actions: NDArray[Any]) -> set[str]:
-        """The markers of expandable segments, where there were any."""
         mapping = (Action.SEGMENT_MAP, Action.SEGMENT_UNMAP)
-        return {f"action {action.text}" for action in mapping if bool((actions == action).any())}
-
-    def _provenance(self, kind: str, options: Mapping[str, object]) -> Provenance:
-        return Provenance(
+        markers = {f"action {action.text}" for action in mapping if action in actions}
+        provenance = Provenance(
             torch_version=f"{NEWEST}.0",
             device_name="a device that allocsim synth imagined",
             device_memory=self.allocator.device.total,
             is_phantom=True,
-            command=f"allocsim synth {kind}" + "".join(_spelled(options)),
+            command=f"allocsim synth {kind}" + "".join(_flags(options)),
             oom_text=self._oom_text,
+        )
+        return replace(
+            empty,
+            devices=(trace,),
+            frame_table=table,
+            markers=empty.markers | markers | {"entries", *self.allocator.release.entry_fields},
+            provenance=provenance,
         )
 
     def _take(self) -> None:
         """Turn the history so far into a chunk of columns, and forget it."""
         ends, codes = np.array(self._calls, dtype=np.int64).T
+        columns = list(zip(*self._history, strict=True)) or [()] * 5
+        actions, addresses, sizes, streams, pools = columns
+        for pool in dict.fromkeys(pools):
+            self._pools.setdefault(pool, len(self._pools))
         self._columns.append(
             {
-                **self._chunk(self._history),
+                "action": np.array([_CODES[action] for action in actions], dtype=np.uint8),
+                "addr": np.array(addresses, dtype=np.uint64),
+                "size": np.array(sizes, dtype=np.int64),
+                "stream": np.array(streams, dtype=np.uint64),
+                "pool_id": np.array([self._pools[pool] for pool in pools], dtype=np.int32),
                 "frames": np.repeat(codes, np.diff(ends, prepend=0)).astype(np.int32),
             }
         )
@@ -163,46 +160,24 @@ class Recorder:
         self._history.clear()
         self._calls.clear()
 
-    def _chunk(self, history: list[TraceEntry]) -> dict[str, NDArray[Any]]:
-        columns = list(zip(*history, strict=True)) or [()] * 5
-        actions, addresses, sizes, streams, pools = columns
-        for pool in dict.fromkeys(pools):
-            self._pools.setdefault(pool, len(self._pools))
-        return {
-            "action": np.array([_CODES[action] for action in actions], dtype=np.uint8),
-            "addr": np.array(addresses, dtype=np.uint64),
-            "size": np.array(sizes, dtype=np.int64),
-            "stream": np.array(streams, dtype=np.uint64),
-            "pool_id": np.array([self._pools[pool] for pool in pools], dtype=np.int32),
-        }
 
-
-def _with_makers(
+def _with_code(
     segments: tuple[SegmentState, ...], columns: Mapping[str, NDArray[Any]]
 ) -> tuple[SegmentState, ...]:
     """The segments, each active block with the code that made it."""
     rows = np.flatnonzero(columns["action"] == Action.ALLOC)
-    # Later ones overwrite earlier ones.
-    pairs = zip(columns["addr"][rows].tolist(), columns["frames"][rows].tolist(), strict=True)
-    maker = dict(pairs)
+    # Of allocations at one address the last counts.
+    code = dict(zip(columns["addr"][rows].tolist(), columns["frames"][rows].tolist(), strict=True))
 
-    def code_of(address: int, state: str) -> int:
-        return -1 if state == INACTIVE else maker.get(address, -1)
+    def known(block: BlockState) -> BlockState:
+        frames = -1 if block.state == INACTIVE else code.get(block.address, -1)
+        return replace(block, frames=frames)
 
-    return tuple(
-        replace(
-            segment,
-            blocks=tuple(
-                replace(block, frames=code_of(block.address, block.state))
-                for block in segment.blocks
-            ),
-        )
-        for segment in segments
-    )
+    return tuple(replace(each, blocks=tuple(map(known, each.blocks))) for each in segments)
 
 
-def _spelled(options: Mapping[str, object]) -> Iterator[str]:
-    """The options of a command line, each with the space before it; what is off is left out."""
+def _flags(options: Mapping[str, object]) -> Iterator[str]:
+    """The options that are not off, as on a command line, each with a space before it."""
     for name, value in options.items():
         flag = f" --{name.replace('_', '-')}"
         if value is True:

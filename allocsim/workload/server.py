@@ -10,18 +10,22 @@ import random
 from dataclasses import dataclass
 
 from allocsim.trace import Recording
-from allocsim.units import parse_size
+from allocsim.units import MIB, parse_size
 from allocsim.workload.recorder import Recorder
 
 __all__ = ["server"]
 
 _FILE = "serve.py"
-_MIB = 1 << 20
 
 
 @dataclass(slots=True)
 class _Session:
-    """A request being answered.  tokens: in its cache; end: when it is done."""
+    """A request being answered.
+
+    cache: the address of its cache.
+    tokens: in the cache.
+    end: the tokens at which the answer is complete.
+    """
 
     cache: int
     tokens: int
@@ -70,8 +74,8 @@ def server(
                 sessions.remove(session)
 
     with recorder.program():
-        for _ in range(parse_size(weights) // (64 * _MIB)):
-            recorder.malloc(64 * _MIB, recorder.code(_FILE, "load_model", 9))
+        for _ in range(parse_size(weights) // (64 * MIB)):
+            recorder.malloc(64 * MIB, recorder.code(_FILE, "load_model", 9))
         for _ in recorder.rounds(requests, entries):
             while len(sessions) >= concurrent:
                 turn()

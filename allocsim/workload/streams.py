@@ -1,8 +1,8 @@
-"""Two streams: what one makes the other copies, and record_stream tells the allocator so.
+"""Two streams: one fills buffers, the other copies them, with record_stream between the two.
 
 Shown: a block freed while the side stream still reads it is pending.  It cannot be used again
-until the side stream has got there and a later request looks; meanwhile the same loop takes
-fresh memory, several times what it needs at once.
+until the side stream has finished and a later request processes its event; meanwhile the same
+loop takes new memory, several times what it needs at once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A training loop of a transformer: what lives for the run, for a step and for a moment.
+"""A training loop of a transformer: blocks that live for the run, for a step or for a moment.
 
 Shown: with one sequence length, the second step finds every block that the first left, and the
 driver is never asked again.  With ragged ones each step asks for other sizes; blocks cut for one
@@ -8,7 +8,6 @@ do not fit the next, and reserved memory grows past what any step needs.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
 
 from allocsim.trace import Recording
 from allocsim.workload.recorder import Recorder
@@ -50,24 +49,14 @@ def training(
     return recorder.recording("training", options)
 
 
-@dataclass(frozen=True, slots=True)
-class _Saved:
-    """What a layer's forward pass keeps for its backward pass."""
-
-    layer: int
-    blocks: list[int]
-
-
 class _Loop:
-    """The program: parameters and Adam's state stay, gradients live for a step."""
+    """The program: parameters and Adam's state live for the run, gradients for a step."""
 
     def __init__(self, recorder: Recorder, layers: int, hidden: int) -> None:
         self._recorder = recorder
         self._hidden = hidden
-        self._weights = [
-            [hidden * 3 * hidden, hidden * hidden, 4 * hidden * hidden, 4 * hidden * hidden, hidden]
-            for _ in range(layers)
-        ]
+        square = hidden * hidden
+        self._weights = [[3 * square, square, 4 * square, 4 * square, hidden]] * layers
         self._embedding = _VOCABULARY * hidden * _FLOAT
         code = recorder.code
         self._forward = code(_FILE, "forward", 31)
@@ -87,21 +76,21 @@ class _Loop:
         """One step on so many tokens."""
         recorder = self._recorder
         batch = recorder.malloc(tokens * _TOKEN, recorder.code(_FILE, "load_batch", 22))
-        saved = [self._layer_forward(layer, tokens) for layer in range(len(self._weights))]
+        saved = [self._layer_forward(tokens) for _ in self._weights]
         logits = recorder.malloc(tokens * _VOCABULARY * _HALF, self._forward)
         loss = recorder.malloc(_FLOAT, self._forward)
         gradient = recorder.malloc(tokens * self._hidden * _HALF, self._backward)
         recorder.free(logits, self._backward)
-        for layer in reversed(saved):
-            gradient = self._layer_backward(layer, gradient, tokens)
+        for weights, kept in reversed(list(zip(self._weights, saved, strict=True))):
+            gradient = self._layer_backward(weights, kept, gradient, tokens)
         self._gradients.append(recorder.malloc(self._embedding, self._backward))
-        recorder.free(gradient, self._backward)
-        recorder.free(loss, self._backward)
-        recorder.free(batch, self._backward)
+        for block in (gradient, loss, batch):
+            recorder.free(block, self._backward)
         self._optimize(is_first)
 
-    def _layer_forward(self, layer: int, tokens: int) -> _Saved:
-        """Norm, attention and the two halves of the perceptron; one temporary block each."""
+    def _layer_forward(self, tokens: int) -> list[int]:
+        """The blocks of norm, attention and the two halves of the perceptron that the backward
+        pass needs; one temporary block each."""
         recorder, code = self._recorder, self._forward
         row = tokens * self._hidden * _HALF
         kept = []
@@ -109,18 +98,20 @@ class _Loop:
             temporary = recorder.malloc(row, code)
             kept.append(recorder.malloc(row * factor, code))
             recorder.free(temporary, code)
-        return _Saved(layer, kept)
+        return kept
 
-    def _layer_backward(self, saved: _Saved, gradient: int, tokens: int) -> int:
-        """Free what the layer kept, last first; returns the gradient of its input."""
+    def _layer_backward(
+        self, weights: list[int], kept: list[int], gradient: int, tokens: int
+    ) -> int:
+        """Free the blocks that a layer kept, last first; returns the gradient of its input."""
         recorder, code = self._recorder, self._backward
         row = tokens * self._hidden * _HALF
-        for block in reversed(saved.blocks):
+        for block in reversed(kept):
             passed_on = recorder.malloc(row, code)
             recorder.free(gradient, code)
             recorder.free(block, code)
             gradient = passed_on
-        for count in self._weights[saved.layer]:
+        for count in weights:
             self._gradients.append(recorder.malloc(count * _FLOAT, code))
         return gradient
 

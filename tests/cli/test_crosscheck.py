@@ -31,9 +31,9 @@ def at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("at_hand")
 def test_counts_and_a_verdict(cli: Cli) -> None:
-    told = cli("crosscheck", "--torch", "2.15", "2.9.1", "--ops", 500, "--seed", 3)
-    assert (told.code, told.err) == (0, "")
-    lines = told.out.splitlines()
+    done = cli("crosscheck", "--torch", "2.15", "2.9.1", "--ops", 500, "--seed", 3)
+    assert (done.code, done.err) == (0, "")
+    lines = done.out.splitlines()
     assert lines[0] == "Real PyTorch    the allocator of each release, over the phantom GPU"
     assert lines[1].startswith("Seeds           3 to ")
     for name in ("malloc", "record_stream", "begin_allocate_to_pool", "expandable_segments"):
@@ -45,9 +45,9 @@ def test_counts_and_a_verdict(cli: Cli) -> None:
 
 @pytest.mark.usefixtures("at_hand")
 def test_the_same_for_programs(cli: Cli) -> None:
-    told = cli("crosscheck", "--torch", "2.15", "--ops", 500, "--conf", "", "--json")
-    assert told.code == 0
-    document = json.loads(told.out)
+    done = cli("crosscheck", "--torch", "2.15", "--ops", 500, "--conf", "", "--json")
+    assert done.code == 0
+    document = json.loads(done.out)
     assert document["divergence"] is None
     assert document["operations"] >= 500
     assert document["seeds"]["2.15"][0] == 0
@@ -60,14 +60,14 @@ def test_the_same_for_programs(cli: Cli) -> None:
 def test_a_divergence(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(*MISTAKE)
-        told = cli("crosscheck", "--torch", "2.15", "--conf", "")
+        done = cli("crosscheck", "--torch", "2.15", "--conf", "")
         document = json.loads(cli("crosscheck", "--torch", "2.15", "--conf", "", "--json").out)
-    assert told.code == 1
-    last = told.out.splitlines()[-1]
+    assert done.code == 1
+    last = done.out.splitlines()[-1]
     assert last.startswith("DIVERGENCE in torch 2.15 after ")
     assert last.endswith("differs; the test above fails until the model is mended")
     found = document["divergence"]
-    assert found["test"].strip() in told.out
+    assert found["test"].strip() in done.out
     assert (found["torch_version"], document["verdict"]) == ("2.15", last)
     namespace: dict[str, Any] = {}
     exec(found["test"], namespace)  # noqa: S102
@@ -89,30 +89,30 @@ def test_a_divergence(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
 )
 @pytest.mark.usefixtures("at_hand")
 def test_what_cannot_be_checked(words: list[str], sentence: str, cli: Cli) -> None:
-    told = cli("crosscheck", *words)
-    assert (told.code, told.out) == (2, "")
-    assert told.err.startswith(f"allocsim: {sentence}")
-    assert told.err.count("\n") == 1
+    done = cli("crosscheck", *words)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith(f"allocsim: {sentence}")
+    assert done.err.count("\n") == 1
 
 
 def test_a_release_that_the_cache_lacks(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("ALLOCSIM_CACHE", str(tmp_path))
-    told = cli("crosscheck", "--torch", "2.10")
-    assert (told.code, told.err) == (
+    done = cli("crosscheck", "--torch", "2.10")
+    assert (done.code, done.err) == (
         2,
         "allocsim: torch 2.10.0 is not in the cache; "
         "python -m allocsim.phantom fetch --torch 2.10.0 downloads it\n",
     )
-    told = cli("crosscheck", "--torch", "all")
-    assert told.code == 2
-    assert told.err.startswith("allocsim: no release is in the cache; python -m allocsim.phantom")
+    done = cli("crosscheck", "--torch", "all")
+    assert done.code == 2
+    assert done.err.startswith("allocsim: no release is in the cache; python -m allocsim.phantom")
 
 
 @pytest.mark.usefixtures("at_hand")
 def test_all_means_all_that_the_cache_has(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     at_hand = {"2.3": 1, "2.14": 1}
     monkeypatch.setattr(phantom, "cached_wheel", at_hand.get)
-    told = cli("crosscheck", "--torch", "all", "--ops", 1)
-    assert told.out.splitlines()[-1].endswith(" operations of torch 2.3, 2.14, no divergence")
+    done = cli("crosscheck", "--torch", "all", "--ops", 1)
+    assert done.out.splitlines()[-1].endswith(" operations of torch 2.3, 2.14, no divergence")

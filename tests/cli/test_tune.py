@@ -120,7 +120,7 @@ def test_costs_of_one_s_own_are_used(cli: Cli, traces: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "sentence"),
     [
         (["--try", "max_split:5"], "unrecognized key 'max_split'"),
         (["--costs", "no/such.json"], "no/such.json: cannot be read"),
@@ -133,11 +133,11 @@ def test_costs_of_one_s_own_are_used(cli: Cli, traces: Path, tmp_path: Path) -> 
     ],
 )
 def test_what_is_wrong_gets_one_sentence(
-    cli: Cli, traces: Path, arguments: list[str], told: str
+    cli: Cli, traces: Path, arguments: list[str], sentence: str
 ) -> None:
     done = cli("tune", traces / RAGGED, *arguments)
     assert (done.code, done.out) == (2, "")
-    assert told in done.err
+    assert sentence in done.err
     assert done.err.count("\n") == 1
 
 

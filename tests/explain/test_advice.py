@@ -8,7 +8,8 @@ import pytest
 
 from allocsim import ConfigError, explain
 from allocsim.core import RELEASES
-from allocsim.questions.explain import MESSAGE_CAUSES, Verdict
+from allocsim.questions.explain import Verdict
+from allocsim.questions.explain.cause import MESSAGE_CAUSES
 
 TAIL = (
     " If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF="
@@ -179,10 +180,10 @@ def test_sizes_of_requests() -> None:
 def test_the_device_memory_of_the_user() -> None:
     bare = "CUDA out of memory. Tried to allocate 20.00 GiB"
     assert one(bare).cause == "no_figures"
-    told = one(bare, device_memory="16GiB")
-    assert told.cause == "impossible"
-    assert told.figures.total_bytes is None  # as the text has none
-    assert "20.00 GiB tried > 16.00 GiB on the card" in told.arithmetic
+    given = one(bare, device_memory="16GiB")
+    assert given.cause == "impossible"
+    assert given.figures.total_bytes is None  # as the text has none
+    assert "20.00 GiB tried > 16.00 GiB on the card" in given.arithmetic
     assert "answered, 16.20 GiB being free" in advice(FULL, device_memory="24GiB")
     assert "failed as well" in advice(FULL, device_memory="9GiB")
 

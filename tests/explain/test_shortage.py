@@ -53,7 +53,7 @@ def test_the_figures_are_those_of_pytorch_s_text(shortage: Shortage) -> None:
     assert shortage.tried_bytes == 694 * MIB
     assert shortage.figures.free_bytes == 396 * MIB
     assert round(shortage.idle_bytes / MIB, 2) == 462.32
-    assert shortage.within_reach_bytes == shortage.idle_bytes + 396 * MIB
+    assert shortage.figures.within_reach == shortage.idle_bytes + 396 * MIB
 
 
 def test_causes_in_order(device_run: DeviceRun) -> None:

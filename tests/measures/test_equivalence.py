@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from allocsim.core import find_release, parse_conf
-from allocsim.engine import Setting
+from allocsim.engine import Setting, prepare
 from allocsim.measures.equivalence import effect_of
 from allocsim.measures.sizes import Sizes, sizes_of
 from allocsim.questions.tune.candidates import candidates
-from allocsim.questions.tune.worker import Job, prepared_of, run_job
+from allocsim.questions.tune.worker import Job, run_job
+from allocsim.trace import load
 from allocsim.units import GIB, MIB
 from tests.tune.conftest import ragged
 
@@ -116,7 +117,7 @@ ROUNDINGS = [f"roundup_power2_divisions:{d}" for d in (1, 2, 4, 64)]
 def test_equal_effects_are_equal_outcomes(seed: int, write: Callable[..., Path]) -> None:
     """A small device, so that the ways of giving memory back are taken as well."""
     path = str(write(ragged(seed, steps=6)))
-    prepared = prepared_of(path, 0, "2.15")
+    prepared = prepare(load(path), 0, "2.15")[0]
     sizes = sizes_of(prepared)
     grid = candidates(sizes, parse_conf("", NEWEST), device_memory=2 * GIB)
     confs = [*SPLITS, *WASTES, *SEGMENTS, *ROUNDINGS, "pinned_num_register_threads:8"]

@@ -232,5 +232,5 @@ def test_real_pytorch_finds_the_card_that_is_not_there(tmp_path: Path) -> None:
     )
     gpu = find_gpu("A100 80GB")
     assert f"{gpu.name} {gpu.memory}" in done.stderr
-    told = json.loads(done.stdout)
-    assert told["recordings"][0]["entries"] == len(load(out).devices[0])
+    document = json.loads(done.stdout)
+    assert document["recordings"][0]["entries"] == len(load(out).devices[0])

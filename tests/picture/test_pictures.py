@@ -11,9 +11,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from allocsim.measures.extremes import extremes_of, levels_of
-from allocsim.questions.picture.address_map import COLOURINGS, AddressAxis, address_map, coverage
+from allocsim.questions.picture.address_map import (
+    COLOURINGS,
+    AddressAxis,
+    address_map,
+    coverage,
+    owners_of,
+)
 from allocsim.questions.picture.block_sizes import CLASS_NAMES, block_sizes, class_of
-from allocsim.questions.picture.owners import owners_of
 from allocsim.questions.picture.picture import Picture, picture_of
 from allocsim.trace import load
 from allocsim.units import KIB, MIB

@@ -22,19 +22,19 @@ def compared(recording: Recording, *confs: str) -> tuple[Run, tuple[WhatIf, ...]
 
 
 def test_the_run_itself_stands_first() -> None:
-    run, (mine, other) = compared(load(OOM), "expandable_segments:True")
-    assert (mine.trial.conf, mine.trial.oom_entry) == ("", 26_059)
-    assert mine.reserved.high.max() == run.devices[0].peak_reserved_bytes
+    run, (base, other) = compared(load(OOM), "expandable_segments:True")
+    assert (base.trial.conf, base.trial.oom_entry) == ("", 26_059)
+    assert base.reserved.high.max() == run.devices[0].peak_reserved_bytes
     assert (other.trial.conf, other.trial.oom_entry) == ("expandable_segments:True", None)
     assert other.reserved.high.max() == other.trial.peak_reserved_bytes
-    assert len(mine.reserved.high) == len(other.reserved.high) <= STRETCHES
+    assert len(base.reserved.high) == len(other.reserved.high) <= STRETCHES
 
 
 def test_a_run_that_ends_early_has_a_shorter_curve() -> None:
-    _, (mine, other) = compared(load(OOM), "roundup_power2_divisions:2")
+    _, (base, other) = compared(load(OOM), "roundup_power2_divisions:2")
     assert other.trial.oom_entry == 13_714
     assert len(other.reserved.high) == -(-13_715 // other.reserved.step)
-    assert len(other.reserved.high) < len(mine.reserved.high)
+    assert len(other.reserved.high) < len(base.reserved.high)
 
 
 def test_without_settings_the_usual_ones_are_tried() -> None:

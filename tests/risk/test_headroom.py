@@ -8,7 +8,7 @@ import numpy as np
 
 from allocsim import CachingAllocator
 from allocsim.engine import Timeline, replay
-from allocsim.questions.risk.headroom import HeadroomWatch, largest_entry, spans_of
+from allocsim.questions.risk.risk import HeadroomWatch, largest_entry, spans_of
 from allocsim.trace import Recording
 from allocsim.units import MIB
 

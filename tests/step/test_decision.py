@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 RAGGED = ROOT / "traces" / "gpt2-ragged-torch2.15.pickle.gz"
 
 
-class Told:
+class Session:
     """An allocator asked step by step."""
 
     def __init__(self, memory: str = "16GiB", conf: str = "") -> None:
@@ -37,7 +37,7 @@ def texts(decision: Decision) -> dict[str, str]:
 
 
 def test_a_thousand_bytes_become_1024_of_the_small_pool() -> None:
-    said = texts(Told().malloc(1000))
+    said = texts(Session().malloc(1000))
     assert said["rounding"] == "1,000 -> 1,024 bytes: up to the next multiple of 512"
     assert said["pool"] == "small pool: up to 1,048,576 bytes"
     assert said["cudaMalloc"].startswith("a new segment of 2,097,152 bytes")
@@ -55,23 +55,23 @@ def test_a_thousand_bytes_become_1024_of_the_small_pool() -> None:
     ],
 )
 def test_the_sizes_are_those_of_the_table(request_bytes: int, block: int, segment: int) -> None:
-    said = texts(Told().malloc(request_bytes))
+    said = texts(Session().malloc(request_bytes))
     assert f"-> {block:,} bytes" in said["rounding"]
     assert f"a new segment of {segment:,} bytes" in said["cudaMalloc"]
 
 
 def test_power_of_two_rounding_is_named() -> None:
-    said = texts(Told(conf="roundup_power2_divisions:4").malloc(5 * MIB + 1))
+    said = texts(Session(conf="roundup_power2_divisions:4").malloc(5 * MIB + 1))
     assert said["rounding"] == (
         "5,242,881 -> 6,291,456 bytes: roundup_power2_divisions, 4 steps between two powers of two"
     )
 
 
 def test_the_best_fit_is_found_among_its_candidates() -> None:
-    told = Told()
-    for made in [told.malloc(size * MIB) for size in (40, 20, 30)]:
-        told.free(made)
-    taken = told.malloc(25 * MIB)
+    session = Session()
+    for made in [session.malloc(size * MIB) for size in (40, 20, 30)]:
+        session.free(made)
+    taken = session.malloc(25 * MIB)
     assert taken.address == 60 * MIB
     assert [(c.size // MIB, c.verdict) for c in taken.candidates] == [
         (20, "too small"),
@@ -81,18 +81,18 @@ def test_the_best_fit_is_found_among_its_candidates() -> None:
 
 
 def test_exactly_one_mib_left_is_not_split() -> None:
-    told = Told()
-    told.free(told.malloc(20 * MIB))
-    said = texts(told.malloc(19 * MIB))
+    session = Session()
+    session.free(session.malloc(20 * MIB))
+    said = texts(session.malloc(19 * MIB))
     assert "are not more than 1,048,576: handed out whole" in said["no split"]
 
 
 def test_a_free_joins_both_neighbours() -> None:
-    told = Told()
-    a, b, c = (told.malloc(size * MIB) for size in (3, 5, 2))
-    assert "neither neighbour is" in texts(told.free(a))["no merge"]
-    told.free(c)
-    said = texts(told.free(b))
+    session = Session()
+    a, b, c = (session.malloc(size * MIB) for size in (3, 5, 2))
+    assert "neither neighbour is" in texts(session.free(a))["no merge"]
+    session.free(c)
+    said = texts(session.free(b))
     assert said["merge"] == (
         "5,242,880 bytes join the free 3,145,728 before it and 12,582,912 behind it: "
         "20,971,520 together"
@@ -101,11 +101,11 @@ def test_a_free_joins_both_neighbours() -> None:
 
 
 def test_a_retry_is_told_in_its_order() -> None:
-    told = Told("40MiB")
-    first = told.malloc(16 * MIB)
-    told.malloc(16 * MIB)
-    told.free(first)
-    decision = told.malloc(20 * MIB)
+    session = Session("40MiB")
+    first = session.malloc(16 * MIB)
+    session.malloc(16 * MIB)
+    session.free(first)
+    decision = session.malloc(20 * MIB)
     names = [rule.name for rule in decision.rules]
     assert names[2:] == [
         "no fit",
@@ -125,48 +125,48 @@ def test_a_retry_is_told_in_its_order() -> None:
 
 
 def test_collected_garbage_is_not_taken_for_a_retry() -> None:
-    told = Told("1GiB", "garbage_collection_threshold:0.5")
-    told.gpu.set_per_process_memory_fraction(0.25)
-    a, b, c = (told.malloc(size * MIB) for size in (60, 50, 40))
-    told.free(a)
-    told.free(c)
-    told.free(told.malloc(40 * MIB))
-    told.free(b)
-    said = texts(told.malloc(70 * MIB))
+    session = Session("1GiB", "garbage_collection_threshold:0.5")
+    session.gpu.set_per_process_memory_fraction(0.25)
+    a, b, c = (session.malloc(size * MIB) for size in (60, 50, 40))
+    session.free(a)
+    session.free(c)
+    session.free(session.malloc(40 * MIB))
+    session.free(b)
+    said = texts(session.malloc(70 * MIB))
     assert said["collection"].startswith("1 segment with 62,914,560 bytes go back")
     assert "retry" not in said
 
 
 def test_max_split_size_refuses_what_fits() -> None:
-    told = Told(conf="max_split_size_mb:64")
-    told.free(told.malloc(530 * MIB))
-    decision = told.malloc(270 * MIB)
+    session = Session(conf="max_split_size_mb:64")
+    session.free(session.malloc(530 * MIB))
+    decision = session.malloc(270 * MIB)
     assert "max_non_split_rounding_mb allows less than 20,971,520" in texts(decision)["refused"]
     assert [c.verdict for c in decision.candidates] == ["refused"]
 
 
 def test_a_pending_block_waits_and_is_polled() -> None:
-    told, side = Told(), 4096
-    block = told.malloc(30 * MIB)
-    step(told.gpu, Request("record_stream", address=block.address, stream=side))
-    assert "pending" in texts(told.free(block))
-    assert "no fit" in texts(told.malloc(30 * MIB))
-    step(told.gpu, Request("synchronize", stream=side))
-    again = told.malloc(30 * MIB)
+    session, side = Session(), 4096
+    block = session.malloc(30 * MIB)
+    step(session.gpu, Request("record_stream", address=block.address, stream=side))
+    assert "pending" in texts(session.free(block))
+    assert "no fit" in texts(session.malloc(30 * MIB))
+    step(session.gpu, Request("synchronize", stream=side))
+    again = session.malloc(30 * MIB)
     assert again.address == block.address
     assert texts(again)["events"].startswith("1 pending free completes")
     assert [c.verdict for c in again.candidates] == ["taken"]
 
 
 def test_stepping_changes_nothing() -> None:
-    told, plain = Told("60MiB"), CachingAllocator("60MiB", record_history=True)
-    blocks = [told.malloc(9 * MIB) for _ in range(6)]
+    session, plain = Session("60MiB"), CachingAllocator("60MiB", record_history=True)
+    blocks = [session.malloc(9 * MIB) for _ in range(6)]
     for block in blocks[::2]:
-        told.free(block)
+        session.free(block)
     for address in [plain.malloc(9 * MIB) for _ in range(6)][::2]:
         plain.free(address)
-    assert told.gpu.snapshot() == plain.snapshot()
-    assert told.gpu.memory_stats() == plain.memory_stats()
+    assert session.gpu.snapshot() == plain.snapshot()
+    assert session.gpu.memory_stats() == plain.memory_stats()
 
 
 def test_the_failed_request_of_the_classic() -> None:

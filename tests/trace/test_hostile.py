@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from allocsim.errors import RecordingError
-from allocsim.trace import load, read_npz, write_npz
+from allocsim.trace import load, write_npz
 from tests.trace.history import training_step, write
 
 LIMIT_MIB = 1024
@@ -259,8 +259,6 @@ HUGE = b"{'descr': '<i8', 'fortran_order': False, 'shape': (1000000000000,), }"
 def test_a_damaged_column_file(member: str, data: bytes, message: str, tmp_path: Path) -> None:
     path = column_file(tmp_path / "a.npz", **{member: data})
     assert message in refusal(path)
-    with pytest.raises(RecordingError):
-        read_npz(path)
 
 
 def test_a_compressed_column_file_is_refused(tmp_path: Path) -> None:

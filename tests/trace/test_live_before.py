@@ -18,7 +18,7 @@ from allocsim.trace.rewind import start_state
 from allocsim.trace.rewind.live_before import live_before
 from allocsim.trace.rewind.slack import Live
 
-REWIND = import_module("allocsim.trace.rewind.start_state")._Rewind
+START_STATE = import_module("allocsim.trace.rewind.start_state")
 MEGA = 1 << 40
 STEP = 2048
 """Bytes from one place for a block to the next."""
@@ -48,10 +48,10 @@ def trace_of(rows: list[Row], blocks: dict[int, tuple[int, str]]) -> Trace:
     )
 
 
-Told = tuple[SegmentState, ...] | str
+Answer = tuple[SegmentState, ...] | str
 
 
-def told(trace: Trace, entry: int) -> Told:
+def answer(trace: Trace, entry: int) -> Answer:
     """The state before an entry, or what is wrong with the entries after it."""
     try:
         return start_state(trace, entry)
@@ -59,11 +59,11 @@ def told(trace: Trace, entry: int) -> Told:
         return f"entry {error.entry}: {error}"
 
 
-def both_ways(trace: Trace, entry: int) -> tuple[Told, Told]:
+def both_ways(trace: Trace, entry: int) -> tuple[Answer, Answer]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(REWIND, "undo_blocks", lambda *_: False)
-        one_by_one = told(trace, entry)
-    return told(trace, entry), one_by_one
+        patch.setattr(START_STATE, "live_before", lambda *_: None)
+        one_by_one = answer(trace, entry)
+    return answer(trace, entry), one_by_one
 
 
 def program(seed: int) -> Trace:

@@ -10,7 +10,7 @@ import pytest
 
 from allocsim.engine import replay
 from allocsim.errors import RecordingError
-from allocsim.trace import Provenance, Recording, load, read_npz, write_npz, write_snapshot
+from allocsim.trace import Provenance, Recording, load, write_npz, write_snapshot
 from allocsim.units import GIB, MIB
 
 MADE = Provenance(
@@ -50,7 +50,7 @@ def test_it_survives_every_form(tmp_path: Path) -> None:
     recording = written(tmp_path / "a.pickle", snapshot(allocsim=MADE.plain()))
     assert recording.provenance == MADE
     write_npz(recording, tmp_path / "a.npz")
-    assert read_npz(tmp_path / "a.npz").provenance == MADE
+    assert load(tmp_path / "a.npz").provenance == MADE
     write_snapshot(recording, tmp_path / "b.pickle")
     assert load(tmp_path / "b.pickle").provenance == MADE
 

@@ -49,7 +49,6 @@ def test_an_entry_at_the_edge(tmp_path: Path) -> None:
     )
     assert trace[-1] == trace[7]
     assert trace.inputs().tolist() == [1, 3, 4, 5, 6, 7]
-    assert trace.observations().tolist() == [0, 2]
     with pytest.raises(IndexError):
         trace[8]
     with pytest.raises(ValueError, match="read-only"):

@@ -223,7 +223,7 @@ def test_undoing_entries_gives_the_state_there(
         address: (requested, state) for address, (_, requested, state) in there.items()
     }
     for address, (size, requested, _) in there.items():
-        # Small blocks are told exactly; large ones up to slack that left no trace.
+        # Small blocks are known exactly; large ones up to slack that left no trace.
         assert live[address].size == size or requested > MIB
     for segment in states:
         assert sum(block.size for block in segment.blocks) == segment.total_size

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from allocsim.trace import Recording, load, read_npz, write_npz, write_snapshot
+from allocsim.trace import Recording, load, write_npz, write_snapshot
 from allocsim.trace.releases import RELEASES
 from allocsim.trace.rewind import trimmed
 from tests.trace.history import training_step, write
@@ -33,7 +33,6 @@ def test_both_forms_round_trip(release: str, tmp_path: Path) -> None:
     recording = load(write(history.snapshot(release), tmp_path / "a.pickle"))
     write_npz(recording, tmp_path / "a.npz")
     assert_same(recording, load(tmp_path / "a.npz"))
-    assert_same(recording, read_npz(tmp_path / "a.npz"))
     write_snapshot(recording, tmp_path / "b.pickle")
     assert_same(recording, load(tmp_path / "b.pickle"))
 
@@ -60,8 +59,3 @@ def test_a_trimmed_trace_can_be_written(tmp_path: Path) -> None:
     again = load(tmp_path / "b.pickle").device(0)
     assert list(again) == list(recording.device(0))[2:5]
     assert len(again.segments) == 2
-
-
-def test_an_unwritten_file_is_not_read(tmp_path: Path) -> None:
-    with pytest.raises(Exception, match="cannot be read"):
-        read_npz(tmp_path / "missing.npz")

@@ -7,7 +7,7 @@ import pytest
 
 from allocsim.core import RELEASES, parse_conf
 from allocsim.measures.lifetimes import Lifetimes
-from allocsim.questions.tune.bounds import LivePeak
+from allocsim.questions.tune.floor import LivePeak
 from allocsim.units import KIB, MIB
 
 # In use at once: 1.25 MiB and the 3 MiB that were there before; then that and 1,536 bytes.

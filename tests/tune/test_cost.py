@@ -62,7 +62,7 @@ def test_a_file_replaces_what_it_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("{", "cannot be read as JSON"),
         ("[1]", "expected an object with some of cuda_malloc"),
@@ -72,9 +72,9 @@ def test_a_file_replaces_what_it_names(tmp_path: Path) -> None:
         ('{"cuda_malloc": NaN}', "cuda_malloc is nan"),
     ],
 )
-def test_a_wrong_file_gets_a_sentence(tmp_path: Path, text: str, told: str) -> None:
+def test_a_wrong_file_gets_a_sentence(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "costs.json"
     path.write_text(text)
     with pytest.raises(ConfigError, match=r"costs\.json") as caught:
         read_costs(path)
-    assert told in str(caught.value)
+    assert message in str(caught.value)

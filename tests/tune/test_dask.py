@@ -51,7 +51,7 @@ def lines(path: Path) -> list[str]:
 def test_a_killed_worker_loses_no_row(cluster: Any, write: Write, tmp_path: Path) -> None:
     path = write(ragged(7, steps=120))
     results = tmp_path / "results.jsonl"
-    had: list[int] = []
+    finished: list[int] = []
     with distributed.Client(cluster) as client:
         victims = list(client.run(os.getpid).values())
 
@@ -59,7 +59,7 @@ def test_a_killed_worker_loses_no_row(cluster: Any, write: Write, tmp_path: Path
             while len(lines(results)) < 10:
                 time.sleep(0.01)
             os.kill(victims[0], signal.SIGKILL)
-            had.append(len(lines(results)))
+            finished.append(len(lines(results)))
 
         killer = threading.Thread(target=kill)
         killer.start()
@@ -72,7 +72,7 @@ def test_a_killed_worker_loses_no_row(cluster: Any, write: Write, tmp_path: Path
     assert not any(row.error for row in far.rows)
     keys = [json.loads(line)["key"] for line in lines(results)[1:]]
     assert len(keys) == len(set(keys)) >= sum(not row.same_as for row in far.rows)
-    assert had[0] < len(keys) / 2, "the worker was killed too late to matter"
+    assert finished[0] < len(keys) / 2, "the worker was killed too late to matter"
 
 
 def test_the_command_takes_a_scheduler(cluster: Any, write: Write, capsys: Any) -> None:

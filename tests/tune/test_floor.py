@@ -20,25 +20,25 @@ Program = Callable[[CachingAllocator], object]
 TRACES = Path(__file__).parents[2] / "traces"
 
 
-class Told(Observer):
-    """What was told at the beginning and after each growth, beside what was reserved then."""
+class BoundWatch(Observer):
+    """The bound at the beginning and after each growth, beside what was reserved then."""
 
     def __init__(self, prepared: Prepared, conf: str) -> None:
         self.floor = Demand(prepared).floor(parse_conf(conf, prepared.release))
-        self.told: list[int] = []
+        self.bounds: list[int] = []
         self.reserved: list[int] = []
         self.has_failed = False
 
     def began(self, allocator: CachingAllocator) -> None:
         assert self.floor is not None
         self.floor.began(allocator)
-        self.told.append(self.floor.reserved)
+        self.bounds.append(self.floor.reserved)
         self.reserved.append(allocator.reserved_bytes)
 
     def grew(self, allocator: CachingAllocator, entry: int) -> None:
         assert self.floor is not None
         self.floor.grew(allocator, entry)
-        self.told.append(self.floor.reserved)
+        self.bounds.append(self.floor.reserved)
         self.reserved.append(allocator.reserved_bytes)
 
     def out_of_memory(
@@ -48,9 +48,9 @@ class Told(Observer):
         self.has_failed = True
 
 
-def told(path: Path, conf: str = "", memory: int | None = None) -> Told:
+def watched(path: Path, conf: str = "", memory: int | None = None) -> BoundWatch:
     prepared = prepare(load(path), 0)[0]
-    observer = Told(prepared, conf)
+    observer = BoundWatch(prepared, conf)
     drive = prepared.drive(Setting(conf), memory, observers=(observer,))
     observer.reserved.append(drive.allocator.memory_stats()["reserved_bytes.all.peak"])
     return observer
@@ -65,7 +65,7 @@ def one_stream_after_the_other(gpu: CachingAllocator) -> None:
 
 
 def test_each_stream_comes_to_what_it_asks_for_whenever_that_is(write: Write) -> None:
-    assert told(write(one_stream_after_the_other)).told == [160 * MIB] * 3
+    assert watched(write(one_stream_after_the_other)).bounds == [160 * MIB] * 3
 
 
 def a_pool_of_its_own(gpu: CachingAllocator) -> None:
@@ -78,8 +78,10 @@ def a_pool_of_its_own(gpu: CachingAllocator) -> None:
 
 def test_so_does_each_pool_and_the_small_requests(write: Write) -> None:
     path = write(a_pool_of_its_own)
-    assert told(path).told[0] == 72 * MIB
-    assert told(path, "expandable_segments:True").told[0] == (40 + 40 + 2) * MIB  # whole handles
+    assert watched(path).bounds[0] == 72 * MIB
+    assert (
+        watched(path, "expandable_segments:True").bounds[0] == (40 + 40 + 2) * MIB
+    )  # whole handles
 
 
 def a_short_one_then_a_long_one(gpu: CachingAllocator) -> None:
@@ -91,9 +93,9 @@ def a_short_one_then_a_long_one(gpu: CachingAllocator) -> None:
 def test_a_segment_serves_nothing_longer(write: Write) -> None:
     """Once 50 MiB are there, 80 will come beside them; expandable segments grow."""
     path = write(a_short_one_then_a_long_one)
-    assert told(path).told == [80 * MIB, 130 * MIB, 130 * MIB]
-    assert told(path, "expandable_segments:True").told == [80 * MIB] * 3
-    assert told(path, "roundup_power2_divisions:2").told == [96 * MIB, 160 * MIB, 160 * MIB]
+    assert watched(path).bounds == [80 * MIB, 130 * MIB, 130 * MIB]
+    assert watched(path, "expandable_segments:True").bounds == [80 * MIB] * 3
+    assert watched(path, "roundup_power2_divisions:2").bounds == [96 * MIB, 160 * MIB, 160 * MIB]
 
 
 def a_long_one_then_two_short_ones(gpu: CachingAllocator) -> None:
@@ -104,9 +106,9 @@ def a_long_one_then_two_short_ones(gpu: CachingAllocator) -> None:
 
 def test_above_a_split_limit_memory_is_kept_for_its_like(write: Write) -> None:
     path = write(a_long_one_then_two_short_ones)
-    assert told(path).told[0] == 80 * MIB
-    assert told(path, "max_split_size_mb:60").told[0] == (80 + 26 + 26 - 2) * MIB
-    assert told(path, "max_split_size_mb:26").told[0] == 80 * MIB  # 25 MiB get a segment of 26
+    assert watched(path).bounds[0] == 80 * MIB
+    assert watched(path, "max_split_size_mb:60").bounds[0] == (80 + 26 + 26 - 2) * MIB
+    assert watched(path, "max_split_size_mb:26").bounds[0] == 80 * MIB  # 25 MiB get a segment of 26
 
 
 def test_no_more_is_told_than_a_refusal_would_leave(write: Write) -> None:
@@ -117,9 +119,9 @@ def test_no_more_is_told_than_a_refusal_would_leave(write: Write) -> None:
             gpu.free(gpu.malloc(60 * MIB, stream))
 
     path = write(program)
-    assert told(path).told[0] == 180 * MIB
-    tight = told(path, memory=150 * MIB)
-    assert tight.told[0] == 90 * MIB
+    assert watched(path).bounds[0] == 180 * MIB
+    tight = watched(path, memory=150 * MIB)
+    assert tight.bounds[0] == 90 * MIB
     assert tight.reserved[-1] == 120 * MIB
 
 
@@ -197,20 +199,20 @@ def anything(seed: int) -> Program:
 @pytest.mark.parametrize("seed", range(12))
 def test_the_peak_is_never_below_what_was_told(conf: str, seed: int, write: Write) -> None:
     path = write(anything(seed), memory="64GiB")
-    free = told(path, conf)
-    assert free.told == sorted(free.told)
-    assert free.told[-1] <= free.reserved[-1]
+    free = watched(path, conf)
+    assert free.bounds == sorted(free.bounds)
+    assert free.bounds[-1] <= free.reserved[-1]
     for share in (0.95, 0.8, 0.6):
         memory = int(share * free.reserved[-1])
-        tight = told(path, conf, memory)
-        assert tight.told == sorted(tight.told)
-        assert tight.told[-1] <= tight.reserved[-1]
+        tight = watched(path, conf, memory)
+        assert tight.bounds == sorted(tight.bounds)
+        assert tight.bounds[-1] <= tight.reserved[-1]
 
 
 @pytest.mark.parametrize("name", ["two_streams-default", "resnet_training-default"])
 @pytest.mark.parametrize("conf", ["", "expandable_segments:True", "max_split_size_mb:24"])
 def test_of_a_real_program_most_is_told_before_it_is_reserved(name: str, conf: str) -> None:
-    found = told(TRACES / f"recordings/{name}-torch2.15.npz.gz", conf)
-    assert found.told[-1] <= found.reserved[-1]
-    half = len(found.told) // 2
-    assert found.told[half] > max(found.reserved[half], 0.5 * found.reserved[-1])
+    found = watched(TRACES / f"recordings/{name}-torch2.15.npz.gz", conf)
+    assert found.bounds[-1] <= found.reserved[-1]
+    half = len(found.bounds) // 2
+    assert found.bounds[half] > max(found.reserved[half], 0.5 * found.reserved[-1])

@@ -10,14 +10,14 @@ import pytest
 from allocsim import CachingAllocator
 from allocsim.engine import Setting, Trial
 from allocsim.engine.smallest_device import Smallest, find_smallest
-from allocsim.questions.tune.worker import Job, run_job
+from allocsim.questions.tune.worker import Job, Tricks, run_job
 from allocsim.units import MIB
 from tests.tune.conftest import ragged
 
 Write = Callable[..., Path]
 
 
-def outcome(path: Path, conf: str = "", memory: int | None = None, **asked: bool) -> Trial:
+def outcome(path: Path, conf: str = "", memory: int | None = None, **asked: object) -> Trial:
     return run_job(Job("", str(path), 0, "2.15", Setting(conf), memory, **asked))  # type: ignore[arg-type]
 
 
@@ -52,10 +52,10 @@ def test_a_block_in_use_pins_its_segment(write: Write) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_the_peak_tells_what_replays_find(seed: int, conf: str, write: Write) -> None:
     path = write(ragged(seed, steps=5))
-    told, looked_for = outcome(path, conf), outcome(path, conf, from_peak=False)
-    assert told.unrefused_device == looked_for.unrefused_device is not None
-    assert told.entries < looked_for.entries
-    size = told.unrefused_device
+    by_peak, looked_for = outcome(path, conf), outcome(path, conf, tricks=Tricks(from_peak=False))
+    assert by_peak.unrefused_device == looked_for.unrefused_device is not None
+    assert by_peak.entries < looked_for.entries
+    size = by_peak.unrefused_device
     assert size is not None
     tight = outcome(path, conf, size)
     assert (tight.num_alloc_retries, tight.num_ooms) == (0, 0)
@@ -68,7 +68,11 @@ def test_of_expandable_segments_only_a_replay_tells(seed: int, write: Write) -> 
     path, conf = write(ragged(seed, steps=5)), "expandable_segments:True"
     assert outcome(path, conf).unrefused_device is None
     confirmed = outcome(path, conf, confirms=True).unrefused_device
-    assert confirmed == outcome(path, conf, from_peak=False).unrefused_device is not None
+    assert (
+        confirmed
+        == outcome(path, conf, tricks=Tricks(from_peak=False)).unrefused_device
+        is not None
+    )
 
 
 def test_a_fraction_moves_with_the_device_so_its_peak_tells_nothing(write: Write) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from allocsim import CachingAllocator, tune
 from allocsim.engine import Point, Setting, prepare
-from allocsim.questions.tune.bounds import bounds_of
+from allocsim.questions.tune.judgement import bounds_of
 from allocsim.questions.tune.worker import Job, run_job
 from allocsim.trace import load
 from allocsim.units import MIB

@@ -39,12 +39,12 @@ def test_a_file_of_each_form_holds_the_same(suffix: str, tmp_path: Path) -> None
     path = tmp_path / f"graphs{suffix}"
     write_recording(recording, path)
     again = load(path)
-    ours, theirs = recording.devices[0], again.devices[0]
+    written, read = recording.devices[0], again.devices[0]
     for name in ("action", "addr", "size", "stream"):
-        assert np.array_equal(getattr(ours, name), getattr(theirs, name))
-    assert theirs.segments == ours.segments
-    assert [theirs[i].frames for i in (0, 50, 400)] == [ours[i].frames for i in (0, 50, 400)]
-    assert [theirs[i].pool_id for i in (0, 50, 400)] == [(0, 1), (0, 2), (0, 0)]
+        assert np.array_equal(getattr(written, name), getattr(read, name))
+    assert read.segments == written.segments
+    assert [read[i].frames for i in (0, 50, 400)] == [written[i].frames for i in (0, 50, 400)]
+    assert [read[i].pool_id for i in (0, 50, 400)] == [(0, 1), (0, 2), (0, 0)]
     assert again.provenance == recording.provenance
     assert again.releases == RELEASES[RELEASES.index("2.14") :]
 

@@ -1,13 +1,12 @@
 """Runs at the start of a recorded program's interpreter, before any code of the program.
 
-Rule: the program must not notice.  Nothing is imported but the standard library (the program's
-interpreter may know nothing of allocsim), torch is touched only after the program imports it,
-and what is changed here is undone or passed on: another sitecustomize still runs.
+Rule: the program behaves as without it.  Only the standard library is imported (the program's
+interpreter may not have allocsim), torch is used only after the program imports it, and what is
+changed here is undone or passed on: another sitecustomize still runs.
 
-The variables ALLOCSIM_RECORD_* tell what to do; `allocsim.phantom.record` sets them.  At exit a
-process that used CUDA leaves a pickle in <folder>, a snapshot as PyTorch writes it, with one
-more key, "allocsim": what a replay needs and the snapshot does not tell.  The same in short lies
-beside it as JSON.
+`allocsim.phantom.record` sets the variables ALLOCSIM_RECORD_*.  At exit a process that used CUDA
+leaves a pickle in <folder>: a snapshot as PyTorch writes it, with one more key, "allocsim", for
+what a replay needs and the snapshot lacks.  A summary lies beside it as JSON.
 """
 
 import atexit
@@ -22,7 +21,7 @@ import threading
 import time
 
 FOLDER = os.environ.get("ALLOCSIM_RECORD_FOLDER")
-# The program's exit code, which nobody knows yet: overwritten in place once it is known.
+# Stands for the program's exit code until that is known, and is then overwritten in place.
 UNKNOWN_EXIT = -(1 << 31)
 GRACE_S = 10.0
 POLL_S = 0.02
@@ -44,7 +43,7 @@ class Recorder:
         self.began = time.monotonic()
 
     def on_import(self, torch):
-        """torch is there: ask it to call back when CUDA is, and start the guards."""
+        """torch is loaded: ask for a call when CUDA is initialised, and start the guard."""
         self.torch = torch
         torch.cuda._lazy_call(self.on_cuda)
         if self.max_seconds or self.max_entries:
@@ -104,7 +103,7 @@ class Recorder:
             sys.stderr.write(f"allocsim: the recording could not be written: {error!r}\n")
 
     def write(self):
-        # A helper process that outlives the program, or allocates nothing, has no say.
+        # A helper process that outlives the program, or allocates nothing, writes nothing.
         is_ours = os.getpid() == self.pid and os.path.isdir(self.folder)
         if self.is_written or not self.is_recording or not is_ours or not self.entries():
             return
@@ -129,15 +128,15 @@ class Recorder:
         }
         with open(place + ".part", "wb") as file:
             pickle.dump(snapshot, file)
-        told = {name: snapshot["allocsim"][name] for name in ("stopped_by", "oom_text")}
-        told["entries"] = sum(map(len, snapshot["device_traces"]))
+        about = {name: snapshot["allocsim"][name] for name in ("stopped_by", "oom_text")}
+        about["entries"] = sum(map(len, snapshot["device_traces"]))
         with open(place[: -len(".pickle")] + ".json", "w") as file:
-            json.dump(told, file)
+            json.dump(about, file)
         os.replace(place + ".part", place)
 
 
 class TorchFinder:
-    """Finds torch as it would have been found, and tells the recorder once it is loaded."""
+    """Finds torch as usual, and calls the recorder once it is loaded."""
 
     def __init__(self, recorder):
         self.recorder = recorder
@@ -160,7 +159,7 @@ class TorchFinder:
 
 
 def watch_exceptions(recorder):
-    """Looks at the exception that ends the program, then lets it be shown as ever."""
+    """Passes the exception that ends the program to the recorder, then to the previous hook."""
     show = sys.excepthook
 
     def excepthook(kind, error, trace):

@@ -1,6 +1,6 @@
 """Why did a request find no memory, and what would have let it through?"""
 
-from allocsim.questions.explain.cause import MESSAGE_CAUSES, Figures, arithmetic_of, cause_of
+from allocsim.questions.explain.cause import Figures, arithmetic_of
 from allocsim.questions.explain.cure import Cure, find_cure, is_worth_a_search
 from allocsim.questions.explain.explanation import (
     DeviceExplanation,
@@ -11,7 +11,7 @@ from allocsim.questions.explain.explanation import (
 )
 from allocsim.questions.explain.kinds import KINDS
 from allocsim.questions.explain.shortage import Blocker, OomWatch, Shortage, shortages_of
-from allocsim.questions.explain.verdict import Verdict, judge_text
+from allocsim.questions.explain.verdict import Verdict
 
 __all__ = [
     "Blocker",
@@ -19,18 +19,15 @@ __all__ = [
     "DeviceExplanation",
     "Figures",
     "KINDS",
-    "MESSAGE_CAUSES",
     "OomWatch",
     "Remedy",
     "Shortage",
     "Verdict",
     "arithmetic_of",
-    "cause_of",
     "explain",
     "explain_device",
     "explain_recording",
     "find_cure",
     "is_worth_a_search",
-    "judge_text",
     "shortages_of",
 ]

@@ -1,10 +1,9 @@
 """What to do about an out-of-memory error, by its cause, its figures and the settings in force.
 
 Rule: nothing is advised that is already set, that the release lacks or that the figures show to
-be useless; a setting without effect or without safety is named; and where no setting can help
-the advice says so in these words.  A remedy that only a replay can prove is not called proved.
-Sources: what helped in the situations of tests/explain/test_situations.py; semantics 8 (names of
-the options).
+be useless; a setting that does nothing or is unsafe is named; where no setting can help, the
+advice says so.  A remedy that only a replay can prove is not called proved.
+Sources: what helped in tests/explain/test_situations.py; semantics 8 (names of the options).
 """
 
 from __future__ import annotations
@@ -20,10 +19,13 @@ from allocsim.units import GIB, MIB, format_size
 
 __all__ = ["Situation", "advice_on"]
 
-_SMALL_SEGMENT = 2 * MIB
-_LARGE_SEGMENT = 20 * MIB
-_ABSURD = 4
-"""A request of so many cards is a wrong shape rather than a large model."""
+_WRONG_SHAPE = 4  # a request of so many times the card is a wrong shape rather than a large model
+_SHARED_SEGMENTS = {
+    2 * MIB: "2.00 MiB is the segment of a request of 1 MiB or less: idle memory of the large pool "
+    "cannot serve it.",
+    20 * MIB: "20.00 MiB is the segment of a request between 1 and 10 MiB.",
+}
+"""What a request of a segment's size says of the request behind it."""
 
 _SHAPE = (
     "Look at the line that asked first: a request of this size is usually a wrong shape, a "
@@ -53,8 +55,9 @@ _REUSE = (
 class Situation:
     """One error with all that is known about it.
 
-    config: the settings in force, None where the user gave none.  release: PyTorch's, as far
-    as given or told by the wording.  other_total: a device memory that the user asks about.
+    config: the settings in force, None where the user gave none.
+    release: given, or known by the wording; else None.
+    other_total: memory in bytes of another device that the user asks about.
     """
 
     message: OomMessage
@@ -67,9 +70,8 @@ class Situation:
     @property
     def variable(self) -> str:
         """The environment variable to set: the text's own, else the backend's."""
-        name = {"HIP": "PYTORCH_HIP_ALLOC_CONF", "NPU": "PYTORCH_NPU_ALLOC_CONF"}
-        backend = name.get(self.message.backend, "PYTORCH_CUDA_ALLOC_CONF")
-        return self.message.variable or backend
+        backend = self.message.backend if self.message.backend in ("HIP", "NPU") else "CUDA"
+        return self.message.variable or f"PYTORCH_{backend}_ALLOC_CONF"
 
     @property
     def has_native_allocator(self) -> bool:
@@ -79,8 +81,8 @@ class Situation:
     @property
     def is_expandable(self) -> bool:
         """Whether expandable segments are on, by the settings or by the text's own words."""
-        is_set = self.config is not None and self.config.expandable_segments
-        return self.message.is_expandable or is_set
+        config = self.config
+        return self.message.is_expandable or (config is not None and config.expandable_segments)
 
     @property
     def max_split_size_mb(self) -> int | None:
@@ -113,7 +115,7 @@ def _impossible(situation: Situation) -> list[str]:
         f"No setting can help: the request alone, {format_size(tried)}, is more than the whole "
         f"card, {format_size(total)}."
     ]
-    found += [_SHAPE, _SMALLER] if tried >= _ABSURD * total else [_SMALLER, _SHAPE]
+    found += [_SHAPE, _SMALLER] if tried >= _WRONG_SHAPE * total else [_SMALLER, _SHAPE]
     if situation.message.backend == "HIP":
         found.append(
             f"If the card has more than {format_size(total)}: with unified memory the driver "
@@ -219,8 +221,9 @@ def _fragmentation(situation: Situation) -> list[str]:
             f"{format_size(figures.pool_bytes)} belong to private pools (CUDA graphs), which "
             "no other request can use: capture fewer sizes, or share one pool."
         )
-    found += [*_on_small_requests(situation), *_foreign(situation)]
-    return [*found, _REUSE, _RECORD]
+    if figures.tried_bytes in _SHARED_SEGMENTS:
+        found.append(_SHARED_SEGMENTS[figures.tried_bytes])
+    return [*found, *_foreign(situation), _REUSE, _RECORD]
 
 
 def _expandable(situation: Situation) -> list[str]:
@@ -256,29 +259,12 @@ def _split_limit(situation: Situation) -> list[str]:
     ]
 
 
-def _on_small_requests(situation: Situation) -> list[str]:
-    tried = situation.figures.tried_bytes
-    if tried == _SMALL_SEGMENT:
-        return [
-            "2.00 MiB is the segment of a request of 1 MiB or less: idle memory of the large "
-            "pool cannot serve it."
-        ]
-    if tried == _LARGE_SEGMENT:
-        return ["20.00 MiB is the segment of a request between 1 and 10 MiB."]
-    return []
-
-
 def _fragmentation_likely(situation: Situation) -> list[str]:
+    if situation.is_expandable:
+        text = "expandable_segments:True is set already, and no other setting joins idle and free "
+        return [f"{text}memory.", *_foreign(situation), *_MODEL, _RECORD]
     idle = format_size(situation.figures.idle or 0)
     free = format_size(situation.figures.free_bytes or 0)
-    if situation.is_expandable:
-        return [
-            "expandable_segments:True is set already, and no other setting joins idle and free "
-            "memory.",
-            *_foreign(situation),
-            *_MODEL,
-            _RECORD,
-        ]
     return [
         f"Neither {idle} idle nor {free} free is enough alone: only settings that give idle "
         "memory back to the driver can help, and they are close to the edge.",
@@ -304,9 +290,9 @@ def _foreign(situation: Situation) -> list[str]:
     figures = situation.figures
     held, total, free = figures.reserved, figures.total_bytes, figures.free_bytes
     own = figures.process_bytes
-    theirs = [(pid, size) for pid, size in situation.message.others if size != own]
-    if theirs:
-        named = ", ".join(f"process {pid} {format_size(size)}" for pid, size in theirs[:4])
+    others = [(pid, size) for pid, size in situation.message.others if size != own]
+    if others:
+        named = ", ".join(f"process {pid} {format_size(size)}" for pid, size in others[:4])
         return [f"Others hold memory on this card: {named}. End them or use another card."]
     if held is None or total is None or free is None or situation.message.backend == "MPS":
         return []
@@ -376,10 +362,9 @@ def _on_another_card(situation: Situation, total: int) -> list[str]:
     if figures.tried_bytes is None or figures.free_bytes is None or figures.total_bytes is None:
         return []
     free = figures.free_bytes + total - figures.total_bytes
+    answer = "it would have failed as well"
     if free >= figures.tried_bytes:
         answer = f"it would have been answered, {format_size(free)} being free"
-    else:
-        answer = "it would have failed as well"
     return [f"On a card of {format_size(total)} with all else equal {answer}."]
 
 

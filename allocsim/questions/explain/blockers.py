@@ -1,17 +1,16 @@
 """The live blocks that stand in the way of a request: the cheapest set whose absence lets it in.
 
-Rule: of every set that would do, the one of the fewest live bytes is named, and of equals the
-one of the fewest blocks.  Two ways are searched, each exhaustively, and the cheaper one is told:
+Rule: of all sets that would do, the one with the fewest live bytes is reported, and of equal ones
+the one with the fewest blocks.  Two ways are searched exhaustively, and the cheaper one wins:
 
 1. *a run*: neighbours in one segment that the request may use.  Without its live blocks the run
    is one free block that the request accepts.  A scan with two ends meets every minimal run.
 2. *the driver*: whole segments, and whole handles of expandable segments, that would go back to
-   the driver once empty, enough of them for the segment that was tried.  That is a knapsack to
-   be filled at the least cost; it is solved exactly over 2 MiB pages, except that beyond
-   `LARGEST_TABLE` cells the units are taken by cost per page.  Where the request would grow an
-   expandable segment it is taken to need whole handles, so that the set always suffices but may
-   hold a handle too many; where a limit meets segments of broken pages, likewise a page.  In
-   these cases `is_exact` is False.
+   the driver once empty, enough of them for the segment that was tried.  This is a knapsack,
+   solved exactly over 2 MiB pages; beyond `LARGEST_TABLE` cells units are taken by cost per page.
+   A request that would grow an expandable segment is taken to need whole handles, so the set may
+   hold a handle too many; where a limit meets segments of broken pages, likewise a page.  In all
+   these cases the set suffices, but `is_exact` is False.
 
 A freed block that waits for another stream costs nothing in either way: it is on its way out.
 Blocks that only a different order of requests would have put elsewhere are `tune`'s business.
@@ -21,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,8 +43,10 @@ _NEVER = 1 << 62
 class Blockers:
     """A set of live blocks in the way.
 
-    way: "run" or "driver".  cost_bytes: what they hold, slack included.  freed_bytes: the free
-    run that their absence makes, or what the driver gets back.
+    way: "run" or "driver".
+    cost_bytes: what they hold, slack included.
+    freed_bytes: the free run that their absence makes, or what the driver gets back.
+    is_exact: whether no cheaper set would do.
     """
 
     way: str
@@ -53,34 +55,19 @@ class Blockers:
     blocks: tuple[BlockState, ...]
     is_exact: bool
 
-    @property
-    def rank(self) -> tuple[int, int]:
-        """Bytes, then blocks: what makes one set cheaper than another."""
-        return self.cost_bytes, len(self.blocks)
-
 
 def blockers_of(state: StateAtError) -> Blockers | None:
     """The cheapest set in the way of the state's request; None if no set would do.
 
     None means that even an empty PyTorch could not answer it, or that nothing was in the way.
     """
-    found = [*_runs(state), *_driver(state)]
-    best = min(found, key=lambda each: each.rank, default=None)
+    usable = (segment for segment in state.segments if state.request.may_use(segment))
+    runs = [_cheapest_run(state, segment.blocks) for segment in usable]
+    found = [*(run for run in runs if run is not None), *_driver(state)]
+    best = min(found, key=lambda each: (each.cost_bytes, len(each.blocks)), default=None)
     if best is None or not best.blocks:
         return None
     return replace(best, is_exact=all(each.is_exact for each in found))
-
-
-# -- within a segment --------------------------------------------------------------------
-
-
-def _runs(state: StateAtError) -> Iterator[Blockers]:
-    """The cheapest run of each segment that the request may use."""
-    for segment in state.segments:
-        if state.request.may_use(segment):
-            best = _cheapest_run(state, segment.blocks)
-            if best is not None:
-                yield best
 
 
 def _cheapest_run(state: StateAtError, blocks: Sequence[BlockState]) -> Blockers | None:
@@ -124,9 +111,6 @@ def _cost(block: BlockState) -> int:
     return block.size if block.state == ALLOCATED else 0
 
 
-# -- back to the driver ------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class _Unit:
     """What goes back to the driver as a whole once no live block touches it.
@@ -167,7 +151,8 @@ def _needed(state: StateAtError) -> int:
         wanted = round_up(request.rounded_bytes, request.handle_size)
     need = wanted - state.free_bytes
     if state.limit_bytes is not None:
-        need = max(need, state.reserved_bytes + request.tried_bytes - state.limit_bytes)
+        reserved = sum(segment.total_size for segment in state.segments)
+        need = max(need, reserved + request.tried_bytes - state.limit_bytes)
     return need
 
 
@@ -244,9 +229,6 @@ def _traced(
 
 def _by_ratio(units: Sequence[_Unit], pages: int) -> list[_Unit]:
     """The units by price per page until there are enough."""
-    chosen: list[_Unit] = []
-    for unit in sorted(units, key=lambda unit: _price(unit.live) / unit.pages):
-        if sum(each.pages for each in chosen) >= pages:
-            break
-        chosen.append(unit)
-    return chosen
+    ordered = sorted(units, key=lambda unit: _price(unit.live) / unit.pages)
+    before = [0, *accumulate(unit.pages for unit in ordered)]
+    return [unit for unit, held in zip(ordered, before, strict=False) if held < pages]

@@ -6,17 +6,16 @@ release, has not proved.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from allocsim.engine import DeviceRun, Setting, Trial, Trials, trial_of_run
+from allocsim.engine import DeviceRun, Setting, SimulatedOom, Trial, Trials, trial_of_run
 from allocsim.measures import usual_settings
 from allocsim.questions.explain.shortage import shortages_of
 
-__all__ = ["Cure", "find_cure", "is_worth_a_search"]
+__all__ = ["Cure", "entries_after", "find_cure", "is_worth_a_search"]
 
-_WASTE_SHARE = 8
-"""Idle memory at the peak is worth a search from this part of the peak (1/8)."""
-
+_WASTE_SHARE = 8  # idle memory at the peak is worth a search from this part of the peak (1/8)
 _LEAST_SAVING = 20
 """Where nothing failed, a setting must save this part of the peak (1/20) to be named."""
 
@@ -27,8 +26,7 @@ class Cure:
 
     trials: of the settings that PyTorch would survive.
     best: the trial to paste, None if none helps.
-    entries_left: entries that the recording has after the error; None if nothing failed, or the
-        failure is not in the recording.
+    entries_left: see `entries_after`.
     """
 
     device: int
@@ -40,38 +38,35 @@ class Cure:
 
 
 def is_worth_a_search(device_run: DeviceRun) -> bool:
-    """Whether it ran out of memory that a setting could find, or an eighth of its peak was idle."""
-    peak = device_run.peak
-    shortages = shortages_of(device_run)
-    if any(shortage.cause == "impossible" for shortage in shortages):
-        return False
-    return bool(shortages) or peak.idle * _WASTE_SHARE > peak.reserved
+    """Whether a setting could help: memory ran out, or an eighth of the peak was idle.
+
+    False where a request was larger than the device.
+    """
+    peak, causes = device_run.peak, [shortage.cause for shortage in shortages_of(device_run)]
+    is_wasteful = peak.idle * _WASTE_SHARE > peak.reserved
+    return "impossible" not in causes and (bool(causes) or is_wasteful)
 
 
 def find_cure(trials: Trials, setting: Setting, device_run: DeviceRun) -> Cure:
     """Try each of the usual settings on one device of a recording and pick the best.
 
-    device_run: its replay under `setting`, whose device memory is kept.  Among settings that go
-    through, the one with the fewest retries, then the lowest peak of reserved memory.
+    device_run: its replay under `setting`, whose device memory is kept.
+    The best has the fewest retries, then the lowest peak of reserved memory.
     """
     memory = device_run.device_memory
-    tried = [
-        trials.under(each, memory)
-        for each in usual_settings(setting.config(trials.prepared.release))
-    ]
-    tried = [trial for trial in tried if trial.error is None]
+    usual = usual_settings(setting.config(trials.prepared.release))
+    tried = [trial for each in usual if (trial := trials.under(each, memory)).error is None]
     baseline = trial_of_run(setting.conf, device_run)
-    last = device_run.ooms[-1] if device_run.ooms else None
-    return Cure(
-        device=device_run.device,
-        device_memory=memory,
-        baseline=baseline,
-        trials=tuple(tried),
-        best=_best(baseline, tried),
-        entries_left=(
-            device_run.entries - 1 - last.entry if last is not None and last.is_recorded else None
-        ),
-    )
+    best = _best(baseline, tried)
+    left = entries_after(device_run, device_run.ooms)
+    return Cure(device_run.device, memory, baseline, tuple(tried), best, left)
+
+
+def entries_after(device_run: DeviceRun, ooms: Sequence[SimulatedOom]) -> int | None:
+    """Entries after the last of `ooms`; None if there is none, or it is not in the recording."""
+    if not ooms or not ooms[-1].is_recorded:
+        return None
+    return device_run.entries - 1 - ooms[-1].entry
 
 
 def _best(baseline: Trial, trials: list[Trial]) -> Trial | None:

@@ -28,7 +28,7 @@ from allocsim.engine import (
 from allocsim.errors import ConfigError
 from allocsim.measures import effects_on
 from allocsim.questions.explain.advice import Situation, advice_on
-from allocsim.questions.explain.cure import find_cure
+from allocsim.questions.explain.cure import entries_after, find_cure
 from allocsim.questions.explain.message import OomMessage
 from allocsim.questions.explain.releases import text_release
 from allocsim.questions.explain.shortage import OomWatch, Shortage, shortages_of
@@ -46,8 +46,9 @@ _BY_FIGURES = ("impossible", "host_fallback", "fraction_limit", "free_above_requ
 class Remedy:
     """One change under which the recording goes through, as its replay proved.
 
-    kind: "conf", "device_memory" or "memory_fraction".  device_memory: bytes of the device
-    replayed.  smaller_fails_at: for a device, the entry that fails on one 2 MiB smaller.
+    kind: "conf", "device_memory" or "memory_fraction".
+    device_memory: bytes of the device replayed.
+    smaller_fails_at: for a device, the entry that fails on one 2 MiB smaller.
     """
 
     kind: str
@@ -61,9 +62,10 @@ class Remedy:
 class DeviceExplanation:
     """One device of a recording.
 
-    remedies: what lets every request through, the best setting first.  tried: every setting
-    that was replayed.  entries_left: what the recording has after its last error, None if the
-    error is not in the recording.  advice: sentences for each shortage.
+    remedies: what lets every request through, the best setting first.
+    tried: every setting that was replayed.
+    entries_left: see `entries_after`.
+    advice: sentences for each shortage.
     """
 
     device_run: DeviceRun
@@ -90,22 +92,16 @@ def explain_recording(
     """
     devices = prepare(recording, device, torch_version)
     seen = OomWatch()
+    setting, memory = None if conf is None else Setting(conf), bytes_of(device_memory)
     run = replay_prepared(
-        devices,
-        None if conf is None else Setting(conf),
-        device_memory=bytes_of(device_memory),
-        progress=progress,
-        observers=(seen,),
+        devices, setting, device_memory=memory, progress=progress, observers=(seen,)
     )
-    return run, tuple(
-        explain_device(
-            Trials(prepared, watch, effects_on(prepared)),
-            run,
-            device_run,
-            shortages_of(device_run, prepared.trace, seen),
-        )
-        for prepared, device_run in zip(devices, run.devices, strict=True)
-    )
+    explained = []
+    for prepared, device_run in zip(devices, run.devices, strict=True):
+        trials = Trials(prepared, watch, effects_on(prepared))
+        shortages = shortages_of(device_run, prepared.trace, seen)
+        explained.append(explain_device(trials, run, device_run, shortages))
+    return run, tuple(explained)
 
 
 def explain_device(
@@ -117,8 +113,7 @@ def explain_device(
     if device_run.ooms:
         trials.note(Setting(run.conf), device_run)
         remedies, tried = _remedies(trials, Setting(run.conf), device_run)
-    is_recorded = bool(shortages) and shortages[-1].oom.is_recorded
-    left = device_run.entries - 1 - shortages[-1].oom.entry if is_recorded else None
+    left = entries_after(device_run, [shortage.oom for shortage in shortages])
     advice = tuple(_advice(run, shortage, remedies) for shortage in shortages)
     return DeviceExplanation(device_run, shortages, remedies, tried, left, advice)
 
@@ -162,12 +157,10 @@ def _advice(run: Run, shortage: Shortage, remedies: Sequence[Remedy]) -> tuple[s
         found.append(f"Set {line}: a replay under it answers every recorded request.")
     elif shortage.cause not in _BY_FIGURES:
         found.append("No setting tried lets every recorded request through.")
-    sizes = [each for each in remedies if each.kind == "device_memory" and each.conf == run.conf]
-    found += [
-        f"With these settings a device of {format_size(each.device_memory)} is the smallest that "
-        "answers every recorded request."
-        for each in sizes
-    ]
+    for each in remedies:
+        if each.kind == "device_memory" and each.conf == run.conf:
+            text = f"With these settings a device of {format_size(each.device_memory)} is the "
+            found.append(f"{text}smallest that answers every recorded request.")
     return tuple(found)
 
 
@@ -186,16 +179,10 @@ def _in_general(run: Run, shortage: Shortage) -> Sequence[str]:
         )
     if shortage.cause not in _BY_FIGURES:
         return ()
+    message = OomMessage(shortage.oom.message, 1, shortage.figures, backend="CUDA")
     config = parse_conf(run.conf, find_release(run.torch_version))
-    return advice_on(
-        Situation(
-            message=OomMessage(shortage.oom.message, 1, shortage.figures, backend="CUDA"),
-            figures=shortage.figures,
-            cause=shortage.cause,
-            config=config,
-            release=text_release(run.torch_version),
-        )
-    )
+    release = text_release(run.torch_version)
+    return advice_on(Situation(message, shortage.figures, shortage.cause, config, release))
 
 
 @overload
@@ -228,9 +215,8 @@ def explain(
     """A verdict on every out-of-memory error in a text, at least one; or a recording's devices.
 
     conf: of a text PYTORCH_CUDA_ALLOC_CONF as it was set, of a recording the settings to replay
-    under.  torch_version: the release ("2.9.1"), default what the wording or the recording tells.
-    device_memory: bytes or "24GiB"; of a text for one that lacks the card's memory, or another
-    card's to compare with.
+    under.  torch_version: the release ("2.9.1"), default: that of the wording or recording.
+    device_memory: bytes or "24GiB"; for a text without the card's memory, or another's to compare.
     Raises ConfigError for an option string, release or size that is none, RecordingError for a
     recording with nothing to replay.
     """

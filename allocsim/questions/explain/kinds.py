@@ -1,17 +1,16 @@
 """What the device's memory was doing at a state, in kinds that a user can act on.
 
-Rule: every byte of the device is of one kind, the first that holds in the order of `KINDS`, and
-each kind is added up from blocks, segments or the driver on its own; none is what the others
-leave over, so that their sum is a check (`unexplained_bytes`) and not a tautology.
+Rule: every byte of the device is of one kind, the first that holds in the order of `KINDS`.  Each
+kind is added up on its own, none is what the others leave, so that their sum is a check
+(`unexplained_bytes`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 
 from allocsim.questions.explain.state_at_error import StateAtError
-from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE, PENDING, BlockState, SegmentState
+from allocsim.state import ALLOCATED, DEFAULT_POOL, PENDING, BlockState, SegmentState
 
 __all__ = ["KINDS", "kinds_of", "unexplained_bytes"]
 
@@ -40,8 +39,13 @@ def kinds_of(state: StateAtError) -> dict[str, int]:
     for segment in state.segments:
         kinds["driver_rounding"] += state.driver_bytes(segment) - segment.total_size
         for block in segment.blocks:
-            for kind, size in _parts(state, segment, block):
-                kinds[kind] += size
+            if block.state == ALLOCATED:
+                kinds["live"] += block.requested_size
+                kinds["slack"] += block.size - block.requested_size
+            elif block.state == PENDING:
+                kinds["pending"] += block.size
+            else:
+                kinds[_idle_kind(state, segment, block)] += block.size
     kinds["free"] = state.free_bytes
     kinds["context"] = state.context_bytes
     return dict(kinds)
@@ -52,21 +56,8 @@ def unexplained_bytes(state: StateAtError) -> int:
     return state.total_bytes - sum(kinds_of(state).values())
 
 
-def _parts(
-    state: StateAtError, segment: SegmentState, block: BlockState
-) -> Iterator[tuple[str, int]]:
-    if block.state == ALLOCATED:
-        yield "live", block.requested_size
-        yield "slack", block.size - block.requested_size
-    elif block.state == PENDING:
-        yield "pending", block.size
-    else:
-        yield _idle_kind(state, segment, block), block.size
-
-
 def _idle_kind(state: StateAtError, segment: SegmentState, block: BlockState) -> str:
     request = state.request
-    assert block.state == INACTIVE
     if request.may_use(segment) and request.accepts(block.size):
         return "late"
     if segment.pool_id not in (DEFAULT_POOL, request.pool_id):

@@ -1,9 +1,8 @@
 """Out-of-memory errors in any text: a line, a traceback, megabytes of log.
 
-Rule: every error is found once, in order, and no text is an error of ours.  An error begins
-where one of the opening words stands, unless they only go on with the error before (the class
-name, "out of memory" and "Tried to allocate" are one error), and ends at the next one.
-The time taken is proportional to the length of the text.
+Rule: every error is found once, in order, and no text makes this raise.  An error begins at one
+of the opening words, unless they continue the error before (the class name, "out of memory" and
+"Tried to allocate" are one error), and ends at the next.  The time is linear in the text's length.
 """
 
 from __future__ import annotations
@@ -19,24 +18,12 @@ from allocsim.questions.explain.wording import ERAS, EXPANDABLE, STATED, opening
 __all__ = ["OomMessage", "find_messages"]
 
 _OPENING = openings()
-_LONGEST = 4000
-"""Characters of one error, the longest hints included."""
-
-_SAME = 50
-"""Characters of a line within which two openings are one phrase."""
-
-_NEAR = 300
-"""Characters within which two openings without a size between them are one error."""
-
-_APART = 800
-"""Characters within which a request belongs to the figures before it."""
-
-_REQUEST = 40
-"""Characters after an opening in which the size asked for stands."""
-
-_LEAD = 120
-"""Characters before an opening in which the device's name may stand."""
-
+_LONGEST = 4000  # characters of one error, the longest hints included
+_SAME = 50  # characters of a line within which two openings are one phrase
+_NEAR = 300  # characters within which two openings without a size between them are one error
+_APART = 800  # characters within which a request belongs to the figures before it
+_REQUEST = 40  # characters after an opening within which the size asked for is printed
+_LEAD = 120  # characters before an opening within which the device may be named
 _COLOUR = re.compile(r"(?:\x1b|\\u001b|\\x1b|\\033)\[[0-9;]{0,20}[A-Za-z]")
 _ESCAPED = re.compile(r"\\+[nrt]")
 _PREFIX = re.compile(
@@ -56,9 +43,7 @@ _NAMED = re.compile(
 )
 _BACKEND = re.compile(r"\b(CUDA|HIP|NPU|XPU|MPS|CPU|MUSA|MLU|HPU|GCU)\b", re.IGNORECASE)
 _ASYNC = re.compile(r"Allocation (?:failed )?on device|would exceed allowed memory")
-_FIRST_WORD = re.compile(r"THCudaCheck FAIL")
-"""What is printed before the error itself."""
-
+_FIRST_WORD = re.compile(r"THCudaCheck FAIL")  # what is printed before the error itself
 _VARIABLE = re.compile(r"PYTORCH_(?:(?:CUDA|HIP|NPU|XPU|MUSA)_)?ALLOC_CONF")
 
 
@@ -66,14 +51,16 @@ _VARIABLE = re.compile(r"PYTORCH_(?:(?:CUDA|HIP|NPU|XPU|MUSA)_)?ALLOC_CONF")
 class OomMessage:
     """One out-of-memory error.
 
-    text: its words, line prefixes removed, up to its last figure.  line: where it begins, from
-    1.  backend: "CUDA", "HIP", "NPU", "XPU", "MPS", ..., "" where the text names none.
+    text: its words, line prefixes removed, up to its last figure.
+    line: where it begins, from 1.
+    backend: "CUDA", "HIP", "NPU", "XPU", "MPS", ..., "" where the text names none.
     others: (process id, bytes) of the processes that the text counts apart.
     variable: the environment variable that its hint names, "" if none.
     since: the oldest release with this wording; None where it is not known.
     is_expandable: its words say that expandable segments are on.
-    is_async: from the cudaMallocAsync backend.  stated: a cause that the words name, "" if none.
-    has_figures: whether a single one was read.
+    is_async: from the cudaMallocAsync backend.
+    stated: a cause that the words name, "" if none.
+    has_figures: whether it has any.
     """
 
     text: str
@@ -97,7 +84,7 @@ class _Span:
 
 
 def find_messages(text: str) -> tuple[OomMessage, ...]:
-    """Every out-of-memory error that `text` tells of, in order."""
+    """Every out-of-memory error in `text`, in order."""
     if "\x1b" in text:
         text = _COLOUR.sub("", text)
     messages: list[tuple[OomMessage, bool]] = []
@@ -108,17 +95,17 @@ def find_messages(text: str) -> tuple[OomMessage, ...]:
         messages.append((_message(text, span, floor, line), span.is_strong))
         floor = span.end
     # A class name without figures, as in a line of source code, is no error beside real ones.
-    told = [message for message, is_strong in messages if is_strong or message.has_figures]
-    return tuple(told or [message for message, _ in messages[:1]])
+    found = [message for message, is_strong in messages if is_strong or message.has_figures]
+    return tuple(found or [message for message, _ in messages[:1]])
 
 
 def _spans(text: str) -> Iterator[_Span]:
-    """Where the errors are; opening words that only go on with an error are passed over."""
+    """Where the errors are; opening words that continue an error are passed over."""
     current: _Span | None = None
     last, has_request = 0, False
     for match in _OPENING.finditer(text):
         start, is_strong = match.start(), match["strong"] is not None
-        if current is not None and not _goes_on(text, current, last, match, has_request):
+        if current is not None and not _continues(text, current, last, match, has_request):
             current.end = min(current.end, start)
             yield current
             current = None
@@ -131,7 +118,9 @@ def _spans(text: str) -> Iterator[_Span]:
         yield current
 
 
-def _goes_on(text: str, current: _Span, last: int, match: re.Match[str], has_request: bool) -> bool:
+def _continues(
+    text: str, current: _Span, last: int, match: re.Match[str], has_request: bool
+) -> bool:
     """Whether an opening belongs to the current error, whose last one ended at `last`."""
     start = match.start()
     between = text[last : min(start, last + _APART)]
@@ -153,9 +142,9 @@ def _has_size(text: str) -> bool:
 def _message(text: str, span: _Span, floor: int, line: int) -> OomMessage:
     plain, reading = _best_reading(text[span.start : span.end])
     lead = text[max(0, span.start - _APART) : span.start].rpartition("\n")[2]
-    mine = text[max(floor, span.start - len(lead)) : span.start]
-    if not reading.count and _has_size(mine):
-        plain, reading = _best_reading(mine + text[span.start : span.end])
+    own_lead = text[max(floor, span.start - len(lead)) : span.start]
+    if not reading.count and _has_size(own_lead):
+        plain, reading = _best_reading(own_lead + text[span.start : span.end])
     words = plain[: reading.end or _LEAD].strip()
     variable = _VARIABLE.search(plain)
     return OomMessage(

@@ -2,7 +2,7 @@
 
 Rule: a size belongs to the words that touch it.  Words before it that end in a colon, "of" or
 the like win over words after it, these over bare words before it; of several sizes for one
-figure the first stands.  A number without a unit is a size only after words and a colon.
+figure the first counts.  A number without a unit is a size only after words and a colon.
 
 Units are powers of two, with or without the "i": PyTorch prints no other, and Apple's older
 texts write GB for GiB.
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from allocsim.questions.explain.cause import Figures
-from allocsim.questions.explain.wording import AFTER, BEFORE, Words
+from allocsim.questions.explain.wording import AFTER, BEFORE
 
 __all__ = ["Reading", "read_figures", "sizes_in"]
 
@@ -25,27 +25,20 @@ _SIZE = re.compile(
     re.IGNORECASE | re.ASCII,
 )
 _SHIFT = {"k": 10, "m": 20, "g": 30, "t": 40, "p": 50, "e": 60}
-_BESIDE = 100
-"""Characters before and after a size that may say what it is."""
-
-_SHORT = 40
-"""Characters that a colon and the blanks around it may take."""
-
-_FARTHEST = 400
-"""Characters between two figures of one text."""
-
+_BESIDE = 100  # characters before and after a size that may say what it is
+_SHORT = 40  # characters that a colon and the blanks around it may take
+_FARTHEST = 400  # characters between two figures of one text
 _ENDING = re.compile(
     r"if reserved|see documentation|please use|memory summary|traceback \(|time taken",
     re.IGNORECASE,
 )
 """What follows the last figure of a text; figures after it are another program's words."""
 
-_UNSET = 1 << 64
-"""What an unset limit prints as: no limit at all."""
+_UNSET = 1 << 64  # what an unset limit prints as: no limit at all
 
 
-def _either(rows: tuple[Words, ...]) -> str:
-    return "|".join(f"(?P<{row.figure}_{i}>{row.words})" for i, row in enumerate(rows))
+def _either(rows: tuple[tuple[str, str], ...]) -> str:
+    return "|".join(f"(?P<{figure}_{i}>{words})" for i, (figure, words) in enumerate(rows))
 
 
 _FLAGS = re.IGNORECASE | re.ASCII
@@ -67,8 +60,10 @@ _FOLLOWING = re.compile(
 class Reading:
     """The figures of one text.
 
-    others: (process id, bytes).  end: where the last figure ends.  understood: characters of
-    the words that told what the figures are.
+    others: (process id, bytes) of other processes.
+    count: how many figures it has.
+    end: where the last figure ends.
+    understood: characters of the words that say what the figures are.
     """
 
     figures: Figures
@@ -76,15 +71,6 @@ class Reading:
     count: int
     end: int
     understood: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Size:
-    figure: str
-    size: int
-    start: int
-    end: int
-    words: str
 
 
 def sizes_in(text: str) -> Iterator[tuple[int, int]]:
@@ -101,22 +87,24 @@ def read_figures(text: str) -> Reading:
     end = understood = 0
     ending = _ENDING.search(text)
     last = ending.start() if ending else len(text)
-    for size in _named(text):
-        if end and (size.start - end > _FARTHEST or size.start > last):
+    for figure, match, words in _named(text):
+        size = _bytes(match)
+        if end and (match.start() - end > _FARTHEST or match.start() > last):
             break
-        if size.figure == "tried" and found.get("tried", size.size) != size.size:
+        if figure == "tried" and found.get("tried", size) != size:
             break
-        end = size.end
-        understood += len(size.words)
-        if size.figure == "others":
-            others.append((int(re.sub(r"\D", "", size.words.split("(")[0]) or 0), size.size))
+        end = match.end()
+        understood += len(words)
+        if figure == "others":
+            others.append((int(re.sub(r"\D", "", words.split("(")[0]) or 0), size))
         else:
-            found.setdefault(size.figure, size.size)
+            found.setdefault(figure, size)
     count = len(found) + len(others)
     return Reading(_figures(found, others), tuple(others), count, end, understood)
 
 
-def _named(text: str) -> Iterator[_Size]:
+def _named(text: str) -> Iterator[tuple[str, re.Match[str], str]]:
+    """(figure, where its size is, the words beside it) of every size that words name."""
     for match in _SIZE.finditer(text):
         before = text[max(0, match.start() - _BESIDE) : match.start()]
         beside = _JOINED.search(before) if _CONNECTED.search(before[-_SHORT:]) else None
@@ -124,8 +112,7 @@ def _named(text: str) -> Iterator[_Size]:
             after = text[match.end() : match.end() + _BESIDE]
             beside = _FOLLOWING.match(after) or _TOUCHING.search(before)
         if beside is not None and beside.lastgroup is not None:
-            figure = beside.lastgroup.partition("_")[0]
-            yield _Size(figure, _bytes(match), match.start(), match.end(), beside[0])
+            yield beside.lastgroup.partition("_")[0], match, beside[0]
 
 
 def _figures(found: dict[str, int], others: list[tuple[int, int]]) -> Figures:
@@ -135,16 +122,11 @@ def _figures(found: dict[str, int], others: list[tuple[int, int]]) -> Figures:
         process = found["allocated"] + found["rest"]
     if process is None and others:
         process = _own(found, [size for _, size in others])
+    names = ("tried", "total", "allocated", "reserved", "idle", "free", "pool")
     return Figures(
-        tried_bytes=found.get("tried"),
-        total_bytes=found.get("total"),
-        allocated_bytes=found.get("allocated"),
-        reserved_bytes=found.get("reserved"),
-        idle_bytes=found.get("idle"),
-        free_bytes=found.get("free"),
+        **{f"{name}_bytes": found.get(name) for name in names},
         limit_bytes=None if limit is not None and limit >= _UNSET else limit,
         process_bytes=process,
-        pool_bytes=found.get("pool"),
         printed=True,
     )
 

@@ -1,8 +1,7 @@
 """The releases that an error's text can come from: those that are modelled, and those before.
 
-Rule: what a modelled release has is read off the model's own table, so that a new row there is
-known here; `EARLIER` has the rows of the releases before.  Nothing else in the package puts
-releases in order.
+Rule: what a modelled release has is read from the model's own table, so that a new row there needs
+none here; `EARLIER` has the releases before.  Nothing else in the package orders releases.
 """
 
 from __future__ import annotations
@@ -15,10 +14,7 @@ from allocsim.errors import ConfigError
 
 __all__ = ["TextRelease", "text_release"]
 
-EARLIER: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("1.0", ()),
-    ("1.10", ("max_split_size_mb",)),
-)
+EARLIER: tuple[tuple[str, tuple[str, ...]], ...] = (("1.0", ()), ("1.10", ("max_split_size_mb",)))
 """Releases before the first that is modelled, and the options of the advice that came with them."""
 
 _VERSION = re.compile(r"(\d{1,3})\.(\d{1,3})")
@@ -26,10 +22,11 @@ _VERSION = re.compile(r"(\d{1,3})\.(\d{1,3})")
 
 @dataclass(frozen=True, slots=True)
 class TextRelease:
-    """What advice asks of a release.
+    """What the advice needs to know of a release.
 
-    rules: how it reads an option string; of one before the first that is modelled, as that one.
-    options: those that it has.  prints_limit: whether its text says how much a limit allows.
+    rules: how it reads an option string; a release older than the model has those of its first.
+    options: those that it has.
+    prints_limit: whether its text says how much a limit allows.
     """
 
     rules: Release
@@ -48,8 +45,8 @@ def text_release(version: str) -> TextRelease:
     if number >= (_number(first.version) or ()):
         rules = find_release(version)
         return TextRelease(rules, rules.options, "{limit}" in rules.oom_text)
-    had = [options for since, options in EARLIER if (_number(since) or ()) <= number]
-    return TextRelease(first, frozenset().union(*had), prints_limit=False)
+    options = [new for since, new in EARLIER if (_number(since) or ()) <= number]
+    return TextRelease(first, frozenset().union(*options), prints_limit=False)
 
 
 def _number(version: str) -> tuple[int, ...] | None:

@@ -1,7 +1,6 @@
 """Why a request of a recording found no memory, and what stood in its way.
 
-Rule: the figures are those of the moment and the cause is the first comparison of `cause_of`
-that they satisfy, unless the blocks prove something narrower:
+Rule: the cause is that of the figures of the moment, unless the blocks prove a narrower one:
 
 pending_free    a block that the request accepts was there, or would be once it merged, but its
                 free waited for another stream when the request looked (semantics 2.3, 1.8: the
@@ -17,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from allocsim.questions.explain.blockers import Blockers, blockers_of
 from allocsim.questions.explain.cause import MESSAGE_CAUSES, Figures, cause_of
 from allocsim.questions.explain.kinds import kinds_of
 from allocsim.questions.explain.state_at_error import StateAtError
-from allocsim.state import DEFAULT_POOL, INACTIVE, PENDING, BlockState, SegmentState
+from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE
 from allocsim.trace import Action, Trace
 
 __all__ = ["CAUSES", "Blocker", "Findings", "OomWatch", "Shortage", "moment_cause", "shortages_of"]
@@ -42,8 +42,10 @@ MOST_WATCHED = 200
 class Findings:
     """What the blocks show at the moment of an error.
 
-    kinds: bytes by kind, adding up to the device's memory.  late: a block that would have served
-    and came free during the request, in bytes; 0 for none.  recorded_addresses: see `StateAtError`.
+    kinds: bytes by kind, adding up to the device's memory.
+    largest_request_bytes, recorded_addresses: see `StateAtError`.
+    late_bytes: of a block that would have served and came free during the request; 0 for none.
+    holds_in_private_pool: whether idle memory of a private pool would have been enough.
     """
 
     kinds: dict[str, int]
@@ -55,18 +57,15 @@ class Findings:
 
 
 class OomWatch(Observer):
-    """Looks at the blocks whenever a replay runs out of memory; give it to `replay`.
-
-    findings: by (device, entry).
-    """
+    """Looks at the blocks whenever a replay runs out of memory; an observer for `replay`."""
 
     def __init__(self) -> None:
         self.findings: dict[tuple[int, int], Findings] = {}
+        """By (device, entry)."""
 
     def out_of_memory(
         self, allocator: CachingAllocator, oom: SimulatedOom, blocks: Mapping[int, Block]
     ) -> None:
-        """See `Observer`."""
         if len(self.findings) >= MOST_WATCHED:
             return
         state = StateAtError.of(allocator, oom.rounded_bytes, oom.stream, blocks)
@@ -77,8 +76,10 @@ class OomWatch(Observer):
 class Blocker:
     """A live block in the way.
 
-    size: bytes, slack included.  entry: its `alloc`, None if it is older than the recording.
-    age: entries between that and the error; None likewise.
+    size: bytes, slack included.
+    entry: its `alloc`, None if it is older than the recording.
+    age: entries between its `alloc` and the error; None likewise.
+    code: that asked for it; None where it is not known.
     """
 
     address: int
@@ -93,8 +94,11 @@ class Blocker:
 class Shortage:
     """One out-of-memory error with the memory there was, in bytes.
 
-    figures: exact, `printed` is False.  findings: None where nobody watched the replay.
-    blockers: those of the findings, with their entries and code.  code: of the request.
+    cause: one of `CAUSES`.
+    figures: exact, `printed` is False.
+    findings: None where no `OomWatch` observed the replay.
+    blockers: those of the findings, with their entries and code.
+    code: of the request.
     """
 
     oom: SimulatedOom
@@ -119,20 +123,16 @@ class Shortage:
         """Reserved but unallocated, pending frees included, as in PyTorch's text."""
         return self.oom.reserved_bytes - self.oom.allocated_bytes
 
-    @property
-    def within_reach_bytes(self) -> int | None:
-        """Idle and free together; None where the free memory is unknown."""
-        return self.figures.within_reach
-
 
 def shortages_of(
     device_run: DeviceRun, trace: Trace | None = None, watch: OomWatch | None = None
 ) -> tuple[Shortage, ...]:
     """Every out-of-memory error of one device's replay, in order.
 
-    watch: what looked on.  trace: the recording of that device, for entries and code, and for
-    errors that a replay under the recorded settings answers: something refused them that the
-    recording does not hold (a fraction set while running, another process, the driver).
+    watch: the observer of the replay.
+    trace: the recording of the device, for entries and code, and for recorded errors that a
+    replay under the recorded settings answers: what refused them is not in the recording (a
+    fraction set while running, another process, the driver).
     """
     ooms = list(device_run.ooms)
     if trace is not None and device_run.fidelity is not None:
@@ -182,14 +182,8 @@ def _shortage(
     blockers: tuple[Blocker, ...] = ()
     if findings is not None and findings.blockers is not None:
         blockers = _resolved(findings, findings.blockers, trace, oom.entry)
-    return Shortage(
-        oom=oom,
-        cause=moment_cause(figures, findings),
-        figures=figures,
-        findings=findings,
-        blockers=blockers,
-        code=None if trace is None else code_at(trace, oom.entry),
-    )
+    code = None if trace is None else code_at(trace, oom.entry)
+    return Shortage(oom, moment_cause(figures, findings), figures, findings, blockers, code)
 
 
 def moment_cause(figures: Figures, findings: Findings | None) -> str:
@@ -216,30 +210,21 @@ def findings_of(state: StateAtError) -> Findings:
 
 
 def _late(state: StateAtError) -> int:
-    """The largest run of free and waiting blocks that the request would accept."""
-    found = 0
-    for segment in state.segments:
-        if state.request.may_use(segment):
-            sizes = (sum(block.size for block in run) for run in _quiet_runs(segment))
-            found = max([found, *(size for size in sizes if state.request.accepts(size))])
-    return found
-
-
-def _quiet_runs(segment: SegmentState) -> list[list[BlockState]]:
-    """The runs between the live blocks of a segment."""
-    runs: list[list[BlockState]] = [[]]
-    for block in segment.blocks:
-        if block.state in (INACTIVE, PENDING):
-            runs[-1].append(block)
-        else:
-            runs.append([])
-    return runs
+    """The largest run of free and waiting blocks that the request would accept, in bytes."""
+    usable = [segment for segment in state.segments if state.request.may_use(segment)]
+    runs = (
+        sum(block.size for block in run)
+        for segment in usable
+        for is_live, run in groupby(segment.blocks, key=lambda block: block.state == ALLOCATED)
+        if not is_live
+    )
+    return max((size for size in runs if state.request.accepts(size)), default=0)
 
 
 def _holds_in_private_pool(state: StateAtError) -> bool:
     request = state.request
-    mine = (DEFAULT_POOL, request.pool_id, *request.helping_pools)
-    private = [segment for segment in state.segments if segment.pool_id not in mine]
+    usable = (DEFAULT_POOL, request.pool_id, *request.helping_pools)
+    private = [segment for segment in state.segments if segment.pool_id not in usable]
     free = [block.size for s in private for block in s.blocks if block.state == INACTIVE]
     if max(free, default=0) >= request.rounded_bytes:
         return True
@@ -251,30 +236,24 @@ def _resolved(
     findings: Findings, blockers: Blockers, trace: Trace | None, entry: int
 ) -> tuple[Blocker, ...]:
     """The blocks with the entries that made them, the largest first."""
-    recorded = {
-        block.address: findings.recorded_addresses.get(block.address) for block in blockers.blocks
-    }
-    made = {} if trace is None else _made(trace, entry, [*recorded.values()])
+    recorded = findings.recorded_addresses
+    addresses = [recorded[b.address] for b in blockers.blocks if b.address in recorded]
+    made = {} if trace is None else _made(trace, entry, addresses)
     found = []
     for block in sorted(blockers.blocks, key=lambda block: (-block.size, block.address)):
-        maker = made.get(recorded[block.address])
-        found.append(
-            Blocker(
-                address=block.address,
-                size=block.size,
-                requested_bytes=block.requested_size,
-                entry=maker,
-                age=None if maker is None else entry - maker,
-                code=None if trace is None or maker is None else code_at(trace, maker),
-            )
-        )
+        address, size, raw = block.address, block.size, block.requested_size
+        maker = made.get(recorded.get(address, -1))
+        if trace is None or maker is None:
+            found.append(Blocker(address, size, raw, entry=None, age=None, code=None))
+        else:
+            code = code_at(trace, maker)
+            found.append(Blocker(address, size, raw, maker, entry - maker, code))
     return tuple(found)
 
 
-def _made(trace: Trace, entry: int, addresses: list[int | None]) -> dict[int | None, int]:
+def _made(trace: Trace, entry: int, addresses: list[int]) -> dict[int, int]:
     """The last `alloc` before `entry` at each of the recorded addresses."""
-    wanted = np.array([address for address in addresses if address is not None], dtype=np.uint64)
-    is_alloc = trace.action[:entry] == Action.ALLOC
-    entries = np.flatnonzero(is_alloc & np.isin(trace.addr[:entry], wanted))
+    is_wanted = np.isin(trace.addr[:entry], np.array(addresses, dtype=np.uint64))
+    entries = np.flatnonzero((trace.action[:entry] == Action.ALLOC) & is_wanted)
     # Later ones overwrite earlier ones.
     return {int(trace.addr[i]): int(i) for i in entries.tolist()}

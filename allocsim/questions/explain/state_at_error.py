@@ -1,7 +1,7 @@
 """An allocator while a request fails, as frozen values: its segments, and what the request may use.
 
-Invariant: every mapped byte of the device is in exactly one block of `segments`; nothing here is a
-statistic of the allocator, all is read off its blocks.
+Invariant: every mapped byte of the device is in exactly one block of `segments`; all figures come
+from these blocks, none from the allocator's statistics.
 Source: semantics 6.5 (segments), 1.8 (the request), 5.6 (pools that may help out).
 """
 
@@ -14,6 +14,7 @@ from allocsim.core import (
     PAGE,
     SMALL_SIZE,
     UNLIMITED,
+    AllocatorConfig,
     Block,
     CachingAllocator,
     handle_sizes,
@@ -22,7 +23,7 @@ from allocsim.core import (
     pool_of_requests,
     returnable_pools,
 )
-from allocsim.state import ALLOCATED, DEFAULT_POOL, PoolId, SegmentState
+from allocsim.state import DEFAULT_POOL, PoolId, SegmentState
 from allocsim.units import round_up
 
 __all__ = ["FailedRequest", "StateAtError"]
@@ -35,8 +36,8 @@ class FailedRequest:
     rounded_bytes: the block it needs.
     tried_bytes: the segment it asks from the driver.
     helping_pools: private pools that serve it when the device is full.
-    takes_expandable: whether blocks of expandable segments serve it.
     handle_size: of the expandable segment that it grows, 0 if it calls cudaMalloc.
+    config: the settings in force.
     """
 
     rounded_bytes: int
@@ -44,10 +45,8 @@ class FailedRequest:
     stream: int
     pool_id: PoolId
     helping_pools: tuple[PoolId, ...]
-    takes_expandable: bool
     handle_size: int
-    max_split_size: int
-    max_non_split_rounding: int
+    config: AllocatorConfig
 
     @property
     def is_small(self) -> bool:
@@ -56,18 +55,21 @@ class FailedRequest:
 
     def may_use(self, segment: SegmentState) -> bool:
         """Whether its search looks at the free blocks of `segment`."""
-        pools = (self.pool_id, *self.helping_pools)
-        is_mine = segment.stream == self.stream and segment.is_small == self.is_small
-        is_usable = self.takes_expandable or not segment.is_expandable
-        return is_mine and segment.pool_id in pools and is_usable
+        return (
+            segment.stream == self.stream
+            and segment.is_small == self.is_small
+            and segment.pool_id in (self.pool_id, *self.helping_pools)
+            and (self.config.expandable_segments or not segment.is_expandable)
+        )
 
     def accepts(self, size: int) -> bool:
         """Whether a free block of `size` bytes that it looks at would serve it (1.5)."""
         if size < self.rounded_bytes:
             return False
-        if self.rounded_bytes < self.max_split_size:
-            return self.max_split_size == UNLIMITED or size < self.max_split_size
-        return size < self.rounded_bytes + self.max_non_split_rounding
+        limit = self.config.max_split_size
+        if self.rounded_bytes < limit:
+            return limit == UNLIMITED or size < limit
+        return size < self.rounded_bytes + self.config.max_non_split_rounding
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +106,7 @@ class StateAtError:
         stream: int,
         recorded: Mapping[int, Block] | None = None,
     ) -> StateAtError:
-        """The state of `allocator` as a request of `rounded` bytes for `stream` left it.
-
-        recorded: the blocks by the addresses that the recording gives them.
-        """
+        """The state as a request left it; recorded: the blocks by recorded address."""
         device = allocator.device
         return cls(
             request=_request(allocator, rounded, stream),
@@ -122,16 +121,6 @@ class StateAtError:
             segments=allocator.segments(),
             recorded_addresses={block.ptr: address for address, block in (recorded or {}).items()},
         )
-
-    @property
-    def reserved_bytes(self) -> int:
-        """Bytes held from the driver."""
-        return sum(segment.total_size for segment in self.segments)
-
-    @property
-    def allocated_bytes(self) -> int:
-        """Bytes of the blocks handed out."""
-        return sum(segment.held(ALLOCATED) for segment in self.segments)
 
     def driver_bytes(self, segment: SegmentState) -> int:
         """What the driver gave for a segment: whole pages."""
@@ -154,8 +143,6 @@ def _request(allocator: CachingAllocator, rounded: int, stream: int) -> FailedRe
         stream=stream,
         pool_id=pool_id,
         helping_pools=helping_pools(allocator, stream),
-        takes_expandable=config.expandable_segments,
         handle_size=handle if config.expandable_segments and is_mapped else 0,
-        max_split_size=config.max_split_size,
-        max_non_split_rounding=config.max_non_split_rounding,
+        config=config,
     )

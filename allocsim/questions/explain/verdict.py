@@ -24,8 +24,9 @@ _ASYNC = re.compile(r"\s*backend\s*:\s*cudaMallocAsync\s*,?")
 class Verdict:
     """Why one request failed.
 
-    cause: one of `MESSAGE_CAUSES`.  arithmetic: the deciding comparison, "" where there is
-    none.  advice: sentences, the most useful first.
+    cause: one of `MESSAGE_CAUSES`.
+    arithmetic: the deciding comparison, "" where there is none.
+    advice: sentences, the most useful first.
     """
 
     message: OomMessage
@@ -48,19 +49,16 @@ def judge_text(
 ) -> tuple[Verdict, ...]:
     """A verdict on every out-of-memory error in `text`; on a text without one, `no_figures`.
 
-    conf: the settings that were in force.  torch_version: "1.13", "2.9.1"; default: what the
-    wording tells.  device_memory: bytes, for a text that does not tell, or of a card to compare.
+    conf: the settings that were in force.  torch_version: "1.13", "2.9.1"; default: known by the
+    wording.  device_memory: bytes, for a text without them, or of another device to compare with.
     Raises ConfigError for a conf that the release refuses and for an unknown release.
     """
     release = None if torch_version is None else text_release(torch_version)
     config, is_async = _settings(conf, release)
     messages = find_messages(text) or (OomMessage(text="", line=1, figures=Figures()),)
-    return tuple(
-        _judge(
-            replace(message, is_async=message.is_async or is_async), config, release, device_memory
-        )
-        for message in messages
-    )
+    if is_async:
+        messages = tuple(replace(message, is_async=True) for message in messages)
+    return tuple(_judge(message, config, release, device_memory) for message in messages)
 
 
 def _judge(

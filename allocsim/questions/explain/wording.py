@@ -1,66 +1,56 @@
 """The words that PyTorch and its relatives put around a figure, as data: a new one is a new row.
 
-Rule: a row names one figure and the words that stand right before it or right after it, never
-their order in the text, so that a wording nobody has seen is read if its words are known.
+Rule: a row names one figure and the words right before or right after it, never their order in the
+text, so that a new wording is read if its words are known.
 
-"cached" (1.0 to 1.3) is idle memory, not reserved: the change that introduced figures says
-"memory held by the allocator but not used by the program", and texts of that time add up only
-so (4.01 GiB allocated, 356.00 MiB free, 5.54 GiB cached of 10.76 GiB).
+"cached" (1.0 to 1.3) is idle memory, not reserved: only so do the texts of that time add up
+(4.01 GiB allocated, 356.00 MiB free, 5.54 GiB cached of 10.76 GiB).
 "capacty" is 2.1's own spelling.  An asynchronous backend's "requested" is the request itself.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
-__all__ = ["AFTER", "BEFORE", "ERAS", "EXPANDABLE", "OPENINGS", "STATED", "Words", "openings"]
-
-
-@dataclass(frozen=True, slots=True)
-class Words:
-    """One figure and the words beside it, as a regular expression without groups.
-
-    figure: the field of `Figures` less "_bytes", or one of "others" (another process), "rest"
-    (Apple: outside the allocator), "ignored".
-    """
-
-    figure: str
-    words: str
+__all__ = ["AFTER", "BEFORE", "ERAS", "EXPANDABLE", "OPENINGS", "STATED", "openings"]
 
 
-BEFORE: tuple[Words, ...] = (
-    Words("tried", r"to allocate|tried"),
-    Words("tried", r"(?:requested|requesting|request)(?: (?:size|memory|bytes|allocation))?"),
-    Words("tried", r"(?:allocation|allocating|allocate)(?: size| request)?|invalid buffer size"),
-    Words("limit", r"(?:max|maximum|is|memory) allowed|allowed|pytorch limit|memory limit"),
-    Words("limit", r"limit \([^()]{0,80}\)"),
-    Words("total", r"(?:total )?capac(?:ity|ty)|device (?:limit|total|memory)"),
-    Words("total", r"total(?: (?:gpu|device|memory|npu|xpu))*"),
-    Words("free", r"free(?: \([^()]{0,40}\))?(?: (?:gpu |device )?memory)?|(?<!un)available"),
-    Words("idle", r"(?:reserved (?:by pytorch )?but )?(?:unallocated|unused)|idle|cached"),
-    Words("reserved", r"reserved(?: in total)?(?: by pytorch)?(?: memory)?"),
-    Words("pool", r"(?:in )?private pools?"),
-    Words("allocated", r"(?:already |currently |of the |mps )?allocated(?: memory| by pytorch)?"),
-    Words("rest", r"other allocations"),
-    Words("process", r"this process (?:has|uses|is using)"),
-    Words("others", r"process \d{1,12}(?: \([^()]{0,80}\))? (?:has|uses|is using)"),
-    Words("ignored", r"(?:current |currently )?active|reserve of"),
+BEFORE: tuple[tuple[str, str], ...] = (
+    ("tried", r"to allocate|tried"),
+    ("tried", r"(?:requested|requesting|request)(?: (?:size|memory|bytes|allocation))?"),
+    ("tried", r"(?:allocation|allocating|allocate)(?: size| request)?|invalid buffer size"),
+    ("limit", r"(?:max|maximum|is|memory) allowed|allowed|pytorch limit|memory limit"),
+    ("limit", r"limit \([^()]{0,80}\)"),
+    ("total", r"(?:total )?capac(?:ity|ty)|device (?:limit|total|memory)"),
+    ("total", r"total(?: (?:gpu|device|memory|npu|xpu))*"),
+    ("free", r"free(?: \([^()]{0,40}\))?(?: (?:gpu |device )?memory)?|(?<!un)available"),
+    ("idle", r"(?:reserved (?:by pytorch )?but )?(?:unallocated|unused)|idle|cached"),
+    ("reserved", r"reserved(?: in total)?(?: by pytorch)?(?: memory)?"),
+    ("pool", r"(?:in )?private pools?"),
+    ("allocated", r"(?:already |currently |of the |mps )?allocated(?: memory| by pytorch)?"),
+    ("rest", r"other allocations"),
+    ("process", r"this process (?:has|uses|is using)"),
+    ("others", r"process \d{1,12}(?: \([^()]{0,80}\))? (?:has|uses|is using)"),
+    ("ignored", r"(?:current |currently )?active|reserve of"),
 )
-"""What a figure is when these words end right before it."""
+"""What a figure is when these words, regular expressions without groups, end right before it.
 
-AFTER: tuple[Words, ...] = (
-    Words("total", r"total\b(?! (?:allocated|reserved))|(?:of )?(?:total )?capac(?:ity|ty)"),
-    Words("pool", r"(?:allocated )?in private pools?"),
-    Words("idle", r"reserved (?:in total )?(?:by pytorch )?but (?:unallocated|unused|free)"),
-    Words("idle", r"cached|unallocated|idle|(?:reserved )?unused"),
-    Words("reserved", r"reserved|in reserve"),
-    Words("allocated", r"(?:already |currently )?allocated(?! in private)"),
-    Words("free", r"(?:currently |still )?(?:free|available)"),
-    Words("limit", r"allowed|(?:memory )?limit\b"),
-    Words("process", r"(?:of )?memory in use by this process"),
-    Words("tried", r"(?:was |were )?(?:requested|tried)"),
-    Words("ignored", r"current(?:ly)? active|active"),
+Figures are the fields of `Figures` less "_bytes", "others" (another process), "rest" (Apple:
+outside the allocator) and "ignored".
+"""
+
+AFTER: tuple[tuple[str, str], ...] = (
+    ("total", r"total\b(?! (?:allocated|reserved))|(?:of )?(?:total )?capac(?:ity|ty)"),
+    ("pool", r"(?:allocated )?in private pools?"),
+    ("idle", r"reserved (?:in total )?(?:by pytorch )?but (?:unallocated|unused|free)"),
+    ("idle", r"cached|unallocated|idle|(?:reserved )?unused"),
+    ("reserved", r"reserved|in reserve"),
+    ("allocated", r"(?:already |currently )?allocated(?! in private)"),
+    ("free", r"(?:currently |still )?(?:free|available)"),
+    ("limit", r"allowed|(?:memory )?limit\b"),
+    ("process", r"(?:of )?memory in use by this process"),
+    ("tried", r"(?:was |were )?(?:requested|tried)"),
+    ("ignored", r"current(?:ly)? active|active"),
 )
 """What a figure is when these words follow it at once."""
 
@@ -76,7 +66,7 @@ OPENINGS: tuple[tuple[str, bool], ...] = (
     ),
     (r"OutOfMemoryError|ErrorMemoryAllocation", False),
 )
-"""Words that tell of an error.  True: enough to begin one though another has just ended."""
+"""Words of an error.  True: enough to begin one right after another has ended."""
 
 STATED: tuple[tuple[str, str], ...] = (
     ("per_process_memory_fraction limit", "fraction_limit"),

@@ -1,9 +1,8 @@
 """What does it look like?  The history of a replay as columns, ready to be drawn."""
 
-from allocsim.questions.picture.address_map import AddressMap, address_map, axis_of
+from allocsim.questions.picture.address_map import AddressMap, address_map, axis_of, owners_of
 from allocsim.questions.picture.block_sizes import CLASS_NAMES, block_sizes, class_of
 from allocsim.questions.picture.instant import Instant
-from allocsim.questions.picture.owners import owners_of
 from allocsim.questions.picture.picture import Picture, picture_of, picture_prepared, prepare_one
 from allocsim.questions.picture.what_if import WhatIf, what_if
 

@@ -1,8 +1,12 @@
 """The map of memory: entries from left to right, addresses upwards, what lay where as shares.
 
-Rule: a pixel's shares are exact, whatever the recording's length: what kind of
-block covers how much of it, and how much of it was reserved at all.  Reserved and in no layer is
-free.  Addresses that were never reserved take no room (`axis_of`).
+Rule: a pixel's shares are exact, whatever the recording's length: how much of it was reserved, and
+how much each kind of block covers.  What is reserved and in no layer is free.  Addresses that were
+never reserved take no room (`axis_of`).
+
+A block's owner is the user's innermost line that asked for it.  Owners are ordered by the memory
+they held over time (bytes times entries), the greatest first; blocks whose stack is not recorded,
+and those from before, have owners of their own.
 """
 
 from __future__ import annotations
@@ -13,12 +17,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from allocsim.measures import code_of
 from allocsim.questions.picture.block_sizes import CLASS_NAMES, class_of
 from allocsim.questions.picture.lives import BlockLives, Lives
-from allocsim.questions.picture.owners import owners_of
 from allocsim.trace import FrameTable
 
-__all__ = ["coverage", "AddressAxis", "COLOURINGS", "AddressMap", "address_map", "axis_of"]
+__all__ = [
+    "coverage",
+    "AddressAxis",
+    "COLOURINGS",
+    "AddressMap",
+    "address_map",
+    "axis_of",
+    "owners_of",
+]
 
 _Floats = NDArray[np.floating[Any]]
 
@@ -59,7 +71,7 @@ _Column = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AddressAxis:
-    """start, length: of each range of addresses without a gap.  offset: its place on the axis."""
+    """start, length: of each range of addresses without a gap; offset: its place on the axis."""
 
     start: _Column
     length: _Column
@@ -91,6 +103,7 @@ class AddressAxis:
 COLOURINGS = ("state", "size", "owner")
 ALLOCATED, WAITING, OTHERS = "allocated", "freed, waiting for a stream", "other lines"
 _MOST_OWNERS = 6
+BEFORE, UNKNOWN = "from before the recording", "no stack recorded"
 
 _Shares = NDArray[np.float32]
 
@@ -99,8 +112,10 @@ _Shares = NDArray[np.float32]
 class AddressMap:
     """Shares by pixel, row 0 at the lowest address, column 0 at the first entry.
 
-    reserved: the share that was reserved.  layers: by name, the shares of blocks in use; together
-    they are at most `reserved`.  axis_bytes: length of the address axis.  n_blocks: blocks drawn.
+    reserved: the share that was reserved.
+    layers: by name, the shares of blocks in use; together at most `reserved`.
+    axis_bytes: length of the address axis.
+    n_blocks: blocks drawn.
     """
 
     reserved: _Shares
@@ -130,39 +145,24 @@ def address_map(
 ) -> AddressMap:
     """The map on `shape` (rows, columns) pixels.  colouring: one of `COLOURINGS`."""
     axis, blocks, segments = axis_of(lives), lives.blocks, lives.segments
-    canvas = _Canvas(axis, max(lives.n_entries, 1), shape)
-    layers = {
-        name: canvas.shares(blocks.address[rows], blocks.size[rows], born[rows], end[rows])
-        for name, rows, born, end in _layers(blocks, table, colouring)
-    }
+    x, y = shape[1] / max(lives.n_entries, 1), shape[0] / max(axis.total, 1)
+
+    def shares(address: _Column, size: _Column, born: _Column, end: _Column) -> _Shares:
+        if not len(address):
+            return np.zeros(shape, dtype=np.float32)
+        low = axis.place(address)
+        return coverage(born * x, end * x, low * y, (low + size) * y, shape)
+
     return AddressMap(
-        reserved=canvas.shares(segments.address, segments.size, segments.born, segments.died),
-        layers=layers,
+        reserved=shares(segments.address, segments.size, segments.born, segments.died),
+        layers={
+            name: shares(blocks.address[rows], blocks.size[rows], born[rows], end[rows])
+            for name, rows, born, end in _layers(blocks, table, colouring)
+        },
         axis_bytes=axis.total,
         n_entries=lives.n_entries,
         n_blocks=len(blocks),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Canvas:
-    axis: AddressAxis
-    n_entries: int
-    shape: tuple[int, int]
-
-    def shares(
-        self,
-        address: NDArray[np.int64],
-        size: NDArray[np.int64],
-        born: NDArray[np.int64],
-        end: NDArray[np.int64],
-    ) -> _Shares:
-        rows, columns = self.shape
-        if not len(address):
-            return np.zeros(self.shape, dtype=np.float32)
-        low = self.axis.place(address)
-        x, y = columns / self.n_entries, rows / self.axis.total
-        return coverage(born * x, end * x, low * y, (low + size) * y, self.shape)
 
 
 _Layer = tuple[str, NDArray[np.bool_], NDArray[np.int64], NDArray[np.int64]]
@@ -186,3 +186,29 @@ def _layers(blocks: BlockLives, table: FrameTable, colouring: str) -> list[_Laye
             kinds = np.minimum(kinds, _MOST_OWNERS)
             names = (*names[:_MOST_OWNERS], OTHERS)
     return [(name, kinds == i, blocks.born, blocks.completed) for i, name in enumerate(names)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Owners:
+    """owner: of each block, an index into `names`."""
+
+    owner: NDArray[np.int64]
+    names: tuple[str, ...]
+
+
+def owners_of(blocks: BlockLives, table: FrameTable) -> Owners:
+    """The owners of `blocks`, whose stacks are those of `table`."""
+    stacks, which = np.unique(blocks.stack, return_inverse=True)
+    numbers: dict[str, int] = {BEFORE: 0, UNKNOWN: 1}
+    codes = [code_of(table.stack(stack)) if stack >= 0 else None for stack in stacks.tolist()]
+    named = [UNKNOWN if code is None else str(code) for code in codes]
+    of_stack = [numbers.setdefault(name, len(numbers)) for name in named]
+    owner = np.array(of_stack, dtype=np.int64)[which]
+    owner = np.where((blocks.born < 0) & (blocks.stack < 0), 0, owner)
+    held = (blocks.freed - np.maximum(blocks.born, 0)) * blocks.size.astype(np.float64)
+    weight = np.bincount(owner, held, len(numbers))
+    order = [int(i) for i in np.argsort(-weight, kind="stable") if (owner == i).any()]
+    rank = np.zeros(len(numbers), dtype=np.int64)
+    rank[order] = np.arange(len(order))
+    names = list(numbers)
+    return Owners(rank[owner], tuple(names[i] for i in order))

@@ -27,10 +27,7 @@ def _text(size: int) -> str:
     return f"{size // MIB} MiB" if size >= MIB else f"{size // KIB} KiB"
 
 
-CLASS_NAMES = (
-    *(f"up to {_text(limit)}" for limit in _LIMITS),
-    f"above {_text(_LIMITS[-1])}",
-)
+CLASS_NAMES = (*(f"up to {_text(limit)}" for limit in _LIMITS), f"above {_text(_LIMITS[-1])}")
 
 
 def class_of(size: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -43,7 +40,7 @@ _Column = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockSizes:
-    """handed_out: blocks over the run.  used_bytes, free_bytes: of the blocks at `entry`."""
+    """handed_out: blocks over the run; used_bytes, free_bytes: of the blocks at `entry`."""
 
     edges: _Column
     handed_out: _Column

@@ -1,14 +1,14 @@
 """What the allocator did in one replay, row by row, and which entry made it do so.
 
-Rule: rows are in the order in which things happened.  As far as the replay is the recording,
-row by row, a row's entry is the recording's own.  Elsewhere it is that of the request or free
-that it belongs to; what the driver was asked for belongs to the request that follows, and to the
-last one where none follows.  A free that completed at once did so at the entry of its request.
+Rule: rows are in the order in which things happened.  As long as the replay equals the recording
+row by row, a row's entry is the recording's own.  Elsewhere it is that of the request or free that
+it belongs to; a driver call belongs to the request that follows, or else to the last one.  A free
+that completed at once did so at the entry of its request.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,19 +21,28 @@ from allocsim.errors import InvariantError
 from allocsim.state import SegmentState
 from allocsim.trace import Action, Trace
 
-__all__ = ["History", "HistoryWatch"]
+__all__ = ["History", "HistoryWatch", "columns_of"]
 
 _CODES = {action.text: int(action) for action in Action}
+_DTYPES = (np.uint8, np.int64, np.int64, np.uint64)
 _Column = NDArray[np.int64]
+
+
+def columns_of(columns: Iterable[Sequence[Any]], dtypes: Sequence[Any]) -> list[NDArray[Any]]:
+    """Columns as arrays; empty ones where there are none, as of a table without rows."""
+    values = list(columns) or [()] * len(dtypes)
+    return [np.array(value, dtype=dtype) for value, dtype in zip(values, dtypes, strict=True)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class History:
     """The history of one device's replay as columns.
 
-    action: codes of `Action`.  address, size: as in a recording (semantics 6.1).  entry: of the
-    recording.  block_size: bytes of the block that an `alloc` row handed out, slack included; 0
-    in other rows, and for a recorded error that was answered and given back at once.
+    action: codes of `Action`.
+    address, size: as in a recording (semantics 6.1).
+    entry: of the recording.
+    block_size: bytes of the block that an `alloc` row handed out, slack included; 0 in other rows,
+        and for a recorded error that was answered and given back at once.
     start: the segments before.
     """
 
@@ -47,41 +56,30 @@ class History:
 
 
 class HistoryWatch(Observer):
-    """Keeps the whole history of a replay of one device; give it to `replay`."""
+    """Keeps the whole history of a replay of one device; an observer for `replay`."""
 
     keeps_history = True
 
     def __init__(self) -> None:
         self._start: tuple[SegmentState, ...] = ()
-        self._chunks: list[tuple[NDArray[Any], ...]] = []
+        self._chunks: list[list[NDArray[Any]]] = []
 
     def began(self, allocator: CachingAllocator) -> None:
-        """See `Observer`."""
         self._start = allocator.segments()
         self._chunks = []
 
     def history(self, entries: Sequence[TraceEntry]) -> None:
-        """See `Observer`."""
         if entries:
-            actions, addresses, sizes, streams, _ = zip(*entries, strict=True)
-            self._chunks.append(
-                (
-                    np.array([_CODES[action] for action in actions], dtype=np.uint8),
-                    np.array(addresses, dtype=np.int64),
-                    np.array(sizes, dtype=np.int64),
-                    np.array(streams, dtype=np.uint64),
-                )
-            )
+            actions, *others, _ = zip(*entries, strict=True)
+            self._chunks.append(columns_of([[_CODES[a] for a in actions], *others], _DTYPES))
 
     def of(self, trace: Trace, device_run: DeviceRun) -> History:
         """The history of the replay that has ended, which was `device_run` of `trace`."""
-        none = (np.empty(0, np.uint8), *(np.empty(0, np.int64),) * 2, np.empty(0, np.uint64))
-        action, address, size, stream = map(np.concatenate, zip(none, *self._chunks, strict=True))
-        entry, block_size = _entries(action, trace, device_run, self._held())
+        chunks = zip(columns_of([], _DTYPES), *self._chunks, strict=True)
+        action, address, size, stream = map(np.concatenate, chunks)
+        held = sum(segment.allocated_size for segment in self._start)
+        entry, block_size = _entries(action, trace, device_run, held)
         return History(action, address, size, stream, entry, block_size, self._start)
-
-    def _held(self) -> int:
-        return sum(segment.allocated_size for segment in self._start)
 
 
 def _entries(
@@ -110,9 +108,9 @@ def _entries(
     ooms = np.flatnonzero(action == Action.OOM)
     if len(ooms) == len(device_run.ooms):  # a refusal by a memory fraction leaves no row
         entry[ooms] = [oom.entry for oom in device_run.ooms]
-    told = np.flatnonzero(~np.isin(trace.action, (Action.SNAPSHOT, Action.ANNOTATE)))
+    recorded = np.flatnonzero(~np.isin(trace.action, (Action.SNAPSHOT, Action.ANNOTATE)))
     matched = 0 if device_run.fidelity is None else device_run.fidelity.entries_matched
-    entry[:matched] = told[: min(matched, len(entry))]
+    entry[:matched] = recorded[: min(matched, len(entry))]
     completed = np.flatnonzero(action == Action.FREE_COMPLETED)
     at_once = completed[action[completed - 1] == Action.FREE_REQUESTED]
     entry[at_once] = entry[at_once - 1]

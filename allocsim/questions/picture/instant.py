@@ -13,14 +13,7 @@ import numpy as np
 
 from allocsim.core import SMALL_BUFFER
 from allocsim.questions.picture.lives import Lives
-from allocsim.state import (
-    ALLOCATED,
-    DEFAULT_POOL,
-    INACTIVE,
-    PENDING,
-    BlockState,
-    SegmentState,
-)
+from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE, PENDING, BlockState, SegmentState
 
 __all__ = ["Instant", "instant_of"]
 
@@ -43,17 +36,13 @@ class Instant:
 
 
 def instant_of(lives: Lives, entry: int, *, is_expandable: bool) -> Instant:
-    """The state after `entry`.
-
-    is_expandable: ranges that touch were mapped side by side, so they are one.
-    """
+    """The state after `entry`; is_expandable: whether ranges that touch are one."""
     segments, blocks = lives.segments, lives.blocks
     there = np.flatnonzero((segments.born <= entry) & (entry < segments.died))
     there = there[np.argsort(segments.address[there])]
     ranges: list[tuple[int, int, int]] = []
-    for row in there.tolist():
-        address, size = int(segments.address[row]), int(segments.size[row])
-        stream = int(segments.stream[row])
+    places = (segments.address, segments.size, segments.stream)
+    for address, size, stream in zip(*(c[there].tolist() for c in places), strict=True):
         joins = ranges and is_expandable and ranges[-1][2] == stream
         if joins and sum(ranges[-1][:2]) == address:
             ranges[-1] = (ranges[-1][0], ranges[-1][1] + size, stream)
@@ -61,7 +50,13 @@ def instant_of(lives: Lives, entry: int, *, is_expandable: bool) -> Instant:
             ranges.append((address, size, stream))
     used = np.flatnonzero((blocks.born <= entry) & (entry < blocks.completed))
     used = used[np.argsort(blocks.address[used])]
-    in_use = [_block(lives, row, entry) for row in used.tolist()]
+    columns = (blocks.address, blocks.size, blocks.requested, blocks.freed)
+    in_use = [
+        BlockState(address, size, requested, ALLOCATED if entry < freed else PENDING)
+        for address, size, requested, freed in zip(
+            *(c[used].tolist() for c in columns), strict=True
+        )
+    ]
     starts = np.searchsorted(blocks.address[used], [start for start, _, _ in ranges])
     cuts = [*starts.tolist(), len(in_use)]
     return Instant(
@@ -78,14 +73,6 @@ def instant_of(lives: Lives, entry: int, *, is_expandable: bool) -> Instant:
             )
             for (start, size, stream), (first, last) in zip(ranges, pairwise(cuts), strict=True)
         ),
-    )
-
-
-def _block(lives: Lives, row: int, entry: int) -> BlockState:
-    blocks = lives.blocks
-    state = ALLOCATED if entry < blocks.freed[row] else PENDING
-    return BlockState(
-        int(blocks.address[row]), int(blocks.size[row]), int(blocks.requested[row]), state
     )
 
 

@@ -1,7 +1,7 @@
 """Where each block and each segment of a replay lay, and from when to when, as columns.
 
 Rule: a row is there after entry e if `born <= e < end`.  What was there before the recording is
-born at -1; what outlives it ends at `n_entries`.  The blocks of a moment never overlap and lie
+born at -1; what outlives it ends at `n_entries`.  The blocks of a moment do not overlap and lie
 inside its segments; the space between them is free.  A block that was given back at the entry of
 its own request (a recorded error that the replay answers) is in no row.
 """
@@ -9,12 +9,13 @@ its own request (a recorded error that the replay answers) is in no row.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim.questions.picture.history import History
-from allocsim.state import ALLOCATED, INACTIVE
+from allocsim.questions.picture.history import History, columns_of
+from allocsim.state import INACTIVE, PENDING
 from allocsim.trace import Action, Trace
 
 __all__ = ["BlockLives", "Lives", "SegmentLives", "lives_of"]
@@ -24,10 +25,11 @@ _Column = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockLives:
-    """Blocks that were handed out, by the order of their requests; sizes in bytes.
+    """Blocks that were handed out, in the order of their requests; sizes in bytes.
 
-    freed: when its user freed it.  completed: when it really came free, later if it waited for
-    other streams.  stack: number in the recording's frame table, -1 where none is recorded.
+    born, freed: the entries of its request and of its free.
+    completed: when it came free, later than `freed` if it waited for other streams.
+    stack: number in the recording's frame table, -1 where none is recorded.
     """
 
     address: _Column
@@ -45,10 +47,7 @@ class BlockLives:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SegmentLives:
-    """Memory from the driver; of an expandable segment each range that was mapped and unmapped.
-
-    died: when it went back.
-    """
+    """Memory from the driver until it `died`; of an expandable segment each mapped range."""
 
     address: _Column
     size: _Column
@@ -62,7 +61,7 @@ class SegmentLives:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lives:
-    """All of one device.  n_entries: up to where it was replayed."""
+    """All of one device; n_entries: as far as it was replayed."""
 
     blocks: BlockLives
     segments: SegmentLives
@@ -77,27 +76,25 @@ def lives_of(history: History, trace: Trace, stopped_at: int | None = None) -> L
 
 def _blocks(history: History, trace: Trace, n_entries: int) -> BlockLives:
     rows = np.flatnonzero(np.isin(history.action, _OF_BLOCKS))
-    seeds = _Seeds.of(history)
-    action = np.concatenate((seeds.action, history.action[rows]))
-    address = np.concatenate((seeds.address, history.address[rows]))
-    entry = np.concatenate((seeds.entry, history.entry[rows]))
+    then: list[NDArray[Any]] = [history.action, history.address, history.block_size, history.size]
+    then += [history.stream, history.entry]
+    action, address, size, raw, stream, entry = (
+        np.concatenate((before, column[rows]))
+        for before, column in zip(_before(history), then, strict=True)
+    )
     order = np.argsort(address, kind="stable")
     made = np.flatnonzero(action[order] == Action.ALLOC)
-    # In the order of (address, time) a block's end stands right behind its beginning.
+    # In the order of (address, time) a block's end is right behind its beginning.
     freed = _next_is(action, address, order, made + 1, Action.FREE_REQUESTED)
     completed = _next_is(action, address, order, made + 2, Action.FREE_COMPLETED)
-    place = order[made]
-    back = np.argsort(place)
-    place = place[back]
+    back = np.argsort(order[made])
+    place = order[made][back]
     never = np.append(entry, n_entries)
-    born, size = entry[place], np.concatenate((seeds.size, history.block_size[rows]))[place]
-    is_real = size > 0
+    born, freed, completed = entry[place], never[freed[back]], never[completed[back]]
     stack = np.where(born >= 0, trace.frames[np.maximum(born, 0)] if len(trace) else -1, -1)
-    raw = np.concatenate((seeds.requested, history.size[rows]))[place]
-    streams = np.concatenate((seeds.stream, history.stream[rows]))[place]
-    columns = (address[place], size, raw, streams, born, never[freed[back]], never[completed[back]])
-    kept = [column[is_real] for column in (*columns, stack.astype(np.int32))]
-    return BlockLives(*kept)  # type: ignore[arg-type]
+    found: list[NDArray[Any]] = [address[place], size[place], raw[place], stream[place]]
+    found += [born, freed, completed, stack.astype(np.int32)]
+    return BlockLives(*(column[size[place] > 0] for column in found))
 
 
 _OF_BLOCKS = (Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED)
@@ -114,98 +111,47 @@ def _next_is(
     return np.where(is_it, row, -1)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Seeds:
-    """Rows that would have made the blocks from before, and freed those that wait."""
-
-    action: NDArray[np.uint8]
-    address: _Column
-    size: _Column
-    requested: _Column
-    stream: NDArray[np.uint64]
-    entry: _Column
-
-    @classmethod
-    def of(cls, history: History) -> _Seeds:
-        rows = []
-        for segment in history.start:
-            for block in segment.blocks:
-                if block.state == INACTIVE:
-                    continue
-                row = (block.address, block.size, block.requested_size, segment.stream)
-                rows.append((Action.ALLOC, *row))
-                if block.state != ALLOCATED:
-                    rows.append((Action.FREE_REQUESTED, *row))
-        action, address, size, requested, stream = zip(*rows, strict=True) if rows else [()] * 5
-        return cls(
-            np.array(action, dtype=np.uint8),
-            np.array(address, dtype=np.int64),
-            np.array(size, dtype=np.int64),
-            np.array(requested, dtype=np.int64),
-            np.array(stream, dtype=np.uint64),
-            np.full(len(rows), -1, dtype=np.int64),
-        )
-
-
-def _segments(history: History, n_entries: int) -> SegmentLives:
-    held = _Held(n_entries)
+def _before(history: History) -> list[NDArray[Any]]:
+    """Rows that would have made the blocks from before, and freed those that wait, as columns."""
+    rows = []
     for segment in history.start:
-        held.take(segment.address, segment.total_size, segment.stream, -1)
-    rows = np.flatnonzero(np.isin(history.action, (*_TAKES, *_GIVES)))
-    columns = (history.action, history.address, history.size, history.stream)
-    for action, address, size, stream, entry in zip(
-        *(column[rows].tolist() for column in (*columns, history.entry)), strict=True
-    ):
-        if action in _TAKES:
-            held.take(address, size, stream, entry)
-        else:
-            held.give(address, size, entry)
-    return held.lives()
+        for block in segment.blocks:
+            row = (block.address, block.size, block.requested_size, segment.stream, -1)
+            if block.state != INACTIVE:
+                rows.append((Action.ALLOC, *row))
+            if block.state == PENDING:
+                rows.append((Action.FREE_REQUESTED, *row))
+    dtypes = (np.uint8, np.int64, np.int64, np.int64, np.uint64, np.int64)
+    return columns_of(zip(*rows, strict=True), dtypes)
 
 
 _TAKES = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
 _GIVES = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
 
 
-class _Held:
-    """What is held from the driver, while it is read row by row."""
-
-    def __init__(self, n_entries: int) -> None:
-        self._n_entries = n_entries
-        self._open: dict[int, tuple[int, int, int]] = {}
-        self._ended: list[tuple[int, int, int, int, int]] = []
-
-    def take(self, address: int, size: int, stream: int, entry: int) -> None:
-        self._open[address] = (size, stream, entry)
-
-    def give(self, address: int, size: int, entry: int) -> None:
-        """[address, address + size) goes back; what is left of a range goes on living."""
-        end = address + size
-        found = self._open.get(address)
-        if found is not None and found[0] == size:
-            touched = [address]
-        else:
-            touched = [at for at, (n, _, _) in self._open.items() if at < end and at + n > address]
+def _segments(history: History, n_entries: int) -> SegmentLives:
+    """Read row by row; of a range that goes back in part, the rest goes on living."""
+    held = {s.address: (s.total_size, s.stream, -1) for s in history.start}
+    ended: list[tuple[int, int, int, int, int]] = []
+    rows = np.flatnonzero(np.isin(history.action, (*_TAKES, *_GIVES)))
+    columns = (history.action, history.address, history.size, history.stream, history.entry)
+    for row in zip(*(column[rows].tolist() for column in columns), strict=True):
+        action, address, size, stream, entry = row
+        if action in _TAKES:
+            held[address] = (size, stream, entry)
+            continue
+        end, touched = address + size, [address]
+        if held.get(address, (-1,))[0] != size:
+            touched = [at for at, (n, _, _) in held.items() if at < end and at + n > address]
         for at in touched:
-            length, stream, born = self._open.pop(at)
+            length, stream, born = held.pop(at)
             first, last = max(at, address), min(at + length, end)
-            self._ended.append((first, last - first, stream, born, entry))
+            ended.append((first, last - first, stream, born, entry))
             if at < first:
-                self._open[at] = (first - at, stream, born)
+                held[at] = (first - at, stream, born)
             if last < at + length:
-                self._open[last] = (at + length - last, stream, born)
-
-    def lives(self) -> SegmentLives:
-        rows = self._ended + [
-            (address, size, stream, born, self._n_entries)
-            for address, (size, stream, born) in self._open.items()
-        ]
-        rows.sort(key=lambda row: (row[3], row[0]))
-        address, size, stream, born, died = zip(*rows, strict=True) if rows else [()] * 5
-        return SegmentLives(
-            np.array(address, dtype=np.int64),
-            np.array(size, dtype=np.int64),
-            np.array(stream, dtype=np.uint64),
-            np.array(born, dtype=np.int64),
-            np.array(died, dtype=np.int64),
-        )
+                held[last] = (at + length - last, stream, born)
+    ended += [(at, size, stream, born, n_entries) for at, (size, stream, born) in held.items()]
+    ended.sort(key=lambda row: (row[3], row[0]))
+    dtypes = (np.int64, np.int64, np.uint64, np.int64, np.int64)
+    return SegmentLives(*columns_of(zip(*ended, strict=True), dtypes))

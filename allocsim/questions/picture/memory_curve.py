@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocsim.core import MIN_BLOCK_SIZE
-from allocsim.questions.picture.lives import BlockLives, Lives
+from allocsim.questions.picture.lives import Lives
 
 __all__ = ["MemoryCurve", "memory_curve"]
 
@@ -24,8 +24,9 @@ _Column = NDArray[np.int64]
 class MemoryCurve:
     """Bytes after each entry.
 
-    active: allocated, or freed and waiting for other streams.  driver_takes, driver_gives:
-    numbers of the entries at which memory came from the driver and went back, one for each call.
+    active: allocated, or freed and waiting for other streams.
+    ideal: the least that was possible.
+    driver_takes, driver_gives: the entries at which memory came from the driver and went back.
     """
 
     reserved: _Column
@@ -48,17 +49,13 @@ def memory_curve(lives: Lives) -> MemoryCurve:
     start = int(needed[blocks.born < 0].sum())
     return MemoryCurve(
         reserved=_level(segments.born, segments.died, segments.size, n),
-        active=_of(blocks, blocks.completed, blocks.size, n),
-        allocated=_of(blocks, blocks.freed, blocks.size, n),
-        requested=_of(blocks, blocks.freed, blocks.requested, n),
+        active=_level(blocks.born, blocks.completed, blocks.size, n),
+        allocated=_level(blocks.born, blocks.freed, blocks.size, n),
+        requested=_level(blocks.born, blocks.freed, blocks.requested, n),
         ideal=np.maximum(np.maximum.accumulate(in_use), start) if n else in_use,
         driver_takes=np.sort(segments.born[segments.born >= 0]),
         driver_gives=np.sort(segments.died[segments.died < n]),
     )
-
-
-def _of(blocks: BlockLives, end: _Column, size: _Column, n: int) -> _Column:
-    return _level(blocks.born, end, size, n)
 
 
 def _level(born: _Column, end: _Column, size: _Column, n: int) -> _Column:

@@ -1,6 +1,6 @@
 """One device's replay with everything that pictures of it need.
 
-Rule: the replay is the one that `allocsim replay` reports, looked at; nothing here drives.
+Rule: the replay is the one that `allocsim replay` reports; nothing here drives an allocator.
 """
 
 from __future__ import annotations
@@ -71,20 +71,17 @@ def picture_prepared(
 ) -> Picture:
     """Replay a device of a recording and keep what pictures need.
 
-    setting, device_memory: None for what was recorded, as far as it can be told.  observers: of
-    the same replay.
+    setting, device_memory: None for the recorded ones, as far as known.  observers: of the same
+    replay.
     Raises RecordingError if the device has no entries.
     """
     trace = prepared.trace
     if not len(trace):
         raise RecordingError(prepared.path, f"device {trace.device} has no entries to draw")
     watch = HistoryWatch()
+    every = (watch, *observers)
     run = replay_prepared(
-        (prepared,),
-        setting,
-        device_memory=device_memory,
-        observers=(watch, *observers),
-        progress=progress,
+        (prepared,), setting, device_memory=device_memory, observers=every, progress=progress
     )
     device_run = run.devices[0]
     lives = lives_of(watch.of(trace, device_run), trace, device_run.stopped_at)

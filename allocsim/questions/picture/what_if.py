@@ -22,7 +22,7 @@ STRETCHES = 160
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WhatIf:
-    """One run.  reserved: its extremes over the recording's entries, in bytes."""
+    """One run; reserved: its extremes over the recording's entries, in bytes."""
 
     trial: Trial
     reserved: Extremes
@@ -31,7 +31,7 @@ class WhatIf:
 def what_if(trials: Trials, run: Run, settings: Iterable[Setting] = ()) -> tuple[WhatIf, ...]:
     """Replay under each of `settings`, or of the usual ones if there are none.
 
-    run: the replay of one device that they are compared with; it stands first.
+    run: the replay of one device that they are compared with, which is the first of the result.
     Raises ConfigError for a setting that the release refuses.
     """
     device_run, release = run.devices[0], trials.prepared.release

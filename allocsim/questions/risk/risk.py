@@ -1,7 +1,13 @@
 """How near a recording comes to an out-of-memory error on a device, and on which it would not.
 
-Rule: every size is one that a replay proved (`smallest_device`); the point of least headroom is
-that of a replay under the settings asked for, on the device asked for.
+Rules: every size is one that a replay proved (`smallest_device`).  Only a request that needs memory
+from the driver can fail, so the device is looked at when one has been answered that way.  Its
+headroom then is what the driver had left, plus what PyTorch could have given back: whole free
+segments and whole free handles of expandable segments.
+
+Unusable is what is reserved, in no block in use, and in no piece that would serve the largest
+request of the recording: the external fragmentation seen by that request (the "unusable free
+space index" of Gorman and Whitcroft, Ottawa Linux Symposium 2006, in bytes and for one size).
 """
 
 from __future__ import annotations
@@ -9,12 +15,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from allocsim.core import SMALL_SIZE, Block, CachingAllocator, free_blocks, returnable_bytes
 from allocsim.engine import (
     Capacity,
     DeviceRun,
+    Observer,
     Progress,
     Run,
     Setting,
+    Timeline,
     Trials,
     Watch,
     bytes_of,
@@ -24,18 +35,100 @@ from allocsim.engine import (
 )
 from allocsim.errors import RecordingError
 from allocsim.measures import Code, Measures, code_at, effects_on, measures_of, usual_settings
-from allocsim.questions.risk.headroom import (
-    HeadroomPoint,
-    HeadroomWatch,
-    Span,
-    largest_entry,
-    spans_of,
-)
-from allocsim.trace import Recording
+from allocsim.trace import Action, Recording, Trace
 
-__all__ = ["Need", "Risk", "risk_of"]
+__all__ = ["HeadroomPoint", "Need", "Risk", "Span", "risk_of"]
 
 _SPANS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class HeadroomPoint:
+    """The device after the request of `entry` was answered with memory from the driver.
+
+    free_bytes: of the device and within the limit of a memory fraction.
+    returnable_bytes: what PyTorch could have given back.
+    idle_bytes: reserved and in no block in use.
+    unusable_bytes: the part of the idle that could not serve the largest request.
+    """
+
+    entry: int
+    reserved_bytes: int
+    free_bytes: int
+    returnable_bytes: int
+    idle_bytes: int
+    unusable_bytes: int
+
+    @property
+    def headroom_bytes(self) -> int:
+        """What a request could still have had of the driver."""
+        return self.free_bytes + self.returnable_bytes
+
+
+class HeadroomWatch(Observer):
+    """Notes the headroom whenever memory came from the driver; an observer for `replay`.
+
+    largest: the rounded size and the stream of the recording's largest request.
+    """
+
+    def __init__(self, largest: tuple[int, int]) -> None:
+        self.points: list[HeadroomPoint] = []
+        self._size, self._stream = largest
+
+    @property
+    def tightest(self) -> HeadroomPoint | None:
+        """The first point of the least headroom; None if nothing came from the driver."""
+        return min(self.points, key=lambda point: point.headroom_bytes, default=None)
+
+    def grew(self, allocator: CachingAllocator, entry: int) -> None:
+        reserved = allocator.reserved_bytes
+        free, limit = allocator.device.free, allocator.memory_limit
+        if limit is not None:
+            free = min(free, max(limit - reserved, 0))
+        returnable = idle = usable = 0
+        for block in free_blocks(allocator):
+            idle += block.size
+            returnable += returnable_bytes(allocator, block)
+            if self._serves(block):
+                usable += block.size
+        self.points.append(HeadroomPoint(entry, reserved, free, returnable, idle, idle - usable))
+
+    def _serves(self, block: Block) -> bool:
+        """Whether a free block would serve the largest request."""
+        pool = block.pool
+        is_its_pool = pool.owner is None and pool.is_small == (self._size <= SMALL_SIZE)
+        return is_its_pool and block.stream == self._stream and block.size >= self._size
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of entries.  allocated_bytes, reserved_bytes: their highest in it."""
+
+    first: int
+    last: int
+    allocated_bytes: int
+    reserved_bytes: int
+
+
+def spans_of(timeline: Timeline, count: int) -> tuple[Span, ...]:
+    """`count` stretches of about as many steps each; fewer if there are fewer steps."""
+    rows = len(timeline.entry)
+    edges = np.unique(np.linspace(0, rows, count + 1).astype(np.int64))
+    return tuple(
+        Span(
+            first=int(timeline.entry[start]),
+            last=int(timeline.entry[stop - 1]),
+            allocated_bytes=int(timeline.allocated[start:stop].max()),
+            reserved_bytes=int(timeline.reserved[start:stop].max()),
+        )
+        for start, stop in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
+    )
+
+
+def largest_entry(trace: Trace) -> int | None:
+    """The first entry with the largest request, a failed one included; None without any."""
+    asks = np.flatnonzero(np.isin(trace.action, (Action.ALLOC, Action.OOM)))
+    return int(asks[np.argmax(trace.size[asks])]) if len(asks) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +143,9 @@ class Need:
 class Risk:
     """One device of a recording on the device memory asked for.
 
-    points: the headroom wherever memory came from the driver; tightest: the least, with the
-    code of its request.  largest_bytes: the largest request, at `largest_entry`.
+    points: the headroom wherever memory came from the driver.
+    tightest: the first of the least headroom; code: of its request.
+    largest_bytes: the largest request, at `largest_entry`.
     """
 
     run: Run
@@ -87,18 +181,15 @@ def risk_of(
         numbers = ", ".join(str(trace.device) for trace in recording.devices)
         raise RecordingError(recording.path, f"has devices {numbers}; choose one (--device)")
     (prepared,) = prepare(recording, device, torch_version)
-    trace = prepared.trace
-    biggest = largest_entry(trace)
-    size = 0 if biggest is None else int(trace.size[biggest])
-    stream = 0 if biggest is None else int(trace.stream[biggest])
+    trace, largest = prepared.trace, largest_entry(prepared.trace)
+    size, stream = 0, 0
+    if largest is not None:
+        size, stream = int(trace.size[largest]), int(trace.stream[largest])
     seen = HeadroomWatch((size, stream))
     setting = prepared.recorded if conf is None else Setting(conf)
+    memory = bytes_of(device_memory)
     run = replay_prepared(
-        (prepared,),
-        setting,
-        device_memory=bytes_of(device_memory),
-        progress=progress,
-        observers=(seen,),
+        (prepared,), setting, device_memory=memory, progress=progress, observers=(seen,)
     )
     device_run = run.devices[0]
     tightest = seen.tightest
@@ -111,7 +202,7 @@ def risk_of(
         points=tuple(seen.points),
         tightest=tightest,
         code=None if tightest is None else code_at(trace, tightest.entry),
-        largest_entry=biggest,
+        largest_entry=largest,
         largest_bytes=size,
         needs=_needs(trials, setting, confs),
         measures=measures_of(trace, device_run),
@@ -120,12 +211,9 @@ def risk_of(
 
 def _needs(trials: Trials, setting: Setting, confs: Sequence[str] | None) -> tuple[Need, ...]:
     release = trials.prepared.release
-    if confs is None:
-        others = usual_settings(setting.config(release))
-    else:
-        others = tuple(map(Setting, confs))
+    usual = usual_settings(setting.config(release))
+    others = usual if confs is None else tuple(map(Setting, confs))
     for each in others:
         each.config(release)  # a wrong one is the user's to know
-    return tuple(
-        Need(each.conf, smallest_device(trials, each)) for each in dict.fromkeys([setting, *others])
-    )
+    every = dict.fromkeys([setting, *others])
+    return tuple(Need(each.conf, smallest_device(trials, each)) for each in every)

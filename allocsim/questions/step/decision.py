@@ -11,24 +11,19 @@ from allocsim.core import TraceEntry, Witnessed
 from allocsim.errors import OutOfMemoryError
 from allocsim.state import SegmentState
 
-__all__ = [
-    "Candidate",
-    "Decision",
-    "Moved",
-    "Observed",
-    "Request",
-    "Rule",
-]
+__all__ = ["Candidate", "Decision", "Moved", "Observed", "Request", "Rule"]
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is asked: `action` is the name of the allocator's method.
+    """What is asked: `action` is the name of the allocator's method, the rest its arguments.
 
-    malloc: size, stream.  free: address.  record_stream: address, stream.  synchronize: stream,
-    None for all.  empty_cache.  begin_allocate_to_pool, end_allocate_to_pool, release_pool: pool.
-    set_per_process_memory_fraction: value.  set_allocator_settings: value.  For recordings also
-    request_free and complete_free: address.
+    malloc: size, stream.
+    free, and for recordings also request_free and complete_free: address.
+    record_stream: address, stream.
+    synchronize: stream, None for all.
+    begin_allocate_to_pool, end_allocate_to_pool, release_pool: pool.
+    set_per_process_memory_fraction, set_allocator_settings: value.
     """
 
     action: str
@@ -53,7 +48,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule that was applied.  section: where docs/allocator.md has it.  text: how it went."""
+    """One rule that was applied; section: of docs/allocator.md; text: how it was applied."""
 
     name: str
     section: str
@@ -71,12 +66,14 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What became of one request.
+    """The outcome of one request.
 
-    address: what a malloc returned.  error: the text of its out-of-memory error.  rules: in the
-    order in which they were applied.  candidates: the free blocks that the search looked at,
-    ascending.  entries: what the history got.  before, after: the segments that differ, those of
-    the request included.
+    address: what a malloc returned.
+    error: the text of its out-of-memory error.
+    rules: in the order in which they were applied.
+    candidates: the free blocks that the search looked at, ascending.
+    entries: added to the history.
+    before, after: the segments that differ.
     """
 
     request: Request
@@ -101,9 +98,3 @@ class Observed:
     stats_after: dict[str, int]
     before: tuple[SegmentState, ...]
     after: tuple[SegmentState, ...]
-
-    @property
-    def retried(self) -> bool:
-        """Whether everything cached was released for this request."""
-        key = "num_alloc_retries"
-        return self.stats_after[key] > self.stats_before[key]

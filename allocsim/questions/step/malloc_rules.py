@@ -1,9 +1,8 @@
 """What a malloc decided, rule by rule, from the observed states and entries.
 
-Rule: the block that was taken is read off the one that was handed out: two free neighbours never
-stand side by side, so a free block right behind it can only be the tail of a split (1.7).  All
-sizes are those of the allocator's own settings; each miss's attempts are in the order in which
-the model wrote them down.
+Rule: the block that was taken is known from the one that was handed out: no two free blocks are
+neighbours, so a free block right behind it can only be the tail of a split (1.7).  The attempts of
+a miss are in the order in which the model wrote them.
 """
 
 from __future__ import annotations
@@ -49,8 +48,14 @@ EXPLAINED: dict[str, str] = {
     "expandable_segments_reserve": EXPANDABLE,
     "graph_capture_record_stream_reuse": "",
 }
-"""For each option with an effect the section about it, which a rule that it decides cites; "" for
-what neither the states nor the entries show."""
+"""For each option with an effect the section that its rules cite; "" where states and entries show
+nothing of it."""
+
+_RETRY = Rule(
+    "retry",
+    MISS,
+    "a retry: wait for every pending free, release all that is wholly free, ask again",
+)
 
 
 def explain_malloc(
@@ -77,8 +82,8 @@ class _Malloc:
         self.tried = self.config.segment_size(self.rounded)
         made = [w.entry for w in seen.written if w.entry.action == "alloc"]
         self.block: Block | None = allocated_block(allocator, made[0].address) if made else None
-        told = [w.entry.pool_id for w in seen.written if w.entry.action in ("alloc", "oom")]
-        self.pool_id: PoolId = told[0] if told else DEFAULT_POOL
+        pools = [w.entry.pool_id for w in seen.written if w.entry.action in ("alloc", "oom")]
+        self.pool_id: PoolId = pools[0] if pools else DEFAULT_POOL
         self.is_small = self.rounded <= SMALL_SIZE
         self.is_hit = self.block is not None and all(
             w.work in (Work.REQUEST, Work.POLL) for w in seen.written
@@ -96,8 +101,6 @@ class _Malloc:
         assert self.block is not None
         return self.block.size + (self.tail.size if self.tail is not None else 0)
 
-    # -- the search ----------------------------------------------------------------------
-
     def candidates(self) -> list[Candidate]:
         """The free blocks in the order of the pool, as the search found them."""
         return self._at_hit() if self.is_hit else self._at_miss()
@@ -108,16 +111,16 @@ class _Malloc:
         pool = block.pool
         free = pool.of(self.stream).blocks
         ranked = [(b.key, b.ptr, b.size) for b in free if b is not tail]
-        mine = pool.layout.key(self.taken, block.rank + block.ptr)
-        ranked = sorted([*ranked, (mine, block.ptr, self.taken)])
-        return [Candidate(ptr, size, self._verdict(key, size, mine)) for key, ptr, size in ranked]
+        taken = pool.layout.key(self.taken, block.rank + block.ptr)
+        ranked = sorted([*ranked, (taken, block.ptr, self.taken)])
+        return [Candidate(ptr, size, self._verdict(key, size, taken)) for key, ptr, size in ranked]
 
-    def _verdict(self, key: int, size: int, mine: int) -> str:
-        if key == mine:
+    def _verdict(self, key: int, size: int, taken: int) -> str:
+        if key == taken:
             return "taken"
         if size < self.rounded:
             return "too small"
-        if key < mine:
+        if key < taken:
             return "refused"
         return "same size, later" if size == self.taken else "larger"
 
@@ -134,8 +137,6 @@ class _Malloc:
             Candidate(address, size, "too small" if size < self.rounded else "refused")
             for size, address in free
         ]
-
-    # -- the words -----------------------------------------------------------------------
 
     def rules(self, candidates: list[Candidate]) -> Iterator[Rule]:
         """Every rule in the order of its turn."""
@@ -180,11 +181,8 @@ class _Malloc:
         text += f", {n_smaller:,} too small" if n_smaller else ""
         text += f", {n_refused:,} passed over" if n_refused else ""
         text += f"; the smallest that serves has {self.taken:,} bytes"
-        if ties:
-            text += f", {ties:,} of the same size later in the order"
-        if larger:
-            text += f"; the next larger has {larger[0].size:,}"
-        return text
+        text += f", {ties:,} of the same size later in the order" if ties else ""
+        return text + (f"; the next larger has {larger[0].size:,}" if larger else "")
 
     def _no_fit(self, candidates: list[Candidate]) -> Rule:
         refused = [c for c in candidates if c.verdict == "refused"]
@@ -202,14 +200,11 @@ class _Malloc:
             text = f"{size} a block of max_split_size_mb or more stays whole for such requests"
             return _by("max_split_size_mb", "refused", text)
         if limit != UNLIMITED and self.rounded >= limit:
+            waste = self.config.max_non_split_rounding
             text = f"{size} {candidate.size - self.rounded:,} would be wasted, and "
-            text += f"max_non_split_rounding_mb allows less than {self._waste:,}"
+            text += f"max_non_split_rounding_mb allows less than {waste:,}"
             return _by("max_non_split_rounding_mb", "refused", text)
         return _by("expandable_segments", "refused", f"{size} are not for this request")
-
-    @property
-    def _waste(self) -> int:
-        return self.config.max_non_split_rounding
 
     def _split(self) -> Rule:
         assert self.block is not None
@@ -218,9 +213,9 @@ class _Malloc:
         if rest == 0:
             return Rule("no split", SPLIT, f"{self.taken:,} bytes fit exactly")
         pool = self.block.pool
-        fine = pool.is_small or self.config.expandable_segments
-        least = MIN_BLOCK_SIZE if fine else pool.least_rest
-        needs = f"at least {least:,}" if fine else f"more than {least - 1:,}"
+        cuts_any = pool.is_small or self.config.expandable_segments
+        least = MIN_BLOCK_SIZE if cuts_any else pool.least_rest
+        needs = f"at least {least:,}" if cuts_any else f"more than {least - 1:,}"
         if self.tail is not None:
             return Rule("split", SPLIT, f"{whole} are cut off and stay free: {needs}")
         if rest < least:
@@ -229,8 +224,6 @@ class _Malloc:
             text = "requests of max_split_size_mb or more do not cut"
             return _by("max_split_size_mb", "no split", f"{whole} would be left, but {text}")
         return Rule("no split", POOLS, f"{whole} would be left, but this pool does not split")
-
-    # -- the attempts of a miss ----------------------------------------------------------
 
     def _attempts(self) -> Iterator[Rule]:
         is_refused = is_retried = False
@@ -241,13 +234,14 @@ class _Malloc:
                 yield self._refusal(written[0].reserved, written[0].device_free)
             if work in (Work.WAIT, Work.RELEASE_CACHED) and not is_retried:
                 is_retried = True
-                yield self._retry()
+                yield _RETRY
             if work not in (Work.REQUEST, Work.POLL):
                 yield self._attempt(work, written)
         reserved, free = self.allocator.reserved_bytes, self.allocator.device.free
-        if self.seen.retried and not is_retried:
+        key = "num_alloc_retries"
+        if self.seen.stats_after[key] > self.seen.stats_before[key] and not is_retried:
             yield self._refusal(reserved, free)
-            yield self._retry()
+            yield _RETRY
         if self.seen.error is not None:
             yield self._refusal(reserved, free)
             yield Rule("out of memory", MISS, "nothing is left to try")
@@ -288,10 +282,6 @@ class _Malloc:
         call = "mapping" if self.config.expandable_segments else "cudaMalloc"
         text = f"refused: {wanted} wanted, {format_size(free)} free on the device"
         return Rule(call, MISS, text)
-
-    def _retry(self) -> Rule:
-        text = "a retry: wait for every pending free, release all that is wholly free, ask again"
-        return Rule("retry", MISS, text)
 
 
 def _by(option: str, name: str, text: str) -> Rule:

@@ -8,11 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from allocsim.core import CachingAllocator
-from allocsim.questions.step.decision import (
-    Candidate,
-    Observed,
-    Rule,
-)
+from allocsim.questions.step.decision import Candidate, Observed, Rule
 from allocsim.questions.step.malloc_rules import (
     COLLECTION,
     MISS,
@@ -25,12 +21,11 @@ from allocsim.state import INACTIVE, BlockState, SegmentState
 
 __all__ = ["explain_request"]
 
-_WORDS = {
-    "begin_allocate_to_pool": ("begin", POOLS, "requests go to private pool (0, {}) from here on"),
-    "end_allocate_to_pool": ("end", POOLS, "requests no longer go to private pool (0, {})"),
+_OF_POOLS = {
+    "begin_allocate_to_pool": ("begin", "requests go to private pool (0, {}) from here on"),
+    "end_allocate_to_pool": ("end", "requests no longer go to private pool (0, {})"),
     "release_pool": (
         "release",
-        POOLS,
         "private pool (0, {}) has one use less, and no memory after the last",
     ),
 }
@@ -59,12 +54,11 @@ def _other(seen: Observed) -> Rule:
         which = "every stream" if request.stream is None else f"stream {request.stream}"
         text = f"{which} is done; pending blocks come free at the next malloc, which looks"
         return Rule("synchronize", STREAMS, text)
-    if request.action in _WORDS:
-        name, section, words = _WORDS[request.action]
-        return Rule(name, section, words.format(request.pool))
-    text = f"{request.value} is in force from the next request on"
+    if request.action in _OF_POOLS:
+        name, words = _OF_POOLS[request.action]
+        return Rule(name, POOLS, words.format(request.pool))
     name = "conf" if request.action == "set_allocator_settings" else "fraction"
-    return Rule(name, COLLECTION, text)
+    return Rule(name, COLLECTION, f"{request.value} is in force from the next request on")
 
 
 def _free(seen: Observed) -> Iterator[Rule]:
@@ -122,8 +116,5 @@ def _holding(
     segments: tuple[SegmentState, ...], address: int
 ) -> tuple[SegmentState, BlockState] | None:
     """The segment and block that an address lies in."""
-    for segment in segments:
-        for block in segment.blocks:
-            if block.address <= address < block.end:
-                return segment, block
-    return None
+    every = ((segment, block) for segment in segments for block in segment.blocks)
+    return next((found for found in every if found[1].address <= address < found[1].end), None)

@@ -1,7 +1,7 @@
 """One request at a time, watched: what was there before, what was written, what is there after.
 
-Rule: nothing is decided here.  The two states, the entries between them and who wrote each
-(`CachingAllocator.witness`) are all that the words (rules.py) are made from.
+Rule: nothing is decided here.  The words (rules.py) are made from the two states, the entries
+between them and the work that wrote each (`CachingAllocator.witness`), and from nothing else.
 """
 
 from __future__ import annotations
@@ -11,12 +11,7 @@ from collections.abc import Callable
 from allocsim.core import CachingAllocator
 from allocsim.engine import StepKind, Walk
 from allocsim.errors import OutOfMemoryError
-from allocsim.questions.step.decision import (
-    Decision,
-    Moved,
-    Observed,
-    Request,
-)
+from allocsim.questions.step.decision import Decision, Moved, Observed, Request
 from allocsim.questions.step.rules import explain_request
 
 __all__ = ["decide", "step", "walk_on"]
@@ -33,10 +28,10 @@ _FREES = (StepKind.FREE, StepKind.FREE_REQUEST, StepKind.FREE_COMPLETE)
 
 
 def step(allocator: CachingAllocator, request: Request) -> Decision:
-    """Ask `allocator` for `request` and tell what it decided.
+    """Ask `allocator` for `request` and say what it decided.
 
     Raises ValueError for an allocator that keeps no history (`record_history=True`), and what
-    the request itself raises, an out-of-memory error excepted: that is an answer.
+    the request itself raises, except an out-of-memory error, which is an answer.
     """
     return decide(allocator, request, lambda: _ask(allocator, request))
 
@@ -45,20 +40,15 @@ def decide(allocator: CachingAllocator, request: Request, act: Callable[[], None
     """As `step`, where `act` is what asks."""
     seen = _observe(allocator, request, act)
     rules, candidates = explain_request(allocator, seen)
-    made = [w.entry for w in seen.written if w.entry.action == "alloc"]
-    moved = [
-        Moved(key, seen.stats_before.get(key, 0), value)
-        for key, value in seen.stats_after.items()
-        if value != seen.stats_before.get(key, 0)
-    ]
+    stats = ((key, seen.stats_before.get(key, 0), now) for key, now in seen.stats_after.items())
     return Decision(
         request=request,
-        address=made[0].address if made else None,
+        address=next((w.entry.address for w in seen.written if w.entry.action == "alloc"), None),
         error=None if seen.error is None else str(seen.error),
         rules=tuple(rules),
         candidates=tuple(candidates),
         entries=tuple(w.entry for w in seen.written),
-        moved=tuple(moved),
+        moved=tuple(Moved(key, before, now) for key, before, now in stats if now != before),
         before=tuple(s for s in seen.before if s not in seen.after),
         after=tuple(s for s in seen.after if s not in seen.before),
     )
@@ -76,15 +66,9 @@ def _observe(allocator: CachingAllocator, request: Request, act: Callable[[], No
 
     stats, before = allocator.memory_stats(), allocator.segments()
     written = allocator.witness(guarded)
-    return Observed(
-        request=request,
-        error=errors[0] if errors else None,
-        written=written,
-        stats_before=stats,
-        stats_after=allocator.memory_stats(),
-        before=before,
-        after=allocator.segments(),
-    )
+    stats_after, after = allocator.memory_stats(), allocator.segments()
+    error = errors[0] if errors else None
+    return Observed(request, error, written, stats, stats_after, before, after)
 
 
 def _ask(allocator: CachingAllocator, request: Request) -> None:
@@ -109,10 +93,7 @@ def _ask(allocator: CachingAllocator, request: Request) -> None:
 
 
 def walk_on(walk: Walk) -> tuple[int, Decision] | None:
-    """The next request of a recording: the entry that made it, and what was decided.
-
-    None at the recording's end.
-    """
+    """The next request of a recording, by its entry, and what was decided; None at the end."""
     upcoming = walk.upcoming()
     if upcoming is None:
         return None

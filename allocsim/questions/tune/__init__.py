@@ -1,10 +1,10 @@
 """Which setting helps?  Searches that prove each answer by a replay."""
 
 from allocsim.questions.tune.cost import Costs, read_costs
-from allocsim.questions.tune.grid import EXHAUSTIVE, Tricks
 from allocsim.questions.tune.row import Row
 from allocsim.questions.tune.tried import Tried, TriedSetting, read_tried
 from allocsim.questions.tune.tune import Tuning, tune
+from allocsim.questions.tune.worker import EXHAUSTIVE, Tricks
 
 __all__ = [
     "Costs",

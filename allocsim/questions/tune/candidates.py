@@ -1,10 +1,9 @@
 """Settings worth a replay: every option of the release, with values from the recording's sizes.
 
-Rules: an unsafe combination is never proposed (expandable segments with a split limit; rounding
-by one division where that leaves sizes unrounded); a threshold for garbage collection comes with
-a memory fraction, without which it is inert; a value of an option is one that the sizes of the
-recording tell apart.  Options without an effect on device memory stay as recorded, and so do
-those of `UNTRIED`.
+Rules: no unsafe combination is proposed (expandable segments with a split limit; rounding by one
+division where that leaves sizes unrounded); a threshold for garbage collection comes with a memory
+fraction, without which it is inert; the sizes of the recording tell the values of an option apart.
+Options without an effect on device memory stay as recorded, and so do those of `UNTRIED`.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import TypeVar
 
 from allocsim.core import (
@@ -41,8 +41,7 @@ UNTRIED: dict[str, str] = {
 _SPLITS, _SEGMENTS, _LIMITS = 10, 8, 3
 _SCALARS = (2, 4, 8, 16, 32, 64)
 _LIST_DIVISIONS = (4, 8)
-_PAIRED = 4
-"""How many values of an option are tried together with another option's."""
+_PAIRED = 4  # how many values of an option are tried together with another option's
 
 _Change = dict[str, object]
 _Value = TypeVar("_Value")
@@ -89,11 +88,8 @@ def _short(config: AllocatorConfig) -> str:
     divisions = config.roundup_power2_divisions
     first, last = divisions[0], divisions[-1]
     rest = divisions.index(last)
-    if (
-        first == last
-        or not last
-        or divisions != (first,) * rest + (last,) * (len(divisions) - rest)
-    ):
+    has_two_parts = divisions == (first,) * rest + (last,) * (len(divisions) - rest)
+    if first == last or not last or not has_two_parts:
         return str(config)
     # Up to 2.9 `>` overwrites the key before it (semantics 1.2).
     key = 1 << (rest if config.release.list_tail_overwrites_last else rest - 1)
@@ -202,9 +198,8 @@ def _with_fraction(base: AllocatorConfig, change: _Change, fraction: float) -> S
     return None if setting is None else replace(setting, call_fraction=fraction)
 
 
-def _pairs(mine: Iterable[_Change], theirs: Iterable[_Change]) -> list[_Change]:
-    others = list(theirs)
-    return [{**one, **other} for one in mine for other in others]
+def _pairs(changes: Iterable[_Change], others: Iterable[_Change]) -> list[_Change]:
+    return [{**one, **other} for one, other in product(changes, others)]
 
 
 def _spread(values: list[_Value], count: int) -> list[_Value]:

@@ -1,9 +1,8 @@
 """What driver calls cost: a model of time beside counts that are exact.
 
-Rule: the allocator's calls are counted by replays, to the call; what each of them takes is a
-table, whose defaults are of the right order for a data-centre GPU and nothing more.  Whoever has
-measured better figures replaces them.  No figure of this file decides how much memory a setting
-needs; it decides which settings are called thrashing.
+Rule: the allocator's calls are counted by replays, to the call; the time of each is in a table,
+whose defaults are of the right order for a data-centre GPU and nothing more; measured figures can
+replace them.  They decide which settings are called thrashing, never how much memory one needs.
 """
 
 from __future__ import annotations
@@ -26,13 +25,14 @@ _LONGEST = 1 << 16
 class Costs:
     """Microseconds of each call.
 
-    cuda_malloc: one cudaMalloc.  cuda_free: one cudaFree, with the wait for the device that it
-    implies.  map_handle: creating, mapping and giving access to one handle of an expandable
-    segment (2 MiB in the small pool, large_segment_size_mb in the large).  unmap_handle: the
-    reverse, with the wait for the segment's stream.  synchronize: waiting for every stream
-    before cached memory is given back, with the gap that leaves in the GPU's work.
-    thrashing_above: how often the time for the first growth of the memory the time for giving
-    it back and getting it again may be, before a setting is called thrashing.
+    cuda_malloc: one cudaMalloc.
+    cuda_free: one cudaFree, with the wait for the device that it implies.
+    map_handle: creating, mapping and giving access to one handle of an expandable segment (2 MiB
+        in the small pool, large_segment_size_mb in the large).
+    unmap_handle: the reverse, with the wait for the segment's stream.
+    synchronize: waiting for every stream before cached memory is given back, with the gap that
+        leaves in the GPU's work.
+    thrashing_above: a setting is thrashing where the churn is more than so many times the growth.
     """
 
     cuda_malloc: float = 300.0
@@ -47,8 +47,8 @@ class Costs:
 class Cost:
     """Microseconds in the driver over a recording, by the model.
 
-    growth: getting the memory of the peak once.  churn: giving memory back, waiting for that,
-    and getting it again.
+    growth: getting the memory of the peak once.
+    churn: giving memory back, waiting for that, and getting it again.
     """
 
     growth: float
@@ -62,7 +62,7 @@ class Cost:
 
 
 def cost_of(trial: Trial, large_segment_size: int, costs: Costs) -> Cost:
-    """The cost of an trial; large_segment_size: bytes, as its setting has it."""
+    """The cost of a trial; large_segment_size: bytes, as its setting has it."""
     mapped = trial.num_maps > 0
     handles = trial.obtained_small / SMALL_BUFFER + trial.obtained_large / large_segment_size
     mallocs = trial.num_device_alloc - trial.num_maps
@@ -72,10 +72,8 @@ def cost_of(trial: Trial, large_segment_size: int, costs: Costs) -> Cost:
         giving = handles * costs.unmap_handle * trial.returned_bytes / obtained
     else:
         giving = trial.num_device_free * costs.cuda_free
-    first = min(trial.peak_reserved_bytes / obtained, 1.0) if obtained else 1.0
-    growth = getting * first
-    waiting = trial.num_sync_all_streams * costs.synchronize
-    churn = getting - growth + giving + waiting
+    growth = getting * (min(trial.peak_reserved_bytes / obtained, 1.0) if obtained else 1.0)
+    churn = getting - growth + giving + trial.num_sync_all_streams * costs.synchronize
     return Cost(growth, churn, churn > costs.thrashing_above * growth)
 
 

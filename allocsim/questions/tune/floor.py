@@ -1,11 +1,11 @@
-"""How much a setting is sure to have reserved by the end, told while its replay is under way.
+"""A lower bound of what a setting will have reserved at its peak, known while its replay runs.
 
-Rule: memory is of kinds, and none ever serves the requests of another: that of another private
-pool or stream, that of small and of large requests (semantics 1.4, 1.5, 5.1), and with
-max_split_size_mb that of requests from there on, which take whole segments (1.6, 1.7).  As long as
-nothing is given back, a kind keeps what it has and comes to hold what will live in it at once.  So
-the peak is no less than the sum, over the kinds, of the greater of the two.  Nor does a segment
-serve a request longer than itself: beside all that are shorter there will be what lives of those.
+Rule: memory is of kinds, and none ever serves the requests of another: each private pool and
+stream, small and large requests (semantics 1.4, 1.5, 5.1), and with max_split_size_mb requests
+from there on, which take whole segments (1.6, 1.7).  As long as nothing is given back, a kind keeps
+what it has and will hold at once all that lives in it; so the peak is at least the sum, over the
+kinds, of the greater of the two.  Nor does a segment serve a request longer than itself: what lives
+of such requests comes on top of all shorter segments.
 
 Memory is given back where garbage is collected, where the program empties its cache, and where a
 request was refused.  In the first two cases nothing is claimed; a refusal means that reserved
@@ -30,11 +30,11 @@ from allocsim.core import (
     CachingAllocator,
 )
 from allocsim.engine import Prepared
-from allocsim.measures import lifetimes_of
-from allocsim.trace import Action, pools_of
+from allocsim.measures import Lifetimes, lifetimes_of
+from allocsim.trace import Action, Trace, pools_of
 from allocsim.units import round_up
 
-__all__ = ["HOLDS", "Demand", "Floor"]
+__all__ = ["HOLDS", "Demand", "Floor", "LivePeak", "needed_of"]
 
 HOLDS: dict[str, bool] = {
     "max_split_size_mb": True,
@@ -49,15 +49,14 @@ HOLDS: dict[str, bool] = {
     # Too short a reserve of address space refuses a request far from any limit.
     "expandable_segments_reserve": False,
 }
-"""For each option with an effect whether what is told holds where it is set."""
+"""For each option with an effect whether the bound holds where it is set."""
 
-_UNTOLD = tuple(OPTIONS[name].field for name, holds in HOLDS.items() if not holds)
-"""Where the values are under which nothing is claimed, unless they are the default."""
+_UNBOUND = tuple(OPTIONS[name].field for name, holds in HOLDS.items() if not holds)
+"""Fields of the options without a bound, unless they have their default."""
 
 _SMALL, _LARGE, _OVERSIZE = range(3)
 
-_LENGTHS = 3
-"""Lengths of request for which shorter segments are counted: more hardly ever tell more."""
+_LENGTHS = 3  # lengths of request for which shorter segments are counted: more hardly ever help
 
 _Peaks = tuple[tuple[int, int], ...]
 """(length, the most bytes in use at once of requests so long or longer), the first of all."""
@@ -73,7 +72,7 @@ class Demand:
         trace, release = prepared.trace, prepared.release
         # A scope of one stream is known by its segments only, so that requests may be elsewhere.
         is_unsure = release.scope_by_stream and bool(prepared.plan.pools)
-        self._is_told = not (prepared.start or prepared.plan.n_empty_cache or is_unsure)
+        self._is_bound = not (prepared.start or prepared.plan.n_empty_cache or is_unsure)
         self.size = trace.size
         pool = pools_of(trace).number.astype(np.int64)
         _, stream = np.unique(trace.stream, return_inverse=True)
@@ -101,11 +100,11 @@ class Demand:
         return [(which[group == g], sign[group == g]) for g in range(len(self._is_private))]
 
     def floor(self, config: AllocatorConfig) -> Floor | None:
-        """What is told under `config`; None: nothing."""
+        """The bound under `config`; None: there is none."""
         fresh = AllocatorConfig(config.release)
-        is_untold = any(getattr(config, name) != getattr(fresh, name) for name in _UNTOLD)
+        is_unbound = any(getattr(config, name) != getattr(fresh, name) for name in _UNBOUND)
         is_odd = config.large_segment_size % PAGE != 0
-        if not self._is_told or is_untold or is_odd or not len(self._sizes):
+        if not self._is_bound or is_unbound or is_odd or not len(self._sizes):
             return None
         divisions = config.roundup_power2_divisions
         if divisions not in self._rounded:
@@ -132,8 +131,8 @@ class Demand:
         for group, (which, sign) in enumerate(self._moves):
             classes = size_class[which]
             for each in np.unique(classes).tolist():
-                mine = classes == each
-                peaks[3 * group + each] = _peaks_of(which[mine], sign[mine], held, each != _SMALL)
+                own = classes == each
+                peaks[3 * group + each] = _peaks_of(which[own], sign[own], held, each != _SMALL)
         return peaks
 
     def _kind(self, config: AllocatorConfig, number: int, peaks: _Peaks) -> _Kind:
@@ -157,8 +156,9 @@ def _peaks_of(
     own = np.unique(size)[1:]
     if is_large and len(own):
         for length in own[np.linspace(len(own) - 1, 0, _LENGTHS + 1).astype(int)[:-1]].tolist():
-            mine = size >= length
-            peaks.append((length, int(np.cumsum(size[mine] * sign[mine]).max(initial=0))))
+            is_longer = size >= length
+            moved = np.cumsum(size[is_longer] * sign[is_longer])
+            peaks.append((length, int(moved.max(initial=0))))
     return tuple(peaks)
 
 
@@ -177,10 +177,12 @@ def _oversize_from(config: AllocatorConfig, rounded: list[int]) -> int:
 
 @dataclass(slots=True)
 class _Kind:
-    """Memory of one kind on its way; bytes.
+    """Memory of one kind while the replay runs; bytes.
 
-    sure: what it will have at least.  lengths: of requests; beside: for each what will live of
-    those so long or longer, and the segments shorter than that, in which it cannot.
+    sure: what it will have at least.
+    lengths: of requests.
+    beside: for each length what will live of requests so long or longer, and the segments shorter
+        than that, in which they cannot be.
     """
 
     sure: int
@@ -200,10 +202,7 @@ class _Kind:
 
 
 class Floor:
-    """What one replay is sure to come to.
-
-    reserved: bytes that its peak will not be below, as far as is known by now.
-    """
+    """The bound of one replay; reserved: bytes that its peak will reach, as far as known by now."""
 
     def __init__(
         self, demand: Demand, kinds: dict[int, _Kind], oversize: int, longest: int
@@ -225,7 +224,7 @@ class Floor:
     def grew(self, allocator: CachingAllocator, entry: int) -> None:
         """After the request of `entry`, for which memory was got."""
         if allocator.calls.frees:
-            return  # what was given back may serve another kind; what was told holds
+            return  # what was given back may serve another kind; the bound so far holds
         reserved = allocator.reserved_bytes
         added, self._before = reserved - self._before, reserved
         demand = self._demand
@@ -239,3 +238,41 @@ class Floor:
             kind = self._kinds[number] = _Kind(0, (), [])
         self._sum += kind.grow(added)
         self.reserved = min(self._sum, self._most)
+
+
+def needed_of(trace: Trace) -> Lifetimes:
+    """The blocks of a trace for as long as no allocator can do without them."""
+    return lifetimes_of(trace, until=Action.FREE_REQUESTED)
+
+
+class LivePeak:
+    """The most bytes in use at once under any rounding, of one recording; no peak undercuts it.
+
+    Blocks from before the recording keep their sizes.
+    """
+
+    def __init__(self, lifetimes: Lifetimes) -> None:
+        size = np.where(lifetimes.start >= 0, lifetimes.size, -lifetimes.size)
+        self._sizes, which = np.unique(size, return_inverse=True)
+        moment = np.concatenate((lifetimes.start, lifetimes.end))
+        begins = np.repeat([True, False], len(lifetimes))
+        # As in `Lifetimes.peak_bytes`; ordered once, because a sweep asks for every setting.
+        order = np.lexsort((begins, moment))
+        self._which = np.tile(which, 2)[order]
+        self._sign = np.where(begins, 1, -1)[order]
+        self._plain = lifetimes.peak_bytes
+        self._known: dict[tuple[int, ...], int] = {}
+
+    def under(self, config: AllocatorConfig | None) -> int:
+        """The peak under the rounding of `config`; None: requests rounded up to 512."""
+        if config is None or not config.rounds_to_power2:
+            return self._plain
+        if config.release.one_division_keeps_size and 1 in config.roundup_power2_divisions:
+            return 0  # sizes that stay unrounded are below those of the lifetimes
+        divisions = config.roundup_power2_divisions
+        if divisions not in self._known:
+            sizes = self._sizes.tolist()
+            rounded = [config.round_size(size) if size > 0 else -size for size in sizes]
+            moved = np.array(rounded, dtype=np.int64)[self._which] * self._sign
+            self._known[divisions] = int(np.cumsum(moved).max(initial=0))
+        return self._known[divisions]

@@ -1,13 +1,14 @@
 """The grid of settings through a sweep, chunk by chunk.
 
-Rule: which replays are given up hangs on the finished chunks alone, never on which worker is
-quick; so a search has the same rows on any executor, and again when it resumes.
+Rule: which replays are given up depends on the finished chunks alone, never on the speed of a
+worker; so a search has the same rows on any executor, and when it resumes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from allocsim.core import LARGE_BUFFER, Release
 from allocsim.engine import Setting, Trial
@@ -18,32 +19,9 @@ from allocsim.questions.tune.part import Part
 from allocsim.questions.tune.results import Results
 from allocsim.questions.tune.row import Row, row_of
 from allocsim.questions.tune.sweep import Crew, sweep
-from allocsim.questions.tune.worker import Job
+from allocsim.questions.tune.worker import Job, Tricks
 
-__all__ = ["EXHAUSTIVE", "Tricks", "Asked", "Search", "SearchProgress"]
-
-
-@dataclass(frozen=True, slots=True)
-class Tricks:
-    """equivalent: settings of equal effect are replayed once (see `effect_of`).
-
-    drop: a replay ends once a finished setting dominates it in memory, calls and retries, or
-    once it fails on the smallest device found so far, where one is looked for (so that trade-offs
-    on larger devices are not seen).  from_peak: the device on which nothing is refused is the peak,
-    where that is proved, and is looked for near peaks elsewhere.  repeats: steps of a program that
-    change nothing any more are passed over (see `allocsim.engine.repeats`).  fast_path: plain steps
-    are taken in rows (see `allocsim.core.fast_path`), and no more is counted than is told.
-    """
-
-    equivalent: bool = True
-    drop: bool = True
-    from_peak: bool = True
-    repeats: bool = True
-    fast_path: bool = True
-
-
-EXHAUSTIVE = Tricks(equivalent=False, drop=False, from_peak=False, repeats=False, fast_path=False)
-"""No trick at all."""
+__all__ = ["Asked", "Search", "SearchProgress"]
 
 
 _FIRST_CHUNK = 4
@@ -54,7 +32,7 @@ SearchProgress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is searched for.  by_device: the smallest device decides, not the peak."""
+    """What is searched for; by_device: the smallest device decides, not the peak."""
 
     parts: tuple[Part, ...]
     release: Release
@@ -66,7 +44,12 @@ class Asked:
 
 @dataclass(slots=True)
 class Search:
-    """A search under way.  duplicates: settings that were not replayed, with their like."""
+    """A search under way.
+
+    rows: of the settings so far.
+    duplicates: settings that were not replayed, with the one of the same effect.
+    known: trials that the file of results had.
+    """
 
     asked: Asked
     crew: Crew
@@ -79,18 +62,15 @@ class Search:
     _done: int = 0
 
     def whole(self, settings: Sequence[Setting], baseline: Setting | None = None) -> None:
-        """Replay each to its end, and look for its device; a duplicate gets the row of its like."""
+        """Replay each to its end, and look for its device; a duplicate gets its equal's row."""
         fresh = self._distinct(settings)
-        self._run(fresh, (), None, is_whole=True, total=len(fresh))
+        self._run(fresh, len(fresh), is_whole=True)
         for setting in settings:
             if setting not in self.rows:
                 like = self._effects[self._effect(setting)]
                 self.rows[setting] = self._row(setting, self.rows[like].parts, like)
         if baseline is not None:
-            row = self.rows[baseline]
-            self.rows[baseline] = row_of(
-                baseline, self.asked.release, row.parts, self.asked.costs, is_baseline=True
-            )
+            self.rows[baseline] = replace(self.rows[baseline], same_as=None, is_baseline=True)
 
     def grid(self, settings: Sequence[Setting]) -> None:
         """Replay each as far as it can win."""
@@ -99,7 +79,7 @@ class Search:
             fresh.sort(key=self._promise)
         total = len(fresh) + self._done
         for chunk in _chunks(fresh):
-            self._run(chunk, self._bar(), self._within(), is_whole=False, total=total)
+            self._run(chunk, total, is_whole=False)
 
     def _promise(self, setting: Setting) -> int:
         """What mostly wins goes first, so that the bar is high for the rest."""
@@ -115,15 +95,12 @@ class Search:
     def confirm(self, settings: Sequence[Setting]) -> None:
         """Look for the device without a refusal where that takes replays of its own."""
         if not self.asked.by_device:
-            self._run(settings, (), None, is_whole=True, total=len(settings) + self._done)
-
-    # -- what need not be replayed -------------------------------------------------------
+            self._run(settings, len(settings) + self._done, is_whole=True)
 
     def _effect(self, setting: Setting) -> object:
-        sizes = tuple(part.sizes for part in self.asked.parts)
         if not self.asked.tricks.equivalent:
             return setting
-        return effect_of(setting, self.asked.release, sizes)
+        return effect_of(setting, self.asked.release, tuple(p.sizes for p in self.asked.parts))
 
     def _distinct(self, settings: Sequence[Setting]) -> list[Setting]:
         """Those whose effect no setting before had; a setting that is refused is one of them."""
@@ -141,7 +118,7 @@ class Search:
         return fresh
 
     def _bar(self) -> tuple[Row, ...]:
-        """What a setting must not be beaten by: the front of those that do not thrash."""
+        """The front of the settings that do not thrash; what one of them beats is given up."""
         if not self.asked.tricks.drop or self.asked.by_device:
             return ()
         good = [row for row in self.rows.values() if row.survives and not row.cost.is_thrashing]
@@ -155,21 +132,13 @@ class Search:
         points = [row.device_point for row in self.rows.values() if row.survives]
         return min((point.memory for point in points if point is not None), default=None)
 
-    # -- replays -------------------------------------------------------------------------
-
-    def _run(
-        self,
-        settings: Sequence[Setting],
-        bar: tuple[Row, ...],
-        within: int | None,
-        *,
-        is_whole: bool,
-        total: int,
-    ) -> None:
+    def _run(self, settings: Sequence[Setting], total: int, *, is_whole: bool) -> None:
+        """Replay each; is_whole: to its end."""
         jobs: list[Job] = []
         found: dict[str, Trial] = {}
+        bar, within = ((), None) if is_whole else (self._bar(), self._within())
         jobs_of = {s: self._jobs(s, bar, within, is_whole=is_whole) for s in settings}
-        left = {s: len(mine) for s, mine in jobs_of.items()}
+        left = {setting: len(own) for setting, own in jobs_of.items()}
 
         def done(job: Job, trial: Trial) -> None:
             found[job.key] = trial
@@ -179,7 +148,7 @@ class Search:
                 if self.progress is not None:
                     self.progress(self._done, max(total, self._done))
 
-        for job in (job for mine in jobs_of.values() for job in mine):
+        for job in chain.from_iterable(jobs_of.values()):
             known = self._known(job)
             if known is None:
                 jobs.append(job)
@@ -193,17 +162,17 @@ class Search:
             done(job, trial)
 
         sweep(jobs, self.crew, store)
-        for setting, mine in jobs_of.items():
-            self.rows[setting] = self._row(setting, [found[job.key] for job in mine])
+        for setting, own in jobs_of.items():
+            self.rows[setting] = self._row(setting, [found[job.key] for job in own])
 
     def _jobs(
         self, setting: Setting, bar: tuple[Row, ...], within: int | None, *, is_whole: bool
     ) -> list[Job]:
         asked = self.asked
         how = "whole" if is_whole else f"within {within}" if within else "grid"
-        mine = setting.simplicity
-        before = self.rows.get(setting)
-        had = [None] * len(asked.parts) if before is None else before.parts
+        simplicity = setting.simplicity
+        row = self.rows.get(setting)
+        before = [None] * len(asked.parts) if row is None else row.parts
         fraction = "" if setting.call_fraction is None else f"{setting.call_fraction:g}"
         return [
             Job(
@@ -213,16 +182,14 @@ class Search:
                 torch_version=asked.release.version,
                 setting=setting,
                 device_memory=asked.device_memory,
-                bar=tuple((row.point, row.setting.simplicity < mine) for row in bar),
+                bar=tuple((row.point, row.setting.simplicity < simplicity) for row in bar),
                 finds=asked.by_device,
                 within=within,
                 confirms=is_whole,
-                from_peak=asked.tricks.from_peak,
-                skips=asked.tricks.repeats,
-                fast_path=asked.tricks.fast_path,
+                tricks=asked.tricks,
                 known=known if known is not None and known.is_whole else None,
             )
-            for number, (part, known) in enumerate(zip(asked.parts, had, strict=True))
+            for number, (part, known) in enumerate(zip(asked.parts, before, strict=True))
         ]
 
     def _known(self, job: Job) -> Trial | None:
@@ -235,8 +202,7 @@ class Search:
         return trial if is_hopeless(job.bar, trial.point) else None
 
     def _row(self, setting: Setting, parts: Sequence[Trial], same_as: Setting | None = None) -> Row:
-        asked = self.asked
-        return row_of(setting, asked.release, parts, asked.costs, same_as=same_as)
+        return row_of(setting, self.asked.release, parts, self.asked.costs, same_as)
 
 
 def _chunks(settings: Sequence[Setting]) -> Iterator[Sequence[Setting]]:

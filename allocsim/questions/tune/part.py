@@ -1,7 +1,7 @@
 """One device of one recording among those that share a setting, and the file that jobs name.
 
 Rule: jobs carry paths, so a recording that is only in memory, or is read slowly, is written once
-in its column form; what a file holds is told from its entries, not from its name.
+in its column form; a recording is known by its entries, not by its name.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Source = str | os.PathLike[str] | Recording
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """name: of the file, for people; path: for jobs.  digest: of the entries."""
+    """name: of the file, for people; path: for jobs; digest: of the entries."""
 
     name: str
     path: str
@@ -44,16 +44,15 @@ def parts_of(
 ) -> tuple[Part, ...]:
     """Every device (or the one asked for) of every recording, under one release.
 
-    torch_version: None for what the first recording tells.  scratch: a folder for column files,
+    torch_version: None for that of the first recording.  scratch: a folder for column files,
     None if jobs are to name the files that were given.
     Raises ConfigError if there is nothing, RecordingError for a file that cannot be replayed.
     """
     found: list[Part] = []
     for number, source in enumerate(sources):
         recording = source if isinstance(source, Recording) else load(source)
-        devices = [trace.device for trace in recording.devices]
-        if device is not None:
-            devices = [device]
+        every = [trace.device for trace in recording.devices]
+        devices = every if device is None else [device]
         if not devices:
             raise RecordingError(recording.path, "has no device with entries or segments")
         path = _path(source, recording, scratch, number)
@@ -82,10 +81,7 @@ def _path(source: Source, recording: Recording, scratch: Path | None, number: in
 
 def _digest(prepared: Prepared) -> str:
     trace = prepared.trace
-    digest = hashlib.sha256()
-    for column in (trace.action, trace.addr, trace.size, trace.stream):
-        digest.update(column.tobytes())
-    digest.update(
-        repr((len(trace.segments), prepared.recorded.conf, prepared.context_memory)).encode()
-    )
-    return digest.hexdigest()[:32]
+    beside = (len(trace.segments), prepared.recorded.conf, prepared.context_memory)
+    columns = (trace.action, trace.addr, trace.size, trace.stream)
+    data = b"".join(column.tobytes() for column in columns) + repr(beside).encode()
+    return hashlib.sha256(data).hexdigest()[:32]

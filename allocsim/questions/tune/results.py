@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TextIO
 
 from allocsim.engine import Trial
@@ -22,7 +21,7 @@ _FORMAT = "allocsim tune 1"
 
 
 class Results:
-    """The file as a context manager; `known` are the trials that it held when opened.
+    """The file as a context manager; `known`: the trials that it held when opened.
 
     asked: what the trials depend on besides their key.
     Raises ConfigError for a file that is no such file, or of another question.
@@ -36,7 +35,12 @@ class Results:
         if lines:
             self._check(lines[0], header)
         for number, line in enumerate(lines[1:], start=2):
-            self._take(number, line)
+            try:
+                plain = json.loads(line)
+                key = plain.pop("key")
+                self.known[key] = Trial.from_plain(key.split("|", 4)[-1], plain)
+            except (ValueError, TypeError, KeyError, AttributeError):
+                raise ConfigError(f"{self.path}: line {number} is no outcome") from None
         self._file: TextIO = Path(self.path).open("a", encoding="utf-8")  # noqa: SIM115
         if not lines:
             self._write(header)
@@ -44,12 +48,7 @@ class Results:
     def __enter__(self) -> Results:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
     def add(self, key: str, trial: Trial) -> None:
@@ -84,14 +83,6 @@ class Results:
                     f"{self.path}: holds results of another {key} ({found.get(key)!r:.80}, asked "
                     f"now: {value!r:.80}); give another file"
                 )
-
-    def _take(self, number: int, line: bytes) -> None:
-        try:
-            plain = json.loads(line)
-            key = plain.pop("key")
-            self.known[key] = Trial.from_plain(key.split("|", 4)[-1], plain)
-        except (ValueError, TypeError, KeyError, AttributeError):
-            raise ConfigError(f"{self.path}: line {number} is no outcome") from None
 
 
 def _is_ours(data: bytes) -> bool:

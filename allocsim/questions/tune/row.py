@@ -20,9 +20,11 @@ __all__ = ["Row", "row_of"]
 class Row:
     """A setting and what it came to.
 
-    memory_fraction: in force, None without one.  parts: the trial on each device of each
-    recording.  cost: that of the recording with the highest, by the model.  same_as: the
-    setting with the same effect that was replayed in its place.  is_baseline: as recorded.
+    memory_fraction: in force, None without one.
+    parts: the trial on each device of each recording.
+    cost: the highest of any recording, by the model.
+    same_as: the setting with the same effect that was replayed in its place.
+    is_baseline: as recorded.
     """
 
     setting: Setting
@@ -103,16 +105,6 @@ class Row:
         return max(part.num_ooms for part in self.parts)
 
     @property
-    def entries(self) -> int:
-        """Entries replayed for this row."""
-        return 0 if self.same_as is not None else sum(part.entries for part in self.parts)
-
-    @property
-    def skipped(self) -> int:
-        """Entries passed over for this row."""
-        return 0 if self.same_as is not None else sum(part.skipped for part in self.parts)
-
-    @property
     def point(self) -> Point:
         """Peak of reserved memory, driver calls, retries."""
         calls = self.num_device_alloc + self.num_device_free
@@ -161,18 +153,10 @@ def row_of(
     release: Release,
     parts: Sequence[Trial],
     costs: Costs,
-    *,
     same_as: Setting | None = None,
-    is_baseline: bool = False,
 ) -> Row:
     """The row of a setting that `release` accepts."""
     size = setting.config(release).large_segment_size
     every = [cost_of(part, size, costs) for part in parts]
-    return Row(
-        setting,
-        setting.fraction(release),
-        tuple(parts),
-        max(every, key=lambda cost: (cost.is_thrashing, cost.total)),
-        same_as,
-        is_baseline,
-    )
+    cost = max(every, key=lambda cost: (cost.is_thrashing, cost.total))
+    return Row(setting, setting.fraction(release), tuple(parts), cost, same_as)

@@ -1,8 +1,8 @@
 """Jobs through an executor, their trials as they come.
 
-Rules: every job ends in exactly one trial, whatever happens to the worker that had it.  A pool
-that breaks takes down every job under way in it, so those are run again, one at a time, on a new
-one: the job that kills its worker while alone has that for its trial, and no other has.
+Rules: every job ends in exactly one trial, whatever happens to its worker.  A pool that breaks
+takes down every job under way in it, so those are run again, one at a time, on a new one: only the
+job that kills its worker while alone has that for its trial.
 """
 
 from __future__ import annotations
@@ -18,25 +18,21 @@ from concurrent.futures import (
     ProcessPoolExecutor,
     wait,
 )
-from types import TracebackType
 
 from allocsim.engine import Trial
 from allocsim.questions.tune.worker import Job, run_job
 
 __all__ = ["Crew", "sweep"]
 
-_PROCESSES_A_CORE = 4
-"""Of our own pool, at most: more only take memory, and a mistyped number all of it."""
-
-_WIDEST = 4096
-"""Jobs handed to a caller's executor at once."""
+_PROCESSES_A_CORE = 4  # at most, of a pool of our own: more would only take memory
+_WIDEST = 4096  # jobs handed to a caller's executor at once
 
 Done = Callable[[Job, Trial], None]
 """Called with each job and its trial, in the order in which they come."""
 
 
 class Crew:
-    """Who does the jobs: this process, a pool of `jobs` processes, or an executor of the caller's.
+    """What runs the jobs: this process, a pool of `jobs` processes, or the caller's executor.
 
     A pool of our own is replaced when it breaks; a caller's executor stays the caller's.
     """
@@ -45,41 +41,29 @@ class Crew:
         self._jobs = min(jobs, _PROCESSES_A_CORE * (os.cpu_count() or 1))
         self._given = executor
         self._pool: Executor | None = executor
+        self.is_alone = executor is None and self._jobs <= 1
+        """Whether jobs run in this process, one after the other."""
+        self.width = self._jobs + 1 if executor is None else _WIDEST
+        """How many jobs to hand over at once: in a pool of our own one more than processes."""
 
     def __enter__(self) -> Crew:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._pool is not None and self._given is None:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
-    @property
-    def is_alone(self) -> bool:
-        """Whether jobs run in this process, one after the other."""
-        return self._given is None and self._jobs <= 1
-
-    @property
-    def width(self) -> int:
-        """How many jobs to have under way: of our own pool as many as there are to blame."""
-        return self._jobs + 1 if self._given is None else _WIDEST
-
     def submit(self, job: Job) -> Future[Trial]:
         """Hand a job over."""
-        if self._pool is None:
-            self._pool = ProcessPoolExecutor(self._jobs)
-        try:
-            return self._pool.submit(run_job, job)
-        except BrokenExecutor:
-            if self._given is not None:
-                raise
-            self._pool.shutdown(wait=False, cancel_futures=True)
-            self._pool = ProcessPoolExecutor(self._jobs)
-            return self._pool.submit(run_job, job)
+        if self._pool is not None:
+            try:
+                return self._pool.submit(run_job, job)
+            except BrokenExecutor:
+                if self._given is not None:
+                    raise
+                self._pool.shutdown(wait=False, cancel_futures=True)
+        self._pool = ProcessPoolExecutor(self._jobs)
+        return self._pool.submit(run_job, job)
 
 
 def sweep(jobs: Sequence[Job], crew: Crew, done: Done) -> None:
@@ -92,7 +76,7 @@ def sweep(jobs: Sequence[Job], crew: Crew, done: Done) -> None:
 
 
 class _Sweep:
-    """Jobs on their way.  suspects: those that were under way when a worker died."""
+    """Jobs under way, and the suspects: those that were under way when a worker died."""
 
     def __init__(self, crew: Crew, done: Done) -> None:
         self._crew = crew
@@ -121,16 +105,13 @@ class _Sweep:
 
     def _take(self, job: Job, future: Future[Trial]) -> None:
         error = future.exception()
+        # The worker died, as the standard library's pools and Dask say it.
+        is_death = isinstance(error, BrokenExecutor) or type(error).__name__ == "KilledWorker"
         if error is None:
             self._done(job, future.result())
-        elif not _is_death(error):
+        elif not is_death:
             self._done(job, Trial(conf=job.setting.conf, error=f"{type(error).__name__}: {error}"))
         elif job is self._alone:
             self._done(job, Trial(conf=job.setting.conf, error="the worker died with it, twice"))
         else:
             self._suspects.append(job)
-
-
-def _is_death(error: BaseException) -> bool:
-    """Whether the worker died, as the standard library's pools and Dask say it."""
-    return isinstance(error, BrokenExecutor) or type(error).__name__ == "KilledWorker"

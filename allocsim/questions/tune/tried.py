@@ -1,7 +1,7 @@
 """The settings of a search, read back from `allocsim tune --json` or its --results file.
 
-Rule: only figures that the file holds are shown; of a setting that has several lines, one for
-each recording or device, each figure is the worst.
+Rule: only figures of the file are shown; of a setting with several lines, one for each recording
+or device, each figure is the worst.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def read_tried(path: str) -> Tried:
         raise ConfigError(f"{path}: cannot be read ({error})") from None
     try:
         rows = list(_rows(text))
-        settings = tuple(_worst(conf, mine) for conf, mine in _by_conf(rows).items())
+        settings = tuple(_worst(conf, lines) for conf, lines in _by_conf(rows).items())
     except (ValueError, TypeError, KeyError, AttributeError, IndexError):
         settings = ()
     if not settings:
@@ -77,8 +77,7 @@ def _rows(text: str) -> Iterable[dict[str, Any]]:
     try:
         document = json.loads(text)
     except ValueError:
-        lines = [json.loads(line) for line in text.splitlines() if line.strip()]
-        for line in lines:
+        for line in [json.loads(line) for line in text.splitlines() if line.strip()]:
             if "key" in line:
                 yield {"conf": line["key"].split("|", 4)[4], **line}
             elif "conf" in line:

@@ -15,19 +15,19 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from allocsim.core import Release, parse_conf
+from allocsim.core import parse_conf
 from allocsim.engine import Point, Setting
 from allocsim.errors import ConfigError
 from allocsim.measures import front, merged
-from allocsim.questions.tune.bounds import Bounds, bounds_of
 from allocsim.questions.tune.candidates import candidates
 from allocsim.questions.tune.cost import Costs
-from allocsim.questions.tune.grid import Asked, Search, SearchProgress, Tricks
-from allocsim.questions.tune.judgement import judge
+from allocsim.questions.tune.grid import Asked, Search, SearchProgress
+from allocsim.questions.tune.judgement import Bounds, bounds_of, judge
 from allocsim.questions.tune.part import Part, Source, parts_of
 from allocsim.questions.tune.results import Results
 from allocsim.questions.tune.row import Row
 from allocsim.questions.tune.sweep import Crew
+from allocsim.questions.tune.worker import Tricks
 from allocsim.trace import Recording
 from allocsim.units import parse_size
 
@@ -36,15 +36,21 @@ __all__ = ["Tuning", "tune"]
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """The trial of `tune`.
+    """The outcome of `tune`.
 
-    files: names, and torch_version: the release for all of them.  device_memory: bytes, None
-    for a device without end.  baseline: as recorded.  best: None if nothing survives.  front:
-    rows that none is better than in memory, driver calls and retries at once.  duplicates:
-    settings of the grid that have the effect of another, with that other.  helps: whether the
-    best is worth setting; reason: why, or why not, in a sentence.  entries: of all recordings
-    together; entries_replayed: by all replays; entries_skipped: passed over in
-    them, since they would have changed nothing.  by_device: whether the smallest device decides.
+    files: names of the recordings.
+    torch_version: the release for all of them.
+    device_memory: bytes, None for a device without end.
+    baseline: as recorded.
+    best: None if nothing survives.
+    front: rows that none is better than in memory, driver calls and retries at once.
+    duplicates: settings of the grid that have the effect of another, with that other.
+    helps: whether the best is worth setting.
+    reason: why, or why not, in a sentence.
+    entries: of all recordings together.
+    entries_replayed: by all replays.
+    entries_skipped: passed over in them, since they would have changed nothing.
+    by_device: whether the smallest device decides.
     known: trials that a file of results had already.
     """
 
@@ -71,9 +77,8 @@ class Tuning:
     @property
     def saved_bytes(self) -> int:
         """What the best reserves less than the baseline at its peak; 0 without a best."""
-        if self.best is None:
-            return 0
-        return self.baseline.peak_reserved_bytes - self.best.peak_reserved_bytes
+        best = self.best or self.baseline
+        return self.baseline.peak_reserved_bytes - best.peak_reserved_bytes
 
 
 def tune(
@@ -94,8 +99,8 @@ def tune(
 ) -> Tuning:
     """Replay one recording, or several that must share a setting, under many settings.
 
-    device_memory: bytes or "24GiB"; None for what the recordings tell, else without a limit.
-    torch_version: None for what the first recording tells.  confs: try these and no others.
+    device_memory: bytes or "24GiB"; None for that of the recordings, else without a limit.
+    torch_version: None for that of the first recording.  confs: try these and no others.
     expandable: whether expandable segments may be proposed.  find_device: rank by the smallest
     device instead of the peak.  jobs: processes; executor: any other to use, whose workers can
     read the files.  results: a JSON Lines file that trials go to, and come from if it is
@@ -111,14 +116,8 @@ def tune(
         if executor is None:
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="allocsim-")))
         parts = parts_of(list(sources), torch_version, scratch, device)
-        asked = Asked(
-            parts,
-            parts[0].prepared.release,
-            _memory(device_memory, parts),
-            costs or Costs(),
-            tricks or Tricks(),
-            find_device,
-        )
+        release, memory = parts[0].prepared.release, _memory(device_memory, parts)
+        asked = Asked(parts, release, memory, costs or Costs(), tricks or Tricks(), find_device)
         crew = stack.enter_context(Crew(jobs, executor))
         stored = None
         if results is not None:
@@ -135,8 +134,8 @@ def _memory(device_memory: int | str | None, parts: tuple[Part, ...]) -> int | N
             return parse_size(device_memory)
         except ValueError as error:
             raise ConfigError(str(error)) from None
-    told = [part.prepared.capacity for part in parts if part.prepared.capacity is not None]
-    return min(told) if told else None
+    recorded = [part.prepared.capacity for part in parts if part.prepared.capacity is not None]
+    return min(recorded, default=None)
 
 
 def _question(asked: Asked) -> dict[str, object]:
@@ -169,31 +168,29 @@ def _search(
         limits=not asked.by_device,
     )
     search.grid([setting for setting in settings if setting != baseline])
-    shown = [row for row in _front(search) if row.unrefused_device is None]
-    search.confirm([row.setting for row in shown if _may_be_told(row, release)])
+    shown = [row for row in _front(search) if row.unrefused_device is None and not row.is_baseline]
+    search.confirm(
+        [row.setting for row in shown if row.setting.config(release).expandable_segments]
+    )
 
 
-def _may_be_told(row: Row, release: Release) -> bool:
-    """Whether a device on which nothing is refused can be proved."""
-    return not row.is_baseline and row.setting.config(release).expandable_segments
+def _ranked(search: Search) -> list[Row]:
+    return sorted(search.rows.values(), key=lambda row: row.rank(by_device=search.asked.by_device))
 
 
 def _front(search: Search) -> list[Row]:
     """The rows of the front, of equal ones the best ranked."""
-    by_device = search.asked.by_device
-    rows = sorted(search.rows.values(), key=lambda row: row.rank(by_device=by_device))
     points: dict[Point, Row] = {}
-    for row in rows:
-        point = row.device_point if by_device else row.point
+    for row in _ranked(search):
+        point = row.device_point if search.asked.by_device else row.point
         if row.survives and point is not None:
             points.setdefault(point, row)
     return [points[point] for point in front(points)]
 
 
 def _tuning(search: Search, baseline: Setting, seconds: float) -> Tuning:
-    asked = search.asked
-    by_device = asked.by_device
-    rows = sorted(search.rows.values(), key=lambda row: row.rank(by_device=by_device))
+    asked, rows = search.asked, _ranked(search)
+    replayed = [trial for row in rows if row.same_as is None for trial in row.parts]
     best = rows[0] if rows[0].survives else None
     first = search.rows[baseline]
     bounds = bounds_of([part.prepared for part in asked.parts])
@@ -213,10 +210,10 @@ def _tuning(search: Search, baseline: Setting, seconds: float) -> Tuning:
         reason=reason,
         notes=_notes(asked),
         entries=sum(len(part.prepared.trace) for part in asked.parts),
-        entries_replayed=sum(row.entries for row in rows),
-        entries_skipped=sum(row.skipped for row in rows),
+        entries_replayed=sum(trial.entries for trial in replayed),
+        entries_skipped=sum(trial.skipped for trial in replayed),
         seconds=seconds,
-        by_device=by_device,
+        by_device=asked.by_device,
         known=search.known,
     )
 

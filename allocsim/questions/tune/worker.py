@@ -1,14 +1,15 @@
-"""One job of a sweep, carried out in whatever process it lands in.
+"""One job of a sweep, carried out in any process.
 
 Rule: a job carries the path of a recording, never its entries; a process reads and plans each
-recording once and keeps the last few.  A job always yields an trial: what goes wrong with the
-input or in PyTorch's stead is the trial's `error`.
+recording once and keeps the last few.  A job always yields a trial: an input that cannot be
+replayed, or a setting that PyTorch would not survive, is the trial's `error`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from allocsim.core import PAGE, UNLIMITED, Block, CachingAllocator
 from allocsim.engine import (
@@ -29,27 +30,50 @@ from allocsim.engine import (
 )
 from allocsim.errors import AllocsimError
 from allocsim.measures import Bar, is_hopeless
-from allocsim.questions.tune.bounds import LivePeak, needed_of
-from allocsim.questions.tune.floor import Demand, Floor
+from allocsim.questions.tune.floor import Demand, Floor, LivePeak, needed_of
 from allocsim.trace import load
 
-__all__ = ["Job", "keep", "prepared_of", "run_job"]
+__all__ = ["EXHAUSTIVE", "Job", "Tricks", "keep", "run_job"]
 
-_MOST = 8
-"""Recordings that a process keeps; a job of several ranks comes back to each of them."""
+_MOST = 8  # recordings that a process keeps; a job of several ranks comes back to each of them
+
+
+@dataclass(frozen=True, slots=True)
+class Tricks:
+    """What makes a search shorter without another answer.
+
+    equivalent: settings of equal effect are replayed once (see `effect_of`).
+    drop: a replay ends once a finished setting dominates it in memory, calls and retries, or once
+        it fails on the smallest device found so far (trade-offs on larger ones are not seen).
+    from_peak: the device on which nothing is refused is the peak, where that is proved, and is
+        looked for near peaks elsewhere.
+    repeats: steps that change nothing any more are skipped (see `allocsim.engine.repeats`).
+    fast_path: plain steps are taken in rows (see `allocsim.core.fast_path`), and only what a trial
+        has is counted.
+    """
+
+    equivalent: bool = True
+    drop: bool = True
+    from_peak: bool = True
+    repeats: bool = True
+    fast_path: bool = True
+
+
+EXHAUSTIVE = Tricks(equivalent=False, drop=False, from_peak=False, repeats=False, fast_path=False)
+"""No trick at all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
     """One setting on one device of one recording.
 
-    key: names it in a file of results.  device_memory: bytes, None for a device without end.
-    bar: points that make a setting hopeless, see `is_hopeless`.  finds: whether to look for
-    the smallest device; within: bytes on which the setting must go through, else it is given
-    up.  confirms: whether the smallest device without a refusal is worth replays of its own.
-    from_peak: whether it may be told from the peak.  skips: whether steps that change nothing
-    may be passed over.  fast_path: whether plain steps may be taken in rows, and no more counted
-    than an trial has.  known: what it came to on `device_memory`, where a replay has told.
+    key: its name in a file of results.
+    device_memory: bytes, None for a device without end.
+    bar: points that make a setting hopeless, see `is_hopeless`.
+    finds: whether to look for the smallest device.
+    within: bytes on which the setting must answer every request, else it is given up.
+    confirms: whether the smallest device without a refusal is worth replays of its own.
+    known: the trial on `device_memory`, if it has been replayed.
     """
 
     key: str
@@ -62,72 +86,74 @@ class Job:
     finds: bool = False
     within: int | None = None
     confirms: bool = False
-    from_peak: bool = True
-    skips: bool = True
-    fast_path: bool = True
+    tricks: Tricks = Tricks()
     known: Trial | None = None
 
 
 class _Kept:
-    """Recordings that this process has read, the last `_MOST`; planned ones likewise."""
+    """A recording that this process has read and planned, with what its jobs ask again."""
 
-    def __init__(self) -> None:
-        self.devices: dict[tuple[str, int, str | None], Prepared] = {}
-        self.peaks: dict[tuple[str, int, str | None], LivePeak] = {}
-        self.demands: dict[tuple[str, int, str | None], Demand] = {}
+    def __init__(self, prepared: Prepared) -> None:
+        self.prepared = prepared
 
-    def put(self, key: tuple[str, int, str | None], prepared: Prepared) -> None:
-        self._drop(key)  # the file may be another one by now
-        while len(self.devices) >= _MOST:
-            self._drop(next(iter(self.devices)))
-        self.devices[key] = prepared
+    @cached_property
+    def live_peak(self) -> LivePeak:
+        return LivePeak(needed_of(self.prepared.trace))
 
-    def _drop(self, key: tuple[str, int, str | None]) -> None:
-        self.devices.pop(key, None)
-        self.peaks.pop(key, None)
-        self.demands.pop(key, None)
+    @cached_property
+    def demand(self) -> Demand:
+        return Demand(self.prepared)
 
 
-_KEPT = _Kept()
+_KEPT: dict[tuple[str, int, str | None], _Kept] = {}
+"""By path, device and release, the last `_MOST`."""
 
 
 def keep(path: str, prepared: Prepared, torch_version: str) -> None:
     """Let jobs on `path` in this process, and in those forked from it, find `prepared`."""
-    _KEPT.put((path, prepared.trace.device, torch_version), prepared)
+    key = (path, prepared.trace.device, torch_version)
+    _KEPT.pop(key, None)  # the file may be another one by now
+    while len(_KEPT) >= _MOST:
+        _KEPT.pop(next(iter(_KEPT)))
+    _KEPT[key] = _Kept(prepared)
 
 
-def prepared_of(path: str, device: int, torch_version: str | None) -> Prepared:
-    """The recording at `path`, loaded and planned; kept for the next job of this process."""
-    key = (path, device, torch_version)
-    if key not in _KEPT.devices:
-        _KEPT.put(key, prepare(load(path), device, torch_version)[0])
-    return _KEPT.devices[key]
+def _kept(job: Job) -> _Kept:
+    """The recording of `job`, loaded and planned; kept for the next job of this process."""
+    key = (job.path, job.device, job.torch_version)
+    if key not in _KEPT:
+        prepared = prepare(load(job.path), job.device, job.torch_version)[0]
+        keep(job.path, prepared, job.torch_version)
+    return _KEPT[key]
 
 
 def run_job(job: Job) -> Trial:
     """Carry a job out."""
     try:
-        prepared = prepared_of(job.path, job.device, job.torch_version)
+        kept = _kept(job)
         tight = None
         if job.within is not None:
-            tight = _drive(prepared, job, job.within, _Watch(gives_up=True))
+            tight = _drive(kept.prepared, job, job.within, _Watch(gives_up=True))
             if tight.dropped_at is not None:
                 return tight
         trial = job.known
         if trial is None:
-            watch = _watch(job, prepared) if job.bar else _Watch()
-            trial = _drive(prepared, job, job.device_memory, watch)
-        return _Devices(prepared, job, tight).added_to(trial) if trial.is_whole else trial
+            watch = _Watch()
+            if job.bar:
+                config = job.setting.config(kept.prepared.release)
+                watch = _Watch(job.bar, kept.live_peak.under(config), kept.demand.floor(config))
+            trial = _drive(kept.prepared, job, job.device_memory, watch)
+        return _Devices(kept, job, tight).added_to(trial) if trial.is_whole else trial
     except AllocsimError as error:
         return Trial(conf=job.setting.conf, error=str(error))
 
 
 class _Watch(Observer):
-    """Notes how much the device held, and gives a setting up that can no longer win.
+    """Notes how much the device held, and gives up a setting that can no longer win.
 
-    least: bytes that the peak will surely reach; floor: tells more of that on the way.
-    gives_up: at the first request without an answer; at_retry: at the first that the driver
-    refused, too.
+    least: bytes that the peak will surely reach; floor: raises them on the way.
+    gives_up: at the first request without an answer.
+    at_retry: at the first request that the driver refused.
     """
 
     def __init__(
@@ -148,7 +174,7 @@ class _Watch(Observer):
         self._at_retry = at_retry
 
     def began(self, allocator: CachingAllocator) -> None:
-        """See `Observer`.  What is sure not to fit cannot win against what went through."""
+        """What is sure not to fit cannot win against what went through."""
         device, limit = allocator.device, allocator.memory_limit
         self.peak_device_bytes = device.held
         if not self._bar:
@@ -161,7 +187,6 @@ class _Watch(Observer):
             self.least = max(self.least, self._floor.reserved)
 
     def grew(self, allocator: CachingAllocator, entry: int) -> None:
-        """See `Observer`."""
         self.peak_device_bytes = max(self.peak_device_bytes, allocator.device.held)
         calls = allocator.calls
         if self._at_retry and calls.retries:
@@ -180,7 +205,6 @@ class _Watch(Observer):
     def out_of_memory(
         self, allocator: CachingAllocator, oom: SimulatedOom, blocks: Mapping[int, Block]
     ) -> None:
-        """See `Observer`."""
         del allocator, oom, blocks
         if self._gives_up:
             raise GiveUpError
@@ -191,9 +215,9 @@ def _drive(prepared: Prepared, job: Job, memory: int | None, watch: _Watch) -> T
         job.setting,
         memory,
         observers=(watch,),
-        skips=job.skips,
-        fast_path=job.fast_path,
-        folder=fold_allocated if job.fast_path else fold,
+        skips=job.tricks.repeats,
+        fast_path=job.tricks.fast_path,
+        folder=fold_allocated if job.tricks.fast_path else fold,
     )
     config = drive.allocator.config
     frees_unasked = config.max_split_size != UNLIMITED or config.garbage_collection_threshold > 0
@@ -207,13 +231,11 @@ def _drive(prepared: Prepared, job: Job, memory: int | None, watch: _Watch) -> T
 
 
 class _Devices:
-    """Which devices the setting of a job needs.
+    """Which devices the setting of a job needs; tight: the trial on `job.within`, if any."""
 
-    tight: the trial on `job.within`, where it went through.
-    """
-
-    def __init__(self, prepared: Prepared, job: Job, tight: Trial | None) -> None:
-        self._prepared = prepared
+    def __init__(self, kept: _Kept, job: Job, tight: Trial | None) -> None:
+        self._kept = kept
+        self._prepared = prepared = kept.prepared
         self._job = job
         self._tight = tight
         self._replayed = 0 if tight is None else tight.entries
@@ -224,22 +246,30 @@ class _Devices:
         job = self._job
         # A fraction is one of the device, so that its limit moves with the size asked about.
         is_free = not trial.refused and job.setting.fraction(self._prepared.release) is None
-        if is_free and job.from_peak and not self._expandable:
+        if is_free and job.tricks.from_peak and not self._expandable:
             trial = replace(trial, unrefused_device=trial.peak_device_bytes)
-        elif is_free and (job.confirms or not job.from_peak):
-            found = self._find(lambda tried: not tried.refused, self._pages(trial), at_retry=True)
+        elif is_free and (job.confirms or not job.tricks.from_peak):
+            found = self._find(
+                lambda tried: not tried.refused, self._pages(trial.peak_device_bytes), at_retry=True
+            )
             size = None if found is None else self._bytes(found.steps)
             trial = replace(trial, unrefused_device=size)
-        if job.finds:
-            found = self._smallest(trial)
-            trial = trial if found is None else self._with_smallest(trial, found)
+        found = self._smallest(trial) if job.finds else None
+        if found is not None:
+            there = found.trial
+            trial = replace(
+                trial,
+                min_device_memory=self._bytes(found.steps),
+                fails_at=found.fails_at,
+                at_min=(there.num_alloc_retries, there.num_device_alloc, there.num_device_free),
+            )
         return replace(trial, entries=trial.entries + self._replayed)
 
     def _smallest(self, trial: Trial) -> Smallest | None:
         known = trial if trial.unrefused_device == trial.peak_device_bytes else None
-        first = self._pages(trial)
+        first = self._pages(trial.peak_device_bytes)
         if self._tight is not None and self._job.within is not None:
-            known, first = self._tight, self._pages_of(self._job.within)
+            known, first = self._tight, self._pages(self._job.within)
         return self._find(lambda tried: tried.oom_entry is None, first, known)
 
     def _find(
@@ -250,33 +280,26 @@ class _Devices:
         *,
         at_retry: bool = False,
     ) -> Smallest | None:
-        job = self._job
-        live = _live_peak(job, self._prepared).under(None)
-        least = max(-(-live // PAGE), 1)
-
         def trial(pages: int) -> Trial | None:
             return self._trial(pages, _Watch(gives_up=True, at_retry=at_retry))
+
+        def peak(trial: Trial) -> int | None:
+            return None if trial.refused else self._pages(trial.peak_device_bytes)
+
+        def needed(trial: Trial) -> int | None:
+            return pages_needed(trial, self._prepared.context_memory)
 
         return find_smallest(
             trial,
             holds,
-            least=least,
+            least=max(-(-self._kept.live_peak.under(None) // PAGE), 1),
             first=first,
             known=known,
-            peak=self._peak if job.from_peak and at_retry else None,
-            needed=None if at_retry else self._needed,
+            peak=peak if self._job.tricks.from_peak and at_retry else None,
+            needed=None if at_retry else needed,
         )
 
-    def _peak(self, trial: Trial) -> int | None:
-        return None if trial.refused else self._pages(trial)
-
-    def _needed(self, trial: Trial) -> int | None:
-        return pages_needed(trial, self._prepared.context_memory)
-
-    def _pages(self, trial: Trial) -> int:
-        return self._pages_of(trial.peak_device_bytes)
-
-    def _pages_of(self, memory: int) -> int:
+    def _pages(self, memory: int) -> int:
         return max(-(-(memory - self._prepared.context_memory) // PAGE), 1)
 
     def _trial(self, pages: int, watch: _Watch) -> Trial | None:
@@ -289,30 +312,3 @@ class _Devices:
 
     def _bytes(self, pages: int) -> int:
         return pages * PAGE + self._prepared.context_memory
-
-    def _with_smallest(self, trial: Trial, found: Smallest) -> Trial:
-        there = found.trial
-        return replace(
-            trial,
-            min_device_memory=self._bytes(found.steps),
-            fails_at=found.fails_at,
-            at_min=(there.num_alloc_retries, there.num_device_alloc, there.num_device_free),
-        )
-
-
-def _watch(job: Job, prepared: Prepared) -> _Watch:
-    """Of a grid: with all that is known of what the setting of the job will reserve."""
-    key = (job.path, prepared.trace.device, job.torch_version)
-    if key not in _KEPT.demands:
-        _KEPT.demands[key] = Demand(prepared)
-    config = job.setting.config(prepared.release)
-    return _Watch(
-        job.bar, _live_peak(job, prepared).under(config), _KEPT.demands[key].floor(config)
-    )
-
-
-def _live_peak(job: Job, prepared: Prepared) -> LivePeak:
-    key = (job.path, prepared.trace.device, job.torch_version)
-    if key not in _KEPT.peaks:
-        _KEPT.peaks[key] = LivePeak(needed_of(prepared.trace))
-    return _KEPT.peaks[key]

@@ -1,8 +1,7 @@
-"""The address map: where everything lay, over the run.
+"""The address map: the addresses of all blocks and segments over the run.
 
-Rule: it is a picture of density at every length of recording
-(`allocsim/questions/picture/address_map.py`), and its caption says how many entries and bytes
-share a pixel.
+Rule: a pixel shows the density of the entries and bytes that share it
+(`allocsim/questions/picture/address_map.py`), and the caption says how many these are.
 """
 
 from __future__ import annotations
@@ -12,11 +11,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from allocsim.questions.picture import AddressMap, Picture, address_map
-from allocsim.report.figures.canvas import caption, entries_axis, legend_above, new_figure, styled
+from allocsim.report.figures.canvas import (
+    caption,
+    legend_above,
+    new_figure,
+    styled,
+    unit_of,
+    whole_numbers,
+)
 from allocsim.report.figures.memory import mark_ooms, title_of
 from allocsim.report.figures.tone import pixels
 from allocsim.report.layout import plural, printable
-from allocsim.units import GIB, MIB, format_size
+from allocsim.units import MIB, format_size
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,7 +44,7 @@ def address_map_figure(picture: Picture, theme: Theme, colouring: str = "state")
     colours = _colours(theme, colouring, len(found.layers))
     figure, (axes,) = new_figure(theme)
     top = max(found.axis_bytes, MIB)
-    unit, name = (GIB, "GiB") if top >= 2 * GIB else (MIB, "MiB")
+    unit, name = unit_of(top)
     axes.imshow(
         pixels(found.reserved, list(found.layers.values()), colours, theme.free, theme.page),
         origin="lower", aspect="auto", interpolation="nearest",
@@ -47,12 +53,12 @@ def address_map_figure(picture: Picture, theme: Theme, colouring: str = "state")
     styled(axes, theme, "time (entry of the recording)", f"address, gaps removed ({name})")
     axes.grid(visible=False)
     axes.set_xlim(0, found.n_entries * 1.008)
-    entries_axis(axes)
+    whole_numbers(axes.xaxis)
     ooms = np.array([oom.entry for oom in picture.device_run.ooms])
     marks = mark_ooms(axes, ooms, theme)
     marks.set_label("out of memory")
-    handles = [*_patches(picture, theme, list(found.layers), colours), *[marks][: len(ooms)]]
-    legend_above(axes, theme, handles)
+    patches = _patches(picture, theme, list(found.layers), colours)
+    legend_above(axes, theme, [*patches, marks] if len(ooms) else patches)
     caption(
         figure,
         theme,
@@ -79,7 +85,7 @@ def _colours(theme: Theme, colouring: str, count: int) -> list[str]:
         return list(theme.sizes)
     if colouring == "state":
         return list(theme.kinds[:2])
-    return [*theme.kinds[: min(count, len(theme.kinds))]]
+    return list(theme.kinds[:count])
 
 
 def _patches(picture: Picture, theme: Theme, names: list[str], colours: list[str]) -> list[Patch]:

@@ -1,4 +1,4 @@
-"""Sizes of blocks: how many were handed out, and what one moment holds and leaves free.
+"""Block sizes: blocks handed out over the run, and memory in use and free at one moment.
 
 Rule: both panels have the same bins, powers of two, so that free memory stands above the
 requests that could use it.
@@ -58,10 +58,7 @@ def block_sizes_figure(picture: Picture, theme: Theme, at: int | None = None) ->
 
 def _count_axis(axes: Axes, most: int) -> None:
     """Decades from 1, and 0 below; with steps between them where there are few decades."""
-    from matplotlib.ticker import (  # noqa: PLC0415
-        StrMethodFormatter,
-        SymmetricalLogLocator,
-    )
+    from matplotlib.ticker import StrMethodFormatter, SymmetricalLogLocator  # noqa: PLC0415
 
     axes.set_yscale("symlog", linthresh=1)
     axes.set_ylim(0, 1.3 * most)

@@ -1,7 +1,8 @@
-"""An empty figure in a theme's colours, and what every figure has: title, axes, a caption.
+"""What every figure has: a theme's colours, title, axes, a caption, a file.
 
-Rule: every axis is given its label with its unit here, so that none goes without, and no text
-that comes from a recording is read as a formula or runs out of the figure.
+Rule: every axis gets its label with its unit here, and no text that comes from a recording is read
+as a formula or runs out of the figure.  The same figure gives the same file: no date, and no
+random names within an SVG.
 """
 
 from __future__ import annotations
@@ -9,19 +10,26 @@ from __future__ import annotations
 import textwrap
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from allocsim.errors import ConfigError
 from allocsim.report.layout import printable
+from allocsim.units import GIB, MIB
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
     from allocsim.report.figures.theme import Theme
 
-__all__ = ["caption", "entries_axis", "legend", "legend_above", "new_figure", "styled"]
+__all__ = [
+    "caption", "legend", "legend_above", "new_figure", "save_figure", "styled", "unit_of",
+    "whole_numbers",
+]  # fmt: skip
 
 WIDTH, HEIGHT = 10.0, 5.6
 """Inches."""
@@ -33,6 +41,7 @@ _LEGEND_WIDTH = 0.86 * WIDTH * 72
 _HANDLE, _GAP = 2.8 * _SMALL, 2.0 * _SMALL
 """Points: matplotlib's own, of a legend's handle with its space, and between columns."""
 _TITLE_LETTERS, _CAPTION_LETTERS = 100, 170
+_DOTS_PER_INCH = 170
 
 
 def new_figure(
@@ -58,22 +67,25 @@ def styled(axes: Axes, theme: Theme, x: str, y: str) -> None:
     axes.set_axisbelow(True)
 
 
-def entries_axis(axes: Axes) -> None:
-    """Whole entry numbers with their thousands set apart."""
+def unit_of(most: int) -> tuple[int, str]:
+    """The unit for sizes up to `most` bytes: its bytes and its name."""
+    return (GIB, "GiB") if most >= 2 * GIB else (MIB, "MiB")
+
+
+def whole_numbers(axis: Axis) -> None:
+    """Label an axis with whole numbers, their thousands set apart."""
     from matplotlib.ticker import MaxNLocator, StrMethodFormatter  # noqa: PLC0415
 
-    axes.xaxis.set_major_locator(MaxNLocator(nbins="auto", steps=[1, 2, 2.5, 5, 10], integer=True))
-    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    axis.set_major_locator(MaxNLocator(nbins="auto", steps=[1, 2, 2.5, 5, 10], integer=True))
+    axis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
 
 
 def legend(axes: Axes, theme: Theme, handles: Sequence[Any] | None = None, **where: Any) -> None:
-    """What the colours mean, in the theme's own."""
-    options: dict[str, Any] = {
-        "frameon": False, "labelcolor": theme.ink, "fontsize": _SMALL, **where,
-    }  # fmt: skip
+    """A legend in the theme's colours.  handles: None for all that the axes have."""
+    options: dict[str, Any] = {"frameon": False, "labelcolor": theme.ink, "fontsize": _SMALL}
     shown = axes.get_legend_handles_labels()[0] if handles is None else handles
-    # Words are put in afterwards: of labels given, matplotlib may leave out those with a "_" first.
-    made = axes.legend(shown, [" "] * len(shown), **options)
+    # Labels are set afterwards: matplotlib may leave out labels that begin with "_".
+    made = axes.legend(shown, [" "] * len(shown), **options, **where)
     for text, handle in zip(made.get_texts(), shown, strict=True):
         text.set_parse_math(False)
         text.set_text(handle.get_label())
@@ -116,8 +128,28 @@ def _points(text: str) -> float:
 
 
 def caption(figure: Figure, theme: Theme, title: str, *notes: str) -> None:
-    """The title, and under the figure what one has to know to read it."""
+    """The title, and the notes below the figure."""
     left: dict[str, Any] = {"color": theme.ink, "x": 0.01, "ha": "left", "parse_math": False}
     figure.suptitle(textwrap.fill(printable(title), _TITLE_LETTERS), fontsize=11, **left)
     text = textwrap.fill(" ".join(note for note in notes if note), _CAPTION_LETTERS)
     figure.supxlabel(text, fontsize=7.5, **left)
+
+
+def save_figure(figure: Figure, path: str) -> None:
+    """Write `figure` to `path`.  Raises ConfigError for another suffix or an error of the disk."""
+    suffix = Path(path).suffix.lower()
+    if suffix not in (".png", ".svg"):
+        raise ConfigError(f"{path}: a figure's name must end in .png or .svg")
+    from matplotlib import rc_context  # noqa: PLC0415
+
+    metadata: dict[str, str | None] = {"Date": None} if suffix == ".svg" else {}
+    try:
+        with (
+            rc_context({"svg.hashsalt": "allocsim", "svg.fonttype": "none"}),
+            warnings.catch_warnings(),
+        ):
+            # A letter that the font lacks is drawn as a box, which says enough.
+            warnings.filterwarnings("ignore", r"Glyph \d+ ")
+            figure.savefig(path, dpi=_DOTS_PER_INCH, metadata=metadata)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written ({error.strerror})") from None

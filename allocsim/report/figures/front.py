@@ -13,9 +13,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from allocsim.questions.tune import Tried, TriedSetting
-from allocsim.report.figures.canvas import caption, legend, new_figure, styled
+from allocsim.report.figures.canvas import (
+    caption,
+    legend,
+    new_figure,
+    styled,
+    unit_of,
+    whole_numbers,
+)
 from allocsim.report.layout import number, plural, printable
-from allocsim.units import GIB, MIB, format_size
+from allocsim.units import format_size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,46 +51,38 @@ def front_figure(tried: Tried, theme: Theme) -> Figure:
     good = [each for each in whole if each.survives and each.point not in points]
     failed = [each for each in whole if not each.survives]
     front = sorted(tried.front, key=lambda each: each.point)
-    unit, name = _unit(whole)
-    for mine, colour, marker, label in (
+    unit, name = unit_of(max((each.peak_reserved_bytes for each in whole), default=0))
+    for group, colour, marker, label in (
         (failed, theme.alarm, "x", f"out of memory ({number(len(failed))})"),
         (good, theme.allocated, "o", f"every request answered ({number(len(good))})"),
         (front, theme.ideal, "D", "on the front: none is better in all"),
     ):
-        if mine:
-            sizes = [30 + 8 * min(each.num_alloc_retries, 40) for each in mine]
-            x, y = _points(mine, unit)
+        if group:
+            sizes = [30 + 8 * min(each.num_alloc_retries, 40) for each in group]
+            x, y = _points(group, unit)
             axes.scatter(x, y, s=sizes, c=colour, marker=marker, label=label, zorder=3)
     _axes(axes, front, theme, unit)
     styled(axes, theme, f"peak of reserved memory ({name})", "driver calls (count)")
     named = front[:_MOST_NAMES]
     handles = [*axes.get_legend_handles_labels()[0], *_handles(_names(named, whole), theme)]
     legend(axes, theme, handles, loc="upper left", bbox_to_anchor=(1.01, 1.02), labelspacing=0.8)
-    given_up = len(tried.settings) - len(whole)
-    caption(
-        figure,
-        theme,
-        f"{tried.path.rsplit('/', 1)[-1]}: settings tried",
+    notes = [
         f"{plural(len(tried.settings), 'setting')}. Left and down is better; a larger mark has "
-        "more retries (each empties the whole cache).",
-        f"Not drawn: {number(given_up)} given up half-way, since others were better already."
-        if given_up
-        else "",
-        f"Named are the first {_MOST_NAMES} on the front." if len(front) > _MOST_NAMES else "",
-    )
+        "more retries (each empties the whole cache)."
+    ]
+    if given_up := len(tried.settings) - len(whole):
+        notes.append(
+            f"Not drawn: {number(given_up)} given up half-way, since others were better already."
+        )
+    if len(front) > _MOST_NAMES:
+        notes.append(f"Named are the first {_MOST_NAMES} on the front.")
+    caption(figure, theme, f"{tried.path.rsplit('/', 1)[-1]}: settings tried", *notes)
     _numbers(figure, axes, _points(named, unit), theme)
     return figure
 
 
-def _unit(settings: Sequence[TriedSetting]) -> tuple[int, str]:
-    most = max((each.peak_reserved_bytes for each in settings), default=0)
-    return (GIB, "GiB") if most >= 2 * GIB else (MIB, "MiB")
-
-
 def _axes(axes: Axes, front: Sequence[TriedSetting], theme: Theme, unit: int) -> None:
     """The limits, whole numbers of calls, and the line of the least calls for the memory."""
-    from matplotlib.ticker import MaxNLocator, StrMethodFormatter  # noqa: PLC0415
-
     x, y = _points(front, unit)
     least = np.minimum.accumulate(np.array(y, dtype=np.int64))
     axes.plot(x, least, color=theme.ideal, linewidth=1, drawstyle="steps-post", zorder=2)
@@ -93,12 +92,11 @@ def _axes(axes: Axes, front: Sequence[TriedSetting], theme: Theme, unit: int) ->
         axes.set_ylim(bottom=max(low, -0.04 * high))
     else:
         axes.set(xlim=(0, 1), ylim=(0, 1))
-    axes.yaxis.set_major_locator(MaxNLocator(nbins="auto", steps=[1, 2, 2.5, 5, 10], integer=True))
-    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    whole_numbers(axes.yaxis)
 
 
 def _names(named: Sequence[TriedSetting], whole: Sequence[TriedSetting]) -> list[str]:
-    """What the legend says of each, cut short where all together would be too high."""
+    """The legend's text of each setting, shortened if all together would be too high."""
     figures = []
     for each in named:
         size, calls = format_size(each.peak_reserved_bytes), plural(each.driver_calls, "call")
@@ -128,8 +126,8 @@ def _handles(names: Sequence[str], theme: Theme) -> list[Line2D]:
 def _numbers(
     figure: Figure, axes: Axes, points: tuple[list[float], list[int]], theme: Theme
 ) -> None:
-    """A number at each of the points, as far as can be on no other and on no point's mark."""
-    # Only once all is laid out is it known what stands how near to what.
+    """A number at each of the points, if possible on no other and on no point's mark."""
+    # Distances between the marks are known only after the layout.
     figure.draw_without_rendering()
     marks = (axes.transData.transform(np.column_stack(points)) * 72 / figure.dpi).tolist()
     taken = [(x, y) for x, y in marks]
@@ -148,7 +146,5 @@ def _numbers(
 
 
 def _points(settings: Sequence[TriedSetting], unit: int) -> tuple[list[float], list[int]]:
-    return (
-        [each.peak_reserved_bytes / unit for each in settings],
-        [each.driver_calls for each in settings],
-    )
+    peaks = [each.peak_reserved_bytes / unit for each in settings]
+    return peaks, [each.driver_calls for each in settings]

@@ -14,14 +14,15 @@ from allocsim.measures import extremes_of
 from allocsim.questions.picture import Picture
 from allocsim.report.figures.canvas import (
     caption,
-    entries_axis,
     legend,
     legend_above,
     new_figure,
     styled,
+    unit_of,
+    whole_numbers,
 )
 from allocsim.report.layout import number, plural
-from allocsim.units import GIB, MIB, format_size
+from allocsim.units import format_size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,25 +44,21 @@ def memory_figure(picture: Picture, theme: Theme) -> Figure:
     """The curves above, the driver calls below."""
     figure, (above, below) = new_figure(theme, 2, 1, sharex=True, height_ratios=(4, 1))
     step = max(1, -(-len(picture.curve) // COLUMNS))
-    unit, name = _unit(max(int(picture.curve.reserved.max(initial=0)), *_needs(picture), 0))
+    unit, name = unit_of(max(int(picture.curve.reserved.max(initial=0)), *_needs(picture), 0))
     _curves(above, picture, theme, step, unit)
     _driver_calls(below, picture, theme, step)
     styled(above, theme, "", f"memory ({name})")
-    styled(below, theme, "time (entry of the recording)", f"driver calls\n(per {_stretch(step)})")
-    entries_axis(below)
+    stretch = "entry" if step == 1 else f"{number(step)} entries"
+    styled(below, theme, "time (entry of the recording)", f"driver calls\n(per {stretch})")
+    whole_numbers(below.xaxis)
     above.set_ylim(bottom=0)
     above.set_ylim(top=above.get_ylim()[1] * 1.04)
     above.set_xlim(-0.004 * len(picture.curve), 1.008 * len(picture.curve))
     legend_above(above, theme)
     legend(below, theme, loc="lower right", bbox_to_anchor=(1, 0.95), ncols=2)
-    decimated = (
-        ""
-        if step == 1
-        else (
-            f"Each column shows the lowest and highest of {number(step)} entries; none is skipped."
-        )
-    )
-    caption(figure, theme, title_of(picture, "memory"), _IDEAL, decimated)
+    columns = f"Each column shows the lowest and highest of {stretch}; none is skipped."
+    notes = [_IDEAL] if step == 1 else [_IDEAL, columns]
+    caption(figure, theme, title_of(picture, "memory"), *notes)
     return figure
 
 
@@ -69,14 +66,6 @@ _IDEAL = (
     "Ideal: the most that was in use at once so far, rounded to 512 bytes a block; no allocator "
     "that gives nothing back reserves less."
 )
-
-
-def _stretch(step: int) -> str:
-    return "entry" if step == 1 else f"{number(step)} entries"
-
-
-def _unit(most: int) -> tuple[int, str]:
-    return (GIB, "GiB") if most >= 2 * GIB else (MIB, "MiB")
 
 
 def title_of(picture: Picture, what: str) -> str:
@@ -88,9 +77,9 @@ def title_of(picture: Picture, what: str) -> str:
 
 
 def _curves(axes: Axes, picture: Picture, theme: Theme, step: int, unit: int) -> None:
-    """The four, so that where they coincide all can be seen: the upper ones thinner.
+    """The four curves, the upper ones thinner, so that all can be seen where they coincide.
 
-    Dashes are for curves drawn entry by entry; among spikes they would be noise.
+    Only curves drawn entry by entry are dashed; among spikes dashes would be noise.
     """
     curve = picture.curve
     asked: dict[str, Any] = {"color": theme.requested, "linewidth": 0.8}
@@ -115,11 +104,9 @@ def _curves(axes: Axes, picture: Picture, theme: Theme, step: int, unit: int) ->
 
 
 def _needs(picture: Picture) -> list[int]:
-    """What would have had to be reserved at each error."""
-    return [
-        oom.reserved_bytes + (oom.tried_bytes or oom.rounded_bytes)
-        for oom in picture.device_run.ooms
-    ]
+    """The reserved bytes that each failed request would have needed."""
+    ooms = picture.device_run.ooms
+    return [oom.reserved_bytes + (oom.tried_bytes or oom.rounded_bytes) for oom in ooms]
 
 
 def _errors(axes: Axes, picture: Picture, theme: Theme, unit: int) -> None:
@@ -127,18 +114,15 @@ def _errors(axes: Axes, picture: Picture, theme: Theme, unit: int) -> None:
     if not len(entries):
         return
     mark_ooms(axes, entries, theme)
+    few = len(entries) <= _FEW_OOMS
     needed = "what it needed" if len(entries) == 1 else "what they needed"
     axes.plot(
         entries,
         np.array(_needs(picture)) / unit,
-        marker="v" if len(entries) <= _FEW_OOMS else ".",
-        markersize=6 if len(entries) <= _FEW_OOMS else 2.5,
-        color=theme.alarm,
-        linestyle="",
-        zorder=5,
-        rasterized=len(entries) > COLUMNS,
+        marker="v" if few else ".", markersize=6 if few else 2.5, color=theme.alarm, linestyle="",
+        zorder=5, rasterized=len(entries) > COLUMNS,
         label=f"{plural(len(entries), 'out-of-memory error')}, and {needed}",
-    )
+    )  # fmt: skip
 
 
 def _device(axes: Axes, picture: Picture, theme: Theme, unit: int) -> None:

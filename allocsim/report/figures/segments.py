@@ -1,7 +1,7 @@
 """The segments at one moment, a bar each, with their blocks in place.
 
-Rule: bars are drawn to scale within a panel, the small pool's segments of 2 MiB in one, all
-others in another; what does not fit is counted in the caption, not dropped in silence.
+Rule: bars are drawn to scale within a panel: segments of at most 2 MiB in one, larger ones in
+the other.  Segments that do not fit are counted in the caption.
 """
 
 from __future__ import annotations
@@ -10,11 +10,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from allocsim.questions.picture import Instant, Picture
-from allocsim.report.figures.canvas import HEIGHT, caption, legend_above, new_figure, styled
+from allocsim.report.figures.canvas import (
+    HEIGHT,
+    caption,
+    legend_above,
+    new_figure,
+    styled,
+    unit_of,
+)
 from allocsim.report.figures.memory import title_of
 from allocsim.report.layout import number, plural
 from allocsim.state import ALLOCATED, INACTIVE, PENDING, SegmentState
-from allocsim.units import GIB, KIB, MIB, format_size
+from allocsim.units import KIB, MIB, format_size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,8 +47,7 @@ def segments_figure(picture: Picture, theme: Theme, at: int | None = None) -> Fi
     large = [s for s in instant.segments if s.total_size > _SMALL_SEGMENT]
     small = [s for s in instant.segments if s.total_size <= _SMALL_SEGMENT]
     largest = max((segment.total_size for segment in large), default=0)
-    unit, name = (GIB, "GiB") if largest >= 2 * GIB else (MIB, "MiB")
-    panels = [panel for panel in ((large, unit, name), (small, KIB, "KiB")) if panel[0]]
+    panels = [panel for panel in ((large, *unit_of(largest)), (small, KIB, "KiB")) if panel[0]]
     panels = panels or [([], MIB, "MiB")]
     ratios = (3, 2)[: len(panels)]
     rows = max(len(segments) for segments, _, _ in panels)
@@ -88,7 +94,7 @@ def _bars(
             axes.broken_barh(
                 [((block.address - segment.address) / unit, block.size / unit) for block in blocks],
                 (row - 0.4, 0.8), facecolor=colour, linewidth=0.25,
-                # A gap around what is narrow would be all that one sees of it.
+                # A gap around a narrow block would hide it.
                 edgecolor=[colour if b.size < _NARROW * end else theme.page for b in blocks],
                 rasterized=len(blocks) > 500,
             )  # fmt: skip
@@ -100,10 +106,8 @@ def _bars(
 def _legend(axes: Axes, theme: Theme, *, waits: bool) -> None:
     from matplotlib.patches import Patch  # noqa: PLC0415
 
-    waiting = [Patch(color=theme.kinds[1], label="freed, waiting for a stream")]
-    handles = [
-        Patch(color=theme.kinds[0], label="allocated"),
-        *(waiting if waits else []),
-        Patch(color=theme.free, label="free"),
-    ]
+    handles = [Patch(color=theme.kinds[0], label="allocated")]
+    if waits:
+        handles.append(Patch(color=theme.kinds[1], label="freed, waiting for a stream"))
+    handles.append(Patch(color=theme.free, label="free"))
     legend_above(axes, theme, handles, lift=_TITLE_HEIGHT)

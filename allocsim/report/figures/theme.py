@@ -1,8 +1,8 @@
 """Colours of figures, for light and dark pages.
 
-Rule: colours that stand for kinds are Okabe and Ito's, which people with any of the common
-colour blindnesses tell apart; colours that stand for sizes are steps of a scale whose lightness
-only grows (viridis).  Source: Okabe and Ito, "Color Universal Design" (2008).
+Rule: the colours of kinds are Okabe and Ito's, which remain distinct for people with any common
+colour blindness; the colours of sizes are steps of a scale of growing lightness (viridis).
+Source: Okabe and Ito, "Color Universal Design" (2008).
 """
 
 from __future__ import annotations
@@ -17,9 +17,16 @@ SKY, VERMILION, YELLOW = "#56B4E9", "#D55E00", "#F0E442"
 
 @dataclass(frozen=True, slots=True)
 class Theme:
-    """page: behind everything; ink: text and axes; faint: grids; free: reserved and not in use.
+    """Colours by their meaning.
 
-    kinds: for categories in their order; the last is for all others.  sizes: from small to large.
+    page: the background.
+    ink: text and axes.
+    faint: grids.
+    free: reserved memory that is not in use.
+    reserved, allocated, requested, ideal: the curves of memory over the run.
+    alarm: out-of-memory errors.
+    kinds: categories in their order; the last is for all others.
+    sizes: from small to large.
     """
 
     page: str
@@ -28,11 +35,11 @@ class Theme:
     free: str
     reserved: str
     allocated: str
-    requested: str
-    ideal: str
     alarm: str
     kinds: tuple[str, ...]
     sizes: tuple[str, ...]
+    requested: str = PURPLE
+    ideal: str = GREEN
 
 
 LIGHT = Theme(
@@ -42,8 +49,6 @@ LIGHT = Theme(
     free="#DDDDDD",
     reserved="#555555",
     allocated=BLUE,
-    requested=PURPLE,
-    ideal=GREEN,
     alarm=VERMILION,
     kinds=(BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION, "#8A8A8A"),
     sizes=("#440154", "#414487", "#2A788E", "#22A884", "#7AD151", "#E8D51B"),
@@ -55,8 +60,6 @@ DARK = Theme(
     free="#4A5058",
     reserved="#C4C4C4",
     allocated=SKY,
-    requested=PURPLE,
-    ideal=GREEN,
     alarm="#FF7B39",
     kinds=(SKY, ORANGE, GREEN, PURPLE, YELLOW, VERMILION, "#A0A0A0"),
     sizes=("#5B3A8C", "#4A6FB5", "#2F93A5", "#2BB58A", "#8ADB5A", "#FDE725"),

@@ -1,8 +1,8 @@
 """Shares of a pixel as its colour.
 
-Rule: the colour is the mean of what lies in the pixel, except that a pixel in which anything is
-in use never looks free, and one in which anything is free never looks full: what is too small
-for its share to be seen is lifted to a quarter, and what is nearly everything held to nine tenths.
+Rule: the colour is the mean of what lies in the pixel, except that a pixel with any memory in use
+never looks free, and one with any free memory never looks full: a share in use is drawn as at
+least a quarter, and if anything is free, as at most nine tenths.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a report's page draws from: columns, packed, and a small dictionary that explains them.
+"""The data of a report's page: packed columns, and a small dictionary that describes them.
 
 Rule: every number comes from the picture; sizes and places are counted in units of 512 bytes,
 of which every block and segment is a multiple, so that they fit 32 bits.
@@ -24,7 +24,7 @@ _SHOWN_FRAMES = 12
 
 
 def embedded(picture: Picture) -> tuple[dict[str, Any], str]:
-    """The dictionary, JSON all through, and the packed columns that its `columns` lists."""
+    """The dictionary, ready for JSON, and the packed columns that its `columns` describes."""
     packer = Packer()
     steps = _curve(packer, picture)
     axis = axis_of(picture.lives)
@@ -54,7 +54,7 @@ def embedded(picture: Picture) -> tuple[dict[str, Any], str]:
 
 
 def _curve(packer: Packer, picture: Picture) -> list[int]:
-    """The curves whole, and the extremes of longer and longer stretches; the stretches."""
+    """Add the curves and their extremes at every level; returns the steps of the levels."""
     steps: list[int] = []
     for name in SERIES:
         values = getattr(picture.curve, name)
@@ -70,7 +70,7 @@ def _curve(packer: Packer, picture: Picture) -> list[int]:
 
 
 def _blocks(packer: Packer, picture: Picture, streams: Any) -> tuple[list[str], list[str]]:
-    """The names of owners and the texts of stacks that the columns number."""
+    """Add the blocks; returns the names of owners and the texts of stacks by their numbers."""
     blocks = picture.lives.blocks
     place = axis_of(picture.lives).place(blocks.address)
     owners = owners_of(blocks, picture.trace.frame_table)

@@ -1,7 +1,7 @@
-"""One recording as one HTML file that needs nothing else: no network, no server, no script even.
+"""One recording as one HTML file that needs no network and no server.
 
-Rule: the page asks for nothing outside itself, and its own policy forbids it; what scripts draw
-stands in tables as well.  The parts lie in allocsim/report/html, uPlot (MIT) with its licence.
+Rule: the page loads nothing from outside, and its own policy forbids it; tables show what scripts
+draw.  The parts lie in allocsim/report/html, uPlot (MIT) with its licence.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Pieces of HTML: text that was escaped, tables, sections.
+"""Pieces of HTML: escaped text, tables, lists, small curves.
 
-Rule: nothing from a recording gets into a page but through `text` or `json_text`.
+Rule: everything from a recording gets into a page through `text` or `json_text`.
 """
 
 from __future__ import annotations
@@ -9,28 +9,28 @@ import html
 import json
 from collections.abc import Iterable, Sequence
 
+from allocsim.measures import Extremes
 from allocsim.report.layout import printable
 
-__all__ = ["definitions", "json_text", "table", "text"]
+__all__ = ["definitions", "json_text", "sparkline", "table", "text"]
+
+_WIDTH, _HEIGHT = 220, 40
+"""Pixels: of a sparkline."""
 
 
 def text(words: object) -> str:
-    """Words as they shall be read, whatever characters they are."""
+    """Words escaped for HTML."""
     return html.escape(printable(str(words)))
 
 
 def json_text(document: object) -> str:
-    """JSON that no script element can be ended from within."""
+    """JSON that cannot end the script element around it."""
     plain = json.dumps(document, separators=(",", ":"))
     return plain.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def table(
-    caption: str,
-    heads: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    *,
-    ends_in_words: bool = False,
+    caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]], ends_in_words: bool = False
 ) -> str:
     """A table whose first cell of each row is its head.  rows: cells as HTML, made by `text`."""
     head = "".join(f'<th scope="col">{text(name)}</th>' for name in heads)
@@ -47,10 +47,20 @@ def table(
 
 def definitions(pairs: Iterable[tuple[str, str]]) -> str:
     """A list of names and what each is."""
+    items = (f"<div><dt>{text(name)}</dt><dd>{text(what)}</dd></div>\n" for name, what in pairs)
+    return f"<dl>{''.join(items)}</dl>\n"
+
+
+def sparkline(extremes: Extremes, top: int, length: int) -> str:
+    """A curve as a small inline SVG of the highest value of each stretch.
+
+    top, length: the scales, from 0 to `top` and over `length` stretches; the same in one table.
+    """
+    x, y = _WIDTH / max(length, 1), (_HEIGHT - 2) / max(top, 1)
+    heights = enumerate(_HEIGHT - 1 - value * y for value in extremes.high.tolist())
+    high = " ".join(f"{i * x:.1f},{at:.1f} {(i + 1) * x:.1f},{at:.1f}" for i, at in heights)
+    area = f"0,{_HEIGHT} {high} {len(extremes.high) * x:.1f},{_HEIGHT}"
     return (
-        "<dl>"
-        + "".join(
-            f"<div><dt>{text(name)}</dt><dd>{text(what)}</dd></div>\n" for name, what in pairs
-        )
-        + "</dl>\n"
+        f'<svg class="spark" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" height="{_HEIGHT}" '
+        f'aria-hidden="true"><polygon points="{area}"/><polyline points="{high}"/></svg>'
     )

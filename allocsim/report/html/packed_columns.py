@@ -25,7 +25,7 @@ _ALIGNMENT = 8
 
 @dataclass(slots=True)
 class Packer:
-    """Takes columns by name; `index` says where each lies in `text()`."""
+    """Collects columns by name; `index` has the type, length and offset of each in `text()`."""
 
     index: dict[str, list[object]] = field(default_factory=dict)
     _parts: list[bytes] = field(default_factory=list)

@@ -1,7 +1,7 @@
 """The parts of a report's page that need no JavaScript: figures, verdicts, tables.
 
-Rule: they say in words and tables what the pictures show, so that a reader without either
-pictures or scripts misses no conclusion.
+Rule: they say in words and tables what the pictures show, so that a reader without scripts
+misses no conclusion.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ import numpy as np
 from allocsim.measures import extremes_of
 from allocsim.questions.explain import KINDS, Blocker, DeviceExplanation, Shortage
 from allocsim.questions.picture import Picture, WhatIf
-from allocsim.report.explain import CAUSES, because, code_text
+from allocsim.report.explain import CAUSES, because, blockers_text, code_text
 from allocsim.report.html.embedding import SERIES
-from allocsim.report.html.markup import definitions, table, text
-from allocsim.report.html.sparkline import sparkline
+from allocsim.report.html.markup import definitions, sparkline, table, text
 from allocsim.report.layout import exact_size, number, plural
 from allocsim.state import ALLOCATED, INACTIVE, PENDING
 from allocsim.units import format_size
@@ -41,8 +40,8 @@ def overview(picture: Picture) -> str:
             f"{number(fidelity.addresses_matched)} of {number(fidelity.allocations)} addresses as "
             "recorded"
         )
-    peak = device.peak
-    curve = picture.curve
+    peak, curve = device.peak, picture.curve
+    first = number(max(peak.entry, 0))
     return definitions(
         [
             ("Recording", run.path.rsplit("/", 1)[-1]),
@@ -51,7 +50,7 @@ def overview(picture: Picture) -> str:
             ("PyTorch", run.torch_version),
             ("Device memory", memory),
             ("Proof", proof),
-            ("Peak reserved", f"{exact_size(device.peak_reserved_bytes)}, entry {_at(peak.entry)}"),
+            ("Peak reserved", f"{exact_size(device.peak_reserved_bytes)}, entry {first}"),
             ("Peak allocated", exact_size(device.peak_allocated_bytes)),
             ("Ideal peak", exact_size(int(curve.ideal[-1]))),
             ("Idle at the peak", format_size(peak.idle)),
@@ -64,10 +63,6 @@ def overview(picture: Picture) -> str:
             ("Out of memory", plural(len(device.ooms), "error")),
         ]
     )
-
-
-def _at(entry: int) -> str:
-    return "0" if entry < 0 else number(entry)
 
 
 def memory_table(picture: Picture) -> str:
@@ -93,22 +88,11 @@ def segments_table(picture: Picture) -> str:
     """The segments where reserved memory was highest, the largest first."""
     instant = picture.at()
     segments = sorted(instant.segments, key=lambda s: (-s.total_size, s.address))
-    rows = [
-        [
-            text(hex(segment.address)),
-            *(
-                text(format_size(size))
-                for size in (
-                    segment.total_size,
-                    segment.held(ALLOCATED),
-                    segment.held(PENDING),
-                    segment.held(INACTIVE),
-                    segment.largest_free,
-                )
-            ),
-        ]
-        for segment in segments[:_SHOWN_SEGMENTS]
-    ]
+    rows = []
+    for segment in segments[:_SHOWN_SEGMENTS]:
+        held = map(segment.held, (ALLOCATED, PENDING, INACTIVE))
+        sizes = (segment.total_size, *held, segment.largest_free)
+        rows.append([text(hex(segment.address)), *(text(format_size(size)) for size in sizes)])
     hidden = len(segments) - _SHOWN_SEGMENTS
     more = f", the {_SHOWN_SEGMENTS} largest of {number(len(segments))}" if hidden > 0 else ""
     return table(
@@ -119,13 +103,12 @@ def segments_table(picture: Picture) -> str:
 
 
 def ooms_section(shortages: Sequence[Shortage], explanation: DeviceExplanation | None) -> str:
-    """Each error: its cause, where memory was, and what stood in the way."""
+    """Each error: its cause, where the memory was, and which blocks were in the way."""
     if not shortages:
         return "<p>No request failed.</p>\n"
     advice: Sequence[Sequence[str]] = () if explanation is None else explanation.advice
     parts = []
-    hidden = len(shortages) - _SHOWN_OOMS
-    if hidden > 0:
+    if (hidden := len(shortages) - _SHOWN_OOMS) > 0:
         parts.append(f"<p>Not listed: {plural(hidden, 'error')} before these.</p>\n")
     for i, shortage in list(enumerate(shortages))[-_SHOWN_OOMS:]:
         parts.append(_oom(shortage, advice[i] if i < len(advice) else ()))
@@ -163,21 +146,14 @@ def _kinds(kinds: dict[str, int]) -> str:
 
 
 def _blockers(shortage: Shortage) -> str:
-    found = None if shortage.findings is None else shortage.findings.blockers
-    if found is None:
+    found = blockers_text(shortage)
+    if not found:
         return "<p>In the way: no set of live blocks.</p>\n"
-    what = "would be free in one piece" if found.way == "run" else "would go back to the driver"
-    least = "the fewest bytes that would do" if found.is_exact else "enough, perhaps not the fewest"
-    shown = shortage.blockers[:_SHOWN_BLOCKERS]
-    hidden = len(shortage.blockers) - len(shown)
-    return table(
-        f"In the way: {plural(len(found.blocks), 'live block')}, {format_size(found.cost_bytes)} "
-        f"in all; without them {format_size(found.freed_bytes)} {what} ({least})"
-        + (f". {plural(hidden, 'smaller one')} not listed" if hidden > 0 else ""),
-        ("block", "size", "age (entries)", "made at entry", "by"),
-        map(_blocker, shown),
-        ends_in_words=True,
-    )
+    hidden = len(shortage.blockers) - _SHOWN_BLOCKERS
+    more = f". {plural(hidden, 'smaller one')} not listed" if hidden > 0 else ""
+    heads = ("block", "size", "age (entries)", "made at entry", "by")
+    cells = map(_blocker, shortage.blockers[:_SHOWN_BLOCKERS])
+    return table(f"In the way: {found}{more}", heads, cells, ends_in_words=True)
 
 
 def _blocker(blocker: Blocker) -> list[str]:
@@ -195,7 +171,7 @@ def _blocker(blocker: Blocker) -> list[str]:
 
 
 def what_if_section(runs: Sequence[WhatIf], explanation: DeviceExplanation | None) -> str:
-    """The runs side by side; what each reserved, over the entries, as a line."""
+    """The runs side by side, each with a curve of its reserved memory."""
     if not runs:
         return (
             "<p>Other settings were not replayed; <code>--what-if</code> replays the usual ones, "
@@ -206,25 +182,20 @@ def what_if_section(runs: Sequence[WhatIf], explanation: DeviceExplanation | Non
     rows = []
     for i, run in enumerate(runs):
         trial = run.trial
-        conf = trial.conf or "PyTorch's defaults"
-        outcome = "every request answered"
-        if trial.oom_entry is not None:
-            outcome = f"out of memory at entry {number(trial.oom_entry)}"
-        rows.append(
-            [
-                text(conf) + (" <small>(this page)</small>" if i == 0 else ""),
-                text(outcome),
-                text(format_size(trial.peak_reserved_bytes)),
-                text(number(trial.num_alloc_retries)),
-                text(number(trial.num_device_alloc + trial.num_device_free)),
-                sparkline(run.reserved, top, length),
-            ]
+        conf = text(trial.conf or "PyTorch's defaults")
+        cells = (
+            "every request answered"
+            if trial.oom_entry is None
+            else f"out of memory at entry {number(trial.oom_entry)}",
+            format_size(trial.peak_reserved_bytes),
+            number(trial.num_alloc_retries),
+            number(trial.num_device_alloc + trial.num_device_free),
         )
-    step = runs[0].reserved.step
-    caption = (
-        f"A replay each. Lines: reserved memory over the run, from 0 to {format_size(top)}"
-        + (f"; the highest of every {number(step)} entries" if step > 1 else "")
-    )
+        name = conf if i else f"{conf} <small>(this page)</small>"
+        rows.append([name, *map(text, cells), sparkline(run.reserved, top, length)])
+    caption = f"A replay each. Lines: reserved memory over the run, from 0 to {format_size(top)}"
+    if (step := runs[0].reserved.step) > 1:
+        caption += f"; the highest of every {number(step)} entries"
     heads = ("setting", "outcome", "peak reserved", "retries", "driver calls", "reserved memory")
     return table(caption, heads, rows, ends_in_words=True) + _remedies(explanation)
 

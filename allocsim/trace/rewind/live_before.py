@@ -1,9 +1,9 @@
 """The blocks in use before an entry, all entries about blocks undone at once.
 
-Rule: it gives what undoing them one after the other gives (start_state.py), or nothing where they
-do not fit together; which entry it is that does not, the slow way finds.  What happens at one
-address is a row of alloc, free_requested, free_completed, alloc and so on, so that sorting by
-address puts side by side what has to fit: a million entries take a tenth of a second.
+Rule: the result is that of undoing them one by one (start_state.py), or nothing where they do not
+fit together; then undoing them one by one finds the entry that does not.  At one address alloc,
+free_requested and free_completed take turns, so that sorting by address puts next to one another
+what has to fit: a million entries take a tenth of a second.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocsim.state import ALLOCATED, PENDING
-from allocsim.trace.entry import Action
 from allocsim.trace.rewind.slack import Live
-from allocsim.trace.trace import Trace
+from allocsim.trace.trace import Action, Trace
 
 __all__ = ["OF_BLOCKS", "live_before"]
 
@@ -24,11 +23,9 @@ OF_BLOCKS = (Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED)
 
 
 def live_before(trace: Trace, entry: int, live: dict[int, Live]) -> dict[int, Live] | None:
-    """The blocks in use before `entry`, by address; None if the entries contradict each other.
-
-    live: those after the last entry.
-    """
-    rows = _by_address(trace, entry)
+    """The blocks in use before `entry`, from those after the last; None if entries contradict."""
+    rows = entry + np.flatnonzero(np.isin(trace.action[entry:], OF_BLOCKS))
+    rows = rows[np.argsort(trace.addr[rows], kind="stable")]
     if not len(rows):
         return dict(live)
     action, addr, size = trace.action[rows], trace.addr[rows], trace.size[rows]
@@ -38,34 +35,27 @@ def live_before(trace: Trace, entry: int, live: dict[int, Live]) -> dict[int, Li
     left = _left(action[~goes_on], addr[~goes_on].tolist(), live)
     if left is None:
         return None
-    # The bytes asked for of each row's block, as its end tells them.
-    told = size.copy()
-    still = ~goes_on & (action != Action.FREE_COMPLETED)
-    told[still] = left
+    # The bytes asked for of each row's block, known from its end.
+    asked = size.copy()
+    asked[~goes_on & (action != Action.FREE_COMPLETED)] = left
     for kind in (Action.FREE_REQUESTED, Action.ALLOC):
         followed = np.flatnonzero((action == kind) & goes_on)
-        told[followed] = told[followed + 1]
+        asked[followed] = asked[followed + 1]
     is_alloc = action == Action.ALLOC
-    if (told[is_alloc] != size[is_alloc]).any():
+    if (asked[is_alloc] != size[is_alloc]).any():
         return None
     first = np.flatnonzero(np.append(True, ~goes_on[:-1]) & ~is_alloc)
     touched = set(addr.tolist())
     before = {at: block for at, block in live.items() if at not in touched}
     is_pending = action[first] == Action.FREE_COMPLETED
     death = rows[np.minimum(first + ~is_pending, len(rows) - 1)]
-    columns = (addr[first], told[first], is_pending, goes_on[first], death)
+    columns = (addr[first], asked[first], is_pending, goes_on[first], death)
     for at, held, pending, ends, index in zip(*(c.tolist() for c in columns), strict=True):
         if pending or ends:
             before[at] = Live(held, None, PENDING if pending else ALLOCATED, -1, index)
         else:
             before[at] = replace(live[at], state=ALLOCATED)
     return before
-
-
-def _by_address(trace: Trace, entry: int) -> NDArray[np.intp]:
-    """The entries about blocks from `entry` on, ordered by address, then in their own order."""
-    rows = entry + np.flatnonzero(np.isin(trace.action[entry:], OF_BLOCKS))
-    return rows[np.argsort(trace.addr[rows], kind="stable")]
 
 
 def _fits(action: NDArray[np.uint8], following: NDArray[np.uint8]) -> NDArray[np.bool_]:

@@ -20,7 +20,7 @@ _LARGE_HANDLE = 20 * MIB
 
 @dataclass(frozen=True, slots=True)
 class MappedRange:
-    """Mapped addresses [start, end).  is_small: None while nothing tells its class."""
+    """Mapped addresses [start, end); is_small: None while its class is not known."""
 
     start: int
     end: int

@@ -2,10 +2,9 @@
 
 A large block may keep up to 1 MiB that was not worth splitting off (semantics 1.7).  Rule: an
 unsplit gap after a block that was live before the recording is that block's slack unless a
-later allocation lands inside it while the block lives.  Where one does land there, it shows the
-block's true end: between two live blocks of a segment there is at most one free block, and
-allocations take a free block from its front, so the first to land stands where the block ends.
-A gap too long to be slack is free space, as far as nothing shows otherwise.
+later allocation lands inside it while the block lives.  The first that does shows the block's true
+end: between two live blocks of a segment there is at most one free block, and allocations take a
+free block from its front.  A gap too long to be slack is taken for free space.
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from allocsim.state import SegmentState
-from allocsim.trace.entry import Action
-from allocsim.trace.trace import Trace
+from allocsim.trace.trace import Action, Trace
 from allocsim.units import MIB
 
 __all__ = ["LaterAllocs", "Live", "true_size"]
@@ -28,7 +26,7 @@ _LAST_ADDRESS = (1 << 64) - 1
 
 @dataclass(slots=True)
 class Live:
-    """A block in use.  size: None if only the request is known; death: entry that frees it."""
+    """A block in use; size: None if only the request is known; death: the entry that frees it."""
 
     requested_size: int
     size: int | None

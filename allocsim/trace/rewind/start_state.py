@@ -1,14 +1,13 @@
 """The state before an entry, rebuilt by undoing the entries after it from the final segments.
 
-A snapshot tells what a device held at the end; the entries tell how it came there.  Undone in
-reverse: a completed free makes a block pending again, a requested free makes it allocated, an
-alloc makes it free space; a segment_alloc makes its segment vanish, a segment_free makes it
-appear, free and unsplit; map and unmap likewise.  A recording from an empty device rewinds to
-nothing; one that contradicts itself stops with the entry that does not fit.
+Undone in reverse, a completed free makes a block pending again, a requested free makes it
+allocated, an alloc makes it free space; a segment_alloc makes its segment vanish, a segment_free
+makes it appear, free and unsplit; map and unmap likewise.  A recording from an empty device rewinds
+to nothing; one that contradicts itself stops with the entry that does not fit.
 
-What the entries do not tell is the true size of a block that was live at the start and freed
-since: `slack` decides it.  Everything else is exact, but for the pool and class of segments
-that were freed before PyTorch wrote pool_id (the default pool; the class by size).
+The entries do not hold the true size of a block that was live at the start and freed since:
+`slack` decides it.  Everything else is exact, except the pool and class of segments that were
+freed before PyTorch wrote pool_id (the default pool; the class by size).
 """
 
 from __future__ import annotations
@@ -22,11 +21,10 @@ import numpy as np
 
 from allocsim.errors import RecordingError
 from allocsim.state import ALLOCATED, INACTIVE, PENDING, BlockState, PoolId, SegmentState
-from allocsim.trace.entry import Action
 from allocsim.trace.rewind.live_before import OF_BLOCKS, live_before
 from allocsim.trace.rewind.ranges import MappedRange, MappedRanges
 from allocsim.trace.rewind.slack import LaterAllocs, Live, true_size
-from allocsim.trace.trace import Trace
+from allocsim.trace.trace import Action, Trace
 from allocsim.units import MIB, round_up
 
 __all__ = ["round_to_512", "start_state", "trimmed"]
@@ -54,7 +52,9 @@ def start_state(
     """
     rewind = _Rewind(trace)
     left = np.arange(entry, len(trace))[::-1]
-    if rewind.undo_blocks(trace, entry):
+    before = live_before(trace, entry, rewind.live)
+    if before is not None:
+        rewind.live = before
         left = left[~np.isin(trace.action[left], OF_BLOCKS)]
     pools = (*trace.pool_ids, (0, 0))  # -1, "unknown", finds the default pool
     columns = (trace.action, trace.addr, trace.size, trace.stream, trace.pool_id)
@@ -76,18 +76,18 @@ def trimmed(trace: Trace, first: int, last: int) -> Trace:
 class _Rewind:
     """The state of a device, moved one entry back at a time."""
 
-    __slots__ = ("_device", "_live", "_ranges", "_segments")
+    __slots__ = ("live", "_device", "_ranges", "_segments")
 
     def __init__(self, trace: Trace) -> None:
         self._device = trace.device
         self._segments: dict[int, SegmentState] = {}
         self._ranges = MappedRanges()
-        self._live: dict[int, Live] = {}
+        self.live: dict[int, Live] = {}
         for segment in trace.segments:
             self._take(segment)
             for block in segment.blocks:
                 if block.state != INACTIVE:
-                    self._live[block.address] = Live(
+                    self.live[block.address] = Live(
                         block.requested_size, block.size, block.state, block.frames
                     )
 
@@ -95,23 +95,9 @@ class _Rewind:
         if not segment.is_expandable:
             self._segments[segment.address] = replace(segment, blocks=())
             return
-        mapped = MappedRange(
-            start=segment.address,
-            end=segment.end,
-            stream=segment.stream,
-            pool_id=segment.pool_id,
-            is_small=segment.is_small,
-            frames=segment.frames,
-        )
-        if not self._ranges.add(mapped):
+        owner = (segment.stream, segment.pool_id, segment.is_small, segment.frames)
+        if not self._ranges.add(MappedRange(segment.address, segment.end, *owner)):
             self._refuse(None, f"the segment at 0x{segment.address:x} overlaps another one")
-
-    def undo_blocks(self, trace: Trace, entry: int) -> bool:
-        """Undo all entries about blocks at once; False, and none is undone, if one does not fit."""
-        before = live_before(trace, entry, self._live)
-        if before is not None:
-            self._live = before
-        return before is not None
 
     def undo(
         self, index: int, action: int, addr: int, *, size: int, stream: int, pool_id: PoolId
@@ -122,9 +108,9 @@ class _Rewind:
         elif action == Action.FREE_REQUESTED:
             self._undo_free_requested(index, addr)
         elif action == Action.FREE_COMPLETED:
-            if addr in self._live:
+            if addr in self.live:
                 self._refuse(index, f"0x{addr:x} is freed here, but it is in use afterwards")
-            self._live[addr] = Live(size, None, PENDING, -1, index)
+            self.live[addr] = Live(size, None, PENDING, -1, index)
         elif action == Action.SEGMENT_ALLOC:
             segment = self._segments.pop(addr, None)
             if segment is None or segment.total_size != size:
@@ -143,7 +129,7 @@ class _Rewind:
                 self._refuse(index, f"0x{addr:x} is unmapped, but mapped afterwards")
 
     def _undo_alloc(self, index: int, addr: int, size: int) -> None:
-        live = self._live.pop(addr, None)
+        live = self.live.pop(addr, None)
         if live is None:
             self._refuse(index, f"0x{addr:x} is allocated here, but not in use afterwards")
         if live.requested_size != size:
@@ -154,7 +140,7 @@ class _Rewind:
             )
 
     def _undo_free_requested(self, index: int, addr: int) -> None:
-        live = self._live.get(addr)
+        live = self.live.get(addr)
         if live is None or live.state != PENDING:
             self._refuse(index, f"a free of 0x{addr:x} is requested, but none is pending after it")
         live.state = ALLOCATED
@@ -166,9 +152,7 @@ class _Rewind:
         self, later: LaterAllocs, rounded: Callable[[int], int], max_split_size: int
     ) -> tuple[SegmentState, ...]:
         """The segments, tiled with the live blocks and the free space between them."""
-        segments = list(self._segments.values())
-        for mapped in self._ranges:
-            segments.append(_segment_of(mapped))
+        segments = [*self._segments.values(), *map(_segment_of, self._ranges)]
         segments.sort(key=lambda segment: segment.address)
         for left, right in pairwise(segments):
             if left.end > right.address:
@@ -177,7 +161,7 @@ class _Rewind:
                     f"the segment at 0x{right.address:x} would have lain over the one of "
                     f"{left.total_size} bytes at 0x{left.address:x}",
                 )
-        addresses = sorted(self._live)
+        addresses = sorted(self.live)
         at = 0
         tiled = []
         for segment in segments:
@@ -203,7 +187,7 @@ class _Rewind:
         blocks: list[BlockState] = []
         at = segment.address
         for address, end in zip(inside, [*inside[1:], segment.end], strict=False):
-            live = self._live[address]
+            live = self.live[address]
             if address > at:
                 blocks.append(BlockState(at, address - at, 0, INACTIVE))
             size = live.size
@@ -230,13 +214,5 @@ class _Rewind:
 
 
 def _segment_of(mapped: MappedRange) -> SegmentState:
-    return SegmentState(
-        address=mapped.start,
-        total_size=mapped.end - mapped.start,
-        stream=mapped.stream,
-        is_small=mapped.guessed_small(),
-        pool_id=mapped.pool_id,
-        is_expandable=True,
-        blocks=(),
-        frames=mapped.frames,
-    )
+    place = (mapped.start, mapped.end - mapped.start, mapped.stream, mapped.guessed_small())
+    return SegmentState(*place, mapped.pool_id, is_expandable=True, blocks=(), frames=mapped.frames)
