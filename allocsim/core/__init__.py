@@ -39,6 +39,7 @@ from allocsim.core.inspection import (
 from allocsim.core.option_string import parse as parse_conf
 from allocsim.core.options import OPTIONS, Option, Role
 from allocsim.core.pending import ToldFree
+from allocsim.core.reclaim import garbage_passes
 from allocsim.core.releases import NEWEST, RELEASES, FreeBlockOrder, Release, find_release
 from allocsim.core.stats import SHORT, Folder, GroupMoves, Journal, Moves, fold_records
 
@@ -86,6 +87,7 @@ __all__ = [
     "allocated_block",
     "fingerprint",
     "find_release",
+    "garbage_passes",
     "fold_records",
     "free_blocks",
     "handle_sizes",

@@ -349,6 +349,13 @@ class CachingAllocator:
         else:
             self.heap.limit = int(share)
 
+    def limit_to(self, limit: int) -> None:
+        """Limit reserved memory to `limit` bytes.
+
+        For replays: what a program did shows the bytes, not the share that it asked for.
+        """
+        self.heap.limit = limit
+
     # -- reading -------------------------------------------------------------------------
 
     def is_allocated(self, ptr: int) -> bool:

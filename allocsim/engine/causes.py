@@ -44,11 +44,13 @@ class Facts:
     memory: bytes of the device; None: unknown.
     max_reserved: the most that it held at any entry.
     calls: the entries that gave memory back and whose stack names empty_cache.
+    is_assumed: the memory is an assumption, so that nothing else may have made the device full.
     """
 
     memory: int | None
     max_reserved: int
     calls: frozenset[int]
+    is_assumed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +77,17 @@ def explanations(gap: Gap, allocator: CachingAllocator, facts: Facts) -> list[Ex
 
     allocator: as it is before the gap.
     """
-    if not gap.released and not (gap.free and gap.is_request):
+    step = gap.step
+    # An error although the device had room: something else allowed no more.
+    is_limited = (
+        step is not None and step.action == Action.OOM and step.size <= allocator.device.free
+    )
+    if not gap.released and not is_limited and not (gap.free and gap.is_request):
         return [plain_explanation(gap)]
     requests = list(_requests(gap, allocator, facts))
     if not gap.released:
-        return [plain_explanation(gap), *requests]
+        plain = [plain_explanation(gap)]
+        return requests + plain if is_limited and facts.memory is not None else plain + requests
     calls = [_called(gap)]
     if not gap.is_request or _was_called(gap, allocator, facts):
         above = allocator.collects_garbage_above
@@ -172,6 +180,8 @@ def _rooms(
     limited = allocator.memory_limit is not None
     if facts.memory is not None or limited:
         yield None
+    if facts.is_assumed:
+        return
     if is_oom:
         yield used - released + wanted
         return

@@ -39,7 +39,7 @@ class Sorted:
     """Masks over the entries.
 
     is_immediate: a free_requested whose free_completed is the next entry.
-    is_held: such a free, if the next step or effect shows that the allocator may have waited for it.
+    is_held: such a free, if what follows says that the allocator may have waited for it.
     is_plain: a step by itself, whatever lies around it.
     is_planned: those of gaps: whatever is not plain, and the step that follows it.
     """

@@ -85,6 +85,8 @@ class Plan:
         seems to have refused nothing.
     n_empty_cache: calls of empty_cache that gave memory back.
     pools: the private pools that SCOPE steps number.
+    limit: bytes that the program allowed itself by a call, as far as its collecting garbage tells.
+    is_whole: whether the model, driven through the steps, does what was recorded.
     """
 
     steps: Steps
@@ -93,6 +95,8 @@ class Plan:
     refused_below: int | None
     n_empty_cache: int
     pools: tuple[PoolId, ...]
+    limit: int | None = None
+    is_whole: bool = True
 
     @property
     def inferred_capacity(self) -> int | None:
@@ -134,7 +138,7 @@ def plain_steps(trace: Trace, sorted_out: Sorted) -> Steps:
 
 
 def joined(plain: Steps, planned: Sequence[tuple[int, Sequence[Planned]]]) -> Steps:
-    """Plain steps and planned ones in one order; each planned row comes after so many plain ones."""
+    """Plain steps and planned ones in one order; planned rows come after so many plain ones."""
     columns: tuple[NDArray[Any], ...] = (
         *(plain.kind, plain.entry, plain.addr),
         *(plain.size, plain.stream),

@@ -55,6 +55,7 @@ class Prepared:
     has_settings: whether the recording holds any.
     start: the segments before the first entry.
     provenance: how the recording was made, None where nobody noted it.
+    assumed_memory: bytes of the device as a user says, where the recording does not.
     """
 
     path: str
@@ -66,6 +67,7 @@ class Prepared:
     has_settings: bool
     start: tuple[SegmentState, ...]
     provenance: Provenance | None
+    assumed_memory: int | None = None
 
     @cached_property
     def plan(self) -> Plan:
@@ -73,14 +75,38 @@ class Prepared:
         return read_plan(
             self.trace,
             self.held,
-            lambda memory: self.allocator(
+            lambda memory, limit: self.allocator(
                 self.recorded,
                 memory,
                 base_address=round_up(self.last_address, TIB),
                 record_history=True,
+                limit=limit,
             ),
             self.named_memory,
+            is_assumed=self.assumed_memory is not None and not self._recorded_memory,
+            collects_at=self._collects_at,
         )
+
+    def on(self, device_memory: int | None) -> Prepared:
+        """The same on the device that a user names, if nothing recorded speaks against it."""
+        if device_memory is None or self.capacity is not None:
+            return self
+        is_settled = self.plan.refused_below is None and self.plan.limit is None
+        if is_settled or device_memory < self.plan.max_reserved:
+            return self
+        assumed = replace(self, assumed_memory=device_memory)
+        return assumed if assumed.plan.is_whole else self
+
+    @property
+    def _recorded_memory(self) -> int:
+        return 0 if self.provenance is None else self.provenance.device_memory
+
+    @property
+    def _collects_at(self) -> float | None:
+        """The garbage_collection_threshold, if the limit that it is a share of is unknown."""
+        has_limit = self.recorded.fraction(self.release) is not None
+        threshold = self.config.garbage_collection_threshold
+        return threshold if threshold > 0 and not has_limit else None
 
     @property
     def held(self) -> int:
@@ -95,7 +121,7 @@ class Prepared:
     @property
     def named_memory(self) -> int | None:
         """Bytes of the device that the recording names; None where it does not."""
-        return (0 if self.provenance is None else self.provenance.device_memory) or None
+        return self._recorded_memory or self.assumed_memory
 
     @property
     def capacity(self) -> int | None:
@@ -132,10 +158,12 @@ class Prepared:
         address_policy: str = "bump",
         record_history: bool = False,
         fast_path: bool = True,
+        limit: int | None = None,
     ) -> CachingAllocator:
         """An allocator that holds what the device held before the first entry.
 
         device_memory: bytes, None for a device without end.
+        limit: bytes that the program allows itself by a call.
         Raises ConfigError for a setting that the release refuses, or a device too small for what
         the recording begins with.
         """
@@ -159,6 +187,8 @@ class Prepared:
         )
         if setting.call_fraction is not None:
             allocator.set_per_process_memory_fraction(setting.call_fraction)
+        elif limit is not None and limit <= allocator.device.total:
+            allocator.limit_to(limit)
         allocator.seed(self.start)
         return allocator
 
@@ -180,7 +210,11 @@ class Prepared:
         Raises as `allocator` does, and what PyTorch would not survive under its own name.
         """
         allocator = self.allocator(
-            setting, device_memory, base_address=self.first_base, fast_path=fast_path
+            setting,
+            device_memory,
+            base_address=self.first_base,
+            fast_path=fast_path,
+            limit=self.limit_for(setting, device_memory),
         )
         drive = Drive(
             allocator,
@@ -193,6 +227,18 @@ class Prepared:
         )
         drive.run(self._period_for(allocator) if skips else None)
         return drive
+
+    def limit_for(self, setting: Setting, device_memory: int | None) -> int | None:
+        """Bytes that the program's own call allows under `setting` on a device of so many bytes.
+
+        The call is made whatever the setting; one that sets a limit of its own has the last word.
+        """
+        limit = self.plan.limit
+        if limit is None or setting.fraction(self.release) is not None:
+            return None
+        if device_memory is None or self.capacity is None:
+            return limit
+        return limit * device_memory // self.capacity
 
     @cached_property
     def _rounded(self) -> dict[tuple[int, ...], RoundedSizes]:

@@ -21,7 +21,16 @@ from allocsim.engine.causes import Cause, Explanation, Facts, explanations, plai
 from allocsim.engine.drive import PAUSE_EVERY, Drive
 from allocsim.engine.fidelity import FidelityCheck
 from allocsim.engine.gaps import Gap, gaps_of, sort_out
-from allocsim.engine.plan import Plan, Planned, Steps, joined, most_reserved, plain_steps
+from allocsim.engine.plan import (
+    Plan,
+    Planned,
+    StepKind,
+    Steps,
+    joined,
+    most_reserved,
+    plain_steps,
+)
+from allocsim.engine.threshold import NO_LIMIT, Threshold
 from allocsim.errors import AllocsimError
 from allocsim.state import PoolId
 from allocsim.trace import Action, Trace, pools_of
@@ -37,17 +46,24 @@ STEPS = 400_000
 _EMPTY_CACHE = "empty_cache"
 
 
+Make = Callable[[int | None, int | None], CachingAllocator]
+"""Makes an allocator that is as the recorded one was before the first entry, with a history, on a
+device of so many bytes (None: without end) and with a limit of so many (None: no limit)."""
+
+
 def read_plan(
     trace: Trace,
     reserved_at_start: int,
-    allocator: Callable[[int | None], CachingAllocator],
+    allocator: Make,
     memory: int | None,
+    *,
+    is_assumed: bool = False,
+    collects_at: float | None = None,
 ) -> Plan:
     """The plan of `trace`, which begins with `reserved_at_start` bytes held from the driver.
 
-    allocator: makes one that is as the recorded one was before the first entry, with a history, on
-        a device of so many bytes (None: without end).
-    memory: bytes of the device, None for unknown.
+    memory: bytes of the device, None for unknown.  is_assumed: nothing but a guess says so.
+    collects_at: the garbage_collection_threshold, where it is not known of what limit.
     """
     pools = pools_of(trace)
     sorted_out = sort_out(trace, pools)
@@ -57,9 +73,17 @@ def read_plan(
         plain.entry, [gap.last for gap in gaps], side="right"
     ).tolist()
     max_reserved, capacity = most_reserved(trace, reserved_at_start)
+    limit, is_whole = None, True
     if any(gap.released or gap.free for gap in gaps):
-        facts = Facts(memory or capacity, max_reserved, _calls(trace))
-        chosen = _Reading(trace, plain, gaps, places, pools.ids, facts, allocator).read()
+        facts = Facts(memory or capacity, max_reserved, _calls(trace), is_assumed)
+        reading = _Reading(trace, plain, gaps, places, pools.ids, facts, allocator)
+        if collects_at is not None:
+            reading.threshold = Threshold(
+                collects_at, max_reserved, facts.memory, most_limit=(facts.memory or NO_LIMIT) + 1
+            )
+        is_whole = reading.read()
+        chosen = reading.path
+        limit = None if reading.threshold is None else reading.threshold.limit
     else:
         chosen = [plain_explanation(gap) for gap in gaps]
     refused = [each.refused for each in chosen if each.refused is not None]
@@ -70,6 +94,8 @@ def read_plan(
         min(refused, default=None),
         sum(each.cause is Cause.EMPTY_CACHE for each in chosen),
         pools.ids,
+        limit,
+        is_whole,
     )
 
 
@@ -85,6 +111,9 @@ def _calls(trace: Trace) -> frozenset[int]:
     return frozenset(rows[np.isin(stacks, naming)].tolist())
 
 
+Watch = Callable[[CachingAllocator], None]
+
+
 class _Along(Drive):
     """A drive along a recording, whose steps become known on the way."""
 
@@ -97,9 +126,11 @@ class _Along(Drive):
             self._run_some(first, min(first + PAUSE_EVERY, stop))
             self._compare()
 
-    def guessed(self, steps: Sequence[Planned]) -> None:
+    def guessed(self, steps: Sequence[Planned], before_request: Watch | None) -> None:
         """Take steps that stand for what was not recorded."""
         for kind, _, addr, size, stream in steps:
+            if before_request is not None and kind in (StepKind.ALLOC, StepKind.OOM):
+                before_request(self.allocator)
             if self.stopped_at is None:
                 self._take(kind, addr, size, stream)
         self._compare()
@@ -128,7 +159,9 @@ class _Choice:
 class _Reading:
     """Choices under way.
 
-    path: the explanation of each gap so far.  choices: of gaps that have several.
+    path: the explanation of each gap so far.
+    choices: of gaps that have several.
+    threshold: from where on garbage is collected, where that has to be found out.
     """
 
     trace: Trace
@@ -137,23 +170,27 @@ class _Reading:
     places: list[int]
     pools: tuple[PoolId, ...]
     facts: Facts
-    allocator: Callable[[int | None], CachingAllocator]
+    allocator: Make
     path: list[Explanation] = field(default_factory=list)
     choices: dict[int, _Choice] = field(default_factory=dict)
+    threshold: Threshold | None = None
 
-    def read(self) -> list[Explanation]:
-        """An explanation for each gap, such that they lead to the recording if any were found."""
+    def read(self) -> bool:
+        """Find an explanation for each gap; whether they lead to the recording."""
         furthest: tuple[int, list[Explanation]] = (-1, [])
         budget = max(STEPS, DRIVES * len(self.trace))
         while (parted := self._drive()) is not None:
             if parted > furthest[0]:
                 furthest = parted, list(self.path)
             budget -= len(self.trace)
+            if budget >= 0 and self.threshold is not None and self.threshold.moves():
+                self.path, self.choices, furthest = [], {}, (-1, [])
+                continue
             if budget < 0 or not self._choose_again(parted):
                 self.path = furthest[1]
                 self._drive(is_checked=False)
-                break
-        return self.path
+                return False
+        return True
 
     def _choose_again(self, parted: int) -> bool:
         """Take the next explanation of the last gap up to `parted` that has one left."""
@@ -173,7 +210,9 @@ class _Reading:
         """
         check = FidelityCheck(self.trace)
         nothing = Plan(self.plain, 0, None, None, 0, self.pools)
-        drive = _Along(self.allocator(self.facts.memory), nothing, len(self.trace), dictates=True, fidelity=check)
+        limit = None if self.threshold is None else self.threshold.in_force
+        allocator = self.allocator(self.facts.memory, limit)
+        drive = _Along(allocator, nothing, len(self.trace), dictates=True, fidelity=check)
         at = gap = 0
         try:
             for gap, place in enumerate(self.places):
@@ -181,7 +220,10 @@ class _Reading:
                 at = place
                 if is_checked and drive.has_parted:
                     return gap - 1
-                drive.guessed(self._explanation(gap, drive.allocator).steps)
+                drive.guessed(
+                    self._explanation(gap, allocator).steps,
+                    None if self.threshold is None else self._watched(gap, self.threshold),
+                )
                 if is_checked and drive.has_parted:
                     return gap
             drive.plain(at, len(self.plain))
@@ -191,9 +233,12 @@ class _Reading:
                 return gap
             self.path += [plain_explanation(each) for each in self.gaps[len(self.path) :]]
             return None
-        segments = drive.allocator.segments()
+        segments = allocator.segments()
         is_as_recorded = not drive.has_parted and check.result(segments).is_exact
         return gap if is_checked and not is_as_recorded else None
+
+    def _watched(self, gap: int, threshold: Threshold) -> Watch:
+        return lambda allocator: threshold.learn(self.gaps[gap], allocator)
 
     def _explanation(self, gap: int, allocator: CachingAllocator) -> Explanation:
         if gap == len(self.path):

@@ -83,6 +83,7 @@ def replay_prepared(
     observers: Sequence[Observer] = (),
 ) -> Run:
     """`replay` of devices of one recording that are ready."""
+    devices = [prepared.on(device_memory) for prepared in devices]
     first = devices[0]
     wanted = setting or first.recorded
     config = wanted.config(first.release)
@@ -171,6 +172,7 @@ def drive_as_recorded(
         base_address=base_address,
         record_history=(keeps_history and is_as_recorded)
         or any(each.keeps_history for each in observers),
+        limit=prepared.limit_for(setting, memory),
     )
     drive = Drive(
         allocator,
