@@ -15,8 +15,7 @@ import argparse
 import pickle
 import random
 import traceback
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -43,6 +42,8 @@ class _Program:
         self.live: list[int] = []
         self.count = 0
         self.streams = streams
+        self.pools = 0
+        self.ended: list[tuple[int, list[int]]] = []
         self.favourites = [self._size() for _ in range(rng.choice((2, 4, 8)))]
 
     def _size(self) -> int:
@@ -83,6 +84,27 @@ class _Program:
     def empty(self) -> None:
         """torch.cuda.empty_cache()."""
         self.ops.append(["e"])
+
+    def pool(self) -> None:
+        """A MemPool: allocate into it for a while, and delete it once what it held is free."""
+        number, held = self.pools + 1, []
+        self.pools = number
+        self.ops.append(["P", "b", number])
+        for _ in range(self.rng.choice((1, 3, 10))):
+            self.allocate()
+            if self.rng.random() < 0.6:
+                held.append(self.live.pop())
+            elif self.rng.random() < 0.5:
+                self.ops.append(["f", self.live.pop()])
+        self.ops.append(["P", "e", number])
+        self.ended.append((number, held))
+
+    def let_go(self) -> None:
+        """Free what a pool still holds, and delete it."""
+        if self.ended:
+            number, held = self.ended.pop(self.rng.randrange(len(self.ended)))
+            self.ops += [["f", name] for name in held]
+            self.ops.append(["P", "l", number])
 
     def run(self, steps: int, **weights: float) -> list[Op]:
         """`steps` steps, each chosen by weight."""
@@ -137,6 +159,12 @@ def _split(rng: random.Random) -> Script:
     return Script(ops, rng.choice((384 * MIB, 768 * MIB, 80 * GIB)), conf)
 
 
+def _pools(rng: random.Random) -> Script:
+    program = _Program(rng)
+    ops = program.run(_steps(rng), allocate=0.5, free=0.44, pool=0.02, let_go=0.03, empty=0.01)
+    return Script(ops, rng.choice((GIB, 80 * GIB)))
+
+
 FAMILIES: dict[str, Make] = {
     "emptied": _emptied,
     "full": _full,
@@ -144,11 +172,12 @@ FAMILIES: dict[str, Make] = {
     "collected": _collected,
     "expandable": _expandable,
     "split": _split,
+    "pools": _pools,
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Outcome:
     """What became of one program's recording.
 
     problem: "" where every address and segment came out; else what did not.
@@ -160,18 +189,18 @@ class Told:
     problem: str
 
 
-def programs(family: str, seed: int, torch: str, *, is_real: bool) -> list[Told]:
+def programs(family: str, seed: int, torch: str, *, is_real: bool) -> list[Outcome]:
     """One program of `family`, recorded and replayed, with the device's size unknown and known."""
     script = FAMILIES[family](random.Random(f"{family} {seed}"))
     if is_real:
         real, model = RealAllocator(torch).run(script), play(script, torch)
         if (found := first_difference(model, real)) is not None:
-            return [Told(family, seed, False, f"the model differs: {found}")]
+            return [Outcome(family, seed, False, f"the model differs: {found}")]
     with TemporaryDirectory() as place:
         path = Path(place) / "program.pickle"
         write(script, torch, path)
         return [
-            Told(
+            Outcome(
                 family, seed, known, _problem(path, torch, script.device_memory if known else None)
             )
             for known in (False, True)
@@ -189,7 +218,7 @@ def write(script: Script, torch: str, path: Path) -> None:
     path.write_bytes(pickle.dumps(allocator.snapshot(), protocol=4))
 
 
-def _act(allocator: CachingAllocator, live: dict[object, int], op: Op) -> None:
+def _act(allocator: CachingAllocator, live: dict[object, int], op: Sequence[object]) -> None:
     match op:
         case ["a", name, int(size), int(stream)]:
             try:
@@ -208,6 +237,12 @@ def _act(allocator: CachingAllocator, live: dict[object, int], op: Op) -> None:
             allocator.synchronize()
         case ["e"]:
             allocator.empty_cache()
+        case ["P", "b", int(pool)]:
+            allocator.begin_allocate_to_pool(pool)
+        case ["P", "e", int(pool)]:
+            allocator.end_allocate_to_pool(pool)
+        case ["P", "l", int(pool)]:
+            allocator.delete_mempool(pool)
         case ["m", float(fraction)]:
             allocator.set_per_process_memory_fraction(fraction)
 
@@ -242,23 +277,18 @@ def main() -> None:
         one = partial(programs, family, torch=options.torch, is_real=options.real)
         seeds = range(options.seed, options.seed + options.programs)
         with ProcessPoolExecutor(options.jobs) as pool:
-            told = [each for found in pool.map(one, seeds) for each in found]
-        for line in _lines(family, told):
+            found = [each for found in pool.map(one, seeds) for each in found]
+        for line in _lines(family, found):
             print(line, flush=True)
 
 
-def _lines(family: str, told: list[Told]) -> Iterator[str]:
+def _lines(family: str, found: list[Outcome]) -> Iterator[str]:
     for known in (False, True):
-        mine = [each for each in told if each.known is known]
-        whole = sum(not each.problem for each in mine)
-        yield f"{family:<12} device {'known' if known else 'unknown':<8} {whole} of {len(mine)} whole"
-        for problem, count in Counter(e.problem.split(" ")[0] for e in mine if e.problem).items():
-            seeds = [each.seed for each in mine if each.problem.split(" ")[0] == problem]
-            if not problem[:1].isdigit():
-                yield f"    {count} {next(e.problem for e in mine if e.seed == seeds[0])}: {seeds[:8]}"
-        broken = [f"{each.seed} ({each.problem})" for each in mine if each.problem[:1].isdigit()]
-        for each in broken[:6]:
-            yield f"    seed {each}"
+        here = [each for each in found if each.known is known]
+        parted = [each for each in here if each.problem]
+        name = "known" if known else "unknown"
+        yield f"{family:<12} device {name:<8} {len(here) - len(parted)} of {len(here)} whole"
+        yield from (f"    seed {each.seed}: {each.problem}" for each in parted)
 
 
 if __name__ == "__main__":

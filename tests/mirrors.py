@@ -23,7 +23,7 @@ PACKAGE = Path(__file__).parents[1] / "allocsim"
 PAGE = "allocator.md"
 BEGIN = "<!-- mirrors: written by python -m tests.mirrors docs -->"
 END = "<!-- end of mirrors -->"
-LINE = re.compile(r"^ *Mirrors: (\w[\w:]*(?:, \w[\w:]*)*)$", re.MULTILINE)
+LINE = re.compile(r"^ *Mirrors: (\w[\w:~]*(?:, \w[\w:]*)*)$", re.MULTILINE)
 
 Mirror = tuple[str, str, str]
 """(upstream's name, ours with its class, the file below allocsim/)"""

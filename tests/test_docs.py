@@ -205,9 +205,9 @@ class Witness(CachingAllocator):
         self.ops.append(["S"] if stream is None else ["s", stream // HANDLE])
         super().synchronize(stream)
 
-    def empty_cache(self) -> None:
-        self.ops.append(["e"])
-        super().empty_cache()
+    def empty_cache(self, pool: Any = None) -> None:
+        self.ops.append(["e"] if pool is None else ["P", "v", pool])
+        super().empty_cache(pool)
 
     def begin_allocate_to_pool(self, pool: Any, **options: Any) -> None:
         marks = [int(options.get(mark, False)) for mark in ("no_split", "use_on_oom")]
@@ -221,6 +221,10 @@ class Witness(CachingAllocator):
     def release_pool(self, pool: Any) -> None:
         self.ops.append(["P", "r", pool])
         super().release_pool(pool)
+
+    def delete_mempool(self, pool: Any) -> None:
+        self.ops.append(["P", "l", pool])
+        super().delete_mempool(pool)
 
     def set_allocator_settings(self, conf: str) -> None:
         self.ops.append(["c", conf])

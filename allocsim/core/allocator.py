@@ -31,14 +31,14 @@ from allocsim.core.oom import TOO_LARGE
 from allocsim.core.pending import PendingFrees, ToldFree
 from allocsim.core.pool import BlockPool
 from allocsim.core.private_pools import PrivatePools
-from allocsim.core.reclaim import release_cached, release_freeable
+from allocsim.core.reclaim import release_cached, release_freeable, release_one
 from allocsim.core.releases import NEWEST, EmptyCacheInScope, Overflow, find_release
 from allocsim.core.seed import plant
 from allocsim.core.snapshot import memory_snapshot, segments, snapshot
 from allocsim.core.stats import DeviceStats, Folder
 from allocsim.core.summary import memory_summary
 from allocsim.errors import OutOfMemoryError, UpstreamAssertionError
-from allocsim.state import PoolId, SegmentState
+from allocsim.state import DEFAULT_POOL, PoolId, SegmentState
 from allocsim.units import parse_size
 
 __all__ = ["CachingAllocator"]
@@ -233,6 +233,13 @@ class CachingAllocator:
         """The frees that wait for `complete_free`, those of `seed` among them."""
         return self._pending.told
 
+    def wait_last_for(self, free: ToldFree) -> None:
+        """Let a wait for every free complete this one after the others.
+
+        For replays: a recording shows in which order streams were waited for.
+        """
+        self._pending.put_last(free)
+
     def complete_free(self, free: ToldFree) -> bool:
         """Complete a `request_free`; False if that has happened already."""
         return self._pending.complete(free)
@@ -261,11 +268,21 @@ class CachingAllocator:
 
     # -- giving memory back --------------------------------------------------------------
 
-    def empty_cache(self) -> None:
+    def empty_cache(self, pool: int | PoolId | None = None) -> None:
         """torch.cuda.empty_cache() on this device.
+
+        pool: of this private pool alone, which is what PyTorch 2.8 and later do when the pool's
+        MemPool is deleted; without effect while anything uses the pool.  Raises ValueError
+        where the release takes no pool.
 
         Mirrors: emptyCache
         """
+        pool_id = DEFAULT_POOL if pool is None else _pool_id(pool)
+        if pool_id != DEFAULT_POOL:
+            if not self.release.empty_cache_of_pool:
+                raise ValueError(f"empty_cache takes no pool in release {self.release.version}")
+            release_one(self.heap, self.private_pools, self._pending, pool_id)
+            return
         if self.private_pools.scopes:
             if self.release.empty_cache_in_scope is EmptyCacheInScope.ASSERTS:
                 self.heap.stats.num_sync_all_streams += 1
@@ -316,6 +333,25 @@ class CachingAllocator:
     def release_pool(self, pool: int | PoolId) -> None:
         """Give up one use of a private pool; the last makes its memory releasable."""
         self.private_pools.release(_pool_id(pool))
+
+    def delete_mempool(self, pool: int | PoolId) -> None:
+        """Delete the torch.cuda.MemPool of a private pool, of which it is one use (5.7).
+
+        The mark use_on_oom goes (2.11), the use ends, and if it was the last one the pool's own
+        cached memory goes back to the driver.  Raises ValueError up to 2.5, where a MemPool
+        holds no pool.
+
+        Mirrors: MemPool::~MemPool
+        """
+        pool_id, release = _pool_id(pool), self.release
+        if not release.mempools_hold_pools:
+            raise ValueError(f"a MemPool holds no pool in release {release.version}")
+        if release.mempool_is_last_user and self.pool_use_count(pool_id) != 1:
+            raise UpstreamAssertionError(f"the MemPool of {pool_id} is not its only user")
+        if release.mempool_takes_mark_back and pool_id in self.private_pools.use_on_oom:
+            del self.private_pools.use_on_oom[pool_id]
+        self.private_pools.release(pool_id)
+        release_one(self.heap, self.private_pools, self._pending, pool_id)
 
     # -- settings ------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from allocsim.core.block import Block
 from allocsim.core.hash_order import HashOrder
 from allocsim.core.heap import Heap
 from allocsim.core.history import Work
+from allocsim.core.pool import PrivatePool
 
 __all__ = ["EventQueues", "PendingFrees", "ToldFree"]
 
@@ -99,6 +100,12 @@ class PendingFrees:
         self._told[free] = None
         return free
 
+    def put_last(self, free: ToldFree) -> None:
+        """Let a free be the last of those that a wait completes."""
+        if free in self._told:
+            del self._told[free]
+            self._told[free] = None
+
     def adopt(self, blocks: dict[int, Block]) -> None:
         """Take over blocks that were pending before the simulation began."""
         self._told.update(dict.fromkeys(map(ToldFree, blocks.values())))
@@ -127,8 +134,8 @@ class PendingFrees:
         self.is_waiting = bool(self._queues)
         self._heap.work = before
 
-    def synchronize(self) -> None:
-        """Wait for every event; all frees complete.
+    def synchronize(self, of: PrivatePool | None = None) -> None:
+        """Wait for every event, or for those of one pool's blocks; their frees complete.
 
         Mirrors: synchronize_and_free_events
         """
@@ -136,12 +143,16 @@ class PendingFrees:
         self._heap.work = Work.WAIT
         self._insert_deferred_events()
         for stream, queue in self._queues.walk():
-            while queue:
+            for _ in range(len(queue)):
                 number, block = queue.popleft()
+                if of is not None and block.pool.owner is not of:
+                    queue.append((number, block))
+                    continue
                 self._heap.device.wait_for(stream, number)
                 self._event_passed(block)
         for free in self.told:
-            self.complete(free)
+            if of is None or (free.block is not None and free.block.pool.owner is of):
+                self.complete(free)
 
     def _insert_events(self, block: Block) -> None:
         """One event for each stream that used the block, recorded now.

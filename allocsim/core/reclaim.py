@@ -16,9 +16,10 @@ from allocsim.core.heap import Heap
 from allocsim.core.history import Work
 from allocsim.core.mapping import unmap_block
 from allocsim.core.pending import PendingFrees
-from allocsim.core.pool import BlockPool
+from allocsim.core.pool import BlockPool, PrivatePool
 from allocsim.core.private_pools import PrivatePools
 from allocsim.errors import UpstreamAssertionError
+from allocsim.state import PoolId
 
 __all__ = [
     "collect_garbage",
@@ -26,6 +27,7 @@ __all__ = [
     "release_available",
     "release_cached",
     "release_freeable",
+    "release_one",
 ]
 
 
@@ -119,12 +121,30 @@ def release_cached(heap: Heap, private: PrivatePools, pending: PendingFrees) -> 
 
 def release_freeable(heap: Heap, private: PrivatePools) -> None:
     """Give the memory of private pools that nothing uses any more back to the driver (2.5)."""
-    heap.work = Work.RELEASE_CACHED
     for pool_id in private.freeable:
-        pool = private.freeable[pool_id]
-        _release_pool(heap, pool.small)
-        _release_pool(heap, pool.large)
-        private.forget_empty(pool)
+        _release_halves(heap, private, private.freeable[pool_id])
+
+
+def release_one(heap: Heap, private: PrivatePools, pending: PendingFrees, pool_id: PoolId) -> None:
+    """Give the memory of one pool back to the driver, if nothing uses the pool any more (2.5).
+
+    Mirrors: release_cached_blocks
+    """
+    pool = private.freeable.get(pool_id)
+    if pool is None:
+        return
+    if private.in_capture:
+        heap.stats.num_sync_all_streams += 1
+        raise UpstreamAssertionError(f"the events of pool {pool_id} are waited for inside a scope")
+    pending.synchronize(pool)
+    _release_halves(heap, private, pool)
+
+
+def _release_halves(heap: Heap, private: PrivatePools, pool: PrivatePool) -> None:
+    heap.work = Work.RELEASE_CACHED
+    _release_pool(heap, pool.small)
+    _release_pool(heap, pool.large)
+    private.forget_empty(pool)
 
 
 def _release_pool(heap: Heap, pool: BlockPool) -> None:

@@ -105,6 +105,14 @@ class Release:
     overflow_may_be_expandable: bool = True
     """Expandable segments stay active while overflow pools are searched."""
     no_split: bool = False
+    empty_cache_of_pool: bool = False
+    """empty_cache takes a pool (2.5)."""
+    mempools_hold_pools: bool = False
+    """A MemPool uses its pool from its making to its deletion (5.7)."""
+    mempool_is_last_user: bool = False
+    """Deleting a MemPool asserts that nothing else uses its pool (5.7)."""
+    mempool_takes_mark_back: bool = False
+    """Deleting a MemPool takes the mark use_on_oom from its pool (5.7)."""
     release_forgets_no_split: bool = False
     """The mark goes with a pool's last release; before, it stays with the id (observed)."""
 
@@ -212,12 +220,20 @@ CHANGES: tuple[tuple[str, dict[str, Any]], ...] = (
             "{unallocated} is reserved by PyTorch but unallocated.{advice}",
         },
     ),
-    ("2.6", {"+options": ("max_non_split_rounding_mb", "pinned_use_background_threads")}),
+    (
+        "2.6",
+        {
+            "+options": ("max_non_split_rounding_mb", "pinned_use_background_threads"),
+            "mempools_hold_pools": True,
+            "mempool_is_last_user": True,
+        },
+    ),
     ("2.7", {}),
     (
         "2.8",
         {
             "empty_cache_in_scope": EmptyCacheInScope.FREEABLE_ONLY,
+            "empty_cache_of_pool": True,
             "overflow": Overflow.LAST,
             "entry_fields": ("time_us", "compile_context"),
         },
@@ -245,6 +261,7 @@ CHANGES: tuple[tuple[str, dict[str, Any]], ...] = (
             "full_fraction_is_limit": False,
             "newest_scope_wins": True,
             "no_split": True,
+            "mempool_is_last_user": False,
             "overflow_may_be_expandable": False,
             "entry_fields": ("time_us", "compile_context", "user_metadata"),
             "oom_advice": _ADVICE.format(variable="PYTORCH_ALLOC_CONF", link=_OLD_LINK),
@@ -256,6 +273,7 @@ CHANGES: tuple[tuple[str, dict[str, Any]], ...] = (
             "+options": ("large_segment_size_mb",),
             "parse_resets_non_split_rounding": True,
             "overflow": Overflow.FIRST,
+            "mempool_takes_mark_back": True,
             "oom_advice": _ADVICE.format(variable="PYTORCH_CUDA_ALLOC_CONF", link=_NEW_LINK),
         },
     ),

@@ -20,7 +20,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from allocsim.core import PAGE, CachingAllocator, finds_free_block
+from allocsim.core import (
+    PAGE,
+    CachingAllocator,
+    finds_free_block,
+    free_blocks,
+    returnable_bytes,
+)
 from allocsim.engine.gaps import Gap, Recorded
 from allocsim.engine.plan import Planned, StepKind
 from allocsim.trace import Action
@@ -34,6 +40,7 @@ class Cause(Enum):
 
     NOTHING = "nothing was given back"
     EMPTY_CACHE = "empty_cache was called"
+    DELETED_POOL = "a MemPool was deleted"
     REQUEST = "the request itself: refused at first, or collecting garbage"
 
 
@@ -66,10 +73,14 @@ class Explanation:
 
 
 def plain_explanation(gap: Gap) -> Explanation:
-    """What needs no guess: frees complete as they were recorded, memory is obtained."""
+    """What needs no guess: frees complete as they were recorded, memory is obtained.
+
+    An error was raised after every free had been waited for, which did not help it.
+    """
     late = gap.completed if gap.step is not None and gap.step.action == Action.OOM else ()
     early = () if late else gap.completed
-    return Explanation(Cause.NOTHING, (*_held(gap), *_completed(early), *_stepped(gap, late)))
+    steps = (*_held(gap), *_completed(early), *_awaited(late), *_stepped(gap, late))
+    return Explanation(Cause.NOTHING, steps)
 
 
 def explanations(gap: Gap, allocator: CachingAllocator, facts: Facts) -> list[Explanation]:
@@ -88,7 +99,7 @@ def explanations(gap: Gap, allocator: CachingAllocator, facts: Facts) -> list[Ex
     if not gap.released:
         plain = [plain_explanation(gap)]
         return requests + plain if is_limited and facts.memory is not None else plain + requests
-    calls = [_called(gap)]
+    calls = _calls(gap, allocator)
     if not gap.is_request or _was_called(gap, allocator, facts):
         above = allocator.collects_garbage_above
         if above is None or allocator.reserved_bytes <= above:
@@ -110,16 +121,37 @@ def _was_called(gap: Gap, allocator: CachingAllocator, facts: Facts) -> bool:
     return allocator.reserved_bytes + wanted <= facts.max_reserved
 
 
-def _called(gap: Gap) -> Explanation:
+def _calls(gap: Gap, allocator: CachingAllocator) -> list[Explanation]:
+    """empty_cache, and the end of MemPools where private pools alone give memory back.
+
+    A deleted MemPool takes its own memory with it; the rest stays cached (semantics 5.7).
+    """
+    first = next((i for i, entry in enumerate(gap.released) if entry.pool < 0), len(gap.released))
+    empty = _called(gap, (), Cause.EMPTY_CACHE)
+    if first == 0:
+        return [empty]
+    pools = tuple(dict.fromkeys(entry.pool for entry in gap.released[:first]))
+    cause = Cause.DELETED_POOL if first == len(gap.released) else Cause.EMPTY_CACHE
+    deleted = _called(gap, pools, cause)
+    blocks = (block for block in free_blocks(allocator) if block.pool.owner is None)
+    is_more_cached = any(returnable_bytes(allocator, block) for block in blocks)
+    return [deleted, empty] if is_more_cached else [empty, deleted]
+
+
+def _called(gap: Gap, pools: Sequence[int], cause: Cause) -> Explanation:
+    """pools: those whose MemPool was deleted."""
+    deleted = [(StepKind.DELETE_POOL, gap.last, 0, pool, 0) for pool in pools]
+    empty = [(StepKind.EMPTY_CACHE, gap.last, 0, 0, 0)] if cause is Cause.EMPTY_CACHE else []
     steps = (
         *_held(gap),
         *_completed(gap.completed[: gap.n_early]),
-        *_ended(gap),
-        (StepKind.EMPTY_CACHE, gap.last, 0, 0, 0),
+        *deleted,
+        *(step for step in _ended(gap) if step[3] not in pools),
+        *empty,
         *_completed(gap.completed[gap.n_early :]),
         *_stepped(gap),
     )
-    return Explanation(Cause.EMPTY_CACHE, steps)
+    return Explanation(cause, steps)
 
 
 def _requests(gap: Gap, allocator: CachingAllocator, facts: Facts) -> Iterator[Explanation]:
@@ -133,7 +165,8 @@ def _requests(gap: Gap, allocator: CachingAllocator, facts: Facts) -> Iterator[E
         return  # it found a free block, so that it was refused nothing
     is_hit = finds_free_block(allocator, step.size, step.stream)
     rooms = list(_rooms(gap, allocator, facts, is_oom=is_oom))
-    refused = allocator.reserved_bytes + sum(entry.size for entry in (*gap.before, *gap.obtained))
+    wanted = sum(entry.size for entry in (*gap.before, *gap.obtained))
+    refused: int | None = allocator.reserved_bytes + wanted
     if is_oom or allocator.collects_garbage_above is not None:
         refused = None
     for is_waited_for in _held_ways(gap):
@@ -162,9 +195,9 @@ def _polled(gap: Gap, allocator: CachingAllocator, *, is_waited_for: bool) -> Se
     n_all = len(gap.completed)
     if allocator.collects_garbage_above is not None:
         return tuple(dict.fromkeys((gap.n_early, 0, n_all)))
-    waiting = [free.block.ptr for free in allocator.told_frees if free.block is not None]
-    # A device that is full waits for every free, in the order of the frees.
-    if is_waited_for or waiting == [entry.addr for entry in gap.completed]:
+    # A device that is full waits for every free that is under way.
+    waiting = {free.block.ptr for free in allocator.told_frees if free.block is not None}
+    if is_waited_for or waiting == {entry.addr for entry in gap.completed}:
         return tuple(dict.fromkeys((0, n_all)))
     return tuple(dict.fromkeys((n_all, 0)))
 
@@ -185,11 +218,11 @@ def _rooms(
     if is_oom:
         yield used - released + wanted
         return
-    least = max(used, used - released + wanted)
+    floor = max(used, used - released + wanted)
     most = used + wanted - PAGE
-    if least <= most:
-        likely = min(max(facts.max_reserved, least), most)
-        yield from dict.fromkeys((likely, least, most))
+    if floor <= most:
+        likely = min(max(facts.max_reserved, floor), most)
+        yield from dict.fromkeys((likely, floor, most))
 
 
 def _refused(
@@ -204,6 +237,7 @@ def _refused(
     else:
         yield from _held(gap)
     yield from _completed(gap.completed[:n_polled])
+    yield from _awaited(gap.completed[n_polled:])
     yield from _ended(gap)
     if room is None:
         yield from _stepped(gap, (*gap.completed[n_polled:], *waited))
@@ -223,6 +257,13 @@ def _held(gap: Gap) -> tuple[Planned, ...]:
 def _completed(entries: Sequence[Recorded]) -> Iterator[Planned]:
     for entry in entries:
         yield (StepKind.FREE_COMPLETE, *_row(entry))
+
+
+def _awaited(entries: Sequence[Recorded]) -> Iterator[Planned]:
+    """The order in which the frees were waited for, which only streams' events know."""
+    if len(entries) > 1:
+        for entry in entries:
+            yield (StepKind.AWAIT, *_row(entry))
 
 
 def _ended(gap: Gap) -> Iterator[Planned]:

@@ -209,12 +209,15 @@ class Drive:
         elif kind == StepKind.ROOM and self.dictates:
             device = self.allocator.device
             device.room = size if size >= 0 else device.total
+        elif kind == StepKind.AWAIT and self.dictates:
+            if addr in self._waiting:
+                self.allocator.wait_last_for(self._waiting[addr])
         elif kind == StepKind.EMPTY_CACHE:
             self.allocator.empty_cache()
         elif kind == StepKind.SCOPE:
             self._enter(self.plan.pools[size] if size >= 0 else None, stream)
-        elif kind == StepKind.END_POOL:
-            self._end_pool(self.plan.pools[size])
+        elif kind in (StepKind.END_POOL, StepKind.DELETE_POOL):
+            self._end_pool(self.plan.pools[size], is_deleted=kind == StepKind.DELETE_POOL)
         return 0
 
     def _recorded_oom(self, entry: int, size: int, stream: int) -> None:
@@ -267,12 +270,18 @@ class Drive:
             self.allocator.begin_allocate_to_pool(pool, stream=stream)
         self._scope = pool
 
-    def _end_pool(self, pool: PoolId) -> None:
-        """Give up every use of `pool`, one for each scope that was opened."""
+    def _end_pool(self, pool: PoolId, *, is_deleted: bool) -> None:
+        """Give up every use of `pool`, one for each scope that was opened.
+
+        is_deleted: the last of them is the MemPool's own, which takes the memory with it.
+        """
         if self._scope == pool:
             self._enter(None, 0)
-        for _ in range(self.allocator.pool_use_count(pool)):
+        is_deleted &= self.allocator.release.mempools_hold_pools
+        for _ in range(self.allocator.pool_use_count(pool) - is_deleted):
             self.allocator.release_pool(pool)
+        if is_deleted:
+            self.allocator.delete_mempool(pool)
 
     def _pause(self, entry: int) -> None:
         self.timeline.keep()

@@ -83,6 +83,15 @@ class Gap:
         return max(entry.number for entry in effects)
 
     @property
+    def is_open(self) -> bool:
+        """Whether it may be accounted for in several ways: memory was given back, or an error was
+        raised although the device had room."""
+        step = self.step
+        if step is None or step.action != Action.OOM:
+            return bool(self.released)
+        return bool(self.released or self.free) or step.addr >= step.size
+
+    @property
     def is_request(self) -> bool:
         """Whether a request ends it."""
         return self.step is not None and self.step.action in _REQUESTS

@@ -38,8 +38,12 @@ class StepKind(IntEnum):
     """Requests go to pool number `size` from here on (-1: the default pool)."""
     END_POOL = 8
     """Nothing uses pool number `size` any more."""
-    ROOM = 9
+    DELETE_POOL = 9
+    """The MemPool of pool number `size` is deleted: the pool's own memory goes back."""
+    ROOM = 10
     """The driver had `size` bytes in all to give (-1: as many as the device has)."""
+    AWAIT = 11
+    """A full device waits for the free of `addr` after those named before."""
 
 
 Step = PlainStep
@@ -64,7 +68,7 @@ class Steps:
 
     def undictated(self) -> Steps:
         """Those that the program alone decides, not what the recorded driver answered."""
-        kept = ~np.isin(self.kind, (StepKind.DICTATE, StepKind.ROOM))
+        kept = ~np.isin(self.kind, (StepKind.DICTATE, StepKind.ROOM, StepKind.AWAIT))
         columns = (self.kind, self.entry, self.addr, self.size, self.stream)
         return Steps(*(column[kept] for column in columns))
 

@@ -74,7 +74,7 @@ def read_plan(
     ).tolist()
     max_reserved, capacity = most_reserved(trace, reserved_at_start)
     limit, is_whole = None, True
-    if any(gap.released or gap.free for gap in gaps):
+    if any(gap.is_open for gap in gaps):
         facts = Facts(memory or capacity, max_reserved, _calls(trace), is_assumed)
         reading = _Reading(trace, plain, gaps, places, pools.ids, facts, allocator)
         if collects_at is not None:

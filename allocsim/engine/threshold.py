@@ -44,6 +44,9 @@ class Threshold:
     most_limit: int = NO_LIMIT
     _tried: set[int] = field(default_factory=set)
 
+    def __post_init__(self) -> None:
+        self.low = int(self.share * self.least_limit)
+
     @property
     def in_force(self) -> int:
         """The limit to drive with: one that nothing reaches, so that searches are counted."""

@@ -7,6 +7,7 @@ an unmodified program over them, `build` compiles them, `wheel` fetches a releas
 from allocsim.phantom.build import (
     COMMON_OPTIONS,
     ORIGIN,
+    STUB,
     Stubs,
     build_once,
     build_stubs,
@@ -22,7 +23,7 @@ from allocsim.phantom.wheel import Wheel, cached_wheel, fetch_wheel, full_versio
 
 __all__ = [
     "COMMON_OPTIONS", "Gpu", "ORIGIN", "PhantomError", "Program", "Recorded", "RefusedError",
-    "ScriptError", "Stubs", "UnavailableError", "Wheel", "build_once", "build_stubs",
+    "STUB", "ScriptError", "Stubs", "UnavailableError", "Wheel", "build_once", "build_stubs",
     "cached_wheel", "compile_source", "digest_of", "fetch_wheel", "find_compiler", "find_gpu",
     "find_torch", "full_version", "has_gpu", "phantom_environment", "record",
 ]  # fmt: skip

@@ -34,6 +34,29 @@ def test_random_scripts_come_out_as_in_the_real_allocator(torch: str) -> None:
     assert differing == {}
 
 
+@pytest.mark.parametrize("torch", RELEASES)
+def test_requests_beyond_all_reason(torch: str) -> None:
+    """What the compiled allocators of 2.1, 2.6, 2.8, 2.14 and 2.15 answered.
+
+    Each attempt reserves a segment, of which 2.15 keeps none; nothing is mapped (4.2, 12.7).
+    """
+    ops: list[Op] = [
+        ["a", 1, (1 << 60) - 1, 0],
+        ["a", 2, 3 * MIB, 0],
+        ["a", 3, (1 << 60) - 1, 0],
+        ["a", 4, 300 * MIB, 0],
+        ["a", 5, 3 * MIB, 0],
+    ]
+    begin = 600 * MIB if RELEASES[torch].short_segment_is_destroyed else 0
+    for conf, first in (("", 0), ("expandable_segments:True", begin)):
+        outcome = play(Script(ops, 256 * MIB, conf), torch)
+        assert outcome.addresses == [None, first, None, None, first + 3 * MIB]
+        failed = [entry[2] for entry in outcome.trace if entry[0] == "oom"]
+        assert failed == [1 << 60, 1 << 60, 300 * MIB]
+        assert outcome.stats["reserved_bytes.all"] == [20 * MIB, 20 * MIB, 20 * MIB, 0]
+        assert "Tried to allocate 1073741824.00 GiB" in outcome.messages[0]
+
+
 def test_segments_miscounted_by_mappings_end_in_an_assertion() -> None:
     """Found by a cross-check of 2.14 and observed on the compiled allocators of 2.5 to 2.15.
 

@@ -14,7 +14,9 @@ ORDER = list(RELEASES)
 BY_THREAD = ORDER[ORDER.index("2.3") :]
 CAPTURING = [t for t in ORDER if ORDER.index(t) < ORDER.index("2.13")]
 NO_SPLIT = ORDER[ORDER.index("2.10") :]
-OVERFLOW = ORDER[ORDER.index("2.8") :]
+OVERFLOW = SINCE_2_8 = ORDER[ORDER.index("2.8") :]
+FIRST_OVERFLOW = ORDER[ORDER.index("2.11") :]
+MEMPOOL = ORDER[ORDER.index("2.6") :]
 
 
 def pools(a: CachingAllocator) -> list[int]:
@@ -62,6 +64,145 @@ def test_of_nested_scopes_the_oldest_wins_up_to_2_9(make: Make, torch: str) -> N
     a.end_allocate_to_pool(2 if newest else 1)
     a.malloc(1000)
     assert sorted(pools(a)) == [1, 2]
+
+
+def one_use(a: CachingAllocator, pool: int, size: int) -> int:
+    """A block of a pool that has one use, as its MemPool would be."""
+    a.begin_allocate_to_pool(pool)
+    ptr = held(a, size)
+    a.end_allocate_to_pool(pool)
+    return ptr
+
+
+@pytest.mark.parametrize("torch", MEMPOOL)
+def test_deleting_a_mempool_gives_back_its_own_memory_only(make: Make, torch: str) -> None:
+    a = make(torch_version=torch)
+    outside = held(a, 40 * MIB)
+    a.free(outside)
+    inside, other = one_use(a, 1, 30 * MIB), one_use(a, 2, 50 * MIB)
+    a.free(inside)
+    a.free(other)
+    a.release_pool(2)
+    a.take_history()
+    a.delete_mempool(1)
+    (entry,) = a.take_history()
+    assert (entry.action, entry.address, entry.size) == ("segment_free", inside, 30 * MIB)
+    assert a.malloc(40 * MIB) == outside
+    assert pools(a) == [0, 2]
+    assert a.pool_use_count(1) == 0
+    a.begin_allocate_to_pool(1)  # forgotten, so that the id may be used anew
+    a.check()
+
+
+@pytest.mark.parametrize("torch", MEMPOOL)
+def test_a_mempool_with_live_blocks_is_emptied_later(make: Make, torch: str) -> None:
+    a = make(torch_version=torch)
+    ptr = one_use(a, 1, 30 * MIB)
+    a.delete_mempool(1)
+    a.free(ptr)
+    assert a.reserved_bytes == 30 * MIB
+    a.empty_cache()
+    assert a.reserved_bytes == 0
+
+
+@pytest.mark.parametrize("torch", MEMPOOL)
+def test_emptying_a_pool_waits_for_its_own_events_only(make: Make, torch: str) -> None:
+    a = make(torch_version=torch)
+    outside, inside = held(a, 40 * MIB), one_use(a, 1, 30 * MIB)
+    for ptr in (outside, inside):
+        a.record_stream(ptr, 4096)
+        a.free(ptr)
+    a.take_history()
+    a.delete_mempool(1)
+    assert actions(a) == ["free_completed", "segment_free"]
+    assert a.memory_stats()["num_sync_all_streams"] == 1
+    a.malloc(1000)  # its event stood before the other on that stream, and so has passed
+    assert actions(a)[0] == "free_completed"
+
+
+@pytest.mark.parametrize("torch", SINCE_2_8)
+def test_a_pool_is_emptied_by_itself_since_2_8(make: Make, torch: str) -> None:
+    a = make(torch_version=torch)
+    a.free(held(a, 40 * MIB))
+    a.free(one_use(a, 1, 30 * MIB))
+    for pool in (1, 2):  # in use, and unknown
+        a.empty_cache(pool)
+    assert (a.reserved_bytes, a.memory_stats()["num_sync_all_streams"]) == (70 * MIB, 0)
+    a.release_pool(1)
+    a.empty_cache(1)
+    assert (a.reserved_bytes, a.memory_stats()["num_sync_all_streams"]) == (40 * MIB, 1)
+    a.empty_cache(0)
+    assert a.reserved_bytes == 0
+
+
+@pytest.mark.parametrize("torch", ["2.1", "2.5", "2.7"])
+def test_what_no_release_had_yet(make: Make, torch: str) -> None:
+    a = make(torch_version=torch)
+    with pytest.raises(ValueError, match="empty_cache takes no pool in release"):
+        a.empty_cache(1)
+    if torch not in MEMPOOL:
+        with pytest.raises(ValueError, match="a MemPool holds no pool in release"):
+            a.delete_mempool(1)
+
+
+@pytest.mark.parametrize("torch", MEMPOOL)
+def test_a_mempool_is_the_last_user_up_to_2_9(make: Make, torch: str) -> None:
+    a = make(torch_version=torch)
+    for _ in range(2):
+        ptr = one_use(a, 1, 30 * MIB)
+        a.free(ptr)
+    if torch in NO_SPLIT:
+        a.delete_mempool(1)
+        assert (a.pool_use_count(1), a.reserved_bytes) == (1, 30 * MIB)
+        return
+    with pytest.raises(UpstreamAssertionError, match=r"the MemPool of \(0, 1\) is not its only"):
+        a.delete_mempool(1)
+    assert a.pool_use_count(1) == 2
+
+
+@pytest.mark.parametrize("torch", MEMPOOL)
+def test_deleting_a_mempool_inside_a_scope(make: Make, torch: str) -> None:
+    a = make(torch_version=torch)
+    a.free(one_use(a, 1, 30 * MIB))
+    a.begin_allocate_to_pool(2)
+    if torch in CAPTURING:
+        with pytest.raises(UpstreamAssertionError, match="waited for inside a scope"):
+            a.delete_mempool(1)
+        assert a.memory_stats()["num_sync_all_streams"] == 1
+        return
+    a.delete_mempool(1)
+    assert a.reserved_bytes == 0
+
+
+@pytest.mark.parametrize("torch", OVERFLOW)
+def test_the_mark_goes_with_the_mempool_since_2_11(make: Make, torch: str) -> None:
+    """While the pool lives on, 2.8 to 2.10 stop on the mark that is left."""
+    a = make(torch_version=torch, device_memory=50 * MIB)
+    a.begin_allocate_to_pool(1, use_on_oom=True)
+    held(a, 30 * MIB)
+    a.end_allocate_to_pool(1)
+    a.delete_mempool(1)
+    expected = OutOfMemoryError if torch in FIRST_OVERFLOW else UpstreamAssertionError
+    with pytest.raises(expected):
+        a.malloc(40 * MIB)
+
+
+@pytest.mark.parametrize("torch", BY_THREAD)
+def test_emptying_the_cache_takes_up_what_a_scope_put_off(make: Make, torch: str) -> None:
+    """5.5: without a malloc in between, which would have done so."""
+    a = make(torch_version=torch)
+    a.begin_allocate_to_pool(1)
+    ptr = held(a, 30 * MIB)
+    a.record_stream(ptr, 4096)
+    a.free(ptr)
+    a.end_allocate_to_pool(1)
+    a.synchronize()
+    a.release_pool(1)
+    assert a.memory_stats()["active.all.current"] == 1
+    a.take_history()
+    a.empty_cache()
+    assert actions(a) == ["free_completed", "segment_free"]
+    assert a.memory_stats()["active.all.current"] == 0
 
 
 @pytest.mark.parametrize("torch", BY_THREAD)

@@ -185,6 +185,23 @@ def test_resets(make: Make) -> None:
     a.check()
 
 
+def test_resets_of_what_only_oversize_blocks_and_pools_have(make: Make) -> None:
+    a = make(conf="max_split_size_mb:21")
+    a.begin_allocate_to_pool(1)
+    ptr = a.malloc(30 * MIB)
+    a.end_allocate_to_pool(1)
+    a.free(ptr)
+    a.release_pool(1)
+    a.empty_cache()
+    pool = "reserved_bytes_by_private_pools.0_1.all"
+    names = ("oversize_allocations", "oversize_segments", pool)
+    assert all(a.memory_stats()[f"{name}.peak"] > 0 for name in names)
+    a.reset_peak_memory_stats()
+    a.reset_accumulated_memory_stats()
+    stats = a.memory_stats()
+    assert not any(stats[key] for key in stats if key.startswith(names))
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_folding_counts_as_each_call_would(make: Make, seed: int) -> None:
     """Read after every call, or never until the end: the same, beyond the fold's length."""

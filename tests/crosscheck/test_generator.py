@@ -55,8 +55,20 @@ def test_marks_are_those_that_a_release_has() -> None:
     assert not marked("2.10", no_split, with_marks=False)
 
 
+def test_pools_are_given_up_where_a_release_can() -> None:
+    def asked(version: str, what: str, **arguments: bool) -> bool:
+        ops = (op for script in scripts_of(RELEASES[version], **arguments) for op in script)
+        return any(op[:2] == ["P", what] for op in ops)
+
+    empty, delete = "v", "l"
+    assert not asked("2.5", empty) and not asked("2.5", delete)
+    assert not asked("2.7", empty) and asked("2.7", delete)
+    assert asked("2.8", empty) and asked("2.15", delete)
+    assert not asked("2.8", empty, with_marks=False)
+
+
 def most_deferred(ops: list[Op]) -> int:
-    """The most frees of recorded blocks between two requests outside every scope."""
+    """The most frees of recorded blocks between two outside every scope that take them up."""
     scopes = deferred = most = 0
     recorded: set[object] = set()
     for op in ops:
@@ -66,7 +78,7 @@ def most_deferred(ops: list[Op]) -> int:
             recorded.add(op[1])
         elif op[0] == "f" and scopes and op[1] in recorded:
             deferred += 1
-        elif op[0] == "a" and not scopes and 0 < op[2] < 1 << 60:
+        elif not scopes and (op[0] == "e" or (op[0] == "a" and 0 < op[2] < 1 << 60)):
             deferred = 0
         most = max(most, deferred)
     return most

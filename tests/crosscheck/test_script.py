@@ -65,7 +65,7 @@ def test_each_op_has_a_line() -> None:
         (["f", 9], "op 1: 9 is not an id that was allocated before"),
         (["m", "much"], "op 1: 'much' is not a memory fraction"),
         (["m", float("inf")], "op 1: inf is not a memory fraction"),
-        (["P", "q", 1], """op 1: 'q' is not a pool op, "b", "e" or "r\""""),
+        (["P", "q", 1], "op 1: 'q' is not a pool op, one of b e r v l"),
         (["P", "b", "1"], "op 1: '1' is not a pool number"),
         (["c", "a\nb"], "op 1: 'a\\nb' is not an option string of one line"),
     ],

@@ -8,13 +8,21 @@ from __future__ import annotations
 
 from math import floor
 
-from allocsim.errors import UndefinedBehaviorError, UpstreamAssertionError
+from allocsim.errors import ConfigError, UndefinedBehaviorError, UpstreamAssertionError
+from tests.naive import pools
 from tests.naive.block import Block, Pool
 from tests.naive.events import synchronize_events
 from tests.naive.expandable import unmap
 from tests.naive.state import State
 
-__all__ = ["collect_garbage", "release_available", "release_cached", "empty_cache"]
+__all__ = [
+    "collect_garbage",
+    "delete_mempool",
+    "empty_cache",
+    "empty_pool",
+    "release_available",
+    "release_cached",
+]
 
 
 def release_block(state: State, block: Block) -> None:
@@ -135,6 +143,32 @@ def release_freeable(state: State, number: int) -> None:
         )
     del state.private[number]
     state.freeable.erase(number)
+
+
+def empty_pool(state: State, number: int) -> None:
+    """The memory of one freeable pool goes back, once its own events have passed (2.5)."""
+    if number not in state.freeable:
+        return
+    if state.in_capture:
+        state.stats.count("num_sync_all_streams")
+        raise UpstreamAssertionError(
+            f"semantics 2.5: a scope is open while pool (0, {number}) is emptied"
+        )
+    synchronize_events(state, state.private[number][0])
+    release_freeable(state, number)
+
+
+def delete_mempool(state: State, number: int) -> None:
+    """The MemPool of a pool is deleted: one use ends, and the pool is emptied (5.7)."""
+    if state.minor <= 5:
+        raise ConfigError(f"in PyTorch 2.{state.minor} a MemPool holds no pool")
+    known = state.private.get(number)
+    if state.minor <= 9 and (known is None or known[0].use_count != 1):
+        raise UpstreamAssertionError(f"semantics 5.7: pool (0, {number}) has not one user")
+    if state.minor >= 11 and number in state.use_on_oom:
+        state.use_on_oom.erase(number)
+    pools.release(state, number)
+    empty_pool(state, number)
 
 
 def empty_cache(state: State) -> None:

@@ -5,7 +5,7 @@ Events are looked at when a malloc begins and nowhere else; a release of caches 
 
 from __future__ import annotations
 
-from tests.naive.block import Block
+from tests.naive.block import Block, PrivatePool
 from tests.naive.state import State
 
 __all__ = ["free_block", "insert_events", "process_events", "synchronize_events"]
@@ -63,12 +63,19 @@ def process_events(state: State) -> None:
             state.queues.erase(stream)
 
 
-def synchronize_events(state: State) -> None:
-    """Wait for every event and free its block (semantics 2.4)."""
+def synchronize_events(state: State, owner: PrivatePool | None = None) -> None:
+    """Wait for every event and free its block (semantics 2.4); of one private pool if given."""
     state.stats.count("num_sync_all_streams")
     release_deferred(state, list(state.deferred))
-    for stream in state.queues:
+    for stream in list(state.queues):
+        others = []
         for event, block in state.queues[stream]:
-            state.driver.wait(event)
-            complete(state, block)
-    state.queues.clear()
+            if owner is None or owner is block.pool.owner:
+                state.driver.wait(event)
+                complete(state, block)
+            else:
+                others.append((event, block))
+        if others:
+            state.queues[stream][:] = others
+        else:
+            state.queues.erase(stream)

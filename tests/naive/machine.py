@@ -224,6 +224,16 @@ class Differential(RuleBasedStateMachine):
     def release_pool(self, pool: int) -> None:
         self.both(lambda x: x.release_pool(pool))
 
+    @precondition(lambda self: self.with_pools and self.minor >= 8)
+    @rule(pool=POOLS)
+    def empty_pool(self, pool: int) -> None:
+        self.both(lambda x: x.empty_cache(pool))
+
+    @precondition(lambda self: self.with_pools and self.minor >= 6)
+    @rule(pool=POOLS)
+    def delete_mempool(self, pool: int) -> None:
+        self.both(lambda x: x.delete_mempool(pool))
+
     @rule()
     def check(self) -> None:
         """All statistics and the whole snapshot are the same."""

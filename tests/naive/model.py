@@ -113,8 +113,17 @@ class NaiveAllocator:
         """The device finishes that stream's work, or all; the allocator is not told."""
         self._state.driver.finish(stream)
 
-    def empty_cache(self) -> None:
-        caches.empty_cache(self._state)
+    def empty_cache(self, pool: int | None = None) -> None:
+        """Of everything, or (2.8) of one private pool; pool 0 is everything too."""
+        if not pool:
+            caches.empty_cache(self._state)
+        elif self._state.minor < 8:
+            raise ConfigError(f"empty_cache of a pool is not in PyTorch 2.{self._state.minor}")
+        else:
+            caches.empty_pool(self._state, pool)
+
+    def delete_mempool(self, pool: int) -> None:
+        caches.delete_mempool(self._state, pool)
 
     def set_per_process_memory_fraction(self, fraction: float) -> None:
         """Limit the allocator to that part of the device (semantics 1.11)."""

@@ -134,6 +134,10 @@ def _do(a: Allocator, op: Op, live: dict[Any, Any]) -> int | None:  # noqa: PLR0
             a.end_allocate_to_pool(pool)
         case ["P", "r", pool]:
             a.release_pool(pool)
+        case ["P", "v", pool]:
+            a.empty_cache(pool)
+        case ["P", "l", pool]:
+            a.delete_mempool(pool)
     return None
 
 

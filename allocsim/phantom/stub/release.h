@@ -72,6 +72,55 @@ inline void mark_pool(PoolId id, bool no_split, bool use_on_oom) {
 #endif
 }
 
+inline void empty_pool(PoolId id) {
+#if PHANTOM_TORCH >= 208
+  allocator::emptyCache(id);
+#else
+  TORCH_CHECK(false, "this release empties no pool by itself");
+#endif
+}
+
+// What the destructor of a MemPool calls, one by one, because an assertion in a destructor ends the
+// process.  2.6 and 2.7 empty the pool that is "active", which takes an object with its id.
+#if PHANTOM_TORCH == 206 || PHANTOM_TORCH == 207
+template <PoolId c10::cuda::MemPool::* id>
+struct IdOfMemPool {
+  friend PoolId& id_of(c10::cuda::MemPool& pool) { return pool.*id; }
+};
+template struct IdOfMemPool<&c10::cuda::MemPool::id_>;  // a private member may be named here
+PoolId& id_of(c10::cuda::MemPool& pool);
+
+// Never deleted; the pool of its own stays empty and is none that a script names.
+inline c10::cuda::MemPool& mempool_of(PoolId id) {
+  constexpr size_t named_by_scripts = 1 << 16;
+  static c10::cuda::MemPool* pool = [] {
+    while (c10::cuda::MemPool::graph_pool_handle().second < named_by_scripts) {
+    }
+    return new c10::cuda::MemPool;
+  }();
+  id_of(*pool) = id;
+  return *pool;
+}
+inline void empty_mempool(PoolId id) {
+  c10::cuda::MemPoolContext active(&mempool_of(id));
+  allocator::emptyCache();
+}
+#else
+inline void empty_mempool(PoolId id) { empty_pool(id); }
+#endif
+
+inline void delete_mempool(PoolId id) {
+#if PHANTOM_TORCH < 206
+  TORCH_CHECK(false, "this release's MemPool holds no pool");
+#elif PHANTOM_TORCH < 210
+  TORCH_CHECK(allocator::getPoolUseCount(0, id) == 1, "the pool has not one use");
+#elif PHANTOM_TORCH >= 211
+  allocator::setUseOnOOM(0, id, false);
+#endif
+  allocator::releasePool(0, id);
+  empty_mempool(id);
+}
+
 inline void start_allocator() {
   c10::cuda::_internal::setHasPrimaryContext([](c10::DeviceIndex) { return true; });
   allocator::init(1);

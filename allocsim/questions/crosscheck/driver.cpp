@@ -33,7 +33,7 @@ struct Op {
   double fraction = 0;
   uint32_t id = 0;  // of an allocation, a pool, or a place in Script::confs
   uint32_t stream = 0;
-  char kind = 0;  // the letter of the script; scopes: b, x (end), d (drop)
+  char kind = 0;  // the letter of the script; pools: b, x (end), d (drop), v (empty), l (delete)
   bool no_split = false, use_on_oom = false;
 };
 
@@ -59,7 +59,7 @@ static Op read_op(std::istringstream& line, char kind, Script& script) {
     case 's': line >> op.stream; break;
     case 'm': line >> op.fraction; break;
     case 'b': line >> op.id >> op.no_split >> op.use_on_oom; break;
-    case 'x': case 'd': line >> op.id; break;
+    case 'x': case 'd': case 'v': case 'l': line >> op.id; break;
     case 'c':
       std::getline(line >> std::ws, conf);
       op.id = uint32_t(script.confs.size());
@@ -167,8 +167,11 @@ struct Runner {
     } else if (op.kind == 'x') {
       end_pool(id);
       open[op.id]--;
+    } else if (op.kind == 'v') {
+      empty_pool(id);
     } else {
-      allocator::releasePool(0, id);
+      if (op.kind == 'l') delete_mempool(id);
+      else allocator::releasePool(0, id);
       held[op.id]--;
     }
   }

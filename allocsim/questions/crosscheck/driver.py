@@ -10,6 +10,7 @@ from pathlib import Path
 from allocsim.phantom import (
     COMMON_OPTIONS,
     ORIGIN,
+    STUB,
     Stubs,
     Wheel,
     build_once,
@@ -47,6 +48,7 @@ def _options(wheel: Wheel, stubs: Stubs) -> list[str]:
         "-Wno-unused-parameter",
         f"-DPHANTOM_TORCH={wheel.number}",
         f"-D_GLIBCXX_USE_CXX11_ABI={int(not wheel.has_old_abi)}",
+        f"-I{STUB}",
         *(f"-isystem{include}" for include in wheel.includes),
         str(_SOURCE),
         "-Wl,--no-as-needed",

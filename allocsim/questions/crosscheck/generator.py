@@ -1,7 +1,9 @@
 """Random op scripts that stay near what a release accepts, and now and then beyond it.
 
-Rule: a script is a function of its seed and release alone.  Sizes crowd at the boundaries of
-the rules and repeat, because ties and exact fits are where allocators part.
+Rule: a script is a function of its seed and release alone, and every kind of op that the
+release has may meet every other in it.  Sizes crowd at the boundaries of the rules and repeat,
+because ties and exact fits are where allocators part.  What would hide a difference follows less
+often than chance would have it: a malloc after the end of a scope, growth after a reset.
 
 A reproducible script keeps away from what compiled allocators answer differently from run to
 run: several frees deferred at once from 2.9 to 2.12 (semantics 12.3a), and up to 2.12 streams
@@ -26,6 +28,7 @@ _DEVICES = (
     *(MIB, 5 * MIB, 37 * MIB, 64 * MIB, 100 * MIB + 12345, 128 * MIB, 200 * MIB - 1),
     *(256 * MIB, 300 * MIB, 512 * MIB, GIB, 3 * GIB + 777, 16 * GIB),
 )
+_ABSURD = (1 << 40, (1 << 60) - 512, (1 << 60) - 1, 1 << 60, (1 << 63) + 1)
 _LENGTHS = (15, 40, 100, 250, 250, 1000)
 
 
@@ -38,14 +41,18 @@ def make_script(
 ) -> Script:
     """The script of `seed` for `release`.
 
-    with_marks: pools may be marked no_split and use_on_oom, where the release has the marks.
+    with_marks: pools may be marked no_split and use_on_oom, emptied by themselves, and given up
+    as a MemPool does, where the release has these calls.
     """
     rng = random.Random(f"{seed} {release.version}")
     memory = rng.choice(_DEVICES)
     maker = _Maker(rng, release, memory, is_reproducible=is_reproducible, with_marks=with_marks)
     conf = maker.options.make() if rng.random() < 0.75 else ""
+    if "garbage_collection_threshold" in conf and rng.random() < 0.7:
+        maker.limit()  # nothing is collected without one
     for _ in range(rng.choice(_LENGTHS)):
         maker.step()
+    maker.finale()
     return Script(maker.ops, memory, conf, rng.choice(("bump", "firstfit")))
 
 
@@ -63,7 +70,9 @@ class _Maker:
     ) -> None:
         self.rng = rng
         self.release = release
+        reserved = memory + memory // 8  # by an expandable segment
         self.memory = memory
+        self.beyond = (memory, memory + 1, reserved, reserved + 1, *_ABSURD)
         self.with_marks = with_marks
         self.ops: list[Op] = []
         self.live: list[int] = []
@@ -73,6 +82,8 @@ class _Maker:
         self.favourites = [self._any_size() for _ in range(rng.choice((1, 3, 8)))]
         self.scopes: list[int] = []
         self.uses: dict[int, int] = {}
+        self.homes: dict[int, tuple[int, ...]] = {}  # id: the pools in which it may live
+        self.forgotten: set[int] = set()  # pools that may be begun anew
         pools = not release.scope_by_stream and rng.random() < 0.5
         self.options = RandomSettings(rng, release, has_pools=pools)
         self.recorded: set[int] = set()
@@ -85,17 +96,25 @@ class _Maker:
             self.free: rng.choice((3.0, 6.0, 9.0, 10.0)),
             self.record: rng.choice((0.0, 1.0, 3.0)) if len(self.streams) > 1 else 0.0,
             self.finish: rng.choice((0.0, 0.5, 1.5)),
-            self.empty_cache: rng.choice((0.0, 0.1, 0.5)),
+            self.empty_cache: rng.choice((0.0, 0.1, 0.5, 1.5)),
             self.limit: rng.choice((0.0, 0.0, 0.2)),
-            self.scope: rng.choice((0.5, 2.0)) if pools else 0.0,
+            self.scope: rng.choice((0.5, 2.0, 5.0)) if pools else 0.0,
+            self.give_up: rng.choice((0.0, 0.5, 2.0)) if pools and with_marks else 0.0,
             self.settings: rng.choice((0.0, 0.0, 0.3)),
-            self.reset: rng.choice((0.0, 0.1)),
+            self.reset: rng.choice((0.0, 0.1, 0.5)),
         }
 
     def step(self) -> None:
         """Append one op, or none where chance asks for what cannot be."""
         makers, weights = zip(*self.weights.items(), strict=True)
         self.rng.choices(makers, weights)[0]()
+
+    def finale(self) -> None:
+        """Sometimes what makes plain at the end which caches and which peaks there are."""
+        if self.rng.random() < 0.2:
+            self.empty_cache()
+        if self.rng.random() < 0.2:
+            self.reset()
 
     def _any_size(self) -> int:
         rng = self.rng
@@ -106,7 +125,7 @@ class _Maker:
         if kind < 0.55:
             return rng.randint(1, 4000)
         if kind < 0.6:
-            return rng.choice((0, self.memory, self.memory + 1, (1 << 60) - 1, 1 << 60))
+            return rng.choice((0, *self.beyond))
         return int(2 ** rng.uniform(0, max(20, min(self.memory.bit_length() - 1, 30))))
 
     def allocate(self) -> None:
@@ -115,6 +134,7 @@ class _Maker:
         size = self.rng.choice(self.favourites) if self.rng.random() < 0.6 else self._any_size()
         self.n_ids += 1
         self.live.append(self.n_ids)
+        self.homes[self.n_ids] = tuple(self.scopes)
         self.ops.append(["a", self.n_ids, size, self.rng.choice(self.streams)])
         if not self.scopes and 0 < size < 1 << 60:
             self.has_deferred = False  # a request completes what a closed scope deferred
@@ -145,9 +165,36 @@ class _Maker:
         asserts = self.scopes and self.release.empty_cache_in_scope.name == "ASSERTS"
         if not asserts or self.rng.random() < 0.02:
             self.ops.append(["e"])
+            if not self.scopes:
+                self.has_deferred = False
+            self._forget(*self.uses)
 
     def limit(self) -> None:
         self.ops.append(["m", self.rng.choice((1.0, 0.0, 0.5, 0.9, self.rng.random()))])
+
+    def give_up(self) -> None:
+        """Empty a pool, or delete its MemPool; mostly where that does not assert."""
+        rng, release = self.rng, self.release
+        is_sure = not (self.scopes and release.scope_is_capture) or rng.random() < 0.02
+        if not self.uses or not is_sure:
+            return
+        deletable = [n for n, uses in self.uses.items() if uses == 1 and n not in self.scopes]
+        if release.mempools_hold_pools and deletable and rng.random() < 0.6:
+            pool = rng.choice(deletable)
+            self.uses[pool] -= 1
+            self.ops.append(["P", "l", pool])
+        elif release.empty_cache_of_pool:
+            pool = rng.choice([*self.uses, 0])
+            self.ops.append(["P", "v", pool])
+        else:
+            return
+        self._forget(pool)
+
+    def _forget(self, *pools: int) -> None:
+        """Those that nothing uses and nothing lives in are gone once they were emptied."""
+        inhabited = {pool for name in self.live for pool in self.homes[name]}
+        gone = {n for n in pools if self.uses.get(n) == 0 and n not in inhabited}
+        self.forgotten |= gone - {*self.scopes}
 
     def settings(self) -> None:
         self.ops.append(["c", self.options.make()])
@@ -167,11 +214,14 @@ class _Maker:
         if kind < 0.4 and closed:
             pool = rng.choice(closed[:3])
             self.scopes.append(pool)
+            self.forgotten.discard(pool)
             self.uses[pool] = self.uses.get(pool, 0) + 1
             self.ops.append(["P", "b", pool, *self._marks()])
         elif kind < 0.75 and self.scopes:
             pool = self.scopes.pop(rng.randrange(len(self.scopes)))
             self.ops.append(["P", "e", pool])
+            if self.has_deferred and not self.scopes and rng.random() < 0.3:
+                self.empty_cache()
         elif releasable:
             pool = rng.choice(releasable)
             self.uses[pool] -= 1
@@ -179,7 +229,7 @@ class _Maker:
 
     def _may_begin(self, pool: int) -> bool:
         """A pool that was released to the end asserts unless it is forgotten."""
-        return self.uses.get(pool) != 0 or self.rng.random() < 0.01
+        return self.uses.get(pool) != 0 or pool in self.forgotten or self.rng.random() < 0.01
 
     def _marks(self) -> list[int]:
         if not self.with_marks:

@@ -99,6 +99,12 @@ class _Player:
         self._allocator = allocator
         self._handles = handles
         self._live: dict[Any, int] = {}
+        self._pools: dict[str, Callable[[int], None]] = {
+            "e": allocator.end_allocate_to_pool,
+            "r": allocator.release_pool,
+            "v": allocator.empty_cache,
+            "l": allocator.delete_mempool,
+        }
         self._plain: dict[str, Callable[..., None]] = {
             "S": allocator.synchronize,
             "e": allocator.empty_cache,
@@ -159,10 +165,8 @@ class _Player:
         if what == "b":
             no_split, use_on_oom = (bool(mark) for mark in (*marks, 0, 0)[:2])
             self._allocator.begin_allocate_to_pool(pool, no_split=no_split, use_on_oom=use_on_oom)
-        elif what == "e":
-            self._allocator.end_allocate_to_pool(pool)
         else:
-            self._allocator.release_pool(pool)
+            self._pools[what](pool)
 
     def tell(self) -> None:
         """Fill in statistics, segments and trace."""

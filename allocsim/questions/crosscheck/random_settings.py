@@ -46,6 +46,8 @@ class RandomSettings:
         for key, make in self._makers().items():
             if key in self._release.options and rng.random() < _SHARE:
                 parts[key] = make()
+        if parts.get("expandable_segments") == "True" and rng.random() < _SHARE:
+            parts |= self._reserve()
         for key, values in self._inert.items():
             if rng.random() < _SHARE / 6:
                 parts[key] = rng.choice(values)
@@ -63,8 +65,13 @@ class RandomSettings:
             "roundup_power2_divisions": self._divisions,
             "per_process_memory_fraction": lambda: choice((0.3, 0.5, 0.77, 0.9, 1.0)),
             "throw_on_cudamalloc_oom": lambda: choice(("True", "False")),
-            "expandable_segments_reserve": lambda: choice((0.05, 0.3, 0.7, "1G", "0.1G", 2)),
         }
+
+    def _reserve(self) -> dict[str, object]:
+        """Of expandable segments; some are sizes that the rules round to."""
+        values = (0.05, 0.3, 0.7, 1, 2, "1G", "0.1G", "0.0625G", "0.0390625G")
+        key = "expandable_segments_reserve"
+        return {key: self._rng.choice(values)} if key in self._release.options else {}
 
     def _divisions(self) -> str:
         rng = self._rng

@@ -7,6 +7,7 @@ Ops are lists that begin with a letter:
     ["m", fraction]              set_per_process_memory_fraction
     ["P", "b", pool], ["P", "b", pool, no_split, use_on_oom]    begin allocating to a pool
     ["P", "e", pool], ["P", "r", pool]                          end allocating to, release it
+    ["P", "v", pool], ["P", "l", pool]                          empty it; delete its MemPool
     ["c", conf]                  set_allocator_settings at run time
     ["k"], ["K"]                 reset peak / accumulated statistics
 
@@ -29,6 +30,8 @@ Op = Sequence[Any]
 HANDLE = 4096
 """The raw handle of stream 1; stream n has n times that."""
 ADDRESS_POLICIES = ("bump", "firstfit")
+_POOL_LETTERS = {"b": "b", "e": "x", "r": "d", "v": "v", "l": "l"}
+"""What the driver reads for each pool op."""
 _MAX_STREAM = 50_000  # the stub's table of streams stays sparse
 _MAX_BYTES = (1 << 64) - 1
 _MAX_POOL = (1 << 31) - 1
@@ -148,9 +151,9 @@ class _Encoder:
         self, what: object, pool: object, no_split: object = False, use_on_oom: object = False
     ) -> str:
         pool = self.integer(pool, _MAX_POOL, "a pool number")
-        letter = {"b": "b", "e": "x", "r": "d"}.get(what) if isinstance(what, str) else None
+        letter = _POOL_LETTERS.get(what) if isinstance(what, str) else None
         if letter is None:
-            raise self.refuse(what, 'a pool op, "b", "e" or "r"')
+            raise self.refuse(what, f"a pool op, one of {' '.join(_POOL_LETTERS)}")
         marks = f" {int(bool(no_split))} {int(bool(use_on_oom))}" if letter == "b" else ""
         return f"{letter} {pool}{marks}"
 

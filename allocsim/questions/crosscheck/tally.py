@@ -31,6 +31,8 @@ _SCOPES = {
     "b": "begin_allocate_to_pool",
     "e": "end_allocate_to_pool",
     "r": "release_pool",
+    "v": "empty_cache of a pool",
+    "l": "delete a MemPool",
 }
 _LIST = re.compile(r"\[[^]]*\]")
 _RESET_BY_A_PARSE = (
