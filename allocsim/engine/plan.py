@@ -69,8 +69,10 @@ class Steps:
     def undictated(self) -> Steps:
         """Those that the program alone decides, not what the recorded driver answered."""
         kept = ~np.isin(self.kind, (StepKind.DICTATE, StepKind.ROOM, StepKind.AWAIT))
-        columns = (self.kind, self.entry, self.addr, self.size, self.stream)
-        return Steps(*(column[kept] for column in columns))
+        return Steps(*(column[kept] for column in self._columns()))
+
+    def _columns(self) -> tuple[NDArray[Any], ...]:
+        return self.kind, self.entry, self.addr, self.size, self.stream
 
     def rows(self, start: int, stop: int) -> Iterator[Step]:
         """Steps [start, stop) as rows of Python's own numbers."""
@@ -143,10 +145,6 @@ def plain_steps(trace: Trace, sorted_out: Sorted) -> Steps:
 
 def joined(plain: Steps, planned: Sequence[tuple[int, Sequence[Planned]]]) -> Steps:
     """Plain steps and planned ones in one order; planned rows come after so many plain ones."""
-    columns: tuple[NDArray[Any], ...] = (
-        *(plain.kind, plain.entry, plain.addr),
-        *(plain.size, plain.stream),
-    )
     added = list(zip(*(step for _, steps in planned for step in steps), strict=True)) or [()] * 5
     places = np.repeat(
         np.array([after for after, _ in planned], dtype=np.intp),
@@ -155,6 +153,6 @@ def joined(plain: Steps, planned: Sequence[tuple[int, Sequence[Planned]]]) -> St
     return Steps(
         *(
             np.insert(column, places, np.array(new, dtype=column.dtype))
-            for column, new in zip(columns, added, strict=True)
+            for column, new in zip(plain._columns(), added, strict=True)
         )
     )
