@@ -13,6 +13,7 @@ from allocsim.core.constants import SMALL_BUFFER
 from allocsim.core.expandable import ExpandableSegment
 from allocsim.core.heap import Heap
 from allocsim.core.pool import BlockPool
+from allocsim.core.releases import FreeBlockOrder
 from allocsim.errors import UpstreamAssertionError
 from allocsim.units import format_size
 
@@ -27,8 +28,11 @@ def allocate_expandable(heap: Heap, pool: BlockPool, stream: int, size: int) -> 
     block = _find_run(pool, stream, size) or _new_segment(heap, pool, stream, size)
     if block is None:
         return None
-    if not block.mapped and not _map_block(heap, block, min(block.size, size)):
-        return None
+    if not block.mapped:
+        if not block.is_split:
+            _move_as_dictated(heap, block)
+        if not _map_block(heap, block, min(block.size, size)):
+            return None
     while block.size < size:
         following = block.next
         if following is None:
@@ -42,6 +46,20 @@ def allocate_expandable(heap: Heap, pool: BlockPool, stream: int, size: int) -> 
     if pool.owner is not None:
         pool.owner.segment_count += 1
     return block
+
+
+def _move_as_dictated(heap: Heap, block: Block) -> None:
+    """Let a segment that is one unmapped block lie where the recording has it.
+
+    Its place among blocks of equal size stays what it was.
+    """
+    assert block.expandable is not None
+    block.pool.unmapped.remove(block)
+    distance = block.expandable.dictated_move()
+    block.ptr += distance
+    if heap.release.free_block_order is FreeBlockOrder.SEGMENT:
+        block.rank -= distance
+    block.pool.unmapped.add(block)
 
 
 def _find_run(pool: BlockPool, stream: int, size: int) -> Block | None:
