@@ -28,11 +28,8 @@ def allocate_expandable(heap: Heap, pool: BlockPool, stream: int, size: int) -> 
     block = _find_run(pool, stream, size) or _new_segment(heap, pool, stream, size)
     if block is None:
         return None
-    if not block.mapped:
-        if not block.is_split:
-            _move_as_dictated(heap, block)
-        if not _map_block(heap, block, min(block.size, size)):
-            return None
+    if not block.mapped and not _map_block(heap, block, min(block.size, size)):
+        return None
     while block.size < size:
         following = block.next
         if following is None:
@@ -49,17 +46,15 @@ def allocate_expandable(heap: Heap, pool: BlockPool, stream: int, size: int) -> 
 
 
 def _move_as_dictated(heap: Heap, block: Block) -> None:
-    """Let a segment that is one unmapped block lie where the recording has it.
+    """Let a segment that is one block, about to be mapped, lie where the recording has it.
 
     Its place among blocks of equal size stays what it was.
     """
     assert block.expandable is not None
-    block.pool.unmapped.remove(block)
     distance = block.expandable.dictated_move()
     block.ptr += distance
     if heap.release.free_block_order is FreeBlockOrder.SEGMENT:
         block.rank -= distance
-    block.pool.unmapped.add(block)
 
 
 def _find_run(pool: BlockPool, stream: int, size: int) -> Block | None:
@@ -115,6 +110,8 @@ def _map_block(heap: Heap, block: Block, size: int) -> bool:
     if mapped is None:
         return False
     pool.unmapped.remove(block)
+    if not block.is_split:
+        _move_as_dictated(heap, block)
     block.mapped = True
     start = block.ptr
     if mapped < block.size:

@@ -71,7 +71,21 @@ class Prepared:
 
     @cached_property
     def plan(self) -> Plan:
-        """The steps, what the driver answered among them."""
+        """The steps, what the driver answered among them.
+
+        The room that an expandable segment has to grow hangs on the device (semantics 4.1), so that
+        a device that refused requests suggest is tried; if it cannot have been, nothing was full.
+        """
+        plan = self._read(self.named_memory)
+        suggested = plan.inferred_capacity
+        if not self.config.expandable_segments or self.capacity_of(plan) or suggested is None:
+            return plan
+        if self._read(suggested, is_assumed=True).is_whole:
+            return plan
+        roomy = self._read(UNLIMITED_DEVICE, is_assumed=True)
+        return roomy if roomy.is_whole else plan
+
+    def _read(self, memory: int | None, *, is_assumed: bool = False) -> Plan:
         return read_plan(
             self.trace,
             self.held,
@@ -82,10 +96,15 @@ class Prepared:
                 record_history=True,
                 limit=limit,
             ),
-            self.named_memory,
-            is_assumed=self.assumed_memory is not None and not self._recorded_memory,
+            memory,
+            is_assumed=is_assumed
+            or (self.assumed_memory is not None and not self._recorded_memory),
             collects_at=self._collects_at,
         )
+
+    def capacity_of(self, plan: Plan) -> int | None:
+        """Bytes of the device: as named, else as an out-of-memory error tells; None: unknown."""
+        return self.named_memory or plan.capacity
 
     def on(self, device_memory: int | None) -> Prepared:
         """The same on the device that a user names, if nothing recorded speaks against it."""
@@ -126,7 +145,7 @@ class Prepared:
     @property
     def capacity(self) -> int | None:
         """Bytes of the device: as named, else as an out-of-memory error tells; None: unknown."""
-        return self.named_memory or self.plan.capacity
+        return self.capacity_of(self.plan)
 
     @cached_property
     def free_plan(self) -> Plan:
