@@ -35,7 +35,7 @@ from allocsim.engine.setting import Setting
 from allocsim.errors import ConfigError, RecordingError
 from allocsim.state import SegmentState
 from allocsim.trace import Action, Provenance, Recording, Trace, refuse_unsound, start_state
-from allocsim.units import TIB, format_size, round_up
+from allocsim.units import GIB, TIB, format_size, round_up
 
 __all__ = ["UNLIMITED_DEVICE", "Prepared", "prepare"]
 
@@ -74,16 +74,21 @@ class Prepared:
         """The steps, what the driver answered among them.
 
         The room that an expandable segment has to grow hangs on the device (semantics 4.1), so that
-        a device that refused requests suggest is tried; if it cannot have been, nothing was full.
+        sizes that the recording suggests are tried where nothing tells it.
         """
         plan = self._read(self.named_memory)
+        if not self.config.expandable_segments or self.capacity_of(plan):
+            return plan
         suggested = plan.inferred_capacity
-        if not self.config.expandable_segments or self.capacity_of(plan) or suggested is None:
+        if plan.is_whole and suggested is None:
             return plan
-        if self._read(suggested, is_assumed=True).is_whole:
+        if suggested is not None and self._read(suggested, is_assumed=True).is_whole:
             return plan
-        roomy = self._read(UNLIMITED_DEVICE, is_assumed=True)
-        return roomy if roomy.is_whole else plan
+        for memory in (round_up(plan.max_reserved, GIB), UNLIMITED_DEVICE):
+            found = self._read(memory, is_assumed=True)
+            if found.is_whole:
+                return replace(found, fits=memory)
+        return plan
 
     def _read(self, memory: int | None, *, is_assumed: bool = False) -> Plan:
         return read_plan(
