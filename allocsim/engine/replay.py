@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from allocsim.core import AllocatorConfig, Release, parse_conf
 from allocsim.engine.drive import Drive
 from allocsim.engine.fidelity import FidelityCheck
+from allocsim.engine.hints import Hints
 from allocsim.engine.observers import Observer, PeakWatch, Progress
 from allocsim.engine.prepared import UNLIMITED_DEVICE, Prepared, prepare
 from allocsim.engine.result import DeviceRun, Run
 from allocsim.engine.setting import Setting
 from allocsim.errors import ConfigError
-from allocsim.trace import Provenance, Recording
+from allocsim.trace import MarkKind, Provenance, Recording
 from allocsim.units import TIB, format_size, parse_size, round_up
 
 __all__ = [
@@ -35,6 +36,7 @@ def replay(
     device_memory: int | str | None = None,
     torch_version: str | None = None,
     device: int | None = None,
+    hints: Hints | None = None,
     addresses: str = "recorded",
     base_address: int | None = None,
     check_every: int = 0,
@@ -44,6 +46,7 @@ def replay(
     """Replay `recording`, all devices or one, and say what happened.
 
     conf, device_memory, torch_version: None for what was recorded, as far as it can be told.
+    hints: what is known of the program besides.
     addresses: "recorded" dictates driver bases while the settings are the recorded ones;
     "bump" and "firstfit" hand them out from base_address, or from the recording's first.
     check_every: entries between walks of every invariant.  progress, observers: see `Progress`,
@@ -52,7 +55,7 @@ def replay(
     refuses.
     """
     return replay_prepared(
-        prepare(recording, device, torch_version),
+        prepare(recording, device, torch_version, hints=hints),
         None if conf is None else Setting(conf),
         device_memory=bytes_of(device_memory),
         addresses=addresses,
@@ -112,7 +115,7 @@ def replay_prepared(
         torch_version=first.release.version,
         device_memory=next((memory for memory in known if memory is not None), None),
         devices=tuple(runs),
-        notes=(*notes, *_inert(config)),
+        notes=(*notes, *_inert(first.in_force(wanted), config)),
     )
 
 
@@ -135,8 +138,9 @@ def difference_without_history(prepared: Prepared, device_run: DeviceRun) -> str
     return None
 
 
-def _inert(config: AllocatorConfig) -> tuple[str, ...]:
-    return config.inert_options(has_limit=config.per_process_memory_fraction < 1.0)
+def _inert(setting: Setting, config: AllocatorConfig) -> tuple[str, ...]:
+    has_limit = config.per_process_memory_fraction < 1.0 or setting.call_fraction is not None
+    return config.inert_options(has_limit=has_limit)
 
 
 def drive_as_recorded(
@@ -156,7 +160,7 @@ def drive_as_recorded(
     Where setting and device are the recorded ones, driver bases are dictated and, if it
     `keeps_history`, the recording is compared with what happens.
     """
-    plan = prepared.plan
+    plan = prepared.plan_under(setting, prepared.plan)
     is_same = _means_the_same(setting, prepared.recorded, prepared.release)
     is_as_recorded = is_same and _is_same_device(prepared, device_memory)
     memory, notes = _device_memory(prepared, device_memory, is_as_recorded)
@@ -184,7 +188,7 @@ def drive_as_recorded(
         progress=progress,
         observers=observers,
     )
-    return drive, memory, [*notes, *_start_notes(prepared)]
+    return drive, memory, [*notes, *_known_notes(prepared), *_start_notes(prepared)]
 
 
 def _means_the_same(setting: Setting, recorded: Setting, release: Release) -> bool:
@@ -248,6 +252,28 @@ def _device_note(made: Provenance) -> str:
     if made.context_memory:
         what += f", of which the CUDA context holds {format_size(made.context_memory)}"
     return f"{what}: as recorded on {made.device_name or 'a device without a name'}"
+
+
+def _known_notes(prepared: Prepared) -> list[str]:
+    """What is known of the program's calls, and from whom."""
+    hints, marks = prepared.hints, prepared.marks
+    notes = []
+    for kind, is_told, what in (
+        (
+            MarkKind.FRACTION,
+            hints.memory_fraction is not None,
+            "of set_per_process_memory_fraction",
+        ),
+        (MarkKind.SETTINGS, bool(hints.settings), "of _set_allocator_settings"),
+        (MarkKind.EMPTY_CACHE, False, "of empty_cache"),
+        (MarkKind.POOL_DELETED, False, "to delete a MemPool"),
+    ):
+        if count := sum(mark.kind is kind for mark in marks):
+            calls = "a call" if count == 1 else f"{count:,} calls"
+            notes.append(f"{calls} {what}: as {'told' if is_told else 'recorded'}")
+    if not hints.empties:
+        notes.append("no memory was given back by empty_cache: as told")
+    return notes
 
 
 def _start_notes(prepared: Prepared) -> list[str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from allocsim.state import PoolId
-from allocsim.trace.fields import INT32_MAX, INT64_MAX, Fields, describe
+from allocsim.trace.fields import INT32_MAX, INT64_MAX, UINT64_MAX, Fields
 
 __all__ = ["MARKS", "Mark", "MarkKind", "cut_marks", "plain_marks", "read_marks"]
 
@@ -93,8 +93,7 @@ def _value(row: Fields, kind: MarkKind) -> _Value:
         return share
     if kind is MarkKind.EMPTY_CACHE:
         return None
-    match row.items("value"):
-        case [int(first), int(second)] if 0 <= min(first, second) <= max(first, second) < 1 << 64:
-            return first, second
-        case other:
-            row.refuse(f"{row.where} has value {describe(other)}, expected a pool's two numbers")
+    numbers = [n for n in row.items("value") if type(n) is int and 0 <= n <= UINT64_MAX]
+    if len(numbers) != 2:
+        row.refuse(f"{row.where} has no pool's two numbers as its value")
+    return numbers[0], numbers[1]

@@ -96,7 +96,7 @@ def test_marks_survive_every_form_and_a_cut(tmp_path: Path) -> None:
     [
         ({"entry": -1}, "entry -1, expected an integer from 0"),
         ({"kind": "set_per_process_memory_fraction", "value": 2.0}, "a number from 0 to 1"),
-        ({"kind": "MemPool deleted", "value": [1]}, "expected a pool's two numbers"),
+        ({"kind": "MemPool deleted", "value": [1]}, "has no pool's two numbers"),
         ({"kind": "_set_allocator_settings", "value": 1}, "value 1, expected text"),
     ],
 )

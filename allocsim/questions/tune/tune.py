@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from allocsim.core import parse_conf
-from allocsim.engine import Point, Setting
+from allocsim.engine import Hints, Point, Setting
 from allocsim.errors import ConfigError
 from allocsim.measures import front, merged
 from allocsim.questions.tune.candidates import candidates
@@ -27,7 +27,7 @@ from allocsim.questions.tune.part import Part, Source, parts_of
 from allocsim.questions.tune.results import Results
 from allocsim.questions.tune.row import Row
 from allocsim.questions.tune.sweep import Crew
-from allocsim.questions.tune.worker import Tricks
+from allocsim.questions.tune.worker import EXHAUSTIVE, Tricks
 from allocsim.trace import Recording
 from allocsim.units import parse_size
 
@@ -88,6 +88,7 @@ def tune(
     torch_version: str | None = None,
     confs: Sequence[str] | None = None,
     device: int | None = None,
+    hints: Hints | None = None,
     expandable: bool = True,
     find_device: bool = False,
     jobs: int = 1,
@@ -101,6 +102,7 @@ def tune(
 
     device_memory: bytes or "24GiB"; None for that of the recordings, else without a limit.
     torch_version: None for that of the first recording.  confs: try these and no others.
+    hints: what is known of the programs besides.
     expandable: whether expandable segments may be proposed.  find_device: rank by the smallest
     device instead of the peak.  jobs: processes; executor: any other to use, whose workers can
     read the files.  results: a JSON Lines file that trials go to, and come from if it is
@@ -115,9 +117,12 @@ def tune(
         scratch = None
         if executor is None:
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="allocsim-")))
-        parts = parts_of(list(sources), torch_version, scratch, device)
+        parts = parts_of(list(sources), torch_version, scratch, device, hints)
         release, memory = parts[0].prepared.release, _memory(device_memory, parts)
-        asked = Asked(parts, release, memory, costs or Costs(), tricks or Tricks(), find_device)
+        if tricks is None:
+            is_constant = not any(part.prepared.plan.changes for part in parts)
+            tricks = Tricks() if is_constant else EXHAUSTIVE
+        asked = Asked(parts, release, memory, costs or Costs(), tricks, find_device)
         crew = stack.enter_context(Crew(jobs, executor))
         stored = None
         if results is not None:

@@ -14,6 +14,7 @@ from functools import cached_property
 from allocsim.core import PAGE, UNLIMITED, Block, CachingAllocator
 from allocsim.engine import (
     GiveUpError,
+    Hints,
     Observer,
     Point,
     Prepared,
@@ -74,6 +75,7 @@ class Job:
     within: bytes on which the setting must answer every request, else it is given up.
     confirms: whether the smallest device without a refusal is worth replays of its own.
     known: the trial on `device_memory`, if it has been replayed.
+    hints: what is known of the recorded program besides.
     """
 
     key: str
@@ -88,6 +90,7 @@ class Job:
     confirms: bool = False
     tricks: Tricks = Tricks()
     known: Trial | None = None
+    hints: Hints = Hints()  # noqa: RUF009  (frozen)
 
 
 class _Kept:
@@ -105,13 +108,13 @@ class _Kept:
         return Demand(self.prepared)
 
 
-_KEPT: dict[tuple[str, int, str | None], _Kept] = {}
-"""By path, device and release, the last `_MOST`."""
+_KEPT: dict[tuple[str, int, str | None, Hints], _Kept] = {}
+"""By path, device, release and hints, the last `_MOST`."""
 
 
 def keep(path: str, prepared: Prepared, torch_version: str) -> None:
     """Let jobs on `path` in this process, and in those forked from it, find `prepared`."""
-    key = (path, prepared.trace.device, torch_version)
+    key = (path, prepared.trace.device, torch_version, prepared.hints)
     _KEPT.pop(key, None)  # the file may be another one by now
     while len(_KEPT) >= _MOST:
         _KEPT.pop(next(iter(_KEPT)))
@@ -120,9 +123,10 @@ def keep(path: str, prepared: Prepared, torch_version: str) -> None:
 
 def _kept(job: Job) -> _Kept:
     """The recording of `job`, loaded and planned; kept for the next job of this process."""
-    key = (job.path, job.device, job.torch_version)
+    key = (job.path, job.device, job.torch_version, job.hints)
     if key not in _KEPT:
-        prepared = prepare(load(job.path), job.device, job.torch_version)[0]
+        recording = load(job.path)
+        prepared = prepare(recording, job.device, job.torch_version, hints=job.hints)[0]
         keep(job.path, prepared, job.torch_version)
     return _KEPT[key]
 
@@ -225,7 +229,7 @@ def _drive(prepared: Prepared, job: Job, memory: int | None, watch: _Watch) -> T
         drive,
         job.setting.conf,
         peak_device_bytes=watch.peak_device_bytes,
-        empties=prepared.plan.n_empty_cache > 0 and not frees_unasked and drive.given_up_at is None,
+        empties=prepared.plan.empties_cache and not frees_unasked and drive.given_up_at is None,
     )
     return trial if trial.is_whole else replace(trial, least_peak=watch.least)
 
@@ -245,7 +249,8 @@ class _Devices:
         """`trial` with the devices that the job asks for."""
         job = self._job
         # A fraction is one of the device, so that its limit moves with the size asked about.
-        is_free = not trial.refused and job.setting.fraction(self._prepared.release) is None
+        setting = self._prepared.in_force(job.setting)
+        is_free = not trial.refused and setting.fraction(self._prepared.release) is None
         if is_free and job.tricks.from_peak and not self._expandable:
             trial = replace(trial, unrefused_device=trial.peak_device_bytes)
         elif is_free and (job.confirms or not job.tricks.from_peak):
