@@ -125,7 +125,9 @@ def difference_without_history(prepared: Prepared, device_run: DeviceRun) -> str
     Without a history the plain steps are taken in rows, as in every what-if replay.
     device_run: the replay as recorded that kept one.
     """
-    drive, _, _ = drive_as_recorded(prepared, prepared.recorded, None, keeps_history=False)
+    memory = device_run.device_memory
+    asked = memory if _is_same_device(prepared, memory) else None
+    drive, _, _ = drive_as_recorded(prepared, prepared.recorded, asked, keeps_history=False)
     drive.run()
     stats = drive.allocator.memory_stats()
     for key, value in device_run.stats.items():

@@ -22,7 +22,6 @@ import pickle
 import sys
 import threading
 import time
-import weakref
 
 FOLDER = os.environ.get("ALLOCSIM_RECORD_FOLDER")
 # Stands for the program's exit code until that is known, and is then overwritten in place.
@@ -127,19 +126,20 @@ class Recorder:
 
     def watch_pools(self, pool):
         """Notes when a MemPool is made and, while it still holds its memory, deleted."""
-        make = pool.__init__
+        make, delete = pool.__init__, getattr(pool, "__del__", None)
 
         @functools.wraps(make)
         def made(this, *args, **named):
             make(this, *args, **named)
             self.marks += self.mark(lambda: ("MemPool created", list(this.id)))
-            number = list(this.id)
-            weakref.finalize(this, self.on_pool_deleted, number).atexit = False
 
-        pool.__init__ = made
+        def deleted(this):
+            # What C++ does at the end of a pool comes after this.
+            self.marks += self.mark(lambda: ("MemPool deleted", list(this.id)))
+            if delete is not None:
+                delete(this)
 
-    def on_pool_deleted(self, number):
-        self.marks += self.mark(lambda: ("MemPool deleted", number))
+        pool.__init__, pool.__del__ = made, deleted
 
     def on_reset(self, device):
         """PyTorch is about to count a device's entries from 0 again."""
