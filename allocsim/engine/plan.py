@@ -92,7 +92,8 @@ class Plan:
     n_empty_cache: calls of empty_cache that gave memory back.
     pools: the private pools that SCOPE steps number.
     limit: bytes that the program allowed itself by a call, as far as its collecting garbage tells.
-    is_whole: whether the model, driven through the steps, does what was recorded.
+    is_whole: whether the model, driven through the steps, does what was recorded, as far as it was
+        driven.  is_proved: whether it was driven, entry by entry, and does.
     """
 
     steps: Steps
@@ -103,6 +104,7 @@ class Plan:
     pools: tuple[PoolId, ...]
     limit: int | None = None
     is_whole: bool = True
+    is_proved: bool = False
 
     @property
     def inferred_capacity(self) -> int | None:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Sequence
+from typing import Any
 
+from allocsim.engine import Parting
 from allocsim.units import format_size
 
 __all__ = [
@@ -15,11 +17,13 @@ __all__ = [
     "exact_size",
     "number",
     "paragraph",
+    "parting_document",
     "plural",
     "printable",
     "row",
     "rows",
     "table",
+    "warned",
 ]
 
 WIDTH = 80
@@ -43,6 +47,16 @@ def rows(label: str, texts: Iterable[str]) -> list[str]:
     for text in texts:
         lines += row("" if lines else label, text)
     return lines
+
+
+def warned(warnings: Sequence[str]) -> list[str]:
+    """What stands above everything else, and an empty line; nothing where there is nothing."""
+    return [line for each in warnings for line in row("Warning", each)] + [""] * bool(warnings)
+
+
+def parting_document(parting: Parting | None) -> dict[str, Any] | None:
+    """A parting in every command's JSON; None where the replay is the recorded run."""
+    return None if parting is None else {"entry": parting.entry, "note": str(parting)}
 
 
 def paragraph(text: str, indent: int = _LABEL) -> list[str]:
