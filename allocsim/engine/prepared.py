@@ -132,6 +132,11 @@ class Prepared:
         """Bytes of the device: as named, else as an out-of-memory error tells; None: unknown."""
         return self.named_memory or self.plan.capacity
 
+    @property
+    def inferred(self) -> int | None:
+        """The most bytes that the device had, where only what it refused bounds them."""
+        return self.plan.inferred_capacity if self.capacity is None else None
+
     @cached_property
     def proofs(self) -> list[Parting | None]:
         """Where the replay as recorded leaves the recording, once one was made."""

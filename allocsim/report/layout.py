@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from allocsim.engine import Parting
 from allocsim.units import format_size
+
+if TYPE_CHECKING:
+    from allocsim.engine import Parting
+    from allocsim.questions.picture import Picture
 
 __all__ = [
     "WIDTH",
@@ -22,6 +25,7 @@ __all__ = [
     "printable",
     "row",
     "rows",
+    "shown_of",
     "table",
     "warned",
 ]
@@ -57,6 +61,19 @@ def warned(warnings: Sequence[str]) -> list[str]:
 def parting_document(parting: Parting | None) -> dict[str, Any] | None:
     """A parting in every command's JSON; None where the replay is the recorded run."""
     return None if parting is None else {"entry": parting.entry, "note": str(parting)}
+
+
+def shown_of(picture: Picture) -> tuple[str, ...]:
+    """What is to be said of a picture first: that it is not the recorded run, or not all of it."""
+    if not picture.others:
+        return picture.run.warnings
+    numbers = ", ".join(map(str, picture.others))
+    noun = "devices" if len(picture.others) > 1 else "device"
+    return (
+        *picture.run.warnings,
+        f"device {picture.device_run.device} is shown; the recording has {noun} {numbers} too "
+        "(--device)",
+    )
 
 
 def paragraph(text: str, indent: int = _LABEL) -> list[str]:
