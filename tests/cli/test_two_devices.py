@@ -30,7 +30,7 @@ def both(tmp_path: Path) -> Path:
     second.free(second.malloc(30 * MIB))
     second.malloc(100)
     second.empty_cache()
-    second.malloc(600 * MIB)
+    second.malloc(200)
     one, other = first.snapshot(), second.snapshot()
     snapshot = {
         **one,
@@ -53,13 +53,13 @@ def test_all_devices_are_told_of_and_notes_name_theirs(cli: Cli, both: Path, com
     for line in ("== device 0 ==", "== device 1 =="):
         assert line in done.out
     told = flat(done.out)
-    assert "device 0: device memory 1.00 GiB: free plus reserved" in told
+    assert "device 0: device memory 1024.00 MiB: free plus reserved" in told
     assert "device 1: 1 releases of cached memory are taken for empty_cache calls" in told
 
 
 def test_the_memory_of_each_device_stands_above(cli: Cli, both: Path) -> None:
     told = flat(cli("replay", both).out)
-    assert "Device memory device 0: 1.00 GiB (1,073,741,824 bytes) device 1: unknown" in told
+    assert "Device memory device 0: 1024.00 MiB (1,073,741,824 bytes) device 1: unknown" in told
 
 
 def test_one_is_chosen_by_its_number(cli: Cli, both: Path, tmp_path: Path) -> None:
@@ -69,8 +69,8 @@ def test_one_is_chosen_by_its_number(cli: Cli, both: Path, tmp_path: Path) -> No
     assert json.loads(cli("replay", both, "--device", 1, "--json").out)["devices"][0]["device"] == 1
     assert "Device          1" in cli("risk", both, "--device", 1).out
     assert "choose one (--device)" in cli("risk", both).err
-    assert cli("step", both, "--device", 1).out.startswith("device 1, entry 0: ")
-    assert cli("step", both).out.startswith("device 0, entry 0: ")
+    assert cli("step", both, "--device", 1).out.startswith("device 1, entry 1: ")
+    assert cli("step", both).out.startswith("device 0, entry 1: ")
     assert json.loads(cli("step", both, "--device", 1, "--json").out)[0]["device"] == 1
     page = tmp_path / "page.html"
     done = cli("report", both, "-o", page, "--device", 1, "--no-what-if")
@@ -95,7 +95,7 @@ def test_a_figure_says_which_it_shows(cli: Cli, both: Path, tmp_path: Path) -> N
 
 def test_tune_names_each_part(cli: Cli, both: Path) -> None:
     done = cli("tune", both, "--try", "expandable_segments:True")
-    assert "device 0: device memory 1.00 GiB" in flat(done.out)
+    assert "device 0: device memory 1024.00 MiB" in flat(done.out)
     assert "device 1: 1 releases of cached memory" in flat(done.out)
     document = json.loads(cli("tune", both, "--try", "expandable_segments:True", "--json").out)
     assert [each["device"] for each in document["devices"]] == [0, 1]

@@ -17,8 +17,7 @@ TRACES = Path(__file__).parents[2] / "traces"
 ALL = sorted(path.relative_to(TRACES).as_posix() for path in TRACES.rglob("*.gz"))
 FEW = (
     "recordings/cuda_graphs-tight-torch2.6.npz.gz",
-    "recordings/gpt2_training-oom-torch2.6.npz.gz",
-    "recordings/greedy_decoding-gc-torch2.15.npz.gz",
+    "recordings/cuda_graphs-expandable-torch2.6.npz.gz",
 )
 
 
@@ -70,7 +69,7 @@ def test_of_a_device_that_only_its_retries_tell(write: Write) -> None:
     """Without a limit it would be another run: more reserved, and no retries."""
     path = write(full, memory="256MiB")
     tuning = assert_same(path)
-    assert tuning.baseline.num_alloc_retries == 5
+    assert tuning.baseline.num_alloc_retries == 3
     assert tuning.baseline.peak_reserved_bytes < 160 * MIB
     assert any("segments released before a new one suggest" in note for note in tuning.notes)
     assert all(row.memory_fraction is None for row in tune(path).rows)
@@ -91,7 +90,8 @@ def test_another_device_is_not_called_as_recorded(write: Write) -> None:
     path = write(full, memory="256MiB")
     tuning = tune(path, "155MiB", confs=[])
     assert tuning.device_memory == 155 * MIB
-    assert not tuning.baseline.is_as_recorded or tuning.baseline.num_alloc_retries == 5
+    assert not tuning.baseline.is_as_recorded
+    assert tuning.baseline.num_ooms == 1
 
 
 def test_each_recording_keeps_its_own_device(write: Write) -> None:

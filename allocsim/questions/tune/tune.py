@@ -37,6 +37,7 @@ from allocsim.questions.tune.row import Row
 from allocsim.questions.tune.sweep import Crew
 from allocsim.questions.tune.worker import Tricks
 from allocsim.trace import Recording
+from allocsim.units import format_size
 
 __all__ = ["Tuning", "tune"]
 
@@ -296,9 +297,12 @@ def _notes(asked: Asked) -> tuple[str, ...]:
     if any(part.prepared.start for part in asked.parts):
         notes.append("segments from before the first entry stay as they are under every setting")
     for part, memory in zip(asked.parts, asked.memories, strict=True):
-        own, why = device_of(part.prepared)
+        own, (*why, of_memory) = device_of(part.prepared)
         if memory == own:
-            notes += [f"{_named(asked, part)}{note}" for note in why]
+            why.append(of_memory)
+        elif part.assumed_memory is None and memory is not None:
+            why.append(f"device memory {format_size(memory)}: that of the other devices")
+        notes += [f"{_named(asked, part)}{note}" for note in why]
     if asked.device_memory is None or not asked.knows_device:
         notes.append("the device's memory is not known, so no memory fraction is tried")
     return tuple(notes)
