@@ -73,7 +73,8 @@ def run(arguments: argparse.Namespace) -> int:
         wants_cure = arguments.cure
         if wants_cure is None:
             wants_cure = arguments.conf is None and not arguments.json
-        cures = _cures(devices, result, bar) if wants_cure else {}
+        insists = bool(arguments.cure)
+        cures = _cures(devices, result, bar, insists=insists) if wants_cure else {}
     write_result(arguments.json, replay_document, replay_text, result, shortages, cures)
     if arguments.strict and not all(d.fidelity and d.fidelity.is_exact for d in result.devices):
         return _STRICT
@@ -99,8 +100,13 @@ def _compare_strictly(devices: Sequence[Prepared], result: Run) -> None:
             raise InvariantError(f"device {device_run.device}: {difference}")
 
 
-def _cures(devices: Sequence[Prepared], result: Run, bar: ProgressBar) -> dict[int, Cure]:
-    """The cure by device number, of devices where searching for one is worth it."""
+def _cures(
+    devices: Sequence[Prepared], result: Run, bar: ProgressBar, *, insists: bool
+) -> dict[int, Cure]:
+    """The cure by device number, of devices where searching for one is worth it.
+
+    insists: search where the replay is not the recorded run as well, where nothing is proved.
+    """
     from allocsim.engine import Setting, Trials  # noqa: PLC0415
     from allocsim.measures import effects_on  # noqa: PLC0415
     from allocsim.questions.explain import find_cure, is_worth_a_search  # noqa: PLC0415
@@ -108,7 +114,7 @@ def _cures(devices: Sequence[Prepared], result: Run, bar: ProgressBar) -> dict[i
     watch = partial(bar.trying, more=" (--no-cure skips)")
     cures = {}
     for prepared, device_run in zip(devices, result.devices, strict=True):
-        if is_worth_a_search(device_run):
+        if is_worth_a_search(device_run) and (insists or device_run.parting is None):
             trials = Trials(prepared, watch, effects_on(prepared))
             cure = find_cure(trials, Setting(result.conf), device_run)
             cures[cure.device] = cure

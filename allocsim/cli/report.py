@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from allocsim.cli.options import HINTS, Commands, add_command, add_shared, hints_of
-from allocsim.cli.output import refuse_input
+from allocsim.cli.output import refuse_input, write_warnings
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError
 
@@ -49,7 +49,13 @@ def run(arguments: argparse.Namespace) -> int:
     from allocsim.engine import Setting, Trials  # noqa: PLC0415
     from allocsim.measures import effects_on  # noqa: PLC0415
     from allocsim.questions.explain import OomWatch, explain_device, shortages_of  # noqa: PLC0415
-    from allocsim.questions.picture import picture_prepared, prepare_one, what_if  # noqa: PLC0415
+    from allocsim.questions.picture import (  # noqa: PLC0415
+        others_of,
+        picture_prepared,
+        prepare_one,
+        what_if,
+    )
+    from allocsim.report import shown_of  # noqa: PLC0415
     from allocsim.report.html import html_report  # noqa: PLC0415
     from allocsim.trace import load  # noqa: PLC0415
 
@@ -66,6 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
             device_memory=arguments.device_memory,
             observers=(watch,),
             progress=bar.stage("replaying"),
+            others=others_of(recording, prepared),
         )
         shortages = shortages_of(picture.device_run, picture.trace, watch)
         trying = partial(bar.trying, more=" (--no-what-if skips)")
@@ -80,6 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
         if wants and shortages:
             explanation = explain_device(trials, picture.run, picture.device_run, shortages)
         page = html_report(picture, shortages, explanation, runs)
+    write_warnings(shown_of(picture))
     try:
         Path(arguments.output).write_text(page, encoding="utf-8")
     except OSError as error:

@@ -10,17 +10,27 @@ from allocsim.engine.hints import EMPTY_CACHE_WAYS, Hints
 from allocsim.engine.observers import GiveUpError, Observer, Progress
 from allocsim.engine.plan import StepKind
 from allocsim.engine.prepared import Prepared, prepare
-from allocsim.engine.replay import bytes_of, difference_without_history, replay, replay_prepared
+from allocsim.engine.replay import (
+    bytes_of,
+    device_of,
+    difference_without_history,
+    drive_as_recorded,
+    is_recorded_device,
+    parting_of,
+    replay,
+    replay_prepared,
+)
 from allocsim.engine.result import (
     DeviceRun,
     Fidelity,
     Mismatch,
+    Parting,
     PeakState,
     Run,
     SimulatedOom,
     Timeline,
 )
-from allocsim.engine.setting import IN_STRING, Setting, in_option_string
+from allocsim.engine.setting import IN_STRING, Setting, in_option_string, releases_needed
 from allocsim.engine.smallest_device import (
     Capacity,
     Smallest,
@@ -44,6 +54,7 @@ __all__ = [
     "IN_STRING",
     "Mismatch",
     "Observer",
+    "Parting",
     "PeakState",
     "Point",
     "Prepared",
@@ -59,13 +70,18 @@ __all__ = [
     "Walk",
     "Watch",
     "bytes_of",
+    "device_of",
     "difference_without_history",
+    "drive_as_recorded",
     "find_smallest",
     "fold",
     "fold_allocated",
     "in_option_string",
+    "is_recorded_device",
     "pages_needed",
+    "parting_of",
     "prepare",
+    "releases_needed",
     "replay",
     "replay_prepared",
     "smallest_device",

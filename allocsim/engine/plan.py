@@ -114,7 +114,8 @@ class Plan:
     pools: the private pools that SCOPE steps number.
     limit: bytes that the program allowed itself by a call, as far as its collecting garbage tells.
     fits: bytes of a device under which all that was recorded makes sense, where it had to be tried.
-    is_whole: whether the model, driven through the steps, does what was recorded.
+    is_whole: whether the model, driven through the steps, does what was recorded, as far as it was
+        driven.  is_proved: whether it was driven, entry by entry, and does.
     changes: what SETTINGS and FRACTION steps set.
     """
 
@@ -126,6 +127,7 @@ class Plan:
     pools: tuple[PoolId, ...]
     limit: int | None = None
     is_whole: bool = True
+    is_proved: bool = False
     fits: int | None = None
     changes: tuple[Change, ...] = ()
 

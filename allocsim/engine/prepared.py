@@ -33,6 +33,7 @@ from allocsim.engine.observers import Observer, Progress
 from allocsim.engine.plan import Plan, StepKind
 from allocsim.engine.reading import read_plan
 from allocsim.engine.repeats import Period, find_period
+from allocsim.engine.result import Parting
 from allocsim.engine.setting import Setting
 from allocsim.errors import ConfigError, RecordingError
 from allocsim.state import SegmentState
@@ -65,6 +66,8 @@ class Prepared:
     recorded: the settings of the recording; config: what they mean.
     has_settings: whether the recording holds any.
     start: the segments before the first entry.
+    releases: those that can have written the recording, the oldest first; the one that is asked
+        for, or noted, where there is one.
     provenance: how the recording was made, None where nobody noted it.
     assumed_memory: bytes of the device as a user says, where the recording does not.
     hints: what a user says of the program; marks: what is known of it, recorded or said.
@@ -79,6 +82,7 @@ class Prepared:
     has_settings: bool
     start: tuple[SegmentState, ...]
     provenance: Provenance | None
+    releases: tuple[str, ...] = ()
     assumed_memory: int | None = None
     hints: Hints = Hints()  # noqa: RUF009  (frozen)
     marks: tuple[Mark, ...] = ()
@@ -177,6 +181,18 @@ class Prepared:
     def capacity(self) -> int | None:
         """Bytes of the device: as named, else as an out-of-memory error tells; None: unknown."""
         return self.capacity_of(self.plan)
+
+    @property
+    def inferred(self) -> int | None:
+        """Bytes of the device, where only what it refused, or how segments grew, tells of them."""
+        if self.capacity is not None:
+            return None
+        return self.plan.fits or self.plan.inferred_capacity
+
+    @cached_property
+    def proofs(self) -> list[Parting | None]:
+        """Where the replay as recorded leaves the recording, once one was made."""
+        return [None] if self.plan.is_proved else []
 
     @cached_property
     def free_plan(self) -> Plan:
@@ -336,7 +352,8 @@ def prepare(
     """
     hints = hints or Hints()
     refuse_unsound(recording)
-    release, note = _release_of(recording, torch_version)
+    possible, note = _releases_of(recording, torch_version)
+    release = MODELLED[possible[-1]]
     for _, told in hints.settings:
         parse_conf(told, release)  # a wrong one is the user's to know
     conf = _conf_of(recording) if hints.first_conf is None else hints.first_conf
@@ -360,6 +377,7 @@ def prepare(
                 has_settings=recording.settings is not None or hints.first_conf is not None,
                 start=start,
                 provenance=recording.provenance,
+                releases=possible,
                 hints=hints,
                 marks=hints.marks(trace),
             )
@@ -382,23 +400,23 @@ def _trace_of(recording: Recording, device: int) -> Trace:
         raise RecordingError(recording.path, str(error.args[0])) from None
 
 
-def _release_of(recording: Recording, torch_version: str | None) -> tuple[Release, str]:
-    """The release to model, and why it is that one."""
+def _releases_of(recording: Recording, torch_version: str | None) -> tuple[tuple[str, ...], str]:
+    """The releases that it can be, of which the last is modelled, and why it is that one."""
     if torch_version is not None:
-        release = find_release(torch_version)
-        return release, f"PyTorch {release.version}: as asked"
+        version = find_release(torch_version).version
+        return (version,), f"PyTorch {version}: as asked"
     made_by = recording.provenance.release if recording.provenance is not None else ""
     if made_by in MODELLED:
-        return MODELLED[made_by], f"PyTorch {made_by}: as recorded"
-    possible = [version for version in recording.releases if version in MODELLED]
+        return (made_by,), f"PyTorch {made_by}: as recorded"
+    possible = tuple(version for version in recording.releases if version in MODELLED)
     if not possible:
         newest = list(MODELLED)[-1]
-        return MODELLED[newest], f"PyTorch {newest}: the newest, since the layout tells none"
+        return tuple(MODELLED), f"PyTorch {newest}: the newest, since the layout tells none"
     newest = possible[-1]
     if len(possible) == 1:
-        return MODELLED[newest], f"PyTorch {newest}: no other release writes this layout"
+        return possible, f"PyTorch {newest}: no other release writes this layout"
     return (
-        MODELLED[newest],
+        possible,
         f"PyTorch {newest}: the newest of those that write this layout "
         f"({possible[0]} to {possible[-1]})",
     )

@@ -77,8 +77,8 @@ def read_plan(
         plain.entry, [gap.last for gap in gaps], side="right"
     ).tolist()
     max_reserved, capacity = most_reserved(trace, reserved_at_start)
-    limit, is_whole = None, True
-    if any(gap.is_open for gap in gaps):
+    limit, is_whole, is_driven = None, True, any(gap.is_open for gap in gaps)
+    if is_driven:
         facts = Facts(memory or capacity, max_reserved, _calls(trace), is_assumed, empties)
         unread = Plan(plain, 0, None, None, 0, pools.ids, changes=changes)
         reading = _Reading(trace, unread, gaps, places, facts, allocator)
@@ -101,6 +101,7 @@ def read_plan(
         pools.ids,
         limit,
         is_whole,
+        is_proved=is_driven and is_whole,
         changes=changes,
     )
 

@@ -7,6 +7,7 @@ Rule: whatever the recording does not contain is inferred, and every inference i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from allocsim.core import AllocatorConfig, Release, parse_conf
 from allocsim.engine.drive import Drive
@@ -14,16 +15,19 @@ from allocsim.engine.fidelity import FidelityCheck
 from allocsim.engine.hints import Hints
 from allocsim.engine.observers import Observer, PeakWatch, Progress
 from allocsim.engine.prepared import UNLIMITED_DEVICE, Prepared, prepare
-from allocsim.engine.result import DeviceRun, Run
+from allocsim.engine.result import DeviceRun, Parting, Run
 from allocsim.engine.setting import Setting
-from allocsim.errors import ConfigError
+from allocsim.errors import AllocsimError, ConfigError
 from allocsim.trace import MarkKind, Provenance, Recording
 from allocsim.units import TIB, format_size, parse_size, round_up
 
 __all__ = [
     "bytes_of",
+    "device_of",
     "difference_without_history",
     "drive_as_recorded",
+    "is_recorded_device",
+    "parting_of",
     "replay",
     "replay_prepared",
 ]
@@ -116,7 +120,20 @@ def replay_prepared(
         device_memory=next((memory for memory in known if memory is not None), None),
         devices=tuple(runs),
         notes=(*notes, *_inert(first.in_force(wanted), config)),
+        releases=first.releases,
     )
+
+
+def parting_of(prepared: Prepared) -> Parting | None:
+    """Where the replay as recorded leaves the recording, None: nowhere; made once to find out."""
+    if not prepared.proofs:
+        drive, _, _ = drive_as_recorded(prepared, prepared.recorded, None)
+        assert drive.fidelity is not None
+        with suppress(AllocsimError):  # what PyTorch would not survive did not happen
+            drive.run()
+        fidelity = drive.fidelity.result(drive.allocator.segments())
+        prepared.proofs.append(fidelity.parting_of(prepared.trace.device))
+    return prepared.proofs[0]
 
 
 def difference_without_history(prepared: Prepared, device_run: DeviceRun) -> str | None:
@@ -126,7 +143,7 @@ def difference_without_history(prepared: Prepared, device_run: DeviceRun) -> str
     device_run: the replay as recorded that kept one.
     """
     memory = device_run.device_memory
-    asked = memory if _is_same_device(prepared, memory) else None
+    asked = memory if is_recorded_device(prepared, memory) else None
     drive, _, _ = drive_as_recorded(prepared, prepared.recorded, asked, keeps_history=False)
     drive.run()
     stats = drive.allocator.memory_stats()
@@ -164,8 +181,8 @@ def drive_as_recorded(
     """
     plan = prepared.plan_under(setting, prepared.plan)
     is_same = _means_the_same(setting, prepared.recorded, prepared.release)
-    is_as_recorded = is_same and _is_same_device(prepared, device_memory)
-    memory, notes = _device_memory(prepared, device_memory, is_as_recorded)
+    is_as_recorded = is_same and is_recorded_device(prepared, device_memory)
+    memory, notes = _device_memory(prepared, device_memory, is_as_recorded=is_as_recorded)
     dictates = is_as_recorded and addresses == "recorded"
     if base_address is None:
         base_address = prepared.first_base
@@ -198,7 +215,7 @@ def _means_the_same(setting: Setting, recorded: Setting, release: Release) -> bo
     return str(mine) == str(theirs) and setting.call_fraction == recorded.call_fraction
 
 
-def _is_same_device(prepared: Prepared, device_memory: int | None) -> bool:
+def is_recorded_device(prepared: Prepared, device_memory: int | None) -> bool:
     """Whether the recording can have been made on a device of this size."""
     plan = prepared.plan
     if prepared.named_memory is not None:
@@ -209,8 +226,13 @@ def _is_same_device(prepared: Prepared, device_memory: int | None) -> bool:
     return had_room and device_memory >= plan.max_reserved
 
 
+def device_of(prepared: Prepared) -> tuple[int | None, list[str]]:
+    """Bytes of the device that a replay as recorded takes, None for one without end; and why."""
+    return _device_memory(prepared, None, is_as_recorded=True)
+
+
 def _device_memory(
-    prepared: Prepared, asked: int | None, is_as_recorded: bool
+    prepared: Prepared, asked: int | None, *, is_as_recorded: bool
 ) -> tuple[int | None, list[str]]:
     """Bytes of the device, None for one without end, and what was inferred about it."""
     notes = []
@@ -299,6 +321,10 @@ def _result(
     fidelity = None
     if drive.fidelity is not None:
         fidelity = drive.fidelity.result(allocator.segments())
+    if fidelity is not None and drive.dictates:
+        parting = fidelity.parting_of(prepared.trace.device)
+    else:
+        parting = parting_of(prepared)
     if drive.stopped_at is not None:
         notes.append(
             f"the replay stops at entry {drive.stopped_at}: the program would have ended with "
@@ -316,4 +342,5 @@ def _result(
         fidelity=fidelity,
         notes=tuple(notes),
         stopped_at=drive.stopped_at,
+        parting=parting,
     )

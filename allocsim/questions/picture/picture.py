@@ -28,17 +28,18 @@ from allocsim.questions.picture.lives import Lives, lives_of
 from allocsim.questions.picture.memory_curve import MemoryCurve, memory_curve
 from allocsim.trace import Recording, Trace
 
-__all__ = ["Picture", "picture_of", "picture_prepared", "prepare_one"]
+__all__ = ["Picture", "others_of", "picture_of", "picture_prepared", "prepare_one"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Picture:
-    """What happened on one device, as columns."""
+    """What happened on one device, as columns.  others: the recording's other devices."""
 
     run: Run
     trace: Trace
     lives: Lives
     curve: MemoryCurve
+    others: tuple[int, ...] = ()
 
     @property
     def device_run(self) -> DeviceRun:
@@ -69,11 +70,12 @@ def picture_prepared(
     device_memory: int | None = None,
     observers: Sequence[Observer] = (),
     progress: Progress | None = None,
+    others: Sequence[int] = (),
 ) -> Picture:
     """Replay a device of a recording and keep what pictures need.
 
     setting, device_memory: None for the recorded ones, as far as known.  observers: of the same
-    replay.
+    replay.  others: the recording's other devices.
     Raises RecordingError if the device has no entries.
     """
     trace = prepared.trace
@@ -86,7 +88,7 @@ def picture_prepared(
     )
     device_run = run.devices[0]
     lives = lives_of(watch.of(trace, device_run), trace, device_run.stopped_at)
-    return Picture(run, trace, lives, memory_curve(lives))
+    return Picture(run, trace, lives, memory_curve(lives), tuple(others))
 
 
 def picture_of(
@@ -99,12 +101,20 @@ def picture_of(
     progress: Progress | None = None,
 ) -> Picture:
     """`picture_prepared` of a recording; the arguments are those of `replay`."""
+    prepared = prepare_one(recording, device, torch_version)
     return picture_prepared(
-        prepare_one(recording, device, torch_version),
+        prepared,
         None if conf is None else Setting(conf),
         device_memory=bytes_of(device_memory),
         progress=progress,
+        others=others_of(recording, prepared),
     )
+
+
+def others_of(recording: Recording, prepared: Prepared) -> tuple[int, ...]:
+    """The devices of a recording besides the one that was made ready."""
+    shown = prepared.trace.device
+    return tuple(trace.device for trace in recording.devices if trace.device != shown)
 
 
 def prepare_one(

@@ -13,6 +13,7 @@ from functools import cached_property
 
 from allocsim.core import PAGE, UNLIMITED, Block, CachingAllocator
 from allocsim.engine import (
+    Drive,
     GiveUpError,
     Hints,
     Observer,
@@ -22,9 +23,12 @@ from allocsim.engine import (
     SimulatedOom,
     Smallest,
     Trial,
+    device_of,
+    drive_as_recorded,
     find_smallest,
     fold,
     fold_allocated,
+    is_recorded_device,
     pages_needed,
     prepare,
     trial_of,
@@ -75,6 +79,8 @@ class Job:
     within: bytes on which the setting must answer every request, else it is given up.
     confirms: whether the smallest device without a refusal is worth replays of its own.
     known: the trial on `device_memory`, if it has been replayed.
+    as_recorded: drive what was recorded where setting and device are the recorded ones.
+    assumed_memory: bytes that the user says the recorded device had.
     hints: what is known of the recorded program besides.
     """
 
@@ -90,6 +96,8 @@ class Job:
     confirms: bool = False
     tricks: Tricks = Tricks()
     known: Trial | None = None
+    as_recorded: bool = False
+    assumed_memory: int | None = None
     hints: Hints = Hints()  # noqa: RUF009  (frozen)
 
 
@@ -108,13 +116,13 @@ class _Kept:
         return Demand(self.prepared)
 
 
-_KEPT: dict[tuple[str, int, str | None, Hints], _Kept] = {}
-"""By path, device, release and hints, the last `_MOST`."""
+_KEPT: dict[tuple[str, int, str | None, int | None, Hints], _Kept] = {}
+"""By path, device, release, assumed memory and hints, the last `_MOST`."""
 
 
-def keep(path: str, prepared: Prepared, torch_version: str) -> None:
+def keep(path: str, prepared: Prepared, torch_version: str, assumed: int | None = None) -> None:
     """Let jobs on `path` in this process, and in those forked from it, find `prepared`."""
-    key = (path, prepared.trace.device, torch_version, prepared.hints)
+    key = (path, prepared.trace.device, torch_version, assumed, prepared.hints)
     _KEPT.pop(key, None)  # the file may be another one by now
     while len(_KEPT) >= _MOST:
         _KEPT.pop(next(iter(_KEPT)))
@@ -123,11 +131,12 @@ def keep(path: str, prepared: Prepared, torch_version: str) -> None:
 
 def _kept(job: Job) -> _Kept:
     """The recording of `job`, loaded and planned; kept for the next job of this process."""
-    key = (job.path, job.device, job.torch_version, job.hints)
+    key = (job.path, job.device, job.torch_version, job.assumed_memory, job.hints)
     if key not in _KEPT:
         recording = load(job.path)
         prepared = prepare(recording, job.device, job.torch_version, hints=job.hints)[0]
-        keep(job.path, prepared, job.torch_version)
+        prepared = prepared.on(job.assumed_memory)
+        keep(job.path, prepared, job.torch_version, job.assumed_memory)
     return _KEPT[key]
 
 
@@ -141,6 +150,8 @@ def run_job(job: Job) -> Trial:
             if tight.dropped_at is not None:
                 return tight
         trial = job.known
+        if trial is None and job.as_recorded:
+            trial = _as_recorded(kept.prepared, job)
         if trial is None:
             watch = _Watch()
             if job.bar:
@@ -223,15 +234,43 @@ def _drive(prepared: Prepared, job: Job, memory: int | None, watch: _Watch) -> T
         fast_path=job.tricks.fast_path,
         folder=fold_allocated if job.tricks.fast_path else fold,
     )
-    config = drive.allocator.config
-    frees_unasked = config.max_split_size != UNLIMITED or config.garbage_collection_threshold > 0
     trial = trial_of(
         drive,
         job.setting.conf,
         peak_device_bytes=watch.peak_device_bytes,
-        empties=prepared.plan.empties_cache and not frees_unasked and drive.given_up_at is None,
+        empties=_empties(prepared, drive) and drive.given_up_at is None,
     )
     return trial if trial.is_whole else replace(trial, least_peak=watch.least)
+
+
+def _empties(prepared: Prepared, drive: Drive) -> bool:
+    """Whether the program empties the cache, and nothing else gives memory back unasked."""
+    config = drive.allocator.config
+    frees_unasked = config.max_split_size != UNLIMITED or config.garbage_collection_threshold > 0
+    return prepared.plan.empties_cache and not frees_unasked
+
+
+def _as_recorded(prepared: Prepared, job: Job) -> Trial | None:
+    """The very run that `replay` shows; None where setting or device are not the recorded ones."""
+    memory = job.device_memory
+    asked = None if memory == device_of(prepared)[0] else memory
+    if job.setting != prepared.recorded or not is_recorded_device(prepared, asked):
+        return None
+    watch = _Watch()
+    drive, _, _ = drive_as_recorded(prepared, job.setting, asked, observers=(watch,))
+    drive.run()
+    assert drive.fidelity is not None
+    parted = drive.fidelity.result(drive.allocator.segments()).first_mismatch
+    trial = trial_of(
+        drive,
+        job.setting.conf,
+        peak_device_bytes=watch.peak_device_bytes,
+        empties=_empties(prepared, drive),
+    )
+    at = None
+    if parted is not None:
+        at = len(prepared.trace) if parted.entry is None else parted.entry
+    return replace(trial, was_compared=True, parts_at=at)
 
 
 class _Devices:
