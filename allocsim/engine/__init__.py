@@ -28,7 +28,18 @@ from allocsim.engine.smallest_device import (
     smallest_device,
     smallest_fraction,
 )
-from allocsim.engine.trial import Effect, Point, Trial, Trials, Watch, trial_of, trial_of_run
+from allocsim.engine.start import Start, StartPeaks, requests_of
+from allocsim.engine.trial import (
+    Effect,
+    Point,
+    Trial,
+    Trials,
+    Watch,
+    trial_of,
+    trial_of_run,
+    with_peaks,
+)
+from allocsim.engine.two_starts import large_segments_matter
 from allocsim.engine.walk import Walk
 
 __all__ = [
@@ -49,6 +60,8 @@ __all__ = [
     "Setting",
     "SimulatedOom",
     "Smallest",
+    "Start",
+    "StartPeaks",
     "StepKind",
     "Timeline",
     "Trial",
@@ -61,12 +74,15 @@ __all__ = [
     "fold",
     "fold_allocated",
     "in_option_string",
+    "large_segments_matter",
     "pages_needed",
     "prepare",
     "replay",
     "replay_prepared",
+    "requests_of",
     "smallest_device",
     "smallest_fraction",
     "trial_of",
     "trial_of_run",
+    "with_peaks",
 ]

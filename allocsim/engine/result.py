@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from allocsim.engine.start import StartPeaks
+
 __all__ = ["DeviceRun", "Fidelity", "Mismatch", "PeakState", "Run", "SimulatedOom", "Timeline"]
 
 
@@ -121,7 +123,8 @@ class DeviceRun:
     peak_device_bytes: the most that it had to hold, the context and odd ends of pages included.
     stats: the flat dict of torch.cuda.memory_stats() at the end.  notes: what had to be
     inferred, in sentences.  stopped_at: the entry of an out-of-memory error that the recording
-    does not have; the program would have ended there.
+    does not have; the program would have ended there.  peaks: what a what-if of a recording
+    that starts mid-run comes to by how it begins; None for every other replay.
     """
 
     device: int
@@ -135,6 +138,7 @@ class DeviceRun:
     fidelity: Fidelity | None
     notes: tuple[str, ...]
     stopped_at: int | None
+    peaks: StartPeaks | None = None
 
     @property
     def peak_allocated_bytes(self) -> int:
