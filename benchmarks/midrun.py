@@ -1,12 +1,14 @@
 """How far what-ifs of recordings that start mid-run are off, by how they begin.
 
-    python -m benchmarks.midrun [-o FILE]
+    python -m benchmarks.midrun [-o FILE] [--held-out]
 
 Whole recordings are cut at 10, 25, 50 and 75 % of their entries: what is left has the entries from
 there on and the final segments, as a recording has that lost its first ones.  Each is replayed
 under every usual setting, once with the segments of the start kept and once with what lives in them
 laid out anew, and its peak of reserved memory is held against the truth: the most that the whole
 recording reserves under the same setting from that entry on.  Some minutes.
+
+Which start is shown was chosen by the recordings that are taken; --held-out takes others.
 """
 
 from __future__ import annotations
@@ -36,30 +38,37 @@ TRACES = Path(__file__).parents[1] / "traces"
 SHARES = (10, 25, 50, 75)
 """Percent of the entries that are cut off."""
 
+NAMES = (
+    "cuda_graphs",
+    "gpt2_training",
+    "greedy_decoding",
+    "llama_checkpointing",
+    "lora_finetuning",
+    "resnet_training",
+    "two_streams",
+    "unet_diffusion_step",
+)
+"""The programs of `traces/programs`."""
+RUNS = tuple(
+    f"{setting}-torch{release}"
+    for setting, release in (
+        ("default", "2.15"),
+        ("default", "2.6"),
+        ("expandable", "2.15"),
+        ("max-split", "2.15"),
+        ("roundup", "2.15"),
+        ("tight", "2.15"),
+    )
+)
 RECORDED = (
     "gpt2-ragged-torch2.15.pickle.gz",
     "gpt2-side-stream-torch2.15.pickle.gz",
-    *(
-        f"recordings/{program}-{setting}-torch{release}.npz.gz"
-        for program in (
-            "cuda_graphs",
-            "gpt2_training",
-            "greedy_decoding",
-            "llama_checkpointing",
-            "lora_finetuning",
-            "resnet_training",
-            "two_streams",
-            "unet_diffusion_step",
-        )
-        for setting, release in (
-            ("default", "2.15"),
-            ("default", "2.6"),
-            ("expandable", "2.15"),
-            ("max-split", "2.15"),
-            ("roundup", "2.15"),
-            ("tight", "2.15"),
-        )
-    ),
+    *(f"recordings/{name}-{run}.npz.gz" for name in NAMES for run in RUNS),
+)
+HELD_OUT = tuple(
+    f"recordings/{name}-{setting}-torch2.6.npz.gz"
+    for name in NAMES
+    for setting in ("expandable", "max-split", "roundup", "tight")
 )
 PROGRAMS: dict[str, Callable[[str], Recording]] = {
     "training": lambda conf: training(steps=12, conf=conf),
@@ -75,6 +84,22 @@ MADE = {
     for name, make in PROGRAMS.items()
 }
 """Synthetic recordings by name."""
+VARIED: dict[str, Callable[[str], Recording]] = {
+    "small training": lambda conf: training(steps=20, layers=6, hidden=512, seed=1, conf=conf),
+    "small training, ragged": lambda conf: training(
+        steps=20, layers=6, hidden=512, ragged=True, seed=1, conf=conf
+    ),
+    "busy server": lambda conf: server(concurrent=16, growth=64, seed=1, conf=conf),
+    "large fragments": lambda conf: fragments(block_size="5MiB", life=5, seed=1, conf=conf),
+    "small streams": lambda conf: streams(buffer_size="3MiB", lag=5, seed=1, conf=conf),
+    "more graphs": lambda conf: graphs(pools=8, tensor_size="3MiB", seed=1, conf=conf),
+}
+OTHERS = {
+    f"{name} {conf or '(default)'}": (make, conf)
+    for conf in ("", "expandable_segments:True", "max_split_size_mb:64")
+    for name, make in VARIED.items()
+}
+SYNTHETIC = {**MADE, **OTHERS}
 
 REFUSALS = (ConfigError, UndefinedBehaviorError, UpstreamAssertionError)
 
@@ -83,8 +108,8 @@ REFUSALS = (ConfigError, UndefinedBehaviorError, UpstreamAssertionError)
 class Case:
     """One cut under one setting: bytes, None where the start leads to no end.
 
-    is_made: whether the recording is synthetic.  other_memory: whether the setting asks the driver for
-    other segments than the recorded one.
+    is_made: whether the recording is synthetic.  other_memory: whether the setting asks the driver
+    for other segments than the recorded one.
     """
 
     name: str
@@ -127,9 +152,9 @@ def cases_of(name: str) -> list[Case]:
 
 
 def _recording(name: str) -> Recording:
-    if name not in MADE:
+    if name not in SYNTHETIC:
         return load(TRACES / name)
-    make, conf = MADE[name]
+    make, conf = SYNTHETIC[name]
     return make(conf)
 
 
@@ -154,7 +179,7 @@ def _case(name: str, share: int, setting: Setting, part: Prepared, truth: int) -
     peaks = {start: _peak(part, setting, start) for start in Start}
     return Case(
         name=name,
-        is_made=name in MADE,
+        is_made=name in SYNTHETIC,
         share=share,
         conf=setting.conf,
         other_memory=_takes_otherwise(config, part.config),
@@ -222,15 +247,18 @@ def _errors(cases: Sequence[Case], start: Start | None) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("-o", "--output", type=Path, help="a file for the table, and every case")
+    parser.add_argument("--held-out", action="store_true", help="take the other recordings")
     arguments = parser.parse_args()
+    recorded = HELD_OUT if arguments.held_out else RECORDED
+    made = OTHERS if arguments.held_out else MADE
     began = time.process_time(), time.perf_counter()
     with ProcessPoolExecutor(2) as pool:
-        cases = [case for found in pool.map(cases_of, (*RECORDED, *MADE)) for case in found]
+        cases = [case for found in pool.map(cases_of, (*recorded, *made)) for case in found]
     lines = list(table(cases))
     now = datetime.now(UTC)
     lines += [
         "",
-        f"{len(RECORDED)} recordings of `traces/` and {len(MADE)} synthetic ones, "
+        f"{len(recorded)} recordings of `traces/` and {len(made)} synthetic ones, "
         f"{time.perf_counter() - began[1]:.0f} s on two cores ({platform.machine()}, Python "
         f"{platform.python_version()}), {now:%d %B %Y}.",
     ]
