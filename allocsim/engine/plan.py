@@ -92,6 +92,7 @@ class Plan:
     n_empty_cache: calls of empty_cache that gave memory back.
     pools: the private pools that SCOPE steps number.
     limit: bytes that the program allowed itself by a call, as far as its collecting garbage tells.
+    fits: bytes of a device under which all that was recorded makes sense, where it had to be tried.
     is_whole: whether the model, driven through the steps, does what was recorded.
     """
 
@@ -103,6 +104,7 @@ class Plan:
     pools: tuple[PoolId, ...]
     limit: int | None = None
     is_whole: bool = True
+    fits: int | None = None
 
     @property
     def inferred_capacity(self) -> int | None:

@@ -13,7 +13,7 @@ from allocsim.core import AllocatorConfig
 from allocsim.engine.drive import Drive
 from allocsim.engine.fidelity import FidelityCheck
 from allocsim.engine.observers import Observer, PeakWatch, Progress
-from allocsim.engine.prepared import Prepared, prepare
+from allocsim.engine.prepared import UNLIMITED_DEVICE, Prepared, prepare
 from allocsim.engine.result import DeviceRun, Run
 from allocsim.engine.setting import Setting
 from allocsim.engine.start import Start, StartPeaks
@@ -225,6 +225,12 @@ def _device_memory(
             "out-of-memory error"
         )
         return plan.capacity, notes
+    if plan.fits is not None and plan.fits < UNLIMITED_DEVICE and is_as_recorded:
+        notes.append(
+            f"device memory is not recorded; where its segments grew fits one of "
+            f"{format_size(plan.fits)}"
+        )
+        return plan.fits, notes
     inferred = plan.inferred_capacity
     if inferred is not None and is_as_recorded:
         notes.append(
