@@ -32,7 +32,14 @@ from allocsim.engine.plan import Planned, StepKind
 from allocsim.trace import Action
 from allocsim.units import round_up
 
-__all__ = ["Cause", "Explanation", "Facts", "explanations", "plain_explanation"]
+__all__ = [
+    "Cause",
+    "Explanation",
+    "Facts",
+    "called_explanation",
+    "explanations",
+    "plain_explanation",
+]
 
 
 class Cause(Enum):
@@ -83,6 +90,11 @@ def plain_explanation(gap: Gap) -> Explanation:
     return Explanation(Cause.NOTHING, steps)
 
 
+def called_explanation(gap: Gap) -> Explanation:
+    """What was given back was given back by a call of empty_cache."""
+    return _called(gap, (), Cause.EMPTY_CACHE)
+
+
 def explanations(gap: Gap, allocator: CachingAllocator, facts: Facts) -> list[Explanation]:
     """The ways to account for `gap`, the likeliest first.
 
@@ -127,7 +139,7 @@ def _calls(gap: Gap, allocator: CachingAllocator) -> list[Explanation]:
     A deleted MemPool takes its own memory with it; the rest stays cached (semantics 5.7).
     """
     first = next((i for i, entry in enumerate(gap.released) if entry.pool < 0), len(gap.released))
-    empty = _called(gap, (), Cause.EMPTY_CACHE)
+    empty = called_explanation(gap)
     if first == 0:
         return [empty]
     pools = tuple(dict.fromkeys(entry.pool for entry in gap.released[:first]))

@@ -90,6 +90,8 @@ class Plan:
     refused_below: the least `reserved + wanted` that the driver seems to have refused; None if it
         seems to have refused nothing.
     n_empty_cache: calls of empty_cache that gave memory back.
+    n_named: those of them whose Python stack names empty_cache.
+    n_either: requests taken for refused at first that calls of empty_cache explain as well.
     pools: the private pools that SCOPE steps number.
     limit: bytes that the program allowed itself by a call, as far as its collecting garbage tells.
     is_whole: whether the model, driven through the steps, does what was recorded.
@@ -103,6 +105,13 @@ class Plan:
     pools: tuple[PoolId, ...]
     limit: int | None = None
     is_whole: bool = True
+    n_named: int = 0
+    n_either: int = 0
+
+    @property
+    def n_deleted(self) -> int:
+        """MemPools that were deleted."""
+        return int(np.count_nonzero(self.steps.kind == StepKind.DELETE_POOL))
 
     @property
     def inferred_capacity(self) -> int | None:
