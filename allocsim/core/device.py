@@ -37,6 +37,7 @@ class Device:
         "_holes",
         "_sizes",
         "_dictated",
+        "_highest",
         "_issued",
         "_done",
     )
@@ -67,6 +68,7 @@ class Device:
         self._holes: SortedDict[int, int] = SortedDict()  # start -> end; coalesced, below _next
         self._sizes: dict[int, int] = {}
         self._dictated: list[int] = []
+        self._highest = 0  # the end of what was dictated; 0 if nothing was
         self._issued: dict[int, int] = {}
         self._done: dict[int, int] = {}
 
@@ -109,10 +111,10 @@ class Device:
     # -- addresses ----------------------------------------------------------------------
 
     def dictate_address(self, address: int) -> None:
-        """Let the next reservation lie at `address`, as a recording says.
+        """Let what is obtained next lie at `address`, as a recording says.
 
-        Used up by the next one, or replaced by the next dictate.  Keeping dictated ranges
-        apart is up to the recording.
+        Used up by the next cudaMalloc or the first mapping of an expandable segment, or replaced
+        by the next dictate.  Keeping dictated ranges apart is up to the recording.
         """
         self._dictated = [address]
 
@@ -129,9 +131,32 @@ class Device:
     def reserve_address(self, size: int) -> int:
         """The start of a free address range of `size` bytes, rounded up to whole pages."""
         size = round_up(size, PAGE)
-        address = self._dictated.pop() if self._dictated else self._place(size)
+        if self._dictated:
+            address = self._dictated.pop()
+            self._highest = max(self._highest, address + size)
+        else:
+            address = self._place(size)
         self._sizes[address] = size
         return address
+
+    def reserve_range(self, size: int) -> int:
+        """As `reserve_address`, for an expandable segment, of which a recording says where it lies
+        once memory is mapped: until then its addresses are no real ones, after all before it."""
+        if not self._dictated and not self._highest:
+            return self.reserve_address(size)
+        address = self._highest + 1
+        self._sizes[address] = round_up(size, PAGE)
+        self._highest = address + self._sizes[address]
+        return address
+
+    def move_range(self, address: int) -> int | None:
+        """Where the range at `address` lies as dictated; None if nothing is."""
+        if not self._dictated:
+            return None
+        there = self._dictated.pop()
+        self._sizes[there] = self._sizes.pop(address)
+        self._highest = max(self._highest, there + self._sizes[there])
+        return there
 
     def _place(self, size: int) -> int:
         if self.policy == "firstfit":

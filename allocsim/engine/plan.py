@@ -90,11 +90,12 @@ class Plan:
     refused_below: the least `reserved + wanted` that the driver seems to have refused; None if it
         seems to have refused nothing.
     n_empty_cache: calls of empty_cache that gave memory back.
-    n_named: those of them whose Python stack names empty_cache.
-    n_either: requests taken for refused at first that calls of empty_cache explain as well.
     pools: the private pools that SCOPE steps number.
     limit: bytes that the program allowed itself by a call, as far as its collecting garbage tells.
     is_whole: whether the model, driven through the steps, does what was recorded.
+    fits: bytes of a device under which all that was recorded makes sense, where it had to be tried.
+    n_named: calls of empty_cache that a Python stack names.
+    n_either: requests taken for refused at first that calls of empty_cache explain as well.
     """
 
     steps: Steps
@@ -105,6 +106,7 @@ class Plan:
     pools: tuple[PoolId, ...]
     limit: int | None = None
     is_whole: bool = True
+    fits: int | None = None
     n_named: int = 0
     n_either: int = 0
 

@@ -35,7 +35,7 @@ from allocsim.engine.setting import Setting
 from allocsim.errors import ConfigError, RecordingError
 from allocsim.state import SegmentState
 from allocsim.trace import Action, Provenance, Recording, Trace, refuse_unsound, start_state
-from allocsim.units import TIB, format_size, round_up
+from allocsim.units import GIB, TIB, format_size, round_up
 
 __all__ = ["UNLIMITED_DEVICE", "Prepared", "prepare"]
 
@@ -71,7 +71,26 @@ class Prepared:
 
     @cached_property
     def plan(self) -> Plan:
-        """The steps, what the driver answered among them."""
+        """The steps, what the driver answered among them.
+
+        The room that an expandable segment has to grow hangs on the device (semantics 4.1), so that
+        sizes that the recording suggests are tried where nothing tells it.
+        """
+        plan = self._read(self.named_memory)
+        if not self.config.expandable_segments or self.capacity_of(plan):
+            return plan
+        suggested = plan.inferred_capacity
+        if plan.is_whole and suggested is None:
+            return plan
+        if suggested is not None and self._read(suggested, is_assumed=True).is_whole:
+            return plan
+        for memory in (round_up(plan.max_reserved, GIB), UNLIMITED_DEVICE):
+            found = self._read(memory, is_assumed=True)
+            if found.is_whole:
+                return replace(found, fits=memory)
+        return plan
+
+    def _read(self, memory: int | None, *, is_assumed: bool = False) -> Plan:
         return read_plan(
             self.trace,
             self.held,
@@ -82,10 +101,15 @@ class Prepared:
                 record_history=True,
                 limit=limit,
             ),
-            self.named_memory,
-            is_assumed=self.assumed_memory is not None and not self._recorded_memory,
+            memory,
+            is_assumed=is_assumed
+            or (self.assumed_memory is not None and not self._recorded_memory),
             collects_at=self._collects_at,
         )
+
+    def capacity_of(self, plan: Plan) -> int | None:
+        """Bytes of the device: as named, else as an out-of-memory error tells; None: unknown."""
+        return self.named_memory or plan.capacity
 
     def on(self, device_memory: int | None) -> Prepared:
         """The same on the device that a user names, if nothing recorded speaks against it."""
@@ -126,7 +150,7 @@ class Prepared:
     @property
     def capacity(self) -> int | None:
         """Bytes of the device: as named, else as an out-of-memory error tells; None: unknown."""
-        return self.named_memory or self.plan.capacity
+        return self.capacity_of(self.plan)
 
     @cached_property
     def free_plan(self) -> Plan:

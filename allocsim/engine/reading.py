@@ -106,8 +106,8 @@ def read_plan(
         pools.ids,
         limit,
         is_whole,
-        sum(_is_named(gap, each, calls) for gap, each in zip(gaps, chosen, strict=True)),
-        n_either,
+        n_named=sum(_is_named(gap, each, calls) for gap, each in zip(gaps, chosen, strict=True)),
+        n_either=n_either,
     )
 
 

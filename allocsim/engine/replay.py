@@ -14,7 +14,7 @@ from allocsim.core import AllocatorConfig, Release, parse_conf
 from allocsim.engine.drive import Drive
 from allocsim.engine.fidelity import FidelityCheck
 from allocsim.engine.observers import Observer, PeakWatch, Progress
-from allocsim.engine.prepared import Prepared, prepare
+from allocsim.engine.prepared import UNLIMITED_DEVICE, Prepared, prepare
 from allocsim.engine.result import DeviceRun, Run
 from allocsim.engine.setting import Setting
 from allocsim.errors import ConfigError
@@ -221,6 +221,12 @@ def _device_memory(
             "out-of-memory error"
         )
         return plan.capacity, notes
+    if plan.fits is not None and plan.fits < UNLIMITED_DEVICE and is_as_recorded:
+        notes.append(
+            f"device memory is not recorded; where its segments grew fits one of "
+            f"{format_size(plan.fits)}"
+        )
+        return plan.fits, notes
     inferred = plan.inferred_capacity
     if inferred is not None and is_as_recorded:
         notes.append(
@@ -236,7 +242,7 @@ def _device_memory(
 
 
 def _cause_notes(prepared: Prepared) -> list[str]:
-    """What the program is taken to have done that its recording does not say, and on what evidence."""
+    """What the program is taken to have done that is not recorded, and on what evidence."""
     plan, notes = prepared.plan, []
     if plan.n_empty_cache:
         what = f"{plan.n_empty_cache} releases of cached memory are taken for empty_cache calls"
