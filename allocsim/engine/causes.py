@@ -22,6 +22,7 @@ from enum import Enum
 
 from allocsim.core import (
     PAGE,
+    UNLIMITED,
     CachingAllocator,
     finds_free_block,
     free_blocks,
@@ -175,7 +176,9 @@ def _requests(gap: Gap, allocator: CachingAllocator, facts: Facts) -> Iterator[E
     is_oom = step.action == Action.OOM
     if not is_oom and not gap.obtained:
         return  # it found a free block, so that it was refused nothing
-    is_hit = finds_free_block(allocator, step.size, step.stream)
+    is_hit = gap.scope is None and finds_free_block(allocator, step.size, step.stream)
+    if is_hit and allocator.config.max_split_size == UNLIMITED:
+        return  # no free before it can have taken that block away
     rooms = list(_rooms(gap, allocator, facts, is_oom=is_oom))
     wanted = sum(entry.size for entry in (*gap.before, *gap.obtained))
     refused: int | None = allocator.reserved_bytes + wanted
