@@ -1,12 +1,15 @@
 """How many recordings of random programs a replay takes for what they are.
 
-    python -m benchmarks.guesses [--programs N] [--seed S] [--torch R] [--real] [--family NAME]
+    python -m benchmarks.guesses [--programs N] [--seed S] [--torch R] [--family NAME]
+                                 [--real] [--what-if]
 
 A recording lacks what the program did besides asking and freeing: calls of empty_cache, streams,
 memory fractions, pools let go.  Here programs do all that at random, in families, and their
 recordings are replayed as a user's would be, with the device's size known and unknown.  --real
 first runs each program through the allocator of the published release, which must answer as the
-model does, so that the recording is the one the real allocator would have written.
+model does, so that the recording is the one the real allocator would have written.  --what-if
+replays it under other settings too, and compares the peak of reserved memory with what the program
+reserves under them.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import random
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,6 +30,7 @@ from allocsim.core import NEWEST
 from allocsim.questions.crosscheck import RealAllocator, Script
 from allocsim.questions.crosscheck.comparison import first_difference
 from allocsim.questions.crosscheck.player import play
+from allocsim.trace import Recording
 from allocsim.units import GIB, KIB, MIB
 
 Op = list[object]
@@ -165,6 +169,14 @@ def _pools(rng: random.Random) -> Script:
     return Script(ops, rng.choice((GIB, 80 * GIB)))
 
 
+WHAT_IF = (
+    "",
+    "max_split_size_mb:64",
+    "expandable_segments:True",
+    "roundup_power2_divisions:4",
+    "large_segment_size_mb:64",
+)
+
 FAMILIES: dict[str, Make] = {
     "emptied": _emptied,
     "full": _full,
@@ -180,12 +192,13 @@ FAMILIES: dict[str, Make] = {
 class Outcome:
     """What became of one program's recording.
 
-    problem: "" where every address and segment came out; else what did not.
+    known: whether the device's size was; None for a what-if, on the device that it was.
+    problem: "" where every address and segment, or the peak, came out; else what did not.
     """
 
     family: str
     seed: int
-    known: bool
+    known: bool | None
     problem: str
 
 
@@ -207,15 +220,48 @@ def programs(family: str, seed: int, torch: str, *, is_real: bool) -> list[Outco
         ]
 
 
+def what_ifs(family: str, seed: int, torch: str) -> list[Outcome]:
+    """The peaks of one program's recording under other settings, against the program's own."""
+    script = FAMILIES[family](random.Random(f"{family} {seed}"))
+    with TemporaryDirectory() as place:
+        path = Path(place) / "program.pickle"
+        write(script, torch, path)
+        recording = load(path)
+        return [
+            Outcome(family, seed, True, found)
+            for conf in WHAT_IF
+            if conf != script.conf
+            if (found := _peak_problem(recording, replace(script, conf=conf), torch)) is not None
+        ]
+
+
+def _peak_problem(recording: Recording, script: Script, torch: str) -> str | None:
+    """ "" for the same peak; None where the program or its replay fails under the setting."""
+    allocator = ran(script, torch)
+    run = replay(
+        recording, script.conf, device_memory=script.device_memory, torch_version=torch
+    ).devices[0]
+    stats = allocator.memory_stats()
+    if stats["num_ooms"] or run.ooms:
+        return None
+    truth, peak = stats["reserved_bytes.all.peak"], run.peak_reserved_bytes
+    return "" if truth == peak else f"{script.conf or 'defaults'}: {peak:,}, in truth {truth:,}"
+
+
 def write(script: Script, torch: str, path: Path) -> None:
     """The snapshot of `script`, as the allocator of release `torch` leaves it."""
+    path.write_bytes(pickle.dumps(ran(script, torch).snapshot(), protocol=4))
+
+
+def ran(script: Script, torch: str) -> CachingAllocator:
+    """The allocator after `script`."""
     allocator = CachingAllocator(
         script.device_memory, script.conf, torch, base_address=1 << 44, record_history=True
     )
     live: dict[object, int] = {}
     for op in script.ops:
         _act(allocator, live, op)
-    path.write_bytes(pickle.dumps(allocator.snapshot(), protocol=4))
+    return allocator
 
 
 def _act(allocator: CachingAllocator, live: dict[object, int], op: Sequence[object]) -> None:
@@ -271,6 +317,7 @@ def main() -> None:
     parser.add_argument("--torch", default=NEWEST)
     parser.add_argument("--family", choices=list(FAMILIES), action="append")
     parser.add_argument("--real", action="store_true")
+    parser.add_argument("--what-if", action="store_true")
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
     for family in options.family or FAMILIES:
@@ -278,16 +325,20 @@ def main() -> None:
         seeds = range(options.seed, options.seed + options.programs)
         with ProcessPoolExecutor(options.jobs) as pool:
             found = [each for found in pool.map(one, seeds) for each in found]
+        if options.what_if:
+            with ProcessPoolExecutor(options.jobs) as pool:
+                peaks = pool.map(partial(what_ifs, family, torch=options.torch), seeds)
+                found += [replace(each, known=None) for some in peaks for each in some]
         for line in _lines(family, found):
             print(line, flush=True)
 
 
 def _lines(family: str, found: list[Outcome]) -> Iterator[str]:
-    for known in (False, True):
+    for known, name in ((False, "unknown"), (True, "known"), (None, "what-if")):
         here = [each for each in found if each.known is known]
         parted = [each for each in here if each.problem]
-        name = "known" if known else "unknown"
-        yield f"{family:<12} device {name:<8} {len(here) - len(parted)} of {len(here)} whole"
+        if here:
+            yield f"{family:<12} {name:<8} {len(here) - len(parted)} of {len(here)}"
         yield from (f"    seed {each.seed}: {each.problem}" for each in parted)
 
 
