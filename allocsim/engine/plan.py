@@ -116,6 +116,11 @@ class Plan:
         return int(np.count_nonzero(self.steps.kind == StepKind.DELETE_POOL))
 
     @property
+    def n_narrowed(self) -> int:
+        """Requests for which the driver had less to give than the device has."""
+        return int(np.count_nonzero((self.steps.kind == StepKind.ROOM) & (self.steps.size >= 0)))
+
+    @property
     def inferred_capacity(self) -> int | None:
         """The device that explains every release: known from an `oom` entry, or bounded."""
         if self.capacity is not None or self.refused_below is None:

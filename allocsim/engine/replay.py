@@ -258,6 +258,11 @@ def _cause_notes(prepared: Prepared) -> list[str]:
         )
     if plan.limit is not None:
         notes.append(_limit_note(prepared, plan.limit))
+    if plan.n_narrowed and prepared.capacity is not None:
+        notes.append(
+            f"{plan.n_narrowed} requests were refused although the device had room: something else "
+            "held memory on it, or the program allowed itself less"
+        )
     return notes
 
 

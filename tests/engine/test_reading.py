@@ -276,6 +276,23 @@ def test_the_largest_request_that_can_be(policy: str, conf: str, written: Writte
         assert whole(recording, memory).stats["num_ooms"] == 2
 
 
+def test_an_error_that_the_device_does_not_explain(recorded: Recorded) -> None:
+    """A limit set by a call, or another process: nothing recorded tells which."""
+
+    def program(gpu: CachingAllocator) -> None:
+        gpu.set_per_process_memory_fraction(0.5)
+        gpu.free(gpu.malloc(400 * MIB))
+        refused(gpu, 600 * MIB)
+        gpu.malloc(300 * MIB)
+
+    run = whole(recorded(program, "1GiB"))
+    assert run.stats["num_ooms"] == 1
+    assert run.notes[0] == (
+        "1 requests were refused although the device had room: something else held memory on it, "
+        "or the program allowed itself less"
+    )
+
+
 # -- a fraction set by a call ------------------------------------------------------------
 
 
