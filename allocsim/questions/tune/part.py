@@ -45,6 +45,7 @@ def parts_of(
     torch_version: str | None,
     scratch: Path | None,
     device: int | None = None,
+    *,
     device_memory: int | None = None,
     hints: Hints | None = None,
 ) -> tuple[Part, ...]:

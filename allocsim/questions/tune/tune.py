@@ -134,7 +134,9 @@ def tune(
         if executor is None:
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="allocsim-")))
         named = bytes_of(device_memory)
-        parts = parts_of(list(sources), torch_version, scratch, device, named, hints)
+        parts = parts_of(
+            list(sources), torch_version, scratch, device, device_memory=named, hints=hints
+        )
         tricks = _tricks(parts) if tricks is None else tricks
         asked = _asked(parts, named, costs or Costs(), tricks, by_device=find_device)
         crew = stack.enter_context(Crew(jobs, executor))
@@ -305,7 +307,10 @@ def _notes(asked: Asked) -> tuple[str, ...]:
     if len(confs) > 1:
         notes.append("the recordings have different settings; those of the first are the baseline")
     if any(part.prepared.start for part in asked.parts):
-        notes.append("segments from before the first entry stay as they are under every setting")
+        notes.append(
+            "the recording starts mid-run: segments from before the first entry are kept, or what "
+            "lives in them is laid out anew where a setting takes other segments from the driver"
+        )
     for part, memory in zip(asked.parts, asked.memories, strict=True):
         own, (*why, of_memory) = device_of(part.prepared)
         if memory == own:
