@@ -14,6 +14,7 @@ from allocsim.units import MIB
 
 Cli = Callable[..., Any]
 CONF = "garbage_collection_threshold:0.6"
+NO_LIMIT = ("--memory-fraction", "1")
 TOLD = ("--memory-fraction", "0.5", "--device-memory", "100MiB")
 
 
@@ -41,7 +42,7 @@ def test_replay_is_told_of_the_fraction(cli: Cli, path: Path) -> None:
 def test_tune_keeps_the_fraction_whatever_it_tries(cli: Cli, path: Path) -> None:
     """Without the limit nothing would be collected, and the peak be that of all four."""
     peaks = {}
-    for told in (TOLD, ("--device-memory", "100MiB", "--memory-fraction", "1")):
+    for told in (TOLD, ("--device-memory", "100MiB", "--empty-cache", "never", *NO_LIMIT)):
         done = cli("tune", path, *told, "--try", "max_split_size_mb:64," + CONF, "--json")
         assert (done.code, done.err) == (0, "")
         rows = json.loads(done.out)["rows"]
