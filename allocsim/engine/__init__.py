@@ -38,7 +38,18 @@ from allocsim.engine.smallest_device import (
     smallest_device,
     smallest_fraction,
 )
-from allocsim.engine.trial import Effect, Point, Trial, Trials, Watch, trial_of, trial_of_run
+from allocsim.engine.start import Start, StartPeaks, requests_of
+from allocsim.engine.trial import (
+    Effect,
+    Point,
+    Trial,
+    Trials,
+    Watch,
+    trial_of,
+    trial_of_run,
+    with_peaks,
+)
+from allocsim.engine.two_starts import large_segments_matter
 from allocsim.engine.walk import Walk
 
 __all__ = [
@@ -60,6 +71,8 @@ __all__ = [
     "Setting",
     "SimulatedOom",
     "Smallest",
+    "Start",
+    "StartPeaks",
     "StepKind",
     "Timeline",
     "Trial",
@@ -75,14 +88,17 @@ __all__ = [
     "fold_allocated",
     "in_option_string",
     "is_recorded_device",
+    "large_segments_matter",
     "pages_needed",
     "parting_of",
     "prepare",
     "releases_needed",
     "replay",
     "replay_prepared",
+    "requests_of",
     "smallest_device",
     "smallest_fraction",
     "trial_of",
     "trial_of_run",
+    "with_peaks",
 ]

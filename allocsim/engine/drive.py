@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,8 +21,9 @@ from allocsim.engine.observers import GiveUpError, Observer, Progress, TimelineB
 from allocsim.engine.plan import Plan, StepKind
 from allocsim.engine.repeats import CYCLE, Period
 from allocsim.engine.result import SimulatedOom
+from allocsim.engine.start import Start, lay_out
 from allocsim.errors import InvariantError, OutOfMemoryError
-from allocsim.state import PoolId
+from allocsim.state import PoolId, SegmentState
 
 __all__ = ["Drive"]
 
@@ -36,8 +37,9 @@ class Drive:
 
     dictates: driver bases come from the recording.  check_every: entries between walks of
     every invariant, 0 for none.  folder: counts the statistics.  given_up_at: where an observer
-    had seen enough.  skipped: entries of periods that were passed over; _passed_over: their steps,
-    so far.
+    had seen enough.  lays_out: segments of which what is in use is requested before the first step,
+    where the allocator holds none.  skipped: entries of periods that were passed over;
+    _passed_over: their steps, so far.
     """
 
     allocator: CachingAllocator
@@ -49,6 +51,7 @@ class Drive:
     progress: Progress | None = None
     observers: tuple[Observer, ...] = ()
     folder: Folder = fold
+    lays_out: Sequence[SegmentState] = ()
     ooms: list[SimulatedOom] = field(default_factory=list)
     stopped_at: int | None = None
     given_up_at: int | None = None
@@ -60,11 +63,20 @@ class Drive:
 
     def __post_init__(self) -> None:
         self.allocator.count_with(self.folder)
-        held = self.allocator.name_by_address()
-        for free in self.allocator.told_frees:
-            assert free.block is not None
-            self._waiting[free.block.ptr] = free
+        if self.lays_out:
+            self._waiting = lay_out(self.allocator, self.lays_out)
+            held = sum(block.size for block in self.allocator.named_blocks.values())
+        else:
+            held = self.allocator.name_by_address()
+            for free in self.allocator.told_frees:
+                assert free.block is not None
+                self._waiting[free.block.ptr] = free
         self.timeline = TimelineBuilder(held, self.allocator.reserved_bytes)
+
+    @property
+    def start(self) -> Start:
+        """How it began."""
+        return Start.ANEW if self.lays_out else Start.KEPT
 
     def run(self, period: Period | None = None) -> None:
         """Drive every step, or up to an out-of-memory error that is ours alone.

@@ -33,6 +33,8 @@ from allocsim.engine.reading import read_plan
 from allocsim.engine.repeats import Period, find_period
 from allocsim.engine.result import Parting
 from allocsim.engine.setting import Setting
+from allocsim.engine.start import Start
+from allocsim.engine.two_starts import chosen_start
 from allocsim.errors import ConfigError, RecordingError
 from allocsim.state import SegmentState
 from allocsim.trace import Action, Provenance, Recording, Trace, refuse_unsound, start_state
@@ -199,15 +201,18 @@ class Prepared:
         record_history: bool = False,
         fast_path: bool = True,
         limit: int | None = None,
+        start: Start = Start.KEPT,
     ) -> CachingAllocator:
         """An allocator that holds what the device held before the first entry.
 
         device_memory: bytes, None for a device without end.
         limit: bytes that the program allows itself by a call.
+        start: `Start.ANEW` for one that holds nothing yet.
         Raises ConfigError for a setting that the release refuses, or a device too small for what
         the recording begins with.
         """
-        if device_memory is not None and self.held > device_memory:
+        is_kept = start is Start.KEPT
+        if device_memory is not None and is_kept and self.held > device_memory:
             raise ConfigError(
                 f"device memory {format_size(device_memory)} cannot hold what device "
                 f"{self.trace.device} had reserved before the first entry; expected "
@@ -229,7 +234,8 @@ class Prepared:
             allocator.set_per_process_memory_fraction(setting.call_fraction)
         elif limit is not None and limit <= allocator.device.total:
             allocator.limit_to(limit)
-        allocator.seed(self.start)
+        if is_kept:
+            allocator.seed(self.start)
         return allocator
 
     def drive(
@@ -242,19 +248,23 @@ class Prepared:
         skips: bool = False,
         fast_path: bool = True,
         folder: Folder = fold,
+        start: Start | None = None,
     ) -> Drive:
         """Drive every step under `setting` on a device of `device_memory` bytes (None: no end).
 
         skips: whether to pass over periods in which nothing changes; the timeline then lacks
         them.  fast_path: see `CachingAllocator`.  folder: what counts the statistics.
+        start: None for `start_under`.
         Raises as `allocator` does, and what PyTorch would not survive under its own name.
         """
+        start = self.start_under(setting, device_memory) if start is None else start
         allocator = self.allocator(
             setting,
             device_memory,
             base_address=self.first_base,
             fast_path=fast_path,
             limit=self.limit_for(setting, device_memory),
+            start=start,
         )
         drive = Drive(
             allocator,
@@ -264,9 +274,28 @@ class Prepared:
             progress=progress,
             observers=tuple(observers),
             folder=folder,
+            lays_out=self.start if start is Start.ANEW else (),
         )
         drive.run(self._period_for(allocator) if skips else None)
         return drive
+
+    def is_recorded(self, setting: Setting) -> bool:
+        """Whether `setting` means what the recorded settings mean."""
+        mine, theirs = parse_conf(setting.conf, self.release), self.config
+        has_call = setting.call_fraction == self.recorded.call_fraction
+        return has_call and str(mine) == str(theirs)
+
+    def start_under(self, setting: Setting, device_memory: int | None) -> Start:
+        """How a drive under `setting` begins unless it is told; see `two_starts.py`."""
+        key = setting, device_memory
+        if key not in self._starts:
+            self._starts[key] = chosen_start(self, setting, device_memory)
+        return self._starts[key]
+
+    @cached_property
+    def _starts(self) -> dict[tuple[Setting, int | None], Start]:
+        """By setting and device, what `start_under` found."""
+        return {}
 
     def limit_for(self, setting: Setting, device_memory: int | None) -> int | None:
         """Bytes that the program's own call allows under `setting` on a device of so many bytes.

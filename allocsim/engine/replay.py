@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 
-from allocsim.core import AllocatorConfig, Release, parse_conf
+from allocsim.core import AllocatorConfig
 from allocsim.engine.drive import Drive
 from allocsim.engine.fidelity import FidelityCheck
 from allocsim.engine.observers import Observer, PeakWatch, Progress
 from allocsim.engine.prepared import UNLIMITED_DEVICE, Prepared, prepare
 from allocsim.engine.result import DeviceRun, Parting, Run
 from allocsim.engine.setting import Setting
+from allocsim.engine.start import Start, StartPeaks
+from allocsim.engine.two_starts import peaks_of
 from allocsim.errors import AllocsimError, ConfigError
 from allocsim.trace import Provenance, Recording
 from allocsim.units import TIB, format_size, parse_size, round_up
@@ -108,7 +111,8 @@ def replay_prepared(
             observers=(peak, *observers),
         )
         drive.run()
-        runs.append(_result(prepared, drive, peak, memory, device_notes))
+        run = _result(prepared, drive, peak, memory, device_notes)
+        runs.append(_with_peaks(prepared, wanted, drive, run))
     known = [device_memory, *(run.device_memory for run in runs)]
     return Run(
         path=first.path,
@@ -174,10 +178,11 @@ def drive_as_recorded(
     `keeps_history`, the recording is compared with what happens.
     """
     plan = prepared.plan
-    is_same = _means_the_same(setting, prepared.recorded, prepared.release)
+    is_same = prepared.is_recorded(setting)
     is_as_recorded = is_same and is_recorded_device(prepared, device_memory)
     memory, notes = _device_memory(prepared, device_memory, is_as_recorded=is_as_recorded)
     dictates = is_as_recorded and addresses == "recorded"
+    start = prepared.start_under(setting, memory)
     if base_address is None:
         base_address = prepared.first_base
         if dictates:
@@ -190,6 +195,7 @@ def drive_as_recorded(
         record_history=(keeps_history and is_as_recorded)
         or any(each.keeps_history for each in observers),
         limit=prepared.limit_for(setting, memory),
+        start=start,
     )
     drive = Drive(
         allocator,
@@ -200,13 +206,9 @@ def drive_as_recorded(
         fidelity=FidelityCheck(prepared.trace) if is_as_recorded and keeps_history else None,
         progress=progress,
         observers=observers,
+        lays_out=prepared.start if start is Start.ANEW else (),
     )
-    return drive, memory, [*notes, *_start_notes(prepared)]
-
-
-def _means_the_same(setting: Setting, recorded: Setting, release: Release) -> bool:
-    mine, theirs = parse_conf(setting.conf, release), parse_conf(recorded.conf, release)
-    return str(mine) == str(theirs) and setting.call_fraction == recorded.call_fraction
+    return drive, memory, [*notes, *_start_notes(prepared, start)]
 
 
 def is_recorded_device(prepared: Prepared, device_memory: int | None) -> bool:
@@ -272,18 +274,46 @@ def _device_note(made: Provenance) -> str:
     return f"{what}: as recorded on {made.device_name or 'a device without a name'}"
 
 
-def _start_notes(prepared: Prepared) -> list[str]:
-    start = prepared.start
-    if not start:
+def _start_notes(prepared: Prepared, start: Start) -> list[str]:
+    segments = prepared.start
+    if not segments:
         return []
     held = format_size(prepared.held)
-    notes = [f"the recording starts mid-run: {len(start)} segments, {held}, were there"]
-    if any(segment.is_expandable for segment in start):
+    notes = [f"the recording starts mid-run: {len(segments)} segments, {held}, were there"]
+    if start is Start.ANEW:
+        live = format_size(sum(segment.active_size for segment in segments))
+        notes.append(
+            f"the {live} in use at the start are laid out anew under the setting tried, in the "
+            "order of their addresses, since their own is not recorded"
+        )
+    elif any(segment.is_expandable for segment in segments):
         notes.append(
             "the bases of expandable segments are not recorded; the lowest mapped address of "
             "each is taken for it"
         )
     return notes
+
+
+def _with_peaks(prepared: Prepared, setting: Setting, drive: Drive, run: DeviceRun) -> DeviceRun:
+    """`run` with what it comes to if it begins in the other way, where it could."""
+    peak = None if run.stopped_at is not None else run.peak_reserved_bytes
+    peaks = peaks_of(prepared, setting, run.device_memory, drive.start, peak)
+    if peaks is None:
+        return run
+    return replace(run, peaks=peaks, notes=(*run.notes, *_peak_notes(peaks)))
+
+
+def _peak_notes(peaks: StartPeaks) -> list[str]:
+    """What the other start comes to, where one of the two does not come to the end."""
+    how = {Start.KEPT: "with the segments of the start kept", Start.ANEW: "laid out anew"}
+    by_start = {Start.KEPT: peaks.kept, Start.ANEW: peaks.anew}
+    other = Start.ANEW if peaks.shown is Start.KEPT else Start.KEPT
+    found = by_start[other]
+    if found is None:
+        return [f"{how[other]}, the replay does not come to its end"]
+    if by_start[peaks.shown] is None:
+        return [f"{how[other]}, every request is answered: {format_size(found)} at its peak"]
+    return []
 
 
 def _result(

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from allocsim.engine.start import StartPeaks
+
 __all__ = [
     "DeviceRun", "Fidelity", "Mismatch", "Parting", "PeakState", "Run", "SimulatedOom", "Timeline",
 ]  # fmt: skip
@@ -155,6 +157,8 @@ class DeviceRun:
     inferred, in sentences.  stopped_at: the entry of an out-of-memory error that the recording
     does not have; the program would have ended there.  parting: where the replay under the recorded
     settings, which this one is or is compared with, leaves the recording; None: nowhere.
+    peaks: what a what-if of a recording that starts mid-run comes to by how it begins; None for
+    every other replay.
     """
 
     device: int
@@ -169,6 +173,7 @@ class DeviceRun:
     notes: tuple[str, ...]
     stopped_at: int | None
     parting: Parting | None = None
+    peaks: StartPeaks | None = None
 
     @property
     def peak_allocated_bytes(self) -> int:

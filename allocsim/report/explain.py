@@ -36,7 +36,8 @@ from allocsim.units import format_size
 
 __all__ = [
     "CAUSES", "because", "blockers_text", "code_text", "explanation_document", "explanation_text",
-    "trial_document", "verdicts_document", "verdicts_text",
+    "peak_text", "range_document", "range_sentence", "trial_document", "verdicts_document",
+    "verdicts_text",
 ]  # fmt: skip
 
 CAUSES = {
@@ -194,7 +195,7 @@ def _remedies(device: DeviceExplanation) -> list[str]:
 
 def _remedy(remedy: Remedy) -> str:
     retries = plural(remedy.trial.num_alloc_retries, "retry", "retries")
-    peak = f"{format_size(remedy.trial.peak_reserved_bytes)} at its peak, {retries}"
+    peak = f"{peak_text(remedy.trial)} at its peak, {retries}"
     conf = remedy.conf or "PyTorch's defaults"
     if remedy.kind == "conf":
         needs = f"; {remedy.needs}" if remedy.needs else ""
@@ -295,7 +296,40 @@ def trial_document(trial: Trial) -> dict[str, Any]:
         "num_alloc_retries": trial.num_alloc_retries,
         "num_device_alloc": trial.num_device_alloc,
         "num_device_free": trial.num_device_free,
+        **range_document(trial),
     }
+
+
+def range_document(trial: Trial) -> dict[str, int | None]:
+    """Both peaks of a what-if of a recording that starts mid-run; nothing of any other."""
+    if trial.peak_range is None:
+        return {}
+    return {
+        "peak_reserved_kept_bytes": trial.peak_kept,
+        "peak_reserved_anew_bytes": trial.peak_anew,
+    }
+
+
+def peak_text(trial: Trial) -> str:
+    """The peak reserved for a table: a range where it hangs on how the replay begins."""
+    low, high = trial.peak_range or (0, 0)
+    if low == high:
+        return format_size(trial.peak_reserved_bytes)
+    return f"{format_size(low)} to {format_size(high)}"
+
+
+def range_sentence(trial: Trial) -> str | None:
+    """What the peak hangs on in a recording that starts mid-run; None where on nothing."""
+    if trial.peak_range is None:
+        return None
+    low, high = trial.peak_range
+    if trial.peak_kept is None or trial.peak_anew is None:
+        how = "are kept" if trial.peak_anew is None else "are laid out anew"
+        return f"Proved only if the blocks from before the first entry {how}."
+    return (
+        f"The recording starts mid-run: the peak is {format_size(low)} to {format_size(high)}, by "
+        "how what was there from before is laid out under the setting (docs/replay.md)."
+    )
 
 
 def _remedy_document(remedy: Remedy) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from dataclasses import asdict
 from typing import Any
 
 from allocsim.core import find_release, parse_conf
-from allocsim.engine import DeviceRun, PeakState, Run, Setting, Trial
+from allocsim.engine import DeviceRun, PeakState, Run, Setting, Start, StartPeaks, Trial
 from allocsim.questions.explain import Cure, Shortage
-from allocsim.report.explain import trial_document
+from allocsim.report.explain import peak_text, range_sentence, trial_document
 from allocsim.report.layout import (
     exact_size,
     number,
@@ -100,11 +100,27 @@ def _memory(run: Run, device: DeviceRun) -> list[str]:
     since = "there from the start" if peak.entry < 0 else f"first at entry {number(peak.entry)}"
     return [
         *row("Peak reserved", f"{exact_size(device.peak_reserved_bytes)}, {since}"),
+        *(_range(device.peaks) if device.peaks is not None else []),
         *row("Peak allocated", exact_size(device.peak_allocated_bytes)),
         *row("Idle at peak", f"{format_size(peak.idle)} reserved, but in no block in use"),
         *(_idle(peak, is_expandable) if peak.idle else []),
         *_driver_calls(device.stats, is_expandable),
     ]
+
+
+_BEGINS = {
+    Start.KEPT: "with the segments of the start kept",
+    Start.ANEW: "with what lived at the start laid out anew",
+}
+
+
+def _range(peaks: StartPeaks) -> list[str]:
+    """Both peaks, where what was there at the start is only known under the recorded settings."""
+    if peaks.kept is None or peaks.anew is None:
+        return row("", f"{_BEGINS[peaks.shown]}; there is no figure for the other way to begin")
+    other = Start.ANEW if peaks.shown is Start.KEPT else Start.KEPT
+    text = f"from {format_size(peaks.low)} to {format_size(peaks.high)}: shown is the run "
+    return row("", f"{text}{_BEGINS[peaks.shown]}, the other end is that {_BEGINS[other]}")
 
 
 def _idle(peak: PeakState, is_expandable: bool) -> list[str]:
@@ -228,6 +244,12 @@ def _device(device: DeviceRun, shortages: Sequence[Shortage], cure: Cure | None)
     }
     if (found := device.fidelity) is not None:
         document["fidelity"] = {**asdict(found), "is_exact": found.is_exact}
+    if (peaks := device.peaks) is not None:
+        document["peak_reserved_range"] = {
+            "start": str(peaks.shown),
+            "kept_bytes": peaks.kept,
+            "anew_bytes": peaks.anew,
+        }
     if cure is not None:
         document["cure"] = _cure(cure)
     return document
@@ -256,6 +278,7 @@ def _cure(cure: Cure) -> dict[str, Any]:
 
 _WIDTHS = (38, 16, 15, 9)
 _NO_CURE = "the replay is not the recorded run, so no setting can be proved on it"
+_RANGE_WIDTHS = (30, 16, 25, 9)
 
 
 def _withheld(device: DeviceRun) -> list[str]:
@@ -277,7 +300,8 @@ def _cured(cure: Cure) -> list[str]:
         cells.append(_cells(mark + (trial.conf or "(defaults)"), trial))
     unproved = "; unproved" if cure.is_withheld else ""
     lines = [f"Settings tried, a replay each (device memory: {where}{unproved})", ""]
-    lines += [*table(cells, _WIDTHS), ""]
+    widths = _RANGE_WIDTHS if any(trial.peak_range for trial in cure.trials) else _WIDTHS
+    lines += [*table(cells, widths), ""]
     if cure.best is not None:
         return lines + _best(cure, cure.best)
     if cure.is_withheld:
@@ -292,7 +316,7 @@ def _cured(cure: Cure) -> list[str]:
 
 def _cells(name: str, trial: Trial) -> tuple[str, str, str, str]:
     outcome = "no" if trial.oom_entry is None else f"entry {number(trial.oom_entry)}"
-    return (name, outcome, format_size(trial.peak_reserved_bytes), number(trial.num_alloc_retries))
+    return (name, outcome, peak_text(trial), number(trial.num_alloc_retries))
 
 
 def _best(cure: Cure, best: Trial) -> list[str]:
@@ -306,6 +330,8 @@ def _best(cure: Cure, best: Trial) -> list[str]:
     else:
         proof = f"answers every request, the failed one too; {format_size(peak)} at its peak"
     lines += paragraph(f"Proved: a replay under it {proof}, {retries}.")
+    if (found := range_sentence(best)) is not None:
+        lines += paragraph(found)
     if cure.entries_left is not None:
         left = plural(cure.entries_left, "entry", "entries")
         lines += paragraph(

@@ -91,6 +91,9 @@ def _figures(tuning: Tuning, found: Row) -> str:
         return found.error
     retries = plural(found.num_alloc_retries, "retry", "retries")
     text = f"{format_size(found.peak_reserved_bytes)} reserved at the peak, {retries}"
+    low, high = found.peak_range or (0, 0)
+    if low < high:
+        text += f" (from {format_size(low)} to {format_size(high)}, by how it begins)"
     if found.num_ooms:
         text += f", {plural(found.num_ooms, 'request')} without an answer"
     device = found.min_device_memory_bytes
@@ -225,6 +228,7 @@ def _best(tuning: Tuning, best: Row) -> dict[str, Any]:
 
 def _row(tuning: Tuning, row: Row) -> dict[str, Any]:
     point = row.device_point
+    ends = {} if row.peak_range is None else {"peak_reserved_range_bytes": list(row.peak_range)}
     return {
         "conf": row.conf,
         "memory_fraction": row.memory_fraction,
@@ -250,6 +254,7 @@ def _row(tuning: Tuning, row: Row) -> dict[str, Any]:
             {**part.plain(), "file": file, "device": device}
             for part, (file, device, _) in zip(row.parts, tuning.parts, strict=True)
         ],
+        **ends,
     }
 
 

@@ -70,6 +70,14 @@ class Row:
         return max(part.peak_reserved_bytes for part in self.parts)
 
     @property
+    def peak_range(self) -> tuple[int, int] | None:
+        """That at least and at most; None unless it hangs on how a replay begins (`Start`)."""
+        if all(part.peak_range is None for part in self.parts):
+            return None
+        ends = [part.peak_range or (part.peak_reserved_bytes,) * 2 for part in self.parts]
+        return max(low for low, _ in ends), max(high for _, high in ends)
+
+    @property
     def peak_allocated_bytes(self) -> int:
         """torch.cuda.max_memory_allocated()."""
         return max(part.peak_allocated_bytes for part in self.parts)

@@ -295,7 +295,10 @@ def _notes(asked: Asked) -> tuple[str, ...]:
     if len(confs) > 1:
         notes.append("the recordings have different settings; those of the first are the baseline")
     if any(part.prepared.start for part in asked.parts):
-        notes.append("segments from before the first entry stay as they are under every setting")
+        notes.append(
+            "the recording starts mid-run: segments from before the first entry are kept, or what "
+            "lives in them is laid out anew where a setting takes other segments from the driver"
+        )
     for part, memory in zip(asked.parts, asked.memories, strict=True):
         own, (*why, of_memory) = device_of(part.prepared)
         if memory == own:

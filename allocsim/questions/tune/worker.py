@@ -31,6 +31,7 @@ from allocsim.engine import (
     pages_needed,
     prepare,
     trial_of,
+    with_peaks,
 )
 from allocsim.errors import AllocsimError
 from allocsim.measures import Bar, is_hopeless
@@ -236,6 +237,8 @@ def _drive(prepared: Prepared, job: Job, memory: int | None, watch: _Watch) -> T
         peak_device_bytes=watch.peak_device_bytes,
         empties=_empties(prepared, drive) and drive.given_up_at is None,
     )
+    if memory == job.device_memory:
+        trial = with_peaks(trial, prepared, job.setting, memory, drive)
     return trial if trial.is_whole else replace(trial, least_peak=watch.least)
 
 

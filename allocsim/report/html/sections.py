@@ -14,7 +14,7 @@ from allocsim.engine import Parting
 from allocsim.measures import extremes_of
 from allocsim.questions.explain import KINDS, Blocker, DeviceExplanation, Shortage
 from allocsim.questions.picture import Picture, WhatIf
-from allocsim.report.explain import CAUSES, because, blockers_text, code_text
+from allocsim.report.explain import CAUSES, because, blockers_text, code_text, peak_text
 from allocsim.report.html.embedding import SERIES
 from allocsim.report.html.markup import definitions, sparkline, table, text
 from allocsim.report.layout import exact_size, number, plural
@@ -199,7 +199,7 @@ def what_if_section(
             "every request answered"
             if trial.oom_entry is None
             else f"out of memory at entry {number(trial.oom_entry)}",
-            format_size(trial.peak_reserved_bytes),
+            peak_text(trial),
             number(trial.num_alloc_retries),
             number(trial.num_device_alloc + trial.num_device_free),
         )
