@@ -25,10 +25,12 @@ from allocsim.core import (
     find_release,
     parse_conf,
 )
+from allocsim.engine.calls import fraction_at_start
 from allocsim.engine.drive import Drive
 from allocsim.engine.fold import fold
+from allocsim.engine.hints import Hints
 from allocsim.engine.observers import Observer, Progress
-from allocsim.engine.plan import Plan
+from allocsim.engine.plan import Plan, StepKind
 from allocsim.engine.reading import read_plan
 from allocsim.engine.repeats import Period, find_period
 from allocsim.engine.result import Parting
@@ -37,7 +39,16 @@ from allocsim.engine.start import Start
 from allocsim.engine.two_starts import chosen_start
 from allocsim.errors import ConfigError, RecordingError
 from allocsim.state import SegmentState
-from allocsim.trace import Action, Provenance, Recording, Trace, refuse_unsound, start_state
+from allocsim.trace import (
+    Action,
+    Mark,
+    MarkKind,
+    Provenance,
+    Recording,
+    Trace,
+    refuse_unsound,
+    start_state,
+)
 from allocsim.units import GIB, TIB, format_size, round_up
 
 __all__ = ["UNLIMITED_DEVICE", "Prepared", "prepare"]
@@ -63,6 +74,7 @@ class Prepared:
         replay tells what another would have done.
     provenance: how the recording was made, None where nobody noted it.
     assumed_memory: bytes of the device as a user says, where the recording does not.
+    hints: what a user says of the program; marks: what is known of it, recorded or said.
     """
 
     path: str
@@ -77,6 +89,8 @@ class Prepared:
     releases: tuple[str, ...] = ()
     is_own_release: bool = True
     assumed_memory: int | None = None
+    hints: Hints = Hints()  # noqa: RUF009  (frozen)
+    marks: tuple[Mark, ...] = ()
 
     @cached_property
     def plan(self) -> Plan:
@@ -114,6 +128,8 @@ class Prepared:
             is_assumed=is_assumed
             or (self.assumed_memory is not None and not self._recorded_memory),
             collects_at=self._collects_at,
+            marks=self.marks,
+            empties=self.hints.empties,
         )
 
     def capacity_of(self, plan: Plan) -> int | None:
@@ -137,9 +153,19 @@ class Prepared:
     @property
     def _collects_at(self) -> float | None:
         """The garbage_collection_threshold, if the limit that it is a share of is unknown."""
-        has_limit = self.recorded.fraction(self.release) is not None
+        is_marked = any(mark.kind is MarkKind.FRACTION for mark in self.marks)
+        has_limit = is_marked or self.recorded.fraction(self.release) is not None
         threshold = self.config.garbage_collection_threshold
         return threshold if threshold > 0 and not has_limit else None
+
+    def in_force(self, setting: Setting) -> Setting:
+        """`setting` with the memory fraction that the program begins with.
+
+        The call is made whatever the setting; one that sets a limit of its own has the last word.
+        """
+        if setting.fraction(self.release) is not None:
+            return setting
+        return replace(setting, call_fraction=fraction_at_start(self.marks))
 
     @property
     def held(self) -> int:
@@ -233,8 +259,9 @@ class Prepared:
             fast_path=fast_path,
             rounded_sizes=self._rounded_sizes(setting),
         )
-        if setting.call_fraction is not None:
-            allocator.set_per_process_memory_fraction(setting.call_fraction)
+        fraction = self.in_force(setting).call_fraction
+        if fraction is not None:
+            allocator.set_per_process_memory_fraction(fraction)
         elif limit is not None and limit <= allocator.device.total:
             allocator.limit_to(limit)
         if is_kept:
@@ -271,7 +298,7 @@ class Prepared:
         )
         drive = Drive(
             allocator,
-            self.free_plan,
+            self.plan_under(setting, self.free_plan),
             len(self.trace),
             dictates=False,
             progress=progress,
@@ -281,6 +308,12 @@ class Prepared:
         )
         drive.run(self._period_for(allocator) if skips else None)
         return drive
+
+    def plan_under(self, setting: Setting, plan: Plan) -> Plan:
+        """`plan` without the program's own limits where `setting` sets one."""
+        if not plan.changes or setting.fraction(self.release) is None:
+            return plan
+        return replace(plan, steps=plan.steps.without(StepKind.FRACTION))
 
     def is_recorded(self, setting: Setting) -> bool:
         """Whether `setting` means what the recorded settings mean."""
@@ -306,7 +339,7 @@ class Prepared:
         The call is made whatever the setting; one that sets a limit of its own has the last word.
         """
         limit = self.plan.limit
-        if limit is None or setting.fraction(self.release) is not None:
+        if limit is None or self.in_force(setting).fraction(self.release) is not None:
             return None
         if device_memory is None or self.capacity is None:
             return limit
@@ -331,23 +364,31 @@ class Prepared:
     def _period_for(self, allocator: CachingAllocator) -> Period | None:
         """The stretch that may be passed over, unless more than the blocks tells what comes."""
         counts_objects = self.release.free_block_order is FreeBlockOrder.CREATION
-        return (
-            None if counts_objects or allocator.collects_garbage_above is not None else self._period
-        )
+        collects = allocator.collects_garbage_above is not None
+        return None if counts_objects or collects or self.plan.changes else self._period
 
 
 def prepare(
-    recording: Recording, device: int | None = None, torch_version: str | None = None
+    recording: Recording,
+    device: int | None = None,
+    torch_version: str | None = None,
+    *,
+    hints: Hints | None = None,
 ) -> tuple[Prepared, ...]:
     """Every device of `recording`, or the one asked for, made ready.
 
-    torch_version: None for the release that the recording tells.
-    Raises RecordingError if there is nothing to replay, ConfigError for an unknown release.
+    torch_version: None for the release that the recording tells.  hints: what is known of the
+    program besides.
+    Raises RecordingError if there is nothing to replay, ConfigError for an unknown release and for
+    hints that the release refuses.
     """
+    hints = hints or Hints()
     refuse_unsound(recording)
     possible, note = _releases_of(recording, torch_version)
     release = MODELLED[possible[-1]]
-    conf = recording.settings.conf if recording.settings is not None else ""
+    for _, told in hints.settings:
+        parse_conf(told, release)  # a wrong one is the user's to know
+    conf = _conf_of(recording) if hints.first_conf is None else hints.first_conf
     try:
         config = parse_conf(conf, release)
     except ConfigError as error:
@@ -365,14 +406,24 @@ def prepare(
                 release_note=note,
                 recorded=Setting(conf),
                 config=config,
-                has_settings=recording.settings is not None,
+                has_settings=recording.settings is not None or hints.first_conf is not None,
                 start=start,
                 provenance=recording.provenance,
                 releases=possible,
                 is_own_release=_can_be_of(recording, release.version),
+                hints=hints,
+                marks=hints.marks(trace),
             )
         )
     return tuple(found)
+
+
+def _conf_of(recording: Recording) -> str:
+    """The option string that the recorded program began with."""
+    made = recording.provenance
+    if made is not None and made.conf_at_start is not None:
+        return made.conf_at_start
+    return recording.settings.conf if recording.settings is not None else ""
 
 
 def _trace_of(recording: Recording, device: int) -> Trace:

@@ -15,6 +15,7 @@ import numpy as np
 from allocsim.core import AllocatorConfig
 from allocsim.engine.drive import Drive
 from allocsim.engine.fidelity import FidelityCheck
+from allocsim.engine.hints import Hints
 from allocsim.engine.observers import Observer, PeakWatch, Progress
 from allocsim.engine.prepared import UNLIMITED_DEVICE, Prepared, prepare
 from allocsim.engine.result import DeviceRun, Parting, Run
@@ -22,7 +23,7 @@ from allocsim.engine.setting import Setting
 from allocsim.engine.start import Start, StartPeaks
 from allocsim.engine.two_starts import peaks_of
 from allocsim.errors import AllocsimError, ConfigError
-from allocsim.trace import Action, Provenance, Recording
+from allocsim.trace import Action, MarkKind, Provenance, Recording
 from allocsim.units import TIB, format_size, parse_size, round_up
 
 __all__ = [
@@ -51,6 +52,7 @@ def replay(
     device_memory: int | str | None = None,
     torch_version: str | None = None,
     device: int | None = None,
+    hints: Hints | None = None,
     addresses: str = "recorded",
     base_address: int | None = None,
     check_every: int = 0,
@@ -60,6 +62,7 @@ def replay(
     """Replay `recording`, all devices or one, and say what happened.
 
     conf, device_memory, torch_version: None for what was recorded, as far as it can be told.
+    hints: what is known of the program besides.
     addresses: "recorded" dictates driver bases while the settings are the recorded ones;
     "bump" and "firstfit" hand them out from base_address, or from the recording's first.
     check_every: entries between walks of every invariant.  progress, observers: see `Progress`,
@@ -68,7 +71,7 @@ def replay(
     refuses.
     """
     return replay_prepared(
-        prepare(recording, device, torch_version),
+        prepare(recording, device, torch_version, hints=hints),
         None if conf is None else Setting(conf),
         device_memory=bytes_of(device_memory),
         addresses=addresses,
@@ -131,7 +134,7 @@ def replay_prepared(
         torch_version=first.release.version,
         device_memory=next((memory for memory in known if memory is not None), None),
         devices=tuple(runs),
-        notes=(*notes, *_inert(config)),
+        notes=(*notes, *_inert(first.in_force(wanted), config)),
         releases=first.releases,
     )
 
@@ -159,7 +162,9 @@ def difference_without_history(prepared: Prepared, device_run: DeviceRun) -> str
     Without a history the plain steps are taken in rows, as in every what-if replay.
     device_run: the replay as recorded that kept one.
     """
-    drive, _, _ = drive_as_recorded(prepared, prepared.recorded, None, keeps_history=False)
+    memory = device_run.device_memory
+    asked = memory if is_recorded_device(prepared, memory) else None
+    drive, _, _ = drive_as_recorded(prepared, prepared.recorded, asked, keeps_history=False)
     drive.run()
     stats = drive.allocator.memory_stats()
     for key, value in device_run.stats.items():
@@ -172,8 +177,9 @@ def difference_without_history(prepared: Prepared, device_run: DeviceRun) -> str
     return None
 
 
-def _inert(config: AllocatorConfig) -> tuple[str, ...]:
-    return config.inert_options(has_limit=config.per_process_memory_fraction < 1.0)
+def _inert(setting: Setting, config: AllocatorConfig) -> tuple[str, ...]:
+    has_limit = config.per_process_memory_fraction < 1.0 or setting.call_fraction is not None
+    return config.inert_options(has_limit=has_limit)
 
 
 def drive_as_recorded(
@@ -193,7 +199,7 @@ def drive_as_recorded(
     Where setting and device are the recorded ones, driver bases are dictated and, if it
     `keeps_history`, the recording is compared with what happens.
     """
-    plan = prepared.plan
+    plan = prepared.plan_under(setting, prepared.plan)
     is_same = prepared.is_recorded(setting)
     is_as_recorded = is_same and is_recorded_device(prepared, device_memory)
     memory, notes = _device_memory(prepared, device_memory, is_as_recorded=is_as_recorded)
@@ -224,7 +230,7 @@ def drive_as_recorded(
         observers=observers,
         lays_out=prepared.start if start is Start.ANEW else (),
     )
-    return drive, memory, [*notes, *_start_notes(prepared, start)]
+    return drive, memory, [*notes, *_known_notes(prepared), *_start_notes(prepared, start)]
 
 
 def is_recorded_device(prepared: Prepared, device_memory: int | None) -> bool:
@@ -286,7 +292,8 @@ def _cause_notes(prepared: Prepared) -> list[str]:
         what = f"{plan.n_empty_cache} releases of cached memory are taken for empty_cache calls"
         whose = "its Python stack" if plan.n_named == 1 else "their Python stacks"
         notes.append(f"{what} ({plan.n_named} named by {whose})" if plan.n_named else what)
-    if plan.n_deleted:
+    marked = sum(mark.kind is MarkKind.POOL_DELETED for mark in prepared.marks)
+    if plan.n_deleted > marked:
         times = f", {plan.n_deleted} times" if plan.n_deleted > 1 else ""
         notes.append(f"a MemPool was deleted{times}: memory of private pools alone was released")
     if plan.n_either:
@@ -321,6 +328,28 @@ def _device_note(made: Provenance) -> str:
     if made.context_memory:
         what += f", of which the CUDA context holds {format_size(made.context_memory)}"
     return f"{what}: as recorded on {made.device_name or 'a device without a name'}"
+
+
+def _known_notes(prepared: Prepared) -> list[str]:
+    """What is known of the program's calls, and from whom."""
+    hints, marks = prepared.hints, prepared.marks
+    notes = []
+    for kind, is_told, what in (
+        (
+            MarkKind.FRACTION,
+            hints.memory_fraction is not None,
+            "of set_per_process_memory_fraction",
+        ),
+        (MarkKind.SETTINGS, bool(hints.settings), "of _set_allocator_settings"),
+        (MarkKind.EMPTY_CACHE, False, "of empty_cache"),
+        (MarkKind.POOL_DELETED, False, "to delete a MemPool"),
+    ):
+        if count := sum(mark.kind is kind for mark in marks):
+            calls = "a call" if count == 1 else f"{count:,} calls"
+            notes.append(f"{calls} {what}: as {'told' if is_told else 'recorded'}")
+    if not hints.empties:
+        notes.append("no memory was given back by empty_cache: as told")
+    return notes
 
 
 def _start_notes(prepared: Prepared, start: Start) -> list[str]:
