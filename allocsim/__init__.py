@@ -1,10 +1,11 @@
 """A bit-exact model of PyTorch's CUDA caching allocator.
 
-    from allocsim import CachingAllocator, explain, load, replay, tune
+    from allocsim import CachingAllocator, explain, load, replay, top, tune
 
 `CachingAllocator` answers requests as PyTorch's own allocator would, address by address;
 `explain` says why an out-of-memory error happened, from its text;
 `load` reads a recorded memory history and `replay` runs it again, under its own settings or others;
+`top` says who held its memory at a moment;
 `tune` says which setting a recording would have done best with.
 
 Names are imported when they are first used: `allocsim --help` needs no NumPy.
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
         UpstreamAssertionError,
     )
     from allocsim.questions.explain import explain
+    from allocsim.questions.top import top
     from allocsim.questions.tune import tune
     from allocsim.trace import load
 
@@ -36,6 +38,7 @@ __all__ = [
     "explain",
     "load",
     "replay",
+    "top",
     "tune",
     "AllocsimError",
     "ConfigError",
@@ -51,6 +54,7 @@ _HOMES = {
     "explain": "questions.explain",
     "load": "trace",
     "replay": "engine",
+    "top": "questions.top",
     "tune": "questions.tune",
 }
 """The package of each name; the rest are errors."""

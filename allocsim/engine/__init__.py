@@ -11,6 +11,7 @@ from allocsim.engine.observers import GiveUpError, Observer, Progress
 from allocsim.engine.plan import StepKind
 from allocsim.engine.prepared import Prepared, prepare
 from allocsim.engine.replay import (
+    OTHER_RELEASE,
     bytes_of,
     device_of,
     difference_without_history,
@@ -64,6 +65,7 @@ __all__ = [
     "GiveUpError",
     "IN_STRING",
     "Mismatch",
+    "OTHER_RELEASE",
     "Observer",
     "Parting",
     "PeakState",

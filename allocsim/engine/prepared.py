@@ -70,6 +70,8 @@ class Prepared:
     start: the segments before the first entry.
     releases: those that can have written the recording, the oldest first; the one that is asked
         for, or noted, where there is one.
+    is_own_release: whether the release modelled can have written the recording; where it cannot, a
+        replay tells what another would have done.
     provenance: how the recording was made, None where nobody noted it.
     assumed_memory: bytes of the device as a user says, where the recording does not.
     hints: what a user says of the program; marks: what is known of it, recorded or said.
@@ -85,6 +87,7 @@ class Prepared:
     start: tuple[SegmentState, ...]
     provenance: Provenance | None
     releases: tuple[str, ...] = ()
+    is_own_release: bool = True
     assumed_memory: int | None = None
     hints: Hints = Hints()  # noqa: RUF009  (frozen)
     marks: tuple[Mark, ...] = ()
@@ -407,6 +410,7 @@ def prepare(
                 start=start,
                 provenance=recording.provenance,
                 releases=possible,
+                is_own_release=_can_be_of(recording, release.version),
                 hints=hints,
                 marks=hints.marks(trace),
             )
@@ -449,6 +453,14 @@ def _releases_of(recording: Recording, torch_version: str | None) -> tuple[tuple
         f"PyTorch {newest}: the newest of those that write this layout "
         f"({possible[0]} to {possible[-1]})",
     )
+
+
+def _can_be_of(recording: Recording, version: str) -> bool:
+    """Whether the release of `version` can have written the recording."""
+    made_by = recording.provenance.release if recording.provenance is not None else ""
+    if made_by in MODELLED:
+        return version == made_by
+    return version in recording.releases or not set(recording.releases) & set(MODELLED)
 
 
 def _start_of(

@@ -27,6 +27,7 @@ from allocsim.trace import Action, MarkKind, Provenance, Recording
 from allocsim.units import TIB, format_size, parse_size, round_up
 
 __all__ = [
+    "OTHER_RELEASE",
     "bytes_of",
     "device_of",
     "difference_without_history",
@@ -36,6 +37,12 @@ __all__ = [
     "replay",
     "replay_prepared",
 ]
+
+
+OTHER_RELEASE = (
+    "another release wrote the recording: this is what the one asked for would have done"
+)
+"""The note on a release that cannot have written what it replays."""
 
 
 def replay(
@@ -100,6 +107,8 @@ def replay_prepared(
     wanted = setting or first.recorded
     config = wanted.config(first.release)
     notes = [first.release_note]
+    if not first.is_own_release:
+        notes.append(OTHER_RELEASE)
     if not first.has_settings:
         notes.append("the recording holds no settings; the default ones are assumed")
     runs = []
@@ -131,7 +140,12 @@ def replay_prepared(
 
 
 def parting_of(prepared: Prepared) -> Parting | None:
-    """Where the replay as recorded leaves the recording, None: nowhere; made once to find out."""
+    """Where the replay as recorded leaves the recording; it is made once to find out.
+
+    None: nowhere, or there is none, since another release is asked for.
+    """
+    if not prepared.is_own_release:
+        return None
     if not prepared.proofs:
         drive, _, _ = drive_as_recorded(prepared, prepared.recorded, None)
         assert drive.fidelity is not None
@@ -387,7 +401,7 @@ def _result(
     fidelity = None
     if drive.fidelity is not None:
         fidelity = drive.fidelity.result(allocator.segments())
-    if fidelity is not None and drive.dictates:
+    if fidelity is not None and drive.dictates and prepared.is_own_release:
         parting = fidelity.parting_of(prepared.trace.device)
     else:
         parting = parting_of(prepared)

@@ -6,7 +6,7 @@ the device held before the first entry.  Nothing here knows what an allocator wo
 
 from allocsim.trace.export import write_snapshot
 from allocsim.trace.frames import Frame, FrameInterner, FrameTable
-from allocsim.trace.lint import Finding, lint, refuse_unsound
+from allocsim.trace.lint import Finding, lint, refuse_contradictions, refuse_unsound
 from allocsim.trace.load import load, read_snapshot
 from allocsim.trace.marks import Mark, MarkKind
 from allocsim.trace.pools import PoolColumn, pools_of
@@ -37,6 +37,7 @@ __all__ = [
     "load",
     "pools_of",
     "read_snapshot",
+    "refuse_contradictions",
     "refuse_unsound",
     "releases_of",
     "start_state",

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from allocsim.core import parse_conf
 from allocsim.engine import (
+    OTHER_RELEASE,
     Hints,
     Parting,
     Point,
@@ -62,8 +63,8 @@ class Tuning:
     by_device: whether the smallest device decides.
     known: trials that a file of results had already.
     warnings: where replays are not the recorded runs, so that nothing is proved.
-    needs: which releases read the best as meant, in words; None where all do that the recordings
-        can come from.
+    needs: which releases read the best as meant, in words; None where all do that the first
+        recording can come from.
     parts: the name of the recording, the number of the device and its memory, by trial of a row.
     """
 
@@ -239,6 +240,7 @@ def _tuning(search: Search, baseline: Setting, seconds: float) -> Tuning:
     warnings = _warnings(asked, first)
     best = rows[0] if rows[0].survives and not warnings else None
     bounds = bounds_of([part.prepared for part in asked.parts])
+    possible = asked.parts[0].prepared.releases  # the others are replayed as the first
     helps, reason = False, "the replay is not the recorded run, so that nothing is proved on it"
     if not warnings:
         helps, reason = judge(asked, first, best, bounds)
@@ -263,18 +265,12 @@ def _tuning(search: Search, baseline: Setting, seconds: float) -> Tuning:
         by_device=asked.by_device,
         known=search.known,
         warnings=warnings,
-        needs=None if best is None else releases_needed(best.conf, asked.release, _common(asked)),
+        needs=None if best is None else releases_needed(best.conf, asked.release, possible),
         parts=tuple(
             (part.name, part.device, memory)
             for part, memory in zip(asked.parts, asked.memories, strict=True)
         ),
     )
-
-
-def _common(asked: Asked) -> tuple[str, ...]:
-    """The releases that every recording can come from; if there are none, those of the first."""
-    first, *others = [part.prepared.releases for part in asked.parts]
-    return tuple(v for v in first if all(v in other for other in others)) or first
 
 
 def _named(asked: Asked, part: Part) -> str:
@@ -303,6 +299,8 @@ def _warnings(asked: Asked, baseline: Row) -> tuple[str, ...]:
 
 def _notes(asked: Asked) -> tuple[str, ...]:
     notes = [asked.parts[0].prepared.release_note]
+    if not all(part.prepared.is_own_release for part in asked.parts):
+        notes.append(OTHER_RELEASE)
     confs = {part.prepared.recorded.conf for part in asked.parts}
     if len(confs) > 1:
         notes.append("the recordings have different settings; those of the first are the baseline")

@@ -254,10 +254,11 @@ def _empties(prepared: Prepared, drive: Drive) -> bool:
 
 
 def _as_recorded(prepared: Prepared, job: Job) -> Trial | None:
-    """The very run that `replay` shows; None where setting or device are not the recorded ones."""
+    """The very run that `replay` shows; None if anything of it is not as recorded."""
     memory = job.device_memory
     asked = None if memory == device_of(prepared)[0] else memory
-    if job.setting != prepared.recorded or not is_recorded_device(prepared, asked):
+    is_same = job.setting == prepared.recorded and prepared.is_own_release
+    if not is_same or not is_recorded_device(prepared, asked):
         return None
     watch = _Watch()
     drive, _, _ = drive_as_recorded(prepared, job.setting, asked, observers=(watch,))
