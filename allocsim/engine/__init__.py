@@ -9,7 +9,8 @@ from allocsim.engine.fold import fold, fold_allocated
 from allocsim.engine.hints import EMPTY_CACHE_WAYS, Hints
 from allocsim.engine.observers import GiveUpError, Observer, Progress
 from allocsim.engine.plan import StepKind
-from allocsim.engine.prepared import Prepared, prepare
+from allocsim.engine.prepare import prepare
+from allocsim.engine.prepared import Prepared
 from allocsim.engine.replay import (
     OTHER_RELEASE,
     bytes_of,
