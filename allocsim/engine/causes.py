@@ -22,6 +22,7 @@ from enum import Enum
 
 from allocsim.core import (
     PAGE,
+    UNLIMITED,
     CachingAllocator,
     finds_free_block,
     free_blocks,
@@ -32,7 +33,14 @@ from allocsim.engine.plan import Planned, StepKind
 from allocsim.trace import Action
 from allocsim.units import round_up
 
-__all__ = ["Cause", "Explanation", "Facts", "explanations", "plain_explanation"]
+__all__ = [
+    "Cause",
+    "Explanation",
+    "Facts",
+    "called_explanation",
+    "explanations",
+    "plain_explanation",
+]
 
 
 class Cause(Enum):
@@ -83,6 +91,11 @@ def plain_explanation(gap: Gap) -> Explanation:
     return Explanation(Cause.NOTHING, steps)
 
 
+def called_explanation(gap: Gap) -> Explanation:
+    """What was given back was given back by a call of empty_cache."""
+    return _called(gap, (), Cause.EMPTY_CACHE)
+
+
 def explanations(gap: Gap, allocator: CachingAllocator, facts: Facts) -> list[Explanation]:
     """The ways to account for `gap`, the likeliest first.
 
@@ -127,7 +140,7 @@ def _calls(gap: Gap, allocator: CachingAllocator) -> list[Explanation]:
     A deleted MemPool takes its own memory with it; the rest stays cached (semantics 5.7).
     """
     first = next((i for i, entry in enumerate(gap.released) if entry.pool < 0), len(gap.released))
-    empty = _called(gap, (), Cause.EMPTY_CACHE)
+    empty = called_explanation(gap)
     if first == 0:
         return [empty]
     pools = tuple(dict.fromkeys(entry.pool for entry in gap.released[:first]))
@@ -163,7 +176,9 @@ def _requests(gap: Gap, allocator: CachingAllocator, facts: Facts) -> Iterator[E
     is_oom = step.action == Action.OOM
     if not is_oom and not gap.obtained:
         return  # it found a free block, so that it was refused nothing
-    is_hit = finds_free_block(allocator, step.size, step.stream)
+    is_hit = gap.scope is None and finds_free_block(allocator, step.size, step.stream)
+    if is_hit and allocator.config.max_split_size == UNLIMITED:
+        return  # no free before it can have taken that block away
     rooms = list(_rooms(gap, allocator, facts, is_oom=is_oom))
     wanted = sum(entry.size for entry in (*gap.before, *gap.obtained))
     refused: int | None = allocator.reserved_bytes + wanted

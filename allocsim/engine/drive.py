@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from allocsim.core import Block, CachingAllocator, Folder, ToldFree, fingerprint
+from allocsim.core import MAX_REQUEST, Block, CachingAllocator, Folder, ToldFree, fingerprint
 from allocsim.engine.fidelity import FidelityCheck
 from allocsim.engine.fold import fold
 from allocsim.engine.observers import GiveUpError, Observer, Progress, TimelineBuilder
@@ -235,7 +235,8 @@ class Drive:
     def _recorded_oom(self, entry: int, size: int, stream: int) -> None:
         """A request that failed in the recording; where it succeeds here it is given back."""
         try:
-            ptr = self.allocator.malloc(size, stream)
+            # What was rounded up to an exbibyte was less: more never reaches the allocator.
+            ptr = self.allocator.malloc(min(size, MAX_REQUEST - 1), stream)
         except OutOfMemoryError as error:
             self._note_oom(entry, None, stream, error)
             return

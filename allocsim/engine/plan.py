@@ -95,6 +95,8 @@ class Plan:
     fits: bytes of a device under which all that was recorded makes sense, where it had to be tried.
     is_whole: whether the model, driven through the steps, does what was recorded, as far as it was
         driven.  is_proved: whether it was driven, entry by entry, and does.
+    n_named: calls of empty_cache that a Python stack names.
+    n_either: requests taken for refused at first that calls of empty_cache explain as well.
     """
 
     steps: Steps
@@ -107,6 +109,18 @@ class Plan:
     is_whole: bool = True
     is_proved: bool = False
     fits: int | None = None
+    n_named: int = 0
+    n_either: int = 0
+
+    @property
+    def n_deleted(self) -> int:
+        """MemPools that were deleted."""
+        return int(np.count_nonzero(self.steps.kind == StepKind.DELETE_POOL))
+
+    @property
+    def n_narrowed(self) -> int:
+        """Requests for which the driver had less to give than the device has."""
+        return int(np.count_nonzero((self.steps.kind == StepKind.ROOM) & (self.steps.size >= 0)))
 
     @property
     def inferred_capacity(self) -> int | None:

@@ -4,6 +4,7 @@ Rule: every explanation is tested by what follows.  The model is driven through 
 memory was given back it takes the likeliest cause, and goes on as long as its own history is the
 recorded one.  Where that ends, the last choice that can be made otherwise is made otherwise, and
 the model driven again.  A recording that no choice accounts for keeps those that came furthest.
+A device that refused requests must be one that all else fits on, or it refused nothing.
 
 It looks back over `LOOK_BACK` choices and drives the recording a bounded number of times: `DRIVES`,
 or as many as make `STEPS` steps where that is more.
@@ -12,12 +13,19 @@ or as many as make `STEPS` steps where that is more.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from allocsim.core import CachingAllocator
-from allocsim.engine.causes import Cause, Explanation, Facts, explanations, plain_explanation
+from allocsim.core import PAGE, CachingAllocator
+from allocsim.engine.causes import (
+    Cause,
+    Explanation,
+    Facts,
+    called_explanation,
+    explanations,
+    plain_explanation,
+)
 from allocsim.engine.drive import PAUSE_EVERY, Drive
 from allocsim.engine.fidelity import FidelityCheck
 from allocsim.engine.gaps import Gap, gaps_of, sort_out
@@ -73,15 +81,17 @@ def read_plan(
         plain.entry, [gap.last for gap in gaps], side="right"
     ).tolist()
     max_reserved, capacity = most_reserved(trace, reserved_at_start)
-    limit, is_whole, is_driven = None, True, any(gap.is_open for gap in gaps)
+    limit, is_whole, n_either = None, True, 0
+    is_driven, calls = any(gap.is_open for gap in gaps), _calls(trace)
     if is_driven:
-        facts = Facts(memory or capacity, max_reserved, _calls(trace), is_assumed)
+        facts = Facts(memory or capacity, max_reserved, calls, is_assumed)
         reading = _Reading(trace, plain, gaps, places, pools.ids, facts, allocator)
         if collects_at is not None:
             reading.threshold = Threshold(
                 collects_at, max_reserved, facts.memory, most_limit=(facts.memory or NO_LIMIT) + 1
             )
         is_whole = reading.read()
+        n_either = reading.doubt_device() if is_whole else 0
         chosen = reading.path
         limit = None if reading.threshold is None else reading.threshold.limit
     else:
@@ -97,7 +107,15 @@ def read_plan(
         limit,
         is_whole,
         is_proved=is_driven and is_whole,
+        n_named=sum(_is_named(gap, each, calls) for gap, each in zip(gaps, chosen, strict=True)),
+        n_either=n_either,
     )
+
+
+def _is_named(gap: Gap, explanation: Explanation, calls: frozenset[int]) -> bool:
+    """Whether the gap is taken for a call of empty_cache, and its Python stack says so."""
+    is_call = explanation.cause is Cause.EMPTY_CACHE
+    return is_call and any(entry.number in calls for entry in gap.released)
 
 
 def _calls(trace: Trace) -> frozenset[int]:
@@ -192,6 +210,35 @@ class _Reading:
                 self._drive(is_checked=False)
                 return False
         return True
+
+    def doubt_device(self) -> int:
+        """Hold the device that requests were refused by against all that was recorded.
+
+        Where it held more at some time, or had other addresses to give, nothing was refused: the
+        program called empty_cache.  Returns how many of the requests calls would explain as well.
+        """
+        refused = [each.refused for each in self.path if each.refused is not None]
+        if self.facts.memory is not None or not refused:
+            return 0
+        assumed = min(refused) - PAGE
+        called = [
+            each if each.refused is None else called_explanation(gap)
+            for gap, each in zip(self.gaps, self.path, strict=True)
+        ]
+        is_possible = self.facts.max_reserved <= assumed
+        fits = is_possible and self._holds(self.path, assumed)
+        if self._holds(called, None):
+            if fits:
+                return len(refused)
+            self.path = called
+        elif not is_possible:
+            self.path = [replace(each, refused=None) for each in self.path]
+        return 0
+
+    def _holds(self, path: list[Explanation], memory: int | None) -> bool:
+        """Whether `path` leads to the recording on a device of so many bytes."""
+        other = replace(self, path=path, facts=replace(self.facts, memory=memory))
+        return other._drive() is None
 
     def _choose_again(self, parted: int) -> bool:
         """Take the next explanation of the last gap up to `parted` that has one left."""

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+import numpy as np
+
 from allocsim.core import AllocatorConfig
 from allocsim.engine.drive import Drive
 from allocsim.engine.fidelity import FidelityCheck
@@ -20,7 +22,7 @@ from allocsim.engine.setting import Setting
 from allocsim.engine.start import Start, StartPeaks
 from allocsim.engine.two_starts import peaks_of
 from allocsim.errors import AllocsimError, ConfigError
-from allocsim.trace import Provenance, Recording
+from allocsim.trace import Action, Provenance, Recording
 from allocsim.units import TIB, format_size, parse_size, round_up
 
 __all__ = [
@@ -245,12 +247,8 @@ def _device_memory(
     prepared: Prepared, asked: int | None, *, is_as_recorded: bool
 ) -> tuple[int | None, list[str]]:
     """Bytes of the device, None for one without end, and what was inferred about it."""
-    notes = []
     plan, made = prepared.plan, prepared.provenance
-    if plan.n_empty_cache:
-        notes.append(
-            f"{plan.n_empty_cache} releases of cached memory are taken for empty_cache calls"
-        )
+    notes = _cause_notes(prepared)
     if asked is not None:
         return asked, notes
     if made is not None and prepared.named_memory is not None:
@@ -279,6 +277,43 @@ def _device_memory(
         f"{format_size(plan.max_reserved)} were reserved)"
     )
     return None, notes
+
+
+def _cause_notes(prepared: Prepared) -> list[str]:
+    """What the program is taken to have done that is not recorded, and on what evidence."""
+    plan, notes = prepared.plan, []
+    if plan.n_empty_cache:
+        what = f"{plan.n_empty_cache} releases of cached memory are taken for empty_cache calls"
+        whose = "its Python stack" if plan.n_named == 1 else "their Python stacks"
+        notes.append(f"{what} ({plan.n_named} named by {whose})" if plan.n_named else what)
+    if plan.n_deleted:
+        times = f", {plan.n_deleted} times" if plan.n_deleted > 1 else ""
+        notes.append(f"a MemPool was deleted{times}: memory of private pools alone was released")
+    if plan.n_either:
+        notes.append(
+            f"{plan.n_either} releases before a new segment are taken for requests that a full "
+            "device refused; calls of empty_cache explain them as well"
+        )
+    if plan.limit is not None:
+        notes.append(_limit_note(prepared, plan.limit))
+    if plan.n_narrowed and prepared.capacity is not None:
+        notes.append(
+            f"{plan.n_narrowed} requests were refused although the device had room: something else "
+            "held memory on it, or the program allowed itself less"
+        )
+    return notes
+
+
+def _limit_note(prepared: Prepared, limit: int) -> str:
+    """The limit that the program seems to have set by a call, and what shows it."""
+    trace = prepared.trace
+    had_room = bool(np.any((trace.action == Action.OOM) & (trace.addr >= trace.size)))
+    why = "the device had room for what failed" if had_room else "garbage was collected"
+    size = format_size(limit)
+    if prepared.capacity is None:
+        return f"{why}: the program seems to allow itself about {size}"
+    share = f"{100 * limit / prepared.capacity:.3g} % of the device"
+    return f"{why}: the program seems to allow itself {size} ({share})"
 
 
 def _device_note(made: Provenance) -> str:
