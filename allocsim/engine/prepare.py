@@ -7,10 +7,11 @@ the reason is a sentence beside the answer.
 from __future__ import annotations
 
 from allocsim.core import RELEASES as MODELLED
-from allocsim.core import AllocatorConfig, find_release, parse_conf
+from allocsim.core import AllocatorConfig, parse_conf
 from allocsim.engine.hints import Hints
 from allocsim.engine.prepared import Prepared
 from allocsim.engine.setting import Setting
+from allocsim.engine.which_release import can_be_of, releases_of
 from allocsim.errors import ConfigError, RecordingError
 from allocsim.state import SegmentState
 from allocsim.trace import Recording, Trace, refuse_unsound, start_state
@@ -34,7 +35,7 @@ def prepare(
     """
     hints = hints or Hints()
     refuse_unsound(recording)
-    possible, note = _releases_of(recording, torch_version)
+    possible, note = releases_of(recording, torch_version)
     release = MODELLED[possible[-1]]
     for _, told in hints.settings:
         parse_conf(told, release)  # a wrong one is the user's to know
@@ -60,7 +61,7 @@ def prepare(
                 start=start,
                 provenance=recording.provenance,
                 releases=possible,
-                is_own_release=_can_be_of(recording, release.version),
+                is_own_release=can_be_of(recording, release.version),
                 hints=hints,
                 marks=hints.marks(trace),
             )
@@ -81,36 +82,6 @@ def _trace_of(recording: Recording, device: int) -> Trace:
         return recording.device(device)
     except KeyError as error:
         raise RecordingError(recording.path, str(error.args[0])) from None
-
-
-def _releases_of(recording: Recording, torch_version: str | None) -> tuple[tuple[str, ...], str]:
-    """The releases that it can be, of which the last is modelled, and why it is that one."""
-    if torch_version is not None:
-        version = find_release(torch_version).version
-        return (version,), f"PyTorch {version}: as asked"
-    made_by = recording.provenance.release if recording.provenance is not None else ""
-    if made_by in MODELLED:
-        return (made_by,), f"PyTorch {made_by}: as recorded"
-    possible = tuple(version for version in recording.releases if version in MODELLED)
-    if not possible:
-        newest = list(MODELLED)[-1]
-        return tuple(MODELLED), f"PyTorch {newest}: the newest, since the layout tells none"
-    newest = possible[-1]
-    if len(possible) == 1:
-        return possible, f"PyTorch {newest}: no other release writes this layout"
-    return (
-        possible,
-        f"PyTorch {newest}: the newest of those that write this layout "
-        f"({possible[0]} to {possible[-1]})",
-    )
-
-
-def _can_be_of(recording: Recording, version: str) -> bool:
-    """Whether the release of `version` can have written the recording."""
-    made_by = recording.provenance.release if recording.provenance is not None else ""
-    if made_by in MODELLED:
-        return version == made_by
-    return version in recording.releases or not set(recording.releases) & set(MODELLED)
 
 
 def _start_of(
