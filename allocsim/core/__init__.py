@@ -11,6 +11,7 @@ from allocsim.core.config import NO_DIVISIONS, AllocatorConfig, RoundedSizes
 from allocsim.core.constants import (
     IS_COMPILED,
     LARGE_BUFFER,
+    MAX_REQUEST,
     MIN_BLOCK_SIZE,
     MIN_LARGE_ALLOC,
     N_ROUNDUP_INTERVALS,
@@ -60,6 +61,7 @@ __all__ = [
     "Journal",
     "LARGE_BUFFER",
     "MALLOC",
+    "MAX_REQUEST",
     "MIN_BLOCK_SIZE",
     "MIN_LARGE_ALLOC",
     "Moves",

@@ -17,11 +17,12 @@ What tells them apart (semantics 1.8, 2.4, 2.5):
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from allocsim.core import (
     PAGE,
+    UNLIMITED,
     CachingAllocator,
     finds_free_block,
     free_blocks,
@@ -32,7 +33,14 @@ from allocsim.engine.plan import Planned, StepKind
 from allocsim.trace import Action
 from allocsim.units import round_up
 
-__all__ = ["Cause", "Explanation", "Facts", "explanations", "plain_explanation"]
+__all__ = [
+    "Cause",
+    "Explanation",
+    "Facts",
+    "called_explanation",
+    "explanations",
+    "plain_explanation",
+]
 
 
 class Cause(Enum):
@@ -42,6 +50,7 @@ class Cause(Enum):
     EMPTY_CACHE = "empty_cache was called"
     DELETED_POOL = "a MemPool was deleted"
     REQUEST = "the request itself: refused at first, or collecting garbage"
+    KNOWN = "the program's own calls, as recorded or told"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +61,14 @@ class Facts:
     max_reserved: the most that it held at any entry.
     calls: the entries that gave memory back and whose stack names empty_cache.
     is_assumed: the memory is an assumption, so that nothing else may have made the device full.
+    empties: whether the program may have called empty_cache where nothing says so.
     """
 
     memory: int | None
     max_reserved: int
     calls: frozenset[int]
     is_assumed: bool = False
+    empties: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +90,13 @@ def plain_explanation(gap: Gap) -> Explanation:
     """
     late = gap.completed if gap.step is not None and gap.step.action == Action.OOM else ()
     early = () if late else gap.completed
-    steps = (*_held(gap), *_completed(early), *_awaited(late), *_stepped(gap, late))
-    return Explanation(Cause.NOTHING, steps)
+    steps = (*_held(gap), *_completed(early), *_made(gap), *_awaited(late), *_stepped(gap, late))
+    return Explanation(Cause.KNOWN if gap.calls else Cause.NOTHING, steps)
+
+
+def called_explanation(gap: Gap) -> Explanation:
+    """What was given back was given back by a call of empty_cache."""
+    return _with_calls(_called(gap, (), Cause.EMPTY_CACHE), gap)
 
 
 def explanations(gap: Gap, allocator: CachingAllocator, facts: Facts) -> list[Explanation]:
@@ -88,6 +104,18 @@ def explanations(gap: Gap, allocator: CachingAllocator, facts: Facts) -> list[Ex
 
     allocator: as it is before the gap.
     """
+    ways = _guesses(gap, allocator, facts)
+    if not facts.empties:
+        ways = [each for each in ways if each.cause is not Cause.EMPTY_CACHE]
+    if gap.calls:
+        ways = [_with_calls(each, gap) for each in ways]
+        if gap.released and _gives_back(gap):
+            ways.insert(0, _known(gap))
+    return ways or [plain_explanation(gap)]
+
+
+def _guesses(gap: Gap, allocator: CachingAllocator, facts: Facts) -> list[Explanation]:
+    """The ways that need no call to be known."""
     step = gap.step
     # An error although the device had room: something else allowed no more.
     is_limited = (
@@ -107,6 +135,40 @@ def explanations(gap: Gap, allocator: CachingAllocator, facts: Facts) -> list[Ex
         own = [each for each in requests if all(kind != StepKind.ROOM for kind, *_ in each.steps)]
         return own + calls + [each for each in requests if each not in own]
     return requests + calls
+
+
+def _gives_back(gap: Gap) -> bool:
+    """Whether calls that are known may have given memory back."""
+    return any(call.kind in (StepKind.EMPTY_CACHE, StepKind.DELETE_POOL) for call in gap.calls)
+
+
+def _known(gap: Gap) -> Explanation:
+    """What is known to have been called gave the memory back."""
+    deleted = [call.number for call in gap.calls if call.kind == StepKind.DELETE_POOL]
+    steps = (
+        *_held(gap),
+        *_completed(gap.completed[: gap.n_early]),
+        *(step for step in _ended(gap) if step[3] not in deleted),
+        *_made(gap),
+        *_completed(gap.completed[gap.n_early :]),
+        *_stepped(gap),
+    )
+    return Explanation(Cause.KNOWN, steps)
+
+
+def _with_calls(explanation: Explanation, gap: Gap) -> Explanation:
+    """The same, and what is known to have been called before."""
+    if explanation.cause is Cause.KNOWN:
+        return explanation
+    n_before = int(gap.free is not None)
+    steps = explanation.steps
+    return replace(explanation, steps=(*steps[:n_before], *_made(gap), *steps[n_before:]))
+
+
+def _made(gap: Gap) -> Iterator[Planned]:
+    """What is known to have been called."""
+    for call in gap.calls:
+        yield (call.kind, gap.last, 0, call.number, 0)
 
 
 def _was_called(gap: Gap, allocator: CachingAllocator, facts: Facts) -> bool:
@@ -163,7 +225,9 @@ def _requests(gap: Gap, allocator: CachingAllocator, facts: Facts) -> Iterator[E
     is_oom = step.action == Action.OOM
     if not is_oom and not gap.obtained:
         return  # it found a free block, so that it was refused nothing
-    is_hit = finds_free_block(allocator, step.size, step.stream)
+    is_hit = gap.scope is None and finds_free_block(allocator, step.size, step.stream)
+    if is_hit and allocator.config.max_split_size == UNLIMITED:
+        return  # no free before it can have taken that block away
     rooms = list(_rooms(gap, allocator, facts, is_oom=is_oom))
     wanted = sum(entry.size for entry in (*gap.before, *gap.obtained))
     refused: int | None = allocator.reserved_bytes + wanted

@@ -4,6 +4,7 @@ Rule: every explanation is tested by what follows.  The model is driven through 
 memory was given back it takes the likeliest cause, and goes on as long as its own history is the
 recorded one.  Where that ends, the last choice that can be made otherwise is made otherwise, and
 the model driven again.  A recording that no choice accounts for keeps those that came furthest.
+A device that refused requests must be one that all else fits on, or it refused nothing.
 
 It looks back over `LOOK_BACK` choices and drives the recording a bounded number of times: `DRIVES`,
 or as many as make `STEPS` steps where that is more.
@@ -12,12 +13,20 @@ or as many as make `STEPS` steps where that is more.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from allocsim.core import CachingAllocator
-from allocsim.engine.causes import Cause, Explanation, Facts, explanations, plain_explanation
+from allocsim.core import PAGE, CachingAllocator
+from allocsim.engine.calls import calls_of
+from allocsim.engine.causes import (
+    Cause,
+    Explanation,
+    Facts,
+    called_explanation,
+    explanations,
+    plain_explanation,
+)
 from allocsim.engine.drive import PAUSE_EVERY, Drive
 from allocsim.engine.fidelity import FidelityCheck
 from allocsim.engine.gaps import Gap, gaps_of, sort_out
@@ -25,15 +34,13 @@ from allocsim.engine.plan import (
     Plan,
     Planned,
     StepKind,
-    Steps,
     joined,
     most_reserved,
     plain_steps,
 )
 from allocsim.engine.threshold import NO_LIMIT, Threshold
 from allocsim.errors import AllocsimError
-from allocsim.state import PoolId
-from allocsim.trace import Action, Trace, pools_of
+from allocsim.trace import Action, Mark, Trace, pools_of
 
 __all__ = ["DRIVES", "LOOK_BACK", "STEPS", "read_plan"]
 
@@ -59,29 +66,37 @@ def read_plan(
     *,
     is_assumed: bool = False,
     collects_at: float | None = None,
+    marks: Sequence[Mark] = (),
+    empties: bool = True,
 ) -> Plan:
     """The plan of `trace`, which begins with `reserved_at_start` bytes held from the driver.
 
     memory: bytes of the device, None for unknown.  is_assumed: nothing but a guess says so.
     collects_at: the garbage_collection_threshold, where it is not known of what limit.
+    marks: what is known to have been called.  empties: whether empty_cache may have been called
+    besides.
     """
     pools = pools_of(trace)
-    sorted_out = sort_out(trace, pools)
+    calls, changes = calls_of(marks, pools.ids)
+    sorted_out = sort_out(trace, pools, calls)
     plain = plain_steps(trace, sorted_out)
-    gaps = tuple(gaps_of(trace, pools, sorted_out))
+    gaps = tuple(gaps_of(trace, pools, sorted_out, calls))
     places: list[int] = np.searchsorted(
         plain.entry, [gap.last for gap in gaps], side="right"
     ).tolist()
     max_reserved, capacity = most_reserved(trace, reserved_at_start)
-    limit, is_whole = None, True
-    if any(gap.is_open for gap in gaps):
-        facts = Facts(memory or capacity, max_reserved, _calls(trace), is_assumed)
-        reading = _Reading(trace, plain, gaps, places, pools.ids, facts, allocator)
+    limit, is_whole, n_either = None, True, 0
+    is_driven, named = any(gap.is_open for gap in gaps), _calls(trace)
+    if is_driven:
+        facts = Facts(memory or capacity, max_reserved, named, is_assumed, empties)
+        unread = Plan(plain, 0, None, None, 0, pools.ids, changes=changes)
+        reading = _Reading(trace, unread, gaps, places, facts, allocator)
         if collects_at is not None:
             reading.threshold = Threshold(
                 collects_at, max_reserved, facts.memory, most_limit=(facts.memory or NO_LIMIT) + 1
             )
         is_whole = reading.read()
+        n_either = reading.doubt_device() if is_whole else 0
         chosen = reading.path
         limit = None if reading.threshold is None else reading.threshold.limit
     else:
@@ -96,7 +111,17 @@ def read_plan(
         pools.ids,
         limit,
         is_whole,
+        is_proved=is_driven and is_whole,
+        n_named=sum(_is_named(gap, each, named) for gap, each in zip(gaps, chosen, strict=True)),
+        n_either=n_either,
+        changes=changes,
     )
+
+
+def _is_named(gap: Gap, explanation: Explanation, named: frozenset[int]) -> bool:
+    """Whether the gap is taken for a call of empty_cache, and its Python stack says so."""
+    is_call = explanation.cause is Cause.EMPTY_CACHE
+    return is_call and any(entry.number in named for entry in gap.released)
 
 
 def _calls(trace: Trace) -> frozenset[int]:
@@ -159,16 +184,16 @@ class _Choice:
 class _Reading:
     """Choices under way.
 
+    plan: of the plain steps alone.
     path: the explanation of each gap so far.
     choices: of gaps that have several.
     threshold: from where on garbage is collected, where that has to be found out.
     """
 
     trace: Trace
-    plain: Steps
+    plan: Plan
     gaps: tuple[Gap, ...]
     places: list[int]
-    pools: tuple[PoolId, ...]
     facts: Facts
     allocator: Make
     path: list[Explanation] = field(default_factory=list)
@@ -192,6 +217,35 @@ class _Reading:
                 return False
         return True
 
+    def doubt_device(self) -> int:
+        """Hold the device that requests were refused by against all that was recorded.
+
+        Where it held more at some time, or had other addresses to give, nothing was refused: the
+        program called empty_cache.  Returns how many of the requests calls would explain as well.
+        """
+        refused = [each.refused for each in self.path if each.refused is not None]
+        if self.facts.memory is not None or not refused:
+            return 0
+        assumed = min(refused) - PAGE
+        called = [
+            each if each.refused is None else called_explanation(gap)
+            for gap, each in zip(self.gaps, self.path, strict=True)
+        ]
+        is_possible = self.facts.max_reserved <= assumed
+        fits = is_possible and self._holds(self.path, assumed)
+        if self.facts.empties and self._holds(called, None):
+            if fits:
+                return len(refused)
+            self.path = called
+        elif not is_possible:
+            self.path = [replace(each, refused=None) for each in self.path]
+        return 0
+
+    def _holds(self, path: list[Explanation], memory: int | None) -> bool:
+        """Whether `path` leads to the recording on a device of so many bytes."""
+        other = replace(self, path=path, facts=replace(self.facts, memory=memory))
+        return other._drive() is None
+
     def _choose_again(self, parted: int) -> bool:
         """Take the next explanation of the last gap up to `parted` that has one left."""
         for gap in sorted((gap for gap in self.choices if gap <= parted), reverse=True)[:LOOK_BACK]:
@@ -209,10 +263,9 @@ class _Reading:
         Returns the gap where what was done parts from what was recorded; None: nowhere.
         """
         check = FidelityCheck(self.trace)
-        nothing = Plan(self.plain, 0, None, None, 0, self.pools)
         limit = None if self.threshold is None else self.threshold.in_force
         allocator = self.allocator(self.facts.memory, limit)
-        drive = _Along(allocator, nothing, len(self.trace), dictates=True, fidelity=check)
+        drive = _Along(allocator, self.plan, len(self.trace), dictates=True, fidelity=check)
         at = gap = 0
         try:
             for gap, place in enumerate(self.places):
@@ -226,7 +279,7 @@ class _Reading:
                 )
                 if is_checked and drive.has_parted:
                     return gap
-            drive.plain(at, len(self.plain))
+            drive.plain(at, len(self.plan.steps))
         except AllocsimError:
             # What PyTorch would not survive did not happen.
             if is_checked:

@@ -41,7 +41,7 @@ class Threshold:
     limit: int | None = None
     low: int = 0
     high: int = NO_LIMIT
-    most_limit: int = NO_LIMIT
+    most_limit: int = NO_LIMIT + 1
     _tried: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:

@@ -66,6 +66,9 @@ class Trial:
     dropped_at: the entry at which the replay was given up, because the setting could no longer
         win; then the figures are those up to it.
     least_peak: bytes that the peak would surely have reached, where that was worked out.
+    was_compared: whether it is the replay as recorded, which was compared with the recording.
+    parts_at: the entry at which that left the recording, the number of entries where only the final
+        segments differ; None: nowhere.
     entries: how many were replayed for all this.
     skipped: how many were passed over.
     peak_kept, peak_anew: of a recording that starts mid-run, the peak reserved by how the replay
@@ -95,6 +98,8 @@ class Trial:
     needed_bytes: int | None = None
     dropped_at: int | None = None
     least_peak: int = 0
+    was_compared: bool = False
+    parts_at: int | None = None
     entries: int = 0
     skipped: int = 0
     peak_kept: int | None = None
