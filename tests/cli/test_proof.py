@@ -174,3 +174,14 @@ def test_final_segments_alone_are_enough(cli: Cli, tmp_path: Path) -> None:
     for command in ("replay", "tune", "risk", "step"):
         told = cli(command, path).out.partition("\n\n")[0]
         assert "ends with other segments than the recording" in " ".join(told.split()), command
+
+
+@pytest.mark.parametrize("command", ["replay", "tune"])
+def test_another_release_is_a_what_if_and_no_failed_proof(
+    cli: Cli, parted: Parted, command: str
+) -> None:
+    path, _ = parted()
+    told = " ".join(cli(command, path, "--torch", "2.6").out.split())
+    assert "another release wrote the recording: this is what the one asked for would" in told
+    assert "Warning" not in told
+    assert "Warning" in cli(command, path, "--torch", "2.15").out

@@ -17,6 +17,8 @@ from pathlib import Path
 
 from allocsim.core import parse_conf
 from allocsim.engine import (
+    OTHER_RELEASE,
+    Hints,
     Parting,
     Point,
     Setting,
@@ -35,7 +37,7 @@ from allocsim.questions.tune.part import Part, Source, parts_of
 from allocsim.questions.tune.results import Results
 from allocsim.questions.tune.row import Row
 from allocsim.questions.tune.sweep import Crew
-from allocsim.questions.tune.worker import Tricks
+from allocsim.questions.tune.worker import EXHAUSTIVE, Tricks
 from allocsim.trace import Recording
 from allocsim.units import format_size
 
@@ -61,8 +63,8 @@ class Tuning:
     by_device: whether the smallest device decides.
     known: trials that a file of results had already.
     warnings: where replays are not the recorded runs, so that nothing is proved.
-    needs: which releases read the best as meant, in words; None where all do that the recordings
-        can come from.
+    needs: which releases read the best as meant, in words; None where all do that the first
+        recording can come from.
     parts: the name of the recording, the number of the device and its memory, by trial of a row.
     """
 
@@ -103,6 +105,7 @@ def tune(
     torch_version: str | None = None,
     confs: Sequence[str] | None = None,
     device: int | None = None,
+    hints: Hints | None = None,
     expandable: bool = True,
     find_device: bool = False,
     jobs: int = 1,
@@ -116,6 +119,7 @@ def tune(
 
     device_memory: bytes or "24GiB"; None for that which a replay of each recording takes.
     torch_version: None for that of the first recording.  confs: try these and no others.
+    hints: what is known of the programs besides.
     expandable: whether expandable segments may be proposed.  find_device: rank by the smallest
     device instead of the peak.  jobs: processes; executor: any other to use, whose workers can
     read the files.  results: a JSON Lines file that trials go to, and come from if it is
@@ -131,8 +135,11 @@ def tune(
         if executor is None:
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="allocsim-")))
         named = bytes_of(device_memory)
-        parts = parts_of(list(sources), torch_version, scratch, device, named)
-        asked = _asked(parts, named, costs or Costs(), tricks or Tricks(), by_device=find_device)
+        parts = parts_of(
+            list(sources), torch_version, scratch, device, device_memory=named, hints=hints
+        )
+        tricks = _tricks(parts) if tricks is None else tricks
+        asked = _asked(parts, named, costs or Costs(), tricks, by_device=find_device)
         crew = stack.enter_context(Crew(jobs, executor))
         stored = None
         if results is not None:
@@ -162,6 +169,12 @@ def _asked(
         tricks=tricks,
         by_device=by_device,
     )
+
+
+def _tricks(parts: tuple[Part, ...]) -> Tricks:
+    """Those that hold for every part; none where a program changes settings itself."""
+    changes = any(part.prepared.plan.changes for part in parts)
+    return EXHAUSTIVE if changes else Tricks()
 
 
 def _borrowed(part: Part, least: int | None) -> int | None:
@@ -227,6 +240,7 @@ def _tuning(search: Search, baseline: Setting, seconds: float) -> Tuning:
     warnings = _warnings(asked, first)
     best = rows[0] if rows[0].survives and not warnings else None
     bounds = bounds_of([part.prepared for part in asked.parts])
+    possible = asked.parts[0].prepared.releases  # the others are replayed as the first
     helps, reason = False, "the replay is not the recorded run, so that nothing is proved on it"
     if not warnings:
         helps, reason = judge(asked, first, best, bounds)
@@ -251,18 +265,12 @@ def _tuning(search: Search, baseline: Setting, seconds: float) -> Tuning:
         by_device=asked.by_device,
         known=search.known,
         warnings=warnings,
-        needs=None if best is None else releases_needed(best.conf, asked.release, _common(asked)),
+        needs=None if best is None else releases_needed(best.conf, asked.release, possible),
         parts=tuple(
             (part.name, part.device, memory)
             for part, memory in zip(asked.parts, asked.memories, strict=True)
         ),
     )
-
-
-def _common(asked: Asked) -> tuple[str, ...]:
-    """The releases that every recording can come from; if there are none, those of the first."""
-    first, *others = [part.prepared.releases for part in asked.parts]
-    return tuple(v for v in first if all(v in other for other in others)) or first
 
 
 def _named(asked: Asked, part: Part) -> str:
@@ -291,6 +299,8 @@ def _warnings(asked: Asked, baseline: Row) -> tuple[str, ...]:
 
 def _notes(asked: Asked) -> tuple[str, ...]:
     notes = [asked.parts[0].prepared.release_note]
+    if not all(part.prepared.is_own_release for part in asked.parts):
+        notes.append(OTHER_RELEASE)
     confs = {part.prepared.recorded.conf for part in asked.parts}
     if len(confs) > 1:
         notes.append("the recordings have different settings; those of the first are the baseline")
