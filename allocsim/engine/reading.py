@@ -98,7 +98,7 @@ def read_plan(
         is_whole = reading.read()
         n_either = reading.doubt_device() if is_whole else 0
         chosen = reading.path
-        limit = None if reading.threshold is None else reading.threshold.limit
+        limit = None if reading.threshold is None else reading.threshold.found
     else:
         chosen = [plain_explanation(gap) for gap in gaps]
     refused = [each.refused for each in chosen if each.refused is not None]

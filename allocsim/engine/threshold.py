@@ -52,6 +52,14 @@ class Threshold:
         """The limit to drive with: one that nothing reaches, so that searches are counted."""
         return self.limit if self.limit is not None else (self.memory or 1 << 60) - 1
 
+    @property
+    def found(self) -> int | None:
+        """The limit under which the recording came out; None if nothing was collected."""
+        if self.limit is not None:
+            return self.limit
+        was_reached = self.least_limit > int(self.share * self.in_force)
+        return self.in_force if was_reached and self.high < NO_LIMIT else None
+
     def learn(self, gap: Gap, allocator: CachingAllocator) -> None:
         """Take in a request that is about to be made, and what was recorded of it."""
         reserved = allocator.reserved_bytes

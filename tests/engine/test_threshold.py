@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from allocsim import CachingAllocator, OutOfMemoryError, replay
+from allocsim import CachingAllocator, OutOfMemoryError, load, replay
 from allocsim.engine import prepare
 from allocsim.engine.threshold import NO_LIMIT, Threshold
 from allocsim.trace import Recording
 from allocsim.units import GIB, MIB
+from benchmarks.guesses import FAMILIES, write
 
 Recorded = Callable[..., Recording]
 Program = Callable[[CachingAllocator], None]
@@ -92,6 +95,17 @@ def test_on_an_unknown_device_it_is_a_limit_that_explains_all(recorded: Recorded
     assert limit is not None
     assert limit == pytest.approx(0.8 * GIB, rel=0.1)
     assert any("seems to allow itself about" in note for note in run.notes)
+
+
+def test_a_limit_that_is_nearly_the_device_is_one(tmp_path: Path) -> None:
+    """It was driven with that one as long as nothing spoke against it, and collected under it."""
+    path = tmp_path / "program.pickle"
+    write(FAMILIES["collected"](random.Random("collected 20227")), "2.15", path)
+    prepared = prepare(load(path))[0].on(512 * MIB)
+    assert prepared.plan.limit == 512 * MIB - 1
+    (run,) = replay(load(path), device_memory=512 * MIB).devices
+    assert run.fidelity is not None
+    assert run.fidelity.is_exact
 
 
 def test_without_the_option_none_is_looked_for(recorded: Recorded) -> None:
