@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from allocsim.core import CachingAllocator
-    from allocsim.engine import replay
+    from allocsim.engine import Hints, replay
     from allocsim.errors import (
         AllocsimError,
         ConfigError,
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CachingAllocator",
+    "Hints",
     "OutOfMemoryError",
     "explain",
     "load",
@@ -49,6 +50,7 @@ __all__ = [
 
 _HOMES = {
     "CachingAllocator": "core",
+    "Hints": "engine",
     "explain": "questions.explain",
     "load": "trace",
     "replay": "engine",

@@ -36,7 +36,7 @@ from allocsim.core import IS_COMPILED, NEWEST, CachingAllocator
 from allocsim.core.stats import Folder, fold_records
 from allocsim.engine.drive import Drive
 from allocsim.engine.fold import fold
-from allocsim.engine.plan import plan_of
+from allocsim.engine.reading import read_plan
 from allocsim.phantom import PhantomError
 from allocsim.questions.crosscheck import RealAllocator, Script
 from allocsim.trace import Action, Trace
@@ -87,7 +87,10 @@ def time_engine(
     """Seconds for one pass of the replay engine, plan included."""
     begin = time.perf_counter()
     allocator = CachingAllocator(DEVICE_MEMORY, torch_version=release, fast_path=fast_path)
-    drive = Drive(allocator, plan_of(trace, 0), len(trace), dictates=False, folder=folder)
+    plan = read_plan(
+        trace, 0, lambda *_: CachingAllocator(DEVICE_MEMORY, record_history=True), None
+    )
+    drive = Drive(allocator, plan, len(trace), dictates=False, folder=folder)
     drive.run()
     drive.timeline.build(drive.plan.steps.entry)
     allocator.memory_stats()

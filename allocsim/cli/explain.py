@@ -15,7 +15,7 @@ import zlib
 from pathlib import Path
 from typing import IO, cast
 
-from allocsim.cli.options import Commands, add_command, add_shared
+from allocsim.cli.options import HINTS, Commands, add_command, add_shared, hints_of
 from allocsim.cli.output import write_result
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError
@@ -44,6 +44,9 @@ def add_to(commands: Commands[Parser]) -> None:
     add_shared(parser, "--torch", text="PyTorch's release (default: what the wording tells)")
     memory = "the card's memory, if the text lacks it, or another card's to compare with"
     add_shared(parser, "--device-memory", text=memory)
+    of_recording = "of a recording, this device only (default: every one)"
+    add_shared(parser, "--device", text=of_recording)
+    add_shared(parser, *HINTS)
     add_shared(parser, "--json")
 
 
@@ -58,6 +61,10 @@ def run(arguments: argparse.Namespace) -> int:
         text = _decoded(log, arguments.text)
     else:
         text = _words(arguments.text)
+    if hints_of(arguments) is not None:
+        raise UsageError(f"{', '.join(HINTS)} are about a recorded program; give its recording")
+    if arguments.device is not None:
+        raise UsageError("--device chooses a device of a recording; an error's text has none")
     from allocsim.questions.explain import explain  # noqa: PLC0415
     from allocsim.report import verdicts_document, verdicts_text  # noqa: PLC0415
 
@@ -138,6 +145,8 @@ def _explain_recording(arguments: argparse.Namespace) -> None:
             arguments.conf,
             device_memory=arguments.device_memory,
             torch_version=arguments.torch,
+            hints=hints_of(arguments),
+            device=arguments.device,
             progress=bar.stage("replaying"),
             watch=bar.trying,
         )

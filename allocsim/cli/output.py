@@ -7,12 +7,12 @@ output overwrites an input, since recordings cannot be made again.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from allocsim.cli.usage import UsageError
 
-__all__ = ["refuse_input", "write", "write_json", "write_result"]
+__all__ = ["refuse_input", "write", "write_json", "write_result", "write_warnings"]
 
 
 def write(text: str) -> None:
@@ -26,6 +26,12 @@ def write_json(document: object) -> None:
     import json  # noqa: PLC0415
 
     write(json.dumps(document, indent=2) + "\n")
+
+
+def write_warnings(warnings: Iterable[str]) -> None:
+    """What a command has to say that prints nothing: on standard error."""
+    for each in warnings:
+        sys.stderr.write(f"allocsim: {each}\n")
 
 
 def write_result(

@@ -9,7 +9,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from allocsim.cli.options import Commands, add_command, add_shared
-from allocsim.cli.output import refuse_input
+from allocsim.cli.output import refuse_input, write_warnings
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError, count
 
@@ -64,6 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _figure(arguments: argparse.Namespace, theme: Theme) -> Figure:
     from allocsim.questions.picture import picture_of  # noqa: PLC0415
     from allocsim.questions.tune import read_tried  # noqa: PLC0415
+    from allocsim.report import shown_of  # noqa: PLC0415
     from allocsim.report.figures import (  # noqa: PLC0415
         address_map_figure,
         block_sizes_figure,
@@ -84,6 +85,7 @@ def _figure(arguments: argparse.Namespace, theme: Theme) -> Figure:
             device=arguments.device,
             progress=bar.stage("replaying"),
         )
+    write_warnings(shown_of(picture))
     if arguments.kind == "memory":
         return memory_figure(picture, theme)
     if arguments.kind == "address-map":

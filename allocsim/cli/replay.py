@@ -10,7 +10,7 @@ import argparse
 from functools import partial
 from typing import TYPE_CHECKING
 
-from allocsim.cli.options import Commands, add_command, add_shared
+from allocsim.cli.options import HINTS, Commands, add_command, add_shared, hints_of
 from allocsim.cli.output import write_result
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError, count
@@ -38,6 +38,7 @@ def add_to(commands: Commands[Parser]) -> None:
     parser = add_command(commands, "replay", _SUMMARY, _DESCRIPTION, run)
     add = parser.add_argument
     add_shared(parser, "file", "--conf", "--device-memory", "--torch", "--device")
+    add_shared(parser, *HINTS)
     strict = "exit 1 unless all is exactly as recorded, with a history and without"
     add("--strict", action="store_true", help=strict)
     add_shared(parser, "--fail-on-oom")
@@ -56,7 +57,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     watch = OomWatch()
     with ProgressBar() as bar:
-        devices = prepare(load(arguments.file), arguments.device, arguments.torch)
+        recording, hints = load(arguments.file), hints_of(arguments)
+        devices = prepare(recording, arguments.device, arguments.torch, hints=hints)
         result = replay_prepared(
             devices,
             None if arguments.conf is None else Setting(arguments.conf),
@@ -71,7 +73,8 @@ def run(arguments: argparse.Namespace) -> int:
         wants_cure = arguments.cure
         if wants_cure is None:
             wants_cure = arguments.conf is None and not arguments.json
-        cures = _cures(devices, result, bar) if wants_cure else {}
+        insists = bool(arguments.cure)
+        cures = _cures(devices, result, bar, insists=insists) if wants_cure else {}
     write_result(arguments.json, replay_document, replay_text, result, shortages, cures)
     if arguments.strict and not all(d.fidelity and d.fidelity.is_exact for d in result.devices):
         return _STRICT
@@ -97,8 +100,13 @@ def _compare_strictly(devices: Sequence[Prepared], result: Run) -> None:
             raise InvariantError(f"device {device_run.device}: {difference}")
 
 
-def _cures(devices: Sequence[Prepared], result: Run, bar: ProgressBar) -> dict[int, Cure]:
-    """The cure by device number, of devices where searching for one is worth it."""
+def _cures(
+    devices: Sequence[Prepared], result: Run, bar: ProgressBar, *, insists: bool
+) -> dict[int, Cure]:
+    """The cure by device number, of devices where searching for one is worth it.
+
+    insists: search where the replay is not the recorded run as well, where nothing is proved.
+    """
     from allocsim.engine import Setting, Trials  # noqa: PLC0415
     from allocsim.measures import effects_on  # noqa: PLC0415
     from allocsim.questions.explain import find_cure, is_worth_a_search  # noqa: PLC0415
@@ -106,7 +114,7 @@ def _cures(devices: Sequence[Prepared], result: Run, bar: ProgressBar) -> dict[i
     watch = partial(bar.trying, more=" (--no-cure skips)")
     cures = {}
     for prepared, device_run in zip(devices, result.devices, strict=True):
-        if is_worth_a_search(device_run):
+        if is_worth_a_search(device_run) and (insists or device_run.parting is None):
             trials = Trials(prepared, watch, effects_on(prepared))
             cure = find_cure(trials, Setting(result.conf), device_run)
             cures[cure.device] = cure

@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from allocsim.cli.options import Commands, add_command, add_shared
-from allocsim.cli.output import refuse_input
+from allocsim.cli.options import HINTS, Commands, add_command, add_shared, hints_of
+from allocsim.cli.output import refuse_input, write_warnings
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError
 
@@ -38,6 +38,7 @@ def add_to(commands: Commands[Parser]) -> None:
     add("-o", "--output", metavar="FILE", required=True, help="the HTML file to write")
     add_shared(parser, "--conf", "--device-memory", "--torch")
     add_shared(parser, "--device", text="this device (default: the first with entries)")
+    add_shared(parser, *HINTS)
     what_if = f"replay other settings too (default: up to {_WHAT_IF_UP_TO:,} entries)"
     add("--what-if", action=argparse.BooleanOptionalAction, help=what_if)
     settings = "replay this setting beside it, and no others; may be repeated"
@@ -48,7 +49,13 @@ def run(arguments: argparse.Namespace) -> int:
     from allocsim.engine import Setting, Trials  # noqa: PLC0415
     from allocsim.measures import effects_on  # noqa: PLC0415
     from allocsim.questions.explain import OomWatch, explain_device, shortages_of  # noqa: PLC0415
-    from allocsim.questions.picture import picture_prepared, prepare_one, what_if  # noqa: PLC0415
+    from allocsim.questions.picture import (  # noqa: PLC0415
+        others_of,
+        picture_prepared,
+        prepare_one,
+        what_if,
+    )
+    from allocsim.report import shown_of  # noqa: PLC0415
     from allocsim.report.html import html_report  # noqa: PLC0415
     from allocsim.trace import load  # noqa: PLC0415
 
@@ -57,13 +64,15 @@ def run(arguments: argparse.Namespace) -> int:
     refuse_input(arguments.output, arguments.file)
     watch = OomWatch()
     with ProgressBar() as bar:
-        prepared = prepare_one(load(arguments.file), arguments.device, arguments.torch)
+        recording, hints = load(arguments.file), hints_of(arguments)
+        prepared = prepare_one(recording, arguments.device, arguments.torch, hints)
         picture = picture_prepared(
             prepared,
             None if arguments.conf is None else Setting(arguments.conf),
             device_memory=arguments.device_memory,
             observers=(watch,),
             progress=bar.stage("replaying"),
+            others=others_of(recording, prepared),
         )
         shortages = shortages_of(picture.device_run, picture.trace, watch)
         trying = partial(bar.trying, more=" (--no-what-if skips)")
@@ -78,6 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
         if wants and shortages:
             explanation = explain_device(trials, picture.run, picture.device_run, shortages)
         page = html_report(picture, shortages, explanation, runs)
+    write_warnings(shown_of(picture))
     try:
         Path(arguments.output).write_text(page, encoding="utf-8")
     except OSError as error:

@@ -73,21 +73,26 @@ def _recording(what: str) -> Recording:
 def _walk(arguments: argparse.Namespace, recording: Recording) -> None:
     from allocsim.engine import Walk, prepare  # noqa: PLC0415
     from allocsim.questions.step import walk_on  # noqa: PLC0415
-    from allocsim.report import step_document, step_text  # noqa: PLC0415
+    from allocsim.report import step_document, step_text, warned  # noqa: PLC0415
 
     number = recording.devices[0].device if arguments.device is None else arguments.device
     (prepared,) = prepare(recording, number)
     walk = Walk(prepared)
+    name = f"device {number}, " if len(recording.devices) > 1 else ""
     walk.go_to(arguments.at)
-    texts: list[str] = []
+    warnings = [] if walk.parting is None else [str(walk.parting)]
+    texts = ["\n".join(warned(warnings)).rstrip() + "\n"] if warnings else []
     documents: list[dict[str, Any]] = []
     for _ in range(1 if arguments.count is None else arguments.count):
         found = walk_on(walk)
         if found is None:
             break
         entry, decision = found
-        texts.append(step_text(decision, f"entry {entry:,}: {_asked(decision.request)}"))
-        documents.append(step_document(decision, entry))
+        parting = walk.parting
+        unproved = ", unproved" * (parting is not None and parting.is_before(entry))
+        title = f"{name}entry {entry:,}{unproved}: {_asked(decision.request)}"
+        texts.append(step_text(decision, title))
+        documents.append(step_document(decision, entry, device=number, parting=parting))
     if arguments.json:
         write_json(documents)
     else:

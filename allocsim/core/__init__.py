@@ -11,6 +11,7 @@ from allocsim.core.config import NO_DIVISIONS, AllocatorConfig, RoundedSizes
 from allocsim.core.constants import (
     IS_COMPILED,
     LARGE_BUFFER,
+    MAX_REQUEST,
     MIN_BLOCK_SIZE,
     MIN_LARGE_ALLOC,
     N_ROUNDUP_INTERVALS,
@@ -26,6 +27,7 @@ from allocsim.core.fast_path import FREE, FREE_COMPLETED, FREE_REQUESTED, MALLOC
 from allocsim.core.history import TraceEntry, Witnessed, Work
 from allocsim.core.inspection import (
     allocated_block,
+    finds_free_block,
     fingerprint,
     free_blocks,
     handle_sizes,
@@ -38,6 +40,7 @@ from allocsim.core.inspection import (
 from allocsim.core.option_string import parse as parse_conf
 from allocsim.core.options import OPTIONS, Option, Role
 from allocsim.core.pending import ToldFree
+from allocsim.core.reclaim import garbage_passes
 from allocsim.core.releases import NEWEST, RELEASES, FreeBlockOrder, Release, find_release
 from allocsim.core.stats import SHORT, Folder, GroupMoves, Journal, Moves, fold_records
 
@@ -58,6 +61,7 @@ __all__ = [
     "Journal",
     "LARGE_BUFFER",
     "MALLOC",
+    "MAX_REQUEST",
     "MIN_BLOCK_SIZE",
     "MIN_LARGE_ALLOC",
     "Moves",
@@ -85,10 +89,12 @@ __all__ = [
     "allocated_block",
     "fingerprint",
     "find_release",
+    "garbage_passes",
     "fold_records",
     "free_blocks",
     "handle_sizes",
     "helping_pools",
+    "finds_free_block",
     "largest_request",
     "parse_conf",
     "pool_of_requests",

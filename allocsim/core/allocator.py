@@ -233,6 +233,13 @@ class CachingAllocator:
         """The frees that wait for `complete_free`, those of `seed` among them."""
         return self._pending.told
 
+    def wait_last_for(self, free: ToldFree) -> None:
+        """Let a wait for every free complete this one after the others.
+
+        For replays: a recording shows in which order streams were waited for.
+        """
+        self._pending.put_last(free)
+
     def complete_free(self, free: ToldFree) -> bool:
         """Complete a `request_free`; False if that has happened already."""
         return self._pending.complete(free)
@@ -377,6 +384,13 @@ class CachingAllocator:
             self.heap.limit = int(Fraction(share) + Fraction(1, 2))
         else:
             self.heap.limit = int(share)
+
+    def limit_to(self, limit: int) -> None:
+        """Limit reserved memory to `limit` bytes.
+
+        For replays: what a program did shows the bytes, not the share that it asked for.
+        """
+        self.heap.limit = limit
 
     # -- reading -------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ class Device:
 
     total: bytes of the card.  context_memory: what the CUDA context and other processes hold.
     policy: "bump" never reuses an address, "firstfit" takes the lowest hole.
+    room: bytes that may be handed out, where a recording shows that a request was refused.
     """
 
     __slots__ = (
@@ -31,10 +32,12 @@ class Device:
         "context_memory",
         "policy",
         "used",
+        "room",
         "_next",
         "_holes",
         "_sizes",
         "_dictated",
+        "_highest",
         "_issued",
         "_done",
     )
@@ -60,10 +63,12 @@ class Device:
         self.context_memory = context_memory
         self.policy = policy
         self.used = 0
+        self.room = total
         self._next = base_address
         self._holes: SortedDict[int, int] = SortedDict()  # start -> end; coalesced, below _next
         self._sizes: dict[int, int] = {}
         self._dictated: list[int] = []
+        self._highest = 0  # the end of what was dictated; 0 if nothing was
         self._issued: dict[int, int] = {}
         self._done: dict[int, int] = {}
 
@@ -82,7 +87,7 @@ class Device:
     def cuda_malloc(self, size: int) -> int | None:
         """The address of `size` fresh bytes, or None: out of memory."""
         pages = round_up(size, PAGE)
-        if pages > self.free:
+        if pages > min(self.free, self.room - self.used):
             return None
         self.used += pages
         return self.reserve_address(size)
@@ -94,7 +99,7 @@ class Device:
 
     def create_handle(self, size: int) -> bool:
         """Take physical memory for one handle of an expandable segment; False: none left."""
-        if size > self.free:
+        if size > min(self.free, self.room - self.used):
             return False
         self.used += size
         return True
@@ -106,10 +111,10 @@ class Device:
     # -- addresses ----------------------------------------------------------------------
 
     def dictate_address(self, address: int) -> None:
-        """Let the next reservation lie at `address`, as a recording says.
+        """Let what is obtained next lie at `address`, as a recording says.
 
-        Used up by the next one, or replaced by the next dictate.  Keeping dictated ranges
-        apart is up to the recording.
+        Used up by the next cudaMalloc or the first mapping of an expandable segment, or replaced
+        by the next dictate.  Keeping dictated ranges apart is up to the recording.
         """
         self._dictated = [address]
 
@@ -126,9 +131,32 @@ class Device:
     def reserve_address(self, size: int) -> int:
         """The start of a free address range of `size` bytes, rounded up to whole pages."""
         size = round_up(size, PAGE)
-        address = self._dictated.pop() if self._dictated else self._place(size)
+        if self._dictated:
+            address = self._dictated.pop()
+            self._highest = max(self._highest, address + size)
+        else:
+            address = self._place(size)
         self._sizes[address] = size
         return address
+
+    def reserve_range(self, size: int) -> int:
+        """As `reserve_address`, for an expandable segment, of which a recording says where it lies
+        once memory is mapped: until then its addresses are no real ones, after all before it."""
+        if not self._dictated and not self._highest:
+            return self.reserve_address(size)
+        address = self._highest + 1
+        self._sizes[address] = round_up(size, PAGE)
+        self._highest = address + self._sizes[address]
+        return address
+
+    def move_range(self, address: int) -> int | None:
+        """Where the range at `address` lies as dictated; None if nothing is."""
+        if not self._dictated:
+            return None
+        there = self._dictated.pop()
+        self._sizes[there] = self._sizes.pop(address)
+        self._highest = max(self._highest, there + self._sizes[there])
+        return there
 
     def _place(self, size: int) -> int:
         if self.policy == "firstfit":

@@ -38,7 +38,7 @@ class ExpandableSegment:
         self.stream = stream
         self._device = device
         if base is None:
-            self.base = device.reserve_address(self.size)
+            self.base = device.reserve_range(self.size)
         else:
             self.base = base
             device.adopt_address(base, self.size)
@@ -47,6 +47,14 @@ class ExpandableSegment:
     def end(self) -> int:
         """The first address past the reserved range."""
         return self.base + self.size
+
+    def dictated_move(self) -> int:
+        """How far the range, nothing of which is mapped, moves to where a recording has it."""
+        there = self._device.move_range(self.base)
+        if there is None:
+            return 0
+        distance, self.base = there - self.base, there
+        return distance
 
     def end_before(self, address: int, least: int) -> None:
         """Leave the addresses from `address` on to others; `least` bytes are mapped already."""

@@ -29,6 +29,7 @@ __all__ = [
     "free_blocks",
     "handle_sizes",
     "helping_pools",
+    "finds_free_block",
     "largest_request",
     "pool_of_requests",
     "returnable_bytes",
@@ -86,6 +87,27 @@ def helping_pools(allocator: CachingAllocator, stream: int) -> tuple[PoolId, ...
 
 
 # -- the largest request ----------------------------------------------------------------
+
+
+def finds_free_block(allocator: CachingAllocator, size: int, stream: int) -> bool:
+    """Whether a request of `size` bytes would be served without the driver (1.5, 1.6).
+
+    Frees that are under way stay so.  The block is taken and put back, which leaves no trace.
+    """
+    heap = allocator.heap
+    rounded = heap.config.round_size(size)
+    owner = allocator.private_pools.target(stream)
+    halves = heap if owner is None else owner
+    pool = halves.small if rounded <= SMALL_SIZE else halves.large
+    searches = pool.search_calls
+    block = heap.take_free(pool, stream, rounded, heap.config.expandable_segments)
+    pool.search_calls = searches
+    if block is None:
+        return False
+    base = block.gc_base
+    pool.insert(block)
+    block.gc_base = base
+    return True
 
 
 def largest_request(allocator: CachingAllocator, stream: int) -> int:

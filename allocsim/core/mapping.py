@@ -13,6 +13,7 @@ from allocsim.core.constants import SMALL_BUFFER
 from allocsim.core.expandable import ExpandableSegment
 from allocsim.core.heap import Heap
 from allocsim.core.pool import BlockPool
+from allocsim.core.releases import FreeBlockOrder
 from allocsim.errors import UpstreamAssertionError
 from allocsim.units import format_size
 
@@ -42,6 +43,18 @@ def allocate_expandable(heap: Heap, pool: BlockPool, stream: int, size: int) -> 
     if pool.owner is not None:
         pool.owner.segment_count += 1
     return block
+
+
+def _move_as_dictated(heap: Heap, block: Block) -> None:
+    """Let a segment that is one block, about to be mapped, lie where the recording has it.
+
+    Its place among blocks of equal size stays what it was.
+    """
+    assert block.expandable is not None
+    distance = block.expandable.dictated_move()
+    block.ptr += distance
+    if heap.release.free_block_order is FreeBlockOrder.SEGMENT:
+        block.rank -= distance
 
 
 def _find_run(pool: BlockPool, stream: int, size: int) -> Block | None:
@@ -97,6 +110,8 @@ def _map_block(heap: Heap, block: Block, size: int) -> bool:
     if mapped is None:
         return False
     pool.unmapped.remove(block)
+    if not block.is_split:
+        _move_as_dictated(heap, block)
     block.mapped = True
     start = block.ptr
     if mapped < block.size:

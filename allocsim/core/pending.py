@@ -100,6 +100,12 @@ class PendingFrees:
         self._told[free] = None
         return free
 
+    def put_last(self, free: ToldFree) -> None:
+        """Let a free be the last of those that a wait completes."""
+        if free in self._told:
+            del self._told[free]
+            self._told[free] = None
+
     def adopt(self, blocks: dict[int, Block]) -> None:
         """Take over blocks that were pending before the simulation began."""
         self._told.update(dict.fromkeys(map(ToldFree, blocks.values())))

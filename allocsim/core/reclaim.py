@@ -8,6 +8,8 @@ ones before expandable ones.  Source: semantics 1.9, 1.10, 2.5.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from allocsim.core.block import Block
 from allocsim.core.constants import UNLIMITED
 from allocsim.core.heap import Heap
@@ -21,6 +23,7 @@ from allocsim.state import PoolId
 
 __all__ = [
     "collect_garbage",
+    "garbage_passes",
     "release_available",
     "release_cached",
     "release_freeable",
@@ -41,23 +44,29 @@ def collect_garbage(heap: Heap) -> None:
     target = heap.reserved - allowed
     if target <= 0:
         return
-    pool = heap.large
-    unsplit = [block for block in pool if not block.is_split]
-    count = len(unsplit)
-    total_age = sum(_age(pool, block) for block in unsplit)
     reclaimed = 0
-    freed_any = True
-    while reclaimed < target and freed_any and count > 0:
-        freed_any = False
-        threshold = total_age / count
-        for block in list(pool):
-            if block.is_split or block.expandable is not None or _age(pool, block) < threshold:
-                continue
-            reclaimed += block.size
-            total_age -= _age(pool, block)
-            count -= 1
-            freed_any = True
+    for blocks in garbage_passes(heap.large):
+        for block in blocks:
             heap.release_segment(block)
+        reclaimed += sum(block.size for block in blocks)
+        if reclaimed >= target:
+            break
+
+
+def garbage_passes(pool: BlockPool) -> Iterator[list[Block]]:
+    """The blocks that each pass of a collection would release, in order, from `pool` as it is."""
+    left = [block for block in pool if not block.is_split]
+    count, total_age = len(left), sum(_age(pool, block) for block in left)
+    left = [block for block in left if block.expandable is None]
+    while left:
+        threshold = total_age / count
+        taken = [block for block in left if _age(pool, block) >= threshold]
+        if not taken:
+            return
+        count -= len(taken)
+        total_age -= sum(_age(pool, block) for block in taken)
+        left = [block for block in left if _age(pool, block) < threshold]
+        yield taken
 
 
 def _age(pool: BlockPool, block: Block) -> int:

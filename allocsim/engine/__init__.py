@@ -6,20 +6,33 @@ runs them under many settings, `Walk` takes them a request at a time.
 
 from allocsim.engine.drive import Drive
 from allocsim.engine.fold import fold, fold_allocated
+from allocsim.engine.hints import EMPTY_CACHE_WAYS, Hints
 from allocsim.engine.observers import GiveUpError, Observer, Progress
 from allocsim.engine.plan import StepKind
-from allocsim.engine.prepared import Prepared, prepare
-from allocsim.engine.replay import bytes_of, difference_without_history, replay, replay_prepared
+from allocsim.engine.prepare import prepare
+from allocsim.engine.prepared import Prepared
+from allocsim.engine.replay import (
+    OTHER_RELEASE,
+    bytes_of,
+    device_of,
+    difference_without_history,
+    drive_as_recorded,
+    is_recorded_device,
+    parting_of,
+    replay,
+    replay_prepared,
+)
 from allocsim.engine.result import (
     DeviceRun,
     Fidelity,
     Mismatch,
+    Parting,
     PeakState,
     Run,
     SimulatedOom,
     Timeline,
 )
-from allocsim.engine.setting import IN_STRING, Setting, in_option_string
+from allocsim.engine.setting import IN_STRING, Setting, in_option_string, releases_needed
 from allocsim.engine.smallest_device import (
     Capacity,
     Smallest,
@@ -28,19 +41,34 @@ from allocsim.engine.smallest_device import (
     smallest_device,
     smallest_fraction,
 )
-from allocsim.engine.trial import Effect, Point, Trial, Trials, Watch, trial_of, trial_of_run
+from allocsim.engine.start import Start, StartPeaks, requests_of
+from allocsim.engine.trial import (
+    Effect,
+    Point,
+    Trial,
+    Trials,
+    Watch,
+    trial_of,
+    trial_of_run,
+    with_peaks,
+)
+from allocsim.engine.two_starts import large_segments_matter
 from allocsim.engine.walk import Walk
 
 __all__ = [
     "Capacity",
     "DeviceRun",
+    "EMPTY_CACHE_WAYS",
+    "Hints",
     "Drive",
     "Effect",
     "Fidelity",
     "GiveUpError",
     "IN_STRING",
     "Mismatch",
+    "OTHER_RELEASE",
     "Observer",
+    "Parting",
     "PeakState",
     "Point",
     "Prepared",
@@ -49,6 +77,8 @@ __all__ = [
     "Setting",
     "SimulatedOom",
     "Smallest",
+    "Start",
+    "StartPeaks",
     "StepKind",
     "Timeline",
     "Trial",
@@ -56,17 +86,25 @@ __all__ = [
     "Walk",
     "Watch",
     "bytes_of",
+    "device_of",
     "difference_without_history",
+    "drive_as_recorded",
     "find_smallest",
     "fold",
     "fold_allocated",
     "in_option_string",
+    "is_recorded_device",
+    "large_segments_matter",
     "pages_needed",
+    "parting_of",
     "prepare",
+    "releases_needed",
     "replay",
     "replay_prepared",
+    "requests_of",
     "smallest_device",
     "smallest_fraction",
     "trial_of",
     "trial_of_run",
+    "with_peaks",
 ]

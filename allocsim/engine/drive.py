@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import gc
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from allocsim.core import Block, CachingAllocator, Folder, ToldFree, fingerprint
+from allocsim.core import MAX_REQUEST, Block, CachingAllocator, Folder, ToldFree, fingerprint
 from allocsim.engine.fidelity import FidelityCheck
 from allocsim.engine.fold import fold
 from allocsim.engine.observers import GiveUpError, Observer, Progress, TimelineBuilder
 from allocsim.engine.plan import Plan, StepKind
 from allocsim.engine.repeats import CYCLE, Period
 from allocsim.engine.result import SimulatedOom
+from allocsim.engine.start import Start, lay_out
 from allocsim.errors import InvariantError, OutOfMemoryError
-from allocsim.state import PoolId
+from allocsim.state import PoolId, SegmentState
 
 __all__ = ["Drive"]
 
@@ -36,8 +37,9 @@ class Drive:
 
     dictates: driver bases come from the recording.  check_every: entries between walks of
     every invariant, 0 for none.  folder: counts the statistics.  given_up_at: where an observer
-    had seen enough.  skipped: entries of periods that were passed over; _passed_over: their steps,
-    so far.
+    had seen enough.  lays_out: segments of which what is in use is requested before the first step,
+    where the allocator holds none.  skipped: entries of periods that were passed over;
+    _passed_over: their steps, so far.
     """
 
     allocator: CachingAllocator
@@ -49,6 +51,7 @@ class Drive:
     progress: Progress | None = None
     observers: tuple[Observer, ...] = ()
     folder: Folder = fold
+    lays_out: Sequence[SegmentState] = ()
     ooms: list[SimulatedOom] = field(default_factory=list)
     stopped_at: int | None = None
     given_up_at: int | None = None
@@ -60,11 +63,20 @@ class Drive:
 
     def __post_init__(self) -> None:
         self.allocator.count_with(self.folder)
-        held = self.allocator.name_by_address()
-        for free in self.allocator.told_frees:
-            assert free.block is not None
-            self._waiting[free.block.ptr] = free
+        if self.lays_out:
+            self._waiting = lay_out(self.allocator, self.lays_out)
+            held = sum(block.size for block in self.allocator.named_blocks.values())
+        else:
+            held = self.allocator.name_by_address()
+            for free in self.allocator.told_frees:
+                assert free.block is not None
+                self._waiting[free.block.ptr] = free
         self.timeline = TimelineBuilder(held, self.allocator.reserved_bytes)
+
+    @property
+    def start(self) -> Start:
+        """How it began."""
+        return Start.ANEW if self.lays_out else Start.KEPT
 
     def run(self, period: Period | None = None) -> None:
         """Drive every step, or up to an out-of-memory error that is ours alone.
@@ -206,18 +218,34 @@ class Drive:
             self._recorded_oom(entry, size, stream)
         elif kind == StepKind.DICTATE and self.dictates:
             self.allocator.device.dictate_address(addr)
-        elif kind == StepKind.EMPTY_CACHE:
+        elif kind == StepKind.ROOM and self.dictates:
+            device = self.allocator.device
+            device.room = size if size >= 0 else device.total
+        elif kind == StepKind.AWAIT and self.dictates:
+            if addr in self._waiting:
+                self.allocator.wait_last_for(self._waiting[addr])
+        else:
+            self._unrecorded(kind, size, stream)
+        return 0
+
+    def _unrecorded(self, kind: int, size: int, stream: int) -> None:
+        """What the program did and left no entry of."""
+        if kind == StepKind.EMPTY_CACHE:
             self.allocator.empty_cache()
         elif kind == StepKind.SCOPE:
             self._enter(self.plan.pools[size] if size >= 0 else None, stream)
-        elif kind == StepKind.END_POOL:
-            self._end_pool(self.plan.pools[size])
-        return 0
+        elif kind == StepKind.SETTINGS:
+            self.allocator.set_allocator_settings(str(self.plan.changes[size]))
+        elif kind == StepKind.FRACTION:
+            self.allocator.set_per_process_memory_fraction(float(self.plan.changes[size]))
+        elif kind in (StepKind.END_POOL, StepKind.DELETE_POOL):
+            self._end_pool(self.plan.pools[size], is_deleted=kind == StepKind.DELETE_POOL)
 
     def _recorded_oom(self, entry: int, size: int, stream: int) -> None:
         """A request that failed in the recording; where it succeeds here it is given back."""
         try:
-            ptr = self.allocator.malloc(size, stream)
+            # What was rounded up to an exbibyte was less: more never reaches the allocator.
+            ptr = self.allocator.malloc(min(size, MAX_REQUEST - 1), stream)
         except OutOfMemoryError as error:
             self._note_oom(entry, None, stream, error)
             return
@@ -264,12 +292,18 @@ class Drive:
             self.allocator.begin_allocate_to_pool(pool, stream=stream)
         self._scope = pool
 
-    def _end_pool(self, pool: PoolId) -> None:
-        """Give up every use of `pool`, one for each scope that was opened."""
+    def _end_pool(self, pool: PoolId, *, is_deleted: bool) -> None:
+        """Give up every use of `pool`, one for each scope that was opened.
+
+        is_deleted: the last of them is the MemPool's own, which takes the memory with it.
+        """
         if self._scope == pool:
             self._enter(None, 0)
-        for _ in range(self.allocator.pool_use_count(pool)):
+        is_deleted &= self.allocator.release.mempools_hold_pools
+        for _ in range(self.allocator.pool_use_count(pool) - is_deleted):
             self.allocator.release_pool(pool)
+        if is_deleted and self.allocator.pool_use_count(pool):
+            self.allocator.delete_mempool(pool)
 
     def _pause(self, entry: int) -> None:
         self.timeline.keep()

@@ -49,6 +49,11 @@ class FidelityCheck:
                 ),
             )
 
+    @property
+    def has_parted(self) -> bool:
+        """Whether an entry differed."""
+        return self._mismatch is not None
+
     def address(self, recorded: int, replayed: int | None) -> None:
         """One `alloc` entry was answered."""
         self._addresses_matched += recorded == replayed

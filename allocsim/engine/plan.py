@@ -1,15 +1,13 @@
-"""What a trace makes an allocator do, step by step.
+"""The steps of one device: what its trace makes an allocator do.
 
 Rule: alloc, free_requested, free_completed and oom drive a replay; all else is compared, except
-that driver bases may be dictated and that releases no request explains are the program's own
-empty_cache calls.  A free_completed right after its free_requested is one free.  A private pool
-whose memory goes back to the driver was released before, at a time that nothing tells.
-Source: semantics 2.5, 6.2, 6.6.
+that what the driver answered may be dictated and that what the program did unrecorded is a step
+too, once `reading.py` has found out what it was.  Source: semantics 2.5, 6.2, 6.6.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -17,12 +15,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim.core import FREE, FREE_COMPLETED, FREE_REQUESTED, MALLOC, PlainStep
+from allocsim.core import FREE, FREE_COMPLETED, FREE_REQUESTED, MALLOC, PAGE, PlainStep
+from allocsim.engine.gaps import Sorted
 from allocsim.state import PoolId
-from allocsim.trace import Action, PoolColumn, Trace, pools_of
-from allocsim.units import MIB
+from allocsim.trace import Action, Trace
 
-__all__ = ["Plan", "Step", "StepKind", "Steps", "plan_of"]
+__all__ = [
+    "Change",
+    "Plan",
+    "Planned",
+    "Step",
+    "StepKind",
+    "Steps",
+    "joined",
+    "most_reserved",
+    "plain_steps",
+]
 
 
 class StepKind(IntEnum):
@@ -40,16 +48,26 @@ class StepKind(IntEnum):
     """Requests go to pool number `size` from here on (-1: the default pool)."""
     END_POOL = 8
     """Nothing uses pool number `size` any more."""
+    DELETE_POOL = 9
+    """The MemPool of pool number `size` is deleted: the pool's own memory goes back."""
+    ROOM = 10
+    """The driver had `size` bytes in all to give (-1: as many as the device has)."""
+    AWAIT = 11
+    """A full device waits for the free of `addr` after those named before."""
+    SETTINGS = 12
+    """The program sets the options of the plan's change number `size`."""
+    FRACTION = 13
+    """The program sets the memory fraction of the plan's change number `size`."""
 
-
-PAGE = 2 * MIB
-"""What the driver hands memory out in."""
 
 Step = PlainStep
 """(kind, addr, size, stream)"""
 
-_Planned = tuple[int, int, int, int, int]
+Planned = tuple[int, int, int, int, int]
 """(kind, entry, addr, size, stream)"""
+
+Change = str | float
+"""What a program sets at run time: an option string or a memory fraction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +84,16 @@ class Steps:
         return len(self.kind)
 
     def undictated(self) -> Steps:
-        """Those that hang on the program alone, not on where the recorded driver's memory lay."""
-        kept = self.kind != StepKind.DICTATE
-        columns = (self.kind, self.entry, self.addr, self.size, self.stream)
-        return Steps(*(column[kept] for column in columns))
+        """Those that the program alone decides, not what the recorded driver answered."""
+        return self.without(StepKind.DICTATE, StepKind.ROOM, StepKind.AWAIT)
+
+    def without(self, *kinds: StepKind) -> Steps:
+        """Those of other kinds."""
+        kept = ~np.isin(self.kind, kinds)
+        return Steps(*(column[kept] for column in self._columns()))
+
+    def _columns(self) -> tuple[NDArray[Any], ...]:
+        return self.kind, self.entry, self.addr, self.size, self.stream
 
     def rows(self, start: int, stop: int) -> Iterator[Step]:
         """Steps [start, stop) as rows of Python's own numbers."""
@@ -81,11 +105,20 @@ class Steps:
 class Plan:
     """The steps of one device.
 
-    max_reserved: the most memory that was held at any entry.  capacity: what the allocator had
-    to itself, free plus reserved, as the first `oom` entry tells; None without one.
-    refused_below: the least `reserved + wanted` that the driver seems to have refused, None if
-    nothing was released for a request.  n_empty_cache: calls that the releases imply.
+    max_reserved: the most memory that was held at any entry.
+    capacity: what the allocator had to itself, free plus reserved, as the first `oom` entry tells;
+        None without one.
+    refused_below: the least `reserved + wanted` that the driver seems to have refused; None if it
+        seems to have refused nothing.
+    n_empty_cache: calls of empty_cache that are taken to have given memory back.
     pools: the private pools that SCOPE steps number.
+    limit: bytes that the program allowed itself by a call, as far as its collecting garbage tells.
+    fits: bytes of a device under which all that was recorded makes sense, where it had to be tried.
+    is_whole: whether the model, driven through the steps, does what was recorded, as far as it was
+        driven.  is_proved: whether it was driven, entry by entry, and does.
+    n_named: calls of empty_cache that a Python stack names.
+    n_either: requests taken for refused at first that calls of empty_cache explain as well.
+    changes: what SETTINGS and FRACTION steps set.
     """
 
     steps: Steps
@@ -94,6 +127,28 @@ class Plan:
     refused_below: int | None
     n_empty_cache: int
     pools: tuple[PoolId, ...]
+    limit: int | None = None
+    is_whole: bool = True
+    is_proved: bool = False
+    fits: int | None = None
+    n_named: int = 0
+    n_either: int = 0
+    changes: tuple[Change, ...] = ()
+
+    @property
+    def empties_cache(self) -> bool:
+        """Whether the program calls empty_cache, as far as is known."""
+        return bool(np.any(self.steps.kind == StepKind.EMPTY_CACHE))
+
+    @property
+    def n_deleted(self) -> int:
+        """MemPools that were deleted."""
+        return int(np.count_nonzero(self.steps.kind == StepKind.DELETE_POOL))
+
+    @property
+    def n_narrowed(self) -> int:
+        """Requests for which the driver had less to give than the device has."""
+        return int(np.count_nonzero((self.steps.kind == StepKind.ROOM) & (self.steps.size >= 0)))
 
     @property
     def inferred_capacity(self) -> int | None:
@@ -103,96 +158,13 @@ class Plan:
         return self.refused_below - PAGE
 
 
-def plan_of(trace: Trace, reserved_at_start: int, collects_above: int | None = None) -> Plan:
-    """The plan of `trace`, which begins with `reserved_at_start` bytes held from the driver.
-
-    collects_above: reserved bytes above which a request collects garbage; None: it never does.
-    """
-    reserved = reserved_at_start + np.cumsum(_moved(trace))
-    max_reserved = max(reserved_at_start, int(reserved.max(initial=0)))
+def most_reserved(trace: Trace, reserved_at_start: int) -> tuple[int, int | None]:
+    """The most bytes held at any entry, and what was free plus held at the first `oom` entry."""
+    moved = _moved(trace)
+    reserved = reserved_at_start + np.cumsum(moved)
     ooms = np.flatnonzero(trace.action == Action.OOM)
     capacity = int(reserved[ooms[0]]) + int(trace.addr[ooms[0]]) if len(ooms) else None
-    pools = pools_of(trace)
-    sorted_out = _sort_out(trace, pools)
-    fits = capacity or max_reserved
-    planner = _Planner(trace, pools, reserved_at_start, fits, collects_above)
-    for entry in np.flatnonzero(sorted_out.is_planned).tolist():
-        planner.take(entry, bool(sorted_out.is_immediate[entry]))
-    planner.end()
-    return Plan(
-        _joined(trace, sorted_out, planner),
-        max_reserved,
-        capacity,
-        planner.refused_below,
-        planner.n_empty_cache,
-        pools.ids,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Sorted:
-    """Masks over the entries.
-
-    is_immediate: a free_requested whose free_completed is the next entry.
-    is_plain: a step by itself, whatever lies around it.
-    is_planned: the few that the planner looks at one by one: whatever is not plain, and the
-    driving entry that follows it.
-    """
-
-    is_immediate: NDArray[np.bool_]
-    is_plain: NDArray[np.bool_]
-    is_planned: NDArray[np.bool_]
-
-
-def _sort_out(trace: Trace, pools: PoolColumn) -> _Sorted:
-    action, addr = trace.action, trace.addr
-    completes = np.zeros(len(trace), dtype=bool)
-    completes[1:] = (
-        (action[:-1] == Action.FREE_REQUESTED)
-        & (action[1:] == Action.FREE_COMPLETED)
-        & (addr[:-1] == addr[1:])
-    )
-    is_immediate = np.zeros(len(trace), dtype=bool)
-    is_immediate[:-1] = completes[1:]
-    is_request = np.isin(action, (Action.ALLOC, Action.OOM))
-    is_driving = is_request | (action == Action.FREE_REQUESTED)
-    is_silent = completes | np.isin(action, (Action.SNAPSHOT, Action.ANNOTATE))
-    is_planned = (~is_driving & ~is_silent) | (action == Action.OOM)
-    driving = np.flatnonzero(is_driving)
-    following = np.searchsorted(driving, np.flatnonzero(is_planned))
-    is_planned[driving[following[following < len(driving)]]] = True
-    is_planned[_scope_changes(pools, np.flatnonzero(is_request))] = True
-    return _Sorted(is_immediate, is_driving & ~is_planned, is_planned)
-
-
-def _scope_changes(pools: PoolColumn, requests: NDArray[np.intp]) -> NDArray[np.intp]:
-    """The requests that go to another pool than the request before them."""
-    pool = pools.number[requests]
-    before = np.concatenate(([-1], pool[:-1])) if len(pool) else pool
-    changed: NDArray[np.intp] = requests[pool != before]
-    return changed
-
-
-def _joined(trace: Trace, sorted_out: _Sorted, planner: _Planner) -> Steps:
-    """Plain steps and planned ones in the order of the entries."""
-    plain = np.flatnonzero(sorted_out.is_plain)
-    is_alloc = trace.action[plain] == Action.ALLOC
-    frees = np.where(sorted_out.is_immediate[plain], StepKind.FREE, StepKind.FREE_REQUEST)
-    planned = list(zip(*planner.steps, strict=True)) or [()] * 5
-    columns: tuple[NDArray[Any], ...] = (
-        np.where(is_alloc, StepKind.ALLOC, frees).astype(np.uint8),
-        plain,
-        trace.addr[plain],
-        trace.size[plain],
-        trace.stream[plain],
-    )
-    places = np.searchsorted(plain, np.array(planner.at, dtype=np.intp), side="right")
-    return Steps(
-        *(
-            np.insert(mine, places, np.array(theirs, dtype=mine.dtype))
-            for mine, theirs in zip(columns, planned, strict=True)
-        )
-    )
+    return max(reserved_at_start, int(reserved.max(initial=0))), capacity
 
 
 def _moved(trace: Trace) -> NDArray[np.int64]:
@@ -203,131 +175,30 @@ def _moved(trace: Trace) -> NDArray[np.int64]:
     return moved
 
 
-class _Planner:
-    """One pass over the planned entries; what lies between two driving ones waits here.
+def plain_steps(trace: Trace, sorted_out: Sorted) -> Steps:
+    """The steps that need no guess, whatever lies around them."""
+    plain = np.flatnonzero(sorted_out.is_plain)
+    is_alloc = trace.action[plain] == Action.ALLOC
+    frees = np.where(sorted_out.is_immediate[plain], StepKind.FREE, StepKind.FREE_REQUEST)
+    return Steps(
+        np.where(is_alloc, StepKind.ALLOC, frees).astype(np.uint8),
+        plain,
+        trace.addr[plain],
+        trace.size[plain],
+        trace.stream[plain],
+    )
 
-    steps, at: the steps, and beside each the entry at whose place it is taken.
-    """
 
-    def __init__(
-        self,
-        trace: Trace,
-        pools: PoolColumn,
-        reserved: int,
-        fits: int,
-        collects_above: int | None,
-    ) -> None:
-        self.steps: list[_Planned] = []
-        self.at: list[int] = []
-        self.n_empty_cache = 0
-        self.refused_below: int | None = None
-        self._trace = trace
-        self._pools = pools.number
-        self._fits = fits
-        self._reserved = reserved
-        self._collects_above = collects_above
-        self._before_release: int | None = None
-        self._gave_small = False
-        self._n_early = 0
-        self._completed: list[_Planned] = []
-        self._base: tuple[int, int] | None = None
-        self._pool = -1
-        self._ended: dict[int, None] = {}
-
-    def take(self, entry: int, is_immediate: bool) -> None:
-        """One entry."""
-        trace = self._trace
-        action, addr = int(trace.action[entry]), int(trace.addr[entry])
-        size, stream = int(trace.size[entry]), int(trace.stream[entry])
-        if action in (Action.ALLOC, Action.OOM):
-            kind = StepKind.ALLOC if action == Action.ALLOC else StepKind.OOM
-            self._request((kind, entry, addr, size, stream), int(self._pools[entry]))
-        elif action == Action.FREE_REQUESTED:
-            self.settle(entry)
-            kind = StepKind.FREE if is_immediate else StepKind.FREE_REQUEST
-            self.steps.append((kind, entry, addr, size, stream))
-        elif action == Action.FREE_COMPLETED:
-            self._completed.append((StepKind.FREE_COMPLETE, entry, addr, size, stream))
-        elif action in (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP):
-            if self._base is None:
-                self._base = (addr, size)
-            self._reserved += size
-        elif action in (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP):
-            self._release(entry, size)
-        self.at += [entry] * (len(self.steps) - len(self.at))
-
-    def _release(self, entry: int, size: int) -> None:
-        if self._before_release is None:
-            self._before_release = self._reserved
-            # Garbage is collected before anything is waited for.
-            self._n_early = len(self._completed) if self._collects else 0
-        self._reserved -= size
-        self._gave_small |= size <= PAGE
-        if self._pools[entry] >= 0:
-            self._ended[int(self._pools[entry])] = None
-
-    @property
-    def _collects(self) -> bool:
-        """Whether a request would have collected garbage before the releases seen."""
-        before = self._before_release
-        return self._collects_above is not None and (before or 0) > self._collects_above
-
-    def end(self) -> None:
-        """After the last entry."""
-        last = len(self._trace)
-        self.settle(last - 1)
-        self.at += [last] * (len(self.steps) - len(self.at))
-
-    def settle(self, entry: int) -> None:
-        """Completions apply as they were recorded; releases that no request needed were called."""
-        self.steps.extend(self._completed)
-        self._completed = []
-        self.steps.extend((StepKind.END_POOL, entry, 0, pool, 0) for pool in self._ended)
-        self._ended = {}
-        self._gave_small = False
-        self._n_early = 0
-        if self._before_release is not None:
-            self._before_release = None
-            self.n_empty_cache += 1
-            self.steps.append((StepKind.EMPTY_CACHE, entry, 0, 0, 0))
-
-    def _request(self, step: _Planned, pool: int) -> None:
-        """A request, and what was released on its way if it was refused at first.
-
-        Then completions come after the request: it was the release that waited for them.
-        """
-        entry, base = step[1], self._base
-        late: list[_Planned] = []
-        if self._was_refused(step[0]) or self._was_collected():
-            late = self._completed[self._n_early :]
-            self._completed = self._completed[: self._n_early]
-            self._before_release = None
-        self.settle(entry)
-        self._scope(entry, pool, step[4])
-        if base is not None:
-            self.steps.append((StepKind.DICTATE, entry, base[0], base[1], step[4]))
-            self._base = None
-        self.steps += [step, *late]
-
-    def _was_refused(self, kind: int) -> bool:
-        """Whether a full device explains the releases before this request."""
-        if kind == StepKind.OOM:
-            return True  # whatever completed by then did not help it
-        if self._before_release is None:
-            return False
-        if self._base is None:
-            return False
-        would_hold = self._before_release + self._base[1]
-        if would_hold <= self._fits:
-            return False
-        self.refused_below = min(would_hold, self.refused_below or would_hold)
-        return True
-
-    def _was_collected(self) -> bool:
-        """Whether garbage collection explains them: it takes large segments only (1.9)."""
-        return self._base is not None and self._collects and not self._gave_small
-
-    def _scope(self, entry: int, pool: int, stream: int) -> None:
-        if pool != self._pool:
-            self._pool = pool
-            self.steps.append((StepKind.SCOPE, entry, 0, pool, stream))
+def joined(plain: Steps, planned: Sequence[tuple[int, Sequence[Planned]]]) -> Steps:
+    """Plain steps and planned ones in one order; planned rows come after so many plain ones."""
+    added = list(zip(*(step for _, steps in planned for step in steps), strict=True)) or [()] * 5
+    places = np.repeat(
+        np.array([after for after, _ in planned], dtype=np.intp),
+        [len(steps) for _, steps in planned],
+    )
+    return Steps(
+        *(
+            np.insert(column, places, np.array(new, dtype=column.dtype))
+            for column, new in zip(plain._columns(), added, strict=True)
+        )
+    )

@@ -1,6 +1,6 @@
 """One device of a recording, made ready once and driven under any number of settings.
 
-Rule: release, start and plan of a device are worked out here and nowhere else, once; `replay`,
+Rule: release, start and plan of a device are worked out once, in `prepare.py` and here; `replay`,
 `Walk` and every trial drive what is prepared, so that their results can be held against each
 other.  A drive as recorded may have its driver bases dictated; any other drives the undictated
 plan, addresses in order from the recording's first.
@@ -14,7 +14,6 @@ from functools import cached_property
 
 import numpy as np
 
-from allocsim.core import RELEASES as MODELLED
 from allocsim.core import (
     AllocatorConfig,
     CachingAllocator,
@@ -22,21 +21,32 @@ from allocsim.core import (
     FreeBlockOrder,
     Release,
     RoundedSizes,
-    find_release,
     parse_conf,
 )
+from allocsim.engine.calls import fraction_at_start
 from allocsim.engine.drive import Drive
 from allocsim.engine.fold import fold
+from allocsim.engine.hints import Hints
 from allocsim.engine.observers import Observer, Progress
-from allocsim.engine.plan import Plan, plan_of
+from allocsim.engine.plan import Plan, StepKind
+from allocsim.engine.reading import read_plan
 from allocsim.engine.repeats import Period, find_period
+from allocsim.engine.result import Parting
 from allocsim.engine.setting import Setting
-from allocsim.errors import ConfigError, RecordingError
+from allocsim.engine.start import Start
+from allocsim.engine.two_starts import chosen_start
+from allocsim.errors import ConfigError
 from allocsim.state import SegmentState
-from allocsim.trace import Action, Provenance, Recording, Trace, refuse_unsound, start_state
-from allocsim.units import format_size
+from allocsim.trace import (
+    Action,
+    Mark,
+    MarkKind,
+    Provenance,
+    Trace,
+)
+from allocsim.units import GIB, TIB, format_size, round_up
 
-__all__ = ["UNLIMITED_DEVICE", "Prepared", "prepare"]
+__all__ = ["UNLIMITED_DEVICE", "Prepared"]
 
 UNLIMITED_DEVICE = 1 << 60
 """Bytes of a device that nothing fills, for recordings that do not tell their device's size."""
@@ -53,8 +63,13 @@ class Prepared:
     recorded: the settings of the recording; config: what they mean.
     has_settings: whether the recording holds any.
     start: the segments before the first entry.
-    plan: the steps, driver bases among them.
+    releases: those that can have written the recording, the oldest first; the one that is asked
+        for, or noted, where there is one.
+    is_own_release: whether the release modelled can have written the recording; where it cannot, a
+        replay tells what another would have done.
     provenance: how the recording was made, None where nobody noted it.
+    assumed_memory: bytes of the device as a user says, where the recording does not.
+    hints: what a user says of the program; marks: what is known of it, recorded or said.
     """
 
     path: str
@@ -65,8 +80,87 @@ class Prepared:
     config: AllocatorConfig
     has_settings: bool
     start: tuple[SegmentState, ...]
-    plan: Plan
     provenance: Provenance | None
+    releases: tuple[str, ...] = ()
+    is_own_release: bool = True
+    assumed_memory: int | None = None
+    hints: Hints = Hints()  # noqa: RUF009  (frozen)
+    marks: tuple[Mark, ...] = ()
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The steps, what the driver answered among them.
+
+        The room that an expandable segment has to grow hangs on the device (semantics 4.1), so that
+        sizes that the recording suggests are tried where nothing tells it.
+        """
+        plan = self._read(self.named_memory)
+        if not self.config.expandable_segments or self.capacity_of(plan):
+            return plan
+        suggested = plan.inferred_capacity
+        if plan.is_whole and suggested is None:
+            return plan
+        if suggested is not None and self._read(suggested, is_assumed=True).is_whole:
+            return plan
+        for memory in (round_up(plan.max_reserved, GIB), UNLIMITED_DEVICE):
+            found = self._read(memory, is_assumed=True)
+            if found.is_whole:
+                return replace(found, fits=memory)
+        return plan
+
+    def _read(self, memory: int | None, *, is_assumed: bool = False) -> Plan:
+        return read_plan(
+            self.trace,
+            self.held,
+            lambda memory, limit: self.allocator(
+                self.recorded,
+                memory,
+                base_address=round_up(self.last_address, TIB),
+                record_history=True,
+                limit=limit,
+            ),
+            memory,
+            is_assumed=is_assumed
+            or (self.assumed_memory is not None and not self._recorded_memory),
+            collects_at=self._collects_at,
+            marks=self.marks,
+            empties=self.hints.empties,
+        )
+
+    def capacity_of(self, plan: Plan) -> int | None:
+        """Bytes of the device: as named, else as an out-of-memory error tells; None: unknown."""
+        return self.named_memory or plan.capacity
+
+    def on(self, device_memory: int | None) -> Prepared:
+        """The same on the device that a user names, if nothing recorded speaks against it."""
+        if device_memory is None or self.capacity is not None:
+            return self
+        is_settled = self.plan.refused_below is None and self.plan.limit is None
+        if is_settled or device_memory < self.plan.max_reserved:
+            return self
+        assumed = replace(self, assumed_memory=device_memory)
+        return assumed if assumed.plan.is_whole else self
+
+    @property
+    def _recorded_memory(self) -> int:
+        return 0 if self.provenance is None else self.provenance.device_memory
+
+    @property
+    def _collects_at(self) -> float | None:
+        """The garbage_collection_threshold, if the limit that it is a share of is unknown."""
+        is_marked = any(mark.kind is MarkKind.FRACTION for mark in self.marks)
+        has_limit = is_marked or self.recorded.fraction(self.release) is not None
+        threshold = self.config.garbage_collection_threshold
+        return threshold if threshold > 0 and not has_limit else None
+
+    def in_force(self, setting: Setting) -> Setting:
+        """`setting` with the memory fraction that the program begins with.
+
+        The call is made whatever the setting; one that sets a limit of its own has the last word.
+        """
+        if setting.fraction(self.release) is not None:
+            return setting
+        return replace(setting, call_fraction=fraction_at_start(self.marks))
 
     @property
     def held(self) -> int:
@@ -79,14 +173,26 @@ class Prepared:
         return 0 if self.provenance is None else self.provenance.context_memory
 
     @property
-    def told_memory(self) -> int | None:
+    def named_memory(self) -> int | None:
         """Bytes of the device that the recording names; None where it does not."""
-        return (0 if self.provenance is None else self.provenance.device_memory) or None
+        return self._recorded_memory or self.assumed_memory
 
     @property
     def capacity(self) -> int | None:
         """Bytes of the device: as named, else as an out-of-memory error tells; None: unknown."""
-        return self.told_memory or self.plan.capacity
+        return self.capacity_of(self.plan)
+
+    @property
+    def inferred(self) -> int | None:
+        """Bytes of the device, where only what it refused, or how segments grew, tells of them."""
+        if self.capacity is not None:
+            return None
+        return self.plan.fits or self.plan.inferred_capacity
+
+    @cached_property
+    def proofs(self) -> list[Parting | None]:
+        """Where the replay as recorded leaves the recording, once one was made."""
+        return [None] if self.plan.is_proved else []
 
     @cached_property
     def free_plan(self) -> Plan:
@@ -118,14 +224,19 @@ class Prepared:
         address_policy: str = "bump",
         record_history: bool = False,
         fast_path: bool = True,
+        limit: int | None = None,
+        start: Start = Start.KEPT,
     ) -> CachingAllocator:
         """An allocator that holds what the device held before the first entry.
 
         device_memory: bytes, None for a device without end.
+        limit: bytes that the program allows itself by a call.
+        start: `Start.ANEW` for one that holds nothing yet.
         Raises ConfigError for a setting that the release refuses, or a device too small for what
         the recording begins with.
         """
-        if device_memory is not None and self.held > device_memory:
+        is_kept = start is Start.KEPT
+        if device_memory is not None and is_kept and self.held > device_memory:
             raise ConfigError(
                 f"device memory {format_size(device_memory)} cannot hold what device "
                 f"{self.trace.device} had reserved before the first entry; expected "
@@ -143,9 +254,13 @@ class Prepared:
             fast_path=fast_path,
             rounded_sizes=self._rounded_sizes(setting),
         )
-        if setting.call_fraction is not None:
-            allocator.set_per_process_memory_fraction(setting.call_fraction)
-        allocator.seed(self.start)
+        fraction = self.in_force(setting).call_fraction
+        if fraction is not None:
+            allocator.set_per_process_memory_fraction(fraction)
+        elif limit is not None and limit <= allocator.device.total:
+            allocator.limit_to(limit)
+        if is_kept:
+            allocator.seed(self.start)
         return allocator
 
     def drive(
@@ -158,27 +273,72 @@ class Prepared:
         skips: bool = False,
         fast_path: bool = True,
         folder: Folder = fold,
+        start: Start | None = None,
     ) -> Drive:
         """Drive every step under `setting` on a device of `device_memory` bytes (None: no end).
 
         skips: whether to pass over periods in which nothing changes; the timeline then lacks
         them.  fast_path: see `CachingAllocator`.  folder: what counts the statistics.
+        start: None for `start_under`.
         Raises as `allocator` does, and what PyTorch would not survive under its own name.
         """
+        start = self.start_under(setting, device_memory) if start is None else start
         allocator = self.allocator(
-            setting, device_memory, base_address=self.first_base, fast_path=fast_path
+            setting,
+            device_memory,
+            base_address=self.first_base,
+            fast_path=fast_path,
+            limit=self.limit_for(setting, device_memory),
+            start=start,
         )
         drive = Drive(
             allocator,
-            self.free_plan,
+            self.plan_under(setting, self.free_plan),
             len(self.trace),
             dictates=False,
             progress=progress,
             observers=tuple(observers),
             folder=folder,
+            lays_out=self.start if start is Start.ANEW else (),
         )
         drive.run(self._period_for(allocator) if skips else None)
         return drive
+
+    def plan_under(self, setting: Setting, plan: Plan) -> Plan:
+        """`plan` without the program's own limits where `setting` sets one."""
+        if not plan.changes or setting.fraction(self.release) is None:
+            return plan
+        return replace(plan, steps=plan.steps.without(StepKind.FRACTION))
+
+    def is_recorded(self, setting: Setting) -> bool:
+        """Whether `setting` means what the recorded settings mean."""
+        mine, theirs = parse_conf(setting.conf, self.release), self.config
+        has_call = setting.call_fraction == self.recorded.call_fraction
+        return has_call and str(mine) == str(theirs)
+
+    def start_under(self, setting: Setting, device_memory: int | None) -> Start:
+        """How a drive under `setting` begins unless it is told; see `two_starts.py`."""
+        key = setting, device_memory
+        if key not in self._starts:
+            self._starts[key] = chosen_start(self, setting, device_memory)
+        return self._starts[key]
+
+    @cached_property
+    def _starts(self) -> dict[tuple[Setting, int | None], Start]:
+        """By setting and device, what `start_under` found."""
+        return {}
+
+    def limit_for(self, setting: Setting, device_memory: int | None) -> int | None:
+        """Bytes that the program's own call allows under `setting` on a device of so many bytes.
+
+        The call is made whatever the setting; one that sets a limit of its own has the last word.
+        """
+        limit = self.plan.limit
+        if limit is None or self.in_force(setting).fraction(self.release) is not None:
+            return None
+        if device_memory is None or self.capacity is None:
+            return limit
+        return limit * device_memory // self.capacity
 
     @cached_property
     def _rounded(self) -> dict[tuple[int, ...], RoundedSizes]:
@@ -199,102 +359,5 @@ class Prepared:
     def _period_for(self, allocator: CachingAllocator) -> Period | None:
         """The stretch that may be passed over, unless more than the blocks tells what comes."""
         counts_objects = self.release.free_block_order is FreeBlockOrder.CREATION
-        return (
-            None if counts_objects or allocator.collects_garbage_above is not None else self._period
-        )
-
-
-def prepare(
-    recording: Recording, device: int | None = None, torch_version: str | None = None
-) -> tuple[Prepared, ...]:
-    """Every device of `recording`, or the one asked for, made ready.
-
-    torch_version: None for the release that the recording tells.
-    Raises RecordingError if there is nothing to replay, ConfigError for an unknown release.
-    """
-    refuse_unsound(recording)
-    release, note = _release_of(recording, torch_version)
-    conf = recording.settings.conf if recording.settings is not None else ""
-    try:
-        config = parse_conf(conf, release)
-    except ConfigError as error:
-        what = f"its settings {conf[:80]!r} are refused by release {release.version}: {error}"
-        raise RecordingError(recording.path, what) from None
-    traces = recording.devices if device is None else (_trace_of(recording, device),)
-    collects_above = _collects_above(recording, config)
-    found = []
-    for trace in traces:
-        start = _start_of(trace, recording, config)
-        held = sum(segment.total_size for segment in start)
-        found.append(
-            Prepared(
-                path=recording.path,
-                trace=trace,
-                release=release,
-                release_note=note,
-                recorded=Setting(conf),
-                config=config,
-                has_settings=recording.settings is not None,
-                start=start,
-                plan=plan_of(trace, held, collects_above),
-                provenance=recording.provenance,
-            )
-        )
-    return tuple(found)
-
-
-def _trace_of(recording: Recording, device: int) -> Trace:
-    try:
-        return recording.device(device)
-    except KeyError as error:
-        raise RecordingError(recording.path, str(error.args[0])) from None
-
-
-def _release_of(recording: Recording, torch_version: str | None) -> tuple[Release, str]:
-    """The release to model, and why it is that one."""
-    if torch_version is not None:
-        release = find_release(torch_version)
-        return release, f"PyTorch {release.version}: as asked"
-    made_by = recording.provenance.release if recording.provenance is not None else ""
-    if made_by in MODELLED:
-        return MODELLED[made_by], f"PyTorch {made_by}: as recorded"
-    possible = [version for version in recording.releases if version in MODELLED]
-    if not possible:
-        newest = list(MODELLED)[-1]
-        return MODELLED[newest], f"PyTorch {newest}: the newest, since the layout tells none"
-    newest = possible[-1]
-    if len(possible) == 1:
-        return MODELLED[newest], f"PyTorch {newest}: no other release writes this layout"
-    return (
-        MODELLED[newest],
-        f"PyTorch {newest}: the newest of those that write this layout "
-        f"({possible[0]} to {possible[-1]})",
-    )
-
-
-def _collects_above(recording: Recording, config: AllocatorConfig) -> int | None:
-    """Reserved bytes above which the recorded program's requests collected garbage (1.9).
-
-    None where they never did, as far as the recording tells: a limit that the program set by a
-    call is in no recording.
-    """
-    made = recording.provenance
-    if made is None or not made.device_memory or recording.settings is None:
-        return None
-    allocator = CachingAllocator(made.device_memory, config.text, config.release.version)
-    return allocator.collects_garbage_above
-
-
-def _start_of(
-    trace: Trace, recording: Recording, config: AllocatorConfig
-) -> tuple[SegmentState, ...]:
-    recorded = recording.settings
-    try:
-        return start_state(
-            trace,
-            rounded=config.round_size,
-            max_split_size=recorded.max_split_size if recorded is not None else None,
-        )
-    except RecordingError as error:
-        what = str(error).partition(": ")[2].removeprefix(f"entry {error.entry}: ")
-        raise RecordingError(recording.path, what, entry=error.entry) from None
+        collects = allocator.collects_garbage_above is not None
+        return None if counts_objects or collects or self.plan.changes else self._period

@@ -7,25 +7,48 @@ Rule: whatever the recording does not contain is inferred, and every inference i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 
-from allocsim.core import AllocatorConfig, Release, parse_conf
+from allocsim.core import AllocatorConfig
 from allocsim.engine.drive import Drive
 from allocsim.engine.fidelity import FidelityCheck
+from allocsim.engine.hints import Hints
+from allocsim.engine.notes import (
+    cause_notes,
+    device_note,
+    known_notes,
+    peak_notes,
+    start_notes,
+)
 from allocsim.engine.observers import Observer, PeakWatch, Progress
-from allocsim.engine.prepared import Prepared, prepare
-from allocsim.engine.result import DeviceRun, Run
+from allocsim.engine.prepare import prepare
+from allocsim.engine.prepared import UNLIMITED_DEVICE, Prepared
+from allocsim.engine.result import DeviceRun, Parting, Run
 from allocsim.engine.setting import Setting
-from allocsim.errors import ConfigError
-from allocsim.trace import Provenance, Recording
+from allocsim.engine.start import Start
+from allocsim.engine.two_starts import peaks_of
+from allocsim.errors import AllocsimError, ConfigError
+from allocsim.trace import Recording
 from allocsim.units import TIB, format_size, parse_size, round_up
 
 __all__ = [
+    "OTHER_RELEASE",
     "bytes_of",
+    "device_of",
     "difference_without_history",
     "drive_as_recorded",
+    "is_recorded_device",
+    "parting_of",
     "replay",
     "replay_prepared",
 ]
+
+
+OTHER_RELEASE = (
+    "another release wrote the recording: this is what the one asked for would have done"
+)
+"""The note on a release that cannot have written what it replays."""
 
 
 def replay(
@@ -35,6 +58,7 @@ def replay(
     device_memory: int | str | None = None,
     torch_version: str | None = None,
     device: int | None = None,
+    hints: Hints | None = None,
     addresses: str = "recorded",
     base_address: int | None = None,
     check_every: int = 0,
@@ -44,6 +68,7 @@ def replay(
     """Replay `recording`, all devices or one, and say what happened.
 
     conf, device_memory, torch_version: None for what was recorded, as far as it can be told.
+    hints: what is known of the program besides.
     addresses: "recorded" dictates driver bases while the settings are the recorded ones;
     "bump" and "firstfit" hand them out from base_address, or from the recording's first.
     check_every: entries between walks of every invariant.  progress, observers: see `Progress`,
@@ -52,7 +77,7 @@ def replay(
     refuses.
     """
     return replay_prepared(
-        prepare(recording, device, torch_version),
+        prepare(recording, device, torch_version, hints=hints),
         None if conf is None else Setting(conf),
         device_memory=bytes_of(device_memory),
         addresses=addresses,
@@ -83,10 +108,13 @@ def replay_prepared(
     observers: Sequence[Observer] = (),
 ) -> Run:
     """`replay` of devices of one recording that are ready."""
+    devices = [prepared.on(device_memory) for prepared in devices]
     first = devices[0]
     wanted = setting or first.recorded
     config = wanted.config(first.release)
     notes = [first.release_note]
+    if not first.is_own_release:
+        notes.append(OTHER_RELEASE)
     if not first.has_settings:
         notes.append("the recording holds no settings; the default ones are assumed")
     runs = []
@@ -103,7 +131,8 @@ def replay_prepared(
             observers=(peak, *observers),
         )
         drive.run()
-        runs.append(_result(prepared, drive, peak, memory, device_notes))
+        run = _result(prepared, drive, peak, memory, device_notes)
+        runs.append(_with_peaks(prepared, wanted, drive, run))
     known = [device_memory, *(run.device_memory for run in runs)]
     return Run(
         path=first.path,
@@ -111,8 +140,26 @@ def replay_prepared(
         torch_version=first.release.version,
         device_memory=next((memory for memory in known if memory is not None), None),
         devices=tuple(runs),
-        notes=(*notes, *_inert(config)),
+        notes=(*notes, *_inert(first.in_force(wanted), config)),
+        releases=first.releases,
     )
+
+
+def parting_of(prepared: Prepared) -> Parting | None:
+    """Where the replay as recorded leaves the recording; it is made once to find out.
+
+    None: nowhere, or there is none, since another release is asked for.
+    """
+    if not prepared.is_own_release:
+        return None
+    if not prepared.proofs:
+        drive, _, _ = drive_as_recorded(prepared, prepared.recorded, None)
+        assert drive.fidelity is not None
+        with suppress(AllocsimError):  # what PyTorch would not survive did not happen
+            drive.run()
+        fidelity = drive.fidelity.result(drive.allocator.segments())
+        prepared.proofs.append(fidelity.parting_of(prepared.trace.device))
+    return prepared.proofs[0]
 
 
 def difference_without_history(prepared: Prepared, device_run: DeviceRun) -> str | None:
@@ -121,7 +168,9 @@ def difference_without_history(prepared: Prepared, device_run: DeviceRun) -> str
     Without a history the plain steps are taken in rows, as in every what-if replay.
     device_run: the replay as recorded that kept one.
     """
-    drive, _, _ = drive_as_recorded(prepared, prepared.recorded, None, keeps_history=False)
+    memory = device_run.device_memory
+    asked = memory if is_recorded_device(prepared, memory) else None
+    drive, _, _ = drive_as_recorded(prepared, prepared.recorded, asked, keeps_history=False)
     drive.run()
     stats = drive.allocator.memory_stats()
     for key, value in device_run.stats.items():
@@ -134,8 +183,9 @@ def difference_without_history(prepared: Prepared, device_run: DeviceRun) -> str
     return None
 
 
-def _inert(config: AllocatorConfig) -> tuple[str, ...]:
-    return config.inert_options(has_limit=config.per_process_memory_fraction < 1.0)
+def _inert(setting: Setting, config: AllocatorConfig) -> tuple[str, ...]:
+    has_limit = config.per_process_memory_fraction < 1.0 or setting.call_fraction is not None
+    return config.inert_options(has_limit=has_limit)
 
 
 def drive_as_recorded(
@@ -155,11 +205,12 @@ def drive_as_recorded(
     Where setting and device are the recorded ones, driver bases are dictated and, if it
     `keeps_history`, the recording is compared with what happens.
     """
-    plan = prepared.plan
-    is_same = _means_the_same(setting, prepared.recorded, prepared.release)
-    is_as_recorded = is_same and _is_same_device(prepared, device_memory)
-    memory, notes = _device_memory(prepared, device_memory, is_as_recorded)
+    plan = prepared.plan_under(setting, prepared.plan)
+    is_same = prepared.is_recorded(setting)
+    is_as_recorded = is_same and is_recorded_device(prepared, device_memory)
+    memory, notes = _device_memory(prepared, device_memory, is_as_recorded=is_as_recorded)
     dictates = is_as_recorded and addresses == "recorded"
+    start = prepared.start_under(setting, memory)
     if base_address is None:
         base_address = prepared.first_base
         if dictates:
@@ -171,6 +222,8 @@ def drive_as_recorded(
         base_address=base_address,
         record_history=(keeps_history and is_as_recorded)
         or any(each.keeps_history for each in observers),
+        limit=prepared.limit_for(setting, memory),
+        start=start,
     )
     drive = Drive(
         allocator,
@@ -181,46 +234,49 @@ def drive_as_recorded(
         fidelity=FidelityCheck(prepared.trace) if is_as_recorded and keeps_history else None,
         progress=progress,
         observers=observers,
+        lays_out=prepared.start if start is Start.ANEW else (),
     )
-    return drive, memory, [*notes, *_start_notes(prepared)]
+    return drive, memory, [*notes, *known_notes(prepared), *start_notes(prepared, start)]
 
 
-def _means_the_same(setting: Setting, recorded: Setting, release: Release) -> bool:
-    mine, theirs = parse_conf(setting.conf, release), parse_conf(recorded.conf, release)
-    return str(mine) == str(theirs) and setting.call_fraction == recorded.call_fraction
-
-
-def _is_same_device(prepared: Prepared, device_memory: int | None) -> bool:
+def is_recorded_device(prepared: Prepared, device_memory: int | None) -> bool:
     """Whether the recording can have been made on a device of this size."""
     plan = prepared.plan
-    if prepared.told_memory is not None:
-        return device_memory in (None, prepared.told_memory)
+    if prepared.named_memory is not None:
+        return device_memory in (None, prepared.named_memory)
     if device_memory is None or device_memory == plan.capacity:
         return True
     had_room = plan.capacity is None and plan.refused_below is None
     return had_room and device_memory >= plan.max_reserved
 
 
+def device_of(prepared: Prepared) -> tuple[int | None, list[str]]:
+    """Bytes of the device that a replay as recorded takes, None for one without end; and why."""
+    return _device_memory(prepared, None, is_as_recorded=True)
+
+
 def _device_memory(
-    prepared: Prepared, asked: int | None, is_as_recorded: bool
+    prepared: Prepared, asked: int | None, *, is_as_recorded: bool
 ) -> tuple[int | None, list[str]]:
     """Bytes of the device, None for one without end, and what was inferred about it."""
-    notes = []
     plan, made = prepared.plan, prepared.provenance
-    if plan.n_empty_cache:
-        notes.append(
-            f"{plan.n_empty_cache} releases of cached memory are taken for empty_cache calls"
-        )
+    notes = cause_notes(prepared)
     if asked is not None:
         return asked, notes
-    if made is not None and prepared.told_memory is not None:
-        return prepared.told_memory, [*notes, _device_note(made)]
+    if made is not None and prepared.named_memory is not None:
+        return prepared.named_memory, [*notes, device_note(made)]
     if plan.capacity is not None:
         notes.append(
             f"device memory {format_size(plan.capacity)}: free plus reserved at the recorded "
             "out-of-memory error"
         )
         return plan.capacity, notes
+    if plan.fits is not None and plan.fits < UNLIMITED_DEVICE and is_as_recorded:
+        notes.append(
+            f"device memory is not recorded; where its segments grew fits one of "
+            f"{format_size(plan.fits)}"
+        )
+        return plan.fits, notes
     inferred = plan.inferred_capacity
     if inferred is not None and is_as_recorded:
         notes.append(
@@ -235,25 +291,13 @@ def _device_memory(
     return None, notes
 
 
-def _device_note(made: Provenance) -> str:
-    what = f"device memory {format_size(made.device_memory)}"
-    if made.context_memory:
-        what += f", of which the CUDA context holds {format_size(made.context_memory)}"
-    return f"{what}: as recorded on {made.device_name or 'a device without a name'}"
-
-
-def _start_notes(prepared: Prepared) -> list[str]:
-    start = prepared.start
-    if not start:
-        return []
-    held = format_size(prepared.held)
-    notes = [f"the recording starts mid-run: {len(start)} segments, {held}, were there"]
-    if any(segment.is_expandable for segment in start):
-        notes.append(
-            "the bases of expandable segments are not recorded; the lowest mapped address of "
-            "each is taken for it"
-        )
-    return notes
+def _with_peaks(prepared: Prepared, setting: Setting, drive: Drive, run: DeviceRun) -> DeviceRun:
+    """`run` with what it comes to if it begins in the other way, where it could."""
+    peak = None if run.stopped_at is not None else run.peak_reserved_bytes
+    peaks = peaks_of(prepared, setting, run.device_memory, drive.start, peak)
+    if peaks is None:
+        return run
+    return replace(run, peaks=peaks, notes=(*run.notes, *peak_notes(peaks)))
 
 
 def _result(
@@ -263,6 +307,10 @@ def _result(
     fidelity = None
     if drive.fidelity is not None:
         fidelity = drive.fidelity.result(allocator.segments())
+    if fidelity is not None and drive.dictates and prepared.is_own_release:
+        parting = fidelity.parting_of(prepared.trace.device)
+    else:
+        parting = parting_of(prepared)
     if drive.stopped_at is not None:
         notes.append(
             f"the replay stops at entry {drive.stopped_at}: the program would have ended with "
@@ -280,4 +328,5 @@ def _result(
         fidelity=fidelity,
         notes=tuple(notes),
         stopped_at=drive.stopped_at,
+        parting=parting,
     )

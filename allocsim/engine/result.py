@@ -10,7 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["DeviceRun", "Fidelity", "Mismatch", "PeakState", "Run", "SimulatedOom", "Timeline"]
+from allocsim.engine.start import StartPeaks
+
+__all__ = [
+    "DeviceRun", "Fidelity", "Mismatch", "Parting", "PeakState", "Run", "SimulatedOom", "Timeline",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,31 @@ class Mismatch:
 
 
 @dataclass(frozen=True, slots=True)
+class Parting:
+    """Where a device's replay under the recorded settings stops being the recorded run.
+
+    entry: the first that differs; None where only the final segments do.
+    """
+
+    device: int
+    entry: int | None
+
+    def is_before(self, entry: int) -> bool:
+        """Whether what happens at `entry` rests on what is not the recorded run."""
+        return self.entry is not None and self.entry <= entry
+
+    def __str__(self) -> str:
+        if self.entry is None:
+            where = "ends with other segments than the recording"
+        else:
+            where = f"is not the recorded run from entry {self.entry:,} on"
+        return (
+            f"device {self.device}: the replay under the recorded settings {where}; what rests on "
+            "it is not proved"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Fidelity:
     """How far a replay under the recorded settings equals the recording.
 
@@ -78,6 +107,11 @@ class Fidelity:
     def is_exact(self) -> bool:
         """Whether nothing differs."""
         return self.first_mismatch is None
+
+    def parting_of(self, device: int) -> Parting | None:
+        """Where the replay left the recording of `device`; None: nowhere."""
+        found = self.first_mismatch
+        return None if found is None else Parting(device, found.entry)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,7 +155,10 @@ class DeviceRun:
     peak_device_bytes: the most that it had to hold, the context and odd ends of pages included.
     stats: the flat dict of torch.cuda.memory_stats() at the end.  notes: what had to be
     inferred, in sentences.  stopped_at: the entry of an out-of-memory error that the recording
-    does not have; the program would have ended there.
+    does not have; the program would have ended there.  parting: where the replay under the recorded
+    settings, which this one is or is compared with, leaves the recording; None: nowhere.
+    peaks: what a what-if of a recording that starts mid-run comes to by how it begins; None for
+    every other replay.
     """
 
     device: int
@@ -135,6 +172,8 @@ class DeviceRun:
     fidelity: Fidelity | None
     notes: tuple[str, ...]
     stopped_at: int | None
+    parting: Parting | None = None
+    peaks: StartPeaks | None = None
 
     @property
     def peak_allocated_bytes(self) -> int:
@@ -152,6 +191,7 @@ class Run:
     """A replay of every device of a recording.
 
     device_memory: that of the first device for which it is known, None if for none.
+    releases: those that can have written the recording, as far as it tells, the oldest first.
     """
 
     path: str
@@ -160,3 +200,16 @@ class Run:
     device_memory: int | None
     devices: tuple[DeviceRun, ...]
     notes: tuple[str, ...]
+    releases: tuple[str, ...] = ()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What has to be said before anything else: where a replay is not the recorded run."""
+        return tuple(str(each.parting) for each in self.devices if each.parting is not None)
+
+    @property
+    def named_notes(self) -> tuple[str, ...]:
+        """Every note; of several devices each with the device that it is about."""
+        name = "device {}: " if len(self.devices) > 1 else ""
+        own = (name.format(each.device) + note for each in self.devices for note in each.notes)
+        return (*self.notes, *own)

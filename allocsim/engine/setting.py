@@ -6,12 +6,14 @@ later); before, the program has to call `torch.cuda.set_per_process_memory_fract
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from allocsim.core import AllocatorConfig, Release, find_release, parse_conf
+from allocsim.core import RELEASES, AllocatorConfig, Release, find_release, parse_conf
+from allocsim.errors import ConfigError
 
-__all__ = ["Setting", "in_option_string"]
+__all__ = ["Setting", "in_option_string", "releases_needed"]
 
 IN_STRING = "per_process_memory_fraction"
 
@@ -60,3 +62,31 @@ def _config(conf: str, version: str) -> AllocatorConfig:
 def in_option_string(release: Release) -> bool:
     """Whether the release reads the memory fraction from the option string."""
     return IN_STRING in release.options
+
+
+def releases_needed(conf: str, release: Release, possible: Sequence[str]) -> str | None:
+    """Which releases read `conf` as `release` does; None where every one of `possible` does.
+
+    "PyTorch 2.11 or later"; `release` is always among them.
+    """
+    if all(_reads_alike(conf, release, version) for version in possible):
+        return None
+    versions = list(RELEASES)
+    first = last = versions.index(release.version)
+    while first > 0 and _reads_alike(conf, release, versions[first - 1]):
+        first -= 1
+    while last + 1 < len(versions) and _reads_alike(conf, release, versions[last + 1]):
+        last += 1
+    if last + 1 == len(versions):
+        return f"PyTorch {versions[first]} or later"
+    if first == last:
+        return f"PyTorch {versions[first]}"
+    return f"PyTorch {versions[first]} to {versions[last]}"
+
+
+def _reads_alike(conf: str, release: Release, version: str) -> bool:
+    """Whether the release of `version` takes `conf` and means by it what `release` does."""
+    try:
+        return str(_config(conf, version)) == str(_config(conf, release.version))
+    except ConfigError:
+        return False

@@ -18,9 +18,11 @@ from allocsim.engine.observers import GiveUpError, Observer, Progress
 from allocsim.engine.prepared import Prepared
 from allocsim.engine.result import DeviceRun, SimulatedOom, Timeline
 from allocsim.engine.setting import Setting
+from allocsim.engine.start import StartPeaks
+from allocsim.engine.two_starts import peaks_of
 from allocsim.errors import ConfigError, UndefinedBehaviorError, UpstreamAssertionError
 
-__all__ = ["Effect", "Point", "Trial", "Trials", "Watch", "trial_of", "trial_of_run"]
+__all__ = ["Effect", "Point", "Trial", "Trials", "Watch", "trial_of", "trial_of_run", "with_peaks"]
 
 Watch = Callable[[str], Progress | None]
 """Called with each option string before its replay; what it returns watches that replay."""
@@ -64,8 +66,13 @@ class Trial:
     dropped_at: the entry at which the replay was given up, because the setting could no longer
         win; then the figures are those up to it.
     least_peak: bytes that the peak would surely have reached, where that was worked out.
+    was_compared: whether it is the replay as recorded, which was compared with the recording.
+    parts_at: the entry at which that left the recording, the number of entries where only the final
+        segments differ; None: nowhere.
     entries: how many were replayed for all this.
     skipped: how many were passed over.
+    peak_kept, peak_anew: of a recording that starts mid-run, the peak reserved by how the replay
+        begins (`Start`); None where that was not asked, or no run comes to its end so.
     error: why there are no figures at all.
     """
 
@@ -91,8 +98,12 @@ class Trial:
     needed_bytes: int | None = None
     dropped_at: int | None = None
     least_peak: int = 0
+    was_compared: bool = False
+    parts_at: int | None = None
     entries: int = 0
     skipped: int = 0
+    peak_kept: int | None = None
+    peak_anew: int | None = None
     error: str | None = None
 
     @property
@@ -110,6 +121,12 @@ class Trial:
     def goes_through(self) -> bool:
         """Whether every request of the recording was answered."""
         return self.is_whole and self.oom_entry is None
+
+    @property
+    def peak_range(self) -> tuple[int, int] | None:
+        """The peak reserved at least and at most, where it hangs on how the replay begins."""
+        known = [peak for peak in (self.peak_kept, self.peak_anew) if peak is not None]
+        return (min(known), max(known)) if known else None
 
     def plain(self) -> dict[str, Any]:
         """The fields that are not at their default, for a file.
@@ -171,7 +188,7 @@ def trial_of(
 def trial_of_run(conf: str, device_run: DeviceRun) -> Trial:
     """What a replay that has been run needed: peaks, calls and its first error."""
     stats = device_run.stats
-    return Trial(
+    trial = Trial(
         conf=conf,
         oom_entry=device_run.ooms[0].entry if device_run.ooms else None,
         peak_reserved_bytes=device_run.peak_reserved_bytes,
@@ -184,6 +201,27 @@ def trial_of_run(conf: str, device_run: DeviceRun) -> Trial:
         num_ooms=len(device_run.ooms),
         entries=device_run.entries,
     )
+    return _with(trial, device_run.peaks)
+
+
+def with_peaks(
+    trial: Trial,
+    prepared: Prepared,
+    setting: Setting,
+    device_memory: int | None,
+    drive: Drive,
+) -> Trial:
+    """The trial that `drive` came to, with what it comes to where it begins in the other way."""
+    if not trial.goes_through:
+        return trial
+    peak = trial.peak_reserved_bytes
+    return _with(trial, peaks_of(prepared, setting, device_memory, drive.start, peak))
+
+
+def _with(trial: Trial, peaks: StartPeaks | None) -> Trial:
+    if peaks is None:
+        return trial
+    return replace(trial, peak_kept=peaks.kept, peak_anew=peaks.anew)
 
 
 class Trials:
@@ -265,6 +303,8 @@ class Trials:
             trial = Trial(conf=setting.conf, error=str(error))
         else:
             trial = trial_of(drive, setting.conf, peak_device_bytes=watch.peak_device_bytes)
+            if not to_first_oom:
+                trial = with_peaks(trial, self.prepared, setting, device_memory, drive)
         self._known[self._key(setting, device_memory)] = trial
         return trial, drive
 

@@ -12,8 +12,8 @@ from allocsim.core import CachingAllocator
 from allocsim.engine.drive import PAUSE_EVERY
 from allocsim.engine.plan import Step, StepKind
 from allocsim.engine.prepared import Prepared
-from allocsim.engine.replay import drive_as_recorded
-from allocsim.engine.result import SimulatedOom
+from allocsim.engine.replay import drive_as_recorded, parting_of
+from allocsim.engine.result import Parting, SimulatedOom
 from allocsim.errors import RecordingError
 from allocsim.trace import Action
 
@@ -26,11 +26,15 @@ class Walk:
     """A device of a recording on its way.
 
     allocator: as it is now; it keeps its history.  at: the number of the next step.
+    parting: where the walk is not the recorded run any more, None: nowhere.
     """
+
+    parting: Parting | None
 
     def __init__(self, prepared: Prepared) -> None:
         self.prepared = prepared
         self._drive, _, self.notes = drive_as_recorded(prepared, prepared.recorded, None)
+        self.parting = parting_of(prepared)
         self._drive.fidelity = None
         self.at = 0
 

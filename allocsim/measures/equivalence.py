@@ -3,7 +3,8 @@
 Two settings have the same effect if every comparison that the allocator would make comes out
 alike (semantics 1.2 to 1.7, 1.9 to 1.11):
 
-1. Rounding matters only by the rounded sizes of the sizes that are asked for.
+1. Rounding matters only by the rounded sizes of the sizes that are asked for; so are those of
+   what was in use before the recording, which may be laid out anew.
 2. large_segment_size_mb matters only if a rounded size lies above 1 MiB and below 10 MiB, or if
    memory is mapped in handles of that size.
 3. max_split_size_mb M is compared with rounded sizes and with whole segments: pieces of a
@@ -35,7 +36,7 @@ from allocsim.core import (
     AllocatorConfig,
     Release,
 )
-from allocsim.engine import Effect, Prepared, Setting
+from allocsim.engine import Effect, Prepared, Setting, large_segments_matter
 from allocsim.errors import ConfigError
 from allocsim.measures.sizes import Sizes, sizes_of
 from allocsim.units import round_up
@@ -61,13 +62,18 @@ _PLAIN = tuple(OPTIONS[name].field for name, rule in RULES.items() if rule is No
 
 
 def effects_on(prepared: Prepared) -> Effect:
-    """The effect of settings on one recording; a setting that the release refuses is its own."""
+    """The effect of settings on one recording; a setting that the release refuses is its own.
+
+    So is every one where the program changes settings itself.
+    """
     sizes = (sizes_of(prepared),)
 
     @cache
     def effect(setting: Setting) -> Hashable:
+        if prepared.plan.changes:
+            return setting
         try:
-            return effect_of(setting, prepared.release, sizes)
+            return effect_of(prepared.in_force(setting), prepared.release, sizes)
         except ConfigError:
             return setting
 
@@ -103,15 +109,15 @@ def _effect_on(config: AllocatorConfig, part: Sizes) -> Hashable:
     rounded = _rounded(config, part)
     sizes = sorted(set(rounded))
     shares = any(SMALL_SIZE < size < MIN_LARGE_ALLOC for size in sizes)
-    maps = config.expandable_segments and any(size > SMALL_SIZE for size in sizes)
-    large = config.large_segment_size if shares or maps else 0
+    large = config.large_segment_size if large_segments_matter(config, sizes) else 0
     return rounded, large, _split_effect(config, part, sizes, large if shares else 0)
 
 
 def _rounded(config: AllocatorConfig, part: Sizes) -> tuple[int, ...]:
+    asked = [*(size for size, _ in part.counts), *part.living]
     if not config.rounds_to_power2:
-        return tuple(round_up(max(size, MIN_BLOCK_SIZE), MIN_BLOCK_SIZE) for size, _ in part.counts)
-    return tuple(config.round_size(size) for size, _ in part.counts)
+        return tuple(round_up(max(size, MIN_BLOCK_SIZE), MIN_BLOCK_SIZE) for size in asked)
+    return tuple(config.round_size(size) for size in asked)
 
 
 def _split_effect(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from allocsim.core import MIN_LARGE_ALLOC, SMALL_SIZE
-from allocsim.engine import Prepared
+from allocsim.engine import Prepared, requests_of
 from allocsim.measures.lifetimes import lifetimes_of
 from allocsim.trace import Action
 
@@ -28,6 +28,8 @@ class Sizes:
     peak_middle: the same of requests above 1 MiB and below 10 MiB, which share segments of
         large_segment_size_mb.
     recorded_peak: the most that the recorded run held from the driver.
+    living: raw sizes, ascending, of what was in use before the first entry, and may be asked for
+        anew.
     """
 
     counts: tuple[tuple[int, int], ...]
@@ -35,6 +37,7 @@ class Sizes:
     peak_live: int
     peak_middle: int
     recorded_peak: int
+    living: tuple[int, ...] = ()
 
 
 def sizes_of(prepared: Prepared) -> Sizes:
@@ -43,12 +46,13 @@ def sizes_of(prepared: Prepared) -> Sizes:
     asked = trace.size[np.isin(trace.action, (Action.ALLOC, Action.OOM)) & (trace.size > 0)]
     size, count = np.unique(asked, return_counts=True)
     present = {segment.total_size for segment in prepared.start}
-    present |= {block.size for segment in prepared.start for block in segment.blocks}
+    blocks = [block for segment in prepared.start for block in segment.blocks]
     lifetimes = lifetimes_of(trace)
     middle = np.flatnonzero((lifetimes.size > SMALL_SIZE) & (lifetimes.size < MIN_LARGE_ALLOC))
     return Sizes(
         counts=tuple(zip(size.tolist(), count.tolist(), strict=True)),
-        present=tuple(sorted(present)),
+        present=tuple(sorted(present | {block.size for block in blocks})),
+        living=tuple(sorted(requests_of(prepared.start))),
         peak_live=lifetimes.peak_bytes,
         peak_middle=lifetimes.take(middle).peak_bytes,
         recorded_peak=prepared.plan.max_reserved,
@@ -63,6 +67,7 @@ def merged(parts: tuple[Sizes, ...]) -> Sizes:
     return Sizes(
         counts=tuple(sorted(counts.items())),
         present=tuple(sorted({size for part in parts for size in part.present})),
+        living=tuple(sorted({size for part in parts for size in part.living})),
         peak_live=max(part.peak_live for part in parts),
         peak_middle=max(part.peak_middle for part in parts),
         recorded_peak=max(part.recorded_peak for part in parts),

@@ -22,12 +22,22 @@ from allocsim.questions.explain import (
     Verdict,
     arithmetic_of,
 )
-from allocsim.report.layout import exact_size, number, paragraph, plural, row, rows
+from allocsim.report.layout import (
+    exact_size,
+    number,
+    paragraph,
+    parting_document,
+    plural,
+    row,
+    rows,
+    warned,
+)
 from allocsim.units import format_size
 
 __all__ = [
     "CAUSES", "because", "blockers_text", "code_text", "explanation_document", "explanation_text",
-    "trial_document", "verdicts_document", "verdicts_text",
+    "peak_text", "range_document", "range_sentence", "trial_document", "verdicts_document",
+    "verdicts_text",
 ]  # fmt: skip
 
 CAUSES = {
@@ -51,8 +61,9 @@ _SIZE_WIDTH = 14
 
 def explanation_text(run: Run, devices: Sequence[DeviceExplanation]) -> str:
     """`allocsim explain` of a recording."""
-    lines = [*row("Recording", run.path), *row("Settings", run.conf or "PyTorch's defaults")]
-    for note in [*run.notes, *(note for each in devices for note in each.device_run.notes)]:
+    lines = [*warned(run.warnings), *row("Recording", run.path)]
+    lines += row("Settings", run.conf or "PyTorch's defaults")
+    for note in run.named_notes:
         lines += row("Note", note)
     for device in devices:
         if len(devices) > 1:
@@ -63,17 +74,22 @@ def explanation_text(run: Run, devices: Sequence[DeviceExplanation]) -> str:
 
 def _device(device: DeviceExplanation) -> list[str]:
     if not device.shortages:
-        return row("Verdict", "no request failed; allocsim risk tells how close one came")
+        unproved = "unproved: " if device.device_run.parting is not None else ""
+        what = "no request failed; allocsim risk tells how close one came"
+        return row("Verdict", f"{unproved}{what}")
     lines: list[str] = []
     if (hidden := len(device.shortages) - _SHOWN_OOMS) > 0:
         lines += [*row("", f"({plural(hidden, 'error')} before these; --json lists them all)"), ""]
     pairs = list(zip(device.shortages, device.advice, strict=True))
     for shortage, advice in pairs[-_SHOWN_OOMS:]:
-        lines += [*_shortage(shortage), *rows("Advice", advice), ""]
+        parting = device.device_run.parting
+        is_unproved = parting is not None and parting.is_before(shortage.oom.entry)
+        lines += _shortage(shortage, is_unproved=is_unproved)
+        lines += [*rows("Advice", advice), ""]
     return lines + _remedies(device)
 
 
-def _shortage(shortage: Shortage) -> list[str]:
+def _shortage(shortage: Shortage, *, is_unproved: bool) -> list[str]:
     oom = shortage.oom
     known = "as recorded" if oom.is_recorded else "where the recording has none"
     asked = oom.rounded_bytes if oom.requested_bytes is None else oom.requested_bytes
@@ -82,7 +98,8 @@ def _shortage(shortage: Shortage) -> list[str]:
         f"at entry {number(oom.entry)}, {known}: {format_size(asked)} were asked for, "
         f"{format_size(shortage.tried_bytes)} tried",
     )
-    lines += row("Verdict", f"{shortage.cause}: {CAUSES[shortage.cause]}")
+    unproved = "unproved: " * is_unproved
+    lines += row("Verdict", f"{unproved}{shortage.cause}: {CAUSES[shortage.cause]}")
     lines += row("Because", because(shortage))
     lines += row("Code", code_text(shortage.code))
     return lines + _blocks(shortage)
@@ -158,6 +175,8 @@ def _blocker(blocker: Blocker) -> str:
 def _remedies(device: DeviceExplanation) -> list[str]:
     if not device.device_run.ooms:
         return []
+    if device.device_run.parting is not None:
+        return row("Cures", "withheld: the replay is not the recorded run, so nothing is proved")
     lines = ["What would have let the recorded requests through, a replay each"]
     for remedy in device.remedies:
         lines += paragraph(_remedy(remedy), indent=2)
@@ -176,10 +195,11 @@ def _remedies(device: DeviceExplanation) -> list[str]:
 
 def _remedy(remedy: Remedy) -> str:
     retries = plural(remedy.trial.num_alloc_retries, "retry", "retries")
-    peak = f"{format_size(remedy.trial.peak_reserved_bytes)} at its peak, {retries}"
+    peak = f"{peak_text(remedy.trial)} at its peak, {retries}"
     conf = remedy.conf or "PyTorch's defaults"
     if remedy.kind == "conf":
-        return f"setting   {conf} ({peak})"
+        needs = f"; {remedy.needs}" if remedy.needs else ""
+        return f"setting   {conf} ({peak}{needs})"
     if remedy.kind == "memory_fraction":
         return f"fraction  {conf} ({peak})"
     fails = remedy.smaller_fails_at
@@ -193,7 +213,14 @@ def explanation_document(run: Run, devices: Sequence[DeviceExplanation]) -> dict
         "file": run.path,
         "conf": run.conf,
         "torch_version": run.torch_version,
-        "notes": list(run.notes),
+        "notes": [*run.warnings, *run.named_notes],
+        "devices": [
+            {
+                "device": device.device_run.device,
+                "parting": parting_document(device.device_run.parting),
+            }
+            for device in devices
+        ],
         "ooms": [
             _oom(device, shortage, advice)
             for device in devices
@@ -206,6 +233,7 @@ def _oom(device: DeviceExplanation, shortage: Shortage, advice: Sequence[str]) -
     findings = shortage.findings
     blockers = None if findings is None else findings.blockers
     keys = ("way", "cost_bytes", "freed_bytes", "is_exact")
+    parting = device.device_run.parting
     arithmetic = None
     if shortage.cause not in ("pending_free", "private_pool"):
         arithmetic = arithmetic_of(shortage.cause, shortage.figures) or None
@@ -213,6 +241,7 @@ def _oom(device: DeviceExplanation, shortage: Shortage, advice: Sequence[str]) -
         "device": device.device_run.device,
         "entry": shortage.oom.entry,
         "is_recorded": shortage.oom.is_recorded,
+        "is_proved": parting is None or not parting.is_before(shortage.oom.entry),
         "cause": shortage.cause,
         "figures": _figures(shortage.figures),
         "arithmetic": arithmetic,
@@ -267,7 +296,40 @@ def trial_document(trial: Trial) -> dict[str, Any]:
         "num_alloc_retries": trial.num_alloc_retries,
         "num_device_alloc": trial.num_device_alloc,
         "num_device_free": trial.num_device_free,
+        **range_document(trial),
     }
+
+
+def range_document(trial: Trial) -> dict[str, int | None]:
+    """Both peaks of a what-if of a recording that starts mid-run; nothing of any other."""
+    if trial.peak_range is None:
+        return {}
+    return {
+        "peak_reserved_kept_bytes": trial.peak_kept,
+        "peak_reserved_anew_bytes": trial.peak_anew,
+    }
+
+
+def peak_text(trial: Trial) -> str:
+    """The peak reserved for a table: a range where it hangs on how the replay begins."""
+    low, high = trial.peak_range or (0, 0)
+    if low == high:
+        return format_size(trial.peak_reserved_bytes)
+    return f"{format_size(low)} to {format_size(high)}"
+
+
+def range_sentence(trial: Trial) -> str | None:
+    """What the peak hangs on in a recording that starts mid-run; None where on nothing."""
+    if trial.peak_range is None:
+        return None
+    low, high = trial.peak_range
+    if trial.peak_kept is None or trial.peak_anew is None:
+        how = "are kept" if trial.peak_anew is None else "are laid out anew"
+        return f"Proved only if the blocks from before the first entry {how}."
+    return (
+        f"The recording starts mid-run: the peak is {format_size(low)} to {format_size(high)}, by "
+        "how what was there from before is laid out under the setting (docs/replay.md)."
+    )
 
 
 def _remedy_document(remedy: Remedy) -> dict[str, Any]:
@@ -277,6 +339,7 @@ def _remedy_document(remedy: Remedy) -> dict[str, Any]:
         "smaller_fails_at": remedy.smaller_fails_at,
         **{key: value for key, value in trial_document(remedy.trial).items() if key != "oom_entry"},
         "conf": remedy.conf,
+        "needs": remedy.needs,
     }
 
 

@@ -7,19 +7,27 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from allocsim.units import format_size
+
+if TYPE_CHECKING:
+    from allocsim.engine import Parting
+    from allocsim.questions.picture import Picture
 
 __all__ = [
     "WIDTH",
     "exact_size",
     "number",
     "paragraph",
+    "parting_document",
     "plural",
     "printable",
     "row",
     "rows",
+    "shown_of",
     "table",
+    "warned",
 ]
 
 WIDTH = 80
@@ -43,6 +51,29 @@ def rows(label: str, texts: Iterable[str]) -> list[str]:
     for text in texts:
         lines += row("" if lines else label, text)
     return lines
+
+
+def warned(warnings: Sequence[str]) -> list[str]:
+    """What stands above everything else, and an empty line; nothing where there is nothing."""
+    return [line for each in warnings for line in row("Warning", each)] + [""] * bool(warnings)
+
+
+def parting_document(parting: Parting | None) -> dict[str, Any] | None:
+    """A parting in every command's JSON; None where the replay is the recorded run."""
+    return None if parting is None else {"entry": parting.entry, "note": str(parting)}
+
+
+def shown_of(picture: Picture) -> tuple[str, ...]:
+    """What is to be said of a picture first: that it is not the recorded run, or not all of it."""
+    if not picture.others:
+        return picture.run.warnings
+    numbers = ", ".join(map(str, picture.others))
+    noun = "devices" if len(picture.others) > 1 else "device"
+    return (
+        *picture.run.warnings,
+        f"device {picture.device_run.device} is shown; the recording has {noun} {numbers} too "
+        "(--device)",
+    )
 
 
 def paragraph(text: str, indent: int = _LABEL) -> list[str]:

@@ -10,10 +10,20 @@ from dataclasses import asdict
 from typing import Any
 
 from allocsim.core import find_release, parse_conf
-from allocsim.engine import DeviceRun, PeakState, Run, Setting, Trial
+from allocsim.engine import DeviceRun, PeakState, Run, Setting, Start, StartPeaks, Trial
 from allocsim.questions.explain import Cure, Shortage
-from allocsim.report.explain import trial_document
-from allocsim.report.layout import exact_size, number, paragraph, plural, row, rows, table
+from allocsim.report.explain import peak_text, range_sentence, trial_document
+from allocsim.report.layout import (
+    exact_size,
+    number,
+    paragraph,
+    parting_document,
+    plural,
+    row,
+    rows,
+    table,
+    warned,
+)
 from allocsim.report.tune import EXPANDABLE_NOTE, paste_lines
 from allocsim.units import format_size
 
@@ -26,7 +36,7 @@ def replay_text(
     run: Run, shortages: Mapping[int, Sequence[Shortage]], cures: Mapping[int, Cure]
 ) -> str:
     """`allocsim replay` on a terminal.  shortages, cures: by device number."""
-    lines = [*_heading(run), ""]
+    lines = [*warned(run.warnings), *_heading(run), ""]
     for device in run.devices:
         if len(run.devices) > 1:
             lines += [f"== device {device.device} ==", ""]
@@ -36,7 +46,7 @@ def replay_text(
             _memory(run, device),
             _ooms(found),
             row("Verdict", verdict_sentence(device, found)),
-            _cured(run, cures[device.device]) if device.device in cures else [],
+            _cured(cures[device.device]) if device.device in cures else _withheld(device),
         ):
             lines += [*part, ""] if part else []
     return "\n".join(lines)
@@ -46,12 +56,15 @@ def _heading(run: Run) -> list[str]:
     entries = ", ".join(
         f"{number(device.entries)} entries of device {device.device}" for device in run.devices
     )
-    memory = "unknown" if run.device_memory is None else exact_size(run.device_memory)
+    name = "device {}: " if len(run.devices) > 1 else ""
+    memories = (
+        name.format(device.device)
+        + ("unknown" if device.device_memory is None else exact_size(device.device_memory))
+        for device in run.devices
+    )
     lines = [*row("Recording", run.path), *row("", entries)]
     lines += row("Settings", run.conf or "none: PyTorch's defaults")
-    lines += row("Device memory", memory)
-    notes = [*run.notes, *(note for device in run.devices for note in device.notes)]
-    return lines + rows("Notes", notes)
+    return lines + rows("Device memory", memories) + rows("Notes", run.named_notes)
 
 
 def _proof(device: DeviceRun) -> list[str]:
@@ -87,11 +100,27 @@ def _memory(run: Run, device: DeviceRun) -> list[str]:
     since = "there from the start" if peak.entry < 0 else f"first at entry {number(peak.entry)}"
     return [
         *row("Peak reserved", f"{exact_size(device.peak_reserved_bytes)}, {since}"),
+        *(_range(device.peaks) if device.peaks is not None else []),
         *row("Peak allocated", exact_size(device.peak_allocated_bytes)),
         *row("Idle at peak", f"{format_size(peak.idle)} reserved, but in no block in use"),
         *(_idle(peak, is_expandable) if peak.idle else []),
         *_driver_calls(device.stats, is_expandable),
     ]
+
+
+_BEGINS = {
+    Start.KEPT: "with the segments of the start kept",
+    Start.ANEW: "with what lived at the start laid out anew",
+}
+
+
+def _range(peaks: StartPeaks) -> list[str]:
+    """Both peaks, where what was there at the start is only known under the recorded settings."""
+    if peaks.kept is None or peaks.anew is None:
+        return row("", f"{_BEGINS[peaks.shown]}; there is no figure for the other way to begin")
+    other = Start.ANEW if peaks.shown is Start.KEPT else Start.KEPT
+    text = f"from {format_size(peaks.low)} to {format_size(peaks.high)}: shown is the run "
+    return row("", f"{text}{_BEGINS[peaks.shown]}, the other end is that {_BEGINS[other]}")
 
 
 def _idle(peak: PeakState, is_expandable: bool) -> list[str]:
@@ -129,10 +158,16 @@ def _ooms(shortages: Sequence[Shortage]) -> list[str]:
 
 def verdict_sentence(device: DeviceRun, shortages: Sequence[Shortage]) -> str:
     """The verdict on one device's replay."""
+    parting = device.parting
     if shortages:
-        return _causes(shortages[-1])[shortages[-1].cause]
+        is_unproved = parting is not None and parting.is_before(shortages[-1].oom.entry)
+        return "unproved: " * is_unproved + _causes(shortages[-1])[shortages[-1].cause]
     idle, reserved = format_size(device.peak.idle), format_size(device.peak.reserved)
-    return f"it fits: no request failed. Of {reserved} reserved at the peak, {idle} were idle."
+    unproved = "unproved: " if parting is not None else ""
+    return (
+        f"{unproved}it fits: no request failed. Of {reserved} reserved at the peak, {idle} were "
+        "idle."
+    )
 
 
 def _causes(shortage: Shortage) -> dict[str, str]:
@@ -178,7 +213,7 @@ def replay_document(
         "conf": run.conf,
         "torch_version": run.torch_version,
         "device_memory": run.device_memory,
-        "notes": list(run.notes),
+        "notes": [*run.warnings, *run.notes],
         "devices": [
             _device(each, shortages.get(each.device, ()), cures.get(each.device))
             for each in run.devices
@@ -205,9 +240,16 @@ def _device(device: DeviceRun, shortages: Sequence[Shortage], cure: Cure | None)
         "stopped_at": device.stopped_at,
         "fidelity": None,
         "notes": list(device.notes),
+        "parting": parting_document(device.parting),
     }
     if (found := device.fidelity) is not None:
         document["fidelity"] = {**asdict(found), "is_exact": found.is_exact}
+    if (peaks := device.peaks) is not None:
+        document["peak_reserved_range"] = {
+            "start": str(peaks.shown),
+            "kept_bytes": peaks.kept,
+            "anew_bytes": peaks.anew,
+        }
     if cure is not None:
         document["cure"] = _cure(cure)
     return document
@@ -230,15 +272,25 @@ def _cure(cure: Cure) -> dict[str, Any]:
         "baseline": trial_document(cure.baseline),
         "trials": [trial_document(trial) for trial in cure.trials],
         "entries_left": cure.entries_left,
+        "best_needs": cure.needs,
     }
 
 
 _WIDTHS = (38, 16, 15, 9)
+_NO_CURE = "the replay is not the recorded run, so no setting can be proved on it"
+_RANGE_WIDTHS = (30, 16, 25, 9)
 
 
-def _cured(run: Run, cure: Cure) -> list[str]:
+def _withheld(device: DeviceRun) -> list[str]:
+    """Why nothing is recommended where the replay is not the recorded run."""
+    if device.parting is None or device.fidelity is None:
+        return []
+    return row("To paste", f"nothing: {_NO_CURE}.")
+
+
+def _cured(cure: Cure) -> list[str]:
     """The table of trials and the setting to paste, or that none helps."""
-    where = "no limit" if run.device_memory is None else format_size(run.device_memory)
+    where = "no limit" if cure.device_memory is None else format_size(cure.device_memory)
     cells = [
         ("", "out of memory", "peak reserved", "retries"),
         _cells("  as replayed above", cure.baseline),
@@ -246,10 +298,14 @@ def _cured(run: Run, cure: Cure) -> list[str]:
     for trial in cure.trials:
         mark = "* " if trial is cure.best else "  "
         cells.append(_cells(mark + (trial.conf or "(defaults)"), trial))
-    lines = [f"Settings tried, a replay each (device memory: {where})", ""]
-    lines += [*table(cells, _WIDTHS), ""]
+    unproved = "; unproved" if cure.is_withheld else ""
+    lines = [f"Settings tried, a replay each (device memory: {where}{unproved})", ""]
+    widths = _RANGE_WIDTHS if any(trial.peak_range for trial in cure.trials) else _WIDTHS
+    lines += [*table(cells, widths), ""]
     if cure.best is not None:
         return lines + _best(cure, cure.best)
+    if cure.is_withheld:
+        return lines + row("To paste", f"nothing: {_NO_CURE}.")
     aim = (
         "lowers the peak by 5 % or more"
         if cure.baseline.goes_through
@@ -260,11 +316,13 @@ def _cured(run: Run, cure: Cure) -> list[str]:
 
 def _cells(name: str, trial: Trial) -> tuple[str, str, str, str]:
     outcome = "no" if trial.oom_entry is None else f"entry {number(trial.oom_entry)}"
-    return (name, outcome, format_size(trial.peak_reserved_bytes), number(trial.num_alloc_retries))
+    return (name, outcome, peak_text(trial), number(trial.num_alloc_retries))
 
 
 def _best(cure: Cure, best: Trial) -> list[str]:
     lines = row("To paste", paste_lines(Setting(best.conf))["bash"])
+    if cure.needs is not None:
+        lines += paragraph(f"({cure.needs})")
     peak, before = best.peak_reserved_bytes, cure.baseline.peak_reserved_bytes
     retries = plural(best.num_alloc_retries, "retry", "retries")
     if cure.baseline.goes_through:
@@ -272,6 +330,8 @@ def _best(cure: Cure, best: Trial) -> list[str]:
     else:
         proof = f"answers every request, the failed one too; {format_size(peak)} at its peak"
     lines += paragraph(f"Proved: a replay under it {proof}, {retries}.")
+    if (found := range_sentence(best)) is not None:
+        lines += paragraph(found)
     if cure.entries_left is not None:
         left = plural(cure.entries_left, "entry", "entries")
         lines += paragraph(

@@ -13,7 +13,17 @@ from typing import Any
 from allocsim.engine import SimulatedOom
 from allocsim.measures import Measures
 from allocsim.questions.risk import HeadroomPoint, Need, Risk, Span
-from allocsim.report.layout import exact_size, number, paragraph, plural, row, rows, table
+from allocsim.report.layout import (
+    exact_size,
+    number,
+    paragraph,
+    parting_document,
+    plural,
+    row,
+    rows,
+    table,
+    warned,
+)
 from allocsim.units import format_size
 
 __all__ = ["risk_document", "risk_text"]
@@ -27,14 +37,17 @@ def risk_text(risk: Risk) -> str:
     memory = risk.device_run.device_memory
     device = "unknown: no limit" if memory is None else exact_size(memory)
     lines = [
+        *warned(risk.run.warnings),
         *row("Recording", risk.run.path),
+        *row("Device", number(risk.device_run.device)),
         *row("Settings", risk.run.conf or "PyTorch's defaults"),
         *row("Device memory", device),
     ]
-    for note in [*risk.run.notes, *risk.device_run.notes]:
+    for note in risk.run.named_notes:
         lines += row("Note", note)
     lines += ["", *_over_time(risk), "", *_closest(risk), *_largest(risk), ""]
-    lines += [*_needs(risk.needs), "", *_measures(risk.measures)]
+    is_proved = risk.device_run.parting is None
+    lines += [*_needs(risk.needs, is_proved=is_proved), "", *_measures(risk.measures)]
     return "\n".join(lines) + "\n"
 
 
@@ -58,7 +71,8 @@ def _span(span: Span, scale: int, *, is_bounded: bool) -> str:
 
 def _closest(risk: Risk) -> list[str]:
     if risk.device_run.ooms:
-        return _failed(risk.device_run.ooms[0])
+        oom = risk.device_run.ooms[0]
+        return _failed(oom, _unproved(risk, oom.entry))
     point = risk.tightest
     if point is None:
         return row("Closest call", "no request needed memory from the driver")
@@ -66,7 +80,8 @@ def _closest(risk: Risk) -> list[str]:
     if risk.device_run.device_memory is not None:
         lines = row(
             "Closest call",
-            f"entry {number(point.entry)}: {format_size(point.headroom_bytes)} more could have "
+            f"{_unproved(risk, point.entry)}entry {number(point.entry)}: "
+            f"{format_size(point.headroom_bytes)} more could have "
             f"been had, {format_size(point.free_bytes)} free and "
             f"{format_size(point.returnable_bytes)} that PyTorch could give back",
         )
@@ -79,10 +94,15 @@ def _closest(risk: Risk) -> list[str]:
     return lines
 
 
-def _failed(oom: SimulatedOom) -> list[str]:
+def _unproved(risk: Risk, entry: int) -> str:
+    parting = risk.device_run.parting
+    return "unproved: " if parting is not None and parting.is_before(entry) else ""
+
+
+def _failed(oom: SimulatedOom, unproved: str) -> list[str]:
     missing = max(oom.tried_bytes - oom.free_bytes, 0)
     what = (
-        f"at entry {number(oom.entry)}: {format_size(oom.tried_bytes)} tried, "
+        f"{unproved}at entry {number(oom.entry)}: {format_size(oom.tried_bytes)} tried, "
         f"{format_size(oom.free_bytes)} free, {format_size(missing)} short"
     )
     return rows("It fails", [what, "allocsim explain says why"])
@@ -107,8 +127,9 @@ def _worst_point(risk: Risk) -> HeadroomPoint | None:
     return max(risk.points, key=lambda point: point.unusable_bytes, default=None)
 
 
-def _needs(needs: Sequence[Need]) -> list[str]:
-    cells = [("The smallest device for each setting", "device", "retries", "would like")]
+def _needs(needs: Sequence[Need], *, is_proved: bool) -> list[str]:
+    title = "The smallest device for each setting" if is_proved else "Smallest devices, unproved"
+    cells = [(title, "device", "retries", "would like")]
     for need in needs:
         device, retries, peak = "none", "", ""
         if (found := need.capacity) is not None:
@@ -118,9 +139,12 @@ def _needs(needs: Sequence[Need]) -> list[str]:
             )
             peak = format_size(found.unlimited.peak_reserved_bytes)
         cells.append((f"  {need.conf or '(defaults)'}", device, retries, peak))
+    how = "Each size is proved by a replay, and 2 MiB less does not do."
+    if not is_proved:
+        how = "Each size is a replay's, which is not the recorded run: none is proved."
     notes = paragraph(
-        "Each size is proved by a replay, and 2 MiB less does not do. On a device of what the "
-        "setting would like no request has to empty the cache first.",
+        f"{how} On a device of what the setting would like no request has to empty the cache "
+        "first.",
         indent=2,
     )
     return [*table(cells, _WIDTHS), *notes]
@@ -152,7 +176,8 @@ def risk_document(risk: Risk) -> dict[str, Any]:
         "conf": risk.run.conf,
         "torch_version": risk.run.torch_version,
         "device_memory": device_run.device_memory,
-        "notes": [*risk.run.notes, *device_run.notes],
+        "notes": [*risk.run.warnings, *risk.run.named_notes],
+        "parting": parting_document(device_run.parting),
         "fits": not device_run.ooms,
         "ooms": [asdict(oom) for oom in device_run.ooms],
         "headroom": [_point(point) for point in risk.points],

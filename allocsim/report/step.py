@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from allocsim.engine import Parting
 from allocsim.questions.step import Candidate, Decision, Moved
-from allocsim.report.layout import WIDTH, number, paragraph, row, rows
+from allocsim.report.layout import WIDTH, number, paragraph, parting_document, row, rows
 from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE, PENDING, BlockState, SegmentState
 from allocsim.units import format_size
 
@@ -146,10 +147,22 @@ def segments_text(segments: Sequence[SegmentState], numbers: dict[int, int]) -> 
     return "\n".join(lines or ["  nothing is reserved"]) + "\n"
 
 
-def step_document(decision: Decision, entry: int | None = None) -> dict[str, Any]:
-    """`allocsim step --json`: one request.  entry: of a recording."""
+def step_document(
+    decision: Decision,
+    entry: int | None = None,
+    *,
+    device: int | None = None,
+    parting: Parting | None = None,
+) -> dict[str, Any]:
+    """`allocsim step --json`: one request.
+
+    entry, device: of a recording.  parting: where the walk is not the recorded run any more.
+    """
     return {
         "entry": entry,
+        "device": device,
+        "notes": [] if parting is None else [str(parting)],
+        "parting": parting_document(parting),
         "request": asdict(decision.request),
         "address": decision.address,
         "error": decision.error,

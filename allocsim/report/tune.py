@@ -12,7 +12,16 @@ from typing import Any
 
 from allocsim.engine import Setting
 from allocsim.questions.tune import Row, Tuning
-from allocsim.report.layout import exact_size, number, paragraph, plural, row, rows, table
+from allocsim.report.layout import (
+    exact_size,
+    number,
+    paragraph,
+    plural,
+    row,
+    rows,
+    table,
+    warned,
+)
 from allocsim.units import format_size
 
 __all__ = ["EXPANDABLE_NOTE", "paste_lines", "tuning_document", "tuning_text"]
@@ -26,19 +35,35 @@ _SHELLS = (("bash", "bash"), ("powershell", "PowerShell"), ("cmd", "cmd"), ("pyt
 
 def tuning_text(tuning: Tuning) -> str:
     """The whole answer."""
-    memory = tuning.device_memory
-    lines = rows("Recordings", tuning.files)
+    lines = warned(tuning.warnings) + rows("Recordings", tuning.files)
     lines += row("Release", f"PyTorch {tuning.torch_version}")
-    lines += row("Device memory", "unknown: no limit" if memory is None else exact_size(memory))
+    lines += rows("Device memory", _devices(tuning))
     for note in tuning.notes:
         lines += row("Note", note)
     lines += ["", *_answer(tuning), "", *_rows(tuning), "", *_front(tuning), "", *_work(tuning)]
     return "\n".join(lines) + "\n"
 
 
+def _devices(tuning: Tuning) -> list[str]:
+    """The memory of each device, by its name where there are several."""
+    found = []
+    for file, device, memory in tuning.parts:
+        name = ""
+        if len(tuning.parts) > 1:
+            name = f"device {device}: "
+            if len(tuning.files) > 1:
+                name = f"{file.rpartition('/')[2]}, {name}"
+        found.append(name + ("unknown: no limit" if memory is None else exact_size(memory)))
+    return found
+
+
 def _answer(tuning: Tuning) -> list[str]:
     base, best = tuning.baseline, tuning.best
-    lines = row("As recorded", f"{base.setting}: {_figures(tuning, base)}")
+    label = "As recorded" if base.is_as_recorded else "Own settings"
+    unproved = "unproved: " if tuning.warnings else ""
+    lines = row(label, f"{unproved}{base.setting}: {_figures(tuning, base)}")
+    if tuning.warnings:
+        return lines + row("Answer", f"withheld: {tuning.reason}.")
     if best is None or not tuning.helps:
         return lines + row("Answer", f"nothing helps: {tuning.reason}.")
     lines += row("Best", f"{best.setting}: {_figures(tuning, best)}")
@@ -54,6 +79,8 @@ def _answer(tuning: Tuning) -> list[str]:
         label = dict(_SHELLS).get(shell, "and call")
         # A line to paste is never wrapped.
         lines.append(f"{'  ' + label:16}{text}")
+    if tuning.needs is not None:
+        lines += paragraph(f"({tuning.needs})")
     if "expandable_segments:True" in best.conf:
         lines += paragraph(EXPANDABLE_NOTE)
     return lines
@@ -64,6 +91,9 @@ def _figures(tuning: Tuning, found: Row) -> str:
         return found.error
     retries = plural(found.num_alloc_retries, "retry", "retries")
     text = f"{format_size(found.peak_reserved_bytes)} reserved at the peak, {retries}"
+    low, high = found.peak_range or (0, 0)
+    if low < high:
+        text += f" (from {format_size(low)} to {format_size(high)}, by how it begins)"
     if found.num_ooms:
         text += f", {plural(found.num_ooms, 'request')} without an answer"
     device = found.min_device_memory_bytes
@@ -79,9 +109,9 @@ def _rows(tuning: Tuning) -> list[str]:
     if tuning.baseline not in shown:
         shown.append(tuning.baseline)
     memory = "device" if tuning.by_device else "reserved"
+    title = "Unproved figures, the best first" if tuning.warnings else "Settings, the best first"
     lines = table(
-        [("Settings, the best first", memory, "calls", "retries", "driver")]
-        + [_cells(tuning, each) for each in shown],
+        [(title, memory, "calls", "retries", "driver")] + [_cells(tuning, each) for each in shown],
         _WIDTHS,
     )
     if left := len(tuning.rows) - len(shown):
@@ -126,7 +156,7 @@ def _front(tuning: Tuning) -> list[str]:
         point = (each.device_point if tuning.by_device else None) or each.point
         calls = plural(point.calls, "driver call")
         choices.append(f"{format_size(point.memory)} with {calls}: {each.setting}")
-    return rows("Trade-offs", choices)
+    return rows("Unproved" if tuning.warnings else "Trade-offs", choices)
 
 
 def _work(tuning: Tuning) -> list[str]:
@@ -155,9 +185,14 @@ def tuning_document(tuning: Tuning) -> dict[str, Any]:
         "torch_version": tuning.torch_version,
         "device_memory": tuning.device_memory,
         "find_device": tuning.by_device,
-        "notes": list(tuning.notes),
-        "baseline": _row(tuning.baseline),
-        "rows": [_row(row) for row in tuning.rows],
+        "notes": [*tuning.warnings, *tuning.notes],
+        "is_proved": not tuning.warnings,
+        "devices": [
+            {"file": file, "device": device, "device_memory": memory}
+            for file, device, memory in tuning.parts
+        ],
+        "baseline": _row(tuning, tuning.baseline),
+        "rows": [_row(tuning, row) for row in tuning.rows],
         "best": None if best is None else _best(tuning, best),
         "helps": tuning.helps,
         "reason": tuning.reason,
@@ -184,14 +219,16 @@ def _best(tuning: Tuning, best: Row) -> dict[str, Any]:
         "memory_fraction": best.memory_fraction,
         "env": f"{_NAME}={best.conf}",
         "paste": paste_lines(best.setting),
+        "needs": tuning.needs,
         "saved_bytes": saved,
         "saved_percent": round(100 * saved / before, 2) if before else 0.0,
         "above_ideal_bytes": tuning.bounds.above_ideal(best.peak_reserved_bytes),
     }
 
 
-def _row(row: Row) -> dict[str, Any]:
+def _row(tuning: Tuning, row: Row) -> dict[str, Any]:
     point = row.device_point
+    ends = {} if row.peak_range is None else {"peak_reserved_range_bytes": list(row.peak_range)}
     return {
         "conf": row.conf,
         "memory_fraction": row.memory_fraction,
@@ -206,13 +243,18 @@ def _row(row: Row) -> dict[str, Any]:
         "retries_on_min_device": None if point is None else point.retries,
         "survives": row.survives,
         "is_baseline": row.is_baseline,
+        "is_as_recorded": row.is_as_recorded,
         "dropped_at": row.dropped_at,
         "same_as": None if row.same_as is None else row.same_as.conf,
         "error": row.error,
         "driver_us": round(row.cost.total, 1),
         "churn_us": round(row.cost.churn, 1),
         "is_thrashing": row.cost.is_thrashing,
-        "parts": [part.plain() for part in row.parts],
+        "parts": [
+            {**part.plain(), "file": file, "device": device}
+            for part, (file, device, _) in zip(row.parts, tuning.parts, strict=True)
+        ],
+        **ends,
     }
 
 

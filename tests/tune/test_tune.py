@@ -76,11 +76,11 @@ def test_nothing_survives_where_what_lives_is_more_than_the_device(write: Write)
     assert tuning.reason == "1.25 GiB live at once, and the device has 1024.00 MiB"
 
 
-def test_what_fails_as_recorded_and_survives_is_said_to_help(write: Write) -> None:
+def test_what_fails_on_another_device_and_survives_is_said_to_help(write: Write) -> None:
     tuning = tune(write(stranding), "1400MiB")
     assert tuning.baseline.num_ooms == 1
     assert tuning.best is not None
-    assert tuning.reason.startswith("as recorded the run does not go through")
+    assert tuning.reason.startswith("under the recorded settings the run does not go through")
 
 
 def test_expandable_segments_can_be_left_out(write: Write) -> None:

@@ -9,11 +9,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from allocsim.engine import DeviceRun, Setting, SimulatedOom, Trial, Trials, trial_of_run
+from allocsim.engine import (
+    DeviceRun,
+    Prepared,
+    Setting,
+    SimulatedOom,
+    Trial,
+    Trials,
+    releases_needed,
+    trial_of_run,
+)
 from allocsim.measures import usual_settings
 from allocsim.questions.explain.shortage import shortages_of
 
-__all__ = ["Cure", "entries_after", "find_cure", "is_worth_a_search"]
+__all__ = ["Cure", "entries_after", "find_cure", "is_worth_a_search", "needed_by"]
 
 _WASTE_SHARE = 8  # idle memory at the peak is worth a search from this part of the peak (1/8)
 _LEAST_SAVING = 20
@@ -25,7 +34,10 @@ class Cure:
     """The outcome of a search on one device.
 
     trials: of the settings that PyTorch would survive.
-    best: the trial to paste, None if none helps.
+    best: the trial to paste, None if none helps or none can be proved.
+    is_withheld: the replay is not the recorded run, so that nothing is proved by others.
+    needs: which releases read the best as meant, in words; None where all do that the recording
+        can come from.
     entries_left: see `entries_after`.
     """
 
@@ -35,6 +47,8 @@ class Cure:
     trials: tuple[Trial, ...]
     best: Trial | None
     entries_left: int | None
+    is_withheld: bool = False
+    needs: str | None = None
 
 
 def is_worth_a_search(device_run: DeviceRun) -> bool:
@@ -57,9 +71,22 @@ def find_cure(trials: Trials, setting: Setting, device_run: DeviceRun) -> Cure:
     usual = usual_settings(setting.config(trials.prepared.release))
     tried = [trial for each in usual if (trial := trials.under(each, memory)).error is None]
     baseline = trial_of_run(setting.conf, device_run)
-    best = _best(baseline, tried)
-    left = entries_after(device_run, device_run.ooms)
-    return Cure(device_run.device, memory, baseline, tuple(tried), best, left)
+    best = _best(baseline, tried) if device_run.parting is None else None
+    return Cure(
+        device=device_run.device,
+        device_memory=memory,
+        baseline=baseline,
+        trials=tuple(tried),
+        best=best,
+        entries_left=entries_after(device_run, device_run.ooms),
+        is_withheld=device_run.parting is not None,
+        needs=None if best is None else needed_by(trials.prepared, best.conf),
+    )
+
+
+def needed_by(prepared: Prepared, conf: str) -> str | None:
+    """`releases_needed` for a setting that was proved on a recording."""
+    return releases_needed(conf, prepared.release, prepared.releases)
 
 
 def entries_after(device_run: DeviceRun, ooms: Sequence[SimulatedOom]) -> int | None:

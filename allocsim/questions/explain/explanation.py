@@ -7,12 +7,13 @@ recording that ends at its error proves nothing about what would have come after
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import overload
 
 from allocsim.core import find_release, parse_conf
 from allocsim.engine import (
     DeviceRun,
+    Hints,
     Progress,
     Run,
     Setting,
@@ -28,7 +29,7 @@ from allocsim.engine import (
 from allocsim.errors import ConfigError
 from allocsim.measures import effects_on
 from allocsim.questions.explain.advice import Situation, advice_on
-from allocsim.questions.explain.cure import entries_after, find_cure
+from allocsim.questions.explain.cure import entries_after, find_cure, needed_by
 from allocsim.questions.explain.message import OomMessage
 from allocsim.questions.explain.releases import text_release
 from allocsim.questions.explain.shortage import OomWatch, Shortage, shortages_of
@@ -48,6 +49,7 @@ class Remedy:
 
     kind: "conf", "device_memory" or "memory_fraction".
     device_memory: bytes of the device replayed.
+    needs: as in `Cure`.
     smaller_fails_at: for a device, the entry that fails on one 2 MiB smaller.
     """
 
@@ -56,13 +58,15 @@ class Remedy:
     device_memory: int
     trial: Trial
     smaller_fails_at: int | None = None
+    needs: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceExplanation:
     """One device of a recording.
 
-    remedies: what lets every request through, the best setting first.
+    remedies: what lets every request through, the best setting first; none where the replay is
+        not the recorded run.
     tried: every setting that was replayed.
     entries_left: see `entries_after`.
     advice: sentences for each shortage.
@@ -83,6 +87,7 @@ def explain_recording(
     device_memory: int | str | None = None,
     torch_version: str | None = None,
     device: int | None = None,
+    hints: Hints | None = None,
     progress: Progress | None = None,
     watch: Watch | None = None,
 ) -> tuple[Run, tuple[DeviceExplanation, ...]]:
@@ -90,7 +95,7 @@ def explain_recording(
 
     The arguments are those of `replay`; watch: see `Watch`, for the replays of the search.
     """
-    devices = prepare(recording, device, torch_version)
+    devices = prepare(recording, device, torch_version, hints=hints)
     seen = OomWatch()
     setting, memory = None if conf is None else Setting(conf), bytes_of(device_memory)
     run = replay_prepared(
@@ -110,11 +115,11 @@ def explain_device(
     """What would have helped one device of a recording that has been replayed."""
     remedies: tuple[Remedy, ...] = ()
     tried: tuple[Trial, ...] = ()
-    if device_run.ooms:
+    if device_run.ooms and device_run.parting is None:
         trials.note(Setting(run.conf), device_run)
         remedies, tried = _remedies(trials, Setting(run.conf), device_run)
     left = entries_after(device_run, [shortage.oom for shortage in shortages])
-    advice = tuple(_advice(run, shortage, remedies) for shortage in shortages)
+    advice = tuple(_advice(run, device_run, shortage, remedies) for shortage in shortages)
     return DeviceExplanation(device_run, shortages, remedies, tried, left, advice)
 
 
@@ -138,10 +143,13 @@ def _remedies(
         if capacity is not None:
             size, trial = capacity.device_memory, capacity.trial
             found.append(Remedy("device_memory", conf, size, trial, capacity.fails_at))
+    found = [replace(each, needs=needed_by(trials.prepared, each.conf)) for each in found]
     return tuple(found), tried
 
 
-def _advice(run: Run, shortage: Shortage, remedies: Sequence[Remedy]) -> tuple[str, ...]:
+def _advice(
+    run: Run, device_run: DeviceRun, shortage: Shortage, remedies: Sequence[Remedy]
+) -> tuple[str, ...]:
     if shortage.is_answered:
         return (
             "The replay answers this request, so what refused it is not in the recording: a "
@@ -154,7 +162,10 @@ def _advice(run: Run, shortage: Shortage, remedies: Sequence[Remedy]) -> tuple[s
     if settings:
         conf = settings[0].conf
         line = f"PYTORCH_CUDA_ALLOC_CONF={conf}" if conf else "no PYTORCH_CUDA_ALLOC_CONF"
-        found.append(f"Set {line}: a replay under it answers every recorded request.")
+        needs = f" ({settings[0].needs})" if settings[0].needs else ""
+        found.append(f"Set {line}: a replay under it answers every recorded request{needs}.")
+    elif device_run.parting is not None:
+        found.append("No setting was tried: the replay is not the recorded run.")
     elif shortage.cause not in _BY_FIGURES:
         found.append("No setting tried lets every recorded request through.")
     for each in remedies:
@@ -182,6 +193,8 @@ def _in_general(run: Run, shortage: Shortage) -> Sequence[str]:
     message = OomMessage(shortage.oom.message, 1, shortage.figures, backend="CUDA")
     config = parse_conf(run.conf, find_release(run.torch_version))
     release = text_release(run.torch_version)
+    options = (text_release(each).options for each in run.releases)
+    release = replace(release, options=release.options.intersection(*options))
     return advice_on(Situation(message, shortage.figures, shortage.cause, config, release))
 
 
@@ -202,6 +215,7 @@ def explain(
     *,
     torch_version: str | None = None,
     device_memory: int | str | None = None,
+    hints: Hints | None = None,
 ) -> tuple[DeviceExplanation, ...]: ...
 
 
@@ -211,20 +225,24 @@ def explain(
     *,
     torch_version: str | None = None,
     device_memory: int | str | None = None,
+    hints: Hints | None = None,
 ) -> tuple[Verdict, ...] | tuple[DeviceExplanation, ...]:
     """A verdict on every out-of-memory error in a text, at least one; or a recording's devices.
 
     conf: of a text PYTORCH_CUDA_ALLOC_CONF as it was set, of a recording the settings to replay
     under.  torch_version: the release ("2.9.1"), default: that of the wording or recording.
     device_memory: bytes or "24GiB"; for a text without the card's memory, or another's to compare.
+    hints: what is known of the program of a recording besides.
     Raises ConfigError for an option string, release or size that is none, RecordingError for a
     recording with nothing to replay.
     """
     if isinstance(source, Recording):
         _, devices = explain_recording(
-            source, conf, torch_version=torch_version, device_memory=device_memory
+            source, conf, torch_version=torch_version, device_memory=device_memory, hints=hints
         )
         return devices
+    if hints is not None:
+        raise ConfigError("hints are about a recorded program; expected a recording")
     if not isinstance(source, str):
         raise ConfigError(
             f"explain takes an error's text or a recording, not {type(source).__name__}"

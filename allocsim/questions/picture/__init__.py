@@ -3,7 +3,13 @@
 from allocsim.questions.picture.address_map import AddressMap, address_map, axis_of, owners_of
 from allocsim.questions.picture.block_sizes import CLASS_NAMES, block_sizes, class_of
 from allocsim.questions.picture.instant import Instant
-from allocsim.questions.picture.picture import Picture, picture_of, picture_prepared, prepare_one
+from allocsim.questions.picture.picture import (
+    Picture,
+    others_of,
+    picture_of,
+    picture_prepared,
+    prepare_one,
+)
 from allocsim.questions.picture.what_if import WhatIf, what_if
 
 __all__ = [
@@ -16,6 +22,7 @@ __all__ = [
     "axis_of",
     "block_sizes",
     "class_of",
+    "others_of",
     "owners_of",
     "picture_of",
     "picture_prepared",

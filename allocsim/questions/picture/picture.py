@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from allocsim.core import find_release, parse_conf
 from allocsim.engine import (
     DeviceRun,
+    Hints,
     Observer,
     Prepared,
     Progress,
@@ -27,17 +28,18 @@ from allocsim.questions.picture.lives import Lives, lives_of
 from allocsim.questions.picture.memory_curve import MemoryCurve, memory_curve
 from allocsim.trace import Recording, Trace
 
-__all__ = ["Picture", "picture_of", "picture_prepared", "prepare_one"]
+__all__ = ["Picture", "others_of", "picture_of", "picture_prepared", "prepare_one"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Picture:
-    """What happened on one device, as columns."""
+    """What happened on one device, as columns.  others: the recording's other devices."""
 
     run: Run
     trace: Trace
     lives: Lives
     curve: MemoryCurve
+    others: tuple[int, ...] = ()
 
     @property
     def device_run(self) -> DeviceRun:
@@ -68,11 +70,12 @@ def picture_prepared(
     device_memory: int | None = None,
     observers: Sequence[Observer] = (),
     progress: Progress | None = None,
+    others: Sequence[int] = (),
 ) -> Picture:
     """Replay a device of a recording and keep what pictures need.
 
     setting, device_memory: None for the recorded ones, as far as known.  observers: of the same
-    replay.
+    replay.  others: the recording's other devices.
     Raises RecordingError if the device has no entries.
     """
     trace = prepared.trace
@@ -85,7 +88,7 @@ def picture_prepared(
     )
     device_run = run.devices[0]
     lives = lives_of(watch.of(trace, device_run), trace, device_run.stopped_at)
-    return Picture(run, trace, lives, memory_curve(lives))
+    return Picture(run, trace, lives, memory_curve(lives), tuple(others))
 
 
 def picture_of(
@@ -98,17 +101,30 @@ def picture_of(
     progress: Progress | None = None,
 ) -> Picture:
     """`picture_prepared` of a recording; the arguments are those of `replay`."""
+    prepared = prepare_one(recording, device, torch_version)
     return picture_prepared(
-        prepare_one(recording, device, torch_version),
+        prepared,
         None if conf is None else Setting(conf),
         device_memory=bytes_of(device_memory),
         progress=progress,
+        others=others_of(recording, prepared),
     )
 
 
-def prepare_one(recording: Recording, device: int | None, torch_version: str | None) -> Prepared:
+def others_of(recording: Recording, prepared: Prepared) -> tuple[int, ...]:
+    """The devices of a recording besides the one that was made ready."""
+    shown = prepared.trace.device
+    return tuple(trace.device for trace in recording.devices if trace.device != shown)
+
+
+def prepare_one(
+    recording: Recording,
+    device: int | None,
+    torch_version: str | None,
+    hints: Hints | None = None,
+) -> Prepared:
     """The device asked for, made ready; None: the first that has entries."""
     if device is None:
         busy = [trace.device for trace in recording.devices if len(trace)]
         device = busy[0] if busy else None
-    return prepare(recording, device, torch_version)[0]
+    return prepare(recording, device, torch_version, hints=hints)[0]

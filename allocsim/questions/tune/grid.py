@@ -32,11 +32,18 @@ SearchProgress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is searched for; by_device: the smallest device decides, not the peak."""
+    """What is searched for.
+
+    device_memory: bytes of the smallest device, None if none is known.  memories: of each part's.
+    knows_device: whether that is known rather than bounded by what the driver refused.
+    by_device: the smallest device decides, not the peak.
+    """
 
     parts: tuple[Part, ...]
     release: Release
     device_memory: int | None
+    memories: tuple[int | None, ...]
+    knows_device: bool
     costs: Costs
     tricks: Tricks
     by_device: bool
@@ -64,7 +71,7 @@ class Search:
     def whole(self, settings: Sequence[Setting], baseline: Setting | None = None) -> None:
         """Replay each to its end, and look for its device; a duplicate gets its equal's row."""
         fresh = self._distinct(settings)
-        self._run(fresh, len(fresh), is_whole=True)
+        self._run(fresh, len(fresh), is_whole=True, baseline=baseline)
         for setting in settings:
             if setting not in self.rows:
                 like = self._effects[self._effect(setting)]
@@ -100,7 +107,10 @@ class Search:
     def _effect(self, setting: Setting) -> object:
         if not self.asked.tricks.equivalent:
             return setting
-        return effect_of(setting, self.asked.release, tuple(p.sizes for p in self.asked.parts))
+        return tuple(
+            effect_of(part.prepared.in_force(setting), self.asked.release, (part.sizes,))
+            for part in self.asked.parts
+        )
 
     def _distinct(self, settings: Sequence[Setting]) -> list[Setting]:
         """Those whose effect no setting before had; a setting that is refused is one of them."""
@@ -132,12 +142,22 @@ class Search:
         points = [row.device_point for row in self.rows.values() if row.survives]
         return min((point.memory for point in points if point is not None), default=None)
 
-    def _run(self, settings: Sequence[Setting], total: int, *, is_whole: bool) -> None:
-        """Replay each; is_whole: to its end."""
+    def _run(
+        self,
+        settings: Sequence[Setting],
+        total: int,
+        *,
+        is_whole: bool,
+        baseline: Setting | None = None,
+    ) -> None:
+        """Replay each; is_whole: to its end.  baseline: the one that is driven as recorded."""
         jobs: list[Job] = []
         found: dict[str, Trial] = {}
         bar, within = ((), None) if is_whole else (self._bar(), self._within())
-        jobs_of = {s: self._jobs(s, bar, within, is_whole=is_whole) for s in settings}
+        jobs_of = {
+            s: self._jobs(s, bar, within, is_whole=is_whole, as_recorded=s == baseline)
+            for s in settings
+        }
         left = {setting: len(own) for setting, own in jobs_of.items()}
 
         def done(job: Job, trial: Trial) -> None:
@@ -166,10 +186,17 @@ class Search:
             self.rows[setting] = self._row(setting, [found[job.key] for job in own])
 
     def _jobs(
-        self, setting: Setting, bar: tuple[Row, ...], within: int | None, *, is_whole: bool
+        self,
+        setting: Setting,
+        bar: tuple[Row, ...],
+        within: int | None,
+        *,
+        is_whole: bool,
+        as_recorded: bool,
     ) -> list[Job]:
         asked = self.asked
         how = "whole" if is_whole else f"within {within}" if within else "grid"
+        how = "as recorded" if as_recorded else how
         simplicity = setting.simplicity
         row = self.rows.get(setting)
         before = [None] * len(asked.parts) if row is None else row.parts
@@ -181,15 +208,20 @@ class Search:
                 device=part.device,
                 torch_version=asked.release.version,
                 setting=setting,
-                device_memory=asked.device_memory,
+                device_memory=memory,
                 bar=tuple((row.point, row.setting.simplicity < simplicity) for row in bar),
                 finds=asked.by_device,
                 within=within,
                 confirms=is_whole,
                 tricks=asked.tricks,
+                hints=part.prepared.hints,
                 known=known if known is not None and known.is_whole else None,
+                as_recorded=as_recorded,
+                assumed_memory=part.assumed_memory,
             )
-            for number, (part, known) in enumerate(zip(asked.parts, before, strict=True))
+            for number, (part, memory, known) in enumerate(
+                zip(asked.parts, asked.memories, before, strict=True)
+            )
         ]
 
     def _known(self, job: Job) -> Trial | None:

@@ -52,7 +52,8 @@ def judge(asked: Asked, baseline: Row, best: Row | None, bounds: Bounds) -> tupl
     if best is None:
         return False, _nothing_survives(asked, bounds)
     if not baseline.survives:
-        return True, "as recorded the run does not go through; under this setting it does"
+        how = "as recorded" if baseline.is_as_recorded else "under the recorded settings"
+        return True, f"{how} the run does not go through; under this setting it does"
     if best.is_baseline:
         return False, f"nothing tried is better; {_room(baseline, bounds)}"
     what, saved, before = _saved(asked, baseline, best)

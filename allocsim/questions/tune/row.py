@@ -24,7 +24,7 @@ class Row:
     parts: the trial on each device of each recording.
     cost: the highest of any recording, by the model.
     same_as: the setting with the same effect that was replayed in its place.
-    is_baseline: as recorded.
+    is_baseline: under the recorded settings.
     """
 
     setting: Setting
@@ -38,6 +38,11 @@ class Row:
     def conf(self) -> str:
         """The option string."""
         return self.setting.conf
+
+    @property
+    def is_as_recorded(self) -> bool:
+        """Whether every part is the very run that was recorded, as far as it can be told."""
+        return all(part.was_compared for part in self.parts)
 
     @property
     def error(self) -> str | None:
@@ -63,6 +68,14 @@ class Row:
     def peak_reserved_bytes(self) -> int:
         """torch.cuda.max_memory_reserved()."""
         return max(part.peak_reserved_bytes for part in self.parts)
+
+    @property
+    def peak_range(self) -> tuple[int, int] | None:
+        """That at least and at most; None unless it hangs on how a replay begins (`Start`)."""
+        if all(part.peak_range is None for part in self.parts):
+            return None
+        ends = [part.peak_range or (part.peak_reserved_bytes,) * 2 for part in self.parts]
+        return max(low for low, _ in ends), max(high for _, high in ends)
 
     @property
     def peak_allocated_bytes(self) -> int:

@@ -16,8 +16,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from allocsim.core import parse_conf
-from allocsim.engine import Point, Setting
-from allocsim.errors import ConfigError
+from allocsim.engine import (
+    OTHER_RELEASE,
+    Hints,
+    Parting,
+    Point,
+    Setting,
+    bytes_of,
+    device_of,
+    is_recorded_device,
+    parting_of,
+    releases_needed,
+)
 from allocsim.measures import front, merged
 from allocsim.questions.tune.candidates import candidates
 from allocsim.questions.tune.cost import Costs
@@ -27,9 +37,9 @@ from allocsim.questions.tune.part import Part, Source, parts_of
 from allocsim.questions.tune.results import Results
 from allocsim.questions.tune.row import Row
 from allocsim.questions.tune.sweep import Crew
-from allocsim.questions.tune.worker import Tricks
+from allocsim.questions.tune.worker import EXHAUSTIVE, Tricks
 from allocsim.trace import Recording
-from allocsim.units import parse_size
+from allocsim.units import format_size
 
 __all__ = ["Tuning", "tune"]
 
@@ -40,9 +50,9 @@ class Tuning:
 
     files: names of the recordings.
     torch_version: the release for all of them.
-    device_memory: bytes, None for a device without end.
-    baseline: as recorded.
-    best: None if nothing survives.
+    device_memory: bytes of the smallest device, None for devices without end.
+    baseline: under the recorded settings, and as recorded unless another device was asked for.
+    best: None if nothing survives, or if nothing is proved.
     front: rows that none is better than in memory, driver calls and retries at once.
     duplicates: settings of the grid that have the effect of another, with that other.
     helps: whether the best is worth setting.
@@ -52,6 +62,10 @@ class Tuning:
     entries_skipped: passed over in them, since they would have changed nothing.
     by_device: whether the smallest device decides.
     known: trials that a file of results had already.
+    warnings: where replays are not the recorded runs, so that nothing is proved.
+    needs: which releases read the best as meant, in words; None where all do that the first
+        recording can come from.
+    parts: the name of the recording, the number of the device and its memory, by trial of a row.
     """
 
     files: tuple[str, ...]
@@ -73,6 +87,9 @@ class Tuning:
     seconds: float
     by_device: bool
     known: int
+    warnings: tuple[str, ...] = ()
+    needs: str | None = None
+    parts: tuple[tuple[str, int, int | None], ...] = ()
 
     @property
     def saved_bytes(self) -> int:
@@ -88,6 +105,7 @@ def tune(
     torch_version: str | None = None,
     confs: Sequence[str] | None = None,
     device: int | None = None,
+    hints: Hints | None = None,
     expandable: bool = True,
     find_device: bool = False,
     jobs: int = 1,
@@ -99,8 +117,9 @@ def tune(
 ) -> Tuning:
     """Replay one recording, or several that must share a setting, under many settings.
 
-    device_memory: bytes or "24GiB"; None for that of the recordings, else without a limit.
+    device_memory: bytes or "24GiB"; None for that which a replay of each recording takes.
     torch_version: None for that of the first recording.  confs: try these and no others.
+    hints: what is known of the programs besides.
     expandable: whether expandable segments may be proposed.  find_device: rank by the smallest
     device instead of the peak.  jobs: processes; executor: any other to use, whose workers can
     read the files.  results: a JSON Lines file that trials go to, and come from if it is
@@ -115,27 +134,52 @@ def tune(
         scratch = None
         if executor is None:
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="allocsim-")))
-        parts = parts_of(list(sources), torch_version, scratch, device)
-        release, memory = parts[0].prepared.release, _memory(device_memory, parts)
-        asked = Asked(parts, release, memory, costs or Costs(), tricks or Tricks(), find_device)
+        named = bytes_of(device_memory)
+        parts = parts_of(
+            list(sources), torch_version, scratch, device, device_memory=named, hints=hints
+        )
+        tricks = _tricks(parts) if tricks is None else tricks
+        asked = _asked(parts, named, costs or Costs(), tricks, by_device=find_device)
         crew = stack.enter_context(Crew(jobs, executor))
         stored = None
         if results is not None:
             stored = stack.enter_context(Results(results, _question(asked)))
         search = Search(asked, crew, stored, progress)
-        baseline = Setting(parts[0].prepared.recorded.conf)
+        baseline = parts[0].prepared.recorded
         _search(search, baseline, confs, expandable=expandable)
     return _tuning(search, baseline, time.monotonic() - begin)
 
 
-def _memory(device_memory: int | str | None, parts: tuple[Part, ...]) -> int | None:
-    if device_memory is not None:
-        try:
-            return parse_size(device_memory)
-        except ValueError as error:
-            raise ConfigError(str(error)) from None
-    recorded = [part.prepared.capacity for part in parts if part.prepared.capacity is not None]
-    return min(recorded, default=None)
+def _asked(
+    parts: tuple[Part, ...], named: int | None, costs: Costs, tricks: Tricks, *, by_device: bool
+) -> Asked:
+    """The search: each part on the device that its replay takes, unless the user names one."""
+    devices = [named or device_of(part.prepared)[0] for part in parts]
+    least = min((memory for memory in devices if memory is not None), default=None)
+    return Asked(
+        parts=parts,
+        release=parts[0].prepared.release,
+        device_memory=least,
+        memories=tuple(
+            memory if memory is not None else _borrowed(part, least)
+            for part, memory in zip(parts, devices, strict=True)
+        ),
+        knows_device=named is not None or all(p.prepared.inferred is None for p in parts),
+        costs=costs,
+        tricks=tricks,
+        by_device=by_device,
+    )
+
+
+def _tricks(parts: tuple[Part, ...]) -> Tricks:
+    """Those that hold for every part; none where a program changes settings itself."""
+    changes = any(part.prepared.plan.changes for part in parts)
+    return EXHAUSTIVE if changes else Tricks()
+
+
+def _borrowed(part: Part, least: int | None) -> int | None:
+    """For a part whose device nothing tells: the others' smallest, if all would have fit there."""
+    return least if is_recorded_device(part.prepared, least) else None
 
 
 def _question(asked: Asked) -> dict[str, object]:
@@ -143,6 +187,7 @@ def _question(asked: Asked) -> dict[str, object]:
         "recordings": [part.digest for part in asked.parts],
         "torch_version": asked.release.version,
         "device_memory": asked.device_memory,
+        "device_memories": list(asked.memories),
         "find_device": asked.by_device,
         "from_peak": asked.tricks.from_peak,
     }
@@ -163,7 +208,7 @@ def _search(
     settings = candidates(
         merged(tuple(part.sizes for part in asked.parts)),
         parse_conf(baseline.conf, release),
-        device_memory=asked.device_memory,
+        device_memory=asked.device_memory if asked.knows_device else None,
         expandable=expandable,
         limits=not asked.by_device,
     )
@@ -191,10 +236,14 @@ def _front(search: Search) -> list[Row]:
 def _tuning(search: Search, baseline: Setting, seconds: float) -> Tuning:
     asked, rows = search.asked, _ranked(search)
     replayed = [trial for row in rows if row.same_as is None for trial in row.parts]
-    best = rows[0] if rows[0].survives else None
     first = search.rows[baseline]
+    warnings = _warnings(asked, first)
+    best = rows[0] if rows[0].survives and not warnings else None
     bounds = bounds_of([part.prepared for part in asked.parts])
-    helps, reason = judge(asked, first, best, bounds)
+    possible = asked.parts[0].prepared.releases  # the others are replayed as the first
+    helps, reason = False, "the replay is not the recorded run, so that nothing is proved on it"
+    if not warnings:
+        helps, reason = judge(asked, first, best, bounds)
     return Tuning(
         files=tuple(dict.fromkeys(part.name for part in asked.parts)),
         torch_version=asked.release.version,
@@ -215,16 +264,58 @@ def _tuning(search: Search, baseline: Setting, seconds: float) -> Tuning:
         seconds=seconds,
         by_device=asked.by_device,
         known=search.known,
+        warnings=warnings,
+        needs=None if best is None else releases_needed(best.conf, asked.release, possible),
+        parts=tuple(
+            (part.name, part.device, memory)
+            for part, memory in zip(asked.parts, asked.memories, strict=True)
+        ),
     )
+
+
+def _named(asked: Asked, part: Part) -> str:
+    """What stands before a note on one of several devices: "rank1.pickle, device 0: "."""
+    if len(asked.parts) == 1:
+        return ""
+    file = "" if len({p.name for p in asked.parts}) == 1 else f"{Path(part.name).name}, "
+    return f"{file}device {part.device}: "
+
+
+def _warnings(asked: Asked, baseline: Row) -> tuple[str, ...]:
+    """Where the replays as recorded are not the recorded runs."""
+    found = []
+    for part, trial in zip(asked.parts, baseline.parts, strict=True):
+        parting = None
+        if not trial.was_compared:
+            parting = parting_of(part.prepared)
+        elif trial.parts_at is not None:
+            entry = trial.parts_at if trial.parts_at < len(part.prepared.trace) else None
+            parting = Parting(part.device, entry)
+        if parting is not None:
+            file = "" if len({p.name for p in asked.parts}) == 1 else f"{Path(part.name).name}, "
+            found.append(f"{file}{parting}")
+    return tuple(found)
 
 
 def _notes(asked: Asked) -> tuple[str, ...]:
     notes = [asked.parts[0].prepared.release_note]
+    if not all(part.prepared.is_own_release for part in asked.parts):
+        notes.append(OTHER_RELEASE)
     confs = {part.prepared.recorded.conf for part in asked.parts}
     if len(confs) > 1:
         notes.append("the recordings have different settings; those of the first are the baseline")
     if any(part.prepared.start for part in asked.parts):
-        notes.append("segments from before the first entry stay as they are under every setting")
-    if asked.device_memory is None:
-        notes.append("the device's memory is not known: no limit, and no memory fraction is tried")
+        notes.append(
+            "the recording starts mid-run: segments from before the first entry are kept, or what "
+            "lives in them is laid out anew where a setting takes other segments from the driver"
+        )
+    for part, memory in zip(asked.parts, asked.memories, strict=True):
+        own, (*why, of_memory) = device_of(part.prepared)
+        if memory == own:
+            why.append(of_memory)
+        elif part.assumed_memory is None and memory is not None:
+            why.append(f"device memory {format_size(memory)}: that of the other devices")
+        notes += [f"{_named(asked, part)}{note}" for note in why]
+    if asked.device_memory is None or not asked.knows_device:
+        notes.append("the device's memory is not known, so no memory fraction is tried")
     return tuple(notes)

@@ -13,7 +13,9 @@ from functools import cached_property
 
 from allocsim.core import PAGE, UNLIMITED, Block, CachingAllocator
 from allocsim.engine import (
+    Drive,
     GiveUpError,
+    Hints,
     Observer,
     Point,
     Prepared,
@@ -21,12 +23,16 @@ from allocsim.engine import (
     SimulatedOom,
     Smallest,
     Trial,
+    device_of,
+    drive_as_recorded,
     find_smallest,
     fold,
     fold_allocated,
+    is_recorded_device,
     pages_needed,
     prepare,
     trial_of,
+    with_peaks,
 )
 from allocsim.errors import AllocsimError
 from allocsim.measures import Bar, is_hopeless
@@ -74,6 +80,9 @@ class Job:
     within: bytes on which the setting must answer every request, else it is given up.
     confirms: whether the smallest device without a refusal is worth replays of its own.
     known: the trial on `device_memory`, if it has been replayed.
+    as_recorded: drive what was recorded where setting and device are the recorded ones.
+    assumed_memory: bytes that the user says the recorded device had.
+    hints: what is known of the recorded program besides.
     """
 
     key: str
@@ -88,6 +97,9 @@ class Job:
     confirms: bool = False
     tricks: Tricks = Tricks()
     known: Trial | None = None
+    as_recorded: bool = False
+    assumed_memory: int | None = None
+    hints: Hints = Hints()  # noqa: RUF009  (frozen)
 
 
 class _Kept:
@@ -105,13 +117,13 @@ class _Kept:
         return Demand(self.prepared)
 
 
-_KEPT: dict[tuple[str, int, str | None], _Kept] = {}
-"""By path, device and release, the last `_MOST`."""
+_KEPT: dict[tuple[str, int, str | None, int | None, Hints], _Kept] = {}
+"""By path, device, release, assumed memory and hints, the last `_MOST`."""
 
 
-def keep(path: str, prepared: Prepared, torch_version: str) -> None:
+def keep(path: str, prepared: Prepared, torch_version: str, assumed: int | None = None) -> None:
     """Let jobs on `path` in this process, and in those forked from it, find `prepared`."""
-    key = (path, prepared.trace.device, torch_version)
+    key = (path, prepared.trace.device, torch_version, assumed, prepared.hints)
     _KEPT.pop(key, None)  # the file may be another one by now
     while len(_KEPT) >= _MOST:
         _KEPT.pop(next(iter(_KEPT)))
@@ -120,10 +132,12 @@ def keep(path: str, prepared: Prepared, torch_version: str) -> None:
 
 def _kept(job: Job) -> _Kept:
     """The recording of `job`, loaded and planned; kept for the next job of this process."""
-    key = (job.path, job.device, job.torch_version)
+    key = (job.path, job.device, job.torch_version, job.assumed_memory, job.hints)
     if key not in _KEPT:
-        prepared = prepare(load(job.path), job.device, job.torch_version)[0]
-        keep(job.path, prepared, job.torch_version)
+        recording = load(job.path)
+        prepared = prepare(recording, job.device, job.torch_version, hints=job.hints)[0]
+        prepared = prepared.on(job.assumed_memory)
+        keep(job.path, prepared, job.torch_version, job.assumed_memory)
     return _KEPT[key]
 
 
@@ -137,6 +151,8 @@ def run_job(job: Job) -> Trial:
             if tight.dropped_at is not None:
                 return tight
         trial = job.known
+        if trial is None and job.as_recorded:
+            trial = _as_recorded(kept.prepared, job)
         if trial is None:
             watch = _Watch()
             if job.bar:
@@ -219,15 +235,46 @@ def _drive(prepared: Prepared, job: Job, memory: int | None, watch: _Watch) -> T
         fast_path=job.tricks.fast_path,
         folder=fold_allocated if job.tricks.fast_path else fold,
     )
-    config = drive.allocator.config
-    frees_unasked = config.max_split_size != UNLIMITED or config.garbage_collection_threshold > 0
     trial = trial_of(
         drive,
         job.setting.conf,
         peak_device_bytes=watch.peak_device_bytes,
-        empties=prepared.plan.n_empty_cache > 0 and not frees_unasked and drive.given_up_at is None,
+        empties=_empties(prepared, drive) and drive.given_up_at is None,
     )
+    if memory == job.device_memory:
+        trial = with_peaks(trial, prepared, job.setting, memory, drive)
     return trial if trial.is_whole else replace(trial, least_peak=watch.least)
+
+
+def _empties(prepared: Prepared, drive: Drive) -> bool:
+    """Whether the program empties the cache, and nothing else gives memory back unasked."""
+    config = drive.allocator.config
+    frees_unasked = config.max_split_size != UNLIMITED or config.garbage_collection_threshold > 0
+    return prepared.plan.empties_cache and not frees_unasked
+
+
+def _as_recorded(prepared: Prepared, job: Job) -> Trial | None:
+    """The very run that `replay` shows; None if anything of it is not as recorded."""
+    memory = job.device_memory
+    asked = None if memory == device_of(prepared)[0] else memory
+    is_same = job.setting == prepared.recorded and prepared.is_own_release
+    if not is_same or not is_recorded_device(prepared, asked):
+        return None
+    watch = _Watch()
+    drive, _, _ = drive_as_recorded(prepared, job.setting, asked, observers=(watch,))
+    drive.run()
+    assert drive.fidelity is not None
+    parted = drive.fidelity.result(drive.allocator.segments()).first_mismatch
+    trial = trial_of(
+        drive,
+        job.setting.conf,
+        peak_device_bytes=watch.peak_device_bytes,
+        empties=_empties(prepared, drive),
+    )
+    at = None
+    if parted is not None:
+        at = len(prepared.trace) if parted.entry is None else parted.entry
+    return replace(trial, was_compared=True, parts_at=at)
 
 
 class _Devices:
@@ -245,7 +292,8 @@ class _Devices:
         """`trial` with the devices that the job asks for."""
         job = self._job
         # A fraction is one of the device, so that its limit moves with the size asked about.
-        is_free = not trial.refused and job.setting.fraction(self._prepared.release) is None
+        setting = self._prepared.in_force(job.setting)
+        is_free = not trial.refused and setting.fraction(self._prepared.release) is None
         if is_free and job.tricks.from_peak and not self._expandable:
             trial = replace(trial, unrefused_device=trial.peak_device_bytes)
         elif is_free and (job.confirms or not job.tricks.from_peak):

@@ -19,7 +19,7 @@ from allocsim.report.figures.canvas import (
     unit_of,
     whole_numbers,
 )
-from allocsim.report.figures.memory import mark_ooms, title_of
+from allocsim.report.figures.memory import mark_ooms, title_of, warnings_of
 from allocsim.report.figures.tone import pixels
 from allocsim.report.layout import plural, printable
 from allocsim.units import MIB, format_size
@@ -63,6 +63,7 @@ def address_map_figure(picture: Picture, theme: Theme, colouring: str = "state")
         figure,
         theme,
         title_of(picture, f"address map by {colouring}"),
+        *warnings_of(picture),
         f"{plural(found.n_blocks, 'block')}, {plural(found.n_entries, 'entry', 'entries')}.",
         _density(found),
     )

@@ -12,7 +12,7 @@ import numpy as np
 
 from allocsim.questions.picture import Picture, block_sizes
 from allocsim.report.figures.canvas import caption, legend, new_figure, styled
-from allocsim.report.figures.memory import title_of
+from allocsim.report.figures.memory import title_of, warnings_of
 from allocsim.report.layout import number, plural
 from allocsim.units import GIB, KIB, MIB
 
@@ -49,6 +49,7 @@ def block_sizes_figure(picture: Picture, theme: Theme, at: int | None = None) ->
         figure,
         theme,
         title_of(picture, "block sizes"),
+        *warnings_of(picture),
         f"Above: {plural(total, 'block')} over the whole recording. Below: the blocks after entry "
         f"{number(sizes.entry)}.",
         "A bar at 1 MiB holds sizes from 1 MiB up to, not including, 2 MiB.",

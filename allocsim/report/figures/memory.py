@@ -21,7 +21,7 @@ from allocsim.report.figures.canvas import (
     unit_of,
     whole_numbers,
 )
-from allocsim.report.layout import number, plural
+from allocsim.report.layout import number, plural, shown_of
 from allocsim.units import format_size
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from allocsim.report.figures.theme import Theme
 
-__all__ = ["mark_ooms", "memory_figure", "title_of"]
+__all__ = ["mark_ooms", "memory_figure", "title_of", "warnings_of"]
 
 COLUMNS = 1500
 """What the figure can show beside one another."""
@@ -58,7 +58,7 @@ def memory_figure(picture: Picture, theme: Theme) -> Figure:
     legend(below, theme, loc="lower right", bbox_to_anchor=(1, 0.95), ncols=2)
     columns = f"Each column shows the lowest and highest of {stretch}; none is skipped."
     notes = [_IDEAL] if step == 1 else [_IDEAL, columns]
-    caption(figure, theme, title_of(picture, "memory"), *notes)
+    caption(figure, theme, title_of(picture, "memory"), *warnings_of(picture), *notes)
     return figure
 
 
@@ -73,7 +73,14 @@ def title_of(picture: Picture, what: str) -> str:
     name = picture.run.path.rsplit("/", 1)[-1]
     conf = picture.run.conf or "default settings"
     device = picture.device_run.device
-    return f"{name}: {what}, {conf.replace(',', ', ')}" + (f", device {device}" if device else "")
+    title = f"{name}: {what}, {conf.replace(',', ', ')}"
+    title += f", device {device}" if device or picture.others else ""
+    return title if picture.device_run.parting is None else f"{title} (unproved)"
+
+
+def warnings_of(picture: Picture) -> list[str]:
+    """What stands first under a figure: that it is not of the recorded run, or not of all of it."""
+    return [f"{each}." for each in shown_of(picture)]
 
 
 def _curves(axes: Axes, picture: Picture, theme: Theme, step: int, unit: int) -> None:

@@ -18,7 +18,7 @@ from allocsim.report.figures.canvas import (
     styled,
     unit_of,
 )
-from allocsim.report.figures.memory import title_of
+from allocsim.report.figures.memory import title_of, warnings_of
 from allocsim.report.layout import number, plural
 from allocsim.state import ALLOCATED, INACTIVE, PENDING, SegmentState
 from allocsim.units import KIB, MIB, format_size
@@ -66,6 +66,7 @@ def segments_figure(picture: Picture, theme: Theme, at: int | None = None) -> Fi
         figure,
         theme,
         title_of(picture, f"segments after entry {number(instant.entry)}"),
+        *warnings_of(picture),
         _sentence(instant),
         f"Not drawn: {plural(hidden, 'segment')}, the smallest of each panel." if hidden else "",
     )

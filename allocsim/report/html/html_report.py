@@ -15,7 +15,7 @@ from allocsim.questions.picture import Picture, WhatIf
 from allocsim.report.html import sections
 from allocsim.report.html.embedding import embedded
 from allocsim.report.html.markup import json_text, text
-from allocsim.report.layout import plural
+from allocsim.report.layout import plural, shown_of
 from allocsim.report.replay import verdict_sentence
 
 __all__ = ["html_report"]
@@ -32,9 +32,14 @@ def html_report(
     """The page.  shortages: of the picture.  explanation, runs: where other settings were tried."""
     about, columns = embedded(picture)
     run = picture.run
-    notes = "".join(f"<li>{text(note)}</li>\n" for note in (*run.notes, *picture.device_run.notes))
+    notes = "".join(f"<li>{text(note)}</li>\n" for note in run.named_notes)
+    warnings = "".join(
+        f'<p class="verdict"><strong>Warning:</strong> {text(each)}</p>\n'
+        for each in shown_of(picture)
+    )
     return Template(_part("page.html")).substitute(
         title=text(run.path.rsplit("/", 1)[-1]),
+        warnings=warnings,
         verdict=text(verdict_sentence(picture.device_run, shortages)),
         overview=sections.overview(picture),
         notes=f"<ul>{notes}</ul>\n" if notes else "",
@@ -43,8 +48,10 @@ def html_report(
         blocks=plural(len(picture.lives.blocks), "block"),
         memory_table=sections.memory_table(picture),
         segments_table=sections.segments_table(picture),
-        ooms=sections.ooms_section(shortages, explanation),
-        what_if=sections.what_if_section(runs, explanation),
+        ooms=sections.ooms_section(shortages, explanation, picture.device_run.parting),
+        what_if=sections.what_if_section(
+            runs, explanation, is_proved=picture.device_run.parting is None
+        ),
         about=json_text(about),
         columns=columns,
         style=_part("uplot.min.css") + _part("page.css"),

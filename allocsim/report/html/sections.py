@@ -10,10 +10,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from allocsim.engine import Parting
 from allocsim.measures import extremes_of
 from allocsim.questions.explain import KINDS, Blocker, DeviceExplanation, Shortage
 from allocsim.questions.picture import Picture, WhatIf
-from allocsim.report.explain import CAUSES, because, blockers_text, code_text
+from allocsim.report.explain import CAUSES, because, blockers_text, code_text, peak_text
 from allocsim.report.html.embedding import SERIES
 from allocsim.report.html.markup import definitions, sparkline, table, text
 from allocsim.report.layout import exact_size, number, plural
@@ -102,21 +103,30 @@ def segments_table(picture: Picture) -> str:
     )
 
 
-def ooms_section(shortages: Sequence[Shortage], explanation: DeviceExplanation | None) -> str:
-    """Each error: its cause, where the memory was, and which blocks were in the way."""
+def ooms_section(
+    shortages: Sequence[Shortage],
+    explanation: DeviceExplanation | None,
+    parting: Parting | None = None,
+) -> str:
+    """Each error: its cause, where the memory was, and which blocks were in the way.
+
+    parting: where the replay leaves the recording.
+    """
     if not shortages:
-        return "<p>No request failed.</p>\n"
+        unproved = "" if parting is None else "Unproved: "
+        return f"<p>{unproved}No request failed.</p>\n"
     advice: Sequence[Sequence[str]] = () if explanation is None else explanation.advice
     parts = []
     if (hidden := len(shortages) - _SHOWN_OOMS) > 0:
         parts.append(f"<p>Not listed: {plural(hidden, 'error')} before these.</p>\n")
     for i, shortage in list(enumerate(shortages))[-_SHOWN_OOMS:]:
-        parts.append(_oom(shortage, advice[i] if i < len(advice) else ()))
+        is_proved = parting is None or not parting.is_before(shortage.oom.entry)
+        parts.append(_oom(shortage, advice[i] if i < len(advice) else (), is_proved=is_proved))
     return "".join(parts)
 
 
-def _oom(shortage: Shortage, advice: Sequence[str]) -> str:
-    oom = shortage.oom
+def _oom(shortage: Shortage, advice: Sequence[str], *, is_proved: bool) -> str:
+    oom, unproved = shortage.oom, "" if is_proved else "unproved: "
     known = "as recorded" if oom.is_recorded else "where the recording has none"
     parts = [
         f"<article><h3>Entry {number(oom.entry)}: {text(shortage.cause.replace('_', ' '))}, "
@@ -125,7 +135,7 @@ def _oom(shortage: Shortage, advice: Sequence[str]) -> str:
         f"{number(oom.entry)}</button></p>\n",
         definitions(
             [
-                ("Cause", CAUSES[shortage.cause]),
+                ("Cause", unproved + CAUSES[shortage.cause]),
                 ("Because", because(shortage)),
                 ("Code", code_text(shortage.code)),
                 ("Known", known),
@@ -170,7 +180,9 @@ def _blocker(blocker: Blocker) -> list[str]:
     return [address, *map(text, (format_size(blocker.size), age, made, code))]
 
 
-def what_if_section(runs: Sequence[WhatIf], explanation: DeviceExplanation | None) -> str:
+def what_if_section(
+    runs: Sequence[WhatIf], explanation: DeviceExplanation | None, *, is_proved: bool = True
+) -> str:
     """The runs side by side, each with a curve of its reserved memory."""
     if not runs:
         return (
@@ -187,13 +199,15 @@ def what_if_section(runs: Sequence[WhatIf], explanation: DeviceExplanation | Non
             "every request answered"
             if trial.oom_entry is None
             else f"out of memory at entry {number(trial.oom_entry)}",
-            format_size(trial.peak_reserved_bytes),
+            peak_text(trial),
             number(trial.num_alloc_retries),
             number(trial.num_device_alloc + trial.num_device_free),
         )
         name = conf if i else f"{conf} <small>(this page)</small>"
         rows.append([name, *map(text, cells), sparkline(run.reserved, top, length)])
-    caption = f"A replay each. Lines: reserved memory over the run, from 0 to {format_size(top)}"
+    unproved = "" if is_proved else "Unproved, since the replay is not the recorded run. "
+    caption = f"{unproved}A replay each. Lines: reserved memory over the run, from 0 to "
+    caption += format_size(top)
     if (step := runs[0].reserved.step) > 1:
         caption += f"; the highest of every {number(step)} entries"
     heads = ("setting", "outcome", "peak reserved", "retries", "driver calls", "reserved memory")

@@ -1,0 +1,121 @@
+"""From where on a program's requests collected garbage, when only its collecting tells.
+
+Rule: garbage_collection_threshold is a share of the limit that the program set by a call, which
+is in no recording.  Each request that went to the driver bounds the bytes from which on garbage is
+collected: from above by what it released, from below by what it let be.  The limit is one that no
+request contradicts.  Source: semantics 1.9.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from allocsim.core import Block, CachingAllocator, garbage_passes
+from allocsim.engine.gaps import Gap
+from allocsim.trace import Action
+
+__all__ = ["NO_LIMIT", "Threshold"]
+
+_EVEN_SHARES = tuple(share / 100 for share in (*range(95, 0, -5), *range(99, 0, -1)))
+"""Of a device, the fractions that people write, the rounder first."""
+
+NO_LIMIT = 1 << 62
+_MOST_TRIES = 40
+
+
+@dataclass(slots=True)
+class Threshold:
+    """What is known of it so far.
+
+    share: the garbage_collection_threshold.
+    least_limit: bytes that were held at some entry, so that the limit is no lower.
+    memory: bytes of the device, None for unknown.
+    limit: the one that is being tried, None as long as nothing was collected.
+    most_limit: bytes that the program was refused, so that the limit is lower.
+    low, high: reserved bytes, the threshold being `low` or more and less than `high`.
+    """
+
+    share: float
+    least_limit: int
+    memory: int | None
+    limit: int | None = None
+    low: int = 0
+    high: int = NO_LIMIT
+    most_limit: int = NO_LIMIT + 1
+    _tried: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.low = int(self.share * self.least_limit)
+
+    @property
+    def in_force(self) -> int:
+        """The limit to drive with: one that nothing reaches, so that searches are counted."""
+        return self.limit if self.limit is not None else (self.memory or 1 << 60) - 1
+
+    @property
+    def found(self) -> int | None:
+        """The limit under which the recording came out; None if nothing was collected."""
+        if self.limit is not None:
+            return self.limit
+        was_reached = self.least_limit > int(self.share * self.in_force)
+        return self.in_force if was_reached and self.high < NO_LIMIT else None
+
+    def learn(self, gap: Gap, allocator: CachingAllocator) -> None:
+        """Take in a request that is about to be made, and what was recorded of it."""
+        reserved = allocator.reserved_bytes
+        if gap.step is not None and gap.step.action == Action.OOM:
+            self._refused(reserved, gap, allocator)
+        if not gap.obtained:
+            return
+        released = [entry.addr for entry in gap.released]
+        passes = list(garbage_passes(allocator.heap.large))
+        sizes = [sum(block.size for block in blocks) for blocks in passes]
+        n_passes = _leading(passes, released)
+        low, high = self.low, self.high
+        if n_passes == 0:
+            low = max(low, reserved) if passes else low
+        else:
+            high = min(high, reserved - sum(sizes[: n_passes - 1]))
+            if n_passes < len(passes):
+                low = max(low, reserved - sum(sizes[:n_passes]))
+        if low < high:
+            self.low, self.high = low, high
+
+    def _refused(self, reserved: int, gap: Gap, allocator: CachingAllocator) -> None:
+        """An error with room on the device: less than that is allowed."""
+        size = gap.step.size if gap.step is not None else 0
+        left = reserved - sum(entry.size for entry in gap.released)
+        if size <= allocator.device.free and left + size > self.least_limit:
+            self.most_limit = min(self.most_limit, left + size)
+
+    def moves(self) -> bool:
+        """Choose a limit that all that was learned allows; whether it is another one."""
+        most = min(int(self.high / self.share), self.most_limit)
+        is_unlimited = self.high == NO_LIMIT and most > (self.memory or NO_LIMIT)
+        if is_unlimited or self._allows(self.limit) or len(self._tried) > _MOST_TRIES:
+            return False
+        least = max(int(self.low / self.share), self.least_limit)
+        even = (int(share * (self.memory or 0)) for share in _EVEN_SHARES)
+        found = next((limit for limit in even if self._allows(limit)), (least + most) // 2)
+        if found in self._tried:
+            return False
+        self._tried.add(found)
+        self.limit = found
+        return True
+
+    def _allows(self, limit: int | None) -> bool:
+        if limit is None or not self.least_limit <= limit < self.most_limit:
+            return False
+        return self.low <= int(self.share * limit) < self.high
+
+
+def _leading(passes: list[list[Block]], released: list[int]) -> int:
+    """How many passes, one after the other, the releases begin with."""
+    found = at = 0
+    for blocks in passes:
+        addresses = [block.ptr for block in blocks]
+        if released[at : at + len(addresses)] != addresses:
+            break
+        at += len(addresses)
+        found += 1
+    return found

@@ -1,0 +1,231 @@
+"""Why memory was given back: which causes come into question, and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+from allocsim import CachingAllocator
+from allocsim.engine.causes import Cause, Explanation, Facts, explanations, plain_explanation
+from allocsim.engine.gaps import Gap, gaps_of, sort_out
+from allocsim.engine.plan import Planned, StepKind
+from allocsim.trace import Action, Trace, pools_of
+from allocsim.units import MIB
+
+A, FR, FC = Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED
+SA, SF, OOM = Action.SEGMENT_ALLOC, Action.SEGMENT_FREE, Action.OOM
+
+Entries = Callable[..., Trace]
+NEW = 1 << 40
+"""Where the next segment lies."""
+
+CALL, POOL, REQUEST = Cause.EMPTY_CACHE, Cause.DELETED_POOL, Cause.REQUEST
+
+
+def only_gap(trace: Trace) -> Gap:
+    pools = pools_of(trace)
+    (gap,) = gaps_of(trace, pools, sort_out(trace, pools))
+    return gap
+
+
+def facts(
+    memory: int | None = None, most: int = 0, calls: Iterable[int] = (), **more: Any
+) -> Facts:
+    return Facts(memory, most, frozenset(calls), **more)
+
+
+def causes(found: Iterable[Explanation]) -> list[Cause]:
+    """The causes in their order, each once."""
+    return list(dict.fromkeys(each.cause for each in found))
+
+
+def kinds(steps: Iterable[Planned]) -> list[str]:
+    return [StepKind(kind).name for kind, *_ in steps]
+
+
+@pytest.fixture
+def cached() -> CachingAllocator:
+    """30 MiB cached at address 0, of a device of a GiB."""
+    allocator = CachingAllocator("1GiB")
+    allocator.free(allocator.malloc(30 * MIB))
+    return allocator
+
+
+@pytest.fixture
+def missed(entries: Entries) -> Gap:
+    """30 MiB were given back, and 40 MiB obtained for a request."""
+    return only_gap(entries((SF, 0, 30 * MIB), (SA, NEW, 40 * MIB), (A, NEW, 40 * MIB)))
+
+
+def test_without_an_effect_nothing_is_guessed(entries: Entries, cached: CachingAllocator) -> None:
+    gap = only_gap(entries((SA, NEW, 40 * MIB), (A, NEW, 40 * MIB)))
+    (plain,) = explanations(gap, cached, facts())
+    assert plain == plain_explanation(gap)
+    assert kinds(plain.steps) == ["DICTATE", "ALLOC"]
+
+
+def test_a_request_that_found_a_block_was_refused_nothing(
+    entries: Entries, cached: CachingAllocator
+) -> None:
+    gap = only_gap(entries((SF, 0, 30 * MIB), (A, 8 * MIB, 1)))
+    (call,) = explanations(gap, cached, facts(memory=30 * MIB))
+    assert kinds(call.steps) == ["EMPTY_CACHE", "ALLOC"]
+
+
+def test_at_the_end_only_the_program_can_have_done_it(
+    entries: Entries, cached: CachingAllocator
+) -> None:
+    gap = only_gap(entries((SF, 0, 30 * MIB)))
+    assert causes(explanations(gap, cached, facts())) == [CALL]
+
+
+def test_a_device_with_room_refuses_nothing(cached: CachingAllocator, missed: Gap) -> None:
+    found = explanations(missed, cached, facts(memory=1 << 30))
+    assert causes(found) == [CALL, REQUEST]
+
+
+def test_a_device_without_room_refuses(missed: Gap) -> None:
+    small = CachingAllocator("60MiB")
+    small.free(small.malloc(30 * MIB))
+    found = explanations(missed, small, facts(memory=60 * MIB))
+    assert causes(found) == [REQUEST, CALL]
+    assert kinds(found[0].steps) == ["DICTATE", "ALLOC"]
+    assert found[0].refused == 70 * MIB
+
+
+def test_a_device_that_held_as_much_had_room(cached: CachingAllocator, missed: Gap) -> None:
+    """30 MiB were held and 40 wanted: it held 70 at some time, or it never did."""
+    assert causes(explanations(missed, cached, facts(most=70 * MIB))) == [CALL, REQUEST]
+    assert causes(explanations(missed, cached, facts(most=69 * MIB))) == [REQUEST, CALL]
+
+
+def test_a_python_stack_that_names_empty_cache_decides(
+    cached: CachingAllocator, missed: Gap
+) -> None:
+    found = explanations(missed, cached, facts(most=40 * MIB, calls=[0]))
+    assert causes(found) == [CALL, REQUEST]
+
+
+def test_a_device_of_unknown_size_had_room_for_less_than_was_wanted(
+    cached: CachingAllocator, missed: Gap
+) -> None:
+    """Each request that was refused says so, and sizes between are tried: 68 is 70 less a page."""
+    found = explanations(missed, cached, facts(most=50 * MIB))
+    rooms = [
+        [size for kind, _, _, size, _ in each.steps if kind == StepKind.ROOM]
+        for each in found
+        if each.cause is REQUEST
+    ]
+    assert rooms == [[50 * MIB, -1], [40 * MIB, -1], [68 * MIB, -1]]
+
+
+def test_garbage_is_collected_before_anything_is_refused(missed: Gap) -> None:
+    """Above the threshold a request collects; a call is likelier than a device of another size."""
+    conf = "garbage_collection_threshold:0.5,per_process_memory_fraction:0.5"
+    collecting = CachingAllocator("100MiB", conf)
+    collecting.free(collecting.malloc(30 * MIB))
+    found = explanations(missed, collecting, facts(memory=100 * MIB, most=70 * MIB))
+    assert [each.cause for each in found[:2]] == [REQUEST, CALL]
+    assert kinds(found[0].steps) == ["DICTATE", "ALLOC"]
+    assert "ROOM" in kinds(found[2].steps)
+
+
+def test_frees_that_a_full_device_waited_for_complete_after_the_request(entries: Entries) -> None:
+    """In the order of their entries, which only the streams' events had known."""
+    full = CachingAllocator("100MiB")
+    first, second = full.malloc(30 * MIB), full.malloc(40 * MIB)
+    assert first is not None
+    assert second is not None
+    full.request_free(first)
+    full.request_free(second)
+    gap = only_gap(
+        entries(
+            (A, 1, 1),
+            (FC, second, 40 * MIB),
+            (FC, first, 30 * MIB),
+            (SF, first, 30 * MIB),
+            (SF, second, 40 * MIB),
+            (SA, NEW, 60 * MIB),
+            (A, NEW, 60 * MIB),
+        )
+    )
+    likeliest = explanations(gap, full, facts(memory=100 * MIB))[0]
+    assert kinds(likeliest.steps) == [
+        "AWAIT",
+        "AWAIT",
+        "DICTATE",
+        "ALLOC",
+        "FREE_COMPLETE",
+        "FREE_COMPLETE",
+    ]
+    assert [addr for kind, _, addr, *_ in likeliest.steps if kind == StepKind.AWAIT] == [
+        second,
+        first,
+    ]
+
+
+def test_the_free_right_before_was_waited_for_if_it_would_have_done(entries: Entries) -> None:
+    """Had it been complete, the request would have taken its block."""
+    full = CachingAllocator("30MiB")
+    address = full.malloc(20 * MIB)
+    assert address == 0
+    gap = only_gap(
+        entries(
+            (FR, 0, 20 * MIB),
+            (FC, 0, 20 * MIB),
+            (SF, 0, 20 * MIB),
+            (SA, NEW, 20 * MIB),
+            (A, NEW, 20 * MIB),
+        )
+    )
+    found = explanations(gap, full, facts(memory=30 * MIB))
+    assert found[0].cause is REQUEST
+    assert kinds(found[0].steps) == ["FREE_REQUEST", "DICTATE", "ALLOC", "FREE_COMPLETE"]
+    assert kinds(found[-1].steps) == ["FREE", "EMPTY_CACHE", "DICTATE", "ALLOC"]
+
+
+@pytest.mark.parametrize(("is_more_cached", "likeliest"), [(True, POOL), (False, CALL)])
+def test_private_pools_alone_give_back(
+    is_more_cached: bool, likeliest: Cause, entries: Entries
+) -> None:
+    """Where more was cached, empty_cache would have taken that too: the MemPool was deleted."""
+    allocator = CachingAllocator("1GiB")
+    if is_more_cached:
+        allocator.free(allocator.malloc(40 * MIB))
+    allocator.begin_allocate_to_pool(1)
+    held = allocator.malloc(30 * MIB)
+    allocator.end_allocate_to_pool(1)
+    allocator.free(held)
+    gap = only_gap(entries((SF, held, 30 * MIB), (A, 7, 1)))
+    in_pool = Gap(
+        **{
+            name: getattr(gap, name)
+            for name in ("free", "completed", "n_early", "before", "obtained", "step")
+        },
+        released=tuple(each._replace(pool=0) for each in gap.released),
+        is_immediate=False,
+        scope=None,
+    )
+    found = explanations(in_pool, allocator, facts())
+    assert causes(found)[0] is likeliest
+    assert causes(found) in ([POOL, CALL], [CALL, POOL])
+    deleted = next(each for each in found if each.cause is POOL)
+    assert kinds(deleted.steps) == ["DELETE_POOL", "ALLOC"]
+
+
+def test_an_error_although_the_device_had_room_is_a_limit_or_another_process(
+    entries: Entries, cached: CachingAllocator
+) -> None:
+    gap = only_gap(entries((OOM, 500 * MIB, 200 * MIB)))
+    found = explanations(gap, cached, facts(memory=1 << 30))
+    assert causes(found) == [REQUEST, Cause.NOTHING]
+    assert "ROOM" in kinds(found[1].steps)
+
+
+def test_a_size_that_is_only_assumed_leaves_no_other_process(
+    cached: CachingAllocator, missed: Gap
+) -> None:
+    found = explanations(missed, cached, facts(memory=1 << 30, is_assumed=True))
+    assert not any("ROOM" in kinds(each.steps) for each in found)

@@ -1,0 +1,136 @@
+"""A trace as the program's own steps and the gaps between them (semantics 6.2, 6.6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from allocsim.engine.gaps import Gap, gaps_of, sort_out
+from allocsim.trace import Action, Trace, pools_of
+from allocsim.units import MIB
+
+A, FR, FC = Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED
+SA, SF, OOM = Action.SEGMENT_ALLOC, Action.SEGMENT_FREE, Action.OOM
+
+Entries = Callable[..., Trace]
+
+
+def gaps(trace: Trace) -> list[Gap]:
+    pools = pools_of(trace)
+    return list(gaps_of(trace, pools, sort_out(trace, pools)))
+
+
+def plain(trace: Trace) -> list[int]:
+    return np.flatnonzero(sort_out(trace, pools_of(trace)).is_plain).tolist()
+
+
+def numbers(gap: Gap) -> dict[str, list[int]]:
+    """The entries of each kind of effect."""
+    kinds = ("completed", "released", "before", "obtained")
+    return {kind: [each.number for each in getattr(gap, kind)] for kind in kinds}
+
+
+def test_nothing_happened(entries: Entries) -> None:
+    assert gaps(entries()) == []
+
+
+def test_a_free_that_completes_at_once_is_one_plain_step(entries: Entries) -> None:
+    trace = entries((A, 0, 100), (FR, 0, 100), (FC, 0, 100), (A, 0, 7))
+    assert plain(trace) == [0, 1, 3]
+    assert sort_out(trace, pools_of(trace)).is_immediate.tolist() == [False, True, False, False]
+    assert gaps(trace) == []
+
+
+def test_a_free_that_completes_later_is_an_effect_before_the_next_step(entries: Entries) -> None:
+    trace = entries((A, 0, 100), (FR, 0, 100), (A, 512, 5), (FC, 0, 100), (A, 0, 7))
+    (gap,) = gaps(trace)
+    assert plain(trace) == [0, 1, 2]
+    assert [each.addr for each in gap.completed] == [0]
+    assert gap.step is not None
+    assert gap.step.number == gap.last == 4
+    assert not gap.is_open
+
+
+def test_a_completion_of_another_block_is_no_immediate_free(entries: Entries) -> None:
+    (gap,) = gaps(entries((FR, 512, 9), (FC, 0, 9), (A, 0, 9)))
+    assert numbers(gap)["completed"] == [1]
+    assert not gap.is_immediate
+
+
+def test_memory_obtained_stands_before_the_request_that_it_was_for(entries: Entries) -> None:
+    trace = entries((A, 0, 1), (SA, 7 * MIB, 20 * MIB), (A, 7 * MIB, 3 * MIB))
+    (gap,) = gaps(trace)
+    assert plain(trace) == [0]
+    assert numbers(gap)["obtained"] == [1]
+    assert gap.is_request
+    assert not gap.is_open  # nothing else brings memory about
+
+
+def test_memory_given_back_leaves_a_gap_open(entries: Entries) -> None:
+    """What was taken from the driver before that, and after, is kept apart."""
+    (gap,) = gaps(
+        entries((A, 0, 1), (SA, 4, 2), (SF, 64, 10), (SF, 32, 10), (SA, 8, 20), (A, 8, 9))
+    )
+    assert gap.is_open
+    assert numbers(gap) == {"completed": [], "released": [2, 3], "before": [1], "obtained": [4]}
+
+
+def test_frees_before_and_after_memory_was_given_back(entries: Entries) -> None:
+    trace = entries((A, 0, 1), (FC, 7, 1), (SF, 64, 10), (FC, 9, 1), (SA, 8, 20), (A, 8, 9))
+    (gap,) = gaps(trace)
+    assert numbers(gap)["completed"] == [1, 3]
+    assert gap.n_early == 1
+
+
+def test_a_free_right_before_may_have_been_waited_for(entries: Entries) -> None:
+    """It was complete at once, as far as the entries tell; so it is no plain step."""
+    trace = entries((A, 0, 9), (FR, 0, 9), (FC, 0, 9), (SF, 0, 10), (SA, 64, 20), (A, 64, 15))
+    (gap,) = gaps(trace)
+    assert plain(trace) == [0]
+    assert gap.free is not None
+    assert gap.free.number == 1
+    assert numbers(gap)["released"] == [3]
+
+
+def test_a_free_further_back_was_complete(entries: Entries) -> None:
+    trace = entries((FR, 0, 9), (FC, 0, 9), (A, 4, 1), (SF, 0, 10), (SA, 64, 20), (A, 64, 15))
+    assert plain(trace) == [0, 2]
+    assert [gap.free for gap in gaps(trace)] == [None]
+
+
+def test_what_was_given_back_before_such_a_free_is_a_gap_of_its_own(entries: Entries) -> None:
+    trace = entries((A, 0, 9), (SF, 9, 9), (FR, 0, 9), (FC, 0, 9), (SF, 0, 10), (A, 64, 1))
+    first, second = gaps(trace)
+    assert first.step is None
+    assert (first.last, numbers(first)["released"]) == (1, [1])
+    assert second.free is not None
+    assert numbers(second)["released"] == [4]
+
+
+def test_what_the_trace_ends_with_has_no_step(entries: Entries) -> None:
+    (gap,) = gaps(entries((A, 0, 9), (SF, 64, 9), (SF, 32, 9)))
+    assert gap.step is None
+    assert gap.last == 2
+    assert gap.is_open
+    assert not gap.is_request
+
+
+def test_an_error_is_open_where_the_device_had_room(entries: Entries) -> None:
+    """Its entry has the free bytes in place of an address."""
+    (full,) = gaps(entries((OOM, 5 * MIB, 30 * MIB)))
+    (roomy,) = gaps(entries((OOM, 30 * MIB, 30 * MIB)))
+    assert full.is_request
+    assert not full.is_open
+    assert roomy.is_open
+
+
+def test_a_request_to_another_pool_ends_a_gap(entries: Entries) -> None:
+    trace = replace(
+        entries((A, 0, 1), (A, 9, 1), (FR, 9, 1), (FC, 9, 1), (A, 9, 1), (A, 1, 1)),
+        pool_ids=((0, 0), (0, 7)),
+        pool_id=np.array([0, 1, 1, 1, 1, 0], dtype=np.int32),
+    )
+    assert plain(trace) == [0, 2, 4]
+    assert [gap.scope for gap in gaps(trace)] == [1, -1]  # of pool_ids; -1 for the default pool

@@ -1,0 +1,498 @@
+"""What a program did that its recording does not say: guessed, tested, withdrawn."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from allocsim import CachingAllocator, OutOfMemoryError, load
+from allocsim import replay as replayed
+from allocsim.core import MAX_REQUEST
+from allocsim.engine import DeviceRun, prepare, reading
+from allocsim.engine.plan import Plan, StepKind
+from allocsim.trace import Action, Recording
+from allocsim.units import GIB, MIB
+from benchmarks.guesses import FAMILIES, programs, write
+
+Recorded = Callable[..., Recording]
+Written = Callable[[Any], Recording]
+Program = Callable[[CachingAllocator], None]
+
+LAYERS = 28
+GPT2 = Path(__file__).parents[2] / "traces" / "gpt2-ragged-torch2.15.pickle.gz"
+
+
+def whole(recording: Recording, memory: int | str | None = None) -> DeviceRun:
+    """The replay, all of which must be as recorded."""
+    (run,) = replayed(recording, device_memory=memory).devices
+    assert run.fidelity is not None
+    assert run.fidelity.first_mismatch is None
+    assert run.fidelity.is_exact
+    return run
+
+
+def plan_of(recording: Recording, memory: int | None = None) -> Plan:
+    return prepare(recording)[0].on(memory).plan
+
+
+def kinds(plan: Plan) -> list[str]:
+    return [StepKind(kind).name for kind in plan.steps.kind]
+
+
+def snapshot_of(program: Program, memory: str, conf: str = "", **options: Any) -> Any:
+    gpu = CachingAllocator(memory, conf, record_history=True, **options)
+    program(gpu)
+    return gpu.snapshot()
+
+
+def address(found: int | None) -> int:
+    assert found is not None
+    return found
+
+
+def refused(gpu: CachingAllocator, size: int, stream: int = 0) -> None:
+    with pytest.raises(OutOfMemoryError):
+        gpu.malloc(size, stream)
+
+
+# -- empty_cache and a full device -------------------------------------------------------
+
+
+def emptied_once(gpu: CachingAllocator) -> None:
+    cached = gpu.malloc(40 * MIB)
+    gpu.malloc(30 * MIB)
+    gpu.free(cached)
+    gpu.empty_cache()
+    gpu.malloc(40 * MIB)
+
+
+@pytest.mark.parametrize("policy", ["bump", "firstfit"])
+def test_empty_cache_before_the_same_request(policy: str, written: Written) -> None:
+    """The 40 MiB lay free, so that a request for 40 cannot have been refused."""
+    recording = written(snapshot_of(emptied_once, "4GiB", address_policy=policy))
+    for memory in (None, 4 * GIB):
+        run = whole(recording, memory)
+        assert run.fidelity is not None
+        assert run.fidelity.addresses_matched == 3
+    assert "1 releases of cached memory are taken for empty_cache calls" in run.notes
+    assert run.stats["num_alloc_retries"] == 0
+
+
+def test_empty_cache_on_a_device_whose_size_is_recorded(written: Written) -> None:
+    snapshot = snapshot_of(emptied_once, "4GiB") | {"allocsim": {"device_memory": 4 * GIB}}
+    assert plan_of(written(snapshot)).n_empty_cache == 1
+
+
+def test_what_both_explain_is_said_to_be_open(recorded: Recorded) -> None:
+    """A larger request at the peak: a device of 70 to 118 MiB, or a call on any."""
+
+    def program(gpu: CachingAllocator) -> None:
+        cached = gpu.malloc(40 * MIB)
+        gpu.malloc(30 * MIB)
+        gpu.free(cached)
+        gpu.empty_cache()
+        gpu.malloc(50 * MIB)
+
+    run = whole(recorded(program))
+    text = " ".join(run.notes)
+    assert "suggest 80.00 MiB to 118.00 MiB" in text
+    assert (
+        "1 releases before a new segment are taken for requests that a full device refused; "
+        "calls of empty_cache explain them as well"
+    ) in run.notes
+    known = whole(recorded(program), 16 * GIB)
+    assert "explain them as well" not in " ".join(known.notes)
+    assert plan_of(recorded(program), 16 * GIB).n_empty_cache == 1
+
+
+def layers(first_sizes: Iterable[int], n_small: int) -> Program:
+    """Temporaries of 5.4 GiB a layer, all given back where most is held."""
+
+    def program(gpu: CachingAllocator) -> None:
+        for first in first_sizes:
+            temporaries = [gpu.malloc(first)]
+            temporaries += [gpu.malloc(393 * MIB) for _ in range(14)]
+            for _ in range(n_small):
+                gpu.malloc(512)
+            for block in temporaries:
+                gpu.free(block)
+            gpu.empty_cache()
+
+    return program
+
+
+def with_stacks(snapshot: Any) -> Any:
+    """As recorded with Python stacks: what gives memory back was called by empty_cache."""
+    stack = [
+        {"filename": "torch/cuda/memory.py", "name": "empty_cache", "line": 222},
+        {"filename": "layers.py", "name": "forward", "line": 7},
+    ]
+    for entry in snapshot["device_traces"][0]:
+        if entry["action"] == "segment_free":
+            entry["frames"] = stack
+    return snapshot
+
+
+@pytest.mark.parametrize("has_stacks", [False, True], ids=["", "stacks"])
+def test_empty_cache_at_the_peak_of_each_layer(has_stacks: bool, written: Written) -> None:
+    """28 layers of 104 requests, each asking for what the one before gave back."""
+    snapshot = snapshot_of(layers([32 * MIB] * LAYERS, 89), "80GiB")
+    recording = written(with_stacks(snapshot) if has_stacks else snapshot)
+    assert recording.devices[0].count(Action.SEGMENT_FREE) == 420
+    run = whole(recording)
+    assert run.fidelity is not None
+    assert run.fidelity.addresses_matched == 2912
+    assert run.device_memory is None  # none is made up
+    named = " (28 named by their Python stacks)" if has_stacks else ""
+    assert f"28 releases of cached memory are taken for empty_cache calls{named}" in run.notes
+
+
+GROWING = [(400 + 2 * layer) * MIB for layer in range(LAYERS)]
+"""No layer's first request fits what the layer before had cached."""
+
+
+def test_calls_and_a_full_device_that_look_alike(written: Written) -> None:
+    """Only a stack, or the size of the device, tells which it was."""
+    snapshot = snapshot_of(layers(GROWING, 1), "80GiB")
+    recording = written(snapshot)
+    text = " ".join(whole(recording).notes)
+    assert "27 releases before a new segment are taken for requests that a full device" in text
+    assert "calls of empty_cache explain them as well" in text
+    assert whole(recording, 80 * GIB).stats["num_alloc_retries"] == 0
+    named = whole(written(with_stacks(snapshot)))
+    assert named.device_memory is None
+    assert "(28 named by their Python stacks)" in " ".join(named.notes)
+
+
+def test_a_device_that_was_full_each_time(written: Written) -> None:
+    """The same requests without a call, on a device that has no room for two layers."""
+
+    def program(gpu: CachingAllocator) -> None:
+        for first in GROWING:
+            temporaries = [gpu.malloc(first)]
+            temporaries += [gpu.malloc(393 * MIB) for _ in range(14)]
+            for block in temporaries:
+                gpu.free(block)
+
+    recording = written(snapshot_of(program, "5.9GiB"))
+    run = whole(recording, "5.9GiB")
+    assert run.stats["num_alloc_retries"] == LAYERS - 1
+    assert plan_of(recording).is_whole
+
+
+# -- MemPools ----------------------------------------------------------------------------
+
+
+def test_a_deleted_mempool_takes_its_own_memory(recorded: Recorded) -> None:
+    """empty_cache would have given the cached 40 MiB back, too."""
+
+    def program(gpu: CachingAllocator) -> None:
+        gpu.free(gpu.malloc(40 * MIB))
+        gpu.begin_allocate_to_pool(1)
+        held = gpu.malloc(30 * MIB)
+        gpu.end_allocate_to_pool(1)
+        gpu.free(held)
+        gpu.delete_mempool(1)
+        gpu.malloc(40 * MIB)
+
+    recording = recorded(program, "4GiB")
+    assert recording.devices[0].count(Action.SEGMENT_FREE) == 1
+    for memory in (None, 4 * GIB):
+        run = whole(recording, memory)
+        assert run.stats["num_device_free"] == 1
+        assert "a MemPool was deleted: memory of private pools alone was released" in run.notes
+    assert plan_of(recording).n_deleted == 1
+    assert plan_of(recording).n_empty_cache == 0
+
+
+# -- frees that a full device waited for -------------------------------------------------
+
+
+@pytest.mark.parametrize("conf", ["", "expandable_segments:True"])
+@pytest.mark.parametrize("policy", ["bump", "firstfit"])
+def test_a_free_that_the_retry_completed(policy: str, conf: str, written: Written) -> None:
+    """The last free before the request waits for a stream; the retry waits for it, and its
+    completion stands right behind it in the recording, as that of any immediate free."""
+
+    def program(gpu: CachingAllocator) -> None:
+        side = 4096
+        shared, _ = gpu.malloc(20_971_008), gpu.malloc(20_971_008)
+        other = gpu.malloc(20_971_008, side)
+        gpu.record_stream(address(shared), side)
+        gpu.free(other)
+        gpu.free(shared)
+        gpu.malloc(20_971_008)
+        gpu.free(gpu.malloc(3000, side))
+        gpu.malloc(3000)
+
+    recording = written(snapshot_of(program, "64MiB", conf, address_policy=policy))
+    for memory in (None, 64 * MIB):
+        run = whole(recording, memory)
+        assert run.fidelity is not None
+        assert run.fidelity.addresses_matched == 6
+        assert run.stats["num_alloc_retries"] == 1
+
+
+# -- requests that failed ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ["bump", "firstfit"])
+def test_a_segment_reserved_by_a_request_that_failed(policy: str, written: Written) -> None:
+    """It is in no entry, and is the segment that the next request on its stream maps."""
+
+    def program(gpu: CachingAllocator) -> None:
+        gpu.malloc(30 * MIB)
+        refused(gpu, 200 * MIB, stream=4096)
+        side, large = gpu.malloc(20 * MIB, 4096), gpu.malloc(40 * MIB)
+        gpu.free(side)
+        gpu.free(large)
+        gpu.malloc(70 * MIB)
+
+    whole(
+        written(snapshot_of(program, "100MiB", "expandable_segments:True", address_policy=policy))
+    )
+
+
+@pytest.mark.parametrize("conf", ["", "expandable_segments:True"])
+@pytest.mark.parametrize("policy", ["bump", "firstfit"])
+def test_the_largest_request_that_can_be(policy: str, conf: str, written: Written) -> None:
+    """A byte less than an exbibyte: recorded rounded up, as what never reaches the allocator."""
+
+    def program(gpu: CachingAllocator) -> None:
+        first = gpu.malloc(30 * MIB)
+        refused(gpu, MAX_REQUEST - 1)
+        gpu.free(first)
+        refused(gpu, MAX_REQUEST - 1)
+        gpu.malloc(20 * MIB, 4096)
+        gpu.malloc(40 * MIB)
+
+    recording = written(snapshot_of(program, "100MiB", conf, address_policy=policy))
+    assert recording.devices[0].size.max() == MAX_REQUEST
+    for memory in (None, 100 * MIB):
+        assert whole(recording, memory).stats["num_ooms"] == 2
+
+
+def test_an_error_that_the_device_does_not_explain(recorded: Recorded) -> None:
+    """A limit set by a call, or another process: nothing recorded tells which."""
+
+    def program(gpu: CachingAllocator) -> None:
+        gpu.set_per_process_memory_fraction(0.5)
+        gpu.free(gpu.malloc(400 * MIB))
+        refused(gpu, 600 * MIB)
+        gpu.malloc(300 * MIB)
+
+    run = whole(recorded(program, "1GiB"))
+    assert run.stats["num_ooms"] == 1
+    assert run.notes[0] == (
+        "1 requests were refused although the device had room: something else held memory on it, "
+        "or the program allowed itself less"
+    )
+
+
+# -- a fraction set by a call ------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_garbage_collected_under_a_fraction_that_a_call_set(written: Written) -> None:
+    """The requests of GPT-2, on 10 GiB of which the program allows itself 60 %."""
+    trace = load(GPT2).devices[0]
+
+    def program(gpu: CachingAllocator) -> None:
+        gpu.set_per_process_memory_fraction(0.6)
+        live: dict[int, int | None] = {}
+        columns = (trace.action, trace.addr, trace.size, trace.stream)
+        for action, addr, size, stream in zip(*(c.tolist() for c in columns), strict=True):
+            if action == Action.ALLOC:
+                live[addr] = gpu.malloc(size, stream)
+            elif action == Action.FREE_REQUESTED and addr in live:
+                gpu.free(live.pop(addr))
+
+    snapshot = snapshot_of(program, "10GiB", "garbage_collection_threshold:0.6")
+    recording = written(snapshot)
+    for memory in (None, 10 * GIB):
+        run = whole(recording, memory)
+        assert run.fidelity is not None
+        assert run.fidelity.addresses_matched == 16_997
+        assert run.stats["num_device_free"] == 40
+        assert "empty_cache" not in " ".join(run.notes)
+    share = "6.00 GiB (60 % of the device)"
+    assert f"garbage was collected: the program seems to allow itself {share}" in run.notes
+
+
+# -- how guesses are made and withdrawn --------------------------------------------------
+
+
+def test_a_free_that_completes_at_once_is_one_step(recorded: Recorded) -> None:
+    recording = recorded(lambda gpu: gpu.free(gpu.malloc(100)))
+    assert kinds(plan_of(recording)) == ["DICTATE", "ALLOC", "FREE"]
+
+
+def test_releases_at_the_end_or_before_a_free_are_calls(recorded: Recorded) -> None:
+    def program(gpu: CachingAllocator) -> None:
+        last, cached = gpu.malloc(30 * MIB), gpu.malloc(40 * MIB)
+        gpu.free(cached)
+        gpu.malloc(100)
+        gpu.empty_cache()
+        gpu.free(last)
+        gpu.malloc(200)
+        gpu.empty_cache()
+
+    plan = plan_of(recorded(program))
+    assert kinds(plan)[-4:] == ["EMPTY_CACHE", "FREE", "ALLOC", "EMPTY_CACHE"]
+    assert plan.n_empty_cache == 2
+
+
+def test_an_oom_entry_is_a_request_and_tells_the_capacity(recorded: Recorded) -> None:
+    def program(gpu: CachingAllocator) -> None:
+        gpu.malloc(20 * MIB)
+        refused(gpu, 30 * MIB)
+
+    plan = plan_of(recorded(program, "27MiB"))
+    assert kinds(plan)[-1] == "OOM"
+    assert plan.capacity == plan.inferred_capacity == 27 * MIB
+
+
+def test_a_guess_that_what_follows_contradicts_is_withdrawn(
+    recorded: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full device gives back the largest of the blocks that max_split_size_mb keeps whole first,
+    empty_cache the smallest."""
+
+    def program(gpu: CachingAllocator) -> None:
+        cached = [gpu.malloc(size * MIB) for size in (48, 48, 51)]
+        for block in cached:
+            gpu.free(block)
+        gpu.malloc(100)
+        gpu.empty_cache()
+        gpu.malloc(60 * MIB)
+
+    recording = recorded(program, "80GiB", "max_split_size_mb:40")
+    drives = Drives(monkeypatch)
+    plan = plan_of(recording)
+    assert drives.paths[0] == [0]
+    assert drives.paths[-1] != [0]
+    assert plan.is_whole
+    assert plan.n_empty_cache == 1
+    assert whole(recording).device_memory is None
+
+
+def test_a_device_that_had_other_addresses_to_give_refused_nothing(tmp_path: Path) -> None:
+    """604 MiB would explain a release, but not how far the expandable segments reach: they have
+    room for nine eighths of the device (semantics 4.1)."""
+    path = tmp_path / "program.pickle"
+    write(FAMILIES["expandable"](random.Random("expandable 38")), "2.15", path)
+    recording = load(path)
+    run = whole(recording)
+    assert run.device_memory is None
+    assert plan_of(recording).n_empty_cache == 2
+
+
+class Drives:
+    """Counts how often a recording is driven while it is read."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.paths: list[list[int]] = []
+        drive = reading._Reading._drive
+
+        def counted(mine: Any, **options: Any) -> int | None:
+            parted = drive(mine, **options)
+            self.paths.append([choice.taken for _, choice in sorted(mine.choices.items())])
+            return parted
+
+        monkeypatch.setattr(reading._Reading, "_drive", counted)
+
+
+def many_calls(gpu: CachingAllocator) -> None:
+    """Each may as well have been a full device's doing, for all that its own entries tell."""
+    for turn in range(30):
+        gpu.free(gpu.malloc((40 + 2 * turn) * MIB))
+        gpu.empty_cache()
+    for block in [gpu.malloc(30 * MIB) for _ in range(2)]:
+        gpu.free(block)
+    gpu.malloc(30 * MIB)
+
+
+@pytest.fixture
+def tampered(written: Written) -> tuple[Recording, int]:
+    """A recording whose last request took the other of two equal blocks, as no allocator does; and
+    the entry of that request."""
+    snapshot = snapshot_of(many_calls, "80GiB")
+    taken, free = snapshot["segments"]
+    for name in ("address", "blocks"):
+        taken[name], free[name] = free[name], taken[name]
+    taken["address"], free["address"] = free["address"], taken["address"]
+    taken["blocks"][0]["address"], free["blocks"][0]["address"] = (
+        taken["address"],
+        free["address"],
+    )
+    for name in ("allocated_size", "active_size", "requested_size"):
+        taken[name], free[name] = free[name], taken[name]
+    trace = snapshot["device_traces"][0]
+    last = max(n for n, entry in enumerate(trace) if entry["action"] == "alloc")
+    (moved,) = (
+        segment["address"]
+        for segment in (taken, free)
+        if segment["blocks"][0]["state"] == "active_allocated"
+    )
+    assert trace[last]["addr"] != moved
+    trace[last]["addr"] = moved
+    return written(snapshot), last
+
+
+def test_what_no_cause_explains_is_said_from_its_entry_on(
+    tampered: tuple[Recording, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All before it came out, so that the proof fails where the recording is wrong; and it ends
+    after as many drives as make STEPS steps."""
+    recording, last = tampered
+    monkeypatch.setattr(reading, "STEPS", 5_000)
+    drives = Drives(monkeypatch)
+    (run,) = replayed(recording).devices
+    assert run.fidelity is not None
+    assert run.fidelity.first_mismatch is not None
+    assert run.fidelity.first_mismatch.entry == last
+    assert run.fidelity.addresses_matched == run.fidelity.allocations - 1
+    assert 3 < len(drives.paths) <= 5_000 // len(recording.devices[0]) + 2
+
+
+def test_it_looks_back_over_so_many_choices(
+    tampered: tuple[Recording, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those further back than LOOK_BACK from the contradiction stay as they were taken."""
+    monkeypatch.setattr(reading, "LOOK_BACK", 2)
+    drives = Drives(monkeypatch)
+    assert not plan_of(tampered[0]).is_whole
+    paths = [path for path in drives.paths if len(path) == max(map(len, drives.paths))]
+    assert len(paths[0]) > 20
+    assert len({tuple(path[:-2]) for path in paths}) == 1
+    assert len({tuple(path[-2:]) for path in paths}) > 2
+
+
+def test_without_anything_open_nothing_is_driven(
+    recorded: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drives = Drives(monkeypatch)
+    plan = plan_of(recorded(lambda gpu: gpu.malloc(30 * MIB)))
+    assert plan.is_whole
+    assert drives.paths == []
+
+
+# -- at random ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_recordings_of_random_programs(family: str) -> None:
+    outcomes = [each for seed in range(4) for each in programs(family, seed, "2.15", is_real=False)]
+    assert [each for each in outcomes if each.problem] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_recordings_of_more_random_programs(family: str) -> None:
+    seeds = random.Random(family).sample(range(1000, 10_000), 60)
+    outcomes = [each for seed in seeds for each in programs(family, seed, "2.15", is_real=False)]
+    assert [each for each in outcomes if each.problem] == []

@@ -1,0 +1,254 @@
+"""What-ifs of recordings that start mid-run: kept, or laid out anew."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable
+from dataclasses import replace as changed
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from allocsim import CachingAllocator, load, replay
+from allocsim.engine import Prepared, Run, Setting, Start, Trial, Trials, prepare
+from allocsim.errors import ConfigError, UndefinedBehaviorError
+from allocsim.measures import effects_on
+from allocsim.questions.tune import tune
+from allocsim.report import replay_document, replay_text, tuning_document, tuning_text
+from allocsim.state import PENDING
+from allocsim.trace import Recording
+from allocsim.trace.rewind import trimmed
+from allocsim.units import MIB
+
+Written = Callable[[Any], Recording]
+PROGRAMS = Path(__file__).parents[2] / "traces" / "recordings"
+EXPANDABLE = Setting("expandable_segments:True")
+
+
+def cut_in_half(name: str) -> Recording:
+    """The second half of a recording, as a full ring buffer would have left it."""
+    recording = load(PROGRAMS / f"{name}.npz.gz")
+    trace = recording.devices[0]
+    half = trimmed(trace, len(trace) // 2, len(trace))
+    return changed(recording, devices=(half,))
+
+
+@pytest.fixture(scope="module")
+def training() -> Recording:
+    """The second half of a training run without expandable segments."""
+    return cut_in_half("gpt2_training-default-torch2.15")
+
+
+@pytest.fixture(scope="module")
+def switched(training: Recording) -> Run:
+    """The same with expandable segments."""
+    return replay(training, EXPANDABLE.conf)
+
+
+@pytest.fixture
+def split(written: Written) -> Recording:
+    """8 MiB at the front of a segment of 40 MiB were there; then 62 MiB are asked for."""
+    gpu = CachingAllocator("200MiB", record_history=True)
+    gpu.free(gpu.malloc(40 * MIB))
+    gpu.malloc(8 * MIB)
+    gpu.take_history()
+    gpu.free(gpu.malloc(62 * MIB))
+    return written(pickle.loads(pickle.dumps(gpu.snapshot())))
+
+
+def test_half_a_recording_foretells_what_the_real_run_came_to(switched: Run) -> None:
+    """Real PyTorch ran the program with expandable segments as well (figures.json)."""
+    figures = json.loads((PROGRAMS / "figures.json").read_text())
+    (real,) = (each for each in figures if each["name"] == "gpt2_training-expandable-torch2.15")
+    run = switched.devices[0]
+    assert run.peak_reserved_bytes == real["stats"]["reserved_bytes.all.peak"]
+    assert run.peaks is not None
+    assert run.peaks.shown is Start.ANEW
+    assert run.peaks.anew == run.peaks.low == run.peak_reserved_bytes
+    assert run.peaks.kept == run.peaks.high == 10_263_461_888
+
+
+def test_the_recorded_settings_have_one_start(split: Recording) -> None:
+    for conf in (None, ""):
+        run = replay(split, conf).devices[0]
+        assert run.peaks is None
+        assert run.fidelity is not None
+        assert run.fidelity.is_exact
+
+
+def test_a_whole_recording_has_one_start(written: Written) -> None:
+    gpu = CachingAllocator("1GiB", record_history=True)
+    gpu.free(gpu.malloc(40 * MIB))
+    gpu.malloc(8 * MIB)
+    assert replay(written(gpu.snapshot()), EXPANDABLE.conf).devices[0].peaks is None
+
+
+def test_what_cuts_the_same_segments_otherwise_keeps_them(training: Recording) -> None:
+    run = replay(training, "roundup_power2_divisions:8").devices[0]
+    assert run.peaks is not None
+    assert run.peaks.shown is Start.KEPT
+    assert run.peaks.kept == run.peak_reserved_bytes
+
+
+def test_other_segments_for_those_who_share_are_laid_out_anew(
+    training: Recording, written: Written
+) -> None:
+    setting = Setting("large_segment_size_mb:512")
+    assert prepare(training)[0].start_under(setting, None) is Start.ANEW
+    gpu = CachingAllocator("200MiB", record_history=True)
+    gpu.malloc(40 * MIB)
+    gpu.take_history()
+    gpu.malloc(12 * MIB)
+    no_sharing = prepare(written(gpu.snapshot()))[0]
+    assert no_sharing.start_under(setting, None) is Start.KEPT
+    assert no_sharing.start_under(EXPANDABLE, None) is Start.ANEW
+
+
+def test_a_limit_below_a_split_block(split: Recording) -> None:
+    """On a device that is full, the kept segments lead where no run under the limit could."""
+    conf = "max_split_size_mb:25"
+    (prepared,) = prepare(split)
+    with pytest.raises(UndefinedBehaviorError, match="lowered below a split block"):
+        prepared.drive(Setting(conf), 100 * MIB, start=Start.KEPT)
+    run = replay(split, conf, device_memory="100MiB").devices[0]
+    assert not run.ooms
+    assert run.peaks is not None
+    assert (run.peaks.shown, run.peaks.kept) == (Start.ANEW, None)
+    assert run.peak_reserved_bytes == run.peaks.anew == (20 + 62) * MIB
+    assert "with the segments of the start kept, the replay does not come to its end" in run.notes
+
+
+def test_a_limit_below_a_split_block_that_nothing_releases(split: Recording) -> None:
+    run = replay(split, "max_split_size_mb:25", device_memory="200MiB").devices[0]
+    assert run.peaks is not None
+    assert (run.peaks.shown, run.peaks.kept, run.peaks.anew) == (
+        Start.KEPT,
+        (40 + 62) * MIB,
+        (20 + 62) * MIB,
+    )
+
+
+def test_an_error_that_hangs_on_the_start_is_told_as_such(split: Recording) -> None:
+    run = replay(split, "roundup_power2_divisions:8", device_memory="100MiB").devices[0]
+    assert run.stopped_at is not None
+    assert run.peaks is not None
+    assert (run.peaks.kept, run.peaks.anew) == (None, (20 + 64) * MIB)
+    assert "laid out anew, every request is answered: 84.00 MiB at its peak" in run.notes
+
+
+@pytest.fixture
+def of_all_sorts(written: Written) -> Recording:
+    """At the start: a private pool, two streams, a pending free, cached memory."""
+    gpu = CachingAllocator("1GiB", record_history=True)
+    cached = gpu.malloc(60 * MIB)
+    blocks = [gpu.malloc(3 * MIB), gpu.malloc(700), gpu.malloc(30 * MIB, 64)]
+    gpu.begin_allocate_to_pool(1)
+    blocks.append(gpu.malloc(5 * MIB))
+    gpu.end_allocate_to_pool(1)
+    waits = gpu.malloc(12 * MIB)
+    assert waits is not None
+    gpu.record_stream(waits, 64)
+    gpu.free(waits)
+    gpu.free(cached)
+    gpu.take_history()
+    gpu.synchronize()
+    blocks.append(gpu.malloc(2 * MIB))  # the pending free is completed first
+    for block in blocks:
+        gpu.free(block)
+    return written(pickle.loads(pickle.dumps(gpu.snapshot())))
+
+
+@pytest.mark.parametrize("conf", ["", "expandable_segments:True", "max_split_size_mb:32"])
+def test_every_block_of_the_start_has_its_place(conf: str, of_all_sorts: Recording) -> None:
+    (prepared,) = prepare(of_all_sorts)
+    nothing = changed(prepared, trace=trimmed(prepared.trace, 0, 0))
+    begun = nothing.drive(Setting(conf), None, start=Start.ANEW).allocator
+    begun.check()
+    placed = [
+        (segment.pool_id, segment.stream, block.requested_size, block.state == PENDING)
+        for segment in begun.segments()
+        for block in segment.blocks
+        if block.state != "inactive"
+    ]
+    assert sorted(placed) == [
+        ((0, 0), 0, 700, False),
+        ((0, 0), 0, 3 * MIB, False),
+        ((0, 0), 0, 12 * MIB, True),
+        ((0, 0), 64, 30 * MIB, False),
+        ((0, 1), 0, 5 * MIB, False),
+    ]
+    assert begun.reserved_bytes < prepared.held  # what was cached is not asked for
+    assert begun.calls.of_driver == 0
+    ended = prepared.drive(Setting(conf), None, start=Start.ANEW)
+    ended.allocator.check()
+    stats = ended.allocator.memory_stats()
+    assert stats["active_bytes.all.current"] == stats["allocated_bytes.all.current"] == 0
+
+
+def test_a_start_that_holds_nothing_in_use_is_kept(written: Written) -> None:
+    gpu = CachingAllocator("1GiB", record_history=True)
+    gpu.free(gpu.malloc(40 * MIB))
+    gpu.take_history()
+    gpu.free(gpu.malloc(8 * MIB))
+    (prepared,) = prepare(written(gpu.snapshot()))
+    assert prepared.held == 40 * MIB
+    assert prepared.start_under(EXPANDABLE, None) is Start.KEPT
+
+
+def test_a_device_too_small_for_what_lives_is_refused(split: Recording) -> None:
+    with pytest.raises(ConfigError, match=r"6\.00 MiB cannot hold, laid out anew, what was in use"):
+        replay(split, EXPANDABLE.conf, device_memory="6MiB")
+
+
+def test_trials_give_the_range(split: Recording) -> None:
+    (prepared,) = prepare(split)
+    trials = Trials(prepared, effect=effects_on(prepared))
+    tried = trials.under(EXPANDABLE, None)
+    assert tried.peak_anew is not None
+    assert tried.peak_kept is not None
+    assert tried.peak_anew < tried.peak_kept
+    assert tried.peak_range == (tried.peak_anew, tried.peak_kept)
+    assert tried.peak_reserved_bytes == tried.peak_anew
+    assert Trial.from_plain(tried.conf, tried.plain()) == tried
+    recorded = trials.under(Setting(""), None)
+    assert recorded.peak_range is None
+
+
+def test_sizes_at_the_start_tell_settings_apart(written: Written) -> None:
+    """Only what lived at the start is rounded otherwise; laid out anew it takes more."""
+    gpu = CachingAllocator("1GiB", record_history=True)
+    gpu.malloc(33 * MIB)
+    gpu.take_history()
+    gpu.free(gpu.malloc(16 * MIB))
+    (prepared,) = prepare(written(gpu.snapshot()))
+    rounding = Setting(f"{EXPANDABLE.conf},roundup_power2_divisions:2")
+    effect = effects_on(prepared)
+    assert effect(rounding) != effect(EXPANDABLE)
+    assert (peak(prepared, EXPANDABLE), peak(prepared, rounding)) == (60 * MIB, 80 * MIB)
+
+
+def peak(prepared: Prepared, setting: Setting) -> int:
+    return prepared.drive(setting, None).allocator.memory_stats()["reserved_bytes.all.peak"]
+
+
+def test_the_report_names_both_ends(switched: Run) -> None:
+    told = " ".join(replay_text(switched, {}, {}).split())
+    assert (
+        "from 7.64 GiB to 9.56 GiB: shown is the run with what lived at the start laid out anew, "
+        "the other end is that with the segments of the start kept" in told
+    )
+    assert replay_document(switched, {}, {})["devices"][0]["peak_reserved_range"] == {
+        "start": "anew",
+        "kept_bytes": 10_263_461_888,
+        "anew_bytes": 8_206_155_776,
+    }
+
+
+def test_a_search_names_both_ends(split: Recording) -> None:
+    tuning = tune(split, "200MiB", confs=[EXPANDABLE.conf])
+    found = next(row for row in tuning_document(tuning)["rows"] if row["conf"])
+    kept = found["parts"][0]["peak_kept"]
+    assert found["peak_reserved_range_bytes"] == [found["peak_reserved_bytes"], kept]
+    assert "the recording starts mid-run" in " ".join(tuning_text(tuning).split())

@@ -1,0 +1,115 @@
+"""The baseline of a search is the run that `replay` shows: its device, its peaks, its retries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from allocsim import CachingAllocator, OutOfMemoryError, load, replay, tune
+from allocsim.engine import DeviceRun
+from allocsim.questions.tune import Tuning
+from allocsim.units import MIB
+
+Write = Callable[..., Path]
+TRACES = Path(__file__).parents[2] / "traces"
+ALL = sorted(path.relative_to(TRACES).as_posix() for path in TRACES.rglob("*.gz"))
+FEW = (
+    "recordings/cuda_graphs-tight-torch2.6.npz.gz",
+    "recordings/cuda_graphs-expandable-torch2.6.npz.gz",
+)
+
+
+def figures(run: DeviceRun) -> dict[str, int | None]:
+    stats = run.stats
+    return {
+        "device_memory": run.device_memory,
+        "peak_reserved_bytes": run.peak_reserved_bytes,
+        "peak_allocated_bytes": run.peak_allocated_bytes,
+        "num_alloc_retries": stats["num_alloc_retries"],
+        "num_ooms": len(run.ooms),
+        "num_device_alloc": stats.get("num_device_alloc", 0),
+        "num_device_free": stats.get("num_device_free", 0),
+    }
+
+
+def assert_same(path: Path) -> Tuning:
+    """`tune` without anything to try, beside `replay`."""
+    tuning, run = tune(path, confs=[]), replay(load(path))
+    assert tuning.baseline.is_as_recorded
+    assert tuning.warnings == run.warnings
+    for (_, number, memory), trial, device in zip(
+        tuning.parts, tuning.baseline.parts, run.devices, strict=True
+    ):
+        assert number == device.device
+        found = {name: getattr(trial, name) for name in figures(device) if name != "device_memory"}
+        assert {"device_memory": memory, **found} == figures(device)
+    return tuning
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_of_recordings_in_the_tree(name: str) -> None:
+    assert_same(TRACES / name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ALL)
+def test_of_every_recording_in_the_tree(name: str) -> None:
+    assert_same(TRACES / name)
+
+
+def full(gpu: CachingAllocator) -> None:
+    """A device that is full, so that each request of another size empties the cache first."""
+    for step in range(6):
+        gpu.free(gpu.malloc((150 + step) * MIB))
+
+
+def test_of_a_device_that_only_its_retries_tell(write: Write) -> None:
+    """Without a limit it would be another run: more reserved, and no retries."""
+    path = write(full, memory="256MiB")
+    tuning = assert_same(path)
+    assert tuning.baseline.num_alloc_retries == 3
+    assert tuning.baseline.peak_reserved_bytes < 160 * MIB
+    assert any("segments released before a new one suggest" in note for note in tuning.notes)
+    assert all(row.memory_fraction is None for row in tune(path).rows)
+
+
+def test_of_a_device_that_its_error_tells(write: Write) -> None:
+    def program(gpu: CachingAllocator) -> None:
+        full(gpu)
+        with pytest.raises(OutOfMemoryError):
+            gpu.malloc(300 * MIB)
+
+    tuning = assert_same(write(program, memory="256MiB"))
+    assert tuning.device_memory == 256 * MIB
+    assert tuning.baseline.num_ooms == 1
+
+
+def test_another_device_is_not_called_as_recorded(write: Write) -> None:
+    path = write(full, memory="256MiB")
+    tuning = tune(path, "155MiB", confs=[])
+    assert tuning.device_memory == 155 * MIB
+    assert not tuning.baseline.is_as_recorded
+    assert tuning.baseline.num_ooms == 1
+
+
+def test_each_recording_keeps_its_own_device(write: Write) -> None:
+    """One that nothing tells takes the others' where it would have fitted, as its replay does."""
+
+    def large(gpu: CachingAllocator) -> None:
+        gpu.malloc(700 * MIB)
+
+    paths = [
+        write(full, memory="256MiB", name="full.pickle"),
+        write(large, name="large.pickle"),
+        write(lambda gpu: gpu.malloc(20 * MIB), name="small.pickle"),
+    ]
+    tuning = tune(paths, confs=[])
+    assert tuning.baseline.is_as_recorded
+    memories = [memory for _, _, memory in tuning.parts]
+    assert memories == [tuning.device_memory, None, tuning.device_memory]
+    alone = [tune(path, confs=[]).baseline.parts[0] for path in paths]
+    for together, each in zip(tuning.baseline.parts, alone, strict=True):
+        assert together.peak_reserved_bytes == each.peak_reserved_bytes
+        assert together.num_alloc_retries == each.num_alloc_retries
