@@ -15,7 +15,7 @@ import zlib
 from pathlib import Path
 from typing import IO, cast
 
-from allocsim.cli.options import Commands, add_command, add_shared
+from allocsim.cli.options import HINTS, Commands, add_command, add_shared, hints_of
 from allocsim.cli.output import write_result
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError
@@ -46,6 +46,7 @@ def add_to(commands: Commands[Parser]) -> None:
     add_shared(parser, "--device-memory", text=memory)
     of_recording = "of a recording, this device only (default: every one)"
     add_shared(parser, "--device", text=of_recording)
+    add_shared(parser, *HINTS)
     add_shared(parser, "--json")
 
 
@@ -60,6 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
         text = _decoded(log, arguments.text)
     else:
         text = _words(arguments.text)
+    if hints_of(arguments) is not None:
+        raise UsageError(f"{', '.join(HINTS)} are about a recorded program; give its recording")
     if arguments.device is not None:
         raise UsageError("--device chooses a device of a recording; an error's text has none")
     from allocsim.questions.explain import explain  # noqa: PLC0415
@@ -142,6 +145,7 @@ def _explain_recording(arguments: argparse.Namespace) -> None:
             arguments.conf,
             device_memory=arguments.device_memory,
             torch_version=arguments.torch,
+            hints=hints_of(arguments),
             device=arguments.device,
             progress=bar.stage("replaying"),
             watch=bar.trying,

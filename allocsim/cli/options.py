@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from allocsim.cli.usage import Parser, count, memory_size
+from allocsim.cli.usage import Parser, change, count, fraction, memory_size
 
-__all__ = ["Commands", "add_command", "add_shared", "expanded"]
+if TYPE_CHECKING:
+    from allocsim.engine import Hints
+
+__all__ = ["Commands", "HINTS", "add_command", "add_shared", "expanded", "hints_of"]
 
 Commands = argparse._SubParsersAction  # argparse has no public name for what add_subparsers returns
 
@@ -29,10 +32,40 @@ _SHARED: dict[str, dict[str, Any]] = {
     "--torch": {"metavar": "VERSION", "help": "PyTorch's release, {releases} (default: likewise)"},
     "--device": {"metavar": "N", "type": count, "help": "this device only (default: every one)"},
     "--try": {"metavar": "CONF", "action": "append", "dest": "confs"},
+    "--memory-fraction": {
+        "metavar": "F",
+        "type": fraction,
+        "help": "the program calls set_per_process_memory_fraction(F) at its start",
+    },
+    "--empty-cache": {
+        "choices": ("never", "recorded"),
+        "default": "recorded",
+        "help": "whether releases may be calls of empty_cache (default: recorded)",
+    },
+    "--set": {
+        "metavar": "ENTRY:CONF",
+        "type": change,
+        "action": "append",
+        "dest": "settings",
+        "help": "the program sets options before that entry; may be repeated",
+    },
     "--fail-on-oom": {"action": "store_true", "help": "exit 3 if the device runs out of memory"},
     "--json": {"action": "store_true", "help": "print JSON instead of text"},
 }
 """What argparse is given for each shared argument."""
+
+
+HINTS = ("--memory-fraction", "--empty-cache", "--set")
+"""What the program did and its recording does not say."""
+
+
+def hints_of(arguments: argparse.Namespace) -> Hints | None:
+    """What the HINTS options say; None if none is given."""
+    from allocsim.engine import Hints  # noqa: PLC0415
+
+    settings = tuple(arguments.settings or ())
+    hints = Hints(arguments.memory_fraction, arguments.empty_cache, settings)
+    return None if hints == Hints() else hints
 
 
 def expanded(text: str) -> str:

@@ -8,7 +8,19 @@ Rule: building the parser imports no command's machinery; that happens when the 
 
 from __future__ import annotations
 
-from allocsim.cli import crosscheck, explain, plot, record, replay, report, risk, step, synth, tune
+from allocsim.cli import (
+    crosscheck,
+    explain,
+    plot,
+    record,
+    replay,
+    report,
+    risk,
+    step,
+    synth,
+    top,
+    tune,
+)
 from allocsim.cli.usage import Parser
 
 __all__ = ["VERSION", "build_parser"]
@@ -35,7 +47,8 @@ def build_parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"allocsim {VERSION}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     parser.set_defaults(run=lambda _: _print_help(parser))
-    for command in (replay, crosscheck, record, explain, risk, tune, plot, report, step, synth):
+    asked = (replay, crosscheck, record, explain, top, risk, tune, plot, report, step, synth)
+    for command in asked:
         command.add_to(commands)
     return parser
 

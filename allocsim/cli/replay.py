@@ -10,7 +10,7 @@ import argparse
 from functools import partial
 from typing import TYPE_CHECKING
 
-from allocsim.cli.options import Commands, add_command, add_shared
+from allocsim.cli.options import HINTS, Commands, add_command, add_shared, hints_of
 from allocsim.cli.output import write_result
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError, count
@@ -38,6 +38,7 @@ def add_to(commands: Commands[Parser]) -> None:
     parser = add_command(commands, "replay", _SUMMARY, _DESCRIPTION, run)
     add = parser.add_argument
     add_shared(parser, "file", "--conf", "--device-memory", "--torch", "--device")
+    add_shared(parser, *HINTS)
     strict = "exit 1 unless all is exactly as recorded, with a history and without"
     add("--strict", action="store_true", help=strict)
     add_shared(parser, "--fail-on-oom")
@@ -56,7 +57,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     watch = OomWatch()
     with ProgressBar() as bar:
-        devices = prepare(load(arguments.file), arguments.device, arguments.torch)
+        recording, hints = load(arguments.file), hints_of(arguments)
+        devices = prepare(recording, arguments.device, arguments.torch, hints=hints)
         result = replay_prepared(
             devices,
             None if arguments.conf is None else Setting(arguments.conf),

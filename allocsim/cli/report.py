@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from allocsim.cli.options import Commands, add_command, add_shared
+from allocsim.cli.options import HINTS, Commands, add_command, add_shared, hints_of
 from allocsim.cli.output import refuse_input, write_warnings
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError
@@ -38,6 +38,7 @@ def add_to(commands: Commands[Parser]) -> None:
     add("-o", "--output", metavar="FILE", required=True, help="the HTML file to write")
     add_shared(parser, "--conf", "--device-memory", "--torch")
     add_shared(parser, "--device", text="this device (default: the first with entries)")
+    add_shared(parser, *HINTS)
     what_if = f"replay other settings too (default: up to {_WHAT_IF_UP_TO:,} entries)"
     add("--what-if", action=argparse.BooleanOptionalAction, help=what_if)
     settings = "replay this setting beside it, and no others; may be repeated"
@@ -63,8 +64,8 @@ def run(arguments: argparse.Namespace) -> int:
     refuse_input(arguments.output, arguments.file)
     watch = OomWatch()
     with ProgressBar() as bar:
-        recording = load(arguments.file)
-        prepared = prepare_one(recording, arguments.device, arguments.torch)
+        recording, hints = load(arguments.file), hints_of(arguments)
+        prepared = prepare_one(recording, arguments.device, arguments.torch, hints)
         picture = picture_prepared(
             prepared,
             None if arguments.conf is None else Setting(arguments.conf),

@@ -9,7 +9,7 @@ import argparse
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from allocsim.cli.options import Commands, add_command, add_shared
+from allocsim.cli.options import HINTS, Commands, add_command, add_shared, hints_of
 from allocsim.cli.output import write_result
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError, processes
@@ -34,6 +34,7 @@ def add_to(commands: Commands[Parser]) -> None:
     memory = "memory of the device, as 24GiB (default: what the recordings tell)"
     add_shared(parser, "--device-memory", text=memory)
     add_shared(parser, "--torch", "--device")
+    add_shared(parser, *HINTS)
     add_shared(parser, "--try", text="try this setting, and no others; may be repeated")
     add("--no-expandable", action="store_true", help="never propose expandable segments")
     add("--find-device", action="store_true", help="look for the smallest device by setting")
@@ -59,6 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
             torch_version=arguments.torch,
             confs=arguments.confs,
             device=arguments.device,
+            hints=hints_of(arguments),
             expandable=not arguments.no_expandable,
             find_device=arguments.find_device,
             jobs=arguments.jobs,

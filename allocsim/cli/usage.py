@@ -7,7 +7,16 @@ from typing import NoReturn
 
 from allocsim.units import parse_size
 
-__all__ = ["Parser", "UsageError", "count", "memory_size", "one_line", "processes"]
+__all__ = [
+    "Parser",
+    "UsageError",
+    "change",
+    "count",
+    "fraction",
+    "memory_size",
+    "one_line",
+    "processes",
+]
 
 
 _LARGEST_DEVICE = 1 << 60
@@ -43,6 +52,25 @@ def count(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 10):
         raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a whole number, 0 or more")
     return int(text)
+
+
+def fraction(text: str) -> float:
+    """An option's share, from 0 to 1."""
+    try:
+        share = float(text)
+    except ValueError:
+        share = -1.0
+    if not 0.0 <= share <= 1.0:
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is no fraction; expected 0 to 1")
+    return share
+
+
+def change(text: str) -> tuple[int, str]:
+    """An option's entry and the option string set before it: "1200:max_split_size_mb:64"."""
+    entry, colon, conf = text.partition(":")
+    if not colon:
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is not ENTRY:CONF")
+    return count(entry), conf
 
 
 def processes(text: str) -> int:

@@ -6,9 +6,11 @@ runs them under many settings, `Walk` takes them a request at a time.
 
 from allocsim.engine.drive import Drive
 from allocsim.engine.fold import fold, fold_allocated
+from allocsim.engine.hints import EMPTY_CACHE_WAYS, Hints
 from allocsim.engine.observers import GiveUpError, Observer, Progress
 from allocsim.engine.plan import StepKind
-from allocsim.engine.prepared import Prepared, prepare
+from allocsim.engine.prepare import prepare
+from allocsim.engine.prepared import Prepared
 from allocsim.engine.replay import (
     OTHER_RELEASE,
     bytes_of,
@@ -56,6 +58,8 @@ from allocsim.engine.walk import Walk
 __all__ = [
     "Capacity",
     "DeviceRun",
+    "EMPTY_CACHE_WAYS",
+    "Hints",
     "Drive",
     "Effect",
     "Fidelity",

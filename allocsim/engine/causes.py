@@ -17,7 +17,7 @@ What tells them apart (semantics 1.8, 2.4, 2.5):
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from allocsim.core import (
@@ -50,6 +50,7 @@ class Cause(Enum):
     EMPTY_CACHE = "empty_cache was called"
     DELETED_POOL = "a MemPool was deleted"
     REQUEST = "the request itself: refused at first, or collecting garbage"
+    KNOWN = "the program's own calls, as recorded or told"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +61,14 @@ class Facts:
     max_reserved: the most that it held at any entry.
     calls: the entries that gave memory back and whose stack names empty_cache.
     is_assumed: the memory is an assumption, so that nothing else may have made the device full.
+    empties: whether the program may have called empty_cache where nothing says so.
     """
 
     memory: int | None
     max_reserved: int
     calls: frozenset[int]
     is_assumed: bool = False
+    empties: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +90,13 @@ def plain_explanation(gap: Gap) -> Explanation:
     """
     late = gap.completed if gap.step is not None and gap.step.action == Action.OOM else ()
     early = () if late else gap.completed
-    steps = (*_held(gap), *_completed(early), *_awaited(late), *_stepped(gap, late))
-    return Explanation(Cause.NOTHING, steps)
+    steps = (*_held(gap), *_completed(early), *_made(gap), *_awaited(late), *_stepped(gap, late))
+    return Explanation(Cause.KNOWN if gap.calls else Cause.NOTHING, steps)
 
 
 def called_explanation(gap: Gap) -> Explanation:
     """What was given back was given back by a call of empty_cache."""
-    return _called(gap, (), Cause.EMPTY_CACHE)
+    return _with_calls(_called(gap, (), Cause.EMPTY_CACHE), gap)
 
 
 def explanations(gap: Gap, allocator: CachingAllocator, facts: Facts) -> list[Explanation]:
@@ -101,6 +104,18 @@ def explanations(gap: Gap, allocator: CachingAllocator, facts: Facts) -> list[Ex
 
     allocator: as it is before the gap.
     """
+    ways = _guesses(gap, allocator, facts)
+    if not facts.empties:
+        ways = [each for each in ways if each.cause is not Cause.EMPTY_CACHE]
+    if gap.calls:
+        ways = [_with_calls(each, gap) for each in ways]
+        if gap.released and _gives_back(gap):
+            ways.insert(0, _known(gap))
+    return ways or [plain_explanation(gap)]
+
+
+def _guesses(gap: Gap, allocator: CachingAllocator, facts: Facts) -> list[Explanation]:
+    """The ways that need no call to be known."""
     step = gap.step
     # An error although the device had room: something else allowed no more.
     is_limited = (
@@ -122,6 +137,40 @@ def explanations(gap: Gap, allocator: CachingAllocator, facts: Facts) -> list[Ex
     return requests + calls
 
 
+def _gives_back(gap: Gap) -> bool:
+    """Whether calls that are known may have given memory back."""
+    return any(call.kind in (StepKind.EMPTY_CACHE, StepKind.DELETE_POOL) for call in gap.calls)
+
+
+def _known(gap: Gap) -> Explanation:
+    """What is known to have been called gave the memory back."""
+    deleted = [call.number for call in gap.calls if call.kind == StepKind.DELETE_POOL]
+    steps = (
+        *_held(gap),
+        *_completed(gap.completed[: gap.n_early]),
+        *(step for step in _ended(gap) if step[3] not in deleted),
+        *_made(gap),
+        *_completed(gap.completed[gap.n_early :]),
+        *_stepped(gap),
+    )
+    return Explanation(Cause.KNOWN, steps)
+
+
+def _with_calls(explanation: Explanation, gap: Gap) -> Explanation:
+    """The same, and what is known to have been called before."""
+    if explanation.cause is Cause.KNOWN:
+        return explanation
+    n_before = int(gap.free is not None)
+    steps = explanation.steps
+    return replace(explanation, steps=(*steps[:n_before], *_made(gap), *steps[n_before:]))
+
+
+def _made(gap: Gap) -> Iterator[Planned]:
+    """What is known to have been called."""
+    for call in gap.calls:
+        yield (call.kind, gap.last, 0, call.number, 0)
+
+
 def _was_called(gap: Gap, allocator: CachingAllocator, facts: Facts) -> bool:
     """Whether empty_cache is likelier than a refused request."""
     if gap.released[0].number in facts.calls:
@@ -140,7 +189,7 @@ def _calls(gap: Gap, allocator: CachingAllocator) -> list[Explanation]:
     A deleted MemPool takes its own memory with it; the rest stays cached (semantics 5.7).
     """
     first = next((i for i, entry in enumerate(gap.released) if entry.pool < 0), len(gap.released))
-    empty = called_explanation(gap)
+    empty = _called(gap, (), Cause.EMPTY_CACHE)
     if first == 0:
         return [empty]
     pools = tuple(dict.fromkeys(entry.pool for entry in gap.released[:first]))

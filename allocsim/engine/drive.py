@@ -224,13 +224,22 @@ class Drive:
         elif kind == StepKind.AWAIT and self.dictates:
             if addr in self._waiting:
                 self.allocator.wait_last_for(self._waiting[addr])
-        elif kind == StepKind.EMPTY_CACHE:
+        else:
+            self._unrecorded(kind, size, stream)
+        return 0
+
+    def _unrecorded(self, kind: int, size: int, stream: int) -> None:
+        """What the program did and left no entry of."""
+        if kind == StepKind.EMPTY_CACHE:
             self.allocator.empty_cache()
         elif kind == StepKind.SCOPE:
             self._enter(self.plan.pools[size] if size >= 0 else None, stream)
+        elif kind == StepKind.SETTINGS:
+            self.allocator.set_allocator_settings(str(self.plan.changes[size]))
+        elif kind == StepKind.FRACTION:
+            self.allocator.set_per_process_memory_fraction(float(self.plan.changes[size]))
         elif kind in (StepKind.END_POOL, StepKind.DELETE_POOL):
             self._end_pool(self.plan.pools[size], is_deleted=kind == StepKind.DELETE_POOL)
-        return 0
 
     def _recorded_oom(self, entry: int, size: int, stream: int) -> None:
         """A request that failed in the recording; where it succeeds here it is given back."""
@@ -293,7 +302,7 @@ class Drive:
         is_deleted &= self.allocator.release.mempools_hold_pools
         for _ in range(self.allocator.pool_use_count(pool) - is_deleted):
             self.allocator.release_pool(pool)
-        if is_deleted:
+        if is_deleted and self.allocator.pool_use_count(pool):
             self.allocator.delete_mempool(pool)
 
     def _pause(self, entry: int) -> None:

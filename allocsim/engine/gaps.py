@@ -7,7 +7,8 @@ step of the program.  Source: semantics 6.2, 6.6.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from allocsim.trace import Action, PoolColumn, Trace
 
-__all__ = ["Gap", "Recorded", "Sorted", "gaps_of", "sort_out"]
+__all__ = ["Call", "Gap", "Recorded", "Sorted", "gaps_of", "sort_out"]
 
 _REQUESTS = (Action.ALLOC, Action.OOM)
 _GROWS = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
@@ -32,6 +33,17 @@ class Recorded(NamedTuple):
     size: int
     stream: int
     pool: int
+
+
+class Call(NamedTuple):
+    """What a program is known to have called.
+
+    entry: how many entries came before.  kind: of its step.  number: of the pool or the change.
+    """
+
+    entry: int
+    kind: int
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +74,7 @@ class Gap:
     step: the step that ends the gap, None at the end of the trace.
     is_immediate: it is a free that completes at once.
     scope: the pool that requests go to from this one on; None if that is as before.
+    calls: what the program is known to have called, in order.
     """
 
     free: Recorded | None
@@ -73,6 +86,7 @@ class Gap:
     step: Recorded | None
     is_immediate: bool
     scope: int | None
+    calls: tuple[Call, ...] = ()
 
     @property
     def last(self) -> int:
@@ -80,7 +94,10 @@ class Gap:
         if self.step is not None:
             return self.step.number
         effects = (*self.completed, *self.released, *self.before, *self.obtained)
-        return max(entry.number for entry in effects)
+        before = [call.entry - 1 for call in self.calls]
+        if self.free is not None:
+            before.append(self.free.number)
+        return max([0, *before, *(entry.number for entry in effects)])
 
     @property
     def is_open(self) -> bool:
@@ -97,8 +114,11 @@ class Gap:
         return self.step is not None and self.step.action in _REQUESTS
 
 
-def sort_out(trace: Trace, pools: PoolColumn) -> Sorted:
-    """Which entries are plain steps and which belong to gaps."""
+def sort_out(trace: Trace, pools: PoolColumn, calls: Sequence[Call] = ()) -> Sorted:
+    """Which entries are plain steps and which belong to gaps.
+
+    calls: what the program is known to have called.
+    """
     action, addr = trace.action, trace.addr
     completes = np.zeros(len(trace), dtype=bool)
     completes[1:] = (
@@ -106,6 +126,8 @@ def sort_out(trace: Trace, pools: PoolColumn) -> Sorted:
         & (action[1:] == Action.FREE_COMPLETED)
         & (addr[:-1] == addr[1:])
     )
+    # A call between the two halves of a free: it was the call that waited for it.
+    completes[[call.entry for call in calls if call.entry < len(trace)]] = False
     is_immediate = np.zeros(len(trace), dtype=bool)
     is_immediate[:-1] = completes[1:]
     is_request = np.isin(action, _REQUESTS)
@@ -114,6 +136,8 @@ def sort_out(trace: Trace, pools: PoolColumn) -> Sorted:
     is_planned = (~is_driving & ~is_silent) | (action == Action.OOM)
     driving = np.flatnonzero(is_driving)
     following = np.searchsorted(driving, np.flatnonzero(is_planned))
+    is_planned[driving[following[following < len(driving)]]] = True
+    following = np.searchsorted(driving, [call.entry for call in calls])
     is_planned[driving[following[following < len(driving)]]] = True
     # A free just before memory is given back may have been waited for.
     is_held = np.zeros(len(trace), dtype=bool)
@@ -134,9 +158,12 @@ def _scope_changes(pools: PoolColumn, requests: NDArray[np.intp]) -> NDArray[np.
     return changed
 
 
-def gaps_of(trace: Trace, pools: PoolColumn, sorted_out: Sorted) -> Iterator[Gap]:
-    """The gaps of a trace, in order."""
+def gaps_of(
+    trace: Trace, pools: PoolColumn, sorted_out: Sorted, calls: Sequence[Call] = ()
+) -> Iterator[Gap]:
+    """The gaps of a trace, in order; calls: what the program is known to have called."""
     waiting = _Waiting()
+    unmade = deque(calls)
     scope = -1
     planned = np.flatnonzero(sorted_out.is_planned)
     columns = (trace.action, trace.addr, trace.size, trace.stream, pools.number)
@@ -145,7 +172,10 @@ def gaps_of(trace: Trace, pools: PoolColumn, sorted_out: Sorted) -> Iterator[Gap
         is_request = entry.action in _REQUESTS
         if not is_request and entry.action != Action.FREE_REQUESTED:
             waiting.add(entry)
-        elif sorted_out.is_held[entry.number]:
+            continue
+        while unmade and unmade[0].entry <= entry.number:
+            waiting.calls.append(unmade.popleft())
+        if sorted_out.is_held[entry.number]:
             if not waiting.is_empty:
                 yield waiting.gap(None, is_immediate=False, scope=None)
             waiting = _Waiting(entry)
@@ -155,6 +185,7 @@ def gaps_of(trace: Trace, pools: PoolColumn, sorted_out: Sorted) -> Iterator[Gap
             scope = entry.pool if is_changed else scope
             yield waiting.gap(entry, is_immediate=is_immediate, scope=scope if is_changed else None)
             waiting = _Waiting()
+    waiting.calls += unmade
     if not waiting.is_empty:
         yield waiting.gap(None, is_immediate=False, scope=None)
 
@@ -168,10 +199,12 @@ class _Waiting:
         self._released: list[Recorded] = []
         self._grown: tuple[list[Recorded], list[Recorded]] = ([], [])
         self._n_early = 0
+        self.calls: list[Call] = []
 
     @property
     def is_empty(self) -> bool:
-        return not (self._free or self._completed or self._released or any(self._grown))
+        effects = (self._completed, self._released, *self._grown)
+        return not (self._free or self.calls or any(effects))
 
     def add(self, entry: Recorded) -> None:
         """The next effect."""
@@ -196,4 +229,5 @@ class _Waiting:
             step=step,
             is_immediate=is_immediate,
             scope=scope,
+            calls=tuple(self.calls),
         )

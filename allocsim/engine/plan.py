@@ -20,7 +20,17 @@ from allocsim.engine.gaps import Sorted
 from allocsim.state import PoolId
 from allocsim.trace import Action, Trace
 
-__all__ = ["Plan", "Planned", "Step", "StepKind", "Steps", "joined", "most_reserved", "plain_steps"]
+__all__ = [
+    "Change",
+    "Plan",
+    "Planned",
+    "Step",
+    "StepKind",
+    "Steps",
+    "joined",
+    "most_reserved",
+    "plain_steps",
+]
 
 
 class StepKind(IntEnum):
@@ -44,6 +54,10 @@ class StepKind(IntEnum):
     """The driver had `size` bytes in all to give (-1: as many as the device has)."""
     AWAIT = 11
     """A full device waits for the free of `addr` after those named before."""
+    SETTINGS = 12
+    """The program sets the options of the plan's change number `size`."""
+    FRACTION = 13
+    """The program sets the memory fraction of the plan's change number `size`."""
 
 
 Step = PlainStep
@@ -51,6 +65,9 @@ Step = PlainStep
 
 Planned = tuple[int, int, int, int, int]
 """(kind, entry, addr, size, stream)"""
+
+Change = str | float
+"""What a program sets at run time: an option string or a memory fraction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +85,11 @@ class Steps:
 
     def undictated(self) -> Steps:
         """Those that the program alone decides, not what the recorded driver answered."""
-        kept = ~np.isin(self.kind, (StepKind.DICTATE, StepKind.ROOM, StepKind.AWAIT))
+        return self.without(StepKind.DICTATE, StepKind.ROOM, StepKind.AWAIT)
+
+    def without(self, *kinds: StepKind) -> Steps:
+        """Those of other kinds."""
+        kept = ~np.isin(self.kind, kinds)
         return Steps(*(column[kept] for column in self._columns()))
 
     def _columns(self) -> tuple[NDArray[Any], ...]:
@@ -89,7 +110,7 @@ class Plan:
         None without one.
     refused_below: the least `reserved + wanted` that the driver seems to have refused; None if it
         seems to have refused nothing.
-    n_empty_cache: calls of empty_cache that gave memory back.
+    n_empty_cache: calls of empty_cache that are taken to have given memory back.
     pools: the private pools that SCOPE steps number.
     limit: bytes that the program allowed itself by a call, as far as its collecting garbage tells.
     fits: bytes of a device under which all that was recorded makes sense, where it had to be tried.
@@ -97,6 +118,7 @@ class Plan:
         driven.  is_proved: whether it was driven, entry by entry, and does.
     n_named: calls of empty_cache that a Python stack names.
     n_either: requests taken for refused at first that calls of empty_cache explain as well.
+    changes: what SETTINGS and FRACTION steps set.
     """
 
     steps: Steps
@@ -111,6 +133,12 @@ class Plan:
     fits: int | None = None
     n_named: int = 0
     n_either: int = 0
+    changes: tuple[Change, ...] = ()
+
+    @property
+    def empties_cache(self) -> bool:
+        """Whether the program calls empty_cache, as far as is known."""
+        return bool(np.any(self.steps.kind == StepKind.EMPTY_CACHE))
 
     @property
     def n_deleted(self) -> int:

@@ -1,6 +1,6 @@
 """One device of a recording, made ready once and driven under any number of settings.
 
-Rule: release, start and plan of a device are worked out here and nowhere else, once; `replay`,
+Rule: release, start and plan of a device are worked out once, in `prepare.py` and here; `replay`,
 `Walk` and every trial drive what is prepared, so that their results can be held against each
 other.  A drive as recorded may have its driver bases dictated; any other drives the undictated
 plan, addresses in order from the recording's first.
@@ -14,7 +14,6 @@ from functools import cached_property
 
 import numpy as np
 
-from allocsim.core import RELEASES as MODELLED
 from allocsim.core import (
     AllocatorConfig,
     CachingAllocator,
@@ -24,23 +23,30 @@ from allocsim.core import (
     RoundedSizes,
     parse_conf,
 )
+from allocsim.engine.calls import fraction_at_start
 from allocsim.engine.drive import Drive
 from allocsim.engine.fold import fold
+from allocsim.engine.hints import Hints
 from allocsim.engine.observers import Observer, Progress
-from allocsim.engine.plan import Plan
+from allocsim.engine.plan import Plan, StepKind
 from allocsim.engine.reading import read_plan
 from allocsim.engine.repeats import Period, find_period
 from allocsim.engine.result import Parting
 from allocsim.engine.setting import Setting
 from allocsim.engine.start import Start
 from allocsim.engine.two_starts import chosen_start
-from allocsim.engine.which_release import can_be_of, releases_of
-from allocsim.errors import ConfigError, RecordingError
+from allocsim.errors import ConfigError
 from allocsim.state import SegmentState
-from allocsim.trace import Action, Provenance, Recording, Trace, refuse_unsound, start_state
+from allocsim.trace import (
+    Action,
+    Mark,
+    MarkKind,
+    Provenance,
+    Trace,
+)
 from allocsim.units import GIB, TIB, format_size, round_up
 
-__all__ = ["UNLIMITED_DEVICE", "Prepared", "prepare"]
+__all__ = ["UNLIMITED_DEVICE", "Prepared"]
 
 UNLIMITED_DEVICE = 1 << 60
 """Bytes of a device that nothing fills, for recordings that do not tell their device's size."""
@@ -63,6 +69,7 @@ class Prepared:
         replay tells what another would have done.
     provenance: how the recording was made, None where nobody noted it.
     assumed_memory: bytes of the device as a user says, where the recording does not.
+    hints: what a user says of the program; marks: what is known of it, recorded or said.
     """
 
     path: str
@@ -77,6 +84,8 @@ class Prepared:
     releases: tuple[str, ...] = ()
     is_own_release: bool = True
     assumed_memory: int | None = None
+    hints: Hints = Hints()  # noqa: RUF009  (frozen)
+    marks: tuple[Mark, ...] = ()
 
     @cached_property
     def plan(self) -> Plan:
@@ -114,6 +123,8 @@ class Prepared:
             is_assumed=is_assumed
             or (self.assumed_memory is not None and not self._recorded_memory),
             collects_at=self._collects_at,
+            marks=self.marks,
+            empties=self.hints.empties,
         )
 
     def capacity_of(self, plan: Plan) -> int | None:
@@ -137,9 +148,19 @@ class Prepared:
     @property
     def _collects_at(self) -> float | None:
         """The garbage_collection_threshold, if the limit that it is a share of is unknown."""
-        has_limit = self.recorded.fraction(self.release) is not None
+        is_marked = any(mark.kind is MarkKind.FRACTION for mark in self.marks)
+        has_limit = is_marked or self.recorded.fraction(self.release) is not None
         threshold = self.config.garbage_collection_threshold
         return threshold if threshold > 0 and not has_limit else None
+
+    def in_force(self, setting: Setting) -> Setting:
+        """`setting` with the memory fraction that the program begins with.
+
+        The call is made whatever the setting; one that sets a limit of its own has the last word.
+        """
+        if setting.fraction(self.release) is not None:
+            return setting
+        return replace(setting, call_fraction=fraction_at_start(self.marks))
 
     @property
     def held(self) -> int:
@@ -233,8 +254,9 @@ class Prepared:
             fast_path=fast_path,
             rounded_sizes=self._rounded_sizes(setting),
         )
-        if setting.call_fraction is not None:
-            allocator.set_per_process_memory_fraction(setting.call_fraction)
+        fraction = self.in_force(setting).call_fraction
+        if fraction is not None:
+            allocator.set_per_process_memory_fraction(fraction)
         elif limit is not None and limit <= allocator.device.total:
             allocator.limit_to(limit)
         if is_kept:
@@ -271,7 +293,7 @@ class Prepared:
         )
         drive = Drive(
             allocator,
-            self.free_plan,
+            self.plan_under(setting, self.free_plan),
             len(self.trace),
             dictates=False,
             progress=progress,
@@ -281,6 +303,12 @@ class Prepared:
         )
         drive.run(self._period_for(allocator) if skips else None)
         return drive
+
+    def plan_under(self, setting: Setting, plan: Plan) -> Plan:
+        """`plan` without the program's own limits where `setting` sets one."""
+        if not plan.changes or setting.fraction(self.release) is None:
+            return plan
+        return replace(plan, steps=plan.steps.without(StepKind.FRACTION))
 
     def is_recorded(self, setting: Setting) -> bool:
         """Whether `setting` means what the recorded settings mean."""
@@ -306,7 +334,7 @@ class Prepared:
         The call is made whatever the setting; one that sets a limit of its own has the last word.
         """
         limit = self.plan.limit
-        if limit is None or setting.fraction(self.release) is not None:
+        if limit is None or self.in_force(setting).fraction(self.release) is not None:
             return None
         if device_memory is None or self.capacity is None:
             return limit
@@ -331,67 +359,5 @@ class Prepared:
     def _period_for(self, allocator: CachingAllocator) -> Period | None:
         """The stretch that may be passed over, unless more than the blocks tells what comes."""
         counts_objects = self.release.free_block_order is FreeBlockOrder.CREATION
-        return (
-            None if counts_objects or allocator.collects_garbage_above is not None else self._period
-        )
-
-
-def prepare(
-    recording: Recording, device: int | None = None, torch_version: str | None = None
-) -> tuple[Prepared, ...]:
-    """Every device of `recording`, or the one asked for, made ready.
-
-    torch_version: None for the release that the recording tells.
-    Raises RecordingError if there is nothing to replay, ConfigError for an unknown release.
-    """
-    refuse_unsound(recording)
-    possible, note = releases_of(recording, torch_version)
-    release = MODELLED[possible[-1]]
-    conf = recording.settings.conf if recording.settings is not None else ""
-    try:
-        config = parse_conf(conf, release)
-    except ConfigError as error:
-        what = f"its settings {conf[:80]!r} are refused by release {release.version}: {error}"
-        raise RecordingError(recording.path, what) from None
-    traces = recording.devices if device is None else (_trace_of(recording, device),)
-    found = []
-    for trace in traces:
-        start = _start_of(trace, recording, config)
-        found.append(
-            Prepared(
-                path=recording.path,
-                trace=trace,
-                release=release,
-                release_note=note,
-                recorded=Setting(conf),
-                config=config,
-                has_settings=recording.settings is not None,
-                start=start,
-                provenance=recording.provenance,
-                releases=possible,
-                is_own_release=can_be_of(recording, release.version),
-            )
-        )
-    return tuple(found)
-
-
-def _trace_of(recording: Recording, device: int) -> Trace:
-    try:
-        return recording.device(device)
-    except KeyError as error:
-        raise RecordingError(recording.path, str(error.args[0])) from None
-
-
-def _start_of(
-    trace: Trace, recording: Recording, config: AllocatorConfig
-) -> tuple[SegmentState, ...]:
-    recorded = recording.settings
-    try:
-        return start_state(
-            trace,
-            rounded=config.round_size,
-            max_split_size=recorded.max_split_size if recorded is not None else None,
-        )
-    except RecordingError as error:
-        what = str(error).partition(": ")[2].removeprefix(f"entry {error.entry}: ")
-        raise RecordingError(recording.path, what, entry=error.entry) from None
+        collects = allocator.collects_garbage_above is not None
+        return None if counts_objects or collects or self.plan.changes else self._period

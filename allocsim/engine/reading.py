@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from allocsim.core import PAGE, CachingAllocator
+from allocsim.engine.calls import calls_of
 from allocsim.engine.causes import (
     Cause,
     Explanation,
@@ -33,15 +34,13 @@ from allocsim.engine.plan import (
     Plan,
     Planned,
     StepKind,
-    Steps,
     joined,
     most_reserved,
     plain_steps,
 )
 from allocsim.engine.threshold import NO_LIMIT, Threshold
 from allocsim.errors import AllocsimError
-from allocsim.state import PoolId
-from allocsim.trace import Action, Trace, pools_of
+from allocsim.trace import Action, Mark, Trace, pools_of
 
 __all__ = ["DRIVES", "LOOK_BACK", "STEPS", "read_plan"]
 
@@ -67,25 +66,31 @@ def read_plan(
     *,
     is_assumed: bool = False,
     collects_at: float | None = None,
+    marks: Sequence[Mark] = (),
+    empties: bool = True,
 ) -> Plan:
     """The plan of `trace`, which begins with `reserved_at_start` bytes held from the driver.
 
     memory: bytes of the device, None for unknown.  is_assumed: nothing but a guess says so.
     collects_at: the garbage_collection_threshold, where it is not known of what limit.
+    marks: what is known to have been called.  empties: whether empty_cache may have been called
+    besides.
     """
     pools = pools_of(trace)
-    sorted_out = sort_out(trace, pools)
+    calls, changes = calls_of(marks, pools.ids)
+    sorted_out = sort_out(trace, pools, calls)
     plain = plain_steps(trace, sorted_out)
-    gaps = tuple(gaps_of(trace, pools, sorted_out))
+    gaps = tuple(gaps_of(trace, pools, sorted_out, calls))
     places: list[int] = np.searchsorted(
         plain.entry, [gap.last for gap in gaps], side="right"
     ).tolist()
     max_reserved, capacity = most_reserved(trace, reserved_at_start)
     limit, is_whole, n_either = None, True, 0
-    is_driven, calls = any(gap.is_open for gap in gaps), _calls(trace)
+    is_driven, named = any(gap.is_open for gap in gaps), _calls(trace)
     if is_driven:
-        facts = Facts(memory or capacity, max_reserved, calls, is_assumed)
-        reading = _Reading(trace, plain, gaps, places, pools.ids, facts, allocator)
+        facts = Facts(memory or capacity, max_reserved, named, is_assumed, empties)
+        unread = Plan(plain, 0, None, None, 0, pools.ids, changes=changes)
+        reading = _Reading(trace, unread, gaps, places, facts, allocator)
         if collects_at is not None:
             reading.threshold = Threshold(
                 collects_at, max_reserved, facts.memory, most_limit=(facts.memory or NO_LIMIT) + 1
@@ -107,15 +112,16 @@ def read_plan(
         limit,
         is_whole,
         is_proved=is_driven and is_whole,
-        n_named=sum(_is_named(gap, each, calls) for gap, each in zip(gaps, chosen, strict=True)),
+        n_named=sum(_is_named(gap, each, named) for gap, each in zip(gaps, chosen, strict=True)),
         n_either=n_either,
+        changes=changes,
     )
 
 
-def _is_named(gap: Gap, explanation: Explanation, calls: frozenset[int]) -> bool:
+def _is_named(gap: Gap, explanation: Explanation, named: frozenset[int]) -> bool:
     """Whether the gap is taken for a call of empty_cache, and its Python stack says so."""
     is_call = explanation.cause is Cause.EMPTY_CACHE
-    return is_call and any(entry.number in calls for entry in gap.released)
+    return is_call and any(entry.number in named for entry in gap.released)
 
 
 def _calls(trace: Trace) -> frozenset[int]:
@@ -178,16 +184,16 @@ class _Choice:
 class _Reading:
     """Choices under way.
 
+    plan: of the plain steps alone.
     path: the explanation of each gap so far.
     choices: of gaps that have several.
     threshold: from where on garbage is collected, where that has to be found out.
     """
 
     trace: Trace
-    plain: Steps
+    plan: Plan
     gaps: tuple[Gap, ...]
     places: list[int]
-    pools: tuple[PoolId, ...]
     facts: Facts
     allocator: Make
     path: list[Explanation] = field(default_factory=list)
@@ -227,7 +233,7 @@ class _Reading:
         ]
         is_possible = self.facts.max_reserved <= assumed
         fits = is_possible and self._holds(self.path, assumed)
-        if self._holds(called, None):
+        if self.facts.empties and self._holds(called, None):
             if fits:
                 return len(refused)
             self.path = called
@@ -257,10 +263,9 @@ class _Reading:
         Returns the gap where what was done parts from what was recorded; None: nowhere.
         """
         check = FidelityCheck(self.trace)
-        nothing = Plan(self.plain, 0, None, None, 0, self.pools)
         limit = None if self.threshold is None else self.threshold.in_force
         allocator = self.allocator(self.facts.memory, limit)
-        drive = _Along(allocator, nothing, len(self.trace), dictates=True, fidelity=check)
+        drive = _Along(allocator, self.plan, len(self.trace), dictates=True, fidelity=check)
         at = gap = 0
         try:
             for gap, place in enumerate(self.places):
@@ -274,7 +279,7 @@ class _Reading:
                 )
                 if is_checked and drive.has_parted:
                     return gap
-            drive.plain(at, len(self.plain))
+            drive.plain(at, len(self.plan.steps))
         except AllocsimError:
             # What PyTorch would not survive did not happen.
             if is_checked:

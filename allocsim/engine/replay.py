@@ -10,19 +10,26 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-import numpy as np
-
 from allocsim.core import AllocatorConfig
 from allocsim.engine.drive import Drive
 from allocsim.engine.fidelity import FidelityCheck
+from allocsim.engine.hints import Hints
+from allocsim.engine.notes import (
+    cause_notes,
+    device_note,
+    known_notes,
+    peak_notes,
+    start_notes,
+)
 from allocsim.engine.observers import Observer, PeakWatch, Progress
-from allocsim.engine.prepared import UNLIMITED_DEVICE, Prepared, prepare
+from allocsim.engine.prepare import prepare
+from allocsim.engine.prepared import UNLIMITED_DEVICE, Prepared
 from allocsim.engine.result import DeviceRun, Parting, Run
 from allocsim.engine.setting import Setting
-from allocsim.engine.start import Start, StartPeaks
+from allocsim.engine.start import Start
 from allocsim.engine.two_starts import peaks_of
 from allocsim.errors import AllocsimError, ConfigError
-from allocsim.trace import Action, Provenance, Recording
+from allocsim.trace import Recording
 from allocsim.units import TIB, format_size, parse_size, round_up
 
 __all__ = [
@@ -51,6 +58,7 @@ def replay(
     device_memory: int | str | None = None,
     torch_version: str | None = None,
     device: int | None = None,
+    hints: Hints | None = None,
     addresses: str = "recorded",
     base_address: int | None = None,
     check_every: int = 0,
@@ -60,6 +68,7 @@ def replay(
     """Replay `recording`, all devices or one, and say what happened.
 
     conf, device_memory, torch_version: None for what was recorded, as far as it can be told.
+    hints: what is known of the program besides.
     addresses: "recorded" dictates driver bases while the settings are the recorded ones;
     "bump" and "firstfit" hand them out from base_address, or from the recording's first.
     check_every: entries between walks of every invariant.  progress, observers: see `Progress`,
@@ -68,7 +77,7 @@ def replay(
     refuses.
     """
     return replay_prepared(
-        prepare(recording, device, torch_version),
+        prepare(recording, device, torch_version, hints=hints),
         None if conf is None else Setting(conf),
         device_memory=bytes_of(device_memory),
         addresses=addresses,
@@ -131,7 +140,7 @@ def replay_prepared(
         torch_version=first.release.version,
         device_memory=next((memory for memory in known if memory is not None), None),
         devices=tuple(runs),
-        notes=(*notes, *_inert(config)),
+        notes=(*notes, *_inert(first.in_force(wanted), config)),
         releases=first.releases,
     )
 
@@ -159,7 +168,9 @@ def difference_without_history(prepared: Prepared, device_run: DeviceRun) -> str
     Without a history the plain steps are taken in rows, as in every what-if replay.
     device_run: the replay as recorded that kept one.
     """
-    drive, _, _ = drive_as_recorded(prepared, prepared.recorded, None, keeps_history=False)
+    memory = device_run.device_memory
+    asked = memory if is_recorded_device(prepared, memory) else None
+    drive, _, _ = drive_as_recorded(prepared, prepared.recorded, asked, keeps_history=False)
     drive.run()
     stats = drive.allocator.memory_stats()
     for key, value in device_run.stats.items():
@@ -172,8 +183,9 @@ def difference_without_history(prepared: Prepared, device_run: DeviceRun) -> str
     return None
 
 
-def _inert(config: AllocatorConfig) -> tuple[str, ...]:
-    return config.inert_options(has_limit=config.per_process_memory_fraction < 1.0)
+def _inert(setting: Setting, config: AllocatorConfig) -> tuple[str, ...]:
+    has_limit = config.per_process_memory_fraction < 1.0 or setting.call_fraction is not None
+    return config.inert_options(has_limit=has_limit)
 
 
 def drive_as_recorded(
@@ -193,7 +205,7 @@ def drive_as_recorded(
     Where setting and device are the recorded ones, driver bases are dictated and, if it
     `keeps_history`, the recording is compared with what happens.
     """
-    plan = prepared.plan
+    plan = prepared.plan_under(setting, prepared.plan)
     is_same = prepared.is_recorded(setting)
     is_as_recorded = is_same and is_recorded_device(prepared, device_memory)
     memory, notes = _device_memory(prepared, device_memory, is_as_recorded=is_as_recorded)
@@ -224,7 +236,7 @@ def drive_as_recorded(
         observers=observers,
         lays_out=prepared.start if start is Start.ANEW else (),
     )
-    return drive, memory, [*notes, *_start_notes(prepared, start)]
+    return drive, memory, [*notes, *known_notes(prepared), *start_notes(prepared, start)]
 
 
 def is_recorded_device(prepared: Prepared, device_memory: int | None) -> bool:
@@ -248,11 +260,11 @@ def _device_memory(
 ) -> tuple[int | None, list[str]]:
     """Bytes of the device, None for one without end, and what was inferred about it."""
     plan, made = prepared.plan, prepared.provenance
-    notes = _cause_notes(prepared)
+    notes = cause_notes(prepared)
     if asked is not None:
         return asked, notes
     if made is not None and prepared.named_memory is not None:
-        return prepared.named_memory, [*notes, _device_note(made)]
+        return prepared.named_memory, [*notes, device_note(made)]
     if plan.capacity is not None:
         notes.append(
             f"device memory {format_size(plan.capacity)}: free plus reserved at the recorded "
@@ -279,90 +291,13 @@ def _device_memory(
     return None, notes
 
 
-def _cause_notes(prepared: Prepared) -> list[str]:
-    """What the program is taken to have done that is not recorded, and on what evidence."""
-    plan, notes = prepared.plan, []
-    if plan.n_empty_cache:
-        what = f"{plan.n_empty_cache} releases of cached memory are taken for empty_cache calls"
-        whose = "its Python stack" if plan.n_named == 1 else "their Python stacks"
-        notes.append(f"{what} ({plan.n_named} named by {whose})" if plan.n_named else what)
-    if plan.n_deleted:
-        times = f", {plan.n_deleted} times" if plan.n_deleted > 1 else ""
-        notes.append(f"a MemPool was deleted{times}: memory of private pools alone was released")
-    if plan.n_either:
-        notes.append(
-            f"{plan.n_either} releases before a new segment are taken for requests that a full "
-            "device refused; calls of empty_cache explain them as well"
-        )
-    if plan.limit is not None:
-        notes.append(_limit_note(prepared, plan.limit))
-    if plan.n_narrowed and prepared.capacity is not None:
-        notes.append(
-            f"{plan.n_narrowed} requests were refused although the device had room: something else "
-            "held memory on it, or the program allowed itself less"
-        )
-    return notes
-
-
-def _limit_note(prepared: Prepared, limit: int) -> str:
-    """The limit that the program seems to have set by a call, and what shows it."""
-    trace = prepared.trace
-    had_room = bool(np.any((trace.action == Action.OOM) & (trace.addr >= trace.size)))
-    why = "the device had room for what failed" if had_room else "garbage was collected"
-    size = format_size(limit)
-    if prepared.capacity is None:
-        return f"{why}: the program seems to allow itself about {size}"
-    share = f"{100 * limit / prepared.capacity:.3g} % of the device"
-    return f"{why}: the program seems to allow itself {size} ({share})"
-
-
-def _device_note(made: Provenance) -> str:
-    what = f"device memory {format_size(made.device_memory)}"
-    if made.context_memory:
-        what += f", of which the CUDA context holds {format_size(made.context_memory)}"
-    return f"{what}: as recorded on {made.device_name or 'a device without a name'}"
-
-
-def _start_notes(prepared: Prepared, start: Start) -> list[str]:
-    segments = prepared.start
-    if not segments:
-        return []
-    held = format_size(prepared.held)
-    notes = [f"the recording starts mid-run: {len(segments)} segments, {held}, were there"]
-    if start is Start.ANEW:
-        live = format_size(sum(segment.active_size for segment in segments))
-        notes.append(
-            f"the {live} in use at the start are laid out anew under the setting tried, in the "
-            "order of their addresses, since their own is not recorded"
-        )
-    elif any(segment.is_expandable for segment in segments):
-        notes.append(
-            "the bases of expandable segments are not recorded; the lowest mapped address of "
-            "each is taken for it"
-        )
-    return notes
-
-
 def _with_peaks(prepared: Prepared, setting: Setting, drive: Drive, run: DeviceRun) -> DeviceRun:
     """`run` with what it comes to if it begins in the other way, where it could."""
     peak = None if run.stopped_at is not None else run.peak_reserved_bytes
     peaks = peaks_of(prepared, setting, run.device_memory, drive.start, peak)
     if peaks is None:
         return run
-    return replace(run, peaks=peaks, notes=(*run.notes, *_peak_notes(peaks)))
-
-
-def _peak_notes(peaks: StartPeaks) -> list[str]:
-    """What the other start comes to, where one of the two does not come to the end."""
-    how = {Start.KEPT: "with the segments of the start kept", Start.ANEW: "laid out anew"}
-    by_start = {Start.KEPT: peaks.kept, Start.ANEW: peaks.anew}
-    other = Start.ANEW if peaks.shown is Start.KEPT else Start.KEPT
-    found = by_start[other]
-    if found is None:
-        return [f"{how[other]}, the replay does not come to its end"]
-    if by_start[peaks.shown] is None:
-        return [f"{how[other]}, every request is answered: {format_size(found)} at its peak"]
-    return []
+    return replace(run, peaks=peaks, notes=(*run.notes, *peak_notes(peaks)))
 
 
 def _result(

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from allocsim.core import PAGE
+from allocsim.engine.prepared import Prepared
 from allocsim.engine.setting import Setting
 from allocsim.engine.trial import Trial, Trials
 
@@ -183,13 +184,14 @@ def smallest_device(trials: Trials, setting: Setting) -> Capacity | None:
 
     config = setting.config(trials.prepared.release)
     is_mapped = config.expandable_segments
-    fraction = setting.fraction(trials.prepared.release)
+    fraction = _least_fraction(trials.prepared, setting)
     first = reached(unlimited)
     if fraction is not None:
         first = int(first / max(fraction, _LEAST_FRACTION)) + 1
     least = max(unlimited.peak_allocated_bytes // PAGE, 1)
-    is_alike = not is_mapped and fraction is None and not config.throw_on_cudamalloc_oom
-    known = unlimited if is_alike or (is_mapped and fraction is None) else None
+    is_free = fraction is None and not trials.prepared.plan.changes
+    is_alike = not is_mapped and is_free and not config.throw_on_cudamalloc_oom
+    known = unlimited if is_alike or (is_mapped and is_free) else None
     for memory, trial in trials.known(setting):
         pages: int = (memory - context) // PAGE
         if trial.goes_through and pages < first:
@@ -217,6 +219,15 @@ def smallest_device(trials: Trials, setting: Setting) -> Capacity | None:
     return Capacity(
         found.steps * PAGE + context, found.trial, fails_at, unlimited, trials.count - before
     )
+
+
+def _least_fraction(prepared: Prepared, setting: Setting) -> float | None:
+    """The least memory fraction that is ever in force under `setting`; None: there is none."""
+    at_start = prepared.in_force(setting).fraction(prepared.release)
+    if setting.fraction(prepared.release) is not None:
+        return at_start
+    later = [change for change in prepared.plan.changes if isinstance(change, float)]
+    return min([*later, *([] if at_start is None else [at_start])], default=None)
 
 
 def smallest_fraction(

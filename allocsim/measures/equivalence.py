@@ -62,13 +62,18 @@ _PLAIN = tuple(OPTIONS[name].field for name, rule in RULES.items() if rule is No
 
 
 def effects_on(prepared: Prepared) -> Effect:
-    """The effect of settings on one recording; a setting that the release refuses is its own."""
+    """The effect of settings on one recording; a setting that the release refuses is its own.
+
+    So is every one where the program changes settings itself.
+    """
     sizes = (sizes_of(prepared),)
 
     @cache
     def effect(setting: Setting) -> Hashable:
+        if prepared.plan.changes:
+            return setting
         try:
-            return effect_of(setting, prepared.release, sizes)
+            return effect_of(prepared.in_force(setting), prepared.release, sizes)
         except ConfigError:
             return setting
 

@@ -16,6 +16,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,6 +124,7 @@ def _environment(program: Program, torch: TorchInstall | None, folder: Path) -> 
         "ALLOCSIM_RECORD_COMMAND": shlex.join(program.command),
         "ALLOCSIM_RECORD_MAX_ENTRIES": str(program.max_entries),
         "ALLOCSIM_RECORD_MAX_SECONDS": str(program.max_seconds),
+        "ALLOCSIM_RECORD_BEGAN": repr(time.monotonic()),
     }
 
 

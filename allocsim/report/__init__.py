@@ -12,11 +12,13 @@ from allocsim.report.record import record_document, record_text
 from allocsim.report.replay import replay_document, replay_text
 from allocsim.report.risk import risk_document, risk_text
 from allocsim.report.step import segments_text, step_document, step_text
+from allocsim.report.top import collapsed_text, speedscope_document, top_document, top_text
 from allocsim.report.tune import tuning_document, tuning_text
 
 __all__ = [
-    "crosscheck_document", "crosscheck_text", "explanation_document", "explanation_text",
-    "record_document", "record_text", "replay_document", "replay_text", "risk_document",
-    "risk_text", "segments_text", "shown_of", "step_document", "step_text", "tuning_document",
-    "tuning_text", "verdicts_document", "verdicts_text", "warned",
+    "collapsed_text", "crosscheck_document", "crosscheck_text", "explanation_document",
+    "explanation_text", "record_document", "record_text", "replay_document", "replay_text",
+    "risk_document", "risk_text", "segments_text", "shown_of", "speedscope_document",
+    "step_document", "step_text", "top_document", "top_text", "tuning_document", "tuning_text",
+    "verdicts_document", "verdicts_text", "warned",
 ]  # fmt: skip

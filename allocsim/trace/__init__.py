@@ -6,8 +6,9 @@ the device held before the first entry.  Nothing here knows what an allocator wo
 
 from allocsim.trace.export import write_snapshot
 from allocsim.trace.frames import Frame, FrameInterner, FrameTable
-from allocsim.trace.lint import Finding, lint, refuse_unsound
+from allocsim.trace.lint import Finding, lint, refuse_contradictions, refuse_unsound
 from allocsim.trace.load import load, read_snapshot
+from allocsim.trace.marks import Mark, MarkKind
 from allocsim.trace.pools import PoolColumn, pools_of
 from allocsim.trace.provenance import Provenance
 from allocsim.trace.recording import Recording
@@ -24,6 +25,8 @@ __all__ = [
     "Frame",
     "FrameInterner",
     "FrameTable",
+    "Mark",
+    "MarkKind",
     "PoolColumn",
     "Provenance",
     "RELEASES",
@@ -34,6 +37,7 @@ __all__ = [
     "load",
     "pools_of",
     "read_snapshot",
+    "refuse_contradictions",
     "refuse_unsound",
     "releases_of",
     "start_state",

@@ -65,7 +65,7 @@ def snapshot_of(recording: Recording) -> object:
     if "external_annotations" in recording.markers:
         snapshot["external_annotations"] = [mark.plain() for mark in recording.annotations]
     if recording.provenance is not None:
-        snapshot[KEY] = recording.provenance.plain()
+        snapshot[KEY] = recording.provenance.plain(recording.devices)
     if "host_segments" in recording.markers:
         snapshot |= {"host_segments": [], "host_traces": []}
     return snapshot

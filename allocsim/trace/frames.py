@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim.trace.fields import INT32_MAX, Fields, describe
+from allocsim.trace.fields import INT32_MAX, INT64_MAX, UINT64_MAX, Fields, describe
 
 __all__ = ["Frame", "FrameTable", "FrameInterner", "StackNumbers", "StackReader"]
 
@@ -131,5 +131,7 @@ class StackReader:
             return known
         fields = Fields(owner.path, f"a frame of {owner.where}", value, entry=owner.entry)
         filename, name = fields.text("filename"), fields.text("name")
-        frame = Frame(filename, name, fields.integer("line", -INT32_MAX, INT32_MAX))
+        line = fields.integer("line", -INT32_MAX, UINT64_MAX)
+        # Frames of C++ without a line are written as -1, which some releases write unsigned.
+        frame = Frame(filename, name, line - UINT64_MAX - 1 if line > INT64_MAX else line)
         return self._frames.setdefault(id(value), self._interner.frame(frame))

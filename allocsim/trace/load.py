@@ -25,7 +25,7 @@ from allocsim.trace.annotation import read_annotations
 from allocsim.trace.columns import read_trace
 from allocsim.trace.fields import Fields, describe
 from allocsim.trace.frames import StackReader
-from allocsim.trace.provenance import read_provenance
+from allocsim.trace.provenance import marked, read_provenance
 from allocsim.trace.recording import Recording
 from allocsim.trace.releases import markers_in
 from allocsim.trace.segments import SegmentReader
@@ -90,7 +90,9 @@ def read_snapshot(path: str, value: object, size: int) -> Recording:
     return Recording(
         path=path,
         layout=layout if isinstance(value, dict) else "segment list",
-        devices=tuple(dataclasses.replace(trace, frame_table=table) for trace in devices),
+        devices=marked(
+            top, size, (dataclasses.replace(trace, frame_table=table) for trace in devices)
+        ),
         settings=settings,
         frame_table=table,
         annotations=read_annotations(top, size),

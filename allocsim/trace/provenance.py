@@ -5,12 +5,15 @@ Rule: it only adds.  A snapshot without it, or with keys of it missing, reads as
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from allocsim.trace.fields import INT32_MAX, INT64_MAX, Fields
+from allocsim.trace.marks import MARKS, plain_marks, read_marks
+from allocsim.trace.trace import Trace
 
-__all__ = ["KEY", "Provenance", "read_provenance"]
+__all__ = ["KEY", "Provenance", "marked", "read_provenance"]
 
 KEY = "allocsim"
 _UNKNOWN_EXIT = -(1 << 31)
@@ -29,6 +32,7 @@ class Provenance:
     oom_text: the out-of-memory error that ended the program, "" for none.
     stopped_by: the guard that ended it, "" for none.
     exit_code: the program's; None if unknown.
+    conf_at_start: the option string that the program began with, None where it is the last one.
     """
 
     torch_version: str = ""
@@ -41,23 +45,41 @@ class Provenance:
     oom_text: str = ""
     stopped_by: str = ""
     exit_code: int | None = None
+    conf_at_start: str | None = None
 
     @property
     def release(self) -> str:
         """The release that made it, "2.15"; "" if unknown."""
         return ".".join(self.torch_version.split(".")[:2])
 
-    def plain(self) -> dict[str, object]:
-        """The dictionary as a snapshot holds it."""
+    def plain(self, traces: Iterable[Trace] = ()) -> dict[str, object]:
+        """The dictionary as a snapshot holds it, with the marks of `traces`."""
         code = _UNKNOWN_EXIT if self.exit_code is None else self.exit_code
-        return asdict(self) | {"exit_code": code}
+        values = asdict(self) | {"exit_code": code}
+        if self.conf_at_start is None:
+            del values["conf_at_start"]
+        marks = [mark for trace in traces for mark in plain_marks(trace.device, trace.marks)]
+        return values | ({MARKS: marks} if marks else {})
+
+
+def marked(top: Fields, size: int, traces: Iterable[Trace]) -> tuple[Trace, ...]:
+    """`traces` with the marks in the dictionary of a snapshot of `size` bytes."""
+    fields = _fields(top)
+    marks = {} if fields is None else read_marks(fields, size)
+    return tuple(replace(trace, marks=marks.get(trace.device, ())) for trace in traces)
+
+
+def _fields(top: Fields) -> Fields | None:
+    if KEY not in top:
+        return None
+    return Fields(top.path, f"the snapshot's {KEY!r}", top.value(KEY, "a dictionary"))
 
 
 def read_provenance(top: Fields) -> Provenance | None:
     """The provenance in a snapshot's dictionary; None if it has none."""
-    if KEY not in top:
+    fields = _fields(top)
+    if fields is None:
         return None
-    fields = Fields(top.path, f"the snapshot's {KEY!r}", top.value(KEY, "a dictionary"))
     code = fields.integer("exit_code", _UNKNOWN_EXIT, INT32_MAX) if "exit_code" in fields else None
     texts = ("torch_version", "device_name", "command", "rank", "oom_text", "stopped_by")
     sizes = ("device_memory", "context_memory")
@@ -67,4 +89,5 @@ def read_provenance(top: Fields) -> Provenance | None:
         **known,
         is_phantom="is_phantom" in fields and fields.boolean("is_phantom"),
         exit_code=None if code == _UNKNOWN_EXIT else code,
+        conf_at_start=fields.text("conf_at_start") if "conf_at_start" in fields else None,
     )

@@ -27,7 +27,7 @@ from allocsim.trace.columns import pool_id_of
 from allocsim.trace.export import segments_plain
 from allocsim.trace.fields import INT32_MAX, Fields, describe
 from allocsim.trace.frames import Frame, FrameTable, StackNumbers
-from allocsim.trace.provenance import KEY, read_provenance
+from allocsim.trace.provenance import KEY, marked, read_provenance
 from allocsim.trace.recording import Recording
 from allocsim.trace.segments import SegmentReader
 from allocsim.trace.settings import read_settings
@@ -73,7 +73,7 @@ def _header(recording: Recording) -> dict[str, object]:
     settings = recording.settings
     made = recording.provenance
     return {
-        **({} if made is None else {KEY: made.plain()}),
+        **({} if made is None else {KEY: made.plain(recording.devices)}),
         "version": _VERSION,
         "layout": recording.layout,
         "markers": sorted(recording.markers),
@@ -156,7 +156,7 @@ def _recording(path: str, header: Fields, columns: _Columns, size: int) -> Recor
     return Recording(
         path=path,
         layout=header.text("layout"),
-        devices=tuple(devices),
+        devices=marked(header, size, devices),
         settings=None if settings is None else read_settings(settings),
         frame_table=table,
         annotations=read_annotations(header, size),

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from allocsim.state import PoolId, SegmentState
 from allocsim.trace.frames import Frame, FrameTable
+from allocsim.trace.marks import Mark
 
 __all__ = ["INPUT_ACTIONS", "Action", "Entry", "Trace"]
 
@@ -75,6 +76,7 @@ class Trace:
     pool_id: index into `pool_ids`, -1 for none.
     time_us: None if unrecorded.
     compile_context, user_metadata: index into `texts`, -1 for none; None if unrecorded.
+    marks: what left no entry, in order, where `allocsim record` noted it.
     """
 
     device: int
@@ -91,6 +93,7 @@ class Trace:
     compile_context: NDArray[np.int32] | None = None
     user_metadata: NDArray[np.int32] | None = None
     texts: tuple[str, ...] = ()
+    marks: tuple[Mark, ...] = ()
 
     def __post_init__(self) -> None:
         for column in self.columns().values():

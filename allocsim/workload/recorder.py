@@ -112,7 +112,7 @@ class Recorder:
         actions = columns["action"]
         trace = Trace(
             device=0,
-            **columns,
+            **columns,  # type: ignore[arg-type]
             segments=_with_code(segments, columns),
             pool_ids=tuple(self._pools),
             frame_table=table,

@@ -90,3 +90,16 @@ def test_several_devices_want_one_named(cli: Cli, tmp_path: Path) -> None:
     assert done.code == 2
     assert "choose one (--device)" in done.err
     assert cli("risk", path, "--device", 1, "--try", "").code == 0
+
+
+def test_a_device_without_entries_is_refused_in_one_sentence(cli: Cli, tmp_path: Path) -> None:
+    """Of two devices one did nothing while the other was recorded."""
+    gpu = CachingAllocator("16GiB", record_history=True)
+    gpu.malloc(MIB)
+    snapshot = gpu.snapshot()
+    idle = [{**segment, "device": 1} for segment in snapshot["segments"]]
+    path = tmp_path / "two.pickle"
+    path.write_bytes(pickle.dumps({**snapshot, "segments": snapshot["segments"] + idle}))
+    done = cli("risk", path, "--device", "1")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.endswith("device 1 has no entries, so that no request can be judged\n")

@@ -20,7 +20,7 @@ from allocsim.phantom import UnavailableError
 from allocsim.phantom.gpu import Gpu, find_gpu
 from allocsim.phantom.launch import find_torch
 from allocsim.phantom.record import Program, Recorded, record
-from allocsim.trace import load
+from allocsim.trace import Mark, MarkKind, load
 from allocsim.units import GIB
 
 _TORCH = """
@@ -28,7 +28,7 @@ import types
 __version__ = "2.15.0+cu130"
 class OutOfMemoryError(RuntimeError): pass
 class cuda:
-    calls, log, freed = [], [], 0
+    calls, log, reset = [], [], 0
     @staticmethod
     def _lazy_call(function): cuda.calls.append(function)
     @staticmethod
@@ -40,14 +40,29 @@ class cuda:
     mem_get_info = staticmethod(lambda: (1 << 29, 1 << 30))
     @staticmethod
     def memory_stats(device):
-        return {"allocation.all.allocated": len(cuda.log), "allocation.all.freed": 0}
+        return {"allocation.all.allocated": len(cuda.log) - cuda.reset}
     class memory:
         @staticmethod
         def _record_memory_history(*args, **named): cuda.log.append("recording")
         @staticmethod
         def _snapshot():
             entry = {"action": "alloc", "addr": 4096, "size": 512, "stream": 0, "frames": []}
-            return {"segments": [], "device_traces": [[entry] * len(cuda.log)]}
+            segment = {**entry, "action": "segment_alloc"}
+            return {
+                "segments": [],
+                "device_traces": [[segment, *[entry] * len(cuda.log)]],
+                "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": _C.conf},
+            }
+    class MemPool:
+        id = (0, 7)
+class _C:
+    conf = "max_split_size_mb:64"
+    _cuda_emptyCache = staticmethod(lambda: None)
+    _cuda_setMemoryFraction = staticmethod(lambda fraction, device: None)
+    @staticmethod
+    def _accelerator_setAllocatorSettings(conf): _C.conf = conf
+    @staticmethod
+    def _cuda_resetAccumulatedMemoryStats(device): cuda.reset = len(cuda.log)
 class backends:
     class cuda:
         enable_cudnn_sdp = staticmethod(lambda on: None)
@@ -76,7 +91,7 @@ def test_what_a_program_leaves(pretend: Path) -> None:
     recorded = run(pretend, "import torch\ntorch.cuda.init()\nraise SystemExit(3)\n")
     assert recorded.exit_code == 3
     (process,) = recorded.processes
-    assert (process.entries, process.oom_text, process.stopped_by) == (1, "", "")
+    assert (process.entries, process.oom_text, process.stopped_by) == (2, "", "")
     made = load(process.file).provenance
     assert made is not None
     assert (made.torch_version, made.release, made.exit_code) == ("2.15.0+cu130", "2.15", 3)
@@ -93,7 +108,12 @@ def test_what_a_program_leaves(pretend: Path) -> None:
 def test_a_viewer_reads_it_as_pytorchs_own(pretend: Path) -> None:
     (process,) = run(pretend, "import torch\ntorch.cuda.init()\n").processes
     snapshot = pickle.loads(process.file.read_bytes())
-    assert list(snapshot) == ["segments", "device_traces", "allocsim"]
+    assert list(snapshot) == [
+        "segments",
+        "device_traces",
+        "allocator_settings",
+        "allocsim",
+    ]
     assert snapshot["allocsim"]["exit_code"] == 0
 
 
@@ -165,6 +185,97 @@ def test_a_guard_ends_an_endless_loop_in_order(pretend: Path, guard: str, body: 
     assert recorded.exit_code == 0
     assert recorded.processes[0].stopped_by == guard.replace("_", "-")
     assert mark.exists()
+
+
+def test_a_recording_that_is_being_written_is_left_in_peace(pretend: Path) -> None:
+    """The time is over in the middle of the program's last act, which is our own."""
+    program = (
+        "import sitecustomize, time, torch\ntorch.cuda.init()\n"
+        "sitecustomize.GRACE_S = 0.1\n"
+        "write = torch.cuda.memory._snapshot\n"
+        "def slowly():\n"
+        "    for _ in range(60): time.sleep(0.01)\n"
+        "    return write()\n"
+        "torch.cuda.memory._snapshot = slowly\n"
+    )
+    recorded = run(pretend, program, max_seconds=0.4)
+    assert recorded.exit_code == 0
+    assert [each.stopped_by for each in recorded.processes] == [""]
+
+
+def test_writing_may_take_longer_than_ending_may(pretend: Path) -> None:
+    program = (
+        "import sitecustomize, time, torch\ntorch.cuda.init()\n"
+        "sitecustomize.GRACE_S = 0.1\n"
+        "write = torch.cuda.memory._snapshot\n"
+        "def slowly():\n    time.sleep(0.5)\n    return write()\n"
+        "torch.cuda.memory._snapshot = slowly\n"
+        "while True: time.sleep(0.01)\n"
+    )
+    recorded = run(pretend, program, max_seconds=0.3)
+    assert recorded.exit_code == 0
+    assert [each.stopped_by for each in recorded.processes] == ["max-seconds"]
+
+
+def test_what_will_not_stop_is_ended_after_its_recording_is_written(pretend: Path) -> None:
+    program = (
+        "import sitecustomize, time, torch\ntorch.cuda.init()\n"
+        "sitecustomize.GRACE_S = 0.1\n"
+        "while True:\n"
+        "    try:\n        time.sleep(0.01)\n"
+        "    except SystemExit:\n        pass\n"
+    )
+    recorded = run(pretend, program, max_seconds=0.3)
+    assert recorded.exit_code == 0
+    assert [each.stopped_by for each in recorded.processes] == ["max-seconds"]
+
+
+def test_the_time_is_that_of_the_program_not_of_each_interpreter(pretend: Path) -> None:
+    """A process that the program starts late has what is left."""
+    child = "import torch, time; torch.cuda.init()\nwhile True: time.sleep(0.01)"
+    program = (
+        "import subprocess, sys, time\ntime.sleep(0.6)\nbegan = time.monotonic()\n"
+        f"subprocess.run([sys.executable, '-c', {child!r}])\n"
+        "print(time.monotonic() - began < 0.6, file=open('late', 'w'))\n"
+    ).replace("'late'", repr(str(pretend / "late")))
+    (process,) = run(pretend, program, max_seconds=0.7).processes
+    assert process.stopped_by == "max-seconds"
+    assert (pretend / "late").read_text() == "True\n"
+
+
+def test_calls_that_leave_no_entry_are_marked(pretend: Path) -> None:
+    """Each with the entries before it, however the statistics are counted anew meanwhile."""
+    program = (
+        "import torch\nfrom torch import _C\ntorch.cuda.init()\n"
+        "def ask(): torch.cuda.log.append(1)\n"
+        "_C._cuda_setMemoryFraction(0.5, 0)\nask()\n"
+        "_C._cuda_emptyCache()\nask()\nask()\n"
+        "_C._cuda_resetAccumulatedMemoryStats(0)\n"
+        "pool = torch.cuda.MemPool()\nask()\n"
+        "_C._accelerator_setAllocatorSettings('expandable_segments:True')\n"
+        "del pool\n"
+    )
+    (process,) = run(pretend, program).processes
+    recording = load(process.file)
+    # "recording" is the first of the pretended entries, and a segment lies before it.
+    assert recording.devices[0].marks == (
+        Mark(2, MarkKind.FRACTION, 0.5),
+        Mark(3, MarkKind.EMPTY_CACHE),
+        Mark(5, MarkKind.POOL_CREATED, (0, 7)),
+        Mark(6, MarkKind.SETTINGS, "expandable_segments:True"),
+        Mark(6, MarkKind.POOL_DELETED, (0, 7)),
+    )
+    assert recording.provenance is not None
+    assert recording.provenance.conf_at_start == "max_split_size_mb:64"
+
+
+def test_a_history_that_is_not_whole_has_no_marks(pretend: Path) -> None:
+    """Where entries are missing, none of the places is known."""
+    program = (
+        "import torch\ntorch.cuda.init()\ntorch._C._cuda_emptyCache()\ntorch.cuda.reset = -5\n"
+    )
+    (process,) = run(pretend, program).processes
+    assert load(process.file).devices[0].marks == ()
 
 
 def test_the_programs_own_sitecustomize_still_runs(

@@ -10,7 +10,16 @@ import pytest
 
 from allocsim.engine import replay
 from allocsim.errors import RecordingError
-from allocsim.trace import Provenance, Recording, load, write_npz, write_snapshot
+from allocsim.trace import (
+    Mark,
+    MarkKind,
+    Provenance,
+    Recording,
+    load,
+    trimmed,
+    write_npz,
+    write_snapshot,
+)
 from allocsim.units import GIB, MIB
 
 MADE = Provenance(
@@ -53,6 +62,50 @@ def test_it_survives_every_form(tmp_path: Path) -> None:
     assert load(tmp_path / "a.npz").provenance == MADE
     write_snapshot(recording, tmp_path / "b.pickle")
     assert load(tmp_path / "b.pickle").provenance == MADE
+
+
+def test_marks_survive_every_form_and_a_cut(tmp_path: Path) -> None:
+    """What was set stays in force for the rest; a call that is cut off is gone."""
+    marks = [
+        {"device": 0, "entry": 0, "kind": "set_per_process_memory_fraction", "value": 0.5},
+        {"device": 0, "entry": 1, "kind": "_set_allocator_settings", "value": "a:1"},
+        {"device": 0, "entry": 2, "kind": "empty_cache", "value": None},
+        {"device": 0, "entry": 2, "kind": "what a later release knows", "value": {}},
+        {"device": 0, "entry": 4, "kind": "MemPool deleted", "value": [0, 3]},
+    ]
+    made = {**MADE.plain(), "conf_at_start": "b:2", "marks": marks}
+    recording = written(tmp_path / "a.pickle", snapshot(allocsim=made))
+    kept = (
+        Mark(0, MarkKind.FRACTION, 0.5),
+        Mark(1, MarkKind.SETTINGS, "a:1"),
+        Mark(2, MarkKind.EMPTY_CACHE),
+        Mark(4, MarkKind.POOL_DELETED, (0, 3)),
+    )
+    assert recording.devices[0].marks == kept
+    write_npz(recording, tmp_path / "a.npz")
+    write_snapshot(recording, tmp_path / "b.pickle")
+    for name in ("a.npz", "b.pickle"):
+        assert load(tmp_path / name).devices[0].marks == kept
+        assert load(tmp_path / name).provenance == recording.provenance
+    rest = trimmed(recording.devices[0], 3, 5)
+    assert [(mark.entry, mark.value) for mark in rest.marks] == [(0, 0.5), (0, "a:1"), (1, (0, 3))]
+
+
+@pytest.mark.parametrize(
+    ("value", "sentence"),
+    [
+        ({"entry": -1}, "entry -1, expected an integer from 0"),
+        ({"kind": "set_per_process_memory_fraction", "value": 2.0}, "a number from 0 to 1"),
+        ({"kind": "MemPool deleted", "value": [1]}, "has no pool's two numbers"),
+        ({"kind": "_set_allocator_settings", "value": 1}, "value 1, expected text"),
+    ],
+)
+def test_a_mark_that_is_none_refuses_the_file(
+    tmp_path: Path, value: dict[str, object], sentence: str
+) -> None:
+    mark = {"device": 0, "entry": 0, "kind": "empty_cache", "value": None, **value}
+    with pytest.raises(RecordingError, match=sentence):
+        written(tmp_path / "a.pickle", snapshot(allocsim={"marks": [mark]}))
 
 
 def test_any_snapshot_without_it_reads_as_before(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from allocsim.errors import RecordingError
 from allocsim.state import PENDING
-from allocsim.trace import Action, Entry, Frame, RecordedSettings, load
+from allocsim.trace import Action, Entry, Frame, RecordedSettings, load, write_npz
 from allocsim.trace.releases import RELEASES
 from allocsim.units import MIB
 from tests.trace.history import BASE, STACK, History, training_step, write
@@ -53,6 +53,16 @@ def test_an_entry_at_the_edge(tmp_path: Path) -> None:
         trace[8]
     with pytest.raises(ValueError, match="read-only"):
         trace.addr[0] = 1
+
+
+def test_a_frame_without_a_line_may_be_written_unsigned(tmp_path: Path) -> None:
+    snapshot = training_step().snapshot()
+    for entry in snapshot["device_traces"][0]:
+        entry["frames"] = [{"filename": "??", "name": "alloc", "line": 18446744073709551615}]
+    recording = load(write(snapshot, tmp_path / "a.pickle"))
+    assert recording.device(0)[1].frames == (Frame("??", "alloc", -1),)
+    write_npz(recording, tmp_path / "a.npz")
+    assert load(tmp_path / "a.npz").device(0)[1].frames[0].line == -1
 
 
 def test_settings_and_annotations(tmp_path: Path) -> None:

@@ -6,11 +6,14 @@ changed here is undone or passed on: another sitecustomize still runs.
 
 `allocsim.phantom.record` sets the variables ALLOCSIM_RECORD_*.  At exit a process that used CUDA
 leaves a pickle in <folder>: a snapshot as PyTorch writes it, with one more key, "allocsim", for
-what a replay needs and the snapshot lacks.  A summary lies beside it as JSON.
+what a replay needs and the snapshot lacks: calls that leave no entry among it, as marks.  A summary
+lies beside it as JSON.
 """
 
 import atexit
+import contextlib
 import ctypes
+import functools
 import importlib.machinery
 import importlib.util
 import json
@@ -25,6 +28,9 @@ FOLDER = os.environ.get("ALLOCSIM_RECORD_FOLDER")
 UNKNOWN_EXIT = -(1 << 31)
 GRACE_S = 10.0
 POLL_S = 0.02
+# Entries whose number PyTorch's statistics tell.
+COUNTED = ("alloc", "free_requested", "free_completed", "oom")
+STATISTICS = ("allocation.all.allocated", "allocation.all.freed", "active.all.freed", "num_ooms")
 
 
 class Recorder:
@@ -40,11 +46,18 @@ class Recorder:
         self.oom_text = None
         self.max_entries = int(os.environ.get("ALLOCSIM_RECORD_MAX_ENTRIES") or 0)
         self.max_seconds = float(os.environ.get("ALLOCSIM_RECORD_MAX_SECONDS") or 0)
-        self.began = time.monotonic()
+        # The clock of all processes of this machine; the program's start, not this interpreter's.
+        self.began = float(os.environ.get("ALLOCSIM_RECORD_BEGAN") or time.monotonic())
+        self.lock = threading.RLock()
+        self.is_ending = False
+        self.conf_at_start = None
+        self.marks = []
+        self.counted_before = {}
 
     def on_import(self, torch):
         """torch is loaded: ask for a call when CUDA is initialised, and start the guard."""
         self.torch = torch
+        self.watch_calls()
         torch.cuda._lazy_call(self.on_cuda)
         if self.max_seconds or self.max_entries:
             threading.Thread(target=self.guard, name="allocsim-guard", daemon=True).start()
@@ -58,33 +71,131 @@ class Recorder:
         self.torch.cuda.memory._record_memory_history(
             "all", context="alloc", stacks="python", max_entries=1 << 40
         )
+        with contextlib.suppress(Exception):  # it is only to know more
+            self.conf_at_start = conf_of(self.torch.cuda.memory._snapshot())
         self.is_recording = True
 
+    def count(self, device):
+        """How many entries of the kinds COUNTED a device's history has."""
+        stats = self.torch.cuda.memory_stats(device)
+        return self.counted_before.get(device, 0) + sum(stats.get(key, 0) for key in STATISTICS)
+
+    def counts(self):
+        return [self.count(device) for device in range(self.torch.cuda.device_count())]
+
     def entries(self):
-        """About how many entries the history has: one an allocation, two a free."""
-        found = 0
-        for device in range(self.torch.cuda.device_count()):
-            stats = self.torch.cuda.memory_stats(device)
-            found += stats.get("allocation.all.allocated", 0)
-            found += 2 * stats.get("allocation.all.freed", 0)
-        return found
+        """How many entries the history has, those of segments aside."""
+        return sum(self.counts())
+
+    def watch_calls(self):
+        """Notes the calls that change what the allocator does and leave no entry.
+
+        They are watched where every way to them ends, however the program imported them.
+        """
+        self.watch("_cuda_emptyCache", lambda: ("empty_cache", None))
+        self.watch("_accelerator_emptyCache", lambda: ("empty_cache", None))
+        for name in (
+            "_cuda_cudaCachingAllocator_set_allocator_settings",
+            "_accelerator_setAllocatorSettings",
+        ):
+            self.watch(name, lambda conf: ("_set_allocator_settings", str(conf)))
+        self.watch(
+            "_cuda_setMemoryFraction",
+            lambda fraction, device: ("set_per_process_memory_fraction", float(fraction), device),
+        )
+        self.watch("_cuda_resetAccumulatedMemoryStats", self.on_reset)
+        pool = getattr(self.torch.cuda, "MemPool", None)
+        if pool is not None:
+            self.watch_pools(pool)
+
+    def watch(self, name, describe):
+        """Lets a function of torch._C note a mark: (kind, value[, device]), or None."""
+        core = getattr(self.torch, "_C", None)
+        call = getattr(core, name, None)
+        if call is None:
+            return
+
+        @functools.wraps(call)
+        def watched(*args, **named):
+            mark = self.mark(describe, *args, **named)
+            result = call(*args, **named)
+            self.marks += mark
+            return result
+
+        setattr(core, name, watched)
+
+    def watch_pools(self, pool):
+        """Notes when a MemPool is made and, while it still holds its memory, deleted."""
+        make, delete = pool.__init__, getattr(pool, "__del__", None)
+
+        @functools.wraps(make)
+        def made(this, *args, **named):
+            make(this, *args, **named)
+            self.marks += self.mark(lambda: ("MemPool created", list(this.id)))
+
+        def deleted(this):
+            # What C++ does at the end of a pool comes after this.
+            self.marks += self.mark(lambda: ("MemPool deleted", list(this.id)))
+            if delete is not None:
+                delete(this)
+
+        pool.__init__, pool.__del__ = made, deleted
+
+    def on_reset(self, device):
+        """PyTorch is about to count a device's entries from 0 again."""
+        self.counted_before[device] = self.count(device)
+
+    def mark(self, describe, *args, **named):
+        """The marks of a call, one a device: how much was recorded before it, and what it is."""
+        if not self.is_recording or os.getpid() != self.pid:
+            return []
+        try:
+            described = describe(*args, **named)
+            if described is None:
+                return []
+            kind, value, *devices = described
+            devices = devices or range(self.torch.cuda.device_count())
+            return [(device, self.count(device), kind, value) for device in devices]
+        except Exception:
+            return []  # the program must not notice
+
+    def placed_marks(self, traces):
+        """The marks with the number of entries before each; none of a history with gaps."""
+        placed = []
+        for device, entries in enumerate(traces):
+            rows = [row for row, entry in enumerate(entries) if entry["action"] in COUNTED]
+            if len(rows) != self.count(device):
+                continue
+            for where, count, kind, value in self.marks:
+                if where == device:
+                    entry = rows[count - 1] + 1 if count else 0
+                    placed.append({"device": device, "entry": entry, "kind": kind, "value": value})
+        return placed
 
     def guard(self):
         """Ends the program in order when it has recorded or run long enough."""
         while self.stopped_by is None:
             time.sleep(POLL_S)
-            if self.is_written:
-                return
+            reached = None
             if self.max_seconds and time.monotonic() - self.began > self.max_seconds:
-                self.stopped_by = "max-seconds"
+                reached = "max-seconds"
             elif self.max_entries and self.is_recording and self.entries() >= self.max_entries:
-                self.stopped_by = "max-entries"
-        main = ctypes.c_ulong(threading.main_thread().ident)
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(main, ctypes.py_object(SystemExit))
+                reached = "max-entries"
+            with self.lock:
+                if self.is_ending:
+                    return  # by itself, and is not to be disturbed while it writes
+                if reached is not None:
+                    self.stopped_by = reached
+                    main = ctypes.c_ulong(threading.main_thread().ident)
+                    stop = ctypes.py_object(SystemExit)
+                    ctypes.pythonapi.PyThreadState_SetAsyncExc(main, stop)
         time.sleep(GRACE_S)
-        # It would not stop: write what there is and leave.
-        self.at_exit()
-        os._exit(0)
+        with self.lock:
+            if self.is_ending:
+                return  # it stopped, and has written what there is or failed to
+            # It would not stop: write what there is and leave.
+            self.at_exit()
+            os._exit(0)
 
     def on_exception(self, error):
         """Notes the text of an out-of-memory error that ends the program."""
@@ -97,17 +208,23 @@ class Recorder:
 
     def at_exit(self):
         """Writes what was recorded, and never disturbs the program's own end."""
-        try:
-            self.write()
-        except Exception as error:
-            sys.stderr.write(f"allocsim: the recording could not be written: {error!r}\n")
+        while not self.is_written:
+            try:
+                with self.lock:
+                    self.is_ending = True
+                    self.write()
+                return
+            except SystemExit:
+                continue  # the guard's, sent just before
+            except Exception as error:
+                sys.stderr.write(f"allocsim: the recording could not be written: {error!r}\n")
+                return
 
     def write(self):
         # A helper process that outlives the program, or allocates nothing, writes nothing.
         is_ours = os.getpid() == self.pid and os.path.isdir(self.folder)
         if self.is_written or not self.is_recording or not is_ours or not self.entries():
             return
-        self.is_written = True
         rank = os.environ.get("RANK", "")
         name = f"rank{rank}" if rank.isdigit() else f"process{self.pid}"
         place = os.path.join(self.folder, name + ".pickle")
@@ -124,8 +241,9 @@ class Recorder:
             "rank": rank,
             "oom_text": self.oom_text or "",
             "stopped_by": self.stopped_by or "",
-            "exit_code": UNKNOWN_EXIT,
         }
+        self.add_marks(snapshot)
+        snapshot["allocsim"]["exit_code"] = UNKNOWN_EXIT  # the last value of the pickle
         with open(place + ".part", "wb") as file:
             pickle.dump(snapshot, file)
         about = {name: snapshot["allocsim"][name] for name in ("stopped_by", "oom_text")}
@@ -133,6 +251,19 @@ class Recorder:
         with open(place[: -len(".pickle")] + ".json", "w") as file:
             json.dump(about, file)
         os.replace(place + ".part", place)
+        self.is_written = True
+
+    def add_marks(self, snapshot):
+        marks = self.placed_marks(snapshot["device_traces"])
+        if marks:
+            snapshot["allocsim"]["marks"] = marks
+        if self.conf_at_start not in (None, conf_of(snapshot)):
+            snapshot["allocsim"]["conf_at_start"] = self.conf_at_start
+
+
+def conf_of(snapshot):
+    """The option string in a snapshot; None before 2.3."""
+    return snapshot.get("allocator_settings", {}).get("PYTORCH_CUDA_ALLOC_CONF")
 
 
 class TorchFinder:
@@ -182,5 +313,7 @@ if FOLDER:
     recorder = Recorder(FOLDER)
     sys.meta_path.insert(0, TorchFinder(recorder))
     watch_exceptions(recorder)
+    # Twice, because the guard's SystemExit may arrive at the first line of the first.
+    atexit.register(recorder.at_exit)
     atexit.register(recorder.at_exit)
 run_the_other()

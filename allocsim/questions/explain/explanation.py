@@ -13,6 +13,7 @@ from typing import overload
 from allocsim.core import find_release, parse_conf
 from allocsim.engine import (
     DeviceRun,
+    Hints,
     Progress,
     Run,
     Setting,
@@ -86,6 +87,7 @@ def explain_recording(
     device_memory: int | str | None = None,
     torch_version: str | None = None,
     device: int | None = None,
+    hints: Hints | None = None,
     progress: Progress | None = None,
     watch: Watch | None = None,
 ) -> tuple[Run, tuple[DeviceExplanation, ...]]:
@@ -93,7 +95,7 @@ def explain_recording(
 
     The arguments are those of `replay`; watch: see `Watch`, for the replays of the search.
     """
-    devices = prepare(recording, device, torch_version)
+    devices = prepare(recording, device, torch_version, hints=hints)
     seen = OomWatch()
     setting, memory = None if conf is None else Setting(conf), bytes_of(device_memory)
     run = replay_prepared(
@@ -213,6 +215,7 @@ def explain(
     *,
     torch_version: str | None = None,
     device_memory: int | str | None = None,
+    hints: Hints | None = None,
 ) -> tuple[DeviceExplanation, ...]: ...
 
 
@@ -222,20 +225,24 @@ def explain(
     *,
     torch_version: str | None = None,
     device_memory: int | str | None = None,
+    hints: Hints | None = None,
 ) -> tuple[Verdict, ...] | tuple[DeviceExplanation, ...]:
     """A verdict on every out-of-memory error in a text, at least one; or a recording's devices.
 
     conf: of a text PYTORCH_CUDA_ALLOC_CONF as it was set, of a recording the settings to replay
     under.  torch_version: the release ("2.9.1"), default: that of the wording or recording.
     device_memory: bytes or "24GiB"; for a text without the card's memory, or another's to compare.
+    hints: what is known of the program of a recording besides.
     Raises ConfigError for an option string, release or size that is none, RecordingError for a
     recording with nothing to replay.
     """
     if isinstance(source, Recording):
         _, devices = explain_recording(
-            source, conf, torch_version=torch_version, device_memory=device_memory
+            source, conf, torch_version=torch_version, device_memory=device_memory, hints=hints
         )
         return devices
+    if hints is not None:
+        raise ConfigError("hints are about a recorded program; expected a recording")
     if not isinstance(source, str):
         raise ConfigError(
             f"explain takes an error's text or a recording, not {type(source).__name__}"

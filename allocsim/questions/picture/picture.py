@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from allocsim.core import find_release, parse_conf
 from allocsim.engine import (
     DeviceRun,
+    Hints,
     Observer,
     Prepared,
     Progress,
@@ -116,9 +117,14 @@ def others_of(recording: Recording, prepared: Prepared) -> tuple[int, ...]:
     return tuple(trace.device for trace in recording.devices if trace.device != shown)
 
 
-def prepare_one(recording: Recording, device: int | None, torch_version: str | None) -> Prepared:
+def prepare_one(
+    recording: Recording,
+    device: int | None,
+    torch_version: str | None,
+    hints: Hints | None = None,
+) -> Prepared:
     """The device asked for, made ready; None: the first that has entries."""
     if device is None:
         busy = [trace.device for trace in recording.devices if len(trace)]
         device = busy[0] if busy else None
-    return prepare(recording, device, torch_version)[0]
+    return prepare(recording, device, torch_version, hints=hints)[0]

@@ -175,12 +175,16 @@ def risk_of(
 
     confs: settings whose smallest device is looked for besides `conf`; None: those that a cure
     tries.  The other arguments are those of `replay`.
-    Raises RecordingError if several devices are recorded and none is named.
+    Raises RecordingError if several devices are recorded and none is named, or if the device has
+    no entries.
     """
     if device is None and len(recording.devices) > 1:
         numbers = ", ".join(str(trace.device) for trace in recording.devices)
         raise RecordingError(recording.path, f"has devices {numbers}; choose one (--device)")
     (prepared,) = prepare(recording, device, torch_version)
+    if not len(prepared.trace):
+        what = f"device {prepared.trace.device} has no entries, so that no request can be judged"
+        raise RecordingError(recording.path, what)
     trace, largest = prepared.trace, largest_entry(prepared.trace)
     size, stream = 0, 0
     if largest is not None:

@@ -72,7 +72,7 @@ class Demand:
         trace, release = prepared.trace, prepared.release
         # A scope of one stream is known by its segments only, so that requests may be elsewhere.
         is_unsure = release.scope_by_stream and bool(prepared.plan.pools)
-        self._is_bound = not (prepared.start or prepared.plan.n_empty_cache or is_unsure)
+        self._is_bound = not (prepared.start or prepared.plan.empties_cache or is_unsure)
         self.size = trace.size
         pool = pools_of(trace).number.astype(np.int64)
         _, stream = np.unique(trace.stream, return_inverse=True)

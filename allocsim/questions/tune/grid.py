@@ -107,7 +107,10 @@ class Search:
     def _effect(self, setting: Setting) -> object:
         if not self.asked.tricks.equivalent:
             return setting
-        return effect_of(setting, self.asked.release, tuple(p.sizes for p in self.asked.parts))
+        return tuple(
+            effect_of(part.prepared.in_force(setting), self.asked.release, (part.sizes,))
+            for part in self.asked.parts
+        )
 
     def _distinct(self, settings: Sequence[Setting]) -> list[Setting]:
         """Those whose effect no setting before had; a setting that is refused is one of them."""
@@ -211,6 +214,7 @@ class Search:
                 within=within,
                 confirms=is_whole,
                 tricks=asked.tricks,
+                hints=part.prepared.hints,
                 known=known if known is not None and known.is_whole else None,
                 as_recorded=as_recorded,
                 assumed_memory=part.assumed_memory,

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from allocsim.engine import Prepared, prepare
+from allocsim.engine import Hints, Prepared, prepare
 from allocsim.errors import ConfigError, RecordingError
 from allocsim.measures import Sizes, sizes_of
 from allocsim.questions.tune.worker import keep
@@ -45,12 +45,15 @@ def parts_of(
     torch_version: str | None,
     scratch: Path | None,
     device: int | None = None,
+    *,
     device_memory: int | None = None,
+    hints: Hints | None = None,
 ) -> tuple[Part, ...]:
     """Every device (or the one asked for) of every recording, under one release.
 
     torch_version: None for that of the first recording.  scratch: a folder for column files,
     None if jobs are to name the files that were given.  device_memory: bytes, as the user says.
+    hints: as in `prepare`.
     Raises ConfigError if there is nothing, RecordingError for a file that cannot be replayed.
     """
     found: list[Part] = []
@@ -62,7 +65,7 @@ def parts_of(
             raise RecordingError(recording.path, "has no device with entries or segments")
         path = _path(source, recording, scratch, number)
         for each in devices:
-            prepared = prepare(recording, each, torch_version)[0]
+            prepared = prepare(recording, each, torch_version, hints=hints)[0]
             torch_version = torch_version or prepared.release.version
             prepared = prepared.on(device_memory)
             keep(path, prepared, torch_version, device_memory)
@@ -88,7 +91,10 @@ def _path(source: Source, recording: Recording, scratch: Path | None, number: in
 
 def _digest(prepared: Prepared) -> str:
     trace = prepared.trace
-    beside = (len(trace.segments), prepared.recorded.conf, prepared.context_memory)
+    beside: tuple[object, ...] = (len(trace.segments), prepared.recorded.conf)
+    beside += (prepared.context_memory,)
+    if prepared.marks or not prepared.hints.empties:
+        beside += (prepared.marks, prepared.hints.empties)
     columns = (trace.action, trace.addr, trace.size, trace.stream)
     data = b"".join(column.tobytes() for column in columns) + repr(beside).encode()
     return hashlib.sha256(data).hexdigest()[:32]

@@ -18,6 +18,7 @@ from pathlib import Path
 from allocsim.core import parse_conf
 from allocsim.engine import (
     OTHER_RELEASE,
+    Hints,
     Parting,
     Point,
     Setting,
@@ -36,7 +37,7 @@ from allocsim.questions.tune.part import Part, Source, parts_of
 from allocsim.questions.tune.results import Results
 from allocsim.questions.tune.row import Row
 from allocsim.questions.tune.sweep import Crew
-from allocsim.questions.tune.worker import Tricks
+from allocsim.questions.tune.worker import EXHAUSTIVE, Tricks
 from allocsim.trace import Recording
 from allocsim.units import format_size
 
@@ -104,6 +105,7 @@ def tune(
     torch_version: str | None = None,
     confs: Sequence[str] | None = None,
     device: int | None = None,
+    hints: Hints | None = None,
     expandable: bool = True,
     find_device: bool = False,
     jobs: int = 1,
@@ -117,6 +119,7 @@ def tune(
 
     device_memory: bytes or "24GiB"; None for that which a replay of each recording takes.
     torch_version: None for that of the first recording.  confs: try these and no others.
+    hints: what is known of the programs besides.
     expandable: whether expandable segments may be proposed.  find_device: rank by the smallest
     device instead of the peak.  jobs: processes; executor: any other to use, whose workers can
     read the files.  results: a JSON Lines file that trials go to, and come from if it is
@@ -132,8 +135,11 @@ def tune(
         if executor is None:
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="allocsim-")))
         named = bytes_of(device_memory)
-        parts = parts_of(list(sources), torch_version, scratch, device, named)
-        asked = _asked(parts, named, costs or Costs(), tricks or Tricks(), by_device=find_device)
+        parts = parts_of(
+            list(sources), torch_version, scratch, device, device_memory=named, hints=hints
+        )
+        tricks = _tricks(parts) if tricks is None else tricks
+        asked = _asked(parts, named, costs or Costs(), tricks, by_device=find_device)
         crew = stack.enter_context(Crew(jobs, executor))
         stored = None
         if results is not None:
@@ -163,6 +169,12 @@ def _asked(
         tricks=tricks,
         by_device=by_device,
     )
+
+
+def _tricks(parts: tuple[Part, ...]) -> Tricks:
+    """Those that hold for every part; none where a program changes settings itself."""
+    changes = any(part.prepared.plan.changes for part in parts)
+    return EXHAUSTIVE if changes else Tricks()
 
 
 def _borrowed(part: Part, least: int | None) -> int | None:

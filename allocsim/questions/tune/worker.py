@@ -15,6 +15,7 @@ from allocsim.core import PAGE, UNLIMITED, Block, CachingAllocator
 from allocsim.engine import (
     Drive,
     GiveUpError,
+    Hints,
     Observer,
     Point,
     Prepared,
@@ -81,6 +82,7 @@ class Job:
     known: the trial on `device_memory`, if it has been replayed.
     as_recorded: drive what was recorded where setting and device are the recorded ones.
     assumed_memory: bytes that the user says the recorded device had.
+    hints: what is known of the recorded program besides.
     """
 
     key: str
@@ -97,6 +99,7 @@ class Job:
     known: Trial | None = None
     as_recorded: bool = False
     assumed_memory: int | None = None
+    hints: Hints = Hints()  # noqa: RUF009  (frozen)
 
 
 class _Kept:
@@ -114,13 +117,13 @@ class _Kept:
         return Demand(self.prepared)
 
 
-_KEPT: dict[tuple[str, int, str | None, int | None], _Kept] = {}
-"""By path, device, release and assumed memory, the last `_MOST`."""
+_KEPT: dict[tuple[str, int, str | None, int | None, Hints], _Kept] = {}
+"""By path, device, release, assumed memory and hints, the last `_MOST`."""
 
 
 def keep(path: str, prepared: Prepared, torch_version: str, assumed: int | None = None) -> None:
     """Let jobs on `path` in this process, and in those forked from it, find `prepared`."""
-    key = (path, prepared.trace.device, torch_version, assumed)
+    key = (path, prepared.trace.device, torch_version, assumed, prepared.hints)
     _KEPT.pop(key, None)  # the file may be another one by now
     while len(_KEPT) >= _MOST:
         _KEPT.pop(next(iter(_KEPT)))
@@ -129,9 +132,10 @@ def keep(path: str, prepared: Prepared, torch_version: str, assumed: int | None 
 
 def _kept(job: Job) -> _Kept:
     """The recording of `job`, loaded and planned; kept for the next job of this process."""
-    key = (job.path, job.device, job.torch_version, job.assumed_memory)
+    key = (job.path, job.device, job.torch_version, job.assumed_memory, job.hints)
     if key not in _KEPT:
-        prepared = prepare(load(job.path), job.device, job.torch_version)[0]
+        recording = load(job.path)
+        prepared = prepare(recording, job.device, job.torch_version, hints=job.hints)[0]
         prepared = prepared.on(job.assumed_memory)
         keep(job.path, prepared, job.torch_version, job.assumed_memory)
     return _KEPT[key]
@@ -246,7 +250,7 @@ def _empties(prepared: Prepared, drive: Drive) -> bool:
     """Whether the program empties the cache, and nothing else gives memory back unasked."""
     config = drive.allocator.config
     frees_unasked = config.max_split_size != UNLIMITED or config.garbage_collection_threshold > 0
-    return prepared.plan.n_empty_cache > 0 and not frees_unasked
+    return prepared.plan.empties_cache and not frees_unasked
 
 
 def _as_recorded(prepared: Prepared, job: Job) -> Trial | None:
@@ -288,7 +292,8 @@ class _Devices:
         """`trial` with the devices that the job asks for."""
         job = self._job
         # A fraction is one of the device, so that its limit moves with the size asked about.
-        is_free = not trial.refused and job.setting.fraction(self._prepared.release) is None
+        setting = self._prepared.in_force(job.setting)
+        is_free = not trial.refused and setting.fraction(self._prepared.release) is None
         if is_free and job.tricks.from_peak and not self._expandable:
             trial = replace(trial, unrefused_device=trial.peak_device_bytes)
         elif is_free and (job.confirms or not job.tricks.from_peak):

@@ -21,6 +21,7 @@ import numpy as np
 
 from allocsim.errors import RecordingError
 from allocsim.state import ALLOCATED, INACTIVE, PENDING, BlockState, PoolId, SegmentState
+from allocsim.trace.marks import cut_marks
 from allocsim.trace.rewind.live_before import OF_BLOCKS, live_before
 from allocsim.trace.rewind.ranges import MappedRange, MappedRanges
 from allocsim.trace.rewind.slack import LaterAllocs, Live, true_size
@@ -70,7 +71,8 @@ def trimmed(trace: Trace, first: int, last: int) -> Trace:
     first, last, _ = slice(first, last).indices(len(trace))
     columns = {name: column[first:last] for name, column in trace.columns().items()}
     segments = trace.segments if last == len(trace) else start_state(trace, last)
-    return replace(trace, segments=segments, **columns)  # type: ignore[arg-type]
+    marks = cut_marks(trace.marks, first, last)
+    return replace(trace, segments=segments, marks=marks, **columns)  # type: ignore[arg-type]
 
 
 class _Rewind:

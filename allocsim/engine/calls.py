@@ -1,0 +1,54 @@
+"""The program's own calls as steps of a plan: what left no entry and yet is known.
+
+Rule: a call is made wherever the recording is replayed, under any setting, because it is the
+program's.  The memory fraction that a program begins with is no step: it is in force before the
+first one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from allocsim.engine.gaps import Call
+from allocsim.engine.plan import Change, StepKind
+from allocsim.state import PoolId
+from allocsim.trace import Mark, MarkKind
+
+__all__ = ["calls_of", "fraction_at_start"]
+
+
+def fraction_at_start(marks: Sequence[Mark]) -> float | None:
+    """The memory fraction in force before the first entry; None where no call is known."""
+    found = None
+    for mark in marks:
+        if _is_at_start(mark):
+            assert isinstance(mark.value, float)
+            found = mark.value
+    return found
+
+
+def calls_of(
+    marks: Sequence[Mark], pools: Sequence[PoolId]
+) -> tuple[tuple[Call, ...], tuple[Change, ...]]:
+    """The calls that are steps, in order, and what those that change something change.
+
+    pools: the private pools by number.  One that nothing was requested from is left out.
+    """
+    calls: list[Call] = []
+    changes: list[Change] = []
+    for mark in marks:
+        if mark.kind is MarkKind.EMPTY_CACHE:
+            calls.append(Call(mark.entry, StepKind.EMPTY_CACHE, 0))
+        elif mark.kind is MarkKind.POOL_DELETED and mark.value in pools:
+            calls.append(Call(mark.entry, StepKind.DELETE_POOL, pools.index(mark.value)))
+        elif isinstance(mark.value, str | float) and not _is_at_start(mark):
+            calls.append(Call(mark.entry, _STEPS[mark.kind], len(changes)))
+            changes.append(mark.value)
+    return tuple(calls), tuple(changes)
+
+
+_STEPS = {MarkKind.FRACTION: StepKind.FRACTION, MarkKind.SETTINGS: StepKind.SETTINGS}
+
+
+def _is_at_start(mark: Mark) -> bool:
+    return mark.kind is MarkKind.FRACTION and mark.entry == 0

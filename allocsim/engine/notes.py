@@ -1,0 +1,115 @@
+"""What a replay says of what it had to infer, in sentences.
+
+Rule: one sentence for each thing that the recording does not say, with what speaks for it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from allocsim.engine.prepared import Prepared
+from allocsim.engine.start import Start, StartPeaks
+from allocsim.trace import Action, MarkKind, Provenance
+from allocsim.units import format_size
+
+__all__ = ["cause_notes", "device_note", "known_notes", "peak_notes", "start_notes"]
+
+
+def cause_notes(prepared: Prepared) -> list[str]:
+    """What the program is taken to have done that is not recorded, and on what evidence."""
+    plan, notes = prepared.plan, []
+    if plan.n_empty_cache:
+        what = f"{plan.n_empty_cache} releases of cached memory are taken for empty_cache calls"
+        whose = "its Python stack" if plan.n_named == 1 else "their Python stacks"
+        notes.append(f"{what} ({plan.n_named} named by {whose})" if plan.n_named else what)
+    marked = sum(mark.kind is MarkKind.POOL_DELETED for mark in prepared.marks)
+    if plan.n_deleted > marked:
+        times = f", {plan.n_deleted} times" if plan.n_deleted > 1 else ""
+        notes.append(f"a MemPool was deleted{times}: memory of private pools alone was released")
+    if plan.n_either:
+        notes.append(
+            f"{plan.n_either} releases before a new segment are taken for requests that a full "
+            "device refused; calls of empty_cache explain them as well"
+        )
+    if plan.limit is not None:
+        notes.append(_limit_note(prepared, plan.limit))
+    if plan.n_narrowed and prepared.capacity is not None:
+        notes.append(
+            f"{plan.n_narrowed} requests were refused although the device had room: something else "
+            "held memory on it, or the program allowed itself less"
+        )
+    return notes
+
+
+def _limit_note(prepared: Prepared, limit: int) -> str:
+    """The limit that the program seems to have set by a call, and what shows it."""
+    trace = prepared.trace
+    had_room = bool(np.any((trace.action == Action.OOM) & (trace.addr >= trace.size)))
+    why = "the device had room for what failed" if had_room else "garbage was collected"
+    size = format_size(limit)
+    if prepared.capacity is None:
+        return f"{why}: the program seems to allow itself about {size}"
+    share = f"{100 * limit / prepared.capacity:.3g} % of the device"
+    return f"{why}: the program seems to allow itself {size} ({share})"
+
+
+def device_note(made: Provenance) -> str:
+    what = f"device memory {format_size(made.device_memory)}"
+    if made.context_memory:
+        what += f", of which the CUDA context holds {format_size(made.context_memory)}"
+    return f"{what}: as recorded on {made.device_name or 'a device without a name'}"
+
+
+def known_notes(prepared: Prepared) -> list[str]:
+    """What is known of the program's calls, and from whom."""
+    hints, marks = prepared.hints, prepared.marks
+    notes = []
+    for kind, is_told, what in (
+        (
+            MarkKind.FRACTION,
+            hints.memory_fraction is not None,
+            "of set_per_process_memory_fraction",
+        ),
+        (MarkKind.SETTINGS, bool(hints.settings), "of _set_allocator_settings"),
+        (MarkKind.EMPTY_CACHE, False, "of empty_cache"),
+        (MarkKind.POOL_DELETED, False, "to delete a MemPool"),
+    ):
+        if count := sum(mark.kind is kind for mark in marks):
+            calls = "a call" if count == 1 else f"{count:,} calls"
+            notes.append(f"{calls} {what}: as {'told' if is_told else 'recorded'}")
+    if not hints.empties:
+        notes.append("no memory was given back by empty_cache: as told")
+    return notes
+
+
+def start_notes(prepared: Prepared, start: Start) -> list[str]:
+    segments = prepared.start
+    if not segments:
+        return []
+    held = format_size(prepared.held)
+    notes = [f"the recording starts mid-run: {len(segments)} segments, {held}, were there"]
+    if start is Start.ANEW:
+        live = format_size(sum(segment.active_size for segment in segments))
+        notes.append(
+            f"the {live} in use at the start are laid out anew under the setting tried, in the "
+            "order of their addresses, since their own is not recorded"
+        )
+    elif any(segment.is_expandable for segment in segments):
+        notes.append(
+            "the bases of expandable segments are not recorded; the lowest mapped address of "
+            "each is taken for it"
+        )
+    return notes
+
+
+def peak_notes(peaks: StartPeaks) -> list[str]:
+    """What the other start comes to, where one of the two does not come to the end."""
+    how = {Start.KEPT: "with the segments of the start kept", Start.ANEW: "laid out anew"}
+    by_start = {Start.KEPT: peaks.kept, Start.ANEW: peaks.anew}
+    other = Start.ANEW if peaks.shown is Start.KEPT else Start.KEPT
+    found = by_start[other]
+    if found is None:
+        return [f"{how[other]}, the replay does not come to its end"]
+    if by_start[peaks.shown] is None:
+        return [f"{how[other]}, every request is answered: {format_size(found)} at its peak"]
+    return []

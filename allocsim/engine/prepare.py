@@ -1,0 +1,128 @@
+"""The devices of a recording made ready: which release, which settings, which start.
+
+Rule: what a user says comes first, then what is recorded, then what the layout of the file tells;
+the reason is a sentence beside the answer.
+"""
+
+from __future__ import annotations
+
+from allocsim.core import RELEASES as MODELLED
+from allocsim.core import AllocatorConfig, find_release, parse_conf
+from allocsim.engine.hints import Hints
+from allocsim.engine.prepared import Prepared
+from allocsim.engine.setting import Setting
+from allocsim.errors import ConfigError, RecordingError
+from allocsim.state import SegmentState
+from allocsim.trace import Recording, Trace, refuse_unsound, start_state
+
+__all__ = ["prepare"]
+
+
+def prepare(
+    recording: Recording,
+    device: int | None = None,
+    torch_version: str | None = None,
+    *,
+    hints: Hints | None = None,
+) -> tuple[Prepared, ...]:
+    """Every device of `recording`, or the one asked for, made ready.
+
+    torch_version: None for the release that the recording tells.  hints: what is known of the
+    program besides.
+    Raises RecordingError if there is nothing to replay, ConfigError for an unknown release and for
+    hints that the release refuses.
+    """
+    hints = hints or Hints()
+    refuse_unsound(recording)
+    possible, note = _releases_of(recording, torch_version)
+    release = MODELLED[possible[-1]]
+    for _, told in hints.settings:
+        parse_conf(told, release)  # a wrong one is the user's to know
+    conf = _conf_of(recording) if hints.first_conf is None else hints.first_conf
+    try:
+        config = parse_conf(conf, release)
+    except ConfigError as error:
+        what = f"its settings {conf[:80]!r} are refused by release {release.version}: {error}"
+        raise RecordingError(recording.path, what) from None
+    traces = recording.devices if device is None else (_trace_of(recording, device),)
+    found = []
+    for trace in traces:
+        start = _start_of(trace, recording, config)
+        found.append(
+            Prepared(
+                path=recording.path,
+                trace=trace,
+                release=release,
+                release_note=note,
+                recorded=Setting(conf),
+                config=config,
+                has_settings=recording.settings is not None or hints.first_conf is not None,
+                start=start,
+                provenance=recording.provenance,
+                releases=possible,
+                is_own_release=_can_be_of(recording, release.version),
+                hints=hints,
+                marks=hints.marks(trace),
+            )
+        )
+    return tuple(found)
+
+
+def _conf_of(recording: Recording) -> str:
+    """The option string that the recorded program began with."""
+    made = recording.provenance
+    if made is not None and made.conf_at_start is not None:
+        return made.conf_at_start
+    return recording.settings.conf if recording.settings is not None else ""
+
+
+def _trace_of(recording: Recording, device: int) -> Trace:
+    try:
+        return recording.device(device)
+    except KeyError as error:
+        raise RecordingError(recording.path, str(error.args[0])) from None
+
+
+def _releases_of(recording: Recording, torch_version: str | None) -> tuple[tuple[str, ...], str]:
+    """The releases that it can be, of which the last is modelled, and why it is that one."""
+    if torch_version is not None:
+        version = find_release(torch_version).version
+        return (version,), f"PyTorch {version}: as asked"
+    made_by = recording.provenance.release if recording.provenance is not None else ""
+    if made_by in MODELLED:
+        return (made_by,), f"PyTorch {made_by}: as recorded"
+    possible = tuple(version for version in recording.releases if version in MODELLED)
+    if not possible:
+        newest = list(MODELLED)[-1]
+        return tuple(MODELLED), f"PyTorch {newest}: the newest, since the layout tells none"
+    newest = possible[-1]
+    if len(possible) == 1:
+        return possible, f"PyTorch {newest}: no other release writes this layout"
+    return (
+        possible,
+        f"PyTorch {newest}: the newest of those that write this layout "
+        f"({possible[0]} to {possible[-1]})",
+    )
+
+
+def _can_be_of(recording: Recording, version: str) -> bool:
+    """Whether the release of `version` can have written the recording."""
+    made_by = recording.provenance.release if recording.provenance is not None else ""
+    if made_by in MODELLED:
+        return version == made_by
+    return version in recording.releases or not set(recording.releases) & set(MODELLED)
+
+
+def _start_of(
+    trace: Trace, recording: Recording, config: AllocatorConfig
+) -> tuple[SegmentState, ...]:
+    recorded = recording.settings
+    try:
+        return start_state(
+            trace,
+            rounded=config.round_size,
+            max_split_size=recorded.max_split_size if recorded is not None else None,
+        )
+    except RecordingError as error:
+        what = str(error).partition(": ")[2].removeprefix(f"entry {error.entry}: ")
+        raise RecordingError(recording.path, what, entry=error.entry) from None

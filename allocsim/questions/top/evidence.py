@@ -1,0 +1,243 @@
+"""What several rules ask of a scene, each worked out once and only if it is asked for.
+
+Rule: everything here is of the lives and stacks of the blocks; the one thing that is asked of their
+sizes is that a gradient is as large as its parameter.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allocsim.questions.top.scene import NEVER, Scene
+from allocsim.questions.top.stacks import Origin, Phase
+
+__all__ = ["MADE_AS_PARAMETERS", "WORKSPACE_SIZES", "Evidence"]
+
+_Mask = NDArray[np.bool_]
+_Column = NDArray[np.int64]
+
+WORKSPACE_SIZES = (8_519_680, 33_554_432, 1_048_576)
+"""cuBLAS's workspace by PyTorch's default (two of 4 MiB, eight of 16 KiB), the same on Hopper,
+cuBLASLt's."""
+
+_NEAR = 8
+"""Allocations of one constructor that are looked at together."""
+
+MADE_AS_PARAMETERS = (Origin.LAYER, Origin.CONVERTED, Origin.SHARDED, Origin.COPIED)
+_MADE_OTHERWISE = (Origin.OWN_LAYER, Origin.OTHER, Origin.FILLED, Origin.LOADED)
+
+
+class Evidence:
+    """The evidence of one scene."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+        self.blocks = scene.blocks
+
+    @cached_property
+    def lasts(self) -> _Mask:
+        """Set up, and there when work on the model begins, or at the end if none does."""
+        begins = int(np.append(self.scene.forwards.first, NEVER)[0])
+        begins = min(begins, self.scene.last_alloc)
+        return self.scene.born_in(Phase.SETUP, Phase.PROGRAM) & (self.blocks.freed > begins)
+
+    @cached_property
+    def model_sizes(self) -> NDArray[np.int64]:
+        """Sizes asked for of what was made as a parameter, or looks like it."""
+        scene = self.scene
+        made = scene.came_from(*MADE_AS_PARAMETERS, Origin.OWN_LAYER)
+        made |= self.lasts & scene.born_in(Phase.SETUP)
+        made |= scene.is_before & scene.outlives_all
+        return np.unique(self.blocks.requested[made])
+
+    @cached_property
+    def gradients(self) -> _Mask:
+        """The engine's blocks that outlive the backward pass they were born in."""
+        scene, blocks = self.scene, self.blocks
+        made = scene.born_in(Phase.BACKWARD) & ~scene.is_before
+        made &= scene.came_from(Origin.ENGINE, Origin.NODE) | (
+            scene.is_engine_thread & scene.came_from(Origin.EXCHANGE)
+        )
+        last, after = scene.span_end(scene.backwards)
+        stays = (blocks.freed > after) & (after != NEVER)
+        # Dropped before anything else was asked for: only what has a parameter's size is one.
+        dropped = (blocks.freed > last) & ~stays & np.isin(blocks.requested, self.model_sizes)
+        before = scene.is_before & scene.came_from(Origin.ENGINE) & scene.outlives_all
+        before &= ~np.isin(blocks.requested, WORKSPACE_SIZES[:2])
+        found: _Mask = (made & (stays | dropped) & ~self.stays_as_workspace) | before
+        return found
+
+    @cached_property
+    def stays_as_workspace(self) -> _Mask:
+        """Blocks of a workspace's size, made within a step, that are there to the end."""
+        scene, blocks = self.scene, self.blocks
+        sized = np.isin(blocks.requested, WORKSPACE_SIZES[:2])
+        sized &= ~np.isin(blocks.requested, self.model_sizes)
+        within = scene.born_in(Phase.FORWARD, Phase.BACKWARD) | scene.is_before & scene.is_bare
+        return within & sized & (blocks.freed >= blocks.n_entries)
+
+    @cached_property
+    def at_once(self) -> _Mask:
+        """Blocks freed before anything else is asked for."""
+        born = self.blocks.born
+        following = np.append(born[1:], NEVER)
+        return (self.blocks.freed < following) & ~self.scene.is_before
+
+    @cached_property
+    def next_backward(self) -> _Column:
+        """Where the next backward pass begins after each birth."""
+        return self.scene.backwards.next_first(self.blocks.born)
+
+    @cached_property
+    def trained(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Sizes of gradients, and how many of each were there at once at most."""
+        rows = np.flatnonzero(self.gradients)
+        spans = self.scene.backwards.of(self.blocks.born[rows])
+        best: dict[int, int] = {}
+        for span in np.unique(spans).tolist():
+            end = int(self.scene.backwards.last[span]) if span >= 0 else -1
+            live = rows[(self.blocks.born[rows] <= end) & (self.blocks.freed[rows] > end)]
+            size, count = np.unique(self.blocks.requested[live], return_counts=True)
+            for each, n in zip(size.tolist(), count.tolist(), strict=True):
+                best[each] = max(best.get(each, 0), n)
+        sizes = np.array(sorted(best), dtype=np.int64)
+        return sizes, np.array([best[size] for size in sizes.tolist()], dtype=np.int64)
+
+    @cached_property
+    def has_gradient(self) -> _Mask:
+        """Set up in no way that says what for, and of the size of a gradient that no parameter
+        known otherwise accounts for; the first so many."""
+        scene, blocks = self.scene, self.blocks
+        stays = self.lasts & (scene.born_in(Phase.SETUP) | scene.outlives_all)
+        open_rows = np.flatnonzero(stays & scene.came_from(*_MADE_OTHERWISE))
+        known = self.lasts & scene.came_from(*MADE_AS_PARAMETERS)
+        found = np.zeros(len(blocks), dtype=bool)
+        for size, count in zip(*(column.tolist() for column in self.trained), strict=True):
+            taken = int((known & (blocks.requested == size)).sum())
+            rows = open_rows[blocks.requested[open_rows] == size]
+            found[rows[: max(count - taken, 0)]] = True
+        return found
+
+    @cached_property
+    def all_train(self) -> bool:
+        """Whether every parameter known as one has its gradient: then what has none is none."""
+        scene, blocks = self.scene, self.blocks
+        known = blocks.requested[self.lasts & scene.came_from(*MADE_AS_PARAMETERS)]
+        size, count = np.unique(known, return_counts=True)
+        best = dict(zip(*(column.tolist() for column in self.trained), strict=True))
+        pairs = zip(size.tolist(), count.tolist(), strict=True)
+        return bool(len(size)) and all(best.get(each, 0) >= n for each, n in pairs)
+
+    @cached_property
+    def repeats_a_buffer(self) -> _Mask:
+        """As large as what a function worked out for the same constructor just before."""
+        scene, blocks = self.scene, self.blocks
+        worked_out = self.lasts & scene.born_in(Phase.SETUP) & scene.came_from(Origin.OTHER)
+        found = np.zeros(len(blocks), dtype=bool)
+        for row in np.flatnonzero(scene.came_from(Origin.OWN_LAYER)).tolist():
+            near = slice(max(row - _NEAR, 0), row)
+            same = blocks.requested[near] == blocks.requested[row]
+            found[row] = bool((worked_out[near] & same).any())
+        return found
+
+    @cached_property
+    def kept_by_fate(self) -> _Mask:
+        """Blocks of a forward pass that the recording's end cuts, whose line kept others before."""
+        scene, blocks = self.scene, self.blocks
+        forward = self.of_forward & ~scene.is_before
+        whole = forward & (self.next_backward != NEVER)
+        kept = whole & (blocks.freed > self.next_backward)
+        n_stacks = int(blocks.stack.max(initial=-1)) + 2
+        n_kept = np.bincount(blocks.stack[kept] + 1, minlength=n_stacks)
+        n_whole = np.bincount(blocks.stack[whole] + 1, minlength=n_stacks)
+        likely = 2 * n_kept > n_whole
+        cut = forward & (self.next_backward == NEVER) & scene.outlives_all
+        # A line seen for the first time: what piles up from call to call is kept for something.
+        repeats = np.bincount(blocks.stack[cut] + 1, minlength=n_stacks) > 1
+        piled = (n_whole == 0) & (self.piles_up | (repeats & bool(len(scene.backwards))))
+        found: _Mask = cut & (likely | piled)[blocks.stack + 1] & ~scene.is_without_grad
+        return found
+
+    @cached_property
+    def of_forward(self) -> _Mask:
+        """Born in a forward pass, or between it and the backward pass, as a loss is."""
+        scene = self.scene
+        program = scene.born_in(Phase.PROGRAM) & ~scene.is_before
+        born = self.blocks.born
+        forward = scene.forwards.previous_last(born)
+        others = np.maximum(
+            scene.backwards.previous_last(born), scene.optimizers.previous_last(born)
+        )
+        # Where no module is ever called, the program's own code is the forward pass.
+        is_forward = (forward > others) | (not len(scene.forwards))
+        between = program & is_forward & (self.next_backward != NEVER)
+        between &= self.blocks.freed > self.next_backward
+        # A batch made before the next forward pass is no part of the one before.
+        between &= ~(scene.forwards.next_first(born) < self.next_backward)
+        found: _Mask = (scene.born_in(Phase.FORWARD) & ~scene.is_engine_thread) | between
+        return found
+
+    @cached_property
+    def piles_up(self) -> bool:
+        """Whether a forward pass that nothing follows keeps more than half of what it asked for:
+        so does training that never came to its first backward pass."""
+        scene, blocks = self.scene, self.blocks
+        if not len(scene.forwards) or scene.backwards.first.size:
+            return False
+        rows = scene.born_in(Phase.FORWARD) & ~scene.came_from(Origin.CACHE)
+        rows &= ~scene.is_without_grad & ~self.at_once
+        total = int(blocks.requested[rows].sum())
+        kept = int(blocks.requested[rows & scene.outlives_all].sum())
+        return 2 * kept > total
+
+    @cached_property
+    def call_end(self) -> tuple[_Column, _Column]:
+        """Of the forward pass that each block was born in, its end and the next one's start."""
+        last, _ = self.scene.span_end(self.scene.forwards)
+        return last, self.scene.forwards.next_first(self.blocks.born)
+
+    @cached_property
+    def dies_within_later_call(self) -> _Mask:
+        """Freed in the midst of a later forward pass: something replaced it there."""
+        spans = self.scene.forwards
+        later = spans.of(self.blocks.freed) > spans.of(self.blocks.born)
+        return self.scene.dies_within(spans) & later
+
+    @cached_property
+    def from_before(self) -> tuple[_Mask, _Mask]:
+        """Blocks from before that are parameters, and optimizer state, told by gradients alone.
+
+        With n gradients of a size there are n parameters of that size and, with an optimizer at
+        work, one or two times as many blocks of state: there to the end if it makes none any
+        more, replaced in its step if it does.
+        """
+        scene, blocks = self.scene, self.blocks
+        parameters = np.zeros(len(blocks), dtype=bool)
+        state = np.zeros(len(blocks), dtype=bool)
+        silent = np.flatnonzero(scene.is_before & scene.is_bare & ~scene.came_from(Origin.ENGINE))
+        stays = scene.outlives_all[silent]
+        replaced = silent[~stays & scene.dies_within(scene.optimizers)[silent]]
+        for size, count in zip(*(column.tolist() for column in self.trained), strict=True):
+            rows = silent[stays & (blocks.requested[silent] == size)]
+            if len(rows) < count:
+                continue
+            parameters[rows[:count]] = True
+            if len(scene.optimizers) and not self.state_of_step.any():
+                state[rows[count : 3 * count]] = len(rows) >= 2 * count
+            state[replaced[blocks.requested[replaced] == size]] = True
+        return parameters, state
+
+    @cached_property
+    def state_of_step(self) -> _Mask:
+        """What an optimizer's step asked for and did not give back."""
+        scene, blocks = self.scene, self.blocks
+        born = scene.born_in(Phase.OPTIMIZER) & ~scene.is_before
+        last, after = scene.span_end(scene.optimizers)
+        stays = (blocks.freed > after) & (after != NEVER)
+        cut = (after == NEVER) & (blocks.freed >= blocks.n_entries)
+        named = scene.came_from(Origin.STATE) & (blocks.freed > last)
+        found: _Mask = born & (stays | cut | named)
+        return found

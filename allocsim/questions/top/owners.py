@@ -1,0 +1,200 @@
+"""Whose memory a block is, by name: a line, a stack, a part of the model, a stream, a pool.
+
+Rules: a line is the program's own (`measures.owner`).  A part of the model is the row of modules
+that were being called, the innermost first, so that the one line that calls the model is never
+the whole answer; a class stands before `forward` where the release records qualified names, else
+the file does, with the line where it is not one of PyTorch's own layers.
+
+What autograd's thread asks for has no frames.  It belongs to the code common to the activation
+that the backward pass gave up before and the one that it gives up next: the engine lets a node's
+saved tensors go when the node is done, so the node lies between.  It is said to be inferred.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allocsim.measures import code_of
+from allocsim.questions.top.blocks import Blocks
+from allocsim.questions.top.scene import Scene
+from allocsim.questions.top.stacks import is_call, is_layer, is_python, stem_of
+from allocsim.trace import Frame, FrameTable
+
+__all__ = ["AUTOGRAD", "NO_STACK", "Whose", "module_name", "whose_of"]
+
+AUTOGRAD = "backward (autograd)"
+NO_STACK = "no stack recorded"
+BEFORE = "from before the recording"
+
+_PLUMBING = {
+    *("_call_impl", "_wrapped_call_impl", "__torch_function__", "decorate_context", "_use_grad"),
+    *("_fn", "maybe_fallback", "__call__", "no_grad", "inference_mode"),
+    *("forward_with_checkpointing", "recompute_fn", "unpack_hook", "wrapper", "inner", "wrapped"),
+}
+_DECORATORS = {"wrapper", "forward_with_checkpointing", "recompute_fn"}
+"""What stands between the calling of a module and its own forward."""
+_PLUMBING_FILES = {"_compile.py", "checkpoint.py", "eval_frame.py"}
+_MOVES = {"to", "cuda", "half", "float", "bfloat16"}
+"""What only moves or converts a module."""
+
+
+@dataclass(frozen=True, slots=True)
+class Whose:
+    """Where one block came from.
+
+    stack: frames of Python, innermost first, of the block itself or of the code that its
+    backward belongs to; empty where nothing tells.  silent: "" where the stack is the block's
+    own, else what there is instead of one.
+    """
+
+    stack: tuple[Frame, ...]
+    silent: str = ""
+
+    def line(self, frames: int = 1) -> str:
+        """The program's own line, and as many callers of it as make `frames`."""
+        code = code_of(self.stack)
+        if code is None:
+            return self.silent or NO_STACK
+        own = self.stack[code.folded :][: max(frames, 1)]
+        return self._said(" < ".join(_line(frame) for frame in own))
+
+    def module(self, frames: int) -> str:
+        """The part of the model, at most `frames` modules of the row."""
+        name = module_name(self.stack, frames)
+        return self._said(name) if name else self.silent or NO_STACK
+
+    def whole(self, frames: int) -> str:
+        """The stack, at most `frames` of it."""
+        shown = [frame for frame in self.stack if not _is_plumbing(frame)][:frames]
+        told = " < ".join(map(_line, shown))
+        return self._said(told) if told else self.silent or NO_STACK
+
+    def _said(self, name: str) -> str:
+        return f"{self.silent} of {name}" if self.silent else name
+
+
+def _line(frame: Frame) -> str:
+    return f"{stem_of(frame)}:{frame.line} {frame.name}"
+
+
+def _is_plumbing(frame: Frame) -> bool:
+    return frame.name in _PLUMBING or stem_of(frame) in _PLUMBING_FILES
+
+
+def module_name(stack: Sequence[Frame], frames: int) -> str:
+    """The innermost `frames` modules of a stack; the innermost functions where none is called."""
+    called = [
+        inner
+        for inner, outer in pairwise(stack)
+        if not is_call(inner) and not _is_plumbing(inner) and _is_called(outer)
+    ]
+    if not called:
+        called = [frame for frame in stack if not _is_plumbing(frame) and not _moves(frame)]
+    parts: list[str] = []
+    for frame in called:
+        part = _part(frame)
+        if not parts or parts[-1] != part:
+            parts.append(part)
+    return " < ".join(parts[:frames])
+
+
+def _is_called(outer: Frame) -> bool:
+    return is_call(outer) or outer.name in _DECORATORS
+
+
+def _moves(frame: Frame) -> bool:
+    is_between = stem_of(frame) in ("module.py", "_device.py", "functional.py")
+    return is_between or frame.name in _MOVES
+
+
+def _part(frame: Frame) -> str:
+    if "." in frame.name:
+        return frame.name
+    stem = stem_of(frame).removesuffix(".py")
+    return f"{stem}.{frame.name}" + ("" if is_layer(frame) else f":{frame.line}")
+
+
+def whose_of(
+    scene: Scene, rows: NDArray[np.intp], table: FrameTable, activations: NDArray[np.bool_]
+) -> list[Whose]:
+    """Whose each of the blocks `rows` is.  activations: which blocks were kept for backward."""
+    blocks = scene.blocks
+    python: dict[int, tuple[Frame, ...]] = {}
+    between: dict[tuple[int, ...], Whose] = {}
+    nodes = _Nodes(scene, activations)
+    found = []
+    for row in rows.tolist():
+        number = int(blocks.stack[row])
+        if number not in python:
+            python[number] = tuple(frame for frame in table.stack(number) if is_python(frame))
+        stack = python[number]
+        if stack and not scene.is_bare[row]:
+            found.append(Whose(stack))
+        elif scene.is_before[row]:
+            found.append(Whose((), BEFORE if number < 0 and scene.has_lives else NO_STACK))
+        elif scene.is_bare[row] and nodes.sees_backward(row):
+            around = nodes.around(row)
+            if around not in between:
+                between[around] = Whose(_common(table, around), AUTOGRAD)
+            found.append(between[around])
+        else:
+            found.append(Whose(stack, "" if stack else NO_STACK))
+    return found
+
+
+class _Nodes:
+    """The activations that a backward pass gave up around a moment."""
+
+    def __init__(self, scene: Scene, activations: NDArray[np.bool_]) -> None:
+        self._scene = scene
+        rows = np.flatnonzero(activations & (scene.blocks.stack >= 0))
+        order = np.argsort(scene.blocks.freed[rows], kind="stable")
+        self._rows = rows[order]
+        self._freed = scene.blocks.freed[self._rows]
+
+    def sees_backward(self, row: int) -> bool:
+        """Whether the block was made in a backward pass."""
+        return bool(self._scene.backwards.of(self._scene.blocks.born[row : row + 1])[0] >= 0)
+
+    def around(self, row: int) -> tuple[int, ...]:
+        """Stacks of the activations given up before and after the block's birth, in its pass."""
+        scene, blocks = self._scene, self._scene.blocks
+        born = int(blocks.born[row])
+        span = int(scene.backwards.of(blocks.born[row : row + 1])[0])
+        first, after = int(scene.backwards.first[span]), int(scene.backwards.after[span])
+        at = int(np.searchsorted(self._freed, born))
+        near = [i for i in (at - 1, at) if 0 <= i < len(self._rows)]
+        inside = [i for i in near if first <= self._freed[i] < min(after, blocks.n_entries)]
+        return tuple(int(blocks.stack[self._rows[i]]) for i in inside)
+
+
+def _common(table: FrameTable, stacks: tuple[int, ...]) -> tuple[Frame, ...]:
+    """The frames that the stacks share, from the outermost on, given innermost first."""
+    if not stacks:
+        return ()
+    known = [[f for f in table.stack(stack) if is_python(f)][::-1] for stack in stacks]
+    shared = []
+    for frames in zip(*known, strict=False):
+        if any(frame != frames[0] for frame in frames):
+            break
+        shared.append(frames[0])
+    while shared and (is_call(shared[-1]) or _is_plumbing(shared[-1])):
+        shared.pop()
+    return tuple(shared[::-1])
+
+
+def stream_name(blocks: Blocks, row: int) -> str:
+    """The stream that a block belongs to."""
+    stream = int(blocks.stream[row])
+    return f"stream 0x{stream:x}" if stream else "the default stream"
+
+
+def pool_name(blocks: Blocks, row: int) -> str:
+    """The pool that a block lies in."""
+    pool = int(blocks.pool[row])
+    return "the default pool" if pool < 0 else f"private pool {blocks.pools[pool]}"

@@ -1,0 +1,276 @@
+"""What a block is for: rules, the first that holds of a block decides.
+
+Rule: every rule says why it is true; a block that none of them reaches is unknown.  A rule sees
+stacks, phases and lives (`Scene`), never the sizes of a particular model but for one thing: a
+gradient is as large as its parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allocsim.questions.top.evidence import MADE_AS_PARAMETERS, WORKSPACE_SIZES, Evidence
+from allocsim.questions.top.scene import NEVER, Scene
+from allocsim.questions.top.stacks import Origin, Phase
+
+__all__ = ["CATEGORIES", "RULES", "UNKNOWN", "Rule", "rules_of"]
+
+_Mask = NDArray[np.bool_]
+
+PARAMETERS = "parameters"
+BUFFERS = "buffers"
+GRADIENTS = "gradients"
+OPTIMIZER = "optimizer state"
+ACTIVATIONS = "activations kept for backward"
+TEMPORARIES = "temporaries"
+INPUTS = "inputs"
+WORKSPACES = "workspaces"
+CACHES = "caches"
+UNKNOWN = "unknown"
+
+CATEGORIES = (
+    PARAMETERS,
+    BUFFERS,
+    GRADIENTS,
+    OPTIMIZER,
+    ACTIVATIONS,
+    TEMPORARIES,
+    INPUTS,
+    WORKSPACES,
+    CACHES,
+    UNKNOWN,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """category: of the blocks for which it `holds`.  reason: why that is so."""
+
+    category: str
+    reason: str
+    holds: Callable[[Evidence], _Mask]
+
+
+def _made_as_parameter(known: Evidence) -> _Mask:
+    return known.scene.came_from(*MADE_AS_PARAMETERS)
+
+
+def _made_beside(known: Evidence) -> _Mask:
+    return known.scene.came_from(Origin.LAYER_STATISTICS, Origin.CONVERTED_REST)
+
+
+def _own_layer(known: Evidence) -> _Mask:
+    own = known.scene.came_from(Origin.OWN_LAYER) & known.lasts
+    return own & ~_is_told_none(known) & ~known.repeats_a_buffer
+
+
+def _is_told_none(known: Evidence) -> _Mask:
+    """Without a gradient where every parameter has one."""
+    nobody = np.full(len(known.blocks), known.all_train)
+    return nobody & ~known.has_gradient
+
+
+def _loaded(known: Evidence) -> _Mask:
+    return known.scene.came_from(Origin.LOADED) & known.lasts
+
+
+def _set_up(known: Evidence) -> _Mask:
+    return known.scene.born_in(Phase.SETUP) & known.lasts
+
+
+def _state_before(known: Evidence) -> _Mask:
+    return known.scene.is_before & known.scene.born_in(Phase.OPTIMIZER)
+
+
+def _optimizer_temporaries(known: Evidence) -> _Mask:
+    return known.scene.born_in(Phase.OPTIMIZER)
+
+
+def _cache(known: Evidence) -> _Mask:
+    scene, blocks = known.scene, known.blocks
+    named = scene.came_from(Origin.CACHE) & ~scene.born_in(Phase.BACKWARD)
+    if len(scene.backwards):
+        named &= ~scene.born_in(Phase.FORWARD) | (known.next_backward == NEVER)
+    end, _ = known.call_end
+    return named & (scene.is_before | (blocks.freed > end) | ~scene.born_in(Phase.FORWARD))
+
+
+def _kept_between_calls(known: Evidence) -> _Mask:
+    scene, blocks = known.scene, known.blocks
+    forward = scene.born_in(Phase.FORWARD) & ~scene.is_before & ~scene.is_engine_thread
+    _, following = known.call_end
+    second = scene.forwards.next_first(following)
+    lives_on = (blocks.freed > second) & (second != NEVER)
+    third_backward = scene.backwards.next_first(scene.backwards.next_first(known.next_backward))
+    outlasts = (blocks.freed > third_backward) & (third_backward != NEVER)
+    lives_on &= (known.next_backward == NEVER) | (outlasts & ~scene.dies_within(scene.backwards))
+    replaced = known.dies_within_later_call & (known.next_backward == NEVER)
+    found: _Mask = forward & (lives_on | replaced)
+    return found
+
+
+def _workspace(known: Evidence) -> _Mask:
+    within = known.scene.born_in(Phase.FORWARD, Phase.BACKWARD)
+    sized = np.isin(known.blocks.requested, WORKSPACE_SIZES)
+    return (within & sized & known.at_once) | known.stays_as_workspace
+
+
+def _exchange(known: Evidence) -> _Mask:
+    return known.scene.came_from(Origin.EXCHANGE, Origin.SCALER)
+
+
+def _kept_for_backward(known: Evidence) -> _Mask:
+    whole = known.next_backward != NEVER
+    kept = whole & (known.blocks.freed > known.next_backward)
+    made = known.of_forward & ~known.scene.is_before & ~known.scene.is_without_grad
+    found: _Mask = made & (kept | known.kept_by_fate)
+    return found
+
+
+def _recomputed(known: Evidence) -> _Mask:
+    """Python of the engine's thread whose block outlives that stretch of Python."""
+    scene, blocks = known.scene, known.blocks
+    again = scene.is_engine_thread & scene.born_in(Phase.BACKWARD) & ~scene.is_before
+    engine = np.sort(blocks.born[scene.is_bare & ~scene.is_before])
+    following = np.append(engine, NEVER)[np.searchsorted(engine, blocks.born, side="right")]
+    found: _Mask = again & (blocks.freed > following) & (following != NEVER)
+    return found
+
+
+def _of_backward(known: Evidence) -> _Mask:
+    return known.scene.born_in(Phase.BACKWARD) & ~known.scene.is_before
+
+
+def _of_forward(known: Evidence) -> _Mask:
+    return known.scene.born_in(Phase.FORWARD) & ~known.scene.is_before
+
+
+def _input(known: Evidence) -> _Mask:
+    scene, blocks = known.scene, known.blocks
+    made = scene.born_in(Phase.PROGRAM) & ~scene.is_before
+    following = scene.forwards.next_first(blocks.born)
+    is_met = (following != NEVER) & (blocks.freed > following)
+    is_cut = (following == NEVER) & (blocks.freed >= blocks.n_entries)
+    found: _Mask = made & (is_met | is_cut)
+    return found
+
+
+def _of_program(known: Evidence) -> _Mask:
+    return known.scene.born_in(Phase.PROGRAM, Phase.SETUP) & ~known.scene.is_before
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        PARAMETERS,
+        "a layer of torch.nn makes nothing but its parameters in its constructor, and moving or "
+        "copying a module makes them anew, the parameters before the buffers",
+        _made_as_parameter,
+    ),
+    Rule(
+        BUFFERS,
+        "a norm makes its running statistics after its parameters, and moving a module moves its "
+        "buffers last",
+        _made_beside,
+    ),
+    Rule(
+        GRADIENTS,
+        "a constructor that makes one buffer for many parameters makes the gradients' after it",
+        lambda known: known.scene.came_from(Origin.GRADIENT_BUFFER),
+    ),
+    Rule(
+        CACHES,
+        "code that is named as a cache of keys and values asked for it, and it outlives the call",
+        _cache,
+    ),
+    Rule(
+        PARAMETERS,
+        "made while the model was set up, and a gradient of its size has no other parameter",
+        lambda known: known.has_gradient,
+    ),
+    Rule(
+        PARAMETERS,
+        "a module of the program's own made it in its constructor; not where every parameter has "
+        "its gradient and this has none",
+        _own_layer,
+    ),
+    Rule(PARAMETERS, "read from a checkpoint into a module, and kept", _loaded),
+    Rule(
+        BUFFERS,
+        "made while the model was set up, kept, and no parameter by the rules above",
+        _set_up,
+    ),
+    Rule(
+        OPTIMIZER,
+        "an optimizer's step asked for it and did not give it back when it ended",
+        lambda known: known.state_of_step,
+    ),
+    Rule(OPTIMIZER, "an optimizer asked for it before, and it is still there", _state_before),
+    Rule(TEMPORARIES, "an optimizer's step asked for it and gave it back", _optimizer_temporaries),
+    Rule(
+        GRADIENTS,
+        "autograd made it in a backward pass and it outlives that pass: only gradients of "
+        "parameters do",
+        lambda known: known.gradients,
+    ),
+    Rule(
+        WORKSPACES,
+        "a matrix library's workspace: of its size, and given back before anything else is asked "
+        "for, or never",
+        _workspace,
+    ),
+    Rule(
+        WORKSPACES,
+        "code that exchanges with other ranks, or scales gradients, keeps it for itself",
+        _exchange,
+    ),
+    Rule(
+        CACHES,
+        "made in a forward pass, and it lives through later ones, or is replaced in one",
+        _kept_between_calls,
+    ),
+    Rule(
+        ACTIVATIONS,
+        "made in a forward pass and still there when the backward pass begins; where the "
+        "recording ends before, as its line did in earlier steps",
+        _kept_for_backward,
+    ),
+    Rule(
+        ACTIVATIONS,
+        "recomputed for the backward pass (checkpointing), and in use when it goes on",
+        _recomputed,
+    ),
+    Rule(TEMPORARIES, "made in a backward pass and given back in it", _of_backward),
+    Rule(
+        TEMPORARIES, "made in a forward pass and given back before the backward pass", _of_forward
+    ),
+    Rule(
+        INPUTS,
+        "the program made it outside any module, and it is there when the next forward pass begins",
+        _input,
+    ),
+    Rule(TEMPORARIES, "the program made it and gave it back before any forward pass", _of_program),
+    Rule(
+        PARAMETERS,
+        "from before the recording, there to its end, and as many gradients of its size are made",
+        lambda known: known.from_before[0],
+    ),
+    Rule(
+        OPTIMIZER,
+        "the same, beyond the parameters: one or two for each while an optimizer makes none, or "
+        "what its step replaces",
+        lambda known: known.from_before[1],
+    ),
+)
+
+
+def rules_of(scene: Scene) -> NDArray[np.int64]:
+    """For each block the number of the rule that decides, -1 where none does."""
+    known = Evidence(scene)
+    found = np.full(len(scene.blocks), -1, dtype=np.int64)
+    for number, rule in enumerate(RULES):
+        found[(found < 0) & rule.holds(known)] = number
+    return found

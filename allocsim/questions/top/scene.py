@@ -1,0 +1,158 @@
+"""Of each block, the part of the step it was born in and what it lived through.
+
+Rule: columns are by block, in the order of births; nothing here says what a block is for.  An
+allocation without Python frames is the engine's, autograd's own thread, where a backward pass is
+seen in the recording at all: that thread runs no Python.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allocsim.questions.top.blocks import Blocks
+from allocsim.questions.top.stacks import Origin, Phase, StackKind
+
+__all__ = ["Scene", "Spans", "scene_of"]
+
+_Mask = NDArray[np.bool_]
+_Column = NDArray[np.int64]
+NEVER = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Spans:
+    """Stretches of allocations of one phase.  first, last: entries of their first and last
+    allocation.  after: entry of the first allocation behind, `NEVER` if none is."""
+
+    first: _Column
+    last: _Column
+    after: _Column
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def next_first(self, entry: _Column) -> _Column:
+        """Where the next stretch after `entry` begins; `NEVER` if none does."""
+        starts = np.append(self.first, NEVER)
+        found: _Column = starts[np.searchsorted(self.first, entry, side="right")]
+        return found
+
+    def previous_last(self, entry: _Column) -> _Column:
+        """The last allocation at or before `entry` that is in a stretch; -1 if none is."""
+        at = np.searchsorted(self.first, entry, side="right") - 1
+        found = np.where(at >= 0, np.minimum(np.append(self.last, 0)[at], entry), -1)
+        return found.astype(np.int64)
+
+    def of(self, entry: _Column) -> NDArray[np.intp]:
+        """The number of the stretch that began last at or before `entry`, -1 for none."""
+        return np.searchsorted(self.first, entry, side="right") - 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scene:
+    """The blocks of one device with what is known of their lives.
+
+    is_before: born before the first entry.  is_bare: of the engine, or born without any Python.
+    forwards, backwards, optimizers: the parts of the steps.  last_alloc: entry of the last one.
+    has_lives: whether there are entries at all; without, a block has a stack and no life.
+    """
+
+    blocks: Blocks
+    phase: NDArray[np.uint8]
+    origin: NDArray[np.uint8]
+    is_engine_thread: _Mask
+    is_without_grad: _Mask
+    is_bare: _Mask
+    is_before: _Mask
+    forwards: Spans
+    backwards: Spans
+    optimizers: Spans
+    last_alloc: int
+    has_lives: bool
+
+    def came_from(self, *origins: Origin) -> _Mask:
+        """Blocks of these origins."""
+        return np.isin(self.origin, origins)
+
+    def born_in(self, *phases: Phase) -> _Mask:
+        """Blocks of these phases."""
+        return np.isin(self.phase, phases)
+
+    @property
+    def outlives_all(self) -> _Mask:
+        """Blocks that are still in use at the last allocation."""
+        return self.blocks.freed > self.last_alloc
+
+    def span_end(self, spans: Spans) -> tuple[_Column, _Column]:
+        """Of the stretch that each block was born in, its last allocation and the one behind."""
+        at = spans.of(self.blocks.born)
+        return np.append(spans.last, -1)[at], np.append(spans.after, NEVER)[at]
+
+    def dies_within(self, spans: Spans) -> _Mask:
+        """Blocks freed in the midst of a stretch."""
+        freed = self.blocks.freed
+        at = spans.of(freed)
+        found: _Mask = (at >= 0) & (freed < np.append(spans.last, -1)[at])
+        return found
+
+    def step_at(self, entry: int) -> int:
+        """The number of the step that `entry` is in, from 1; 0 where no steps are seen."""
+        ends = self._step_ends
+        if not len(ends):
+            return 0
+        behind_all = entry > ends[-1] and self.last_alloc == ends[-1]
+        return len(ends) if behind_all else int(np.searchsorted(ends, entry, side="left")) + 1
+
+    @property
+    def _step_ends(self) -> _Column:
+        """Steps end with the optimizer, or where it asks for nothing with the backward pass."""
+        told = len(self.optimizers) > 1 or len(self.backwards) <= 1
+        return (self.optimizers if told and len(self.optimizers) else self.backwards).last
+
+    def phase_at(self, entry: int) -> Phase:
+        """The phase of the last allocation at or before `entry`."""
+        born = self.blocks.born
+        at = int(np.searchsorted(born, entry, side="right")) - 1
+        return Phase(int(self.phase[at])) if at >= 0 and born[at] >= 0 else Phase.UNTOLD
+
+
+def scene_of(blocks: Blocks, kinds: dict[int, StackKind], *, is_state_only: bool) -> Scene:
+    """The scene of `blocks`, whose stacks are of `kinds`."""
+    numbers = np.array(sorted(kinds), dtype=np.int64)
+    which = np.searchsorted(numbers, blocks.stack) if len(numbers) else np.zeros(0, np.intp)
+    table = [kinds[number] for number in numbers.tolist()]
+    phase = np.array([kind.phase for kind in table], dtype=np.uint8)[which]
+    origin = np.array([kind.origin for kind in table], dtype=np.uint8)[which]
+    thread = np.array([kind.is_engine_thread for kind in table], dtype=bool)[which]
+    without = np.array([kind.is_without_grad for kind in table], dtype=bool)[which]
+    is_before = blocks.born < 0
+    sees_backward = bool(np.isin(phase, (Phase.BACKWARD, Phase.OPTIMIZER)).any())
+    is_silent = phase == Phase.UNTOLD
+    if sees_backward:
+        phase = np.where(is_silent & ~is_before, np.uint8(Phase.BACKWARD), phase)
+        origin = np.where(is_silent & ~is_before, np.uint8(Origin.ENGINE), origin)
+    after = ~is_before
+    born, part = blocks.born[after], phase[after]
+    return Scene(
+        blocks=blocks,
+        phase=phase,
+        origin=origin,
+        is_engine_thread=thread,
+        is_without_grad=without,
+        is_bare=is_silent | (origin == Origin.ENGINE),
+        is_before=is_before,
+        forwards=_spans(born, part == Phase.FORWARD),
+        backwards=_spans(born, part == Phase.BACKWARD),
+        optimizers=_spans(born, part == Phase.OPTIMIZER),
+        last_alloc=int(born[-1]) if len(born) else -1,
+        has_lives=not is_state_only,
+    )
+
+
+def _spans(born: _Column, is_in: _Mask) -> Spans:
+    edges = np.flatnonzero(np.diff(is_in.astype(np.int8), prepend=0, append=0))
+    first, end = edges[::2], edges[1::2]
+    return Spans(born[first], born[end - 1], np.append(born, NEVER)[end])

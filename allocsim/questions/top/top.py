@@ -1,0 +1,363 @@
+"""Who held the memory of a device at one moment of a recording.
+
+Rule: the rows add up, to the byte, to what was allocated then, as a replay under the recorded
+settings counts it; memory that was freed and waits for another stream is told beside them.  What
+a name or a category is made of is in `owners.py` and `rules.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allocsim.engine import DeviceRun, Prepared, Progress, prepare, replay_prepared
+from allocsim.errors import RecordingError
+from allocsim.questions.top.blocks import Blocks, blocks_of, blocks_of_state
+from allocsim.questions.top.owners import Whose, pool_name, stream_name, whose_of
+from allocsim.questions.top.rules import RULES, UNKNOWN, rules_of
+from allocsim.questions.top.scene import Scene, scene_of
+from allocsim.questions.top.stacks import Phase, kinds_of
+from allocsim.trace import Action, Frame, Recording, Trace, refuse_contradictions
+from allocsim.units import format_size
+
+__all__ = ["BY", "Holding", "Moment", "Row", "Top", "top", "top_of_run"]
+
+BY = ("line", "stack", "module", "category", "stream", "pool")
+"""What rows can be by."""
+
+_MODULES = 3
+_STACK = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """When: after entry `entry`; None where a recording holds a state only.
+
+    what: "peak", "oom", "end" or "entry".  step: its number from 1, 0 where no steps are seen.
+    phase: "forward", "backward", …, "" where nothing tells.  requested_bytes: what could not be
+    had, at an out-of-memory error.
+    """
+
+    entry: int | None
+    what: str
+    step: int = 0
+    phase: str = ""
+    requested_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One owner.  largest_bytes: its largest block.  category: the one that most of it is of;
+    categories: bytes of each.  where: the line that holds most of it, in rows by category the
+    part of the model.  reason: in rows by category, why they are of it."""
+
+    owner: str
+    category: str
+    bytes: int
+    blocks: int
+    largest_bytes: int
+    categories: dict[str, int]
+    where: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """Blocks of one stack and category.  frames: innermost first.  silent: what there is instead
+    of a stack of its own, "" where it has one."""
+
+    frames: tuple[Frame, ...]
+    silent: str
+    category: str
+    bytes: int
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Top:
+    """The answer for one device.
+
+    rows: the largest first.  categories: bytes of each, the largest first.  holdings: the same
+    memory by whole stacks.  pending_bytes, pending_blocks: freed and waiting for other streams,
+    in no row.  notes: what had to be inferred, in sentences.
+    """
+
+    path: str
+    device: int
+    at: Moment
+    by: str
+    allocated_bytes: int
+    blocks: int
+    pending_bytes: int
+    pending_blocks: int
+    rows: tuple[Row, ...]
+    categories: dict[str, int]
+    holdings: tuple[Holding, ...]
+    notes: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return (
+            f"Top(device={self.device}, at={self.at.what!r}, "
+            f"allocated_bytes={self.allocated_bytes:,}, by={self.by!r}, {len(self.rows)} rows)"
+        )
+
+
+def top(
+    recording: Recording,
+    at: str | int | None = None,
+    *,
+    by: str = "line",
+    frames: int | None = None,
+    device: int | None = None,
+    torch_version: str | None = None,
+    progress: Progress | None = None,
+) -> Top:
+    """Who held memory at a moment of one device of `recording` (default: the only one).
+
+    at: "peak", where most was allocated; "oom", the last out-of-memory error; "end"; or an entry,
+    for the moment after it.  Default: the error if one is recorded, else the peak.
+    by: one of `BY`.  frames: how many frames tell lines, stacks or modules apart (1, 8, 3).
+    torch_version, progress: as for `replay`.
+    Raises RecordingError if several devices are recorded and none is named, or if there is no such
+    moment; ValueError if there is no such `by`.
+    """
+    if by not in BY:
+        raise ValueError(f"by={by!r} is not one of {', '.join(BY)}")
+    trace = _device_of(recording, device)
+    if trace.count(Action.ALLOC):
+        (prepared,) = prepare(recording, trace.device, torch_version)
+        (device_run,) = replay_prepared((prepared,), progress=progress).devices
+        return top_of_run(prepared, device_run, at, by=by, frames=frames)
+    return _of_state(recording, trace, at, by, frames)
+
+
+def _device_of(recording: Recording, device: int | None) -> Trace:
+    if device is None and len(recording.devices) > 1:
+        numbers = ", ".join(str(trace.device) for trace in recording.devices)
+        raise RecordingError(recording.path, f"has devices {numbers}; choose one (--device)")
+    if not recording.devices:
+        raise RecordingError(recording.path, "holds neither segments nor entries")
+    try:
+        return recording.devices[0] if device is None else recording.device(device)
+    except KeyError as error:
+        raise RecordingError(recording.path, str(error.args[0])) from None
+
+
+def top_of_run(
+    prepared: Prepared,
+    device_run: DeviceRun,
+    at: str | int | None = None,
+    *,
+    by: str = "line",
+    frames: int | None = None,
+) -> Top:
+    """`top` of a device that has been replayed already: `device_run`, as recorded."""
+    trace = prepared.trace
+    blocks = blocks_of(trace, prepared.start, device_run.timeline)
+    scene = _scene(trace, blocks, is_state_only=False)
+    asked = _Asked(prepared.path, _moment(prepared.path, trace, device_run, scene, at), by, frames)
+    notes = []
+    if device_run.fidelity is not None and not device_run.fidelity.is_exact:
+        notes.append(f"the replay is not as recorded: {device_run.fidelity.first_mismatch}")
+    return _answer(asked, trace, scene, notes)
+
+
+def _of_state(
+    recording: Recording, trace: Trace, at: str | int | None, by: str, frames: int | None
+) -> Top:
+    if at not in (None, "end"):
+        what = f"holds a state only and no history: there is no {at!r}, only the end"
+        raise RecordingError(recording.path, what)
+    refuse_contradictions(recording)
+    scene = _scene(trace, blocks_of_state(trace), is_state_only=True)
+    notes = ["the recording holds a state only: categories are told by stacks alone, without lives"]
+    asked = _Asked(recording.path, Moment(None, "end"), by, frames)
+    return _answer(asked, trace, scene, notes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What was asked, of which file."""
+
+    path: str
+    moment: Moment
+    by: str
+    frames: int | None
+
+
+def _scene(trace: Trace, blocks: Blocks, *, is_state_only: bool) -> Scene:
+    kinds = kinds_of(trace.frame_table, np.unique(blocks.stack).tolist())
+    return scene_of(blocks, kinds, is_state_only=is_state_only)
+
+
+def _moment(
+    path: str, trace: Trace, device_run: DeviceRun, scene: Scene, at: str | int | None
+) -> Moment:
+    """The moment asked for.  Raises RecordingError if the recording does not have it."""
+    ooms = np.flatnonzero(trace.action == Action.OOM)
+    last = len(trace) - 1 if device_run.stopped_at is None else device_run.stopped_at
+    if at is None:
+        at = "oom" if len(ooms) else "peak"
+    requested = None
+    if at == "oom":
+        if not len(ooms):
+            raise RecordingError(path, "no out-of-memory error is recorded; ask for the peak")
+        entry = int(ooms[-1])
+        requested = int(trace.size[entry])
+    elif at == "peak":
+        timeline = device_run.timeline
+        entry = int(timeline.entry[np.argmax(timeline.allocated)])
+    elif at == "end":
+        entry = last
+    elif not isinstance(at, str) and 0 <= at <= last:
+        entry = int(at)
+    else:
+        raise RecordingError(path, f"there is no entry {at}; expected 0 to {last}")
+    phase = scene.phase_at(entry)
+    return Moment(
+        entry=entry,
+        what=at if isinstance(at, str) else "entry",
+        step=scene.step_at(entry),
+        phase="" if phase is Phase.UNTOLD else phase.text,
+        requested_bytes=requested,
+    )
+
+
+def _answer(asked: _Asked, trace: Trace, scene: Scene, notes: Sequence[str]) -> Top:
+    moment = asked.moment
+    blocks = scene.blocks
+    entry = -1 if moment.entry is None else moment.entry
+    rows, pending = blocks.in_use(entry), blocks.pending(entry)
+    rules = rules_of(scene)
+    kept = np.array([rule.category == "activations kept for backward" for rule in RULES])
+    whose = whose_of(scene, rows, trace.frame_table, np.append(kept, False)[rules])
+    table = _Table(blocks, rows, whose, rules[rows])
+    silent = rows[scene.is_before[rows] & (blocks.stack[rows] < 0)]
+    if len(silent) and scene.has_lives:
+        size = format_size(int(blocks.size[silent].sum()))
+        notes = [*notes, f"{size} were there before the recording began: no stack tells whose"]
+    return Top(
+        path=asked.path,
+        device=trace.device,
+        at=moment,
+        by=asked.by,
+        allocated_bytes=int(blocks.size[rows].sum()),
+        blocks=len(rows),
+        pending_bytes=int(blocks.size[pending].sum()),
+        pending_blocks=len(pending),
+        rows=table.by(asked.by, asked.frames),
+        categories=_largest_first(table.categories()),
+        holdings=table.holdings(),
+        notes=tuple(notes),
+    )
+
+
+class _Table:
+    """The blocks of a moment, to be grouped."""
+
+    def __init__(
+        self,
+        blocks: Blocks,
+        rows: NDArray[np.intp],
+        whose: Sequence[Whose],
+        rules: NDArray[np.int64],
+    ) -> None:
+        self._blocks, self._rows = blocks, rows.tolist()
+        self._whose, self._rules = whose, rules.tolist()
+        self._sizes: list[int] = blocks.size[rows].tolist()
+        self._lines: dict[Whose, str] = {}
+        self._parts: dict[Whose, str] = {}
+
+    def category(self, index: int) -> str:
+        """Of the block at `index` of the moment's."""
+        rule = self._rules[index]
+        return RULES[rule].category if rule >= 0 else UNKNOWN
+
+    def categories(self) -> dict[str, int]:
+        """Bytes of each category."""
+        found: dict[str, int] = {}
+        for index, size in enumerate(self._sizes):
+            found[self.category(index)] = found.get(self.category(index), 0) + size
+        return found
+
+    def by(self, by: str, frames: int | None) -> tuple[Row, ...]:
+        """The rows, the largest first."""
+        groups: dict[str, list[int]] = {}
+        for index in range(len(self._rows)):
+            groups.setdefault(self._name(by, frames, index), []).append(index)
+        made = [self._row(owner, members, by) for owner, members in groups.items()]
+        return tuple(sorted(made, key=lambda row: (-row.bytes, row.owner)))
+
+    def holdings(self) -> tuple[Holding, ...]:
+        """The blocks by stack and category, the largest first."""
+        groups: dict[tuple[Whose, str], list[int]] = {}
+        for index, whose in enumerate(self._whose):
+            groups.setdefault((whose, self.category(index)), []).append(index)
+        made = [
+            Holding(
+                frames=whose.stack,
+                silent=whose.silent,
+                category=category,
+                bytes=sum(self._sizes[index] for index in members),
+                blocks=len(members),
+            )
+            for (whose, category), members in groups.items()
+        ]
+        return tuple(sorted(made, key=lambda holding: -holding.bytes))
+
+    def _name(self, by: str, frames: int | None, index: int) -> str:
+        whose = self._whose[index]
+        if by == "line":
+            return self._line(whose) if frames in (None, 1) else whose.line(frames or 1)
+        if by == "module":
+            return whose.module(frames or _MODULES)
+        if by == "stack":
+            return whose.whole(frames or _STACK)
+        if by == "category":
+            return self.category(index)
+        namer = stream_name if by == "stream" else pool_name
+        return namer(self._blocks, self._rows[index])
+
+    def _line(self, whose: Whose) -> str:
+        if whose not in self._lines:
+            self._lines[whose] = whose.line()
+        return self._lines[whose]
+
+    def _part(self, whose: Whose) -> str:
+        if whose not in self._parts:
+            self._parts[whose] = whose.module(_MODULES)
+        return self._parts[whose]
+
+    def _row(self, owner: str, members: list[int], by: str) -> Row:
+        categories: dict[str, int] = {}
+        lines: dict[str, int] = {}
+        for index in members:
+            size, whose = self._sizes[index], self._whose[index]
+            line = self._part(whose) if by == "category" else self._line(whose)
+            category = self.category(index)
+            categories[category] = categories.get(category, 0) + size
+            lines[line] = lines.get(line, 0) + size
+        categories = _largest_first(categories)
+        reasons: dict[str, int] = {}
+        if by == "category":
+            for index in members:
+                rule = self._rules[index]
+                reason = RULES[rule].reason if rule >= 0 else "no rule reaches it"
+                reasons[reason] = reasons.get(reason, 0) + self._sizes[index]
+        return Row(
+            owner=owner,
+            category=next(iter(categories)),
+            bytes=sum(self._sizes[index] for index in members),
+            blocks=len(members),
+            largest_bytes=max(self._sizes[index] for index in members),
+            categories=categories,
+            where=next(iter(_largest_first(lines))),
+            reason="; or ".join(_largest_first(reasons)),
+        )
+
+
+def _largest_first(found: dict[str, int]) -> dict[str, int]:
+    return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))

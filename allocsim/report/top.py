@@ -1,0 +1,236 @@
+"""Who held memory at a moment: for a terminal, as JSON, and for viewers of flame graphs.
+
+Rule: every figure comes from the answer; a screen of 80 columns and 24 lines by default, and
+whatever does not fit is counted in its last row.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from allocsim.questions.top import Holding, Moment, Row, Top
+from allocsim.report.layout import WIDTH, number, paragraph, plural, printable
+from allocsim.trace import Frame
+from allocsim.units import format_size
+
+__all__ = ["collapsed_text", "speedscope_document", "top_document", "top_text"]
+
+_ROWS = 12
+_ROWS_WITH_LINES = 8
+_FIGURES = "{:>11} {:>6} {:>7} {:>11}  "
+_BELOW = 8
+_LEAST_SHARE = 0.0005
+"""Shares below are printed as 0.0%."""
+_MUCH = 0.4
+_LONG = {"category": "category, and where most", "module": "mostly, and whose", "stack": "mostly"}
+"""Answers whose owners need a line of their own, and what the other names are called."""
+_MOMENTS = {
+    "peak": "at the peak of allocated memory",
+    "oom": "at the out-of-memory error",
+    "end": "at the end",
+    "entry": "after",
+}
+_SCHEMA = "https://www.speedscope.app/file-format-schema.json"
+
+
+def top_text(top: Top, count: int | None = None, frames: int | None = None) -> str:
+    """`allocsim top` on a terminal.
+
+    count: rows to show, 0 for all; None for what fits a screen.  frames: lines of each stack to
+    show under its row, in an answer by stack; None for none.
+    """
+    is_long = top.by in _LONG
+    if count is None:
+        count = _ROWS_WITH_LINES if is_long else _ROWS
+    shown = top.rows[: count or None]
+    named = _LONG.get(top.by, top.by)
+    lines = [*_heading(top), "", _FIGURES.format("bytes", "share", "blocks", "largest") + named]
+    for row in shown:
+        beside, below = _names(row, top.by)
+        lines.append(_figures(row, top, beside))
+        parts = row.owner.split(" < ") if top.by == "stack" and frames else [below]
+        lines += [" " * _BELOW + _cut(part, WIDTH - _BELOW) for part in parts if part]
+    lines += _rest(top, len(shown))
+    if top.by != "category" and top.rows:
+        lines += ["", *_categories(top)]
+    if top.by == "line" and top.rows and top.rows[0].bytes > _MUCH * top.allocated_bytes:
+        lines.append("Much of it is one line: --by module says which part of a model.")
+    for note in top.notes:
+        lines += paragraph(f"note: {note}", 0)
+    return "\n".join(lines) + "\n"
+
+
+def _heading(top: Top) -> list[str]:
+    what = f"{format_size(top.allocated_bytes)} in {plural(top.blocks, 'block')}"
+    at = top.at
+    heading = f"Device {top.device} {_moment(at)}: {what}"
+    if at.requested_bytes is not None:
+        heading += f"; {format_size(at.requested_bytes)} more were asked for"
+    lines = paragraph(heading, 0)
+    if top.pending_blocks:
+        pending = f"{format_size(top.pending_bytes)} in {plural(top.pending_blocks, 'block')}"
+        lines += paragraph(f"besides {pending}, freed and waiting for other streams", 0)
+    return lines
+
+
+def _moment(at: Moment) -> str:
+    if at.entry is None:
+        return "as the snapshot was taken"
+    where = f"entry {number(at.entry)}"
+    if at.step:
+        where += f", step {at.step}"
+    if at.phase:
+        where += f", {at.phase}"
+    return f"after {where}" if at.what == "entry" else f"{_MOMENTS[at.what]} ({where})"
+
+
+def _names(row: Row, by: str) -> tuple[str, str]:
+    """What stands beside a row's figures, and on the line below them."""
+    if by == "category":
+        return row.owner, row.where
+    if by in _LONG:
+        return row.category, row.owner
+    return row.owner.replace("backward (autograd) of", "backward of"), ""
+
+
+def _figures(row: Row, top: Top, beside: str) -> str:
+    share = f"{row.bytes / max(top.allocated_bytes, 1):.1%}"
+    figures = _FIGURES.format(
+        format_size(row.bytes), share, number(row.blocks), format_size(row.largest_bytes)
+    )
+    return figures + _cut(beside, WIDTH - len(figures))
+
+
+def _cut(text: str, width: int) -> str:
+    """`text` in `width` columns: the outermost frames go first."""
+    text = printable(text)
+    return text if len(text) <= width else text[: width - 2].rstrip() + " …"
+
+
+def _rest(top: Top, shown: int) -> list[str]:
+    rest = top.rows[shown:]
+    if not rest:
+        return []
+    held = sum(row.bytes for row in rest)
+    figures = _FIGURES.format(
+        format_size(held),
+        f"{held / max(top.allocated_bytes, 1):.1%}",
+        number(sum(row.blocks for row in rest)),
+        format_size(max(row.largest_bytes for row in rest)),
+    )
+    return [f"{figures}… and {number(len(rest))} more: -n 0"]
+
+
+def _categories(top: Top) -> list[str]:
+    told = [
+        f"{category} {size / max(top.allocated_bytes, 1):.1%}"
+        for category, size in top.categories.items()
+        if size >= top.allocated_bytes * _LEAST_SHARE
+    ]
+    return paragraph("By category: " + ", ".join(told), 0)
+
+
+def top_document(top: Top) -> dict[str, Any]:
+    """`allocsim top --json`."""
+    at = top.at
+    return {
+        "path": top.path,
+        "device": top.device,
+        "at": {
+            "entry": at.entry,
+            "what": at.what,
+            "step": at.step or None,
+            "phase": at.phase or None,
+            "requested_bytes": at.requested_bytes,
+        },
+        "by": top.by,
+        "allocated_bytes": top.allocated_bytes,
+        "blocks": top.blocks,
+        "pending_bytes": top.pending_bytes,
+        "pending_blocks": top.pending_blocks,
+        "categories": top.categories,
+        "rows": [
+            {
+                "owner": row.owner,
+                "category": row.category,
+                "bytes": row.bytes,
+                "blocks": row.blocks,
+                "largest_bytes": row.largest_bytes,
+                "share": row.bytes / max(top.allocated_bytes, 1),
+                "where": row.where,
+                "categories": row.categories,
+                "reason": row.reason or None,
+            }
+            for row in top.rows
+        ],
+        "notes": list(top.notes),
+    }
+
+
+def collapsed_text(top: Top) -> str:
+    """The memory as collapsed stacks: a line for each, outermost frame first, then its bytes.
+
+    Of an answer by category the category is the outermost frame of all.  What would end a frame
+    or a line is written as an escape.
+    """
+    found: dict[str, int] = {}
+    for holding in top.holdings:
+        names = [_collapsed(name) for name, _ in _chain(holding, is_by_category=_is_by(top))]
+        line = ";".join(names)
+        found[line] = found.get(line, 0) + holding.bytes
+    return "".join(f"{line} {size}\n" for line, size in found.items())
+
+
+def _collapsed(name: str) -> str:
+    return printable(name).replace(";", "\\x3b")
+
+
+def speedscope_document(top: Top) -> dict[str, Any]:
+    """The memory in the file format of speedscope: a sample is a stack, its weight its bytes."""
+    frames: dict[tuple[str, Frame | None], int] = {}
+    samples, weights = [], []
+    for holding in top.holdings:
+        chain = _chain(holding, is_by_category=_is_by(top))
+        samples.append([frames.setdefault(link, len(frames)) for link in chain])
+        weights.append(holding.bytes)
+    return {
+        "$schema": _SCHEMA,
+        "exporter": "allocsim",
+        "name": f"{top.path}, device {top.device} {_moment(top.at)}",
+        "activeProfileIndex": 0,
+        "shared": {
+            "frames": [
+                {"name": name}
+                | ({} if frame is None else {"file": frame.filename, "line": frame.line})
+                for name, frame in frames
+            ]
+        },
+        "profiles": [
+            {
+                "type": "sampled",
+                "name": "allocated memory",
+                "unit": "bytes",
+                "startValue": 0,
+                "endValue": sum(weights),
+                "samples": samples,
+                "weights": weights,
+            }
+        ],
+    }
+
+
+def _is_by(top: Top) -> bool:
+    return top.by == "category"
+
+
+def _chain(holding: Holding, *, is_by_category: bool) -> list[tuple[str, Frame | None]]:
+    """The frames from the outermost on, each with its name."""
+    chain: list[tuple[str, Frame | None]] = [
+        (f"{frame.name} ({frame.filename}:{frame.line})", frame)
+        for frame in reversed(holding.frames)
+    ]
+    if holding.silent:
+        chain.append((holding.silent, None))
+    if is_by_category:
+        chain.insert(0, (holding.category, None))
+    return chain or [("no stack recorded", None)]

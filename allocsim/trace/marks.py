@@ -1,0 +1,99 @@
+"""What a program did that leaves no entry: marks between the entries of a device's trace.
+
+Rule: `allocsim record` alone writes them, in the snapshot's key "allocsim", because PyTorch does
+not.  A mark says how many entries were there before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from allocsim.state import PoolId
+from allocsim.trace.fields import INT32_MAX, INT64_MAX, UINT64_MAX, Fields
+
+__all__ = ["MARKS", "Mark", "MarkKind", "cut_marks", "plain_marks", "read_marks"]
+
+MARKS = "marks"
+_Value = str | float | PoolId | None
+
+
+class MarkKind(StrEnum):
+    """What was called, or happened."""
+
+    EMPTY_CACHE = "empty_cache"
+    FRACTION = "set_per_process_memory_fraction"
+    SETTINGS = "_set_allocator_settings"
+    POOL_CREATED = "MemPool created"
+    POOL_DELETED = "MemPool deleted"
+
+
+_LASTING = (MarkKind.FRACTION, MarkKind.SETTINGS)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """entry: how many entries of the device came before.
+
+    value: of FRACTION a number from 0 to 1, of SETTINGS an option string, of pools the id.
+    """
+
+    entry: int
+    kind: MarkKind
+    value: _Value = None
+
+
+def cut_marks(marks: Iterable[Mark], first: int, last: int) -> tuple[Mark, ...]:
+    """The marks of entries [first, last), as those of a trace of its own.
+
+    What was set before holds from its beginning.
+    """
+    kept = (mark for mark in marks if mark.entry >= first or mark.kind in _LASTING)
+    return tuple(
+        replace(mark, entry=max(mark.entry - first, 0)) for mark in kept if mark.entry <= last
+    )
+
+
+def plain_marks(device: int, marks: Iterable[Mark]) -> list[dict[str, object]]:
+    """The marks of a device as the key holds them."""
+    return [
+        {"device": device, "entry": mark.entry, "kind": str(mark.kind), "value": mark.value}
+        for mark in marks
+    ]
+
+
+def read_marks(fields: Fields, size: int) -> dict[int, tuple[Mark, ...]]:
+    """By device, the marks in the key's dictionary, of a file of `size` bytes."""
+    found: dict[int, list[Mark]] = {}
+    values = fields.items(MARKS) if MARKS in fields else []
+    if len(values) > size:
+        fields.wrong(MARKS, values, "no more than the file's size can hold")
+    for index, value in enumerate(values):
+        row = Fields(fields.path, f"{MARKS}[{index}]", value)
+        device, entry = row.integer("device", 0, INT32_MAX), row.integer("entry", 0, INT64_MAX)
+        name = row.text("kind")
+        if name not in set(MarkKind):
+            continue  # of a later release of allocsim
+        kind = MarkKind(name)
+        found.setdefault(device, []).append(Mark(entry, kind, _value(row, kind)))
+    # Of marks with one place the order is that in which they were made.
+    return {
+        device: tuple(sorted(marks, key=lambda mark: mark.entry)) for device, marks in found.items()
+    }
+
+
+def _value(row: Fields, kind: MarkKind) -> _Value:
+    if kind is MarkKind.SETTINGS:
+        return row.text("value")
+    if kind is MarkKind.FRACTION:
+        share = row.number("value")
+        if not 0.0 <= share <= 1.0:
+            row.wrong("value", share, "a number from 0 to 1")
+        return share
+    if kind is MarkKind.EMPTY_CACHE:
+        return None
+    numbers = [n for n in row.items("value") if type(n) is int and 0 <= n <= UINT64_MAX]
+    if len(numbers) != 2:
+        row.refuse(f"{row.where} has no pool's two numbers as its value")
+    return numbers[0], numbers[1]

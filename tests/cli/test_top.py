@@ -1,0 +1,97 @@
+"""`allocsim top`: the contract of its JSON, its options, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from allocsim import CachingAllocator
+from allocsim.units import MIB
+
+Cli = Callable[..., Any]
+OOM = "gpt2-ragged-oom-torch2.15.pickle.gz"
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    """A snapshot taken after a crash: a cache and a model's weights, and no history."""
+    gpu = CachingAllocator("1GiB", record_history=True)
+    gpu.malloc(300 * MIB)
+    gpu.malloc(20 * MIB, stream=4096)
+    snapshot = gpu.snapshot()
+    weights = [{"filename": "net.py", "name": "load_weights", "line": 7}]
+    cache = [{"filename": "cache_engine.py", "name": "_allocate_kv_cache", "line": 83}]
+    for segment in snapshot["segments"]:
+        for block in segment["blocks"]:
+            block["frames"] = weights if block["size"] < 30 * MIB else cache
+    snapshot["device_traces"] = [[]]
+    path = tmp_path / "state.pickle"
+    path.write_bytes(pickle.dumps(snapshot, protocol=4))
+    return path
+
+
+def test_json_keeps_the_contract(cli: Cli, traces: Path) -> None:
+    done = cli("top", traces / OOM, "--json")
+    assert (done.code, done.err) == (0, "")
+    document = json.loads(done.out)
+    assert document["device"] == 0
+    assert {"entry": 26059, "what": "oom"}.items() <= document["at"].items()
+    for row in document["rows"]:
+        assert {"owner", "category", "bytes", "blocks", "largest_bytes"} <= set(row)
+    assert sum(row["bytes"] for row in document["rows"]) == document["allocated_bytes"]
+
+
+def test_at_an_entry_it_is_the_moment_after_it(cli: Cli, traces: Path) -> None:
+    document = json.loads(cli("top", traces / OOM, "--at", "172", "--json").out)
+    assert document["at"]["what"] == "entry"
+    assert set(document["categories"]) == {"parameters", "temporaries", "inputs"}
+
+
+def test_a_state_without_history_is_answered_from_its_stacks(cli: Cli, state: Path) -> None:
+    done = cli("top", state, "--json", "--by", "line")
+    document = json.loads(done.out)
+    assert document["at"]["entry"] is None
+    told = {(row["owner"], row["category"]): row["bytes"] for row in document["rows"]}
+    assert told == {
+        ("cache_engine.py:83 _allocate_kv_cache", "caches"): 300 * MIB,
+        ("net.py:7 load_weights", "parameters"): 20 * MIB,
+    }
+    assert "a state only" in cli("top", state).out
+    refused = cli("top", state, "--at", "peak")
+    assert refused.code == 2
+    assert "holds a state only and no history: there is no 'peak', only the end" in refused.err
+
+
+def test_rows_by_stream_and_by_frames(cli: Cli, state: Path, traces: Path) -> None:
+    rows = json.loads(cli("top", state, "--by", "stream", "--json").out)["rows"]
+    assert [row["owner"] for row in rows] == ["the default stream", "stream 0x1000"]
+    told = cli("top", traces / OOM, "--by", "stack", "--frames", "2", "-n", "1").out
+    assert "        functional.py:3561 cross_entropy\n        gpt.py:19 forward\n" in told
+
+
+def test_stacks_for_a_viewer(cli: Cli, traces: Path) -> None:
+    collapsed = cli("top", traces / OOM, "--format", "collapsed").out
+    assert collapsed.startswith("<module> (gpt.py:")
+    speedscope = json.loads(cli("top", traces / OOM, "--format", "speedscope").out)
+    assert speedscope["profiles"][0]["unit"] == "bytes"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--at", "noon"), "'noon' is no moment; expected peak, oom, end or an entry"),
+        (("--at", "99999999"), "there is no entry 99999999; expected 0 to 26063"),
+        (("--device", "3"), "device 3 is not in the recording; it has: 0"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(
+    cli: Cli, traces: Path, arguments: tuple[str, ...], sentence: str
+) -> None:
+    done = cli("top", traces / OOM, *arguments)
+    assert (done.code, done.out) == (2, "")
+    assert sentence in done.err

@@ -1,0 +1,1 @@
+"""Whose memory it is, beside what programs counted themselves."""
