@@ -35,7 +35,7 @@ def cause_notes(prepared: Prepared) -> list[str]:
         notes.append(_limit_note(prepared, plan.limit))
     if plan.n_narrowed and prepared.capacity is not None:
         notes.append(
-            f"{plan.n_narrowed} requests were refused although the device had room: something else "
+            f"requests refused although the device had room: {plan.n_narrowed}; something else "
             "held memory on it, or the program allowed itself less"
         )
     return notes

@@ -288,7 +288,7 @@ def test_an_error_that_the_device_does_not_explain(recorded: Recorded) -> None:
     run = whole(recorded(program, "1GiB"))
     assert run.stats["num_ooms"] == 1
     assert run.notes[0] == (
-        "1 requests were refused although the device had room: something else held memory on it, "
+        "requests refused although the device had room: 1; something else held memory on it, "
         "or the program allowed itself less"
     )
 

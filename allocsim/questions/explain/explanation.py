@@ -115,7 +115,9 @@ def explain_device(
     """What would have helped one device of a recording that has been replayed."""
     remedies: tuple[Remedy, ...] = ()
     tried: tuple[Trial, ...] = ()
-    if device_run.ooms and device_run.parting is None:
+    # What refused a request although the device had room is there under every setting.
+    is_open = not shortages or shortages[0].cause != "free_above_request"
+    if device_run.ooms and device_run.parting is None and is_open:
         trials.note(Setting(run.conf), device_run)
         remedies, tried = _remedies(trials, Setting(run.conf), device_run)
     left = entries_after(device_run, [shortage.oom for shortage in shortages])
@@ -150,9 +152,9 @@ def _remedies(
 def _advice(
     run: Run, device_run: DeviceRun, shortage: Shortage, remedies: Sequence[Remedy]
 ) -> tuple[str, ...]:
-    if shortage.is_answered:
+    if shortage.cause == "free_above_request":
         return (
-            "The replay answers this request, so what refused it is not in the recording: a "
+            "The device had room for this request, so what refused it is not in the recording: a "
             "memory fraction set while the program ran, another process, or the driver.",
             *_in_general(run, shortage),
         )
