@@ -45,7 +45,10 @@ def replays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Replays:
 @pytest.mark.parametrize("name", [OOM, SLACK])
 @pytest.mark.parametrize(
     "command",
-    ["replay FILE --cure", "explain FILE", "risk FILE", "report FILE -o OUT", "tune FILE"],
+    [
+        *("replay FILE --cure", "explain FILE", "risk FILE", "report FILE -o OUT"),
+        pytest.param("tune FILE", marks=pytest.mark.slow),
+    ],
 )
 def test_a_setting_is_replayed_once_on_a_device(
     cli: Cli, traces: Path, replays: Replays, command: str, name: str

@@ -24,6 +24,7 @@ def test_no_result_is_missing() -> None:
     not ORIGINALS.is_dir(),
     reason="needs the golden files before they were packed",
 )
+@pytest.mark.slow
 def test_the_copy_equals_the_originals() -> None:
     originals = {case["name"]: case for case in pack.read_originals(ORIGINALS)}
     for case in cases.load():
