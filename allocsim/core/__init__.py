@@ -39,7 +39,7 @@ from allocsim.core.inspection import (
 )
 from allocsim.core.option_string import parse as parse_conf
 from allocsim.core.options import OPTIONS, Option, Role
-from allocsim.core.pending import ToldFree
+from allocsim.core.pending import RequestedFree
 from allocsim.core.reclaim import garbage_passes
 from allocsim.core.releases import NEWEST, RELEASES, FreeBlockOrder, Release, find_release
 from allocsim.core.stats import SHORT, Folder, GroupMoves, Journal, Moves, fold_records
@@ -81,7 +81,7 @@ __all__ = [
     "SHORT",
     "SMALL_BUFFER",
     "SMALL_SIZE",
-    "ToldFree",
+    "RequestedFree",
     "TraceEntry",
     "UNLIMITED",
     "Witnessed",

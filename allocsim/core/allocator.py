@@ -28,7 +28,7 @@ from allocsim.core.hash_order import HashOrder, stream_hash
 from allocsim.core.heap import Heap
 from allocsim.core.history import TraceEntry, Witnessed, Work
 from allocsim.core.oom import TOO_LARGE
-from allocsim.core.pending import PendingFrees, ToldFree
+from allocsim.core.pending import PendingFrees, RequestedFree
 from allocsim.core.pool import BlockPool
 from allocsim.core.private_pools import PrivatePools
 from allocsim.core.reclaim import release_cached, release_freeable, release_one
@@ -176,7 +176,7 @@ class CachingAllocator:
         self._pending.add(block, in_capture=self.private_pools.in_capture)
 
     def play(
-        self, steps: Iterable[PlainStep], waiting: dict[int, ToldFree], moved: list[int]
+        self, steps: Iterable[PlainStep], waiting: dict[int, RequestedFree], moved: list[int]
     ) -> PlainStep | None:
         """Many steps at once, up to one that needs more than the plain rules (fast_path.py).
 
@@ -221,26 +221,26 @@ class CachingAllocator:
             self.heap.stats.oversize_allocations.decrease(1)
         return block
 
-    def request_free(self, ptr: int) -> ToldFree:
+    def request_free(self, ptr: int) -> RequestedFree:
         """Free the block at `ptr`, to be completed when `complete_free` says so.
 
         For replays: a recording shows when a free completed, not which events it waited for.
         """
-        return self._pending.add_told(self._take_live(ptr))
+        return self._pending.add_requested(self._take_live(ptr))
 
     @property
-    def told_frees(self) -> tuple[ToldFree, ...]:
+    def requested_frees(self) -> tuple[RequestedFree, ...]:
         """The frees that wait for `complete_free`, those of `seed` among them."""
-        return self._pending.told
+        return self._pending.requested
 
-    def wait_last_for(self, free: ToldFree) -> None:
+    def wait_last_for(self, free: RequestedFree) -> None:
         """Let a wait for every free complete this one after the others.
 
         For replays: a recording shows in which order streams were waited for.
         """
         self._pending.put_last(free)
 
-    def complete_free(self, free: ToldFree) -> bool:
+    def complete_free(self, free: RequestedFree) -> bool:
         """Complete a `request_free`; False if that has happened already."""
         return self._pending.complete(free)
 

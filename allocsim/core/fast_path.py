@@ -18,7 +18,7 @@ from typing import Any, Final
 from allocsim.core.block import Block
 from allocsim.core.constants import MIN_BLOCK_SIZE, SMALL_SIZE, UNLIMITED
 from allocsim.core.heap import Heap, least_room
-from allocsim.core.pending import PendingFrees, ToldFree
+from allocsim.core.pending import PendingFrees, RequestedFree
 from allocsim.core.pool import BlockPool, FreeBlocks, find
 from allocsim.core.private_pools import PrivatePools
 from allocsim.core.stats import FOLD_AT
@@ -50,7 +50,7 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
     private: PrivatePools,
     pending: PendingFrees,
     steps: Iterable[_Objects],
-    waiting: dict[int, ToldFree],
+    waiting: dict[int, RequestedFree],
     moved: list[int],
 ) -> PlainStep | None:
     """Take `steps` while they are plain; the first that is not, None if all were.
@@ -240,17 +240,17 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
             if has_oversize and asked.size >= oversize:
                 oversize_allocations.decrease(1)
             asked.allocated = False
-            waiting[name] = pending.add_told(asked)
+            waiting[name] = pending.add_requested(asked)
             moved += sizes[n_before:]
             moved.append(-2 * asked.size)
             n_before = len(sizes)
         elif kind == FREE_COMPLETED:
-            told = waiting.pop(name, None)
-            if told is None:
+            waited = waiting.pop(name, None)
+            if waited is None:
                 left = kind, name, size, stream
                 break
             moved += sizes[n_before:]
-            pending.complete(told)  # which may fold the journal
+            pending.complete(waited)  # which may fold the journal
             moved.append(0)
             n_before = len(sizes)
         else:

@@ -18,7 +18,7 @@ from allocsim.core.constants import (
     SMALL_BUFFER,
     SMALL_SIZE,
 )
-from allocsim.core.pending import ToldFree
+from allocsim.core.pending import RequestedFree
 from allocsim.core.pool import BlockPool, PrivatePool
 from allocsim.core.releases import Overflow
 from allocsim.state import DEFAULT_POOL, PoolId
@@ -215,7 +215,7 @@ def _within_limit(allocator: CachingAllocator, is_small: bool) -> int:
 
 def fingerprint(
     allocator: CachingAllocator,
-    waiting: Mapping[int, ToldFree],
+    waiting: Mapping[int, RequestedFree],
     asked: Mapping[int, int],
     step: int,
 ) -> Hashable:

@@ -1,4 +1,4 @@
-"""Frees that wait: for events of other streams, for a scope to end, or to be told.
+"""Frees that wait: for events of other streams, for a scope to end, or for a replay to go on.
 
 Rules: an event is recorded at the free, one for each stream that used the block; queues are
 polled at a malloc only, each stream in order up to its first event that has not passed; frees
@@ -18,7 +18,7 @@ from allocsim.core.heap import Heap
 from allocsim.core.history import Work
 from allocsim.core.pool import PrivatePool
 
-__all__ = ["EventQueues", "PendingFrees", "ToldFree"]
+__all__ = ["EventQueues", "PendingFrees", "RequestedFree"]
 
 
 class EventQueues:
@@ -49,8 +49,8 @@ class EventQueues:
 
 
 @dataclass(slots=True, eq=False)
-class ToldFree:
-    """A free that waits to be told that it is complete.  block: None once it is.
+class RequestedFree:
+    """A free that a replay asked for and will complete.  block: None once it is complete.
 
     It stands for the free and not for the block: a block that is free again may be handed out
     as another one, under the same address or as the same object.
@@ -68,13 +68,13 @@ class PendingFrees:
     real allocator's order differs from run to run.
     """
 
-    __slots__ = ("_heap", "_queues", "_deferred", "_told", "is_waiting")
+    __slots__ = ("_heap", "_queues", "_deferred", "_requested", "is_waiting")
 
     def __init__(self, heap: Heap, hash_of: Callable[[int], int]) -> None:
         self._heap = heap
         self._queues = EventQueues(hash_of)
         self._deferred: list[Block] = []
-        self._told: dict[ToldFree, None] = {}
+        self._requested: dict[RequestedFree, None] = {}
         self.is_waiting = False
 
     def add(self, block: Block, *, in_capture: bool) -> None:
@@ -87,35 +87,35 @@ class PendingFrees:
             self._insert_events(block)
 
     @property
-    def told(self) -> tuple[ToldFree, ...]:
-        """The frees that wait to be told, in their order."""
-        return tuple(self._told)
+    def requested(self) -> tuple[RequestedFree, ...]:
+        """The frees that wait for `complete`, in their order."""
+        return tuple(self._requested)
 
-    def add_told(self, block: Block) -> ToldFree:
-        """Suspend a free until `complete` is told of it, whatever streams used the block."""
+    def add_requested(self, block: Block) -> RequestedFree:
+        """Suspend a free until `complete` is called with it, whatever streams used the block."""
         block.stream_uses = None
         block.event_count = 1
         self._heap.free_later(block)
-        free = ToldFree(block)
-        self._told[free] = None
+        free = RequestedFree(block)
+        self._requested[free] = None
         return free
 
-    def put_last(self, free: ToldFree) -> None:
+    def put_last(self, free: RequestedFree) -> None:
         """Let a free be the last of those that a wait completes."""
-        if free in self._told:
-            del self._told[free]
-            self._told[free] = None
+        if free in self._requested:
+            del self._requested[free]
+            self._requested[free] = None
 
     def adopt(self, blocks: dict[int, Block]) -> None:
         """Take over blocks that were pending before the simulation began."""
-        self._told.update(dict.fromkeys(map(ToldFree, blocks.values())))
+        self._requested.update(dict.fromkeys(map(RequestedFree, blocks.values())))
 
-    def complete(self, free: ToldFree) -> bool:
-        """Complete a free that was to be told; False if it is complete already."""
+    def complete(self, free: RequestedFree) -> bool:
+        """Complete a free that waits for it; False if it is complete already."""
         block, free.block = free.block, None
         if block is None:
             return False
-        del self._told[free]
+        del self._requested[free]
         block.event_count = 0
         self._heap.complete_free(block)
         return True
@@ -150,7 +150,7 @@ class PendingFrees:
                     continue
                 self._heap.device.wait_for(stream, number)
                 self._event_passed(block)
-        for free in self.told:
+        for free in self.requested:
             if of is None or (free.block is not None and free.block.pool.owner is of):
                 self.complete(free)
 

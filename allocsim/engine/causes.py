@@ -260,7 +260,7 @@ def _polled(gap: Gap, allocator: CachingAllocator, *, is_waited_for: bool) -> Se
     if allocator.collects_garbage_above is not None:
         return tuple(dict.fromkeys((gap.n_early, 0, n_all)))
     # A device that is full waits for every free that is under way.
-    waiting = {free.block.ptr for free in allocator.told_frees if free.block is not None}
+    waiting = {free.block.ptr for free in allocator.requested_frees if free.block is not None}
     if is_waited_for or waiting == {entry.addr for entry in gap.completed}:
         return tuple(dict.fromkeys((0, n_all)))
     return tuple(dict.fromkeys((n_all, 0)))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from allocsim.core import MAX_REQUEST, Block, CachingAllocator, Folder, ToldFree, fingerprint
+from allocsim.core import MAX_REQUEST, Block, CachingAllocator, Folder, RequestedFree, fingerprint
 from allocsim.engine.fidelity import FidelityCheck
 from allocsim.engine.fold import fold
 from allocsim.engine.observers import GiveUpError, Observer, Progress, TimelineBuilder
@@ -57,7 +57,7 @@ class Drive:
     given_up_at: int | None = None
     skipped: int = 0
     timeline: TimelineBuilder = field(init=False)
-    _waiting: dict[int, ToldFree] = field(default_factory=dict)
+    _waiting: dict[int, RequestedFree] = field(default_factory=dict)
     _scope: PoolId | None = None
     _passed_over: int = 0
 
@@ -68,7 +68,7 @@ class Drive:
             held = sum(block.size for block in self.allocator.named_blocks.values())
         else:
             held = self.allocator.name_by_address()
-            for free in self.allocator.told_frees:
+            for free in self.allocator.requested_frees:
                 assert free.block is not None
                 self._waiting[free.block.ptr] = free
         self.timeline = TimelineBuilder(held, self.allocator.reserved_bytes)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
 
-from allocsim.core import CachingAllocator, ToldFree
+from allocsim.core import CachingAllocator, RequestedFree
 from allocsim.errors import ConfigError, OutOfMemoryError
 from allocsim.state import DEFAULT_POOL, INACTIVE, PENDING, BlockState, SegmentState
 from allocsim.units import format_size
@@ -84,7 +84,9 @@ def _request_of(block: BlockState) -> int:
     return block.requested_size or block.size  # 0 where the release did not write it
 
 
-def lay_out(allocator: CachingAllocator, segments: Sequence[SegmentState]) -> dict[int, ToldFree]:
+def lay_out(
+    allocator: CachingAllocator, segments: Sequence[SegmentState]
+) -> dict[int, RequestedFree]:
     """Request what lives in `segments` from an empty allocator; the pending frees by name.
 
     A block's name is its address in the recording.  No layout of a snapshot tells when a block

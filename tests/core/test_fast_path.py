@@ -20,7 +20,7 @@ from allocsim.core import (
     RELEASES,
     CachingAllocator,
     PlainStep,
-    ToldFree,
+    RequestedFree,
 )
 from allocsim.core.config import MAX_KEPT, AllocatorConfig, RoundedSizes
 from allocsim.core.fast_path import MAX_SPARE, plain_pools
@@ -261,7 +261,7 @@ def test_a_free_of_what_nobody_handed_out_is_left(kind: int) -> None:
 def test_a_free_that_is_told_waits_for_no_stream() -> None:
     """Whatever streams used the block: the recording says when it was complete."""
     fast, slow = CachingAllocator("1GiB"), CachingAllocator("1GiB")
-    waiting: dict[int, ToldFree] = {}
+    waiting: dict[int, RequestedFree] = {}
     for a in (fast, slow):
         used = a.malloc(512)
         assert used is not None
@@ -447,7 +447,7 @@ def test_frees_that_are_told_to_be_complete_end_the_same_both_ways(conf: str, se
     stats = []
     for allocator in (fast, slow):
         rest = iter(steps)
-        waiting: dict[int, ToldFree] = {}
+        waiting: dict[int, RequestedFree] = {}
         moved: list[int] = []
         while (left := allocator.play(rest, waiting, moved)) is not None:
             moved.append(2 * taken_the_long_way(allocator, left, waiting))
@@ -461,7 +461,7 @@ def test_frees_that_are_told_to_be_complete_end_the_same_both_ways(conf: str, se
 
 
 def taken_the_long_way(
-    allocator: CachingAllocator, step: PlainStep, waiting: dict[int, ToldFree]
+    allocator: CachingAllocator, step: PlainStep, waiting: dict[int, RequestedFree]
 ) -> int:
     """The change of allocated bytes."""
     kind, name, size, stream = step

@@ -79,7 +79,7 @@ def test_they_serve_and_merge_like_any_other(make: Make) -> None:
     a.seed([SMALL, LARGE, ROOMY])
     assert a.malloc(100) == BASE + 1536
     a.free(BASE)
-    (pending,) = a.told_frees
+    (pending,) = a.requested_frees
     assert pending.block is a.heap.pending[BASE + 1024]
     assert a.complete_free(pending)
     a.free(BASE + 1536)
@@ -262,7 +262,7 @@ def test_ranges_beyond_one_reservation_are_another_segment(make: Make) -> None:
     a.check()
     assert [(s["address"] - BASE) // MIB for s in a.memory_snapshot()] == [0, 220, 240]
     assert list(a.heap.pending) == [BASE + 260 * MIB]
-    (pending,) = a.told_frees
+    (pending,) = a.requested_frees
     assert a.complete_free(pending)
     assert [s["total_size"] // MIB for s in a.memory_snapshot()] == [20, 20, 40]
     assert a.malloc(120 * MIB) == BASE + 20 * MIB
