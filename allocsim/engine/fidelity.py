@@ -62,8 +62,8 @@ class FidelityCheck:
         """The next entries of the replay."""
         if self._mismatch is not None:
             return
-        for mine in entries:
-            got: Row = (mine.action, mine.address, mine.size, mine.stream)
+        for replayed in entries:
+            got: Row = (replayed.action, replayed.address, replayed.size, replayed.stream)
             entry, expected = next(self._rows, (len(self._trace), None))
             if got != expected:
                 self._mismatch = Mismatch(entry, _row_text(expected), _row_text(got))
@@ -126,13 +126,13 @@ def _comparable(segment: SegmentState) -> _Segment:
     return (head, *blocks)
 
 
-def _difference(mine: _Segment | None, other: _Segment | None) -> str:
-    """What `mine` has at the first place where it parts from `other`."""
-    if mine is None:
+def _difference(replayed: _Segment | None, other: _Segment | None) -> str:
+    """What `replayed` has at the first place where it parts from `other`."""
+    if replayed is None:
         return "no such segment"
-    address, size = mine[0][:2]
-    for i, row in enumerate(mine):
+    address, size = replayed[0][:2]
+    for i, row in enumerate(replayed):
         if other is None or i >= len(other) or other[i] != row:
             part = "the segment" if i == 0 else f"block {i - 1}"
             return f"{part} of {address:#x} ({size} bytes) as {row}"
-    return f"{len(mine) - 1} blocks in the segment at {address:#x}"
+    return f"{len(replayed) - 1} blocks in the segment at {address:#x}"

@@ -93,8 +93,8 @@ def _moves(sums: _Ints, grown: _Ints, waiting: _Ints | None) -> GroupMoves:
     if waiting is None:
         return blocks, sizes, blocks, sizes, requested, splits, split_bytes
     allocated = sums[:2] - waiting[:, :-1]
-    mine, held = _summed(allocated, sums[:2, -1] - waiting[:, -1], grown[:2])
-    return mine, held, blocks, sizes, requested, splits, split_bytes
+    asked, held = _summed(allocated, sums[:2, -1] - waiting[:, -1], grown[:2])
+    return asked, held, blocks, sizes, requested, splits, split_bytes
 
 
 def _summed(sums: _Ints, change: _Ints, grown: _Ints) -> Iterator[Moves]:

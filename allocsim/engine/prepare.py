@@ -37,8 +37,8 @@ def prepare(
     refuse_unsound(recording)
     possible, note = releases_of(recording, torch_version)
     release = MODELLED[possible[-1]]
-    for _, told in hints.settings:
-        parse_conf(told, release)  # a wrong one is the user's to know
+    for _, changed in hints.settings:
+        parse_conf(changed, release)  # a wrong one is the user's to know
     conf = _conf_of(recording) if hints.first_conf is None else hints.first_conf
     try:
         config = parse_conf(conf, release)

@@ -312,9 +312,9 @@ class Prepared:
 
     def is_recorded(self, setting: Setting) -> bool:
         """Whether `setting` means what the recorded settings mean."""
-        mine, theirs = parse_conf(setting.conf, self.release), self.config
+        wanted, own = parse_conf(setting.conf, self.release), self.config
         has_call = setting.call_fraction == self.recorded.call_fraction
-        return has_call and str(mine) == str(theirs)
+        return has_call and str(wanted) == str(own)
 
     def start_under(self, setting: Setting, device_memory: int | None) -> Start:
         """How a drive under `setting` begins unless it is told; see `two_starts.py`."""

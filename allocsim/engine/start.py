@@ -124,8 +124,8 @@ def _rows(segments: Sequence[SegmentState]) -> Iterator[_Row]:
         return segment.pool_id, segment.stream
 
     ordered = sorted(segments, key=lambda segment: (owner(segment), segment.address))
-    for (pool_id, stream), mine in groupby(ordered, key=owner):
-        yield _Row(pool_id, stream, tuple(mine))
+    for (pool_id, stream), row in groupby(ordered, key=owner):
+        yield _Row(pool_id, stream, tuple(row))
 
 
 def _request(allocator: CachingAllocator, block: BlockState, stream: int) -> None:

@@ -260,11 +260,11 @@ class Trials:
 
     def known(self, setting: Setting) -> list[tuple[int, Trial]]:
         """The trials of a setting that were made on devices of so many bytes."""
-        mine = self._key(setting, None)[0]
+        wanted = self._key(setting, None)[0]
         return [
             (memory, replace(trial, conf=setting.conf))
             for (effect, memory), trial in self._known.items()
-            if effect == mine and memory is not None
+            if effect == wanted and memory is not None
         ]
 
     def timeline(

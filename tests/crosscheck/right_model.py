@@ -38,17 +38,17 @@ class RightModel:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(MISTAKE[0], _RIGHT)
             try:
-                told = play(script, self.torch_version, **self.conditions)
+                answer = play(script, self.torch_version, **self.conditions)
             except ConfigError as error:
                 raise RefusedError(f"torch {self.torch_version} failed: {error}") from None
-        stopped = None if told.stopped is None else (told.stopped[0], str(told.stopped[1]))
+        stopped = None if answer.stopped is None else (answer.stopped[0], str(answer.stopped[1]))
         return RealAnswer(
             torch=self.torch_version,
-            addresses=told.addresses,
-            stats=told.stats,
-            segments=told.segments,
-            trace=told.trace,
-            messages=told.messages,
+            addresses=answer.addresses,
+            stats=answer.stats,
+            segments=answer.segments,
+            trace=answer.trace,
+            messages=answer.messages,
             stopped=stopped,
         )
 

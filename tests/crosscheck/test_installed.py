@@ -97,7 +97,7 @@ def test_whole_pytorch_over_the_phantom_gpu(python: str) -> None:
 def test_the_way_of_a_real_gpu_over_the_phantom_one(
     python: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PyTorch's own streams; bases, context and free memory that the model is not told."""
+    """PyTorch's own streams; bases, context and free memory that the model is not given."""
     gpu = Gpu("NVIDIA H100", 79 * GIB, context_memory=512 * MIB + 4711)
     environment = phantom_environment(find_torch(python), gpu, address_policy="firstfit")
     monkeypatch.setattr(installed, "plain_environment", lambda: plain_environment() | environment)

@@ -31,8 +31,8 @@ class RealGpu(RightModel):
         with pytest.MonkeyPatch.context() as patch:
             # The driver keeps some for itself, and says so when it is asked.
             patch.setattr(Device, "free", property(lambda d: d.total - CONTEXT - d.used - 6 * MIB))
-            told = super().run(moved)
-        return replace(told, conditions={**self.conditions, "driver_trace": told.trace})
+            answer = super().run(moved)
+        return replace(answer, conditions={**self.conditions, "driver_trace": answer.trace})
 
 
 @pytest.mark.parametrize("version", ["2.1", "2.6", "2.11", "2.12", "2.15"])
@@ -51,7 +51,7 @@ def test_a_wrong_model_is_caught_there_too(monkeypatch: pytest.MonkeyPatch) -> N
     found = judge(RealGpu("2.15"), Script([["a", 1, 10 * MIB, 0]], 24 * GIB)).divergence
     assert found is not None
     base = 0x7F55_0000_0000
-    assert (found.difference.ours, found.difference.theirs) == (
+    assert (found.difference.ours, found.difference.expected) == (
         ["segment_alloc", base, 20 * MIB, 0],
         ["segment_alloc", base, 10 * MIB, 0],
     )

@@ -74,8 +74,8 @@ def test_the_first_difference_is_named() -> None:
     assert first_difference(results, equal, ["full"]) is None
     assert first_difference(results, equal, ["Full"]) == "messages[0]: full where Full was expected"
     other = {**equal, "stats": {"num_ooms": 2}}
-    told = "stats[num_ooms]: 1 where 2 was expected"
-    assert first_difference(results, other, ["full"]) == told
+    answer = "stats[num_ooms]: 1 where 2 was expected"
+    assert first_difference(results, other, ["full"]) == answer
     other = {**equal, "addresses": [0, None, 512]}
     assert first_difference(results, other, []) == "addresses[2]: None where 512 was expected"
 

@@ -31,7 +31,7 @@ NEW = (
 BASE = 1 << 44
 
 
-def told(script: Script, release: str, names: tuple[str, str, str] = NEW) -> dict[str, Any]:
+def answer(script: Script, release: str, names: tuple[str, str, str] = NEW) -> dict[str, Any]:
     asked = json.loads(json.dumps({"ops": script.ops, "is_phantom": False}))
     return torch_player.play(FakeTorch(script, release, names), asked)
 
@@ -43,25 +43,25 @@ def test_what_it_tells_is_what_the_model_makes_of_the_script(
     for seed in range(25):
         script = make_script(seed, RELEASES[release], with_marks=False)
         script, _, _ = play_defined(replace(script, base_address=BASE), release)
-        theirs = told(script, release, names)
-        ours = play(script, release, handles=theirs["handles"])
-        number = stream_numbers(theirs["handles"])
-        assert theirs["addresses"] == ours.addresses, seed
-        assert theirs["messages"] == ours.messages, seed
-        assert (theirs["stopped"] or [None])[0] == (ours.stopped or [None])[0], seed
-        assert golden_stats(theirs["stats"]) == ours.stats, seed
-        assert [golden_segment(s, number) for s in theirs["segments"]] == ours.segments, seed
-        assert [[*e[:3], number(e[3])] for e in theirs["trace"]] == ours.trace, seed
+        expected = answer(script, release, names)
+        ours = play(script, release, handles=expected["handles"])
+        number = stream_numbers(expected["handles"])
+        assert expected["addresses"] == ours.addresses, seed
+        assert expected["messages"] == ours.messages, seed
+        assert (expected["stopped"] or [None])[0] == (ours.stopped or [None])[0], seed
+        assert golden_stats(expected["stats"]) == ours.stats, seed
+        assert [golden_segment(s, number) for s in expected["segments"]] == ours.segments, seed
+        assert [[*e[:3], number(e[3])] for e in expected["trace"]] == ours.trace, seed
 
 
 def test_the_device_is_told_as_it_was_before_the_first_op() -> None:
-    theirs = told(Script([["a", 1, 512, 0]], 3 * GIB), "2.15")
-    assert (theirs["free"], theirs["total"]) == (3 * GIB, 3 * GIB)
+    expected = answer(Script([["a", 1, 512, 0]], 3 * GIB), "2.15")
+    assert (expected["free"], expected["total"]) == (3 * GIB, 3 * GIB)
 
 
 def test_streams_are_known_by_their_handles() -> None:
     ops: list[Op] = [["a", 1, 512, 9], ["r", 1, 4]]
-    handles = told(Script(ops, GIB), "2.15")["handles"]
+    handles = answer(Script(ops, GIB), "2.15")["handles"]
     assert sorted(handles) == [0, 4, 9]
     assert handles[0] == 0
     assert len(set(handles.values())) == 3
@@ -69,17 +69,17 @@ def test_streams_are_known_by_their_handles() -> None:
 
 def test_an_id_that_is_given_again_frees_what_it_was() -> None:
     ops: list[Op] = [["a", 1, 30 * MIB, 0], ["a", 1, 0, 0], ["f", 1], ["f", 1], ["r", 1, 0]]
-    theirs = told(Script(ops, GIB, base_address=BASE), "2.15")
-    assert theirs["addresses"] == [BASE, None]
-    assert theirs["stats"]["allocated_bytes.all.current"] == 0
+    expected = answer(Script(ops, GIB, base_address=BASE), "2.15")
+    assert expected["addresses"] == [BASE, None]
+    assert expected["stats"]["allocated_bytes.all.current"] == 0
 
 
 def test_an_error_of_pytorch_ends_the_script() -> None:
     ops: list[Op] = [["S"], ["P", "e", 7], ["a", 1, 512, 0]]
-    theirs = told(Script(ops, GIB), "2.15")
-    assert theirs["stopped"][0] == 1
-    assert "pool (0, 7) is ended" in theirs["stopped"][1]
-    assert theirs["addresses"] == []
+    expected = answer(Script(ops, GIB), "2.15")
+    assert expected["stopped"][0] == 1
+    assert "pool (0, 7) is ended" in expected["stopped"][1]
+    assert expected["addresses"] == []
 
 
 def test_both_ends_agree_about_the_handles() -> None:

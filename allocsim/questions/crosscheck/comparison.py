@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-__all__ = ["Difference", "Told", "first_difference", "list_difference"]
+__all__ = ["Difference", "Answer", "first_difference", "list_difference"]
 
 _LISTS = ("addresses", "trace", "segments", "messages")
 
 
-class Told(Protocol):
+class Answer(Protocol):
     """What both `ModelAnswer` and `RealAnswer` have."""
 
     @property
@@ -44,11 +44,11 @@ class Difference:
     field: str
     at: int | str | None
     ours: Any
-    theirs: Any
+    expected: Any
 
     def __str__(self) -> str:
         where = self.field if self.at is None else f"{self.field}[{self.at}]"
-        return f"{where}: {self.ours} where {self.theirs} was expected"
+        return f"{where}: {self.ours} where {self.expected} was expected"
 
     @property
     def kind(self) -> tuple[str, str | None]:
@@ -56,30 +56,32 @@ class Difference:
         return self.field, self.at if isinstance(self.at, str) else None
 
 
-def first_difference(ours: Told, theirs: Told) -> Difference | None:
+def first_difference(ours: Answer, expected: Answer) -> Difference | None:
     """Where the model parts from the real results; texts of stops are not compared."""
-    stops = [None if told.stopped is None else told.stopped[0] for told in (ours, theirs)]
+    stops = [None if answer.stopped is None else answer.stopped[0] for answer in (ours, expected)]
     if stops[0] != stops[1]:
-        return Difference("stopped", None, ours.stopped, theirs.stopped)
+        return Difference("stopped", None, ours.stopped, expected.stopped)
     for field in _LISTS:
-        if found := list_difference(field, getattr(ours, field), getattr(theirs, field)):
+        if found := list_difference(field, getattr(ours, field), getattr(expected, field)):
             return found
-    return _statistic(ours.stats, theirs.stats)
+    return _statistic(ours.stats, expected.stats)
 
 
-def list_difference(field: str, ours: Sequence[Any], theirs: Sequence[Any]) -> Difference | None:
+def list_difference(field: str, ours: Sequence[Any], expected: Sequence[Any]) -> Difference | None:
     """The first place where two lists differ."""
-    for at, (one, other) in enumerate(zip(ours, theirs, strict=False)):
+    for at, (one, other) in enumerate(zip(ours, expected, strict=False)):
         if one != other:
             return Difference(field, at, one, other)
-    if len(ours) == len(theirs):
+    if len(ours) == len(expected):
         return None
-    at = min(len(ours), len(theirs))
-    return Difference(field, at, *(told[at] if at < len(told) else None for told in (ours, theirs)))
+    at = min(len(ours), len(expected))
+    return Difference(
+        field, at, *(answer[at] if at < len(answer) else None for answer in (ours, expected))
+    )
 
 
-def _statistic(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Difference | None:
-    for key in sorted({*ours, *theirs}):
-        if ours.get(key) != theirs.get(key):
-            return Difference("stats", key, ours.get(key), theirs.get(key))
+def _statistic(ours: Mapping[str, Any], expected: Mapping[str, Any]) -> Difference | None:
+    for key in sorted({*ours, *expected}):
+        if ours.get(key) != expected.get(key):
+            return Difference("stats", key, ours.get(key), expected.get(key))
     return None

@@ -24,14 +24,14 @@ Judge = Callable[[Script], "Divergence | None"]
 class Divergence:
     """One script, the release it ran on, and where the model differs first.
 
-    arguments: what `play` was given besides script and release.  theirs: the real results in
+    arguments: what `play` was given besides script and release.  expected: the real results in
     which the difference lies, as a whole.
     """
 
     release: str
     script: Script
     difference: Difference
-    theirs: Any
+    expected: Any
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def as_test(self) -> str:
@@ -56,13 +56,13 @@ class Divergence:
     def _assertion(self) -> str:
         what = self.difference
         if what.field == "refused":
-            return f"assert False, {f'torch: {what.theirs}; the model: {what.ours}'!r}"
+            return f"assert False, {f'torch: {what.expected}; the model: {what.ours}'!r}"
         if what.field == "stopped":
-            at = None if what.theirs is None else what.theirs[0]
+            at = None if what.expected is None else what.expected[0]
             return f"assert (outcome.stopped and outcome.stopped[0]) == {at!r}"
         if what.field == "stats":
-            return f"assert outcome.stats.get({what.at!r}) == {what.theirs!r}"
-        return f"assert outcome.{what.field} == {self.theirs!r}"
+            return f"assert outcome.stats.get({what.at!r}) == {what.expected!r}"
+        return f"assert outcome.{what.field} == {self.expected!r}"
 
 
 def minimised(found: Divergence, judge: Judge) -> Divergence:

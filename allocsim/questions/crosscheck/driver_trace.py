@@ -38,16 +38,18 @@ class DriverTrace:
                 return
 
     def correct(self, trace: Sequence[list[Any]], messages: list[str]) -> None:
-        """Afterwards: free memory in `oom` entries and texts as the driver told it."""
+        """Afterwards: free memory in `oom` entries and texts as the driver gave it."""
         texts = _naming_free_memory(messages)
-        for ours, theirs in zip(trace, self._entries, strict=False):
+        for ours, expected in zip(trace, self._entries, strict=False):
             if ours[0] != "oom":
                 continue
             at = next(texts)
-            if theirs[0] == "oom":
-                old, new = (f"of which {format_size(told[1])} is free" for told in (ours, theirs))
+            if expected[0] == "oom":
+                old, new = (
+                    f"of which {format_size(answer[1])} is free" for answer in (ours, expected)
+                )
                 messages[at] = messages[at].replace(old, new)
-                ours[1] = theirs[1]
+                ours[1] = expected[1]
 
 
 def _naming_free_memory(messages: Sequence[str]) -> Iterator[int]:

@@ -2,7 +2,7 @@
 
 Rule: only a result that the case holds for the release is compared.  A release that stands in
 no group of a case refused its options, stopped on an internal error or gives another order
-from run to run; what it does today is told and judged by nobody.
+from run to run; what it does today is answer and judged by nobody.
 """
 
 from __future__ import annotations

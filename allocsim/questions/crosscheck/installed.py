@@ -3,7 +3,7 @@
 Rule: each script meets a fresh CUDA, and the results have the form of the golden cases, so that
 this and `RealAllocator` can stand in for one another.  Over the phantom GPU everything is equal
 to the last address.  On a real GPU the driver's own doing (bases, free memory, handles of
-streams) is read from the results and told to the model, which predicts the rest.
+streams) is read from the results and handed to the model, which predicts the rest.
 """
 
 from __future__ import annotations
@@ -68,26 +68,26 @@ class InstalledTorch:
 
     def run(self, script: Script) -> RealAnswer:
         """As `RealAllocator.run`; on a real GPU with the conditions that it ran under."""
-        told = self._execute(script)
-        handles = {int(number): handle for number, handle in told["handles"].items()}
+        answer = self._execute(script)
+        handles = {int(number): handle for number, handle in answer["handles"].items()}
         shift = script.base_address - (script.base_address or BASE) if self._is_phantom else 0
         number = stream_numbers(handles)
-        segments = [golden_segment(segment, number) for segment in told["segments"]]
+        segments = [golden_segment(segment, number) for segment in answer["segments"]]
         for segment in segments:
             segment["address"] += shift
         trace = [
             [action, at if action in _WITHOUT_ADDRESS else at + shift, size, number(stream)]
-            for action, at, size, stream in told["trace"]
+            for action, at, size, stream in answer["trace"]
         ]
         return RealAnswer(
             torch=self.torch_version,
-            addresses=[None if at is None else at + shift for at in told["addresses"]],
-            stats=golden_stats(told["stats"]),
+            addresses=[None if at is None else at + shift for at in answer["addresses"]],
+            stats=golden_stats(answer["stats"]),
             segments=segments,
             trace=trace,
-            messages=told["messages"],
-            stopped=told["stopped"] and tuple(told["stopped"]),
-            conditions={} if self._is_phantom else _conditions(told, handles, trace),
+            messages=answer["messages"],
+            stopped=answer["stopped"] and tuple(answer["stopped"]),
+            conditions={} if self._is_phantom else _conditions(answer, handles, trace),
         )
 
     def memory(self) -> int:
@@ -98,12 +98,12 @@ class InstalledTorch:
 
     def _execute(self, script: Script) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(prefix="allocsim-") as place:
-            asked, told = (Path(place) / name for name in ("script", "result"))
+            asked, answer = (Path(place) / name for name in ("script", "result"))
             asked.write_text(json.dumps(self._request(script)))
-            status = self._ask([str(asked), str(told)])
+            status = self._ask([str(asked), str(answer)])
             if status != "0":
                 raise RefusedError(f"torch {self.torch_version} {self._reason(status)}")
-            result: dict[str, Any] = json.loads(told.read_text())
+            result: dict[str, Any] = json.loads(answer.read_text())
             return result
 
     def _request(self, script: Script) -> dict[str, Any]:
@@ -156,10 +156,10 @@ class InstalledTorch:
 
 
 def _conditions(
-    told: dict[str, Any], handles: dict[int, int], trace: list[list[Any]]
+    answer: dict[str, Any], handles: dict[int, int], trace: list[list[Any]]
 ) -> dict[str, Any]:
     """What the driver of a real GPU decided, as arguments of `play`."""
-    held = told["total"] - told["free"]
+    held = answer["total"] - answer["free"]
     return {"handles": handles, "context_memory": held, "driver_trace": trace}
 
 

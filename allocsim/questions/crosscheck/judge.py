@@ -55,29 +55,33 @@ def judge(real: Real, script: Script) -> Judgement:
     except ConfigError as error:
         return _judge_refusal(real, script, str(error))
     try:
-        theirs = real.run(script)
+        expected = real.run(script)
     except RefusedError as refusal:
         return _diverged(release, script, Difference("refused", None, ours.stopped, str(refusal)))
-    if theirs.conditions:
-        ours = play(script, release, **theirs.conditions)
+    if expected.conditions:
+        ours = play(script, release, **expected.conditions)
     at, reason = ours.stopped or (0, None)
-    if isinstance(reason, UpstreamAssertionError) and theirs.stopped and theirs.stopped[0] == at:
+    if (
+        isinstance(reason, UpstreamAssertionError)
+        and expected.stopped
+        and expected.stopped[0] == at
+    ):
         verdict = judge(real, script.with_ops(script.ops[:at]))
         return verdict if verdict.divergence else replace(verdict, end=_ASSERTED)
-    ways = [(ours, theirs.conditions)]
-    if not theirs.conditions:
-        ways.append((_without_history(script, release, theirs), _QUIET))
-    for told, arguments in ways:
-        if found := first_difference(told, theirs):
-            return _diverged(release, script, found, getattr(theirs, found.field), arguments)
+    ways = [(ours, expected.conditions)]
+    if not expected.conditions:
+        ways.append((_without_history(script, release, expected), _QUIET))
+    for answer, arguments in ways:
+        if found := first_difference(answer, expected):
+            return _diverged(release, script, found, getattr(expected, found.field), arguments)
     return Judgement(_as_run(script, ours), ours.addresses, _end(ours, undefined))
 
 
-def _without_history(script: Script, release: str, theirs: RealAnswer) -> ModelAnswer:
+def _without_history(script: Script, release: str, expected: RealAnswer) -> ModelAnswer:
     """Most requests take a shorter way through the model then; all but the trace must agree."""
-    told = play(script, release, record_history=False)
-    told.trace = theirs.trace
-    return told
+    answer = play(script, release, record_history=False)
+    answer.trace = expected.trace
+    return answer
 
 
 def _as_run(script: Script, ours: ModelAnswer) -> Script:
@@ -88,10 +92,10 @@ def _diverged(
     release: str,
     script: Script,
     difference: Difference,
-    theirs: Any = None,
+    expected: Any = None,
     arguments: Mapping[str, Any] | None = None,
 ) -> Judgement:
-    found = Divergence(release, script, difference, theirs, arguments or {})
+    found = Divergence(release, script, difference, expected, arguments or {})
     return Judgement(script, [], "diverged", found)
 
 

@@ -58,21 +58,21 @@ class RealAllocator:
         Raises ScriptError for a script that says nothing sensible, RefusedError where the
         release refuses the option string or its process dies.
         """
-        told = self._execute(script, repeats=0)
+        answer = self._execute(script, repeats=0)
         shift = script.base_address - (script.base_address or BASE)
-        for segment in told["segments"]:
+        for segment in answer["segments"]:
             segment["address"] += shift
-        for entry in told["trace"]:
+        for entry in answer["trace"]:
             # An oom entry carries free bytes in place of an address, a snapshot entry nothing.
             if entry[0] not in ("oom", "snapshot"):
                 entry[1] += shift
-        addresses = [None if at is None else at + shift for at in told.pop("addresses")]
-        stopped = told.pop("stopped")
+        addresses = [None if at is None else at + shift for at in answer.pop("addresses")]
+        stopped = answer.pop("stopped")
         return RealAnswer(
             torch=self.torch_version,
             addresses=addresses,
             stopped=None if stopped is None else (stopped[0], stopped[1]),
-            **told,
+            **answer,
         )
 
     def time(self, script: Script, repeats: int = 3) -> list[float]:
@@ -89,9 +89,9 @@ class RealAllocator:
 
     def _execute(self, script: Script, repeats: int) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(prefix="allocsim-") as place:
-            asked, told = Path(place) / "script", Path(place) / "result"
+            asked, answer = Path(place) / "script", Path(place) / "result"
             asked.write_text("\n".join([*_device_lines(script, repeats), *encode_ops(script.ops)]))
-            command = [str(self._driver), str(asked), str(told)]
+            command = [str(self._driver), str(asked), str(answer)]
             done = subprocess.run(  # noqa: S603
                 command,
                 capture_output=True,
@@ -102,7 +102,7 @@ class RealAllocator:
             )
             if done.returncode != 0:
                 raise RefusedError(f"torch {self.torch_version} {_reason(done)}")
-            result: dict[str, Any] = json.loads(told.read_text())
+            result: dict[str, Any] = json.loads(answer.read_text())
             return result
 
 

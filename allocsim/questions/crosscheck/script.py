@@ -71,7 +71,7 @@ class RealAnswer:
     messages: every out-of-memory text, in order.
     stopped: None, or (op, text) where the release stopped on an error that is not an
     out-of-memory one; everything else then tells the state it stopped in.
-    conditions: what a model must be told besides the script, as arguments of `play`.
+    conditions: what a model must be answer besides the script, as arguments of `play`.
     """
 
     torch: str

@@ -29,7 +29,7 @@ REFUSED = 3
 
 
 class PhantomWork:
-    """Streams and their work over the phantom GPU: external handles, done when told."""
+    """Streams and their work over the phantom GPU: external handles, done when a script says so."""
 
     def __init__(self, torch: Any, script: dict[str, Any]) -> None:
         self._torch = torch
@@ -193,7 +193,7 @@ def _plain(segment: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in segment.items() if k != "frames"} | {"blocks": blocks}
 
 
-def fork(torch: Any, asked: str, told: str) -> int:
+def fork(torch: Any, asked: str, answer: str) -> int:
     """Runs the script in `asked` in a child process and returns its wait status."""
     pid = os.fork()
     if pid:
@@ -203,7 +203,7 @@ def fork(torch: Any, asked: str, told: str) -> int:
         script = json.loads(Path(asked).read_text())
         if script["conf"]:
             os.environ["PYTORCH_CUDA_ALLOC_CONF"] = script["conf"]
-        Path(told).write_text(json.dumps(play(torch, script)))
+        Path(answer).write_text(json.dumps(play(torch, script)))
         code = 0
     except (RuntimeError, ValueError) as error:
         print(str(error).splitlines()[0], file=sys.stderr)

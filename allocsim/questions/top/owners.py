@@ -71,8 +71,8 @@ class Whose:
     def whole(self, frames: int) -> str:
         """The stack, at most `frames` of it."""
         shown = [frame for frame in self.stack if not _is_plumbing(frame)][:frames]
-        told = " < ".join(map(_line, shown))
-        return self._said(told) if told else self.silent or NO_STACK
+        lines = " < ".join(map(_line, shown))
+        return self._said(lines) if lines else self.silent or NO_STACK
 
     def _said(self, name: str) -> str:
         return f"{self.silent} of {name}" if self.silent else name
