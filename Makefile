@@ -64,9 +64,9 @@ compiled: ## an installation whose core is compiled: the tests of every command
 	rm -rf .venv-compiled/source .venv-compiled/beside
 	mkdir .venv-compiled/source .venv-compiled/beside
 	git ls-files -z -c -o --exclude-standard | xargs -0 cp --parents -t .venv-compiled/source
+	.venv-compiled/bin/pip install -q '.venv-compiled/source[test]'
 	HATCH_BUILD_HOOK_ENABLE_MYPYC=1 .venv-compiled/bin/pip install -q --force-reinstall --no-deps \
 		.venv-compiled/source
-	.venv-compiled/bin/pip install -q '.venv-compiled/source[test]'
 	cd .venv-compiled/source && cp -r tests benchmarks traces docs notebooks README.md pyproject.toml \
 		../beside
 	cd .venv-compiled/beside && ../bin/python -m pytest -q -n 2 $(COMPILED_TESTS)
