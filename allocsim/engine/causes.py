@@ -144,16 +144,7 @@ def _gives_back(gap: Gap) -> bool:
 
 def _known(gap: Gap) -> Explanation:
     """What is known to have been called gave the memory back."""
-    deleted = [call.number for call in gap.calls if call.kind == StepKind.DELETE_POOL]
-    steps = (
-        *_held(gap),
-        *_completed(gap.completed[: gap.n_early]),
-        *(step for step in _ended(gap) if step[3] not in deleted),
-        *_made(gap),
-        *_completed(gap.completed[gap.n_early :]),
-        *_stepped(gap),
-    )
-    return Explanation(Cause.KNOWN, steps)
+    return _given_back_by(tuple(_made(gap)), gap, Cause.KNOWN)
 
 
 def _with_calls(explanation: Explanation, gap: Gap) -> Explanation:
@@ -202,14 +193,20 @@ def _calls(gap: Gap, allocator: CachingAllocator) -> list[Explanation]:
 
 def _called(gap: Gap, pools: Sequence[int], cause: Cause) -> Explanation:
     """pools: those whose MemPool was deleted."""
-    deleted = [(StepKind.DELETE_POOL, gap.last, 0, pool, 0) for pool in pools]
-    empty = [(StepKind.EMPTY_CACHE, gap.last, 0, 0, 0)] if cause is Cause.EMPTY_CACHE else []
+    calls: list[Planned] = [(StepKind.DELETE_POOL, gap.last, 0, pool, 0) for pool in pools]
+    if cause is Cause.EMPTY_CACHE:
+        calls.append((StepKind.EMPTY_CACHE, gap.last, 0, 0, 0))
+    return _given_back_by(calls, gap, cause)
+
+
+def _given_back_by(calls: Sequence[Planned], gap: Gap, cause: Cause) -> Explanation:
+    """Calls gave the memory back: after the frees before it, and before those that followed."""
+    deleted = [pool for kind, _, _, pool, _ in calls if kind == StepKind.DELETE_POOL]
     steps = (
         *_held(gap),
         *_completed(gap.completed[: gap.n_early]),
-        *deleted,
-        *(step for step in _ended(gap) if step[3] not in pools),
-        *empty,
+        *(step for step in _ended(gap) if step[3] not in deleted),
+        *calls,
         *_completed(gap.completed[gap.n_early :]),
         *_stepped(gap),
     )

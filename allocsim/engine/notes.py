@@ -54,6 +54,7 @@ def _limit_note(prepared: Prepared, limit: int) -> str:
 
 
 def device_note(made: Provenance) -> str:
+    """The device that the recording names."""
     what = f"device memory {format_size(made.device_memory)}"
     if made.context_memory:
         what += f", of which the CUDA context holds {format_size(made.context_memory)}"
@@ -83,6 +84,7 @@ def known_notes(prepared: Prepared) -> list[str]:
 
 
 def start_notes(prepared: Prepared, start: Start) -> list[str]:
+    """What a recording that starts mid-run begins with, and how that is put in place."""
     segments = prepared.start
     if not segments:
         return []

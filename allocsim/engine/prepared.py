@@ -91,22 +91,15 @@ class Prepared:
     def plan(self) -> Plan:
         """The steps, what the driver answered among them.
 
-        The room that an expandable segment has to grow hangs on the device (semantics 4.1), so that
-        sizes that the recording suggests are tried where nothing tells it.
+        The room that an expandable segment has to grow hangs on the device (semantics 4.1): where
+        nothing tells its size and none without end will do, the least in whole GiB is tried.
         """
         plan = self._read(self.named_memory)
-        if not self.config.expandable_segments or self.capacity_of(plan):
+        if plan.is_whole or not self.config.expandable_segments or self.capacity_of(plan):
             return plan
-        suggested = plan.inferred_capacity
-        if plan.is_whole and suggested is None:
-            return plan
-        if suggested is not None and self._read(suggested, is_assumed=True).is_whole:
-            return plan
-        for memory in (round_up(plan.max_reserved, GIB), UNLIMITED_DEVICE):
-            found = self._read(memory, is_assumed=True)
-            if found.is_whole:
-                return replace(found, fits=memory)
-        return plan
+        memory = round_up(plan.max_reserved, GIB)
+        found = self._read(memory, is_assumed=True)
+        return replace(found, fits=memory) if found.is_whole else plan
 
     def _read(self, memory: int | None, *, is_assumed: bool = False) -> Plan:
         return read_plan(

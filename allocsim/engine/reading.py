@@ -38,7 +38,7 @@ from allocsim.engine.plan import (
     most_reserved,
     plain_steps,
 )
-from allocsim.engine.threshold import NO_LIMIT, Threshold
+from allocsim.engine.threshold import Threshold
 from allocsim.errors import AllocsimError
 from allocsim.trace import Action, Mark, Trace, pools_of
 
@@ -86,15 +86,13 @@ def read_plan(
     ).tolist()
     max_reserved, capacity = most_reserved(trace, reserved_at_start)
     limit, is_whole, n_either = None, True, 0
-    is_driven, named = any(gap.is_open for gap in gaps), _calls(trace)
+    is_driven, named = any(gap.is_open for gap in gaps), _naming_empty_cache(trace)
     if is_driven:
         facts = Facts(memory or capacity, max_reserved, named, is_assumed, empties)
         unread = Plan(plain, 0, None, None, 0, pools.ids, changes=changes)
         reading = _Reading(trace, unread, gaps, places, facts, allocator)
         if collects_at is not None:
-            reading.threshold = Threshold(
-                collects_at, max_reserved, facts.memory, most_limit=(facts.memory or NO_LIMIT) + 1
-            )
+            reading.threshold = Threshold(collects_at, max_reserved, facts.memory)
         is_whole = reading.read()
         n_either = reading.doubt_device() if is_whole else 0
         chosen = reading.path
@@ -124,7 +122,7 @@ def _is_named(gap: Gap, explanation: Explanation, named: frozenset[int]) -> bool
     return is_call and any(entry.number in named for entry in gap.released)
 
 
-def _calls(trace: Trace) -> frozenset[int]:
+def _naming_empty_cache(trace: Trace) -> frozenset[int]:
     """The entries that gave memory back and whose Python stack names empty_cache."""
     rows = np.flatnonzero(np.isin(trace.action, (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)))
     stacks = trace.frames[rows]

@@ -41,11 +41,12 @@ class Threshold:
     limit: int | None = None
     low: int = 0
     high: int = NO_LIMIT
-    most_limit: int = NO_LIMIT + 1
+    most_limit: int = field(init=False)
     _tried: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.low = int(self.share * self.least_limit)
+        self.most_limit = (self.memory or NO_LIMIT) + 1
 
     @property
     def in_force(self) -> int:
