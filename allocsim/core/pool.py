@@ -219,3 +219,8 @@ class PrivatePool:
         self.segment_count = 0
         self.small = BlockPool(True, layout, self)
         self.large = BlockPool(False, layout, self)
+
+    @property
+    def halves(self) -> tuple[BlockPool, BlockPool]:
+        """The small and the large one."""
+        return self.small, self.large

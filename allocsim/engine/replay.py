@@ -14,10 +14,12 @@ from allocsim.core import AllocatorConfig
 from allocsim.engine.drive import Drive
 from allocsim.engine.fidelity import FidelityCheck
 from allocsim.engine.hints import Hints
+from allocsim.engine.left_open import peaks_left_open
 from allocsim.engine.notes import (
     cause_notes,
     device_note,
     known_notes,
+    open_notes,
     peak_notes,
     start_notes,
 )
@@ -224,7 +226,7 @@ def drive_as_recorded(
         base_address=base_address,
         record_history=is_compared or any(each.keeps_history for each in observers),
         fast_path=not is_stepwise,
-        limit=prepared.limit_for(setting, memory),
+        limit=prepared.limit_for(setting, memory, plan),
         start=start,
     )
     drive = Drive(
@@ -294,12 +296,16 @@ def _device_memory(
 
 
 def _with_peaks(prepared: Prepared, setting: Setting, drive: Drive, run: DeviceRun) -> DeviceRun:
-    """`run` with what it comes to if it begins in the other way, where it could."""
+    """`run` with what else it may come to: begun otherwise, or by what is left open."""
     peak = None if run.stopped_at is not None else run.peak_reserved_bytes
     peaks = peaks_of(prepared, setting, run.device_memory, drive.start, peak)
-    if peaks is None:
+    if peaks is not None:
+        run = replace(run, peaks=peaks, notes=(*run.notes, *peak_notes(peaks)))
+    found = peaks_left_open(prepared, setting, run.device_memory)
+    if found is None:
         return run
-    return replace(run, peaks=peaks, notes=(*run.notes, *peak_notes(peaks)))
+    run = replace(run, peaks_left_open=found)
+    return replace(run, notes=(*run.notes, *open_notes(prepared, run)))
 
 
 def _result(
