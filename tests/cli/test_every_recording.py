@@ -1,0 +1,118 @@
+"""Ten commands on every recording at hand: nothing they print contradicts what the file says.
+
+What the file says is counted here from its entries and its segments, without the model.  Recordings
+of strangers, which are not in the tree, are asked too where they are at hand.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from allocsim import RecordingError, load
+from allocsim.trace import Action, Trace, start_state
+
+Cli = Callable[..., Any]
+
+HOME = Path(__file__).parents[2]
+FILES = sorted(
+    [*(HOME / "traces").rglob("*.gz"), *(HOME.parent / "shared" / "recordings").glob("*.pickle")]
+)
+EXIT_CODES = {0, 2}
+"""Done, and what a state alone cannot tell; neither an error of ours nor a traceback."""
+
+pytestmark = pytest.mark.slow
+
+
+class Facts:
+    """What one device's entries and segments say by themselves."""
+
+    def __init__(self, trace: Trace) -> None:
+        moves = {Action.SEGMENT_ALLOC: 1, Action.SEGMENT_MAP: 1}
+        moves |= {Action.SEGMENT_FREE: -1, Action.SEGMENT_UNMAP: -1}
+        signs = np.zeros(len(Action), dtype=np.int64)
+        for action, sign in moves.items():
+            signs[action] = sign
+        held = sum(segment.total_size for segment in start_state(trace)) if len(trace) else 0
+        reserved = held + np.cumsum(trace.size * signs[trace.action])
+        self.entries = len(trace)
+        self.peak_reserved = max(held, int(reserved.max(initial=0)))
+        self.reserved = sum(segment.total_size for segment in trace.segments)
+        self.allocated = sum(segment.allocated_size for segment in trace.segments)
+        self.ooms = trace.count(Action.OOM)
+
+
+def devices(path: Path) -> dict[int, Facts]:
+    try:
+        recording = load(path)
+    except RecordingError:
+        return {}
+    return {trace.device: Facts(trace) for trace in recording.devices}
+
+
+def documents(cli: Cli, path: Path, out: Path) -> Iterator[tuple[str, Any]]:
+    """What each command says, as far as it can say anything of the file."""
+    for line in (
+        "replay FILE --no-cure",
+        "replay FILE --conf max_split_size_mb:128",
+        "explain FILE",
+        "risk FILE",
+        "top FILE --at end",
+        "top FILE --by category",
+        "step FILE --at 0 --count 3",
+        "tune FILE --try max_split_size_mb:128",
+        f"plot memory FILE -o {out / 'memory.svg'}",
+        f"report FILE -o {out / 'report.html'}",
+    ):
+        words = [str(path) if word == "FILE" else word for word in line.split()]
+        is_drawn = words[0] in ("plot", "report")
+        done = cli(*words, *([] if is_drawn else ["--json"]))
+        assert done.code in EXIT_CODES, f"{line}: {done.code} {done.err}"
+        assert "Traceback" not in done.err, line
+        if done.code == 0 and not is_drawn:
+            yield line.split(" FILE")[0] + line.split("FILE")[1], json.loads(done.out)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name.split(".npz")[0])
+def test_nothing_contradicts_the_file(cli: Cli, path: Path, tmp_path: Path) -> None:
+    facts = devices(path)
+    for line, said in documents(cli, path, tmp_path):
+        if line == "replay --no-cure":
+            for device in said["devices"]:
+                agrees_with_replay(device, facts[device["device"]])
+        elif line == "explain":
+            for device in said.get("devices", []):
+                assert device["parting"] is None or facts[device["device"]].entries
+            errors = said["ooms"]
+            assert len(errors) in (0, sum(fact.ooms for fact in facts.values())), line
+        elif line == "risk":
+            fact = facts[said["device"]]
+            if said["parting"] is None:
+                assert said["fits"] is (fact.ooms == 0) or said["ooms"], line
+                assert said["tightest"]["reserved_bytes"] <= fact.peak_reserved, line
+        elif line == "top --at end":
+            assert said["allocated_bytes"] == facts[said["device"]].allocated, line
+            assert sum(said["categories"].values()) == said["allocated_bytes"], line
+        elif line == "top --by category":
+            assert sum(row["bytes"] for row in said["rows"]) == said["allocated_bytes"], line
+        elif line.startswith("tune") and said["is_proved"]:
+            peaks = [facts[part["device"]].peak_reserved for part in said["baseline"]["parts"]]
+            assert said["baseline"]["peak_reserved_bytes"] == max(peaks), line
+
+
+def agrees_with_replay(device: dict[str, Any], fact: Facts) -> None:
+    """Where the replay is proved, its figures are those of the file."""
+    assert device["entries"] == fact.entries
+    if device["fidelity"]["is_exact"]:
+        assert device["parting"] is None
+        assert device["peak_reserved_bytes"] == fact.peak_reserved
+        assert device["stats"]["reserved_bytes.all.current"] == fact.reserved
+        assert device["stats"]["allocated_bytes.all.current"] == fact.allocated
+        assert len(device["ooms"]) == fact.ooms
+    else:
+        assert device["parting"] is not None
