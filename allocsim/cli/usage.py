@@ -14,12 +14,14 @@ __all__ = [
     "count",
     "fraction",
     "memory_size",
+    "moment",
     "one_line",
     "processes",
 ]
 
 
 _LARGEST_DEVICE = 1 << 60
+_MOMENTS = ("peak", "oom", "end")
 _LONGEST_SENTENCE = 1000
 _MOST_PROCESSES = 1024
 
@@ -52,6 +54,17 @@ def count(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 10):
         raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a whole number, 0 or more")
     return int(text)
+
+
+def moment(text: str) -> str | int:
+    """An option's moment: "peak", "oom", "end", or the number of an entry."""
+    if text in _MOMENTS:
+        return text
+    if text.isascii() and text.isdecimal():
+        return int(text)
+    raise argparse.ArgumentTypeError(
+        f"{text[:80]!r} is no moment; expected peak, oom, end or an entry"
+    )
 
 
 def fraction(text: str) -> float:

@@ -19,6 +19,7 @@ __all__ = [
     "WIDTH",
     "exact_size",
     "number",
+    "others_text",
     "paragraph",
     "parting_document",
     "plural",
@@ -65,15 +66,16 @@ def parting_document(parting: Parting | None) -> dict[str, Any] | None:
 
 def shown_of(picture: Picture) -> tuple[str, ...]:
     """What is to be said of a picture first: that it is not the recorded run, or not all of it."""
-    if not picture.others:
-        return picture.run.warnings
-    numbers = ", ".join(map(str, picture.others))
-    noun = "devices" if len(picture.others) > 1 else "device"
-    return (
-        *picture.run.warnings,
-        f"device {picture.device_run.device} is shown; the recording has {noun} {numbers} too "
-        "(--device)",
-    )
+    return (*picture.run.warnings, *others_text(picture.device_run.device, picture.others))
+
+
+def others_text(device: int, others: Sequence[int]) -> tuple[str, ...]:
+    """That a recording has other devices than the one that is shown; nothing where it has none."""
+    if not others:
+        return ()
+    noun = "devices" if len(others) > 1 else "device"
+    numbers = ", ".join(map(str, others))
+    return (f"device {device} is shown; the recording has {noun} {numbers} too (--device)",)
 
 
 def paragraph(text: str, indent: int = _LABEL) -> list[str]:

@@ -9,6 +9,7 @@ from allocsim.questions.picture.picture import (
     picture_of,
     picture_prepared,
     prepare_one,
+    shown_device,
 )
 from allocsim.questions.picture.what_if import WhatIf, what_if
 
@@ -27,5 +28,6 @@ __all__ = [
     "picture_of",
     "picture_prepared",
     "prepare_one",
+    "shown_device",
     "what_if",
 ]

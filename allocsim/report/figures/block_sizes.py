@@ -28,7 +28,7 @@ _FEW = 200
 """Blocks in the fullest bar, below which an axis of decades alone would have two labels."""
 
 
-def block_sizes_figure(picture: Picture, theme: Theme, at: int | None = None) -> Figure:
+def block_sizes_figure(picture: Picture, theme: Theme, at: str | int | None = None) -> Figure:
     """The histograms; at: the moment of the second, None where reserved memory was highest."""
     sizes = block_sizes(picture.lives, picture.at(at))
     figure, (above, below) = new_figure(theme, 2, 1, sharex=True)

@@ -41,7 +41,7 @@ _TITLE_HEIGHT = 13
 """Points: of a panel's title."""
 
 
-def segments_figure(picture: Picture, theme: Theme, at: int | None = None) -> Figure:
+def segments_figure(picture: Picture, theme: Theme, at: str | int | None = None) -> Figure:
     """The map of the moment after entry `at`; None: where reserved memory was highest."""
     instant = picture.at(at)
     large = [s for s in instant.segments if s.total_size > _SMALL_SEGMENT]
