@@ -16,7 +16,9 @@ from allocsim.cli.usage import Parser, UsageError, moment
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from allocsim.questions.picture import Still
     from allocsim.report.figures import Theme
+    from allocsim.trace import Recording
 
 __all__ = ["add_to", "run"]
 
@@ -32,8 +34,12 @@ under its own settings or others, into a PNG or SVG file:
   sizes        block sizes: handed out, and in use and free at one moment (--at)
   flame        who held the memory at one moment (--at), by stack; as recorded
   front        the settings that allocsim tune tried; FILE is what its --json
-               printed, or its --results file"""
+               printed, or its --results file
+
+segments, sizes and flame can be drawn of a snapshot that holds a state only."""
 _KINDS = ("memory", "address-map", "segments", "sizes", "flame", "front")
+_OF_A_STATE = ("segments", "sizes")
+"""Kinds for which a snapshot without a history will do, besides flame."""
 
 
 def add_to(commands: Commands[Parser]) -> None:
@@ -83,9 +89,15 @@ def _figure(arguments: argparse.Namespace, theme: Theme) -> Figure:
         return front_figure(read_tried(arguments.file), theme)
     if arguments.kind == "flame":
         return _flame(arguments, theme)
+    recording = load(arguments.file)
+    still = _still(arguments, recording)
+    if still is not None:
+        write_warnings(shown_of(still))
+        draw = segments_figure if arguments.kind == "segments" else block_sizes_figure
+        return draw(still, theme, arguments.at)
     with ProgressBar() as bar:
         picture = picture_of(
-            load(arguments.file),
+            recording,
             arguments.conf,
             device_memory=arguments.device_memory,
             torch_version=arguments.torch,
@@ -99,6 +111,21 @@ def _figure(arguments: argparse.Namespace, theme: Theme) -> Figure:
         return address_map_figure(picture, theme, arguments.colour)
     draw = segments_figure if arguments.kind == "segments" else block_sizes_figure
     return draw(picture, theme, arguments.at)
+
+
+def _still(arguments: argparse.Namespace, recording: Recording) -> Still | None:
+    """The state to draw, where the device has no history and the kind needs none."""
+    from allocsim.questions.picture import is_still, shown_device, still_of  # noqa: PLC0415
+
+    device = shown_device(recording, arguments.device)
+    if arguments.kind not in _OF_A_STATE or device is None or not is_still(recording, device):
+        return None
+    if arguments.conf is not None or arguments.device_memory is not None:
+        raise UsageError(
+            f"{arguments.file} holds a state only, which cannot be replayed under other settings; "
+            "leave --conf and --device-memory out"
+        )
+    return still_of(recording, device)
 
 
 def _flame(arguments: argparse.Namespace, theme: Theme) -> Figure:

@@ -13,7 +13,7 @@ from allocsim.units import format_size
 
 if TYPE_CHECKING:
     from allocsim.engine import Parting
-    from allocsim.questions.picture import Picture
+    from allocsim.questions.picture import Instant, Picture, Still
 
 __all__ = [
     "WIDTH",
@@ -29,6 +29,7 @@ __all__ = [
     "shown_of",
     "table",
     "warned",
+    "when",
 ]
 
 WIDTH = 80
@@ -64,9 +65,16 @@ def parting_document(parting: Parting | None) -> dict[str, Any] | None:
     return None if parting is None else {"entry": parting.entry, "note": str(parting)}
 
 
-def shown_of(picture: Picture) -> tuple[str, ...]:
+def shown_of(picture: Picture | Still) -> tuple[str, ...]:
     """What is to be said of a picture first: that it is not the recorded run, or not all of it."""
-    return (*picture.run.warnings, *others_text(picture.device_run.device, picture.others))
+    return (*picture.warnings, *others_text(picture.trace.device, picture.others))
+
+
+def when(instant: Instant) -> str:
+    """ "after entry 26,059"."""
+    if instant.entry is None:
+        return "as the snapshot was taken"
+    return f"after entry {number(instant.entry)}"
 
 
 def others_text(device: int, others: Sequence[int]) -> tuple[str, ...]:

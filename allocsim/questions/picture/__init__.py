@@ -11,6 +11,7 @@ from allocsim.questions.picture.picture import (
     prepare_one,
     shown_device,
 )
+from allocsim.questions.picture.still import STILL_KINDS, Still, is_still, still_of
 from allocsim.questions.picture.what_if import WhatIf, what_if
 
 __all__ = [
@@ -18,16 +19,20 @@ __all__ = [
     "CLASS_NAMES",
     "Instant",
     "Picture",
+    "STILL_KINDS",
+    "Still",
     "WhatIf",
     "address_map",
     "axis_of",
     "block_sizes",
     "class_of",
+    "is_still",
     "others_of",
     "owners_of",
     "picture_of",
     "picture_prepared",
     "prepare_one",
     "shown_device",
+    "still_of",
     "what_if",
 ]

@@ -53,6 +53,11 @@ class Picture:
         """Whether the settings replayed map expandable segments."""
         return parse_conf(self.run.conf, find_release(self.run.torch_version)).expandable_segments
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What has to be said before anything else: that it is not the recorded run."""
+        return self.run.warnings
+
     def at(self, moment: str | int | None = None) -> Instant:
         """The state after an entry.
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from allocsim.measures import extremes_of
-from allocsim.questions.picture import Picture
+from allocsim.questions.picture import Picture, Still
 from allocsim.report.figures.canvas import (
     caption,
     legend,
@@ -68,17 +68,21 @@ _IDEAL = (
 )
 
 
-def title_of(picture: Picture, what: str) -> str:
-    """What is shown, of which recording under which settings."""
+def title_of(picture: Picture | Still, what: str) -> str:
+    """What is shown, of which recording under which settings; a state has none."""
+    if isinstance(picture, Still):
+        named = picture.trace.device or picture.others
+        device = f", device {picture.trace.device}" if named else ""
+        return f"{picture.path.rsplit('/', 1)[-1]}: {what}{device}"
     name = picture.run.path.rsplit("/", 1)[-1]
     conf = picture.run.conf or "default settings"
-    device = picture.device_run.device
+    number = picture.device_run.device
     title = f"{name}: {what}, {conf.replace(',', ', ')}"
-    title += f", device {device}" if device or picture.others else ""
+    title += f", device {number}" if number or picture.others else ""
     return title if picture.device_run.parting is None else f"{title} (unproved)"
 
 
-def warnings_of(picture: Picture) -> list[str]:
+def warnings_of(picture: Picture | Still) -> list[str]:
     """What stands first under a figure: that it is not of the recorded run, or not of all of it."""
     return [f"{each}." for each in shown_of(picture)]
 
