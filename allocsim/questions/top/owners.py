@@ -79,7 +79,7 @@ class Whose:
 
 
 def line_of(frame: Frame) -> str:
-    """ "gpt.py:12 forward"."""
+    """The file, without its folders, the line and the function."""
     return f"{stem_of(frame)}:{frame.line} {frame.name}"
 
 
