@@ -7,6 +7,7 @@ from allocsim.report.explain import (
     verdicts_document,
     verdicts_text,
 )
+from allocsim.report.explain_state import state_document, state_text
 from allocsim.report.layout import others_text, shown_of, warned
 from allocsim.report.record import record_document, record_text
 from allocsim.report.replay import replay_document, replay_text
@@ -19,6 +20,7 @@ __all__ = [
     "collapsed_text", "crosscheck_document", "crosscheck_text", "explanation_document",
     "explanation_text", "others_text", "record_document", "record_text", "replay_document",
     "replay_text", "risk_document", "risk_text", "segments_text", "shown_of",
-    "speedscope_document", "step_document", "step_text", "top_document", "top_text",
-    "tuning_document", "tuning_text", "verdicts_document", "verdicts_text", "warned",
+    "speedscope_document", "state_document", "state_text", "step_document", "step_text",
+    "top_document", "top_text", "tuning_document", "tuning_text", "verdicts_document",
+    "verdicts_text", "warned",
 ]  # fmt: skip

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from allocsim.units import MIB
 
 Cli = Callable[..., Any]
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -76,6 +79,42 @@ def test_what_a_state_cannot_tell_is_refused(
     assert len(done.err.splitlines()) == 1
 
 
+def test_a_request_is_answered_or_explained(cli: Cli, state: Path) -> None:
+    done = cli("explain", state, "--request", "64MiB")
+    assert (done.code, done.err) == (0, "")
+    assert "Verdict         answered by a free block, without the driver\n" in done.out
+    done = cli("explain", state, "--request", "70MiB")
+    assert "Verdict         full: the card is full\n" in done.out
+    assert "Largest         64.00 MiB (67,108,864 bytes) would be answered\n" in done.out
+    assert "     20.00 MiB         1  net.py:7 load_weights\n" in done.out
+    assert max(map(len, done.out.splitlines())) <= 80
+
+
+def test_a_request_as_json(cli: Cli, state: Path) -> None:
+    refused = json.loads(cli("explain", state, "--request", "70MiB", "--json").out)
+    assert refused["served"] is None
+    assert refused["refusal"]["cause"] == "full"
+    assert [each["size"] for each in refused["refusal"]["blockers"]] == [20 * MIB]
+    answered = json.loads(cli("explain", state, "--request", "1KiB", "--json").out)
+    assert (answered["served"], answered["refusal"]) == ("retry", None)
+
+
+@pytest.mark.parametrize(
+    ("subject", "sentence"),
+    [
+        ("gpt2-ragged-oom-torch2.15.pickle.gz", "holds a history, which --request is not for"),
+        ("CUDA out of memory.", "--request asks a snapshot; an error's text has none"),
+    ],
+)
+def test_a_request_is_put_to_a_state_only(
+    cli: Cli, traces: Path, subject: str, sentence: str
+) -> None:
+    what = traces / subject if (traces / subject).exists() else subject
+    done = cli("explain", what, "--request", "1GiB")
+    assert (done.code, done.out) == (2, "")
+    assert sentence in done.err
+
+
 @pytest.mark.parametrize("command", ["replay", "explain", "tune", "step"])
 def test_what_needs_a_history_names_the_commands_that_do_not(
     cli: Cli, state: Path, command: str
@@ -83,5 +122,8 @@ def test_what_needs_a_history_names_the_commands_that_do_not(
     done = cli(command, state)
     assert (done.code, done.out) == (2, "")
     assert "holds the state only (3 segments)" in done.err
-    assert "allocsim top, allocsim report and allocsim plot segments, sizes or flame" in done.err
+    assert (
+        "allocsim top, report, plot segments, sizes or flame, and explain --request SIZE"
+        in done.err
+    )
     assert len(done.err.splitlines()) == 1
