@@ -34,9 +34,18 @@ FLOORS = {
 ROOF = ("__init__", "__main__")
 """The package's own front door, above every floor."""
 
-THIRD_PARTY = {"numpy", "sortedcontainers", "matplotlib", "rich", "torch", "dask", "pyarrow"}
+THIRD_PARTY = {
+    "numpy",
+    "sortedcontainers",
+    "matplotlib",
+    "rich",
+    "torch",
+    "dask",
+    "pyarrow",
+    "shtab",
+}
 ONLY_FOR_TYPES = {"mypy_extensions"}
-ONLY_IN_FUNCTIONS = {"matplotlib", "torch", "dask", "pyarrow"}
+ONLY_IN_FUNCTIONS = {"matplotlib", "torch", "dask", "pyarrow", "shtab"}
 WORLDLY = {
     "datetime",
     "io",
