@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from allocsim.display import printable
 from allocsim.units import format_size
 
 if TYPE_CHECKING:
@@ -120,10 +121,3 @@ def number(count: int) -> str:
 def plural(count: int, noun: str, nouns: str | None = None) -> str:
     """ "1 retry", "3 retries"."""
     return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
-
-
-def printable(text: str) -> str:
-    """`text` with what cannot be printed written as an escape."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

@@ -6,9 +6,11 @@ as at any other error.  What no state tells is not guessed: no age of a block, n
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from allocsim.core import CachingAllocator, finds_free_block
+from allocsim.display import Shown
 from allocsim.engine import StateSource, state_source
 from allocsim.errors import OutOfMemoryError
 from allocsim.measures import code_of
@@ -16,6 +18,7 @@ from allocsim.questions.explain.cause import Figures
 from allocsim.questions.explain.shortage import Blocker, Findings, findings_of, moment_cause
 from allocsim.questions.explain.state_at_error import StateAtError
 from allocsim.trace import Recording, Trace
+from allocsim.units import format_size
 
 __all__ = ["Refusal", "StateExplanation", "explain_state"]
 
@@ -36,8 +39,8 @@ class Refusal:
     blockers: tuple[Blocker, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class StateExplanation:
+@dataclass(frozen=True, slots=True, repr=False)
+class StateExplanation(Shown):
     """The answer for one device and one request of the default stream.
 
     served: "cached" by a free block, "driver" by a new segment, "retry" by one for which cached
@@ -51,6 +54,22 @@ class StateExplanation:
     served: str
     largest_request_bytes: int
     refusal: Refusal | None
+
+    def headline(self) -> str:
+        """What becomes of the request."""
+        asked = format_size(self.requested_bytes)
+        if self.refusal is None:
+            return f"{asked}: answered ({self.served})"
+        largest = format_size(self.largest_request_bytes)
+        return f"{asked}: refused, {self.refusal.cause}; {largest} would be answered"
+
+    def figures_shown(self) -> Iterator[tuple[str, str]]:
+        """The largest request, and the blocks in the way."""
+        yield "largest request", format_size(self.largest_request_bytes)
+        if self.refusal is not None:
+            blockers = self.refusal.blockers
+            size = format_size(sum(block.size for block in blockers))
+            yield "in the way", f"{len(blockers):,} live blocks, {size}"
 
 
 def explain_state(

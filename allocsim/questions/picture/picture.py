@@ -5,12 +5,13 @@ Rule: the replay is the one that `allocsim replay` reports; nothing here drives 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from allocsim.core import find_release, parse_conf
+from allocsim.display import Shown
 from allocsim.engine import (
     DeviceRun,
     Hints,
@@ -33,8 +34,8 @@ from allocsim.trace import Recording, Trace
 __all__ = ["Picture", "others_of", "picture_of", "picture_prepared", "prepare_one", "shown_device"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Picture:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Picture(Shown):
     """What happened on one device, as columns.  others: the recording's other devices."""
 
     run: Run
@@ -57,6 +58,17 @@ class Picture:
     def warnings(self) -> tuple[str, ...]:
         """What has to be said before anything else: that it is not the recorded run."""
         return self.run.warnings
+
+    def headline(self) -> str:
+        """Of what, how much there is to draw, and what the replay came to."""
+        drawn = f"{len(self.lives.blocks):,} blocks, {self.lives.n_entries:,} entries"
+        return f"{self.run.path.rsplit('/', 1)[-1]}: {drawn}; {self.device_run.headline()}"
+
+    def figures_shown(self) -> Iterator[tuple[str, str]]:
+        """The figures of the replay."""
+        yield "blocks", f"{len(self.lives.blocks):,}"
+        yield "entries", f"{self.lives.n_entries:,}"
+        yield from self.device_run.figures_shown()
 
     def at(self, moment: str | int | None = None) -> Instant:
         """The state after an entry.

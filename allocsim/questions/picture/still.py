@@ -6,12 +6,15 @@ Rule: every figure is of the recorded blocks; nothing is replayed, so nothing is
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from allocsim.display import Shown
 from allocsim.errors import RecordingError
 from allocsim.questions.picture.instant import Instant
 from allocsim.state import ALLOCATED, DEFAULT_POOL, PENDING
 from allocsim.trace import Recording, Trace, refuse_contradictions
+from allocsim.units import format_size
 
 __all__ = ["STILL_KINDS", "Still", "is_still", "still_of"]
 
@@ -26,8 +29,8 @@ STILL_KINDS = {
 """Each kind of reserved memory and what it means, in the order of precedence."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Still:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Still(Shown):
     """The state of one device.  others: the recording's other devices."""
 
     path: str
@@ -39,6 +42,16 @@ class Still:
     def warnings(self) -> tuple[str, ...]:
         """What has to be said before anything else: nothing of what is recorded as it is."""
         return ()
+
+    def headline(self) -> str:
+        """Of what, and how much is reserved."""
+        held = f"{format_size(self.instant.reserved)} in {len(self.instant.segments):,} segments"
+        return f"{self.path.rsplit('/', 1)[-1]}, device {self.trace.device}: {held}"
+
+    def figures_shown(self) -> Iterator[tuple[str, str]]:
+        """Where the reserved memory is."""
+        for kind, size in self.kinds.items():
+            yield STILL_KINDS[kind], format_size(size)
 
     def at(self, moment: str | int | None = None) -> Instant:
         """The one moment there is, whose name is "end"; RecordingError for any other."""

@@ -13,6 +13,7 @@ import numpy as np
 from allocsim.questions.picture import Picture, Still, block_sizes
 from allocsim.report.figures.canvas import caption, legend, new_figure, styled
 from allocsim.report.figures.memory import title_of, warnings_of
+from allocsim.report.figures.theme import LIGHT
 from allocsim.report.layout import plural, when
 from allocsim.units import GIB, KIB, MIB
 
@@ -29,7 +30,7 @@ _FEW = 200
 
 
 def block_sizes_figure(
-    picture: Picture | Still, theme: Theme, at: str | int | None = None
+    picture: Picture | Still, theme: Theme = LIGHT, at: str | int | None = None
 ) -> Figure:
     """The histograms; at: the moment of the second, None where reserved memory was highest."""
     instant = picture.at(at)

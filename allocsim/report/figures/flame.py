@@ -17,6 +17,7 @@ from allocsim.report.figures.canvas import (
     styled,
     unit_of,
 )
+from allocsim.report.figures.theme import LIGHT
 from allocsim.report.layout import plural, printable
 from allocsim.report.top import moment_text
 from allocsim.units import format_size
@@ -43,7 +44,7 @@ _NARROW = 1 / 300
 _MIXED = "of several"
 
 
-def flame_figure(top: Top, theme: Theme, *, is_one_of: bool = False) -> Figure:
+def flame_figure(top: Top, theme: Theme = LIGHT, *, is_one_of: bool = False) -> Figure:
     """The flame graph of an answer.  is_one_of: whether the recording has other devices."""
     flame = flame_of(top)
     rows = max(flame.rows, _LEAST_ROWS)

@@ -21,6 +21,7 @@ from allocsim.report.figures.canvas import (
     unit_of,
     whole_numbers,
 )
+from allocsim.report.figures.theme import LIGHT
 from allocsim.report.layout import number, plural, shown_of
 from allocsim.units import format_size
 
@@ -40,7 +41,7 @@ _FEW_OOMS = 60
 """Errors up to which lines across the whole figure leave something of it to see."""
 
 
-def memory_figure(picture: Picture, theme: Theme) -> Figure:
+def memory_figure(picture: Picture, theme: Theme = LIGHT) -> Figure:
     """The curves above, the driver calls below."""
     figure, (above, below) = new_figure(theme, 2, 1, sharex=True, height_ratios=(4, 1))
     step = max(1, -(-len(picture.curve) // COLUMNS))

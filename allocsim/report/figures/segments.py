@@ -19,6 +19,7 @@ from allocsim.report.figures.canvas import (
     unit_of,
 )
 from allocsim.report.figures.memory import title_of, warnings_of
+from allocsim.report.figures.theme import LIGHT
 from allocsim.report.layout import plural, when
 from allocsim.state import ALLOCATED, INACTIVE, PENDING, SegmentState
 from allocsim.units import KIB, MIB, format_size
@@ -41,7 +42,9 @@ _TITLE_HEIGHT = 13
 """Points: of a panel's title."""
 
 
-def segments_figure(picture: Picture | Still, theme: Theme, at: str | int | None = None) -> Figure:
+def segments_figure(
+    picture: Picture | Still, theme: Theme = LIGHT, at: str | int | None = None
+) -> Figure:
     """The map of a moment (`Picture.at`); None: where reserved memory was highest."""
     instant = picture.at(at)
     large = [s for s in instant.segments if s.total_size > _SMALL_SEGMENT]
