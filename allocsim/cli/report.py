@@ -104,6 +104,7 @@ def _page_of_run(arguments: argparse.Namespace, recording: Recording) -> str:
         prepare_one,
         what_if,
     )
+    from allocsim.questions.top import top_of_run  # noqa: PLC0415
     from allocsim.report import shown_of  # noqa: PLC0415
     from allocsim.report.html import html_report  # noqa: PLC0415
 
@@ -131,6 +132,9 @@ def _page_of_run(arguments: argparse.Namespace, recording: Recording) -> str:
             runs = what_if(trials, picture.run, [Setting(conf) for conf in confs])
         if wants and shortages:
             explanation = explain_device(trials, picture.run, picture.device_run, shortages)
-        page = html_report(picture, shortages, explanation, runs)
+        owners = None
+        if picture.device_run.fidelity is not None:
+            owners = top_of_run(prepared, picture.device_run)
+        page = html_report(picture, shortages, explanation, runs, owners)
     write_warnings(shown_of(picture))
     return page

@@ -1,7 +1,7 @@
 """A snapshot without a history as one HTML file: what its state shows, and what it cannot.
 
-Rule: the page needs no script and loads nothing; every figure is of the recorded blocks, but for
-the largest request that fits, which the model was asked for.
+Rule: the page loads nothing, and only its flame graph is worked by a script; every figure is of
+the recorded blocks, but for the largest request that fits, which the model was asked for.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from allocsim.engine import StateSource
 from allocsim.measures import code_of
 from allocsim.questions.picture import STILL_KINDS, Still
 from allocsim.questions.top import Row, Top
+from allocsim.report.html.flame_panel import flame_panel
 from allocsim.report.html.markup import definitions, table, text
 from allocsim.report.layout import exact_size, number, plural, shown_of
 from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE, PENDING, BlockState, SegmentState
@@ -22,6 +23,7 @@ from allocsim.units import format_size
 
 __all__ = ["still_report"]
 
+_SCRIPTS = ("view.js", "flame.js")
 _SHOWN_OWNERS = 40
 _SHOWN_HOLES = 30
 _SHOWN_SEGMENTS = 60
@@ -55,10 +57,11 @@ def still_report(
         overview=_overview(still, source, fitting),
         cannot=text(_CANNOT),
         kinds=_kinds(still),
-        owners="".join(map(_owners, tops)),
+        owners="".join([*map(flame_panel, tops[:1]), *map(_owners, tops)]),
         holes=_holes(still),
         segments=_segments(still),
         style=_part("page.css"),
+        script="\n".join(map(_part, _SCRIPTS)),
     )
 
 
