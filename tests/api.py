@@ -76,8 +76,28 @@ def _members(owner: type) -> Iterator[str]:
 def _signature(called: object, *, drops_self: bool = False) -> str:
     signature = inspect.signature(called)  # type: ignore[arg-type]
     parameters = list(signature.parameters.values())[drops_self:]
-    bare = [each.replace(annotation=inspect.Parameter.empty) for each in parameters]
+    bare = [
+        each.replace(annotation=inspect.Parameter.empty, default=_default(called, each.default))
+        for each in parameters
+    ]
     return str(signature.replace(parameters=bare, return_annotation=inspect.Signature.empty))
+
+
+class _Name(str):
+    """A name that is shown without quotes."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _default(called: object, value: object) -> object:
+    """A default as it is written: by its name where it is a value of many parts."""
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return value
+    around = vars(sys.modules[getattr(called, "__module__", "")])
+    return next((_Name(name) for name, known in around.items() if known is value), value)
 
 
 def _text(value: object) -> str:
