@@ -25,7 +25,7 @@ def side_by_side(pools: bool, expandable: bool, examples: int, steps: int) -> No
 
 @pytest.mark.parametrize(("pools", "expandable"), CHOICES)
 def test_core_equals_naive_model(pools: bool, expandable: bool) -> None:
-    side_by_side(pools, expandable, examples=60, steps=60)
+    side_by_side(pools, expandable, examples=30, steps=60)
 
 
 @pytest.mark.slow

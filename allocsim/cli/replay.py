@@ -39,7 +39,7 @@ def add_to(commands: Commands[Parser]) -> None:
     add = parser.add_argument
     add_shared(parser, "file", "--conf", "--device-memory", "--torch", "--device")
     add_shared(parser, *HINTS)
-    strict = "exit 1 unless all is exactly as recorded, with a history and without"
+    strict = "exit 1 unless all is exactly as recorded, in rows of steps and step by step"
     add("--strict", action="store_true", help=strict)
     add_shared(parser, "--fail-on-oom")
     check = "walk the model's own invariants every N entries (slow; default: never)"
@@ -84,8 +84,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _compare_strictly(devices: Sequence[Prepared], result: Run) -> None:
-    """Compare with replays without a history, as other settings get; they must be the same."""
-    from allocsim.engine import difference_without_history  # noqa: PLC0415
+    """Compare with replays that take every step singly; they must come to the same."""
+    from allocsim.engine import difference_step_by_step  # noqa: PLC0415
 
     for device_run in result.devices:
         if device_run.fidelity is None:
@@ -95,7 +95,7 @@ def _compare_strictly(devices: Sequence[Prepared], result: Run) -> None:
                 "--device-memory out"
             )
     for prepared, device_run in zip(devices, result.devices, strict=True):
-        difference = difference_without_history(prepared, device_run)
+        difference = difference_step_by_step(prepared, device_run)
         if difference is not None:
             raise InvariantError(f"device {device_run.device}: {difference}")
 

@@ -31,7 +31,12 @@ from allocsim.core.oom import TOO_LARGE
 from allocsim.core.pending import PendingFrees, RequestedFree
 from allocsim.core.pool import BlockPool
 from allocsim.core.private_pools import PrivatePools
-from allocsim.core.reclaim import release_cached, release_freeable, release_one
+from allocsim.core.reclaim import (
+    holds_releasable,
+    release_cached,
+    release_freeable,
+    release_one,
+)
 from allocsim.core.releases import NEWEST, EmptyCacheInScope, Overflow, find_release
 from allocsim.core.seed import plant
 from allocsim.core.snapshot import memory_snapshot, segments, snapshot
@@ -333,6 +338,11 @@ class CachingAllocator:
     def release_pool(self, pool: int | PoolId) -> None:
         """Give up one use of a private pool; the last makes its memory releasable."""
         self.private_pools.release(_pool_id(pool))
+
+    @property
+    def has_cached_memory(self) -> bool:
+        """Whether `empty_cache` outside every scope would give memory back, no free pending."""
+        return holds_releasable(self.heap, self.private_pools)
 
     def delete_mempool(self, pool: int | PoolId) -> None:
         """Delete the torch.cuda.MemPool of a private pool, of which it is one use (5.7).

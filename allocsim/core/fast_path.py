@@ -18,6 +18,7 @@ from typing import Any, Final
 from allocsim.core.block import Block
 from allocsim.core.constants import MIN_BLOCK_SIZE, SMALL_SIZE, UNLIMITED
 from allocsim.core.heap import Heap, least_room
+from allocsim.core.history import TraceEntry
 from allocsim.core.pending import PendingFrees, RequestedFree
 from allocsim.core.pool import BlockPool, FreeBlocks, find
 from allocsim.core.private_pools import PrivatePools
@@ -72,6 +73,7 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
     if has_oversize and config.expandable_segments:
         most_waste = 0  # blocks of that size are split there, by a rule that is not here
     counts_searches = heap.collects_garbage
+    history = heap.trace
     stats = heap.stats
     oversize_allocations = stats.oversize_allocations
     sizes, requests, inactive, _, _ = stats.journal
@@ -163,6 +165,8 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
             block.allocated = True
             block.requested_size = size
             named[name] = block
+            if history is not None:
+                history.append(TraceEntry("alloc", block.ptr, size, stream, pool.id))
             sizes.append(2 * rounded + is_small)
             requests.append(size)
             inactive.append(idle if expandable is None else 0)
@@ -183,6 +187,10 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
             free = pool.of(block.stream) if of_stream is None else of_stream
             keys, found = free.keys, free.blocks
             block.allocated = False
+            if history is not None:
+                requested = block.requested_size
+                history.append(TraceEntry("free_requested", ptr, requested, block.stream, pool.id))
+                history.append(TraceEntry("free_completed", ptr, requested, block.stream, pool.id))
             # Rule 2.2, twice: merge with both neighbours; `at` is where the last of them was found.
             merged, idle, at = given, 3, -1
             other = block.prev
@@ -272,7 +280,7 @@ def plain_pools(
     room, and a split, and a free without streams to wait for to a merge.
     """
     is_mixed = heap.made_expandable and not heap.config.expandable_segments
-    if is_mixed or heap.trace is not None or heap.numbers_objects or pending.is_waiting:
+    if is_mixed or heap.witnessed is not None or heap.numbers_objects or pending.is_waiting:
         return None
     if not private.scopes:
         return heap.small, heap.large

@@ -21,7 +21,7 @@ from allocsim.core.pool import NARROW_PLACES, BlockPool, KeyLayout, PrivatePool,
 from allocsim.core.releases import FreeBlockOrder, Release
 from allocsim.core.stats import DeviceStats
 from allocsim.errors import UndefinedBehaviorError, UpstreamAssertionError
-from allocsim.state import DEFAULT_POOL, PoolId
+from allocsim.state import PoolId
 from allocsim.units import format_size
 
 __all__ = ["Heap", "least_room"]
@@ -155,8 +155,7 @@ class Heap:
     def record(self, action: str, address: int, size: int, stream: int, pool: BlockPool) -> None:
         """Append to the trace, if one is kept."""
         if self.trace is not None:
-            pool_id = pool.owner.id if pool.owner is not None else DEFAULT_POOL
-            entry = TraceEntry(action, address, size, stream, pool_id)
+            entry = TraceEntry(action, address, size, stream, pool.id)
             self.trace.append(entry)
             if self.witnessed is not None:
                 self.witnessed.append(Witnessed(entry, self.work, self.reserved, self.device.free))
@@ -344,8 +343,7 @@ class Heap:
     def count_driver(self, pool: BlockPool, size: int, segments: int = 0) -> None:
         """Count bytes from the driver (negative: given back), and whole segments by cudaMalloc."""
         self.reserved += size
-        pool_id = pool.owner.id if pool.owner is not None else DEFAULT_POOL
-        self.stats.reserved(pool.is_small, size, pool_id)
+        self.stats.reserved(pool.is_small, size, pool.id)
         if segments:
             self.stats.segments(pool.is_small, segments)
             if abs(size) >= self.config.max_split_size:

@@ -16,7 +16,7 @@ from sortedcontainers import SortedKeyList
 
 from allocsim.core.block import Block
 from allocsim.core.constants import IS_COMPILED, MIN_BLOCK_SIZE, SMALL_SIZE
-from allocsim.state import PoolId
+from allocsim.state import DEFAULT_POOL, PoolId
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -99,7 +99,7 @@ class BlockPool:
     """Free blocks of one size class (small or large).
 
     layout: of the keys, one for all pools of a heap.
-    owner: the private pool this is half of, or None for the default pools.
+    owner: the private pool this is half of, or None for the default pools; id: its id.
     free: by stream.
     unmapped: address space of expandable segments without memory, by (stream, address).
     search_calls: searches counted for garbage collection.  least_rest: the least that a block
@@ -111,6 +111,7 @@ class BlockPool:
     __slots__ = (
         "is_small",
         "owner",
+        "id",
         "search_calls",
         "unmapped",
         "layout",
@@ -122,6 +123,7 @@ class BlockPool:
         self.is_small = is_small
         self.least_rest = MIN_BLOCK_SIZE if is_small else SMALL_SIZE + 1
         self.owner = owner
+        self.id = DEFAULT_POOL if owner is None else owner.id
         self.search_calls = 0
         self.unmapped: SortedKeyList[Block, tuple[int, int]] = SortedKeyList(key=_place)
         self.layout = layout
@@ -217,3 +219,8 @@ class PrivatePool:
         self.segment_count = 0
         self.small = BlockPool(True, layout, self)
         self.large = BlockPool(False, layout, self)
+
+    @property
+    def halves(self) -> tuple[BlockPool, BlockPool]:
+        """The small and the large one."""
+        return self.small, self.large

@@ -24,6 +24,7 @@ from allocsim.state import PoolId
 __all__ = [
     "collect_garbage",
     "garbage_passes",
+    "holds_releasable",
     "release_available",
     "release_cached",
     "release_freeable",
@@ -117,6 +118,20 @@ def release_cached(heap: Heap, private: PrivatePools, pending: PendingFrees) -> 
     _release_pool(heap, heap.large)
     _release_pool(heap, heap.small)
     release_freeable(heap, private)
+
+
+def holds_releasable(heap: Heap, private: PrivatePools) -> bool:
+    """Whether `release_cached` would give memory back, no free being pending."""
+    freeable = (private.freeable[pool_id] for pool_id in private.freeable)
+    pools = [heap.large, heap.small, *(half for pool in freeable for half in pool.halves)]
+    return any(_is_releasable(block) for pool in pools for block in pool)
+
+
+def _is_releasable(block: Block) -> bool:
+    """Of a free block: a whole segment, or whole handles of an expandable one."""
+    if block.expandable is None:
+        return not block.is_split
+    return block.expandable.whole_handles(block.ptr, block.size)[1] > 0
 
 
 def release_freeable(heap: Heap, private: PrivatePools) -> None:

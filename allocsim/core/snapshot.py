@@ -13,7 +13,7 @@ from typing import Any
 from allocsim.core.block import Block
 from allocsim.core.heap import Heap
 from allocsim.core.history import TraceEntry
-from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE, PENDING, BlockState, SegmentState
+from allocsim.state import ALLOCATED, INACTIVE, PENDING, BlockState, SegmentState
 
 __all__ = ["all_blocks", "memory_snapshot", "segments", "snapshot"]
 
@@ -52,7 +52,7 @@ def _segment(head: Block) -> SegmentState:
         total_size=size,
         stream=head.stream,
         is_small=head.pool.is_small,
-        pool_id=head.pool.owner.id if head.pool.owner is not None else DEFAULT_POOL,
+        pool_id=head.pool.id,
         is_expandable=head.expandable is not None,
         blocks=tuple(blocks),
     )

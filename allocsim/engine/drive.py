@@ -150,12 +150,10 @@ class Drive:
     def _run_some(self, start: int, stop: int) -> None:
         """Steps [start, stop): rows of plain ones in the core's own loop, the others singly."""
         allocator, waiting, moved = self.allocator, self._waiting, self.timeline.moved
-        keeps = allocator.keeps_history
         self._passed_over = start - len(self.timeline)
         rows = self.plan.steps.rows(start, stop)
         while self.stopped_at is None:
-            # With a history no row is taken: a call less for each step.
-            step = next(rows, None) if keeps else allocator.play(rows, waiting, moved)
+            step = allocator.play(rows, waiting, moved)
             if step is None:
                 return
             self._take(*step)
@@ -198,10 +196,7 @@ class Drive:
             return 0
         if ptr is None:
             return 0
-        block = self.allocator.give_name(ptr, addr)
-        if self.fidelity is not None:
-            self.fidelity.address(addr, ptr)
-        return block.size
+        return self.allocator.give_name(ptr, addr).size
 
     def _seldom(self, kind: int, entry: int, addr: int, size: int, stream: int) -> int:
         """Steps that are rare in every recording; the allocated bytes that one moved."""
@@ -250,6 +245,8 @@ class Drive:
             self._note_oom(entry, None, stream, error)
             return
         self._grew(entry)
+        if self.fidelity is not None:
+            self.fidelity.unrecorded(self.allocator.history)
         self.allocator.free(ptr)
 
     def _note_oom(

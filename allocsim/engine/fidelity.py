@@ -8,7 +8,9 @@ them.  The order of entries is compared up to the first that differs; addresses 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
+from typing import Any
 
 import numpy as np
 
@@ -20,60 +22,83 @@ from allocsim.trace import Action, Trace
 __all__ = ["FidelityCheck"]
 
 _IGNORED = (Action.SNAPSHOT, Action.ANNOTATE)
+_NAMES = np.array([action.text for action in Action], dtype=object)
+_ALLOC = Action.ALLOC.text
 
 Row = tuple[str, int, int, int]
 
 
 class FidelityCheck:
-    """Fed with the replay's history piece by piece, so that it is never held as a whole."""
+    """Fed with the replay's history piece by piece, so that it is never held as a whole.
+
+    Compared are whole columns of a piece, and row by row only where they differ.
+    """
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
         self._entries = np.flatnonzero(~np.isin(trace.action, _IGNORED))
-        self._rows = self._recorded()
         self._matched = 0
-        self._addresses_matched = 0
+        self._placed: list[int] = []
+        self._unrecorded: list[int] = []
         self._mismatch: Mismatch | None = None
 
-    def _recorded(self) -> Iterator[tuple[int, Row]]:
-        trace = self._trace
-        names = [action.text for action in Action]
-        for entry in self._entries.tolist():
-            yield (
-                entry,
-                (
-                    names[trace.action[entry]],
-                    int(trace.addr[entry]),
-                    int(trace.size[entry]),
-                    int(trace.stream[entry]),
-                ),
-            )
+    def _recorded(self, first: int, end: int) -> tuple[tuple[Any, ...], ...]:
+        """Rows [first, end) of those that are compared, as far as there are so many: columns."""
+        trace, rows = self._trace, self._entries[first:end]
+        actions = tuple(_NAMES[trace.action[rows]].tolist())
+        numbers = (trace.addr, trace.size, trace.stream)
+        return actions, *(tuple(column[rows].tolist()) for column in numbers)
 
     @property
     def has_parted(self) -> bool:
         """Whether an entry differed."""
         return self._mismatch is not None
 
-    def address(self, recorded: int, replayed: int | None) -> None:
-        """One `alloc` entry was answered."""
-        self._addresses_matched += recorded == replayed
+    def unrecorded(self, pending: Sequence[TraceEntry]) -> None:
+        """Of `pending`, which `history` will bring, the last `alloc` answers no recorded one."""
+        allocs = sum(entry.action == _ALLOC for entry in pending)
+        self._unrecorded.append(len(self._placed) + allocs - 1)
 
-    def history(self, entries: Iterable[TraceEntry]) -> None:
+    def history(self, entries: Sequence[TraceEntry]) -> None:
         """The next entries of the replay."""
+        if not entries:
+            return
+        actions, addresses, *others, _ = zip(*entries, strict=True)
+        allocs = zip(actions, addresses, strict=True)
+        self._placed += [address for action, address in allocs if action == _ALLOC]
         if self._mismatch is not None:
             return
-        for replayed in entries:
-            got: Row = (replayed.action, replayed.address, replayed.size, replayed.stream)
-            entry, expected = next(self._rows, (len(self._trace), None))
-            if got != expected:
-                self._mismatch = Mismatch(entry, _row_text(expected), _row_text(got))
+        columns = actions, addresses, *others
+        expected = self._recorded(self._matched, self._matched + len(entries))
+        if columns == expected:
+            self._matched += len(entries)
+            return
+        for got, wanted in zip_longest(zip(*columns, strict=True), zip(*expected, strict=True)):
+            if got != wanted:
+                self._part(wanted, got)
                 return
             self._matched += 1
 
+    def _part(self, expected: Row | None, got: Row | None) -> None:
+        """From the next entry on the two differ."""
+        at = self._matched
+        entry = int(self._entries[at]) if at < len(self._entries) else len(self._trace)
+        self._mismatch = Mismatch(entry, _row_text(expected), _row_text(got))
+
+    def _addresses_matched(self) -> int:
+        """Recorded requests that were answered with their address."""
+        trace = self._trace
+        is_alloc = (trace.action == Action.ALLOC) & (trace.size > 0)  # 0 bytes leave no entry
+        recorded = trace.addr[is_alloc]
+        placed = np.delete(np.array(self._placed, dtype=np.uint64), self._unrecorded)
+        n = min(len(recorded), len(placed))
+        return int(np.count_nonzero(recorded[:n] == placed[:n]))
+
     def result(self, segments: Iterable[SegmentState]) -> Fidelity:
         """The verdict, given the replay's final segments."""
-        if self._mismatch is None and (left := next(self._rows, None)) is not None:
-            self._mismatch = Mismatch(left[0], _row_text(left[1]), _row_text(None))
+        if self._mismatch is None and self._matched < len(self._entries):
+            (left,) = zip(*self._recorded(self._matched, self._matched + 1), strict=True)
+            self._part(left, None)
         replayed = {segment.address: _comparable(segment) for segment in segments}
         matched = 0
         for segment in self._trace.segments:
@@ -88,7 +113,7 @@ class FidelityCheck:
             self._mismatch = Mismatch(None, "no segment", f"one at {min(replayed):#x}")
         return Fidelity(
             allocations=self._trace.count(Action.ALLOC),
-            addresses_matched=self._addresses_matched,
+            addresses_matched=self._addresses_matched(),
             segments=len(self._trace.segments),
             segments_matched=matched,
             entries=len(self._entries),

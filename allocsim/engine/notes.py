@@ -5,14 +5,25 @@ Rule: one sentence for each thing that the recording does not say, with what spe
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
+from allocsim.engine.left_open import has_unseen_calls
 from allocsim.engine.prepared import Prepared
+from allocsim.engine.result import DeviceRun
 from allocsim.engine.start import Start, StartPeaks
 from allocsim.trace import Action, MarkKind, Provenance
 from allocsim.units import format_size
 
-__all__ = ["cause_notes", "device_note", "known_notes", "peak_notes", "start_notes"]
+__all__ = [
+    "cause_notes",
+    "device_note",
+    "known_notes",
+    "peak_notes",
+    "start_notes",
+    "open_notes",
+]
 
 
 def cause_notes(prepared: Prepared) -> list[str]:
@@ -115,3 +126,18 @@ def peak_notes(peaks: StartPeaks) -> list[str]:
     if by_start[peaks.shown] is None:
         return [f"{how[other]}, every request is answered: {format_size(found)} at its peak"]
     return []
+
+
+def open_notes(prepared: Prepared, run: DeviceRun) -> Iterator[str]:
+    """What the recording leaves open, and what the what-if `run` may come to by it."""
+    if has_unseen_calls(prepared):
+        yield (
+            "calls of empty_cache that gave nothing back leave no entry, and may give some back "
+            "under another setting"
+        )
+    if prepared.plan.limits is not None:
+        low, high = map(format_size, prepared.plan.limits)
+        yield f"any limit from {low} to {high} collects the garbage that was recorded"
+    low, high = map(format_size, run.peak_range)
+    between = f"comes to {low} to {high}" if low != high else f"stays {low}"
+    yield f"tried over what is open there, the peak reserved {between}"

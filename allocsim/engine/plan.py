@@ -113,6 +113,7 @@ class Plan:
     n_empty_cache: calls of empty_cache that are taken to have given memory back.
     pools: the private pools that SCOPE steps number.
     limit: bytes that the program allowed itself by a call, as far as its collecting garbage tells.
+    limits: the least and the most that it can have allowed itself, where more than one will do.
     fits: bytes of a device under which all that was recorded makes sense, where it had to be tried.
     is_whole: whether the model, driven through the steps, does what was recorded, as far as it was
         driven.  is_proved: whether it was driven, entry by entry, and does.
@@ -128,6 +129,7 @@ class Plan:
     n_empty_cache: int
     pools: tuple[PoolId, ...]
     limit: int | None = None
+    limits: tuple[int, int] | None = None
     is_whole: bool = True
     is_proved: bool = False
     fits: int | None = None

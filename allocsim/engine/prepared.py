@@ -27,6 +27,7 @@ from allocsim.engine.calls import fraction_at_start
 from allocsim.engine.drive import Drive
 from allocsim.engine.fold import fold
 from allocsim.engine.hints import Hints
+from allocsim.engine.left_open import open_plans
 from allocsim.engine.observers import Observer, Progress
 from allocsim.engine.plan import Plan, StepKind
 from allocsim.engine.reading import read_plan
@@ -115,7 +116,7 @@ class Prepared:
             memory,
             is_assumed=is_assumed
             or (self.assumed_memory is not None and not self._recorded_memory),
-            collects_at=self._collects_at,
+            collects_at=self.collects_at,
             marks=self.marks,
             empties=self.hints.empties,
         )
@@ -139,7 +140,7 @@ class Prepared:
         return 0 if self.provenance is None else self.provenance.device_memory
 
     @property
-    def _collects_at(self) -> float | None:
+    def collects_at(self) -> float | None:
         """The garbage_collection_threshold, if the limit that it is a share of is unknown."""
         is_marked = any(mark.kind is MarkKind.FRACTION for mark in self.marks)
         has_limit = is_marked or self.recorded.fraction(self.release) is not None
@@ -191,6 +192,11 @@ class Prepared:
     def free_plan(self) -> Plan:
         """The plan without driver bases: what hangs on the program alone."""
         return replace(self.plan, steps=self.plan.steps.undictated())
+
+    @cached_property
+    def open_plans(self) -> tuple[Plan, ...]:
+        """What the program may have done as well, as `free_plan`s; see `left_open.py`."""
+        return tuple(open_plans(self))
 
     @cached_property
     def first_base(self) -> int:
@@ -267,12 +273,13 @@ class Prepared:
         fast_path: bool = True,
         folder: Folder = fold,
         start: Start | None = None,
+        plan: Plan | None = None,
     ) -> Drive:
         """Drive every step under `setting` on a device of `device_memory` bytes (None: no end).
 
         skips: whether to pass over periods in which nothing changes; the timeline then lacks
         them.  fast_path: see `CachingAllocator`.  folder: what counts the statistics.
-        start: None for `start_under`.
+        start: None for `start_under`.  plan: None for `free_plan`.
         Raises as `allocator` does, and what PyTorch would not survive under its own name.
         """
         start = self.start_under(setting, device_memory) if start is None else start
@@ -281,12 +288,12 @@ class Prepared:
             device_memory,
             base_address=self.first_base,
             fast_path=fast_path,
-            limit=self.limit_for(setting, device_memory),
+            limit=self.limit_for(setting, device_memory, plan or self.plan),
             start=start,
         )
         drive = Drive(
             allocator,
-            self.plan_under(setting, self.free_plan),
+            self.plan_under(setting, plan or self.free_plan),
             len(self.trace),
             dictates=False,
             progress=progress,
@@ -321,12 +328,12 @@ class Prepared:
         """By setting and device, what `start_under` found."""
         return {}
 
-    def limit_for(self, setting: Setting, device_memory: int | None) -> int | None:
-        """Bytes that the program's own call allows under `setting` on a device of so many bytes.
+    def limit_for(self, setting: Setting, device_memory: int | None, plan: Plan) -> int | None:
+        """Bytes that `plan`'s own call allows under `setting` on a device of so many bytes.
 
         The call is made whatever the setting; one that sets a limit of its own has the last word.
         """
-        limit = self.plan.limit
+        limit = plan.limit
         if limit is None or self.in_force(setting).fraction(self.release) is not None:
             return None
         if device_memory is None or self.capacity is None:

@@ -85,7 +85,7 @@ def read_plan(
         plain.entry, [gap.last for gap in gaps], side="right"
     ).tolist()
     max_reserved, capacity = most_reserved(trace, reserved_at_start)
-    limit, is_whole, n_either = None, True, 0
+    threshold, is_whole, n_either = None, True, 0
     is_driven, named = any(gap.is_open for gap in gaps), _naming_empty_cache(trace)
     if is_driven:
         facts = Facts(memory or capacity, max_reserved, named, is_assumed, empties)
@@ -96,7 +96,7 @@ def read_plan(
         is_whole = reading.read()
         n_either = reading.doubt_device() if is_whole else 0
         chosen = reading.path
-        limit = None if reading.threshold is None else reading.threshold.found
+        threshold = reading.threshold
     else:
         chosen = [plain_explanation(gap) for gap in gaps]
     refused = [each.refused for each in chosen if each.refused is not None]
@@ -107,8 +107,9 @@ def read_plan(
         min(refused, default=None),
         sum(each.cause is Cause.EMPTY_CACHE for each in chosen),
         pools.ids,
-        limit,
-        is_whole,
+        limit=None if threshold is None else threshold.found,
+        limits=None if threshold is None else threshold.limits,
+        is_whole=is_whole,
         is_proved=is_driven and is_whole,
         n_named=sum(_is_named(gap, each, named) for gap, each in zip(gaps, chosen, strict=True)),
         n_either=n_either,

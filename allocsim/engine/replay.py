@@ -14,10 +14,12 @@ from allocsim.core import AllocatorConfig
 from allocsim.engine.drive import Drive
 from allocsim.engine.fidelity import FidelityCheck
 from allocsim.engine.hints import Hints
+from allocsim.engine.left_open import peaks_left_open
 from allocsim.engine.notes import (
     cause_notes,
     device_note,
     known_notes,
+    open_notes,
     peak_notes,
     start_notes,
 )
@@ -36,7 +38,7 @@ __all__ = [
     "OTHER_RELEASE",
     "bytes_of",
     "device_of",
-    "difference_without_history",
+    "difference_step_by_step",
     "drive_as_recorded",
     "is_recorded_device",
     "parting_of",
@@ -162,24 +164,24 @@ def parting_of(prepared: Prepared) -> Parting | None:
     return prepared.proofs[0]
 
 
-def difference_without_history(prepared: Prepared, device_run: DeviceRun) -> str | None:
-    """What a replay as recorded comes to otherwise if it keeps no history; None: nothing.
+def difference_step_by_step(prepared: Prepared, device_run: DeviceRun) -> str | None:
+    """What a replay as recorded comes to otherwise if every step is taken singly; None: nothing.
 
-    Without a history the plain steps are taken in rows, as in every what-if replay.
-    device_run: the replay as recorded that kept one.
+    It keeps no history either: both are shorter ways through the model that must change nothing.
+    device_run: the replay as recorded that took rows of steps and kept a history.
     """
     memory = device_run.device_memory
     asked = memory if is_recorded_device(prepared, memory) else None
-    drive, _, _ = drive_as_recorded(prepared, prepared.recorded, asked, keeps_history=False)
+    drive, _, _ = drive_as_recorded(prepared, prepared.recorded, asked, is_stepwise=True)
     drive.run()
     stats = drive.allocator.memory_stats()
     for key, value in device_run.stats.items():
         if stats[key] != value:
-            return f"{key} is {stats[key]:,} without a history and {value:,} with one"
+            return f"{key} is {stats[key]:,} step by step and {value:,} otherwise"
     check = FidelityCheck(prepared.trace)
     segments = check.result(drive.allocator.segments()).segments_matched
     if device_run.fidelity is not None and segments != device_run.fidelity.segments_matched:
-        return f"{segments} segments are as recorded without a history"
+        return f"{segments} segments are as recorded step by step"
     return None
 
 
@@ -198,17 +200,19 @@ def drive_as_recorded(
     check_every: int = 0,
     progress: Progress | None = None,
     observers: tuple[Observer, ...] = (),
-    keeps_history: bool = True,
+    is_stepwise: bool = False,
 ) -> tuple[Drive, int | None, list[str]]:
     """A replay that has not begun, its device's memory, and what had to be inferred.
 
-    Where setting and device are the recorded ones, driver bases are dictated and, if it
-    `keeps_history`, the recording is compared with what happens.
+    Where setting and device are the recorded ones, driver bases are dictated and the recording is
+    compared with what happens.  is_stepwise: every step by itself and without a history, so that
+    nothing is compared.
     """
     plan = prepared.plan_under(setting, prepared.plan)
     is_same = prepared.is_recorded(setting)
     is_as_recorded = is_same and is_recorded_device(prepared, device_memory)
     memory, notes = _device_memory(prepared, device_memory, is_as_recorded=is_as_recorded)
+    is_compared = is_as_recorded and not is_stepwise
     dictates = is_as_recorded and addresses == "recorded"
     start = prepared.start_under(setting, memory)
     if base_address is None:
@@ -220,9 +224,9 @@ def drive_as_recorded(
         memory,
         address_policy="bump" if addresses == "recorded" else addresses,
         base_address=base_address,
-        record_history=(keeps_history and is_as_recorded)
-        or any(each.keeps_history for each in observers),
-        limit=prepared.limit_for(setting, memory),
+        record_history=is_compared or any(each.keeps_history for each in observers),
+        fast_path=not is_stepwise,
+        limit=prepared.limit_for(setting, memory, plan),
         start=start,
     )
     drive = Drive(
@@ -231,7 +235,7 @@ def drive_as_recorded(
         len(prepared.trace),
         dictates=dictates,
         check_every=check_every,
-        fidelity=FidelityCheck(prepared.trace) if is_as_recorded and keeps_history else None,
+        fidelity=FidelityCheck(prepared.trace) if is_compared else None,
         progress=progress,
         observers=observers,
         lays_out=prepared.start if start is Start.ANEW else (),
@@ -292,12 +296,16 @@ def _device_memory(
 
 
 def _with_peaks(prepared: Prepared, setting: Setting, drive: Drive, run: DeviceRun) -> DeviceRun:
-    """`run` with what it comes to if it begins in the other way, where it could."""
+    """`run` with what else it may come to: begun otherwise, or by what is left open."""
     peak = None if run.stopped_at is not None else run.peak_reserved_bytes
     peaks = peaks_of(prepared, setting, run.device_memory, drive.start, peak)
-    if peaks is None:
+    if peaks is not None:
+        run = replace(run, peaks=peaks, notes=(*run.notes, *peak_notes(peaks)))
+    found = peaks_left_open(prepared, setting, run.device_memory)
+    if found is None:
         return run
-    return replace(run, peaks=peaks, notes=(*run.notes, *peak_notes(peaks)))
+    run = replace(run, peaks_left_open=found)
+    return replace(run, notes=(*run.notes, *open_notes(prepared, run)))
 
 
 def _result(

@@ -161,7 +161,8 @@ class DeviceRun(Shown):
     does not have; the program would have ended there.  parting: where the replay under the recorded
     settings, which this one is or is compared with, leaves the recording; None: nowhere.
     peaks: what a what-if of a recording that starts mid-run comes to by how it begins; None for
-    every other replay.
+    every other replay.  peaks_left_open: the least and the most reserved bytes at the
+    peak of a what-if, over what the recording leaves open; None where it leaves nothing.
     """
 
     device: int
@@ -177,6 +178,15 @@ class DeviceRun(Shown):
     stopped_at: int | None
     parting: Parting | None = None
     peaks: StartPeaks | None = None
+    peaks_left_open: tuple[int, int] | None = None
+
+    @property
+    def peak_range(self) -> tuple[int, int]:
+        """The least and the most reserved bytes at the peak, of all ways that it may have gone."""
+        started = () if self.peaks is None else (self.peaks.kept, self.peaks.anew)
+        ways = (self.peak_reserved_bytes, *(self.peaks_left_open or ()), *started)
+        known = [peak for peak in ways if peak is not None]
+        return min(known), max(known)
 
     @property
     def peak_allocated_bytes(self) -> int:

@@ -61,6 +61,16 @@ class Threshold:
         was_reached = self.least_limit > int(self.share * self.in_force)
         return self.in_force if was_reached and self.high < NO_LIMIT else None
 
+    @property
+    def limits(self) -> tuple[int, int] | None:
+        """The least and the most that the limit can be; None if that is one, or not bounded."""
+        if self.limit is None or self.high == NO_LIMIT:
+            return None
+        least = max(-int(-self.low // self.share), self.least_limit)
+        most = min(-int(-self.high // self.share), self.most_limit) - 1
+        ends = [limit for limit in (least, most) if self._allows(limit)]
+        return (ends[0], ends[-1]) if len(set(ends)) > 1 else None
+
     def learn(self, gap: Gap, allocator: CachingAllocator) -> None:
         """Take in a request that is about to be made, and what was recorded of it."""
         reserved = allocator.reserved_bytes

@@ -1,20 +1,27 @@
-"""Results as text, JSON, figures and pages; numbers are shown here, not computed."""
+"""Results as text, JSON, figures and pages; numbers are shown here, not computed.
 
-from allocsim.report.crosscheck import crosscheck_document, crosscheck_text
-from allocsim.report.explain import (
-    explanation_document,
-    explanation_text,
-    verdicts_document,
-    verdicts_text,
-)
-from allocsim.report.explain_state import state_document, state_text
-from allocsim.report.layout import others_text, shown_of, warned
-from allocsim.report.record import record_document, record_text
-from allocsim.report.replay import replay_document, replay_text
-from allocsim.report.risk import risk_document, risk_text
-from allocsim.report.step import segments_text, step_document, step_text
-from allocsim.report.top import collapsed_text, speedscope_document, top_document, top_text
-from allocsim.report.tune import tuning_document, tuning_text
+Names are imported when they are first used: a command loads what shows its own result.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from allocsim.report.crosscheck import crosscheck_document, crosscheck_text
+    from allocsim.report.explain import (
+        explanation_document,
+        explanation_text,
+        verdicts_document,
+        verdicts_text,
+    )
+    from allocsim.report.explain_state import state_document, state_text
+    from allocsim.report.layout import others_text, shown_of, warned
+    from allocsim.report.record import record_document, record_text
+    from allocsim.report.replay import replay_document, replay_text
+    from allocsim.report.risk import risk_document, risk_text
+    from allocsim.report.step import segments_text, step_document, step_text
+    from allocsim.report.top import collapsed_text, speedscope_document, top_document, top_text
+    from allocsim.report.tune import tuning_document, tuning_text
 
 __all__ = [
     "collapsed_text", "crosscheck_document", "crosscheck_text", "explanation_document",
@@ -24,3 +31,42 @@ __all__ = [
     "top_document", "top_text", "tuning_document", "tuning_text", "verdicts_document",
     "verdicts_text", "warned",
 ]  # fmt: skip
+
+
+_HOMES = {
+    "collapsed_text": "top",
+    "crosscheck_document": "crosscheck",
+    "crosscheck_text": "crosscheck",
+    "explanation_document": "explain",
+    "explanation_text": "explain",
+    "others_text": "layout",
+    "record_document": "record",
+    "record_text": "record",
+    "replay_document": "replay",
+    "replay_text": "replay",
+    "risk_document": "risk",
+    "risk_text": "risk",
+    "segments_text": "step",
+    "shown_of": "layout",
+    "speedscope_document": "top",
+    "state_document": "explain_state",
+    "state_text": "explain_state",
+    "step_document": "step",
+    "step_text": "step",
+    "top_document": "top",
+    "top_text": "top",
+    "tuning_document": "tune",
+    "tuning_text": "tune",
+    "verdicts_document": "explain",
+    "verdicts_text": "explain",
+    "warned": "layout",
+}
+"""The module of each name."""
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"allocsim.report.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value

@@ -250,6 +250,8 @@ def _device(device: DeviceRun, shortages: Sequence[Shortage], cure: Cure | None)
             "kept_bytes": peaks.kept,
             "anew_bytes": peaks.anew,
         }
+    if device.peaks_left_open is not None:
+        document["peak_reserved_left_open"] = list(device.peaks_left_open)
     if cure is not None:
         document["cure"] = _cure(cure)
     return document

@@ -108,13 +108,13 @@ def test_a_statistic_alone() -> None:
         executed(found.as_test())()
 
 
-def test_a_model_that_is_wrong_only_without_a_history(monkeypatch: pytest.MonkeyPatch) -> None:
-    class CarelessWhenAlone(CachingAllocator):
+def test_a_model_that_is_wrong_only_in_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    class CarelessInRows(CachingAllocator):
         def memory_stats(self) -> dict[str, int]:
-            careless = self.heap.trace is None
+            careless = self._has_fast_path
             return super().memory_stats() | ({"num_ooms": 3} if careless else {})
 
-    monkeypatch.setattr("allocsim.questions.crosscheck.player.CachingAllocator", CarelessWhenAlone)
+    monkeypatch.setattr("allocsim.questions.crosscheck.player.CachingAllocator", CarelessInRows)
     found = judge(RightModel("2.15"), Script([["S"]], GIB)).divergence
     assert found is not None
     assert str(found.difference) == "stats[num_ooms]: 3 where 0 was expected"

@@ -135,7 +135,7 @@ def test_a_what_if_keeps_the_limit_as_a_share_of_the_device(recorded: Recorded) 
     """The program makes its call whatever the setting; a setting of its own has the last word."""
     prepared = prepare(recorded(collects(0.5, GIB), "1GiB", HALF))[0].on(GIB)
     setting = prepared.recorded
-    assert prepared.limit_for(setting, GIB) == GIB // 2
-    assert prepared.limit_for(setting, 2 * GIB) == GIB
+    assert prepared.limit_for(setting, GIB, prepared.plan) == GIB // 2
+    assert prepared.limit_for(setting, 2 * GIB, prepared.plan) == GIB
     own = type(setting)(f"{HALF},per_process_memory_fraction:0.3")
-    assert prepared.limit_for(own, GIB) is None
+    assert prepared.limit_for(own, GIB, prepared.plan) is None

@@ -38,8 +38,9 @@ def golden_ooms(
 
     One that a setting rejects beforehand leaves no entry in the recorded trace, and none here.
     """
-    chosen = [(case, *found) for case in cases.load(family) for found in cases.results(case)]
-    for case, release, result in chosen[offset % max(len(chosen), 1) :: step]:
+    pairs = [(case, release) for case in cases.load(family) for release in cases.releases(case)]
+    for case, release in pairs[offset % max(len(pairs), 1) :: step]:
+        result = dict(cases.results(case))[release]
         recorded = [entry[1] for entry in result["trace"] if entry[0] == "oom"]
         yield from _ooms_of(case, release, recorded[:most])
 

@@ -1,7 +1,8 @@
 """A case is a script; a result is what one release did with it.
 
 The committed copy under `data/` is the original re-encoded, nothing computed: `unpack` is the
-exact inverse of `pack.pack`.  A case is a dictionary of the form that PROVENANCE.md describes.
+exact inverse of `pack.pack`.  A case is a dictionary of the form that PROVENANCE.md describes, but
+that its results stay packed until they are asked for.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ __all__ = [
     "is_basic",
     "load",
     "names",
+    "releases",
     "results",
 ]
 
@@ -55,11 +57,10 @@ def family(case: Case) -> str:
 
 
 def load(only: str | None = None) -> Iterator[Case]:
-    """Every case, or those of one family, in the order of the original files."""
+    """Every case, or those of one family, in the order of the original files; results packed."""
     for path in sorted(DATA.glob("*.json.xz")):
         if only is None or path.name == f"{only}.json.xz":
-            for packed in json.loads(lzma.decompress(path.read_bytes())):
-                yield unpack(packed)
+            yield from json.loads(lzma.decompress(path.read_bytes()))
 
 
 def names() -> list[str]:
@@ -67,24 +68,27 @@ def names() -> list[str]:
     return sorted(path.name.removesuffix(".json.xz") for path in DATA.glob("*.json.xz"))
 
 
+def releases(case: Case) -> list[str]:
+    """Those that ran the case."""
+    return [release for result in case["results"] for release in result["torch"]]
+
+
 def results(case: Case) -> Iterator[tuple[str, Result]]:
     """(release, what it did) for every release that ran the case."""
-    for result in case["results"]:
-        for release in result["torch"]:
+    for packed in case["results"]:
+        result = unpack_result(case["ops"], packed)
+        for release in packed["torch"]:
             yield release, result
 
 
 def unpack(packed: Case) -> Case:
     """The case as it was before packing."""
-    allocations = [op for op in packed["ops"] if op[0] == "a"]
-    return {
-        **packed,
-        "results": [unpack_result(packed["ops"], allocations, r) for r in packed["results"]],
-    }
+    return {**packed, "results": [unpack_result(packed["ops"], r) for r in packed["results"]]}
 
 
-def unpack_result(ops: list[Any], allocations: list[Any], packed: Result) -> Result:
+def unpack_result(ops: list[Any], packed: Result) -> Result:
     """Fill in what the ops and the placements say already."""
+    allocations = [op for op in ops if op[0] == "a"]
     words = {letter: action for action, letter in ACTIONS.items()}
     actions = [words[letter] for letter in packed["actions"]]
     failed = set(packed["failed"])

@@ -1,4 +1,7 @@
-"""The notebooks are true: each runs in a fresh kernel and shows what its file shows."""
+"""The notebooks are true: each runs in a fresh kernel and shows what its file shows.
+
+Those that replay for long are left to `make test-slow`.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,8 @@ OBJECT = re.compile(r"<[^<>]* at 0x[0-9a-f]+>")
 """How Python shows an object that has no words for itself; its address changes."""
 
 PACKAGES = re.compile(r"^\s*(?:from|import)\s+(allocsim[.\w]*)", re.MULTILINE)
+QUICK = "136"
+"""The first letters of the notebooks that run in a few seconds."""
 
 each = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
@@ -25,7 +30,13 @@ def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
-@each
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, marks=[] if path.stem[0] in QUICK else [pytest.mark.slow], id=path.stem)
+        for path in NOTEBOOKS
+    ],
+)
 def test_a_run_in_a_fresh_kernel_shows_what_the_file_shows(path: Path) -> None:
     assert list(differences(read(path), executed(path))) == []
 

@@ -234,11 +234,11 @@ def test_the_time_is_that_of_the_program_not_of_each_interpreter(pretend: Path) 
     """A process that the program starts late has what is left."""
     child = "import torch, time; torch.cuda.init()\nwhile True: time.sleep(0.01)"
     program = (
-        "import subprocess, sys, time\ntime.sleep(0.6)\nbegan = time.monotonic()\n"
+        "import subprocess, sys, time\ntime.sleep(1.6)\nbegan = time.monotonic()\n"
         f"subprocess.run([sys.executable, '-c', {child!r}])\n"
-        "print(time.monotonic() - began < 0.6, file=open('late', 'w'))\n"
+        "print(time.monotonic() - began < 1.5, file=open('late', 'w'))\n"
     ).replace("'late'", repr(str(pretend / "late")))
-    (process,) = run(pretend, program, max_seconds=0.7).processes
+    (process,) = run(pretend, program, max_seconds=1.8).processes
     assert process.stopped_by == "max-seconds"
     assert (pretend / "late").read_text() == "True\n"
 

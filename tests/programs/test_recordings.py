@@ -2,7 +2,7 @@
 predicts of the same program's runs under other settings.
 
 The truth is in traces/recordings/figures.json: the statistics that each run printed, the text
-of its error.  The long decodings are left to `make test-slow`.
+of its error.  The longer ones are left to `make test-slow`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.programs.figures import FOLDER, RUNS, baseline, comparable, of_progra
 from tests.programs.figures import what_if as predict
 from traces.record_all import readme
 
-LONG = 100_000
+LONG = 15_000
 """Entries from which a replay is left to the slow tests."""
 
 PREDICTED = {

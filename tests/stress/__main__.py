@@ -2,9 +2,9 @@
 
     python -m tests.stress --ops 10000000 --seed 0 --jobs 2
 
-Every other script runs without a history, the way of a replay.  Prints what was run, by
-operation, option and release.  A divergence is made as short as it can be and printed as a test
-to paste; the exit code is then 1.
+Every other script runs in rows, the way of a replay.  Prints what was run, by operation, option
+and release.  A divergence is made as short as it can be and printed as a test to paste; the exit
+code is then 1.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BATCH = 200
 """Scripts a job: some seconds of work."""
 
 Found = tuple[Script, str, bool, str]
-"""(script, release, whether with a history, what differs)."""
+"""(script, release, whether in rows, what differs)."""
 
 Batch = tuple[Tally, list[Found]]
 
@@ -37,15 +37,15 @@ def run_batch(first_seed: int) -> Batch:
     for seed in range(first_seed, first_seed + BATCH):
         release = releases[seed % len(releases)]
         script = make_script(seed, release, is_reproducible=False)
-        history = seed // len(releases) % 2 == 0
-        difference = duel(script, release.version, history=history)
+        in_rows = seed // len(releases) % 2 == 1
+        difference = duel(script, release.version, in_rows=in_rows)
         if difference is not None:
-            found.append((script, release.version, history, difference))
+            found.append((script, release.version, in_rows, difference))
         tally.add(script, release.version, (), "differs" if difference else "equal")
     return tally, found
 
 
-def as_test(script: Script, release: str, *, history: bool) -> str:
+def as_test(script: Script, release: str, *, in_rows: bool) -> str:
     """The divergence as a test that fails."""
     ops = "\n".join(f"        {list(op)!r}," for op in script.ops)
     return (
@@ -54,7 +54,7 @@ def as_test(script: Script, release: str, *, history: bool) -> str:
         f"    ops = [\n{ops}\n    ]\n"
         f"    script = Script(ops, {script.device_memory}, {script.conf!r}, "
         f"{script.address_policy!r})\n"
-        f"    assert duel(script, {release!r}, history={history}) is None\n"
+        f"    assert duel(script, {release!r}, in_rows={in_rows}) is None\n"
     )
 
 
@@ -95,9 +95,9 @@ def main() -> int:
                 print(f"\r{done:,} operations", end="", file=sys.stderr)
     print(report(tally, time.monotonic() - begin))
     print(f"seeds {arguments.seed} to {seed - 1}")
-    for script, release, history, difference in found[:3]:
-        short = shortest(script, release, history=history)
-        test = as_test(short, release, history=history)
+    for script, release, in_rows, difference in found[:3]:
+        short = shortest(script, release, in_rows=in_rows)
+        test = as_test(short, release, in_rows=in_rows)
         print(f"\nDIVERGENCE in {release}: {difference}\n\n{test}")
     print("no divergence" if not found else f"{len(found)} scripts diverge")
     return 1 if found else 0

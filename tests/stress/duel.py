@@ -2,8 +2,8 @@
 
 Rule: after each op the two have given the same address or the same error text; at the end, and
 at every look on the way, they have the same statistics, segments and history.  What a release
-leaves undefined ends a script: the core names it, the naive model need not.  Without a history
-the core takes requests and frees the way of a replay (core/fast_path.py).
+leaves undefined ends a script: the core names it, the naive model need not.  In rows the core takes
+requests and frees the way of a replay (core/fast_path.py).
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from allocsim import CachingAllocator
-from allocsim.core import FREE, MALLOC
 from allocsim.errors import AllocsimError, InvariantError, OutOfMemoryError, UndefinedBehaviorError
 from allocsim.questions.crosscheck import Script, minimiser
+from allocsim.questions.crosscheck.player import free_in_row, malloc_in_row
 from allocsim.questions.crosscheck.script import HANDLE, Op
 from tests.golden.runner import Allocator
 from tests.naive.model import NaiveAllocator
@@ -36,23 +36,16 @@ class Played:
         return getattr(self._allocator, name)
 
     def malloc(self, size: int, stream: int = 0) -> int | None:
-        if self._allocator.play([(MALLOC, 0, size, stream)], {}, []) is None:
-            return self._allocator.take_name(0)
-        return self._allocator.malloc(size, stream)
+        return malloc_in_row(self._allocator, size, stream)
 
     def free(self, address: int | None) -> None:
-        if address in self._allocator.heap.live:
-            self._allocator.give_name(address, 0)
-            if self._allocator.play([(FREE, 0, 0, 0)], {}, []) is None:
-                return
-            self._allocator.take_name(0)
-        self._allocator.free(address)
+        free_in_row(self._allocator, address)
 
 
-def duel(script: Script, release: str, *, history: bool = True) -> str | None:
+def duel(script: Script, release: str, *, in_rows: bool = False) -> str | None:
     """What differs first, in a sentence; None if nothing does."""
-    core = _made(CachingAllocator if history else Played, script, release, history=history)
-    naive = _made(NaiveAllocator, script, release, history=history)
+    core = _made(Played if in_rows else CachingAllocator, script, release)
+    naive = _made(NaiveAllocator, script, release)
     if isinstance(core, str) or isinstance(naive, str):
         return None if isinstance(core, str) and isinstance(naive, str) else f"{core} / {naive}"
     live: dict[Any, Any] = {}
@@ -77,14 +70,14 @@ def duel(script: Script, release: str, *, history: bool = True) -> str | None:
     return None
 
 
-def _made(make: Callable[..., Any], script: Script, release: str, *, history: bool) -> Any:
+def _made(make: Callable[..., Any], script: Script, release: str) -> Any:
     try:
         return make(
             script.device_memory,
             script.conf,
             release,
             address_policy=script.address_policy,
-            record_history=history,
+            record_history=True,
         )
     except AllocsimError as error:
         return f"{type(error).__name__} at the start"
@@ -192,11 +185,11 @@ def _first(
     return None
 
 
-def shortest(script: Script, release: str, *, history: bool = True) -> Script:
+def shortest(script: Script, release: str, *, in_rows: bool = False) -> Script:
     """A script of few ops that still differs in the same way."""
-    way = _way(duel(script, release, history=history))
+    way = _way(duel(script, release, in_rows=in_rows))
     return minimiser.shortest(
-        script, lambda fewer: _way(duel(fewer, release, history=history)) == way
+        script, lambda fewer: _way(duel(fewer, release, in_rows=in_rows)) == way
     )
 
 

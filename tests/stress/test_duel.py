@@ -12,12 +12,12 @@ from tests.stress.__main__ import as_test
 from tests.stress.duel import duel, shortest
 
 
-@pytest.mark.parametrize("history", [True, False], ids=["with a history", "the way of a replay"])
+@pytest.mark.parametrize("in_rows", [False, True], ids=["step by step", "the way of a replay"])
 @pytest.mark.parametrize("release", RELEASES)
-def test_core_and_naive_model_agree(release: str, history: bool) -> None:
+def test_core_and_naive_model_agree(release: str, in_rows: bool) -> None:
     for seed in range(12):
         script = make_script(seed, RELEASES[release], is_reproducible=False)
-        assert duel(script, release, history=history) is None, f"seed {seed}"
+        assert duel(script, release, in_rows=in_rows) is None, f"seed {seed}"
 
 
 @pytest.mark.skipif(IS_COMPILED, reason="a compiled core cannot be changed")
@@ -31,7 +31,7 @@ def test_a_divergence_is_found_and_made_short(monkeypatch: pytest.MonkeyPatch) -
     short = shortest(script, "2.15")
     assert [op[0] for op in short.ops] == ["a", "f", "a"]
     namespace: dict[str, object] = {}
-    exec(as_test(short, "2.15", history=True), namespace)  # noqa: S102
+    exec(as_test(short, "2.15", in_rows=False), namespace)  # noqa: S102
     test = namespace["test_a_divergence_in_2_15"]
     assert callable(test)
     with pytest.raises(AssertionError):

@@ -39,7 +39,7 @@ def play(
     torch_version: str,
     *,
     check_every: int = 0,
-    record_history: bool = True,
+    in_rows: bool = False,
     handles: Mapping[int, int] | None = None,
     context_memory: int = 0,
     driver_trace: Sequence[Sequence[Any]] | None = None,
@@ -47,8 +47,8 @@ def play(
     """Run every op on a model of `torch_version`.
 
     check_every: ops between walks of the model's own invariants; they are walked at the end in
-    any case.  record_history: without it there is no trace, and most requests go the way of a
-    replay (core/fast_path.py).  handles: raw handles by stream number, as in the golden cases if
+    any case.  in_rows: most requests and frees go the way of a replay (core/fast_path.py).
+    handles: raw handles by stream number, as in the golden cases if
     None.  context_memory: bytes of the device that others hold.  driver_trace: the trace of a real
     device, which the model takes the driver's own doing from.  Raises ConfigError where the
     script's own option string is refused.
@@ -60,7 +60,8 @@ def play(
         address_policy=script.address_policy,
         base_address=script.base_address,
         context_memory=context_memory,
-        record_history=record_history,
+        record_history=True,
+        fast_path=in_rows,
     )
     player = _Player(allocator, handles, DriverTrace(driver_trace or ()))
     for number, op in enumerate(script.ops):
@@ -127,7 +128,7 @@ class _Player:
                 if address is not None:
                     live[name] = address
             case ["f", name]:
-                self._free(live.pop(name, None))
+                free_in_row(allocator, live.pop(name, None))
             case ["r", name, stream]:
                 if name in live:
                     allocator.record_stream(live[name], self._handle(stream))
@@ -141,25 +142,12 @@ class _Player:
     def _allocate(self, size: int, stream: int) -> int | None:
         self._driver.dictate(self._allocator)
         try:
-            address = self._malloc(size, stream)
+            address = malloc_in_row(self._allocator, size, stream)
         except OutOfMemoryError as error:
             self.outcome.messages.append(str(error))
             address = None
         self.outcome.addresses.append(address)
         return address
-
-    def _malloc(self, size: int, stream: int) -> int | None:
-        if self._allocator.play(((MALLOC, _ONE, size, stream),), {}, []) is None:
-            return self._allocator.take_name(_ONE)
-        return self._allocator.malloc(size, stream)
-
-    def _free(self, address: int | None) -> None:
-        if address is not None and self._allocator.is_allocated(address):
-            self._allocator.give_name(address, _ONE)
-            if self._allocator.play(((FREE, _ONE, 0, 0),), {}, []) is None:
-                return
-            self._allocator.take_name(_ONE)
-        self._allocator.free(address)
 
     def _scope(self, what: str, pool: int, marks: Sequence[Any]) -> None:
         if what == "b":
@@ -177,8 +165,23 @@ class _Player:
             [entry.action, entry.address, entry.size, number(entry.stream)]
             for entry in self._allocator.take_history()
         ]
-        if not self._allocator.keeps_history:
-            return
         active = sum(segment["active_size"] for segment in outcome.segments)
         outcome.trace.append(["snapshot", 0, active, 0])
         self._driver.correct(outcome.trace, outcome.messages)
+
+
+def malloc_in_row(allocator: CachingAllocator, size: int, stream: int) -> int | None:
+    """`allocator.malloc` by a row of one step, where it takes such a row."""
+    if allocator.play(((MALLOC, _ONE, size, stream),), {}, []) is None:
+        return allocator.take_name(_ONE)
+    return allocator.malloc(size, stream)
+
+
+def free_in_row(allocator: CachingAllocator, address: int | None) -> None:
+    """`allocator.free` by a row of one step, where it takes such a row."""
+    if address is not None and allocator.is_allocated(address):
+        allocator.give_name(address, _ONE)
+        if allocator.play(((FREE, _ONE, 0, 0),), {}, []) is None:
+            return
+        allocator.take_name(_ONE)
+    allocator.free(address)
