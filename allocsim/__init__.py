@@ -1,12 +1,15 @@
 """A bit-exact model of PyTorch's CUDA caching allocator.
 
-    from allocsim import CachingAllocator, explain, load, replay, top, tune
+    from allocsim import CachingAllocator, explain, load, replay, risk, top, tune
 
 `CachingAllocator` answers requests as PyTorch's own allocator would, address by address;
-`explain` says why an out-of-memory error happened, from its text;
+`explain` says why an out-of-memory error happened, from its text or a recording;
 `load` reads a recorded memory history and `replay` runs it again, under its own settings or others;
-`top` says who held its memory at a moment;
-`tune` says which setting a recording would have done best with.
+`top` says who held its memory at a moment, `risk` how near it came to running out of memory;
+`tune` says which setting a recording would have done best with;
+`step` takes one request at a time, every decision named;
+`picture_of` makes a recording ready to be drawn and `figures` draws it;
+`workload` makes recordings of imagined programs.
 
 Names are imported when they are first used: `allocsim --help` needs no NumPy.
 """
@@ -15,8 +18,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from allocsim import workload
     from allocsim.core import CachingAllocator
-    from allocsim.engine import Hints, replay
+    from allocsim.engine import DeviceRun, Hints, Run, replay
     from allocsim.errors import (
         AllocsimError,
         ConfigError,
@@ -26,10 +30,23 @@ if TYPE_CHECKING:
         UndefinedBehaviorError,
         UpstreamAssertionError,
     )
-    from allocsim.questions.explain import explain
-    from allocsim.questions.top import top
-    from allocsim.questions.tune import tune
-    from allocsim.trace import load
+    from allocsim.questions.explain import (
+        DeviceExplanation,
+        StateExplanation,
+        Verdict,
+        explain,
+        explain_recording,
+        explain_state,
+    )
+    from allocsim.questions.picture import Picture, Still, owners_of, picture_of, still_of
+    from allocsim.questions.risk import Risk
+    from allocsim.questions.risk import risk_of as risk
+    from allocsim.questions.step import Decision, Request, step
+    from allocsim.questions.top import Top, top
+    from allocsim.questions.tune import Tuning, tune
+    from allocsim.report import explanation_text, figures, segments_text, step_text
+    from allocsim.trace import Action, Recording, load
+    from allocsim.units import GIB, KIB, MIB, format_size, parse_size
 
 __all__ = [
     "CachingAllocator",
@@ -38,8 +55,39 @@ __all__ = [
     "explain",
     "load",
     "replay",
+    "risk",
+    "step",
     "top",
     "tune",
+    "explain_recording",
+    "explain_state",
+    "owners_of",
+    "picture_of",
+    "still_of",
+    "figures",
+    "workload",
+    "Action",
+    "Decision",
+    "DeviceExplanation",
+    "DeviceRun",
+    "Picture",
+    "Recording",
+    "Request",
+    "Risk",
+    "Run",
+    "StateExplanation",
+    "Still",
+    "Top",
+    "Tuning",
+    "Verdict",
+    "explanation_text",
+    "segments_text",
+    "step_text",
+    "GIB",
+    "KIB",
+    "MIB",
+    "format_size",
+    "parse_size",
     "AllocsimError",
     "ConfigError",
     "InvariantError",
@@ -49,21 +97,36 @@ __all__ = [
 ]
 
 _HOMES = {
-    "CachingAllocator": "core",
-    "Hints": "engine",
-    "explain": "questions.explain",
-    "load": "trace",
-    "replay": "engine",
-    "top": "questions.top",
-    "tune": "questions.tune",
+    "core": ("CachingAllocator",),
+    "engine": ("DeviceRun", "Hints", "Run", "replay"),
+    "questions.explain": (
+        *("DeviceExplanation", "StateExplanation", "Verdict"),
+        *("explain", "explain_recording", "explain_state"),
+    ),
+    "questions.picture": ("Picture", "Still", "owners_of", "picture_of", "still_of"),
+    "questions.risk": ("Risk", "risk"),
+    "questions.step": ("Decision", "Request", "step"),
+    "questions.top": ("Top", "top"),
+    "questions.tune": ("Tuning", "tune"),
+    "report": ("explanation_text", "segments_text", "step_text"),
+    "trace": ("Action", "Recording", "load"),
+    "units": ("GIB", "KIB", "MIB", "format_size", "parse_size"),
 }
-"""The package of each name; the rest are errors."""
+"""The names of each package; the rest are errors."""
+_PACKAGES = {"figures": "report.figures", "workload": "workload"}
+"""Packages that are public as they are."""
+_THERE = {"risk": "risk_of"}
+"""What a name is called in its package, where that is something else."""
 
 
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"allocsim.{_HOMES.get(name, 'errors')}"), name)
+    if name in _PACKAGES:
+        value: object = import_module(f"allocsim.{_PACKAGES[name]}")
+    else:
+        home = next((package for package, names in _HOMES.items() if name in names), "errors")
+        value = getattr(import_module(f"allocsim.{home}"), _THERE.get(name, name))
     globals()[name] = value
     return value
 

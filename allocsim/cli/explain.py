@@ -18,7 +18,7 @@ from typing import IO, cast
 from allocsim.cli.options import HINTS, Commands, add_command, add_shared, hints_of
 from allocsim.cli.output import write_result
 from allocsim.cli.progress import ProgressBar
-from allocsim.cli.usage import Parser, UsageError
+from allocsim.cli.usage import Parser, UsageError, memory_size
 
 __all__ = ["add_to", "run"]
 
@@ -46,6 +46,8 @@ def add_to(commands: Commands[Parser]) -> None:
     add_shared(parser, "--device-memory", text=memory)
     of_recording = "of a recording, this device only (default: every one)"
     add_shared(parser, "--device", text=of_recording)
+    request = "of a snapshot that holds a state only: would a request of this size be answered?"
+    parser.add_argument("--request", metavar="SIZE", type=memory_size, help=request)
     add_shared(parser, *HINTS)
     add_shared(parser, "--json")
 
@@ -56,13 +58,16 @@ def run(arguments: argparse.Namespace) -> int:
     elif _exists(arguments.text) and not Path(arguments.text).is_dir():
         log = _read(arguments.text)
         if log is None:
-            _explain_recording(arguments)
+            explain_file = _explain_recording if arguments.request is None else _explain_state
+            explain_file(arguments)
             return 0
         text = _decoded(log, arguments.text)
     else:
         text = _words(arguments.text)
     if hints_of(arguments) is not None:
         raise UsageError(f"{', '.join(HINTS)} are about a recorded program; give its recording")
+    if arguments.request is not None:
+        raise UsageError("--request asks a snapshot; an error's text has none")
     if arguments.device is not None:
         raise UsageError("--device chooses a device of a recording; an error's text has none")
     from allocsim.questions.explain import explain  # noqa: PLC0415
@@ -151,3 +156,29 @@ def _explain_recording(arguments: argparse.Namespace) -> None:
             watch=bar.trying,
         )
     write_result(arguments.json, explanation_document, explanation_text, run, devices)
+
+
+def _explain_state(arguments: argparse.Namespace) -> None:
+    from allocsim.questions.explain import explain_state  # noqa: PLC0415
+    from allocsim.questions.picture import is_still, shown_device  # noqa: PLC0415
+    from allocsim.report import state_document, state_text  # noqa: PLC0415
+    from allocsim.trace import load  # noqa: PLC0415
+
+    if hints_of(arguments) is not None:
+        raise UsageError(f"{', '.join(HINTS)} are about a history; --request asks a state")
+    recording = load(arguments.text)
+    device = shown_device(recording, arguments.device)
+    if device is None or not is_still(recording, device):
+        raise UsageError(
+            f"{arguments.text} holds a history, which --request is not for; without it the errors "
+            "of the history are explained"
+        )
+    answer = explain_state(
+        recording,
+        recording.device(device),
+        arguments.request,
+        arguments.conf,
+        device_memory=arguments.device_memory,
+        torch_version=arguments.torch,
+    )
+    write_result(arguments.json, state_document, state_text, answer)

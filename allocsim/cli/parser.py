@@ -8,6 +8,8 @@ Rule: building the parser imports no command's machinery; that happens when the 
 
 from __future__ import annotations
 
+import argparse
+
 from allocsim.cli import (
     crosscheck,
     explain,
@@ -21,6 +23,7 @@ from allocsim.cli import (
     top,
     tune,
 )
+from allocsim.cli.completion import SHELLS, PrintCompletion
 from allocsim.cli.usage import Parser
 
 __all__ = ["VERSION", "build_parser"]
@@ -39,16 +42,44 @@ _EXIT_CODES = (
 )
 
 
+_COMMANDS = (replay, explain, top, tune, risk, report, plot, step, record, synth, crosscheck)
+"""In the order of need."""
+
+
+class _Help(argparse.HelpFormatter):
+    """Leaves commands as much room as their names and the indent take, and no more."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=16)
+
+    def add_argument(self, action: argparse.Action) -> None:
+        super().add_argument(action)
+        if isinstance(action, argparse._SubParsersAction):
+            # argparse counts the names without the indent, and breaks the longest line.
+            self._action_max_length += self._indent_increment
+
+
 def build_parser() -> Parser:
     """The parser of the whole command line; each command sets `run`."""
     parser = Parser(
-        prog="allocsim", description=_DESCRIPTION, epilog=_EXIT_CODES, allow_abbrev=False
+        prog="allocsim",
+        description=_DESCRIPTION,
+        epilog=_EXIT_CODES,
+        allow_abbrev=False,
+        formatter_class=_Help,
     )
     parser.add_argument("--version", action="version", version=f"allocsim {VERSION}")
+    parser.add_argument(
+        "--print-completion",
+        action=PrintCompletion,
+        choices=SHELLS,
+        default=argparse.SUPPRESS,  # of the arguments that a command gets it is none
+        metavar="SHELL",
+        help="print what a shell needs to complete commands and options (needs shtab)",
+    )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     parser.set_defaults(run=lambda _: _print_help(parser))
-    asked = (replay, crosscheck, record, explain, top, risk, tune, plot, report, step, synth)
-    for command in asked:
+    for command in _COMMANDS:
         command.add_to(commands)
     return parser
 

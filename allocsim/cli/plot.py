@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING
 from allocsim.cli.options import Commands, add_command, add_shared
 from allocsim.cli.output import refuse_input, write_warnings
 from allocsim.cli.progress import ProgressBar
-from allocsim.cli.usage import Parser, UsageError, count
+from allocsim.cli.usage import Parser, UsageError, moment
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from allocsim.questions.picture import Still
     from allocsim.report.figures import Theme
+    from allocsim.trace import Recording
 
 __all__ = ["add_to", "run"]
 
-_SUMMARY = "draw a recording as a figure: memory, address map, segments, sizes"
+_SUMMARY = "draw a recording as a figure: memory, address map, flame graph"
 _DESCRIPTION = """\
 Draws FILE, a recording of torch.cuda.memory._record_memory_history(), replayed
 under its own settings or others, into a PNG or SVG file:
@@ -30,9 +32,14 @@ under its own settings or others, into a PNG or SVG file:
   address-map  what lay where over the run: fragmentation to the eye
   segments     every segment at one moment, with its blocks (--at)
   sizes        block sizes: handed out, and in use and free at one moment (--at)
+  flame        who held the memory at one moment (--at), by stack; as recorded
   front        the settings that allocsim tune tried; FILE is what its --json
-               printed, or its --results file"""
-_KINDS = ("memory", "address-map", "segments", "sizes", "front")
+               printed, or its --results file
+
+segments, sizes and flame can be drawn of a snapshot that holds a state only."""
+_KINDS = ("memory", "address-map", "segments", "sizes", "flame", "front")
+_OF_A_STATE = ("segments", "sizes")
+"""Kinds for which a snapshot without a history will do, besides flame."""
 
 
 def add_to(commands: Commands[Parser]) -> None:
@@ -43,8 +50,12 @@ def add_to(commands: Commands[Parser]) -> None:
     add("-o", "--output", metavar="FILE", required=True, help="to write to: .png or .svg")
     add_shared(parser, "--conf", "--device-memory", "--torch")
     add_shared(parser, "--device", text="this device (default: the first with entries)")
-    moment = "the moment after this entry (default: the peak of reserved memory)"
-    add("--at", metavar="ENTRY", type=count, help=moment)
+    at = (
+        "peak of allocated memory, oom (the last out-of-memory error), end, or an entry, for the "
+        "moment after it (default: the peak of reserved memory; of flame oom if there is one, "
+        "else peak)"
+    )
+    add("--at", metavar="MOMENT", type=moment, help=at)
     colour = "what colours stand for in an address map (default: state)"
     add("--colour", choices=("state", "size", "owner"), default="state", help=colour)
     add("--dark", action="store_true", help="for a dark page")
@@ -76,9 +87,17 @@ def _figure(arguments: argparse.Namespace, theme: Theme) -> Figure:
 
     if arguments.kind == "front":
         return front_figure(read_tried(arguments.file), theme)
+    if arguments.kind == "flame":
+        return _flame(arguments, theme)
+    recording = load(arguments.file)
+    still = _still(arguments, recording)
+    if still is not None:
+        write_warnings(shown_of(still))
+        draw = segments_figure if arguments.kind == "segments" else block_sizes_figure
+        return draw(still, theme, arguments.at)
     with ProgressBar() as bar:
         picture = picture_of(
-            load(arguments.file),
+            recording,
             arguments.conf,
             device_memory=arguments.device_memory,
             torch_version=arguments.torch,
@@ -92,3 +111,43 @@ def _figure(arguments: argparse.Namespace, theme: Theme) -> Figure:
         return address_map_figure(picture, theme, arguments.colour)
     draw = segments_figure if arguments.kind == "segments" else block_sizes_figure
     return draw(picture, theme, arguments.at)
+
+
+def _still(arguments: argparse.Namespace, recording: Recording) -> Still | None:
+    """The state to draw, where the device has no history and the kind needs none."""
+    from allocsim.questions.picture import is_still, shown_device, still_of  # noqa: PLC0415
+
+    device = shown_device(recording, arguments.device)
+    if arguments.kind not in _OF_A_STATE or device is None or not is_still(recording, device):
+        return None
+    if arguments.conf is not None or arguments.device_memory is not None:
+        raise UsageError(
+            f"{arguments.file} holds a state only, which cannot be replayed under other settings; "
+            "leave --conf and --device-memory out"
+        )
+    return still_of(recording, device)
+
+
+def _flame(arguments: argparse.Namespace, theme: Theme) -> Figure:
+    from allocsim.questions.picture import shown_device  # noqa: PLC0415
+    from allocsim.questions.top import top  # noqa: PLC0415
+    from allocsim.report import others_text  # noqa: PLC0415
+    from allocsim.report.figures import flame_figure  # noqa: PLC0415
+    from allocsim.trace import load  # noqa: PLC0415
+
+    if arguments.conf is not None or arguments.device_memory is not None:
+        raise UsageError(
+            "a flame graph is of the recorded run; leave --conf and --device-memory out"
+        )
+    with ProgressBar() as bar:
+        recording = load(arguments.file)
+        answer = top(
+            recording,
+            arguments.at,
+            device=shown_device(recording, arguments.device),
+            torch_version=arguments.torch,
+            progress=bar.stage("replaying"),
+        )
+    others = [trace.device for trace in recording.devices if trace.device != answer.device]
+    write_warnings([*others_text(answer.device, others), *answer.notes])
+    return flame_figure(answer, theme, is_one_of=bool(others))

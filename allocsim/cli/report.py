@@ -17,6 +17,7 @@ from allocsim.cli.usage import Parser, UsageError
 
 if TYPE_CHECKING:
     from allocsim.questions.picture import WhatIf
+    from allocsim.trace import Recording
 
 __all__ = ["add_to", "run"]
 
@@ -26,7 +27,9 @@ Replays FILE, a recording of torch.cuda.memory._record_memory_history(), and
 writes one HTML file that opens without a network: memory over the run, the map
 of addresses linked to it, every block with its size, lifetime and stack, the
 state after any entry, what stood in the way of each request that failed, and
-the run under other settings."""
+the run under other settings.  Of a snapshot that holds a state only the page
+has what a state can show: segments, holes, owners, the largest request that
+fits."""
 _WHAT_IF_UP_TO = 100_000
 """Entries up to which other settings are replayed unasked."""
 
@@ -46,6 +49,52 @@ def add_to(commands: Commands[Parser]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from allocsim.questions.picture import is_still, shown_device  # noqa: PLC0415
+    from allocsim.trace import load  # noqa: PLC0415
+
+    if Path(arguments.output).is_dir():
+        raise UsageError(f"{arguments.output} is a directory; expected the name of a file")
+    refuse_input(arguments.output, arguments.file)
+    recording = load(arguments.file)
+    device = shown_device(recording, arguments.device)
+    if device is not None and is_still(recording, device):
+        page = _page_of_state(arguments, recording, device)
+    else:
+        page = _page_of_run(arguments, recording)
+    try:
+        Path(arguments.output).write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{arguments.output} cannot be written ({error.strerror})") from None
+    return 0
+
+
+def _page_of_state(arguments: argparse.Namespace, recording: Recording, device: int) -> str:
+    from allocsim.engine import state_source  # noqa: PLC0415
+    from allocsim.questions.picture import still_of  # noqa: PLC0415
+    from allocsim.questions.top import top  # noqa: PLC0415
+    from allocsim.report import shown_of  # noqa: PLC0415
+    from allocsim.report.html import still_report  # noqa: PLC0415
+
+    tries = arguments.conf is not None or arguments.confs or arguments.what_if
+    if tries or hints_of(arguments) is not None:
+        raise UsageError(
+            f"{arguments.file} holds a state only, which cannot be replayed; leave --conf, --try, "
+            f"--what-if, {', '.join(HINTS)} out"
+        )
+    still = still_of(recording, device)
+    source = state_source(
+        recording,
+        still.trace,
+        device_memory=arguments.device_memory,
+        torch_version=arguments.torch,
+    )
+    tops = [top(recording, by=by, device=device) for by in ("line", "category")]
+    page = still_report(still, source, source.largest_requests(), tops)
+    write_warnings(shown_of(still))
+    return page
+
+
+def _page_of_run(arguments: argparse.Namespace, recording: Recording) -> str:
     from allocsim.engine import Setting, Trials  # noqa: PLC0415
     from allocsim.measures import effects_on  # noqa: PLC0415
     from allocsim.questions.explain import OomWatch, explain_device, shortages_of  # noqa: PLC0415
@@ -55,16 +104,13 @@ def run(arguments: argparse.Namespace) -> int:
         prepare_one,
         what_if,
     )
+    from allocsim.questions.top import top_of_run  # noqa: PLC0415
     from allocsim.report import shown_of  # noqa: PLC0415
     from allocsim.report.html import html_report  # noqa: PLC0415
-    from allocsim.trace import load  # noqa: PLC0415
 
-    if Path(arguments.output).is_dir():
-        raise UsageError(f"{arguments.output} is a directory; expected the name of a file")
-    refuse_input(arguments.output, arguments.file)
     watch = OomWatch()
     with ProgressBar() as bar:
-        recording, hints = load(arguments.file), hints_of(arguments)
+        hints = hints_of(arguments)
         prepared = prepare_one(recording, arguments.device, arguments.torch, hints)
         picture = picture_prepared(
             prepared,
@@ -86,10 +132,9 @@ def run(arguments: argparse.Namespace) -> int:
             runs = what_if(trials, picture.run, [Setting(conf) for conf in confs])
         if wants and shortages:
             explanation = explain_device(trials, picture.run, picture.device_run, shortages)
-        page = html_report(picture, shortages, explanation, runs)
+        owners = None
+        if picture.device_run.fidelity is not None:
+            owners = top_of_run(prepared, picture.device_run)
+        page = html_report(picture, shortages, explanation, runs, owners)
     write_warnings(shown_of(picture))
-    try:
-        Path(arguments.output).write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{arguments.output} cannot be written ({error.strerror})") from None
-    return 0
+    return page

@@ -10,7 +10,7 @@ import argparse
 from allocsim.cli.options import Commands, add_command, add_shared
 from allocsim.cli.output import write, write_json
 from allocsim.cli.progress import ProgressBar
-from allocsim.cli.usage import Parser, count
+from allocsim.cli.usage import Parser, count, moment
 
 __all__ = ["add_to", "run"]
 
@@ -22,7 +22,6 @@ what it was for (parameters, gradients, optimizer state, activations, ...).
 The rows add up to the allocated memory.  A snapshot that holds a state only is
 as good as a recording, but for the moment and some of the categories."""
 _BY = ("line", "stack", "module", "category", "stream", "pool")
-_MOMENTS = ("peak", "oom", "end")
 
 
 def add_to(commands: Commands[Parser]) -> None:
@@ -32,7 +31,7 @@ def add_to(commands: Commands[Parser]) -> None:
     add(
         "--at",
         metavar="MOMENT",
-        type=_moment,
+        type=moment,
         help="peak of allocated memory, oom (the last out-of-memory error), end, or an entry, "
         "for the moment after it (default: oom if there is one, else peak)",
     )
@@ -58,14 +57,6 @@ def add_to(commands: Commands[Parser]) -> None:
     add_shared(parser, "--torch", text="PyTorch's release, {releases} (default: as recorded)")
     add_shared(parser, "--device", text="the device, where several are recorded")
     add_shared(parser, "--json")
-
-
-def _moment(text: str) -> str | int:
-    if text in _MOMENTS:
-        return text
-    if text.isascii() and text.isdecimal():
-        return int(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is no moment; expected peak, oom, end or an entry")
 
 
 def run(arguments: argparse.Namespace) -> int:

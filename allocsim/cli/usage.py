@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from typing import NoReturn
+import sys
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import Any, NoReturn
 
 from allocsim.units import parse_size
 
@@ -14,12 +17,14 @@ __all__ = [
     "count",
     "fraction",
     "memory_size",
+    "moment",
     "one_line",
     "processes",
 ]
 
 
 _LARGEST_DEVICE = 1 << 60
+_MOMENTS = ("peak", "oom", "end")
 _LONGEST_SENTENCE = 1000
 _MOST_PROCESSES = 1024
 
@@ -29,11 +34,52 @@ class UsageError(Exception):
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that raises UsageError instead of exiting."""
+    """An argument parser that raises UsageError instead of exiting, and knows what was meant.
+
+    From Python 3.14 on argparse suggests commands and choices by itself, but no options; one way
+    for all keeps the sentences the same everywhere.
+    """
+
+    suggest_on_error = False
+    _given: Sequence[str] = ()
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse does, but that a command speaks for its own arguments."""
+        self._given = sys.argv[1:] if args is None else args
+        known, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return known, unknown
 
     def error(self, message: str) -> NoReturn:
         """Called by argparse with a sentence about the first wrong argument."""
-        raise UsageError(f"{message} (see {self.prog} --help)")
+        raise UsageError(f"{message}{self._meant(message)} (see {self.prog} --help)")
+
+    def _meant(self, message: str) -> str:
+        """The option that is nearest to the first one given that there is not; "" for none."""
+        options = [option for option in self._option_string_actions if option.startswith("--")]
+        for word in takewhile(lambda word: word != "--", self._given):
+            name = word.partition("=")[0]
+            if name.startswith("--") and name not in options:
+                of_what = "" if name in message else f"; {name} is no option"
+                near = _suggestion(name, options)
+                return f"{of_what}{near}" if near else ""
+        return ""
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            near = _suggestion(str(value), [str(choice) for choice in action.choices or ()])
+            raise argparse.ArgumentError(action, f"{error.message}{near}") from None
+
+
+def _suggestion(word: str, words: Sequence[str]) -> str:
+    """What to say of a word that is like one of `words`; "" for none."""
+    from difflib import get_close_matches  # noqa: PLC0415
+
+    near = get_close_matches(word, words, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def memory_size(text: str) -> int:
@@ -52,6 +98,17 @@ def count(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 10):
         raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a whole number, 0 or more")
     return int(text)
+
+
+def moment(text: str) -> str | int:
+    """An option's moment: "peak", "oom", "end", or the number of an entry."""
+    if text in _MOMENTS:
+        return text
+    if text.isascii() and text.isdecimal():
+        return int(text)
+    raise argparse.ArgumentTypeError(
+        f"{text[:80]!r} is no moment; expected peak, oom, end or an entry"
+    )
 
 
 def fraction(text: str) -> float:

@@ -6,6 +6,7 @@ runs them under many settings, `Walk` takes them a request at a time.
 
 from allocsim.engine.drive import Drive
 from allocsim.engine.fold import fold, fold_allocated
+from allocsim.engine.from_state import StateSource, state_source
 from allocsim.engine.hints import EMPTY_CACHE_WAYS, Hints
 from allocsim.engine.observers import GiveUpError, Observer, Progress
 from allocsim.engine.plan import StepKind
@@ -79,6 +80,7 @@ __all__ = [
     "Smallest",
     "Start",
     "StartPeaks",
+    "StateSource",
     "StepKind",
     "Timeline",
     "Trial",
@@ -104,6 +106,7 @@ __all__ = [
     "requests_of",
     "smallest_device",
     "smallest_fraction",
+    "state_source",
     "trial_of",
     "trial_of_run",
     "with_peaks",

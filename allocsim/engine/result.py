@@ -5,12 +5,15 @@ Sizes are bytes, entries are numbered from 0 in the recording's order for that d
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from allocsim.display import Shown
 from allocsim.engine.start import StartPeaks
+from allocsim.units import format_size
 
 __all__ = [
     "DeviceRun", "Fidelity", "Mismatch", "Parting", "PeakState", "Run", "SimulatedOom", "Timeline",
@@ -147,8 +150,8 @@ class PeakState:
         return self.idle - self.inactive_split
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class DeviceRun:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class DeviceRun(Shown):
     """One device's replay.
 
     device_memory: bytes of this device, None where it is unknown and the replay had no limit.
@@ -195,9 +198,39 @@ class DeviceRun:
         """torch.cuda.max_memory_reserved()."""
         return self.stats["reserved_bytes.all.peak"]
 
+    def headline(self) -> str:
+        """How far it is the recorded run, the peak, and the errors."""
+        peak = f"{format_size(self.peak_reserved_bytes)} reserved at the peak"
+        return f"device {self.device}: {self._proof()}; {peak}; {self._errors()}"
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Run:
+    def figures_shown(self) -> Iterator[tuple[str, str]]:
+        """Proof, peaks, device memory, retries, errors."""
+        memory = self.device_memory
+        yield "proof", self._proof()
+        yield "peak reserved", format_size(self.peak_reserved_bytes)
+        yield "peak allocated", format_size(self.peak_allocated_bytes)
+        yield "device memory", "unknown" if memory is None else format_size(memory)
+        yield "retries", f"{self.stats['num_alloc_retries']:,}"
+        yield "out of memory", self._errors()
+
+    def _proof(self) -> str:
+        found = self.fidelity
+        if found is None:
+            unproved = "" if self.parting is None else ", and nothing is proved"
+            return f"under other settings than recorded{unproved}"
+        return f"{found.entries_matched:,} of {found.entries:,} entries as recorded"
+
+    def _errors(self) -> str:
+        if not self.ooms:
+            return "no out-of-memory error"
+        if len(self.ooms) == 1:
+            return f"1 out-of-memory error, at entry {self.ooms[0].entry:,}"
+        last = f"the last at entry {self.ooms[-1].entry:,}"
+        return f"{len(self.ooms):,} out-of-memory errors, {last}"
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Run(Shown):
     """A replay of every device of a recording.
 
     device_memory: that of the first device for which it is known, None if for none.
@@ -223,3 +256,17 @@ class Run:
         name = "device {}: " if len(self.devices) > 1 else ""
         own = (name.format(each.device) + note for each in self.devices for note in each.notes)
         return (*self.notes, *own)
+
+    def headline(self) -> str:
+        """Of what, under which settings, and what each device came to."""
+        name, conf = self.path.rsplit("/", 1)[-1], self.conf or "defaults"
+        devices = "; ".join(each.headline() for each in self.devices)
+        return f"{name}, {conf}, PyTorch {self.torch_version}: {devices}"
+
+    def figures_shown(self) -> Iterator[tuple[str, str]]:
+        """The figures of each device."""
+        yield "settings", self.conf or "defaults"
+        yield "PyTorch", self.torch_version
+        for each in self.devices:
+            of = f"device {each.device}: " if len(self.devices) > 1 else ""
+            yield from ((f"{of}{name}", value) for name, value in each.figures_shown())

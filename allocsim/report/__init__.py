@@ -14,7 +14,8 @@ if TYPE_CHECKING:
         verdicts_document,
         verdicts_text,
     )
-    from allocsim.report.layout import shown_of, warned
+    from allocsim.report.explain_state import state_document, state_text
+    from allocsim.report.layout import others_text, shown_of, warned
     from allocsim.report.record import record_document, record_text
     from allocsim.report.replay import replay_document, replay_text
     from allocsim.report.risk import risk_document, risk_text
@@ -24,10 +25,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "collapsed_text", "crosscheck_document", "crosscheck_text", "explanation_document",
-    "explanation_text", "record_document", "record_text", "replay_document", "replay_text",
-    "risk_document", "risk_text", "segments_text", "shown_of", "speedscope_document",
-    "step_document", "step_text", "top_document", "top_text", "tuning_document", "tuning_text",
-    "verdicts_document", "verdicts_text", "warned",
+    "explanation_text", "others_text", "record_document", "record_text", "replay_document",
+    "replay_text", "risk_document", "risk_text", "segments_text", "shown_of",
+    "speedscope_document", "state_document", "state_text", "step_document", "step_text",
+    "top_document", "top_text", "tuning_document", "tuning_text", "verdicts_document",
+    "verdicts_text", "warned",
 ]  # fmt: skip
 
 
@@ -37,6 +39,7 @@ _HOMES = {
     "crosscheck_text": "crosscheck",
     "explanation_document": "explain",
     "explanation_text": "explain",
+    "others_text": "layout",
     "record_document": "record",
     "record_text": "record",
     "replay_document": "replay",
@@ -46,6 +49,8 @@ _HOMES = {
     "segments_text": "step",
     "shown_of": "layout",
     "speedscope_document": "top",
+    "state_document": "explain_state",
+    "state_text": "explain_state",
     "step_document": "step",
     "step_text": "step",
     "top_document": "top",

@@ -9,16 +9,18 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from allocsim.display import printable
 from allocsim.units import format_size
 
 if TYPE_CHECKING:
     from allocsim.engine import Parting
-    from allocsim.questions.picture import Picture
+    from allocsim.questions.picture import Instant, Picture, Still
 
 __all__ = [
     "WIDTH",
     "exact_size",
     "number",
+    "others_text",
     "paragraph",
     "parting_document",
     "plural",
@@ -28,6 +30,7 @@ __all__ = [
     "shown_of",
     "table",
     "warned",
+    "when",
 ]
 
 WIDTH = 80
@@ -63,17 +66,25 @@ def parting_document(parting: Parting | None) -> dict[str, Any] | None:
     return None if parting is None else {"entry": parting.entry, "note": str(parting)}
 
 
-def shown_of(picture: Picture) -> tuple[str, ...]:
+def shown_of(picture: Picture | Still) -> tuple[str, ...]:
     """What is to be said of a picture first: that it is not the recorded run, or not all of it."""
-    if not picture.others:
-        return picture.run.warnings
-    numbers = ", ".join(map(str, picture.others))
-    noun = "devices" if len(picture.others) > 1 else "device"
-    return (
-        *picture.run.warnings,
-        f"device {picture.device_run.device} is shown; the recording has {noun} {numbers} too "
-        "(--device)",
-    )
+    return (*picture.warnings, *others_text(picture.trace.device, picture.others))
+
+
+def when(instant: Instant) -> str:
+    """ "after entry 26,059"."""
+    if instant.entry is None:
+        return "as the snapshot was taken"
+    return f"after entry {number(instant.entry)}"
+
+
+def others_text(device: int, others: Sequence[int]) -> tuple[str, ...]:
+    """That a recording has other devices than the one that is shown; nothing where it has none."""
+    if not others:
+        return ()
+    noun = "devices" if len(others) > 1 else "device"
+    numbers = ", ".join(map(str, others))
+    return (f"device {device} is shown; the recording has {noun} {numbers} too (--device)",)
 
 
 def paragraph(text: str, indent: int = _LABEL) -> list[str]:
@@ -110,10 +121,3 @@ def number(count: int) -> str:
 def plural(count: int, noun: str, nouns: str | None = None) -> str:
     """ "1 retry", "3 retries"."""
     return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
-
-
-def printable(text: str) -> str:
-    """`text` with what cannot be printed written as an escape."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

@@ -13,7 +13,7 @@ from allocsim.report.layout import WIDTH, number, paragraph, plural, printable
 from allocsim.trace import Frame
 from allocsim.units import format_size
 
-__all__ = ["collapsed_text", "speedscope_document", "top_document", "top_text"]
+__all__ = ["collapsed_text", "moment_text", "speedscope_document", "top_document", "top_text"]
 
 _ROWS = 12
 _ROWS_WITH_LINES = 8
@@ -63,7 +63,7 @@ def top_text(top: Top, count: int | None = None, frames: int | None = None) -> s
 def _heading(top: Top) -> list[str]:
     what = f"{format_size(top.allocated_bytes)} in {plural(top.blocks, 'block')}"
     at = top.at
-    heading = f"Device {top.device} {_moment(at)}: {what}"
+    heading = f"Device {top.device} {moment_text(at)}: {what}"
     if at.requested_bytes is not None:
         heading += f"; {format_size(at.requested_bytes)} more were asked for"
     lines = paragraph(heading, 0)
@@ -73,7 +73,8 @@ def _heading(top: Top) -> list[str]:
     return lines
 
 
-def _moment(at: Moment) -> str:
+def moment_text(at: Moment) -> str:
+    """ "at the out-of-memory error (entry 26,059, step 7, backward)"."""
     if at.entry is None:
         return "as the snapshot was taken"
     where = f"entry {number(at.entry)}"
@@ -196,7 +197,7 @@ def speedscope_document(top: Top) -> dict[str, Any]:
     return {
         "$schema": _SCHEMA,
         "exporter": "allocsim",
-        "name": f"{top.path}, device {top.device} {_moment(top.at)}",
+        "name": f"{top.path}, device {top.device} {moment_text(top.at)}",
         "activeProfileIndex": 0,
         "shared": {
             "frames": [

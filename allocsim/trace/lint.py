@@ -69,8 +69,9 @@ def _about_file(recording: Recording) -> Iterator[Finding]:
         yield Finding(
             "error",
             f"the recording holds the state only ({n_segments} segments) and no entries of "
-            "allocations or frees, so there is nothing to replay; record with "
-            "torch.cuda.memory._record_memory_history(max_entries=1_000_000)",
+            "allocations or frees, so there is nothing to replay; what the state shows is told by "
+            "allocsim top, report, plot segments, sizes or flame, and explain --request SIZE; for "
+            "a history record with torch.cuda.memory._record_memory_history(max_entries=1_000_000)",
         )
     if not recording.releases:
         yield Finding("note", "no release of PyTorch writes this mixture of fields")

@@ -5,20 +5,23 @@ Nothing here knows about files: `load` and `store` make recordings, `lint` check
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from allocsim.display import Shown
 from allocsim.trace.annotation import Annotation
 from allocsim.trace.frames import FrameTable
 from allocsim.trace.provenance import Provenance
 from allocsim.trace.releases import releases_of
 from allocsim.trace.settings import RecordedSettings
 from allocsim.trace.trace import Trace
+from allocsim.units import format_size
 
 __all__ = ["Recording"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Recording:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Recording(Shown):
     """One loaded file.
 
     layout: "segment list" (a bare list, as memory_snapshot() gives), "snapshot 2.0" or "snapshot".
@@ -51,3 +54,22 @@ class Recording:
                 return trace
         known = ", ".join(str(trace.device) for trace in self.devices) or "none"
         raise KeyError(f"device {number} is not in the recording; it has: {known}")
+
+    def headline(self) -> str:
+        """The file, and what it holds of each device."""
+        name = self.path.rsplit("/", 1)[-1]
+        return f"{name}: {'; '.join(map(_device, self.devices)) or 'no device'}"
+
+    def figures_shown(self) -> Iterator[tuple[str, str]]:
+        """Devices, releases, settings."""
+        for trace in self.devices:
+            yield f"device {trace.device}", _device(trace).partition(": ")[2]
+        yield "written by PyTorch", ", ".join(self.releases) or "no release writes such fields"
+        settings = "not recorded" if self.settings is None else self.settings.conf
+        yield "settings", settings or "defaults"
+
+
+def _device(trace: Trace) -> str:
+    entries = f"{len(trace):,} entries, " if len(trace) else ""
+    held = format_size(sum(segment.total_size for segment in trace.segments))
+    return f"device {trace.device}: {entries}{len(trace.segments):,} segments, {held}"

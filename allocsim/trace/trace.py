@@ -105,6 +105,11 @@ class Trace:
     def __len__(self) -> int:
         return len(self.action)
 
+    @property
+    def is_state_only(self) -> bool:
+        """Whether there are segments, and no request or free that led to them."""
+        return bool(self.segments) and not len(self.inputs())
+
     def __getitem__(self, index: int) -> Entry:
         index = range(len(self))[index]
         pool = int(self.pool_id[index])

@@ -20,6 +20,7 @@ def test_a_page_is_written_and_nothing_said(
     text = file.read_text(encoding="utf-8")
     assert "<title>gpt2-ragged-oom-torch2.15.pickle.gz: allocsim report</title>" in text
     assert "Other settings were not replayed" in text
+    assert '<svg id="flame-graph"' in text
     assert len(text) < 400_000
 
 
@@ -34,6 +35,7 @@ def test_a_setting_is_tried_beside_it(
     assert "max_split_size_mb:512 <small>(this page)</small>" in text
     assert "Proof" in text
     assert "these are not the recorded settings" in text
+    assert "Who held the memory is told of the recorded run" in text
 
 
 @pytest.mark.parametrize(

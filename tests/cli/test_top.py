@@ -3,36 +3,16 @@
 from __future__ import annotations
 
 import json
-import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from allocsim import CachingAllocator
 from allocsim.units import MIB
 
 Cli = Callable[..., Any]
 OOM = "gpt2-ragged-oom-torch2.15.pickle.gz"
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Path:
-    """A snapshot taken after a crash: a cache and a model's weights, and no history."""
-    gpu = CachingAllocator("1GiB", record_history=True)
-    gpu.malloc(300 * MIB)
-    gpu.malloc(20 * MIB, stream=4096)
-    snapshot = gpu.snapshot()
-    weights = [{"filename": "net.py", "name": "load_weights", "line": 7}]
-    cache = [{"filename": "cache_engine.py", "name": "_allocate_kv_cache", "line": 83}]
-    for segment in snapshot["segments"]:
-        for block in segment["blocks"]:
-            block["frames"] = weights if block["size"] < 30 * MIB else cache
-    snapshot["device_traces"] = [[]]
-    path = tmp_path / "state.pickle"
-    path.write_bytes(pickle.dumps(snapshot, protocol=4))
-    return path
 
 
 def test_json_keeps_the_contract(cli: Cli, traces: Path) -> None:

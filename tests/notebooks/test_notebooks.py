@@ -19,6 +19,7 @@ LONGEST_CELL = 15
 OBJECT = re.compile(r"<[^<>]* at 0x[0-9a-f]+>")
 """How Python shows an object that has no words for itself; its address changes."""
 
+PACKAGES = re.compile(r"^\s*(?:from|import)\s+(allocsim[.\w]*)", re.MULTILINE)
 QUICK = "136"
 """The first letters of the notebooks that run in a few seconds."""
 
@@ -60,6 +61,12 @@ def test_nothing_goes_to_standard_error_and_no_output_names_the_machine(path: Pa
             assert kind != "stderr", cell.id
             assert "/home/" not in text, cell.id
             assert OBJECT.search(text) is None, cell.id
+
+
+@each
+def test_it_needs_public_names_only(path: Path) -> None:
+    code = "\n".join(cell.source for cell in code_cells(read(path)))
+    assert set(PACKAGES.findall(code)) <= {"allocsim"}
 
 
 @each

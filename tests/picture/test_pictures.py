@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from allocsim import top
+from allocsim.errors import RecordingError
 from allocsim.measures.extremes import extremes_of, levels_of
 from allocsim.questions.picture.address_map import (
     COLOURINGS,
@@ -23,6 +25,7 @@ from allocsim.questions.picture.picture import Picture, picture_of
 from allocsim.trace import load
 from allocsim.units import KIB, MIB
 from allocsim.workload.oom import oom
+from allocsim.workload.streams import streams
 
 OOM = Path(__file__).parents[2] / "traces" / "gpt2-ragged-oom-torch2.15.pickle.gz"
 
@@ -151,3 +154,13 @@ def test_sizes_of_the_classic() -> None:
     assert sizes.used_bytes.sum() == 27 * MIB
     free = dict(zip(sizes.edges.tolist(), sizes.free_bytes.tolist(), strict=False))
     assert (free[2 * MIB], free[8 * MIB]) == (6 * MIB, 27 * MIB)
+
+
+@pytest.mark.parametrize("moment", ["peak", "oom", "end", 7])
+def test_moments_are_those_of_top(moment: str | int) -> None:
+    assert picture_of(oom()).at(moment).entry == top(oom(), moment).at.entry
+
+
+def test_there_is_no_moment_of_an_error_that_did_not_happen() -> None:
+    with pytest.raises(RecordingError, match="the replay has no out-of-memory error"):
+        picture_of(streams()).at("oom")

@@ -10,6 +10,7 @@ import re
 import shutil
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -255,6 +256,62 @@ def test_blockers_lead_to_their_place_on_the_map(opened: Opened) -> None:
     assert "at entry 25,914" in opened.text("#block")
     low, high = opened.run("[view.x0, view.x1]")
     assert low < 25_914 < high
+
+
+def frame(name: str) -> str:
+    """The widest box of the flame graph that is called so."""
+    return f'#flame-graph > svg[data-name="{name}"] >> nth=0'
+
+
+def test_a_frame_of_the_flame_graph_is_zoomed_into(opened: Opened) -> None:
+    whole = opened.page.locator("#flame-graph").bounding_box()["width"]
+    opened.page.click(frame("gpt.py:18 forward"))
+    assert opened.text("#flame-text").startswith("gpt.py:18 forward: 1.36 GiB, 29.4%, ")
+    for name in ("gpt.py:18 forward", "gpt.py:26 <module>"):
+        width = opened.page.locator(frame(name)).bounding_box()["width"]
+        assert width == pytest.approx(whole, abs=4), "and the line around it"
+    inside = opened.page.locator(frame("gpt.py:12 forward")).bounding_box()["width"]
+    assert inside / whole == pytest.approx(1.06 / 1.36, abs=0.01)
+    assert not opened.page.is_visible(frame("adam.py:239 step"))
+    opened.page.click("#flame-whole")
+    assert opened.page.is_visible(frame("adam.py:239 step"))
+    assert opened.page.locator(frame("gpt.py:18 forward")).bounding_box()["width"] < whole / 3
+
+
+def test_frames_are_found_by_name_and_their_bytes_counted_once(opened: Opened) -> None:
+    opened.page.fill("#flame-find", "ADAM.py")
+    assert opened.text("#flame-text") == "3 frames, 1.22 GiB, 26.3%"
+    assert opened.run("document.querySelectorAll('#flame-graph .found').length") == 3
+    opened.page.fill("#flame-find", "nothing of that name")
+    assert opened.text("#flame-text") == "0 frames, 0 bytes, 0.0%"
+    opened.page.fill("#flame-find", "")
+    assert opened.text("#flame-text") == ""
+
+
+def test_the_flame_graph_is_worked_by_keys_alone(opened: Opened) -> None:
+    opened.page.focus("#flame-graph")
+    for key in ("ArrowDown", "ArrowRight", "ArrowDown", "Enter"):
+        opened.page.keyboard.press(key)
+    assert opened.text("#flame-text").startswith("adam.py:239 step: ")
+    assert not opened.page.is_visible(frame("gpt.py:18 forward"))
+    opened.page.keyboard.press("ArrowUp")
+    assert opened.text("#flame-text").startswith("gpt.py:32 <module>: ")
+    opened.page.keyboard.press("Escape")
+    assert opened.page.is_visible(frame("gpt.py:18 forward"))
+
+
+def test_the_page_of_a_state_has_its_flame_graph_too(browser: Any, tmp_path: Path) -> None:
+    recorder = Recorder("1GiB")
+    line = recorder.code("net.py", "forward", 3)
+    recorder.malloc(30 * MIB, line)
+    recording = recorder.recording("oom", {})
+    (trace,) = recording.devices
+    none: dict[str, Any] = {name: column[:0] for name, column in trace.columns().items()}
+    page = written(replace(recording, devices=(replace(trace, **none),)), tmp_path)
+    opened = Opened(browser, page)
+    opened.page.click(frame("net.py:3 forward"))
+    assert opened.text("#flame-text") == "net.py:3 forward: 30.00 MiB, 100.0%, 1 block, unknown"
+    opened.close()
 
 
 def test_every_colouring_is_drawn(opened: Opened) -> None:
@@ -566,7 +623,7 @@ def test_a_browser_that_cannot_unpack_shows_the_tables(browser: Any, small: Path
 def test_links_lead_somewhere_without_scripts(browser: Any, small: Path) -> None:
     opened = Opened(browser, small, java_script_enabled=False)
     targets = [link.get_attribute("href") for link in opened.page.locator("nav a:visible").all()]
-    assert targets == ["#overview", "#ooms", "#what-if", "#tables"]
+    assert targets == ["#overview", "#owners", "#ooms", "#what-if", "#tables"]
     assert all(opened.page.is_visible(target) for target in targets)
     opened.close()
 

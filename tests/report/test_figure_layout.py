@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from allocsim import top
 from allocsim.errors import OutOfMemoryError
 from allocsim.questions.picture.picture import Picture, picture_of
 from allocsim.questions.tune.tried import read_tried
@@ -22,12 +23,13 @@ from allocsim.report.figures import (
     Theme,
     address_map_figure,
     block_sizes_figure,
+    flame_figure,
     front_figure,
     memory_figure,
     save_figure,
     segments_figure,
 )
-from allocsim.trace import load
+from allocsim.trace import Recording, load
 from allocsim.units import GIB, MIB
 from allocsim.workload.oom import oom
 from allocsim.workload.recorder import Recorder
@@ -57,19 +59,29 @@ NAMES = [
 ]
 
 
-def drawn(recorder: Recorder, path: str = "run.npz") -> Picture:
+def written(recorder: Recorder, path: str = "run.npz") -> Recording:
     """What a recorder wrote down, under the name of a file."""
-    return picture_of(replace(recorder.recording("test", {}), path=path))
+    return replace(recorder.recording("test", {}), path=path)
+
+
+def drawn(recorder: Recorder) -> Picture:
+    """The picture of what a recorder wrote down."""
+    return picture_of(written(recorder))
 
 
 @pytest.fixture(scope="module")
-def odd_names() -> Picture:
+def odd_names_written() -> Recording:
     """Lines of code whose names are long, foreign, or formulas to matplotlib; a long file name."""
     recorder = Recorder("1GiB")
     for row in range(70):
         name, function = NAMES[row % len(NAMES)]
         recorder.malloc((row % 9 + 1) * MIB // 2, recorder.code(name, function, 100000 + row % 7))
-    return drawn(recorder, "runs/" + "a_long_name_" * 15 + "$x_{$学.npz")
+    return written(recorder, "runs/" + "a_long_name_" * 15 + "$x_{$学.npz")
+
+
+@pytest.fixture(scope="module")
+def odd_names(odd_names_written: Recording) -> Picture:
+    return picture_of(odd_names_written)
 
 
 @pytest.fixture(scope="module")
@@ -162,6 +174,29 @@ def ticks(axis: Any) -> list[str]:
 @pytest.mark.parametrize("of", ["odd names", "many errors", "nothing", "one block", "two streams"])
 def test_every_part_has_its_place(pictures: dict[str, Picture], of: str, kind: str) -> None:
     assert_tidy(DRAWINGS[kind](pictures[of], LIGHT))
+
+
+@pytest.mark.filterwarnings("ignore:Glyph")
+def test_names_stay_in_their_boxes_of_a_flame_graph(odd_names_written: Recording) -> None:
+    figure = flame_figure(top(odd_names_written), DARK)
+    assert_tidy(figure)
+    (axes,) = figure.axes
+    lefts = [text.get_window_extent().x0 for text in axes.texts]
+    rights = [text.get_window_extent().x1 for text in axes.texts]
+    assert len(lefts) == len(NAMES)
+    assert all(right < left for right, left in zip(rights, lefts[1:], strict=False))
+    assert rights[-1] < axes.get_window_extent().x1
+    assert "cost$x_{$.py:10000" in " ".join(text.get_text() for text in axes.texts)
+
+
+@pytest.mark.filterwarnings("ignore:Glyph")
+def test_a_flame_graph_of_nothing_says_so() -> None:
+    recorder = Recorder("64MiB")
+    code = recorder.code("a.py", "f", 1)
+    recorder.free(recorder.malloc(512, code), code)
+    figure = flame_figure(top(written(recorder), "end"), LIGHT)
+    assert_tidy(figure)
+    assert figure.get_supxlabel() == "Nothing was allocated."
 
 
 @pytest.mark.filterwarnings("ignore:Glyph")

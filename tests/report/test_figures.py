@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from allocsim import top
 from allocsim.errors import ConfigError
 from allocsim.questions.picture.picture import Picture, picture_of
 from allocsim.questions.tune.tried import read_tried
@@ -21,6 +22,7 @@ from allocsim.report.figures import (
     Theme,
     address_map_figure,
     block_sizes_figure,
+    flame_figure,
     front_figure,
     memory_figure,
     save_figure,
@@ -116,6 +118,22 @@ def test_a_segment_map_adds_up(classic: Picture) -> None:
 
 def test_segments_that_are_not_drawn_are_counted(gpt2: Picture) -> None:
     assert "Not drawn: 38 segments" in words_of(segments_figure(gpt2, LIGHT))
+
+
+def test_a_flame_graph_is_as_wide_as_what_was_allocated() -> None:
+    found = top(load(OOM))
+    figure = flame_figure(found, LIGHT)
+    (axes,) = figure.axes
+    assert axes.get_xlabel() == "memory (GiB)"
+    assert axes.get_xlim()[1] * GIB == found.allocated_bytes
+    assert (
+        "4.63 GiB in 710 blocks by stack, at the out-of-memory error (entry 26,059, step 7, "
+        "backward)"
+    ) in words_of(figure)
+    assert 'less than 0.25% of the memory are folded into "other": ' in words_of(figure)
+    names = [text.get_text() for text in axes.texts]
+    assert "gpt.py:12 forward  1.06 GiB" in names
+    assert any(name.endswith("…") for name in names), "cut to fit"
 
 
 def test_what_is_small_is_never_drawn_as_nothing() -> None:

@@ -10,6 +10,7 @@ from allocsim.questions.explain.explanation import (
     explain_recording,
 )
 from allocsim.questions.explain.kinds import KINDS
+from allocsim.questions.explain.of_state import Refusal, StateExplanation, explain_state
 from allocsim.questions.explain.shortage import Blocker, OomWatch, Shortage, shortages_of
 from allocsim.questions.explain.verdict import Verdict
 
@@ -20,13 +21,16 @@ __all__ = [
     "Figures",
     "KINDS",
     "OomWatch",
+    "Refusal",
     "Remedy",
     "Shortage",
+    "StateExplanation",
     "Verdict",
     "arithmetic_of",
     "explain",
     "explain_device",
     "explain_recording",
+    "explain_state",
     "find_cure",
     "is_worth_a_search",
     "shortages_of",

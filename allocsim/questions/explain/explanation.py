@@ -6,11 +6,12 @@ recording that ends at its error proves nothing about what would have come after
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import overload
 
 from allocsim.core import find_release, parse_conf
+from allocsim.display import Shown
 from allocsim.engine import (
     DeviceRun,
     Hints,
@@ -41,6 +42,8 @@ __all__ = ["DeviceExplanation", "Remedy", "explain_device", "explain_recording",
 
 _BY_FIGURES = ("impossible", "host_fallback", "fraction_limit", "free_above_request", "full")
 """Causes whose advice needs no replay."""
+_SHOWN = 5
+"""Errors in the table of a notebook."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +64,8 @@ class Remedy:
     needs: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceExplanation:
+@dataclass(frozen=True, slots=True, repr=False)
+class DeviceExplanation(Shown):
     """One device of a recording.
 
     remedies: what lets every request through, the best setting first; none where the replay is
@@ -78,6 +81,29 @@ class DeviceExplanation:
     tried: tuple[Trial, ...]
     entries_left: int | None
     advice: tuple[tuple[str, ...], ...]
+
+    def headline(self) -> str:
+        """The last error and the first cure."""
+        device = f"device {self.device_run.device}"
+        if not self.shortages:
+            return f"{device}: no request failed"
+        cures = [remedy.conf for remedy in self.remedies if remedy.kind == "conf"]
+        cure = f"; {cures[0] or 'the defaults'} would do" if cures else ""
+        return f"{device}: {_told(self.shortages[-1])}{cure}"
+
+    def figures_shown(self) -> Iterator[tuple[str, str]]:
+        """The last errors, and what would have helped."""
+        for shortage in self.shortages[-_SHOWN:]:
+            yield "out of memory", _told(shortage)
+        for remedy in self.remedies:
+            with_conf = f"{format_size(remedy.device_memory)} with {remedy.conf or 'the defaults'}"
+            yield f"would help: {remedy.kind}", with_conf
+
+
+def _told(shortage: Shortage) -> str:
+    """An error on one line."""
+    tried = format_size(shortage.tried_bytes)
+    return f"{shortage.cause} at entry {shortage.oom.entry:,}, {tried} tried"
 
 
 def explain_recording(

@@ -6,9 +6,11 @@ Rule: any text has a verdict, at least `no_figures`; only the user's own options
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from allocsim.core import NEWEST, RELEASES, AllocatorConfig, parse_conf
+from allocsim.display import Shown
 from allocsim.errors import ConfigError
 from allocsim.questions.explain.advice import Situation, advice_on
 from allocsim.questions.explain.cause import Figures, arithmetic_of, cause_of
@@ -20,8 +22,8 @@ __all__ = ["Verdict", "judge_text"]
 _ASYNC = re.compile(r"\s*backend\s*:\s*cudaMallocAsync\s*,?")
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+@dataclass(frozen=True, slots=True, repr=False)
+class Verdict(Shown):
     """Why one request failed.
 
     cause: one of `MESSAGE_CAUSES`.
@@ -38,6 +40,17 @@ class Verdict:
     def figures(self) -> Figures:
         """The figures that the text prints."""
         return self.message.figures
+
+    def headline(self) -> str:
+        """The cause and the comparison that decided it."""
+        return f"{self.cause}: {self.arithmetic}" if self.arithmetic else self.cause
+
+    def figures_shown(self) -> Iterator[tuple[str, str]]:
+        """Cause, comparison, advice."""
+        yield "cause", self.cause
+        if self.arithmetic:
+            yield "because", self.arithmetic
+        yield from (("advice", sentence) for sentence in self.advice)
 
 
 def judge_text(

@@ -9,7 +9,9 @@ from allocsim.questions.picture.picture import (
     picture_of,
     picture_prepared,
     prepare_one,
+    shown_device,
 )
+from allocsim.questions.picture.still import STILL_KINDS, Still, is_still, still_of
 from allocsim.questions.picture.what_if import WhatIf, what_if
 
 __all__ = [
@@ -17,15 +19,20 @@ __all__ = [
     "CLASS_NAMES",
     "Instant",
     "Picture",
+    "STILL_KINDS",
+    "Still",
     "WhatIf",
     "address_map",
     "axis_of",
     "block_sizes",
     "class_of",
+    "is_still",
     "others_of",
     "owners_of",
     "picture_of",
     "picture_prepared",
     "prepare_one",
+    "shown_device",
+    "still_of",
     "what_if",
 ]

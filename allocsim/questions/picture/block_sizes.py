@@ -40,27 +40,27 @@ _Column = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockSizes:
-    """handed_out: blocks over the run; used_bytes, free_bytes: of the blocks at `entry`."""
+    """handed_out: blocks over the run, or where there is no history those in use; used_bytes,
+    free_bytes: of the blocks at the moment."""
 
     edges: _Column
     handed_out: _Column
     used_bytes: _Column
     free_bytes: _Column
-    entry: int
 
 
-def block_sizes(lives: Lives, instant: Instant) -> BlockSizes:
-    """The sizes of a replay, and of one moment in it."""
+def block_sizes(lives: Lives | None, instant: Instant) -> BlockSizes:
+    """The sizes of a replay, and of one moment in it.  lives: None where only a state is known."""
     there = [block for segment in instant.segments for block in segment.blocks]
     used = np.array([block.size for block in there if block.state != INACTIVE], dtype=np.int64)
     free = np.array([block.size for block in there if block.state == INACTIVE], dtype=np.int64)
-    most = max([MIN_BLOCK_SIZE, *(int(s.max(initial=0)) for s in (lives.blocks.size, used, free))])
+    handed_out = used if lives is None else lives.blocks.size
+    most = max([MIN_BLOCK_SIZE, *(int(s.max(initial=0)) for s in (handed_out, used, free))])
     n_bins = (most // MIN_BLOCK_SIZE).bit_length()
     edges = MIN_BLOCK_SIZE << np.arange(n_bins + 1, dtype=np.int64)
     return BlockSizes(
         edges=edges,
-        handed_out=np.histogram(lives.blocks.size, edges)[0].astype(np.int64),
+        handed_out=np.histogram(handed_out, edges)[0].astype(np.int64),
         used_bytes=np.histogram(used, edges, weights=used)[0].astype(np.int64),
         free_bytes=np.histogram(free, edges, weights=free)[0].astype(np.int64),
-        entry=instant.entry,
     )

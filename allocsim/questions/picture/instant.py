@@ -20,9 +20,9 @@ __all__ = ["Instant", "instant_of"]
 
 @dataclass(frozen=True, slots=True)
 class Instant:
-    """All of a device after `entry`, by address."""
+    """All of a device after `entry`, by address; entry: None where only a state is recorded."""
 
-    entry: int
+    entry: int | None
     segments: tuple[SegmentState, ...]
 
     @property

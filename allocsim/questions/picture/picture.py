@@ -5,10 +5,13 @@ Rule: the replay is the one that `allocsim replay` reports; nothing here drives 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from allocsim.core import find_release, parse_conf
+from allocsim.display import Shown
 from allocsim.engine import (
     DeviceRun,
     Hints,
@@ -28,11 +31,11 @@ from allocsim.questions.picture.lives import Lives, lives_of
 from allocsim.questions.picture.memory_curve import MemoryCurve, memory_curve
 from allocsim.trace import Recording, Trace
 
-__all__ = ["Picture", "others_of", "picture_of", "picture_prepared", "prepare_one"]
+__all__ = ["Picture", "others_of", "picture_of", "picture_prepared", "prepare_one", "shown_device"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Picture:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Picture(Shown):
     """What happened on one device, as columns.  others: the recording's other devices."""
 
     run: Run
@@ -51,16 +54,47 @@ class Picture:
         """Whether the settings replayed map expandable segments."""
         return parse_conf(self.run.conf, find_release(self.run.torch_version)).expandable_segments
 
-    def at(self, entry: int | None = None) -> Instant:
-        """The state after `entry`; None: where reserved memory was highest.
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What has to be said before anything else: that it is not the recorded run."""
+        return self.run.warnings
 
-        Raises RecordingError for an entry that was not replayed.
+    def headline(self) -> str:
+        """Of what, how much there is to draw, and what the replay came to."""
+        drawn = f"{len(self.lives.blocks):,} blocks, {self.lives.n_entries:,} entries"
+        return f"{self.run.path.rsplit('/', 1)[-1]}: {drawn}; {self.device_run.headline()}"
+
+    def figures_shown(self) -> Iterator[tuple[str, str]]:
+        """The figures of the replay."""
+        yield "blocks", f"{len(self.lives.blocks):,}"
+        yield "entries", f"{self.lives.n_entries:,}"
+        yield from self.device_run.figures_shown()
+
+    def at(self, moment: str | int | None = None) -> Instant:
+        """The state after an entry.
+
+        moment: the entry; "peak", where allocated memory was highest; "oom", the last
+        out-of-memory error; "end"; None: where reserved memory was highest.
+        Raises RecordingError for an entry that was not replayed, or where there was no error.
         """
-        entry = max(self.device_run.peak.entry, 0) if entry is None else entry
+        entry = self._entry_of(moment)
         if not 0 <= entry < self.lives.n_entries:
             what = f"there is no such entry in the replay; expected 0 to {self.lives.n_entries - 1}"
             raise RecordingError(self.run.path, what, entry=entry)
         return instant_of(self.lives, entry, is_expandable=self.is_expandable)
+
+    def _entry_of(self, moment: str | int | None) -> int:
+        if moment is None:
+            return max(self.device_run.peak.entry, 0)
+        if moment == "peak":
+            return int(np.argmax(self.curve.allocated))
+        if moment == "end":
+            return self.lives.n_entries - 1
+        if moment != "oom":
+            return int(moment)
+        if not self.device_run.ooms:
+            raise RecordingError(self.run.path, "the replay has no out-of-memory error")
+        return self.device_run.ooms[-1].entry
 
 
 def picture_prepared(
@@ -124,7 +158,13 @@ def prepare_one(
     hints: Hints | None = None,
 ) -> Prepared:
     """The device asked for, made ready; None: the first that has entries."""
-    if device is None:
-        busy = [trace.device for trace in recording.devices if len(trace)]
-        device = busy[0] if busy else None
-    return prepare(recording, device, torch_version, hints=hints)[0]
+    return prepare(recording, shown_device(recording, device), torch_version, hints=hints)[0]
+
+
+def shown_device(recording: Recording, device: int | None) -> int | None:
+    """The device asked for; None: the first that has entries, else the first that has segments."""
+    if device is not None:
+        return device
+    busy = [trace.device for trace in recording.devices if len(trace)]
+    held = [trace.device for trace in recording.devices if trace.segments]
+    return next(iter(busy + held), None)

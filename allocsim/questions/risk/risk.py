@@ -12,12 +12,13 @@ space index" of Gorman and Whitcroft, Ottawa Linux Symposium 2006, in bytes and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from allocsim.core import SMALL_SIZE, Block, CachingAllocator, free_blocks, returnable_bytes
+from allocsim.display import Shown
 from allocsim.engine import (
     Capacity,
     DeviceRun,
@@ -36,6 +37,7 @@ from allocsim.engine import (
 from allocsim.errors import RecordingError
 from allocsim.measures import Code, Measures, code_at, effects_on, measures_of, usual_settings
 from allocsim.trace import Action, Recording, Trace
+from allocsim.units import format_size
 
 __all__ = ["HeadroomPoint", "Need", "Risk", "Span", "risk_of"]
 
@@ -139,8 +141,8 @@ class Need:
     capacity: Capacity | None
 
 
-@dataclass(frozen=True, slots=True)
-class Risk:
+@dataclass(frozen=True, slots=True, repr=False)
+class Risk(Shown):
     """One device of a recording on the device memory asked for.
 
     points: the headroom wherever memory came from the driver.
@@ -158,6 +160,22 @@ class Risk:
     largest_bytes: int
     needs: tuple[Need, ...]
     measures: Measures
+
+    def headline(self) -> str:
+        """The least headroom, and what the replay came to."""
+        tight = self.tightest
+        near = "" if tight is None else f"; {format_size(tight.headroom_bytes)} of headroom"
+        at = "" if tight is None else f" at entry {tight.entry:,}"
+        return f"{self.device_run.headline()}{near}{at}"
+
+    def figures_shown(self) -> Iterator[tuple[str, str]]:
+        """The figures of the replay, the headroom, the smallest device of each setting."""
+        yield from self.device_run.figures_shown()
+        if self.tightest is not None:
+            yield "least headroom", format_size(self.tightest.headroom_bytes)
+        for need in self.needs:
+            least = "none" if need.capacity is None else format_size(need.capacity.device_memory)
+            yield f"smallest device, {need.conf or 'defaults'}", least
 
 
 def risk_of(

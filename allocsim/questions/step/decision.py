@@ -5,9 +5,11 @@ Rule: nothing is computed here.  stepping.py observes, malloc_rules.py and rules
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from allocsim.core import TraceEntry, Witnessed
+from allocsim.display import Shown
 from allocsim.errors import OutOfMemoryError
 from allocsim.state import SegmentState
 
@@ -64,8 +66,8 @@ class Moved:
     after: int
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+@dataclass(frozen=True, slots=True, repr=False)
+class Decision(Shown):
     """The outcome of one request.
 
     address: what a malloc returned.
@@ -85,6 +87,18 @@ class Decision:
     moved: tuple[Moved, ...]
     before: tuple[SegmentState, ...]
     after: tuple[SegmentState, ...]
+
+    def headline(self) -> str:
+        """What was asked, what came of it, by which rules."""
+        where = "" if self.address is None else f" at {self.address:#x}"
+        end = self.error.partition(".")[0] if self.error else ", ".join(r.name for r in self.rules)
+        return f"{self.request.action}{where}: {end}"
+
+    def figures_shown(self) -> Iterator[tuple[str, str]]:
+        """The rules as they were applied."""
+        yield from ((rule.name, rule.text) for rule in self.rules)
+        if self.error:
+            yield "error", self.error
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from allocsim.questions.top.scene import Scene
 from allocsim.questions.top.stacks import is_call, is_layer, is_python, stem_of
 from allocsim.trace import Frame, FrameTable
 
-__all__ = ["AUTOGRAD", "NO_STACK", "Whose", "module_name", "whose_of"]
+__all__ = ["AUTOGRAD", "NO_STACK", "Whose", "is_plumbing", "line_of", "module_name", "whose_of"]
 
 AUTOGRAD = "backward (autograd)"
 NO_STACK = "no stack recorded"
@@ -61,7 +61,7 @@ class Whose:
         if code is None:
             return self.silent or NO_STACK
         own = self.stack[code.folded :][: max(frames, 1)]
-        return self._said(" < ".join(_line(frame) for frame in own))
+        return self._said(" < ".join(line_of(frame) for frame in own))
 
     def module(self, frames: int) -> str:
         """The part of the model, at most `frames` modules of the row."""
@@ -70,19 +70,21 @@ class Whose:
 
     def whole(self, frames: int) -> str:
         """The stack, at most `frames` of it."""
-        shown = [frame for frame in self.stack if not _is_plumbing(frame)][:frames]
-        lines = " < ".join(map(_line, shown))
+        shown = [frame for frame in self.stack if not is_plumbing(frame)][:frames]
+        lines = " < ".join(map(line_of, shown))
         return self._said(lines) if lines else self.silent or NO_STACK
 
     def _said(self, name: str) -> str:
         return f"{self.silent} of {name}" if self.silent else name
 
 
-def _line(frame: Frame) -> str:
+def line_of(frame: Frame) -> str:
+    """The file, without its folders, the line and the function."""
     return f"{stem_of(frame)}:{frame.line} {frame.name}"
 
 
-def _is_plumbing(frame: Frame) -> bool:
+def is_plumbing(frame: Frame) -> bool:
+    """Whether a frame only stands between a call and what is called."""
     return frame.name in _PLUMBING or stem_of(frame) in _PLUMBING_FILES
 
 
@@ -91,10 +93,10 @@ def module_name(stack: Sequence[Frame], frames: int) -> str:
     called = [
         inner
         for inner, outer in pairwise(stack)
-        if not is_call(inner) and not _is_plumbing(inner) and _is_called(outer)
+        if not is_call(inner) and not is_plumbing(inner) and _is_called(outer)
     ]
     if not called:
-        called = [frame for frame in stack if not _is_plumbing(frame) and not _moves(frame)]
+        called = [frame for frame in stack if not is_plumbing(frame) and not _moves(frame)]
     parts: list[str] = []
     for frame in called:
         part = _part(frame)
@@ -183,7 +185,7 @@ def _common(table: FrameTable, stacks: tuple[int, ...]) -> tuple[Frame, ...]:
         if any(frame != frames[0] for frame in frames):
             break
         shared.append(frames[0])
-    while shared and (is_call(shared[-1]) or _is_plumbing(shared[-1])):
+    while shared and (is_call(shared[-1]) or is_plumbing(shared[-1])):
         shared.pop()
     return tuple(shared[::-1])
 

@@ -7,12 +7,13 @@ a name or a category is made of is in `owners.py` and `rules.py`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from allocsim.display import Shown
 from allocsim.engine import DeviceRun, Prepared, Progress, prepare, replay_prepared
 from allocsim.errors import RecordingError
 from allocsim.questions.top.blocks import Blocks, blocks_of, blocks_of_state
@@ -30,6 +31,8 @@ BY = ("line", "stack", "module", "category", "stream", "pool")
 
 _MODULES = 3
 _STACK = 8
+_SHOWN = 10
+"""Rows in the table of a notebook."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +79,8 @@ class Holding:
     blocks: int
 
 
-@dataclass(frozen=True, slots=True)
-class Top:
+@dataclass(frozen=True, slots=True, repr=False)
+class Top(Shown):
     """The answer for one device.
 
     rows: the largest first.  categories: bytes of each, the largest first.  holdings: the same
@@ -98,11 +101,21 @@ class Top:
     holdings: tuple[Holding, ...]
     notes: tuple[str, ...]
 
-    def __repr__(self) -> str:
-        return (
-            f"Top(device={self.device}, at={self.at.what!r}, "
-            f"allocated_bytes={self.allocated_bytes:,}, by={self.by!r}, {len(self.rows)} rows)"
-        )
+    def headline(self) -> str:
+        """How much at which moment, and whose most of it is."""
+        entry = "" if self.at.entry is None else f" (entry {self.at.entry:,})"
+        held = f"{format_size(self.allocated_bytes)} in {self.blocks:,} blocks"
+        first = f"; {format_size(self.rows[0].bytes)} {self.rows[0].owner}" if self.rows else ""
+        return f"device {self.device}, {self.at.what}{entry}: {held}, by {self.by}{first}"
+
+    def figures_shown(self) -> Iterator[tuple[str, str]]:
+        """The first rows."""
+        for row in self.rows[:_SHOWN]:
+            share = row.bytes / max(self.allocated_bytes, 1)
+            yield row.owner, f"{format_size(row.bytes)}, {share:.1%}, blocks: {row.blocks:,}"
+        rest = self.rows[_SHOWN:]
+        if rest:
+            yield f"{len(rest):,} more", format_size(sum(row.bytes for row in rest))
 
 
 def top(

@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from allocsim.core import parse_conf
+from allocsim.display import Shown
 from allocsim.engine import (
     OTHER_RELEASE,
     Hints,
@@ -43,9 +44,12 @@ from allocsim.units import format_size
 
 __all__ = ["Tuning", "tune"]
 
+_SHOWN = 8
+"""Rows in the table of a notebook."""
 
-@dataclass(frozen=True, slots=True)
-class Tuning:
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Tuning(Shown):
     """The outcome of `tune`.
 
     files: names of the recordings.
@@ -96,6 +100,18 @@ class Tuning:
         """What the best reserves less than the baseline at its peak; 0 without a best."""
         best = self.best or self.baseline
         return self.baseline.peak_reserved_bytes - best.peak_reserved_bytes
+
+    def headline(self) -> str:
+        """The best setting and why, or why not."""
+        best = "nothing" if self.best is None else self.best.conf or "the defaults"
+        return f"{best} of {len(self.rows):,} settings: {self.reason}"
+
+    def figures_shown(self) -> Iterator[tuple[str, str]]:
+        """The first rows: the peak of reserved memory, retries, errors."""
+        for row in self.rows[:_SHOWN]:
+            peak = f"{format_size(row.peak_reserved_bytes)} at the peak"
+            counts = f"retries: {row.num_alloc_retries:,}, errors: {row.num_ooms:,}"
+            yield row.conf or "defaults", row.error or f"{peak}, {counts}"
 
 
 def tune(

@@ -20,6 +20,7 @@ from allocsim.report.figures.canvas import (
     whole_numbers,
 )
 from allocsim.report.figures.memory import mark_ooms, title_of, warnings_of
+from allocsim.report.figures.theme import LIGHT
 from allocsim.report.figures.tone import pixels
 from allocsim.report.layout import plural, printable
 from allocsim.units import MIB, format_size
@@ -38,7 +39,7 @@ SHAPE = (700, 1500)
 _LONGEST_NAME = 34
 
 
-def address_map_figure(picture: Picture, theme: Theme, colouring: str = "state") -> Figure:
+def address_map_figure(picture: Picture, theme: Theme = LIGHT, colouring: str = "state") -> Figure:
     """The map.  colouring: "state", "size" or "owner"."""
     found = address_map(picture.lives, picture.trace.frame_table, colouring, SHAPE)
     colours = _colours(theme, colouring, len(found.layers))

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from allocsim.questions.picture import Picture, block_sizes
+from allocsim.questions.picture import Picture, Still, block_sizes
 from allocsim.report.figures.canvas import caption, legend, new_figure, styled
 from allocsim.report.figures.memory import title_of, warnings_of
-from allocsim.report.layout import number, plural
+from allocsim.report.figures.theme import LIGHT
+from allocsim.report.layout import plural, when
 from allocsim.units import GIB, KIB, MIB
 
 if TYPE_CHECKING:
@@ -28,9 +29,13 @@ _FEW = 200
 """Blocks in the fullest bar, below which an axis of decades alone would have two labels."""
 
 
-def block_sizes_figure(picture: Picture, theme: Theme, at: int | None = None) -> Figure:
+def block_sizes_figure(
+    picture: Picture | Still, theme: Theme = LIGHT, at: str | int | None = None
+) -> Figure:
     """The histograms; at: the moment of the second, None where reserved memory was highest."""
-    sizes = block_sizes(picture.lives, picture.at(at))
+    instant = picture.at(at)
+    is_still = isinstance(picture, Still)
+    sizes = block_sizes(None if isinstance(picture, Still) else picture.lives, instant)
     figure, (above, below) = new_figure(theme, 2, 1, sharex=True)
     x = np.arange(len(sizes.handed_out))
     above.bar(x, sizes.handed_out, width=0.9, color=theme.allocated)
@@ -39,7 +44,7 @@ def block_sizes_figure(picture: Picture, theme: Theme, at: int | None = None) ->
     unit, name = (GIB, "GiB") if most >= GIB else (MIB, "MiB")
     below.bar(x - 0.22, sizes.used_bytes / unit, width=0.44, color=theme.kinds[0], label="in use")
     below.bar(x + 0.22, sizes.free_bytes / unit, width=0.44, color=theme.alarm, label="free")
-    styled(above, theme, "", "blocks handed out (count)")
+    styled(above, theme, "", f"blocks {'in use' if is_still else 'handed out'} (count)")
     styled(below, theme, "size of the block (from, in bytes)", f"memory ({name})")
     below.set_ylim(0, 1.05 * max(most, MIB) / unit)
     below.set_xticks(x, [_text(int(edge)) for edge in sizes.edges[:-1]], rotation=45, ha="right")
@@ -50,8 +55,9 @@ def block_sizes_figure(picture: Picture, theme: Theme, at: int | None = None) ->
         theme,
         title_of(picture, "block sizes"),
         *warnings_of(picture),
-        f"Above: {plural(total, 'block')} over the whole recording. Below: the blocks after entry "
-        f"{number(sizes.entry)}.",
+        f"Above: {plural(total, 'block')} "
+        f"{'in use' if is_still else 'over the whole recording'}. Below: the blocks "
+        f"{when(instant)}.",
         "A bar at 1 MiB holds sizes from 1 MiB up to, not including, 2 MiB.",
     )
     return figure

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from allocsim.report.figures.theme import Theme
 
 __all__ = [
-    "caption", "legend", "legend_above", "new_figure", "save_figure", "styled", "unit_of",
-    "whole_numbers",
+    "caption", "legend", "legend_above", "new_figure", "points", "save_figure", "styled",
+    "unit_of", "whole_numbers",
 ]  # fmt: skip
 
 WIDTH, HEIGHT = 10.0, 5.6
@@ -106,7 +106,7 @@ def legend_above(
 
 def _columns(labels: Sequence[str]) -> int:
     """The most columns of a legend that stay within the figure, filled one after the other."""
-    widths = np.array([_points(label) + _HANDLE for label in labels])
+    widths = np.array([points(label) + _HANDLE for label in labels])
     for count in range(min(len(widths), _MOST_COLUMNS), 1, -1):
         columns = np.array_split(widths, count)
         if sum(column.max() + _GAP for column in columns) <= _LEGEND_WIDTH:
@@ -114,15 +114,15 @@ def _columns(labels: Sequence[str]) -> int:
     return 1
 
 
-def _points(text: str) -> float:
-    """How wide `text` is in a legend."""
+def points(text: str, size: float = _SMALL) -> float:
+    """How wide `text` is in letters of `size` points."""
     from matplotlib.font_manager import FontProperties  # noqa: PLC0415
     from matplotlib.textpath import text_to_path  # noqa: PLC0415
 
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"Glyph \d+ ")
         width: float = text_to_path.get_text_width_height_descent(
-            text, FontProperties(size=_SMALL), ismath=False
+            text, FontProperties(size=size), ismath=False
         )[0]
     return width
 

@@ -21,6 +21,7 @@ from allocsim.report.figures.canvas import (
     unit_of,
     whole_numbers,
 )
+from allocsim.report.figures.theme import LIGHT
 from allocsim.report.layout import number, plural, printable
 from allocsim.units import format_size
 
@@ -43,7 +44,7 @@ _PLACES = tuple(
 """Points from a mark to its number, the best place first."""
 
 
-def front_figure(tried: Tried, theme: Theme) -> Figure:
+def front_figure(tried: Tried, theme: Theme = LIGHT) -> Figure:
     """The figure.  Retries are the size of a mark."""
     figure, (axes,) = new_figure(theme)
     whole = [each for each in tried.settings if each.is_whole]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from allocsim.measures import extremes_of
-from allocsim.questions.picture import Picture
+from allocsim.questions.picture import Picture, Still
 from allocsim.report.figures.canvas import (
     caption,
     legend,
@@ -21,6 +21,7 @@ from allocsim.report.figures.canvas import (
     unit_of,
     whole_numbers,
 )
+from allocsim.report.figures.theme import LIGHT
 from allocsim.report.layout import number, plural, shown_of
 from allocsim.units import format_size
 
@@ -40,7 +41,7 @@ _FEW_OOMS = 60
 """Errors up to which lines across the whole figure leave something of it to see."""
 
 
-def memory_figure(picture: Picture, theme: Theme) -> Figure:
+def memory_figure(picture: Picture, theme: Theme = LIGHT) -> Figure:
     """The curves above, the driver calls below."""
     figure, (above, below) = new_figure(theme, 2, 1, sharex=True, height_ratios=(4, 1))
     step = max(1, -(-len(picture.curve) // COLUMNS))
@@ -68,17 +69,21 @@ _IDEAL = (
 )
 
 
-def title_of(picture: Picture, what: str) -> str:
-    """What is shown, of which recording under which settings."""
+def title_of(picture: Picture | Still, what: str) -> str:
+    """What is shown, of which recording under which settings; a state has none."""
+    if isinstance(picture, Still):
+        named = picture.trace.device or picture.others
+        device = f", device {picture.trace.device}" if named else ""
+        return f"{picture.path.rsplit('/', 1)[-1]}: {what}{device}"
     name = picture.run.path.rsplit("/", 1)[-1]
     conf = picture.run.conf or "default settings"
-    device = picture.device_run.device
+    number = picture.device_run.device
     title = f"{name}: {what}, {conf.replace(',', ', ')}"
-    title += f", device {device}" if device or picture.others else ""
+    title += f", device {number}" if number or picture.others else ""
     return title if picture.device_run.parting is None else f"{title} (unproved)"
 
 
-def warnings_of(picture: Picture) -> list[str]:
+def warnings_of(picture: Picture | Still) -> list[str]:
     """What stands first under a figure: that it is not of the recorded run, or not of all of it."""
     return [f"{each}." for each in shown_of(picture)]
 

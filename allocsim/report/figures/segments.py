@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from allocsim.questions.picture import Instant, Picture
+from allocsim.questions.picture import Instant, Picture, Still
 from allocsim.report.figures.canvas import (
     HEIGHT,
     caption,
@@ -19,7 +19,8 @@ from allocsim.report.figures.canvas import (
     unit_of,
 )
 from allocsim.report.figures.memory import title_of, warnings_of
-from allocsim.report.layout import number, plural
+from allocsim.report.figures.theme import LIGHT
+from allocsim.report.layout import plural, when
 from allocsim.state import ALLOCATED, INACTIVE, PENDING, SegmentState
 from allocsim.units import KIB, MIB, format_size
 
@@ -41,8 +42,10 @@ _TITLE_HEIGHT = 13
 """Points: of a panel's title."""
 
 
-def segments_figure(picture: Picture, theme: Theme, at: int | None = None) -> Figure:
-    """The map of the moment after entry `at`; None: where reserved memory was highest."""
+def segments_figure(
+    picture: Picture | Still, theme: Theme = LIGHT, at: str | int | None = None
+) -> Figure:
+    """The map of a moment (`Picture.at`); None: where reserved memory was highest."""
     instant = picture.at(at)
     large = [s for s in instant.segments if s.total_size > _SMALL_SEGMENT]
     small = [s for s in instant.segments if s.total_size <= _SMALL_SEGMENT]
@@ -65,7 +68,7 @@ def segments_figure(picture: Picture, theme: Theme, at: int | None = None) -> Fi
     caption(
         figure,
         theme,
-        title_of(picture, f"segments after entry {number(instant.entry)}"),
+        title_of(picture, f"segments {when(instant)}"),
         *warnings_of(picture),
         _sentence(instant),
         f"Not drawn: {plural(hidden, 'segment')}, the smallest of each panel." if hidden else "",

@@ -12,15 +12,21 @@ from string import Template
 
 from allocsim.questions.explain import DeviceExplanation, Shortage
 from allocsim.questions.picture import Picture, WhatIf
+from allocsim.questions.top import Top
 from allocsim.report.html import sections
 from allocsim.report.html.embedding import embedded
+from allocsim.report.html.flame_panel import flame_panel
 from allocsim.report.html.markup import json_text, text
 from allocsim.report.layout import plural, shown_of
 from allocsim.report.replay import verdict_sentence
 
 __all__ = ["html_report"]
 
-_SCRIPTS = ("columns.js", "view.js", "timeline.js", "map.js", "state.js", "main.js")
+_SCRIPTS = (*("columns.js", "view.js", "timeline.js", "map.js", "state.js", "flame.js", "main.js"),)
+_NO_OWNERS = (
+    "<p>Who held the memory is told of the recorded run, and this is the run under other "
+    "settings.</p>\n"
+)
 
 
 def html_report(
@@ -28,8 +34,13 @@ def html_report(
     shortages: Sequence[Shortage],
     explanation: DeviceExplanation | None = None,
     runs: Sequence[WhatIf] = (),
+    owners: Top | None = None,
 ) -> str:
-    """The page.  shortages: of the picture.  explanation, runs: where other settings were tried."""
+    """The page.
+
+    shortages: of the picture.  explanation, runs: where other settings were tried.  owners: who
+    held the memory, None where the replay is not under the recorded settings.
+    """
     about, columns = embedded(picture)
     run = picture.run
     notes = "".join(f"<li>{text(note)}</li>\n" for note in run.named_notes)
@@ -48,6 +59,7 @@ def html_report(
         blocks=plural(len(picture.lives.blocks), "block"),
         memory_table=sections.memory_table(picture),
         segments_table=sections.segments_table(picture),
+        owners=_NO_OWNERS if owners is None else flame_panel(owners),
         ooms=sections.ooms_section(shortages, explanation, picture.device_run.parting),
         what_if=sections.what_if_section(
             runs, explanation, is_proved=picture.device_run.parting is None

@@ -32,6 +32,7 @@ function listen() {
     changed("view");
   }).observe(document.getElementById("timeline"));
   listenToMap();
+  startFlame();
   listenToPrinter();
 }
 

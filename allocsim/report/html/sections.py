@@ -17,7 +17,7 @@ from allocsim.questions.picture import Picture, WhatIf
 from allocsim.report.explain import CAUSES, because, blockers_text, code_text, peak_text
 from allocsim.report.html.embedding import SERIES
 from allocsim.report.html.markup import definitions, sparkline, table, text
-from allocsim.report.layout import exact_size, number, plural
+from allocsim.report.layout import exact_size, number, plural, when
 from allocsim.state import ALLOCATED, INACTIVE, PENDING
 from allocsim.units import format_size
 
@@ -97,7 +97,7 @@ def segments_table(picture: Picture) -> str:
     hidden = len(segments) - _SHOWN_SEGMENTS
     more = f", the {_SHOWN_SEGMENTS} largest of {number(len(segments))}" if hidden > 0 else ""
     return table(
-        f"Segments at the peak of reserved memory, after entry {number(instant.entry)}{more}",
+        f"Segments at the peak of reserved memory, {when(instant)}{more}",
         ("segment", "size", "allocated", "waiting", "free", "largest free block"),
         rows,
     )

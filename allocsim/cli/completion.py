@@ -1,0 +1,52 @@
+"""`allocsim --print-completion SHELL`: what a shell needs to complete commands, options and files.
+
+Rule: the script comes from the parser alone, by the package shtab, which is optional.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from typing import Any
+
+from allocsim.cli.output import write
+from allocsim.cli.usage import UsageError
+
+__all__ = ["SHELLS", "PrintCompletion"]
+
+SHELLS = ("bash", "zsh", "fish", "tcsh")
+_FILES = ("FILE", "FILE|KIND", "TEXT|FILE|-")
+"""What arguments that take a file's name are called."""
+
+
+class PrintCompletion(argparse.Action):
+    """Prints the script for a shell and ends."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        _namespace: argparse.Namespace,
+        values: Any,
+        _option_string: str | None = None,
+    ) -> None:
+        try:
+            import shtab  # noqa: PLC0415
+        except ImportError:
+            raise UsageError(
+                "--print-completion needs the package shtab: pip install 'allocsim[completion]'"
+            ) from None
+        for action in _actions(parser):
+            if action.metavar in _FILES:
+                action.complete = shtab.FILE  # type: ignore[attr-defined]
+        write(shtab.complete(parser, values))
+        parser.exit()
+
+
+def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    """Every argument of a parser and of the commands below it."""
+    # argparse has no public name for a parser's actions.
+    for action in parser._actions:
+        yield action
+        if isinstance(action, argparse._SubParsersAction):
+            for below in action.choices.values():
+                yield from _actions(below)

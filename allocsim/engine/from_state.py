@@ -1,0 +1,101 @@
+"""An allocator as a snapshot found it: what can be asked of a state without a history.
+
+Rule: the recorded segments are facts.  What no state tells, how much the driver still has, is taken
+to be nothing unless the device's memory is given; the settings are the recorded ones, else the
+defaults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from allocsim.core import PAGE, CachingAllocator, largest_request
+from allocsim.engine.which_release import releases_of
+from allocsim.errors import ConfigError, RecordingError
+from allocsim.state import SegmentState
+from allocsim.trace import Recording, Trace, refuse_contradictions
+from allocsim.units import format_size, round_up
+
+__all__ = ["StateSource", "state_source"]
+
+
+@dataclass(frozen=True, slots=True)
+class StateSource:
+    """Makes allocators as a snapshot found one, each as good as new.
+
+    release_note: which release, and why that one.
+    device_memory: bytes; is_taken_full: whether it is the segments' own, as none was given.
+    """
+
+    torch_version: str
+    release_note: str
+    conf: str
+    device: int
+    device_memory: int
+    is_taken_full: bool
+    segments: tuple[SegmentState, ...]
+
+    def allocator(self) -> CachingAllocator:
+        """One with the segments and blocks of the snapshot."""
+        made = CachingAllocator(
+            self.device_memory, self.conf, self.torch_version, device=self.device
+        )
+        made.seed(self.segments)
+        return made
+
+    def largest_request(self, stream: int = 0) -> int:
+        """Bytes of the largest request of `stream` that would succeed, cached segments that the
+        allocator would give back for it included; 0 if none would."""
+        made = self.allocator()
+        before = largest_request(made, stream)
+        made.empty_cache()
+        return max(before, largest_request(made, stream))
+
+    def largest_requests(self) -> dict[int, int]:
+        """`largest_request` of the default stream and of every one that has segments."""
+        streams = sorted({0, *(segment.stream for segment in self.segments)})
+        return {stream: self.largest_request(stream) for stream in streams}
+
+
+def state_source(
+    recording: Recording,
+    trace: Trace,
+    conf: str | None = None,
+    *,
+    device_memory: int | None = None,
+    torch_version: str | None = None,
+) -> StateSource:
+    """The source for one device of a recording that holds a state only.
+
+    conf, torch_version: None for the recorded ones.  device_memory: bytes, None for no more than
+    the segments hold.
+    Raises RecordingError for segments that contradict themselves, ConfigError for settings that the
+    release refuses and for a device that is smaller than its segments.
+    """
+    refuse_contradictions(recording)
+    if not trace.segments:
+        raise RecordingError(recording.path, f"device {trace.device} has no segments")
+    possible, note = releases_of(recording, torch_version)
+    if conf is None:
+        conf = "" if recording.settings is None else recording.settings.conf
+    held = _pages(trace.segments)
+    if device_memory is not None and device_memory < held:
+        raise ConfigError(
+            f"device memory {format_size(device_memory)} is less than the {format_size(held)} "
+            "that the segments of the snapshot hold"
+        )
+    return StateSource(
+        torch_version=possible[-1],
+        release_note=note,
+        conf=conf,
+        device=trace.device,
+        device_memory=held if device_memory is None else device_memory,
+        is_taken_full=device_memory is None,
+        segments=trace.segments,
+    )
+
+
+def _pages(segments: Sequence[SegmentState]) -> int:
+    """What the driver gave for them: whole pages."""
+    return sum(round_up(segment.total_size, PAGE) for segment in segments)

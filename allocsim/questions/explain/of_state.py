@@ -1,0 +1,148 @@
+"""Would a request of this size find memory in a snapshot's state, and if not, what is in the way?
+
+Rule: the model answers, put into the recorded state and asked; what stood in the way is looked at
+as at any other error.  What no state tells is not guessed: no age of a block, no cure by a replay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from allocsim.core import CachingAllocator, finds_free_block
+from allocsim.display import Shown
+from allocsim.engine import StateSource, state_source
+from allocsim.errors import OutOfMemoryError
+from allocsim.measures import code_of
+from allocsim.questions.explain.cause import Figures
+from allocsim.questions.explain.shortage import Blocker, Findings, findings_of, moment_cause
+from allocsim.questions.explain.state_at_error import StateAtError
+from allocsim.trace import Recording, Trace
+from allocsim.units import format_size
+
+__all__ = ["Refusal", "StateExplanation", "explain_state"]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why the request fails.
+
+    cause: one of `CAUSES`.  figures: exact; the total only where the device's memory was given.
+    blockers: those of the findings, the largest first, with the code of their frames.
+    """
+
+    rounded_bytes: int
+    tried_bytes: int
+    cause: str
+    figures: Figures
+    findings: Findings
+    blockers: tuple[Blocker, ...]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class StateExplanation(Shown):
+    """The answer for one device and one request of the default stream.
+
+    served: "cached" by a free block, "driver" by a new segment, "retry" by one for which cached
+    segments had to go back first; "" where it fails, and then there is a refusal.
+    largest_request_bytes: of the largest request that would succeed in that state.
+    """
+
+    path: str
+    source: StateSource
+    requested_bytes: int
+    served: str
+    largest_request_bytes: int
+    refusal: Refusal | None
+
+    def headline(self) -> str:
+        """What becomes of the request."""
+        asked = format_size(self.requested_bytes)
+        if self.refusal is None:
+            return f"{asked}: answered ({self.served})"
+        largest = format_size(self.largest_request_bytes)
+        return f"{asked}: refused, {self.refusal.cause}; {largest} would be answered"
+
+    def figures_shown(self) -> Iterator[tuple[str, str]]:
+        """The largest request, and the blocks in the way."""
+        yield "largest request", format_size(self.largest_request_bytes)
+        if self.refusal is not None:
+            blockers = self.refusal.blockers
+            size = format_size(sum(block.size for block in blockers))
+            yield "in the way", f"{len(blockers):,} live blocks, {size}"
+
+
+def explain_state(
+    recording: Recording,
+    trace: Trace,
+    request: int,
+    conf: str | None = None,
+    *,
+    device_memory: int | None = None,
+    torch_version: str | None = None,
+) -> StateExplanation:
+    """What becomes of a request of `request` bytes; the other arguments as of `state_source`.
+
+    Raises RecordingError and ConfigError as that does.
+    """
+    source = state_source(
+        recording, trace, conf, device_memory=device_memory, torch_version=torch_version
+    )
+    gpu = source.allocator()
+    served = "cached" if finds_free_block(gpu, request, 0) else ""
+    refusal = None
+    try:
+        gpu.malloc(request)
+        served = served or ("retry" if gpu.calls.retries else "driver")
+    except OutOfMemoryError as error:
+        refusal = _refusal(gpu, error, source, trace)
+    return StateExplanation(
+        path=recording.path,
+        source=source,
+        requested_bytes=request,
+        served=served,
+        largest_request_bytes=source.largest_request(),
+        refusal=refusal,
+    )
+
+
+def _refusal(
+    gpu: CachingAllocator, error: OutOfMemoryError, source: StateSource, trace: Trace
+) -> Refusal:
+    findings = findings_of(StateAtError.of(gpu, error.rounded_bytes, 0))
+    figures = Figures(
+        tried_bytes=error.tried_bytes or error.rounded_bytes,
+        total_bytes=None if source.is_taken_full else source.device_memory,
+        allocated_bytes=gpu.allocated_bytes,
+        reserved_bytes=gpu.reserved_bytes,
+        idle_bytes=gpu.reserved_bytes - gpu.allocated_bytes,
+        free_bytes=gpu.device.free,
+        limit_bytes=gpu.memory_limit,
+    )
+    return Refusal(
+        rounded_bytes=error.rounded_bytes,
+        tried_bytes=error.tried_bytes,
+        cause=moment_cause(figures, findings),
+        figures=figures,
+        findings=findings,
+        blockers=_blockers(findings, trace),
+    )
+
+
+def _blockers(findings: Findings, trace: Trace) -> tuple[Blocker, ...]:
+    """The blocks in the way with the code that their recorded frames tell."""
+    if findings.blockers is None:
+        return ()
+    frames = {block.address: block.frames for s in trace.segments for block in s.blocks}
+    found = [
+        Blocker(
+            address=block.address,
+            size=block.size,
+            requested_bytes=block.requested_size,
+            entry=None,
+            age=None,
+            code=code_of(trace.frame_table.stack(frames[block.address])),
+        )
+        for block in findings.blockers.blocks
+    ]
+    return tuple(sorted(found, key=lambda block: (-block.size, block.address)))

@@ -1,0 +1,149 @@
+"""What becomes of a request in a snapshot's state: for a terminal and as JSON.
+
+Rule: the answer stands first, and what had to be taken for granted beside it; every figure comes
+from the explanation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from allocsim.questions.explain import (
+    KINDS,
+    Blocker,
+    Refusal,
+    StateExplanation,
+    arithmetic_of,
+)
+from allocsim.report.explain import CAUSES
+from allocsim.report.layout import exact_size, plural, printable, row, rows
+from allocsim.units import format_size
+
+__all__ = ["state_document", "state_text"]
+
+_SERVED = {
+    "cached": "answered by a free block, without the driver",
+    "driver": "answered by a new segment",
+    "retry": "answered by a new segment, after cached ones went back to the driver",
+}
+_SHOWN_OWNERS = 12
+_SIZE_WIDTH = 14
+
+
+def state_text(found: StateExplanation) -> str:
+    """`allocsim explain --request` of a state."""
+    source = found.source
+    lines = row("Snapshot", f"{found.path}, device {source.device}: a state without a history")
+    lines += row("Settings", source.conf or "PyTorch's defaults")
+    lines += rows("Note", _notes(found))
+    lines += ["", *row("Request", f"{exact_size(found.requested_bytes)} on the default stream")]
+    if found.refusal is None:
+        lines += row("Verdict", _SERVED[found.served])
+    else:
+        lines += row("Verdict", f"{found.refusal.cause}: {CAUSES[found.refusal.cause]}")
+        lines += row("Because", _because(found.refusal))
+    lines += row("Largest", f"{exact_size(found.largest_request_bytes)} would be answered")
+    if found.refusal is not None:
+        lines += ["", *_refusal(found.refusal)]
+    return "\n".join(lines) + "\n"
+
+
+def _notes(found: StateExplanation) -> list[str]:
+    notes = [found.source.release_note]
+    if found.source.is_taken_full:
+        notes.append(
+            "the driver is taken to have no more to give, since a state does not tell the "
+            "device's memory; --device-memory does"
+        )
+    return notes
+
+
+def _because(refusal: Refusal) -> str:
+    """The comparison of figures, or what the blocks prove."""
+    if refusal.cause == "pending_free":
+        return (
+            f"{format_size(refusal.findings.late_bytes)} in one piece wait for other streams, and "
+            "PyTorch does not search again after it waited for them"
+        )
+    if refusal.cause == "private_pool":
+        held = format_size(refusal.findings.kinds["private_pool"])
+        return f"{held} are idle in private pools, which this request may not use"
+    return arithmetic_of(refusal.cause, refusal.figures)
+
+
+def _refusal(refusal: Refusal) -> list[str]:
+    kinds = refusal.findings.kinds
+    lines = ["Where the device's memory is when the request has failed"]
+    for kind, size in kinds.items():
+        if size:
+            lines.append(f"  {format_size(size):>{_SIZE_WIDTH}}  {KINDS[kind]}")
+    lines += [f"  {exact_size(sum(kinds.values()))} in all", ""]
+    found = refusal.findings.blockers
+    if found is None:
+        what = "no set of live blocks: without all of them it fails as well"
+        return lines + row("In the way", what)
+    what = "would be free in one piece" if found.way == "run" else "would go back to the driver"
+    least = "the fewest bytes that would do" if found.is_exact else "enough, perhaps not the fewest"
+    lines += row(
+        "In the way",
+        f"{plural(len(found.blocks), 'live block')}, {format_size(found.cost_bytes)} in all; "
+        f"without them {format_size(found.freed_bytes)} {what} ({least})",
+    )
+    return lines + _owners(refusal.blockers)
+
+
+def _owners(blockers: Sequence[Blocker]) -> list[str]:
+    """The blocks in the way by the line that made them, the largest sum first."""
+    owners: dict[str, list[int]] = {}
+    for blocker in blockers:
+        name = "no frames recorded" if blocker.code is None else str(blocker.code)
+        owners.setdefault(name, []).append(blocker.size)
+    ordered = sorted(owners.items(), key=lambda item: (-sum(item[1]), item[0]))
+    lines = ["", f"{'size':>{_SIZE_WIDTH}}  {'blocks':>8}  made at"]
+    for name, sizes in ordered[:_SHOWN_OWNERS]:
+        shown = printable(name)[-52:]
+        lines.append(f"{format_size(sum(sizes)):>{_SIZE_WIDTH}}  {len(sizes):>8,}  {shown}")
+    hidden = len(ordered) - _SHOWN_OWNERS
+    return [*lines, *([f"  and {plural(hidden, 'line')} more"] if hidden > 0 else [])]
+
+
+def state_document(found: StateExplanation) -> dict[str, Any]:
+    """`allocsim explain --request --json` of a state."""
+    source, refusal = found.source, found.refusal
+    return {
+        "file": found.path,
+        "device": source.device,
+        "conf": source.conf,
+        "torch_version": source.torch_version,
+        "device_memory": None if source.is_taken_full else source.device_memory,
+        "notes": _notes(found),
+        "requested_bytes": found.requested_bytes,
+        "served": found.served or None,
+        "largest_request_bytes": found.largest_request_bytes,
+        "refusal": None if refusal is None else _refusal_document(refusal),
+    }
+
+
+def _refusal_document(refusal: Refusal) -> dict[str, Any]:
+    blockers = refusal.findings.blockers
+    keys = ("way", "cost_bytes", "freed_bytes", "is_exact")
+    figures = asdict(refusal.figures)
+    return {
+        "cause": refusal.cause,
+        "rounded_bytes": refusal.rounded_bytes,
+        "tried_bytes": refusal.tried_bytes,
+        "figures": {key: size for key, size in figures.items() if key.endswith("_bytes")},
+        "kinds": refusal.findings.kinds,
+        "blockers": [
+            {
+                "address": each.address,
+                "size": each.size,
+                "requested_bytes": each.requested_bytes,
+                "line": None if each.code is None else str(each.code),
+            }
+            for each in refusal.blockers
+        ],
+        "blockers_summary": None if blockers is None else {k: getattr(blockers, k) for k in keys},
+    }

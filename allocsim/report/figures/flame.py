@@ -1,0 +1,156 @@
+"""Who held the memory at a moment, as a flame graph: outermost frames above, their callees below.
+
+Rule: widths are bytes, to scale; a name is drawn where at least its beginning fits its box, and cut
+there.  What is folded is in the caption, and so is every note of the answer.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from allocsim.questions.top import FlameBox, FlameGraph, Top, flame_of
+from allocsim.report.figures.canvas import (
+    caption,
+    legend_above,
+    new_figure,
+    points,
+    styled,
+    unit_of,
+)
+from allocsim.report.figures.theme import LIGHT
+from allocsim.report.layout import plural, printable
+from allocsim.report.top import moment_text
+from allocsim.units import format_size
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+    from allocsim.report.figures.theme import Theme
+
+__all__ = ["flame_figure"]
+
+_FRAME_HEIGHT, _ROW_HEIGHT = 1.9, 0.21
+"""Inches: of a figure without rows, and of a row in it."""
+_LEAST_ROWS = 6
+_LETTERS = 7
+"""Points: of a name's letters."""
+_MARGIN = 3
+"""Points: on both sides of a name."""
+_FEWEST_LETTERS = 4
+_NARROW = 1 / 300
+"""Of the axis: what is narrower has no line around it, which would hide it."""
+_MIXED = "of several"
+
+
+def flame_figure(top: Top, theme: Theme = LIGHT, *, is_one_of: bool = False) -> Figure:
+    """The flame graph of an answer.  is_one_of: whether the recording has other devices."""
+    flame = flame_of(top)
+    rows = max(flame.rows, _LEAST_ROWS)
+    figure, (axes,) = new_figure(theme, height=_FRAME_HEIGHT + _ROW_HEIGHT * rows)
+    unit, name = unit_of(flame.bytes)
+    colours = _colours(flame, theme)
+    for depth in range(flame.rows):
+        boxes = [box for box in flame.boxes if box.depth == depth]
+        axes.broken_barh(
+            [(box.start / unit, box.bytes / unit) for box in boxes], (depth, 1), linewidth=0.5,
+            facecolor=[colours[box.category] for box in boxes],
+            edgecolor=[
+                colours[box.category] if box.bytes < _NARROW * flame.bytes else theme.page
+                for box in boxes
+            ],
+        )  # fmt: skip
+    styled(axes, theme, f"memory ({name})", "stack (depth)")
+    axes.grid(visible=False)
+    axes.set_yticks([])
+    axes.set_xlim(0, max(flame.bytes, 1) / unit)
+    axes.set_ylim(rows, 0)
+    legend_above(axes, theme, _patches(flame, theme, colours))
+    caption(figure, theme, _title(top, is_one_of=is_one_of), *_notes(top, flame))
+    _name_boxes(axes, flame, theme, unit)
+    return figure
+
+
+def _title(top: Top, *, is_one_of: bool) -> str:
+    name = top.path.rsplit("/", 1)[-1]
+    device = f", device {top.device}" if top.device or is_one_of else ""
+    held = f"{format_size(top.allocated_bytes)} in {plural(top.blocks, 'block')}"
+    return f"{name}{device}: {held} by stack, {moment_text(top.at)}"
+
+
+def _notes(top: Top, flame: FlameGraph) -> list[str]:
+    notes = [f"{note[:1].upper()}{note[1:]}." for note in top.notes]
+    mostly = "A colour stands where nine tenths of a frame's memory are of one category."
+    if not flame.boxes:
+        return [*notes, "Nothing was allocated."]
+    others = [box for box in flame.boxes if box.folded]
+    if not others:
+        return [*notes, mostly]
+    stacks = plural(sum(box.folded for box in others), "stack")
+    held = format_size(sum(box.bytes for box in others))
+    return [
+        *notes,
+        mostly,
+        f'Frames of less than {flame.least_share:.2%} of the memory are folded into "other": '
+        f"{held} of {stacks}.",
+    ]
+
+
+def _colours(flame: FlameGraph, theme: Theme) -> dict[str, str]:
+    """By category; the last colour of the theme is of all for which there is no other."""
+    *kinds, rest = theme.kinds
+    named = dict(zip(flame.categories, kinds, strict=False))
+    return {"": theme.free, **dict.fromkeys(flame.categories, rest), **named}
+
+
+def _patches(flame: FlameGraph, theme: Theme, colours: dict[str, str]) -> list[Patch]:
+    """What the colours mean, as far as they are drawn."""
+    from matplotlib.patches import Patch  # noqa: PLC0415
+
+    drawn = {box.category for box in flame.boxes}
+    names: dict[str, list[str]] = {}
+    for category, colour in colours.items():
+        if category in drawn:
+            names.setdefault(colour, []).append(category or _MIXED)
+    mixed = names.pop(theme.free, [])
+    patches = [Patch(color=colour, label=", ".join(each)) for colour, each in names.items()]
+    return [*patches, *(Patch(color=theme.free, label=label) for label in mixed)]
+
+
+def _name_boxes(axes: Axes, flame: FlameGraph, theme: Theme, unit: int) -> None:
+    """Write the names, which hang on how wide the axes have become."""
+    from matplotlib.colors import to_rgb  # noqa: PLC0415
+
+    figure = axes.figure
+    figure.draw_without_rendering()  # type: ignore[union-attr]
+    width = axes.get_window_extent().width / figure.dpi * 72
+    colours = _colours(flame, theme)
+    for box in flame.boxes:
+        text = _fitted(_label(box), width * box.bytes / flame.bytes - 2 * _MARGIN)
+        if not text:
+            continue
+        red, green, blue = to_rgb(colours[box.category])
+        is_dark = 0.3 * red + 0.6 * green + 0.1 * blue < 0.45
+        axes.annotate(
+            text, (box.start / unit, box.depth + 0.5),
+            xytext=(_MARGIN, 0), textcoords="offset points", va="center_baseline",
+            fontsize=_LETTERS, color="#FFFFFF" if is_dark else "#1A1A1A", parse_math=False,
+        ).set_in_layout(False)  # fmt: skip
+
+
+def _label(box: FlameBox) -> str:
+    name = f"other ({plural(box.folded, 'stack')})" if box.folded else box.name
+    return printable(f"{name}  {format_size(box.bytes)}")
+
+
+def _fitted(text: str, width: float) -> str:
+    """As much of `text` as `width` points hold; "" if that is next to nothing."""
+    length = len(text)
+    while length >= _FEWEST_LETTERS:
+        shown = text if length == len(text) else f"{text[: length - 1].rstrip()}…"
+        needed = points(shown, _LETTERS)
+        if needed <= width:
+            return shown
+        length = min(length - 1, int(length * width / needed) + 1)
+    return ""

@@ -1,0 +1,105 @@
+"""Who held the memory at a moment, as a flame graph in a page: zoom into a frame, find by name.
+
+Rule: the graph is there without scripts, to scale, and a name never leaves its box; a script moves
+what is there and adds nothing (flame.js).
+"""
+
+from __future__ import annotations
+
+from allocsim.questions.top import FlameBox, FlameGraph, Top, flame_of
+from allocsim.report.html.markup import text
+from allocsim.report.layout import number, plural
+from allocsim.report.top import moment_text
+from allocsim.units import format_size
+
+__all__ = ["flame_panel"]
+
+_LEAST_SHARE = 1 / 4000
+"""Of all memory: what is narrower is folded; zooming in makes it wide enough to point at."""
+_ROW = 20
+"""Pixels."""
+_KINDS = 6
+"""Categories with a colour of their own; those beyond share one."""
+_MIXED = "x"
+_LABEL = (
+    "Flame graph, the outermost frames above. Arrow keys move from frame to frame, Enter zooms in, "
+    "Escape shows the whole graph."
+)
+
+
+def flame_panel(top: Top) -> str:
+    """The graph of an answer, with what it needs to be worked."""
+    flame = flame_of(top, least_share=_LEAST_SHARE)
+    held = f"{format_size(top.allocated_bytes)} in {plural(top.blocks, 'block')}"
+    heading = f"<p>{text(f'{held}, {moment_text(top.at)}.')}</p>\n"
+    notes = "".join(f'<p class="note">{text(note)}</p>\n' for note in top.notes)
+    if not flame.boxes:
+        return f"{heading}{notes}<p>Nothing was allocated.</p>\n"
+    boxes = "\n".join(_box(box, flame) for box in flame.boxes)
+    return (
+        f"{heading}{notes}{_legend(flame)}"
+        '<div class="tools js"><label>Find <input id="flame-find" type="search"></label>\n'
+        '<button type="button" id="flame-whole">Whole graph</button>\n'
+        '<span id="flame-text" role="status" aria-live="polite"></span></div>\n'
+        f'<svg id="flame-graph" class="flame" width="100%" height="{flame.rows * _ROW}" '
+        f'tabindex="0" role="application" aria-label="{text(_LABEL)}" '
+        f'data-bytes="{flame.bytes}">\n{boxes}\n</svg>\n'
+        f'<p class="note">{text(_note(flame))}</p>\n'
+    )
+
+
+def _note(flame: FlameGraph) -> str:
+    folded = [box for box in flame.boxes if box.folded]
+    words = "Widths are bytes. A colour stands where nine tenths of a frame are of one category."
+    if not folded:
+        return words
+    held = format_size(sum(box.bytes for box in folded))
+    stacks = plural(sum(box.folded for box in folded), "stack")
+    return (
+        f'{words} Frames of less than {flame.least_share:.3%} are folded into "other": '
+        f"{held} of {stacks}."
+    )
+
+
+def _kind(category: str, flame: FlameGraph) -> str:
+    """The class of a category's colour."""
+    if not category:
+        return f"k{_MIXED}"
+    return f"k{min(flame.categories.index(category), _KINDS)}"
+
+
+def _legend(flame: FlameGraph) -> str:
+    drawn = {box.category for box in flame.boxes}
+    names: dict[str, list[str]] = {}
+    for category in (*flame.categories, ""):
+        if category in drawn:
+            kind = _kind(category, flame)
+            names.setdefault(kind, []).append(category or "of several")
+    items = " ".join(
+        f'<span><i style="color: var({_colour(kind)})"></i>{text(", ".join(each))}</span>'
+        for kind, each in names.items()
+    )
+    return f'<p class="legend">{items}</p>\n'
+
+
+def _colour(kind: str) -> str:
+    return "--free" if kind == f"k{_MIXED}" else f"--kind-{kind[1:]}"
+
+
+def _box(box: FlameBox, flame: FlameGraph) -> str:
+    """A frame as an image within the image, which cuts its name off at its edge."""
+    total = flame.bytes
+    name = f"other ({plural(box.folded, 'stack')})" if box.folded else box.name
+    size = f"{format_size(box.bytes)}, {box.bytes / total:.1%}"
+    of = f", {box.category}" if box.category else ""
+    told = f"{name}: {size}, {number(box.blocks)} {'block' if box.blocks == 1 else 'blocks'}{of}"
+    file = f" ({box.file})" if "/" in box.file or "\\" in box.file else ""
+    return (
+        f'<svg class="{_kind(box.category, flame)}" x="{box.start / total:.5%}" '
+        f'y="{box.depth * _ROW}" width="{box.bytes / total:.5%}" height="{_ROW - 1}" '
+        f'data-depth="{box.depth}" data-start="{box.start}" data-bytes="{box.bytes}" '
+        f'data-name="{text(name + file)}">'
+        f"<title>{text(told + file)}</title>"
+        f'<rect width="100%" height="100%"/><text x="4" y="14">{text(name)} '
+        f"{format_size(box.bytes)}</text></svg>"
+    )

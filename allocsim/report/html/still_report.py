@@ -1,0 +1,219 @@
+"""A snapshot without a history as one HTML file: what its state shows, and what it cannot.
+
+Rule: the page loads nothing, and only its flame graph is worked by a script; every figure is of
+the recorded blocks, but for the largest request that fits, which the model was asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.resources import files
+from itertools import pairwise
+from string import Template
+
+from allocsim.engine import StateSource
+from allocsim.measures import code_of
+from allocsim.questions.picture import STILL_KINDS, Still
+from allocsim.questions.top import Row, Top
+from allocsim.report.html.flame_panel import flame_panel
+from allocsim.report.html.markup import definitions, table, text
+from allocsim.report.layout import exact_size, number, plural, shown_of
+from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE, PENDING, BlockState, SegmentState
+from allocsim.units import format_size
+
+__all__ = ["still_report"]
+
+_SCRIPTS = ("view.js", "flame.js")
+_SHOWN_OWNERS = 40
+_SHOWN_HOLES = 30
+_SHOWN_SEGMENTS = 60
+_BAR_WIDTH, _BAR_HEIGHT = 420, 14
+"""Pixels, as `.bar` of the page's style."""
+_LEAST_WIDTH = 0.5
+_COLOURS = {ALLOCATED: "--kind-0", PENDING: "--kind-1"}
+_CANNOT = (
+    "A state without a history: it does not tell what was asked for and when, how memory rose and "
+    "fell, what failed, or what another setting would have done, and nothing in it can be proved "
+    "by a replay. For that, record with torch.cuda.memory._record_memory_history()."
+)
+
+
+def still_report(
+    still: Still, source: StateSource, fitting: Mapping[int, int], tops: Sequence[Top]
+) -> str:
+    """The page.
+
+    source: of the allocator that was asked.  fitting: the largest request that fits, by stream.
+    tops: who holds the memory, an answer a table.
+    """
+    warnings = "".join(
+        f'<p class="verdict"><strong>Warning:</strong> {text(each)}</p>\n'
+        for each in shown_of(still)
+    )
+    return Template(_part("still.html")).substitute(
+        title=text(still.path.rsplit("/", 1)[-1]),
+        warnings=warnings,
+        summary=text(_summary(still)),
+        overview=_overview(still, source, fitting),
+        cannot=text(_CANNOT),
+        kinds=_kinds(still),
+        owners="".join([*map(flame_panel, tops[:1]), *map(_owners, tops)]),
+        holes=_holes(still),
+        segments=_segments(still),
+        style=_part("page.css"),
+        script="\n".join(map(_part, _SCRIPTS)),
+    )
+
+
+def _part(name: str) -> str:
+    return (files("allocsim.report") / "html" / name).read_text(encoding="utf-8")
+
+
+def _summary(still: Still) -> str:
+    instant, kinds = still.instant, still.kinds
+    count = plural(len(instant.segments), "segment")
+    return (
+        f"{format_size(instant.reserved)} reserved in {count}, as the snapshot was taken: "
+        f"{format_size(instant.held(ALLOCATED))} allocated, "
+        f"{format_size(instant.held(PENDING))} waiting for a stream, "
+        f"{format_size(instant.held(INACTIVE))} free, of which "
+        f"{format_size(kinds['interleaved'])} between live blocks."
+    )
+
+
+def _overview(still: Still, source: StateSource, fitting: Mapping[int, int]) -> str:
+    segments = still.instant.segments
+    blocks = sum(block.state == ALLOCATED for segment in segments for block in segment.blocks)
+    memory = "unknown" if source.is_taken_full else exact_size(source.device_memory)
+    largest = max((segment.largest_free for segment in segments), default=0)
+    full = ", if the driver has no more to give (--device-memory)" if source.is_taken_full else ""
+    fits = [
+        (f"Largest request that fits{_of_stream(stream, fitting)}", exact_size(size) + full)
+        for stream, size in fitting.items()
+    ]
+    return definitions(
+        [
+            ("Snapshot", f"{still.path.rsplit('/', 1)[-1]}, device {still.trace.device}"),
+            ("PyTorch", source.release_note.removeprefix("PyTorch ")),
+            ("Settings", source.conf or "none recorded: PyTorch's defaults"),
+            ("Device memory", memory),
+            ("Reserved", exact_size(still.instant.reserved)),
+            (
+                "Allocated",
+                f"{exact_size(still.instant.held(ALLOCATED))} in {number(blocks)} blocks",
+            ),
+            ("Largest free block", exact_size(largest)),
+            *fits,
+        ]
+    )
+
+
+def _of_stream(stream: int, fitting: Mapping[int, int]) -> str:
+    return f" on stream {stream:#x}" if stream or len(fitting) > 1 else ""
+
+
+def _kinds(still: Still) -> str:
+    rows = [
+        [text(STILL_KINDS[kind]), text(format_size(size))] for kind, size in still.kinds.items()
+    ]
+    rows.append(["in all", text(format_size(still.instant.reserved))])
+    return table("Where the reserved memory is", ("memory", "size"), rows)
+
+
+def _owners(top: Top) -> str:
+    rows = [_owner(row, top) for row in top.rows[:_SHOWN_OWNERS]]
+    hidden = len(top.rows) - _SHOWN_OWNERS
+    more = f", the {_SHOWN_OWNERS} largest of {number(len(top.rows))}" if hidden > 0 else ""
+    heads = ("size", "share", "blocks", "largest", "of" if top.by == "category" else top.by)
+    return table(f"Allocated memory by {top.by}{more}", heads, rows, ends_in_words=True)
+
+
+def _owner(row: Row, top: Top) -> list[str]:
+    share = f"{row.bytes / max(top.allocated_bytes, 1):.1%}"
+    cells = (format_size(row.bytes), share, number(row.blocks), format_size(row.largest_bytes))
+    return [*map(text, (*cells, row.owner))]
+
+
+def _holes(still: Still) -> str:
+    """The largest free blocks that live ones keep, each with what lies beside it."""
+    found = sorted(_between(still), key=lambda hole: (-hole[1].size, hole[1].address))
+    if not found:
+        return "<p>No free block lies in a segment that is in use.</p>\n"
+    rows = [
+        [
+            text(f"{hole.address:#x}"),
+            *map(text, (format_size(hole.size), _pool(segment), _code(still, before))),
+            text(_code(still, after)),
+        ]
+        for segment, hole, before, after in found[:_SHOWN_HOLES]
+    ]
+    size = format_size(sum(hole.size for _, hole, _, _ in found))
+    many = len(found) > _SHOWN_HOLES
+    more = f"; the {_SHOWN_HOLES} largest" if many else ""
+    caption = f"{plural(len(found), 'free block')} beside live ones, {size}{more}"
+    return table(
+        caption, ("hole", "size", "pool", "before it", "behind it"), rows, ends_in_words=True
+    )
+
+
+_Hole = tuple[SegmentState, BlockState, BlockState | None, BlockState | None]
+
+
+def _between(still: Still) -> Iterator[_Hole]:
+    """Free blocks of segments that are in use, each with its neighbours."""
+    for segment in still.instant.segments:
+        if segment.is_idle:
+            continue
+        row = [None, *segment.blocks, None]
+        for (before, hole), (_, after) in pairwise(pairwise(row)):
+            if hole is not None and hole.state == INACTIVE:
+                yield segment, hole, before, after
+
+
+def _pool(segment: SegmentState) -> str:
+    """Which requests may use the segment."""
+    size = "small" if segment.is_small else "large"
+    pool = "" if segment.pool_id == DEFAULT_POOL else f", private pool {segment.pool_id}"
+    return f"{size}{pool}" + (f", stream {segment.stream:#x}" if segment.stream else "")
+
+
+def _code(still: Still, block: BlockState | None) -> str:
+    if block is None:
+        return "the segment's end"
+    code = code_of(still.trace.frame_table.stack(block.frames))
+    what = "no frames recorded" if code is None else str(code)
+    return f"{format_size(block.size)}, {what}"
+
+
+def _segments(still: Still) -> str:
+    segments = sorted(still.instant.segments, key=lambda s: (-s.total_size, s.address))
+    longest = segments[0].total_size
+    rows = []
+    for segment in segments[:_SHOWN_SEGMENTS]:
+        held = map(segment.held, (ALLOCATED, PENDING, INACTIVE))
+        sizes = (segment.total_size, *held, segment.largest_free)
+        cells = (hex(segment.address), *map(format_size, sizes), _pool(segment))
+        rows.append([*map(text, cells), _bar(segment, longest)])
+    many = len(segments) > _SHOWN_SEGMENTS
+    more = f", the {_SHOWN_SEGMENTS} largest of {number(len(segments))}" if many else ""
+    heads = ("segment", "size", "allocated", "waiting", "free", "largest free block", "pool")
+    return table(
+        f"Segments{more}. Bars are to one scale", (*heads, "blocks"), rows, ends_in_words=True
+    )
+
+
+def _bar(segment: SegmentState, longest: int) -> str:
+    """The blocks of a segment in place; free ones are the ground."""
+    scale = _BAR_WIDTH / longest
+    ground = f'<rect width="{segment.total_size * scale:.1f}" height="100%" fill="var(--free)"/>'
+    blocks = "".join(
+        f'<rect x="{(block.address - segment.address) * scale:.1f}" '
+        f'width="{max(block.size * scale, _LEAST_WIDTH):.1f}" height="100%" '
+        f'fill="var({_COLOURS[block.state]})"/>'
+        for block in segment.blocks
+        if block.state in _COLOURS
+    )
+    return (
+        f'<svg class="bar" width="{_BAR_WIDTH}" height="{_BAR_HEIGHT}" aria-hidden="true">'
+        f"{ground}{blocks}</svg>"
+    )

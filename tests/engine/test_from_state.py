@@ -1,0 +1,69 @@
+"""What a state can be asked: the largest request that fits is found, and no larger one does."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from allocsim import CachingAllocator, ConfigError, OutOfMemoryError, RecordingError
+from allocsim.engine import state_source
+from allocsim.trace import Recording
+from allocsim.units import GIB, MIB
+
+Recorded = Callable[..., Recording]
+CONFS = ("", "expandable_segments:True", "max_split_size_mb:64")
+
+
+def program(seed: int) -> Callable[[CachingAllocator], None]:
+    """Requests and frees on two streams, that leave holes."""
+
+    def run(gpu: CachingAllocator) -> None:
+        rng = random.Random(seed)
+        live = [
+            gpu.malloc(
+                rng.choice([700, 90_000, 3 * MIB, 17 * MIB, 90 * MIB]), rng.choice([0, 4096])
+            )
+            for _ in range(40)
+        ]
+        for ptr in rng.sample(live, 22):
+            gpu.free(ptr)
+
+    return run
+
+
+@pytest.mark.parametrize("conf", CONFS)
+@pytest.mark.parametrize("memory", [None, 8 * GIB])
+@pytest.mark.parametrize("seed", range(4))
+def test_what_fits_is_answered_and_a_byte_more_is_not(
+    recorded: Recorded, conf: str, memory: int | None, seed: int
+) -> None:
+    recording = recorded(program(seed), "4GiB", conf)
+    source = state_source(recording, recording.devices[0], conf, device_memory=memory)
+    for stream, size in source.largest_requests().items():
+        source.allocator().malloc(size, stream)
+        with pytest.raises(OutOfMemoryError):
+            source.allocator().malloc(size + 1, stream)
+
+
+def test_without_the_devices_memory_it_is_taken_to_be_full(recorded: Recorded) -> None:
+    recording = recorded(lambda gpu: gpu.malloc(30 * MIB), "1GiB")
+    source = state_source(recording, recording.devices[0])
+    assert source.is_taken_full
+    assert source.device_memory == 30 * MIB
+    assert source.largest_request() == 0
+
+
+def test_a_device_that_is_too_small_is_refused(recorded: Recorded) -> None:
+    recording = recorded(lambda gpu: gpu.malloc(30 * MIB), "1GiB")
+    with pytest.raises(ConfigError, match=r"20\.00 MiB is less than the 30\.00 MiB that the segm"):
+        state_source(recording, recording.devices[0], device_memory=20 * MIB)
+
+
+def test_a_device_without_segments_has_no_state(recorded: Recorded) -> None:
+    recording = recorded(lambda gpu: gpu.malloc(30 * MIB), "1GiB")
+    empty = replace(recording.devices[0], segments=())
+    with pytest.raises(RecordingError, match="device 0 has no segments"):
+        state_source(recording, empty)

@@ -1,0 +1,90 @@
+"""A request put to a snapshot's state: answered or refused as the model does, and whose blocks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from allocsim.questions.explain import Refusal, StateExplanation, explain_state
+from allocsim.state import PENDING
+from allocsim.trace import Recording
+from allocsim.units import GIB, MIB
+from allocsim.workload.recorder import Recorder
+
+
+@pytest.fixture(scope="module")
+def state() -> Recording:
+    """On one segment of 20 MiB five blocks of 4, of two lines in turn, the second and fourth gone;
+    and 100 MiB of cache."""
+    recorder = Recorder("1GiB")
+    lines = [recorder.code("net.py", "forward", 3), recorder.code("adam.py", "step", 9)]
+    live = [recorder.malloc(4 * MIB, lines[i > 1]) for i in range(5)]
+    whole = recorder.malloc(100 * MIB, lines[0])
+    for address in (live[1], live[3], whole):
+        recorder.free(address, lines[0])
+    recording = recorder.recording("test", {})
+    (trace,) = recording.devices
+    none: dict[str, Any] = {name: column[:0] for name, column in trace.columns().items()}
+    return replace(recording, devices=(replace(trace, **none),))
+
+
+def asked(recording: Recording, request: int, **options: Any) -> StateExplanation:
+    return explain_state(recording, recording.devices[0], request, **options)
+
+
+def refused(recording: Recording, request: int, **options: Any) -> Refusal:
+    found = asked(recording, request, **options)
+    assert (found.served, found.refusal is None) == ("", False)
+    assert found.refusal is not None
+    return found.refusal
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "memory", "served"),
+    [
+        (4 * MIB, None, "cached"),
+        (100 * MIB, None, "cached"),
+        (101 * MIB, GIB, "driver"),
+        (101 * MIB, 124 * MIB, "retry"),
+    ],
+)
+def test_what_serves_a_request_is_told(
+    state: Recording, request_bytes: int, memory: int | None, served: str
+) -> None:
+    found = asked(state, request_bytes, device_memory=memory)
+    assert (found.served, found.refusal) == (served, None)
+
+
+def test_the_largest_request_is_that_of_the_whole_state(state: Recording) -> None:
+    assert asked(state, 1).largest_request_bytes == 100 * MIB
+    assert asked(state, GIB).largest_request_bytes == 100 * MIB, "whether or not one failed"
+
+
+def test_the_blocks_in_the_way_are_those_of_the_segment_that_would_go_back(
+    state: Recording,
+) -> None:
+    refusal = refused(state, 110 * MIB)
+    assert refusal.cause == "full", "8 MiB idle and 100 that went back are less than 110"
+    assert [(b.size, str(b.code), b.entry) for b in refusal.blockers] == [
+        (4 * MIB, "net.py:3 forward", None),
+        (4 * MIB, "adam.py:9 step", None),
+        (4 * MIB, "adam.py:9 step", None),
+    ]
+    assert sum(refusal.findings.kinds.values()) == 120 * MIB, "every byte is of a kind"
+
+
+def test_only_a_device_that_is_named_can_be_too_small(state: Recording) -> None:
+    assert refused(state, 5 * GIB).cause == "full"
+    assert refused(state, 5 * GIB, device_memory=GIB).cause == "impossible"
+
+
+def test_a_block_that_waits_for_another_stream_comes_too_late(state: Recording) -> None:
+    (trace,) = state.devices
+    segment = next(each for each in trace.segments if not each.is_idle)
+    blocks = list(segment.blocks)
+    blocks[2] = replace(blocks[2], state=PENDING)
+    alone = replace(trace, segments=(replace(segment, blocks=tuple(blocks)),))
+    refusal = refused(replace(state, devices=(alone,)), 11 * MIB)
+    assert (refusal.cause, refusal.findings.late_bytes) == ("pending_free", 12 * MIB)

@@ -1,0 +1,71 @@
+"""A page of a report taken apart, for the tests that read one."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from html.parser import HTMLParser
+from typing import Any
+
+import numpy as np
+
+VOID = {"meta", "link", "input", "br", "img", "hr"}
+TYPES = {"int8": "<i1", "int16": "<i2", "int32": "<i4", "float64": "<f8"}
+
+
+class Page(HTMLParser):
+    """A page taken apart: ids, links, tables, scripts; nesting that is wrong."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[tuple[str, dict[str, str | None]]] = []
+        self.wrong: list[str] = []
+        self.ids: list[str] = []
+        self.asked: list[str] = []
+        self.tables: list[list[list[str]]] = []
+        self.scripts: dict[str, str] = {}
+        self.words = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        self.ids += [found["id"] or ""] if "id" in found else []
+        self.asked += [
+            found[name] or "" for name in ("src", "href", "action", "data") if name in found
+        ]
+        if tag not in VOID:
+            self.open.append((tag, found))
+        if tag == "table":
+            self.tables.append([])
+        if tag == "tr":
+            self.tables[-1].append([])
+        if tag in ("td", "th"):
+            self.tables[-1][-1].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in VOID:
+            return
+        if not self.open or self.open.pop()[0] != tag:
+            self.wrong.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        tag, attrs = self.open[-1] if self.open else ("", {})
+        if tag == "script":
+            self.scripts[attrs.get("id") or "script"] = data
+            return
+        if tag == "style":
+            return
+        self.words += data
+        if any(name in ("td", "th") for name, _ in self.open):
+            self.tables[-1][-1][-1] += data
+
+    def columns(self) -> dict[str, np.ndarray[Any, Any]]:
+        """The embedded numbers, decoded as the page does."""
+        about = json.loads(self.scripts["about"])
+        data = gzip.decompress(base64.b64decode(self.scripts["columns"]))
+        return {
+            name: np.cumsum(np.frombuffer(data, TYPES[kind], length, offset).astype(np.float64))
+            for name, (kind, length, offset) in about["columns"].items()
+        }
