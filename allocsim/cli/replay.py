@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from allocsim.engine import Prepared, Run
+    from allocsim.measures import Recommendation
     from allocsim.questions.explain import Cure
 
 __all__ = ["add_to", "run"]
@@ -73,9 +74,10 @@ def run(arguments: argparse.Namespace) -> int:
         wants_cure = arguments.cure
         if wants_cure is None:
             wants_cure = arguments.conf is None and not arguments.json
-        insists = bool(arguments.cure)
-        cures = _cures(devices, result, bar, insists=insists) if wants_cure else {}
-    write_result(arguments.json, replay_document, replay_text, result, shortages, cures)
+        found = None
+        if wants_cure:
+            found = _recommended(devices, result, bar, insists=bool(arguments.cure))
+    write_result(arguments.json, replay_document, replay_text, result, shortages, found)
     if arguments.strict and not all(d.fidelity and d.fidelity.is_exact for d in result.devices):
         return _STRICT
     if arguments.fail_on_oom and any(device.ooms for device in result.devices):
@@ -100,22 +102,21 @@ def _compare_strictly(devices: Sequence[Prepared], result: Run) -> None:
             raise InvariantError(f"device {device_run.device}: {difference}")
 
 
-def _cures(
+def _recommended(
     devices: Sequence[Prepared], result: Run, bar: ProgressBar, *, insists: bool
-) -> dict[int, Cure]:
-    """The cure by device number, of devices where searching for one is worth it.
+) -> tuple[Recommendation, tuple[Cure, ...]]:
+    """The setting to paste, and what was tried on each device.
 
-    insists: search where the replay is not the recorded run as well, where nothing is proved.
+    insists: try settings where the replay is not the recorded run as well, where nothing is proved.
     """
     from allocsim.engine import Setting, Trials  # noqa: PLC0415
-    from allocsim.measures import effects_on  # noqa: PLC0415
-    from allocsim.questions.explain import find_cure, is_worth_a_search  # noqa: PLC0415
+    from allocsim.measures import Case, effects_on, recommend  # noqa: PLC0415
+    from allocsim.questions.explain import cures_of  # noqa: PLC0415
 
     watch = partial(bar.trying, more=" (--no-cure skips)")
-    cures = {}
-    for prepared, device_run in zip(devices, result.devices, strict=True):
-        if is_worth_a_search(device_run) and (insists or device_run.parting is None):
-            trials = Trials(prepared, watch, effects_on(prepared))
-            cure = find_cure(trials, Setting(result.conf), device_run)
-            cures[cure.device] = cure
-    return cures
+    cases = [
+        Case(Trials(prepared, watch, effects_on(prepared)), device_run)
+        for prepared, device_run in zip(devices, result.devices, strict=True)
+    ]
+    found = recommend(cases, Setting(result.conf), insists=insists)
+    return found, cures_of(found, cases)

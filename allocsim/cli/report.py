@@ -47,7 +47,7 @@ def add_to(commands: Commands[Parser]) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from allocsim.engine import Setting, Trials  # noqa: PLC0415
-    from allocsim.measures import effects_on  # noqa: PLC0415
+    from allocsim.measures import Case, effects_on, recommend  # noqa: PLC0415
     from allocsim.questions.explain import OomWatch, explain_device, shortages_of  # noqa: PLC0415
     from allocsim.questions.picture import (  # noqa: PLC0415
         others_of,
@@ -84,8 +84,10 @@ def run(arguments: argparse.Namespace) -> int:
         runs: tuple[WhatIf, ...] = ()
         if wants or confs:
             runs = what_if(trials, picture.run, [Setting(conf) for conf in confs])
-        if wants and shortages:
-            explanation = explain_device(trials, picture.run, picture.device_run, shortages)
+        if wants:
+            case = Case(trials, picture.device_run)
+            found = recommend([case], Setting(picture.run.conf))
+            explanation = explain_device(case, picture.run, shortages, found)
         page = html_report(picture, shortages, explanation, runs)
     write_warnings(shown_of(picture))
     try:

@@ -16,9 +16,10 @@ from allocsim.report.top import collapsed_text, speedscope_document, top_documen
 from allocsim.report.tune import tuning_document, tuning_text
 
 __all__ = [
-    "collapsed_text", "crosscheck_document", "crosscheck_text", "explanation_document",
-    "explanation_text", "record_document", "record_text", "replay_document", "replay_text",
-    "risk_document", "risk_text", "segments_text", "shown_of", "speedscope_document",
-    "step_document", "step_text", "top_document", "top_text", "tuning_document", "tuning_text",
+    "collapsed_text", "crosscheck_document", "crosscheck_text",
+    "explanation_document", "explanation_text", "record_document",
+    "record_text", "replay_document", "replay_text", "risk_document",
+    "risk_text", "segments_text", "shown_of", "speedscope_document", "step_document",
+    "step_text", "top_document", "top_text", "tuning_document", "tuning_text",
     "verdicts_document", "verdicts_text", "warned",
 ]  # fmt: skip

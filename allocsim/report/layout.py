@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from allocsim.questions.picture import Picture
 
 __all__ = [
+    "LABEL",
     "WIDTH",
     "exact_size",
     "number",
@@ -25,13 +26,15 @@ __all__ = [
     "printable",
     "row",
     "rows",
+    "shortened",
     "shown_of",
     "table",
     "warned",
 ]
 
 WIDTH = 80
-_LABEL = 16
+LABEL = 16
+_SEPARATORS = ("/", "\\", " < ")
 
 
 def row(label: str, text: str) -> list[str]:
@@ -39,8 +42,8 @@ def row(label: str, text: str) -> list[str]:
     return textwrap.wrap(
         printable(text),
         WIDTH,
-        initial_indent=f"{label:{_LABEL}}",
-        subsequent_indent=" " * _LABEL,
+        initial_indent=f"{label:{LABEL}}",
+        subsequent_indent=" " * LABEL,
         break_on_hyphens=False,
     ) or [label]
 
@@ -76,7 +79,7 @@ def shown_of(picture: Picture) -> tuple[str, ...]:
     )
 
 
-def paragraph(text: str, indent: int = _LABEL) -> list[str]:
+def paragraph(text: str, indent: int = LABEL) -> list[str]:
     """`text` wrapped, indented as far as the text of a row."""
     return textwrap.wrap(
         printable(text), WIDTH, initial_indent=" " * indent, subsequent_indent=" " * indent
@@ -110,6 +113,15 @@ def number(count: int) -> str:
 def plural(count: int, noun: str, nouns: str | None = None) -> str:
     """ "1 retry", "3 retries"."""
     return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
+
+
+def shortened(text: str, width: int) -> str:
+    """`text` in `width` columns; what is cut is its beginning, at a separator of paths or words."""
+    if len(text) <= width:
+        return text
+    tail = text[len(text) - width + 1 :]
+    at = min((i for mark in _SEPARATORS if (i := tail.find(mark)) >= 0), default=-1)
+    return "…" + (tail[at:] if 0 <= at < len(tail) // 2 else tail)
 
 
 def printable(text: str) -> str:

@@ -10,9 +10,9 @@ from dataclasses import asdict
 from typing import Any
 
 from allocsim.core import find_release, parse_conf
-from allocsim.engine import DeviceRun, PeakState, Run, Setting, Start, StartPeaks, Trial
+from allocsim.engine import DeviceRun, PeakState, Run, Start, StartPeaks, Trial
+from allocsim.measures import Recommendation
 from allocsim.questions.explain import Cure, Shortage
-from allocsim.report.explain import peak_text, range_sentence, trial_document
 from allocsim.report.layout import (
     exact_size,
     number,
@@ -24,31 +24,47 @@ from allocsim.report.layout import (
     table,
     warned,
 )
-from allocsim.report.tune import EXPANDABLE_NOTE, paste_lines
+from allocsim.report.recommendation import (
+    paste_rows,
+    peak_text,
+    recommendation_document,
+    trial_document,
+)
 from allocsim.units import format_size
 
-__all__ = ["replay_document", "replay_text", "verdict_sentence"]
+__all__ = ["Found", "proof_rows", "replay_document", "replay_text", "verdict_sentence"]
 
 _SHOWN_OOMS = 3
 
 
+Found = tuple[Recommendation, tuple[Cure, ...]]
+"""The setting to paste, and what was tried on each device."""
+
+
 def replay_text(
-    run: Run, shortages: Mapping[int, Sequence[Shortage]], cures: Mapping[int, Cure]
+    run: Run, shortages: Mapping[int, Sequence[Shortage]], found: Found | None = None
 ) -> str:
-    """`allocsim replay` on a terminal.  shortages, cures: by device number."""
+    """`allocsim replay` on a terminal.
+
+    shortages: by device number.  found: None where no setting was looked for.
+    """
+    cures = {} if found is None else {cure.device: cure for cure in found[1]}
     lines = [*warned(run.warnings), *_heading(run), ""]
     for device in run.devices:
         if len(run.devices) > 1:
             lines += [f"== device {device.device} ==", ""]
-        found = shortages.get(device.device, ())
+        ooms = shortages.get(device.device, ())
         for part in (
-            _proof(device),
+            proof_rows(device),
             _memory(run, device),
-            _ooms(found),
-            row("Verdict", verdict_sentence(device, found)),
-            _cured(cures[device.device]) if device.device in cures else _withheld(device),
+            _ooms(ooms),
+            row("Verdict", verdict_sentence(device, ooms)),
+            _cured(cures[device.device]) if device.device in cures else [],
         ):
             lines += [*part, ""] if part else []
+    if found is not None:
+        left = next((cure.entries_left for cure in found[1] if cure.entries_left is not None), None)
+        lines += [*paste_rows(found[0], left), ""]
     return "\n".join(lines)
 
 
@@ -67,7 +83,8 @@ def _heading(run: Run) -> list[str]:
     return lines + rows("Device memory", memories) + rows("Notes", run.named_notes)
 
 
-def _proof(device: DeviceRun) -> list[str]:
+def proof_rows(device: DeviceRun) -> list[str]:
+    """How much of the replay is as recorded."""
     fidelity = device.fidelity
     if fidelity is None:
         return row(
@@ -205,9 +222,11 @@ def _causes(shortage: Shortage) -> dict[str, str]:
 
 
 def replay_document(
-    run: Run, shortages: Mapping[int, Sequence[Shortage]], cures: Mapping[int, Cure]
+    run: Run, shortages: Mapping[int, Sequence[Shortage]], found: Found | None = None
 ) -> dict[str, Any]:
-    """`allocsim replay --json`.  shortages, cures: by device number, where there are any."""
+    """`allocsim replay --json`.  See `replay_text`."""
+    cures = {} if found is None else {cure.device: cure for cure in found[1]}
+    recommendation = {} if found is None else {"recommendation": recommendation_document(found[0])}
     return {
         "file": run.path,
         "conf": run.conf,
@@ -218,6 +237,7 @@ def replay_document(
             _device(each, shortages.get(each.device, ()), cures.get(each.device))
             for each in run.devices
         ],
+        **recommendation,
     }
 
 
@@ -277,19 +297,13 @@ def _cure(cure: Cure) -> dict[str, Any]:
 
 
 _WIDTHS = (38, 16, 15, 9)
-_NO_CURE = "the replay is not the recorded run, so no setting can be proved on it"
 _RANGE_WIDTHS = (30, 16, 25, 9)
 
 
-def _withheld(device: DeviceRun) -> list[str]:
-    """Why nothing is recommended where the replay is not the recorded run."""
-    if device.parting is None or device.fidelity is None:
-        return []
-    return row("To paste", f"nothing: {_NO_CURE}.")
-
-
 def _cured(cure: Cure) -> list[str]:
-    """The table of trials and the setting to paste, or that none helps."""
+    """The table of trials; nothing where there were none."""
+    if not cure.trials:
+        return []
     where = "no limit" if cure.device_memory is None else format_size(cure.device_memory)
     cells = [
         ("", "out of memory", "peak reserved", "retries"),
@@ -301,42 +315,9 @@ def _cured(cure: Cure) -> list[str]:
     unproved = "; unproved" if cure.is_withheld else ""
     lines = [f"Settings tried, a replay each (device memory: {where}{unproved})", ""]
     widths = _RANGE_WIDTHS if any(trial.peak_range for trial in cure.trials) else _WIDTHS
-    lines += [*table(cells, widths), ""]
-    if cure.best is not None:
-        return lines + _best(cure, cure.best)
-    if cure.is_withheld:
-        return lines + row("To paste", f"nothing: {_NO_CURE}.")
-    aim = (
-        "lowers the peak by 5 % or more"
-        if cure.baseline.goes_through
-        else "lets every request through"
-    )
-    return lines + row("To paste", f"nothing: no setting tried {aim}.")
+    return lines + table(cells, widths)
 
 
 def _cells(name: str, trial: Trial) -> tuple[str, str, str, str]:
     outcome = "no" if trial.oom_entry is None else f"entry {number(trial.oom_entry)}"
     return (name, outcome, peak_text(trial), number(trial.num_alloc_retries))
-
-
-def _best(cure: Cure, best: Trial) -> list[str]:
-    lines = row("To paste", paste_lines(Setting(best.conf))["bash"])
-    if cure.needs is not None:
-        lines += paragraph(f"({cure.needs})")
-    peak, before = best.peak_reserved_bytes, cure.baseline.peak_reserved_bytes
-    retries = plural(best.num_alloc_retries, "retry", "retries")
-    if cure.baseline.goes_through:
-        proof = f"reserves at most {format_size(peak)} instead of {format_size(before)}"
-    else:
-        proof = f"answers every request, the failed one too; {format_size(peak)} at its peak"
-    lines += paragraph(f"Proved: a replay under it {proof}, {retries}.")
-    if (found := range_sentence(best)) is not None:
-        lines += paragraph(found)
-    if cure.entries_left is not None:
-        left = plural(cure.entries_left, "entry", "entries")
-        lines += paragraph(
-            f"Not proved: what comes later; the recording ends {left} after that request."
-        )
-    if "expandable_segments:True" in best.conf:
-        lines += paragraph(EXPANDABLE_NOTE)
-    return lines

@@ -24,6 +24,7 @@ from allocsim.report.layout import (
     table,
     warned,
 )
+from allocsim.report.recommendation import paste_rows, recommendation_document
 from allocsim.units import format_size
 
 __all__ = ["risk_document", "risk_text"]
@@ -47,7 +48,8 @@ def risk_text(risk: Risk) -> str:
         lines += row("Note", note)
     lines += ["", *_over_time(risk), "", *_closest(risk), *_largest(risk), ""]
     is_proved = risk.device_run.parting is None
-    lines += [*_needs(risk.needs, is_proved=is_proved), "", *_measures(risk.measures)]
+    lines += [*_needs(risk.needs, is_proved=is_proved), "", *_measures(risk.measures), ""]
+    lines += paste_rows(risk.recommendation)
     return "\n".join(lines) + "\n"
 
 
@@ -190,6 +192,7 @@ def risk_document(risk: Risk) -> dict[str, Any]:
         },
         "spans": [asdict(span) for span in risk.spans],
         "settings": [_need(need) for need in risk.needs],
+        "recommendation": recommendation_document(risk.recommendation),
         "measures": {
             **asdict(risk.measures),
             "utilization": risk.measures.utilization,

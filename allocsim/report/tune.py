@@ -6,11 +6,9 @@ estimates.
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import asdict
 from typing import Any
 
-from allocsim.engine import Setting
 from allocsim.questions.tune import Row, Tuning
 from allocsim.report.layout import (
     exact_size,
@@ -22,11 +20,16 @@ from allocsim.report.layout import (
     table,
     warned,
 )
+from allocsim.report.recommendation import (
+    EXPANDABLE_NOTE,
+    FITTED_NOTE,
+    NAME,
+    paste_lines,
+    recommendation_document,
+)
 from allocsim.units import format_size
 
-__all__ = ["EXPANDABLE_NOTE", "paste_lines", "tuning_document", "tuning_text"]
-
-EXPANDABLE_NOTE = "expandable_segments is not available on Windows, WSL and Jetson."
+__all__ = ["tuning_document", "tuning_text"]
 
 _WIDTHS = (40, 12, 8, 9, 11)
 _MOST_ROWS = 12
@@ -65,7 +68,7 @@ def _answer(tuning: Tuning) -> list[str]:
     if tuning.warnings:
         return lines + row("Answer", f"withheld: {tuning.reason}.")
     if best is None or not tuning.helps:
-        return lines + row("Answer", f"nothing helps: {tuning.reason}.")
+        return [*lines, *row("Answer", f"nothing helps: {tuning.reason}."), *_further(tuning)]
     lines += row("Best", f"{best.setting}: {_figures(tuning, best)}")
     lines += row("", f"{tuning.reason}.")
     bounds, above = tuning.bounds, tuning.bounds.above_ideal(best.peak_reserved_bytes)
@@ -81,9 +84,24 @@ def _answer(tuning: Tuning) -> list[str]:
         lines.append(f"{'  ' + label:16}{text}")
     if tuning.needs is not None:
         lines += paragraph(f"({tuning.needs})")
+    if tuning.recommendation is not None and tuning.recommendation.best is not None:
+        lines += paragraph(FITTED_NOTE) if tuning.recommendation.best.is_fitted else []
     if "expandable_segments:True" in best.conf:
         lines += paragraph(EXPANDABLE_NOTE)
-    return lines
+    return lines + _further(tuning)
+
+
+def _further(tuning: Tuning) -> list[str]:
+    """What the search found beyond, and why it is not what is recommended."""
+    found = tuning.further
+    if found is None:
+        return []
+    return row(
+        "Not to paste",
+        f"{found.setting}: {_figures(tuning, found)}. It fits the sizes of "
+        f"{'this recording' if len(tuning.files) == 1 else 'these recordings'}, and is not proved "
+        "on a part that it was not chosen by.",
+    )
 
 
 def _figures(tuning: Tuning, found: Row) -> str:
@@ -194,6 +212,8 @@ def tuning_document(tuning: Tuning) -> dict[str, Any]:
         "baseline": _row(tuning, tuning.baseline),
         "rows": [_row(tuning, row) for row in tuning.rows],
         "best": None if best is None else _best(tuning, best),
+        "recommendation": recommendation_document(tuning.recommendation),
+        "further": None if tuning.further is None else tuning.further.conf,
         "helps": tuning.helps,
         "reason": tuning.reason,
         "front": [row.conf for row in tuning.front],
@@ -217,7 +237,7 @@ def _best(tuning: Tuning, best: Row) -> dict[str, Any]:
     return {
         "conf": best.conf,
         "memory_fraction": best.memory_fraction,
-        "env": f"{_NAME}={best.conf}",
+        "env": f"{NAME}={best.conf}",
         "paste": paste_lines(best.setting),
         "needs": tuning.needs,
         "saved_bytes": saved,
@@ -256,21 +276,3 @@ def _row(tuning: Tuning, row: Row) -> dict[str, Any]:
         ],
         **ends,
     }
-
-
-_NAME = "PYTORCH_CUDA_ALLOC_CONF"
-
-
-def paste_lines(setting: Setting) -> dict[str, str]:
-    """By shell: "bash", "powershell", "cmd", "python", and "call" if there is one to make."""
-    conf, quoted = setting.conf, setting.conf.replace("'", "''")
-    python = f'os.environ["{_NAME}"] = "{conf}"' if conf else f'os.environ.pop("{_NAME}", None)'
-    lines = {
-        "bash": f"export {_NAME}={shlex.quote(conf)}" if conf else f"unset {_NAME}",
-        "powershell": f"$env:{_NAME} = '{quoted}'" if conf else f"Remove-Item Env:{_NAME}",
-        "cmd": f'set "{_NAME}={conf}"',
-        "python": python,
-    }
-    if setting.call_fraction is not None:
-        lines["call"] = f"torch.cuda.set_per_process_memory_fraction({setting.call_fraction:g})"
-    return lines

@@ -30,7 +30,7 @@ def shortage(run: Run) -> Shortage:
 
 def lines_of(run: Run, *shortages: Shortage) -> list[str]:
     """The report without a cure."""
-    return replay_text(run, {0: shortages}, {}).splitlines()
+    return replay_text(run, {0: shortages}).splitlines()
 
 
 def with_fidelity(run: Run, fidelity: Fidelity | None) -> Run:
@@ -83,13 +83,13 @@ def test_devices_are_kept_apart(run: Run) -> None:
 
 def test_nothing_steers_the_terminal(run: Run) -> None:
     path = "evil\x1b[2J\u202e.pickle"
-    text = replay_text(dataclasses.replace(run, path=path), {}, {})
+    text = replay_text(dataclasses.replace(run, path=path), {})
     assert "\x1b" not in text
     assert r"evil\x1b[2J\u202e.pickle" in text
 
 
 def test_the_document_counts_what_the_text_counts(run: Run, shortage: Shortage) -> None:
-    document = replay_document(run, {0: [shortage]}, {})
+    document = replay_document(run, {0: [shortage]})
     peak = document["devices"][0]["peak"]
     assert peak["reserved_bytes"] - peak["active_bytes"] == peak["idle_bytes"]
     assert document["devices"][0]["ooms"][0]["idle_bytes"] == shortage.idle_bytes

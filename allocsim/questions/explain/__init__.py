@@ -1,7 +1,7 @@
 """Why did a request find no memory, and what would have let it through?"""
 
 from allocsim.questions.explain.cause import Figures, arithmetic_of
-from allocsim.questions.explain.cure import Cure, find_cure, is_worth_a_search
+from allocsim.questions.explain.cure import Cure, cures_of
 from allocsim.questions.explain.explanation import (
     DeviceExplanation,
     Remedy,
@@ -24,10 +24,9 @@ __all__ = [
     "Shortage",
     "Verdict",
     "arithmetic_of",
+    "cures_of",
     "explain",
     "explain_device",
     "explain_recording",
-    "find_cure",
-    "is_worth_a_search",
     "shortages_of",
 ]

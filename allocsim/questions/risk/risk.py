@@ -34,7 +34,18 @@ from allocsim.engine import (
     smallest_device,
 )
 from allocsim.errors import RecordingError
-from allocsim.measures import Code, Measures, code_at, effects_on, measures_of, usual_settings
+from allocsim.measures import (
+    Case,
+    Code,
+    Measures,
+    Recommendation,
+    allows_expandable,
+    code_at,
+    effects_on,
+    measures_of,
+    recommend,
+    usual_settings,
+)
 from allocsim.trace import Action, Recording, Trace
 
 __all__ = ["HeadroomPoint", "Need", "Risk", "Span", "risk_of"]
@@ -146,6 +157,7 @@ class Risk:
     points: the headroom wherever memory came from the driver.
     tightest: the first of the least headroom; code: of its request.
     largest_bytes: the largest request, at `largest_entry`.
+    recommendation: the one setting to paste, on the device memory asked for.
     """
 
     run: Run
@@ -158,6 +170,7 @@ class Risk:
     largest_bytes: int
     needs: tuple[Need, ...]
     measures: Measures
+    recommendation: Recommendation
 
 
 def risk_of(
@@ -210,12 +223,13 @@ def risk_of(
         largest_bytes=size,
         needs=_needs(trials, setting, confs),
         measures=measures_of(trace, device_run),
+        recommendation=recommend([Case(trials, device_run)], setting, confs),
     )
 
 
 def _needs(trials: Trials, setting: Setting, confs: Sequence[str] | None) -> tuple[Need, ...]:
     release = trials.prepared.release
-    usual = usual_settings(setting.config(release))
+    usual = usual_settings(setting.config(release), expandable=allows_expandable(trials.prepared))
     others = usual if confs is None else tuple(map(Setting, confs))
     for each in others:
         each.config(release)  # a wrong one is the user's to know

@@ -55,7 +55,7 @@ def judge(asked: Asked, baseline: Row, best: Row | None, bounds: Bounds) -> tupl
         how = "as recorded" if baseline.is_as_recorded else "under the recorded settings"
         return True, f"{how} the run does not go through; under this setting it does"
     if best.is_baseline:
-        return False, f"nothing tried is better; {_room(baseline, bounds)}"
+        return False, f"nothing tried is better by 1 %; {_room(baseline, bounds)}"
     what, saved, before = _saved(asked, baseline, best)
     if saved * _WORTH >= before:
         return True, what
