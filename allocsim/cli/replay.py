@@ -11,7 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from allocsim.cli.options import HINTS, Commands, add_command, add_shared, hints_of
-from allocsim.cli.output import write_result
+from allocsim.cli.output import write, write_json, write_screen
+from allocsim.cli.owners import owners_of
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError, count
 from allocsim.errors import InvariantError
@@ -47,13 +48,13 @@ def add_to(commands: Commands[Parser]) -> None:
     add("--check-every", metavar="N", type=count, default=0, help=check)
     cure = "search for a setting that helps (default: unless --conf or --json is given)"
     add("--cure", action=argparse.BooleanOptionalAction, help=cure)
-    add_shared(parser, "--json")
+    add_shared(parser, "--verbose", "--json")
 
 
 def run(arguments: argparse.Namespace) -> int:
     from allocsim.engine import Setting, prepare, replay_prepared  # noqa: PLC0415
     from allocsim.questions.explain import OomWatch, shortages_of  # noqa: PLC0415
-    from allocsim.report import replay_document, replay_text  # noqa: PLC0415
+    from allocsim.report import replay_document, replay_screen, replay_text  # noqa: PLC0415
     from allocsim.trace import load  # noqa: PLC0415
 
     watch = OomWatch()
@@ -77,7 +78,13 @@ def run(arguments: argparse.Namespace) -> int:
         found = None
         if wants_cure:
             found = _recommended(devices, result, bar, insists=bool(arguments.cure))
-    write_result(arguments.json, replay_document, replay_text, result, shortages, found)
+        top = None if arguments.json else owners_of(devices, result)
+    if arguments.json:
+        write_json(replay_document(result, shortages, found))
+    elif arguments.verbose:
+        write(replay_text(result, shortages, found, top))
+    else:
+        write_screen(replay_screen(result, shortages, found, top))
     if arguments.strict and not all(d.fidelity and d.fidelity.is_exact for d in result.devices):
         return _STRICT
     if arguments.fail_on_oom and any(device.ooms for device in result.devices):

@@ -83,6 +83,12 @@ class Offer:
         return max(trial.peak_reserved_bytes for trial in self.trials)
 
     @property
+    def memory_range(self) -> tuple[int, int]:
+        """The peak at least and at most, of a recording that starts mid-run (`StartPeaks`)."""
+        ends = [trial.peak_range or (trial.peak_reserved_bytes,) * 2 for trial in self.trials]
+        return max(low for low, _ in ends), max(high for _, high in ends)
+
+    @property
     def calls(self) -> int:
         """Calls that took memory from the driver or gave it back."""
         return max(trial.num_device_alloc + trial.num_device_free for trial in self.trials)
@@ -126,6 +132,16 @@ class Recommendation:
     def saved_bytes(self) -> int:
         """What the best reserves less at its peak; negative where it answers more requests."""
         return self.baseline.memory - (self.best or self.baseline).memory
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether the best helps however a recording that starts mid-run began under it."""
+        if self.best is None:
+            return False
+        low, high = self.best.memory_range
+        saved = self.baseline.memory - high
+        is_saving = low == high or (saved > 0 and saved * WORTH >= self.baseline.memory)
+        return not self.baseline.goes_through or is_saving
 
 
 @dataclass(frozen=True, slots=True, eq=False)

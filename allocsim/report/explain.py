@@ -22,6 +22,8 @@ from allocsim.questions.explain import (
     Verdict,
     arithmetic_of,
 )
+from allocsim.questions.top import Top
+from allocsim.report.answer import of_owners
 from allocsim.report.layout import (
     exact_size,
     number,
@@ -30,6 +32,7 @@ from allocsim.report.layout import (
     plural,
     row,
     rows,
+    shortened,
     warned,
 )
 from allocsim.report.recommendation import (
@@ -64,8 +67,8 @@ _SHOWN_BLOCKERS = 12
 _SIZE_WIDTH = 14
 
 
-def explanation_text(run: Run, devices: Sequence[DeviceExplanation]) -> str:
-    """`allocsim explain` of a recording."""
+def explanation_text(run: Run, devices: Sequence[DeviceExplanation], top: Top | None = None) -> str:
+    """`allocsim explain -v` of a recording.  top: who held the memory, None where not told."""
     lines = [*warned(run.warnings), *row("Recording", run.path)]
     lines += row("Settings", run.conf or "PyTorch's defaults")
     for note in run.named_notes:
@@ -77,6 +80,8 @@ def explanation_text(run: Run, devices: Sequence[DeviceExplanation]) -> str:
     if devices:
         left = next((d.entries_left for d in devices if d.entries_left is not None), None)
         lines += ["", *paste_rows(devices[0].recommendation, left)]
+    if top is not None:
+        lines += ["", *of_owners(top).lines]
     return "\n".join(lines) + "\n"
 
 
@@ -177,7 +182,9 @@ def _blocker(blocker: Blocker) -> str:
     code = "before the recording" if blocker.entry is None else "no frames recorded"
     if blocker.code is not None:
         code = f"{blocker.code}{' (inferred)' if blocker.code.inferred else ''}"
-    return f"{format_size(blocker.size):>{_SIZE_WIDTH}}  {age:>12}  {entry:>9}  {code[-37:]}"
+    return (
+        f"{format_size(blocker.size):>{_SIZE_WIDTH}}  {age:>12}  {entry:>9}  {shortened(code, 37)}"
+    )
 
 
 def _remedies(device: DeviceExplanation) -> list[str]:
@@ -311,7 +318,7 @@ _SHOWN_LETTERS = 160
 
 
 def verdicts_text(verdicts: Sequence[Verdict]) -> str:
-    """`allocsim explain` of a text.  Errors that repeat at once are shown once."""
+    """`allocsim explain -v` of a text.  Errors that repeat at once are shown once."""
     runs = [list(run) for _, run in groupby(verdicts, lambda v: (v.figures, v.cause, v.advice))]
     parts = [_verdict(run, is_alone=len(verdicts) == 1) for run in runs[:_SHOWN]]
     if len(runs) > _SHOWN:

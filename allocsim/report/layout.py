@@ -34,7 +34,7 @@ __all__ = [
 
 WIDTH = 80
 LABEL = 16
-_SEPARATORS = ("/", "\\", " < ")
+_SEPARATORS = ("/", "\\", " ")
 
 
 def row(label: str, text: str) -> list[str]:

@@ -15,8 +15,8 @@ from allocsim.units import format_size
 
 __all__ = [
     "EXPANDABLE_NOTE", "FITTED_NOTE", "NAME", "paste_line", "paste_lines", "paste_notes",
-    "paste_rows", "peak_text", "range_document", "range_sentence", "recommendation_document",
-    "trial_document",
+    "paste_rows", "paste_setting", "peak_text", "range_document", "range_sentence",
+    "recommendation_document", "trial_document",
 ]  # fmt: skip
 
 EXPANDABLE_NOTE = "expandable_segments is not available on Windows, WSL and Jetson."
@@ -32,7 +32,12 @@ def paste_line(found: Recommendation) -> list[str]:
     if found.best is None:
         why = "" if found.why_not is None else f": {found.why_not}"
         return row("To paste", f"nothing{why}.")
-    line = paste_lines(found.best.setting)["bash"]
+    return paste_setting(found.best.setting)
+
+
+def paste_setting(setting: Setting) -> list[str]:
+    """The line of bash for a setting beside its label, or below where it is too long for that."""
+    line = paste_lines(setting)["bash"]
     if len(line) <= WIDTH - LABEL:
         return [f"{'To paste':{LABEL}}{line}"]
     return ["To paste", line]
@@ -46,7 +51,11 @@ def paste_notes(found: Recommendation, entries_left: int | None = None) -> list[
     best = found.best
     if best is None:
         return []
-    notes = [f"Proved: a replay under it {_proof(found)}.", f"{_releases(found)}."]
+    release = f"Known from PyTorch {found.since} on."
+    if found.needs is not None:
+        release = f"It needs {found.needs}; the recording may come from another release."
+    sure = "Proved" if found.is_sure else "Likely, not proved"
+    notes = [f"{sure}: a replay under it {_proof(found)}.", release]
     if best.is_fitted:
         notes.append(FITTED_NOTE)
     notes += [text for trial in best.trials if (text := range_sentence(trial)) is not None]
@@ -67,16 +76,13 @@ def paste_rows(found: Recommendation, entries_left: int | None = None) -> list[s
 def _proof(found: Recommendation) -> str:
     base, best = found.baseline, found.best or found.baseline
     retries = plural(best.retries, "retry", "retries")
-    peak = format_size(best.memory)
+    low, high = best.memory_range
+    peak = format_size(high) if low == high else f"{format_size(low)} to {format_size(high)}"
     if not base.goes_through:
         return f"answers every request, the failed one too; {peak} at its peak, {retries}"
     if best.retries < base.retries:
         return f"has {retries} instead of {number(base.retries)}; {peak} at its peak"
     return f"reserves at most {peak} instead of {format_size(base.memory)}, {retries}"
-
-
-def _releases(found: Recommendation) -> str:
-    return found.needs or f"PyTorch {found.since} or later"
 
 
 def paste_lines(setting: Setting) -> dict[str, str]:
@@ -153,7 +159,9 @@ def range_sentence(trial: Trial) -> str | None:
     if trial.peak_kept is None or trial.peak_anew is None:
         how = "are kept" if trial.peak_anew is None else "are laid out anew"
         return f"Proved only if the blocks from before the first entry {how}."
+    if low == high:
+        return None
     return (
-        f"The recording starts mid-run: the peak is {format_size(low)} to {format_size(high)}, by "
-        "how what was there from before is laid out under the setting (docs/replay.md)."
+        "The recording starts mid-run: the peak hangs on how what was there from before is laid "
+        "out under the setting (docs/replay.md)."
     )

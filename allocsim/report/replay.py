@@ -10,9 +10,11 @@ from dataclasses import asdict
 from typing import Any
 
 from allocsim.core import find_release, parse_conf
-from allocsim.engine import DeviceRun, PeakState, Run, Start, StartPeaks, Trial
+from allocsim.engine import DeviceRun, Moment, PeakState, Run, Start, StartPeaks, Trial
 from allocsim.measures import Recommendation
 from allocsim.questions.explain import Cure, Shortage
+from allocsim.questions.top import Top
+from allocsim.report.answer import of_owners
 from allocsim.report.layout import (
     exact_size,
     number,
@@ -32,7 +34,14 @@ from allocsim.report.recommendation import (
 )
 from allocsim.units import format_size
 
-__all__ = ["Found", "proof_rows", "replay_document", "replay_text", "verdict_sentence"]
+__all__ = [
+    "Found",
+    "least_and_most",
+    "proof_rows",
+    "replay_document",
+    "replay_text",
+    "verdict_sentence",
+]
 
 _SHOWN_OOMS = 3
 
@@ -42,11 +51,15 @@ Found = tuple[Recommendation, tuple[Cure, ...]]
 
 
 def replay_text(
-    run: Run, shortages: Mapping[int, Sequence[Shortage]], found: Found | None = None
+    run: Run,
+    shortages: Mapping[int, Sequence[Shortage]],
+    found: Found | None = None,
+    top: Top | None = None,
 ) -> str:
-    """`allocsim replay` on a terminal.
+    """`allocsim replay -v`.
 
     shortages: by device number.  found: None where no setting was looked for.
+    top: who held the memory, None where it is not told.
     """
     cures = {} if found is None else {cure.device: cure for cure in found[1]}
     lines = [*warned(run.warnings), *_heading(run), ""]
@@ -65,6 +78,8 @@ def replay_text(
     if found is not None:
         left = next((cure.entries_left for cure in found[1] if cure.entries_left is not None), None)
         lines += [*paste_rows(found[0], left), ""]
+    if top is not None:
+        lines += [*of_owners(top).lines, ""]
     return "\n".join(lines)
 
 
@@ -119,8 +134,9 @@ def _memory(run: Run, device: DeviceRun) -> list[str]:
         *row("Peak reserved", f"{exact_size(device.peak_reserved_bytes)}, {since}"),
         *(_range(device.peaks) if device.peaks is not None else []),
         *row("Peak allocated", exact_size(device.peak_allocated_bytes)),
-        *row("Idle at peak", f"{format_size(peak.idle)} reserved, but in no block in use"),
-        *(_idle(peak, is_expandable) if peak.idle else []),
+        *rows(
+            "Idle", [*least_and_most(device), *(_idle(peak, is_expandable) if peak.idle else [])]
+        ),
         *_driver_calls(device.stats, is_expandable),
     ]
 
@@ -140,14 +156,31 @@ def _range(peaks: StartPeaks) -> list[str]:
     return row("", f"{text}{_BEGINS[peaks.shown]}, the other end is that {_BEGINS[other]}")
 
 
+def least_and_most(device: DeviceRun) -> list[str]:
+    """What was reserved and not in use, where that says most of the memory that was needed."""
+    busiest, idlest = device.timeline.busiest, device.timeline.idlest
+    if busiest is None or idlest is None:
+        return []
+    texts = [f"{format_size(busiest.idle)} where most was in use{_after(busiest)}"]
+    if idlest.idle > busiest.idle:
+        texts.append(f"{format_size(idlest.idle)} at most{_after(idlest)}")
+    return texts
+
+
+def _after(moment: Moment) -> str:
+    return f", after entry {number(moment.entry)}" if moment.entry >= 0 else ", at the start"
+
+
 def _idle(peak: PeakState, is_expandable: bool) -> list[str]:
+    """The kinds of what was idle when reserved memory was highest for the first time."""
+    where = "at the peak of reserved memory"
     if is_expandable:
         # PyTorch counts no inactive splits there, so the two kinds cannot be told apart.
-        return row("", "inside expandable segments")
+        return [f"{where}: {format_size(peak.idle)} inside expandable segments"]
     whole, split = format_size(peak.whole_segments), format_size(peak.inactive_split)
     return [
-        *row("", f"{whole} in wholly free segments (empty_cache() returns them)"),
-        *row("", f"{split} stuck between blocks in use (inactive splits)"),
+        f"{where}: {whole} in wholly free segments (empty_cache() returns them)",
+        f"and {split} stuck between blocks in use (inactive splits)",
     ]
 
 
@@ -166,7 +199,8 @@ def _ooms(shortages: Sequence[Shortage]) -> list[str]:
     for shortage in shortages[-_SHOWN_OOMS:]:
         oom = shortage.oom
         known = "as recorded" if oom.is_recorded else "where the recording had none"
-        lines += row("Out of memory", f"at entry {number(oom.entry)}, {known}; PyTorch's words:")
+        says = "; the text, as PyTorch words it:" if oom.message else ""
+        lines += row("Out of memory", f"at entry {number(oom.entry)}, {known}{says}")
         lines += paragraph(oom.message, indent=4)
     if (hidden := len(shortages) - _SHOWN_OOMS) > 0:
         lines += row("", f"({plural(hidden, 'error')} before these; --json lists them all)")
@@ -179,12 +213,15 @@ def verdict_sentence(device: DeviceRun, shortages: Sequence[Shortage]) -> str:
     if shortages:
         is_unproved = parting is not None and parting.is_before(shortages[-1].oom.entry)
         return "unproved: " * is_unproved + _causes(shortages[-1])[shortages[-1].cause]
-    idle, reserved = format_size(device.peak.idle), format_size(device.peak.reserved)
     unproved = "unproved: " if parting is not None else ""
-    return (
-        f"{unproved}it fits: no request failed. Of {reserved} reserved at the peak, {idle} were "
-        "idle."
-    )
+    what = "it fits: no request failed"
+    if device.device_memory is None:
+        what = "no request failed; how much memory the device has is not known"
+    busiest = device.timeline.busiest
+    if busiest is None:
+        return f"{unproved}{what}."
+    idle, reserved = format_size(busiest.idle), format_size(busiest.reserved)
+    return f"{unproved}{what}. Where most was in use, {idle} of {reserved} reserved were idle."
 
 
 def _causes(shortage: Shortage) -> dict[str, str]:
@@ -255,6 +292,8 @@ def _device(device: DeviceRun, shortages: Sequence[Shortage], cure: Cure | None)
             "idle_bytes": device.peak.idle,
             "inactive_split_bytes": device.peak.inactive_split,
         },
+        "busiest": _moment(device.timeline.busiest),
+        "idlest": _moment(device.timeline.idlest),
         "stats": device.stats,
         "ooms": [_oom(shortage) for shortage in shortages],
         "stopped_at": device.stopped_at,
@@ -273,6 +312,17 @@ def _device(device: DeviceRun, shortages: Sequence[Shortage], cure: Cure | None)
     if cure is not None:
         document["cure"] = _cure(cure)
     return document
+
+
+def _moment(moment: Moment | None) -> dict[str, int] | None:
+    if moment is None:
+        return None
+    return {
+        "entry": moment.entry,
+        "allocated_bytes": moment.allocated,
+        "reserved_bytes": moment.reserved,
+        "idle_bytes": moment.idle,
+    }
 
 
 def _oom(shortage: Shortage) -> dict[str, Any]:
@@ -319,5 +369,7 @@ def _cured(cure: Cure) -> list[str]:
 
 
 def _cells(name: str, trial: Trial) -> tuple[str, str, str, str]:
-    outcome = "no" if trial.oom_entry is None else f"entry {number(trial.oom_entry)}"
-    return (name, outcome, peak_text(trial), number(trial.num_alloc_retries))
+    if trial.oom_entry is not None:
+        # What a run had reserved when it ended says nothing of what it needs.
+        return (name, f"entry {number(trial.oom_entry)}", "-", "-")
+    return (name, "no", peak_text(trial), number(trial.num_alloc_retries))

@@ -29,7 +29,7 @@ from allocsim.report.recommendation import (
 )
 from allocsim.units import format_size
 
-__all__ = ["tuning_document", "tuning_text"]
+__all__ = ["further_rows", "row_figures", "tuning_document", "tuning_text"]
 
 _WIDTHS = (40, 12, 8, 9, 11)
 _MOST_ROWS = 12
@@ -37,7 +37,7 @@ _SHELLS = (("bash", "bash"), ("powershell", "PowerShell"), ("cmd", "cmd"), ("pyt
 
 
 def tuning_text(tuning: Tuning) -> str:
-    """The whole answer."""
+    """`allocsim tune -v`."""
     lines = warned(tuning.warnings) + rows("Recordings", tuning.files)
     lines += row("Release", f"PyTorch {tuning.torch_version}")
     lines += rows("Device memory", _devices(tuning))
@@ -64,12 +64,12 @@ def _answer(tuning: Tuning) -> list[str]:
     base, best = tuning.baseline, tuning.best
     label = "As recorded" if base.is_as_recorded else "Own settings"
     unproved = "unproved: " if tuning.warnings else ""
-    lines = row(label, f"{unproved}{base.setting}: {_figures(tuning, base)}")
+    lines = row(label, f"{unproved}{base.setting}: {row_figures(tuning, base)}")
     if tuning.warnings:
         return lines + row("Answer", f"withheld: {tuning.reason}.")
     if best is None or not tuning.helps:
-        return [*lines, *row("Answer", f"nothing helps: {tuning.reason}."), *_further(tuning)]
-    lines += row("Best", f"{best.setting}: {_figures(tuning, best)}")
+        return [*lines, *row("Answer", f"nothing helps: {tuning.reason}."), *further_rows(tuning)]
+    lines += row("Best", f"{best.setting}: {row_figures(tuning, best)}")
     lines += row("", f"{tuning.reason}.")
     bounds, above = tuning.bounds, tuning.bounds.above_ideal(best.peak_reserved_bytes)
     lines += row(
@@ -88,32 +88,35 @@ def _answer(tuning: Tuning) -> list[str]:
         lines += paragraph(FITTED_NOTE) if tuning.recommendation.best.is_fitted else []
     if "expandable_segments:True" in best.conf:
         lines += paragraph(EXPANDABLE_NOTE)
-    return lines + _further(tuning)
+    return lines + further_rows(tuning)
 
 
-def _further(tuning: Tuning) -> list[str]:
+def further_rows(tuning: Tuning) -> list[str]:
     """What the search found beyond, and why it is not what is recommended."""
     found = tuning.further
     if found is None:
         return []
     return row(
         "Not to paste",
-        f"{found.setting}: {_figures(tuning, found)}. It fits the sizes of "
+        f"{found.setting}: {row_figures(tuning, found)}. It fits the sizes of "
         f"{'this recording' if len(tuning.files) == 1 else 'these recordings'}, and is not proved "
         "on a part that it was not chosen by.",
     )
 
 
-def _figures(tuning: Tuning, found: Row) -> str:
+def row_figures(tuning: Tuning, found: Row) -> str:
+    """What a setting comes to, in words."""
     if found.error is not None:
         return found.error
     retries = plural(found.num_alloc_retries, "retry", "retries")
+    if found.fails_at is not None:
+        # What a run had reserved when it ended says nothing of what it needs.
+        failed = f"out of memory at entry {number(found.fails_at)}, after {retries}"
+        return f"{failed} and {plural(found.num_ooms, 'request')} without an answer"
     text = f"{format_size(found.peak_reserved_bytes)} reserved at the peak, {retries}"
     low, high = found.peak_range or (0, 0)
     if low < high:
         text += f" (from {format_size(low)} to {format_size(high)}, by how it begins)"
-    if found.num_ooms:
-        text += f", {plural(found.num_ooms, 'request')} without an answer"
     device = found.min_device_memory_bytes
     if device is not None:
         kind = "smallest device" if tuning.by_device else "smallest device without retries"
@@ -139,6 +142,12 @@ def _rows(tuning: Tuning) -> list[str]:
             "could no longer win.",
             indent=2,
         )
+    if any(each.cost.is_thrashing and each.survives for each in shown):
+        lines += paragraph(
+            "thrashing: more time in giving memory back and getting it again than in getting the "
+            "memory of the peak once.",
+            indent=2,
+        )
     lines += paragraph(
         "calls: cudaMalloc, cudaFree, map and unmap. driver: an estimate of their time "
         "(--costs FILE).",
@@ -153,8 +162,8 @@ def _cells(tuning: Tuning, each: Row) -> tuple[str, ...]:
     if each.error is not None:
         return (f"{name}: {each.error}", "", "", "", "")
     if each.fails_at is not None:
-        name += f" (fails, entry {number(each.fails_at)})"
-    elif each.cost.is_thrashing:
+        return (f"{name} (fails, entry {number(each.fails_at)})", "-", "-", "-", "-")
+    if each.cost.is_thrashing:
         name += " (thrashing)"
     point = (each.device_point if tuning.by_device else None) or each.point
     return (
@@ -189,7 +198,8 @@ def _work(tuning: Tuning) -> list[str]:
         work.append(f"{what} skipped: steps that repeat and change nothing any more")
     if tuning.duplicates:
         what = plural(len(tuning.duplicates), "setting")
-        work.append(f"{what} not counted: they have the effect of another on these recordings")
+        has = "it has" if len(tuning.duplicates) == 1 else "they have"
+        work.append(f"{what} not counted: {has} the effect of another on these recordings")
     if tuning.known:
         work.append(f"{plural(tuning.known, 'replay')} taken from the file of results")
     return rows("Work", work)

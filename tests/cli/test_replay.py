@@ -106,6 +106,7 @@ def test_the_search_can_be_skipped(cli: Cli, traces: Path, option: list[str]) ->
     done = cli("replay", traces / OOM, *option)
     assert done.code == 0
     assert "Settings tried" not in done.out
+    assert "To paste" not in done.out
 
 
 def test_other_settings_leave_nothing_to_compare(cli: Cli, traces: Path) -> None:

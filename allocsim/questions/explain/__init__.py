@@ -7,6 +7,7 @@ from allocsim.questions.explain.explanation import (
     Remedy,
     explain,
     explain_device,
+    explain_prepared,
     explain_recording,
 )
 from allocsim.questions.explain.kinds import KINDS
@@ -27,6 +28,7 @@ __all__ = [
     "cures_of",
     "explain",
     "explain_device",
+    "explain_prepared",
     "explain_recording",
     "shortages_of",
 ]

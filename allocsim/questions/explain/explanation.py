@@ -14,6 +14,7 @@ from allocsim.core import find_release, parse_conf
 from allocsim.engine import (
     DeviceRun,
     Hints,
+    Prepared,
     Progress,
     Run,
     Setting,
@@ -37,7 +38,10 @@ from allocsim.questions.explain.verdict import Verdict, judge_text
 from allocsim.trace import Recording
 from allocsim.units import format_size, parse_size
 
-__all__ = ["DeviceExplanation", "Remedy", "explain_device", "explain_recording", "explain"]
+__all__ = [
+    "DeviceExplanation", "Remedy", "explain", "explain_device", "explain_prepared",
+    "explain_recording",
+]  # fmt: skip
 
 _BY_FIGURES = ("impossible", "host_fallback", "fraction_limit", "free_above_request", "full")
 """Causes whose advice needs no replay."""
@@ -98,6 +102,20 @@ def explain_recording(
     The arguments are those of `replay`; watch: see `Watch`, for the replays of the search.
     """
     devices = prepare(recording, device, torch_version, hints=hints)
+    return explain_prepared(
+        devices, conf, device_memory=device_memory, progress=progress, watch=watch
+    )
+
+
+def explain_prepared(
+    devices: Sequence[Prepared],
+    conf: str | None = None,
+    *,
+    device_memory: int | str | None = None,
+    progress: Progress | None = None,
+    watch: Watch | None = None,
+) -> tuple[Run, tuple[DeviceExplanation, ...]]:
+    """`explain_recording` of devices that were made ready before."""
     seen = OomWatch()
     setting, memory = None if conf is None else Setting(conf), bytes_of(device_memory)
     run = replay_prepared(

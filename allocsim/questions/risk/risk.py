@@ -22,6 +22,7 @@ from allocsim.engine import (
     Capacity,
     DeviceRun,
     Observer,
+    Prepared,
     Progress,
     Run,
     Setting,
@@ -160,6 +161,7 @@ class Risk:
     recommendation: the one setting to paste, on the device memory asked for.
     """
 
+    prepared: Prepared
     run: Run
     device_run: DeviceRun
     spans: tuple[Span, ...]
@@ -213,6 +215,7 @@ def risk_of(
     trials = Trials(prepared, watch, effects_on(prepared))
     trials.note(setting, device_run)
     return Risk(
+        prepared=prepared,
         run=run,
         device_run=device_run,
         spans=spans_of(device_run.timeline, _SPANS),
