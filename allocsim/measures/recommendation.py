@@ -6,8 +6,8 @@ Rule, over settings that answer every request and save a hundredth of the peak o
    the peak of reserved memory; of all within a hundredth of the least peak it is the simplest:
    known to every release that the recording can come from, fewest options, fewest driver calls.
 2. A setting fitted to the sizes of this recording gives way to one that is not, unless it saves
-   a twentieth more, and does so over the second half of the recording by itself as well; fitted
-   values come from the first half (`proposals`), so that the second is their test.
+   a twentieth more, however the recording began, and does so over the second half by itself as
+   well; fitted values come from the first half (`proposals`), so that the second is their test.
 3. Nothing is recommended where the replay is not the recorded run, or where something outside the
    allocator refused the request: there a replay proves nothing.
 
@@ -320,9 +320,9 @@ def _simplest(
         and (offer.memory - least) * WORTH <= least
     ]
     known = [offer for offer in near if needed(offer) is None]
+    # Of equals it is the first: a search that replays settings of equal effect once has only that.
     return min(
-        known or near,
-        key=lambda offer: (offer.setting.n_options, offer.calls, offer.memory, offer.setting.conf),
+        known or near, key=lambda offer: (offer.setting.n_options, offer.calls, offer.memory)
     )
 
 
@@ -333,7 +333,7 @@ def _is_worth_fitting(
         return True
     if offer.retries > standing.retries or offer.thrashes(baseline):
         return False
-    if not _saves(offer.memory, standing.memory):
+    if not _saves(offer.memory_range[1], standing.memory_range[0]):
         return False
     return _saves(late(offer.setting), late(standing.setting))
 

@@ -28,7 +28,7 @@ __all__ = [
 ]  # fmt: skip
 
 _SHOWN_DEVICES = 3
-_ADVICE_LINES = 12
+_ADVICE_LINES = 15
 _SHOWN_ERRORS = 4
 _TABLES = "-v: every setting and figure; --json: the same for programs"
 _HIDDEN = "-v: all of it; --json: the same for programs"

@@ -161,7 +161,7 @@ def test_calls_and_a_full_device_that_look_alike(written: Written) -> None:
     recording = written(snapshot)
     text = " ".join(whole(recording).notes)
     assert "27 releases before a new segment are taken for requests that a full device" in text
-    assert "calls of empty_cache explain it as well" in text
+    assert "calls of empty_cache explain them as well" in text
     assert whole(recording, 80 * GIB).stats["num_alloc_retries"] == 0
     named = whole(written(with_stacks(snapshot)))
     assert named.device_memory is None

@@ -62,6 +62,11 @@ def test_of_equally_simple_ones_the_fewest_driver_calls_decide() -> None:
     assert chosen(offer(wide, 705 * MIB, calls=9), offer(narrow, 700 * MIB, calls=10)) == wide
 
 
+def test_of_settings_of_equal_effect_it_is_the_first_as_in_a_search_that_replays_it_alone() -> None:
+    first, second = (offer(f"max_split_size_mb:{size}", 700 * MIB) for size in (64, 128))
+    assert chosen(first, second) == chosen(first) == "max_split_size_mb:64"
+
+
 def test_less_than_a_hundredth_is_not_worth_a_line() -> None:
     assert chosen(offer(EXPANDABLE, 991 * MIB)) is None
     assert chosen(offer(EXPANDABLE, 990 * MIB)) == EXPANDABLE
@@ -100,6 +105,25 @@ def test_a_fitted_value_must_win_over_the_second_half_as_well() -> None:
     plain, fitted = offer(EXPANDABLE, 800 * MIB), offer(FITTED, 600 * MIB)
     assert chosen(plain, fitted, late={FITTED: 770 * MIB}) == EXPANDABLE
     assert chosen(fitted, late={FITTED: 990 * MIB}) is None
+
+
+def test_a_fitted_value_must_save_however_the_recording_began() -> None:
+    fitted = offer(FITTED, 600 * MIB)
+    (trial,) = fitted.trials
+    open_ended = replace(
+        fitted, trials=(replace(trial, peak_kept=1000 * MIB, peak_anew=600 * MIB),)
+    )
+    assert chosen(fitted) == FITTED
+    assert chosen(open_ended) is None
+
+
+def test_what_hangs_on_how_a_recording_began_is_not_called_proved() -> None:
+    (trial,) = offer(EXPANDABLE, 700 * MIB).trials
+    for kept, is_sure in ((980 * MIB, True), (1000 * MIB, False)):
+        ends = replace(trial, peak_kept=kept, peak_anew=700 * MIB)
+        found = choose(BASE, [Offer(Setting(EXPANDABLE), (ends,))], lambda _: 0, RELEASE, ())
+        assert found.best is not None
+        assert found.is_sure is is_sure
 
 
 def test_a_run_that_only_a_fitted_value_lets_through_gets_it() -> None:

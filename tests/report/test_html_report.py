@@ -174,9 +174,9 @@ def test_other_settings_stand_side_by_side(gpt2: tuple[Picture, str, Page]) -> N
     _, text, page = gpt2
     table = next(table for table in page.tables if table[0][0] == "setting")
     assert [row[:4] for row in table[1:]] == [
-        ["PyTorch's defaults (this page)", "out of memory at entry 26,059", "5.46 GiB", "3"],
+        ["PyTorch's defaults (this page)", "out of memory at entry 26,059", "-", "-"],
         ["expandable_segments:True", "every request answered", "5.36 GiB", "1"],
-        ["max_split_size_mb:128", "out of memory at entry 26,059", "5.44 GiB", "1"],
+        ["max_split_size_mb:128", "out of memory at entry 26,059", "-", "-"],
     ]
     assert text.count('<svg class="spark"') == 3
 
