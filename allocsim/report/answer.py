@@ -94,8 +94,6 @@ def of_owners(top: Top | None, rank: int = 0) -> Part:
     if top is None or not top.rows:
         return part(())
     when = "at the error" if top.at.what == "oom" else f"at the {top.at.what}"
-    if top.at.what == "entry":
-        when = f"after entry {top.at.entry:,}"
     total = max(top.allocated_bytes, 1)
     lines = row("Held by", f"{format_size(top.allocated_bytes)} allocated {when}:")
     for each in top.rows[:_OWNERS]:
@@ -105,7 +103,6 @@ def of_owners(top: Top | None, rank: int = 0) -> Part:
         if room >= _LEAST_WORDS and each.category != each.owner:
             line += f": {textwrap.shorten(each.category, room, placeholder=' …')}"
         lines.append(line)
-    shares = (
-        f"{name} {size / total:.0%}" for name, size in list(top.categories.items())[:_CATEGORIES]
-    )
+    largest = list(top.categories.items())[:_CATEGORIES]
+    shares = (f"{name} {size / total:.0%}" for name, size in largest if size * 200 >= total)
     return part([*lines, *row("By category", ", ".join(shares))], rank=rank, starts=True)
