@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
 from collections.abc import Callable
 from html import unescape
@@ -10,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from allocsim import CachingAllocator
 from allocsim.cli import main
+from allocsim.units import MIB
 
 TRACES = Path(__file__).parents[2] / "traces"
 EVERY = sorted(TRACES.rglob("*.gz"))
@@ -68,6 +71,47 @@ def test_the_same_line_to_paste_from_all_commands(told: Told, tmp_path: Path, na
     (path,) = (each for each in EVERY if each.name.startswith(f"{name}."))
     found = lines_of(told, path, tmp_path)
     assert len(set(found.values())) == 1, found
+
+
+def test_devices_of_one_program_share_a_line(told: Told, tmp_path: Path) -> None:
+    """Expandable segments help the first, and nothing helps the second."""
+    gpus = [CachingAllocator("2GiB", record_history=True, device=number) for number in (0, 1)]
+    for _ in range(3):
+        gpus[0].free(gpus[0].malloc(530 * MIB))
+        gpus[0].malloc(270 * MIB)
+    for _ in range(20):
+        gpus[1].malloc(64 * MIB)
+    first, second = (gpu.snapshot() for gpu in gpus)
+    first["device_traces"] = [first["device_traces"][0], second["device_traces"][1]]
+    first["segments"] += second["segments"]
+    path = tmp_path / "two.pickle"
+    path.write_bytes(pickle.dumps(first, protocol=4))
+    found = {
+        command: of_json(json.loads(told(command, str(path), *options, "--json")))
+        for command, *options in (("replay", "--cure"), ("explain",), ("tune",))
+    }
+    assert set(found.values()) == {"expandable_segments:True"}, found
+
+
+def test_nothing_that_windows_lacks_is_recommended_or_tried(told: Told, tmp_path: Path) -> None:
+    gpu = CachingAllocator("2GiB", record_history=True)
+    for _ in range(3):
+        gpu.free(gpu.malloc(530 * MIB))
+        gpu.malloc(270 * MIB)
+    snapshot = gpu.snapshot()
+    confs = []
+    for filename in ("/home/me/train.py", r"C:\Users\me\train.py"):
+        for entry in snapshot["device_traces"][0]:
+            entry["frames"] = [{"filename": filename, "name": "main", "line": 3}]
+        path = tmp_path / "run.pickle"
+        path.write_bytes(pickle.dumps(snapshot, protocol=4))
+        found = lines_of(told, path, tmp_path)
+        assert len(set(found.values())) == 1, found
+        confs.append(found["tune"])
+    assert confs[0] == "expandable_segments:True"
+    assert confs[1] not in (None, confs[0])
+    for command in ("tune", "risk"):
+        assert "expandable_segments:True" not in told(command, str(path), "--json")
 
 
 @pytest.mark.slow

@@ -28,7 +28,14 @@ from allocsim.engine import (
     parting_of,
     releases_needed,
 )
-from allocsim.measures import Costs, Recommendation, candidates, front, merged
+from allocsim.measures import (
+    Costs,
+    Recommendation,
+    allows_expandable,
+    candidates,
+    front,
+    merged,
+)
 from allocsim.questions.tune.grid import Asked, Search, SearchProgress
 from allocsim.questions.tune.judgement import Bounds, bounds_of, judge
 from allocsim.questions.tune.part import Part, Source, parts_of
@@ -125,8 +132,9 @@ def tune(
     device_memory: bytes or "24GiB"; None for that which a replay of each recording takes.
     torch_version: None for that of the first recording.  confs: try these and no others.
     hints: what is known of the programs besides.
-    expandable: whether expandable segments may be proposed.  find_device: rank by the smallest
-    device instead of the peak.  jobs: processes; executor: any other to use, whose workers can
+    expandable: whether expandable segments may be proposed (see `allows_expandable`).
+    find_device: rank by the smallest device instead of the peak.  jobs: processes; executor: any
+    other to use, whose workers can
     read the files.  results: a JSON Lines file that trials go to, and come from if it is
     there.  costs, tricks: None for the defaults.  progress: see `SearchProgress`.
     Raises ConfigError for a setting that the release refuses and for a file of other results,
@@ -151,6 +159,7 @@ def tune(
             stored = stack.enter_context(Results(results, _question(asked)))
         search = Search(asked, crew, stored, progress)
         baseline = parts[0].prepared.recorded
+        expandable = expandable and all(allows_expandable(part.prepared) for part in parts)
         proposed = _search(search, baseline, confs, expandable=expandable)
     return _tuning(search, baseline, proposed, time.monotonic() - begin)
 
