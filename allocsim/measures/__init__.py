@@ -18,6 +18,7 @@ from allocsim.measures.recommendation import (
     WhyNot,
     choose,
     late_peak,
+    overflows,
     recommend,
     rescues,
     was_refused,
@@ -29,6 +30,6 @@ __all__ = [
     "Recommendation", "Sizes", "UNTRIED", "WhyNot", "allows_expandable", "candidates", "choose",
     "code_at", "code_of", "cost_of", "effect_of", "effects_on", "extremes_of", "front",
     "is_fitted", "is_hopeless", "late_peak", "levels_of", "lifetimes_of", "measures_of",
-    "merged", "pack", "proposals", "read_costs", "recommend", "rescues", "sizes_of",
-    "usual_settings", "was_refused",
+    "merged", "overflows", "pack", "proposals", "read_costs", "recommend", "rescues",
+    "sizes_of", "usual_settings", "was_refused",
 ]  # fmt: skip

@@ -40,8 +40,8 @@ from allocsim.measures.sizes import merged, sizes_of
 from allocsim.trace import Action
 
 __all__ = [
-    "Case", "Offer", "Recommendation", "WhyNot", "choose", "late_peak", "recommend", "rescues",
-    "was_refused",
+    "Case", "Offer", "Recommendation", "WhyNot", "choose", "late_peak", "overflows", "recommend",
+    "rescues", "was_refused",
 ]  # fmt: skip
 
 WORTH = 100
@@ -211,7 +211,7 @@ def rescues(
     return candidates(sizes, recorded, expandable=may_expand, limits=False)
 
 
-def _overflows(prepared: Prepared, memory: int | None) -> bool:
+def overflows(prepared: Prepared, memory: int | None) -> bool:
     """Whether more lives at once than the device has, what failed among it."""
     if memory is None:
         return False
@@ -229,7 +229,7 @@ def _closed(case: Case) -> WhyNot | None:
         return WhyNot.REFUSED
     if any(oom.tried_bytes > oom.total_bytes for oom in device_run.ooms):
         return WhyNot.IMPOSSIBLE
-    if device_run.ooms and _overflows(case.prepared, device_run.device_memory):
+    if device_run.ooms and overflows(case.prepared, device_run.device_memory):
         return WhyNot.FULL
     return None
 

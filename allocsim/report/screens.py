@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
 from allocsim.engine import OTHER_RELEASE, DeviceRun, Run
-from allocsim.measures import Recommendation
+from allocsim.measures import Recommendation, WhyNot
 from allocsim.questions.explain import DeviceExplanation, Shortage, Verdict
 from allocsim.questions.risk import Risk
 from allocsim.questions.top import Top
@@ -232,10 +232,16 @@ def tuning_screen(tuning: Tuning, top: Top | None = None) -> Answer:
         best = tuning.best
         parts.append(part(row("Best", f"{best.setting}: {row_figures(tuning, best)}")))
         if found is None:
-            lines = paste_setting(tuning.best.setting)
+            lines = paste_setting(best.setting)
             parts.append(part(lines, Tone.PASTE, starts=True))
-        else:
-            parts += _to_paste(found, None)
+    if tuning.warnings:
+        parts.append(part(row("To paste", f"nothing: {WhyNot.WITHHELD}."), starts=True))
+    parts += _to_paste(found, None)
+    return answer_of([*parts, *_searched(tuning, top)], _TABLES)
+
+
+def _searched(tuning: Tuning, top: Top | None) -> list[Part]:
+    """What there was to gain, what was found beyond, and how much was tried."""
     bounds = tuning.bounds
     ideal = (
         f"{format_size(bounds.peak_live_bytes)} live at once, which no allocator undercuts; with "
@@ -243,13 +249,12 @@ def tuning_screen(tuning: Tuning, top: Top | None = None) -> Answer:
     )
     whole = sum(each.is_whole for each in tuning.rows)
     tried = f"{plural(len(tuning.rows), 'setting')}, {number(whole)} of them to the end"
-    parts += [
+    return [
         part(row("Ideal", ideal), rank=3),
         part(further_rows(tuning), rank=4),
         of_owners(top, rank=2),
         part(row("Tried", f"{tried} ({tuning.seconds:,.1f} s)"), rank=5, starts=True),
     ]
-    return answer_of(parts, _TABLES)
 
 
 def risk_screen(risk: Risk, top: Top | None = None) -> Answer:

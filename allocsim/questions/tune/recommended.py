@@ -18,6 +18,7 @@ from allocsim.measures import (
     effects_on,
     is_fitted,
     late_peak,
+    overflows,
     proposals,
     rescues,
     was_refused,
@@ -55,6 +56,9 @@ def recommendation_of(search: Search, baseline: Row, proposed: Sequence[Setting]
         for part, trial in zip(parts, baseline.parts, strict=True)
     ):
         return Recommendation(base, why_not=WhyNot.REFUSED)
+    pairs = zip(parts, asked.memories, strict=True)
+    if not baseline.survives and any(overflows(part.prepared, memory) for part, memory in pairs):
+        return Recommendation(base, why_not=WhyNot.FULL)
     rows = [search.rows[each] for each in proposed if each in search.rows]
     offers = [
         Offer(

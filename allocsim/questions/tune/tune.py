@@ -134,9 +134,9 @@ def tune(
     hints: what is known of the programs besides.
     expandable: whether expandable segments may be proposed (see `allows_expandable`).
     find_device: rank by the smallest device instead of the peak.  jobs: processes; executor: any
-    other to use, whose workers can
-    read the files.  results: a JSON Lines file that trials go to, and come from if it is
-    there.  costs, tricks: None for the defaults.  progress: see `SearchProgress`.
+    other to use, whose workers can read the files.  results: a JSON Lines file that trials go to,
+    and come from if it is there.  costs, tricks: None for the defaults.  progress: see
+    `SearchProgress`.
     Raises ConfigError for a setting that the release refuses and for a file of other results,
     RecordingError for a recording that cannot be replayed.
     """
