@@ -19,14 +19,14 @@ from allocsim.core.config import _INERT
 from allocsim.core.option_string import _READERS
 from allocsim.engine import Setting
 from allocsim.errors import ConfigError
+from allocsim.measures.candidates import UNTRIED
 from allocsim.measures.equivalence import RULES, effect_of
 from allocsim.questions.crosscheck.random_settings import RandomSettings
 from allocsim.questions.step.malloc_rules import EXPLAINED
-from allocsim.questions.tune.candidates import UNTRIED
 from allocsim.questions.tune.floor import HOLDS
 from allocsim.units import MIB
+from tests.measures.test_candidates import SIZES, keys, tried
 from tests.naive.options import SINCE
-from tests.tune.test_candidates import SIZES, keys, tried
 
 ROOT = Path(__file__).parents[1]
 NEWEST = list(RELEASES.values())[-1]
@@ -93,7 +93,7 @@ PLACES = (
     Place("allocsim/core/config.py: AllocatorConfig", held, is_for_all=True),
     Place("allocsim/core/config.py: __str__", printed, is_for_all=True),
     Place("allocsim/core/config.py: _INERT", lambda: _INERT),
-    Place("allocsim/questions/tune/candidates.py", lambda: searched() | UNTRIED.keys()),
+    Place("allocsim/measures/candidates.py", lambda: searched() | UNTRIED.keys()),
     Place("allocsim/measures/equivalence.py", lambda: RULES),
     Place("allocsim/questions/tune/floor.py", lambda: HOLDS),
     Place("allocsim/questions/step/malloc_rules.py", lambda: EXPLAINED),

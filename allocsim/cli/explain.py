@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import IO, cast
 
 from allocsim.cli.options import HINTS, Commands, add_command, add_shared, hints_of
-from allocsim.cli.output import write_result
+from allocsim.cli.output import write, write_json, write_screen
+from allocsim.cli.owners import owners_of
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError, memory_size
 
@@ -49,7 +50,7 @@ def add_to(commands: Commands[Parser]) -> None:
     request = "of a snapshot that holds a state only: would a request of this size be answered?"
     parser.add_argument("--request", metavar="SIZE", type=memory_size, help=request)
     add_shared(parser, *HINTS)
-    add_shared(parser, "--json")
+    add_shared(parser, "--verbose", "--json")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -71,12 +72,17 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.device is not None:
         raise UsageError("--device chooses a device of a recording; an error's text has none")
     from allocsim.questions.explain import explain  # noqa: PLC0415
-    from allocsim.report import verdicts_document, verdicts_text  # noqa: PLC0415
+    from allocsim.report import verdicts_document, verdicts_screen, verdicts_text  # noqa: PLC0415
 
     verdicts = explain(
         text, arguments.conf, torch_version=arguments.torch, device_memory=arguments.device_memory
     )
-    write_result(arguments.json, verdicts_document, verdicts_text, verdicts)
+    if arguments.json:
+        write_json(verdicts_document(verdicts))
+    elif arguments.verbose:
+        write(verdicts_text(verdicts))
+    else:
+        write_screen(verdicts_screen(verdicts))
     return 0
 
 
@@ -140,22 +146,33 @@ def _decoded(log: bytes, name: str) -> str:
 
 
 def _explain_recording(arguments: argparse.Namespace) -> None:
-    from allocsim.questions.explain import explain_recording  # noqa: PLC0415
-    from allocsim.report import explanation_document, explanation_text  # noqa: PLC0415
+    from allocsim.engine import prepare  # noqa: PLC0415
+    from allocsim.questions.explain import explain_prepared  # noqa: PLC0415
+    from allocsim.report import (  # noqa: PLC0415
+        explanation_document,
+        explanation_screen,
+        explanation_text,
+    )
     from allocsim.trace import load  # noqa: PLC0415
 
     with ProgressBar() as bar:
-        run, devices = explain_recording(
-            load(arguments.text),
+        prepared = prepare(
+            load(arguments.text), arguments.device, arguments.torch, hints=hints_of(arguments)
+        )
+        run, devices = explain_prepared(
+            prepared,
             arguments.conf,
             device_memory=arguments.device_memory,
-            torch_version=arguments.torch,
-            hints=hints_of(arguments),
-            device=arguments.device,
             progress=bar.stage("replaying"),
             watch=bar.trying,
         )
-    write_result(arguments.json, explanation_document, explanation_text, run, devices)
+        top = None if arguments.json else owners_of(prepared, run)
+    if arguments.json:
+        write_json(explanation_document(run, devices))
+    elif arguments.verbose:
+        write(explanation_text(run, devices, top))
+    else:
+        write_screen(explanation_screen(run, devices, top))
 
 
 def _explain_state(arguments: argparse.Namespace) -> None:
@@ -181,4 +198,7 @@ def _explain_state(arguments: argparse.Namespace) -> None:
         device_memory=arguments.device_memory,
         torch_version=arguments.torch,
     )
-    write_result(arguments.json, state_document, state_text, answer)
+    if arguments.json:
+        write_json(state_document(answer))
+    else:
+        write(state_text(answer))

@@ -50,10 +50,12 @@ _SHARED: dict[str, dict[str, Any]] = {
         "help": "the program sets options before that entry; may be repeated",
     },
     "--fail-on-oom": {"action": "store_true", "help": "exit 3 if the device runs out of memory"},
+    "--verbose": {"action": "store_true", "help": "print all there is, not the first screen only"},
     "--json": {"action": "store_true", "help": "print JSON instead of text"},
 }
 """What argparse is given for each shared argument."""
 
+_SHORT = {"--verbose": ("-v",)}
 
 HINTS = ("--memory-fraction", "--empty-cache", "--set")
 """What the program did and its recording does not say."""
@@ -104,4 +106,4 @@ def add_shared(parser: Parser, *names: str, text: str | None = None) -> None:
     """Add shared arguments by name.  text: their help, if it is not the usual one."""
     for name in names:
         options = _SHARED[name] if text is None else {**_SHARED[name], "help": text}
-        parser.add_argument(name, **options)
+        parser.add_argument(*_SHORT.get(name, ()), name, **options)

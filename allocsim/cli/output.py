@@ -9,10 +9,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from allocsim.cli.usage import UsageError
 
-__all__ = ["refuse_input", "write", "write_json", "write_result", "write_warnings"]
+if TYPE_CHECKING:
+    from allocsim.report import Answer
+
+__all__ = ["refuse_input", "write", "write_json", "write_result", "write_screen", "write_warnings"]
 
 
 def write(text: str) -> None:
@@ -42,6 +46,28 @@ def write_result(
         write_json(document(*result))
     else:
         write(text(*result))
+
+
+_STYLES = {"good": "bold green", "failure": "bold red", "paste": "bold cyan"}
+"""How a terminal shows the lines of a tone; the others are as they are."""
+
+
+def write_screen(answer: Answer) -> None:
+    """Write a first screen to standard output, in colour where that is a terminal.
+
+    NO_COLOR, TERM=dumb and the like are `rich`'s to know.
+    """
+    if not sys.stdout.isatty():
+        write(str(answer))
+        return
+    from rich.console import Console  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+    encoding = sys.stdout.encoding or "utf-8"
+    for line, tone in answer.lines:
+        shown = line.encode(encoding, "backslashreplace").decode(encoding)
+        console.print(Text(shown, style=_STYLES.get(tone, "")))
 
 
 def refuse_input(output: str, read: str) -> None:

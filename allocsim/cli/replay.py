@@ -11,7 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from allocsim.cli.options import HINTS, Commands, add_command, add_shared, hints_of
-from allocsim.cli.output import write_result
+from allocsim.cli.output import write, write_json, write_screen
+from allocsim.cli.owners import owners_of
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError, count
 from allocsim.errors import InvariantError
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from allocsim.engine import Prepared, Run
+    from allocsim.measures import Recommendation
     from allocsim.questions.explain import Cure
 
 __all__ = ["add_to", "run"]
@@ -46,13 +48,13 @@ def add_to(commands: Commands[Parser]) -> None:
     add("--check-every", metavar="N", type=count, default=0, help=check)
     cure = "search for a setting that helps (default: unless --conf or --json is given)"
     add("--cure", action=argparse.BooleanOptionalAction, help=cure)
-    add_shared(parser, "--json")
+    add_shared(parser, "--verbose", "--json")
 
 
 def run(arguments: argparse.Namespace) -> int:
     from allocsim.engine import Setting, prepare, replay_prepared  # noqa: PLC0415
     from allocsim.questions.explain import OomWatch, shortages_of  # noqa: PLC0415
-    from allocsim.report import replay_document, replay_text  # noqa: PLC0415
+    from allocsim.report import replay_document, replay_screen, replay_text  # noqa: PLC0415
     from allocsim.trace import load  # noqa: PLC0415
 
     watch = OomWatch()
@@ -73,9 +75,16 @@ def run(arguments: argparse.Namespace) -> int:
         wants_cure = arguments.cure
         if wants_cure is None:
             wants_cure = arguments.conf is None and not arguments.json
-        insists = bool(arguments.cure)
-        cures = _cures(devices, result, bar, insists=insists) if wants_cure else {}
-    write_result(arguments.json, replay_document, replay_text, result, shortages, cures)
+        found = None
+        if wants_cure:
+            found = _recommended(devices, result, bar, insists=bool(arguments.cure))
+        top = None if arguments.json else owners_of(devices, result)
+    if arguments.json:
+        write_json(replay_document(result, shortages, found))
+    elif arguments.verbose:
+        write(replay_text(result, shortages, found, top))
+    else:
+        write_screen(replay_screen(result, shortages, found, top))
     if arguments.strict and not all(d.fidelity and d.fidelity.is_exact for d in result.devices):
         return _STRICT
     if arguments.fail_on_oom and any(device.ooms for device in result.devices):
@@ -100,22 +109,21 @@ def _compare_strictly(devices: Sequence[Prepared], result: Run) -> None:
             raise InvariantError(f"device {device_run.device}: {difference}")
 
 
-def _cures(
+def _recommended(
     devices: Sequence[Prepared], result: Run, bar: ProgressBar, *, insists: bool
-) -> dict[int, Cure]:
-    """The cure by device number, of devices where searching for one is worth it.
+) -> tuple[Recommendation, tuple[Cure, ...]]:
+    """The setting to paste, and what was tried on each device.
 
-    insists: search where the replay is not the recorded run as well, where nothing is proved.
+    insists: try settings where the replay is not the recorded run as well, where nothing is proved.
     """
     from allocsim.engine import Setting, Trials  # noqa: PLC0415
-    from allocsim.measures import effects_on  # noqa: PLC0415
-    from allocsim.questions.explain import find_cure, is_worth_a_search  # noqa: PLC0415
+    from allocsim.measures import Case, effects_on, recommend  # noqa: PLC0415
+    from allocsim.questions.explain import cures_of  # noqa: PLC0415
 
     watch = partial(bar.trying, more=" (--no-cure skips)")
-    cures = {}
-    for prepared, device_run in zip(devices, result.devices, strict=True):
-        if is_worth_a_search(device_run) and (insists or device_run.parting is None):
-            trials = Trials(prepared, watch, effects_on(prepared))
-            cure = find_cure(trials, Setting(result.conf), device_run)
-            cures[cure.device] = cure
-    return cures
+    cases = [
+        Case(Trials(prepared, watch, effects_on(prepared)), device_run)
+        for prepared, device_run in zip(devices, result.devices, strict=True)
+    ]
+    found = recommend(cases, Setting(result.conf), insists=insists)
+    return found, cures_of(found, cases)

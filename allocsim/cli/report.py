@@ -96,7 +96,7 @@ def _page_of_state(arguments: argparse.Namespace, recording: Recording, device: 
 
 def _page_of_run(arguments: argparse.Namespace, recording: Recording) -> str:
     from allocsim.engine import Setting, Trials  # noqa: PLC0415
-    from allocsim.measures import effects_on  # noqa: PLC0415
+    from allocsim.measures import Case, effects_on, recommend  # noqa: PLC0415
     from allocsim.questions.explain import OomWatch, explain_device, shortages_of  # noqa: PLC0415
     from allocsim.questions.picture import (  # noqa: PLC0415
         others_of,
@@ -130,8 +130,10 @@ def _page_of_run(arguments: argparse.Namespace, recording: Recording) -> str:
         runs: tuple[WhatIf, ...] = ()
         if wants or confs:
             runs = what_if(trials, picture.run, [Setting(conf) for conf in confs])
-        if wants and shortages:
-            explanation = explain_device(trials, picture.run, picture.device_run, shortages)
+        if wants:
+            case = Case(trials, picture.device_run)
+            found = recommend([case], Setting(picture.run.conf))
+            explanation = explain_device(case, picture.run, shortages, found)
         owners = None
         if picture.device_run.fidelity is not None:
             owners = top_of_run(prepared, picture.device_run)

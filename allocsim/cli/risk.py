@@ -8,7 +8,8 @@ from __future__ import annotations
 import argparse
 
 from allocsim.cli.options import Commands, add_command, add_shared
-from allocsim.cli.output import write_result
+from allocsim.cli.output import write, write_json, write_screen
+from allocsim.cli.owners import owners_of
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser
 
@@ -30,12 +31,12 @@ def add_to(commands: Commands[Parser]) -> None:
     add_shared(parser, "--try", text=settings)
     add_shared(parser, "--torch")
     add_shared(parser, "--device", text="the device, where several are recorded")
-    add_shared(parser, "--fail-on-oom", "--json")
+    add_shared(parser, "--fail-on-oom", "--verbose", "--json")
 
 
 def run(arguments: argparse.Namespace) -> int:
     from allocsim.questions.risk import risk_of  # noqa: PLC0415
-    from allocsim.report import risk_document, risk_text  # noqa: PLC0415
+    from allocsim.report import risk_document, risk_screen, risk_text  # noqa: PLC0415
     from allocsim.trace import load  # noqa: PLC0415
 
     with ProgressBar() as bar:
@@ -49,5 +50,13 @@ def run(arguments: argparse.Namespace) -> int:
             progress=bar.stage("replaying"),
             watch=bar.trying,
         )
-    write_result(arguments.json, risk_document, risk_text, risk)
+        top = None
+        if not (arguments.json or arguments.verbose):
+            top = owners_of([risk.prepared], risk.run)
+    if arguments.json:
+        write_json(risk_document(risk))
+    elif arguments.verbose:
+        write(risk_text(risk))
+    else:
+        write_screen(risk_screen(risk, top))
     return _OUT_OF_MEMORY if arguments.fail_on_oom and risk.device_run.ooms else 0

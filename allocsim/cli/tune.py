@@ -10,12 +10,16 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from allocsim.cli.options import HINTS, Commands, add_command, add_shared, hints_of
-from allocsim.cli.output import write_result
+from allocsim.cli.output import write, write_json, write_screen
+from allocsim.cli.owners import owners_of
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError, processes
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
+
+    from allocsim.questions.top import Top
+    from allocsim.questions.tune import Tuning
 
 __all__ = ["add_to", "run"]
 
@@ -43,12 +47,12 @@ def add_to(commands: Commands[Parser]) -> None:
     add("--results", metavar="FILE", help="JSON Lines to write to; what it holds is not run again")
     add("--costs", metavar="FILE", help="JSON with microseconds of each driver call")
     add("--exhaustive", action="store_true", help="replay every setting to its end: no tricks")
-    add_shared(parser, "--json")
+    add_shared(parser, "--verbose", "--json")
 
 
 def run(arguments: argparse.Namespace) -> int:
     from allocsim.questions.tune import EXHAUSTIVE, read_costs, tune  # noqa: PLC0415
-    from allocsim.report import tuning_document, tuning_text  # noqa: PLC0415
+    from allocsim.report import tuning_document, tuning_screen, tuning_text  # noqa: PLC0415
 
     with ExitStack() as stack:
         bar = stack.enter_context(ProgressBar())
@@ -70,8 +74,29 @@ def run(arguments: argparse.Namespace) -> int:
             tricks=EXHAUSTIVE if arguments.exhaustive else None,
             progress=bar.counted(_progress),
         )
-    write_result(arguments.json, tuning_document, tuning_text, tuning)
+        top = None
+        if not (arguments.json or arguments.verbose):
+            top = _owners(arguments, tuning)
+    if arguments.json:
+        write_json(tuning_document(tuning))
+    elif arguments.verbose:
+        write(tuning_text(tuning))
+    else:
+        write_screen(tuning_screen(tuning, top))
     return 0
+
+
+def _owners(arguments: argparse.Namespace, tuning: Tuning) -> Top | None:
+    """Who held the memory of the one device of one recording; None of several."""
+    if len(tuning.parts) > 1:
+        return None
+    from allocsim.engine import prepare, replay_prepared  # noqa: PLC0415
+    from allocsim.trace import load  # noqa: PLC0415
+
+    (file, device, _) = tuning.parts[0]
+    hints = hints_of(arguments)
+    prepared = prepare(load(file), device, tuning.torch_version, hints=hints)
+    return owners_of(prepared, replay_prepared(prepared))
 
 
 def _dask(address: str, stack: ExitStack) -> Executor:

@@ -31,6 +31,8 @@ def cause_notes(prepared: Prepared) -> list[str]:
     plan, notes = prepared.plan, []
     if plan.n_empty_cache:
         what = f"{plan.n_empty_cache} releases of cached memory are taken for empty_cache calls"
+        if plan.n_empty_cache == 1:
+            what = "a release of cached memory is taken for a call of empty_cache"
         whose = "its Python stack" if plan.n_named == 1 else "their Python stacks"
         notes.append(f"{what} ({plan.n_named} named by {whose})" if plan.n_named else what)
     marked = sum(mark.kind is MarkKind.POOL_DELETED for mark in prepared.marks)
@@ -38,9 +40,12 @@ def cause_notes(prepared: Prepared) -> list[str]:
         times = f", {plan.n_deleted} times" if plan.n_deleted > 1 else ""
         notes.append(f"a MemPool was deleted{times}: memory of private pools alone was released")
     if plan.n_either:
+        what, them = f"{plan.n_either} releases before a new segment are", "them"
+        if plan.n_either == 1:
+            what, them = "a release before a new segment is", "it"
         notes.append(
-            f"{plan.n_either} releases before a new segment are taken for requests that a full "
-            "device refused; calls of empty_cache explain them as well"
+            f"{what} taken for requests that a full device refused; calls of empty_cache explain "
+            f"{them} as well"
         )
     if plan.limit is not None:
         notes.append(_limit_note(prepared, plan.limit))
@@ -100,7 +105,9 @@ def start_notes(prepared: Prepared, start: Start) -> list[str]:
     if not segments:
         return []
     held = format_size(prepared.held)
-    notes = [f"the recording starts mid-run: {len(segments)} segments, {held}, were there"]
+    there = "a segment" if len(segments) == 1 else f"{len(segments)} segments"
+    was = "was" if len(segments) == 1 else "were"
+    notes = [f"the recording starts mid-run: {there}, {held}, {was} there"]
     if start is Start.ANEW:
         live = format_size(sum(segment.active_size for segment in segments))
         notes.append(

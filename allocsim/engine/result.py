@@ -16,7 +16,8 @@ from allocsim.engine.start import StartPeaks
 from allocsim.units import format_size
 
 __all__ = [
-    "DeviceRun", "Fidelity", "Mismatch", "Parting", "PeakState", "Run", "SimulatedOom", "Timeline",
+    "DeviceRun", "Fidelity", "Mismatch", "Moment", "Parting", "PeakState", "Run", "SimulatedOom",
+    "Timeline",
 ]  # fmt: skip
 
 
@@ -117,6 +118,20 @@ class Fidelity:
         return None if found is None else Parting(device, found.entry)
 
 
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Bytes after one driving entry."""
+
+    entry: int
+    allocated: int
+    reserved: int
+
+    @property
+    def idle(self) -> int:
+        """Reserved and not allocated; what waits for other streams counts as idle."""
+        return self.reserved - self.allocated
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Timeline:
     """Memory after each driving entry: row i is the state after entry `entry[i]`."""
@@ -124,6 +139,21 @@ class Timeline:
     entry: NDArray[np.int64]
     allocated: NDArray[np.int64]
     reserved: NDArray[np.int64]
+
+    @property
+    def busiest(self) -> Moment | None:
+        """The first moment at which most was allocated; None of an empty timeline."""
+        return None if not len(self.entry) else self._moment(int(np.argmax(self.allocated)))
+
+    @property
+    def idlest(self) -> Moment | None:
+        """The first moment at which most was reserved and not allocated; None of an empty one."""
+        if not len(self.entry):
+            return None
+        return self._moment(int(np.argmax(self.reserved - self.allocated)))
+
+    def _moment(self, row: int) -> Moment:
+        return Moment(int(self.entry[row]), int(self.allocated[row]), int(self.reserved[row]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,8 @@
-"""Figures for any question: lifetimes, packing, fragmentation, lines of code, trade-offs."""
+"""Figures for any question: lifetimes, packing, fragmentation, lines of code, trade-offs; and the
+one setting that every question recommends."""
 
+from allocsim.measures.candidates import UNTRIED, candidates
+from allocsim.measures.cost import Cost, Costs, cost_of, read_costs
 from allocsim.measures.equivalence import effect_of, effects_on
 from allocsim.measures.extremes import Extremes, extremes_of, levels_of
 from allocsim.measures.lifetimes import Lifetimes, lifetimes_of
@@ -7,11 +10,26 @@ from allocsim.measures.measures import Measures, measures_of
 from allocsim.measures.owner import Code, code_at, code_of
 from allocsim.measures.packing import pack
 from allocsim.measures.pareto import Bar, front, is_hopeless
+from allocsim.measures.proposals import allows_expandable, is_fitted, proposals, usual_settings
+from allocsim.measures.recommendation import (
+    Case,
+    Offer,
+    Recommendation,
+    WhyNot,
+    choose,
+    late_peak,
+    overflows,
+    recommend,
+    rescues,
+    was_refused,
+)
 from allocsim.measures.sizes import Sizes, merged, sizes_of
-from allocsim.measures.usual_settings import usual_settings
 
 __all__ = [
-    "Bar", "Code", "Extremes", "Lifetimes", "Measures", "Sizes", "code_at", "code_of", "effect_of",
-    "effects_on", "extremes_of", "front", "is_hopeless", "levels_of", "lifetimes_of", "measures_of",
-    "merged", "pack", "sizes_of", "usual_settings",
+    "Bar", "Case", "Code", "Cost", "Costs", "Extremes", "Lifetimes", "Measures", "Offer",
+    "Recommendation", "Sizes", "UNTRIED", "WhyNot", "allows_expandable", "candidates", "choose",
+    "code_at", "code_of", "cost_of", "effect_of", "effects_on", "extremes_of", "front",
+    "is_fitted", "is_hopeless", "late_peak", "levels_of", "lifetimes_of", "measures_of",
+    "merged", "overflows", "pack", "proposals", "read_costs", "recommend", "rescues",
+    "sizes_of", "usual_settings", "was_refused",
 ]  # fmt: skip

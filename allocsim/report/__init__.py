@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from allocsim.report.answer import Answer, Tone
     from allocsim.report.crosscheck import crosscheck_document, crosscheck_text
     from allocsim.report.explain import (
         explanation_document,
@@ -19,32 +20,45 @@ if TYPE_CHECKING:
     from allocsim.report.record import record_document, record_text
     from allocsim.report.replay import replay_document, replay_text
     from allocsim.report.risk import risk_document, risk_text
+    from allocsim.report.screens import (
+        explanation_screen,
+        replay_screen,
+        risk_screen,
+        tuning_screen,
+        verdicts_screen,
+    )
     from allocsim.report.step import segments_text, step_document, step_text
     from allocsim.report.top import collapsed_text, speedscope_document, top_document, top_text
     from allocsim.report.tune import tuning_document, tuning_text
 
 __all__ = [
-    "collapsed_text", "crosscheck_document", "crosscheck_text", "explanation_document",
-    "explanation_text", "others_text", "record_document", "record_text", "replay_document",
-    "replay_text", "risk_document", "risk_text", "segments_text", "shown_of",
+    "Answer", "Tone", "collapsed_text", "crosscheck_document", "crosscheck_text",
+    "explanation_document", "explanation_screen", "explanation_text", "others_text",
+    "record_document", "record_text", "replay_document", "replay_screen", "replay_text",
+    "risk_document", "risk_screen", "risk_text", "segments_text", "shown_of",
     "speedscope_document", "state_document", "state_text", "step_document", "step_text",
-    "top_document", "top_text", "tuning_document", "tuning_text", "verdicts_document",
-    "verdicts_text", "warned",
+    "top_document", "top_text", "tuning_document", "tuning_screen", "tuning_text",
+    "verdicts_document", "verdicts_screen", "verdicts_text", "warned",
 ]  # fmt: skip
 
 
 _HOMES = {
+    "Answer": "answer",
+    "Tone": "answer",
     "collapsed_text": "top",
     "crosscheck_document": "crosscheck",
     "crosscheck_text": "crosscheck",
     "explanation_document": "explain",
+    "explanation_screen": "screens",
     "explanation_text": "explain",
     "others_text": "layout",
     "record_document": "record",
     "record_text": "record",
     "replay_document": "replay",
+    "replay_screen": "screens",
     "replay_text": "replay",
     "risk_document": "risk",
+    "risk_screen": "screens",
     "risk_text": "risk",
     "segments_text": "step",
     "shown_of": "layout",
@@ -56,8 +70,10 @@ _HOMES = {
     "top_document": "top",
     "top_text": "top",
     "tuning_document": "tune",
+    "tuning_screen": "screens",
     "tuning_text": "tune",
     "verdicts_document": "explain",
+    "verdicts_screen": "screens",
     "verdicts_text": "explain",
     "warned": "layout",
 }

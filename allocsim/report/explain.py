@@ -10,7 +10,7 @@ from dataclasses import asdict
 from itertools import groupby
 from typing import Any
 
-from allocsim.engine import Run, Trial
+from allocsim.engine import Run
 from allocsim.measures import Code
 from allocsim.questions.explain import (
     KINDS,
@@ -22,6 +22,8 @@ from allocsim.questions.explain import (
     Verdict,
     arithmetic_of,
 )
+from allocsim.questions.top import Top
+from allocsim.report.answer import of_owners
 from allocsim.report.layout import (
     exact_size,
     number,
@@ -30,14 +32,20 @@ from allocsim.report.layout import (
     plural,
     row,
     rows,
+    shortened,
     warned,
+)
+from allocsim.report.recommendation import (
+    paste_rows,
+    peak_text,
+    recommendation_document,
+    trial_document,
 )
 from allocsim.units import format_size
 
 __all__ = [
     "CAUSES", "because", "blockers_text", "code_text", "explanation_document", "explanation_text",
-    "peak_text", "range_document", "range_sentence", "trial_document", "verdicts_document",
-    "verdicts_text",
+    "verdicts_document", "verdicts_text",
 ]  # fmt: skip
 
 CAUSES = {
@@ -59,8 +67,8 @@ _SHOWN_BLOCKERS = 12
 _SIZE_WIDTH = 14
 
 
-def explanation_text(run: Run, devices: Sequence[DeviceExplanation]) -> str:
-    """`allocsim explain` of a recording."""
+def explanation_text(run: Run, devices: Sequence[DeviceExplanation], top: Top | None = None) -> str:
+    """`allocsim explain -v` of a recording.  top: who held the memory, None where not told."""
     lines = [*warned(run.warnings), *row("Recording", run.path)]
     lines += row("Settings", run.conf or "PyTorch's defaults")
     for note in run.named_notes:
@@ -69,6 +77,11 @@ def explanation_text(run: Run, devices: Sequence[DeviceExplanation]) -> str:
         if len(devices) > 1:
             lines += ["", f"== device {device.device_run.device} =="]
         lines += ["", *_device(device)]
+    if devices:
+        left = next((d.entries_left for d in devices if d.entries_left is not None), None)
+        lines += ["", *paste_rows(devices[0].recommendation, left)]
+    if top is not None:
+        lines += ["", *of_owners(top).lines]
     return "\n".join(lines) + "\n"
 
 
@@ -169,7 +182,9 @@ def _blocker(blocker: Blocker) -> str:
     code = "before the recording" if blocker.entry is None else "no frames recorded"
     if blocker.code is not None:
         code = f"{blocker.code}{' (inferred)' if blocker.code.inferred else ''}"
-    return f"{format_size(blocker.size):>{_SIZE_WIDTH}}  {age:>12}  {entry:>9}  {code[-37:]}"
+    return (
+        f"{format_size(blocker.size):>{_SIZE_WIDTH}}  {age:>12}  {entry:>9}  {shortened(code, 37)}"
+    )
 
 
 def _remedies(device: DeviceExplanation) -> list[str]:
@@ -214,6 +229,7 @@ def explanation_document(run: Run, devices: Sequence[DeviceExplanation]) -> dict
         "conf": run.conf,
         "torch_version": run.torch_version,
         "notes": [*run.warnings, *run.named_notes],
+        "recommendation": recommendation_document(devices[0].recommendation if devices else None),
         "devices": [
             {
                 "device": device.device_run.device,
@@ -286,52 +302,6 @@ def _code_document(code: Code | None) -> dict[str, Any] | None:
     }
 
 
-def trial_document(trial: Trial) -> dict[str, Any]:
-    """A trial as every command shows it; keys are added, never renamed."""
-    return {
-        "conf": trial.conf,
-        "oom_entry": trial.oom_entry,
-        "peak_reserved_bytes": trial.peak_reserved_bytes,
-        "peak_allocated_bytes": trial.peak_allocated_bytes,
-        "num_alloc_retries": trial.num_alloc_retries,
-        "num_device_alloc": trial.num_device_alloc,
-        "num_device_free": trial.num_device_free,
-        **range_document(trial),
-    }
-
-
-def range_document(trial: Trial) -> dict[str, int | None]:
-    """Both peaks of a what-if of a recording that starts mid-run; nothing of any other."""
-    if trial.peak_range is None:
-        return {}
-    return {
-        "peak_reserved_kept_bytes": trial.peak_kept,
-        "peak_reserved_anew_bytes": trial.peak_anew,
-    }
-
-
-def peak_text(trial: Trial) -> str:
-    """The peak reserved for a table: a range where it hangs on how the replay begins."""
-    low, high = trial.peak_range or (0, 0)
-    if low == high:
-        return format_size(trial.peak_reserved_bytes)
-    return f"{format_size(low)} to {format_size(high)}"
-
-
-def range_sentence(trial: Trial) -> str | None:
-    """What the peak hangs on in a recording that starts mid-run; None where on nothing."""
-    if trial.peak_range is None:
-        return None
-    low, high = trial.peak_range
-    if trial.peak_kept is None or trial.peak_anew is None:
-        how = "are kept" if trial.peak_anew is None else "are laid out anew"
-        return f"Proved only if the blocks from before the first entry {how}."
-    return (
-        f"The recording starts mid-run: the peak is {format_size(low)} to {format_size(high)}, by "
-        "how what was there from before is laid out under the setting (docs/replay.md)."
-    )
-
-
 def _remedy_document(remedy: Remedy) -> dict[str, Any]:
     return {
         "kind": remedy.kind,
@@ -348,7 +318,7 @@ _SHOWN_LETTERS = 160
 
 
 def verdicts_text(verdicts: Sequence[Verdict]) -> str:
-    """`allocsim explain` of a text.  Errors that repeat at once are shown once."""
+    """`allocsim explain -v` of a text.  Errors that repeat at once are shown once."""
     runs = [list(run) for _, run in groupby(verdicts, lambda v: (v.figures, v.cause, v.advice))]
     parts = [_verdict(run, is_alone=len(verdicts) == 1) for run in runs[:_SHOWN]]
     if len(runs) > _SHOWN:

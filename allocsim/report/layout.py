@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from allocsim.questions.picture import Instant, Picture, Still
 
 __all__ = [
+    "LABEL",
     "WIDTH",
     "exact_size",
     "number",
@@ -27,6 +28,7 @@ __all__ = [
     "printable",
     "row",
     "rows",
+    "shortened",
     "shown_of",
     "table",
     "warned",
@@ -34,7 +36,8 @@ __all__ = [
 ]
 
 WIDTH = 80
-_LABEL = 16
+LABEL = 16
+_SEPARATORS = ("/", "\\", " ")
 
 
 def row(label: str, text: str) -> list[str]:
@@ -42,8 +45,8 @@ def row(label: str, text: str) -> list[str]:
     return textwrap.wrap(
         printable(text),
         WIDTH,
-        initial_indent=f"{label:{_LABEL}}",
-        subsequent_indent=" " * _LABEL,
+        initial_indent=f"{label:{LABEL}}",
+        subsequent_indent=" " * LABEL,
         break_on_hyphens=False,
     ) or [label]
 
@@ -87,7 +90,7 @@ def others_text(device: int, others: Sequence[int]) -> tuple[str, ...]:
     return (f"device {device} is shown; the recording has {noun} {numbers} too (--device)",)
 
 
-def paragraph(text: str, indent: int = _LABEL) -> list[str]:
+def paragraph(text: str, indent: int = LABEL) -> list[str]:
     """`text` wrapped, indented as far as the text of a row."""
     return textwrap.wrap(
         printable(text), WIDTH, initial_indent=" " * indent, subsequent_indent=" " * indent
@@ -121,3 +124,12 @@ def number(count: int) -> str:
 def plural(count: int, noun: str, nouns: str | None = None) -> str:
     """ "1 retry", "3 retries"."""
     return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
+
+
+def shortened(text: str, width: int) -> str:
+    """`text` in `width` columns; what is cut is its beginning, at a separator of paths or words."""
+    if len(text) <= width:
+        return text
+    tail = text[len(text) - width + 1 :]
+    at = min((i for mark in _SEPARATORS if (i := tail.find(mark)) >= 0), default=-1)
+    return "…" + (tail[at:] if 0 <= at < len(tail) // 2 else tail)

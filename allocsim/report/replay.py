@@ -10,9 +10,11 @@ from dataclasses import asdict
 from typing import Any
 
 from allocsim.core import find_release, parse_conf
-from allocsim.engine import DeviceRun, PeakState, Run, Setting, Start, StartPeaks, Trial
+from allocsim.engine import DeviceRun, Moment, PeakState, Run, Start, StartPeaks, Trial
+from allocsim.measures import Recommendation
 from allocsim.questions.explain import Cure, Shortage
-from allocsim.report.explain import peak_text, range_sentence, trial_document
+from allocsim.questions.top import Top
+from allocsim.report.answer import of_owners
 from allocsim.report.layout import (
     exact_size,
     number,
@@ -24,31 +26,60 @@ from allocsim.report.layout import (
     table,
     warned,
 )
-from allocsim.report.tune import EXPANDABLE_NOTE, paste_lines
+from allocsim.report.recommendation import (
+    paste_rows,
+    peak_text,
+    recommendation_document,
+    trial_document,
+)
 from allocsim.units import format_size
 
-__all__ = ["replay_document", "replay_text", "verdict_sentence"]
+__all__ = [
+    "Found",
+    "least_and_most",
+    "proof_rows",
+    "replay_document",
+    "replay_text",
+    "verdict_sentence",
+]
 
 _SHOWN_OOMS = 3
 
 
+Found = tuple[Recommendation, tuple[Cure, ...]]
+"""The setting to paste, and what was tried on each device."""
+
+
 def replay_text(
-    run: Run, shortages: Mapping[int, Sequence[Shortage]], cures: Mapping[int, Cure]
+    run: Run,
+    shortages: Mapping[int, Sequence[Shortage]],
+    found: Found | None = None,
+    top: Top | None = None,
 ) -> str:
-    """`allocsim replay` on a terminal.  shortages, cures: by device number."""
+    """`allocsim replay -v`.
+
+    shortages: by device number.  found: None where no setting was looked for.
+    top: who held the memory, None where it is not told.
+    """
+    cures = {} if found is None else {cure.device: cure for cure in found[1]}
     lines = [*warned(run.warnings), *_heading(run), ""]
     for device in run.devices:
         if len(run.devices) > 1:
             lines += [f"== device {device.device} ==", ""]
-        found = shortages.get(device.device, ())
+        ooms = shortages.get(device.device, ())
         for part in (
-            _proof(device),
+            proof_rows(device),
             _memory(run, device),
-            _ooms(found),
-            row("Verdict", verdict_sentence(device, found)),
-            _cured(cures[device.device]) if device.device in cures else _withheld(device),
+            _ooms(ooms),
+            row("Verdict", verdict_sentence(device, ooms)),
+            _cured(cures[device.device]) if device.device in cures else [],
         ):
             lines += [*part, ""] if part else []
+    if found is not None:
+        left = next((cure.entries_left for cure in found[1] if cure.entries_left is not None), None)
+        lines += [*paste_rows(found[0], left), ""]
+    if top is not None:
+        lines += [*of_owners(top).lines, ""]
     return "\n".join(lines)
 
 
@@ -67,7 +98,8 @@ def _heading(run: Run) -> list[str]:
     return lines + rows("Device memory", memories) + rows("Notes", run.named_notes)
 
 
-def _proof(device: DeviceRun) -> list[str]:
+def proof_rows(device: DeviceRun) -> list[str]:
+    """How much of the replay is as recorded."""
     fidelity = device.fidelity
     if fidelity is None:
         return row(
@@ -102,8 +134,9 @@ def _memory(run: Run, device: DeviceRun) -> list[str]:
         *row("Peak reserved", f"{exact_size(device.peak_reserved_bytes)}, {since}"),
         *(_range(device.peaks) if device.peaks is not None else []),
         *row("Peak allocated", exact_size(device.peak_allocated_bytes)),
-        *row("Idle at peak", f"{format_size(peak.idle)} reserved, but in no block in use"),
-        *(_idle(peak, is_expandable) if peak.idle else []),
+        *rows(
+            "Idle", [*least_and_most(device), *(_idle(peak, is_expandable) if peak.idle else [])]
+        ),
         *_driver_calls(device.stats, is_expandable),
     ]
 
@@ -123,14 +156,31 @@ def _range(peaks: StartPeaks) -> list[str]:
     return row("", f"{text}{_BEGINS[peaks.shown]}, the other end is that {_BEGINS[other]}")
 
 
+def least_and_most(device: DeviceRun) -> list[str]:
+    """What was reserved and not in use, where that says most of the memory that was needed."""
+    busiest, idlest = device.timeline.busiest, device.timeline.idlest
+    if busiest is None or idlest is None:
+        return []
+    texts = [f"{format_size(busiest.idle)} where most was in use{_after(busiest)}"]
+    if idlest.idle > busiest.idle:
+        texts.append(f"{format_size(idlest.idle)} at most{_after(idlest)}")
+    return texts
+
+
+def _after(moment: Moment) -> str:
+    return f", after entry {number(moment.entry)}" if moment.entry >= 0 else ", at the start"
+
+
 def _idle(peak: PeakState, is_expandable: bool) -> list[str]:
+    """The kinds of what was idle when reserved memory was highest for the first time."""
+    where = "at the peak of reserved memory"
     if is_expandable:
         # PyTorch counts no inactive splits there, so the two kinds cannot be told apart.
-        return row("", "inside expandable segments")
+        return [f"{where}: {format_size(peak.idle)} inside expandable segments"]
     whole, split = format_size(peak.whole_segments), format_size(peak.inactive_split)
     return [
-        *row("", f"{whole} in wholly free segments (empty_cache() returns them)"),
-        *row("", f"{split} stuck between blocks in use (inactive splits)"),
+        f"{where}: {whole} in wholly free segments (empty_cache() returns them)",
+        f"and {split} stuck between blocks in use (inactive splits)",
     ]
 
 
@@ -149,7 +199,8 @@ def _ooms(shortages: Sequence[Shortage]) -> list[str]:
     for shortage in shortages[-_SHOWN_OOMS:]:
         oom = shortage.oom
         known = "as recorded" if oom.is_recorded else "where the recording had none"
-        lines += row("Out of memory", f"at entry {number(oom.entry)}, {known}; PyTorch's words:")
+        says = "; the text, as PyTorch words it:" if oom.message else ""
+        lines += row("Out of memory", f"at entry {number(oom.entry)}, {known}{says}")
         lines += paragraph(oom.message, indent=4)
     if (hidden := len(shortages) - _SHOWN_OOMS) > 0:
         lines += row("", f"({plural(hidden, 'error')} before these; --json lists them all)")
@@ -162,12 +213,15 @@ def verdict_sentence(device: DeviceRun, shortages: Sequence[Shortage]) -> str:
     if shortages:
         is_unproved = parting is not None and parting.is_before(shortages[-1].oom.entry)
         return "unproved: " * is_unproved + _causes(shortages[-1])[shortages[-1].cause]
-    idle, reserved = format_size(device.peak.idle), format_size(device.peak.reserved)
     unproved = "unproved: " if parting is not None else ""
-    return (
-        f"{unproved}it fits: no request failed. Of {reserved} reserved at the peak, {idle} were "
-        "idle."
-    )
+    what = "it fits: no request failed"
+    if device.device_memory is None:
+        what = "no request failed; how much memory the device has is not known"
+    busiest = device.timeline.busiest
+    if busiest is None:
+        return f"{unproved}{what}."
+    idle, reserved = format_size(busiest.idle), format_size(busiest.reserved)
+    return f"{unproved}{what}. Where most was in use, {idle} of {reserved} reserved were idle."
 
 
 def _causes(shortage: Shortage) -> dict[str, str]:
@@ -205,9 +259,11 @@ def _causes(shortage: Shortage) -> dict[str, str]:
 
 
 def replay_document(
-    run: Run, shortages: Mapping[int, Sequence[Shortage]], cures: Mapping[int, Cure]
+    run: Run, shortages: Mapping[int, Sequence[Shortage]], found: Found | None = None
 ) -> dict[str, Any]:
-    """`allocsim replay --json`.  shortages, cures: by device number, where there are any."""
+    """`allocsim replay --json`.  See `replay_text`."""
+    cures = {} if found is None else {cure.device: cure for cure in found[1]}
+    recommendation = {} if found is None else {"recommendation": recommendation_document(found[0])}
     return {
         "file": run.path,
         "conf": run.conf,
@@ -218,6 +274,7 @@ def replay_document(
             _device(each, shortages.get(each.device, ()), cures.get(each.device))
             for each in run.devices
         ],
+        **recommendation,
     }
 
 
@@ -235,6 +292,8 @@ def _device(device: DeviceRun, shortages: Sequence[Shortage], cure: Cure | None)
             "idle_bytes": device.peak.idle,
             "inactive_split_bytes": device.peak.inactive_split,
         },
+        "busiest": _moment(device.timeline.busiest),
+        "idlest": _moment(device.timeline.idlest),
         "stats": device.stats,
         "ooms": [_oom(shortage) for shortage in shortages],
         "stopped_at": device.stopped_at,
@@ -255,6 +314,17 @@ def _device(device: DeviceRun, shortages: Sequence[Shortage], cure: Cure | None)
     if cure is not None:
         document["cure"] = _cure(cure)
     return document
+
+
+def _moment(moment: Moment | None) -> dict[str, int] | None:
+    if moment is None:
+        return None
+    return {
+        "entry": moment.entry,
+        "allocated_bytes": moment.allocated,
+        "reserved_bytes": moment.reserved,
+        "idle_bytes": moment.idle,
+    }
 
 
 def _oom(shortage: Shortage) -> dict[str, Any]:
@@ -279,19 +349,13 @@ def _cure(cure: Cure) -> dict[str, Any]:
 
 
 _WIDTHS = (38, 16, 15, 9)
-_NO_CURE = "the replay is not the recorded run, so no setting can be proved on it"
 _RANGE_WIDTHS = (30, 16, 25, 9)
 
 
-def _withheld(device: DeviceRun) -> list[str]:
-    """Why nothing is recommended where the replay is not the recorded run."""
-    if device.parting is None or device.fidelity is None:
-        return []
-    return row("To paste", f"nothing: {_NO_CURE}.")
-
-
 def _cured(cure: Cure) -> list[str]:
-    """The table of trials and the setting to paste, or that none helps."""
+    """The table of trials; nothing where there were none."""
+    if not cure.trials:
+        return []
     where = "no limit" if cure.device_memory is None else format_size(cure.device_memory)
     cells = [
         ("", "out of memory", "peak reserved", "retries"),
@@ -303,42 +367,11 @@ def _cured(cure: Cure) -> list[str]:
     unproved = "; unproved" if cure.is_withheld else ""
     lines = [f"Settings tried, a replay each (device memory: {where}{unproved})", ""]
     widths = _RANGE_WIDTHS if any(trial.peak_range for trial in cure.trials) else _WIDTHS
-    lines += [*table(cells, widths), ""]
-    if cure.best is not None:
-        return lines + _best(cure, cure.best)
-    if cure.is_withheld:
-        return lines + row("To paste", f"nothing: {_NO_CURE}.")
-    aim = (
-        "lowers the peak by 5 % or more"
-        if cure.baseline.goes_through
-        else "lets every request through"
-    )
-    return lines + row("To paste", f"nothing: no setting tried {aim}.")
+    return lines + table(cells, widths)
 
 
 def _cells(name: str, trial: Trial) -> tuple[str, str, str, str]:
-    outcome = "no" if trial.oom_entry is None else f"entry {number(trial.oom_entry)}"
-    return (name, outcome, peak_text(trial), number(trial.num_alloc_retries))
-
-
-def _best(cure: Cure, best: Trial) -> list[str]:
-    lines = row("To paste", paste_lines(Setting(best.conf))["bash"])
-    if cure.needs is not None:
-        lines += paragraph(f"({cure.needs})")
-    peak, before = best.peak_reserved_bytes, cure.baseline.peak_reserved_bytes
-    retries = plural(best.num_alloc_retries, "retry", "retries")
-    if cure.baseline.goes_through:
-        proof = f"reserves at most {format_size(peak)} instead of {format_size(before)}"
-    else:
-        proof = f"answers every request, the failed one too; {format_size(peak)} at its peak"
-    lines += paragraph(f"Proved: a replay under it {proof}, {retries}.")
-    if (found := range_sentence(best)) is not None:
-        lines += paragraph(found)
-    if cure.entries_left is not None:
-        left = plural(cure.entries_left, "entry", "entries")
-        lines += paragraph(
-            f"Not proved: what comes later; the recording ends {left} after that request."
-        )
-    if "expandable_segments:True" in best.conf:
-        lines += paragraph(EXPANDABLE_NOTE)
-    return lines
+    if trial.oom_entry is not None:
+        # What a run had reserved when it ended says nothing of what it needs.
+        return (name, f"entry {number(trial.oom_entry)}", "-", "-")
+    return (name, "no", peak_text(trial), number(trial.num_alloc_retries))

@@ -24,16 +24,17 @@ from allocsim.report.layout import (
     table,
     warned,
 )
+from allocsim.report.recommendation import paste_rows, recommendation_document
 from allocsim.units import format_size
 
-__all__ = ["risk_document", "risk_text"]
+__all__ = ["closest_rows", "largest_rows", "risk_document", "risk_text"]
 
 _BAR = 30
 _WIDTHS = (44, 12, 12, 12)
 
 
 def risk_text(risk: Risk) -> str:
-    """`allocsim risk` on a terminal."""
+    """`allocsim risk -v`."""
     memory = risk.device_run.device_memory
     device = "unknown: no limit" if memory is None else exact_size(memory)
     lines = [
@@ -45,9 +46,10 @@ def risk_text(risk: Risk) -> str:
     ]
     for note in risk.run.named_notes:
         lines += row("Note", note)
-    lines += ["", *_over_time(risk), "", *_closest(risk), *_largest(risk), ""]
+    lines += ["", *_over_time(risk), "", *closest_rows(risk), *largest_rows(risk), ""]
     is_proved = risk.device_run.parting is None
-    lines += [*_needs(risk.needs, is_proved=is_proved), "", *_measures(risk.measures)]
+    lines += [*_needs(risk.needs, is_proved=is_proved), "", *_measures(risk.measures), ""]
+    lines += paste_rows(risk.recommendation)
     return "\n".join(lines) + "\n"
 
 
@@ -69,7 +71,8 @@ def _span(span: Span, scale: int, *, is_bounded: bool) -> str:
     return f"{number(max(span.last, 0)):>14}  {sizes}  |{bar}|"
 
 
-def _closest(risk: Risk) -> list[str]:
+def closest_rows(risk: Risk) -> list[str]:
+    """The request that failed, or came closest to it."""
     if risk.device_run.ooms:
         oom = risk.device_run.ooms[0]
         return _failed(oom, _unproved(risk, oom.entry))
@@ -108,7 +111,8 @@ def _failed(oom: SimulatedOom, unproved: str) -> list[str]:
     return rows("It fails", [what, "allocsim explain says why"])
 
 
-def _largest(risk: Risk) -> list[str]:
+def largest_rows(risk: Risk) -> list[str]:
+    """The largest request, and what was of no use to it."""
     if risk.largest_entry is None:
         return []
     found = [f"{format_size(risk.largest_bytes)}, first at entry {number(risk.largest_entry)}"]
@@ -129,7 +133,7 @@ def _worst_point(risk: Risk) -> HeadroomPoint | None:
 
 def _needs(needs: Sequence[Need], *, is_proved: bool) -> list[str]:
     title = "The smallest device for each setting" if is_proved else "Smallest devices, unproved"
-    cells = [(title, "device", "retries", "would like")]
+    cells = [(title, "device", "retries", "unlimited")]
     for need in needs:
         device, retries, peak = "none", "", ""
         if (found := need.capacity) is not None:
@@ -143,8 +147,8 @@ def _needs(needs: Sequence[Need], *, is_proved: bool) -> list[str]:
     if not is_proved:
         how = "Each size is a replay's, which is not the recorded run: none is proved."
     notes = paragraph(
-        f"{how} On a device of what the setting would like no request has to empty the cache "
-        "first.",
+        f"{how} Unlimited: the peak on a device without end, where no request has to empty the "
+        "cache first.",
         indent=2,
     )
     return [*table(cells, _WIDTHS), *notes]
@@ -190,6 +194,7 @@ def risk_document(risk: Risk) -> dict[str, Any]:
         },
         "spans": [asdict(span) for span in risk.spans],
         "settings": [_need(need) for need in risk.needs],
+        "recommendation": recommendation_document(risk.recommendation),
         "measures": {
             **asdict(risk.measures),
             "utilization": risk.measures.utilization,

@@ -6,11 +6,9 @@ estimates.
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import asdict
 from typing import Any
 
-from allocsim.engine import Setting
 from allocsim.questions.tune import Row, Tuning
 from allocsim.report.layout import (
     exact_size,
@@ -22,11 +20,16 @@ from allocsim.report.layout import (
     table,
     warned,
 )
+from allocsim.report.recommendation import (
+    EXPANDABLE_NOTE,
+    FITTED_NOTE,
+    NAME,
+    paste_lines,
+    recommendation_document,
+)
 from allocsim.units import format_size
 
-__all__ = ["EXPANDABLE_NOTE", "paste_lines", "tuning_document", "tuning_text"]
-
-EXPANDABLE_NOTE = "expandable_segments is not available on Windows, WSL and Jetson."
+__all__ = ["further_rows", "row_figures", "tuning_document", "tuning_text"]
 
 _WIDTHS = (40, 12, 8, 9, 11)
 _MOST_ROWS = 12
@@ -34,7 +37,7 @@ _SHELLS = (("bash", "bash"), ("powershell", "PowerShell"), ("cmd", "cmd"), ("pyt
 
 
 def tuning_text(tuning: Tuning) -> str:
-    """The whole answer."""
+    """`allocsim tune -v`."""
     lines = warned(tuning.warnings) + rows("Recordings", tuning.files)
     lines += row("Release", f"PyTorch {tuning.torch_version}")
     lines += rows("Device memory", _devices(tuning))
@@ -61,12 +64,12 @@ def _answer(tuning: Tuning) -> list[str]:
     base, best = tuning.baseline, tuning.best
     label = "As recorded" if base.is_as_recorded else "Own settings"
     unproved = "unproved: " if tuning.warnings else ""
-    lines = row(label, f"{unproved}{base.setting}: {_figures(tuning, base)}")
+    lines = row(label, f"{unproved}{base.setting}: {row_figures(tuning, base)}")
     if tuning.warnings:
         return lines + row("Answer", f"withheld: {tuning.reason}.")
     if best is None or not tuning.helps:
-        return lines + row("Answer", f"nothing helps: {tuning.reason}.")
-    lines += row("Best", f"{best.setting}: {_figures(tuning, best)}")
+        return [*lines, *row("Answer", f"nothing helps: {tuning.reason}."), *further_rows(tuning)]
+    lines += row("Best", f"{best.setting}: {row_figures(tuning, best)}")
     lines += row("", f"{tuning.reason}.")
     bounds, above = tuning.bounds, tuning.bounds.above_ideal(best.peak_reserved_bytes)
     lines += row(
@@ -81,21 +84,39 @@ def _answer(tuning: Tuning) -> list[str]:
         lines.append(f"{'  ' + label:16}{text}")
     if tuning.needs is not None:
         lines += paragraph(f"({tuning.needs})")
+    if tuning.recommendation is not None and tuning.recommendation.best is not None:
+        lines += paragraph(FITTED_NOTE) if tuning.recommendation.best.is_fitted else []
     if "expandable_segments:True" in best.conf:
         lines += paragraph(EXPANDABLE_NOTE)
-    return lines
+    return lines + further_rows(tuning)
 
 
-def _figures(tuning: Tuning, found: Row) -> str:
+def further_rows(tuning: Tuning) -> list[str]:
+    """What the search found beyond, and why it is not what is recommended."""
+    found = tuning.further
+    if found is None:
+        return []
+    return row(
+        "Not to paste",
+        f"{found.setting}: {row_figures(tuning, found)}. It fits the sizes of "
+        f"{'this recording' if len(tuning.files) == 1 else 'these recordings'}, and is not proved "
+        "on a part that it was not chosen by.",
+    )
+
+
+def row_figures(tuning: Tuning, found: Row) -> str:
+    """What a setting comes to, in words."""
     if found.error is not None:
         return found.error
     retries = plural(found.num_alloc_retries, "retry", "retries")
+    if found.fails_at is not None:
+        # What a run had reserved when it ended says nothing of what it needs.
+        failed = f"out of memory at entry {number(found.fails_at)}, after {retries}"
+        return f"{failed} and {plural(found.num_ooms, 'request')} without an answer"
     text = f"{format_size(found.peak_reserved_bytes)} reserved at the peak, {retries}"
     low, high = found.peak_range or (0, 0)
     if low < high:
         text += f" (from {format_size(low)} to {format_size(high)}, by how it begins)"
-    if found.num_ooms:
-        text += f", {plural(found.num_ooms, 'request')} without an answer"
     device = found.min_device_memory_bytes
     if device is not None:
         kind = "smallest device" if tuning.by_device else "smallest device without retries"
@@ -121,6 +142,12 @@ def _rows(tuning: Tuning) -> list[str]:
             "could no longer win.",
             indent=2,
         )
+    if any(each.cost.is_thrashing and each.survives for each in shown):
+        lines += paragraph(
+            "thrashing: more time in giving memory back and getting it again than in getting the "
+            "memory of the peak once.",
+            indent=2,
+        )
     lines += paragraph(
         "calls: cudaMalloc, cudaFree, map and unmap. driver: an estimate of their time "
         "(--costs FILE).",
@@ -135,8 +162,8 @@ def _cells(tuning: Tuning, each: Row) -> tuple[str, ...]:
     if each.error is not None:
         return (f"{name}: {each.error}", "", "", "", "")
     if each.fails_at is not None:
-        name += f" (fails, entry {number(each.fails_at)})"
-    elif each.cost.is_thrashing:
+        return (f"{name} (fails, entry {number(each.fails_at)})", "-", "-", "-", "-")
+    if each.cost.is_thrashing:
         name += " (thrashing)"
     point = (each.device_point if tuning.by_device else None) or each.point
     return (
@@ -171,7 +198,8 @@ def _work(tuning: Tuning) -> list[str]:
         work.append(f"{what} skipped: steps that repeat and change nothing any more")
     if tuning.duplicates:
         what = plural(len(tuning.duplicates), "setting")
-        work.append(f"{what} not counted: they have the effect of another on these recordings")
+        has = "it has" if len(tuning.duplicates) == 1 else "they have"
+        work.append(f"{what} not counted: {has} the effect of another on these recordings")
     if tuning.known:
         work.append(f"{plural(tuning.known, 'replay')} taken from the file of results")
     return rows("Work", work)
@@ -194,6 +222,8 @@ def tuning_document(tuning: Tuning) -> dict[str, Any]:
         "baseline": _row(tuning, tuning.baseline),
         "rows": [_row(tuning, row) for row in tuning.rows],
         "best": None if best is None else _best(tuning, best),
+        "recommendation": recommendation_document(tuning.recommendation),
+        "further": None if tuning.further is None else tuning.further.conf,
         "helps": tuning.helps,
         "reason": tuning.reason,
         "front": [row.conf for row in tuning.front],
@@ -217,7 +247,7 @@ def _best(tuning: Tuning, best: Row) -> dict[str, Any]:
     return {
         "conf": best.conf,
         "memory_fraction": best.memory_fraction,
-        "env": f"{_NAME}={best.conf}",
+        "env": f"{NAME}={best.conf}",
         "paste": paste_lines(best.setting),
         "needs": tuning.needs,
         "saved_bytes": saved,
@@ -256,21 +286,3 @@ def _row(tuning: Tuning, row: Row) -> dict[str, Any]:
         ],
         **ends,
     }
-
-
-_NAME = "PYTORCH_CUDA_ALLOC_CONF"
-
-
-def paste_lines(setting: Setting) -> dict[str, str]:
-    """By shell: "bash", "powershell", "cmd", "python", and "call" if there is one to make."""
-    conf, quoted = setting.conf, setting.conf.replace("'", "''")
-    python = f'os.environ["{_NAME}"] = "{conf}"' if conf else f'os.environ.pop("{_NAME}", None)'
-    lines = {
-        "bash": f"export {_NAME}={shlex.quote(conf)}" if conf else f"unset {_NAME}",
-        "powershell": f"$env:{_NAME} = '{quoted}'" if conf else f"Remove-Item Env:{_NAME}",
-        "cmd": f'set "{_NAME}={conf}"',
-        "python": python,
-    }
-    if setting.call_fraction is not None:
-        lines["call"] = f"torch.cuda.set_per_process_memory_fraction({setting.call_fraction:g})"
-    return lines

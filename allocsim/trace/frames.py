@@ -11,6 +11,7 @@ file has bytes, however often it refers to one long stack.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -20,6 +21,8 @@ from numpy.typing import NDArray
 from allocsim.trace.fields import INT32_MAX, INT64_MAX, UINT64_MAX, Fields, describe
 
 __all__ = ["Frame", "FrameTable", "FrameInterner", "StackNumbers", "StackReader"]
+
+_WINDOWS = re.compile(r"[A-Za-z]:[\\/]|\\\\")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,11 @@ class FrameTable:
             raise IndexError(f"stack {index} is not one of the {len(self)} stacks recorded")
         first, last = self.offsets[index : index + 2].tolist()
         return tuple(self.frames[i] for i in self.flat[first:last].tolist())
+
+    @property
+    def has_windows_paths(self) -> bool:
+        r"""Whether a frame's file is named as on Windows: after a drive (C:\) or a server."""
+        return any(_WINDOWS.match(frame.filename) for frame in self.frames)
 
 
 class FrameInterner:

@@ -83,7 +83,7 @@ def test_a_log_in_a_file(cli: Cli, tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     log.write_text(f"step 1\n{TEXT}\nstep 2\n{OTHER}\n")
     assert causes(cli("explain", log, "--json")) == ["fragmentation_likely", "full"]
-    shown = cli("explain", log).out
+    shown = cli("explain", log, "-v").out
     assert "== line 2 ==" in shown
     assert "== line 4 ==" in shown
     packed = tmp_path / "train.log.gz"
@@ -111,11 +111,15 @@ def test_standard_input(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_errors_that_repeat_are_shown_once(cli: Cli) -> None:
-    shown = cli("explain", f"{TEXT}\n" * 5 + OTHER).out
+    screen = cli("explain", f"{TEXT}\n" * 5 + OTHER).out
+    assert "line 1, 5 times: fragmentation_likely" in screen
+    assert screen.count("Verdict") == 1
+    shown = cli("explain", f"{TEXT}\n" * 5 + OTHER, "-v").out
     assert "== line 1 to 5, 5 times ==" in shown
     assert shown.count("Verdict") == 2
     many = "\n".join(TEXT.replace("694", str(650 + i)) for i in range(30))
-    assert "20 more errors" in cli("explain", many).out
+    assert "20 more errors" in cli("explain", many, "-v").out
+    assert "(26 errors before these)" in cli("explain", many).out
 
 
 def test_settings_are_taken_into_account(cli: Cli) -> None:

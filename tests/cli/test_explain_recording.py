@@ -69,7 +69,7 @@ def test_every_cure_says_what_proved_it(cli: Cli, stranded: Path) -> None:
 
 
 def test_the_text_names_cause_memory_blockers_and_cures(cli: Cli, stranded: Path) -> None:
-    done = cli("explain", stranded)
+    done = cli("explain", stranded, "-v")
     text = " ".join(done.out.split())
     assert "Verdict fragmentation_likely" in text
     assert "260.00 MiB idle between live blocks of a segment" in text

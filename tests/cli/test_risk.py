@@ -46,7 +46,7 @@ def test_json_tells_headroom_sizes_and_measures(cli: Cli, loads: Path) -> None:
 
 
 def test_the_text_fits_the_terminal(cli: Cli, loads: Path) -> None:
-    done = cli("risk", loads, "--device-memory", "1200MiB", "--try", "max_split_size_mb:20")
+    done = cli("risk", loads, "--device-memory", "1200MiB", "--try", "max_split_size_mb:20", "-v")
     text = " ".join(done.out.split())
     assert max(map(len, done.out.splitlines())) <= 80
     assert "Closest call entry 6: 140.00 MiB more could have been had" in text
@@ -64,7 +64,7 @@ def test_a_device_that_is_too_small_is_said_to_be_so(cli: Cli, loads: Path) -> N
 
 
 def test_without_a_device_memory_there_is_no_closest_call(cli: Cli, loads: Path) -> None:
-    done = cli("risk", loads, "--try", "")
+    done = cli("risk", loads, "--try", "", "-v")
     assert done.code == 0
     assert "Closest call" not in done.out
     assert "unknown: no limit" in done.out

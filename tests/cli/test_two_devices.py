@@ -48,17 +48,17 @@ def flat(text: str) -> str:
 
 @pytest.mark.parametrize("command", ["replay", "explain"])
 def test_all_devices_are_told_of_and_notes_name_theirs(cli: Cli, both: Path, command: str) -> None:
-    done = cli(command, both)
+    done = cli(command, both, "-v")
     assert done.code == 0, done.err
     for line in ("== device 0 ==", "== device 1 =="):
         assert line in done.out
     told = flat(done.out)
     assert "device 0: device memory 1024.00 MiB: free plus reserved" in told
-    assert "device 1: 1 releases of cached memory are taken for empty_cache calls" in told
+    assert "device 1: a release of cached memory is taken for a call of empty_cache" in told
 
 
 def test_the_memory_of_each_device_stands_above(cli: Cli, both: Path) -> None:
-    told = flat(cli("replay", both).out)
+    told = flat(cli("replay", both, "-v").out)
     assert "Device memory device 0: 1024.00 MiB (1,073,741,824 bytes) device 1: unknown" in told
 
 
@@ -67,7 +67,7 @@ def test_one_is_chosen_by_its_number(cli: Cli, both: Path, tmp_path: Path) -> No
     assert [each["device"] for each in explained["devices"]] == [1]
     assert explained["ooms"] == []
     assert json.loads(cli("replay", both, "--device", 1, "--json").out)["devices"][0]["device"] == 1
-    assert "Device          1" in cli("risk", both, "--device", 1).out
+    assert "Device          1" in cli("risk", both, "--device", 1, "-v").out
     assert "choose one (--device)" in cli("risk", both).err
     assert cli("step", both, "--device", 1).out.startswith("device 1, entry 1: ")
     assert cli("step", both).out.startswith("device 0, entry 1: ")
@@ -94,9 +94,9 @@ def test_a_figure_says_which_it_shows(cli: Cli, both: Path, tmp_path: Path) -> N
 
 
 def test_tune_names_each_part(cli: Cli, both: Path) -> None:
-    done = cli("tune", both, "--try", "expandable_segments:True")
+    done = cli("tune", both, "--try", "expandable_segments:True", "-v")
     assert "device 0: device memory 1024.00 MiB" in flat(done.out)
-    assert "device 1: 1 releases of cached memory" in flat(done.out)
+    assert "device 1: a release of cached memory" in flat(done.out)
     document = json.loads(cli("tune", both, "--try", "expandable_segments:True", "--json").out)
     assert [each["device"] for each in document["devices"]] == [0, 1]
     assert [part["device"] for part in document["baseline"]["parts"]] == [0, 1]

@@ -201,7 +201,7 @@ def test_empty_cache_calls_are_inferred_and_said(recorded: Recorded) -> None:
     device = replay(recorded(program)).devices[0]
     assert device.fidelity is not None
     assert device.fidelity.is_exact
-    assert "1 releases of cached memory are taken for empty_cache calls" in device.notes
+    assert "a release of cached memory is taken for a call of empty_cache" in device.notes
 
 
 def test_a_full_device_is_inferred_and_said(recorded: Recorded) -> None:

@@ -234,12 +234,12 @@ def peak(prepared: Prepared, setting: Setting) -> int:
 
 
 def test_the_report_names_both_ends(switched: Run) -> None:
-    told = " ".join(replay_text(switched, {}, {}).split())
+    told = " ".join(replay_text(switched, {}).split())
     assert (
         "from 7.64 GiB to 9.56 GiB: shown is the run with what lived at the start laid out anew, "
         "the other end is that with the segments of the start kept" in told
     )
-    assert replay_document(switched, {}, {})["devices"][0]["peak_reserved_range"] == {
+    assert replay_document(switched, {})["devices"][0]["peak_reserved_range"] == {
         "start": "anew",
         "kept_bytes": 10_263_461_888,
         "anew_bytes": 8_206_155_776,

@@ -85,6 +85,15 @@ def test_fragmentation() -> None:
     assert "Where that cannot be used" not in with_split
 
 
+@pytest.mark.parametrize("path", ["C:\\me\\train.py", "D:/me/train.py"])
+def test_expandable_segments_are_not_advised_where_paths_are_of_windows(path: str) -> None:
+    traceback = f'  File "{path}", line 3, in <module>\n'
+    said = advice(traceback + FRAGMENTED)
+    assert "Set " not in said
+    assert "not available on Windows" in said
+    assert "Set " in advice(traceback.replace(path, "/home/me/train.py") + FRAGMENTED)
+
+
 def test_idle_and_free_together_are_joined_by_expandable_segments_only() -> None:
     assert "Neither 900.00 MiB idle nor 200.00 MiB free is enough alone" in advice(LIKELY)
     said = advice(LIKELY, "expandable_segments:True")

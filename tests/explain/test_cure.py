@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from allocsim.core import find_release, parse_conf
-from allocsim.engine import Trials, prepare, replay
-from allocsim.measures import usual_settings
-from allocsim.questions.explain import find_cure, is_worth_a_search
+from allocsim.engine import Run, Trials, prepare, replay
+from allocsim.measures import Case, Recommendation, WhyNot, recommend, usual_settings
+from allocsim.questions.explain import cures_of
 from allocsim.trace import Recording, load
 
 TRACES = Path(__file__).parents[2] / "traces"
@@ -21,17 +21,18 @@ def fragmented() -> Recording:
     return load(TRACES / "gpt2-ragged-oom-torch2.15.pickle.gz")
 
 
-def test_the_best_setting_goes_through_when_replayed(fragmented: Recording) -> None:
-    run = replay(fragmented)
-    device = run.devices[0]
-    assert is_worth_a_search(device)
-    seen: list[str] = []
-
+def recommended(recording: Recording, run: Run, seen: list[str]) -> tuple[Recommendation, Case]:
     def watch(conf: str) -> None:
         seen.append(conf)
 
-    trials = Trials(prepare(fragmented)[0], watch)
-    cure = find_cure(trials, trials.prepared.recorded, device)
+    case = Case(Trials(prepare(recording)[0], watch), run.devices[0])
+    return recommend([case], case.prepared.recorded), case
+
+
+def test_the_best_setting_goes_through_when_replayed(fragmented: Recording) -> None:
+    seen: list[str] = []
+    found, case = recommended(fragmented, replay(fragmented), seen)
+    (cure,) = cures_of(found, [case])
     assert seen == [trial.conf for trial in cure.trials]
     assert cure.best is not None
     assert cure.best.conf == "expandable_segments:True"
@@ -41,18 +42,16 @@ def test_the_best_setting_goes_through_when_replayed(fragmented: Recording) -> N
     assert again.peak_reserved_bytes == cure.best.peak_reserved_bytes
 
 
-def test_a_full_device_has_no_cure() -> None:
-    recording = load(TRACES / "gpt2-expandable-oom-torch2.15.pickle.gz")
-    run = replay(recording)
-    trials = Trials(prepare(recording)[0])
-    cure = find_cure(trials, trials.prepared.recorded, run.devices[0])
-    assert cure.best is None
-    assert all(not trial.goes_through for trial in cure.trials)
+def test_where_more_lives_than_fits_nothing_is_searched_for() -> None:
+    recording, seen = load(TRACES / "gpt2-expandable-oom-torch2.15.pickle.gz"), list[str]()
+    found, _ = recommended(recording, replay(recording), seen)
+    assert (found.best, found.why_not, seen) == (None, WhyNot.FULL, [])
 
 
 def test_an_impossible_request_is_not_searched_for(fragmented: Recording) -> None:
-    run = replay(fragmented, device_memory="100MiB")
-    assert not is_worth_a_search(run.devices[0])
+    seen: list[str] = []
+    found, _ = recommended(fragmented, replay(fragmented, device_memory="100MiB"), seen)
+    assert (found.best, found.why_not, seen) == (None, WhyNot.IMPOSSIBLE, [])
 
 
 def confs_to_try(conf: str, torch_version: str) -> list[str]:

@@ -11,9 +11,9 @@ import pytest
 
 from allocsim.core import find_release, parse_conf
 from allocsim.engine import Setting, prepare
+from allocsim.measures.candidates import candidates
 from allocsim.measures.equivalence import effect_of
 from allocsim.measures.sizes import Sizes, sizes_of
-from allocsim.questions.tune.candidates import candidates
 from allocsim.questions.tune.worker import Job, run_job
 from allocsim.trace import load
 from allocsim.units import GIB, MIB

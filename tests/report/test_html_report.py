@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from allocsim.engine import Setting, Trials, prepare
+from allocsim.measures import Case, recommend
 from allocsim.questions.explain import OomWatch, Shortage, explain_device, shortages_of
 from allocsim.questions.picture import picture_prepared
 from allocsim.questions.picture.picture import Picture
@@ -27,12 +28,12 @@ from .page import TYPES, Page
 OOM = Path(__file__).parents[2] / "traces" / "gpt2-ragged-oom-torch2.15.pickle.gz"
 
 
-def looked_at(recording: Recording) -> tuple[Picture, tuple[Shortage, ...], Trials]:
+def looked_at(recording: Recording) -> tuple[Picture, tuple[Shortage, ...], Case]:
     (prepared,) = prepare(recording)
     watch = OomWatch()
     picture = picture_prepared(prepared, observers=(watch,))
     shortages = shortages_of(picture.device_run, picture.trace, watch)
-    return picture, shortages, Trials(prepared)
+    return picture, shortages, Case(Trials(prepared), picture.device_run)
 
 
 def page_of(recording: Recording) -> tuple[Picture, Page]:
@@ -44,10 +45,11 @@ def page_of(recording: Recording) -> tuple[Picture, Page]:
 def gpt2() -> tuple[Picture, str, Page]:
     """A real recording that ends out of memory, explained and under two other settings."""
     recording = load(OOM)
-    picture, shortages, trials = looked_at(recording)
-    explanation = explain_device(trials, picture.run, picture.device_run, shortages)
+    picture, shortages, case = looked_at(recording)
+    found = recommend([case], Setting(picture.run.conf))
+    explanation = explain_device(case, picture.run, shortages, found)
     confs = ("expandable_segments:True", "max_split_size_mb:128")
-    runs = what_if(trials, picture.run, [Setting(conf) for conf in confs])
+    runs = what_if(case.trials, picture.run, [Setting(conf) for conf in confs])
     text = html_report(picture, shortages, explanation, runs)
     return picture, text, Page(text)
 
@@ -113,9 +115,9 @@ def test_other_settings_stand_side_by_side(gpt2: tuple[Picture, str, Page]) -> N
     _, text, page = gpt2
     table = next(table for table in page.tables if table[0][0] == "setting")
     assert [row[:4] for row in table[1:]] == [
-        ["PyTorch's defaults (this page)", "out of memory at entry 26,059", "5.46 GiB", "3"],
+        ["PyTorch's defaults (this page)", "out of memory at entry 26,059", "-", "-"],
         ["expandable_segments:True", "every request answered", "5.36 GiB", "1"],
-        ["max_split_size_mb:128", "out of memory at entry 26,059", "5.44 GiB", "1"],
+        ["max_split_size_mb:128", "out of memory at entry 26,059", "-", "-"],
     ]
     assert text.count('<svg class="spark"') == 3
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from allocsim.engine import Fidelity, Mismatch, Run, replay
-from allocsim.questions.explain import Shortage, shortages_of
+from allocsim.engine import Fidelity, Mismatch, Run, Setting, Timeline, Trial, replay
+from allocsim.measures import Offer, Recommendation
+from allocsim.questions.explain import Cure, Shortage, shortages_of
 from allocsim.questions.explain.shortage import CAUSES
 from allocsim.report import replay_document, replay_text
+from allocsim.report.replay import verdict_sentence
 from allocsim.trace import load
+from allocsim.units import GIB
 
 OOM = Path(__file__).parents[2] / "traces" / "gpt2-ragged-oom-torch2.15.pickle.gz"
 
@@ -30,7 +34,7 @@ def shortage(run: Run) -> Shortage:
 
 def lines_of(run: Run, *shortages: Shortage) -> list[str]:
     """The report without a cure."""
-    return replay_text(run, {0: shortages}, {}).splitlines()
+    return replay_text(run, {0: shortages}).splitlines()
 
 
 def with_fidelity(run: Run, fidelity: Fidelity | None) -> Run:
@@ -83,13 +87,49 @@ def test_devices_are_kept_apart(run: Run) -> None:
 
 def test_nothing_steers_the_terminal(run: Run) -> None:
     path = "evil\x1b[2J\u202e.pickle"
-    text = replay_text(dataclasses.replace(run, path=path), {}, {})
+    text = replay_text(dataclasses.replace(run, path=path), {})
     assert "\x1b" not in text
     assert r"evil\x1b[2J\u202e.pickle" in text
 
 
 def test_the_document_counts_what_the_text_counts(run: Run, shortage: Shortage) -> None:
-    document = replay_document(run, {0: [shortage]}, {})
+    document = replay_document(run, {0: [shortage]})
     peak = document["devices"][0]["peak"]
     assert peak["reserved_bytes"] - peak["active_bytes"] == peak["idle_bytes"]
     assert document["devices"][0]["ooms"][0]["idle_bytes"] == shortage.idle_bytes
+
+
+def test_idle_is_told_where_most_was_in_use_and_at_its_most(run: Run, shortage: Shortage) -> None:
+    """Reserved memory is flat: its first peak says nothing of what was idle when it was needed."""
+    flat = Timeline(np.array([1, 2, 3]), np.array([1, 9, 4]) * GIB, np.array([10, 10, 10]) * GIB)
+    device = dataclasses.replace(run.devices[0], timeline=flat)
+    told = lines_of(dataclasses.replace(run, devices=(device,)), shortage)
+    idle = [line[16:] for line in told if line.startswith("Idle")]
+    assert idle == ["1024.00 MiB where most was in use, after entry 2"]
+    assert "                9.00 GiB at most, after entry 1" in told
+    assert "Where most was in use, 1024.00 MiB of 10.00 GiB reserved were idle." in (
+        verdict_sentence(device, ())
+    )
+
+
+def test_nothing_is_said_to_fit_a_device_that_nobody_knows(run: Run) -> None:
+    known = run.devices[0]
+    unknown = dataclasses.replace(known, device_memory=None)
+    assert verdict_sentence(known, ()).startswith("it fits: no request failed")
+    assert "fits" not in verdict_sentence(unknown, ())
+    assert "not known" in verdict_sentence(unknown, ())
+
+
+def test_the_text_is_called_pytorch_s_only_where_there_is_one(run: Run, shortage: Shortage) -> None:
+    assert any("as PyTorch words it:" in line for line in lines_of(run, shortage))
+    silent = dataclasses.replace(shortage, oom=dataclasses.replace(shortage.oom, message=""))
+    assert not any("words it" in line for line in lines_of(run, silent))
+
+
+def test_figures_of_a_run_that_failed_stand_in_no_table(run: Run) -> None:
+    failed = Trial(conf="max_split_size_mb:64", oom_entry=7, peak_reserved_bytes=GIB)
+    cure = Cure(0, None, Trial(), (failed,), None, None)
+    offer = Offer(Setting(""), (Trial(),))
+    text = replay_text(run, {}, (Recommendation(offer), (cure,)))
+    (line,) = (line for line in text.splitlines() if "max_split_size_mb:64" in line)
+    assert line.split()[1:] == ["entry", "7", "-", "-"]

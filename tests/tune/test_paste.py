@@ -118,7 +118,7 @@ def test_an_option_that_one_of_two_releases_lacks_is_named_with_the_other(
     path = layout("2.10", in_small_pieces)
     assert prepare(load(path))[0].releases == ("2.10", "2.11")
     conf = "large_segment_size_mb:512"
-    assert main(["tune", str(path), "--try", conf]) == 0
+    assert main(["tune", str(path), "--try", conf, "-v"]) == 0
     told = capsys.readouterr().out
     assert f"export PYTORCH_CUDA_ALLOC_CONF={conf}" in told
     assert "(PyTorch 2.11 or later)" in told

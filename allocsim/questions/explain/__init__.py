@@ -1,12 +1,13 @@
 """Why did a request find no memory, and what would have let it through?"""
 
 from allocsim.questions.explain.cause import Figures, arithmetic_of
-from allocsim.questions.explain.cure import Cure, find_cure, is_worth_a_search
+from allocsim.questions.explain.cure import Cure, cures_of
 from allocsim.questions.explain.explanation import (
     DeviceExplanation,
     Remedy,
     explain,
     explain_device,
+    explain_prepared,
     explain_recording,
 )
 from allocsim.questions.explain.kinds import KINDS
@@ -27,11 +28,11 @@ __all__ = [
     "StateExplanation",
     "Verdict",
     "arithmetic_of",
+    "cures_of",
     "explain",
     "explain_device",
+    "explain_prepared",
     "explain_recording",
     "explain_state",
-    "find_cure",
-    "is_worth_a_search",
     "shortages_of",
 ]

@@ -58,6 +58,7 @@ class Situation:
     config: the settings in force, None where the user gave none.
     release: given, or known by the wording; else None.
     other_total: memory in bytes of another device that the user asks about.
+    is_windows: whether paths beside the error are of Windows.
     """
 
     message: OomMessage
@@ -66,6 +67,7 @@ class Situation:
     config: AllocatorConfig | None = None
     release: TextRelease | None = None
     other_total: int | None = None
+    is_windows: bool = False
 
     @property
     def variable(self) -> str:
@@ -101,8 +103,8 @@ class Situation:
 def advice_on(situation: Situation) -> tuple[str, ...]:
     """Sentences, the most useful first."""
     found = [*_BY_CAUSE[situation.cause](situation), *_on_settings(situation)]
-    if situation.other_total is not None:
-        found += _on_another_card(situation, situation.other_total)
+    if situation.other_total is not None:  # asked for, and so told first
+        found = [*_on_another_card(situation, situation.other_total), *found]
     return tuple(dict.fromkeys(found))
 
 
@@ -237,6 +239,11 @@ def _expandable(situation: Situation) -> list[str]:
         ]
     if not situation.knows("expandable_segments"):
         return ["From PyTorch 2.1 on expandable_segments:True would address this: upgrade."]
+    if situation.is_windows:
+        return [
+            "expandable_segments:True, which would address this, is not available on Windows, "
+            "where the paths in this text are from."
+        ]
     return [
         f"Set {situation.variable}=expandable_segments:True before the program starts: segments "
         "then grow in place, and idle pieces can be unmapped and used again.",

@@ -15,6 +15,7 @@ from allocsim.display import Shown
 from allocsim.engine import (
     DeviceRun,
     Hints,
+    Prepared,
     Progress,
     Run,
     Setting,
@@ -28,9 +29,9 @@ from allocsim.engine import (
     smallest_fraction,
 )
 from allocsim.errors import ConfigError
-from allocsim.measures import effects_on
+from allocsim.measures import Case, Recommendation, effects_on, recommend
 from allocsim.questions.explain.advice import Situation, advice_on
-from allocsim.questions.explain.cure import entries_after, find_cure, needed_by
+from allocsim.questions.explain.cure import entries_after, needed_by
 from allocsim.questions.explain.message import OomMessage
 from allocsim.questions.explain.releases import text_release
 from allocsim.questions.explain.shortage import OomWatch, Shortage, shortages_of
@@ -38,7 +39,10 @@ from allocsim.questions.explain.verdict import Verdict, judge_text
 from allocsim.trace import Recording
 from allocsim.units import format_size, parse_size
 
-__all__ = ["DeviceExplanation", "Remedy", "explain_device", "explain_recording", "explain"]
+__all__ = [
+    "DeviceExplanation", "Remedy", "explain", "explain_device", "explain_prepared",
+    "explain_recording",
+]  # fmt: skip
 
 _BY_FIGURES = ("impossible", "host_fallback", "fraction_limit", "free_above_request", "full")
 """Causes whose advice needs no replay."""
@@ -73,6 +77,7 @@ class DeviceExplanation(Shown):
     tried: every setting that was replayed.
     entries_left: see `entries_after`.
     advice: sentences for each shortage.
+    recommendation: the one setting to paste, for all devices of the program.
     """
 
     device_run: DeviceRun
@@ -81,6 +86,7 @@ class DeviceExplanation(Shown):
     tried: tuple[Trial, ...]
     entries_left: int | None
     advice: tuple[tuple[str, ...], ...]
+    recommendation: Recommendation
 
     def headline(self) -> str:
         """The last error and the first cure."""
@@ -122,46 +128,74 @@ def explain_recording(
     The arguments are those of `replay`; watch: see `Watch`, for the replays of the search.
     """
     devices = prepare(recording, device, torch_version, hints=hints)
+    return explain_prepared(
+        devices, conf, device_memory=device_memory, progress=progress, watch=watch
+    )
+
+
+def explain_prepared(
+    devices: Sequence[Prepared],
+    conf: str | None = None,
+    *,
+    device_memory: int | str | None = None,
+    progress: Progress | None = None,
+    watch: Watch | None = None,
+) -> tuple[Run, tuple[DeviceExplanation, ...]]:
+    """`explain_recording` of devices that were made ready before."""
     seen = OomWatch()
     setting, memory = None if conf is None else Setting(conf), bytes_of(device_memory)
     run = replay_prepared(
         devices, setting, device_memory=memory, progress=progress, observers=(seen,)
     )
-    explained = []
-    for prepared, device_run in zip(devices, run.devices, strict=True):
-        trials = Trials(prepared, watch, effects_on(prepared))
-        shortages = shortages_of(device_run, prepared.trace, seen)
-        explained.append(explain_device(trials, run, device_run, shortages))
-    return run, tuple(explained)
+    cases = [
+        Case(Trials(each, watch, effects_on(each)), device_run)
+        for each, device_run in zip(devices, run.devices, strict=True)
+    ]
+    found = recommend(cases, Setting(run.conf))
+    return run, tuple(
+        explain_device(
+            case, run, shortages_of(case.device_run, case.prepared.trace, seen), found, index
+        )
+        for index, case in enumerate(cases)
+    )
 
 
 def explain_device(
-    trials: Trials, run: Run, device_run: DeviceRun, shortages: tuple[Shortage, ...]
+    case: Case,
+    run: Run,
+    shortages: tuple[Shortage, ...],
+    recommendation: Recommendation,
+    index: int = 0,
 ) -> DeviceExplanation:
-    """What would have helped one device of a recording that has been replayed."""
+    """What would have helped one device of a recording that has been replayed.
+
+    index: of the device among those that the recommendation was made for.
+    """
+    device_run = case.device_run
     remedies: tuple[Remedy, ...] = ()
-    tried: tuple[Trial, ...] = ()
+    tried = tuple(offer.trials[index] for offer in recommendation.offers)
     # What refused a request although the device had room is there under every setting.
     is_open = not shortages or shortages[0].cause != "free_above_request"
     if device_run.ooms and device_run.parting is None and is_open:
-        trials.note(Setting(run.conf), device_run)
-        remedies, tried = _remedies(trials, Setting(run.conf), device_run)
+        best = recommendation.best
+        chosen = None if best is None else best.trials[index]
+        remedies = _remedies(case, Setting(run.conf), tried, chosen)
     left = entries_after(device_run, [shortage.oom for shortage in shortages])
-    advice = tuple(_advice(run, device_run, shortage, remedies) for shortage in shortages)
-    return DeviceExplanation(device_run, shortages, remedies, tried, left, advice)
+    advice = tuple(
+        _advice(run, device_run, shortage, remedies, recommendation) for shortage in shortages
+    )
+    return DeviceExplanation(device_run, shortages, remedies, tried, left, advice, recommendation)
 
 
 def _remedies(
-    trials: Trials, setting: Setting, device_run: DeviceRun
-) -> tuple[tuple[Remedy, ...], tuple[Trial, ...]]:
-    memory = device_run.device_memory
+    case: Case, setting: Setting, tried: Sequence[Trial], best: Trial | None
+) -> tuple[Remedy, ...]:
+    """best: the trial of the setting that is recommended, which goes first."""
+    trials, memory = case.trials, case.device_run.device_memory
     found: list[Remedy] = []
-    tried: tuple[Trial, ...] = ()
     if memory is not None:
-        cure = find_cure(trials, setting, device_run)
-        tried = cure.trials
-        good = [trial for trial in cure.trials if trial.goes_through]
-        good.sort(key=lambda trial: trial is not cure.best)
+        good = [trial for trial in tried if trial.goes_through]
+        good.sort(key=lambda trial: trial is not best)
         found += [Remedy("conf", trial.conf, memory, trial) for trial in good]
         fraction = smallest_fraction(trials, setting, memory)
         if fraction is not None:
@@ -171,12 +205,15 @@ def _remedies(
         if capacity is not None:
             size, trial = capacity.device_memory, capacity.trial
             found.append(Remedy("device_memory", conf, size, trial, capacity.fails_at))
-    found = [replace(each, needs=needed_by(trials.prepared, each.conf)) for each in found]
-    return tuple(found), tried
+    return tuple(replace(each, needs=needed_by(trials.prepared, each.conf)) for each in found)
 
 
 def _advice(
-    run: Run, device_run: DeviceRun, shortage: Shortage, remedies: Sequence[Remedy]
+    run: Run,
+    device_run: DeviceRun,
+    shortage: Shortage,
+    remedies: Sequence[Remedy],
+    recommendation: Recommendation,
 ) -> tuple[str, ...]:
     if shortage.cause == "free_above_request":
         return (
@@ -184,13 +221,13 @@ def _advice(
             "memory fraction set while the program ran, another process, or the driver.",
             *_in_general(run, shortage),
         )
-    settings = [remedy for remedy in remedies if remedy.kind == "conf"]
-    is_refuted = bool(settings) and shortage.cause == "full"  # a replay knows better
+    best = recommendation.best
+    is_refuted = best is not None and shortage.cause == "full"  # a replay knows better
     found = [] if is_refuted else [*_in_general(run, shortage)]
-    if settings:
-        conf = settings[0].conf
+    if best is not None:
+        conf = best.setting.conf
         line = f"PYTORCH_CUDA_ALLOC_CONF={conf}" if conf else "no PYTORCH_CUDA_ALLOC_CONF"
-        needs = f" ({settings[0].needs})" if settings[0].needs else ""
+        needs = f" ({recommendation.needs})" if recommendation.needs else ""
         found.append(f"Set {line}: a replay under it answers every recorded request{needs}.")
     elif device_run.parting is not None:
         found.append("No setting was tried: the replay is not the recorded run.")

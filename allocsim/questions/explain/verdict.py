@@ -19,6 +19,9 @@ from allocsim.questions.explain.releases import TextRelease, text_release
 
 __all__ = ["Verdict", "judge_text"]
 
+_WINDOWS = re.compile(r"""File ["'][A-Za-z]:[\\/]""")
+"""A line of a traceback on Windows."""
+
 _ASYNC = re.compile(r"\s*backend\s*:\s*cudaMallocAsync\s*,?")
 
 
@@ -71,7 +74,11 @@ def judge_text(
     messages = find_messages(text) or (OomMessage(text="", line=1, figures=Figures()),)
     if is_async:
         messages = tuple(replace(message, is_async=True) for message in messages)
-    return tuple(_judge(message, config, release, device_memory) for message in messages)
+    is_windows = _WINDOWS.search(text) is not None
+    return tuple(
+        _judge(message, config, release, device_memory, is_windows=is_windows)
+        for message in messages
+    )
 
 
 def _judge(
@@ -79,6 +86,8 @@ def _judge(
     config: AllocatorConfig | None,
     release: TextRelease | None,
     device_memory: int | None,
+    *,
+    is_windows: bool,
 ) -> Verdict:
     figures, other = message.figures, device_memory
     if figures.total_bytes is None and device_memory is not None:
@@ -86,7 +95,7 @@ def _judge(
     cause = message.stated or cause_of(figures)
     if release is None and message.since is not None:
         release = text_release(message.since)
-    situation = Situation(message, figures, cause, config, release, other)
+    situation = Situation(message, figures, cause, config, release, other, is_windows)
     return Verdict(message, cause, arithmetic_of(cause, figures), advice_on(situation))
 
 

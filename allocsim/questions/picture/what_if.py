@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from allocsim.engine import Run, Setting, Timeline, Trial, Trials, trial_of_run
-from allocsim.measures import Extremes, extremes_of, usual_settings
+from allocsim.measures import Extremes, extremes_of, proposals
 
 __all__ = ["WhatIf", "what_if"]
 
@@ -29,7 +29,7 @@ class WhatIf:
 
 
 def what_if(trials: Trials, run: Run, settings: Iterable[Setting] = ()) -> tuple[WhatIf, ...]:
-    """Replay under each of `settings`, or of the usual ones if there are none.
+    """Replay under each of `settings`, or of the `proposals` if there are none.
 
     run: the replay of one device that they are compared with, which is the first of the result.
     Raises ConfigError for a setting that the release refuses.
@@ -40,7 +40,7 @@ def what_if(trials: Trials, run: Run, settings: Iterable[Setting] = ()) -> tuple
     found = [WhatIf(trial_of_run(run.conf, device_run), first)]
     trials.note(Setting(run.conf), device_run)
     config = Setting(run.conf).config(release)
-    for setting in tuple(settings) or usual_settings(config):
+    for setting in tuple(settings) or proposals([trials.prepared], config):
         setting.config(release)
         trial, timeline = trials.timeline(setting, device_run.device_memory)
         if timeline is not None:

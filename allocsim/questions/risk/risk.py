@@ -23,6 +23,7 @@ from allocsim.engine import (
     Capacity,
     DeviceRun,
     Observer,
+    Prepared,
     Progress,
     Run,
     Setting,
@@ -35,7 +36,18 @@ from allocsim.engine import (
     smallest_device,
 )
 from allocsim.errors import RecordingError
-from allocsim.measures import Code, Measures, code_at, effects_on, measures_of, usual_settings
+from allocsim.measures import (
+    Case,
+    Code,
+    Measures,
+    Recommendation,
+    allows_expandable,
+    code_at,
+    effects_on,
+    measures_of,
+    recommend,
+    usual_settings,
+)
 from allocsim.trace import Action, Recording, Trace
 from allocsim.units import format_size
 
@@ -148,8 +160,10 @@ class Risk(Shown):
     points: the headroom wherever memory came from the driver.
     tightest: the first of the least headroom; code: of its request.
     largest_bytes: the largest request, at `largest_entry`.
+    recommendation: the one setting to paste, on the device memory asked for.
     """
 
+    prepared: Prepared
     run: Run
     device_run: DeviceRun
     spans: tuple[Span, ...]
@@ -160,6 +174,7 @@ class Risk(Shown):
     largest_bytes: int
     needs: tuple[Need, ...]
     measures: Measures
+    recommendation: Recommendation
 
     def headline(self) -> str:
         """The least headroom, and what the replay came to."""
@@ -218,6 +233,7 @@ def risk_of(
     trials = Trials(prepared, watch, effects_on(prepared))
     trials.note(setting, device_run)
     return Risk(
+        prepared=prepared,
         run=run,
         device_run=device_run,
         spans=spans_of(device_run.timeline, _SPANS),
@@ -228,12 +244,13 @@ def risk_of(
         largest_bytes=size,
         needs=_needs(trials, setting, confs),
         measures=measures_of(trace, device_run),
+        recommendation=recommend([Case(trials, device_run)], setting, confs),
     )
 
 
 def _needs(trials: Trials, setting: Setting, confs: Sequence[str] | None) -> tuple[Need, ...]:
     release = trials.prepared.release
-    usual = usual_settings(setting.config(release))
+    usual = usual_settings(setting.config(release), expandable=allows_expandable(trials.prepared))
     others = usual if confs is None else tuple(map(Setting, confs))
     for each in others:
         each.config(release)  # a wrong one is the user's to know

@@ -1,6 +1,6 @@
 """Which setting helps?  Searches that prove each answer by a replay."""
 
-from allocsim.questions.tune.cost import Costs, read_costs
+from allocsim.measures import Costs, read_costs
 from allocsim.questions.tune.row import Row
 from allocsim.questions.tune.tried import Tried, TriedSetting, read_tried
 from allocsim.questions.tune.tune import Tuning, tune

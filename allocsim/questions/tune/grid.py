@@ -13,8 +13,7 @@ from itertools import chain
 from allocsim.core import LARGE_BUFFER, Release
 from allocsim.engine import Setting, Trial
 from allocsim.errors import ConfigError
-from allocsim.measures import effect_of, front, is_hopeless
-from allocsim.questions.tune.cost import Costs
+from allocsim.measures import Costs, effect_of, front, is_hopeless
 from allocsim.questions.tune.part import Part
 from allocsim.questions.tune.results import Results
 from allocsim.questions.tune.row import Row, row_of
@@ -78,6 +77,11 @@ class Search:
                 self.rows[setting] = self._row(setting, self.rows[like].parts, like)
         if baseline is not None:
             self.rows[baseline] = replace(self.rows[baseline], same_as=None, is_baseline=True)
+
+    def each(self, settings: Sequence[Setting]) -> None:
+        """Replay each to its end, whether it can win or not."""
+        fresh = self._distinct(settings)
+        self._run(fresh, len(fresh) + self._done, is_whole=False, drops=False)
 
     def grid(self, settings: Sequence[Setting]) -> None:
         """Replay each as far as it can win."""
@@ -148,12 +152,17 @@ class Search:
         total: int,
         *,
         is_whole: bool,
+        drops: bool = True,
         baseline: Setting | None = None,
     ) -> None:
-        """Replay each; is_whole: to its end.  baseline: the one that is driven as recorded."""
+        """Replay each.
+
+        is_whole: to its end, and for its device; drops: give up what can no longer win.
+        baseline: the one that is driven as recorded.
+        """
         jobs: list[Job] = []
         found: dict[str, Trial] = {}
-        bar, within = ((), None) if is_whole else (self._bar(), self._within())
+        bar, within = (self._bar(), self._within()) if drops and not is_whole else ((), None)
         jobs_of = {
             s: self._jobs(s, bar, within, is_whole=is_whole, as_recorded=s == baseline)
             for s in settings

@@ -55,7 +55,7 @@ def judge(asked: Asked, baseline: Row, best: Row | None, bounds: Bounds) -> tupl
         how = "as recorded" if baseline.is_as_recorded else "under the recorded settings"
         return True, f"{how} the run does not go through; under this setting it does"
     if best.is_baseline:
-        return False, f"nothing tried is better; {_room(baseline, bounds)}"
+        return False, f"no setting proposed is better by 1 %; {_room(baseline, bounds)}"
     what, saved, before = _saved(asked, baseline, best)
     if saved * _WORTH >= before:
         return True, what
@@ -96,4 +96,6 @@ def _room(baseline: Row, bounds: Bounds) -> str:
     share = above / max(baseline.peak_reserved_bytes, 1)
     if share < _MOSTLY_LIVE:
         return f"only {share:.1%} of the peak is not live memory"
-    return f"{format_size(above)} of the peak is not live memory, but no setting tried reclaims it"
+    return (
+        f"{format_size(above)} of the peak is not live memory, but no setting proposed reclaims it"
+    )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from allocsim.core import Release
 from allocsim.engine import Point, Setting, Trial
-from allocsim.questions.tune.cost import Cost, Costs, cost_of
+from allocsim.measures import Cost, Costs, cost_of
 
 __all__ = ["Row", "row_of"]
 

@@ -29,12 +29,18 @@ from allocsim.engine import (
     parting_of,
     releases_needed,
 )
-from allocsim.measures import front, merged
-from allocsim.questions.tune.candidates import candidates
-from allocsim.questions.tune.cost import Costs
+from allocsim.measures import (
+    Costs,
+    Recommendation,
+    allows_expandable,
+    candidates,
+    front,
+    merged,
+)
 from allocsim.questions.tune.grid import Asked, Search, SearchProgress
 from allocsim.questions.tune.judgement import Bounds, bounds_of, judge
 from allocsim.questions.tune.part import Part, Source, parts_of
+from allocsim.questions.tune.recommended import further_of, propose, recommendation_of
 from allocsim.questions.tune.results import Results
 from allocsim.questions.tune.row import Row
 from allocsim.questions.tune.sweep import Crew
@@ -56,7 +62,8 @@ class Tuning(Shown):
     torch_version: the release for all of them.
     device_memory: bytes of the smallest device, None for devices without end.
     baseline: under the recorded settings, and as recorded unless another device was asked for.
-    best: None if nothing survives, or if nothing is proved.
+    best: what is recommended (`recommendation`), or the baseline where nothing helps; None if
+        neither survives, or if nothing is proved.  With `by_device` the first of `rows`.
     front: rows that none is better than in memory, driver calls and retries at once.
     duplicates: settings of the grid that have the effect of another, with that other.
     helps: whether the best is worth setting.
@@ -69,6 +76,9 @@ class Tuning(Shown):
     warnings: where replays are not the recorded runs, so that nothing is proved.
     needs: which releases read the best as meant, in words; None where all do that the first
         recording can come from.
+    recommendation: as every other command makes it; None with `by_device`.
+    further: the best of all rows, where it reserves a twentieth less than `best` does; its values
+        are fitted to these recordings.
     parts: the name of the recording, the number of the device and its memory, by trial of a row.
     """
 
@@ -93,6 +103,8 @@ class Tuning(Shown):
     known: int
     warnings: tuple[str, ...] = ()
     needs: str | None = None
+    recommendation: Recommendation | None = None
+    further: Row | None = None
     parts: tuple[tuple[str, int, int | None], ...] = ()
 
     @property
@@ -136,10 +148,11 @@ def tune(
     device_memory: bytes or "24GiB"; None for that which a replay of each recording takes.
     torch_version: None for that of the first recording.  confs: try these and no others.
     hints: what is known of the programs besides.
-    expandable: whether expandable segments may be proposed.  find_device: rank by the smallest
-    device instead of the peak.  jobs: processes; executor: any other to use, whose workers can
-    read the files.  results: a JSON Lines file that trials go to, and come from if it is
-    there.  costs, tricks: None for the defaults.  progress: see `SearchProgress`.
+    expandable: whether expandable segments may be proposed (see `allows_expandable`).
+    find_device: rank by the smallest device instead of the peak.  jobs: processes; executor: any
+    other to use, whose workers can read the files.  results: a JSON Lines file that trials go to,
+    and come from if it is there.  costs, tricks: None for the defaults.  progress: see
+    `SearchProgress`.
     Raises ConfigError for a setting that the release refuses and for a file of other results,
     RecordingError for a recording that cannot be replayed.
     """
@@ -162,8 +175,9 @@ def tune(
             stored = stack.enter_context(Results(results, _question(asked)))
         search = Search(asked, crew, stored, progress)
         baseline = parts[0].prepared.recorded
-        _search(search, baseline, confs, expandable=expandable)
-    return _tuning(search, baseline, time.monotonic() - begin)
+        expandable = expandable and all(allows_expandable(part.prepared) for part in parts)
+        proposed = _search(search, baseline, confs, expandable=expandable)
+    return _tuning(search, baseline, proposed, time.monotonic() - begin)
 
 
 def _asked(
@@ -211,7 +225,8 @@ def _question(asked: Asked) -> dict[str, object]:
 
 def _search(
     search: Search, baseline: Setting, confs: Sequence[str] | None, *, expandable: bool
-) -> None:
+) -> tuple[Setting, ...]:
+    """Replay all that is to be tried; the settings that the recommendation is chosen from."""
     asked = search.asked
     release = asked.release
     if confs is not None:
@@ -219,11 +234,13 @@ def _search(
             parse_conf(conf, release)  # a wrong one is the user's to know
         tried = tuple(dict.fromkeys([baseline, *map(Setting, confs)]))
         search.whole(tried, baseline)
-        return
+        return tried
     search.whole([baseline], baseline)
+    config = parse_conf(baseline.conf, release)
+    proposed = () if asked.by_device else propose(search, baseline, expandable=expandable)
     settings = candidates(
         merged(tuple(part.sizes for part in asked.parts)),
-        parse_conf(baseline.conf, release),
+        config,
         device_memory=asked.device_memory if asked.knows_device else None,
         expandable=expandable,
         limits=not asked.by_device,
@@ -233,6 +250,7 @@ def _search(
     search.confirm(
         [row.setting for row in shown if row.setting.config(release).expandable_segments]
     )
+    return proposed
 
 
 def _ranked(search: Search) -> list[Row]:
@@ -249,12 +267,21 @@ def _front(search: Search) -> list[Row]:
     return [points[point] for point in front(points)]
 
 
-def _tuning(search: Search, baseline: Setting, seconds: float) -> Tuning:
+def _tuning(
+    search: Search, baseline: Setting, proposed: Sequence[Setting], seconds: float
+) -> Tuning:
     asked, rows = search.asked, _ranked(search)
     replayed = [trial for row in rows if row.same_as is None for trial in row.parts]
     first = search.rows[baseline]
     warnings = _warnings(asked, first)
-    best = rows[0] if rows[0].survives and not warnings else None
+    recommendation, best = None, rows[0] if rows[0].survives else None
+    if warnings:
+        best = None
+    elif not asked.by_device:
+        recommendation = recommendation_of(search, first, proposed)
+        offer = recommendation.best
+        best = first if first.survives else None
+        best = best if offer is None else search.rows[offer.setting]
     bounds = bounds_of([part.prepared for part in asked.parts])
     possible = asked.parts[0].prepared.releases  # the others are replayed as the first
     helps, reason = False, "the replay is not the recorded run, so that nothing is proved on it"
@@ -282,6 +309,8 @@ def _tuning(search: Search, baseline: Setting, seconds: float) -> Tuning:
         known=search.known,
         warnings=warnings,
         needs=None if best is None else releases_needed(best.conf, asked.release, possible),
+        recommendation=recommendation,
+        further=None if asked.by_device else further_of(rows, best),
         parts=tuple(
             (part.name, part.device, memory)
             for part, memory in zip(asked.parts, asked.memories, strict=True)

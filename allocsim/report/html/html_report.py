@@ -52,6 +52,7 @@ def html_report(
         title=text(run.path.rsplit("/", 1)[-1]),
         warnings=warnings,
         verdict=text(verdict_sentence(picture.device_run, shortages)),
+        to_paste=sections.to_paste(explanation),
         overview=sections.overview(picture),
         notes=f"<ul>{notes}</ul>\n" if notes else "",
         entries=plural(picture.lives.n_entries, "entry", "entries"),

@@ -14,19 +14,38 @@ from allocsim.engine import Parting
 from allocsim.measures import extremes_of
 from allocsim.questions.explain import KINDS, Blocker, DeviceExplanation, Shortage
 from allocsim.questions.picture import Picture, WhatIf
-from allocsim.report.explain import CAUSES, because, blockers_text, code_text, peak_text
+from allocsim.report.explain import CAUSES, because, blockers_text, code_text
 from allocsim.report.html.embedding import SERIES
 from allocsim.report.html.markup import definitions, sparkline, table, text
 from allocsim.report.layout import exact_size, number, plural, when
+from allocsim.report.recommendation import paste_lines, peak_text
+from allocsim.report.replay import least_and_most
 from allocsim.state import ALLOCATED, INACTIVE, PENDING
 from allocsim.units import format_size
 
-__all__ = ["memory_table", "ooms_section", "overview", "segments_table", "what_if_section"]
+__all__ = [
+    "memory_table", "ooms_section", "overview", "segments_table", "to_paste", "what_if_section",
+]  # fmt: skip
 
 _STRETCHES = 40
 _SHOWN_SEGMENTS = 60
 _SHOWN_OOMS = 20
 _SHOWN_BLOCKERS = 30
+
+
+def to_paste(explanation: DeviceExplanation | None) -> str:
+    """The line to paste, or why there is none; nothing where none was looked for."""
+    if explanation is None:
+        return ""
+    found = explanation.recommendation
+    if found.best is None:
+        return f'<p class="verdict"><strong>To paste:</strong> nothing: {found.why_not}.</p>\n'
+    line = text(paste_lines(found.best.setting)["bash"])
+    release = text(found.needs or f"PyTorch {found.since} or later")
+    return (
+        f'<p class="verdict"><strong>To paste:</strong> <code>{line}</code> (proved by a replay; '
+        f"{release})</p>\n"
+    )
 
 
 def overview(picture: Picture) -> str:
@@ -54,7 +73,7 @@ def overview(picture: Picture) -> str:
             ("Peak reserved", f"{exact_size(device.peak_reserved_bytes)}, entry {first}"),
             ("Peak allocated", exact_size(device.peak_allocated_bytes)),
             ("Ideal peak", exact_size(int(curve.ideal[-1]))),
-            ("Idle at the peak", format_size(peak.idle)),
+            ("Idle", "; ".join(least_and_most(device)) or "0 bytes"),
             ("Retries", number(device.stats["num_alloc_retries"])),
             (
                 "Driver calls",
@@ -139,7 +158,7 @@ def _oom(shortage: Shortage, advice: Sequence[str], *, is_proved: bool) -> str:
                 ("Because", because(shortage)),
                 ("Code", code_text(shortage.code)),
                 ("Known", known),
-                *([("PyTorch's words", oom.message)] if oom.message else []),
+                *([("Text, as PyTorch words it", oom.message)] if oom.message else []),
                 *(("Advice", sentence) for sentence in advice),
             ]
         ),
@@ -195,14 +214,15 @@ def what_if_section(
     for i, run in enumerate(runs):
         trial = run.trial
         conf = text(trial.conf or "PyTorch's defaults")
-        cells = (
-            "every request answered"
-            if trial.oom_entry is None
-            else f"out of memory at entry {number(trial.oom_entry)}",
+        figures = (
             peak_text(trial),
             number(trial.num_alloc_retries),
             number(trial.num_device_alloc + trial.num_device_free),
         )
+        cells = ("every request answered", *figures)
+        if trial.oom_entry is not None:
+            # What a run had reserved when it ended says nothing of what it needs.
+            cells = (f"out of memory at entry {number(trial.oom_entry)}", "-", "-", "-")
         name = conf if i else f"{conf} <small>(this page)</small>"
         rows.append([name, *map(text, cells), sparkline(run.reserved, top, length)])
     unproved = "" if is_proved else "Unproved, since the replay is not the recorded run. "

@@ -9,7 +9,7 @@ import pytest
 
 from allocsim.engine import Trial
 from allocsim.errors import ConfigError
-from allocsim.questions.tune.cost import Costs, cost_of, read_costs
+from allocsim.measures.cost import Costs, cost_of, read_costs
 from allocsim.units import MIB
 
 ROUND = Costs(

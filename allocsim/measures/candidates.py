@@ -26,7 +26,7 @@ from allocsim.core import (
 )
 from allocsim.engine import IN_STRING, Setting, in_option_string
 from allocsim.errors import ConfigError
-from allocsim.measures import Sizes
+from allocsim.measures.sizes import Sizes
 from allocsim.units import MIB, round_up
 
 __all__ = ["UNTRIED", "candidates"]

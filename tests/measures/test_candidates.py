@@ -6,8 +6,8 @@ import pytest
 
 from allocsim.core import RELEASES, find_release, parse_conf
 from allocsim.engine import Setting
+from allocsim.measures.candidates import candidates
 from allocsim.measures.sizes import Sizes
-from allocsim.questions.tune.candidates import candidates
 from allocsim.units import GIB, KIB, MIB
 
 SIZES = Sizes(

@@ -1,0 +1,35 @@
+"""Who held the memory at the moment that an answer is about.
+
+Rule: it is told of the recorded run only, since blocks of another run have no owners of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from allocsim.engine import Prepared, Run
+    from allocsim.questions.top import Top
+
+__all__ = ["owners_of"]
+
+
+def owners_of(devices: Sequence[Prepared], run: Run) -> Top | None:
+    """Of the device that failed, at its last error; else of the fullest at its peak.
+
+    None where the run is not as recorded, or nothing was allocated.
+    """
+    from allocsim.questions.top import top_of_run  # noqa: PLC0415
+
+    pairs = [
+        (prepared, device_run)
+        for prepared, device_run in zip(devices, run.devices, strict=True)
+        if device_run.fidelity is not None and device_run.peak_allocated_bytes
+    ]
+    if not pairs:
+        return None
+    prepared, device_run = max(
+        pairs, key=lambda pair: (bool(pair[1].ooms), pair[1].peak_allocated_bytes)
+    )
+    return top_of_run(prepared, device_run)

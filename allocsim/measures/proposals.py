@@ -1,0 +1,130 @@
+"""The few settings that are worth a replay unasked, where a search over all would take too long.
+
+Rule: options that limit the process (a memory fraction, a reserve) and those of pinned memory stay
+as recorded; only how memory is cut into segments and blocks varies.  Expandable segments are not
+proposed for a program whose paths are of Windows, where PyTorch ignores them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+from allocsim.core import (
+    LARGE_BUFFER,
+    MIN_LARGE_ALLOC,
+    ROUND_LARGE,
+    SMALL_SIZE,
+    UNLIMITED,
+    AllocatorConfig,
+    Release,
+    parse_conf,
+)
+from allocsim.engine import Prepared, Setting
+from allocsim.errors import ConfigError
+from allocsim.measures.lifetimes import lifetimes_of
+from allocsim.units import MIB, round_up
+
+__all__ = ["allows_expandable", "is_fitted", "proposals", "usual_settings"]
+
+_USUAL = (
+    "",
+    "expandable_segments:True",
+    "max_split_size_mb:64",
+    "max_split_size_mb:128",
+    "max_split_size_mb:256",
+    "max_split_size_mb:512",
+    "large_segment_size_mb:512",
+    "roundup_power2_divisions:2",
+    "roundup_power2_divisions:8",
+)
+_BESIDE = ("large_segment_size_mb:64", "expandable_segments:True,large_segment_size_mb:64")
+"""Proposed besides the usual ones: what mostly wins where those do not (traces/)."""
+
+_PARTS = (1, 2)
+"""In how many segments the fitted ones hold what shares them."""
+
+
+def usual_settings(recorded: AllocatorConfig, *, expandable: bool = True) -> tuple[Setting, ...]:
+    """The usual settings that the release of `recorded` accepts and that differ from it.
+
+    expandable: whether expandable segments may be among them.
+    """
+    return tuple(_accepted(_USUAL, recorded, expandable=expandable))
+
+
+def proposals(
+    parts: Sequence[Prepared], recorded: AllocatorConfig, *, expandable: bool = True
+) -> tuple[Setting, ...]:
+    """The settings that a recommendation is chosen from, for devices of one program.
+
+    The usual ones, and some with values fitted to what the first half of each recording asks for.
+    recorded, expandable: as for `usual_settings`.
+    """
+    may_expand = expandable and all(allows_expandable(part) for part in parts)
+    options = (*_USUAL, *_BESIDE, *_fitted(parts))
+    return tuple(dict.fromkeys(_accepted(options, recorded, expandable=may_expand)))
+
+
+def allows_expandable(prepared: Prepared) -> bool:
+    """Whether PyTorch would use expandable segments where the program ran, as far as paths tell."""
+    return not prepared.trace.frame_table.has_windows_paths
+
+
+def is_fitted(setting: Setting, base: Setting, release: Release) -> bool:
+    """Whether a value of `setting` is one that only sizes of a recording lead to.
+
+    Fitted are sizes that are no power of two, rounding by intervals, and limits; but not what
+    `base` has as well.
+    """
+    config, own = setting.config(release), base.config(release)
+    sizes = (
+        (config.max_split_size, own.max_split_size),
+        (config.large_segment_size, own.large_segment_size),
+    )
+    if any(size not in (before, UNLIMITED, LARGE_BUFFER) and not _is_round(size)
+           for size, before in sizes):  # fmt: skip
+        return True
+    rounding = config.roundup_power2_divisions
+    if len(set(rounding)) > 1 and rounding != own.roundup_power2_divisions:
+        return True
+    limits = (setting.fraction(release), config.garbage_collection_threshold)
+    return limits != (base.fraction(release), own.garbage_collection_threshold)
+
+
+def _is_round(size: int) -> bool:
+    """Whether a size is a power of two."""
+    return size & (size - 1) == 0
+
+
+def _accepted(
+    options: Iterable[str], recorded: AllocatorConfig, *, expandable: bool
+) -> Iterator[Setting]:
+    kept = str(recorded.with_default_cuts())
+    for option in options:
+        if "expandable_segments" in option and not expandable:
+            continue
+        conf = ",".join(part for part in (option, kept) if part)
+        try:
+            config = parse_conf(conf, recorded.release)
+        except ConfigError:
+            continue
+        if str(config) != str(recorded):
+            yield Setting(conf)
+
+
+def _fitted(parts: Sequence[Prepared]) -> Iterator[str]:
+    """Segments that hold the requests of 1 to 10 MiB at their peak, whole and in two."""
+    peak = max(_shared_peak(part) for part in parts)
+    for count in _PARTS:
+        size = round_up(-(-peak // count), ROUND_LARGE)
+        if size >= MIN_LARGE_ALLOC + ROUND_LARGE and size != LARGE_BUFFER and not _is_round(size):
+            yield f"large_segment_size_mb:{size // MIB}"
+
+
+def _shared_peak(prepared: Prepared) -> int:
+    """The most of the requests that share segments, made in the first half, that was in use."""
+    lives = lifetimes_of(prepared.trace)
+    shares = (lives.size > SMALL_SIZE) & (lives.size < MIN_LARGE_ALLOC)
+    return lives.take(np.flatnonzero(shares & (lives.start < len(prepared.trace) // 2))).peak_bytes

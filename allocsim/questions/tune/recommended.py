@@ -1,0 +1,89 @@
+"""The recommendation of `tune`, which is that of every other command, from the rows of a search.
+
+Rule: what it is chosen from is replayed to the end, whatever the search would have given up; a row
+that only a wider search has is told, and not recommended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from allocsim.core import parse_conf
+from allocsim.engine import Setting, Trials
+from allocsim.measures import (
+    Offer,
+    Recommendation,
+    WhyNot,
+    choose,
+    effects_on,
+    is_fitted,
+    late_peak,
+    overflows,
+    proposals,
+    rescues,
+    was_refused,
+)
+from allocsim.questions.tune.grid import Search
+from allocsim.questions.tune.row import Row
+
+__all__ = ["further_of", "propose", "recommendation_of"]
+
+_FURTHER = 20
+"""A row of the search must reserve this part (1/20) less than what is recommended to be told."""
+
+
+def propose(search: Search, baseline: Setting, *, expandable: bool) -> tuple[Setting, ...]:
+    """Replay to their end the settings that the recommendation is chosen from."""
+    asked = search.asked
+    config = parse_conf(baseline.conf, asked.release)
+    prepared = [part.prepared for part in asked.parts]
+    proposed = proposals(prepared, config, expandable=expandable)
+    search.each(proposed)
+    if any(row.survives for row in search.rows.values()):
+        return proposed
+    found = rescues(prepared, config, expandable=expandable)
+    search.each(found)
+    return tuple(dict.fromkeys([*proposed, *found]))
+
+
+def recommendation_of(search: Search, baseline: Row, proposed: Sequence[Setting]) -> Recommendation:
+    """What every command recommends, by the rows of this search."""
+    asked = search.asked
+    release, parts = asked.release, asked.parts
+    base = Offer(baseline.setting, baseline.parts)
+    if any(
+        trial.was_compared and was_refused(part.prepared, trial.oom_entry)
+        for part, trial in zip(parts, baseline.parts, strict=True)
+    ):
+        return Recommendation(base, why_not=WhyNot.REFUSED)
+    pairs = zip(parts, asked.memories, strict=True)
+    if not baseline.survives and any(overflows(part.prepared, memory) for part, memory in pairs):
+        return Recommendation(base, why_not=WhyNot.FULL)
+    rows = [search.rows[each] for each in proposed if each in search.rows]
+    offers = [
+        Offer(
+            row.setting,
+            row.parts,
+            is_fitted=is_fitted(row.setting, baseline.setting, release),
+            churns=row.cost.is_thrashing,
+        )
+        for row in rows
+        if row.error is None and not row.is_baseline
+    ]
+
+    def late(setting: Setting) -> int:
+        return max(
+            late_peak(Trials(part.prepared, effect=effects_on(part.prepared)), setting, memory)
+            for part, memory in zip(parts, asked.memories, strict=True)
+        )
+
+    return choose(base, offers, late, release, parts[0].prepared.releases)
+
+
+def further_of(rows: Sequence[Row], best: Row | None) -> Row | None:
+    """The best of all rows, where it reserves much less than `best`; see `Tuning.further`."""
+    first = rows[0]
+    if best is None or not first.survives or first.num_alloc_retries > best.num_alloc_retries:
+        return None
+    saved = best.peak_reserved_bytes - first.peak_reserved_bytes
+    return first if saved * _FURTHER > best.peak_reserved_bytes else None

@@ -1,0 +1,167 @@
+"""The setting to paste: the same words and the same line in every command.
+
+Rule: what is proved is told apart from what is not; a line to paste is never wrapped.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+from allocsim.engine import Setting, Trial
+from allocsim.measures import Recommendation
+from allocsim.report.layout import LABEL, WIDTH, number, paragraph, plural, row
+from allocsim.units import format_size
+
+__all__ = [
+    "EXPANDABLE_NOTE", "FITTED_NOTE", "NAME", "paste_line", "paste_lines", "paste_notes",
+    "paste_rows", "paste_setting", "peak_text", "range_document", "range_sentence",
+    "recommendation_document", "trial_document",
+]  # fmt: skip
+
+EXPANDABLE_NOTE = "expandable_segments is not available on Windows, WSL and Jetson."
+FITTED_NOTE = (
+    "A value fitted to the sizes of this recording, chosen on its first half and better by 5 % on "
+    "its second as well: for runs like this one."
+)
+NAME = "PYTORCH_CUDA_ALLOC_CONF"
+
+
+def paste_line(found: Recommendation) -> list[str]:
+    """The line to paste beside its label, or why there is none."""
+    if found.best is None:
+        why = "" if found.why_not is None else f": {found.why_not}"
+        return row("To paste", f"nothing{why}.")
+    return paste_setting(found.best.setting)
+
+
+def paste_setting(setting: Setting) -> list[str]:
+    """The line of bash for a setting beside its label, or below where it is too long for that."""
+    line = paste_lines(setting)["bash"]
+    if len(line) <= WIDTH - LABEL:
+        return [f"{'To paste':{LABEL}}{line}"]
+    return ["To paste", line]
+
+
+def paste_notes(found: Recommendation, entries_left: int | None = None) -> list[str]:
+    """What is proved of the line to paste, and what is not, a sentence each.
+
+    entries_left: entries of the recording after the error, None where there was none.
+    """
+    best = found.best
+    if best is None:
+        return []
+    release = f"Known from PyTorch {found.since} on."
+    if found.needs is not None:
+        release = f"It needs {found.needs}; the recording may come from another release."
+    sure = "Proved" if found.is_sure else "Likely, not proved"
+    notes = [f"{sure}: a replay under it {_proof(found)}.", release]
+    if best.is_fitted:
+        notes.append(FITTED_NOTE)
+    notes += [text for trial in best.trials if (text := range_sentence(trial)) is not None]
+    if entries_left is not None:
+        left = plural(entries_left, "entry", "entries")
+        notes.append(f"Not proved: what comes later; the recording ends {left} after that request.")
+    if "expandable_segments:True" in best.setting.conf:
+        notes.append(EXPANDABLE_NOTE)
+    return notes
+
+
+def paste_rows(found: Recommendation, entries_left: int | None = None) -> list[str]:
+    """The line to paste with its notes, or why there is none."""
+    notes = paste_notes(found, entries_left)
+    return paste_line(found) + [line for note in notes for line in paragraph(note)]
+
+
+def _proof(found: Recommendation) -> str:
+    base, best = found.baseline, found.best or found.baseline
+    retries = plural(best.retries, "retry", "retries")
+    low, high = best.memory_range
+    peak = format_size(high) if low == high else f"{format_size(low)} to {format_size(high)}"
+    if not base.goes_through:
+        return f"answers every request, the failed one too; {peak} at its peak, {retries}"
+    if best.retries < base.retries:
+        return f"has {retries} instead of {number(base.retries)}; {peak} at its peak"
+    return f"reserves at most {peak} instead of {format_size(base.memory)}, {retries}"
+
+
+def paste_lines(setting: Setting) -> dict[str, str]:
+    """By shell: "bash", "powershell", "cmd", "python", and "call" if there is one to make."""
+    conf, quoted = setting.conf, setting.conf.replace("'", "''")
+    python = f'os.environ["{NAME}"] = "{conf}"' if conf else f'os.environ.pop("{NAME}", None)'
+    lines = {
+        "bash": f"export {NAME}={shlex.quote(conf)}" if conf else f"unset {NAME}",
+        "powershell": f"$env:{NAME} = '{quoted}'" if conf else f"Remove-Item Env:{NAME}",
+        "cmd": f'set "{NAME}={conf}"',
+        "python": python,
+    }
+    if setting.call_fraction is not None:
+        lines["call"] = f"torch.cuda.set_per_process_memory_fraction({setting.call_fraction:g})"
+    return lines
+
+
+def recommendation_document(found: Recommendation | None) -> dict[str, Any] | None:
+    """A recommendation in every command's JSON; None where none was looked for."""
+    if found is None:
+        return None
+    best = found.best
+    if best is None:
+        return {"conf": None, "why_not": None if found.why_not is None else str(found.why_not)}
+    return {
+        "conf": best.setting.conf,
+        "why_not": None,
+        "env": f"{NAME}={best.setting.conf}",
+        "paste": paste_lines(best.setting),
+        "needs": found.needs,
+        "since": found.since,
+        "is_fitted": best.is_fitted,
+        "saved_bytes": found.saved_bytes,
+    }
+
+
+def trial_document(trial: Trial) -> dict[str, Any]:
+    """A trial as every command shows it; keys are added, never renamed."""
+    return {
+        "conf": trial.conf,
+        "oom_entry": trial.oom_entry,
+        "peak_reserved_bytes": trial.peak_reserved_bytes,
+        "peak_allocated_bytes": trial.peak_allocated_bytes,
+        "num_alloc_retries": trial.num_alloc_retries,
+        "num_device_alloc": trial.num_device_alloc,
+        "num_device_free": trial.num_device_free,
+        **range_document(trial),
+    }
+
+
+def range_document(trial: Trial) -> dict[str, int | None]:
+    """Both peaks of a what-if of a recording that starts mid-run; nothing of any other."""
+    if trial.peak_range is None:
+        return {}
+    return {
+        "peak_reserved_kept_bytes": trial.peak_kept,
+        "peak_reserved_anew_bytes": trial.peak_anew,
+    }
+
+
+def peak_text(trial: Trial) -> str:
+    """The peak reserved for a table: a range where it hangs on how the replay begins."""
+    low, high = trial.peak_range or (0, 0)
+    if low == high:
+        return format_size(trial.peak_reserved_bytes)
+    return f"{format_size(low)} to {format_size(high)}"
+
+
+def range_sentence(trial: Trial) -> str | None:
+    """What the peak hangs on in a recording that starts mid-run; None where on nothing."""
+    if trial.peak_range is None:
+        return None
+    low, high = trial.peak_range
+    if trial.peak_kept is None or trial.peak_anew is None:
+        how = "are kept" if trial.peak_anew is None else "are laid out anew"
+        return f"Proved only if the blocks from before the first entry {how}."
+    if low == high:
+        return None
+    return (
+        "The recording starts mid-run: the peak hangs on how what was there from before is laid "
+        "out under the setting (docs/replay.md)."
+    )

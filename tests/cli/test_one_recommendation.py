@@ -1,0 +1,121 @@
+"""All commands that recommend a setting recommend the same one, on every recording of the tree."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+from collections.abc import Callable
+from html import unescape
+from pathlib import Path
+
+import pytest
+
+from allocsim import CachingAllocator
+from allocsim.cli import main
+from allocsim.units import MIB
+
+TRACES = Path(__file__).parents[2] / "traces"
+EVERY = sorted(TRACES.rglob("*.gz"))
+QUICK = ["accumulation-torch2.15", "cuda_graphs-tight-torch2.6", "warm_start-torch2.15"]
+"""Of small segments; out of memory; starting mid-run."""
+
+Told = Callable[..., str]
+
+
+@pytest.fixture
+def told(capsys: pytest.CaptureFixture[str]) -> Told:
+    """What a command prints, whose exit code is 0."""
+
+    def run(*argv: str) -> str:
+        capsys.readouterr()
+        assert main([*argv]) == 0
+        return capsys.readouterr().out
+
+    return run
+
+
+def of_json(document: dict[str, dict[str, str | None]]) -> str | None:
+    found = document["recommendation"]
+    return None if found is None else found["conf"]
+
+
+def lines_of(told: Told, path: Path, folder: Path) -> dict[str, str | None]:
+    """The option string that each command recommends, None where it recommends nothing."""
+    name = str(path)
+    found = {
+        "replay": of_json(json.loads(told("replay", name, "--cure", "--json"))),
+        "explain": of_json(json.loads(told("explain", name, "--json"))),
+        "risk": of_json(json.loads(told("risk", name, "--json"))),
+    }
+    tuning = json.loads(told("tune", name, "--json"))
+    found["tune"] = of_json(tuning)
+    assert tuning["helps"] is (found["tune"] is not None)
+    if tuning["helps"]:
+        assert tuning["best"]["conf"] == found["tune"]
+    page = folder / "report.html"
+    told("report", name, "-o", str(page), "--what-if")
+    pasted = re.search(
+        r"To paste:</strong> <code>(?:unset PYTORCH_CUDA_ALLOC_CONF"
+        r"|export PYTORCH_CUDA_ALLOC_CONF=(.*?))</code>",
+        page.read_text(),
+    )
+    found["report"] = None
+    if pasted is not None:
+        found["report"] = unescape(pasted[1] or "").strip("'")
+    return found
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_the_same_line_to_paste_from_all_commands(told: Told, tmp_path: Path, name: str) -> None:
+    (path,) = (each for each in EVERY if each.name.startswith(f"{name}."))
+    found = lines_of(told, path, tmp_path)
+    assert len(set(found.values())) == 1, found
+
+
+def test_devices_of_one_program_share_a_line(told: Told, tmp_path: Path) -> None:
+    """Expandable segments help the first, and nothing helps the second."""
+    gpus = [CachingAllocator("2GiB", record_history=True, device=number) for number in (0, 1)]
+    for _ in range(3):
+        gpus[0].free(gpus[0].malloc(530 * MIB))
+        gpus[0].malloc(270 * MIB)
+    for _ in range(20):
+        gpus[1].malloc(64 * MIB)
+    first, second = (gpu.snapshot() for gpu in gpus)
+    first["device_traces"] = [first["device_traces"][0], second["device_traces"][1]]
+    first["segments"] += second["segments"]
+    path = tmp_path / "two.pickle"
+    path.write_bytes(pickle.dumps(first, protocol=4))
+    found = {
+        command: of_json(json.loads(told(command, str(path), *options, "--json")))
+        for command, *options in (("replay", "--cure"), ("explain",), ("tune",))
+    }
+    assert set(found.values()) == {"expandable_segments:True"}, found
+
+
+def test_nothing_that_windows_lacks_is_recommended_or_tried(told: Told, tmp_path: Path) -> None:
+    gpu = CachingAllocator("2GiB", record_history=True)
+    for _ in range(3):
+        gpu.free(gpu.malloc(530 * MIB))
+        gpu.malloc(270 * MIB)
+    snapshot = gpu.snapshot()
+    confs = []
+    for filename in ("/home/me/train.py", r"C:\Users\me\train.py"):
+        for entry in snapshot["device_traces"][0]:
+            entry["frames"] = [{"filename": filename, "name": "main", "line": 3}]
+        path = tmp_path / "run.pickle"
+        path.write_bytes(pickle.dumps(snapshot, protocol=4))
+        found = lines_of(told, path, tmp_path)
+        assert len(set(found.values())) == 1, found
+        confs.append(found["tune"])
+    assert confs[0] == "expandable_segments:True"
+    assert confs[1] not in (None, confs[0])
+    for command in ("tune", "risk"):
+        assert "expandable_segments:True" not in told(command, str(path), "--json")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", EVERY, ids=lambda path: path.name.split(".npz")[0])
+def test_on_every_recording(told: Told, tmp_path: Path, path: Path) -> None:
+    found = lines_of(told, path, tmp_path)
+    assert len(set(found.values())) == 1, found

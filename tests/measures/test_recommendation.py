@@ -1,0 +1,249 @@
+"""The rule by which one setting is recommended, clause by clause."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from allocsim import CachingAllocator, load
+from allocsim.core import find_release
+from allocsim.engine import Prepared, Setting, Trial, Trials, prepare, replay
+from allocsim.measures import (
+    Case,
+    Offer,
+    Recommendation,
+    choose,
+    is_fitted,
+    late_peak,
+    proposals,
+    recommend,
+)
+from allocsim.trace import Frame, FrameTable, Recording
+from allocsim.units import GIB, MIB
+
+RELEASE = find_release("2.15")
+EXPANDABLE, BOTH = "expandable_segments:True", "expandable_segments:True,large_segment_size_mb:64"
+FITTED = "large_segment_size_mb:1636"
+
+
+def offer(conf: str, memory: int, *, calls: int = 100, retries: int = 0, fails: int = -1) -> Offer:
+    """A setting that comes to these figures; fails: the entry at which, -1 for none."""
+    trial = Trial(
+        conf=conf,
+        peak_reserved_bytes=memory,
+        num_device_alloc=calls,
+        num_alloc_retries=retries,
+        oom_entry=fails if fails >= 0 else None,
+    )
+    return Offer(Setting(conf), (trial,), is_fitted(Setting(conf), Setting(""), RELEASE))
+
+
+BASE = offer("", 1000 * MIB)
+
+
+def chosen(*offers: Offer, base: Offer = BASE, late: dict[str, int] | None = None) -> str | None:
+    """What is pasted; late: peaks over the second half, by option string (default: as overall)."""
+    peaks = {each.setting.conf: each.memory for each in (base, *offers)} | (late or {})
+    found = choose(base, offers, lambda setting: peaks[setting.conf], RELEASE, ("2.15",))
+    return None if found.best is None else found.best.setting.conf
+
+
+def test_of_all_within_a_hundredth_of_the_best_it_is_the_simplest() -> None:
+    best = offer(BOTH, 700 * MIB, calls=10)
+    assert chosen(best, offer(EXPANDABLE, 707 * MIB)) == EXPANDABLE
+    assert chosen(best, offer(EXPANDABLE, 708 * MIB)) == BOTH
+
+
+def test_of_equally_simple_ones_the_fewest_driver_calls_decide() -> None:
+    wide, narrow = "large_segment_size_mb:64", "large_segment_size_mb:32"
+    assert chosen(offer(wide, 705 * MIB, calls=9), offer(narrow, 700 * MIB, calls=10)) == wide
+
+
+def test_of_settings_of_equal_effect_it_is_the_first_as_in_a_search_that_replays_it_alone() -> None:
+    first, second = (offer(f"max_split_size_mb:{size}", 700 * MIB) for size in (64, 128))
+    assert chosen(first, second) == chosen(first) == "max_split_size_mb:64"
+
+
+def test_less_than_a_hundredth_is_not_worth_a_line() -> None:
+    assert chosen(offer(EXPANDABLE, 991 * MIB)) is None
+    assert chosen(offer(EXPANDABLE, 990 * MIB)) == EXPANDABLE
+
+
+def test_what_answers_every_request_goes_before_what_saves() -> None:
+    base = offer("", 500 * MIB, fails=7)
+    assert chosen(offer(EXPANDABLE, 900 * MIB), offer(BOTH, 400 * MIB, fails=9), base=base) == (
+        EXPANDABLE
+    )
+    assert chosen(offer(EXPANDABLE, 900 * MIB, fails=8), base=base) is None
+
+
+def test_fewer_retries_go_before_less_memory() -> None:
+    base = offer("", 1000 * MIB, retries=2)
+    few, many = offer(EXPANDABLE, 1000 * MIB), offer(BOTH, 800 * MIB, retries=1)
+    assert chosen(few, many, base=base) == EXPANDABLE
+    assert chosen(offer(BOTH, 500 * MIB, retries=1)) is None
+
+
+def test_what_saves_by_thrashing_is_not_recommended() -> None:
+    thrashing = replace(offer(EXPANDABLE, 700 * MIB, calls=500), churns=True)
+    assert chosen(thrashing) is None
+    assert chosen(replace(thrashing, trials=offer("", 700 * MIB, calls=200).trials)) == EXPANDABLE
+
+
+def test_a_fitted_value_must_save_a_twentieth_more() -> None:
+    plain = offer(EXPANDABLE, 800 * MIB)
+    assert chosen(plain, offer(FITTED, 760 * MIB)) == EXPANDABLE
+    assert chosen(plain, offer(FITTED, 759 * MIB)) == FITTED
+    assert chosen(offer(FITTED, 960 * MIB)) is None
+    assert chosen(offer(FITTED, 940 * MIB)) == FITTED
+
+
+def test_a_fitted_value_must_win_over_the_second_half_as_well() -> None:
+    plain, fitted = offer(EXPANDABLE, 800 * MIB), offer(FITTED, 600 * MIB)
+    assert chosen(plain, fitted, late={FITTED: 770 * MIB}) == EXPANDABLE
+    assert chosen(fitted, late={FITTED: 990 * MIB}) is None
+
+
+def test_a_fitted_value_must_save_however_the_recording_began() -> None:
+    fitted = offer(FITTED, 600 * MIB)
+    (trial,) = fitted.trials
+    open_ended = replace(
+        fitted, trials=(replace(trial, peak_kept=1000 * MIB, peak_anew=600 * MIB),)
+    )
+    assert chosen(fitted) == FITTED
+    assert chosen(open_ended) is None
+
+
+def test_what_hangs_on_how_a_recording_began_is_not_called_proved() -> None:
+    (trial,) = offer(EXPANDABLE, 700 * MIB).trials
+    for kept, is_sure in ((980 * MIB, True), (1000 * MIB, False)):
+        ends = replace(trial, peak_kept=kept, peak_anew=700 * MIB)
+        found = choose(BASE, [Offer(Setting(EXPANDABLE), (ends,))], lambda _: 0, RELEASE, ())
+        assert found.best is not None
+        assert found.is_sure is is_sure
+
+
+def test_a_run_that_only_a_fitted_value_lets_through_gets_it() -> None:
+    base = offer("", 500 * MIB, fails=7)
+    assert chosen(offer(FITTED, 900 * MIB), base=base) == FITTED
+
+
+@pytest.mark.parametrize(
+    ("conf", "fitted"),
+    [
+        ("expandable_segments:True", False),
+        ("max_split_size_mb:128", False),
+        ("max_split_size_mb:131", True),
+        (FITTED, True),
+        ("roundup_power2_divisions:4", False),
+        ("roundup_power2_divisions:[64:0,>:4]", True),
+        ("per_process_memory_fraction:0.83", True),
+        ("garbage_collection_threshold:0.07,per_process_memory_fraction:0.99", True),
+        ("throw_on_cudamalloc_oom:True", False),
+    ],
+)
+def test_which_values_are_fitted(conf: str, *, fitted: bool) -> None:
+    assert is_fitted(Setting(conf), Setting(""), RELEASE) is fitted
+    assert not is_fitted(Setting(conf), Setting(conf), RELEASE)
+
+
+# -- what is proposed --------------------------------------------------------------------
+
+
+def recorded(tmp_path: Path, sizes: list[list[int]], version: str = "2.15") -> Recording:
+    """Rows of blocks in MiB, each freed before the next row."""
+    gpu = CachingAllocator("24GiB", "", version, record_history=True)
+    for row in sizes:
+        blocks = [gpu.malloc(size * MIB) for size in row]
+        for block in blocks:
+            gpu.free(block)
+    path = tmp_path / "run.pickle"
+    path.write_bytes(pickle.dumps(gpu.snapshot(), protocol=4))
+    return load(path)
+
+
+def recommended(recording: Recording) -> Recommendation:
+    (prepared,) = prepare(recording)
+    return recommend([Case(Trials(prepared), replay(recording).devices[0])], prepared.recorded)
+
+
+def test_fitted_values_come_from_the_first_half(tmp_path: Path) -> None:
+    (prepared,) = prepare(recorded(tmp_path, [[9] * 30, [9] * 10, [9] * 10, [9] * 10]))
+    confs = [setting.conf for setting in proposals([prepared], prepared.config)]
+    assert f"large_segment_size_mb:{9 * 30}" in confs
+    (later,) = prepare(recorded(tmp_path, [[9] * 10, [9] * 10, [9] * 10, [9] * 31]))
+    confs = [setting.conf for setting in proposals([later], later.config)]
+    assert "large_segment_size_mb:90" in confs
+    assert f"large_segment_size_mb:{9 * 31 + 1}" not in confs
+
+
+def test_the_second_half_is_looked_at_by_itself(tmp_path: Path) -> None:
+    (prepared,) = prepare(recorded(tmp_path, [[40], [40], [200]]))
+    trials = Trials(prepared)
+    assert late_peak(trials, Setting(""), None) == 240 * MIB
+    (early,) = prepare(recorded(tmp_path, [[200], [40], [40]]))
+    assert late_peak(Trials(early), Setting("max_split_size_mb:50"), None) == 240 * MIB
+
+
+def test_nothing_is_searched_for_where_nothing_is_idle(tmp_path: Path) -> None:
+    found = recommended(recorded(tmp_path, [[64] * 20]))
+    assert (found.best, found.offers) == (None, ())
+
+
+def test_what_every_release_of_the_layout_knows_goes_before_fewer_calls(tmp_path: Path) -> None:
+    """2.10 and 2.11 write the same layout, and only 2.11 knows large_segment_size_mb."""
+    (told, newer) = (recommended(recorded(tmp_path, [[9] * 112], v)) for v in ("2.10", "2.15"))
+    assert told.best is not None
+    assert (told.best.setting.conf, told.needs, told.since) == (EXPANDABLE, None, "2.1")
+    assert newer.best is not None
+    assert newer.best.setting.conf == "large_segment_size_mb:512"
+    assert newer.best.calls < told.best.calls
+
+
+def test_the_release_that_a_line_needs_is_named() -> None:
+    tried = [offer("large_segment_size_mb:512", 700 * MIB)]
+    release = find_release("2.11")
+    found = choose(BASE, tried, lambda _: 0, release, ("2.10", "2.11"))
+    assert (found.needs, found.since) == ("PyTorch 2.11 or later", "2.11")
+    assert choose(BASE, tried, lambda _: 0, release, ("2.11",)).needs is None
+
+
+def on_windows(prepared: Prepared) -> Prepared:
+    frames = FrameTable((Frame(r"C:\Users\me\train.py", "main", 3),))
+    return replace(prepared, trace=replace(prepared.trace, frame_table=frames))
+
+
+def test_expandable_segments_are_not_proposed_for_windows(tmp_path: Path) -> None:
+    (prepared,) = prepare(recorded(tmp_path, [[9] * 30]))
+    assert Setting(EXPANDABLE) in proposals([prepared], prepared.config)
+    confs = [s.conf for s in proposals([on_windows(prepared)], prepared.config)]
+    assert confs
+    assert not any("expandable" in conf for conf in confs)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_windows"),
+    [
+        (r"C:\train.py", True),
+        ("d:/train.py", True),
+        (r"\\server\train.py", True),
+        ("/home/me/c:/train.py", False),
+        ("train.py", False),
+        ("??", False),
+    ],
+)
+def test_which_paths_are_of_windows(name: str, *, is_windows: bool) -> None:
+    assert FrameTable((Frame(name, "main", 1),)).has_windows_paths is is_windows
+
+
+def test_a_device_of_its_own_size_is_kept(tmp_path: Path) -> None:
+    recording = recorded(tmp_path, [[9] * 112])
+    (prepared,) = prepare(recording)
+    run = replay(recording, device_memory=24 * GIB)
+    found = recommend([Case(Trials(prepared), run.devices[0])], prepared.recorded)
+    assert found.best is not None
+    again = replay(recording, found.best.setting.conf, device_memory=24 * GIB)
+    assert again.devices[0].peak_reserved_bytes == found.best.memory
