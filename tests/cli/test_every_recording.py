@@ -94,7 +94,8 @@ def test_nothing_contradicts_the_file(cli: Cli, path: Path, tmp_path: Path) -> N
             fact = facts[said["device"]]
             if said["parting"] is None:
                 assert said["fits"] is (fact.ooms == 0) or said["ooms"], line
-                assert said["tightest"]["reserved_bytes"] <= fact.peak_reserved, line
+                near = said["tightest"]  # None where nothing came from the driver
+                assert near is None or near["reserved_bytes"] <= fact.peak_reserved, line
         elif line == "top --at end":
             assert said["allocated_bytes"] == facts[said["device"]].allocated, line
             assert sum(said["categories"].values()) == said["allocated_bytes"], line

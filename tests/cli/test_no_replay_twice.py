@@ -57,4 +57,11 @@ def test_a_setting_is_replayed_once_on_a_device(
     done = cli(*words)
     assert done.code == 0, done.err
     assert replays
-    assert {key: count for key, count in replays.items() if count > 1} == {}
+    again = {key: count for key, count in replays.items() if count > 1}
+    if command.startswith("tune"):
+        # Its search may have run in other processes, so that for the owners the run as recorded is
+        # replayed here once more.
+        assert list(again.values()) == [2]
+        assert next(iter(again))[0] == ""
+    else:
+        assert again == {}
