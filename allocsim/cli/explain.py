@@ -13,13 +13,16 @@ import re
 import sys
 import zlib
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, TYPE_CHECKING, cast
 
 from allocsim.cli.options import HINTS, Commands, add_command, add_shared, hints_of
 from allocsim.cli.output import write, write_json, write_screen
 from allocsim.cli.owners import owners_of
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError, memory_size
+
+if TYPE_CHECKING:
+    from allocsim.trace import Recording
 
 __all__ = ["add_to", "run"]
 
@@ -47,7 +50,9 @@ def add_to(commands: Commands[Parser]) -> None:
     add_shared(parser, "--device-memory", text=memory)
     of_recording = "of a recording, this device only (default: every one)"
     add_shared(parser, "--device", text=of_recording)
-    request = "of a snapshot that holds a state only: would a request of this size be answered?"
+    request = (
+        "of a snapshot that holds a state only: whether a request of this size would be answered"
+    )
     parser.add_argument("--request", metavar="SIZE", type=memory_size, help=request)
     add_shared(parser, *HINTS)
     add_shared(parser, "--verbose", "--json")
@@ -59,8 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
     elif _exists(arguments.text) and not Path(arguments.text).is_dir():
         log = _read(arguments.text)
         if log is None:
-            explain_file = _explain_recording if arguments.request is None else _explain_state
-            explain_file(arguments)
+            _explain_file(arguments)
             return 0
         text = _decoded(log, arguments.text)
     else:
@@ -145,7 +149,24 @@ def _decoded(log: bytes, name: str) -> str:
     return log.decode("utf-8-sig", "replace")
 
 
-def _explain_recording(arguments: argparse.Namespace) -> None:
+def _explain_file(arguments: argparse.Namespace) -> None:
+    from allocsim.questions.picture import is_still, shown_device  # noqa: PLC0415
+    from allocsim.trace import load  # noqa: PLC0415
+
+    recording = load(arguments.text)
+    device = shown_device(recording, arguments.device)
+    if device is not None and is_still(recording, device):
+        _explain_state(arguments, recording, device)
+    elif arguments.request is not None:
+        raise UsageError(
+            f"{arguments.text} holds a history, which --request is not for; without it the errors "
+            "of the history are explained"
+        )
+    else:
+        _explain_recording(arguments, recording)
+
+
+def _explain_recording(arguments: argparse.Namespace, recording: Recording) -> None:
     from allocsim.engine import prepare  # noqa: PLC0415
     from allocsim.questions.explain import explain_prepared  # noqa: PLC0415
     from allocsim.report import (  # noqa: PLC0415
@@ -153,12 +174,9 @@ def _explain_recording(arguments: argparse.Namespace) -> None:
         explanation_screen,
         explanation_text,
     )
-    from allocsim.trace import load  # noqa: PLC0415
 
     with ProgressBar() as bar:
-        prepared = prepare(
-            load(arguments.text), arguments.device, arguments.torch, hints=hints_of(arguments)
-        )
+        prepared = prepare(recording, arguments.device, arguments.torch, hints=hints_of(arguments))
         run, devices = explain_prepared(
             prepared,
             arguments.conf,
@@ -175,21 +193,13 @@ def _explain_recording(arguments: argparse.Namespace) -> None:
         write_screen(explanation_screen(run, devices, top))
 
 
-def _explain_state(arguments: argparse.Namespace) -> None:
+def _explain_state(arguments: argparse.Namespace, recording: Recording, device: int) -> None:
     from allocsim.questions.explain import explain_state  # noqa: PLC0415
-    from allocsim.questions.picture import is_still, shown_device  # noqa: PLC0415
-    from allocsim.report import state_document, state_text  # noqa: PLC0415
-    from allocsim.trace import load  # noqa: PLC0415
+    from allocsim.questions.top import top  # noqa: PLC0415
+    from allocsim.report import state_document, state_screen, state_text  # noqa: PLC0415
 
     if hints_of(arguments) is not None:
-        raise UsageError(f"{', '.join(HINTS)} are about a history; --request asks a state")
-    recording = load(arguments.text)
-    device = shown_device(recording, arguments.device)
-    if device is None or not is_still(recording, device):
-        raise UsageError(
-            f"{arguments.text} holds a history, which --request is not for; without it the errors "
-            "of the history are explained"
-        )
+        raise UsageError(f"{', '.join(HINTS)} are about a history, and the snapshot has none")
     answer = explain_state(
         recording,
         recording.device(device),
@@ -200,5 +210,9 @@ def _explain_state(arguments: argparse.Namespace) -> None:
     )
     if arguments.json:
         write_json(state_document(answer))
+        return
+    owners = top(recording, device=device)
+    if arguments.verbose:
+        write(state_text(answer, owners))
     else:
-        write(state_text(answer))
+        write_screen(state_screen(answer, owners))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
         verdicts_document,
         verdicts_text,
     )
-    from allocsim.report.explain_state import state_document, state_text
+    from allocsim.report.explain_state import state_document, state_screen, state_text
     from allocsim.report.layout import others_text, shown_of, warned
     from allocsim.report.record import record_document, record_text
     from allocsim.report.replay import replay_document, replay_text
@@ -36,8 +36,8 @@ __all__ = [
     "explanation_document", "explanation_screen", "explanation_text", "others_text",
     "record_document", "record_text", "replay_document", "replay_screen", "replay_text",
     "risk_document", "risk_screen", "risk_text", "segments_text", "shown_of",
-    "speedscope_document", "state_document", "state_text", "step_document", "step_text",
-    "top_document", "top_text", "tuning_document", "tuning_screen", "tuning_text",
+    "speedscope_document", "state_document", "state_screen", "state_text", "step_document",
+    "step_text", "top_document", "top_text", "tuning_document", "tuning_screen", "tuning_text",
     "verdicts_document", "verdicts_screen", "verdicts_text", "warned",
 ]  # fmt: skip
 
@@ -64,6 +64,7 @@ _HOMES = {
     "shown_of": "layout",
     "speedscope_document": "top",
     "state_document": "explain_state",
+    "state_screen": "explain_state",
     "state_text": "explain_state",
     "step_document": "step",
     "step_text": "step",

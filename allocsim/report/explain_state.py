@@ -17,11 +17,13 @@ from allocsim.questions.explain import (
     StateExplanation,
     arithmetic_of,
 )
+from allocsim.questions.top import Top
+from allocsim.report.answer import Answer, Tone, answer_of, of_owners, part
 from allocsim.report.explain import CAUSES
 from allocsim.report.layout import exact_size, plural, printable, row, rows
 from allocsim.units import format_size
 
-__all__ = ["state_document", "state_text"]
+__all__ = ["state_document", "state_screen", "state_text"]
 
 _SERVED = {
     "cached": "answered by a free block, without the driver",
@@ -32,22 +34,41 @@ _SHOWN_OWNERS = 12
 _SIZE_WIDTH = 14
 
 
-def state_text(found: StateExplanation) -> str:
-    """`allocsim explain --request` of a state."""
+def state_text(found: StateExplanation, top: Top | None = None) -> str:
+    """`allocsim explain` of a state, whole.  top: who holds the memory."""
     source = found.source
     lines = row("Snapshot", f"{found.path}, device {source.device}: a state without a history")
     lines += row("Settings", source.conf or "PyTorch's defaults")
     lines += rows("Note", _notes(found))
-    lines += ["", *row("Request", f"{exact_size(found.requested_bytes)} on the default stream")]
-    if found.refusal is None:
-        lines += row("Verdict", _SERVED[found.served])
-    else:
-        lines += row("Verdict", f"{found.refusal.cause}: {CAUSES[found.refusal.cause]}")
-        lines += row("Because", _because(found.refusal))
-    lines += row("Largest", f"{exact_size(found.largest_request_bytes)} would be answered")
+    lines += ["", *_answer(found)]
     if found.refusal is not None:
         lines += ["", *_refusal(found.refusal)]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", *of_owners(top).lines]).rstrip() + "\n"
+
+
+def state_screen(found: StateExplanation, top: Top | None = None) -> Answer:
+    """`allocsim explain` of a state: the answer, and who holds the memory."""
+    refusal = found.refusal
+    tone = Tone.PLAIN if refusal is None else Tone.FAILURE
+    parts = [part(_answer(found), tone), of_owners(top)]
+    if refusal is not None and refusal.blockers:
+        parts.append(part(_in_the_way(refusal), rank=2, starts=True))
+    parts.append(part(rows("Note", _notes(found)), rank=1, starts=True))
+    return answer_of(parts)
+
+
+def _answer(found: StateExplanation) -> list[str]:
+    """What becomes of the request, and why."""
+    asked = f"{exact_size(found.requested_bytes)} on the default stream"
+    if found.requested_bytes == found.largest_request_bytes + 1:
+        asked += ": the least that fails"
+    if found.refusal is None:
+        lines = row("Verdict", _SERVED[found.served])
+    else:
+        lines = row("Verdict", f"{found.refusal.cause}: {CAUSES[found.refusal.cause]}")
+        lines += row("Because", _because(found.refusal))
+    lines += row("Request", asked)
+    return lines + row("Largest", f"{exact_size(found.largest_request_bytes)} would be answered")
 
 
 def _notes(found: StateExplanation) -> list[str]:
@@ -80,22 +101,29 @@ def _refusal(refusal: Refusal) -> list[str]:
         if size:
             lines.append(f"  {format_size(size):>{_SIZE_WIDTH}}  {KINDS[kind]}")
     lines += [f"  {exact_size(sum(kinds.values()))} in all", ""]
+    return [*lines, *_in_the_way(refusal), *_owners(refusal.blockers)]
+
+
+def _in_the_way(refusal: Refusal) -> list[str]:
+    """The live blocks that would have to go."""
     found = refusal.findings.blockers
     if found is None:
         what = "no set of live blocks: without all of them it fails as well"
-        return lines + row("In the way", what)
+        return row("In the way", what)
     what = "would be free in one piece" if found.way == "run" else "would go back to the driver"
     least = "the fewest bytes that would do" if found.is_exact else "enough, perhaps not the fewest"
-    lines += row(
+    without = "without it" if len(found.blocks) == 1 else "without them"
+    return row(
         "In the way",
         f"{plural(len(found.blocks), 'live block')}, {format_size(found.cost_bytes)} in all; "
-        f"without them {format_size(found.freed_bytes)} {what} ({least})",
+        f"{without} {format_size(found.freed_bytes)} {what} ({least})",
     )
-    return lines + _owners(refusal.blockers)
 
 
 def _owners(blockers: Sequence[Blocker]) -> list[str]:
-    """The blocks in the way by the line that made them, the largest sum first."""
+    """The blocks in the way by the line that made them, the largest sum first; none: nothing."""
+    if not blockers:
+        return []
     owners: dict[str, list[int]] = {}
     for blocker in blockers:
         name = "no frames recorded" if blocker.code is None else str(blocker.code)
@@ -110,7 +138,7 @@ def _owners(blockers: Sequence[Blocker]) -> list[str]:
 
 
 def state_document(found: StateExplanation) -> dict[str, Any]:
-    """`allocsim explain --request --json` of a state."""
+    """`allocsim explain --json` of a state."""
     source, refusal = found.source, found.refusal
     return {
         "file": found.path,

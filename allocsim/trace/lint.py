@@ -70,7 +70,7 @@ def _about_file(recording: Recording) -> Iterator[Finding]:
             "error",
             f"the recording holds the state only ({n_segments} segments) and no entries of "
             "allocations or frees, so there is nothing to replay; what the state shows is told by "
-            "allocsim top, report, plot segments, sizes or flame, and explain --request SIZE; for "
+            "allocsim explain, top, report and plot segments, sizes or flame; for "
             "a history record with torch.cuda.memory._record_memory_history(max_entries=1_000_000)",
         )
     if not recording.releases:

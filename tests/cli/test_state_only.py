@@ -86,7 +86,7 @@ def test_a_request_is_answered_or_explained(cli: Cli, state: Path) -> None:
     done = cli("explain", state, "--request", "70MiB")
     assert "Verdict         full: the card is full\n" in done.out
     assert "Largest         64.00 MiB (67,108,864 bytes) would be answered\n" in done.out
-    assert "     20.00 MiB         1  net.py:7 load_weights\n" in done.out
+    assert "In the way      1 live block, 20.00 MiB in all; without it" in done.out
     assert max(map(len, done.out.splitlines())) <= 80
 
 
@@ -115,15 +115,26 @@ def test_a_request_is_put_to_a_state_only(
     assert sentence in done.err
 
 
-@pytest.mark.parametrize("command", ["replay", "explain", "tune", "step"])
+def test_without_a_request_it_is_the_least_that_fails_and_who_holds_the_memory(
+    cli: Cli, state: Path
+) -> None:
+    done = cli("explain", state)
+    assert (done.code, done.err) == (0, "")
+    assert "64.00 MiB (67,108,865 bytes) on the default stream: the least" in done.out
+    assert "Held by " in done.out
+    assert "net.py:7 load_weights: parameters\n" in done.out
+    assert len(done.out.splitlines()) <= 24
+    whole = cli("explain", state, "-v").out
+    assert "     20.00 MiB         1  net.py:7 load_weights\n" in whole
+    assert "Where the device's memory is when the request has failed\n" in whole
+
+
+@pytest.mark.parametrize("command", ["replay", "tune", "step"])
 def test_what_needs_a_history_names_the_commands_that_do_not(
     cli: Cli, state: Path, command: str
 ) -> None:
     done = cli(command, state)
     assert (done.code, done.out) == (2, "")
     assert "holds the state only (3 segments)" in done.err
-    assert (
-        "allocsim top, report, plot segments, sizes or flame, and explain --request SIZE"
-        in done.err
-    )
+    assert "allocsim explain, top, report and plot segments, sizes or flame" in done.err
     assert len(done.err.splitlines()) == 1

@@ -75,7 +75,7 @@ class StateExplanation(Shown):
 def explain_state(
     recording: Recording,
     trace: Trace,
-    request: int,
+    request: int | None = None,
     conf: str | None = None,
     *,
     device_memory: int | None = None,
@@ -83,11 +83,15 @@ def explain_state(
 ) -> StateExplanation:
     """What becomes of a request of `request` bytes; the other arguments as of `state_source`.
 
+    request: None for the least that fails, one byte more than the largest that would be answered.
+
     Raises RecordingError and ConfigError as that does.
     """
     source = state_source(
         recording, trace, conf, device_memory=device_memory, torch_version=torch_version
     )
+    largest = source.largest_request()
+    request = largest + 1 if request is None else request
     gpu = source.allocator()
     served = "cached" if finds_free_block(gpu, request, 0) else ""
     refusal = None
@@ -101,7 +105,7 @@ def explain_state(
         source=source,
         requested_bytes=request,
         served=served,
-        largest_request_bytes=source.largest_request(),
+        largest_request_bytes=largest,
         refusal=refusal,
     )
 
