@@ -119,6 +119,9 @@ def _memory(run: Run, device: DeviceRun) -> list[str]:
         f"{name}{format_size(device.peak_reserved_bytes)} reserved at the peak on {card}, "
         f"{format_size(device.peak_allocated_bytes)} allocated"
     )
+    low, high = map(format_size, device.peak_range)
+    if low != high:
+        peaks += f"; {low} to {high} by what the recording does not tell"
     return row("Memory", peaks)
 
 
