@@ -15,21 +15,18 @@ if TYPE_CHECKING:
         verdicts_document,
         verdicts_text,
     )
+    from allocsim.report.explain_screen import explanation_screen, verdicts_screen
     from allocsim.report.explain_state import state_document, state_screen, state_text
     from allocsim.report.layout import others_text, shown_of, warned
     from allocsim.report.record import record_document, record_text
     from allocsim.report.replay import replay_document, replay_text
+    from allocsim.report.replay_screen import replay_screen
     from allocsim.report.risk import risk_document, risk_text
-    from allocsim.report.screens import (
-        explanation_screen,
-        replay_screen,
-        risk_screen,
-        tuning_screen,
-        verdicts_screen,
-    )
+    from allocsim.report.risk_screen import risk_screen
     from allocsim.report.step import segments_text, step_document, step_text
     from allocsim.report.top import collapsed_text, speedscope_document, top_document, top_text
     from allocsim.report.tune import tuning_document, tuning_text
+    from allocsim.report.tune_screen import tuning_screen
 
 __all__ = [
     "Answer", "Tone", "collapsed_text", "crosscheck_document", "crosscheck_text",
@@ -49,16 +46,16 @@ _HOMES = {
     "crosscheck_document": "crosscheck",
     "crosscheck_text": "crosscheck",
     "explanation_document": "explain",
-    "explanation_screen": "screens",
+    "explanation_screen": "explain_screen",
     "explanation_text": "explain",
     "others_text": "layout",
     "record_document": "record",
     "record_text": "record",
     "replay_document": "replay",
-    "replay_screen": "screens",
+    "replay_screen": "replay_screen",
     "replay_text": "replay",
     "risk_document": "risk",
-    "risk_screen": "screens",
+    "risk_screen": "risk_screen",
     "risk_text": "risk",
     "segments_text": "step",
     "shown_of": "layout",
@@ -71,10 +68,10 @@ _HOMES = {
     "top_document": "top",
     "top_text": "top",
     "tuning_document": "tune",
-    "tuning_screen": "screens",
+    "tuning_screen": "tune_screen",
     "tuning_text": "tune",
     "verdicts_document": "explain",
-    "verdicts_screen": "screens",
+    "verdicts_screen": "explain_screen",
     "verdicts_text": "explain",
     "warned": "layout",
 }

@@ -10,10 +10,13 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
-from allocsim.questions.top import Top
 from allocsim.report.layout import WIDTH, printable, row, shortened
 from allocsim.units import format_size
+
+if TYPE_CHECKING:
+    from allocsim.questions.top import Top
 
 __all__ = ["HEIGHT", "Answer", "Part", "Tone", "answer_of", "of_owners", "part"]
 

@@ -1,0 +1,108 @@
+"""The first screens of `explain`, of a recording and of a text.
+
+Rule: as of every first screen (`screen_parts.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from allocsim.engine import Run
+from allocsim.questions.explain import DeviceExplanation, Shortage, Verdict
+from allocsim.report.answer import Answer, Part, Tone, answer_of, of_owners, part
+from allocsim.report.explain import CAUSES, because, code_text
+from allocsim.report.layout import number, plural, row, rows
+from allocsim.report.screen_parts import most_urgent, named, others, to_paste, warnings
+from allocsim.units import format_size
+
+if TYPE_CHECKING:
+    from allocsim.questions.top import Top
+
+__all__ = ["explanation_screen", "verdicts_screen"]
+
+_ADVICE_LINES = 15
+_SHOWN_ERRORS = 4
+_HIDDEN = "-v: all of it; --json: the same for programs"
+
+
+def explanation_screen(
+    run: Run, devices: Sequence[DeviceExplanation], top: Top | None = None
+) -> Answer:
+    """`allocsim explain` of a recording."""
+    shown = most_urgent([device.device_run for device in devices])
+    parts = [warnings(run)]
+    by_number = {device.device_run.device: device for device in devices}
+    for device_run in shown:
+        parts += _explained(run, by_number[device_run.device], is_alone=len(devices) == 1)
+    parts.append(others(run, shown))
+    left = next((d.entries_left for d in devices if d.entries_left is not None), None)
+    owners = of_owners(top)
+    paste = to_paste(devices[0].recommendation if devices else None, left)
+    is_full = any(s.cause == "full" for d in devices for s in d.shortages[-1:])
+    # Where it is simply too much memory, who holds it is the answer.
+    return answer_of([*parts, owners, *paste] if is_full else [*parts, *paste, owners])
+
+
+def _explained(run: Run, device: DeviceExplanation, *, is_alone: bool) -> list[Part]:
+    label, name = named("Verdict", run, device.device_run)
+    parting = device.device_run.parting
+    if not device.shortages:
+        unproved = "unproved: " if parting is not None else ""
+        return [part(row(label, f"{name}{unproved}no request failed"), Tone.GOOD)]
+    shortage = device.shortages[-1]
+    oom = shortage.oom
+    unproved = "unproved: " if parting is not None and parting.is_before(oom.entry) else ""
+    asked = oom.rounded_bytes if oom.requested_bytes is None else oom.requested_bytes
+    more = len(device.shortages) - 1
+    errors = f", the last of {number(more + 1)} errors" if more else ""
+    where = f"{format_size(asked)} asked for at entry {number(oom.entry)}{errors}"
+    found = [
+        part(
+            row(label, f"{name}{unproved}{shortage.cause}: {CAUSES[shortage.cause]}"), Tone.FAILURE
+        ),
+        part(row("Because", because(shortage))),
+        part(rows("Request", [where, *_code(shortage)]), rank=2 if is_alone else 5),
+    ]
+    first = device.advice[-1][:1]
+    if device.recommendation.best is None and first:
+        found.append(part(row("Advice", first[0]), rank=1))
+    return found
+
+
+def _code(shortage: Shortage) -> Iterable[str]:
+    return () if shortage.code is None else (f"by {code_text(shortage.code)}",)
+
+
+def verdicts_screen(verdicts: Sequence[Verdict]) -> Answer:
+    """`allocsim explain` of a text.  Errors that repeat at once are shown once."""
+    runs = [list(run) for _, run in groupby(verdicts, lambda v: (v.figures, v.cause, v.advice))]
+    verdict = runs[-1][0]
+    parts = []
+    if len(verdicts) > 1:
+        parts.append(part(_listed(runs)))
+    tone = Tone.PLAIN if verdict.cause == "no_figures" else Tone.FAILURE
+    parts.append(part(row("Verdict", f"{verdict.cause}: {CAUSES[verdict.cause]}"), tone))
+    if verdict.arithmetic:
+        parts.append(part(row("Because", verdict.arithmetic)))
+    lines: list[str] = []
+    for count, sentence in enumerate(verdict.advice):
+        added = row("" if lines else "Advice", sentence)
+        if lines and len(lines) + len(added) > _ADVICE_LINES:
+            lines += row("", f"({plural(len(verdict.advice) - count, 'more sentence')})")
+            break
+        lines += added
+    return answer_of([*parts, part(lines, starts=True)], _HIDDEN)
+
+
+def _listed(runs: Sequence[Sequence[Verdict]]) -> list[str]:
+    """The errors of a log, a line each, the last of which is the one that is told."""
+    lines = []
+    for run in runs[-_SHOWN_ERRORS:]:
+        first = run[0]
+        times = f", {number(len(run))} times" if len(run) > 1 else ""
+        lines.append(f"line {number(first.message.line)}{times}: {first.cause}")
+    if (hidden := sum(len(run) for run in runs[:-_SHOWN_ERRORS])) > 0:
+        lines.insert(0, f"({plural(hidden, 'error')} before these)")
+    return rows("Errors", [*lines, "of the last:"])

@@ -1,0 +1,67 @@
+"""The first screen of `replay`.
+
+Rule: as of every first screen (`screen_parts.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from allocsim.engine import DeviceRun, Run
+from allocsim.report.answer import Answer, Tone, answer_of, of_owners, part
+from allocsim.report.layout import number, row
+from allocsim.report.replay import Found, proof_rows, verdict_sentence
+from allocsim.report.screen_parts import (
+    entries,
+    memory,
+    most_urgent,
+    named,
+    others,
+    to_paste,
+    warnings,
+)
+
+if TYPE_CHECKING:
+    from allocsim.questions.explain import Shortage
+    from allocsim.questions.top import Top
+
+__all__ = ["replay_screen"]
+
+
+def replay_screen(
+    run: Run,
+    shortages: Mapping[int, Sequence[Shortage]],
+    found: Found | None = None,
+    top: Top | None = None,
+) -> Answer:
+    """`allocsim replay` on a terminal.  top: who held the memory, None where it is not told."""
+    shown = most_urgent(run.devices)
+    parts = [warnings(run)]
+    for device in shown:
+        ooms = shortages.get(device.device, ())
+        label, name = named("Verdict", run, device)
+        lines = row(label, name + verdict_sentence(device, ooms))
+        parts.append(part(lines, Tone.FAILURE if ooms else Tone.GOOD))
+    conf = run.conf or "PyTorch's defaults"
+    replayed = f"{entries(run)} under {conf}, as PyTorch {run.torch_version}"
+    parts += [others(run, shown), part(row("Replayed", replayed), rank=4)]
+    for device in shown:
+        is_exact = device.fidelity is None or device.fidelity.is_exact
+        lines = proof_rows(device)
+        lines = lines if len(shown) == 1 else _proof_in_a_line(device)
+        tone = Tone.PLAIN if is_exact else Tone.FAILURE
+        parts.append(part(lines, tone, starts=device is shown[0]))
+    parts += [part(memory(run, device), rank=3) for device in shown]
+    entries_left = None
+    if found is not None:
+        entries_left = next((c.entries_left for c in found[1] if c.entries_left is not None), None)
+    return answer_of([*parts, *to_paste(found and found[0], entries_left), of_owners(top, rank=2)])
+
+
+def _proof_in_a_line(device: DeviceRun) -> list[str]:
+    fidelity = device.fidelity
+    if fidelity is None:
+        return row("Proof", f"device {device.device}: none, these are not the recorded settings")
+    found = f"{number(fidelity.addresses_matched)} of {number(fidelity.allocations)} addresses"
+    return row("Proof", f"device {device.device}: {found} as recorded")
