@@ -18,7 +18,7 @@ from allocsim.questions.crosscheck import RealAllocator, Script
 from allocsim.questions.crosscheck.__main__ import main
 from allocsim.questions.crosscheck.golden import check_case, first_difference, load_case
 from allocsim.questions.crosscheck.script import RealAnswer
-from tests.golden.cases import Case, load
+from tests.golden.cases import Case, load, unpack
 
 # How many results of each release the golden cases hold.
 GOLDEN = {
@@ -34,7 +34,7 @@ GOLDEN = {
 
 @cache
 def cases() -> list[Case]:
-    return list(load())
+    return [unpack(case) for case in load()]
 
 
 def allocator(release: str) -> RealAllocator:
