@@ -93,14 +93,17 @@ class Prepared:
         """The steps, what the driver answered among them.
 
         The room that an expandable segment has to grow hangs on the device (semantics 4.1): where
-        nothing tells its size and none without end will do, the least in whole GiB is tried.
+        nothing tells its size and none without end will do, the least in whole GiB is tried, and
+        the least in halves of one.
         """
         plan = self._read(self.named_memory)
         if plan.is_whole or not self.config.expandable_segments or self.capacity_of(plan):
             return plan
-        memory = round_up(plan.max_reserved, GIB)
-        found = self._read(memory, is_assumed=True)
-        return replace(found, fits=memory) if found.is_whole else plan
+        for memory in (round_up(plan.max_reserved, step) for step in (GIB, GIB // 2)):
+            found = self._read(memory, is_assumed=True)
+            if found.is_whole:
+                return replace(found, fits=memory)
+        return plan
 
     def _read(self, memory: int | None, *, is_assumed: bool = False) -> Plan:
         return read_plan(
