@@ -166,6 +166,7 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
             block.requested_size = size
             named[name] = block
             if history is not None:
+                # Rule 6.2, twice: what a request leaves in the history.
                 history.append(TraceEntry("alloc", block.ptr, size, stream, pool.id))
             sizes.append(2 * rounded + is_small)
             requests.append(size)
@@ -188,6 +189,7 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
             keys, found = free.keys, free.blocks
             block.allocated = False
             if history is not None:
+                # Rule 6.2, twice: what a free leaves that waits for nothing.
                 requested = block.requested_size
                 history.append(TraceEntry("free_requested", ptr, requested, block.stream, pool.id))
                 history.append(TraceEntry("free_completed", ptr, requested, block.stream, pool.id))

@@ -237,6 +237,7 @@ class Heap:
         block.requested_size = requested
         self.live[block.ptr] = block
         if self.trace is not None:
+            # Rule 6.2, twice: what a request leaves in the history.
             self.record("alloc", block.ptr, requested, block.stream, pool)
         self.stats.note(pool.is_small, block.size, requested, splits, split_bytes)
         if block.size >= self.config.max_split_size:
@@ -249,6 +250,7 @@ class Heap:
         """Make an allocated block free, no stream being waited for."""
         requested, size = block.requested_size, block.size
         if self.trace is not None:
+            # Rule 6.2, twice: what a free leaves that waits for nothing.
             self.record("free_requested", block.ptr, requested, block.stream, block.pool)
             self.record("free_completed", block.ptr, requested, block.stream, block.pool)
         splits, split_bytes = self.merge_and_pool(block)

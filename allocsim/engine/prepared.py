@@ -286,17 +286,18 @@ class Prepared:
         Raises as `allocator` does, and what PyTorch would not survive under its own name.
         """
         start = self.start_under(setting, device_memory) if start is None else start
+        plan = self.free_plan if plan is None else plan
         allocator = self.allocator(
             setting,
             device_memory,
             base_address=self.first_base,
             fast_path=fast_path,
-            limit=self.limit_for(setting, device_memory, plan or self.plan),
+            limit=self.limit_for(setting, device_memory, plan),
             start=start,
         )
         drive = Drive(
             allocator,
-            self.plan_under(setting, plan or self.free_plan),
+            self.plan_under(setting, plan),
             len(self.trace),
             dictates=False,
             progress=progress,

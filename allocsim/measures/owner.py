@@ -27,15 +27,8 @@ _COMPILED = (".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".so", ".inl")
 _TORCH_FILES = frozenset(
     {
         *("__init__.py", "_compile.py", "_contextlib.py", "_decorators.py", "_device.py"),
-        *(
-            "_functional.py",
-            "_jit_internal.py",
-            "_ops.py",
-            "_tensor.py",
-            "_utils.py",
-            "activation.py",
-            "adagrad.py",
-        ),
+        *("_functional.py", "_jit_internal.py", "_ops.py", "_tensor.py", "_utils.py"),
+        *("activation.py", "adagrad.py"),
         *("adam.py", "adamw.py", "autocast_mode.py", "batchnorm.py", "checkpoint.py"),
         *("clip_grad.py", "container.py", "contextlib.py", "conv.py", "dropout.py"),
         *("eval_frame.py", "external_utils.py", "function.py", "functional.py", "grad_mode.py"),

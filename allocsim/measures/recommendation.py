@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cache
 
 import numpy as np
 
@@ -271,7 +272,7 @@ def choose(
     late: the peak of a setting over the second half of the recording, in bytes (`late_peak`).
     possible: the releases that the recording can come from; `release` is the modelled one.
     """
-    tried = tuple(offers)
+    tried, late = tuple(offers), cache(late)  # each is a replay
     good = [offer for offer in tried if helps(baseline, offer)]
     plain = [offer for offer in good if not offer.is_fitted]
 

@@ -15,7 +15,6 @@ from allocsim.measures import (
     Recommendation,
     WhyNot,
     choose,
-    effects_on,
     is_fitted,
     late_peak,
     overflows,
@@ -73,7 +72,7 @@ def recommendation_of(search: Search, baseline: Row, proposed: Sequence[Setting]
 
     def late(setting: Setting) -> int:
         return max(
-            late_peak(Trials(part.prepared, effect=effects_on(part.prepared)), setting, memory)
+            late_peak(Trials(part.prepared), setting, memory)
             for part, memory in zip(parts, asked.memories, strict=True)
         )
 

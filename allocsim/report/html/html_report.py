@@ -22,7 +22,9 @@ from allocsim.report.replay import verdict_sentence
 
 __all__ = ["html_report"]
 
-_SCRIPTS = (*("columns.js", "view.js", "timeline.js", "map.js", "state.js", "flame.js", "main.js"),)
+_SCRIPTS = (
+    "columns.js", "view.js", "timeline.js", "map.js", "state.js", "flame.js", "main.js",
+)  # fmt: skip
 _NO_OWNERS = (
     "<p>Who held the memory is told of the recorded run, and this is the run under other "
     "settings.</p>\n"
