@@ -12,11 +12,12 @@ import gzip
 import re
 import sys
 import zlib
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
 from allocsim.cli.options import HINTS, Commands, add_command, add_shared, hints_of
-from allocsim.cli.output import write, write_json, write_screen
+from allocsim.cli.output import write_answer
 from allocsim.cli.owners import owners_of
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError, memory_size
@@ -81,12 +82,12 @@ def run(arguments: argparse.Namespace) -> int:
     verdicts = explain(
         text, arguments.conf, torch_version=arguments.torch, device_memory=arguments.device_memory
     )
-    if arguments.json:
-        write_json(verdicts_document(verdicts))
-    elif arguments.verbose:
-        write(verdicts_text(verdicts))
-    else:
-        write_screen(verdicts_screen(verdicts))
+    write_answer(
+        arguments,
+        partial(verdicts_document, verdicts),
+        partial(verdicts_text, verdicts),
+        partial(verdicts_screen, verdicts),
+    )
     return 0
 
 
@@ -185,12 +186,12 @@ def _explain_recording(arguments: argparse.Namespace, recording: Recording) -> N
             watch=bar.trying,
         )
         top = None if arguments.json else owners_of(prepared, run)
-    if arguments.json:
-        write_json(explanation_document(run, devices))
-    elif arguments.verbose:
-        write(explanation_text(run, devices, top))
-    else:
-        write_screen(explanation_screen(run, devices, top))
+    write_answer(
+        arguments,
+        partial(explanation_document, run, devices),
+        partial(explanation_text, run, devices, top),
+        partial(explanation_screen, run, devices, top),
+    )
 
 
 def _explain_state(arguments: argparse.Namespace, recording: Recording, device: int) -> None:
@@ -208,11 +209,10 @@ def _explain_state(arguments: argparse.Namespace, recording: Recording, device: 
         device_memory=arguments.device_memory,
         torch_version=arguments.torch,
     )
-    if arguments.json:
-        write_json(state_document(answer))
-        return
-    owners = top(recording, device=device)
-    if arguments.verbose:
-        write(state_text(answer, owners))
-    else:
-        write_screen(state_screen(answer, owners))
+    owners = None if arguments.json else top(recording, device=device)
+    write_answer(
+        arguments,
+        partial(state_document, answer),
+        partial(state_text, answer, owners),
+        partial(state_screen, answer, owners),
+    )

@@ -6,6 +6,7 @@ output overwrites an input, since recordings cannot be made again.
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -16,7 +17,14 @@ from allocsim.cli.usage import UsageError
 if TYPE_CHECKING:
     from allocsim.report import Answer
 
-__all__ = ["refuse_input", "write", "write_json", "write_result", "write_screen", "write_warnings"]
+__all__ = [
+    "refuse_input",
+    "write",
+    "write_answer",
+    "write_json",
+    "write_result",
+    "write_warnings",
+]
 
 
 def write(text: str) -> None:
@@ -68,6 +76,21 @@ def write_screen(answer: Answer) -> None:
     for line, tone in answer.lines:
         shown = line.encode(encoding, "backslashreplace").decode(encoding)
         console.print(Text(shown, style=_STYLES.get(tone, "")))
+
+
+def write_answer(
+    arguments: argparse.Namespace,
+    document: Callable[[], object],
+    text: Callable[[], str],
+    screen: Callable[[], Answer],
+) -> None:
+    """Write an answer as it was asked for: --json, --verbose, or its first screen."""
+    if arguments.json:
+        write_json(document())
+    elif arguments.verbose:
+        write(text())
+    else:
+        write_screen(screen())
 
 
 def refuse_input(output: str, read: str) -> None:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from allocsim.cli.options import HINTS, Commands, add_command, add_shared, hints_of
-from allocsim.cli.output import write, write_json, write_screen
+from allocsim.cli.output import write_answer
 from allocsim.cli.owners import owners_of
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError, count
@@ -79,12 +79,12 @@ def run(arguments: argparse.Namespace) -> int:
         if wants_cure:
             found = _recommended(devices, result, bar, insists=bool(arguments.cure))
         top = None if arguments.json else owners_of(devices, result)
-    if arguments.json:
-        write_json(replay_document(result, shortages, found))
-    elif arguments.verbose:
-        write(replay_text(result, shortages, found, top))
-    else:
-        write_screen(replay_screen(result, shortages, found, top))
+    write_answer(
+        arguments,
+        partial(replay_document, result, shortages, found),
+        partial(replay_text, result, shortages, found, top),
+        partial(replay_screen, result, shortages, found, top),
+    )
     if arguments.strict and not all(d.fidelity and d.fidelity.is_exact for d in result.devices):
         return _STRICT
     if arguments.fail_on_oom and any(device.ooms for device in result.devices):

@@ -6,9 +6,10 @@ Rule: the whole answer is made before its first character is printed.
 from __future__ import annotations
 
 import argparse
+from functools import partial
 
 from allocsim.cli.options import Commands, add_command, add_shared
-from allocsim.cli.output import write, write_json, write_screen
+from allocsim.cli.output import write_answer
 from allocsim.cli.owners import owners_of
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser
@@ -53,10 +54,10 @@ def run(arguments: argparse.Namespace) -> int:
         top = None
         if not (arguments.json or arguments.verbose):
             top = owners_of([risk.prepared], risk.run)
-    if arguments.json:
-        write_json(risk_document(risk))
-    elif arguments.verbose:
-        write(risk_text(risk))
-    else:
-        write_screen(risk_screen(risk, top))
+    write_answer(
+        arguments,
+        partial(risk_document, risk),
+        partial(risk_text, risk),
+        partial(risk_screen, risk, top),
+    )
     return _OUT_OF_MEMORY if arguments.fail_on_oom and risk.device_run.ooms else 0

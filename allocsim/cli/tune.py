@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import argparse
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING
 
 from allocsim.cli.options import HINTS, Commands, add_command, add_shared, hints_of
-from allocsim.cli.output import write, write_json, write_screen
+from allocsim.cli.output import write_answer
 from allocsim.cli.owners import owners_of
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError, processes
@@ -76,27 +77,23 @@ def run(arguments: argparse.Namespace) -> int:
         )
         top = None
         if not (arguments.json or arguments.verbose):
-            top = _owners(arguments, tuning)
-    if arguments.json:
-        write_json(tuning_document(tuning))
-    elif arguments.verbose:
-        write(tuning_text(tuning))
-    else:
-        write_screen(tuning_screen(tuning, top))
+            top = _owners(tuning)
+    write_answer(
+        arguments,
+        partial(tuning_document, tuning),
+        partial(tuning_text, tuning),
+        partial(tuning_screen, tuning, top),
+    )
     return 0
 
 
-def _owners(arguments: argparse.Namespace, tuning: Tuning) -> Top | None:
+def _owners(tuning: Tuning) -> Top | None:
     """Who held the memory of the one device of one recording; None of several."""
-    if len(tuning.parts) > 1:
+    if tuning.prepared is None:
         return None
-    from allocsim.engine import prepare, replay_prepared  # noqa: PLC0415
-    from allocsim.trace import load  # noqa: PLC0415
+    from allocsim.engine import replay_prepared  # noqa: PLC0415
 
-    (file, device, _) = tuning.parts[0]
-    hints = hints_of(arguments)
-    prepared = prepare(load(file), device, tuning.torch_version, hints=hints)
-    return owners_of(prepared, replay_prepared(prepared))
+    return owners_of([tuning.prepared], replay_prepared([tuning.prepared]))
 
 
 def _dask(address: str, stack: ExitStack) -> Executor:

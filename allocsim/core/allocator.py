@@ -511,11 +511,6 @@ class CachingAllocator:
         return memory_snapshot(self.heap, self.device_index)
 
     @property
-    def keeps_history(self) -> bool:
-        """Whether entries are recorded."""
-        return self.heap.trace is not None
-
-    @property
     def history(self) -> list[TraceEntry]:
         """The entries since they were last taken, as they grow; none unless kept."""
         return [] if self.heap.trace is None else self.heap.trace

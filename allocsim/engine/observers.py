@@ -28,7 +28,7 @@ class GiveUpError(Exception):
 class Observer:
     """Sees the live allocator at moments that matter; a subclass says which it looks at.
 
-    keeps_history: whether it wants `history`, for which the allocator takes the long way.
+    keeps_history: whether it wants `history`, which the allocator then keeps.
     """
 
     keeps_history = False

@@ -45,7 +45,7 @@ def prepare(
     except ConfigError as error:
         what = f"its settings {conf[:80]!r} are refused by release {release.version}: {error}"
         raise RecordingError(recording.path, what) from None
-    traces = recording.devices if device is None else (_trace_of(recording, device),)
+    traces = recording.devices if device is None else (recording.device(device),)
     found = []
     for trace in traces:
         start = _start_of(trace, recording, config)
@@ -75,13 +75,6 @@ def _conf_of(recording: Recording) -> str:
     if made is not None and made.conf_at_start is not None:
         return made.conf_at_start
     return recording.settings.conf if recording.settings is not None else ""
-
-
-def _trace_of(recording: Recording, device: int) -> Trace:
-    try:
-        return recording.device(device)
-    except KeyError as error:
-        raise RecordingError(recording.path, str(error.args[0])) from None
 
 
 def _start_of(

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from allocsim.engine import Run
 from allocsim.measures import Code
 from allocsim.questions.explain import (
     KINDS,
     Blocker,
+    Blockers,
     DeviceExplanation,
     Figures,
     Remedy,
@@ -22,7 +23,6 @@ from allocsim.questions.explain import (
     Verdict,
     arithmetic_of,
 )
-from allocsim.questions.top import Top
 from allocsim.report.answer import of_owners
 from allocsim.report.layout import (
     exact_size,
@@ -43,9 +43,12 @@ from allocsim.report.recommendation import (
 )
 from allocsim.units import format_size
 
+if TYPE_CHECKING:
+    from allocsim.questions.top import Top
+
 __all__ = [
     "CAUSES", "because", "blockers_text", "code_text", "explanation_document", "explanation_text",
-    "verdicts_document", "verdicts_text",
+    "repeats_of", "verdicts_document", "verdicts_text",
 ]  # fmt: skip
 
 CAUSES = {
@@ -78,8 +81,7 @@ def explanation_text(run: Run, devices: Sequence[DeviceExplanation], top: Top | 
             lines += ["", f"== device {device.device_run.device} =="]
         lines += ["", *_device(device)]
     if devices:
-        left = next((d.entries_left for d in devices if d.entries_left is not None), None)
-        lines += ["", *paste_rows(devices[0].recommendation, left)]
+        lines += ["", *paste_rows(devices[0].recommendation, devices)]
     if top is not None:
         lines += ["", *of_owners(top).lines]
     return "\n".join(lines) + "\n"
@@ -156,23 +158,21 @@ def _blocks(shortage: Shortage) -> list[str]:
         if findings.late_bytes:
             what = "nothing any more: the same request would be answered now"
         return lines + row("In the way", what)
-    lines += row("In the way", blockers_text(shortage))
+    lines += row("In the way", blockers_text(findings.blockers))
     lines += ["", f"{'size':>{_SIZE_WIDTH}}  {'age, entries':>12}  {'entry':>9}  made at"]
     lines += [_blocker(blocker) for blocker in shortage.blockers[:_SHOWN_BLOCKERS]]
     hidden = len(shortage.blockers) - _SHOWN_BLOCKERS
     return [*lines, *([f"  and {plural(hidden, 'smaller one')}"] if hidden > 0 else []), ""]
 
 
-def blockers_text(shortage: Shortage) -> str:
-    """How many blocks were in the way, and what would be free without them; "" if none were."""
-    found = None if shortage.findings is None else shortage.findings.blockers
-    if found is None:
-        return ""
+def blockers_text(found: Blockers) -> str:
+    """How many blocks are in the way, and what would be free without them."""
     what = "would be free in one piece" if found.way == "run" else "would go back to the driver"
     least = "the fewest bytes that would do" if found.is_exact else "enough, perhaps not the fewest"
+    without = "without it" if len(found.blocks) == 1 else "without them"
     return (
         f"{plural(len(found.blocks), 'live block')}, {format_size(found.cost_bytes)} in all; "
-        f"without them {format_size(found.freed_bytes)} {what} ({least})"
+        f"{without} {format_size(found.freed_bytes)} {what} ({least})"
     )
 
 
@@ -317,9 +317,14 @@ _SHOWN = 10
 _SHOWN_LETTERS = 160
 
 
+def repeats_of(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
+    """The verdicts in order, those together that say the same at once."""
+    return [list(run) for _, run in groupby(verdicts, lambda v: (v.figures, v.cause, v.advice))]
+
+
 def verdicts_text(verdicts: Sequence[Verdict]) -> str:
     """`allocsim explain -v` of a text.  Errors that repeat at once are shown once."""
-    runs = [list(run) for _, run in groupby(verdicts, lambda v: (v.figures, v.cause, v.advice))]
+    runs = repeats_of(verdicts)
     parts = [_verdict(run, is_alone=len(verdicts) == 1) for run in runs[:_SHOWN]]
     if len(runs) > _SHOWN:
         hidden = sum(len(run) for run in runs[_SHOWN:])

@@ -6,13 +6,12 @@ Rule: as of every first screen (`screen_parts.py`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import groupby
 from typing import TYPE_CHECKING
 
 from allocsim.engine import Run
 from allocsim.questions.explain import DeviceExplanation, Shortage, Verdict
 from allocsim.report.answer import Answer, Part, Tone, answer_of, of_owners, part
-from allocsim.report.explain import CAUSES, because, code_text
+from allocsim.report.explain import CAUSES, because, code_text, repeats_of
 from allocsim.report.layout import number, plural, row, rows
 from allocsim.report.screen_parts import most_urgent, named, others, to_paste, warnings
 from allocsim.units import format_size
@@ -37,9 +36,8 @@ def explanation_screen(
     for device_run in shown:
         parts += _explained(run, by_number[device_run.device], is_alone=len(devices) == 1)
     parts.append(others(run, shown))
-    left = next((d.entries_left for d in devices if d.entries_left is not None), None)
     owners = of_owners(top)
-    paste = to_paste(devices[0].recommendation if devices else None, left)
+    paste = to_paste(devices[0].recommendation if devices else None, devices)
     is_full = any(s.cause == "full" for d in devices for s in d.shortages[-1:])
     # Where it is simply too much memory, who holds it is the answer.
     return answer_of([*parts, owners, *paste] if is_full else [*parts, *paste, owners])
@@ -77,7 +75,7 @@ def _code(shortage: Shortage) -> Iterable[str]:
 
 def verdicts_screen(verdicts: Sequence[Verdict]) -> Answer:
     """`allocsim explain` of a text.  Errors that repeat at once are shown once."""
-    runs = [list(run) for _, run in groupby(verdicts, lambda v: (v.figures, v.cause, v.advice))]
+    runs = repeats_of(verdicts)
     verdict = runs[-1][0]
     parts = []
     if len(verdicts) > 1:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from allocsim.questions.explain import (
     KINDS,
@@ -17,11 +17,13 @@ from allocsim.questions.explain import (
     StateExplanation,
     arithmetic_of,
 )
-from allocsim.questions.top import Top
 from allocsim.report.answer import Answer, Tone, answer_of, of_owners, part
-from allocsim.report.explain import CAUSES
+from allocsim.report.explain import CAUSES, blockers_text
 from allocsim.report.layout import exact_size, plural, printable, row, rows
 from allocsim.units import format_size
+
+if TYPE_CHECKING:
+    from allocsim.questions.top import Top
 
 __all__ = ["state_document", "state_screen", "state_text"]
 
@@ -110,14 +112,7 @@ def _in_the_way(refusal: Refusal) -> list[str]:
     if found is None:
         what = "no set of live blocks: without all of them it fails as well"
         return row("In the way", what)
-    what = "would be free in one piece" if found.way == "run" else "would go back to the driver"
-    least = "the fewest bytes that would do" if found.is_exact else "enough, perhaps not the fewest"
-    without = "without it" if len(found.blocks) == 1 else "without them"
-    return row(
-        "In the way",
-        f"{plural(len(found.blocks), 'live block')}, {format_size(found.cost_bytes)} in all; "
-        f"{without} {format_size(found.freed_bytes)} {what} ({least})",
-    )
+    return row("In the way", blockers_text(found))
 
 
 def _owners(blockers: Sequence[Blocker]) -> list[str]:

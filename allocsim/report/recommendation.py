@@ -6,12 +6,16 @@ Rule: what is proved is told apart from what is not; a line to paste is never wr
 from __future__ import annotations
 
 import shlex
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from allocsim.engine import Setting, Trial
 from allocsim.measures import Recommendation
 from allocsim.report.layout import LABEL, WIDTH, number, paragraph, plural, row
 from allocsim.units import format_size
+
+if TYPE_CHECKING:
+    from allocsim.questions.explain import Cure, DeviceExplanation
 
 __all__ = [
     "EXPANDABLE_NOTE", "FITTED_NOTE", "NAME", "paste_line", "paste_lines", "paste_notes",
@@ -43,10 +47,12 @@ def paste_setting(setting: Setting) -> list[str]:
     return ["To paste", line]
 
 
-def paste_notes(found: Recommendation, entries_left: int | None = None) -> list[str]:
+def paste_notes(
+    found: Recommendation, devices: Iterable[Cure | DeviceExplanation] = ()
+) -> list[str]:
     """What is proved of the line to paste, and what is not, a sentence each.
 
-    entries_left: entries of the recording after the error, None where there was none.
+    devices: what was tried on each, which tells how much was recorded after its error.
     """
     best = found.best
     if best is None:
@@ -59,6 +65,7 @@ def paste_notes(found: Recommendation, entries_left: int | None = None) -> list[
     if best.is_fitted:
         notes.append(FITTED_NOTE)
     notes += [text for trial in best.trials if (text := range_sentence(trial)) is not None]
+    entries_left = next((d.entries_left for d in devices if d.entries_left is not None), None)
     if entries_left is not None:
         left = plural(entries_left, "entry", "entries")
         notes.append(f"Not proved: what comes later; the recording ends {left} after that request.")
@@ -67,9 +74,11 @@ def paste_notes(found: Recommendation, entries_left: int | None = None) -> list[
     return notes
 
 
-def paste_rows(found: Recommendation, entries_left: int | None = None) -> list[str]:
+def paste_rows(
+    found: Recommendation, devices: Iterable[Cure | DeviceExplanation] = ()
+) -> list[str]:
     """The line to paste with its notes, or why there is none."""
-    notes = paste_notes(found, entries_left)
+    notes = paste_notes(found, devices)
     return paste_line(found) + [line for note in notes for line in paragraph(note)]
 
 

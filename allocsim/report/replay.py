@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from allocsim.core import find_release, parse_conf
 from allocsim.engine import DeviceRun, Moment, PeakState, Run, Start, StartPeaks, Trial
 from allocsim.measures import Recommendation
 from allocsim.questions.explain import Cure, Shortage
-from allocsim.questions.top import Top
 from allocsim.report.answer import of_owners
 from allocsim.report.layout import (
     exact_size,
@@ -33,6 +32,9 @@ from allocsim.report.recommendation import (
     trial_document,
 )
 from allocsim.units import format_size
+
+if TYPE_CHECKING:
+    from allocsim.questions.top import Top
 
 __all__ = [
     "Found",
@@ -76,8 +78,7 @@ def replay_text(
         ):
             lines += [*part, ""] if part else []
     if found is not None:
-        left = next((cure.entries_left for cure in found[1] if cure.entries_left is not None), None)
-        lines += [*paste_rows(found[0], left), ""]
+        lines += [*paste_rows(*found), ""]
     if top is not None:
         lines += [*of_owners(top).lines, ""]
     return "\n".join(lines)

@@ -53,10 +53,8 @@ def replay_screen(
         tone = Tone.PLAIN if is_exact else Tone.FAILURE
         parts.append(part(lines, tone, starts=device is shown[0]))
     parts += [part(memory(run, device), rank=3) for device in shown]
-    entries_left = None
-    if found is not None:
-        entries_left = next((c.entries_left for c in found[1] if c.entries_left is not None), None)
-    return answer_of([*parts, *to_paste(found and found[0], entries_left), of_owners(top, rank=2)])
+    paste = [] if found is None else to_paste(*found)
+    return answer_of([*parts, *paste, of_owners(top, rank=2)])
 
 
 def _proof_in_a_line(device: DeviceRun) -> list[str]:

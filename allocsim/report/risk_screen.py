@@ -38,7 +38,7 @@ def risk_screen(risk: Risk, top: Top | None = None) -> Answer:
     )
     unproved = "" if risk.device_run.parting is None else "unproved: "
     parts.append(part(rows("Smallest device", (f"{unproved}{size}" for size in sizes))))
-    parts += to_paste(risk.recommendation, None)
+    parts += to_paste(risk.recommendation)
     return answer_of([*parts, of_owners(top, rank=2)], TABLES)
 
 

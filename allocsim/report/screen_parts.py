@@ -6,7 +6,8 @@ under -v.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from allocsim.engine import OTHER_RELEASE, DeviceRun, Run
 from allocsim.measures import Recommendation
@@ -14,6 +15,9 @@ from allocsim.report.answer import Part, Tone, part
 from allocsim.report.layout import number, paragraph, plural, row, warned
 from allocsim.report.recommendation import paste_line, paste_notes
 from allocsim.units import format_size
+
+if TYPE_CHECKING:
+    from allocsim.questions.explain import Cure, DeviceExplanation
 
 __all__ = [
     "TABLES", "entries", "memory", "most_urgent", "named", "others", "said_first", "to_paste",
@@ -77,11 +81,13 @@ def memory(run: Run, device: DeviceRun) -> list[str]:
     return row("Memory", peaks)
 
 
-def to_paste(found: Recommendation | None, entries_left: int | None) -> list[Part]:
+def to_paste(
+    found: Recommendation | None, devices: Iterable[Cure | DeviceExplanation] = ()
+) -> list[Part]:
     """The line, and what is proved of it."""
     if found is None:
         return []
     lines = paste_line(found)
     tone = Tone.PLAIN if found.best is None else Tone.PASTE
-    notes = " ".join(paste_notes(found, entries_left))
+    notes = " ".join(paste_notes(found, devices))
     return [part(lines, tone, starts=True), part(paragraph(notes) if notes else ())]

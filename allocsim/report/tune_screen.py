@@ -45,7 +45,7 @@ def tuning_screen(tuning: Tuning, top: Top | None = None) -> Answer:
             parts.append(part(lines, Tone.PASTE, starts=True))
     if tuning.warnings:
         parts.append(part(row("To paste", f"nothing: {WhyNot.WITHHELD}."), starts=True))
-    parts += to_paste(found, None)
+    parts += to_paste(found)
     return answer_of([*parts, *_searched(tuning, top)], TABLES)
 
 

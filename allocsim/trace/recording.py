@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from allocsim.display import Shown
+from allocsim.errors import RecordingError
 from allocsim.trace.annotation import Annotation
 from allocsim.trace.frames import FrameTable
 from allocsim.trace.provenance import Provenance
@@ -48,12 +49,12 @@ class Recording(Shown):
         return releases_of(self.markers)
 
     def device(self, number: int) -> Trace:
-        """The trace of device `number`; KeyError names the devices there are."""
+        """The trace of device `number`; RecordingError names the devices there are."""
         for trace in self.devices:
             if trace.device == number:
                 return trace
         known = ", ".join(str(trace.device) for trace in self.devices) or "none"
-        raise KeyError(f"device {number} is not in the recording; it has: {known}")
+        raise RecordingError(self.path, f"device {number} is not in the recording; it has: {known}")
 
     def headline(self) -> str:
         """The file, and what it holds of each device."""

@@ -152,7 +152,6 @@ def _from(recording: Recording, entry: int) -> Recording:
 
 @pytest.mark.parametrize("conf", [None, "max_split_size_mb:64", "expandable_segments:True"])
 def test_looking_on_changes_nothing(conf: str | None) -> None:
-    """The history is kept on the long way; without it most calls take the short one."""
     recording = load(TRACES / "gpt2-ragged-oom-torch2.15.pickle.gz")
     seen, unseen = picture_of(recording, conf).device_run, replay(recording, conf).devices[0]
     assert seen.stats == unseen.stats

@@ -108,7 +108,7 @@ def test_every_device_with_entries_or_segments_has_a_trace(tmp_path: Path) -> No
         (2, 8, 0),
         (5, 0, 2),
     ]
-    with pytest.raises(KeyError, match="it has: 2, 5"):
+    with pytest.raises(RecordingError, match="it has: 2, 5"):
         recording.device(0)
 
 

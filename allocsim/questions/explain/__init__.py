@@ -1,5 +1,6 @@
 """Why did a request find no memory, and what would have let it through?"""
 
+from allocsim.questions.explain.blockers import Blockers
 from allocsim.questions.explain.cause import Figures, arithmetic_of
 from allocsim.questions.explain.cure import Cure, cures_of
 from allocsim.questions.explain.explanation import (
@@ -17,6 +18,7 @@ from allocsim.questions.explain.verdict import Verdict
 
 __all__ = [
     "Blocker",
+    "Blockers",
     "Cure",
     "DeviceExplanation",
     "Figures",

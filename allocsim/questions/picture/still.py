@@ -82,21 +82,14 @@ def is_still(recording: Recording, device: int) -> bool:
 
     Raises RecordingError if it is not there.
     """
-    return _trace_of(recording, device).is_state_only
+    return recording.device(device).is_state_only
 
 
 def still_of(recording: Recording, device: int) -> Still:
     """The state of a device.  Raises RecordingError if it is not there or contradicts itself."""
-    trace = _trace_of(recording, device)
+    trace = recording.device(device)
     refuse_contradictions(recording)
     if not trace.segments:
         raise RecordingError(recording.path, f"device {device} holds no segments")
     others = tuple(each.device for each in recording.devices if each.device != device)
     return Still(recording.path, trace, Instant(None, trace.segments), others)
-
-
-def _trace_of(recording: Recording, device: int) -> Trace:
-    try:
-        return recording.device(device)
-    except KeyError as error:
-        raise RecordingError(recording.path, str(error.args[0])) from None

@@ -153,10 +153,7 @@ def _device_of(recording: Recording, device: int | None) -> Trace:
         raise RecordingError(recording.path, f"has devices {numbers}; choose one (--device)")
     if not recording.devices:
         raise RecordingError(recording.path, "holds neither segments nor entries")
-    try:
-        return recording.devices[0] if device is None else recording.device(device)
-    except KeyError as error:
-        raise RecordingError(recording.path, str(error.args[0])) from None
+    return recording.devices[0] if device is None else recording.device(device)
 
 
 def top_of_run(

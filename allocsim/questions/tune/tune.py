@@ -22,6 +22,7 @@ from allocsim.engine import (
     Hints,
     Parting,
     Point,
+    Prepared,
     Setting,
     bytes_of,
     device_of,
@@ -80,6 +81,7 @@ class Tuning(Shown):
     further: the best of all rows, where it reserves a twentieth less than `best` does; its values
         are fitted to these recordings.
     parts: the name of the recording, the number of the device and its memory, by trial of a row.
+    prepared: what was replayed, where it was one device; None of several.
     """
 
     files: tuple[str, ...]
@@ -106,6 +108,7 @@ class Tuning(Shown):
     recommendation: Recommendation | None = None
     further: Row | None = None
     parts: tuple[tuple[str, int, int | None], ...] = ()
+    prepared: Prepared | None = None
 
     @property
     def saved_bytes(self) -> int:
@@ -311,6 +314,7 @@ def _tuning(
         needs=None if best is None else releases_needed(best.conf, asked.release, possible),
         recommendation=recommendation,
         further=None if asked.by_device else further_of(rows, best),
+        prepared=asked.parts[0].prepared if len(asked.parts) == 1 else None,
         parts=tuple(
             (part.name, part.device, memory)
             for part, memory in zip(asked.parts, asked.memories, strict=True)

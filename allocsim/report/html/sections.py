@@ -175,7 +175,8 @@ def _kinds(kinds: dict[str, int]) -> str:
 
 
 def _blockers(shortage: Shortage) -> str:
-    found = blockers_text(shortage)
+    blockers = None if shortage.findings is None else shortage.findings.blockers
+    found = "" if blockers is None else blockers_text(blockers)
     if not found:
         return "<p>In the way: no set of live blocks.</p>\n"
     hidden = len(shortage.blockers) - _SHOWN_BLOCKERS
