@@ -77,7 +77,13 @@ def run(arguments: argparse.Namespace) -> int:
             wants_cure = arguments.conf is None and not arguments.json
         found = None
         if wants_cure:
-            found = _recommended(devices, result, bar, insists=bool(arguments.cure))
+            found = _recommended(
+                devices,
+                result,
+                bar,
+                insists=bool(arguments.cure),
+                in_full=arguments.json or arguments.verbose,
+            )
         top = None if arguments.json else owners_of(devices, result)
     write_answer(
         arguments,
@@ -110,11 +116,12 @@ def _compare_strictly(devices: Sequence[Prepared], result: Run) -> None:
 
 
 def _recommended(
-    devices: Sequence[Prepared], result: Run, bar: ProgressBar, *, insists: bool
+    devices: Sequence[Prepared], result: Run, bar: ProgressBar, *, insists: bool, in_full: bool
 ) -> tuple[Recommendation, tuple[Cure, ...]]:
     """The setting to paste, and what was tried on each device.
 
     insists: try settings where the replay is not the recorded run as well, where nothing is proved.
+    in_full: whether the figures of all of them are shown.
     """
     from allocsim.engine import Setting, Trials  # noqa: PLC0415
     from allocsim.measures import Case, effects_on, recommend  # noqa: PLC0415
@@ -125,5 +132,5 @@ def _recommended(
         Case(Trials(prepared, watch, effects_on(prepared)), device_run)
         for prepared, device_run in zip(devices, result.devices, strict=True)
     ]
-    found = recommend(cases, Setting(result.conf), insists=insists)
+    found = recommend(cases, Setting(result.conf), insists=insists, in_full=in_full)
     return found, cures_of(found, cases)

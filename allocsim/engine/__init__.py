@@ -47,6 +47,7 @@ from allocsim.engine.start import Start, StartPeaks, requests_of
 from allocsim.engine.trial import (
     Effect,
     Point,
+    Standing,
     Trial,
     Trials,
     Watch,
@@ -80,6 +81,7 @@ __all__ = [
     "Setting",
     "SimulatedOom",
     "Smallest",
+    "Standing",
     "Start",
     "StartPeaks",
     "StateSource",

@@ -22,7 +22,10 @@ from allocsim.engine.start import StartPeaks
 from allocsim.engine.two_starts import peaks_of
 from allocsim.errors import ConfigError, UndefinedBehaviorError, UpstreamAssertionError
 
-__all__ = ["Effect", "Point", "Trial", "Trials", "Watch", "trial_of", "trial_of_run", "with_peaks"]
+__all__ = [
+    "Effect", "Point", "Standing", "Trial", "Trials", "Watch", "trial_of", "trial_of_run",
+    "with_peaks",
+]  # fmt: skip
 
 Watch = Callable[[str], Progress | None]
 """Called with each option string before its replay; what it returns watches that replay."""
@@ -40,6 +43,23 @@ class Point(NamedTuple):
 
     calls: int
     """Of the driver."""
+
+    retries: int
+    """Requests that emptied the cache first."""
+
+    def is_beyond(self, standing: Standing) -> bool:
+        """Whether it can no longer be as good as `standing`."""
+        return self.memory > standing.memory and self.retries >= standing.retries
+
+
+class Standing(NamedTuple):
+    """What a setting has to beat: a run that answers every request.
+
+    One that reserves more, at as many retries, cannot, nor one that fails.
+    """
+
+    memory: int
+    """Bytes reserved at the peak."""
 
     retries: int
     """Requests that emptied the cache first."""
@@ -205,17 +225,13 @@ def trial_of_run(conf: str, device_run: DeviceRun) -> Trial:
 
 
 def with_peaks(
-    trial: Trial,
-    prepared: Prepared,
-    setting: Setting,
-    device_memory: int | None,
-    drive: Drive,
+    trial: Trial, prepared: Prepared, setting: Setting, device_memory: int | None
 ) -> Trial:
-    """The trial that `drive` came to, with what it comes to where it begins in the other way."""
+    """A trial of `setting`, with what it comes to where the replay begins in the other way."""
     if not trial.goes_through:
         return trial
-    peak = trial.peak_reserved_bytes
-    return _with(trial, peaks_of(prepared, setting, device_memory, drive.start, peak))
+    peak, start = trial.peak_reserved_bytes, prepared.start_under(setting, device_memory)
+    return _with(trial, peaks_of(prepared, setting, device_memory, start, peak))
 
 
 def _with(trial: Trial, peaks: StartPeaks | None) -> Trial:
@@ -239,24 +255,39 @@ class Trials:
         self._watch = watch
         self._effect = effect
         self._known: dict[tuple[Hashable, int | None], Trial] = {}
+        self._with_peaks: set[tuple[Hashable, int | None]] = set()
 
     def under(
-        self, setting: Setting, device_memory: int | None, *, to_first_oom: bool = False
+        self,
+        setting: Setting,
+        device_memory: int | None,
+        *,
+        to_first_oom: bool = False,
+        standing: Standing | None = None,
     ) -> Trial:
         """The trial of `setting` on a device of `device_memory` bytes (None: without end).
 
         to_first_oom: one that fails may end at its first error, whose entry is all that it tells.
+        standing: what answers every request; one that cannot beat it may end where that is
+        certain, and tells no more.
         """
-        known = self._known.get(self._key(setting, device_memory))
-        if known is not None and (to_first_oom or known.dropped_at is None):
-            return replace(known, conf=setting.conf)
-        trial, _ = self._replayed(setting, device_memory, to_first_oom=to_first_oom)
-        return trial
+        key = self._key(setting, device_memory)
+        trial = self._known.get(key)
+        if trial is None or not _is_enough(trial, to_first_oom, standing):
+            watch = _TrialWatch(to_first_oom=to_first_oom, standing=standing)
+            trial, _ = self._replayed(setting, device_memory, watch)
+        if not to_first_oom and key not in self._with_peaks:
+            trial = with_peaks(trial, self.prepared, setting, device_memory)
+            self._known[key] = trial
+            self._with_peaks.add(key)
+        return replace(trial, conf=setting.conf)
 
     def note(self, setting: Setting, device_run: DeviceRun) -> None:
         """Remember a replay that has been run: it need not be made again."""
         memory = device_run.device_memory
-        self._known[self._key(setting, memory)] = trial_of_run(setting.conf, device_run)
+        key = self._key(setting, memory)
+        self._known[key] = trial_of_run(setting.conf, device_run)
+        self._with_peaks.add(key)
 
     def known(self, setting: Setting) -> list[tuple[int, Trial]]:
         """The trials of a setting that were made on devices of so many bytes."""
@@ -271,7 +302,8 @@ class Trials:
         self, setting: Setting, device_memory: int | None
     ) -> tuple[Trial, Timeline | None]:
         """The trial with the memory after each step; None where there are no figures."""
-        trial, drive = self._replayed(setting, device_memory, counts_all=True)
+        trial, drive = self._replayed(setting, device_memory, _TrialWatch(), counts_all=True)
+        trial = self.under(setting, device_memory)
         if drive is None:
             return trial, None
         return trial, drive.timeline.build(drive.plan.steps.entry)
@@ -283,12 +315,11 @@ class Trials:
         self,
         setting: Setting,
         device_memory: int | None,
+        watch: _TrialWatch,
         *,
-        to_first_oom: bool = False,
         counts_all: bool = False,
     ) -> tuple[Trial, Drive | None]:
         self.count += 1
-        watch = _TrialWatch(gives_up=to_first_oom)
         drive: Drive | None = None
         try:
             drive = self.prepared.drive(
@@ -303,18 +334,27 @@ class Trials:
             trial = Trial(conf=setting.conf, error=str(error))
         else:
             trial = trial_of(drive, setting.conf, peak_device_bytes=watch.peak_device_bytes)
-            if not to_first_oom:
-                trial = with_peaks(trial, self.prepared, setting, device_memory, drive)
-        self._known[self._key(setting, device_memory)] = trial
+        key = self._key(setting, device_memory)
+        self._known[key] = trial
+        self._with_peaks.discard(key)
         return trial, drive
 
 
-class _TrialWatch(Observer):
-    """The most that the device held, and the first error, where that may end the replay."""
+def _is_enough(trial: Trial, to_first_oom: bool, standing: Standing | None) -> bool:
+    """Whether a trial tells all that is asked, though its replay may have been given up."""
+    if trial.dropped_at is None:
+        return True
+    fails = trial.oom_entry is not None and (to_first_oom or standing is not None)
+    return fails or (standing is not None and trial.point.is_beyond(standing))
 
-    def __init__(self, *, gives_up: bool) -> None:
+
+class _TrialWatch(Observer):
+    """The most that the device held, and what ends the replay (`Trials.under`)."""
+
+    def __init__(self, *, to_first_oom: bool = False, standing: Standing | None = None) -> None:
         self.peak_device_bytes = 0
-        self._gives_up = gives_up
+        self._to_first_oom = to_first_oom
+        self._standing = standing
 
     def began(self, allocator: CachingAllocator) -> None:
         """See `Observer`."""
@@ -324,11 +364,16 @@ class _TrialWatch(Observer):
         """See `Observer`."""
         del entry
         self.peak_device_bytes = max(self.peak_device_bytes, allocator.device.held)
+        if self._standing is not None:
+            calls = allocator.calls
+            so_far = Point(allocator.reserved_bytes, calls.of_driver, calls.retries)
+            if so_far.is_beyond(self._standing):
+                raise GiveUpError
 
     def out_of_memory(
         self, allocator: CachingAllocator, oom: SimulatedOom, blocks: Mapping[int, Block]
     ) -> None:
         """See `Observer`."""
         del allocator, oom, blocks
-        if self._gives_up:
+        if self._to_first_oom or self._standing is not None:
             raise GiveUpError

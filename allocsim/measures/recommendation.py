@@ -28,6 +28,7 @@ from allocsim.engine import (
     DeviceRun,
     Prepared,
     Setting,
+    Standing,
     Trial,
     Trials,
     releases_needed,
@@ -164,12 +165,14 @@ def recommend(
     confs: Sequence[str] | None = None,
     *,
     insists: bool = False,
+    in_full: bool = True,
 ) -> Recommendation:
     """The recommendation for devices of one program that were replayed under `setting`.
 
     Each keeps the device memory of its replay.  confs: choose among these; None: `proposals`, and
     where none of them rescues a run that fails, `rescues`.  insists: try settings although nothing
-    can be proved by them.
+    can be proved by them.  in_full: replay to its end what cannot be the best any more, too; the
+    recommendation is the same, but `offers` has less to tell.
     """
     prepared = [case.prepared for case in cases]
     runs = tuple(trial_of_run(setting.conf, case.device_run) for case in cases)
@@ -184,7 +187,13 @@ def recommend(
         case.trials.note(setting, case.device_run)
 
     def offered(settings: Iterable[Setting]) -> list[Offer]:
-        return [offer for each in settings if (offer := _offer(cases, each, setting)) is not None]
+        found: list[Offer] = []
+        for each in settings:
+            standing = None if in_full else _standing(baseline, found)
+            offer = _offer(cases, each, setting, standing)
+            if offer is not None:
+                found.append(offer)
+        return found
 
     def late(each: Setting) -> int:
         return max(late_peak(c.trials, each, c.device_run.device_memory) for c in cases)
@@ -248,9 +257,24 @@ def _is_refused(case: Case) -> bool:
     return is_as_recorded and bool(ooms) and was_refused(case.prepared, ooms[0].entry)
 
 
-def _offer(cases: Sequence[Case], setting: Setting, base: Setting) -> Offer | None:
+def _standing(baseline: Offer, found: Sequence[Offer]) -> Standing | None:
+    """What an offer has to beat to be chosen; None while nothing goes through."""
+    known = [Standing(baseline.memory, baseline.retries)] if baseline.goes_through else []
+    for offer in found:
+        if helps(baseline, offer) and not offer.is_fitted and not offer.thrashes(baseline):
+            near = offer.memory + offer.memory // WORTH  # of such the simplest is chosen
+            known.append(Standing(near, offer.retries))
+    return min(known, key=lambda each: (each.retries, each.memory), default=None)
+
+
+def _offer(
+    cases: Sequence[Case], setting: Setting, base: Setting, standing: Standing | None
+) -> Offer | None:
     """None where PyTorch refuses the setting or would not survive it."""
-    found = [case.trials.under(setting, case.device_run.device_memory) for case in cases]
+    found = [
+        case.trials.under(setting, case.device_run.device_memory, standing=standing)
+        for case in cases
+    ]
     if any(trial.error is not None for trial in found):
         return None
     release = cases[0].prepared.release

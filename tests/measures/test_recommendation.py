@@ -10,7 +10,15 @@ import pytest
 
 from allocsim import CachingAllocator, load
 from allocsim.core import find_release
-from allocsim.engine import Prepared, Setting, Trial, Trials, prepare, replay
+from allocsim.engine import (
+    Prepared,
+    Setting,
+    Trial,
+    Trials,
+    prepare,
+    replay,
+    replay_prepared,
+)
 from allocsim.measures import (
     Case,
     Offer,
@@ -24,6 +32,7 @@ from allocsim.measures import (
 from allocsim.trace import Frame, FrameTable, Recording
 from allocsim.units import GIB, MIB
 
+TRACES = Path(__file__).parents[2] / "traces"
 RELEASE = find_release("2.15")
 EXPANDABLE, BOTH = "expandable_segments:True", "expandable_segments:True,large_segment_size_mb:64"
 FITTED = "large_segment_size_mb:1636"
@@ -247,3 +256,42 @@ def test_a_device_of_its_own_size_is_kept(tmp_path: Path) -> None:
     assert found.best is not None
     again = replay(recording, found.best.setting.conf, device_memory=24 * GIB)
     assert again.devices[0].peak_reserved_bytes == found.best.memory
+
+
+RECORDINGS = [*sorted(TRACES.glob("*.pickle.gz")), *sorted(TRACES.glob("recordings/*.npz.gz"))]
+
+
+def shortened_and_whole(recording: Recording) -> tuple[Recommendation, Recommendation]:
+    """The recommendation with what cannot win given up, and with every setting in full."""
+    prepared = prepare(recording)
+    run = replay_prepared(prepared)
+
+    def found(*, in_full: bool) -> Recommendation:
+        cases = [Case(Trials(each), of) for each, of in zip(prepared, run.devices, strict=True)]
+        return recommend(cases, Setting(run.conf), in_full=in_full)
+
+    return found(in_full=False), found(in_full=True)
+
+
+def same_answer(short: Recommendation, whole: Recommendation) -> bool:
+    return (
+        short.best == whole.best
+        and short.why_not == whole.why_not
+        and (short.needs, short.since) == (whole.needs, whole.since)
+        and short.is_sure == whole.is_sure
+    )
+
+
+@pytest.mark.parametrize("name", ["gpt2-ragged-oom-torch2.15", "gpt2-ragged-torch2.15"])
+def test_what_cannot_win_any_more_is_given_up_and_the_answer_stays(name: str) -> None:
+    short, whole = shortened_and_whole(load(TRACES / f"{name}.pickle.gz"))
+    assert same_answer(short, whole)
+    ends = [trial.dropped_at for offer in short.offers for trial in offer.trials]
+    assert any(end is not None for end in ends)
+    assert all(trial.dropped_at is None for offer in whole.offers for trial in offer.trials)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.name)
+def test_the_answer_stays_on_every_recording(path: Path) -> None:
+    assert same_answer(*shortened_and_whole(load(path)))

@@ -244,7 +244,7 @@ def risk_of(
         largest_bytes=size,
         needs=_needs(trials, setting, confs),
         measures=measures_of(trace, device_run),
-        recommendation=recommend([Case(trials, device_run)], setting, confs),
+        recommendation=recommend([Case(trials, device_run)], setting, confs, in_full=False),
     )
 
 

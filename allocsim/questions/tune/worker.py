@@ -242,7 +242,7 @@ def _drive(prepared: Prepared, job: Job, memory: int | None, watch: _Watch) -> T
         empties=_empties(prepared, drive) and drive.given_up_at is None,
     )
     if memory == job.device_memory:
-        trial = with_peaks(trial, prepared, job.setting, memory, drive)
+        trial = with_peaks(trial, prepared, job.setting, memory)
     return trial if trial.is_whole else replace(trial, least_peak=watch.least)
 
 
