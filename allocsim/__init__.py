@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from allocsim.questions.picture import Picture, Still, owners_of, picture_of, still_of
     from allocsim.questions.risk import Risk
     from allocsim.questions.risk import risk_of as risk
+    from allocsim.questions.scale import Scaled, Scaling, recording_at, scaling_of
     from allocsim.questions.step import Decision, Request, step
     from allocsim.questions.top import Top, top
     from allocsim.questions.tune import Tuning, tune
@@ -56,6 +57,7 @@ __all__ = [
     "load",
     "replay",
     "risk",
+    "scaling_of",
     "step",
     "top",
     "tune",
@@ -63,6 +65,7 @@ __all__ = [
     "explain_state",
     "owners_of",
     "picture_of",
+    "recording_at",
     "still_of",
     "figures",
     "workload",
@@ -75,6 +78,8 @@ __all__ = [
     "Request",
     "Risk",
     "Run",
+    "Scaled",
+    "Scaling",
     "StateExplanation",
     "Still",
     "Top",
@@ -105,6 +110,7 @@ _HOMES = {
     ),
     "questions.picture": ("Picture", "Still", "owners_of", "picture_of", "still_of"),
     "questions.risk": ("Risk", "risk"),
+    "questions.scale": ("Scaled", "Scaling", "recording_at", "scaling_of"),
     "questions.step": ("Decision", "Request", "step"),
     "questions.top": ("Top", "top"),
     "questions.tune": ("Tuning", "tune"),

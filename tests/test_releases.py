@@ -69,7 +69,7 @@ def ignorant(releases: Sequence[str]) -> list[str]:
 
 
 def test_every_table_knows_the_same_releases() -> None:
-    assert set(helps()) == {"replay", "top", "risk", "tune", "step", "plot", "report"}
+    assert set(helps()) == {"replay", "top", "risk", "scale", "tune", "step", "plot", "report"}
     assert ignorant([*RELEASES]) == []
 
 

@@ -18,6 +18,7 @@ from allocsim.cli import (
     replay,
     report,
     risk,
+    scale,
     step,
     synth,
     top,
@@ -42,7 +43,10 @@ _EXIT_CODES = (
 )
 
 
-_COMMANDS = (replay, explain, top, tune, risk, report, plot, step, record, synth, crosscheck)
+_COMMANDS = (
+    *(replay, explain, top, tune, risk, scale),
+    *(report, plot, step, record, synth, crosscheck),
+)
 """In the order of need."""
 
 

@@ -10,7 +10,13 @@ from allocsim.measures.measures import Measures, measures_of
 from allocsim.measures.owner import Code, code_at, code_of
 from allocsim.measures.packing import pack
 from allocsim.measures.pareto import Bar, front, is_hopeless
-from allocsim.measures.proposals import allows_expandable, is_fitted, proposals, usual_settings
+from allocsim.measures.proposals import (
+    allows_expandable,
+    is_fitted,
+    proposals,
+    rescues,
+    usual_settings,
+)
 from allocsim.measures.recommendation import (
     Case,
     Offer,
@@ -20,7 +26,6 @@ from allocsim.measures.recommendation import (
     late_peak,
     overflows,
     recommend,
-    rescues,
     was_refused,
 )
 from allocsim.measures.sizes import Sizes, merged, sizes_of

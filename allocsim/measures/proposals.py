@@ -23,10 +23,12 @@ from allocsim.core import (
 )
 from allocsim.engine import Prepared, Setting
 from allocsim.errors import ConfigError
+from allocsim.measures.candidates import candidates
 from allocsim.measures.lifetimes import lifetimes_of
+from allocsim.measures.sizes import merged, sizes_of
 from allocsim.units import MIB, round_up
 
-__all__ = ["allows_expandable", "is_fitted", "proposals", "usual_settings"]
+__all__ = ["allows_expandable", "is_fitted", "proposals", "rescues", "usual_settings"]
 
 _USUAL = (
     "",
@@ -65,6 +67,15 @@ def proposals(
     may_expand = expandable and all(allows_expandable(part) for part in parts)
     options = (*_USUAL, *_BESIDE, *_fitted(parts))
     return tuple(dict.fromkeys(_accepted(options, recorded, expandable=may_expand)))
+
+
+def rescues(
+    parts: Sequence[Prepared], recorded: AllocatorConfig, *, expandable: bool = True
+) -> tuple[Setting, ...]:
+    """Every setting that may let a run through which no proposal does.  See `proposals`."""
+    may_expand = expandable and all(allows_expandable(part) for part in parts)
+    sizes = merged(tuple(sizes_of(part) for part in parts))
+    return candidates(sizes, recorded, expandable=may_expand, limits=False)
 
 
 def allows_expandable(prepared: Prepared) -> bool:

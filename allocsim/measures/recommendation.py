@@ -23,7 +23,7 @@ from functools import cache
 
 import numpy as np
 
-from allocsim.core import RELEASES, AllocatorConfig, Release
+from allocsim.core import RELEASES, Release
 from allocsim.engine import (
     DeviceRun,
     Prepared,
@@ -34,16 +34,14 @@ from allocsim.engine import (
     releases_needed,
     trial_of_run,
 )
-from allocsim.measures.candidates import candidates
 from allocsim.measures.cost import Costs, cost_of
 from allocsim.measures.lifetimes import lifetimes_of
-from allocsim.measures.proposals import allows_expandable, is_fitted, proposals
-from allocsim.measures.sizes import merged, sizes_of
+from allocsim.measures.proposals import is_fitted, proposals, rescues
 from allocsim.trace import Action
 
 __all__ = [
     "Case", "Offer", "Recommendation", "WhyNot", "choose", "late_peak", "overflows", "recommend",
-    "rescues", "was_refused",
+    "was_refused",
 ]  # fmt: skip
 
 WORTH = 100
@@ -210,15 +208,6 @@ def recommend(
     if why_not is not None:
         return Recommendation(baseline, offers=tuple(offers), why_not=why_not)
     return choose(baseline, offers, late, release, prepared[0].releases)
-
-
-def rescues(
-    parts: Sequence[Prepared], recorded: AllocatorConfig, *, expandable: bool = True
-) -> tuple[Setting, ...]:
-    """Every setting that may let a run through which no proposal does.  See `proposals`."""
-    may_expand = expandable and all(allows_expandable(part) for part in parts)
-    sizes = merged(tuple(sizes_of(part) for part in parts))
-    return candidates(sizes, recorded, expandable=may_expand, limits=False)
 
 
 def overflows(prepared: Prepared, memory: int | None) -> bool:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from allocsim.report.replay_screen import replay_screen
     from allocsim.report.risk import risk_document, risk_text
     from allocsim.report.risk_screen import risk_screen
+    from allocsim.report.scale import largest_text, scale_document, scale_text
     from allocsim.report.step import segments_text, step_document, step_text
     from allocsim.report.top import collapsed_text, speedscope_document, top_document, top_text
     from allocsim.report.tune import tuning_document, tuning_text
@@ -30,12 +31,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Answer", "Tone", "collapsed_text", "crosscheck_document", "crosscheck_text",
-    "explanation_document", "explanation_screen", "explanation_text", "others_text",
+    "explanation_document", "explanation_screen", "explanation_text", "largest_text", "others_text",
     "record_document", "record_text", "replay_document", "replay_screen", "replay_text",
-    "risk_document", "risk_screen", "risk_text", "segments_text", "shown_of",
-    "speedscope_document", "state_document", "state_screen", "state_text", "step_document",
-    "step_text", "top_document", "top_text", "tuning_document", "tuning_screen", "tuning_text",
-    "verdicts_document", "verdicts_screen", "verdicts_text", "warned",
+    "risk_document", "risk_screen", "risk_text", "scale_document", "scale_text", "segments_text",
+    "shown_of", "speedscope_document", "state_document", "state_screen", "state_text",
+    "step_document", "step_text", "top_document", "top_text", "tuning_document", "tuning_screen",
+    "tuning_text", "verdicts_document", "verdicts_screen", "verdicts_text", "warned",
 ]  # fmt: skip
 
 
@@ -48,6 +49,7 @@ _HOMES = {
     "explanation_document": "explain",
     "explanation_screen": "explain_screen",
     "explanation_text": "explain",
+    "largest_text": "scale",
     "others_text": "layout",
     "record_document": "record",
     "record_text": "record",
@@ -57,6 +59,8 @@ _HOMES = {
     "risk_document": "risk",
     "risk_screen": "risk_screen",
     "risk_text": "risk",
+    "scale_document": "scale",
+    "scale_text": "scale",
     "segments_text": "step",
     "shown_of": "layout",
     "speedscope_document": "top",

@@ -10,6 +10,7 @@ from allocsim.trace import Recording
 from allocsim.workload.file import SUFFIXES, write_recording
 from allocsim.workload.fragments import fragments
 from allocsim.workload.graphs import graphs
+from allocsim.workload.kept_history import KeptHistory
 from allocsim.workload.oom import oom
 from allocsim.workload.recorder import Recorder
 from allocsim.workload.server import server
@@ -17,8 +18,8 @@ from allocsim.workload.streams import streams
 from allocsim.workload.training import training
 
 __all__ = [
-    "KINDS", "Recorder", "SUFFIXES", "fragments", "graphs", "oom", "server", "streams", "training",
-    "write_recording",
+    "KINDS", "KeptHistory", "Recorder", "SUFFIXES", "fragments", "graphs", "oom", "server",
+    "streams", "training", "write_recording",
 ]  # fmt: skip
 
 KINDS: dict[str, Callable[..., Recording]] = {

@@ -1,0 +1,176 @@
+"""`allocsim scale`: what a program needs at other sizes, from recordings at a few.
+
+Rule: every recording is read and compared before anything is printed or written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from allocsim.cli.options import Commands, add_command, add_shared
+from allocsim.cli.output import refuse_input, write_result
+from allocsim.cli.progress import ProgressBar
+from allocsim.cli.usage import Parser, UsageError
+
+if TYPE_CHECKING:
+    from allocsim.questions.scale import Scaling
+
+__all__ = ["add_to", "run"]
+
+_SUMMARY = "say what a program needs at another size, from recordings at a few"
+_DESCRIPTION = """\
+Takes recordings of one program at a few sizes, each followed by --at and its
+sizes, finds how each request grows with them, and replays the requests at the
+size asked for: the peak of reserved memory there, and whether it fits.  Two
+recordings tell of one size that varies, four of two; each further recording
+checks the law.  --find looks for the largest that fits a device."""
+_EPILOG = """\
+example: allocsim scale a.pickle --at batch=2 b.pickle --at batch=3 \\
+           --find batch --gpu "RTX 4090"
+Recordings must make the same requests in the same order, from the program's
+start.  Where PyTorch's kernels take another way at another size they do not,
+and the first difference is printed."""
+_USAGE = (
+    "allocsim scale FILE --at NAME=N FILE --at NAME=N [FILE --at ...]\n"
+    "                      (--to NAME=N | --find NAME) [options]"
+)
+_SIZE = re.compile(r"([A-Za-z_][\w.-]*)=(\d{1,12})")
+_OUT_OF_MEMORY = 3
+
+
+def add_to(commands: Commands[Parser]) -> None:
+    parser = add_command(
+        commands, "scale", _SUMMARY, _DESCRIPTION, run, epilog=_EPILOG, usage=_USAGE
+    )
+    add = parser.add_argument
+    add_shared(parser, "file", text="a recording; more follow, each after the sizes of the last")
+    sizes = "the sizes of the recording before, as batch=2, and the next recording"
+    add("--at", metavar="NAME=N", nargs="+", action="append", required=True, help=sizes)
+    goal = parser.add_mutually_exclusive_group(required=True)
+    add_to_size = "the sizes to predict, as batch=16"
+    goal.add_argument("--to", metavar="NAME=N", nargs="+", help=add_to_size)
+    goal.add_argument("--find", metavar="NAME", help="the size whose largest value fits the device")
+    also = "with --find: the other sizes that vary, as sequence=4096"
+    add("--with", metavar="NAME=N", nargs="+", dest="others", default=[], help=also)
+    memory = "memory of the device, as 24GiB (default: without end)"
+    add_shared(parser, "--device-memory", text=memory)
+    add("--gpu", metavar="NAME", help='a card by name instead, as "RTX 4090", less its context')
+    add_shared(parser, "--conf", text="PYTORCH_CUDA_ALLOC_CONF to predict for (default: recorded)")
+    torch = "PyTorch's release, {releases} (default: what the recordings tell)"
+    add_shared(parser, "--torch", text=torch)
+    add_shared(parser, "--device", text="the device, where several are recorded")
+    add("-o", "--out", metavar="FILE", help="write the predicted recording, to replay or tune")
+    add_shared(parser, "--fail-on-oom", "--json")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from allocsim.questions.scale import scaling_of  # noqa: PLC0415
+    from allocsim.report import largest_text, scale_document, scale_text  # noqa: PLC0415
+    from allocsim.trace import load  # noqa: PLC0415
+
+    runs = _runs(arguments.file, arguments.at)
+    if arguments.find is not None and arguments.gpu is None and arguments.device_memory is None:
+        raise UsageError("--find needs the device: --gpu NAME or --device-memory SIZE")
+    for path, _ in runs:
+        if arguments.out is not None:
+            refuse_input(arguments.out, path)
+    with ProgressBar() as bar:
+        scaling = scaling_of(
+            [(load(path), sizes) for path, sizes in runs],
+            device=arguments.device,
+            torch_version=arguments.torch,
+        )
+        memory = _memory(arguments, scaling)
+        if arguments.find is None:
+            sizes = _sizes(arguments.to)
+            found = scaling.at(sizes, conf=arguments.conf, device_memory=memory)
+            document = partial(scale_document, scaling, found)
+            text = partial(scale_text, scaling, found)
+        else:
+            assert memory is not None
+            result = scaling.largest(
+                arguments.find,
+                _sizes(arguments.others),
+                memory,
+                conf=arguments.conf,
+                watch=bar.trying,
+            )
+            found = result.fitting or result.failing
+            document = partial(scale_document, scaling, None, result)
+            text = partial(largest_text, scaling, result)
+        if arguments.out is not None:
+            _write(arguments, scaling, found.at, memory)
+    write_result(arguments.json, document, text)
+    return _OUT_OF_MEMORY if arguments.fail_on_oom and not found.fits else 0
+
+
+def _runs(first: str, groups: Sequence[Sequence[str]]) -> list[tuple[str, dict[str, int]]]:
+    """Each recording with its sizes: FILE --at NAME=N ... FILE --at NAME=N ...
+
+    Raises UsageError for a recording without sizes, and for sizes without one.
+    """
+    found, path = [], first
+    for i, words in enumerate(groups):
+        is_last = i == len(groups) - 1
+        sizes = words if is_last else words[:-1]
+        if not sizes or (not is_last and _SIZE.fullmatch(words[-1]) and not _is_file(words[-1])):
+            raise UsageError(
+                f"--at {' '.join(words)}: expected sizes as batch=2 and then the next recording"
+            )
+        found.append((path, _sizes(sizes)))
+        path = words[-1]
+    return found
+
+
+def _is_file(name: str) -> bool:
+    try:
+        return Path(name).exists()
+    except (OSError, ValueError):  # longer than a name may be, or with a NUL
+        return False
+
+
+def _sizes(words: Sequence[str]) -> dict[str, int]:
+    """Sizes by name, of words as batch=2 or batch=2,sequence=512."""
+    sizes: dict[str, int] = {}
+    for word in ",".join(words).split(","):
+        match = _SIZE.fullmatch(word)
+        if not match and word:
+            raise UsageError(f"{word!r} is no size; expected a name and a number, as batch=2")
+        if match:
+            name, value = match[1], int(match[2])
+            if sizes.setdefault(name, value) != value:
+                raise UsageError(f"{name} is given as {sizes[name]} and as {value}")
+    return sizes
+
+
+def _memory(arguments: argparse.Namespace, scaling: Scaling) -> int | None:
+    """Bytes of the device: as given, or of a card with the context that the replay counts."""
+    if arguments.gpu is None:
+        memory: int | None = arguments.device_memory
+        return memory
+    if arguments.device_memory is not None:
+        raise UsageError("--gpu and --device-memory both name the device; expected one")
+    from allocsim.phantom import find_gpu  # noqa: PLC0415
+
+    card = find_gpu(arguments.gpu)
+    return card.memory - card.context_memory + scaling.context_memory
+
+
+def _write(
+    arguments: argparse.Namespace, scaling: Scaling, sizes: Mapping[str, int], memory: int | None
+) -> None:
+    from allocsim.questions.scale import recording_at  # noqa: PLC0415
+    from allocsim.workload import write_recording  # noqa: PLC0415
+
+    made = recording_at(scaling, sizes, conf=arguments.conf, device_memory=memory)
+    try:
+        write_recording(made, arguments.out)
+    except ValueError as error:
+        raise UsageError(f"--out {error}") from None
+    except OSError as error:
+        raise UsageError(f"{arguments.out} cannot be written ({error.strerror})") from None

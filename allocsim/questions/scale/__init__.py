@@ -1,0 +1,7 @@
+"""What would the same program need at another size?"""
+
+from allocsim.questions.scale.proof import Check
+from allocsim.questions.scale.scale import Largest, Scaled, Scaling, scaling_of
+from allocsim.questions.scale.written import recording_at
+
+__all__ = ["Check", "Largest", "Scaled", "Scaling", "recording_at", "scaling_of"]

@@ -1,0 +1,223 @@
+"""How large each request of a program is at any size, from recordings at a few.
+
+Rule: each request is a polynomial in the named sizes, affine in each as far as the recordings
+allow: with sizes b and s its bytes are p + q·b + r·s + t·b·s.  So k sizes that vary take 2^k
+recordings, and every further one is a check (`proof.py`).  Where a check refutes that, a size may
+be squared, as the length is in a mask of attention; that takes three of its values.
+What comes to a broken number of bytes is rounded up and counted; what comes to none is no law.
+
+A law holds for one way through PyTorch's kernels; from some sizes on they take another (a reduction
+in two passes, a sort, a copy less), which shows as other requests and is refused, not bridged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import product
+from math import lcm, prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allocsim.errors import ConfigError, RecordingError
+from allocsim.questions.scale.program import Program
+
+__all__ = ["Law", "Sample", "laws_of"]
+
+Sizes = Mapping[str, int]
+"""The named sizes of one run, as batch=2."""
+
+_HIGHEST = 2
+"""The highest power of a size."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sample:
+    """A recorded run and its sizes."""
+
+    program: Program
+    at: Sizes
+
+    @property
+    def path(self) -> str:
+        """The recording's file."""
+        return self.program.prepared.path
+
+    @property
+    def text(self) -> str:
+        """Its sizes, as they are typed."""
+        return ",".join(f"{name}={value}" for name, value in self.at.items())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Law:
+    """Samples that determine the size of every request, and others to check it by.
+
+    degrees: the names of the sizes that vary, and up to which power each counts.
+    """
+
+    samples: tuple[Sample, ...]
+    checks: tuple[Sample, ...]
+    degrees: Mapping[str, int]
+
+    @property
+    def varied(self) -> tuple[str, ...]:
+        """The names of the sizes that vary."""
+        return tuple(self.degrees)
+
+    @property
+    def program(self) -> Program:
+        """The program, at the first sample's sizes."""
+        return self.samples[0].program
+
+    def covers(self, at: Sizes) -> bool:
+        """Whether `at` lies between recorded sizes."""
+        every = [*self.samples, *self.checks]
+        return all(
+            min(each.at[name] for each in every) <= at[name] <= max(each.at[name] for each in every)
+            for name in self.varied
+        )
+
+    def complete(self, at: Sizes) -> dict[str, int]:
+        """`at` with the sizes that never varied.  Raises ConfigError for what no sample tells."""
+        known = self.samples[0].at
+        for name, value in at.items():
+            if name not in known:
+                names = ", ".join(known)
+                raise ConfigError(f"{name}={value}: the recordings are told apart by {names}")
+            if name not in self.varied and value != known[name]:
+                only = f"every recording is of {name}={known[name]}"
+                raise ConfigError(f"{name}={value}: {only}, so that nothing tells another")
+            if value < 1:
+                raise ConfigError(f"{name}={value}: expected 1 or more")
+        missing = [name for name in self.varied if name not in at]
+        if missing:
+            raise ConfigError(f"which {missing[0]}? expected {missing[0]}=N")
+        return {name: at.get(name, value) for name, value in known.items()}
+
+    def sizes_at(self, at: Sizes) -> NDArray[np.int64]:
+        """Bytes of every request.  Raises ConfigError where one would have none."""
+        total, whole = self._exact(at)
+        odd = np.flatnonzero(total < whole)
+        if len(odd):
+            raise ConfigError(self._no_law(int(odd[0]), at, Fraction(total[odd[0]], whole)))
+        sizes: NDArray[np.int64] = (-(-total // whole)).astype(np.int64)
+        return sizes
+
+    def rounded_at(self, at: Sizes) -> int:
+        """How many requests come to no whole number of bytes."""
+        total, whole = self._exact(at)
+        return int(np.count_nonzero(total % whole))
+
+    def _exact(self, at: Sizes) -> tuple[NDArray[np.object_], int]:
+        """Bytes of every request times a number, and that number."""
+        rows = [_terms(each.at, self.degrees) for each in self.samples]
+        weights = _weights(rows, _terms(at, self.degrees))
+        whole = lcm(*(weight.denominator for weight in weights))
+        total = np.zeros(len(self.program.size), dtype=object)
+        for weight, sample in zip(weights, self.samples, strict=True):
+            total += int(weight * whole) * sample.program.size.astype(object)
+        return total, whole
+
+    def _no_law(self, request: int, at: Sizes, size: Fraction) -> str:
+        row = int(self.program.requests[request])
+        grew = ", ".join(
+            f"{each.text}: {int(each.program.size[request]):,}" for each in self.samples
+        )
+        text = ",".join(f"{name}={value}" for name, value in at.items())
+        by = "" if (code := self.program.code(row)) is None else f" (by {code})"
+        return (
+            f"request {request:,}{by} follows no law: bytes at {grew} would make "
+            f"{float(size):,.0f} at {text}"
+        )
+
+
+def laws_of(samples: Sequence[Sample]) -> Iterator[Law]:
+    """The laws that `samples` determine, the simplest first; at least one.
+
+    Raises ConfigError if they are too few, are told apart by other names or are of equal sizes,
+    and RecordingError if they are not of one program.
+    """
+    first = samples[0]
+    for sample in samples:
+        if set(sample.at) != set(first.at):
+            raise ConfigError(
+                f"{sample.path} is of {sample.text or 'no size'}, {first.path} of "
+                f"{first.text or 'no size'}; expected the same names"
+            )
+        _refuse_other_program(first, sample)
+    varied = [name for name in first.at if len({each.at[name] for each in samples}) > 1]
+    if not varied:
+        raise ConfigError("the recordings are all of one size; expected two sizes or more")
+    powers = product(range(1, _HIGHEST + 1), repeat=len(varied))
+    for degrees in sorted((dict(zip(varied, each, strict=True)) for each in powers), key=_count):
+        chosen = _independent(samples, degrees)
+        if len(chosen) == _count(degrees):
+            checks = tuple(sample for sample in samples if sample not in chosen)
+            yield Law(tuple(chosen), checks, degrees)
+        elif max(degrees.values()) == 1:
+            raise ConfigError(
+                f"{len(samples)} recordings do not tell how {' and '.join(varied)} act together; "
+                f"expected {_count(degrees)}, each size combined with each other"
+            )
+
+
+def _count(degrees: Mapping[str, int]) -> int:
+    """How many terms, and so how many samples."""
+    return prod(degree + 1 for degree in degrees.values())
+
+
+def _refuse_other_program(first: Sample, other: Sample) -> None:
+    row = first.program.first_difference(other.program)
+    if row is not None:
+        raise RecordingError(
+            other.path,
+            f"does something else than {first.path} from {other.program.told(row)} "
+            f"(there: {first.program.told(row)}); a law holds within one way through the kernels",
+        )
+    if first.program.prepared.plan.changes != other.program.prepared.plan.changes:
+        raise RecordingError(other.path, f"sets other options at run time than {first.path}")
+    if first.program.before != other.program.before:
+        raise RecordingError(
+            other.path,
+            f"begins with other blocks in use than {first.path}, of which nothing tells how large "
+            "they are elsewhere; expected recordings from the program's start",
+        )
+
+
+def _terms(at: Sizes, degrees: Mapping[str, int]) -> list[int]:
+    """1, each size to each of its powers, and each product of such."""
+    powers = product(*(range(degree + 1) for degree in degrees.values()))
+    return [prod(at[name] ** n for name, n in zip(degrees, each, strict=True)) for each in powers]
+
+
+def _independent(samples: Sequence[Sample], degrees: Mapping[str, int]) -> list[Sample]:
+    """The first samples that each tell something that those before do not."""
+    chosen: list[Sample] = []
+    reduced: list[list[Fraction]] = []
+    for sample in samples:
+        row = [Fraction(term) for term in _terms(sample.at, degrees)]
+        for other in reduced:
+            pivot = next(i for i, value in enumerate(other) if value)
+            row = [a - b * row[pivot] / other[pivot] for a, b in zip(row, other, strict=True)]
+        if any(row):
+            reduced.append(row)
+            chosen.append(sample)
+    return chosen
+
+
+def _weights(rows: Sequence[Sequence[int]], target: Sequence[int]) -> list[Fraction]:
+    """How much of each sample makes the target: w with Σ w[i]·rows[i] = target, exactly."""
+    n = len(rows)
+    table = [[Fraction(rows[j][i]) for j in range(n)] + [Fraction(target[i])] for i in range(n)]
+    for column in range(n):
+        pivot = next(row for row in range(column, n) if table[row][column])
+        table[column], table[pivot] = table[pivot], table[column]
+        top = table[column]
+        for row in range(n):
+            if row != column and table[row][column]:
+                share = table[row][column] / top[column]
+                table[row] = [a - share * b for a, b in zip(table[row], top, strict=True)]
+    return [table[i][n] / table[i][i] for i in range(n)]

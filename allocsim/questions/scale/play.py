@@ -1,0 +1,32 @@
+"""The program of a law played at some sizes on the model.
+
+Rule: only the sizes of requests change; their order, the blocks that are freed, streams and pools
+are those of the first sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from allocsim.engine import Drive, Plan, Setting, fold_allocated
+from allocsim.questions.scale.law import Law
+
+__all__ = ["drive_at", "plan_at"]
+
+
+def plan_at(law: Law, at: Mapping[str, int]) -> Plan:
+    """The steps of the program with the sizes of its requests at `at`.
+
+    Raises ConfigError where one would have no bytes.
+    """
+    plan, program = law.program.prepared.free_plan, law.program
+    size = plan.steps.size.copy()
+    size[program.requests] = law.sizes_at(at)
+    return replace(plan, steps=replace(plan.steps, size=size))
+
+
+def drive_at(law: Law, plan: Plan, setting: Setting, device_memory: int | None) -> Drive:
+    """`plan` driven to its end, or to an error.  Raises ConfigError for a refused setting."""
+    prepared = law.program.prepared
+    return prepared.drive(setting, device_memory, plan=plan, folder=fold_allocated)

@@ -1,0 +1,222 @@
+"""A program at sizes that it was never recorded at.
+
+Rule: nothing is extrapolated but the requests (`law.py`); what PyTorch reserves for them is
+replayed, request by request.  That a size fits is one replay, that a larger one does not is
+another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from allocsim.display import Shown
+from allocsim.engine import Setting, SimulatedOom, bytes_of, prepare
+from allocsim.errors import ConfigError, RecordingError
+from allocsim.measures import Code
+from allocsim.questions.scale.law import Law, Sample, laws_of
+from allocsim.questions.scale.play import drive_at, plan_at
+from allocsim.questions.scale.program import program_of
+from allocsim.questions.scale.proof import Check, checks_of
+from allocsim.trace import Recording
+from allocsim.units import format_size
+
+__all__ = ["Largest", "Scaled", "Scaling", "scaling_of"]
+
+_MOST = 1 << 24
+"""A size that is not looked beyond."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Scaled(Shown):
+    """The program at one size.
+
+    at: the sizes.
+    device_memory: bytes of the device, None for one without end.
+    peak_reserved_bytes, peak_allocated_bytes: up to the error, if there is one.
+    oom: the first request without an answer, `code` its line.
+    is_between: whether the size lies between recorded ones.
+    rounded: requests that the law gives no whole number of bytes, which were rounded up.
+    """
+
+    at: Mapping[str, int]
+    conf: str
+    device_memory: int | None
+    peak_reserved_bytes: int
+    peak_allocated_bytes: int
+    num_alloc_retries: int
+    oom: SimulatedOom | None
+    code: Code | None
+    is_between: bool
+    rounded: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether every request was answered."""
+        return self.oom is None
+
+    @property
+    def text(self) -> str:
+        """The sizes, as they are typed."""
+        return ",".join(f"{name}={value}" for name, value in self.at.items())
+
+    def headline(self) -> str:
+        """Whether it fits, and its peak."""
+        when = "at the peak" if self.fits else "when it runs out of memory"
+        return f"{self.text}: {format_size(self.peak_reserved_bytes)} reserved {when}"
+
+    def figures_shown(self) -> Iterator[tuple[str, str]]:
+        """Memory."""
+        yield "reserved at the peak", format_size(self.peak_reserved_bytes)
+        yield "allocated at the peak", format_size(self.peak_allocated_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Largest:
+    """The largest value of the size `name` that fits, and the next, which does not.
+
+    fitting: None if not even 1 does.
+    """
+
+    name: str
+    fitting: Scaled | None
+    failing: Scaled
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Scaling(Shown):
+    """What recordings of a program at a few sizes tell of others.
+
+    checks: the recordings that the law predicted, one at least for a proof.
+    """
+
+    law: Law
+    checks: tuple[Check, ...]
+
+    @property
+    def torch_version(self) -> str:
+        """The release that is modelled."""
+        return self.law.program.prepared.release.version
+
+    @property
+    def context_memory(self) -> int:
+        """Bytes of a device that a replay counts as the CUDA context's."""
+        return self.law.program.prepared.context_memory
+
+    def headline(self) -> str:
+        """The sizes, and whether the law is proved."""
+        sizes = ", ".join(sample.text for sample in self.law.samples)
+        proved = f"checked by {len(self.checks)}" if self.checks else "not checked"
+        return f"from {sizes}: {proved}"
+
+    def figures_shown(self) -> Iterator[tuple[str, str]]:
+        """The recordings."""
+        for sample in (*self.law.samples, *self.law.checks):
+            yield sample.text, sample.path
+
+    def at(
+        self,
+        sizes: Mapping[str, int],
+        *,
+        conf: str | None = None,
+        device_memory: int | str | None = None,
+    ) -> Scaled:
+        """The program at `sizes`, on a device of so many bytes, or "24GiB" (None: no end).
+
+        conf: an option string instead of the recorded one.
+        Raises ConfigError for sizes that the law cannot tell, and a setting that the release
+        refuses.
+        """
+        law, memory = self.law, bytes_of(device_memory)
+        whole = law.complete(sizes)
+        prepared = law.program.prepared
+        setting = prepared.recorded if conf is None else Setting(conf)
+        plan = plan_at(law, whole)
+        drive = drive_at(law, plan, setting, memory)
+        stats = drive.allocator.statistics()
+        oom, code = drive.ooms[0] if drive.ooms else None, None
+        if oom is not None:
+            row = int((plan.steps.entry == oom.entry).argmax())
+            code = law.program.code(row)
+        return Scaled(
+            at=whole,
+            conf=setting.conf,
+            device_memory=memory,
+            peak_reserved_bytes=stats.all.reserved_bytes.peak,
+            peak_allocated_bytes=stats.all.allocated_bytes.peak,
+            num_alloc_retries=stats.num_alloc_retries,
+            oom=oom,
+            code=code,
+            is_between=law.covers(whole),
+            rounded=law.rounded_at(whole),
+        )
+
+    def largest(
+        self,
+        name: str,
+        sizes: Mapping[str, int],
+        device_memory: int | str,
+        *,
+        conf: str | None = None,
+        watch: Callable[[str], object] | None = None,
+    ) -> Largest:
+        """The largest value of the size `name` at which the program fits on a device.
+
+        sizes: the other ones.  watch: called with each size before it is tried.
+        More of a size is taken never to fit where less did not.
+        Raises ConfigError as `at`, and if nothing grows with the size.
+        """
+        if name not in self.law.varied:
+            known = ", ".join(self.law.varied)
+            raise ConfigError(f"{name} is the same in every recording; what varies is {known}")
+
+        def tried(value: int) -> Scaled:
+            if watch is not None:
+                watch(f"{name}={value}")
+            return self.at({**sizes, name: value}, conf=conf, device_memory=device_memory)
+
+        low, fitting = 0, None
+        high = min(sample.at[name] for sample in self.law.samples)
+        failing = tried(high)
+        while failing.fits:
+            low, fitting, high = high, failing, 2 * high
+            if high > _MOST:
+                raise ConfigError(f"{name} makes no difference to the memory: {low:,} fits as well")
+            failing = tried(high)
+        while high - low > 1:
+            middle = (low + high) // 2
+            found = tried(middle)
+            if found.fits:
+                low, fitting = middle, found
+            else:
+                high, failing = middle, found
+        return Largest(name, fitting, failing)
+
+
+def scaling_of(
+    runs: Sequence[tuple[Recording, Mapping[str, int]]],
+    *,
+    device: int | None = None,
+    torch_version: str | None = None,
+) -> Scaling:
+    """What recordings tell of other sizes; each is given with its own, as {"batch": 2}.
+
+    device: of each recording (default: the only one).  torch_version: as for `replay`.
+    Raises ConfigError if they are too few or are told apart by other names, RecordingError if they
+    are not of one program, or one does not follow the law of the others.
+    """
+    samples = []
+    for recording, at in runs:
+        if device is None and len(recording.devices) > 1:
+            numbers = ", ".join(str(trace.device) for trace in recording.devices)
+            raise RecordingError(recording.path, f"has devices {numbers}; choose one (--device)")
+        (prepared,) = prepare(recording, device, torch_version)
+        samples.append(Sample(program_of(prepared), dict(at)))
+    refuted: RecordingError | None = None
+    for law in laws_of(samples):
+        try:
+            return Scaling(law, checks_of(law))
+        except RecordingError as error:
+            refuted = refuted or error
+    assert refuted is not None
+    raise refuted

@@ -1,0 +1,103 @@
+"""The recording that the program would have left at other sizes.
+
+Rule: its entries are the model's history of the requests that the law gives, with the stacks of the
+first sample; it replays, tunes and plots as any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allocsim.core import TraceEntry
+from allocsim.engine import Drive, Observer, Plan, Setting, StepKind, bytes_of, fold_allocated
+from allocsim.questions.scale.play import plan_at
+from allocsim.questions.scale.scale import Scaling
+from allocsim.trace import Action, Provenance, Recording
+from allocsim.workload import KeptHistory
+
+__all__ = ["recording_at"]
+
+
+def recording_at(
+    scaling: Scaling,
+    sizes: Mapping[str, int],
+    *,
+    conf: str | None = None,
+    device_memory: int | str | None = None,
+) -> Recording:
+    """The program at `sizes` as a recording.  Arguments and errors are those of `Scaling.at`."""
+    law = scaling.law
+    whole, prepared, memory = law.complete(sizes), law.program.prepared, bytes_of(device_memory)
+    plan = plan_at(law, whole)
+    allocator = prepared.allocator(
+        prepared.recorded if conf is None else Setting(conf),
+        memory,
+        base_address=prepared.first_base,
+        record_history=True,
+    )
+    kept = _Kept(plan, prepared.trace.frames)
+    drive = Drive(
+        allocator,
+        plan,
+        len(prepared.trace),
+        dictates=False,
+        observers=(kept,),
+        folder=fold_allocated,
+    )
+    drive.run()
+    text = ",".join(f"{name}={value}" for name, value in whole.items())
+    made = prepared.provenance
+    provenance = Provenance(
+        torch_version=f"{prepared.release.version}.0" if made is None else made.torch_version,
+        device_name="a device that allocsim scale imagined",
+        device_memory=0 if memory is None else memory,
+        context_memory=0 if memory is None else allocator.device.context_memory,
+        is_phantom=True,
+        command=f"allocsim scale --to {text}",
+        oom_text=drive.ooms[-1].message if drive.ooms else "",
+    )
+    table = prepared.trace.frame_table
+    return kept.history_kept.recording(f"scale {text}", allocator, table, provenance)
+
+
+class _Kept(Observer):
+    """The history, each entry with the stack of the step that it belongs to.
+
+    The k-th alloc is the k-th request's, the k-th free_requested the k-th free's.  What the driver
+    did belongs to the request that follows; a free that completes with its request to that.
+    """
+
+    keeps_history = True
+
+    def __init__(self, plan: Plan, frames: NDArray[np.int32]) -> None:
+        self.history_kept = KeptHistory()
+        steps = plan.steps
+        freed = (StepKind.FREE, StepKind.FREE_REQUEST)
+        self._asked = iter(frames[steps.entry[steps.kind == StepKind.ALLOC]].tolist())
+        self._freed = iter(frames[steps.entry[np.isin(steps.kind, freed)]].tolist())
+
+    def history(self, entries: Sequence[TraceEntry]) -> None:
+        """See `Observer`."""
+        found = []
+        driver = 0
+        for entry in entries:
+            number = -1
+            if entry.action == Action.ALLOC.text:
+                number = next(self._asked)
+                found += [number] * driver
+                driver = 0
+            elif entry.action == Action.FREE_REQUESTED.text:
+                number = next(self._freed)
+            elif entry.action == Action.FREE_COMPLETED.text and found:
+                number = found[-1]
+            elif entry.action in (Action.SEGMENT_ALLOC.text, Action.SEGMENT_MAP.text):
+                driver += 1
+                continue
+            found += [-1] * driver
+            driver = 0
+            found.append(number)
+        found += [-1] * driver
+        self.history_kept.take(entries, np.array(found, dtype=np.int64))

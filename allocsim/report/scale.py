@@ -1,0 +1,158 @@
+"""A program at sizes that it was never recorded at, in words and as JSON.
+
+Rule: what is replayed is told apart from what is proved: a law that no further recording checked
+is said not to be, and so is a size beyond all recorded ones.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from allocsim.questions.scale import Check, Largest, Scaled, Scaling
+from allocsim.report.explain import code_text
+from allocsim.report.layout import exact_size, number, plural, row
+from allocsim.units import format_size
+
+__all__ = ["largest_text", "scale_document", "scale_text"]
+
+
+def scale_text(scaling: Scaling, found: Scaled) -> str:
+    """`allocsim scale --to`."""
+    peak = format_size(found.peak_reserved_bytes)
+    if found.device_memory is None:
+        verdict = f"{found.text} reserves {peak} at the peak"
+    elif found.fits:
+        verdict = f"{found.text} fits {exact_size(found.device_memory)}"
+    else:
+        verdict = f"{found.text} runs out of memory on {exact_size(found.device_memory)}"
+    lines = row("Verdict", verdict) + _fails(found) + _memory(found)
+    return "\n".join([*lines, *_grounds(scaling, found), ""])
+
+
+def largest_text(scaling: Scaling, found: Largest) -> str:
+    """`allocsim scale --find`."""
+    device = exact_size(found.failing.device_memory or 0)
+    if found.fitting is None:
+        verdict = f"not even {found.failing.text} fits {device}"
+    else:
+        verdict = (
+            f"{found.fitting.text} is the largest that fits {device}; {found.failing.text} "
+            "runs out of memory"
+        )
+    lines = row("Verdict", verdict)
+    if found.fitting is not None:
+        lines += _memory(found.fitting)
+    lines += _fails(found.failing)
+    return "\n".join([*lines, *_grounds(scaling, found.fitting or found.failing), ""])
+
+
+def _fails(found: Scaled) -> list[str]:
+    """The request without an answer; nothing where there is none."""
+    if found.oom is None:
+        return []
+    tried = format_size(found.oom.tried_bytes or found.oom.rounded_bytes)
+    by = f", by {code_text(found.code)}" if found.code is not None else ""
+    return row("Fails", f"{found.text} at a request that needs {tried}{by}")
+
+
+def _memory(found: Scaled) -> list[str]:
+    when = "at the peak" if found.fits else "at most before that"
+    memory = f"{exact_size(found.peak_reserved_bytes)} reserved {when}, "
+    memory += f"{format_size(found.peak_allocated_bytes)} allocated"
+    if found.num_alloc_retries:
+        memory += f"; {plural(found.num_alloc_retries, 'retry', 'retries')}"
+    return row("Memory", memory)
+
+
+def _grounds(scaling: Scaling, found: Scaled) -> list[str]:
+    """What the answer rests on."""
+    law = scaling.law
+    lines = [""]
+    for sample in law.samples:
+        lines += row("From", f"{sample.text}: {sample.path}")
+    squared = [name for name, degree in law.degrees.items() if degree > 1]
+    shape = f"with the square of {' and '.join(squared)}" if squared else "affine in each size"
+    lines += row("Law", f"{number(len(law.program.size))} requests, each {shape}")
+    if found.rounded:
+        few = plural(found.rounded, "request")
+        lines += row("Rounded", f"{few} to the next byte, where the law gives a broken number")
+    for check in scaling.checks:
+        lines += row("Checked", _checked(check))
+    if not scaling.checks:
+        lines += row(
+            "Not proved",
+            "the law has no recording to be checked by; one more, at another size, is a proof",
+        )
+    if not found.is_between:
+        lines += row(
+            "Beyond",
+            f"{found.text} lies outside of the recorded sizes: from some size on PyTorch's kernels "
+            "make other requests (reductions in two passes, sorts), which no law tells; a "
+            "recording nearer to it would",
+        )
+    if law.program.prepared.start:
+        lines += row(
+            "Start",
+            "what was in use before the recording began is taken to be as large at every size",
+        )
+    return lines
+
+
+def _checked(check: Check) -> str:
+    missed = ""
+    if check.missed:
+        miss = format_size(check.largest_miss)
+        missed = f"; {plural(check.missed, 'request')} other than the law says, by {miss} at most"
+    peak = format_size(check.peak_reserved_bytes)
+    return f"{check.text}: {peak} reserved at the peak, as the law says{missed} ({check.path})"
+
+
+def scale_document(
+    scaling: Scaling, found: Scaled | None, largest: Largest | None = None
+) -> dict[str, Any]:
+    """`allocsim scale --json`.  found: with --to; largest: with --find."""
+    law = scaling.law
+    document: dict[str, Any] = {
+        "torch_version": scaling.torch_version,
+        "samples": [{"path": each.path, "at": dict(each.at)} for each in law.samples],
+        "checks": [
+            {
+                "path": each.path,
+                "at": each.text,
+                "peak_reserved_bytes": each.peak_reserved_bytes,
+                "requests_missed": each.missed,
+                "largest_miss_bytes": each.largest_miss,
+            }
+            for each in scaling.checks
+        ],
+        "is_proved": bool(scaling.checks),
+        "requests": len(law.program.size),
+    }
+    if found is not None:
+        document |= _scaled(found)
+    if largest is not None:
+        fitting = largest.fitting
+        document |= {
+            "find": largest.name,
+            "largest": None if fitting is None else fitting.at[largest.name],
+            "fitting": None if fitting is None else _scaled(fitting),
+            "failing": _scaled(largest.failing),
+        }
+    return document
+
+
+def _scaled(found: Scaled) -> dict[str, Any]:
+    oom = found.oom
+    return {
+        "at": dict(found.at),
+        "conf": found.conf,
+        "device_memory": found.device_memory,
+        "fits": found.fits,
+        "is_between": found.is_between,
+        "requests_rounded": found.rounded,
+        "peak_reserved_bytes": found.peak_reserved_bytes,
+        "peak_allocated_bytes": found.peak_allocated_bytes,
+        "num_alloc_retries": found.num_alloc_retries,
+        "fails_at": None if oom is None else oom.entry,
+        "tried_bytes": None if oom is None else oom.tried_bytes,
+    }

@@ -1,0 +1,100 @@
+"""The history of an allocator as a recording.
+
+Rule: no entry is invented.  Addresses, driver calls and their order are those of a
+`CachingAllocator` that keeps its history; only the stack of each entry and the provenance are
+added.  Source: semantics 6.1 to 6.5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allocsim.core import CachingAllocator, TraceEntry
+from allocsim.state import INACTIVE, BlockState, PoolId, SegmentState
+from allocsim.trace import Action, FrameTable, Provenance, Recording, Trace, read_snapshot
+
+__all__ = ["KeptHistory"]
+
+_SNAPSHOT_BOUND = 1 << 40
+_CODES = {action.text: int(action) for action in Action}
+
+
+class KeptHistory:
+    """The entries of one device so far, as columns."""
+
+    def __init__(self) -> None:
+        self._pools: dict[PoolId, int] = {}
+        self._columns: list[dict[str, NDArray[Any]]] = []
+
+    def take(self, history: Sequence[TraceEntry], frames: NDArray[np.int64]) -> None:
+        """Add entries.  frames: of each the number of its stack, -1 for none."""
+        columns = list(zip(*history, strict=True)) or [()] * 5
+        actions, addresses, sizes, streams, pools = columns
+        for pool in dict.fromkeys(pools):
+            self._pools.setdefault(pool, len(self._pools))
+        self._columns.append(
+            {
+                "action": np.array([_CODES[action] for action in actions], dtype=np.uint8),
+                "addr": np.array(addresses, dtype=np.uint64),
+                "size": np.array(sizes, dtype=np.int64),
+                "stream": np.array(streams, dtype=np.uint64),
+                "pool_id": np.array([self._pools[pool] for pool in pools], dtype=np.int32),
+                "frames": frames.astype(np.int32),
+            }
+        )
+
+    def recording(
+        self, path: str, allocator: CachingAllocator, table: FrameTable, provenance: Provenance
+    ) -> Recording:
+        """The recording of `allocator`, whose history was taken whole.
+
+        path: what it is called.  table: the stacks that entries name.
+        """
+        empty = read_snapshot(path, allocator.snapshot(), _SNAPSHOT_BOUND)
+        allocator.take_history()
+        columns = {
+            name: np.concatenate([chunk[name] for chunk in self._columns])
+            for name in self._columns[0]
+        }
+        segments = tuple(s for trace in empty.devices for s in trace.segments)
+        actions = columns["action"]
+        trace = Trace(
+            device=allocator.device_index,
+            **columns,  # type: ignore[arg-type]
+            segments=_with_code(segments, columns),
+            pool_ids=tuple(self._pools),
+            frame_table=table,
+            time_us=np.arange(len(actions), dtype=np.int64),
+            texts=("N/A", ""),
+            compile_context=np.full(len(actions), 0, np.int32),
+            user_metadata=np.full(len(actions), 1, np.int32),
+        )
+        mapping = (Action.SEGMENT_MAP, Action.SEGMENT_UNMAP)
+        markers = {f"action {action.text}" for action in mapping if action in actions}
+        return replace(
+            empty,
+            devices=(trace,),
+            frame_table=table,
+            markers=empty.markers | markers | {"entries", *allocator.release.entry_fields},
+            provenance=provenance,
+        )
+
+
+def _with_code(
+    segments: tuple[SegmentState, ...], columns: Mapping[str, NDArray[Any]]
+) -> tuple[SegmentState, ...]:
+    """The segments, each active block with the code that made it."""
+    rows = np.flatnonzero(columns["action"] == Action.ALLOC)
+    # Of allocations at one address the last counts.
+    code = dict(zip(columns["addr"][rows].tolist(), columns["frames"][rows].tolist(), strict=True))
+
+    def known(block: BlockState) -> BlockState:
+        frames = -1 if block.state == INACTIVE else code.get(block.address, -1)
+        return replace(block, frames=frames)
+
+    return tuple(replace(each, blocks=tuple(map(known, each.blocks))) for each in segments)

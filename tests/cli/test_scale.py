@@ -1,0 +1,94 @@
+"""`allocsim scale` as people type it: recordings with their sizes, and a size to predict."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Done
+
+Cli = Callable[..., Done]
+
+
+@pytest.fixture
+def pair(traces: Path) -> list[object]:
+    sized = traces / "sized"
+    return [sized / "batch2.npz.gz", "--at", "batch=2", sized / "batch3.npz.gz", "--at", "batch=3"]
+
+
+def test_the_peak_at_another_size_with_what_it_rests_on(cli: Cli, pair: list[object]) -> None:
+    done = cli("scale", *pair, "--to", "batch=16")
+    assert done.code == 0
+    assert "batch=16 reserves 21.53 GiB at the peak" in done.out
+    assert "Not proved" in done.out
+    assert "Beyond" in done.out
+    assert all(len(line) <= 80 for line in done.out.splitlines() if "/" not in line)
+
+
+def test_a_third_recording_checks_the_law(cli: Cli, pair: list[object], traces: Path) -> None:
+    third = traces / "sized" / "batch8.npz.gz"
+    done = cli("scale", *pair, third, "--at", "batch=8", "--to", "batch=4")
+    assert done.code == 0
+    assert "Checked" in done.out
+    assert "Not proved" not in done.out
+    assert "Beyond" not in done.out
+
+
+def test_the_largest_that_fits_a_device(cli: Cli, pair: list[object]) -> None:
+    done = cli("scale", *pair, "--find", "batch", "--device-memory", "24GiB", "--json")
+    answer = json.loads(done.out)
+    assert (answer["find"], answer["largest"]) == ("batch", 17)
+    assert answer["failing"]["at"] == {"batch": 18}
+    assert answer["failing"]["fits"] is False
+    assert answer["fitting"]["peak_reserved_bytes"] == 24_582_815_744
+    assert not answer["is_proved"]
+    done = cli("scale", *pair, "--find", "batch", "--gpu", "RTX 4090")
+    assert "batch=17 is the largest that fits" in done.out
+    done = cli("scale", *pair, "--find", "batch", "--device-memory", "1GiB")
+    assert "not even batch=1 fits" in done.out
+
+
+def test_a_size_that_does_not_fit(cli: Cli, pair: list[object]) -> None:
+    options = ["--to", "batch=18", "--device-memory", "24GiB"]
+    done = cli("scale", *pair, *options, "--fail-on-oom")
+    assert done.code == 3
+    assert "batch=18 runs out of memory on 24.00 GiB" in done.out
+    assert "a request that needs" in done.out
+    assert "2 retries" in done.out
+
+
+def test_the_predicted_recording_is_written(cli: Cli, pair: list[object], tmp_path: Path) -> None:
+    out = tmp_path / "batch4.npz"
+    assert cli("scale", *pair, "--to", "batch=4", "-o", out).code == 0
+    done = cli("replay", out, "--strict", "--no-cure")
+    assert done.code == 0
+    assert "all addresses as recorded" in done.out
+    assert "5.54 GiB reserved at the peak" in done.out
+
+
+def test_what_is_asked_wrongly_is_told_in_a_sentence(
+    cli: Cli, pair: list[object], tmp_path: Path
+) -> None:
+    first, second = pair[0], pair[3]
+    for argv, said in (
+        ([*pair, "--to", "batch"], "'batch' is no size"),
+        ([*pair, "--to", "batch=0"], "expected 1 or more"),
+        ([*pair, "--to", "batch=2", "batch=3"], "batch is given as 2 and as 3"),
+        ([*pair, "--find", "batch"], "--find needs the device"),
+        ([*pair, "--find", "layers", "--gpu", "L4"], "what varies is batch"),
+        ([*pair, "--to", "batch=4", "--gpu", "L4", "--device-memory", "1GiB"], "expected one"),
+        ([*pair, "--to", "batch=4", "-o", first], "is what is read"),
+        ([*pair, "--to", "batch=4", "-o", tmp_path / "x.txt"], "ends in none of"),
+        ([*pair, "--to", "batch=4", "-o", tmp_path / "no" / "x.npz"], "cannot be written"),
+        ([first, "--at", "batch=2", second, "--to", "batch=4"], "is no size"),
+        ([first, "--at", "batch=2", "--at", "batch=3", "--to", "batch=4"], "the next recording"),
+        ([first, "--at", "batch=2", "--to", "batch=4"], "expected two sizes or more"),
+        ([first, "--to", "batch=4"], "--at"),
+    ):
+        done = cli("scale", *argv)
+        assert (done.code, done.out) == (2, ""), argv
+        assert said in done.err, argv
+        assert len(done.err.splitlines()) == 1
