@@ -243,3 +243,17 @@ def test_no_process_uses_the_device(device: Device) -> None:
     device.nvml.nvmlDeviceGetHandleByPciBusId_v2(b"0", ctypes.byref(handle))
     device.nvml.nvmlDeviceGetComputeRunningProcesses(handle, ctypes.byref(count), None)
     assert count.value == 0
+
+
+@pytest.mark.parametrize(
+    ("create", "destroy"),
+    [("cublasCreate_v2", "cublasDestroy_v2"), ("cublasLtCreate", "cublasLtDestroy")],
+)
+def test_no_two_handles_of_cublas_are_alike(libraries: Stubs, create: str, destroy: str) -> None:
+    """PyTorch up to 2.14 keeps a workspace for each; autograd's thread has a handle of its own."""
+    blas = ctypes.CDLL(str(libraries.blas))
+    handles = [ctypes.c_void_p() for _ in range(3)]
+    for handle in handles:
+        assert getattr(blas, create)(ctypes.byref(handle)) == SUCCESS
+    assert len({handle.value for handle in handles}) == 3
+    assert all(getattr(blas, destroy)(handle) == SUCCESS for handle in handles)

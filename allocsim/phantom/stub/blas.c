@@ -4,24 +4,36 @@
  * PyTorch allocates for cuBLAS come through its own allocator and are as on any device of the
  * same compute capability; those that the heuristics of cuBLASLt would add are not.
  *
- * The routines are declared without arguments: none is looked at.
+ * Routines that only succeed are declared without arguments: none is looked at.
  */
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 
-enum { SUCCESS = 0 };
+enum { SUCCESS = 0, ALLOC_FAILED = 3 };
 
 #define SUCCEEDS(name) \
   int name(void) { return SUCCESS; }
 
-static int the_handle;
+/* --- handles --------------------------------------------------------------------------------- */
+
+/* PyTorch keeps a workspace for each handle and stream, and makes a handle for each thread that
+ * multiplies: autograd's has its own.  So no two are alike. */
+static int made(void **handle) {
+  *handle = malloc(1);
+  return *handle ? SUCCESS : ALLOC_FAILED;
+}
+static int gone(void *handle) {
+  free(handle);
+  return SUCCESS;
+}
 
 /* --- cuBLAS ---------------------------------------------------------------------------------- */
 
-int cublasCreate_v2(void **handle) { *handle = &the_handle; return SUCCESS; }
+int cublasCreate_v2(void **handle) { return made(handle); }
+int cublasDestroy_v2(void *handle) { return gone(handle); }
 int cublasGetMathMode(void *handle, int *mode) { (void)handle; *mode = 0; return SUCCESS; }
 int cublasGetPointerMode_v2(void *handle, int *mode) { (void)handle; *mode = 0; return SUCCESS; }
-SUCCEEDS(cublasDestroy_v2)
 SUCCEEDS(cublasSetMathMode)
 SUCCEEDS(cublasSetPointerMode_v2)
 SUCCEEDS(cublasSetSmCountTarget)
@@ -78,7 +90,8 @@ SUCCEEDS(cublasZtrsm_v2)
 /* --- cuBLASLt -------------------------------------------------------------------------------- */
 
 /* A descriptor is opaque and of the caller's own layout, so any address serves. */
-static int create(void **out) { *out = &the_handle; return SUCCESS; }
+static int the_descriptor;
+static int create(void **out) { *out = &the_descriptor; return SUCCESS; }
 int cublasLtMatmulDescCreate(void **out, int compute, int scale) {
   (void)compute, (void)scale;
   return create(out);
@@ -88,7 +101,8 @@ int cublasLtMatrixLayoutCreate(void **out, int type, uint64_t rows, uint64_t col
   return create(out);
 }
 int cublasLtMatmulPreferenceCreate(void **out) { return create(out); }
-int cublasLtCreate(void **out) { return create(out); }
+int cublasLtCreate(void **handle) { return made(handle); }
+int cublasLtDestroy(void *handle) { return gone(handle); }
 
 struct heuristic {
   uint64_t algorithm[8];
