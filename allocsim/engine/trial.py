@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from allocsim.core import Block, CachingAllocator
 from allocsim.engine.drive import Drive
-from allocsim.engine.fold import fold, fold_allocated
+from allocsim.engine.fold import fold_allocated
 from allocsim.engine.observers import GiveUpError, Observer, Progress
 from allocsim.engine.prepared import Prepared
 from allocsim.engine.result import DeviceRun, SimulatedOom, Timeline
@@ -302,7 +302,7 @@ class Trials:
         self, setting: Setting, device_memory: int | None
     ) -> tuple[Trial, Timeline | None]:
         """The trial with the memory after each step; None where there are no figures."""
-        trial, drive = self._replayed(setting, device_memory, _TrialWatch(), counts_all=True)
+        trial, drive = self._replayed(setting, device_memory, _TrialWatch(), skips=False)
         trial = self.under(setting, device_memory)
         if drive is None:
             return trial, None
@@ -317,7 +317,7 @@ class Trials:
         device_memory: int | None,
         watch: _TrialWatch,
         *,
-        counts_all: bool = False,
+        skips: bool = True,
     ) -> tuple[Trial, Drive | None]:
         self.count += 1
         drive: Drive | None = None
@@ -327,8 +327,8 @@ class Trials:
                 device_memory,
                 observers=(watch,),
                 progress=None if self._watch is None else self._watch(setting.conf),
-                skips=not counts_all,
-                folder=fold if counts_all else fold_allocated,
+                skips=skips,
+                folder=fold_allocated,
             )
         except (ConfigError, UndefinedBehaviorError, UpstreamAssertionError) as error:
             trial = Trial(conf=setting.conf, error=str(error))
