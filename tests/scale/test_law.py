@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 from allocsim import CachingAllocator, load
 from allocsim.errors import ConfigError, RecordingError
 from allocsim.questions.scale import Scaling, scaling_of
-from allocsim.trace import Recording
+from allocsim.trace import Action, Recording, trimmed
 from allocsim.units import KIB, MIB
 
 Sized = Callable[[CachingAllocator, Mapping[str, int]], object]
@@ -153,3 +155,28 @@ def test_not_even_one_may_fit(tmp_path: Path) -> None:
     found = law.largest("batch", {}, "512MiB")
     assert (found.fitting, found.failing.at) == (None, {"batch": 1})
     assert law.largest("batch", {}, "2GiB").fitting == law.at({"batch": 3}, device_memory="2GiB")
+
+
+def from_the_middle(recording: Recording) -> Recording:
+    """What remains of a recording that began when the first block was there."""
+    trace = recording.devices[0]
+    first = int(np.flatnonzero(trace.action == Action.ALLOC)[0]) + 1
+    return dataclasses.replace(recording, devices=(trimmed(trace, first, len(trace)),))
+
+
+@pytest.mark.parametrize("grows", [False, True])
+def test_what_was_there_before_must_be_the_same_at_every_size(
+    tmp_path: Path, *, grows: bool
+) -> None:
+    def program(gpu: CachingAllocator, at: Mapping[str, int]) -> None:
+        weights = gpu.malloc((at["batch"] if grows else 7) * 40 * MIB)
+        gpu.malloc(at["batch"] * 30 * MIB)
+        gpu.free(weights)
+
+    runs = [(from_the_middle(run(program, tmp_path, {"batch": b})), {"batch": b}) for b in (2, 3)]
+    if grows:
+        with pytest.raises(RecordingError, match="begins with other blocks in use"):
+            scaling_of(runs)
+    else:
+        found = scaling_of(runs).at({"batch": 9})
+        assert found.peak_reserved_bytes == peak(program, {"batch": 9})

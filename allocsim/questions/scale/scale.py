@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from allocsim.display import Shown
 from allocsim.engine import Setting, SimulatedOom, bytes_of, prepare
 from allocsim.errors import ConfigError, RecordingError
-from allocsim.measures import Code
+from allocsim.measures import Code, code_at
 from allocsim.questions.scale.law import Law, Sample, laws_of
 from allocsim.questions.scale.play import drive_at, plan_at
 from allocsim.questions.scale.program import program_of
@@ -131,13 +131,9 @@ class Scaling(Shown):
         whole = law.complete(sizes)
         prepared = law.program.prepared
         setting = prepared.recorded if conf is None else Setting(conf)
-        plan = plan_at(law, whole)
-        drive = drive_at(law, plan, setting, memory)
+        drive = drive_at(law, plan_at(law, whole), setting, memory)
         stats = drive.allocator.statistics()
-        oom, code = drive.ooms[0] if drive.ooms else None, None
-        if oom is not None:
-            row = int((plan.steps.entry == oom.entry).argmax())
-            code = law.program.code(row)
+        oom = drive.ooms[0] if drive.ooms else None
         return Scaled(
             at=whole,
             conf=setting.conf,
@@ -146,7 +142,7 @@ class Scaling(Shown):
             peak_allocated_bytes=stats.all.allocated_bytes.peak,
             num_alloc_retries=stats.num_alloc_retries,
             oom=oom,
-            code=code,
+            code=None if oom is None else code_at(prepared.trace, oom.entry),
             is_between=law.covers(whole),
             rounded=law.rounded_at(whole),
         )
