@@ -171,22 +171,38 @@ class Scaling(Shown):
                 watch(f"{name}={value}")
             return self.at({**sizes, name: value}, conf=conf, device_memory=device_memory)
 
-        low, fitting = 0, None
-        high = min(sample.at[name] for sample in self.law.samples)
-        failing = tried(high)
-        while failing.fits:
-            low, fitting, high = high, failing, 2 * high
-            if high > _MOST:
-                raise ConfigError(f"{name} makes no difference to the memory: {low:,} fits as well")
-            failing = tried(high)
-        while high - low > 1:
-            middle = (low + high) // 2
-            found = tried(middle)
+        value, step = self._guessed(name, sizes, device_memory, conf), 1
+        low, high = 0, _MOST
+        fitting: Scaled | None = None
+        failing: Scaled | None = None
+        while failing is None or high - low > 1:
+            found = tried(value)
             if found.fits:
-                low, fitting = middle, found
+                low, fitting = value, found
             else:
-                high, failing = middle, found
+                high, failing = value, found
+            if failing is not None and fitting is not None:
+                value = (low + high) // 2
+            else:  # further and further from the guess
+                value = low + step if failing is None else max(high - step, 1)
+                step *= 2
+            if value > _MOST:
+                raise ConfigError(f"{name} makes no difference to the memory: {low:,} fits as well")
         return Largest(name, fitting, failing)
+
+    def _guessed(
+        self, name: str, sizes: Mapping[str, int], device_memory: int | str, conf: str | None
+    ) -> int:
+        """About where the device is full, if the peak grows evenly with the size."""
+        values = sorted({sample.at[name] for sample in self.law.samples})[:2]
+        near, far = (
+            self.at({**sizes, name: value}, conf=conf).peak_reserved_bytes for value in values
+        )
+        room = (bytes_of(device_memory) or 0) - self.context_memory - near
+        if far <= near:
+            return values[0]
+        guess = values[0] + room * (values[1] - values[0]) // (far - near)
+        return min(max(guess, 1), _MOST)
 
 
 def scaling_of(
