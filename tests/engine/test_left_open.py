@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from allocsim import CachingAllocator, replay
-from allocsim.engine import Setting, prepare
-from allocsim.engine.left_open import peaks_left_open
-from allocsim.trace import Mark, MarkKind, Recording
+from allocsim import CachingAllocator, Hints, replay
+from allocsim.engine import Prepared, Setting, prepare
+from allocsim.engine.left_open import Quiet, peaks_left_open, with_calls
+from allocsim.errors import UndefinedBehaviorError
+from allocsim.trace import Mark, MarkKind, Provenance, Recording
 from allocsim.units import MIB
 
 Recorded = Callable[..., Recording]
@@ -58,12 +59,97 @@ def test_as_recorded_nothing_is_open(recorded: Recorded) -> None:
 
 
 def test_a_program_that_shows_no_call_is_taken_to_make_none(recorded: Recorded) -> None:
-    def careful(gpu: CachingAllocator) -> None:
-        gpu.free(gpu.malloc(60 * MIB))
-        gpu.malloc(30 * MIB)
+    """Wherever whole segments are cached a call would have shown: nearly always."""
 
-    (run,) = replay(recorded(careful), UNCUT).devices
+    def careful(gpu: CachingAllocator) -> None:
+        gpu.malloc(512)
+        gpu.free(gpu.malloc(60 * MIB))
+        for _ in range(20):
+            gpu.free(gpu.malloc(512))
+        gpu.malloc(30 * MIB)
+        gpu.malloc(80 * MIB)
+
+    recording = recorded(careful)
+    (prepared,) = prepare(recording)
+    assert 0 < prepared.quiet.share < 0.1
+    assert peak_with_calls(prepared, prepared.quiet.after) != peak_with_calls(prepared, ())
+    (run,) = replay(recording, UNCUT).devices
     assert run.peaks_left_open is None
+
+
+def peak_with_calls(prepared: Prepared, places: Sequence[int]) -> int:
+    """The peak of a what-if whose program calls empty_cache after these steps as well."""
+    plan = with_calls(prepared.free_plan, places)
+    drive = prepared.drive(Setting(UNCUT), None, plan=plan)
+    return drive.allocator.memory_stats()["reserved_bytes.all.peak"]
+
+
+def hidden_call(gpu: CachingAllocator) -> None:
+    """The one call gives nothing back, and hardly any would: nearly all is always in use."""
+    gpu.free(gpu.malloc(60 * MIB))
+    gpu.malloc(30 * MIB)
+    gpu.empty_cache()
+    gpu.malloc(80 * MIB)
+
+
+def test_that_no_call_shows_says_little_where_hardly_any_would(recorded: Recorded) -> None:
+    (run,) = replay(recorded(hidden_call), UNCUT).devices
+    assert run.peak_range == (peak_of(hidden_call, UNCUT), (60 + 30 + 80) * MIB)
+    assert run.peak_reserved_bytes == (60 + 30 + 80) * MIB
+    assert any("no call of empty_cache shows, but at 75% of all moments" in n for n in run.notes)
+
+
+def test_what_calls_would_not_change_is_not_told(recorded: Recorded) -> None:
+    (run,) = replay(recorded(hidden_call), "roundup_power2_divisions:4").devices
+    assert run.peaks_left_open is None
+    assert not any("empty_cache" in note for note in run.notes)
+
+
+def test_a_program_that_is_known_to_make_no_call_hides_none(recorded: Recorded) -> None:
+    recording = recorded(hidden_call)
+    (run,) = replay(recording, UNCUT, hints=Hints(empty_cache="never")).devices
+    assert run.peaks_left_open is None
+    (prepared,) = prepare(recording)
+    noted = replace(prepared, provenance=Provenance())
+    assert peaks_left_open(prepared, Setting(UNCUT), None) is not None
+    assert peaks_left_open(noted, Setting(UNCUT), None) is None
+
+
+def test_of_a_long_recording_some_moments_are_asked(recorded: Recorded) -> None:
+    """The first half of this one is quiet; then a segment of the cut kind is cached whole."""
+    steps = 3000
+
+    def halves(gpu: CachingAllocator) -> None:
+        for _ in range(steps // 2):
+            gpu.malloc(512)
+        whole = gpu.malloc(40 * MIB)
+        gpu.free(whole)
+        for _ in range(steps // 2 - 2):
+            gpu.malloc(512)
+
+    quiet = prepare(recorded(halves))[0].quiet
+    assert quiet.n_asked < steps
+    assert list(quiet.after) == sorted(set(quiet.after))
+    assert quiet.after[-1] <= steps // 2
+    assert quiet.share == pytest.approx(0.5, abs=0.03)
+
+
+def test_a_replay_that_pytorch_would_not_survive_is_looked_at_up_to_there(
+    written: Callable[[Any], Recording],
+) -> None:
+    """Told that a limit was there from the start, on a card too small: a cut block is released."""
+    gpu = CachingAllocator("200MiB", record_history=True)
+    gpu.free(gpu.malloc(40 * MIB))
+    gpu.malloc(8 * MIB)
+    gpu.take_history()
+    gpu.malloc(2 * MIB)
+    gpu.malloc(62 * MIB)
+    told = Hints(settings=((0, "max_split_size_mb:25"),))
+    (prepared,) = prepare(written(gpu.snapshot()), hints=told)
+    small = replace(prepared, assumed_memory=100 * MIB)
+    with pytest.raises(UndefinedBehaviorError):
+        small.drive(small.recorded, small.capacity)
+    assert small.quiet == Quiet(after=(0,), n_asked=2)
 
 
 def test_calls_that_are_marked_are_all_there_are(recorded: Recorded) -> None:

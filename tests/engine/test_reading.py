@@ -87,6 +87,22 @@ def test_empty_cache_on_a_device_whose_size_is_recorded(written: Written) -> Non
     assert plan_of(written(snapshot)).n_empty_cache == 1
 
 
+def test_a_device_that_is_told_had_room_where_garbage_is_collected_too(recorded: Recorded) -> None:
+    """Untold, the device was small, and refused a request that collected no garbage."""
+
+    def program(gpu: CachingAllocator) -> None:
+        small, large = gpu.malloc(512), gpu.malloc(18 * MIB)
+        gpu.free(small)
+        gpu.free(large)
+        gpu.empty_cache()
+        gpu.malloc(3 * MIB)
+
+    recording = recorded(program, memory="1GiB", conf="garbage_collection_threshold:0.6")
+    untold, told = plan_of(recording), plan_of(recording, 1 * GIB)
+    assert "ROOM" in kinds(untold)
+    assert (told.n_empty_cache, "ROOM" in kinds(told)) == (1, False)
+
+
 def test_what_both_explain_is_said_to_be_open(recorded: Recorded) -> None:
     """A larger request at the peak: a device of 70 to 118 MiB, or a call on any."""
 
