@@ -4,7 +4,7 @@ Rule: a call of empty_cache that gave nothing back left no entry, and under anot
 memory back.  A program that calls empty_cache where it shows may have called it wherever it would
 not, so that a what-if is driven with a call at every such moment, and with calls drawn from them as
 often as those that show.  One that shows no call is taken to make none, unless a call would have
-left no entry at one moment in ten or more: then a what-if is driven with a call at all of those,
+left no entry at one moment in five or more: then a what-if is driven with a call at all of those,
 and at single ones.  A limit that only the collecting of garbage tells is one of a range, so that it
 is driven with the least and the most of it.  What all of them come to is a range.  It is no bound:
 a call that gives memory back early may make the peak higher.  What is marked is known and leaves
@@ -42,9 +42,9 @@ __all__ = [
 MOMENTS = 2048
 """As many moments of a recording are asked whether a call would have shown."""
 
-HIDING = 0.1
+HIDING = 0.2
 """The share of quiet moments from which on it says little that no call shows: so many single calls
-would have left no entry.  Whole recordings of training have 0.015 to 0.035 (docs/fidelity.md)."""
+would have left no entry.  Recordings of whole programs mostly have less (docs/fidelity.md)."""
 
 LEAST_DRAWN, MOST_DRAWN, MOST_SINGLE = 4, 64, 16
 STEPS = 400_000

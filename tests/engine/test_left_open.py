@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from statistics import mean
 from typing import Any
 
+import numpy as np
 import pytest
 
 from allocsim import CachingAllocator, Hints, replay
-from allocsim.engine import Prepared, Setting, prepare
+from allocsim.engine import Prepared, Setting, StepKind, left_open, prepare
 from allocsim.engine.left_open import Quiet, peaks_left_open, with_calls
+from allocsim.engine.plan import Plan
 from allocsim.errors import UndefinedBehaviorError
 from allocsim.trace import Mark, MarkKind, Provenance, Recording
-from allocsim.units import MIB
+from allocsim.units import GIB, MIB, format_size
 
 Recorded = Callable[..., Recording]
+Program = Callable[[CachingAllocator], None]
 UNCUT = "max_split_size_mb:32"
 
 
@@ -34,7 +38,7 @@ def two_calls(gpu: CachingAllocator) -> None:
     gpu.malloc(2 * MIB)
 
 
-def peak_of(program: Callable[[CachingAllocator], None], conf: str) -> int:
+def peak_of(program: Program, conf: str) -> int:
     gpu = CachingAllocator("16GiB", conf)
     program(gpu)
     return gpu.memory_stats()["reserved_bytes.all.peak"]
@@ -92,6 +96,97 @@ def hidden_call(gpu: CachingAllocator) -> None:
     gpu.malloc(80 * MIB)
 
 
+def test_calls_that_show_leave_a_choice_even_where_it_changes_nothing(recorded: Recorded) -> None:
+    (run,) = replay(recorded(two_calls), "roundup_power2_divisions:4").devices
+    assert run.peaks_left_open == (run.peak_reserved_bytes, run.peak_reserved_bytes)
+    assert f"the peak reserved stays {format_size(run.peak_reserved_bytes)}" in run.notes[-1]
+
+
+def cycles(gpu: CachingAllocator) -> None:
+    """Twenty times five moments at which a call would show, the fifth of which makes one.
+
+    Five before and the one after it would show none.
+    """
+    for _ in range(20):
+        large = gpu.malloc(30 * MIB)
+        for _ in range(4):
+            gpu.malloc(512)
+        gpu.free(large)
+        for _ in range(4):
+            gpu.malloc(512)
+        gpu.empty_cache()
+
+
+def n_calls(plan: Plan) -> int:
+    return int(np.count_nonzero(plan.steps.kind == StepKind.EMPTY_CACHE))
+
+
+def test_calls_are_drawn_as_often_as_those_that_show(recorded: Recorded) -> None:
+    """One in five: of 120 quiet moments 24, besides the 20 that show."""
+    (prepared,) = prepare(recorded(cycles))
+    everywhere, *drawn = prepared.open_plans
+    assert (n_calls(prepared.free_plan), n_calls(everywhere)) == (20, 20 + 120)
+    assert mean(map(n_calls, drawn)) == pytest.approx(20 + 24, abs=2)
+
+
+def test_the_longer_a_plan_the_fewer_are_drawn(
+    recorded: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recording = recorded(cycles)
+    for steps, n_drawn in ((10**9, 64), (3000, 13), (100, 4)):
+        monkeypatch.setattr(left_open, "STEPS", steps)
+        assert len(prepare(recording)[0].open_plans) == 1 + n_drawn
+
+
+@pytest.mark.parametrize("program", [cycles, hidden_call])
+def test_whoever_asks_twice_is_told_the_same(program: Program, recorded: Recorded) -> None:
+    recording = recorded(program)
+    first, again = (
+        [plan.steps.kind.tolist() for plan in prepare(recording)[0].open_plans] for _ in range(2)
+    )
+    assert first == again
+
+
+def collecting(gpu: CachingAllocator) -> None:
+    """Garbage is collected above 512 MiB, of which only releases tell; then there is a call."""
+    gpu.set_per_process_memory_fraction(0.5)
+    for size in range(20, 120, 2):
+        gpu.free(gpu.malloc(size * MIB))
+    gpu.malloc(130 * MIB)
+    gpu.empty_cache()
+
+
+def test_a_limit_of_a_range_is_tried_at_both_ends_and_calls_as_none_too(recorded: Recorded) -> None:
+    recording = recorded(collecting, "1GiB", "garbage_collection_threshold:0.5")
+    prepared = prepare(recording)[0].on(GIB)
+    plan = prepared.free_plan
+    assert plan.limits is not None
+    assert plan.n_empty_cache > 0
+    *ends, without_calls, everywhere = prepared.open_plans[:4]
+    assert {each.limit for each in (plan, *ends)} == {plan.limit, *plan.limits}
+    assert n_calls(without_calls) == 0
+    assert len(without_calls.steps) == len(plan.steps) - plan.n_empty_cache
+    assert everywhere.limit == plan.limit
+
+
+def test_a_moment_is_quiet_under_the_limit_that_was_found(recorded: Recorded) -> None:
+    """What was collected is cached no more."""
+    loud: list[bool] = []
+
+    def program(gpu: CachingAllocator) -> None:
+        gpu.set_per_process_memory_fraction(0.5)
+        for size in range(20, 120, 2):
+            ptr = gpu.malloc(size * MIB)
+            loud.append(gpu.has_cached_memory)
+            gpu.free(ptr)
+            loud.append(gpu.has_cached_memory)
+
+    recording = recorded(program, "1GiB", "garbage_collection_threshold:0.5")
+    prepared = prepare(recording)[0].on(GIB)
+    assert prepared.plan.limit == 512 * MIB
+    assert list(prepared.quiet.after) == [at for at, is_loud in enumerate(loud) if not is_loud]
+
+
 def test_that_no_call_shows_says_little_where_hardly_any_would(recorded: Recorded) -> None:
     (run,) = replay(recorded(hidden_call), UNCUT).devices
     assert run.peak_range == (peak_of(hidden_call, UNCUT), (60 + 30 + 80) * MIB)
@@ -127,7 +222,9 @@ def test_of_a_long_recording_some_moments_are_asked(recorded: Recorded) -> None:
         for _ in range(steps // 2 - 2):
             gpu.malloc(512)
 
-    quiet = prepare(recorded(halves))[0].quiet
+    recording = recorded(halves)
+    quiet = prepare(recording)[0].quiet
+    assert quiet == prepare(recording)[0].quiet
     assert quiet.n_asked < steps
     assert list(quiet.after) == sorted(set(quiet.after))
     assert quiet.after[-1] <= steps // 2
