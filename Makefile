@@ -8,7 +8,11 @@ OPS ?= 100000
 COMPILED_TESTS := $(addprefix tests/,core stress engine measures workload explain risk scale tune step \
 	picture report cli golden)
 
-.PHONY: help demo test test-slow notebooks lint types golden stress mutants crosscheck bench compiled bench-compiled check check-all
+# Where the engine infers what a recording does not say, as a list of TOML.
+comma := ,
+INFERS := $(patsubst %,"allocsim/engine/%.py"$(comma),causes reading left_open plan start two_starts)
+
+.PHONY: help demo test test-slow notebooks lint types golden stress mutants mutants-core mutants-engine crosscheck bench compiled bench-compiled check check-all
 .DEFAULT_GOAL := help
 
 help:
@@ -44,10 +48,24 @@ golden: .venv/.installed ## the model against what real PyTorch allocators answe
 stress: .venv/.installed ## ten million random operations, core beside the naive model
 	$(BIN)/python -m tests.stress --ops 10000000 --jobs 2
 
-mutants: .venv/.installed ## mutation testing of allocsim/core (an hour on two cores)
+mutants: mutants-core mutants-engine ## mutation testing of the core and of what the engine infers (hours)
+
+mutants-core: .venv/.installed
 	$(BIN)/pip install -q -e '.[test,mutation]'
 	$(BIN)/mutmut run --max-children 2
 	$(BIN)/mutmut results
+
+mutants-engine: .venv/.installed
+	$(BIN)/pip install -q -e '.[test,mutation]'
+	# In a copy, because mutmut reads what to change and which tests to run from pyproject.toml.
+	rm -rf build/mutants
+	mkdir -p build/mutants
+	git ls-files -z -c -o --exclude-standard | xargs -0 cp --parents -t build/mutants
+	sed -i -e '/^only_mutate/s|=.*|= [$(INFERS)]|' \
+		-e '/^pytest_add_cli_args_test_selection/s|=.*|= ["tests/engine"]|' \
+		build/mutants/pyproject.toml
+	cd build/mutants && ../../$(BIN)/mutmut run --max-children 2
+	cd build/mutants && ../../$(BIN)/mutmut results
 
 crosscheck: .venv/.installed ## the model beside real PyTorch (fetches 0.7 GB; docs/crosscheck.md)
 	$(BIN)/python -m allocsim.phantom fetch --torch 2.15

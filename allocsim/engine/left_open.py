@@ -3,10 +3,12 @@
 Rule: a call of empty_cache that gave nothing back left no entry, and under another setting may give
 memory back.  A program that calls empty_cache where it shows may have called it wherever it would
 not, so that a what-if is driven with a call at every such moment, and with calls drawn from them as
-often as those that show.  A limit that only the collecting of garbage tells is one of a range, so
-that it is driven with the least and the most of it.  What all of them come to is a range.  It is
-no bound: a call that gives memory back early may make the peak higher.  What is marked is known
-and leaves nothing open.
+often as those that show.  One that shows no call is taken to make none, unless a call would have
+left no entry at one moment in five or more: then a what-if is driven with a call at all of those,
+and at single ones.  A limit that only the collecting of garbage tells is one of a range, so that it
+is driven with the least and the most of it.  What all of them come to is a range.  It is no bound:
+a call that gives memory back early may make the peak higher.  What is marked is known and leaves
+nothing open.
 """
 
 from __future__ import annotations
@@ -26,11 +28,46 @@ from allocsim.trace import MarkKind
 if TYPE_CHECKING:
     from allocsim.engine.prepared import Prepared
 
-__all__ = ["has_unseen_calls", "open_plans", "peaks_left_open"]
+__all__ = [
+    "Quiet",
+    "has_unseen_calls",
+    "leaves_open",
+    "may_hide_calls",
+    "open_plans",
+    "peaks_left_open",
+    "quiet_moments",
+    "with_calls",
+]
 
-LEAST_DRAWN, MOST_DRAWN = 4, 32
+MOMENTS = 2048
+"""As many moments of a recording are asked whether a call would have shown."""
+
+HIDING = 0.2
+"""The share of quiet moments from which on it says little that no call shows: so many single calls
+would have left no entry.  Recordings of whole programs mostly have less (docs/fidelity.md)."""
+
+LEAST_DRAWN, MOST_DRAWN, MOST_SINGLE = 4, 64, 16
 STEPS = 400_000
-"""Plans with calls drawn as often as those that show: as many as come to so many steps."""
+"""Plans with calls drawn from the quiet moments: as many as come to so many steps."""
+
+_NO_RUN = (ConfigError, UndefinedBehaviorError, UpstreamAssertionError)
+
+
+@dataclass(frozen=True, slots=True)
+class Quiet:
+    """The moments at which a call of empty_cache would have left no entry.
+
+    after: the steps before them.  n_asked: the moments that were asked, of as many as there are
+    steps.
+    """
+
+    after: tuple[int, ...]
+    n_asked: int
+
+    @property
+    def share(self) -> float:
+        """How many of the moments are quiet, from 0 to 1."""
+        return len(self.after) / max(self.n_asked, 1)
 
 
 def peaks_left_open(
@@ -46,7 +83,7 @@ def peaks_left_open(
     for plan in prepared.open_plans:
         try:
             drive = prepared.drive(setting, device_memory, folder=fold_allocated, plan=plan)
-        except (ConfigError, UndefinedBehaviorError, UpstreamAssertionError):
+        except _NO_RUN:
             continue
         if drive.stopped_at is None:
             peaks.append(drive.allocator.statistics().all.reserved_bytes.peak)
@@ -58,17 +95,17 @@ def open_plans(prepared: Prepared) -> Iterator[Plan]:
     plan = prepared.free_plan
     for limit in sorted({*(plan.limits or ())} - {plan.limit}):
         yield replace(plan, limit=limit)
-    if not has_unseen_calls(prepared):
-        return
-    if prepared.collects_at is not None:
-        yield replace(plan, steps=plan.steps.without(StepKind.EMPTY_CACHE))
-    quiet = _quiet_steps(prepared)
-    n_loud = len(plan.steps) - len(quiet)
-    often = min(plan.n_empty_cache / max(n_loud, 1), 1.0)
-    yield _with_calls(plan, quiet)
-    for seed in range(min(max(STEPS // max(len(plan.steps), 1), LEAST_DRAWN), MOST_DRAWN)):
-        rng = random.Random(seed)
-        yield _with_calls(plan, [at for at in quiet if rng.random() < often])
+    if has_unseen_calls(prepared):
+        if prepared.collects_at is not None:
+            yield replace(plan, steps=plan.steps.without(StepKind.EMPTY_CACHE))
+        yield from _called_as_often(plan, prepared.quiet)
+    elif may_hide_calls(prepared):
+        yield from _called_once(plan, prepared.quiet)
+
+
+def leaves_open(prepared: Prepared) -> bool:
+    """Whether something that shows leaves a choice, so that even a peak that stays is news."""
+    return prepared.plan.limits is not None or has_unseen_calls(prepared)
 
 
 def has_unseen_calls(prepared: Prepared) -> bool:
@@ -77,22 +114,73 @@ def has_unseen_calls(prepared: Prepared) -> bool:
     return prepared.plan.n_empty_cache > 0 and not is_marked
 
 
-def _quiet_steps(prepared: Prepared) -> list[int]:
-    """The steps after which a call of empty_cache would not have shown in the recording."""
-    device_memory = prepared.capacity or prepared.inferred
-    allocator = prepared.allocator(
-        prepared.recorded,
-        device_memory,
-        base_address=prepared.first_base,
-        fast_path=False,
-        limit=prepared.limit_for(prepared.recorded, device_memory, prepared.plan),
-    )
-    drive = _Probe(allocator, prepared.free_plan, len(prepared.trace), dictates=False)
-    drive.run()
-    return drive.quiet
+def may_hide_calls(prepared: Prepared) -> bool:
+    """Whether the program shows no call of empty_cache, which says little.
+
+    `allocsim record` notes the calls, so that what it recorded made none.
+    """
+    is_open = prepared.provenance is None and prepared.hints.empties
+    if not is_open or prepared.plan.empties_cache:
+        return False
+    return prepared.quiet.share >= HIDING
 
 
-def _with_calls(plan: Plan, places: Sequence[int]) -> Plan:
+def quiet_moments(prepared: Prepared) -> Quiet:
+    """The moments at which a call of empty_cache would not have shown in the recording.
+
+    Of a long recording `MOMENTS` are asked, at random, because a program's periods would meet
+    even distances.  A replay that comes to no end tells nothing of what would have come after.
+    """
+    plan, device_memory = prepared.free_plan, prepared.capacity or prepared.inferred
+    n_steps = len(plan.steps)
+    moments = sorted(random.Random(0).sample(range(n_steps), min(n_steps, MOMENTS)))
+    quiet: list[int] = []
+    try:
+        allocator = prepared.allocator(
+            prepared.recorded,
+            device_memory,
+            base_address=prepared.first_base,
+            limit=prepared.limit_for(prepared.recorded, device_memory, plan),
+        )
+        _Probe(
+            allocator,
+            plan,
+            len(prepared.trace),
+            dictates=False,
+            folder=fold_allocated,
+            moments=moments,
+            quiet=quiet,
+        ).look()
+    except _NO_RUN:
+        pass  # what is known up to there counts
+    return Quiet(tuple(quiet), len(moments))
+
+
+def _called_as_often(plan: Plan, quiet: Quiet) -> Iterator[Plan]:
+    """Calls at all the quiet moments, and at some of them as often as calls show at the others."""
+    yield with_calls(plan, quiet.after)
+    n_steps = len(plan.steps)
+    n_loud = n_steps * (1 - quiet.share)
+    often = plan.n_empty_cache / max(n_loud, 1) * n_steps / max(quiet.n_asked, 1)
+    for seed in range(_n_drawn(plan, MOST_DRAWN)):
+        rng = random.Random(seed)
+        yield with_calls(plan, [at for at in quiet.after if rng.random() < often])
+
+
+def _called_once(plan: Plan, quiet: Quiet) -> Iterator[Plan]:
+    """A call at all the quiet moments, and one at some of them."""
+    yield with_calls(plan, quiet.after)
+    n_drawn = min(_n_drawn(plan, MOST_SINGLE), len(quiet.after))
+    for at in random.Random(0).sample(quiet.after, n_drawn):
+        yield with_calls(plan, [at])
+
+
+def _n_drawn(plan: Plan, most: int) -> int:
+    """How many plans of so many steps are driven."""
+    return min(max(STEPS // max(len(plan.steps), 1), LEAST_DRAWN), most)
+
+
+def with_calls(plan: Plan, places: Sequence[int]) -> Plan:
     """`plan` with empty_cache called after the steps at `places`."""
     entries = plan.steps.entry[list(places)].tolist()
     calls = [
@@ -104,16 +192,22 @@ def _with_calls(plan: Plan, places: Sequence[int]) -> Plan:
 
 @dataclass(slots=True)
 class _Probe(Drive):
-    """A drive that takes every step singly and sees after which one empty_cache would do nothing.
+    """A drive that looks after which steps empty_cache would do nothing.
 
-    quiet: those steps.
+    moments: the steps after which it looks, in order.  quiet: those of them.
     """
 
+    moments: Sequence[int] = ()
     quiet: list[int] = field(default_factory=list)
 
-    def _take(self, kind: int, addr: int, size: int, stream: int) -> None:
-        at = len(self.timeline)
-        Drive._take(self, kind, addr, size, stream)
-        may_call = self._scope is None and not self._waiting
-        if may_call and not self.allocator.has_cached_memory:
-            self.quiet.append(at)
+    def look(self) -> None:
+        """Drive up to the last of the moments, or to an out-of-memory error that is ours alone."""
+        taken = 0
+        for at in self.moments:
+            self._run_some(taken, at + 1)
+            if self.stopped_at is not None:
+                return
+            taken = at + 1
+            may_call = self._scope is None and not self._waiting
+            if may_call and not self.allocator.has_cached_memory:
+                self.quiet.append(at)

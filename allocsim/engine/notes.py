@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from allocsim.engine.left_open import has_unseen_calls
+from allocsim.engine.left_open import has_unseen_calls, may_hide_calls
 from allocsim.engine.prepared import Prepared
 from allocsim.engine.result import DeviceRun
 from allocsim.engine.start import Start, StartPeaks
@@ -141,6 +141,12 @@ def open_notes(prepared: Prepared, run: DeviceRun) -> Iterator[str]:
         yield (
             "calls of empty_cache that gave nothing back leave no entry, and may give some back "
             "under another setting"
+        )
+    elif may_hide_calls(prepared):
+        yield (
+            f"no call of empty_cache shows, but at {prepared.quiet.share:.0%} of all moments one "
+            "would have given nothing back and left no entry, and may give some back under "
+            "another setting"
         )
     if prepared.plan.limits is not None:
         low, high = map(format_size, prepared.plan.limits)

@@ -27,7 +27,7 @@ from allocsim.engine.calls import fraction_at_start
 from allocsim.engine.drive import Drive
 from allocsim.engine.fold import fold
 from allocsim.engine.hints import Hints
-from allocsim.engine.left_open import open_plans
+from allocsim.engine.left_open import Quiet, open_plans, quiet_moments
 from allocsim.engine.observers import Observer, Progress
 from allocsim.engine.plan import Plan, StepKind
 from allocsim.engine.reading import read_plan
@@ -132,8 +132,9 @@ class Prepared:
         """The same on the device that a user names, if nothing recorded speaks against it."""
         if device_memory is None or self.capacity is not None:
             return self
-        is_settled = self.plan.refused_below is None and self.plan.limit is None
-        if is_settled or device_memory < self.plan.max_reserved:
+        plan = self.plan
+        is_settled = plan.refused_below is None and plan.limit is None and not plan.n_narrowed
+        if is_settled or device_memory < plan.max_reserved:
             return self
         assumed = replace(self, assumed_memory=device_memory)
         return assumed if assumed.plan.is_whole else self
@@ -200,6 +201,11 @@ class Prepared:
     def open_plans(self) -> tuple[Plan, ...]:
         """What the program may have done as well, as `free_plan`s; see `left_open.py`."""
         return tuple(open_plans(self))
+
+    @cached_property
+    def quiet(self) -> Quiet:
+        """The moments at which a call of empty_cache would not have shown; see `left_open.py`."""
+        return quiet_moments(self)
 
     @cached_property
     def first_base(self) -> int:

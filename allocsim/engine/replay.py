@@ -14,7 +14,7 @@ from allocsim.core import AllocatorConfig
 from allocsim.engine.drive import Drive
 from allocsim.engine.fidelity import FidelityCheck
 from allocsim.engine.hints import Hints
-from allocsim.engine.left_open import peaks_left_open
+from allocsim.engine.left_open import leaves_open, peaks_left_open
 from allocsim.engine.notes import (
     cause_notes,
     device_note,
@@ -302,7 +302,7 @@ def _with_peaks(prepared: Prepared, setting: Setting, drive: Drive, run: DeviceR
     if peaks is not None:
         run = replace(run, peaks=peaks, notes=(*run.notes, *peak_notes(peaks)))
     found = peaks_left_open(prepared, setting, run.device_memory)
-    if found is None:
+    if found is None or (found == (peak, peak) and not leaves_open(prepared)):
         return run
     run = replace(run, peaks_left_open=found)
     return replace(run, notes=(*run.notes, *open_notes(prepared, run)))

@@ -9,7 +9,7 @@ import pytest
 
 from allocsim import CachingAllocator
 from allocsim.engine.causes import Cause, Explanation, Facts, explanations, plain_explanation
-from allocsim.engine.gaps import Gap, gaps_of, sort_out
+from allocsim.engine.gaps import Call, Gap, gaps_of, sort_out
 from allocsim.engine.plan import Planned, StepKind
 from allocsim.trace import Action, Trace, pools_of
 from allocsim.units import MIB
@@ -21,12 +21,13 @@ Entries = Callable[..., Trace]
 NEW = 1 << 40
 """Where the next segment lies."""
 
+ROOM = StepKind.ROOM
 CALL, POOL, REQUEST = Cause.EMPTY_CACHE, Cause.DELETED_POOL, Cause.REQUEST
 
 
-def only_gap(trace: Trace) -> Gap:
+def only_gap(trace: Trace, *calls: Call) -> Gap:
     pools = pools_of(trace)
-    (gap,) = gaps_of(trace, pools, sort_out(trace, pools))
+    (gap,) = gaps_of(trace, pools, sort_out(trace, pools, calls), calls)
     return gap
 
 
@@ -184,6 +185,101 @@ def test_the_free_right_before_was_waited_for_if_it_would_have_done(entries: Ent
     assert found[0].cause is REQUEST
     assert kinds(found[0].steps) == ["FREE_REQUEST", "DICTATE", "ALLOC", "FREE_COMPLETE"]
     assert kinds(found[-1].steps) == ["FREE", "EMPTY_CACHE", "DICTATE", "ALLOC"]
+
+
+@pytest.mark.parametrize(("freed", "stream"), [(20 * MIB, 4096), (10 * MIB, 0)])
+def test_a_free_that_would_not_have_done_was_complete(
+    freed: int, stream: int, entries: Entries
+) -> None:
+    """It is on another stream, or too small, so that nothing says that it was waited for."""
+    full = CachingAllocator("30MiB")
+    full.malloc(freed)
+    gap = only_gap(
+        entries(
+            (FR, 0, freed),
+            (FC, 0, freed),
+            (SF, 0, 20 * MIB),
+            (SA, NEW, 20 * MIB, stream),
+            (A, NEW, 20 * MIB, stream),
+        )
+    )
+    requests = [each for each in explanations(gap, full, facts(30 * MIB)) if each.cause is REQUEST]
+    likeliest, other = (each for each in requests if "ROOM" not in kinds(each.steps))
+    assert kinds(likeliest.steps) == ["FREE", "DICTATE", "ALLOC"]
+    assert kinds(other.steps) == ["FREE_REQUEST", "DICTATE", "ALLOC", "FREE_COMPLETE"]
+
+
+def test_a_free_that_completed_alone_was_not_waited_for(entries: Entries) -> None:
+    """A full device waits for all of them, and another is still under way."""
+    full = CachingAllocator("100MiB")
+    first, second = full.malloc(30 * MIB), full.malloc(40 * MIB)
+    assert first is not None
+    assert second is not None
+    full.request_free(first)
+    full.request_free(second)
+    gap = only_gap(
+        entries(
+            (A, 1, 1),
+            (FC, first, 30 * MIB),
+            (SF, first, 30 * MIB),
+            (SA, NEW, 60 * MIB),
+            (A, NEW, 60 * MIB),
+        )
+    )
+    found = explanations(gap, full, facts(memory=100 * MIB))
+    requests = [kinds(each.steps) for each in found if each.cause is REQUEST]
+    assert requests[0] == ["FREE_COMPLETE", "DICTATE", "ALLOC"]
+    assert ["DICTATE", "ALLOC", "FREE_COMPLETE"] in requests
+
+
+def test_what_was_obtained_before_the_release_took_room_too(
+    cached: CachingAllocator, entries: Entries
+) -> None:
+    """An expandable segment grew by 20 MiB before the driver refused 40 more of it."""
+    gap = only_gap(
+        entries(
+            (SA, NEW, 20 * MIB),
+            (SF, 0, 30 * MIB),
+            (SA, NEW + 20 * MIB, 40 * MIB),
+            (A, NEW, 60 * MIB),
+        )
+    )
+    found = explanations(gap, cached, facts(most=50 * MIB))
+    requests = [each for each in found if each.cause is REQUEST]
+    rooms = [size for each in requests for kind, _, _, size, _ in each.steps if kind == ROOM]
+    assert rooms == [60 * MIB, -1, 88 * MIB, -1]
+    assert {each.refused for each in requests} == {90 * MIB}
+
+
+def test_a_call_that_is_known_is_made_in_every_explanation(
+    cached: CachingAllocator, entries: Entries
+) -> None:
+    """It gave the memory back, most likely; else it was made before the request all the same."""
+    trace = entries((SF, 0, 30 * MIB), (SA, NEW, 40 * MIB), (A, NEW, 40 * MIB))
+    gap = only_gap(trace, Call(0, StepKind.EMPTY_CACHE, 0))
+    known, *others = explanations(gap, cached, facts(memory=60 * MIB))
+    assert known.cause is Cause.KNOWN
+    assert kinds(known.steps) == ["EMPTY_CACHE", "DICTATE", "ALLOC"]
+    assert causes(others) == [CALL, REQUEST]
+    assert all(kinds(each.steps)[0] == "EMPTY_CACHE" for each in others)
+
+
+def test_a_call_that_is_known_comes_after_the_free_before_it(entries: Entries) -> None:
+    full = CachingAllocator("30MiB")
+    full.malloc(20 * MIB)
+    trace = entries(
+        (FR, 0, 20 * MIB),
+        (FC, 0, 20 * MIB),
+        (SF, 0, 20 * MIB),
+        (SA, NEW, 30 * MIB),
+        (A, NEW, 30 * MIB),
+    )
+    found = explanations(only_gap(trace, Call(2, StepKind.EMPTY_CACHE, 0)), full, facts(30 * MIB))
+    assert found[0].cause is Cause.KNOWN
+    assert {tuple(kinds(each.steps)[:2]) for each in found} == {
+        ("FREE", "EMPTY_CACHE"),
+        ("FREE_REQUEST", "EMPTY_CACHE"),
+    }
 
 
 @pytest.mark.parametrize(("is_more_cached", "likeliest"), [(True, POOL), (False, CALL)])

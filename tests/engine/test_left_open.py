@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from statistics import mean
 from typing import Any
 
+import numpy as np
 import pytest
 
-from allocsim import CachingAllocator, replay
-from allocsim.engine import Setting, prepare
-from allocsim.engine.left_open import peaks_left_open
-from allocsim.trace import Mark, MarkKind, Recording
-from allocsim.units import MIB
+from allocsim import CachingAllocator, Hints, replay
+from allocsim.engine import Prepared, Setting, StepKind, left_open, prepare
+from allocsim.engine.left_open import Quiet, peaks_left_open, with_calls
+from allocsim.engine.plan import Plan
+from allocsim.errors import UndefinedBehaviorError
+from allocsim.trace import Mark, MarkKind, Provenance, Recording
+from allocsim.units import GIB, MIB, format_size
 
 Recorded = Callable[..., Recording]
+Program = Callable[[CachingAllocator], None]
 UNCUT = "max_split_size_mb:32"
 
 
@@ -33,7 +38,7 @@ def two_calls(gpu: CachingAllocator) -> None:
     gpu.malloc(2 * MIB)
 
 
-def peak_of(program: Callable[[CachingAllocator], None], conf: str) -> int:
+def peak_of(program: Program, conf: str) -> int:
     gpu = CachingAllocator("16GiB", conf)
     program(gpu)
     return gpu.memory_stats()["reserved_bytes.all.peak"]
@@ -58,12 +63,192 @@ def test_as_recorded_nothing_is_open(recorded: Recorded) -> None:
 
 
 def test_a_program_that_shows_no_call_is_taken_to_make_none(recorded: Recorded) -> None:
-    def careful(gpu: CachingAllocator) -> None:
-        gpu.free(gpu.malloc(60 * MIB))
-        gpu.malloc(30 * MIB)
+    """Wherever whole segments are cached a call would have shown: nearly always."""
 
-    (run,) = replay(recorded(careful), UNCUT).devices
+    def careful(gpu: CachingAllocator) -> None:
+        gpu.malloc(512)
+        gpu.free(gpu.malloc(60 * MIB))
+        for _ in range(20):
+            gpu.free(gpu.malloc(512))
+        gpu.malloc(30 * MIB)
+        gpu.malloc(80 * MIB)
+
+    recording = recorded(careful)
+    (prepared,) = prepare(recording)
+    assert 0 < prepared.quiet.share < 0.1
+    assert peak_with_calls(prepared, prepared.quiet.after) != peak_with_calls(prepared, ())
+    (run,) = replay(recording, UNCUT).devices
     assert run.peaks_left_open is None
+
+
+def peak_with_calls(prepared: Prepared, places: Sequence[int]) -> int:
+    """The peak of a what-if whose program calls empty_cache after these steps as well."""
+    plan = with_calls(prepared.free_plan, places)
+    drive = prepared.drive(Setting(UNCUT), None, plan=plan)
+    return drive.allocator.memory_stats()["reserved_bytes.all.peak"]
+
+
+def hidden_call(gpu: CachingAllocator) -> None:
+    """The one call gives nothing back, and hardly any would: nearly all is always in use."""
+    gpu.free(gpu.malloc(60 * MIB))
+    gpu.malloc(30 * MIB)
+    gpu.empty_cache()
+    gpu.malloc(80 * MIB)
+
+
+def test_calls_that_show_leave_a_choice_even_where_it_changes_nothing(recorded: Recorded) -> None:
+    (run,) = replay(recorded(two_calls), "roundup_power2_divisions:4").devices
+    assert run.peaks_left_open == (run.peak_reserved_bytes, run.peak_reserved_bytes)
+    assert f"the peak reserved stays {format_size(run.peak_reserved_bytes)}" in run.notes[-1]
+
+
+def cycles(gpu: CachingAllocator) -> None:
+    """Twenty times five moments at which a call would show, the fifth of which makes one.
+
+    Five before and the one after it would show none.
+    """
+    for _ in range(20):
+        large = gpu.malloc(30 * MIB)
+        for _ in range(4):
+            gpu.malloc(512)
+        gpu.free(large)
+        for _ in range(4):
+            gpu.malloc(512)
+        gpu.empty_cache()
+
+
+def n_calls(plan: Plan) -> int:
+    return int(np.count_nonzero(plan.steps.kind == StepKind.EMPTY_CACHE))
+
+
+def test_calls_are_drawn_as_often_as_those_that_show(recorded: Recorded) -> None:
+    """One in five: of 120 quiet moments 24, besides the 20 that show."""
+    (prepared,) = prepare(recorded(cycles))
+    everywhere, *drawn = prepared.open_plans
+    assert (n_calls(prepared.free_plan), n_calls(everywhere)) == (20, 20 + 120)
+    assert mean(map(n_calls, drawn)) == pytest.approx(20 + 24, abs=2)
+
+
+def test_the_longer_a_plan_the_fewer_are_drawn(
+    recorded: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recording = recorded(cycles)
+    for steps, n_drawn in ((10**9, 64), (3000, 13), (100, 4)):
+        monkeypatch.setattr(left_open, "STEPS", steps)
+        assert len(prepare(recording)[0].open_plans) == 1 + n_drawn
+
+
+@pytest.mark.parametrize("program", [cycles, hidden_call])
+def test_whoever_asks_twice_is_told_the_same(program: Program, recorded: Recorded) -> None:
+    recording = recorded(program)
+    first, again = (
+        [plan.steps.kind.tolist() for plan in prepare(recording)[0].open_plans] for _ in range(2)
+    )
+    assert first == again
+
+
+def collecting(gpu: CachingAllocator) -> None:
+    """Garbage is collected above 512 MiB, of which only releases tell; then there is a call."""
+    gpu.set_per_process_memory_fraction(0.5)
+    for size in range(20, 120, 2):
+        gpu.free(gpu.malloc(size * MIB))
+    gpu.malloc(130 * MIB)
+    gpu.empty_cache()
+
+
+def test_a_limit_of_a_range_is_tried_at_both_ends_and_calls_as_none_too(recorded: Recorded) -> None:
+    recording = recorded(collecting, "1GiB", "garbage_collection_threshold:0.5")
+    prepared = prepare(recording)[0].on(GIB)
+    plan = prepared.free_plan
+    assert plan.limits is not None
+    assert plan.n_empty_cache > 0
+    *ends, without_calls, everywhere = prepared.open_plans[:4]
+    assert {each.limit for each in (plan, *ends)} == {plan.limit, *plan.limits}
+    assert n_calls(without_calls) == 0
+    assert len(without_calls.steps) == len(plan.steps) - plan.n_empty_cache
+    assert everywhere.limit == plan.limit
+
+
+def test_a_moment_is_quiet_under_the_limit_that_was_found(recorded: Recorded) -> None:
+    """What was collected is cached no more."""
+    loud: list[bool] = []
+
+    def program(gpu: CachingAllocator) -> None:
+        gpu.set_per_process_memory_fraction(0.5)
+        for size in range(20, 120, 2):
+            ptr = gpu.malloc(size * MIB)
+            loud.append(gpu.has_cached_memory)
+            gpu.free(ptr)
+            loud.append(gpu.has_cached_memory)
+
+    recording = recorded(program, "1GiB", "garbage_collection_threshold:0.5")
+    prepared = prepare(recording)[0].on(GIB)
+    assert prepared.plan.limit == 512 * MIB
+    assert list(prepared.quiet.after) == [at for at, is_loud in enumerate(loud) if not is_loud]
+
+
+def test_that_no_call_shows_says_little_where_hardly_any_would(recorded: Recorded) -> None:
+    (run,) = replay(recorded(hidden_call), UNCUT).devices
+    assert run.peak_range == (peak_of(hidden_call, UNCUT), (60 + 30 + 80) * MIB)
+    assert run.peak_reserved_bytes == (60 + 30 + 80) * MIB
+    assert any("no call of empty_cache shows, but at 75% of all moments" in n for n in run.notes)
+
+
+def test_what_calls_would_not_change_is_not_told(recorded: Recorded) -> None:
+    (run,) = replay(recorded(hidden_call), "roundup_power2_divisions:4").devices
+    assert run.peaks_left_open is None
+    assert not any("empty_cache" in note for note in run.notes)
+
+
+def test_a_program_that_is_known_to_make_no_call_hides_none(recorded: Recorded) -> None:
+    recording = recorded(hidden_call)
+    (run,) = replay(recording, UNCUT, hints=Hints(empty_cache="never")).devices
+    assert run.peaks_left_open is None
+    (prepared,) = prepare(recording)
+    noted = replace(prepared, provenance=Provenance())
+    assert peaks_left_open(prepared, Setting(UNCUT), None) is not None
+    assert peaks_left_open(noted, Setting(UNCUT), None) is None
+
+
+def test_of_a_long_recording_some_moments_are_asked(recorded: Recorded) -> None:
+    """The first half of this one is quiet; then a segment of the cut kind is cached whole."""
+    steps = 3000
+
+    def halves(gpu: CachingAllocator) -> None:
+        for _ in range(steps // 2):
+            gpu.malloc(512)
+        whole = gpu.malloc(40 * MIB)
+        gpu.free(whole)
+        for _ in range(steps // 2 - 2):
+            gpu.malloc(512)
+
+    recording = recorded(halves)
+    quiet = prepare(recording)[0].quiet
+    assert quiet == prepare(recording)[0].quiet
+    assert quiet.n_asked < steps
+    assert list(quiet.after) == sorted(set(quiet.after))
+    assert quiet.after[-1] <= steps // 2
+    assert quiet.share == pytest.approx(0.5, abs=0.03)
+
+
+def test_a_replay_that_pytorch_would_not_survive_is_looked_at_up_to_there(
+    written: Callable[[Any], Recording],
+) -> None:
+    """Told that a limit was there from the start, on a card too small: a cut block is released."""
+    gpu = CachingAllocator("200MiB", record_history=True)
+    gpu.free(gpu.malloc(40 * MIB))
+    gpu.malloc(8 * MIB)
+    gpu.take_history()
+    gpu.malloc(2 * MIB)
+    gpu.free(gpu.malloc(62 * MIB))
+    gpu.empty_cache()
+    told = Hints(settings=((0, "max_split_size_mb:25"),))
+    (prepared,) = prepare(written(gpu.snapshot()), hints=told)
+    small = replace(prepared, assumed_memory=100 * MIB)
+    assert not small.plan.is_whole
+    with pytest.raises(UndefinedBehaviorError):
+        small.drive(small.recorded, small.capacity)
+    assert small.quiet == Quiet(after=(0,), n_asked=3)
 
 
 def test_calls_that_are_marked_are_all_there_are(recorded: Recorded) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from allocsim import CachingAllocator, OutOfMemoryError, load
+from allocsim import CachingAllocator, Hints, OutOfMemoryError, load
 from allocsim import replay as replayed
 from allocsim.core import MAX_REQUEST
 from allocsim.engine import DeviceRun, prepare, reading
@@ -87,6 +87,23 @@ def test_empty_cache_on_a_device_whose_size_is_recorded(written: Written) -> Non
     assert plan_of(written(snapshot)).n_empty_cache == 1
 
 
+def test_a_device_that_is_told_had_room_where_garbage_is_collected_too(recorded: Recorded) -> None:
+    """Untold, the device was small, and refused a request that collected no garbage."""
+
+    def program(gpu: CachingAllocator) -> None:
+        small, large = gpu.malloc(512), gpu.malloc(18 * MIB)
+        gpu.free(small)
+        gpu.free(large)
+        gpu.empty_cache()
+        gpu.malloc(3 * MIB)
+
+    recording = recorded(program, memory="1GiB", conf="garbage_collection_threshold:0.6")
+    untold, told = plan_of(recording), plan_of(recording, 1 * GIB)
+    assert "ROOM" in kinds(untold)
+    assert {"DICTATE", "ROOM"}.isdisjoint(kinds(prepare(recording)[0].free_plan))
+    assert (told.n_empty_cache, "ROOM" in kinds(told)) == (1, False)
+
+
 def test_what_both_explain_is_said_to_be_open(recorded: Recorded) -> None:
     """A larger request at the peak: a device of 70 to 118 MiB, or a call on any."""
 
@@ -135,6 +152,34 @@ def with_stacks(snapshot: Any) -> Any:
         if entry["action"] == "segment_free":
             entry["frames"] = stack
     return snapshot
+
+
+def test_told_that_no_call_was_made_no_size_is_known_of_a_device_that_held_more(
+    recorded: Recorded,
+) -> None:
+    """Something must have refused 50 MiB beside 70, and 300 were held later."""
+
+    def program(gpu: CachingAllocator) -> None:
+        emptied_once(gpu)
+        gpu.malloc(230 * MIB)
+
+    recording = recorded(program)
+    told = prepare(recording, hints=Hints(empty_cache="never"))[0].plan
+    assert (told.n_empty_cache, told.refused_below, told.n_either) == (0, None, 0)
+
+
+def test_calls_would_have_given_back_more_than_a_full_device(recorded: Recorded) -> None:
+    """Under max_split_size a refused request takes one large block; a call had taken them all."""
+
+    def program(gpu: CachingAllocator) -> None:
+        blocks = [gpu.malloc(size * MIB) for size in (40, 60)]
+        for block in blocks:
+            gpu.free(block)
+        gpu.malloc(70 * MIB)
+
+    plan = plan_of(recorded(program, memory="150MiB", conf="max_split_size_mb:32"))
+    assert plan.refused_below == (40 + 60 + 70) * MIB
+    assert (plan.n_empty_cache, plan.n_either) == (0, 0)
 
 
 @pytest.mark.parametrize("has_stacks", [False, True], ids=["", "stacks"])

@@ -12,7 +12,17 @@ from typing import Any
 import pytest
 
 from allocsim import CachingAllocator, load, replay
-from allocsim.engine import Prepared, Run, Setting, Start, Trial, Trials, prepare
+from allocsim.core import RELEASES, parse_conf
+from allocsim.engine import (
+    Prepared,
+    Run,
+    Setting,
+    Start,
+    Trial,
+    Trials,
+    large_segments_matter,
+    prepare,
+)
 from allocsim.errors import ConfigError, UndefinedBehaviorError
 from allocsim.measures import effects_on
 from allocsim.questions.tune import tune
@@ -104,6 +114,47 @@ def test_other_segments_for_those_who_share_are_laid_out_anew(
     no_sharing = prepare(written(gpu.snapshot()))[0]
     assert no_sharing.start_under(setting, None) is Start.KEPT
     assert no_sharing.start_under(EXPANDABLE, None) is Start.ANEW
+
+
+def test_a_request_that_shares_may_come_after_the_first_entry(written: Written) -> None:
+    """3 MiB share a segment; 40 MiB have their own, and 512 bytes one of another sort."""
+    gpu = CachingAllocator("200MiB", record_history=True)
+    gpu.malloc(40 * MIB)
+    gpu.take_history()
+    gpu.malloc(512)
+    setting = Setting("large_segment_size_mb:512")
+    assert prepare(written(gpu.snapshot()))[0].start_under(setting, None) is Start.KEPT
+    gpu.malloc(3 * MIB)
+    assert prepare(written(gpu.snapshot()))[0].start_under(setting, None) is Start.ANEW
+
+
+@pytest.mark.parametrize(
+    ("size", "conf", "matters"),
+    [
+        (1 * MIB, "large_segment_size_mb:64", False),
+        (1 * MIB + 512, "large_segment_size_mb:64", True),
+        (10 * MIB - 512, "large_segment_size_mb:64", True),
+        (10 * MIB, "large_segment_size_mb:64", False),
+        (10 * MIB, "large_segment_size_mb:64,expandable_segments:True", True),
+        (1 * MIB, "large_segment_size_mb:64,expandable_segments:True", False),
+    ],
+)
+def test_whom_the_size_of_large_segments_concerns(size: int, conf: str, matters: bool) -> None:
+    """Requests above 1 MiB that share one, below 10 MiB, or every mapping that is not small."""
+    assert large_segments_matter(parse_conf(conf, RELEASES["2.15"]), [size]) is matters
+
+
+def test_a_limit_as_large_as_a_split_block(written: Written) -> None:
+    """25 of 40 MiB are left, which a limit of 25 MiB would not have cut off."""
+    gpu = CachingAllocator("200MiB", record_history=True)
+    gpu.free(gpu.malloc(40 * MIB))
+    gpu.malloc(15 * MIB)
+    gpu.take_history()
+    gpu.free(gpu.malloc(62 * MIB))
+    (prepared,) = prepare(written(gpu.snapshot()))
+    setting = Setting("max_split_size_mb:25")
+    assert prepared.start_under(setting, 100 * MIB) is Start.ANEW
+    assert prepared.start_under(Setting("max_split_size_mb:26"), 100 * MIB) is Start.KEPT
 
 
 def test_a_limit_below_a_split_block(split: Recording) -> None:
