@@ -6,10 +6,11 @@
 A recording lacks what the program did besides asking and freeing: calls of empty_cache, streams,
 memory fractions, pools let go.  Here programs do all that at random, in families, and their
 recordings are replayed as a user's would be, with the device's size known and unknown.  --real
-first runs each program through the allocator of the published release, which must answer as the
-model does, so that the recording is the one the real allocator would have written.  --what-if
-replays it under other settings too, and compares the peak of reserved memory with what the program
-reserves under them: equal, or within the range that the replay gives.
+first runs each program, with --what-if under every setting, through the allocator of the published
+release, which must answer as the model does, so that the recording is the one the real allocator
+would have written and each truth is its own.  --what-if replays it under other settings too, and
+compares the peak of reserved memory with what the program reserves under them: equal, or within the
+range that the replay gives.
 """
 
 from __future__ import annotations
@@ -208,10 +209,8 @@ class Outcome:
 def programs(family: str, seed: int, torch: str, *, is_real: bool) -> list[Outcome]:
     """One program of `family`, recorded and replayed, with the device's size unknown and known."""
     script = FAMILIES[family](random.Random(f"{family} {seed}"))
-    if is_real:
-        real, model = RealAllocator(torch).run(script), play(script, torch)
-        if (found := first_difference(model, real)) is not None:
-            return [Outcome(family, seed, False, f"the model differs: {found}")]
+    if is_real and (found := _differs(script, torch)) is not None:
+        return [Outcome(family, seed, False, found)]
     with TemporaryDirectory() as place:
         path = Path(place) / "program.pickle"
         write(script, torch, path)
@@ -223,18 +222,25 @@ def programs(family: str, seed: int, torch: str, *, is_real: bool) -> list[Outco
         ]
 
 
-def what_ifs(family: str, seed: int, torch: str) -> list[Outcome]:
+def _differs(script: Script, torch: str) -> str | None:
+    """In what the allocator of the published release answers otherwise than the model does."""
+    found = first_difference(play(script, torch), RealAllocator(torch).run(script))
+    return None if found is None else f"{script.conf or 'defaults'}: the model differs: {found}"
+
+
+def what_ifs(family: str, seed: int, torch: str, *, is_real: bool) -> list[Outcome]:
     """The peaks of one program's recording under other settings, against the program's own."""
     script = FAMILIES[family](random.Random(f"{family} {seed}"))
     with TemporaryDirectory() as place:
         path = Path(place) / "program.pickle"
         write(script, torch, path)
         recording = load(path)
+        others = [replace(script, conf=conf) for conf in WHAT_IF if conf != script.conf]
+        found = [(_peak_problem(recording, other, torch), other) for other in others]
         return [
-            Outcome(family, seed, True, found)
-            for conf in WHAT_IF
-            if conf != script.conf
-            if (found := _peak_problem(recording, replace(script, conf=conf), torch)) is not None
+            Outcome(family, seed, True, (_differs(other, torch) if is_real else None) or problem)
+            for problem, other in found
+            if problem is not None
         ]
 
 
@@ -335,7 +341,9 @@ def main() -> None:
             found = [each for found in pool.map(one, seeds) for each in found]
         if options.what_if:
             with ProcessPoolExecutor(options.jobs) as pool:
-                peaks = pool.map(partial(what_ifs, family, torch=options.torch), seeds)
+                peaks = pool.map(
+                    partial(what_ifs, family, torch=options.torch, is_real=options.real), seeds
+                )
                 found += [replace(each, known=None) for some in peaks for each in some]
         for line in _lines(family, found):
             print(line, flush=True)
