@@ -104,9 +104,9 @@ def _page_of_run(arguments: argparse.Namespace, recording: Recording) -> str:
         prepare_one,
         what_if,
     )
-    from allocsim.questions.top import top_of_run  # noqa: PLC0415
+    from allocsim.questions.top import told_of_run  # noqa: PLC0415
     from allocsim.report import shown_of  # noqa: PLC0415
-    from allocsim.report.html import html_report  # noqa: PLC0415
+    from allocsim.report.html import DevicePage, html_report  # noqa: PLC0415
 
     watch = OomWatch()
     with ProgressBar() as bar:
@@ -134,9 +134,9 @@ def _page_of_run(arguments: argparse.Namespace, recording: Recording) -> str:
             case = Case(trials, picture.device_run)
             found = recommend([case], Setting(picture.run.conf))
             explanation = explain_device(case, picture.run, shortages, found)
-        owners = None
+        told = None
         if picture.device_run.fidelity is not None:
-            owners = top_of_run(prepared, picture.device_run)
-        page = html_report(picture, shortages, explanation, runs, owners)
+            told = told_of_run(prepared, picture.device_run)
+        page = html_report(DevicePage(picture, shortages, explanation, runs, told))
     write_warnings(shown_of(picture))
     return page

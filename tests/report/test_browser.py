@@ -21,6 +21,7 @@ from allocsim.errors import OutOfMemoryError
 from allocsim.trace import Recording
 from allocsim.trace.store import write_npz
 from allocsim.units import MIB
+from allocsim.workload.oom import oom
 from allocsim.workload.recorder import Recorder
 from allocsim.workload.training import training
 
@@ -256,6 +257,51 @@ def test_blockers_lead_to_their_place_on_the_map(opened: Opened) -> None:
     assert "at entry 25,914" in opened.text("#block")
     low, high = opened.run("[view.x0, view.x1]")
     assert low < 25_914 < high
+
+
+def owners(opened: Opened, column: int = 1) -> list[str]:
+    """A column of the owners' table that is shown, as far as its rows are."""
+    cells = opened.page.locator(f".owners tbody tr > :nth-child({column})")
+    return [cell.inner_text() for cell in cells.all() if cell.is_visible()]
+
+
+def test_the_first_screen_is_the_answer(browser: Any, small: Path) -> None:
+    """Verdict, owners and the beginning of the curve, without a finger moved."""
+    for width, height in ((1440, 900), (2560, 1300)):
+        opened = Opened(browser, small, viewport={"width": width, "height": height})
+        for selector in (".verdict", ".owners table", "#timeline"):
+            box = opened.page.locator(selector).first.bounding_box()
+            assert box["y"] + min(box["height"], 150) < height
+        assert opened.run("document.documentElement.scrollWidth") == width
+        opened.close()
+
+
+def test_owners_are_sorted_by_any_column(opened: Opened) -> None:
+    assert owners(opened)[:2] == ["gpt.py:32 <module>", "gpt.py:12 forward"]
+    opened.page.click(".owners th button >> text=blocks")
+    assert owners(opened, 4)[:3] == ["298", "192", "149"]
+    opened.page.click(".owners th button >> text=blocks")
+    assert owners(opened, 4)[-3:] == ["149", "192", "298"]
+    opened.page.click(".owners th button >> text=line")
+    assert owners(opened)[0] == "backward (autograd) of gpt.py:19 forward"
+    assert opened.run("document.querySelectorAll('.owners [aria-sort]').length") == 2
+
+
+def test_owners_are_searched_word_by_word(opened: Opened) -> None:
+    assert opened.text(".owners-text") == "9 rows"
+    opened.page.fill(".owners-find", "FORWARD activations")
+    assert owners(opened) == [f"gpt.py:{line} forward" for line in (12, 19, 11, 17)]
+    assert opened.text(".owners-text") == "4 of 9 rows, 2.13 GiB"
+    opened.page.fill(".owners-find", "nobody")
+    assert (owners(opened), opened.text(".owners-text")) == ([], "0 of 9 rows, 0 bytes")
+
+
+def test_owners_are_told_by_category_too(opened: Opened) -> None:
+    opened.page.fill(".owners-find", "optimizer")
+    opened.page.select_option(".owners-by", "category")
+    assert owners(opened) == ["optimizer state"]
+    opened.page.fill(".owners-find", "")
+    assert owners(opened)[0] == "activations kept for backward"
 
 
 def frame(name: str) -> str:
@@ -549,6 +595,37 @@ def test_one_of_each_is_not_a_plural(browser: Any, tmp_path: Path) -> None:
     opened.close()
 
 
+@pytest.fixture(scope="module")
+def cured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of a recording with a line to paste."""
+    folder = tmp_path_factory.mktemp("cured")
+    write_npz(oom(), folder / "oom.npz")
+    assert main(["report", str(folder / "oom.npz"), "-o", str(folder / "page.html")]) == 0
+    return folder / "page.html"
+
+
+CONF = "PYTORCH_CUDA_ALLOC_CONF"
+
+
+@pytest.mark.parametrize("before", ["", "Object.defineProperty(navigator, 'clipboard', {});"])
+def test_the_line_is_copied_by_a_button(browser: Any, cured: Path, before: str) -> None:
+    """Also where the browser refuses its clipboard, as it may for a file."""
+    note = "document.addEventListener('copy', () => { window.old = String(getSelection()); });"
+    opened = Opened(browser, cured, before + note)
+    opened.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    opened.page.click(".paste .copy")
+    opened.page.wait_for_selector(".paste .copy >> text=Copied")
+    line = opened.text(".paste code")
+    assert line.startswith(f"export {CONF}=")
+    assert "Proved: a replay under it" in opened.text(".proof")
+    if before:
+        assert opened.run("window.old") == line
+    else:
+        assert opened.run("navigator.clipboard.readText()") == line
+    opened.page.wait_for_selector(".paste .copy >> text=/^Copy$/")
+    opened.close()
+
+
 PHONE: dict[str, Any] = {
     "viewport": {"width": 390, "height": 844},
     "has_touch": True,
@@ -623,7 +700,7 @@ def test_a_browser_that_cannot_unpack_shows_the_tables(browser: Any, small: Path
 def test_links_lead_somewhere_without_scripts(browser: Any, small: Path) -> None:
     opened = Opened(browser, small, java_script_enabled=False)
     targets = [link.get_attribute("href") for link in opened.page.locator("nav a:visible").all()]
-    assert targets == ["#overview", "#owners", "#ooms", "#what-if", "#tables"]
+    assert targets == ["#owners", "#overview", "#stacks", "#ooms", "#what-if", "#tables"]
     assert all(opened.page.is_visible(target) for target in targets)
     opened.close()
 

@@ -6,24 +6,27 @@ draw.  The parts lie in allocsim/report/html, uPlot (MIT) with its licence.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.resources import files
 from string import Template
 
 from allocsim.questions.explain import DeviceExplanation, Shortage
 from allocsim.questions.picture import Picture, WhatIf
-from allocsim.questions.top import Top
+from allocsim.questions.top import Told
 from allocsim.report.html import sections
+from allocsim.report.html.answer_panel import to_paste, verdict
 from allocsim.report.html.embedding import embedded
 from allocsim.report.html.flame_panel import flame_panel
 from allocsim.report.html.markup import json_text, text
+from allocsim.report.html.owners_table import owners_tables
 from allocsim.report.layout import plural, shown_of
 from allocsim.report.replay import verdict_sentence
 
-__all__ = ["html_report"]
+__all__ = ["DevicePage", "html_report"]
 
 _SCRIPTS = (
-    "columns.js", "view.js", "timeline.js", "map.js", "state.js", "flame.js", "main.js",
+    "columns.js", "view.js", "copy.js", "owners.js", "timeline.js", "map.js", "state.js",
+    "flame.js", "main.js",
 )  # fmt: skip
 _NO_OWNERS = (
     "<p>Who held the memory is told of the recorded run, and this is the run under other "
@@ -31,30 +34,33 @@ _NO_OWNERS = (
 )
 
 
-def html_report(
-    picture: Picture,
-    shortages: Sequence[Shortage],
-    explanation: DeviceExplanation | None = None,
-    runs: Sequence[WhatIf] = (),
-    owners: Top | None = None,
-) -> str:
-    """The page.
+@dataclass(frozen=True, slots=True, eq=False)
+class DevicePage:
+    """What a page shows of one device.
 
-    shortages: of the picture.  explanation, runs: where other settings were tried.  owners: who
-    held the memory, None where the replay is not under the recorded settings.
+    shortages: of the picture.  explanation, runs: where other settings were tried.  told: by line
+    and by category, None where the replay is not under the recorded settings.
     """
+
+    picture: Picture
+    shortages: tuple[Shortage, ...]
+    explanation: DeviceExplanation | None = None
+    runs: tuple[WhatIf, ...] = ()
+    told: Told | None = None
+
+
+def html_report(shown: DevicePage) -> str:
+    """The page."""
+    picture, shortages, explanation = shown.picture, shown.shortages, shown.explanation
     about, columns = embedded(picture)
-    run = picture.run
+    run, parting = picture.run, picture.device_run.parting
     notes = "".join(f"<li>{text(note)}</li>\n" for note in run.named_notes)
-    warnings = "".join(
-        f'<p class="verdict"><strong>Warning:</strong> {text(each)}</p>\n'
-        for each in shown_of(picture)
-    )
+    sentence = verdict_sentence(picture.device_run, shortages)
+    tops = () if shown.told is None else shown.told.tops
     return Template(_part("page.html")).substitute(
         title=text(run.path.rsplit("/", 1)[-1]),
-        warnings=warnings,
-        verdict=text(verdict_sentence(picture.device_run, shortages)),
-        to_paste=sections.to_paste(explanation),
+        answer=verdict(sentence, shown_of(picture)) + to_paste(explanation),
+        owners=owners_tables(tops) if tops else _NO_OWNERS,
         overview=sections.overview(picture),
         notes=f"<ul>{notes}</ul>\n" if notes else "",
         entries=plural(picture.lives.n_entries, "entry", "entries"),
@@ -62,11 +68,9 @@ def html_report(
         blocks=plural(len(picture.lives.blocks), "block"),
         memory_table=sections.memory_table(picture),
         segments_table=sections.segments_table(picture),
-        owners=_NO_OWNERS if owners is None else flame_panel(owners),
-        ooms=sections.ooms_section(shortages, explanation, picture.device_run.parting),
-        what_if=sections.what_if_section(
-            runs, explanation, is_proved=picture.device_run.parting is None
-        ),
+        stacks=flame_panel(tops[0]) if tops else _NO_OWNERS,
+        ooms=sections.ooms_section(shortages, explanation, parting),
+        what_if=sections.what_if_section(shown.runs, explanation, is_proved=parting is None),
         about=json_text(about),
         columns=columns,
         style=_part("uplot.min.css") + _part("page.css"),

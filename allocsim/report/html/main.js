@@ -33,6 +33,8 @@ function listen() {
   }).observe(document.getElementById("timeline"));
   listenToMap();
   startFlame();
+  startOwners();
+  listenToCopies();
   listenToPrinter();
 }
 

@@ -18,34 +18,19 @@ from allocsim.report.explain import CAUSES, because, blockers_text, code_text
 from allocsim.report.html.embedding import SERIES
 from allocsim.report.html.markup import definitions, sparkline, table, text
 from allocsim.report.layout import exact_size, number, plural, when
-from allocsim.report.recommendation import paste_lines, peak_text
+from allocsim.report.recommendation import peak_text
 from allocsim.report.replay import least_and_most
 from allocsim.state import ALLOCATED, INACTIVE, PENDING
 from allocsim.units import format_size
 
 __all__ = [
-    "memory_table", "ooms_section", "overview", "segments_table", "to_paste", "what_if_section",
+    "memory_table", "ooms_section", "overview", "segments_table", "what_if_section",
 ]  # fmt: skip
 
 _STRETCHES = 40
 _SHOWN_SEGMENTS = 60
 _SHOWN_OOMS = 20
 _SHOWN_BLOCKERS = 30
-
-
-def to_paste(explanation: DeviceExplanation | None) -> str:
-    """The line to paste, or why there is none; nothing where none was looked for."""
-    if explanation is None:
-        return ""
-    found = explanation.recommendation
-    if found.best is None:
-        return f'<p class="verdict"><strong>To paste:</strong> nothing: {found.why_not}.</p>\n'
-    line = text(paste_lines(found.best.setting)["bash"])
-    release = text(found.needs or f"PyTorch {found.since} or later")
-    return (
-        f'<p class="verdict"><strong>To paste:</strong> <code>{line}</code> (proved by a replay; '
-        f"{release})</p>\n"
-    )
 
 
 def overview(picture: Picture) -> str:
