@@ -407,6 +407,44 @@ def test_without_scripts_the_tables_are_there(browser: Any, small: Path) -> None
     opened.page.close()
 
 
+def test_without_scripts_the_curve_is_there(browser: Any, small: Path) -> None:
+    opened = Opened(browser, small, java_script_enabled=False)
+    box = opened.page.locator("#time .still svg").bounding_box()
+    assert (box["width"] > 1000, box["height"]) == (True, 240)
+    assert "backward" in opened.text("#time .legend")
+    opened.close()
+
+
+def test_steps_and_phases_lie_behind_the_curve(opened: Opened) -> None:
+    assert not opened.page.is_visible("#time .still")
+    assert opened.text("#time-readout").endswith("; step 7, backward")
+    names = (
+        "[...new Set(phasesOf(1000).filter((kind) => kind > 0).map((kind) => data.phases[kind]))]"
+    )
+    assert sorted(opened.run(names)) == [
+        *("backward", "forward", "optimizer", "setting up", "the program's own code"),
+    ]
+    shades = """(() => { const { left, top, height } = plot.bbox;
+        const at = (entry) => [...plot.ctx.getImageData(Math.round(plot.valToPos(entry, "x", true)),
+          top - 4, 1, 1).data].slice(0, 3);
+        return [at(2000), at(6500), at(4400)]; })()"""
+    orange, again, green = opened.run(shades)
+    assert orange == again == [230, 159, 0], "both of the backward pass"
+    assert green == [0, 158, 115], "the optimizer"
+    opened.run("setX(8153, 8163)")
+    opened.settle()
+    assert opened.run("[8157, 8158].map(partText)") == [
+        *("step 2, optimizer", "step 3, optimizer"),
+    ]
+
+
+def test_what_no_stack_tells_has_no_bands(browser: Any, hundreds: Path) -> None:
+    opened = Opened(browser, hundreds)
+    assert opened.run("data.columns['step.start'].length") == 0
+    assert "step" not in opened.text("#time-readout")
+    opened.close()
+
+
 def test_everything_that_can_be_used_has_a_name(opened: Opened) -> None:
     nameless = opened.run(
         """[...document.querySelectorAll("button, input, select, canvas[tabindex], [role]")]
@@ -521,6 +559,7 @@ def test_the_legend_names_what_is_drawn(opened: Opened) -> None:
     ) == [
         *("reserved", "requested", "allocated", "ideal", "device memory, 5.47 GiB"),
         *("driver gave memory", "driver got it back", "out of memory", "the moment chosen"),
+        *("setting up", "the program's own code", "forward", "backward", "optimizer"),
     ]
     assert opened.text("#state-legend").split() == ["allocated", "waiting", "free"]
 
@@ -700,7 +739,7 @@ def test_a_browser_that_cannot_unpack_shows_the_tables(browser: Any, small: Path
 def test_links_lead_somewhere_without_scripts(browser: Any, small: Path) -> None:
     opened = Opened(browser, small, java_script_enabled=False)
     targets = [link.get_attribute("href") for link in opened.page.locator("nav a:visible").all()]
-    assert targets == ["#owners", "#overview", "#stacks", "#ooms", "#what-if", "#tables"]
+    assert targets == ["#owners", "#time", "#overview", "#stacks", "#ooms", "#what-if", "#tables"]
     assert all(opened.page.is_visible(target) for target in targets)
     opened.close()
 

@@ -135,6 +135,22 @@ def test_the_columns_are_the_picture(classic: tuple[Picture, Page]) -> None:
     assert columns["action"].tolist() == picture.trace.action.tolist()
 
 
+def test_steps_and_phases_travel_as_columns(gpt2: tuple[Picture, str, Page]) -> None:
+    _, text, page = gpt2
+    about, columns = json.loads(page.scripts["about"]), page.columns()
+    assert columns["step.start"].tolist()[:3] == [0, 4181, 8158]
+    assert len(columns["phase.start"]) == len(columns["phase.kind"])
+    kinds = {about["phases"][int(kind)] for kind in columns["phase.kind"]}
+    assert {"forward", "backward", "optimizer"} < kinds
+    assert text.count('fill="var(--phase-4)"') == 7, "a backward pass a step, without scripts too"
+
+
+def test_a_page_of_other_settings_tells_no_phases(classic: tuple[Picture, Page]) -> None:
+    _, page = classic
+    assert page.columns()["phase.start"].tolist() == []
+    assert "entries 0 to 16 from left to right." in " ".join(page.words.split())
+
+
 def test_levels_keep_the_extremes(gpt2: tuple[Picture, str, Page]) -> None:
     picture, _, page = gpt2
     columns = page.columns()

@@ -13,6 +13,7 @@ import numpy as np
 from allocsim.core import MIN_BLOCK_SIZE, SMALL_BUFFER
 from allocsim.measures import levels_of
 from allocsim.questions.picture import CLASS_NAMES, Picture, axis_of, class_of, owners_of
+from allocsim.questions.top import Course
 from allocsim.report.html.packed_columns import Packer
 from allocsim.trace import Action, FrameTable
 
@@ -23,8 +24,11 @@ FIRST_LEVEL, FACTOR, ENOUGH = 8, 8, 1500
 _SHOWN_FRAMES = 12
 
 
-def embedded(picture: Picture) -> tuple[dict[str, Any], str]:
-    """The dictionary, ready for JSON, and the packed columns that its `columns` describes."""
+def embedded(picture: Picture, course: Course | None = None) -> tuple[dict[str, Any], str]:
+    """The dictionary, ready for JSON, and the packed columns that its `columns` describes.
+
+    course: None where nothing tells the steps and phases.
+    """
     packer = Packer()
     steps = _curve(packer, picture)
     axis = axis_of(picture.lives)
@@ -33,6 +37,7 @@ def embedded(picture: Picture) -> tuple[dict[str, Any], str]:
     streams = np.unique(np.append(picture.lives.blocks.stream, picture.lives.segments.stream))
     owners, stacks = _blocks(packer, picture, streams)
     _segments(packer, picture, streams)
+    _course(packer, course)
     packer.add("action", picture.trace.action[: picture.lives.n_entries])
     return {
         "columns": packer.index,
@@ -47,6 +52,7 @@ def embedded(picture: Picture) -> tuple[dict[str, Any], str]:
         "stacks": stacks,
         "actions": [action.text for action in Action],
         "expandable": picture.is_expandable,
+        "phases": ("",) if course is None else course.phases,
         "ooms": [oom.entry for oom in picture.device_run.ooms],
         "peak": max(picture.device_run.peak.entry, 0),
         "memory": picture.device_run.device_memory,
@@ -87,6 +93,13 @@ def _blocks(packer: Packer, picture: Picture, streams: Any) -> tuple[list[str], 
     packer.add("block.stack", stack)
     texts = [_stack_text(picture.trace.frame_table, int(number)) for number in stacks]
     return list(owners.names), texts
+
+
+def _course(packer: Packer, course: Course | None) -> None:
+    none = np.zeros(0, dtype=np.int64)
+    packer.add("step.start", none if course is None else course.step_starts)
+    packer.add("phase.start", none if course is None else course.phase_starts)
+    packer.add("phase.kind", none if course is None else course.phase)
 
 
 def _segments(packer: Packer, picture: Picture, streams: Any) -> None:

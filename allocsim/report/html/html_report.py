@@ -19,14 +19,15 @@ from allocsim.report.html.embedding import embedded
 from allocsim.report.html.flame_panel import flame_panel
 from allocsim.report.html.markup import json_text, text
 from allocsim.report.html.owners_table import owners_tables
+from allocsim.report.html.still_curve import still_curve
 from allocsim.report.layout import plural, shown_of
 from allocsim.report.replay import verdict_sentence
 
 __all__ = ["DevicePage", "html_report"]
 
 _SCRIPTS = (
-    "columns.js", "view.js", "copy.js", "owners.js", "timeline.js", "map.js", "state.js",
-    "flame.js", "main.js",
+    "columns.js", "view.js", "copy.js", "owners.js", "bands.js", "timeline.js", "map.js",
+    "state.js", "flame.js", "main.js",
 )  # fmt: skip
 _NO_OWNERS = (
     "<p>Who held the memory is told of the recorded run, and this is the run under other "
@@ -52,7 +53,8 @@ class DevicePage:
 def html_report(shown: DevicePage) -> str:
     """The page."""
     picture, shortages, explanation = shown.picture, shown.shortages, shown.explanation
-    about, columns = embedded(picture)
+    course = None if shown.told is None else shown.told.course
+    about, columns = embedded(picture, course)
     run, parting = picture.run, picture.device_run.parting
     notes = "".join(f"<li>{text(note)}</li>\n" for note in run.named_notes)
     sentence = verdict_sentence(picture.device_run, shortages)
@@ -61,6 +63,7 @@ def html_report(shown: DevicePage) -> str:
         title=text(run.path.rsplit("/", 1)[-1]),
         answer=verdict(sentence, shown_of(picture)) + to_paste(explanation),
         owners=owners_tables(tops) if tops else _NO_OWNERS,
+        still_curve=still_curve(picture, course),
         overview=sections.overview(picture),
         notes=f"<ul>{notes}</ul>\n" if notes else "",
         entries=plural(picture.lives.n_entries, "entry", "entries"),

@@ -28,10 +28,10 @@ function windowOf() {
   return { step, rows };
 }
 
-function stroke(u, from, to, paint, dash) {
+function stroke(u, from, to, paint, dash, width = 1.5) {
   u.ctx.save();
   u.ctx.strokeStyle = paint;
-  u.ctx.lineWidth = 1.5 * devicePixelRatio;
+  u.ctx.lineWidth = width * devicePixelRatio;
   u.ctx.setLineDash(dash.map((length) => length * devicePixelRatio));
   u.ctx.beginPath();
   u.ctx.moveTo(...from);
@@ -91,7 +91,7 @@ function timelineOptions(box) {
   const top = Math.max(peakReserved(), isLimitNear() ? data.memory : 0, 2 ** 21);
   const unit = unitOf(top);
   return {
-    width: box.clientWidth, height: 320, padding: [10, 30, 0, 0], series, bands, legend: { show: false },
+    width: box.clientWidth, height: 320, padding: [10 + bandsHeight(), 30, 0, 0], series, bands, legend: { show: false },
     scales: { x: { time: false, range: () => [view.x0, view.x1] }, y: { range: () => [0, top * 1.05] } },
     axes: [
       { ...axis(), label: "time (entry of the recording)", values: (_, ticks) => ticks.map(count), incrs: WHOLE, space: 75 },
@@ -109,6 +109,7 @@ function timelineOptions(box) {
         u.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
       }],
       setCursor: [(u) => readOut(u.cursor.left >= 0 ? u.posToVal(u.cursor.left, "x") : view.entry)],
+      drawClear: [drawBands],
       draw: [drawCalls, drawLines],
     },
   };
@@ -118,7 +119,8 @@ function readOut(at) {
   const entry = Math.min(Math.max(Math.floor(at), 0), data.n - 1);
   const parts = data.series.map((name) => `${name} ${sizeText(data.columns[name][entry])}`);
   const what = data.actions[data.columns.action[entry]];
-  document.getElementById("time-readout").textContent = `Entry ${count(entry)} (${what}): ${parts.join(", ")}`;
+  const part = partText(entry);
+  document.getElementById("time-readout").textContent = `Entry ${count(entry)} (${what}): ${parts.join(", ")}${part ? `; ${part}` : ""}`;
 }
 
 function makeTimeline() {
@@ -137,6 +139,7 @@ function makeTimeline() {
     ["driver gave memory", colour("ideal"), "tick"], ["driver got it back", colour("alarm"), "tick"],
     ...(data.ooms.length ? [["out of memory", colour("alarm"), "dashed"]] : []),
     ["the moment chosen", colour("ink"), "dotted"],
+    ...bandLegend(),
   ]));
 }
 
