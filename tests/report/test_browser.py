@@ -99,6 +99,7 @@ class Opened:
     def __init__(self, browser: Any, file: Path, before: str = "", **options: Any) -> None:
         self.requests: list[str] = []
         self.errors: list[str] = []
+        fragment = options.pop("fragment", "")
         options.setdefault("viewport", {"width": 1280, "height": 900})
         self.page = browser.new_page(**options)
         self.page.add_init_script(before)
@@ -106,7 +107,7 @@ class Opened:
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.on("console", self._log)
         began = time.monotonic()
-        self.page.goto(file.as_uri())
+        self.page.goto(file.as_uri() + fragment)
         if options.get("java_script_enabled", True):
             self.page.wait_for_selector("body[data-ready]", timeout=LONGEST_WAIT)
         self.seconds = time.monotonic() - began
@@ -123,6 +124,13 @@ class Opened:
         self.page.evaluate(
             "new Promise(d => requestAnimationFrame(() => requestAnimationFrame(d)))"
         )
+
+    def until(self, script: str) -> None:
+        """Until `script` says true."""
+        end = time.monotonic() + 5
+        while not self.run(script):
+            assert time.monotonic() < end, script
+            self.page.wait_for_timeout(50)
 
     def run(self, script: str) -> Any:
         return self.page.evaluate(script)
@@ -607,7 +615,9 @@ def test_a_run_that_reserved_nothing(browser: Any, tmp_path: Path) -> None:
         recorder.malloc(100 * MIB, recorder.code("big.py", "f", 1))
     opened = Opened(browser, written(recorder.recording("oom", {}), tmp_path))
     assert opened.text("#state-text").startswith("After entry 0 (oom): 0 bytes reserved in 0 seg")
-    for button in opened.page.locator("[data-view], [data-step], #to-peak, [data-entry]").all():
+    for button in opened.page.locator(
+        "[data-view], [data-step], #to-peak, #ooms [data-entry]"
+    ).all():
         button.click()
     opened.page.mouse.click(*opened.spot("#map-canvas", 0.5, 0.5))
     opened.settle()
@@ -663,6 +673,44 @@ def test_the_line_is_copied_by_a_button(browser: Any, cured: Path, before: str) 
         assert opened.run("navigator.clipboard.readText()") == line
     opened.page.wait_for_selector(".paste .copy >> text=/^Copy$/")
     opened.close()
+
+
+def test_a_link_to_a_moment_opens_there(browser: Any, small: Path) -> None:
+    opened = Opened(browser, small, fragment="#entry=13695")
+    assert opened.text("#state-text").startswith("After entry 13,695 (alloc): 5.46 GiB reserved")
+    opened.run("location.hash = '#entry=26059'")
+    opened.until("view.entry === 26059")
+    for nonsense in ("#entry=", "#entry=-5", "#entry=x", "#owners"):
+        opened.run(f"location.hash = '{nonsense}'")
+        opened.settle()
+        assert opened.run("view.entry") == 26_059
+    opened.run("location.hash = '#entry=99999999'")
+    opened.until("view.entry === 26063")
+    opened.close()
+
+
+def test_the_moment_chosen_is_the_pages_address(opened: Opened) -> None:
+    assert opened.run("location.hash") == ""
+    opened.page.fill("#entry", "13695")
+    opened.page.keyboard.press("Tab")
+    opened.until("location.hash === '#entry=13695'")
+    opened.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    opened.page.click("#share")
+    opened.page.wait_for_selector("#share >> text=Copied")
+    link = opened.run("navigator.clipboard.readText()")
+    assert link == opened.page.url
+    assert link.endswith(".html#entry=13695")
+
+
+def test_errors_and_blockers_are_links_to_their_moments(opened: Opened) -> None:
+    opened.run("setEntry(0)")
+    opened.page.click("#ooms a >> text=Show entry 26,059")
+    opened.settle()
+    assert opened.run("view.entry") == 26_059
+    assert opened.run("document.activeElement.id") == "entry-slider"
+    opened.page.click("#ooms td a >> text=25,914")
+    opened.settle()
+    assert opened.text("#state-text").startswith("After entry 25,914 (alloc): ")
 
 
 PHONE: dict[str, Any] = {

@@ -27,7 +27,7 @@ __all__ = ["DevicePage", "html_report"]
 
 _SCRIPTS = (
     "columns.js", "view.js", "copy.js", "owners.js", "bands.js", "timeline.js", "map.js",
-    "state.js", "flame.js", "main.js",
+    "state.js", "flame.js", "moments.js", "main.js",
 )  # fmt: skip
 _NO_OWNERS = (
     "<p>Who held the memory is told of the recorded run, and this is the run under other "

@@ -20,9 +20,6 @@ function listen() {
     button.addEventListener("click", () => setEntry(view.entry + Number(button.dataset.step)));
   }
   document.getElementById("to-peak").addEventListener("click", () => setEntry(data.peak));
-  for (const button of document.querySelectorAll("[data-entry]")) {
-    button.addEventListener("click", () => goTo("state", document.getElementById("entry-slider"), () => setEntry(Number(button.dataset.entry))));
-  }
   for (const button of document.querySelectorAll("[data-block]")) {
     button.addEventListener("click", () => goTo("map", canvas, () => showMaker(Number(button.dataset.block))));
   }
@@ -112,10 +109,11 @@ async function start() {
   data = await readData();
   Object.assign(view, { x1: data.n, y1: data.axis, entry: data.ooms.at(-1) ?? data.peak });
   watchers.view.push(drawTimeline, drawMap);
-  watchers.entry.push(drawTimeline, drawMap, drawState, () => readOut(view.entry));
+  watchers.entry.push(drawTimeline, drawMap, drawState, () => readOut(view.entry), writeMoment);
   watchers.block.push(drawMap, showBlock);
   makeTimeline();
   listen();
+  listenToMoments();
   drawTimeline();
   drawMap();
   drawState();

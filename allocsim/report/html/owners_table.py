@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from allocsim.questions.top import Row, Top
-from allocsim.report.html.markup import text
+from allocsim.questions.top import Moment, Row, Top
+from allocsim.report.html.markup import moment_link, text
 from allocsim.report.layout import number, plural
 from allocsim.report.top import moment_text
 from allocsim.units import format_size
@@ -27,7 +27,7 @@ def owners_tables(tops: Sequence[Top]) -> str:
     more = ""
     if top.at.requested_bytes is not None:
         more = f"; {format_size(top.at.requested_bytes)} more were asked for"
-    heading = f"<p>{text(f'{held}, {moment_text(top.at)}{more}.')}</p>\n"
+    heading = f"<p>{text(f'{held}, {moment_text(top.at)}{more}.')}{_shown(top.at)}</p>\n"
     notes = "".join(f'<p class="note">{text(note)}</p>\n' for note in top.notes)
     if not top.rows:
         return f"{heading}{notes}<p>Nothing was allocated.</p>\n"
@@ -39,6 +39,10 @@ def owners_tables(tops: Sequence[Top]) -> str:
         '<span class="owners-text" role="status" aria-live="polite"></span></div>\n'
         f"{''.join(map(_table, tops))}</div>\n"
     )
+
+
+def _shown(at: Moment) -> str:
+    return "" if at.entry is None else f" {moment_link(at.entry, 'Show this moment')}"
 
 
 def _table(top: Top) -> str:

@@ -16,7 +16,7 @@ from allocsim.questions.explain import KINDS, Blocker, DeviceExplanation, Shorta
 from allocsim.questions.picture import Picture, WhatIf
 from allocsim.report.explain import CAUSES, because, blockers_text, code_text
 from allocsim.report.html.embedding import SERIES
-from allocsim.report.html.markup import definitions, sparkline, table, text
+from allocsim.report.html.markup import definitions, moment_link, sparkline, table, text
 from allocsim.report.layout import exact_size, number, plural, when
 from allocsim.report.recommendation import peak_text
 from allocsim.report.replay import least_and_most
@@ -79,7 +79,8 @@ def memory_table(picture: Picture) -> str:
     for i, start in enumerate(range(0, n, step)):
         cells = [_span(int(c.low[i]), int(c.high[i])) for c in columns]
         end = min(start + step, n) - 1
-        entries = number(start) if start == end else f"{number(start)} to {number(end)}"
+        words = number(start) if start == end else f"{number(start)} to {number(end)}"
+        entries = moment_link(end, words)
         rows.append([entries, *map(text, cells)])
     of_each = f", lowest to highest of every {number(step)} entries" if step > 1 else ""
     return table(f"Memory after each entry{of_each}", ("entries", *SERIES), rows)
@@ -135,8 +136,7 @@ def _oom(shortage: Shortage, advice: Sequence[str], *, is_proved: bool) -> str:
     parts = [
         f"<article><h3>Entry {number(oom.entry)}: {text(shortage.cause.replace('_', ' '))}, "
         f"{format_size(shortage.tried_bytes)} tried</h3>\n"
-        f'<p><button type="button" class="js" data-entry="{oom.entry}">Show entry '
-        f"{number(oom.entry)}</button></p>\n",
+        f"<p>{moment_link(oom.entry, f'Show entry {number(oom.entry)}')}</p>\n",
         definitions(
             [
                 ("Cause", unproved + CAUSES[shortage.cause]),
@@ -172,16 +172,17 @@ def _blockers(shortage: Shortage) -> str:
 
 def _blocker(blocker: Blocker) -> list[str]:
     address = text(hex(blocker.address))
-    made = "before the recording"
+    made = text("before the recording")
     if blocker.entry is not None:
-        made = number(blocker.entry)
+        made = moment_link(blocker.entry, number(blocker.entry))
         address += (
             f' <button type="button" class="js" data-block="{blocker.entry}">show<span '
             f'class="unseen"> block {address} on the map</span></button>'
         )
     age = "older" if blocker.age is None else number(blocker.age)
     code = "no frames recorded" if blocker.code is None else str(blocker.code)
-    return [address, *map(text, (format_size(blocker.size), age, made, code))]
+    size = format_size(blocker.size)
+    return [address, text(size), text(age), made, text(code)]
 
 
 def what_if_section(
