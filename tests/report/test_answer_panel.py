@@ -45,7 +45,7 @@ def gpt2() -> Told:
 def test_the_answer_stands_before_everything_else(
     explained: tuple[DevicePage, DeviceExplanation],
 ) -> None:
-    text = html_report(explained[0])
+    text = html_report([explained[0]])
     order = ["<h1>", "Verdict:", "To paste:", LINE, 'id="owners"', 'id="time"', 'id="map"']
     order += ['id="state"', 'id="overview"']
     places = [text.index(each) for each in order]
@@ -55,7 +55,7 @@ def test_the_answer_stands_before_everything_else(
 def test_a_line_that_is_proved_can_be_copied_for_every_shell(
     explained: tuple[DevicePage, DeviceExplanation],
 ) -> None:
-    panel = to_paste(explained[1])
+    panel = to_paste([explained[1]])
     assert "Proved: a replay under it answers every request, the failed one too" in panel
     copied = [html.unescape(each) for each in re.findall(r'data-copy="([^"]*)"', panel)]
     assert copied == [
@@ -86,7 +86,7 @@ def test_a_line_that_is_not_proved_is_not_called_so(
         since="2.1",
     )  # fmt: skip
     assert not found.is_sure
-    panel = to_paste(replace(explanation, recommendation=found))
+    panel = to_paste([replace(explanation, recommendation=found)])
     assert "Likely, not proved: a replay under it" in panel
     assert "Proved:" not in panel
     assert LINE in panel
@@ -97,10 +97,10 @@ def test_where_there_is_nothing_to_paste_it_says_why(
 ) -> None:
     explanation = explained[1]
     none = replace(explanation.recommendation, best=None, why_not=WhyNot.FULL)
-    panel = to_paste(replace(explanation, recommendation=none))
+    panel = to_paste([replace(explanation, recommendation=none)])
     assert "nothing: what is in use at once is more than the device has." in panel
     assert "<button" not in panel
-    assert "not looked for" in to_paste(None)
+    assert "not looked for" in to_paste([])
 
 
 def test_the_owners_are_told_by_line_and_by_category(gpt2: Told) -> None:

@@ -25,6 +25,8 @@ from allocsim.workload.oom import oom
 from allocsim.workload.recorder import Recorder
 from allocsim.workload.training import training
 
+from .page import of_two_devices
+
 pytestmark = pytest.mark.slow
 
 TRACES = Path(__file__).parents[2] / "traces"
@@ -52,6 +54,12 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     recording = TRACES / "gpt2-ragged-oom-torch2.15.pickle.gz"
     assert main(["report", str(recording), "-o", str(file), "--no-what-if"]) == 0
     return file
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of two devices, the second of which runs out of memory."""
+    return written(of_two_devices(oom()), tmp_path_factory.mktemp("two"))
 
 
 @pytest.fixture(scope="module")
@@ -711,6 +719,50 @@ def test_errors_and_blockers_are_links_to_their_moments(opened: Opened) -> None:
     opened.page.click("#ooms td a >> text=25,914")
     opened.settle()
     assert opened.text("#state-text").startswith("After entry 25,914 (alloc): ")
+
+
+def test_devices_are_tabs(browser: Any, two: Path) -> None:
+    opened = Opened(browser, two)
+    chosen = "document.querySelector('[data-tab][aria-selected=true]').dataset.tab"
+    assert opened.run(chosen) == "1", "the one that failed"
+    assert opened.run("[...loaded.keys()]") == [1], "the other is not unpacked unasked"
+    assert "tried" in opened.text("#ooms")
+    assert "of 16" in opened.text("#view-text")
+    opened.run("setEntry(3)")
+    opened.page.click("#tab-0")
+    opened.until("data.device === 0")
+    opened.settle()
+    assert opened.text("#ooms").endswith("No request failed.")
+    assert "of 8" in opened.text("#view-text")
+    assert opened.run("document.getElementById('entry').max") == "7"
+    opened.until("location.hash.startsWith('#device=0&entry=')")
+    opened.page.keyboard.press("ArrowRight")
+    opened.until("data.device === 1")
+    assert opened.run("view.entry") == 3, "as it was left"
+    assert opened.run("document.documentElement.scrollWidth") == 1280
+    opened.close()
+
+
+def test_a_link_names_its_device(browser: Any, two: Path) -> None:
+    opened = Opened(browser, two, fragment="#device=0&entry=5")
+    assert opened.run("[data.device, view.entry]") == [0, 5]
+    links = opened.run("[...document.querySelectorAll('#ooms a')].map(a => a.getAttribute('href'))")
+    assert len(links) > 0
+    assert all(link.startswith("#device=1&entry=") for link in links)
+    opened.run("location.hash = '#device=1&entry=2'")
+    opened.until("data.device === 1 && view.entry === 2")
+    opened.run("location.hash = '#device=7'")
+    opened.settle()
+    assert opened.run("data.device") == 1, "there is no such device"
+    opened.close()
+
+
+def test_without_scripts_every_device_is_there(browser: Any, two: Path) -> None:
+    opened = Opened(browser, two, java_script_enabled=False)
+    names = opened.page.locator("#ooms .device-name").all()
+    assert [name.inner_text() for name in names if name.is_visible()] == ["Device 0", "Device 1"]
+    assert not opened.page.is_visible("#tab-0")
+    opened.close()
 
 
 PHONE: dict[str, Any] = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import dataclasses
 import gzip
-import json
 import re
 from pathlib import Path
 
@@ -39,7 +38,7 @@ def looked_at(recording: Recording) -> tuple[Picture, tuple[Shortage, ...], Case
 
 def page_of(recording: Recording) -> tuple[Picture, Page]:
     picture, shortages, _ = looked_at(recording)
-    return picture, Page(html_report(DevicePage(picture, shortages)))
+    return picture, Page(html_report([DevicePage(picture, shortages)]))
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +51,7 @@ def gpt2() -> tuple[Picture, str, Page]:
     confs = ("expandable_segments:True", "max_split_size_mb:128")
     runs = what_if(case.trials, picture.run, [Setting(conf) for conf in confs])
     told = told_of_run(case.prepared, picture.device_run)
-    text = html_report(DevicePage(picture, shortages, explanation, runs, told))
+    text = html_report([DevicePage(picture, shortages, explanation, runs, told)])
     return picture, text, Page(text)
 
 
@@ -139,7 +138,7 @@ def test_the_columns_are_the_picture(classic: tuple[Picture, Page]) -> None:
 
 def test_steps_and_phases_travel_as_columns(gpt2: tuple[Picture, str, Page]) -> None:
     _, text, page = gpt2
-    about, columns = json.loads(page.scripts["about"]), page.columns()
+    about, columns = page.about(), page.columns()
     assert columns["step.start"].tolist()[:3] == [0, 4181, 8158]
     assert len(columns["phase.start"]) == len(columns["phase.kind"])
     kinds = {about["phases"][int(kind)] for kind in columns["phase.kind"]}
@@ -156,7 +155,7 @@ def test_a_page_of_other_settings_tells_no_phases(classic: tuple[Picture, Page])
 def test_levels_keep_the_extremes(gpt2: tuple[Picture, str, Page]) -> None:
     picture, _, page = gpt2
     columns = page.columns()
-    for step in json.loads(page.scripts["about"])["levels"]:
+    for step in page.about()["levels"]:
         assert columns[f"reserved.high.{step}"].max() == picture.device_run.peak_reserved_bytes
     assert columns["allocated"].tolist() == picture.curve.allocated.tolist()
     assert columns["block.size"].sum() * 512 == picture.lives.blocks.size.sum()
@@ -172,7 +171,7 @@ def test_a_recording_cannot_write_into_the_page() -> None:
     hostile = dataclasses.replace(recording, path=evil, frame_table=table, devices=(trace,))
     picture, page = page_of(hostile)
     assert (page.wrong, page.open) == ([], [])
-    assert set(page.scripts) == {"script", "about", "columns"}
+    assert set(page.scripts) == {"script", "about-0", "columns-0"}
     assert "alert(1)" not in page.scripts["script"]
     assert "\x1b" not in page.words
     assert picture.run.path == evil
@@ -190,7 +189,7 @@ def test_a_short_run_has_a_row_for_each_entry(classic: tuple[Picture, Page]) -> 
 def test_every_block_has_its_own_line() -> None:
     """Only the colours of the map are shared by all but the first six."""
     _, page = page_of(load(OOM))
-    about = json.loads(page.scripts["about"])
+    about = page.about()
     owners = [about["owners"][int(i)] for i in page.columns()["block.owner"]]
     assert "other lines" not in owners
     assert len(set(owners)) == len(about["owners"])

@@ -28,9 +28,9 @@ function columnsOf(index, buffer) {
   return columns;
 }
 
-async function readData() {
-  const about = JSON.parse(document.getElementById("about").textContent);
-  const element = document.getElementById("columns");
+async function readData(device) {
+  const about = JSON.parse(document.getElementById(`about-${device}`).textContent);
+  const element = document.getElementById(`columns-${device}`);
   const columns = columnsOf(about.columns, await unpacked(element.textContent.trim()));
   element.remove();
   const count = columns["block.born"].length;
@@ -51,5 +51,5 @@ async function readData() {
     died: columns["segment.born"].map((born, i) => born + columns["segment.lived"][i]),
     stream: columns["segment.stream"],
   };
-  return { ...about, columns, blocks, segments };
+  return { ...about, device, columns, blocks, segments };
 }

@@ -29,9 +29,10 @@ function listen() {
     changed("view");
   }).observe(document.getElementById("timeline"));
   listenToMap();
-  startFlame();
+  startFlames();
   startOwners();
   listenToCopies();
+  listenToTabs();
   listenToPrinter();
 }
 
@@ -103,11 +104,11 @@ function listenToPrinter() {
 }
 
 async function start() {
-  const status = document.getElementById("loading");
   document.body.classList.remove("no-js");
   setTheme(matchMedia("(prefers-color-scheme: dark)").matches);
-  data = await readData();
-  Object.assign(view, { x1: data.n, y1: data.axis, entry: data.ooms.at(-1) ?? data.peak });
+  const { device, entry } = momentOf(location.hash);
+  await takeDevice(device ?? firstDevice());
+  if (entry !== null) setEntry(entry);
   watchers.view.push(drawTimeline, drawMap);
   watchers.entry.push(drawTimeline, drawMap, drawState, () => readOut(view.entry), writeMoment);
   watchers.block.push(drawMap, showBlock);
@@ -119,7 +120,6 @@ async function start() {
   drawState();
   readOut(view.entry);
   for (const details of document.querySelectorAll("#tables details")) details.open = false;
-  status.textContent = "";
   document.body.dataset.ready = "true";
 }
 
