@@ -63,6 +63,19 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of a full card: 1,700 segments."""
+    recorder = Recorder("80GiB")
+    line = recorder.code("net.py", "forward", 3)
+    with recorder.program():
+        for i in range(1_100):
+            recorder.malloc((11 + i % 7 * 12) * MIB, line)
+        for _ in range(1_200):
+            recorder.malloc(MIB - 512, line)
+    return written(recorder.recording("oom", {}), tmp_path_factory.mktemp("full"))
+
+
+@pytest.fixture(scope="module")
 def strange(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report of a program of many files, one with tags for a name and one of 600 letters."""
     recorder = Recorder("200MiB")
@@ -573,11 +586,28 @@ def test_the_legend_names_what_is_drawn(opened: Opened) -> None:
     assert opened.run(
         "[...document.querySelectorAll('#time-legend span')].map(e => e.innerText)"
     ) == [
-        *("reserved", "requested", "allocated", "ideal", "device memory, 5.47 GiB"),
+        *("reserved 5.08 GiB", "requested 4.60 GiB", "allocated 4.63 GiB", "ideal 4.66 GiB"),
+        "device memory, 5.47 GiB",
         *("driver gave memory", "driver got it back", "out of memory", "the moment chosen"),
         *("setting up", "the program's own code", "forward", "backward", "optimizer"),
     ]
-    assert opened.text("#state-legend").split() == ["allocated", "waiting", "free"]
+    words = "allocated 4.63 GiB waiting 0 bytes free 462.32 MiB"
+    assert opened.text("#state-legend").split() == words.split()
+
+
+def test_legends_tell_the_bytes_of_the_moment(opened: Opened) -> None:
+    """Whatever the colours mean, they add up to what is reserved."""
+    whole = 5.08 * 1024
+    for colouring in ("state", "size", "owner"):
+        opened.page.select_option("#colouring", colouring)
+        opened.settle()
+        assert opened.text("#map-legend").startswith("After entry 26,059: ")
+        *kinds, free, nothing = opened.page.locator("#map-legend span").all_inner_texts()
+        assert (free, nothing) == ("reserved, free 462.32 MiB", "not reserved")
+        factor = {"GiB": 1024, "MiB": 1, "KiB": 1 / 1024, "bytes": 0}
+        sizes = [kind.split()[-2:] for kind in kinds]
+        held = sum(float(size) * factor[unit] for size, unit in sizes)
+        assert held == pytest.approx(whole - 462.32, abs=10)
 
 
 def test_names_of_any_kind_and_length(browser: Any, strange: Path) -> None:
@@ -650,6 +680,51 @@ def test_one_of_each_is_not_a_plural(browser: Any, tmp_path: Path) -> None:
     assert "2 entries, 1 block." in opened.text("#tables")
     assert re.search(r"\b1 (entries|blocks|segments|errors)\b", opened.text("body")) is None
     opened.close()
+
+
+def test_every_segment_of_a_full_card_is_in_the_strip(browser: Any, full: Path) -> None:
+    """Whatever the width, each has pixels of its own, and its pool has a name."""
+    for width in (390, 1440, 2560):
+        opened = Opened(browser, full, viewport={"width": width, "height": 900})
+        assert "in 1,700 segments" in opened.text("#state-text")
+        assert opened.run("strip.pieces.length") == 1_700
+        assert opened.run("Math.min(...strip.pieces.map((piece) => piece.wide))") >= 3
+        assert opened.run("document.documentElement.scrollWidth") == width
+        names = opened.page.locator("#state-strip figcaption").all_inner_texts()
+        assert [name.partition(":")[0] for name in names] == ["large", "small"]
+        assert "1.17 GiB in 600 segments" in names[1]
+        runs = """(() => { const [canvas] = document.querySelectorAll("#state-strip canvas");
+            const row = canvas.getContext("2d").getImageData(0, 8, canvas.width, 1).data;
+            const own = strip.pieces.filter((piece) => piece.canvas === canvas
+              && piece.at + piece.wide < piece.width).length;
+            let gaps = 0;
+            for (let x = 1; x < canvas.width; x++) gaps += !row[x * 4 + 3] && row[x * 4 - 1] > 0;
+            return [gaps, own]; })()"""
+        gaps, own = opened.run(runs)
+        assert own > 5
+        assert gaps == pytest.approx(own, abs=1)
+        opened.close()
+
+
+def test_a_segment_of_the_strip_is_read_and_shown(opened: Opened) -> None:
+    opened.page.mouse.move(*opened.spot("#state-strip canvas >> nth=0", 0.1, 0.05))
+    assert re.match(r"0x7\w+: large: 694.00 MiB in 1 segment, ", opened.text("#strip-text"))
+    opened.page.focus("#state-strip")
+    for key in ("Home", "ArrowRight", "ArrowRight", "ArrowLeft", "Enter"):
+        opened.page.keyboard.press(key)
+    opened.settle()
+    piece = opened.run("strip.pieces[1].range.size")
+    low, high = opened.run("[view.y0, view.y1]")
+    assert high - low == piece
+    assert opened.run("document.activeElement.id") == "map-canvas"
+
+
+def test_the_strip_is_as_wide_as_the_page_becomes(opened: Opened) -> None:
+    opened.page.set_viewport_size({"width": 600, "height": 900})
+    opened.settle()
+    opened.settle()
+    assert opened.run("document.documentElement.scrollWidth") == 600
+    assert opened.run("strip.pieces[0].width") < 600
 
 
 @pytest.fixture(scope="module")

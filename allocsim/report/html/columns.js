@@ -49,7 +49,7 @@ async function readData(device) {
     count: columns["segment.born"].length, place: columns["segment.place"],
     size: columns["segment.size"], born: columns["segment.born"],
     died: columns["segment.born"].map((born, i) => born + columns["segment.lived"][i]),
-    stream: columns["segment.stream"],
+    group: columns["segment.group"],
   };
   return { ...about, device, columns, blocks, segments };
 }

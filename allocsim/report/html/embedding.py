@@ -9,12 +9,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from allocsim.core import MIN_BLOCK_SIZE, SMALL_BUFFER
 from allocsim.measures import levels_of
 from allocsim.questions.picture import CLASS_NAMES, Picture, axis_of, class_of, owners_of
 from allocsim.questions.top import Course
 from allocsim.report.html.packed_columns import Packer
+from allocsim.report.html.packed_strip import pool_text
+from allocsim.state import DEFAULT_POOL
 from allocsim.trace import Action, FrameTable
 
 __all__ = ["SERIES", "embedded"]
@@ -34,9 +37,9 @@ def embedded(picture: Picture, course: Course | None = None) -> tuple[dict[str, 
     axis = axis_of(picture.lives)
     packer.add("range.start", axis.start // MIN_BLOCK_SIZE)
     packer.add("range.offset", axis.offset // MIN_BLOCK_SIZE)
-    streams = np.unique(np.append(picture.lives.blocks.stream, picture.lives.segments.stream))
+    streams = np.unique(picture.lives.blocks.stream)
     owners, stacks = _blocks(packer, picture, streams)
-    _segments(packer, picture, streams)
+    groups = _segments(packer, picture)
     _course(packer, course)
     packer.add("action", picture.trace.action[: picture.lives.n_entries])
     return {
@@ -48,6 +51,7 @@ def embedded(picture: Picture, course: Course | None = None) -> tuple[dict[str, 
         "levels": steps,
         "streams": [hex(int(stream)) for stream in streams],
         "owners": owners,
+        "groups": groups,
         "sizes": CLASS_NAMES,
         "stacks": stacks,
         "actions": [action.text for action in Action],
@@ -102,14 +106,42 @@ def _course(packer: Packer, course: Course | None) -> None:
     packer.add("phase.kind", none if course is None else course.phase)
 
 
-def _segments(packer: Packer, picture: Picture, streams: Any) -> None:
+def _segments(packer: Packer, picture: Picture) -> list[str]:
+    """Add the segments; returns the names of their pools by number."""
     segments = picture.lives.segments
     place = axis_of(picture.lives).place(segments.address)
+    names, group = _pools(picture)
     packer.add("segment.place", place // MIN_BLOCK_SIZE)
     packer.add("segment.size", segments.size // MIN_BLOCK_SIZE)
     packer.add("segment.born", segments.born)
     packer.add("segment.lived", segments.died - segments.born)
-    packer.add("segment.stream", np.searchsorted(streams, segments.stream))
+    packer.add("segment.group", group)
+    return names
+
+
+def _pools(picture: Picture) -> tuple[list[str], NDArray[np.int64]]:
+    """The names of pools, and of each segment which it lies in."""
+    lives, segments = picture.lives, picture.lives.segments
+    numbers: dict[str, int] = {}
+    kinds = zip(
+        (segments.size == SMALL_BUFFER).tolist(),
+        segments.pool.tolist(),
+        segments.stream.tolist(),
+        strict=True,
+    )
+    group = [
+        numbers.setdefault(
+            pool_text(
+                is_small=is_small,
+                is_expandable=picture.is_expandable,
+                pool=lives.pools[pool] if pool >= 0 else DEFAULT_POOL,
+                stream=stream,
+            ),
+            len(numbers),
+        )
+        for is_small, pool, stream in kinds
+    ]
+    return list(numbers), np.array(group, dtype=np.int64)
 
 
 def _stack_text(table: FrameTable, number: int) -> str:

@@ -40,7 +40,7 @@ def flame_panel(top: Top, name: str = "flame") -> str:
         return f"{heading}{notes}<p>Nothing was allocated.</p>\n"
     boxes = "\n".join(_box(box, flame) for box in flame.boxes)
     return (
-        f"{heading}{notes}{_legend(flame)}"
+        f"{heading}{notes}{_legend(flame, top)}"
         f'<div class="tools js"><label>Find <input id="{name}-find" type="search">'
         f'</label>\n<button type="button" id="{name}-whole">Whole graph</button>\n'
         f'<span id="{name}-text" role="status" aria-live="polite"></span></div>\n'
@@ -71,13 +71,14 @@ def _kind(category: str, flame: FlameGraph) -> str:
     return f"k{min(flame.categories.index(category), _KINDS)}"
 
 
-def _legend(flame: FlameGraph) -> str:
+def _legend(flame: FlameGraph, top: Top) -> str:
     drawn = {box.category for box in flame.boxes}
     names: dict[str, list[str]] = {}
     for category in (*flame.categories, ""):
         if category in drawn:
             kind = _kind(category, flame)
-            names.setdefault(kind, []).append(category or "of several")
+            held = f"{category} {format_size(top.categories[category])}" if category else ""
+            names.setdefault(kind, []).append(held or "of several")
     items = " ".join(
         f'<span><i style="color: var({_colour(kind)})"></i>{text(", ".join(each))}</span>'
         for kind, each in names.items()

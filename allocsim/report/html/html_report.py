@@ -21,6 +21,7 @@ from allocsim.report.html.embedding import embedded
 from allocsim.report.html.flame_panel import flame_panel
 from allocsim.report.html.markup import json_text, text
 from allocsim.report.html.owners_table import owners_tables
+from allocsim.report.html.packed_strip import packed_strip, state_legend
 from allocsim.report.html.still_curve import still_curve
 from allocsim.report.layout import plural, shown_of
 from allocsim.report.replay import verdict_sentence
@@ -29,7 +30,7 @@ __all__ = ["DevicePage", "html_report"]
 
 _SCRIPTS = (
     "columns.js", "view.js", "copy.js", "owners.js", "bands.js", "timeline.js", "map.js",
-    "state.js", "flame.js", "devices.js", "moments.js", "main.js",
+    "strip.js", "state.js", "flame.js", "devices.js", "moments.js", "main.js",
 )  # fmt: skip
 _NO_OWNERS = (
     "<p>Who held the memory is told of the recorded run, and this is the run under other "
@@ -136,12 +137,14 @@ def _overview(page: DevicePage) -> str:
 
 def _tables(page: DevicePage) -> str:
     entries = plural(page.picture.lives.n_entries, "entry", "entries")
+    instant = page.picture.at()
     blocks = plural(len(page.picture.lives.blocks), "block")
     return (
         f"<p>{entries}, {blocks}. These tables need no script.</p>\n"
         f"<details open><summary>Memory over time</summary>\n"
         f"{sections.memory_table(page.picture)}</details>\n"
         f"<details open><summary>Segments at the peak</summary>\n"
+        f"{state_legend(instant)}{packed_strip(instant)}"
         f"{sections.segments_table(page.picture)}</details>\n"
     )
 

@@ -26,6 +26,7 @@ function listen() {
   document.getElementById("theme").addEventListener("click", () => setTheme(document.documentElement.dataset.theme !== "dark"));
   new ResizeObserver(() => {
     plot.setSize({ width: document.getElementById("timeline").clientWidth, height: 320 });
+    redrawStrip();
     changed("view");
   }).observe(document.getElementById("timeline"));
   listenToMap();
@@ -33,6 +34,7 @@ function listen() {
   startOwners();
   listenToCopies();
   listenToTabs();
+  listenToStrip();
   listenToPrinter();
 }
 
@@ -110,7 +112,7 @@ async function start() {
   await takeDevice(device ?? firstDevice());
   if (entry !== null) setEntry(entry);
   watchers.view.push(drawTimeline, drawMap);
-  watchers.entry.push(drawTimeline, drawMap, drawState, () => readOut(view.entry), writeMoment);
+  watchers.entry.push(drawTimeline, drawTimeLegend, drawMap, drawState, () => readOut(view.entry), writeMoment);
   watchers.block.push(drawMap, showBlock);
   makeTimeline();
   listen();

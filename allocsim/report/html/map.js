@@ -21,6 +21,21 @@ function kindsOf(colouring) {
   return [["allocated", colour("kind-0")], ["freed, waiting for a stream", colour("kind-1")]];
 }
 
+// Bytes of each kind after the entry that is chosen, and those reserved and free.
+function bytesOfKinds(colouring, kinds) {
+  const { blocks, segments } = data;
+  const entry = view.entry, held = new Array(kinds).fill(0);
+  const kind = { size: blocks.class, owner: blocks.owner }[colouring];
+  let free = 0;
+  for (let i = 0; i < segments.count; i++) if (segments.born[i] <= entry && entry < segments.died[i]) free += segments.size[i];
+  for (let i = 0; i < blocks.count; i++) {
+    if (blocks.born[i] > entry || entry >= blocks.completed[i]) continue;
+    held[kind ? Math.min(kind[i], kinds - 1) : Number(entry >= blocks.freed[i])] += blocks.size[i];
+    free -= blocks.size[i];
+  }
+  return { held: held.map((size) => size * data.unit), free: free * data.unit };
+}
+
 function rgb(paint) {
   return [1, 3, 5].map((i) => parseInt(paint.slice(i, i + 2), 16));
 }
@@ -148,9 +163,10 @@ function drawMap() {
   context.putImageData(imageOf(context, rows, columns, colouring, kinds), 0, 0);
   drawMarks(context, rows, columns);
   const waits = data.blocks.completed.some((end, i) => end > data.blocks.freed[i]);
-  document.getElementById("map-legend").replaceChildren(...legendItems([
-    ...kinds.filter(([name]) => waits || !name.startsWith("freed")),
-    ["reserved, free", colour("free")], ["not reserved", colour("page")],
+  const { held, free } = bytesOfKinds(colouring, kinds.length);
+  document.getElementById("map-legend").replaceChildren(`After entry ${count(view.entry)}: `, ...legendItems([
+    ...kinds.map(([name, paint], i) => [`${name} ${sizeText(held[i])}`, paint]).filter(([name]) => waits || !name.startsWith("freed")),
+    [`reserved, free ${sizeText(free)}`, colour("free")], ["not reserved", colour("page")],
   ]));
   const wide = Math.max(1, (view.x1 - view.x0) / columns);
   const high = ((view.y1 - view.y0) / rows) * data.unit;

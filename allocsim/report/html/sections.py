@@ -17,6 +17,7 @@ from allocsim.questions.picture import Picture, WhatIf
 from allocsim.report.explain import CAUSES, because, blockers_text, code_text
 from allocsim.report.html.embedding import SERIES
 from allocsim.report.html.markup import definitions, moment_link, sparkline, table, text
+from allocsim.report.html.packed_strip import segment_pool
 from allocsim.report.layout import exact_size, number, plural, when
 from allocsim.report.recommendation import peak_text
 from allocsim.report.replay import least_and_most
@@ -98,13 +99,15 @@ def segments_table(picture: Picture) -> str:
     for segment in segments[:_SHOWN_SEGMENTS]:
         held = map(segment.held, (ALLOCATED, PENDING, INACTIVE))
         sizes = (segment.total_size, *held, segment.largest_free)
-        rows.append([text(hex(segment.address)), *(text(format_size(size)) for size in sizes)])
+        cells = (*map(format_size, sizes), segment_pool(segment))
+        rows.append([text(hex(segment.address)), *map(text, cells)])
     hidden = len(segments) - _SHOWN_SEGMENTS
     more = f", the {_SHOWN_SEGMENTS} largest of {number(len(segments))}" if hidden > 0 else ""
     return table(
         f"Segments at the peak of reserved memory, {when(instant)}{more}",
-        ("segment", "size", "allocated", "waiting", "free", "largest free block"),
+        ("segment", "size", "allocated", "waiting", "free", "largest free block", "pool"),
         rows,
+        ends_in_words=True,
     )
 
 

@@ -17,8 +17,9 @@ from allocsim.questions.picture import STILL_KINDS, Still
 from allocsim.questions.top import Row, Top
 from allocsim.report.html.flame_panel import flame_panel
 from allocsim.report.html.markup import definitions, table, text
+from allocsim.report.html.packed_strip import packed_strip, segment_pool, state_legend
 from allocsim.report.layout import exact_size, number, plural, shown_of
-from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE, PENDING, BlockState, SegmentState
+from allocsim.state import ALLOCATED, INACTIVE, PENDING, BlockState, SegmentState
 from allocsim.units import format_size
 
 __all__ = ["still_report"]
@@ -59,6 +60,8 @@ def still_report(
         kinds=_kinds(still),
         owners="".join([*map(flame_panel, tops[:1]), *map(_owners, tops)]),
         holes=_holes(still),
+        legend=state_legend(still.instant),
+        strip=packed_strip(still.instant),
         segments=_segments(still),
         style=_part("page.css"),
         script="\n".join(map(_part, _SCRIPTS)),
@@ -142,7 +145,7 @@ def _holes(still: Still) -> str:
     rows = [
         [
             text(f"{hole.address:#x}"),
-            *map(text, (format_size(hole.size), _pool(segment), _code(still, before))),
+            *map(text, (format_size(hole.size), segment_pool(segment), _code(still, before))),
             text(_code(still, after)),
         ]
         for segment, hole, before, after in found[:_SHOWN_HOLES]
@@ -170,13 +173,6 @@ def _between(still: Still) -> Iterator[_Hole]:
                 yield segment, hole, before, after
 
 
-def _pool(segment: SegmentState) -> str:
-    """Which requests may use the segment."""
-    size = "small" if segment.is_small else "large"
-    pool = "" if segment.pool_id == DEFAULT_POOL else f", private pool {segment.pool_id}"
-    return f"{size}{pool}" + (f", stream {segment.stream:#x}" if segment.stream else "")
-
-
 def _code(still: Still, block: BlockState | None) -> str:
     if block is None:
         return "the segment's end"
@@ -192,7 +188,7 @@ def _segments(still: Still) -> str:
     for segment in segments[:_SHOWN_SEGMENTS]:
         held = map(segment.held, (ALLOCATED, PENDING, INACTIVE))
         sizes = (segment.total_size, *held, segment.largest_free)
-        cells = (hex(segment.address), *map(format_size, sizes), _pool(segment))
+        cells = (hex(segment.address), *map(format_size, sizes), segment_pool(segment))
         rows.append([*map(text, cells), _bar(segment, longest)])
     many = len(segments) > _SHOWN_SEGMENTS
     more = f", the {_SHOWN_SEGMENTS} largest of {number(len(segments))}" if many else ""

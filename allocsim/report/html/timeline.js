@@ -133,8 +133,13 @@ function makeTimeline() {
   plot.over.addEventListener("click", (event) => {
     if (Math.abs(event.clientX - from) < 4) setEntry(plot.posToVal(plot.cursor.left, "x"), false);
   });
+  drawTimeLegend();
+}
+
+// The bytes are those after the entry that is chosen.
+function drawTimeLegend() {
   document.getElementById("time-legend").replaceChildren(...legendItems([
-    ...data.series.map((name) => [name, colour(name), "line"]),
+    ...data.series.map((name) => [`${name} ${sizeText(data.columns[name][view.entry])}`, colour(name), "line"]),
     ...(isLimitNear() ? [[`device memory, ${sizeText(data.memory)}`, colour("soft"), "dotted line"]] : []),
     ["driver gave memory", colour("ideal"), "tick"], ["driver got it back", colour("alarm"), "tick"],
     ...(data.ooms.length ? [["out of memory", colour("alarm"), "dashed"]] : []),
