@@ -446,7 +446,7 @@ def test_without_scripts_the_curve_is_there(browser: Any, small: Path) -> None:
 
 def test_steps_and_phases_lie_behind_the_curve(opened: Opened) -> None:
     assert not opened.page.is_visible("#time .still")
-    assert opened.text("#time-readout").endswith("; step 7, backward")
+    assert "; step 7, backward; " in opened.text("#time-readout")
     names = (
         "[...new Set(phasesOf(1000).filter((kind) => kind > 0).map((kind) => data.phases[kind]))]"
     )
@@ -837,6 +837,54 @@ def test_without_scripts_every_device_is_there(browser: Any, two: Path) -> None:
     names = opened.page.locator("#ooms .device-name").all()
     assert [name.inner_text() for name in names if name.is_visible()] == ["Device 0", "Device 1"]
     assert not opened.page.is_visible("#tab-0")
+    opened.close()
+
+
+def test_wall_time_is_an_axis_too(opened: Opened) -> None:
+    """The moment stays; what lies where is that of the same entries."""
+    assert opened.text("#time-readout").endswith("; 995.06 ms")
+    opened.page.select_option("#axis", "time")
+    opened.settle()
+    assert opened.text("#view-text") == "0 µs to 1.03 s, entries 0 to 26,064 of 26,064"
+    assert opened.run("view.entry") == 26_059
+    assert "wall time since the first entry (ms)" in opened.run("plot.axes[0].label")
+    assert re.search(r"a pixel is \d+ µs wide", opened.text("#map-note"))
+    for row in (0, 1_000, 4_567, 9_104):
+        found = opened.run(
+            f"""(() => {{ const b = data.blocks, i = {row};
+            const from = xAt(b.born[i]), to = xAt(b.completed[i]);
+            setX(from, to); setY(b.place[i], b.place[i] + b.size[i]);
+            const x = ((from + to) / 2 - view.x0) / (view.x1 - view.x0);
+            const y = (b.place[i] + b.size[i] / 2 - view.y0) / (view.y1 - view.y0);
+            return blockAt({{x, y}}); }})()"""
+        )
+        assert found == row
+    opened.run("setX(xAt(13690), xAt(13700))")
+    opened.page.select_option("#axis", "entries")
+    opened.settle()
+    same = pytest.approx([13_690, 13_700], abs=3)  # some were recorded in one microsecond
+    assert opened.run("[view.x0, view.x1]") == same
+
+
+def test_an_entry_is_found_by_its_time(opened: Opened) -> None:
+    """Whatever entry it is, its own time is in it, and it is later than the one before."""
+    opened.page.select_option("#axis", "time")
+    wrong = opened.run(
+        """[...data.columns.time].filter((time, i) => {
+          const found = entryAt(time);
+          return data.columns.time[found] !== time || found < i; }).length"""
+    )
+    assert wrong == 0
+    opened.page.click("#timeline .u-over", position={"x": 600, "y": 50})
+    opened.settle()
+    entry = opened.run("view.entry")
+    assert opened.run(f"xAt({entry}) <= plot.posToVal(600, 'x')")
+    assert opened.run(f"plot.posToVal(600, 'x') <= xAt({entry} + 1)")
+
+
+def test_where_no_clock_was_read_there_is_no_wall_time(browser: Any, hundreds: Path) -> None:
+    opened = Opened(browser, hundreds)
+    assert not opened.page.is_visible("#axis")
     opened.close()
 
 

@@ -146,6 +146,20 @@ def test_steps_and_phases_travel_as_columns(gpt2: tuple[Picture, str, Page]) -> 
     assert text.count('fill="var(--phase-4)"') == 7, "a backward pass a step, without scripts too"
 
 
+def test_times_are_told_where_a_clock_was_read(
+    gpt2: tuple[Picture, str, Page], classic: tuple[Picture, Page]
+) -> None:
+    """A model that counts its entries instead has read none."""
+    picture, _, page = gpt2
+    time = page.columns()["time"]
+    assert picture.trace.time_us is not None
+    assert time[0] == 0
+    assert time[-1] == 1_027_698
+    assert (np.diff(time) >= 0).all()
+    assert classic[0].trace.time_us is not None
+    assert "time" not in classic[1].columns()
+
+
 def test_a_page_of_other_settings_tells_no_phases(classic: tuple[Picture, Page]) -> None:
     _, page = classic
     assert page.columns()["phase.start"].tolist() == []

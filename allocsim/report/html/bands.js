@@ -21,6 +21,8 @@ function stretchAt(starts, entry) {
   return low - 1;
 }
 
+const firstStretch = (starts) => Math.max(stretchAt(starts, entryAt(view.x0)), 0);
+
 function partText(entry) {
   const step = stretchAt(data.columns["step.start"], entry) + 1;
   const phase = data.phases[data.columns["phase.kind"][stretchAt(data.columns["phase.start"], entry)]];
@@ -32,9 +34,9 @@ function phasesOf(width) {
   const starts = data.columns["phase.start"], kinds = data.columns["phase.kind"];
   const share = new Float64Array(width * data.phases.length);
   const scale = width / (view.x1 - view.x0);
-  for (let i = Math.max(stretchAt(starts, view.x0), 0); i < starts.length && starts[i] < view.x1; i++) {
-    const left = Math.max((starts[i] - view.x0) * scale, 0);
-    const right = Math.min(((starts[i + 1] ?? data.n) - view.x0) * scale, width);
+  for (let i = firstStretch(starts); i < starts.length && xAt(starts[i]) < view.x1; i++) {
+    const left = Math.max((xAt(starts[i]) - view.x0) * scale, 0);
+    const right = Math.min((xAt(starts[i + 1] ?? data.n) - view.x0) * scale, width);
     for (let x = Math.floor(left); x < right; x++) {
       share[x * data.phases.length + kinds[i]] += Math.min(right, x + 1) - Math.max(left, x);
     }
@@ -71,8 +73,8 @@ function drawSteps(u) {
   u.ctx.font = `${11 * ratio}px system-ui, sans-serif`;
   u.ctx.textBaseline = "top";
   u.ctx.textAlign = "left";
-  for (let i = Math.max(stretchAt(starts, view.x0), 0); i < starts.length && starts[i] < view.x1; i++) {
-    const at = left + Math.max((starts[i] - view.x0) / (view.x1 - view.x0) * width, 0);
+  for (let i = firstStretch(starts); i < starts.length && xAt(starts[i]) < view.x1; i++) {
+    const at = left + Math.max((xAt(starts[i]) - view.x0) / (view.x1 - view.x0) * width, 0);
     if (at - line < LEAST_STEP * ratio) continue;
     stroke(u, [at, top - above], [at, top + height], colour("soft"), [], 0.8);
     line = at;

@@ -9,7 +9,7 @@ const firstDevice = () => Number(chosenTab()?.dataset.tab ?? DEVICES[0]);
 async function loadDevice(number) {
   if (!loaded.has(number)) {
     const found = await readData(number);
-    const at = { x0: 0, x1: found.n, y0: 0, y1: found.axis, entry: found.ooms.at(-1) ?? found.peak, block: -1 };
+    const at = { x0: 0, x1: found.n, y0: 0, y1: found.axis, entry: found.ooms.at(-1) ?? found.peak, block: -1, timed: false };
     loaded.set(number, { data: found, view: at });
   }
   return loaded.get(number);
@@ -24,6 +24,7 @@ async function takeDevice(number) {
   data = next.data;
   Object.assign(view, next.view);
   painted.key = "";
+  showAxis();
   status.textContent = "";
   for (const id of ["entry", "entry-slider"]) document.getElementById(id).max = data.n - 1;
   for (const part of document.querySelectorAll("[data-device]")) part.hidden = Number(part.dataset.device) !== number;

@@ -41,6 +41,7 @@ def embedded(picture: Picture, course: Course | None = None) -> tuple[dict[str, 
     owners, stacks = _blocks(packer, picture, streams)
     groups = _segments(packer, picture)
     _course(packer, course)
+    _time(packer, picture)
     packer.add("action", picture.trace.action[: picture.lives.n_entries])
     return {
         "columns": packer.index,
@@ -104,6 +105,15 @@ def _course(packer: Packer, course: Course | None) -> None:
     packer.add("step.start", none if course is None else course.step_starts)
     packer.add("phase.start", none if course is None else course.phase_starts)
     packer.add("phase.kind", none if course is None else course.phase)
+
+
+def _time(packer: Packer, picture: Picture) -> None:
+    """Microseconds since the first entry, where a clock tells them; they never go back."""
+    time = picture.trace.time_us
+    if time is None or bool((np.diff(time) == 1).all()):
+        return  # not recorded, or counted by a model, which reads no clock
+    time = time[: picture.lives.n_entries]
+    packer.add("time", np.maximum.accumulate(time) - time[0])
 
 
 def _segments(packer: Packer, picture: Picture) -> list[str]:

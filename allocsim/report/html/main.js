@@ -5,7 +5,7 @@ const PAPER = 700; // pixels of CSS between the margins of A4 and of Letter
 function listen() {
   const actions = {
     in: () => zoomX(0.5), out: () => zoomX(2), left: () => moveX(-0.5), right: () => moveX(0.5),
-    all: () => setX(0, data.n),
+    all: () => setX(0, xEnd()),
     "rows-in": () => zoomY(0.5), "rows-out": () => zoomY(2), lower: () => moveY(-0.5), higher: () => moveY(0.5),
     "rows-all": () => setY(0, data.axis),
   };
@@ -13,6 +13,7 @@ function listen() {
     button.addEventListener("click", actions[button.dataset.view]);
   }
   document.getElementById("timeline").addEventListener("keydown", timeKey);
+  document.getElementById("axis").addEventListener("change", (event) => setAxis(event.target.value === "time"));
   document.getElementById("colouring").addEventListener("change", () => changed("view"));
   document.getElementById("entry").addEventListener("change", (event) => setEntry(Number(event.target.value)));
   document.getElementById("entry-slider").addEventListener("input", (event) => setEntry(Number(event.target.value)));
@@ -58,18 +59,18 @@ function showLife(row) {
   setY(0, data.axis);
   const start = Math.max(blocks.born[row], 0), end = Math.min(blocks.completed[row], data.n);
   const margin = Math.max((end - start) * 0.5, 20);
-  setX(start - margin, end + margin);
+  setX(xAt(start - margin), xAt(end + margin));
 }
 
 function timeKey(event) {
   if (event.ctrlKey || event.metaKey || event.altKey) return; // the browser's own
-  const step = Math.max(Math.round((view.x1 - view.x0) / 200), 1);
+  const step = Math.max(Math.round((entryAt(view.x1) - entryAt(view.x0)) / 200), 1);
   const actions = {
     ArrowLeft: () => (event.shiftKey ? moveX(-0.1) : setEntry(view.entry - step)),
     ArrowRight: () => (event.shiftKey ? moveX(0.1) : setEntry(view.entry + step)),
     Home: () => setEntry(0), End: () => setEntry(data.n - 1),
-    "+": () => zoomX(0.5, view.entry), "=": () => zoomX(0.5, view.entry), "-": () => zoomX(2, view.entry),
-    0: () => setX(0, data.n),
+    "+": () => zoomX(0.5, xAt(view.entry)), "=": () => zoomX(0.5, xAt(view.entry)), "-": () => zoomX(2, xAt(view.entry)),
+    0: () => setX(0, xEnd()),
   };
   if (!actions[event.key]) return;
   actions[event.key]();
