@@ -11,7 +11,8 @@ import pytest
 
 from allocsim import load, picture_of
 from allocsim.questions.picture import Instant
-from allocsim.report.html.packed_strip import packed_strip, pool_text, state_legend
+from allocsim.report.html.packed_strip import packed_strip, state_legend
+from allocsim.report.packing import pool_text
 from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE, PENDING, BlockState, SegmentState
 from allocsim.units import GIB, MIB
 

@@ -5,8 +5,10 @@ from allocsim.questions.picture.block_sizes import CLASS_NAMES, block_sizes, cla
 from allocsim.questions.picture.instant import Instant
 from allocsim.questions.picture.picture import (
     Picture,
+    others_of,
     picture_of,
     picture_prepared,
+    prepare_one,
     shown_device,
 )
 from allocsim.questions.picture.still import STILL_KINDS, Still, is_still, still_of
@@ -25,9 +27,11 @@ __all__ = [
     "block_sizes",
     "class_of",
     "is_still",
+    "others_of",
     "owners_of",
     "picture_of",
     "picture_prepared",
+    "prepare_one",
     "shown_device",
     "still_of",
     "what_if",

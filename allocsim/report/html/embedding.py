@@ -16,7 +16,7 @@ from allocsim.measures import levels_of
 from allocsim.questions.picture import CLASS_NAMES, Picture, axis_of, class_of, owners_of
 from allocsim.questions.top import Course
 from allocsim.report.html.packed_columns import Packer
-from allocsim.report.html.packed_strip import pool_text
+from allocsim.report.packing import pool_text
 from allocsim.state import DEFAULT_POOL
 from allocsim.trace import Action, FrameTable
 

@@ -17,8 +17,8 @@ from allocsim.questions.picture import Picture, WhatIf
 from allocsim.report.explain import CAUSES, because, blockers_text, code_text
 from allocsim.report.html.embedding import SERIES
 from allocsim.report.html.markup import definitions, moment_link, sparkline, table, text
-from allocsim.report.html.packed_strip import segment_pool
 from allocsim.report.layout import exact_size, number, plural, when
+from allocsim.report.packing import segment_pool
 from allocsim.report.recommendation import peak_text
 from allocsim.report.replay import least_and_most
 from allocsim.state import ALLOCATED, INACTIVE, PENDING

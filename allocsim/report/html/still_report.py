@@ -17,8 +17,9 @@ from allocsim.questions.picture import STILL_KINDS, Still
 from allocsim.questions.top import Row, Top
 from allocsim.report.html.flame_panel import flame_panel
 from allocsim.report.html.markup import definitions, table, text
-from allocsim.report.html.packed_strip import packed_strip, segment_pool, state_legend
+from allocsim.report.html.packed_strip import packed_strip, state_legend
 from allocsim.report.layout import exact_size, number, plural, shown_of
+from allocsim.report.packing import segment_pool
 from allocsim.state import ALLOCATED, INACTIVE, PENDING, BlockState, SegmentState
 from allocsim.units import format_size
 

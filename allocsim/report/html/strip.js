@@ -1,5 +1,5 @@
 // All segments of the moment as strips, one a pool, packed into rows like words into lines; as in
-// allocsim/report/html/packed_strip.py.
+// allocsim/report/packing.py.
 
 const ROW = 16, ROW_GAP = 3, ROWS = 6, LEAST_SEGMENT = 3, SEGMENT_GAP = 1;
 const strip = { pieces: [], at: -1, ranges: [], width: 0 };
