@@ -949,6 +949,22 @@ def test_on_paper_it_is_light_and_whole(browser: Any, small: Path) -> None:
     opened.close()
 
 
+def test_the_map_is_on_paper_too(browser: Any, small: Path) -> None:
+    """What a browser prints are the steps of a drawing, and pixels put down are none."""
+    opened = Opened(browser, small)
+    opened.run(
+        """(() => { const { drawImage } = CanvasRenderingContext2D.prototype;
+        CanvasRenderingContext2D.prototype.drawImage = function (...all) {
+          if (this.canvas === canvas) window.printed = [...all[0].getContext("2d")
+            .getImageData(5, all[0].height - 3, 1, 1).data];
+          return drawImage.apply(this, all); }; })()"""
+    )
+    opened.page.pdf(format="A4")
+    red, _, blue, _ = opened.run("printed")
+    assert blue > red + 50, "allocated, at the lowest address"
+    opened.close()
+
+
 def test_a_browser_that_cannot_unpack_shows_the_tables(browser: Any, small: Path) -> None:
     page = browser.new_page()
     page.add_init_script("delete window.DecompressionStream")

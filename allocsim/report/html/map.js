@@ -143,9 +143,12 @@ function fitMap() {
 function imageOf(context, rows, columns, colouring, kinds) {
   const key = [view.timed, view.x0, view.x1, view.y0, view.y1, rows, columns, colouring, colour("page")].join();
   if (painted.key !== key) {
-    const image = context.createImageData(columns, rows);
+    const pixels = context.createImageData(columns, rows);
     shares(rows, columns, colouring, kinds.length);
-    paintPixels(image.data, rows, columns, kinds.map(([, paint]) => rgb(paint)));
+    paintPixels(pixels.data, rows, columns, kinds.map(([, paint]) => rgb(paint)));
+    // Pixels that are put down are lost on paper; an image that is drawn is not.
+    const image = element("canvas", { width: columns, height: rows });
+    image.getContext("2d").putImageData(pixels, 0, 0);
     painted = { key, image };
   }
   return painted.image;
@@ -161,7 +164,7 @@ function drawMap() {
   const colouring = document.getElementById("colouring").value;
   const kinds = kindsOf(colouring);
   const context = canvas.getContext("2d");
-  context.putImageData(imageOf(context, rows, columns, colouring, kinds), 0, 0);
+  context.drawImage(imageOf(context, rows, columns, colouring, kinds), 0, 0);
   drawMarks(context, rows, columns);
   const waits = data.blocks.completed.some((end, i) => end > data.blocks.freed[i]);
   const { held, free } = bytesOfKinds(colouring, kinds.length);

@@ -45,9 +45,13 @@ def table(
     )
 
 
-def moment_link(entry: int, words: str) -> str:
-    """A link to the moment after an entry of the same page."""
-    return f'<a href="#entry={entry}" data-entry="{entry}">{text(words)}</a>'
+def moment_link(entry: int, words: str, *, is_button: bool = False) -> str:
+    """A link to the moment after an entry of the same page.
+
+    is_button: whether its words say nothing where it cannot be clicked.
+    """
+    kind = ' class="go"' if is_button else ""
+    return f'<a{kind} href="#entry={entry}" data-entry="{entry}">{text(words)}</a>'
 
 
 def definitions(pairs: Iterable[tuple[str, str]]) -> str:

@@ -42,7 +42,9 @@ def owners_tables(tops: Sequence[Top]) -> str:
 
 
 def _shown(at: Moment) -> str:
-    return "" if at.entry is None else f" {moment_link(at.entry, 'Show this moment')}"
+    return (
+        "" if at.entry is None else f" {moment_link(at.entry, 'Show this moment', is_button=True)}"
+    )
 
 
 def _table(top: Top) -> str:

@@ -139,7 +139,7 @@ def _oom(shortage: Shortage, advice: Sequence[str], *, is_proved: bool) -> str:
     parts = [
         f"<article><h3>Entry {number(oom.entry)}: {text(shortage.cause.replace('_', ' '))}, "
         f"{format_size(shortage.tried_bytes)} tried</h3>\n"
-        f"<p>{moment_link(oom.entry, f'Show entry {number(oom.entry)}')}</p>\n",
+        f"<p>{moment_link(oom.entry, f'Show entry {number(oom.entry)}', is_button=True)}</p>\n",
         definitions(
             [
                 ("Cause", unproved + CAUSES[shortage.cause]),

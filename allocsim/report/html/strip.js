@@ -51,17 +51,22 @@ function sharesOf(range, wide, entry) {
   return shares;
 }
 
+const seenHeight = (share) => (share > 0 ? Math.max(Math.round(share * ROW), 1) : 0);
+
+// Columns that look alike are one rectangle, or paper would show the seams.
 function drawSegment(context, piece, width, entry, paints) {
   const ratio = devicePixelRatio || 1;
-  const [allocated, waiting] = sharesOf(piece.range, piece.wide, entry);
-  for (let x = 0; x < piece.wide; x++) {
-    const at = piece.at + x, left = at % width, top = Math.floor(at / width) * (ROW + ROW_GAP);
-    const seen = (share) => (share > 0 ? Math.max(share * ROW, 1) : 0);
-    const lower = Math.min(seen(allocated[x]), ROW), upper = Math.min(seen(waiting[x]), ROW - lower);
+  const [allocated, waiting] = sharesOf(piece.range, piece.wide, entry).map((share) => [...share].map(seenHeight));
+  const row = (x) => Math.floor((piece.at + x) / width);
+  for (let x = 0, end = 0; x < piece.wide; x = end) {
+    end = x + 1;
+    while (end < piece.wide && allocated[end] === allocated[x] && waiting[end] === waiting[x] && row(end) === row(x)) end++;
+    const lower = Math.min(allocated[x], ROW), upper = Math.min(waiting[x], ROW - lower);
+    const left = (piece.at + x) % width, top = row(x) * (ROW + ROW_GAP);
     for (const [paint, from, high] of [[paints[2], 0, ROW - lower - upper], [paints[1], ROW - lower - upper, upper], [paints[0], ROW - lower, lower]]) {
       if (!high) continue;
       context.fillStyle = paint;
-      context.fillRect(left * ratio, (top + from) * ratio, Math.ceil(ratio), high * ratio);
+      context.fillRect(left * ratio, (top + from) * ratio, (end - x) * ratio, high * ratio);
     }
   }
 }
