@@ -183,7 +183,10 @@ def test_a_recording_cannot_write_into_the_page() -> None:
     table = dataclasses.replace(table, frames=frames)
     trace = dataclasses.replace(recording.devices[0], frame_table=table)
     hostile = dataclasses.replace(recording, path=evil, frame_table=table, devices=(trace,))
-    picture, page = page_of(hostile)
+    picture, shortages, case = looked_at(hostile)
+    told = told_of_run(case.prepared, picture.device_run)
+    page = Page(html_report([DevicePage(picture, shortages, None, (), told)]))
+    assert any(evil.replace("\x1b", "\\x1b") in row[0] for table in page.tables for row in table)
     assert (page.wrong, page.open) == ([], [])
     assert set(page.scripts) == {"script", "about-0", "columns-0"}
     assert "alert(1)" not in page.scripts["script"]

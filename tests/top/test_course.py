@@ -30,7 +30,7 @@ def seen(recording: Recording) -> tuple[Scene, Course]:
     blocks = blocks_of(trace, prepared.start, replay(recording).devices[0].timeline)
     kinds = kinds_of(trace.frame_table, np.unique(blocks.stack).tolist())
     scene = scene_of(blocks, kinds, is_state_only=False)
-    return scene, course_of(scene)
+    return scene, course_of(scene, len(trace))
 
 
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.name)
@@ -56,6 +56,13 @@ def test_a_training_run_has_seven_steps_of_five_phases() -> None:
     }
 
 
+def test_a_run_that_stops_early_has_the_course_of_what_was_run() -> None:
+    scene, _ = seen(load(RECORDINGS[0]))
+    course = course_of(scene, 8_158)
+    assert course.step_starts.tolist() == [0, 4181], "the third step begins at entry 8,158"
+    assert course.phase_starts.max() < 8_158
+
+
 def test_without_stacks_nothing_is_told() -> None:
     none = np.zeros(3, dtype=np.int64)
     blocks = Blocks(
@@ -71,7 +78,8 @@ def test_without_stacks_nothing_is_told() -> None:
         n_entries=9,
         pools=(),
     )
-    course = course_of(scene_of(blocks, {-1: StackKind(Phase.UNTOLD)}, is_state_only=False))
+    scene = scene_of(blocks, {-1: StackKind(Phase.UNTOLD)}, is_state_only=False)
+    course = course_of(scene, 9)
     assert course.step_starts.tolist() == []
     assert course.phase_starts.tolist() == [0]
     assert not course.tells_phases

@@ -39,8 +39,8 @@ class Course:
         return bool((self.phase != Phase.UNTOLD).any())
 
 
-def course_of(scene: Scene) -> Course:
-    """The course of `scene`."""
+def course_of(scene: Scene, n_entries: int) -> Course:
+    """The course of the first `n_entries` entries of `scene`."""
     after = ~scene.is_before
     born, phase = scene.blocks.born[after], scene.phase[after]
     # Of allocations at one entry the last decides, as in `phase_at`.
@@ -51,4 +51,6 @@ def course_of(scene: Scene) -> Course:
     starts, kinds = np.maximum(born[changes], 0), phase[changes]
     # Of two stretches that begin at entry 0 the first is empty.
     seen = np.append(np.diff(starts) > 0, True)
-    return Course(scene.step_starts, starts[seen], kinds[seen])
+    seen &= starts < n_entries
+    steps = scene.step_starts
+    return Course(steps[steps < n_entries], starts[seen], kinds[seen])

@@ -198,7 +198,9 @@ def told_of_run(
     if device_run.fidelity is not None and not device_run.fidelity.is_exact:
         notes.append(f"the replay is not as recorded: {device_run.fidelity.first_mismatch}")
     asked = [_Asked(prepared.path, moment, by, frames) for by in bys]
-    return Told(tuple(_answer(each, trace, scene, notes) for each in asked), course_of(scene))
+    n_entries = len(trace) if device_run.stopped_at is None else device_run.stopped_at + 1
+    tops = tuple(_answer(each, trace, scene, notes) for each in asked)
+    return Told(tops, course_of(scene, n_entries))
 
 
 def _of_state(
