@@ -6,7 +6,6 @@ Rule: the file is written once, whole, when everything in it is known.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -103,6 +102,7 @@ def _page_of_state(arguments: argparse.Namespace, recording: Recording, device: 
 def _page_of_run(arguments: argparse.Namespace, recording: Recording) -> str:
     from allocsim.engine import Setting, prepare  # noqa: PLC0415
     from allocsim.measures import recommend  # noqa: PLC0415
+    from allocsim.questions.picture import what_if  # noqa: PLC0415
     from allocsim.report import shown_of  # noqa: PLC0415
     from allocsim.report.html import html_report  # noqa: PLC0415
 
@@ -117,11 +117,17 @@ def _page_of_run(arguments: argparse.Namespace, recording: Recording) -> str:
         if wants is None:
             entries = sum(each.picture.device_run.entries for each in looked)
             wants = entries <= _WHAT_IF_UP_TO and not arguments.confs
+        # Before the recommendation, because these keep the curves of what they replay.
+        confs = [Setting(conf) for conf in arguments.confs or ()]
+        runs = [
+            what_if(each.case.trials, each.picture.run, confs) if wants or confs else ()
+            for each in looked
+        ]
         found = None
         if wants:
             conf = looked[0].picture.run.conf
             found = recommend([each.case for each in looked], Setting(conf))
-        pages = [_device_page(each, found, arguments.confs or ()) for each in looked]
+        pages = [_device_page(*each, found) for each in zip(looked, runs, strict=True)]
         page = html_report(pages)
     write_warnings(dict.fromkeys(said for each in pages for said in shown_of(each.picture)))
     return page
@@ -159,18 +165,15 @@ def _looked_at(
     return _Looked(picture, shortages, case)
 
 
-def _device_page(looked: _Looked, found: Recommendation | None, confs: Sequence[str]) -> DevicePage:
+def _device_page(
+    looked: _Looked, runs: tuple[WhatIf, ...], found: Recommendation | None
+) -> DevicePage:
     """found: of all devices together, None where other settings are not replayed unasked."""
-    from allocsim.engine import Setting  # noqa: PLC0415
     from allocsim.questions.explain import explain_device  # noqa: PLC0415
-    from allocsim.questions.picture import what_if  # noqa: PLC0415
     from allocsim.questions.top import told_of_run  # noqa: PLC0415
     from allocsim.report.html import DevicePage  # noqa: PLC0415
 
     picture, case = looked.picture, looked.case
-    runs: tuple[WhatIf, ...] = ()
-    if found is not None or confs:
-        runs = what_if(case.trials, picture.run, [Setting(conf) for conf in confs])
     explanation = None
     if found is not None:
         explanation = explain_device(case, picture.run, looked.shortages, found)
