@@ -6,6 +6,7 @@ Rule: the file is written once, whole, when everything in it is known.
 from __future__ import annotations
 
 import argparse
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,11 @@ from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError
 
 if TYPE_CHECKING:
-    from allocsim.questions.picture import WhatIf
+    from allocsim.engine import Prepared
+    from allocsim.measures import Case, Recommendation
+    from allocsim.questions.explain import Shortage
+    from allocsim.questions.picture import Picture, WhatIf
+    from allocsim.report.html import DevicePage
     from allocsim.trace import Recording
 
 __all__ = ["add_to", "run"]
@@ -40,7 +45,7 @@ def add_to(commands: Commands[Parser]) -> None:
     add_shared(parser, "file")
     add("-o", "--output", metavar="FILE", required=True, help="the HTML file to write")
     add_shared(parser, "--conf", "--device-memory", "--torch")
-    add_shared(parser, "--device", text="this device (default: the first with entries)")
+    add_shared(parser, "--device", text="this device only (default: all with entries)")
     add_shared(parser, *HINTS)
     what_if = f"replay other settings too (default: up to {_WHAT_IF_UP_TO:,} entries)"
     add("--what-if", action=argparse.BooleanOptionalAction, help=what_if)
@@ -95,48 +100,84 @@ def _page_of_state(arguments: argparse.Namespace, recording: Recording, device: 
 
 
 def _page_of_run(arguments: argparse.Namespace, recording: Recording) -> str:
-    from allocsim.engine import Setting, Trials  # noqa: PLC0415
-    from allocsim.measures import Case, effects_on, recommend  # noqa: PLC0415
-    from allocsim.questions.explain import OomWatch, explain_device, shortages_of  # noqa: PLC0415
-    from allocsim.questions.picture import (  # noqa: PLC0415
-        others_of,
-        picture_prepared,
-        prepare_one,
-        what_if,
-    )
-    from allocsim.questions.top import top_of_run  # noqa: PLC0415
+    from allocsim.engine import Setting, prepare  # noqa: PLC0415
+    from allocsim.measures import recommend  # noqa: PLC0415
+    from allocsim.questions.picture import what_if  # noqa: PLC0415
     from allocsim.report import shown_of  # noqa: PLC0415
     from allocsim.report.html import html_report  # noqa: PLC0415
 
-    watch = OomWatch()
     with ProgressBar() as bar:
         hints = hints_of(arguments)
-        prepared = prepare_one(recording, arguments.device, arguments.torch, hints)
-        picture = picture_prepared(
-            prepared,
-            None if arguments.conf is None else Setting(arguments.conf),
-            device_memory=arguments.device_memory,
-            observers=(watch,),
-            progress=bar.stage("replaying"),
-            others=others_of(recording, prepared),
-        )
-        shortages = shortages_of(picture.device_run, picture.trace, watch)
-        trying = partial(bar.trying, more=" (--no-what-if skips)")
-        trials = Trials(prepared, trying, effects_on(prepared))
-        wants, confs = arguments.what_if, arguments.confs or ()
+        devices = prepare(recording, arguments.device, arguments.torch, hints=hints)
+        shown = [each for each in devices if len(each.trace)] or devices[:1]
+        numbers = {each.trace.device for each in shown}
+        others = tuple(t.device for t in recording.devices if t.device not in numbers)
+        looked = [_looked_at(arguments, each, others, bar) for each in shown]
+        wants = arguments.what_if
         if wants is None:
-            wants = picture.device_run.entries <= _WHAT_IF_UP_TO and not confs
-        explanation = None
-        runs: tuple[WhatIf, ...] = ()
-        if wants or confs:
-            runs = what_if(trials, picture.run, [Setting(conf) for conf in confs])
+            entries = sum(each.picture.device_run.entries for each in looked)
+            wants = entries <= _WHAT_IF_UP_TO and not arguments.confs
+        # Before the recommendation, because these keep the curves of what they replay.
+        confs = [Setting(conf) for conf in arguments.confs or ()]
+        runs = [
+            what_if(each.case.trials, each.picture.run, confs) if wants or confs else ()
+            for each in looked
+        ]
+        found = None
         if wants:
-            case = Case(trials, picture.device_run)
-            found = recommend([case], Setting(picture.run.conf))
-            explanation = explain_device(case, picture.run, shortages, found)
-        owners = None
-        if picture.device_run.fidelity is not None:
-            owners = top_of_run(prepared, picture.device_run)
-        page = html_report(picture, shortages, explanation, runs, owners)
-    write_warnings(shown_of(picture))
+            conf = looked[0].picture.run.conf
+            found = recommend([each.case for each in looked], Setting(conf))
+        pages = [_device_page(*each, found) for each in zip(looked, runs, strict=True)]
+        page = html_report(pages)
+    write_warnings(dict.fromkeys(said for each in pages for said in shown_of(each.picture)))
     return page
+
+
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """One device replayed, before anything else was tried on it."""
+
+    picture: Picture
+    shortages: tuple[Shortage, ...]
+    case: Case
+
+
+def _looked_at(
+    arguments: argparse.Namespace, prepared: Prepared, others: tuple[int, ...], bar: ProgressBar
+) -> _Looked:
+    from allocsim.engine import Setting, Trials  # noqa: PLC0415
+    from allocsim.measures import Case, effects_on  # noqa: PLC0415
+    from allocsim.questions.explain import OomWatch, shortages_of  # noqa: PLC0415
+    from allocsim.questions.picture import picture_prepared  # noqa: PLC0415
+
+    watch = OomWatch()
+    picture = picture_prepared(
+        prepared,
+        None if arguments.conf is None else Setting(arguments.conf),
+        device_memory=arguments.device_memory,
+        observers=(watch,),
+        progress=bar.stage("replaying"),
+        others=others,
+    )
+    shortages = shortages_of(picture.device_run, picture.trace, watch)
+    trying = partial(bar.trying, more=" (--no-what-if skips)")
+    case = Case(Trials(prepared, trying, effects_on(prepared)), picture.device_run)
+    return _Looked(picture, shortages, case)
+
+
+def _device_page(
+    looked: _Looked, runs: tuple[WhatIf, ...], found: Recommendation | None
+) -> DevicePage:
+    """found: of all devices together, None where other settings are not replayed unasked."""
+    from allocsim.questions.explain import explain_device  # noqa: PLC0415
+    from allocsim.questions.top import told_of_run  # noqa: PLC0415
+    from allocsim.report.html import DevicePage  # noqa: PLC0415
+
+    picture, case = looked.picture, looked.case
+    explanation = None
+    if found is not None:
+        explanation = explain_device(case, picture.run, looked.shortages, found)
+    told = None
+    if picture.device_run.fidelity is not None:
+        told = told_of_run(case.prepared, picture.device_run)
+    return DevicePage(picture, looked.shortages, explanation, runs, told)

@@ -8,6 +8,11 @@ from typing import Any
 
 import pytest
 
+from allocsim.trace import write_npz
+from allocsim.workload.oom import oom
+
+from ..report.page import Page, of_two_devices
+
 OOM = "gpt2-ragged-oom-torch2.15.pickle.gz"
 
 
@@ -53,6 +58,32 @@ def test_what_cannot_be_written_is_one_sentence(
     assert (outcome.code, outcome.out) == (2, "")
     assert sentence in outcome.err
     assert len(outcome.err.splitlines()) == 1
+
+
+def test_every_device_with_entries_is_in_the_page(cli: Callable[..., Any], tmp_path: Path) -> None:
+    """And one line to paste for all of them."""
+    recording, file = tmp_path / "two.npz", tmp_path / "two.html"
+    write_npz(of_two_devices(oom()), recording)
+    outcome = cli("report", recording, "-o", file)
+    assert (outcome.code, outcome.err) == (0, "")
+    page = Page(file.read_text(encoding="utf-8"))
+    assert (page.wrong, page.open, len(page.ids)) == ([], [], len(set(page.ids)))
+    assert page.about(0)["n"] == 8
+    assert page.about(1)["n"] == 16
+    assert page.words.count("To paste:") == 1
+    assert page.words.count("Verdict:") == 2
+    assert page.columns(1)["block.born"].tolist() == [1, 2, 4, 5, 7, 8]
+
+
+def test_one_device_can_be_asked_for(cli: Callable[..., Any], tmp_path: Path) -> None:
+    recording, file = tmp_path / "two.npz", tmp_path / "one.html"
+    write_npz(of_two_devices(oom()), recording)
+    outcome = cli("report", recording, "-o", file, "--device", "1", "--no-what-if")
+    assert "device 1 is shown; the recording has device 0 too (--device)" in outcome.err
+    text = file.read_text(encoding="utf-8")
+    assert 'id="about-1"' in text
+    assert 'id="about-0"' not in text
+    assert "data-tab=" not in text
 
 
 @pytest.mark.parametrize("command", [["report"], ["plot", "memory"]])

@@ -5,10 +5,21 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
 import numpy as np
+
+from allocsim.trace import Recording, trimmed
+
+
+def of_two_devices(recording: Recording) -> Recording:
+    """The first half of a recording's device as device 0, all of it as device 1."""
+    (trace,) = recording.devices
+    half = trimmed(trace, 0, len(trace) // 2)
+    return replace(recording, devices=(half, replace(trace, device=1)))
+
 
 VOID = {"meta", "link", "input", "br", "img", "hr"}
 TYPES = {"int8": "<i1", "int16": "<i2", "int32": "<i4", "float64": "<f8"}
@@ -61,10 +72,15 @@ class Page(HTMLParser):
         if any(name in ("td", "th") for name, _ in self.open):
             self.tables[-1][-1][-1] += data
 
-    def columns(self) -> dict[str, np.ndarray[Any, Any]]:
+    def about(self, device: int = 0) -> dict[str, Any]:
+        """What describes the embedded numbers of a device."""
+        found: dict[str, Any] = json.loads(self.scripts[f"about-{device}"])
+        return found
+
+    def columns(self, device: int = 0) -> dict[str, np.ndarray[Any, Any]]:
         """The embedded numbers, decoded as the page does."""
-        about = json.loads(self.scripts["about"])
-        data = gzip.decompress(base64.b64decode(self.scripts["columns"]))
+        about = self.about(device)
+        data = gzip.decompress(base64.b64decode(self.scripts[f"columns-{device}"]))
         return {
             name: np.cumsum(np.frombuffer(data, TYPES[kind], length, offset).astype(np.float64))
             for name, (kind, length, offset) in about["columns"].items()

@@ -21,8 +21,11 @@ from allocsim.errors import OutOfMemoryError
 from allocsim.trace import Recording
 from allocsim.trace.store import write_npz
 from allocsim.units import MIB
+from allocsim.workload.oom import oom
 from allocsim.workload.recorder import Recorder
 from allocsim.workload.training import training
+
+from .page import of_two_devices
 
 pytestmark = pytest.mark.slow
 
@@ -51,6 +54,25 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     recording = TRACES / "gpt2-ragged-oom-torch2.15.pickle.gz"
     assert main(["report", str(recording), "-o", str(file), "--no-what-if"]) == 0
     return file
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of two devices, the second of which runs out of memory."""
+    return written(of_two_devices(oom()), tmp_path_factory.mktemp("two"))
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of a full card: 1,700 segments."""
+    recorder = Recorder("80GiB")
+    line = recorder.code("net.py", "forward", 3)
+    with recorder.program():
+        for i in range(1_100):
+            recorder.malloc((11 + i % 7 * 12) * MIB, line)
+        for _ in range(1_200):
+            recorder.malloc(MIB - 512, line)
+    return written(recorder.recording("oom", {}), tmp_path_factory.mktemp("full"))
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +120,7 @@ class Opened:
     def __init__(self, browser: Any, file: Path, before: str = "", **options: Any) -> None:
         self.requests: list[str] = []
         self.errors: list[str] = []
+        fragment = options.pop("fragment", "")
         options.setdefault("viewport", {"width": 1280, "height": 900})
         self.page = browser.new_page(**options)
         self.page.add_init_script(before)
@@ -105,7 +128,7 @@ class Opened:
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.on("console", self._log)
         began = time.monotonic()
-        self.page.goto(file.as_uri())
+        self.page.goto(file.as_uri() + fragment)
         if options.get("java_script_enabled", True):
             self.page.wait_for_selector("body[data-ready]", timeout=LONGEST_WAIT)
         self.seconds = time.monotonic() - began
@@ -122,6 +145,13 @@ class Opened:
         self.page.evaluate(
             "new Promise(d => requestAnimationFrame(() => requestAnimationFrame(d)))"
         )
+
+    def until(self, script: str) -> None:
+        """Until `script` says true."""
+        end = time.monotonic() + 5
+        while not self.run(script):
+            assert time.monotonic() < end, script
+            self.page.wait_for_timeout(50)
 
     def run(self, script: str) -> Any:
         return self.page.evaluate(script)
@@ -258,6 +288,51 @@ def test_blockers_lead_to_their_place_on_the_map(opened: Opened) -> None:
     assert low < 25_914 < high
 
 
+def owners(opened: Opened, column: int = 1) -> list[str]:
+    """A column of the owners' table that is shown, as far as its rows are."""
+    cells = opened.page.locator(f".owners tbody tr > :nth-child({column})")
+    return [cell.inner_text() for cell in cells.all() if cell.is_visible()]
+
+
+def test_the_first_screen_is_the_answer(browser: Any, small: Path) -> None:
+    """Verdict, owners and the beginning of the curve, without a finger moved."""
+    for width, height in ((1440, 900), (2560, 1300)):
+        opened = Opened(browser, small, viewport={"width": width, "height": height})
+        for selector in (".verdict", ".owners table", "#timeline"):
+            box = opened.page.locator(selector).first.bounding_box()
+            assert box["y"] + min(box["height"], 150) < height
+        assert opened.run("document.documentElement.scrollWidth") == width
+        opened.close()
+
+
+def test_owners_are_sorted_by_any_column(opened: Opened) -> None:
+    assert owners(opened)[:2] == ["gpt.py:32 <module>", "gpt.py:12 forward"]
+    opened.page.click(".owners th button >> text=blocks")
+    assert owners(opened, 4)[:3] == ["298", "192", "149"]
+    opened.page.click(".owners th button >> text=blocks")
+    assert owners(opened, 4)[-3:] == ["149", "192", "298"]
+    opened.page.click(".owners th button >> text=line")
+    assert owners(opened)[0] == "backward (autograd) of gpt.py:19 forward"
+    assert opened.run("document.querySelectorAll('.owners [aria-sort]').length") == 2
+
+
+def test_owners_are_searched_word_by_word(opened: Opened) -> None:
+    assert opened.text(".owners-text") == "9 rows"
+    opened.page.fill(".owners-find", "FORWARD activations")
+    assert owners(opened) == [f"gpt.py:{line} forward" for line in (12, 19, 11, 17)]
+    assert opened.text(".owners-text") == "4 of 9 rows, 2.13 GiB"
+    opened.page.fill(".owners-find", "nobody")
+    assert (owners(opened), opened.text(".owners-text")) == ([], "0 of 9 rows, 0 bytes")
+
+
+def test_owners_are_told_by_category_too(opened: Opened) -> None:
+    opened.page.fill(".owners-find", "optimizer")
+    opened.page.select_option(".owners-by", "category")
+    assert owners(opened) == ["optimizer state"]
+    opened.page.fill(".owners-find", "")
+    assert owners(opened)[0] == "activations kept for backward"
+
+
 def frame(name: str) -> str:
     """The widest box of the flame graph that is called so."""
     return f'#flame-graph > svg[data-name="{name}"] >> nth=0'
@@ -311,6 +386,8 @@ def test_the_page_of_a_state_has_its_flame_graph_too(browser: Any, tmp_path: Pat
     opened = Opened(browser, page)
     opened.page.click(frame("net.py:3 forward"))
     assert opened.text("#flame-text") == "net.py:3 forward: 30.00 MiB, 100.0%, 1 block, unknown"
+    opened.page.fill(".owners-find", "net")
+    assert opened.text(".owners-text") == "1 of 1 row, 30.00 MiB"
     opened.close()
 
 
@@ -359,6 +436,44 @@ def test_without_scripts_the_tables_are_there(browser: Any, small: Path) -> None
     assert "13,692 to 14,343" in opened.text("#tables")
     assert not opened.page.is_visible('[data-block="25914"]')
     opened.page.close()
+
+
+def test_without_scripts_the_curve_is_there(browser: Any, small: Path) -> None:
+    opened = Opened(browser, small, java_script_enabled=False)
+    box = opened.page.locator("#time .still svg").bounding_box()
+    assert (box["width"] > 1000, box["height"]) == (True, 240)
+    assert "backward" in opened.text("#time .legend")
+    opened.close()
+
+
+def test_steps_and_phases_lie_behind_the_curve(opened: Opened) -> None:
+    assert not opened.page.is_visible("#time .still")
+    assert "; step 7, backward; " in opened.text("#time-readout")
+    names = (
+        "[...new Set(phasesOf(1000).filter((kind) => kind > 0).map((kind) => data.phases[kind]))]"
+    )
+    assert sorted(opened.run(names)) == [
+        *("backward", "forward", "optimizer", "setting up", "the program's own code"),
+    ]
+    shades = """(() => { const { left, top, height } = plot.bbox;
+        const at = (entry) => [...plot.ctx.getImageData(Math.round(plot.valToPos(entry, "x", true)),
+          top - 4, 1, 1).data].slice(0, 3);
+        return [at(2000), at(6500), at(4400)]; })()"""
+    orange, again, green = opened.run(shades)
+    assert orange == again == [230, 159, 0], "both of the backward pass"
+    assert green == [0, 158, 115], "the optimizer"
+    opened.run("setX(8153, 8163)")
+    opened.settle()
+    assert opened.run("[8157, 8158].map(partText)") == [
+        *("step 2, optimizer", "step 3, optimizer"),
+    ]
+
+
+def test_what_no_stack_tells_has_no_bands(browser: Any, hundreds: Path) -> None:
+    opened = Opened(browser, hundreds)
+    assert opened.run("data.columns['step.start'].length") == 0
+    assert "step" not in opened.text("#time-readout")
+    opened.close()
 
 
 def test_everything_that_can_be_used_has_a_name(opened: Opened) -> None:
@@ -473,10 +588,28 @@ def test_the_legend_names_what_is_drawn(opened: Opened) -> None:
     assert opened.run(
         "[...document.querySelectorAll('#time-legend span')].map(e => e.innerText)"
     ) == [
-        *("reserved", "requested", "allocated", "ideal", "device memory, 5.47 GiB"),
+        *("reserved 5.08 GiB", "requested 4.60 GiB", "allocated 4.63 GiB", "ideal 4.66 GiB"),
+        "device memory, 5.47 GiB",
         *("driver gave memory", "driver got it back", "out of memory", "the moment chosen"),
+        *("setting up", "the program's own code", "forward", "backward", "optimizer"),
     ]
-    assert opened.text("#state-legend").split() == ["allocated", "waiting", "free"]
+    words = "allocated 4.63 GiB waiting 0 bytes free 462.32 MiB"
+    assert opened.text("#state-legend").split() == words.split()
+
+
+def test_legends_tell_the_bytes_of_the_moment(opened: Opened) -> None:
+    """Whatever the colours mean, they add up to what is reserved."""
+    whole = 5.08 * 1024
+    for colouring in ("state", "size", "owner"):
+        opened.page.select_option("#colouring", colouring)
+        opened.settle()
+        assert opened.text("#map-legend").startswith("After entry 26,059: ")
+        *kinds, free, nothing = opened.page.locator("#map-legend span").all_inner_texts()
+        assert (free, nothing) == ("reserved, free 462.32 MiB", "not reserved")
+        factor = {"GiB": 1024, "MiB": 1, "KiB": 1 / 1024, "bytes": 0}
+        sizes = [kind.split()[-2:] for kind in kinds]
+        held = sum(float(size) * factor[unit] for size, unit in sizes)
+        assert held == pytest.approx(whole - 462.32, abs=10)
 
 
 def test_names_of_any_kind_and_length(browser: Any, strange: Path) -> None:
@@ -522,7 +655,9 @@ def test_a_run_that_reserved_nothing(browser: Any, tmp_path: Path) -> None:
         recorder.malloc(100 * MIB, recorder.code("big.py", "f", 1))
     opened = Opened(browser, written(recorder.recording("oom", {}), tmp_path))
     assert opened.text("#state-text").startswith("After entry 0 (oom): 0 bytes reserved in 0 seg")
-    for button in opened.page.locator("[data-view], [data-step], #to-peak, [data-entry]").all():
+    for button in opened.page.locator(
+        "[data-view], [data-step], #to-peak, #ooms [data-entry]"
+    ).all():
         button.click()
     opened.page.mouse.click(*opened.spot("#map-canvas", 0.5, 0.5))
     opened.settle()
@@ -546,6 +681,212 @@ def test_one_of_each_is_not_a_plural(browser: Any, tmp_path: Path) -> None:
     )
     assert "2 entries, 1 block." in opened.text("#tables")
     assert re.search(r"\b1 (entries|blocks|segments|errors)\b", opened.text("body")) is None
+    opened.close()
+
+
+def test_every_segment_of_a_full_card_is_in_the_strip(browser: Any, full: Path) -> None:
+    """Whatever the width, each has pixels of its own, and its pool has a name."""
+    for width in (390, 1440, 2560):
+        opened = Opened(browser, full, viewport={"width": width, "height": 900})
+        assert "in 1,700 segments" in opened.text("#state-text")
+        assert opened.run("strip.pieces.length") == 1_700
+        assert opened.run("Math.min(...strip.pieces.map((piece) => piece.wide))") >= 3
+        assert opened.run("document.documentElement.scrollWidth") == width
+        names = opened.page.locator("#state-strip figcaption").all_inner_texts()
+        assert [name.partition(":")[0] for name in names] == ["large", "small"]
+        assert "1.17 GiB in 600 segments" in names[1]
+        runs = """(() => { const [canvas] = document.querySelectorAll("#state-strip canvas");
+            const row = canvas.getContext("2d").getImageData(0, 8, canvas.width, 1).data;
+            const own = strip.pieces.filter((piece) => piece.canvas === canvas
+              && piece.at + piece.wide < piece.width).length;
+            let gaps = 0;
+            for (let x = 1; x < canvas.width; x++) gaps += !row[x * 4 + 3] && row[x * 4 - 1] > 0;
+            return [gaps, own]; })()"""
+        gaps, own = opened.run(runs)
+        assert own > 5
+        assert gaps == pytest.approx(own, abs=1)
+        opened.close()
+
+
+def test_a_segment_of_the_strip_is_read_and_shown(opened: Opened) -> None:
+    opened.page.mouse.move(*opened.spot("#state-strip canvas >> nth=0", 0.1, 0.05))
+    assert re.match(r"0x7\w+: large: 694.00 MiB in 1 segment, ", opened.text("#strip-text"))
+    opened.page.focus("#state-strip")
+    for key in ("Home", "ArrowRight", "ArrowRight", "ArrowLeft", "Enter"):
+        opened.page.keyboard.press(key)
+    opened.settle()
+    piece = opened.run("strip.pieces[1].range.size")
+    low, high = opened.run("[view.y0, view.y1]")
+    assert high - low == piece
+    assert opened.run("document.activeElement.id") == "map-canvas"
+
+
+def test_the_strip_is_as_wide_as_the_page_becomes(opened: Opened) -> None:
+    opened.page.set_viewport_size({"width": 600, "height": 900})
+    opened.settle()
+    opened.settle()
+    assert opened.run("document.documentElement.scrollWidth") == 600
+    assert opened.run("strip.pieces[0].width") < 600
+
+
+@pytest.fixture(scope="module")
+def cured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of a recording with a line to paste."""
+    folder = tmp_path_factory.mktemp("cured")
+    write_npz(oom(), folder / "oom.npz")
+    assert main(["report", str(folder / "oom.npz"), "-o", str(folder / "page.html")]) == 0
+    return folder / "page.html"
+
+
+CONF = "PYTORCH_CUDA_ALLOC_CONF"
+
+
+@pytest.mark.parametrize("before", ["", "Object.defineProperty(navigator, 'clipboard', {});"])
+def test_the_line_is_copied_by_a_button(browser: Any, cured: Path, before: str) -> None:
+    """Also where the browser refuses its clipboard, as it may for a file."""
+    note = "document.addEventListener('copy', () => { window.old = String(getSelection()); });"
+    opened = Opened(browser, cured, before + note)
+    opened.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    opened.page.click(".paste .copy")
+    opened.page.wait_for_selector(".paste .copy >> text=Copied")
+    line = opened.text(".paste code")
+    assert line.startswith(f"export {CONF}=")
+    assert "Proved: a replay under it" in opened.text(".proof")
+    if before:
+        assert opened.run("window.old") == line
+    else:
+        assert opened.run("navigator.clipboard.readText()") == line
+    opened.page.wait_for_selector(".paste .copy >> text=/^Copy$/")
+    opened.close()
+
+
+def test_a_link_to_a_moment_opens_there(browser: Any, small: Path) -> None:
+    opened = Opened(browser, small, fragment="#entry=13695")
+    assert opened.text("#state-text").startswith("After entry 13,695 (alloc): 5.46 GiB reserved")
+    opened.run("location.hash = '#entry=26059'")
+    opened.until("view.entry === 26059")
+    for nonsense in ("#entry=", "#entry=-5", "#entry=x", "#owners"):
+        opened.run(f"location.hash = '{nonsense}'")
+        opened.settle()
+        assert opened.run("view.entry") == 26_059
+    opened.run("location.hash = '#entry=99999999'")
+    opened.until("view.entry === 26063")
+    opened.close()
+
+
+def test_the_moment_chosen_is_the_pages_address(opened: Opened) -> None:
+    assert opened.run("location.hash") == ""
+    opened.page.fill("#entry", "13695")
+    opened.page.keyboard.press("Tab")
+    opened.until("location.hash === '#entry=13695'")
+    opened.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    opened.page.click("#share")
+    opened.page.wait_for_selector("#share >> text=Copied")
+    link = opened.run("navigator.clipboard.readText()")
+    assert link == opened.page.url
+    assert link.endswith(".html#entry=13695")
+
+
+def test_errors_and_blockers_are_links_to_their_moments(opened: Opened) -> None:
+    opened.run("setEntry(0)")
+    opened.page.click("#ooms a >> text=Show entry 26,059")
+    opened.settle()
+    assert opened.run("view.entry") == 26_059
+    assert opened.run("document.activeElement.id") == "entry-slider"
+    opened.page.click("#ooms td a >> text=25,914")
+    opened.settle()
+    assert opened.text("#state-text").startswith("After entry 25,914 (alloc): ")
+
+
+def test_devices_are_tabs(browser: Any, two: Path) -> None:
+    opened = Opened(browser, two)
+    chosen = "document.querySelector('[data-tab][aria-selected=true]').dataset.tab"
+    assert opened.run(chosen) == "1", "the one that failed"
+    assert opened.run("[...loaded.keys()]") == [1], "the other is not unpacked unasked"
+    assert "tried" in opened.text("#ooms")
+    assert "of 16" in opened.text("#view-text")
+    opened.run("setEntry(3)")
+    opened.page.click("#tab-0")
+    opened.until("data.device === 0")
+    opened.settle()
+    assert opened.text("#ooms").endswith("No request failed.")
+    assert "of 8" in opened.text("#view-text")
+    assert opened.run("document.getElementById('entry').max") == "7"
+    opened.until("location.hash.startsWith('#device=0&entry=')")
+    opened.page.keyboard.press("ArrowRight")
+    opened.until("data.device === 1")
+    assert opened.run("view.entry") == 3, "as it was left"
+    assert opened.run("document.documentElement.scrollWidth") == 1280
+    opened.close()
+
+
+def test_a_link_names_its_device(browser: Any, two: Path) -> None:
+    opened = Opened(browser, two, fragment="#device=0&entry=5")
+    assert opened.run("[data.device, view.entry]") == [0, 5]
+    links = opened.run("[...document.querySelectorAll('#ooms a')].map(a => a.getAttribute('href'))")
+    assert len(links) > 0
+    assert all(link.startswith("#device=1&entry=") for link in links)
+    opened.run("location.hash = '#device=1&entry=2'")
+    opened.until("data.device === 1 && view.entry === 2")
+    opened.run("location.hash = '#device=7'")
+    opened.settle()
+    assert opened.run("data.device") == 1, "there is no such device"
+    opened.close()
+
+
+def test_without_scripts_every_device_is_there(browser: Any, two: Path) -> None:
+    opened = Opened(browser, two, java_script_enabled=False)
+    names = opened.page.locator("#ooms .device-name").all()
+    assert [name.inner_text() for name in names if name.is_visible()] == ["Device 0", "Device 1"]
+    assert not opened.page.is_visible("#tab-0")
+    opened.close()
+
+
+def test_wall_time_is_an_axis_too(opened: Opened) -> None:
+    """The moment stays; what lies where is that of the same entries."""
+    assert opened.text("#time-readout").endswith("; 995.06 ms")
+    opened.page.select_option("#axis", "time")
+    opened.settle()
+    assert opened.text("#view-text") == "0 µs to 1.03 s, entries 0 to 26,064 of 26,064"
+    assert opened.run("view.entry") == 26_059
+    assert "wall time since the first entry (ms)" in opened.run("plot.axes[0].label")
+    assert re.search(r"a pixel is \d+ µs wide", opened.text("#map-note"))
+    for row in (0, 1_000, 4_567, 9_104):
+        found = opened.run(
+            f"""(() => {{ const b = data.blocks, i = {row};
+            const from = xAt(b.born[i]), to = xAt(b.completed[i]);
+            setX(from, to); setY(b.place[i], b.place[i] + b.size[i]);
+            const x = ((from + to) / 2 - view.x0) / (view.x1 - view.x0);
+            const y = (b.place[i] + b.size[i] / 2 - view.y0) / (view.y1 - view.y0);
+            return blockAt({{x, y}}); }})()"""
+        )
+        assert found == row
+    opened.run("setX(xAt(13690), xAt(13700))")
+    opened.page.select_option("#axis", "entries")
+    opened.settle()
+    same = pytest.approx([13_690, 13_700], abs=3)  # some were recorded in one microsecond
+    assert opened.run("[view.x0, view.x1]") == same
+
+
+def test_an_entry_is_found_by_its_time(opened: Opened) -> None:
+    """Whatever entry it is, its own time is in it, and it is later than the one before."""
+    opened.page.select_option("#axis", "time")
+    wrong = opened.run(
+        """[...data.columns.time].filter((time, i) => {
+          const found = entryAt(time);
+          return data.columns.time[found] !== time || found < i; }).length"""
+    )
+    assert wrong == 0
+    opened.page.click("#timeline .u-over", position={"x": 600, "y": 50})
+    opened.settle()
+    entry = opened.run("view.entry")
+    assert opened.run(f"xAt({entry}) <= plot.posToVal(600, 'x')")
+    assert opened.run(f"plot.posToVal(600, 'x') <= xAt({entry} + 1)")
+
+
+def test_where_no_clock_was_read_there_is_no_wall_time(browser: Any, hundreds: Path) -> None:
+    opened = Opened(browser, hundreds)
+    assert not opened.page.is_visible("#axis")
     opened.close()
 
 
@@ -610,6 +951,22 @@ def test_on_paper_it_is_light_and_whole(browser: Any, small: Path) -> None:
     opened.close()
 
 
+def test_the_map_is_on_paper_too(browser: Any, small: Path) -> None:
+    """What a browser prints are the steps of a drawing, and pixels put down are none."""
+    opened = Opened(browser, small)
+    opened.run(
+        """(() => { const { drawImage } = CanvasRenderingContext2D.prototype;
+        CanvasRenderingContext2D.prototype.drawImage = function (...all) {
+          if (this.canvas === canvas) window.printed = [...all[0].getContext("2d")
+            .getImageData(5, all[0].height - 3, 1, 1).data];
+          return drawImage.apply(this, all); }; })()"""
+    )
+    opened.page.pdf(format="A4")
+    red, _, blue, _ = opened.run("printed")
+    assert blue > red + 50, "allocated, at the lowest address"
+    opened.close()
+
+
 def test_a_browser_that_cannot_unpack_shows_the_tables(browser: Any, small: Path) -> None:
     page = browser.new_page()
     page.add_init_script("delete window.DecompressionStream")
@@ -623,7 +980,7 @@ def test_a_browser_that_cannot_unpack_shows_the_tables(browser: Any, small: Path
 def test_links_lead_somewhere_without_scripts(browser: Any, small: Path) -> None:
     opened = Opened(browser, small, java_script_enabled=False)
     targets = [link.get_attribute("href") for link in opened.page.locator("nav a:visible").all()]
-    assert targets == ["#overview", "#owners", "#ooms", "#what-if", "#tables"]
+    assert targets == ["#owners", "#time", "#overview", "#stacks", "#ooms", "#what-if", "#tables"]
     assert all(opened.page.is_visible(target) for target in targets)
     opened.close()
 
@@ -658,7 +1015,7 @@ def test_a_million_entries(browser: Any, tmp_path: Path) -> None:
         f"{opened.seconds:.2f} s, map {drawn:.0f} ms, heap {heap:.0f} MB"
     )
     assert written < 30
-    assert file.stat().st_size < 30_000_000
+    assert file.stat().st_size < 15_000_000
     assert opened.seconds < 5
     assert drawn < 500
     assert heap < 500

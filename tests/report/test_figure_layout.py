@@ -304,7 +304,7 @@ def test_a_narrow_block_is_not_lost_in_the_gap_around_it(one_block: Picture) -> 
 
 def test_a_few_segments_make_a_low_figure(one_block: Picture) -> None:
     assert segments_figure(one_block, LIGHT).get_figheight() < 3
-    assert segments_figure(picture_of(load(OOM)), LIGHT).get_figheight() == 5.6
+    assert segments_figure(picture_of(load(OOM)), LIGHT).get_figheight() > 4
 
 
 def test_a_huge_segment_is_measured_in_gib() -> None:

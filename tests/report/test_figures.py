@@ -7,14 +7,16 @@ import re
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 from allocsim import top
+from allocsim.engine import prepare
 from allocsim.errors import ConfigError
-from allocsim.questions.picture.picture import Picture, picture_of
+from allocsim.questions.picture.picture import Picture, picture_of, picture_prepared
+from allocsim.questions.top import Course, told_of_run
 from allocsim.questions.tune.tried import read_tried
 from allocsim.report.figures import (
     DARK,
@@ -116,8 +118,54 @@ def test_a_segment_map_adds_up(classic: Picture) -> None:
     assert "33.00 MiB free; largest free block 9.00 MiB" in text
 
 
-def test_segments_that_are_not_drawn_are_counted(gpt2: Picture) -> None:
-    assert "Not drawn: 38 segments" in words_of(segments_figure(gpt2, LIGHT))
+def test_segments_beyond_the_bars_are_all_packed_into_rows(gpt2: Picture) -> None:
+    figure = segments_figure(gpt2, LIGHT)
+    assert "All 96 segments" in words_of(figure)
+    (axes,) = figure.axes
+    free = tuple(int(LIGHT.free[at : at + 2], 16) / 255 for at in (1, 3, 5))
+    rows: list[Any] = list(axes.collections)
+    is_ground = [np.allclose(row.get_facecolor()[0][:3], free) for row in rows]
+    grounds = sum(len(row.get_paths()) for row, is_it in zip(rows, is_ground, strict=True) if is_it)
+    assert 96 <= grounds <= 96 + 8, "some go on in the next row"
+    names = [text.get_text().partition(":")[0] for text in axes.texts]
+    assert names == ["large", "small"]
+
+
+def test_steps_and_phases_lie_behind_the_curves() -> None:
+    (prepared,) = prepare(load(OOM))
+    picture = picture_prepared(prepared)
+    told = told_of_run(prepared, picture.device_run, bys=())
+    above, _ = memory_figure(picture, LIGHT, told.course).axes
+    legend = above.get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()][-6:] == [
+        *("setting up", "the program's own code", "forward", "backward", "optimizer"),
+        "7 steps, where each begins",
+    ]
+    bands = {each.get_label(): each for each in above.collections}
+    assert len(bands["backward"].get_paths()) == 7
+    left = [path.get_extents().x0 for path in bands["backward"].get_paths()]
+    starts = told.course.phase_starts[told.course.phase == 4]
+    assert left == pytest.approx(starts.tolist(), abs=26_064 / 1500)
+
+
+def test_the_phases_of_a_short_run_begin_at_their_entries() -> None:
+    picture = picture_of(oom())
+    phase = np.array([0, 3, 4], dtype=np.uint8)
+    course = Course(np.array([], dtype=np.int64), np.array([0, 2, 9]), phase)
+    above, _ = memory_figure(picture, LIGHT, course).axes
+    bands = {each.get_label(): each.get_paths() for each in above.collections}
+    (forward,), (backward,) = bands["forward"], bands["backward"]
+    assert (forward.get_extents().x0, forward.get_extents().x1) == (2, 9)
+    assert (backward.get_extents().x0, backward.get_extents().x1) == (9, 16)
+
+
+def test_legends_tell_the_bytes(classic: Picture) -> None:
+    legend = segments_figure(classic, LIGHT, 15).axes[0].get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == [
+        *("allocated 27.00 MiB", "free 33.00 MiB"),
+    ]
 
 
 def test_a_flame_graph_is_as_wide_as_what_was_allocated() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import dataclasses
 import gzip
-import json
 import re
 from pathlib import Path
 
@@ -18,7 +17,8 @@ from allocsim.questions.explain import OomWatch, Shortage, explain_device, short
 from allocsim.questions.picture import picture_prepared
 from allocsim.questions.picture.picture import Picture
 from allocsim.questions.picture.what_if import what_if
-from allocsim.report.html.html_report import html_report
+from allocsim.questions.top import told_of_run
+from allocsim.report.html import DevicePage, html_report
 from allocsim.report.html.packed_columns import Packer
 from allocsim.trace import Frame, Recording, load
 from allocsim.workload.oom import oom
@@ -38,7 +38,7 @@ def looked_at(recording: Recording) -> tuple[Picture, tuple[Shortage, ...], Case
 
 def page_of(recording: Recording) -> tuple[Picture, Page]:
     picture, shortages, _ = looked_at(recording)
-    return picture, Page(html_report(picture, shortages))
+    return picture, Page(html_report([DevicePage(picture, shortages)]))
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,8 @@ def gpt2() -> tuple[Picture, str, Page]:
     explanation = explain_device(case, picture.run, shortages, found)
     confs = ("expandable_segments:True", "max_split_size_mb:128")
     runs = what_if(case.trials, picture.run, [Setting(conf) for conf in confs])
-    text = html_report(picture, shortages, explanation, runs)
+    told = told_of_run(case.prepared, picture.device_run)
+    text = html_report([DevicePage(picture, shortages, explanation, runs, told)])
     return picture, text, Page(text)
 
 
@@ -65,13 +66,15 @@ def test_the_page_is_well_formed(gpt2: tuple[Picture, str, Page]) -> None:
     assert page.open == []
     assert len(page.ids) == len(set(page.ids))
     assert text.startswith('<!DOCTYPE html>\n<html lang="en">')
-    assert "$" not in page.words, "every place of the template is filled"
+    assert re.search(r"\$[a-z_]+\b(?!:)", page.words) is None, "every place of it is filled"
 
 
 def test_the_page_asks_for_nothing(gpt2: tuple[Picture, str, Page]) -> None:
     _, text, page = gpt2
     assert {link[0] for link in page.asked} == {"#"}, "links within the page only"
-    assert {link[1:] for link in page.asked} <= set(page.ids)
+    moments = {link for link in page.asked if re.fullmatch(r"#entry=\d+", link)}
+    assert {link[1:] for link in page.asked if link not in moments} <= set(page.ids)
+    assert "#entry=26059" in moments, "the error is one click away"
     assert "default-src 'none'" in text, "and its own policy forbids it"
     style = text[text.index("<style>") : text.index("</style>")]
     assert "url(" not in style
@@ -133,10 +136,40 @@ def test_the_columns_are_the_picture(classic: tuple[Picture, Page]) -> None:
     assert columns["action"].tolist() == picture.trace.action.tolist()
 
 
+def test_steps_and_phases_travel_as_columns(gpt2: tuple[Picture, str, Page]) -> None:
+    _, text, page = gpt2
+    about, columns = page.about(), page.columns()
+    assert columns["step.start"].tolist()[:3] == [0, 4181, 8158]
+    assert len(columns["phase.start"]) == len(columns["phase.kind"])
+    kinds = {about["phases"][int(kind)] for kind in columns["phase.kind"]}
+    assert {"forward", "backward", "optimizer"} < kinds
+    assert text.count('fill="var(--phase-4)"') == 7, "a backward pass a step, without scripts too"
+
+
+def test_times_are_told_where_a_clock_was_read(
+    gpt2: tuple[Picture, str, Page], classic: tuple[Picture, Page]
+) -> None:
+    """A model that counts its entries instead has read none."""
+    picture, _, page = gpt2
+    time = page.columns()["time"]
+    assert picture.trace.time_us is not None
+    assert time[0] == 0
+    assert time[-1] == 1_027_698
+    assert (np.diff(time) >= 0).all()
+    assert classic[0].trace.time_us is not None
+    assert "time" not in classic[1].columns()
+
+
+def test_a_page_of_other_settings_tells_no_phases(classic: tuple[Picture, Page]) -> None:
+    _, page = classic
+    assert page.columns()["phase.start"].tolist() == []
+    assert "entries 0 to 16 from left to right." in " ".join(page.words.split())
+
+
 def test_levels_keep_the_extremes(gpt2: tuple[Picture, str, Page]) -> None:
     picture, _, page = gpt2
     columns = page.columns()
-    for step in json.loads(page.scripts["about"])["levels"]:
+    for step in page.about()["levels"]:
         assert columns[f"reserved.high.{step}"].max() == picture.device_run.peak_reserved_bytes
     assert columns["allocated"].tolist() == picture.curve.allocated.tolist()
     assert columns["block.size"].sum() * 512 == picture.lives.blocks.size.sum()
@@ -150,9 +183,12 @@ def test_a_recording_cannot_write_into_the_page() -> None:
     table = dataclasses.replace(table, frames=frames)
     trace = dataclasses.replace(recording.devices[0], frame_table=table)
     hostile = dataclasses.replace(recording, path=evil, frame_table=table, devices=(trace,))
-    picture, page = page_of(hostile)
+    picture, shortages, case = looked_at(hostile)
+    told = told_of_run(case.prepared, picture.device_run)
+    page = Page(html_report([DevicePage(picture, shortages, None, (), told)]))
+    assert any(evil.replace("\x1b", "\\x1b") in row[0] for table in page.tables for row in table)
     assert (page.wrong, page.open) == ([], [])
-    assert set(page.scripts) == {"script", "about", "columns"}
+    assert set(page.scripts) == {"script", "about-0", "columns-0"}
     assert "alert(1)" not in page.scripts["script"]
     assert "\x1b" not in page.words
     assert picture.run.path == evil
@@ -170,7 +206,7 @@ def test_a_short_run_has_a_row_for_each_entry(classic: tuple[Picture, Page]) -> 
 def test_every_block_has_its_own_line() -> None:
     """Only the colours of the map are shared by all but the first six."""
     _, page = page_of(load(OOM))
-    about = json.loads(page.scripts["about"])
+    about = page.about()
     owners = [about["owners"][int(i)] for i in page.columns()["block.owner"]]
     assert "other lines" not in owners
     assert len(set(owners)) == len(about["owners"])

@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from allocsim.core import CachingAllocator, TraceEntry
 from allocsim.engine import DeviceRun, Observer
 from allocsim.errors import InvariantError
-from allocsim.state import SegmentState
+from allocsim.state import DEFAULT_POOL, PoolId, SegmentState
 from allocsim.trace import Action, Trace
 
 __all__ = ["History", "HistoryWatch", "columns_of"]
 
 _CODES = {action.text: int(action) for action in Action}
-_DTYPES = (np.uint8, np.int64, np.int64, np.uint64)
+_DTYPES = (np.uint8, np.int64, np.int64, np.uint64, np.int32)
 _Column = NDArray[np.int64]
 
 
@@ -43,6 +43,7 @@ class History:
     entry: of the recording.
     block_size: bytes of the block that an `alloc` row handed out, slack included; 0 in other rows,
         and for a recorded error that was answered and given back at once.
+    pool: index into `pools`, -1 for the default pool.
     start: the segments before.
     """
 
@@ -52,7 +53,9 @@ class History:
     stream: NDArray[np.uint64]
     entry: _Column
     block_size: _Column
+    pool: NDArray[np.int32]
     start: tuple[SegmentState, ...]
+    pools: tuple[PoolId, ...]
 
 
 class HistoryWatch(Observer):
@@ -62,24 +65,38 @@ class HistoryWatch(Observer):
 
     def __init__(self) -> None:
         self._start: tuple[SegmentState, ...] = ()
+        self._pools: dict[PoolId, int] = {}
         self._chunks: list[list[NDArray[Any]]] = []
 
     def began(self, allocator: CachingAllocator) -> None:
         self._start = allocator.segments()
+        self._pools = {}
+        self._numbers([segment.pool_id for segment in self._start])
         self._chunks = []
 
     def history(self, entries: Sequence[TraceEntry]) -> None:
         if entries:
-            actions, *others, _ = zip(*entries, strict=True)
-            self._chunks.append(columns_of([[_CODES[a] for a in actions], *others], _DTYPES))
+            actions, *others, pools = zip(*entries, strict=True)
+            columns = ([_CODES[action] for action in actions], *others, self._numbers(pools))
+            self._chunks.append(columns_of(columns, _DTYPES))
+
+    def _numbers(self, pools: Sequence[PoolId]) -> list[int]:
+        """The number of each pool, new ones counted on; -1 for the default pool."""
+        private = set(pools) - {DEFAULT_POOL}
+        if not private:
+            return [-1] * len(pools)
+        for pool in sorted(private):
+            self._pools.setdefault(pool, len(self._pools))
+        return [self._pools.get(pool, -1) for pool in pools]
 
     def of(self, trace: Trace, device_run: DeviceRun) -> History:
         """The history of the replay that has ended, which was `device_run` of `trace`."""
         chunks = zip(columns_of([], _DTYPES), *self._chunks, strict=True)
-        action, address, size, stream = map(np.concatenate, chunks)
+        action, address, size, stream, pool = map(np.concatenate, chunks)
         held = sum(segment.allocated_size for segment in self._start)
         entry, block_size = _entries(action, trace, device_run, held)
-        return History(action, address, size, stream, entry, block_size, self._start)
+        pools = tuple(self._pools)
+        return History(action, address, size, stream, entry, block_size, pool, self._start, pools)
 
 
 def _entries(

@@ -40,14 +40,15 @@ def instant_of(lives: Lives, entry: int, *, is_expandable: bool) -> Instant:
     segments, blocks = lives.segments, lives.blocks
     there = np.flatnonzero((segments.born <= entry) & (entry < segments.died))
     there = there[np.argsort(segments.address[there])]
-    ranges: list[tuple[int, int, int]] = []
-    places = (segments.address, segments.size, segments.stream)
-    for address, size, stream in zip(*(c[there].tolist() for c in places), strict=True):
-        joins = ranges and is_expandable and ranges[-1][2] == stream
+    ranges: list[tuple[int, int, int, int]] = []
+    places = (segments.address, segments.size, segments.stream, segments.pool)
+    for address, size, *kind in zip(*(c[there].tolist() for c in places), strict=True):
+        stream, pool = kind
+        joins = ranges and is_expandable and ranges[-1][2:] == (stream, pool)
         if joins and sum(ranges[-1][:2]) == address:
-            ranges[-1] = (ranges[-1][0], ranges[-1][1] + size, stream)
+            ranges[-1] = (ranges[-1][0], ranges[-1][1] + size, stream, pool)
         else:
-            ranges.append((address, size, stream))
+            ranges.append((address, size, stream, pool))
     used = np.flatnonzero((blocks.born <= entry) & (entry < blocks.completed))
     used = used[np.argsort(blocks.address[used])]
     columns = (blocks.address, blocks.size, blocks.requested, blocks.freed)
@@ -57,7 +58,7 @@ def instant_of(lives: Lives, entry: int, *, is_expandable: bool) -> Instant:
             *(c[used].tolist() for c in columns), strict=True
         )
     ]
-    starts = np.searchsorted(blocks.address[used], [start for start, _, _ in ranges])
+    starts = np.searchsorted(blocks.address[used], [start for start, *_ in ranges])
     cuts = [*starts.tolist(), len(in_use)]
     return Instant(
         entry,
@@ -67,11 +68,13 @@ def instant_of(lives: Lives, entry: int, *, is_expandable: bool) -> Instant:
                 total_size=size,
                 stream=stream,
                 is_small=not is_expandable and size == SMALL_BUFFER,
-                pool_id=DEFAULT_POOL,
+                pool_id=lives.pools[pool] if pool >= 0 else DEFAULT_POOL,
                 is_expandable=is_expandable,
                 blocks=tuple(_tiled(start, size, in_use[first:last])),
             )
-            for (start, size, stream), (first, last) in zip(ranges, pairwise(cuts), strict=True)
+            for (start, size, stream, pool), (first, last) in zip(
+                ranges, pairwise(cuts), strict=True
+            )
         ),
     )
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocsim.questions.picture.history import History, columns_of
-from allocsim.state import INACTIVE, PENDING
+from allocsim.state import INACTIVE, PENDING, PoolId
 from allocsim.trace import Action, Trace
 
 __all__ = ["BlockLives", "Lives", "SegmentLives", "lives_of"]
@@ -47,13 +47,17 @@ class BlockLives:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SegmentLives:
-    """Memory from the driver until it `died`; of an expandable segment each mapped range."""
+    """Memory from the driver until it `died`; of an expandable segment each mapped range.
+
+    pool: index into `Lives.pools`, -1 for the default pool.
+    """
 
     address: _Column
     size: _Column
     stream: NDArray[np.uint64]
     born: _Column
     died: _Column
+    pool: NDArray[np.int32]
 
     def __len__(self) -> int:
         return len(self.address)
@@ -61,17 +65,19 @@ class SegmentLives:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lives:
-    """All of one device; n_entries: as far as it was replayed."""
+    """All of one device; n_entries: as far as it was replayed.  pools: the private ones."""
 
     blocks: BlockLives
     segments: SegmentLives
     n_entries: int
+    pools: tuple[PoolId, ...] = ()
 
 
 def lives_of(history: History, trace: Trace, stopped_at: int | None = None) -> Lives:
     """The lives in a replay of `trace`.  stopped_at: the entry that ended it, None for none."""
     n_entries = len(trace) if stopped_at is None else stopped_at + 1
-    return Lives(_blocks(history, trace, n_entries), _segments(history, n_entries), n_entries)
+    blocks, segments = _blocks(history, trace, n_entries), _segments(history, n_entries)
+    return Lives(blocks, segments, n_entries, history.pools)
 
 
 def _blocks(history: History, trace: Trace, n_entries: int) -> BlockLives:
@@ -131,27 +137,33 @@ _GIVES = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
 
 def _segments(history: History, n_entries: int) -> SegmentLives:
     """Read row by row; of a range that goes back in part, the rest goes on living."""
-    held = {s.address: (s.total_size, s.stream, -1) for s in history.start}
-    ended: list[tuple[int, int, int, int, int]] = []
+    number = {pool: i for i, pool in enumerate(history.pools)}
+    held = {
+        s.address: (s.total_size, s.stream, -1, number.get(s.pool_id, -1)) for s in history.start
+    }
+    ended: list[tuple[int, int, int, int, int, int]] = []
     rows = np.flatnonzero(np.isin(history.action, (*_TAKES, *_GIVES)))
-    columns = (history.action, history.address, history.size, history.stream, history.entry)
+    columns = (history.action, history.address, history.size, history.stream, history.entry,
+               history.pool)  # fmt: skip
     for row in zip(*(column[rows].tolist() for column in columns), strict=True):
-        action, address, size, stream, entry = row
+        action, address, size, stream, entry, pool = row
         if action in _TAKES:
-            held[address] = (size, stream, entry)
+            held[address] = (size, stream, entry, pool)
             continue
         end, touched = address + size, [address]
         if held.get(address, (-1,))[0] != size:
-            touched = [at for at, (n, _, _) in held.items() if at < end and at + n > address]
+            touched = [at for at, (n, _, _, _) in held.items() if at < end and at + n > address]
         for at in touched:
-            length, stream, born = held.pop(at)
+            length, stream, born, pool = held.pop(at)
             first, last = max(at, address), min(at + length, end)
-            ended.append((first, last - first, stream, born, entry))
+            ended.append((first, last - first, stream, born, entry, pool))
             if at < first:
-                held[at] = (first - at, stream, born)
+                held[at] = (first - at, stream, born, pool)
             if last < at + length:
-                held[last] = (at + length - last, stream, born)
-    ended += [(at, size, stream, born, n_entries) for at, (size, stream, born) in held.items()]
+                held[last] = (at + length - last, stream, born, pool)
+    ended += [
+        (at, size, stream, born, n_entries, pool) for at, (size, stream, born, pool) in held.items()
+    ]
     ended.sort(key=lambda row: (row[3], row[0]))
-    dtypes = (np.int64, np.int64, np.uint64, np.int64, np.int64)
+    dtypes = (np.int64, np.int64, np.uint64, np.int64, np.int64, np.int32)
     return SegmentLives(*columns_of(zip(*ended, strict=True), dtypes))

@@ -107,6 +107,16 @@ class Scene:
         return len(ends) if behind_all else int(np.searchsorted(ends, entry, side="left")) + 1
 
     @property
+    def step_starts(self) -> _Column:
+        """The first entry of each step, as `step_at` counts them; empty where none are seen."""
+        ends = self._step_ends
+        if not len(ends):
+            return ends
+        # What comes after the last allocation belongs to the last step.
+        closed = ends[:-1] if self.last_alloc == ends[-1] else ends
+        return np.append(np.int64(0), closed + 1)
+
+    @property
     def _step_ends(self) -> _Column:
         """Steps end with the optimizer, or where it asks for nothing with the backward pass."""
         told = len(self.optimizers) > 1 or len(self.backwards) <= 1

@@ -17,6 +17,7 @@ from allocsim.display import Shown
 from allocsim.engine import DeviceRun, Prepared, Progress, prepare, replay_prepared
 from allocsim.errors import RecordingError
 from allocsim.questions.top.blocks import Blocks, blocks_of, blocks_of_state
+from allocsim.questions.top.course import Course, course_of
 from allocsim.questions.top.owners import Whose, pool_name, stream_name, whose_of
 from allocsim.questions.top.rules import RULES, UNKNOWN, rules_of
 from allocsim.questions.top.scene import Scene, scene_of
@@ -24,7 +25,7 @@ from allocsim.questions.top.stacks import Phase, kinds_of
 from allocsim.trace import Action, Frame, Recording, Trace, refuse_contradictions
 from allocsim.units import format_size
 
-__all__ = ["BY", "Holding", "Moment", "Row", "Top", "top", "top_of_run"]
+__all__ = ["BY", "Holding", "Moment", "Row", "Told", "Top", "told_of_run", "top", "top_of_run"]
 
 BY = ("line", "stack", "module", "category", "stream", "pool")
 """What rows can be by."""
@@ -118,6 +119,14 @@ class Top(Shown):
             yield f"{len(rest):,} more", format_size(sum(row.bytes for row in rest))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Told:
+    """What the stacks of a run tell.  tops: the answers that were asked for, in that order."""
+
+    tops: tuple[Top, ...]
+    course: Course
+
+
 def top(
     recording: Recording,
     at: str | int | None = None,
@@ -165,14 +174,30 @@ def top_of_run(
     frames: int | None = None,
 ) -> Top:
     """`top` of a device that has been replayed already: `device_run`, as recorded."""
+    (found,) = told_of_run(prepared, device_run, at, bys=(by,), frames=frames).tops
+    return found
+
+
+def told_of_run(
+    prepared: Prepared,
+    device_run: DeviceRun,
+    at: str | int | None = None,
+    *,
+    bys: Sequence[str] = ("line", "category"),
+    frames: int | None = None,
+) -> Told:
+    """Several answers of one moment, and the course of the run, for little more than one costs."""
     trace = prepared.trace
     blocks = blocks_of(trace, prepared.start, device_run.timeline)
     scene = _scene(trace, blocks, is_state_only=False)
-    asked = _Asked(prepared.path, _moment(prepared.path, trace, device_run, scene, at), by, frames)
+    moment = _moment(prepared.path, trace, device_run, scene, at)
     notes = []
     if device_run.fidelity is not None and not device_run.fidelity.is_exact:
         notes.append(f"the replay is not as recorded: {device_run.fidelity.first_mismatch}")
-    return _answer(asked, trace, scene, notes)
+    asked = [_Asked(prepared.path, moment, by, frames) for by in bys]
+    n_entries = len(trace) if device_run.stopped_at is None else device_run.stopped_at + 1
+    tops = tuple(_answer(each, trace, scene, notes) for each in asked)
+    return Told(tops, course_of(scene, n_entries))
 
 
 def _of_state(

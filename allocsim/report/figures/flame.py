@@ -66,7 +66,7 @@ def flame_figure(top: Top, theme: Theme = LIGHT, *, is_one_of: bool = False) -> 
     axes.set_yticks([])
     axes.set_xlim(0, max(flame.bytes, 1) / unit)
     axes.set_ylim(rows, 0)
-    legend_above(axes, theme, _patches(flame, theme, colours))
+    legend_above(axes, theme, _patches(top, flame, theme, colours))
     caption(figure, theme, _title(top, is_one_of=is_one_of), *_notes(top, flame))
     _name_boxes(axes, flame, theme, unit)
     return figure
@@ -104,15 +104,16 @@ def _colours(flame: FlameGraph, theme: Theme) -> dict[str, str]:
     return {"": theme.free, **dict.fromkeys(flame.categories, rest), **named}
 
 
-def _patches(flame: FlameGraph, theme: Theme, colours: dict[str, str]) -> list[Patch]:
-    """What the colours mean, as far as they are drawn."""
+def _patches(top: Top, flame: FlameGraph, theme: Theme, colours: dict[str, str]) -> list[Patch]:
+    """What the colours mean, as far as they are drawn, and the bytes of each category."""
     from matplotlib.patches import Patch  # noqa: PLC0415
 
     drawn = {box.category for box in flame.boxes}
     names: dict[str, list[str]] = {}
     for category, colour in colours.items():
         if category in drawn:
-            names.setdefault(colour, []).append(category or _MIXED)
+            held = f"{category} {format_size(top.categories[category])}" if category else _MIXED
+            names.setdefault(colour, []).append(held)
     mixed = names.pop(theme.free, [])
     patches = [Patch(color=colour, label=", ".join(each)) for colour, each in names.items()]
     return [*patches, *(Patch(color=theme.free, label=label) for label in mixed)]

@@ -12,6 +12,7 @@ import numpy as np
 
 from allocsim.measures import extremes_of
 from allocsim.questions.picture import Picture, Still
+from allocsim.questions.top import Course
 from allocsim.report.figures.canvas import (
     caption,
     legend,
@@ -37,12 +38,17 @@ __all__ = ["mark_ooms", "memory_figure", "title_of", "warnings_of"]
 
 COLUMNS = 1500
 """What the figure can show beside one another."""
+_FEW_STEPS = 60
+_TINT = 0.2
 _FEW_OOMS = 60
 """Errors up to which lines across the whole figure leave something of it to see."""
 
 
-def memory_figure(picture: Picture, theme: Theme = LIGHT) -> Figure:
-    """The curves above, the driver calls below."""
+def memory_figure(picture: Picture, theme: Theme = LIGHT, course: Course | None = None) -> Figure:
+    """The curves above, the driver calls below.
+
+    course: the steps and phases to lie behind the curves, None for none.
+    """
     figure, (above, below) = new_figure(theme, 2, 1, sharex=True, height_ratios=(4, 1))
     step = max(1, -(-len(picture.curve) // COLUMNS))
     unit, name = unit_of(max(int(picture.curve.reserved.max(initial=0)), *_needs(picture), 0))
@@ -54,6 +60,8 @@ def memory_figure(picture: Picture, theme: Theme = LIGHT) -> Figure:
     whole_numbers(below.xaxis)
     above.set_ylim(bottom=0)
     above.set_ylim(top=above.get_ylim()[1] * 1.04)
+    if course is not None:
+        _bands(above, course, len(picture.curve), theme)
     above.set_xlim(-0.004 * len(picture.curve), 1.008 * len(picture.curve))
     legend_above(above, theme)
     legend(below, theme, loc="lower right", bbox_to_anchor=(1, 0.95), ncols=2)
@@ -113,6 +121,37 @@ def _curves(axes: Axes, picture: Picture, theme: Theme, step: int, unit: int) ->
         axes.plot(x, high, label=name, **style)
     _errors(axes, picture, theme, unit)
     _device(axes, picture, theme, unit)
+
+
+def _bands(axes: Axes, course: Course, n: int, theme: Theme) -> None:
+    """The phases as bands, of each column the one at its middle; the steps as lines."""
+    middles = (np.arange(COLUMNS) + 0.5) * n / COLUMNS
+    kinds = course.phase[np.searchsorted(course.phase_starts, middles, side="right") - 1]
+    if n <= COLUMNS:
+        edges, kinds = np.append(course.phase_starts, n), course.phase
+    else:
+        edges = np.arange(COLUMNS + 1) * n / COLUMNS
+    for kind, name in enumerate(course.phases):
+        rows = np.flatnonzero(kinds == kind)
+        if not name or not len(rows):
+            continue
+        axes.broken_barh(
+            _joined(edges[rows], edges[rows + 1]), (0, 1), transform=axes.get_xaxis_transform(),
+            facecolor=theme.phases[kind - 1], alpha=_TINT, linewidth=0, zorder=0, label=name,
+        )  # fmt: skip
+    starts = course.step_starts[1:]
+    if 0 < len(starts) <= _FEW_STEPS:
+        axes.vlines(
+            starts, 0, 1, transform=axes.get_xaxis_transform(), color=theme.ink, linewidth=0.5,
+            alpha=0.6, zorder=0.5, label=f"{plural(len(starts) + 1, 'step')}, where each begins",
+        )  # fmt: skip
+
+
+def _joined(first: NDArray[Any], last: NDArray[Any]) -> list[tuple[float, float]]:
+    """Stretches as (start, length), neighbours as one."""
+    begins = np.append(True, first[1:] > last[:-1])
+    ends = np.append(begins[1:], True)
+    return list(zip(first[begins], last[ends] - first[begins], strict=True))
 
 
 def _needs(picture: Picture) -> list[int]:

@@ -1,7 +1,7 @@
 """The segments at one moment, a bar each, with their blocks in place.
 
 Rule: bars are drawn to scale within a panel: segments of at most 2 MiB in one, larger ones in
-the other.  Segments that do not fit are counted in the caption.
+the other.  Where there are too many for bars, all of them are packed into rows by pool.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from allocsim.report.figures.canvas import (
 )
 from allocsim.report.figures.memory import title_of, warnings_of
 from allocsim.report.figures.theme import LIGHT
-from allocsim.report.layout import plural, when
+from allocsim.report.layout import number, plural, when
+from allocsim.report.packing import WIDTH, PackedPool, packed, pieces_of
 from allocsim.state import ALLOCATED, INACTIVE, PENDING, SegmentState
 from allocsim.units import KIB, MIB, format_size
 
@@ -38,6 +39,10 @@ _NARROW = 1 / 200
 """Of an axis: what is narrower has no gap around it."""
 _FRAME_HEIGHT, _BAR_HEIGHT = 2.6, 0.35
 """Inches: of a figure without bars, and of a bar in it."""
+_STRIP_HEIGHT, _STRIP = 0.2, 0.85
+"""Inches: of a row of packed segments; and of it the part that is not a gap."""
+_LEAST_LINE = 0.1
+"""Points: around a block, so that the smallest is drawn at all."""
 _TITLE_HEIGHT = 13
 """Points: of a panel's title."""
 
@@ -51,6 +56,8 @@ def segments_figure(
     small = [s for s in instant.segments if s.total_size <= _SMALL_SEGMENT]
     largest = max((segment.total_size for segment in large), default=0)
     panels = [panel for panel in ((large, *unit_of(largest)), (small, KIB, "KiB")) if panel[0]]
+    if any(len(segments) > _MOST_BARS for segments, _, _ in panels):
+        return _strips(picture, instant, theme)
     panels = panels or [([], MIB, "MiB")]
     ratios = (3, 2)[: len(panels)]
     rows = max(len(segments) for segments, _, _ in panels)
@@ -63,17 +70,69 @@ def segments_figure(
         axes.set_title(title, fontsize=9, color=theme.ink, loc="left")
         styled(axes, theme, f"offset in the segment ({name})", "segment (address)")
         axes.grid(visible=False)
-    _legend(panes[0], theme, waits=bool(instant.held(PENDING)))
-    hidden = sum(max(len(segments) - _MOST_BARS, 0) for segments, _, _ in panels)
+    _legend(panes[0], instant, theme)
     caption(
         figure,
         theme,
         title_of(picture, f"segments {when(instant)}"),
         *warnings_of(picture),
         _sentence(instant),
-        f"Not drawn: {plural(hidden, 'segment')}, the smallest of each panel." if hidden else "",
     )
     return figure
+
+
+def _strips(picture: Picture | Still, instant: Instant, theme: Theme) -> Figure:
+    """More segments than bars have room for: all of them, packed into rows by pool."""
+    pools = packed(instant)
+    rows = sum(pool.rows + 1 for pool in pools)
+    figure, (axes,) = new_figure(theme, height=_FRAME_HEIGHT + _STRIP_HEIGHT * rows)
+    at = 0
+    for pool in pools:
+        axes.text(0, at + 0.75, pool.told, fontsize=7.5, color=theme.ink, parse_math=False)
+        _strip(axes, pool, at + 1, theme)
+        at += pool.rows + 1
+    size, wide = max((p.segments[0].total_size, p.places[0][1]) for p in pools)
+    row = format_size(round(size / wide * WIDTH))
+    styled(axes, theme, f"segments side by side (a row is {row})", "rows of segments (by pool)")
+    axes.grid(visible=False)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.set_xlim(0, WIDTH)
+    axes.set_ylim(at, 0)
+    _legend(axes, instant, theme, lift=0)
+    caption(
+        figure,
+        theme,
+        title_of(picture, f"segments {when(instant)}"),
+        *warnings_of(picture),
+        _sentence(instant),
+        f"All {number(len(instant.segments))} segments, the largest of each pool first; one scale, "
+        "but none is drawn narrower than a 400th of a row.",
+    )
+    return figure
+
+
+def _strip(axes: Axes, pool: PackedPool, top: int, theme: Theme) -> None:
+    """A pool's segments from row `top` of the axes on, their blocks in place."""
+    found: dict[tuple[int, str], list[tuple[float, float]]] = {}
+    for segment, (at, wide) in zip(pool.segments, pool.places, strict=True):
+        for row, first, last in pieces_of(at, at + wide):
+            found.setdefault((row, theme.free), []).append((first, last - first))
+            for block in segment.blocks:
+                if block.state == INACTIVE:
+                    continue
+                scale = wide / segment.total_size
+                left = at + (block.address - segment.address) * scale - row * WIDTH
+                low, high = max(left, first), min(left + block.size * scale, last)
+                colour = theme.kinds[0 if block.state == ALLOCATED else 1]
+                if low < high:
+                    found.setdefault((row, colour), []).append((low, high - low))
+    for (row, colour), spans in found.items():
+        line = 0.0 if colour == theme.free else _LEAST_LINE
+        axes.broken_barh(
+            spans, (top + row, _STRIP), facecolor=colour, edgecolor=colour, linewidth=line,
+            rasterized=len(spans) > 500,
+        )  # fmt: skip
 
 
 def _sentence(instant: Instant) -> str:
@@ -88,8 +147,7 @@ def _sentence(instant: Instant) -> str:
 def _bars(
     axes: Axes, segments: Sequence[SegmentState], theme: Theme, unit: int, least_rows: int
 ) -> None:
-    shown = sorted(segments, key=lambda segment: -segment.total_size)[:_MOST_BARS]
-    shown.sort(key=lambda segment: segment.address)
+    shown = sorted(segments, key=lambda segment: segment.address)
     end = max((segment.total_size for segment in shown), default=unit)
     colours = {INACTIVE: theme.free, PENDING: theme.kinds[1], ALLOCATED: theme.kinds[0]}
     for row, segment in enumerate(shown):
@@ -107,11 +165,17 @@ def _bars(
     axes.set_xlim(-0.004 * end / unit, end / unit)
 
 
-def _legend(axes: Axes, theme: Theme, *, waits: bool) -> None:
+def _legend(axes: Axes, instant: Instant, theme: Theme, lift: float = _TITLE_HEIGHT) -> None:
     from matplotlib.patches import Patch  # noqa: PLC0415
 
-    handles = [Patch(color=theme.kinds[0], label="allocated")]
-    if waits:
-        handles.append(Patch(color=theme.kinds[1], label="freed, waiting for a stream"))
-    handles.append(Patch(color=theme.free, label="free"))
-    legend_above(axes, theme, handles, lift=_TITLE_HEIGHT)
+    kinds = [
+        (ALLOCATED, "allocated", theme.kinds[0]),
+        (PENDING, "freed, waiting for a stream", theme.kinds[1]),
+        (INACTIVE, "free", theme.free),
+    ]
+    handles = [
+        Patch(color=colour, label=f"{name} {format_size(instant.held(state))}")
+        for state, name, colour in kinds
+        if state != PENDING or instant.held(PENDING)
+    ]
+    legend_above(axes, theme, handles, lift=lift)

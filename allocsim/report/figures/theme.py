@@ -27,6 +27,7 @@ class Theme:
     alarm: out-of-memory errors.
     kinds: categories in their order; the last is for all others.
     sizes: from small to large.
+    phases: of a step, in the order of `Course.phases` but for the first, which is none.
     """
 
     page: str
@@ -40,6 +41,7 @@ class Theme:
     sizes: tuple[str, ...]
     requested: str = PURPLE
     ideal: str = GREEN
+    phases: tuple[str, ...] = ("#8A8A8A", "#B8B0C8", SKY, ORANGE, GREEN)
 
 
 LIGHT = Theme(

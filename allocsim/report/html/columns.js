@@ -28,9 +28,9 @@ function columnsOf(index, buffer) {
   return columns;
 }
 
-async function readData() {
-  const about = JSON.parse(document.getElementById("about").textContent);
-  const element = document.getElementById("columns");
+async function readData(device) {
+  const about = JSON.parse(document.getElementById(`about-${device}`).textContent);
+  const element = document.getElementById(`columns-${device}`);
   const columns = columnsOf(about.columns, await unpacked(element.textContent.trim()));
   element.remove();
   const count = columns["block.born"].length;
@@ -49,7 +49,7 @@ async function readData() {
     count: columns["segment.born"].length, place: columns["segment.place"],
     size: columns["segment.size"], born: columns["segment.born"],
     died: columns["segment.born"].map((born, i) => born + columns["segment.lived"][i]),
-    stream: columns["segment.stream"],
+    group: columns["segment.group"],
   };
-  return { ...about, columns, blocks, segments };
+  return { ...about, device, columns, blocks, segments };
 }

@@ -9,11 +9,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from allocsim.core import MIN_BLOCK_SIZE, SMALL_BUFFER
 from allocsim.measures import levels_of
 from allocsim.questions.picture import CLASS_NAMES, Picture, axis_of, class_of, owners_of
+from allocsim.questions.top import Course
 from allocsim.report.html.packed_columns import Packer
+from allocsim.report.packing import pool_text
+from allocsim.state import DEFAULT_POOL
 from allocsim.trace import Action, FrameTable
 
 __all__ = ["SERIES", "embedded"]
@@ -23,16 +27,21 @@ FIRST_LEVEL, FACTOR, ENOUGH = 8, 8, 1500
 _SHOWN_FRAMES = 12
 
 
-def embedded(picture: Picture) -> tuple[dict[str, Any], str]:
-    """The dictionary, ready for JSON, and the packed columns that its `columns` describes."""
+def embedded(picture: Picture, course: Course | None = None) -> tuple[dict[str, Any], str]:
+    """The dictionary, ready for JSON, and the packed columns that its `columns` describes.
+
+    course: None where nothing tells the steps and phases.
+    """
     packer = Packer()
     steps = _curve(packer, picture)
     axis = axis_of(picture.lives)
     packer.add("range.start", axis.start // MIN_BLOCK_SIZE)
     packer.add("range.offset", axis.offset // MIN_BLOCK_SIZE)
-    streams = np.unique(np.append(picture.lives.blocks.stream, picture.lives.segments.stream))
+    streams = np.unique(picture.lives.blocks.stream)
     owners, stacks = _blocks(packer, picture, streams)
-    _segments(packer, picture, streams)
+    groups = _segments(packer, picture)
+    _course(packer, course)
+    _time(packer, picture)
     packer.add("action", picture.trace.action[: picture.lives.n_entries])
     return {
         "columns": packer.index,
@@ -43,10 +52,12 @@ def embedded(picture: Picture) -> tuple[dict[str, Any], str]:
         "levels": steps,
         "streams": [hex(int(stream)) for stream in streams],
         "owners": owners,
+        "groups": groups,
         "sizes": CLASS_NAMES,
         "stacks": stacks,
         "actions": [action.text for action in Action],
         "expandable": picture.is_expandable,
+        "phases": ("",) if course is None else course.phases,
         "ooms": [oom.entry for oom in picture.device_run.ooms],
         "peak": max(picture.device_run.peak.entry, 0),
         "memory": picture.device_run.device_memory,
@@ -89,14 +100,58 @@ def _blocks(packer: Packer, picture: Picture, streams: Any) -> tuple[list[str], 
     return list(owners.names), texts
 
 
-def _segments(packer: Packer, picture: Picture, streams: Any) -> None:
+def _course(packer: Packer, course: Course | None) -> None:
+    none = np.zeros(0, dtype=np.int64)
+    packer.add("step.start", none if course is None else course.step_starts)
+    packer.add("phase.start", none if course is None else course.phase_starts)
+    packer.add("phase.kind", none if course is None else course.phase)
+
+
+def _time(packer: Packer, picture: Picture) -> None:
+    """Microseconds since the first entry, where a clock tells them; they never go back."""
+    time = picture.trace.time_us
+    if time is None or bool((np.diff(time) == 1).all()):
+        return  # not recorded, or counted by a model, which reads no clock
+    time = time[: picture.lives.n_entries]
+    packer.add("time", np.maximum.accumulate(time) - time[0])
+
+
+def _segments(packer: Packer, picture: Picture) -> list[str]:
+    """Add the segments; returns the names of their pools by number."""
     segments = picture.lives.segments
     place = axis_of(picture.lives).place(segments.address)
+    names, group = _pools(picture)
     packer.add("segment.place", place // MIN_BLOCK_SIZE)
     packer.add("segment.size", segments.size // MIN_BLOCK_SIZE)
     packer.add("segment.born", segments.born)
     packer.add("segment.lived", segments.died - segments.born)
-    packer.add("segment.stream", np.searchsorted(streams, segments.stream))
+    packer.add("segment.group", group)
+    return names
+
+
+def _pools(picture: Picture) -> tuple[list[str], NDArray[np.int64]]:
+    """The names of pools, and of each segment which it lies in."""
+    lives, segments = picture.lives, picture.lives.segments
+    numbers: dict[str, int] = {}
+    kinds = zip(
+        (segments.size == SMALL_BUFFER).tolist(),
+        segments.pool.tolist(),
+        segments.stream.tolist(),
+        strict=True,
+    )
+    group = [
+        numbers.setdefault(
+            pool_text(
+                is_small=is_small,
+                is_expandable=picture.is_expandable,
+                pool=lives.pools[pool] if pool >= 0 else DEFAULT_POOL,
+                stream=stream,
+            ),
+            len(numbers),
+        )
+        for is_small, pool, stream in kinds
+    ]
+    return list(numbers), np.array(group, dtype=np.int64)
 
 
 def _stack_text(table: FrameTable, number: int) -> str:

@@ -27,8 +27,11 @@ _LABEL = (
 )
 
 
-def flame_panel(top: Top) -> str:
-    """The graph of an answer, with what it needs to be worked."""
+def flame_panel(top: Top, name: str = "flame") -> str:
+    """The graph of an answer, with what it needs to be worked.
+
+    name: what the ids of its elements begin with, another for each graph of a page.
+    """
     flame = flame_of(top, least_share=_LEAST_SHARE)
     held = f"{format_size(top.allocated_bytes)} in {plural(top.blocks, 'block')}"
     heading = f"<p>{text(f'{held}, {moment_text(top.at)}.')}</p>\n"
@@ -37,11 +40,11 @@ def flame_panel(top: Top) -> str:
         return f"{heading}{notes}<p>Nothing was allocated.</p>\n"
     boxes = "\n".join(_box(box, flame) for box in flame.boxes)
     return (
-        f"{heading}{notes}{_legend(flame)}"
-        '<div class="tools js"><label>Find <input id="flame-find" type="search"></label>\n'
-        '<button type="button" id="flame-whole">Whole graph</button>\n'
-        '<span id="flame-text" role="status" aria-live="polite"></span></div>\n'
-        f'<svg id="flame-graph" class="flame" width="100%" height="{flame.rows * _ROW}" '
+        f"{heading}{notes}{_legend(flame, top)}"
+        f'<div class="tools js"><label>Find <input id="{name}-find" type="search">'
+        f'</label>\n<button type="button" id="{name}-whole">Whole graph</button>\n'
+        f'<span id="{name}-text" role="status" aria-live="polite"></span></div>\n'
+        f'<svg id="{name}-graph" class="flame" width="100%" height="{flame.rows * _ROW}" '
         f'tabindex="0" role="application" aria-label="{text(_LABEL)}" '
         f'data-bytes="{flame.bytes}">\n{boxes}\n</svg>\n'
         f'<p class="note">{text(_note(flame))}</p>\n'
@@ -68,13 +71,14 @@ def _kind(category: str, flame: FlameGraph) -> str:
     return f"k{min(flame.categories.index(category), _KINDS)}"
 
 
-def _legend(flame: FlameGraph) -> str:
+def _legend(flame: FlameGraph, top: Top) -> str:
     drawn = {box.category for box in flame.boxes}
     names: dict[str, list[str]] = {}
     for category in (*flame.categories, ""):
         if category in drawn:
             kind = _kind(category, flame)
-            names.setdefault(kind, []).append(category or "of several")
+            held = f"{category} {format_size(top.categories[category])}" if category else ""
+            names.setdefault(kind, []).append(held or "of several")
     items = " ".join(
         f'<span><i style="color: var({_colour(kind)})"></i>{text(", ".join(each))}</span>'
         for kind, each in names.items()

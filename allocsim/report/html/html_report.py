@@ -6,24 +6,31 @@ draw.  The parts lie in allocsim/report/html, uPlot (MIT) with its licence.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
 from string import Template
 
+from allocsim.engine import Parting
 from allocsim.questions.explain import DeviceExplanation, Shortage
 from allocsim.questions.picture import Picture, WhatIf
-from allocsim.questions.top import Top
+from allocsim.questions.top import Course, Told, Top
 from allocsim.report.html import sections
+from allocsim.report.html.answer_panel import device_tabs, to_paste, verdict
 from allocsim.report.html.embedding import embedded
 from allocsim.report.html.flame_panel import flame_panel
 from allocsim.report.html.markup import json_text, text
+from allocsim.report.html.owners_table import owners_tables
+from allocsim.report.html.packed_strip import packed_strip, state_legend
+from allocsim.report.html.still_curve import still_curve
 from allocsim.report.layout import plural, shown_of
 from allocsim.report.replay import verdict_sentence
 
-__all__ = ["html_report"]
+__all__ = ["DevicePage", "html_report"]
 
 _SCRIPTS = (
-    "columns.js", "view.js", "timeline.js", "map.js", "state.js", "flame.js", "main.js",
+    "columns.js", "view.js", "axis.js", "copy.js", "owners.js", "bands.js", "timeline.js", "map.js",
+    "strip.js", "state.js", "flame.js", "devices.js", "moments.js", "main.js",
 )  # fmt: skip
 _NO_OWNERS = (
     "<p>Who held the memory is told of the recorded run, and this is the run under other "
@@ -31,48 +38,125 @@ _NO_OWNERS = (
 )
 
 
-def html_report(
-    picture: Picture,
-    shortages: Sequence[Shortage],
-    explanation: DeviceExplanation | None = None,
-    runs: Sequence[WhatIf] = (),
-    owners: Top | None = None,
-) -> str:
-    """The page.
+@dataclass(frozen=True, slots=True, eq=False)
+class DevicePage:
+    """What a page shows of one device.
 
-    shortages: of the picture.  explanation, runs: where other settings were tried.  owners: who
-    held the memory, None where the replay is not under the recorded settings.
+    shortages: of the picture.  explanation, runs: where other settings were tried.  told: by line
+    and by category, None where the replay is not under the recorded settings.
     """
-    about, columns = embedded(picture)
-    run = picture.run
-    notes = "".join(f"<li>{text(note)}</li>\n" for note in run.named_notes)
-    warnings = "".join(
-        f'<p class="verdict"><strong>Warning:</strong> {text(each)}</p>\n'
-        for each in shown_of(picture)
-    )
+
+    picture: Picture
+    shortages: tuple[Shortage, ...]
+    explanation: DeviceExplanation | None = None
+    runs: tuple[WhatIf, ...] = ()
+    told: Told | None = None
+
+    @property
+    def number(self) -> int:
+        """Of the device."""
+        return self.picture.device_run.device
+
+    @property
+    def parting(self) -> Parting | None:
+        """Where the replay leaves the recording."""
+        return self.picture.device_run.parting
+
+    @property
+    def tops(self) -> tuple[Top, ...]:
+        """Who held the memory, by line first; none where nobody tells."""
+        return () if self.told is None else self.told.tops
+
+    @property
+    def course(self) -> Course | None:
+        """The steps and phases; None where nobody tells."""
+        return None if self.told is None else self.told.course
+
+
+def html_report(devices: Sequence[DevicePage]) -> str:
+    """The page of the devices of one recording; where there are several each has a tab."""
+    first = devices[0].picture
+    run, n_entries = first.run, first.lives.n_entries
+
+    def each(part: Callable[[DevicePage], str]) -> str:
+        return _each(devices, part)
+
     return Template(_part("page.html")).substitute(
         title=text(run.path.rsplit("/", 1)[-1]),
-        warnings=warnings,
-        verdict=text(verdict_sentence(picture.device_run, shortages)),
-        to_paste=sections.to_paste(explanation),
-        overview=sections.overview(picture),
-        notes=f"<ul>{notes}</ul>\n" if notes else "",
-        entries=plural(picture.lives.n_entries, "entry", "entries"),
-        last=str(picture.lives.n_entries - 1),
-        blocks=plural(len(picture.lives.blocks), "block"),
-        memory_table=sections.memory_table(picture),
-        segments_table=sections.segments_table(picture),
-        owners=_NO_OWNERS if owners is None else flame_panel(owners),
-        ooms=sections.ooms_section(shortages, explanation, picture.device_run.parting),
-        what_if=sections.what_if_section(
-            runs, explanation, is_proved=picture.device_run.parting is None
+        tabs=device_tabs([page.picture for page in devices]),
+        verdict=each(lambda page: verdict(_sentence(page), shown_of(page.picture))),
+        to_paste=to_paste([page.explanation for page in devices if page.explanation is not None]),
+        owners=each(lambda page: owners_tables(page.tops) if page.tops else _NO_OWNERS),
+        still_curve=each(lambda page: still_curve(page.picture, page.course)),
+        overview=each(_overview),
+        last=str(n_entries - 1),
+        stacks=each(lambda page: _stacks(page, page is devices[0])),
+        ooms=each(
+            lambda page: sections.ooms_section(page.shortages, page.explanation, page.parting)
         ),
-        about=json_text(about),
-        columns=columns,
+        what_if=each(
+            lambda page: sections.what_if_section(
+                page.runs, page.explanation, is_proved=page.parting is None
+            )
+        ),
+        tables=each(_tables),
+        data="".join(_data(page) for page in devices),
         style=_part("uplot.min.css") + _part("page.css"),
         library=_part("uplot.min.js"),
         licence=text(_part("uplot.LICENSE.txt").strip()),
         script="\n".join(map(_part, _SCRIPTS)),
+    )
+
+
+def _each(devices: Sequence[DevicePage], part: Callable[[DevicePage], str]) -> str:
+    """A part of every device; where there are several, each under its name."""
+    if len(devices) == 1:
+        return part(devices[0])
+    return "".join(
+        f'<div class="device" data-device="{page.number}"><p class="device-name">Device '
+        f"{page.number}</p>\n{part(page)}</div>\n"
+        for page in devices
+    )
+
+
+def _sentence(page: DevicePage) -> str:
+    return verdict_sentence(page.picture.device_run, page.shortages)
+
+
+def _stacks(page: DevicePage, is_first: bool) -> str:
+    if not page.tops:
+        return _NO_OWNERS
+    return flame_panel(page.tops[0], "flame" if is_first else f"flame-{page.number}")
+
+
+def _overview(page: DevicePage) -> str:
+    notes = "".join(f"<li>{text(note)}</li>\n" for note in page.picture.run.named_notes)
+    inferred = "<details><summary>What had to be inferred</summary>\n"
+    return f"{sections.overview(page.picture)}{inferred}<ul>{notes}</ul>\n</details>\n"
+
+
+def _tables(page: DevicePage) -> str:
+    entries = plural(page.picture.lives.n_entries, "entry", "entries")
+    instant = page.picture.at()
+    blocks = plural(len(page.picture.lives.blocks), "block")
+    return (
+        f"<p>{entries}, {blocks}. These tables need no script.</p>\n"
+        f"<details open><summary>Memory over time</summary>\n"
+        f"{sections.memory_table(page.picture)}</details>\n"
+        f"<details open><summary>Segments at the peak</summary>\n"
+        f"{state_legend(instant)}{packed_strip(instant)}"
+        f"{sections.segments_table(page.picture)}</details>\n"
+    )
+
+
+def _data(page: DevicePage) -> str:
+    """The device's numbers, which a script unpacks when they are first asked for."""
+    about, columns = embedded(page.picture, page.course)
+    number = page.number
+    return (
+        f'<script type="application/json" id="about-{number}" data-about="{number}">'
+        f"{json_text(about)}</script>\n"
+        f'<script type="text/plain" id="columns-{number}">{columns}</script>\n'
     )
 
 

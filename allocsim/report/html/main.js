@@ -5,7 +5,7 @@ const PAPER = 700; // pixels of CSS between the margins of A4 and of Letter
 function listen() {
   const actions = {
     in: () => zoomX(0.5), out: () => zoomX(2), left: () => moveX(-0.5), right: () => moveX(0.5),
-    all: () => setX(0, data.n),
+    all: () => setX(0, xEnd()),
     "rows-in": () => zoomY(0.5), "rows-out": () => zoomY(2), lower: () => moveY(-0.5), higher: () => moveY(0.5),
     "rows-all": () => setY(0, data.axis),
   };
@@ -13,6 +13,7 @@ function listen() {
     button.addEventListener("click", actions[button.dataset.view]);
   }
   document.getElementById("timeline").addEventListener("keydown", timeKey);
+  document.getElementById("axis").addEventListener("change", (event) => setAxis(event.target.value === "time"));
   document.getElementById("colouring").addEventListener("change", () => changed("view"));
   document.getElementById("entry").addEventListener("change", (event) => setEntry(Number(event.target.value)));
   document.getElementById("entry-slider").addEventListener("input", (event) => setEntry(Number(event.target.value)));
@@ -20,19 +21,21 @@ function listen() {
     button.addEventListener("click", () => setEntry(view.entry + Number(button.dataset.step)));
   }
   document.getElementById("to-peak").addEventListener("click", () => setEntry(data.peak));
-  for (const button of document.querySelectorAll("[data-entry]")) {
-    button.addEventListener("click", () => goTo("state", document.getElementById("entry-slider"), () => setEntry(Number(button.dataset.entry))));
-  }
   for (const button of document.querySelectorAll("[data-block]")) {
     button.addEventListener("click", () => goTo("map", canvas, () => showMaker(Number(button.dataset.block))));
   }
   document.getElementById("theme").addEventListener("click", () => setTheme(document.documentElement.dataset.theme !== "dark"));
   new ResizeObserver(() => {
     plot.setSize({ width: document.getElementById("timeline").clientWidth, height: 320 });
+    redrawStrip();
     changed("view");
   }).observe(document.getElementById("timeline"));
   listenToMap();
-  startFlame();
+  startFlames();
+  startOwners();
+  listenToCopies();
+  listenToTabs();
+  listenToStrip();
   listenToPrinter();
 }
 
@@ -56,18 +59,18 @@ function showLife(row) {
   setY(0, data.axis);
   const start = Math.max(blocks.born[row], 0), end = Math.min(blocks.completed[row], data.n);
   const margin = Math.max((end - start) * 0.5, 20);
-  setX(start - margin, end + margin);
+  setX(xAt(start - margin), xAt(end + margin));
 }
 
 function timeKey(event) {
   if (event.ctrlKey || event.metaKey || event.altKey) return; // the browser's own
-  const step = Math.max(Math.round((view.x1 - view.x0) / 200), 1);
+  const step = Math.max(Math.round((entryAt(view.x1) - entryAt(view.x0)) / 200), 1);
   const actions = {
     ArrowLeft: () => (event.shiftKey ? moveX(-0.1) : setEntry(view.entry - step)),
     ArrowRight: () => (event.shiftKey ? moveX(0.1) : setEntry(view.entry + step)),
     Home: () => setEntry(0), End: () => setEntry(data.n - 1),
-    "+": () => zoomX(0.5, view.entry), "=": () => zoomX(0.5, view.entry), "-": () => zoomX(2, view.entry),
-    0: () => setX(0, data.n),
+    "+": () => zoomX(0.5, xAt(view.entry)), "=": () => zoomX(0.5, xAt(view.entry)), "-": () => zoomX(2, xAt(view.entry)),
+    0: () => setX(0, xEnd()),
   };
   if (!actions[event.key]) return;
   actions[event.key]();
@@ -104,22 +107,22 @@ function listenToPrinter() {
 }
 
 async function start() {
-  const status = document.getElementById("loading");
   document.body.classList.remove("no-js");
   setTheme(matchMedia("(prefers-color-scheme: dark)").matches);
-  data = await readData();
-  Object.assign(view, { x1: data.n, y1: data.axis, entry: data.ooms.at(-1) ?? data.peak });
+  const { device, entry } = momentOf(location.hash);
+  await takeDevice(device ?? firstDevice());
+  if (entry !== null) setEntry(entry);
   watchers.view.push(drawTimeline, drawMap);
-  watchers.entry.push(drawTimeline, drawMap, drawState, () => readOut(view.entry));
+  watchers.entry.push(drawTimeline, drawTimeLegend, drawMap, drawState, () => readOut(view.entry), writeMoment);
   watchers.block.push(drawMap, showBlock);
   makeTimeline();
   listen();
+  listenToMoments();
   drawTimeline();
   drawMap();
   drawState();
   readOut(view.entry);
   for (const details of document.querySelectorAll("#tables details")) details.open = false;
-  status.textContent = "";
   document.body.dataset.ready = "true";
 }
 

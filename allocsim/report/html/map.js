@@ -21,6 +21,21 @@ function kindsOf(colouring) {
   return [["allocated", colour("kind-0")], ["freed, waiting for a stream", colour("kind-1")]];
 }
 
+// Bytes of each kind after the entry that is chosen, and those reserved and free.
+function bytesOfKinds(colouring, kinds) {
+  const { blocks, segments } = data;
+  const entry = view.entry, held = new Array(kinds).fill(0);
+  const kind = { size: blocks.class, owner: blocks.owner }[colouring];
+  let free = 0;
+  for (let i = 0; i < segments.count; i++) if (segments.born[i] <= entry && entry < segments.died[i]) free += segments.size[i];
+  for (let i = 0; i < blocks.count; i++) {
+    if (blocks.born[i] > entry || entry >= blocks.completed[i]) continue;
+    held[kind ? Math.min(kind[i], kinds - 1) : Number(entry >= blocks.freed[i])] += blocks.size[i];
+    free -= blocks.size[i];
+  }
+  return { held: held.map((size) => size * data.unit), free: free * data.unit };
+}
+
 function rgb(paint) {
   return [1, 3, 5].map((i) => parseInt(paint.slice(i, i + 2), 16));
 }
@@ -60,15 +75,16 @@ function shares(rows, columns, colouring, kinds) {
   if (grid.length === cells) grid.fill(0);
   else grid = new Float64Array(cells);
   const { blocks, segments } = data;
-  splatAll(0, rows, columns, segments, segments.born, segments.died);
+  splatAll(0, rows, columns, segments, across(segments, "born"), across(segments, "died"));
+  const [born, freed, completed] = ["born", "freed", "completed"].map((name) => across(blocks, name));
   if (colouring === "state") {
-    splatAll(1, rows, columns, blocks, blocks.born, blocks.freed);
-    splatAll(2, rows, columns, blocks, blocks.freed, blocks.completed);
+    splatAll(1, rows, columns, blocks, born, freed);
+    splatAll(2, rows, columns, blocks, freed, completed);
     return;
   }
   const kind = colouring === "size" ? blocks.class : blocks.owner;
   for (let k = 0; k < kinds; k++) {
-    splatAll(k + 1, rows, columns, blocks, blocks.born, blocks.completed, (i) => Math.min(kind[i], kinds - 1) === k);
+    splatAll(k + 1, rows, columns, blocks, born, completed, (i) => Math.min(kind[i], kinds - 1) === k);
   }
 }
 
@@ -125,11 +141,14 @@ function fitMap() {
 
 // A new moment or block changes only the marks: what lies below them is kept.
 function imageOf(context, rows, columns, colouring, kinds) {
-  const key = [view.x0, view.x1, view.y0, view.y1, rows, columns, colouring, colour("page")].join();
+  const key = [view.timed, view.x0, view.x1, view.y0, view.y1, rows, columns, colouring, colour("page")].join();
   if (painted.key !== key) {
-    const image = context.createImageData(columns, rows);
+    const pixels = context.createImageData(columns, rows);
     shares(rows, columns, colouring, kinds.length);
-    paintPixels(image.data, rows, columns, kinds.map(([, paint]) => rgb(paint)));
+    paintPixels(pixels.data, rows, columns, kinds.map(([, paint]) => rgb(paint)));
+    // Pixels that are put down are lost on paper; an image that is drawn is not.
+    const image = element("canvas", { width: columns, height: rows });
+    image.getContext("2d").putImageData(pixels, 0, 0);
     painted = { key, image };
   }
   return painted.image;
@@ -145,25 +164,27 @@ function drawMap() {
   const colouring = document.getElementById("colouring").value;
   const kinds = kindsOf(colouring);
   const context = canvas.getContext("2d");
-  context.putImageData(imageOf(context, rows, columns, colouring, kinds), 0, 0);
+  context.drawImage(imageOf(context, rows, columns, colouring, kinds), 0, 0);
   drawMarks(context, rows, columns);
   const waits = data.blocks.completed.some((end, i) => end > data.blocks.freed[i]);
-  document.getElementById("map-legend").replaceChildren(...legendItems([
-    ...kinds.filter(([name]) => waits || !name.startsWith("freed")),
-    ["reserved, free", colour("free")], ["not reserved", colour("page")],
+  const { held, free } = bytesOfKinds(colouring, kinds.length);
+  document.getElementById("map-legend").replaceChildren(`After entry ${count(view.entry)}: `, ...legendItems([
+    ...kinds.map(([name, paint], i) => [`${name} ${sizeText(held[i])}`, paint]).filter(([name]) => waits || !name.startsWith("freed")),
+    [`reserved, free ${sizeText(free)}`, colour("free")], ["not reserved", colour("page")],
   ]));
-  const wide = Math.max(1, (view.x1 - view.x0) / columns);
+  const each = (view.x1 - view.x0) / columns;
+  const wide = view.timed ? durationText(each) : plural(Math.max(1, each), "entry", "entries");
   const high = ((view.y1 - view.y0) / rows) * data.unit;
   document.getElementById("map-note").textContent =
     `Addresses ${sizeText(Math.round(view.y0) * data.unit)} to ${sizeText(Math.round(view.y1) * data.unit)} of ` +
     `${sizeText(data.axis * data.unit)}, gaps between segments removed. Decimated by density: a pixel is ` +
-    `${plural(wide, "entry", "entries")} wide and ${sizeText(Math.max(1, Math.round(high)))} high and shows the share of ` +
+    `${wide} wide and ${sizeText(Math.max(1, Math.round(high)))} high and shows the share of ` +
     "everything in it; nothing is skipped, and what is smaller than a quarter of its pixel is drawn as a quarter. " +
     "Drag to move, Ctrl and wheel to zoom into time and addresses, click a block to choose it.";
 }
 
 function drawMarks(context, rows, columns) {
-  const x = (entry) => ((entry - view.x0) / (view.x1 - view.x0)) * columns;
+  const x = (entry) => ((xAt(entry) - view.x0) / (view.x1 - view.x0)) * columns;
   const y = (place) => rows - ((place - view.y0) / (view.y1 - view.y0)) * rows;
   context.lineWidth = 1.5;
   const { shown, crowd } = errorsInView();
@@ -208,18 +229,19 @@ function drawMarks(context, rows, columns) {
 // The block at a spot (shares of the canvas, y upwards): the one there, else the one of its pixel
 // that covers most.
 function blockAt(spot) {
-  const { place, size, born, completed, count: n } = data.blocks;
-  const entry = Math.floor(view.x0 + spot.x * (view.x1 - view.x0));
+  const { place, size, count: n } = data.blocks;
+  const born = across(data.blocks, "born"), completed = across(data.blocks, "completed");
+  const x = view.x0 + spot.x * (view.x1 - view.x0);
   const at = view.y0 + spot.y * (view.y1 - view.y0);
-  const halfX = Math.max((view.x1 - view.x0) / canvas.clientWidth, 1);
+  const halfX = Math.max((view.x1 - view.x0) / canvas.clientWidth, view.timed ? 0 : 1);
   const halfY = (view.y1 - view.y0) / canvas.clientHeight;
   let best = -1, most = 0;
   for (let i = 0; i < n; i++) {
-    if (born[i] > entry + halfX || completed[i] <= entry - halfX) continue;
+    if (born[i] > x + halfX || completed[i] <= x - halfX) continue;
     if (place[i] > at + halfY || place[i] + size[i] <= at - halfY) continue;
-    const isHere = born[i] <= entry && entry < completed[i] && place[i] <= at && at < place[i] + size[i];
+    const isHere = born[i] <= x && x < completed[i] && place[i] <= at && at < place[i] + size[i];
     if (isHere) return i;
-    const wide = Math.min(completed[i], entry + halfX) - Math.max(born[i], entry - halfX);
+    const wide = Math.min(completed[i], x + halfX) - Math.max(born[i], x - halfX);
     const high = Math.min(place[i] + size[i], at + halfY) - Math.max(place[i], at - halfY);
     if (wide * high > most) [best, most] = [i, wide * high];
   }
@@ -260,7 +282,7 @@ function hover(event) {
   const tip = document.getElementById("tip");
   const spot = spotOf(event);
   const found = blockAt(spot);
-  readOut(view.x0 + spot.x * (view.x1 - view.x0));
+  readOut(entryAt(view.x0 + spot.x * (view.x1 - view.x0)));
   tip.hidden = found < 0;
   if (found < 0) return;
   tip.textContent = blockLines(found).map(([name, what]) => `${name}: ${what}`).join("\n");
@@ -280,7 +302,7 @@ function hideTip() {
 
 function choose(spot) {
   setBlock(blockAt(spot));
-  setEntry(view.x0 + spot.x * (view.x1 - view.x0), false);
+  setEntry(entryAt(view.x0 + spot.x * (view.x1 - view.x0)), false);
 }
 
 function listenToMap() {
@@ -314,7 +336,7 @@ function listenToMap() {
   canvas.addEventListener("pointercancel", drop); // a finger that scrolls the page
   canvas.addEventListener("pointerleave", hideTip);
   document.addEventListener("keydown", (event) => { if (event.key === "Escape") hideTip(); });
-  canvas.addEventListener("dblclick", () => { setX(0, data.n); setY(0, data.axis); });
+  canvas.addEventListener("dblclick", () => { setX(0, xEnd()); setY(0, data.axis); });
   canvas.addEventListener("wheel", (event) => {
     const spot = spotOf(event);
     wheel(event, view.x0 + spot.x * (view.x1 - view.x0), (factor, at) => {
@@ -341,7 +363,7 @@ function mapKey(event) {
     zoomX(factor, view.x0 + spot.x * (view.x1 - view.x0));
     zoomY(factor, view.y0 + spot.y * (view.y1 - view.y0));
   } else if (event.key === "0") {
-    setX(0, data.n);
+    setX(0, xEnd());
     setY(0, data.axis);
   } else if (event.key === "Escape") {
     crosshair = null;

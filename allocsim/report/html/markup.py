@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from allocsim.measures import Extremes
 from allocsim.report.layout import printable
 
-__all__ = ["definitions", "json_text", "sparkline", "table", "text"]
+__all__ = ["definitions", "json_text", "moment_link", "sparkline", "table", "text"]
 
 _WIDTH, _HEIGHT = 220, 40
 """Pixels: of a sparkline."""
@@ -43,6 +43,15 @@ def table(
         f'<div class="scroll"><table{kind}><caption>{text(caption)}</caption>'
         f"<thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>\n"
     )
+
+
+def moment_link(entry: int, words: str, *, is_button: bool = False) -> str:
+    """A link to the moment after an entry of the same page.
+
+    is_button: whether its words say nothing where it cannot be clicked.
+    """
+    kind = ' class="go"' if is_button else ""
+    return f'<a{kind} href="#entry={entry}" data-entry="{entry}">{text(words)}</a>'
 
 
 def definitions(pairs: Iterable[tuple[str, str]]) -> str:

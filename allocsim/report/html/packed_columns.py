@@ -19,7 +19,7 @@ __all__ = ["Packer"]
 
 _TYPES: tuple[Any, ...] = (np.int8, np.int16, np.int32, np.float64)
 _LARGEST = 1 << 53
-_LEVEL = 6
+_LEVEL = 4
 _ALIGNMENT = 8
 
 

@@ -16,36 +16,22 @@ from allocsim.questions.explain import KINDS, Blocker, DeviceExplanation, Shorta
 from allocsim.questions.picture import Picture, WhatIf
 from allocsim.report.explain import CAUSES, because, blockers_text, code_text
 from allocsim.report.html.embedding import SERIES
-from allocsim.report.html.markup import definitions, sparkline, table, text
+from allocsim.report.html.markup import definitions, moment_link, sparkline, table, text
 from allocsim.report.layout import exact_size, number, plural, when
-from allocsim.report.recommendation import paste_lines, peak_text
+from allocsim.report.packing import segment_pool
+from allocsim.report.recommendation import peak_text
 from allocsim.report.replay import least_and_most
 from allocsim.state import ALLOCATED, INACTIVE, PENDING
 from allocsim.units import format_size
 
 __all__ = [
-    "memory_table", "ooms_section", "overview", "segments_table", "to_paste", "what_if_section",
+    "memory_table", "ooms_section", "overview", "segments_table", "what_if_section",
 ]  # fmt: skip
 
 _STRETCHES = 40
 _SHOWN_SEGMENTS = 60
 _SHOWN_OOMS = 20
 _SHOWN_BLOCKERS = 30
-
-
-def to_paste(explanation: DeviceExplanation | None) -> str:
-    """The line to paste, or why there is none; nothing where none was looked for."""
-    if explanation is None:
-        return ""
-    found = explanation.recommendation
-    if found.best is None:
-        return f'<p class="verdict"><strong>To paste:</strong> nothing: {found.why_not}.</p>\n'
-    line = text(paste_lines(found.best.setting)["bash"])
-    release = text(found.needs or f"PyTorch {found.since} or later")
-    return (
-        f'<p class="verdict"><strong>To paste:</strong> <code>{line}</code> (proved by a replay; '
-        f"{release})</p>\n"
-    )
 
 
 def overview(picture: Picture) -> str:
@@ -94,7 +80,8 @@ def memory_table(picture: Picture) -> str:
     for i, start in enumerate(range(0, n, step)):
         cells = [_span(int(c.low[i]), int(c.high[i])) for c in columns]
         end = min(start + step, n) - 1
-        entries = number(start) if start == end else f"{number(start)} to {number(end)}"
+        words = number(start) if start == end else f"{number(start)} to {number(end)}"
+        entries = moment_link(end, words)
         rows.append([entries, *map(text, cells)])
     of_each = f", lowest to highest of every {number(step)} entries" if step > 1 else ""
     return table(f"Memory after each entry{of_each}", ("entries", *SERIES), rows)
@@ -112,13 +99,15 @@ def segments_table(picture: Picture) -> str:
     for segment in segments[:_SHOWN_SEGMENTS]:
         held = map(segment.held, (ALLOCATED, PENDING, INACTIVE))
         sizes = (segment.total_size, *held, segment.largest_free)
-        rows.append([text(hex(segment.address)), *(text(format_size(size)) for size in sizes)])
+        cells = (*map(format_size, sizes), segment_pool(segment))
+        rows.append([text(hex(segment.address)), *map(text, cells)])
     hidden = len(segments) - _SHOWN_SEGMENTS
     more = f", the {_SHOWN_SEGMENTS} largest of {number(len(segments))}" if hidden > 0 else ""
     return table(
         f"Segments at the peak of reserved memory, {when(instant)}{more}",
-        ("segment", "size", "allocated", "waiting", "free", "largest free block"),
+        ("segment", "size", "allocated", "waiting", "free", "largest free block", "pool"),
         rows,
+        ends_in_words=True,
     )
 
 
@@ -150,8 +139,7 @@ def _oom(shortage: Shortage, advice: Sequence[str], *, is_proved: bool) -> str:
     parts = [
         f"<article><h3>Entry {number(oom.entry)}: {text(shortage.cause.replace('_', ' '))}, "
         f"{format_size(shortage.tried_bytes)} tried</h3>\n"
-        f'<p><button type="button" class="js" data-entry="{oom.entry}">Show entry '
-        f"{number(oom.entry)}</button></p>\n",
+        f"<p>{moment_link(oom.entry, f'Show entry {number(oom.entry)}', is_button=True)}</p>\n",
         definitions(
             [
                 ("Cause", unproved + CAUSES[shortage.cause]),
@@ -188,16 +176,17 @@ def _blockers(shortage: Shortage) -> str:
 
 def _blocker(blocker: Blocker) -> list[str]:
     address = text(hex(blocker.address))
-    made = "before the recording"
+    made = text("before the recording")
     if blocker.entry is not None:
-        made = number(blocker.entry)
+        made = moment_link(blocker.entry, number(blocker.entry))
         address += (
             f' <button type="button" class="js" data-block="{blocker.entry}">show<span '
             f'class="unseen"> block {address} on the map</span></button>'
         )
     age = "older" if blocker.age is None else number(blocker.age)
     code = "no frames recorded" if blocker.code is None else str(blocker.code)
-    return [address, *map(text, (format_size(blocker.size), age, made, code))]
+    size = format_size(blocker.size)
+    return [address, text(size), text(age), made, text(code)]
 
 
 def what_if_section(

@@ -14,9 +14,9 @@ function rangesAt(entry) {
   const ranges = [];
   for (const i of liveAt(segments, segments.born, segments.died, entry)) {
     const last = ranges.at(-1);
-    const joins = last && data.expandable && last.stream === segments.stream[i];
+    const joins = last && data.expandable && last.group === segments.group[i];
     if (joins && addressOf(last.place) + last.size * data.unit === addressOf(segments.place[i])) last.size += segments.size[i];
-    else ranges.push({ place: segments.place[i], size: segments.size[i], stream: segments.stream[i], blocks: [] });
+    else ranges.push({ place: segments.place[i], size: segments.size[i], group: segments.group[i], blocks: [] });
   }
   return ranges;
 }
@@ -96,16 +96,18 @@ function drawState() {
   const hidden = ranges.length - shown.length;
   document.getElementById("state-segments").replaceChildren(tableOf(
     `Segments, the largest first${hidden ? `; ${plural(hidden, "smaller one")} not shown` : ""}. Bars are to one scale`,
-    ["segment", "size", "allocated", "waiting", "free", "largest free block", "blocks"],
+    ["segment", "size", "allocated", "waiting", "free", "largest free block", "pool", "blocks"],
     shown.map((range) => [
       hex(addressOf(range.place)),
       ...["size", "allocated", "waiting", "free", "largest"].map((name) => sizeText(range[name] * data.unit)),
-      barOf(range, longest, entry),
+      data.groups[range.group], barOf(range, longest, entry),
     ]),
   ));
   document.getElementById("state-legend").replaceChildren(...legendItems([
-    ["allocated", colour("kind-0")], ["waiting", colour("kind-1")], ["free", colour("free")],
+    [`allocated ${bytes("allocated")}`, colour("kind-0")], [`waiting ${bytes("waiting")}`, colour("kind-1")],
+    [`free ${bytes("free")}`, colour("free")],
   ]));
+  drawStrip(ranges, entry);
   drawBlocks(rows, entry);
 }
 

@@ -1,7 +1,8 @@
 """A snapshot without a history as one HTML file: what its state shows, and what it cannot.
 
-Rule: the page loads nothing, and only its flame graph is worked by a script; every figure is of
-the recorded blocks, but for the largest request that fits, which the model was asked for.
+Rule: the page loads nothing, and scripts only work its flame graph and its owners' tables; every
+figure is of the recorded blocks, but for the largest request that fits, which the model was asked
+for.
 """
 
 from __future__ import annotations
@@ -14,17 +15,19 @@ from string import Template
 from allocsim.engine import StateSource
 from allocsim.measures import code_of
 from allocsim.questions.picture import STILL_KINDS, Still
-from allocsim.questions.top import Row, Top
+from allocsim.questions.top import Top
 from allocsim.report.html.flame_panel import flame_panel
 from allocsim.report.html.markup import definitions, table, text
+from allocsim.report.html.owners_table import owners_tables
+from allocsim.report.html.packed_strip import packed_strip, state_legend
 from allocsim.report.layout import exact_size, number, plural, shown_of
-from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE, PENDING, BlockState, SegmentState
+from allocsim.report.packing import segment_pool
+from allocsim.state import ALLOCATED, INACTIVE, PENDING, BlockState, SegmentState
 from allocsim.units import format_size
 
 __all__ = ["still_report"]
 
-_SCRIPTS = ("view.js", "flame.js")
-_SHOWN_OWNERS = 40
+_SCRIPTS = ("view.js", "owners.js", "flame.js")
 _SHOWN_HOLES = 30
 _SHOWN_SEGMENTS = 60
 _BAR_WIDTH, _BAR_HEIGHT = 420, 14
@@ -57,8 +60,10 @@ def still_report(
         overview=_overview(still, source, fitting),
         cannot=text(_CANNOT),
         kinds=_kinds(still),
-        owners="".join([*map(flame_panel, tops[:1]), *map(_owners, tops)]),
+        owners=owners_tables(tops) + flame_panel(tops[0]),
         holes=_holes(still),
+        legend=state_legend(still.instant),
+        strip=packed_strip(still.instant),
         segments=_segments(still),
         style=_part("page.css"),
         script="\n".join(map(_part, _SCRIPTS)),
@@ -120,20 +125,6 @@ def _kinds(still: Still) -> str:
     return table("Where the reserved memory is", ("memory", "size"), rows)
 
 
-def _owners(top: Top) -> str:
-    rows = [_owner(row, top) for row in top.rows[:_SHOWN_OWNERS]]
-    hidden = len(top.rows) - _SHOWN_OWNERS
-    more = f", the {_SHOWN_OWNERS} largest of {number(len(top.rows))}" if hidden > 0 else ""
-    heads = ("size", "share", "blocks", "largest", "of" if top.by == "category" else top.by)
-    return table(f"Allocated memory by {top.by}{more}", heads, rows, ends_in_words=True)
-
-
-def _owner(row: Row, top: Top) -> list[str]:
-    share = f"{row.bytes / max(top.allocated_bytes, 1):.1%}"
-    cells = (format_size(row.bytes), share, number(row.blocks), format_size(row.largest_bytes))
-    return [*map(text, (*cells, row.owner))]
-
-
 def _holes(still: Still) -> str:
     """The largest free blocks that live ones keep, each with what lies beside it."""
     found = sorted(_between(still), key=lambda hole: (-hole[1].size, hole[1].address))
@@ -142,7 +133,7 @@ def _holes(still: Still) -> str:
     rows = [
         [
             text(f"{hole.address:#x}"),
-            *map(text, (format_size(hole.size), _pool(segment), _code(still, before))),
+            *map(text, (format_size(hole.size), segment_pool(segment), _code(still, before))),
             text(_code(still, after)),
         ]
         for segment, hole, before, after in found[:_SHOWN_HOLES]
@@ -170,13 +161,6 @@ def _between(still: Still) -> Iterator[_Hole]:
                 yield segment, hole, before, after
 
 
-def _pool(segment: SegmentState) -> str:
-    """Which requests may use the segment."""
-    size = "small" if segment.is_small else "large"
-    pool = "" if segment.pool_id == DEFAULT_POOL else f", private pool {segment.pool_id}"
-    return f"{size}{pool}" + (f", stream {segment.stream:#x}" if segment.stream else "")
-
-
 def _code(still: Still, block: BlockState | None) -> str:
     if block is None:
         return "the segment's end"
@@ -192,7 +176,7 @@ def _segments(still: Still) -> str:
     for segment in segments[:_SHOWN_SEGMENTS]:
         held = map(segment.held, (ALLOCATED, PENDING, INACTIVE))
         sizes = (segment.total_size, *held, segment.largest_free)
-        cells = (hex(segment.address), *map(format_size, sizes), _pool(segment))
+        cells = (hex(segment.address), *map(format_size, sizes), segment_pool(segment))
         rows.append([*map(text, cells), _bar(segment, longest)])
     many = len(segments) > _SHOWN_SEGMENTS
     more = f", the {_SHOWN_SEGMENTS} largest of {number(len(segments))}" if many else ""

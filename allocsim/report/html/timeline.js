@@ -11,11 +11,12 @@ function levelFor(span) {
 }
 
 function windowOf() {
-  const step = levelFor(view.x1 - view.x0);
-  const first = Math.max(Math.floor(view.x0 / step) - 1, 0);
-  const last = Math.min(Math.ceil(view.x1 / step) + 1, Math.ceil(data.n / step));
+  const from = entryAt(view.x0), to = view.timed ? entryAt(view.x1) + 1 : view.x1;
+  const step = levelFor(to - from);
+  const first = Math.max(Math.floor(from / step) - 1, 0);
+  const last = Math.min(Math.ceil(to / step) + 1, Math.ceil(data.n / step));
   const x = new Float64Array(last - first + 1);
-  for (let i = 0; i < x.length; i++) x[i] = Math.min((first + i) * step, data.n);
+  for (let i = 0; i < x.length; i++) x[i] = xAt(Math.min((first + i) * step, data.n));
   const rows = [x];
   for (const name of data.series) {
     for (const side of ["high", "low"]) {
@@ -28,10 +29,10 @@ function windowOf() {
   return { step, rows };
 }
 
-function stroke(u, from, to, paint, dash) {
+function stroke(u, from, to, paint, dash, width = 1.5) {
   u.ctx.save();
   u.ctx.strokeStyle = paint;
-  u.ctx.lineWidth = 1.5 * devicePixelRatio;
+  u.ctx.lineWidth = width * devicePixelRatio;
   u.ctx.setLineDash(dash.map((length) => length * devicePixelRatio));
   u.ctx.beginPath();
   u.ctx.moveTo(...from);
@@ -40,8 +41,8 @@ function stroke(u, from, to, paint, dash) {
   u.ctx.restore();
 }
 
-function lineAt(u, x, paint, dash, height = u.bbox.height) {
-  const at = u.valToPos(x, "x", true);
+function lineAt(u, entry, paint, dash, height = u.bbox.height) {
+  const at = u.valToPos(xAt(entry), "x", true);
   if (at < u.bbox.left || at > u.bbox.left + u.bbox.width) return;
   stroke(u, [at, u.bbox.top], [at, u.bbox.top + height], paint, dash);
 }
@@ -69,7 +70,7 @@ function drawCalls(u) {
     const seen = new Uint8Array(Math.ceil(width) + 2);
     u.ctx.fillStyle = paint;
     for (const entry of data.columns[name]) {
-      const at = Math.round(u.valToPos(entry, "x", true) - left);
+      const at = Math.round(u.valToPos(xAt(entry), "x", true) - left);
       if (at < 0 || at > width || seen[at]) continue;
       seen[at] = 1;
       u.ctx.fillRect(left + at, top + height - (row + 1) * 7 * devicePixelRatio, Math.max(1, devicePixelRatio), 6 * devicePixelRatio);
@@ -91,24 +92,25 @@ function timelineOptions(box) {
   const top = Math.max(peakReserved(), isLimitNear() ? data.memory : 0, 2 ** 21);
   const unit = unitOf(top);
   return {
-    width: box.clientWidth, height: 320, padding: [10, 30, 0, 0], series, bands, legend: { show: false },
+    width: box.clientWidth, height: 320, padding: [10 + bandsHeight(), 30, 0, 0], series, bands, legend: { show: false },
     scales: { x: { time: false, range: () => [view.x0, view.x1] }, y: { range: () => [0, top * 1.05] } },
     axes: [
-      { ...axis(), label: "time (entry of the recording)", values: (_, ticks) => ticks.map(count), incrs: WHOLE, space: 75 },
+      { ...axis(), ...axisOptions() },
       {
         ...axis(), label: `memory (${unit[0]})`, size: 64,
         splits: () => splitsOf(0, top * 1.05, unit[1], 6),
         values: (_, ticks) => ticks.map((tick) => (tick / unit[1]).toLocaleString("en-US")),
       },
     ],
-    cursor: { drag: { x: true, y: false, setScale: false }, bind: { dblclick: () => () => setX(0, data.n) } },
+    cursor: { drag: { x: true, y: false, setScale: false }, bind: { dblclick: () => () => setX(0, xEnd()) } },
     hooks: {
       setSelect: [(u) => {
         if (u.select.width < 4) return;
         setX(u.posToVal(u.select.left, "x"), u.posToVal(u.select.left + u.select.width, "x"));
         u.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
       }],
-      setCursor: [(u) => readOut(u.cursor.left >= 0 ? u.posToVal(u.cursor.left, "x") : view.entry)],
+      setCursor: [(u) => readOut(u.cursor.left >= 0 ? entryAt(u.posToVal(u.cursor.left, "x")) : view.entry)],
+      drawClear: [drawBands],
       draw: [drawCalls, drawLines],
     },
   };
@@ -118,7 +120,8 @@ function readOut(at) {
   const entry = Math.min(Math.max(Math.floor(at), 0), data.n - 1);
   const parts = data.series.map((name) => `${name} ${sizeText(data.columns[name][entry])}`);
   const what = data.actions[data.columns.action[entry]];
-  document.getElementById("time-readout").textContent = `Entry ${count(entry)} (${what}): ${parts.join(", ")}`;
+  const part = partText(entry);
+  document.getElementById("time-readout").textContent = `Entry ${count(entry)} (${what}): ${parts.join(", ")}${part ? `; ${part}` : ""}${hasTime() ? `; ${durationText(data.columns.time[entry])}` : ""}`;
 }
 
 function makeTimeline() {
@@ -129,14 +132,20 @@ function makeTimeline() {
   let from = 0;
   plot.over.addEventListener("mousedown", (event) => { from = event.clientX; });
   plot.over.addEventListener("click", (event) => {
-    if (Math.abs(event.clientX - from) < 4) setEntry(plot.posToVal(plot.cursor.left, "x"), false);
+    if (Math.abs(event.clientX - from) < 4) setEntry(entryAt(plot.posToVal(plot.cursor.left, "x")), false);
   });
+  drawTimeLegend();
+}
+
+// The bytes are those after the entry that is chosen.
+function drawTimeLegend() {
   document.getElementById("time-legend").replaceChildren(...legendItems([
-    ...data.series.map((name) => [name, colour(name), "line"]),
+    ...data.series.map((name) => [`${name} ${sizeText(data.columns[name][view.entry])}`, colour(name), "line"]),
     ...(isLimitNear() ? [[`device memory, ${sizeText(data.memory)}`, colour("soft"), "dotted line"]] : []),
     ["driver gave memory", colour("ideal"), "tick"], ["driver got it back", colour("alarm"), "tick"],
     ...(data.ooms.length ? [["out of memory", colour("alarm"), "dashed"]] : []),
     ["the moment chosen", colour("ink"), "dotted"],
+    ...bandLegend(),
   ]));
 }
 
@@ -144,8 +153,7 @@ function drawTimeline() {
   const { step, rows } = windowOf();
   plot.setData(rows, false);
   plot.setScale("x", { min: view.x0, max: view.x1 });
-  const span = `Entries ${count(view.x0)} to ${count(view.x1)} of ${count(data.n)}`;
-  document.getElementById("view-text").textContent = span;
+  document.getElementById("view-text").textContent = spanText();
   document.getElementById("decimated").textContent = step === 1
     ? "Every entry is drawn."
     : `Decimated: each step of the lines shows the lowest and the highest of ${count(step)} entries; none is skipped, and zooming in shows finer levels down to single entries.`;

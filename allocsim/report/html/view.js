@@ -1,7 +1,7 @@
-// What is shown: entries x0 to x1, places y0 to y1 (units of 512 bytes), the moment, the block.
+// What is shown: x0 to x1 across (axis.js), places y0 to y1 (units of 512 bytes), the moment, the block.
 
 let data;
-const view = { x0: 0, x1: 1, y0: 0, y1: 1, entry: 0, block: -1 };
+const view = { x0: 0, x1: 1, y0: 0, y1: 1, entry: 0, block: -1, timed: false };
 const watchers = { view: [], entry: [], block: [] };
 const waiting = new Set();
 
@@ -24,7 +24,7 @@ function clamped(low, high, least, most) {
 }
 
 function setX(low, high) {
-  [view.x0, view.x1] = clamped(low, high, 10, data.n);
+  [view.x0, view.x1] = clamped(low, high, 10, xEnd());
   changed("view");
 }
 
@@ -53,7 +53,8 @@ function moveY(share) {
 
 function showEntry(entry) {
   const margin = (view.x1 - view.x0) / 2;
-  if (entry < view.x0 || entry > view.x1) setX(entry - margin, entry + margin);
+  const at = xAt(entry);
+  if (at < view.x0 || at > view.x1) setX(at - margin, at + margin);
 }
 
 // An entry lasts until the next one: 74.9 is still entry 74.
@@ -133,7 +134,7 @@ function splitsOf(low, high, unit, most) {
 
 // The errors in view; where they crowd, lines over the whole height would hide the picture.
 function errorsInView() {
-  const shown = data.ooms.filter((entry) => view.x0 <= entry && entry <= view.x1);
+  const shown = data.ooms.filter((entry) => view.x0 <= xAt(entry) && xAt(entry) <= view.x1);
   return { shown, crowd: shown.length > 20 };
 }
 

@@ -1,0 +1,94 @@
+"""What a report says first: the devices, the verdict, the line to paste and what is proved of it.
+
+Rule: the sentences are those of the commands; what is not proved is never called so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from allocsim.engine import DeviceRun, Setting
+from allocsim.questions.explain import DeviceExplanation
+from allocsim.questions.picture import Picture
+from allocsim.report.html.markup import text
+from allocsim.report.layout import plural
+from allocsim.report.recommendation import paste_lines, paste_notes
+from allocsim.units import format_size
+
+__all__ = ["device_tabs", "to_paste", "verdict"]
+
+_SHELLS = {
+    "powershell": "PowerShell",
+    "cmd": "Windows command prompt",
+    "python": "Python, before torch is imported",
+    "call": "Python, once torch is imported",
+}
+_UNASKED = "not looked for; --what-if replays other settings."
+
+
+def verdict(sentence: str, warnings: Sequence[str]) -> str:
+    """The verdict below what has to be said before it."""
+    said = [*(("Warning", each) for each in warnings), ("Verdict", sentence)]
+    return "".join(
+        f'<p class="verdict"><strong>{label}:</strong> {text(each)}</p>\n' for label, each in said
+    )
+
+
+def device_tabs(pictures: Sequence[Picture]) -> str:
+    """A tab for each of several devices; the first that failed is chosen, else the first."""
+    if len(pictures) == 1:
+        return ""
+    chosen = next((each for each in pictures if each.device_run.ooms), pictures[0])
+    tabs = "".join(_tab(each.device_run, is_chosen=each is chosen) for each in pictures)
+    return f'<div class="tabs js" role="tablist" aria-label="Devices">{tabs}</div>\n'
+
+
+def _tab(device_run: DeviceRun, *, is_chosen: bool) -> str:
+    failed = f", {plural(len(device_run.ooms), 'error')}" if device_run.ooms else ""
+    peak = format_size(device_run.peak_reserved_bytes)
+    return (
+        f'<button type="button" role="tab" id="tab-{device_run.device}" aria-controls="main" '
+        f'data-tab="{device_run.device}" aria-selected="{str(is_chosen).lower()}">'
+        f"Device {device_run.device} <small>{peak}{failed}</small></button>"
+    )
+
+
+def to_paste(explanations: Sequence[DeviceExplanation]) -> str:
+    """The line to paste with a button that copies it, or why there is none.
+
+    explanations: of the devices, which have one recommendation; none where it was not looked for.
+    """
+    if not explanations:
+        return _nothing(_UNASKED)
+    found = explanations[0].recommendation
+    if found.best is None:
+        why = "" if found.why_not is None else f": {found.why_not}"
+        return _nothing(f"nothing{why}.")
+    left = next((e.entries_left for e in explanations if e.entries_left is not None), None)
+    first, *notes = paste_notes(found, left)
+    lines = paste_lines(found.best.setting)
+    return (
+        f'<p class="verdict paste"><strong>To paste:</strong> {_copied(lines["bash"])}</p>\n'
+        f'<p class="proof">{text(first)} <span class="note">{text(" ".join(notes))}</span></p>\n'
+        f"{_other_shells(found.best.setting)}"
+    )
+
+
+def _nothing(why: str) -> str:
+    return f'<p class="verdict"><strong>To paste:</strong> {text(why)}</p>\n'
+
+
+def _copied(line: str) -> str:
+    return (
+        f'<code>{text(line)}</code> <button type="button" class="js copy" '
+        f'data-copy="{text(line)}">Copy</button>'
+    )
+
+
+def _other_shells(setting: Setting) -> str:
+    items = "".join(
+        f"<div><dt>{text(_SHELLS[shell])}</dt><dd>{_copied(line)}</dd></div>\n"
+        for shell, line in paste_lines(setting).items()
+        if shell in _SHELLS
+    )
+    return f"<details><summary>For other shells</summary><dl>{items}</dl></details>\n"

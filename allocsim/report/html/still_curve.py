@@ -1,0 +1,76 @@
+"""The memory curve of a page where scripts are off: reserved and allocated over the whole run.
+
+Rule: each of its stretches shows the highest value of so many entries; none is skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from allocsim.measures import Extremes, extremes_of
+from allocsim.questions.picture import Picture
+from allocsim.questions.top import Course
+from allocsim.report.html.markup import text
+from allocsim.report.layout import number
+from allocsim.units import format_size
+
+__all__ = ["still_curve"]
+
+_STRETCHES = 300
+_WIDTH, _HEIGHT = 1000, 240
+"""Of the image's own units; it is drawn as wide as the page."""
+_MOST_BANDS = 1000
+_SERIES = ("reserved", "allocated")
+
+
+def still_curve(picture: Picture, course: Course | None) -> str:
+    """The curve with the phases behind it.  course: None where nothing tells."""
+    curve, n = picture.curve, len(picture.curve)
+    step = max(1, -(-n // _STRETCHES))
+    top = max(int(curve.reserved.max(initial=0)), 1)
+    lines = "".join(
+        _line(extremes_of(getattr(curve, name), step), top, f"--{name}") for name in _SERIES
+    )
+    ends = "".join(
+        f'<line x1="{oom.entry * _WIDTH / n:.1f}" x2="{oom.entry * _WIDTH / n:.1f}" y1="0" '
+        f'y2="{_HEIGHT}" stroke="var(--alarm)" stroke-dasharray="6 4"/>'
+        for oom in picture.device_run.ooms[-_STRETCHES:]
+    )
+    items = [(name, f"--{name}") for name in _SERIES]
+    bands = "" if course is None else "".join(_bands(course, n))
+    if course is not None and bands:
+        kinds = sorted({int(kind) for kind in course.phase} - {0})
+        items += [(course.phases[kind], f"--phase-{kind}") for kind in kinds]
+    legend = " ".join(
+        f'<span><i style="color: var({paint})"></i>{text(name)}</span>' for name, paint in items
+    )
+    of_each = f", the highest of every {number(step)}" if step > 1 else ""
+    return (
+        f'<div class="still"><p class="legend">{legend}</p>\n'
+        f'<svg class="curve" viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" '
+        f'aria-hidden="true">{bands}{lines}{ends}</svg>\n'
+        f'<p class="note">0 to {format_size(top)} upwards; entries 0 to {number(n)} from left to '
+        f"right{of_each}. The tables below hold the numbers.</p></div>\n"
+    )
+
+
+def _line(extremes: Extremes, top: int, paint: str) -> str:
+    x, y = _WIDTH / len(extremes.high), _HEIGHT / top
+    points = " ".join(
+        f"{i * x:.1f},{_HEIGHT - value * y:.1f} {(i + 1) * x:.1f},{_HEIGHT - value * y:.1f}"
+        for i, value in enumerate(extremes.high.tolist())
+    )
+    return f'<polyline points="{points}" fill="none" stroke="var({paint})" stroke-width="1.5"/>'
+
+
+def _bands(course: Course, n: int) -> Iterator[str]:
+    """Of a run with more phases than can be told apart none are drawn."""
+    starts = [*course.phase_starts.tolist(), n]
+    if len(starts) > _MOST_BANDS:
+        return
+    for kind, start, end in zip(course.phase.tolist(), starts, starts[1:], strict=False):
+        if kind:
+            yield (
+                f'<rect x="{start * _WIDTH / n:.2f}" width="{(end - start) * _WIDTH / n:.2f}" '
+                f'height="100%" fill="var(--phase-{kind})" opacity="0.25"/>'
+            )

@@ -1,0 +1,110 @@
+"""The segments of a moment packed into rows like words into lines, one after another by pool.
+
+Rule: every segment has a place, however many there are; one scale for all, but for segments that
+would be narrower than a few pixels, which get so many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from allocsim.questions.picture import Instant
+from allocsim.report.layout import plural
+from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE, PENDING, PoolId, SegmentState
+from allocsim.units import format_size
+
+__all__ = ["WIDTH", "PackedPool", "packed", "pieces_of", "pool_text", "segment_pool"]
+
+WIDTH = 1200
+"""Of a row, in units: pixels on a wide screen."""
+_ROWS = 6
+"""Rows that the segments fill, unless they are too many."""
+_LEAST, _GAP = 3, 1
+
+
+@dataclass(frozen=True, slots=True)
+class PackedPool:
+    """One pool's segments, the largest first.
+
+    name: as `pool_text` has it.  told: name and bytes, in words.  places: where on the strip each
+    segment begins and how wide it is, in units.
+    """
+
+    name: str
+    told: str
+    segments: tuple[SegmentState, ...]
+    places: tuple[tuple[int, int], ...]
+
+    @property
+    def rows(self) -> int:
+        """Rows that the strip fills."""
+        at, wide = self.places[-1]
+        return -(-(at + wide) // WIDTH)
+
+
+def packed(instant: Instant) -> list[PackedPool]:
+    """The pools of a moment, the default ones first."""
+    pools: dict[str, list[SegmentState]] = {}
+    for segment in sorted(instant.segments, key=lambda s: (-s.total_size, s.address)):
+        pools.setdefault(segment_pool(segment), []).append(segment)
+    scale = _scale([segment.total_size for segment in instant.segments])
+    names = sorted(pools, key=lambda name: (name.count(","), name))
+    return [_pool(name, pools[name], scale) for name in names]
+
+
+def pieces_of(first: int, last: int) -> Iterator[tuple[int, int, int]]:
+    """A stretch of a strip as (row, first, last) of the rows that it lies in."""
+    while first < last:
+        row = first // WIDTH
+        end = min(last, (row + 1) * WIDTH)
+        yield row, first - row * WIDTH, end - row * WIDTH
+        first = end
+
+
+def pool_text(*, is_small: bool, is_expandable: bool, pool: PoolId, stream: int) -> str:
+    """Which requests may use a segment: "large", "small, private pool (0, 1), stream 0x7"."""
+    size = "expandable" if is_expandable else "small" if is_small else "large"
+    private = "" if pool == DEFAULT_POOL else f", private pool {pool}"
+    return size + private + (f", stream {stream:#x}" if stream else "")
+
+
+def segment_pool(segment: SegmentState) -> str:
+    """`pool_text` of a segment."""
+    return pool_text(
+        is_small=segment.is_small,
+        is_expandable=segment.is_expandable,
+        pool=segment.pool_id,
+        stream=segment.stream,
+    )
+
+
+def _scale(sizes: Sequence[int]) -> float:
+    """Units a byte, so that the segments fill their rows."""
+    least = len(sizes) * (_LEAST + _GAP)
+    room = max(_ROWS, -(-2 * least // WIDTH)) * WIDTH
+    low, high = 0.0, room / max(sum(sizes), 1)
+    for _ in range(40):
+        middle = (low + high) / 2
+        is_over = sum(_wide(size, middle) + _GAP for size in sizes) > room
+        low, high = (low, middle) if is_over else (middle, high)
+    return low
+
+
+def _wide(size: int, scale: float) -> int:
+    return max(round(size * scale), _LEAST)
+
+
+def _pool(name: str, segments: Sequence[SegmentState], scale: float) -> PackedPool:
+    held = {state: sum(s.held(state) for s in segments) for state in (ALLOCATED, PENDING, INACTIVE)}
+    waiting = f", {format_size(held[PENDING])} waiting" if held[PENDING] else ""
+    told = (
+        f"{name}: {format_size(sum(held.values()))} in {plural(len(segments), 'segment')}, "
+        f"{format_size(held[ALLOCATED])} allocated{waiting}, {format_size(held[INACTIVE])} free"
+    )
+    places, at = [], 0
+    for segment in segments:
+        wide = _wide(segment.total_size, scale)
+        places.append((at, wide))
+        at += wide + _GAP
+    return PackedPool(name, told, tuple(segments), tuple(places))

@@ -1,0 +1,130 @@
+"""The first screen of a page: verdict, the line to paste, the owners, and in that order."""
+
+from __future__ import annotations
+
+import html
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from allocsim import load
+from allocsim.engine import Setting, Trial
+from allocsim.measures import Offer, Recommendation, WhyNot, recommend
+from allocsim.questions.explain import DeviceExplanation, explain_device
+from allocsim.questions.top import Row, Told, told_of_run
+from allocsim.report.html import DevicePage, html_report
+from allocsim.report.html.answer_panel import to_paste
+from allocsim.report.html.owners_table import owners_tables
+from allocsim.units import MIB
+from allocsim.workload.oom import oom
+
+from .page import Page
+from .test_html_report import OOM, looked_at
+
+LINE = "export PYTORCH_CUDA_ALLOC_CONF=roundup_power2_divisions:4"
+
+
+@pytest.fixture(scope="module")
+def explained() -> tuple[DevicePage, DeviceExplanation]:
+    """A run of sixteen entries that ends out of memory, and what helps."""
+    picture, shortages, case = looked_at(oom())
+    found = recommend([case], Setting(picture.run.conf))
+    told = told_of_run(case.prepared, picture.device_run)
+    explanation = explain_device(case, picture.run, shortages, found)
+    return DevicePage(picture, shortages, explanation, (), told), explanation
+
+
+@pytest.fixture(scope="module")
+def gpt2() -> Told:
+    picture, _, case = looked_at(load(OOM))
+    return told_of_run(case.prepared, picture.device_run)
+
+
+def test_the_answer_stands_before_everything_else(
+    explained: tuple[DevicePage, DeviceExplanation],
+) -> None:
+    text = html_report([explained[0]])
+    order = ["<h1>", "Verdict:", "To paste:", LINE, 'id="owners"', 'id="time"', 'id="map"']
+    order += ['id="state"', 'id="overview"']
+    places = [text.index(each) for each in order]
+    assert places == sorted(places)
+
+
+def test_a_line_that_is_proved_can_be_copied_for_every_shell(
+    explained: tuple[DevicePage, DeviceExplanation],
+) -> None:
+    panel = to_paste([explained[1]])
+    assert "Proved: a replay under it answers every request, the failed one too" in panel
+    copied = [html.unescape(each) for each in re.findall(r'data-copy="([^"]*)"', panel)]
+    assert copied == [
+        LINE,
+        "$env:PYTORCH_CUDA_ALLOC_CONF = 'roundup_power2_divisions:4'",
+        'set "PYTORCH_CUDA_ALLOC_CONF=roundup_power2_divisions:4"',
+        'os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "roundup_power2_divisions:4"',
+    ]
+
+
+def test_a_line_that_is_not_proved_is_not_called_so(
+    explained: tuple[DevicePage, DeviceExplanation],
+) -> None:
+    """A recording that starts mid-run: under one beginning the setting saves nothing."""
+    explanation = explained[1]
+    best = explanation.recommendation.best
+    assert best is not None
+    (trial,) = best.trials
+
+    def offer(conf: str, **peaks: Any) -> Offer:
+        made: Trial = replace(trial, conf=conf, oom_entry=None, **peaks)
+        return Offer(Setting(conf), (made,))
+
+    found = Recommendation(
+        offer("", peak_reserved_bytes=90 * MIB),
+        offer(best.setting.conf, peak_reserved_bytes=60 * MIB, peak_kept=90 * MIB,
+              peak_anew=60 * MIB),
+        since="2.1",
+    )  # fmt: skip
+    assert not found.is_sure
+    panel = to_paste([replace(explanation, recommendation=found)])
+    assert "Likely, not proved: a replay under it" in panel
+    assert "Proved:" not in panel
+    assert LINE in panel
+
+
+def test_where_there_is_nothing_to_paste_it_says_why(
+    explained: tuple[DevicePage, DeviceExplanation],
+) -> None:
+    explanation = explained[1]
+    none = replace(explanation.recommendation, best=None, why_not=WhyNot.FULL)
+    panel = to_paste([replace(explanation, recommendation=none)])
+    assert "nothing: what is in use at once is more than the device has." in panel
+    assert "<button" not in panel
+    assert "not looked for" in to_paste([])
+
+
+def test_the_owners_are_told_by_line_and_by_category(gpt2: Told) -> None:
+    by_line, by_category = Page(owners_tables(gpt2.tops)).tables
+    assert by_line[0] == ["line", "size", "share", "blocks", "largest", "category"]
+    assert by_line[1] == [
+        "gpt.py:32 <module>", "1.22 GiB", "26.3%", "298", "148.00 MiB", "optimizer state",
+    ]  # fmt: skip
+    assert by_category[0][-1] == "where most of it is"
+    assert by_category[1][:3] == ["activations kept for backward", "2.13 GiB", "45.9%"]
+    assert len(by_line) == 10
+
+
+def test_what_a_table_cannot_hold_is_counted(gpt2: Told) -> None:
+    """And names from a recording are text."""
+    (top, _) = gpt2.tops
+    many = tuple(Row(f"<b>{i}</b>", "<i>", 1024, 1, 1024, {"<i>": 1024}, "") for i in range(2_010))
+    text = owners_tables([replace(top, rows=many)])
+    page = Page(text)
+    assert "the 2,000 largest of 2,010; the others hold 10.00 KiB" in page.words
+    assert page.tables[0][2000][0] == "<b>1999</b>"
+    assert (page.wrong, "<b>" in text, "<i>" in text) == ([], False, False)
+
+
+def test_a_moment_at_which_nothing_lived_has_no_table(gpt2: Told) -> None:
+    nothing = replace(gpt2.tops[0], rows=(), allocated_bytes=0, blocks=0)
+    assert "Nothing was allocated." in owners_tables([nothing])
