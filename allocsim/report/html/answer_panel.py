@@ -64,8 +64,7 @@ def to_paste(explanations: Sequence[DeviceExplanation]) -> str:
     if found.best is None:
         why = "" if found.why_not is None else f": {found.why_not}"
         return _nothing(f"nothing{why}.")
-    left = next((e.entries_left for e in explanations if e.entries_left is not None), None)
-    first, *notes = paste_notes(found, left)
+    first, *notes = paste_notes(found, explanations)
     lines = paste_lines(found.best.setting)
     return (
         f'<p class="verdict paste"><strong>To paste:</strong> {_copied(lines["bash"])}</p>\n'
