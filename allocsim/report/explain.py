@@ -36,6 +36,7 @@ from allocsim.report.layout import (
     warned,
 )
 from allocsim.report.recommendation import (
+    ends_after,
     paste_rows,
     peak_text,
     recommendation_document,
@@ -200,11 +201,8 @@ def _remedies(device: DeviceExplanation) -> list[str]:
             f"no setting: {plural(len(device.tried), 'other')} tried on this device", indent=2
         )
     if device.entries_left is not None:
-        left = plural(device.entries_left, "entry", "entries")
-        lines += row(
-            "Warning",
-            f"the recording ends {left} after the error: what would have come later is not proved.",
-        )
+        ends = ends_after(device.entries_left, "the error")
+        lines += row("Warning", f"{ends}: what would have come later is not proved.")
     return lines
 
 

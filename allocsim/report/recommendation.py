@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from allocsim.questions.explain import Cure, DeviceExplanation
 
 __all__ = [
-    "EXPANDABLE_NOTE", "FITTED_NOTE", "NAME", "paste_line", "paste_lines", "paste_notes",
-    "paste_rows", "paste_setting", "peak_text", "range_document", "range_sentence",
+    "EXPANDABLE_NOTE", "FITTED_NOTE", "NAME", "ends_after", "paste_line", "paste_lines",
+    "paste_notes", "paste_rows", "paste_setting", "peak_text", "range_document", "range_sentence",
     "recommendation_document", "trial_document",
 ]  # fmt: skip
 
@@ -67,11 +67,17 @@ def paste_notes(
     notes += [text for trial in best.trials if (text := range_sentence(trial)) is not None]
     entries_left = next((d.entries_left for d in devices if d.entries_left is not None), None)
     if entries_left is not None:
-        left = plural(entries_left, "entry", "entries")
-        notes.append(f"Not proved: what comes later; the recording ends {left} after that request.")
+        notes.append(f"Not proved: what comes later; {ends_after(entries_left, 'that request')}.")
     if "expandable_segments:True" in best.setting.conf:
         notes.append(EXPANDABLE_NOTE)
     return notes
+
+
+def ends_after(entries_left: int, what: str) -> str:
+    """How much was recorded after `what`, in words."""
+    if not entries_left:
+        return f"the recording ends with {what}"
+    return f"the recording ends {plural(entries_left, 'entry', 'entries')} after {what}"
 
 
 def paste_rows(
