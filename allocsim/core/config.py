@@ -220,9 +220,15 @@ class RoundedSizes(dict[int, int]):
     def __init__(self, config: AllocatorConfig) -> None:
         super().__init__()
         self._config = config
+        self._is_plain = not config.rounds_to_power2
 
     def __missing__(self, size: int) -> int:
-        rounded = self._config.round_size(size) if size > 0 else UNLIMITED
+        if size <= 0:
+            rounded = UNLIMITED
+        elif self._is_plain:  # the last case of rule 1.2, without asking for the others
+            rounded = round_up(size, MIN_BLOCK_SIZE)
+        else:
+            rounded = self._config.round_size(size)
         if len(self) < MAX_KEPT:
             self[size] = rounded
         return rounded

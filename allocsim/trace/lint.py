@@ -6,7 +6,7 @@ reader should know.  What a check finds many times is reported once, with the nu
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice, pairwise
@@ -160,9 +160,11 @@ def _overlap(trace: Trace, start: tuple[SegmentState, ...]) -> Finding | None:
     """The first alloc that overlaps a block in use."""
     ends = {b.address: b.address + b.size for s in start for b in s.blocks if b.state != INACTIVE}
     addresses = sorted(ends)
-    rows = zip(trace.action.tolist(), trace.addr.tolist(), trace.size.tolist(), strict=True)
-    for index, (action, addr, size) in enumerate(rows):
-        if action == Action.ALLOC:
+    entries = np.flatnonzero(np.isin(trace.action, (Action.ALLOC, Action.FREE_COMPLETED)))
+    columns = (trace.action == Action.ALLOC, trace.addr, trace.size)
+    rows = zip(entries.tolist(), *(column[entries].tolist() for column in columns), strict=True)
+    for index, is_alloc, addr, size in rows:
+        if is_alloc:
             at = bisect_left(addresses, addr)
             below = addresses[at - 1] if at else None
             above = addresses[at] if at < len(addresses) else None
@@ -172,9 +174,9 @@ def _overlap(trace: Trace, start: tuple[SegmentState, ...]) -> Finding | None:
             if other is not None:
                 what = f"{size} bytes are allocated at 0x{addr:x}, over the block at 0x{other:x}"
                 return _contradiction(trace, what, index)
-            insort(addresses, addr)
+            addresses.insert(at, addr)
             ends[addr] = addr + size
-        elif action == Action.FREE_COMPLETED:
+        else:
             del addresses[bisect_left(addresses, addr)], ends[addr]
     return None
 
