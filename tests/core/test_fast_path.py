@@ -605,8 +605,9 @@ def test_spare_objects_are_bounded() -> None:
     assert fast.state() == slow.state()
 
 
-def test_rounded_sizes_are_those_of_the_rule_and_bounded() -> None:
-    config = AllocatorConfig(RELEASES["2.15"], roundup_power2_divisions=(4,) * 16)
+@pytest.mark.parametrize("divisions", [0, 1, 4])
+def test_rounded_sizes_are_those_of_the_rule_and_bounded(divisions: int) -> None:
+    config = AllocatorConfig(RELEASES["2.15"], roundup_power2_divisions=(divisions,) * 16)
     rounded = RoundedSizes(config)
     for size in range(1, 3 * MAX_KEPT, 2):
         assert rounded[size] == config.round_size(size)
