@@ -6,6 +6,7 @@ The truth is `traces/sized/peaks.json`: each program's own `memory_stats()`.
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from allocsim import load, replay
 from allocsim.errors import RecordingError
 from allocsim.questions.scale import Scaling, recording_at, scaling_of
+from allocsim.trace import Recording
 from allocsim.units import GIB
 
 SIZED = Path(__file__).parents[2] / "traces" / "sized"
@@ -26,8 +28,19 @@ CHECKPOINTING = {
 }
 
 
+@cache
+def recording(name: str) -> Recording:
+    return load(SIZED / f"{name}.npz.gz")
+
+
 def scaling(runs: dict[str, dict[str, int]]) -> Scaling:
-    return scaling_of([(load(SIZED / f"{name}.npz.gz"), at) for name, at in runs.items()])
+    return scaling_of([(recording(name), at) for name, at in runs.items()])
+
+
+@pytest.fixture(scope="module")
+def pair() -> Scaling:
+    """The program at batch 2 and 3."""
+    return scaling(PAIR)
 
 
 def truth(name: str) -> tuple[int, int]:
@@ -36,8 +49,8 @@ def truth(name: str) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("batch", [4, 6, 8, 12, 16, 17, 18])
-def test_two_recordings_tell_a_third_size_to_the_byte(batch: int) -> None:
-    found = scaling(PAIR).at({"batch": batch})
+def test_two_recordings_tell_a_third_size_to_the_byte(pair: Scaling, batch: int) -> None:
+    found = pair.at({"batch": batch})
     assert (found.peak_reserved_bytes, found.peak_allocated_bytes) == truth(f"batch{batch}")
     assert not found.is_between
 
@@ -110,16 +123,15 @@ def test_what_no_law_predicts_is_refused() -> None:
     assert not beyond.is_between
 
 
-def test_the_predicted_recording_replays_as_any_other() -> None:
-    law = scaling(PAIR)
-    made = recording_at(law, {"batch": 4})
+def test_the_predicted_recording_replays_as_any_other(pair: Scaling) -> None:
+    made = recording_at(pair, {"batch": 4})
     (run,) = replay(made).devices
     assert run.fidelity is not None
     assert run.fidelity.is_exact
     assert run.peak_reserved_bytes == truth("batch4")[0]
     stacks = {frame.filename for frame in made.frame_table.frames}
     assert "training.py" in stacks
-    failed = recording_at(law, {"batch": 18}, device_memory=23 * GIB)
+    failed = recording_at(pair, {"batch": 18}, device_memory=23 * GIB)
     (run,) = replay(failed).devices
     assert run.fidelity is not None
     assert run.fidelity.is_exact
