@@ -20,7 +20,7 @@ from allocsim.cli.options import HINTS, Commands, add_command, add_shared, hints
 from allocsim.cli.output import write_answer
 from allocsim.cli.owners import owners_of
 from allocsim.cli.progress import ProgressBar
-from allocsim.cli.usage import Parser, UsageError, memory_size
+from allocsim.cli.usage import Parser, UsageError, is_there, memory_size
 
 if TYPE_CHECKING:
     from allocsim.trace import Recording
@@ -62,7 +62,7 @@ def add_to(commands: Commands[Parser]) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.text == "-":
         text = _decoded(sys.stdin.buffer.read(_LARGEST_LOG + 1), "standard input")
-    elif _exists(arguments.text) and not Path(arguments.text).is_dir():
+    elif is_there(arguments.text) and not Path(arguments.text).is_dir():
         log = _read(arguments.text)
         if log is None:
             _explain_file(arguments)
@@ -91,18 +91,11 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _exists(name: str) -> bool:
-    try:
-        return Path(name).exists()
-    except (OSError, ValueError):  # longer than a name may be, or with a NUL
-        return False
-
-
 def _words(text: str) -> str:
     """The argument as an error's text, unless it is a misspelled file name."""
     if not text.strip():
         raise UsageError("the text is empty; give an error's text, a file, or - for standard input")
-    if _exists(text):
+    if is_there(text):
         raise UsageError(f"{text} is a directory; expected a log or an error's text")
     if _FILE_NAME.fullmatch(text):
         raise UsageError(f"{text}: does not exist, expected a log or a recording's file")

@@ -16,9 +16,12 @@ from allocsim.cli.usage import UsageError
 
 if TYPE_CHECKING:
     from allocsim.report import Answer
+    from allocsim.trace import Recording
 
 __all__ = [
     "refuse_input",
+    "refuse_name",
+    "save_recording",
     "write",
     "write_answer",
     "write_json",
@@ -91,6 +94,26 @@ def write_answer(
         write(text())
     else:
         write_screen(screen())
+
+
+def refuse_name(output: str) -> None:
+    """Raises UsageError if no recording can be written under the name `output`."""
+    from allocsim.workload import SUFFIXES  # noqa: PLC0415
+
+    if not output.endswith(SUFFIXES):
+        raise UsageError(f"{output} ends in none of {', '.join(SUFFIXES)}")
+    if not Path(output).absolute().parent.is_dir():
+        raise UsageError(f"{output} cannot be written: there is no such folder")
+
+
+def save_recording(recording: Recording, output: str) -> None:
+    """Write a recording under a name that `refuse_name` lets pass."""
+    from allocsim.workload import write_recording  # noqa: PLC0415
+
+    try:
+        write_recording(recording, output)
+    except OSError as error:
+        raise UsageError(f"{output} cannot be written ({error.strerror})") from None
 
 
 def refuse_input(output: str, read: str) -> None:

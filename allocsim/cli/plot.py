@@ -73,13 +73,20 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _figure(arguments: argparse.Namespace, theme: Theme) -> Figure:
-    from allocsim.questions.picture import picture_of  # noqa: PLC0415
+    from allocsim.engine import Setting  # noqa: PLC0415
+    from allocsim.questions.picture import (  # noqa: PLC0415
+        others_of,
+        picture_prepared,
+        prepare_one,
+    )
+    from allocsim.questions.top import told_of_run  # noqa: PLC0415
     from allocsim.questions.tune import read_tried  # noqa: PLC0415
     from allocsim.report import shown_of  # noqa: PLC0415
     from allocsim.report.figures import (  # noqa: PLC0415
         address_map_figure,
         block_sizes_figure,
         front_figure,
+        memory_figure,
         segments_figure,
     )
     from allocsim.trace import load  # noqa: PLC0415
@@ -94,36 +101,6 @@ def _figure(arguments: argparse.Namespace, theme: Theme) -> Figure:
         write_warnings(shown_of(still))
         draw = segments_figure if arguments.kind == "segments" else block_sizes_figure
         return draw(still, theme, arguments.at)
-    if arguments.kind == "memory":
-        return _memory(arguments, recording, theme)
-    with ProgressBar() as bar:
-        picture = picture_of(
-            recording,
-            arguments.conf,
-            device_memory=arguments.device_memory,
-            torch_version=arguments.torch,
-            device=arguments.device,
-            progress=bar.stage("replaying"),
-        )
-    write_warnings(shown_of(picture))
-    if arguments.kind == "address-map":
-        return address_map_figure(picture, theme, arguments.colour)
-    draw = segments_figure if arguments.kind == "segments" else block_sizes_figure
-    return draw(picture, theme, arguments.at)
-
-
-def _memory(arguments: argparse.Namespace, recording: Recording, theme: Theme) -> Figure:
-    """The curves with the steps and phases behind them, where the run is as recorded."""
-    from allocsim.engine import Setting  # noqa: PLC0415
-    from allocsim.questions.picture import (  # noqa: PLC0415
-        others_of,
-        picture_prepared,
-        prepare_one,
-    )
-    from allocsim.questions.top import told_of_run  # noqa: PLC0415
-    from allocsim.report import shown_of  # noqa: PLC0415
-    from allocsim.report.figures import memory_figure  # noqa: PLC0415
-
     with ProgressBar() as bar:
         prepared = prepare_one(recording, arguments.device, arguments.torch)
         picture = picture_prepared(
@@ -134,10 +111,15 @@ def _memory(arguments: argparse.Namespace, recording: Recording, theme: Theme) -
             others=others_of(recording, prepared),
         )
     write_warnings(shown_of(picture))
-    course = None
-    if picture.device_run.fidelity is not None:
-        course = told_of_run(prepared, picture.device_run, bys=()).course
-    return memory_figure(picture, theme, course)
+    if arguments.kind == "memory":
+        course = None
+        if picture.device_run.fidelity is not None:  # of another run there are no steps and phases
+            course = told_of_run(prepared, picture.device_run, bys=()).course
+        return memory_figure(picture, theme, course)
+    if arguments.kind == "address-map":
+        return address_map_figure(picture, theme, arguments.colour)
+    draw = segments_figure if arguments.kind == "segments" else block_sizes_figure
+    return draw(picture, theme, arguments.at)
 
 
 def _still(arguments: argparse.Namespace, recording: Recording) -> Still | None:

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from allocsim.cli.options import Commands, add_command, add_shared
-from allocsim.cli.output import refuse_input, write_result
+from allocsim.cli.output import refuse_input, refuse_name, save_recording, write_result
 from allocsim.cli.progress import ProgressBar
-from allocsim.cli.usage import Parser, UsageError
+from allocsim.cli.usage import Parser, UsageError, is_there
 
 if TYPE_CHECKING:
     from allocsim.questions.scale import Scaling
@@ -69,16 +68,17 @@ def add_to(commands: Commands[Parser]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from allocsim.questions.scale import scaling_of  # noqa: PLC0415
+    from allocsim.questions.scale import recording_at, scaling_of  # noqa: PLC0415
     from allocsim.report import largest_text, scale_document, scale_text  # noqa: PLC0415
     from allocsim.trace import load  # noqa: PLC0415
 
     runs = _runs(arguments.file, arguments.at)
     if arguments.find is not None and arguments.gpu is None and arguments.device_memory is None:
         raise UsageError("--find needs the device: --gpu NAME or --device-memory SIZE")
-    for path, _ in runs:
-        if arguments.out is not None:
+    if arguments.out is not None:
+        for path, _ in runs:
             refuse_input(arguments.out, path)
+        refuse_name(arguments.out)
     with ProgressBar() as bar:
         scaling = scaling_of(
             [(load(path), sizes) for path, sizes in runs],
@@ -104,7 +104,8 @@ def run(arguments: argparse.Namespace) -> int:
             document = partial(scale_document, scaling, None, result)
             text = partial(largest_text, scaling, result)
         if arguments.out is not None:
-            _write(arguments, scaling, found.at, memory)
+            made = recording_at(scaling, found.at, conf=arguments.conf, device_memory=memory)
+            save_recording(made, arguments.out)
     write_result(arguments.json, document, text)
     return _OUT_OF_MEMORY if arguments.fail_on_oom and not found.fits else 0
 
@@ -118,20 +119,13 @@ def _runs(first: str, groups: Sequence[Sequence[str]]) -> list[tuple[str, dict[s
     for i, words in enumerate(groups):
         is_last = i == len(groups) - 1
         sizes = words if is_last else words[:-1]
-        if not sizes or (not is_last and _SIZE.fullmatch(words[-1]) and not _is_file(words[-1])):
+        if not sizes or (not is_last and _SIZE.fullmatch(words[-1]) and not is_there(words[-1])):
             raise UsageError(
                 f"--at {' '.join(words)}: expected sizes as batch=2 and then the next recording"
             )
         found.append((path, _sizes(sizes)))
         path = words[-1]
     return found
-
-
-def _is_file(name: str) -> bool:
-    try:
-        return Path(name).exists()
-    except (OSError, ValueError):  # longer than a name may be, or with a NUL
-        return False
 
 
 def _sizes(words: Sequence[str]) -> dict[str, int]:
@@ -159,18 +153,3 @@ def _memory(arguments: argparse.Namespace, scaling: Scaling) -> int | None:
 
     card = find_gpu(arguments.gpu)
     return card.memory - card.context_memory + scaling.context_memory
-
-
-def _write(
-    arguments: argparse.Namespace, scaling: Scaling, sizes: Mapping[str, int], memory: int | None
-) -> None:
-    from allocsim.questions.scale import recording_at  # noqa: PLC0415
-    from allocsim.workload import write_recording  # noqa: PLC0415
-
-    made = recording_at(scaling, sizes, conf=arguments.conf, device_memory=memory)
-    try:
-        write_recording(made, arguments.out)
-    except ValueError as error:
-        raise UsageError(f"--out {error}") from None
-    except OSError as error:
-        raise UsageError(f"{arguments.out} cannot be written ({error.strerror})") from None

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
-from pathlib import Path
 
 from allocsim.cli.options import Commands, add_command
-from allocsim.cli.output import write
-from allocsim.cli.usage import Parser, UsageError, count, memory_size
+from allocsim.cli.output import refuse_name, save_recording, write
+from allocsim.cli.usage import Parser, count, memory_size
 
 __all__ = ["SYNTH_KINDS", "add_to", "run"]
 
@@ -157,20 +156,14 @@ def _add_options(parser: Parser, name: str, kind: SynthKind) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from allocsim.workload import KINDS, SUFFIXES, write_recording  # noqa: PLC0415
+    from allocsim.workload import KINDS  # noqa: PLC0415
 
     options = dict(vars(arguments))
     output, kind = options.pop("output"), options.pop("kind")
     del options["run"]
-    if not output.endswith(SUFFIXES):
-        raise UsageError(f"{output} ends in none of {', '.join(SUFFIXES)}")
-    if not Path(output).absolute().parent.is_dir():
-        raise UsageError(f"{output} cannot be written: there is no such folder")
+    refuse_name(output)
     recording = KINDS[kind](**options)
-    try:
-        write_recording(recording, output)
-    except OSError as error:
-        raise UsageError(f"{output} cannot be written ({error.strerror})") from None
+    save_recording(recording, output)
     made = recording.provenance
     ended = ", ended out of memory" if made is not None and made.oom_text else ""
     write(f"{output}: {len(recording.devices[0]):,} entries{ended}\n")

@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from itertools import takewhile
+from pathlib import Path
 from typing import Any, NoReturn
 
 from allocsim.units import parse_size
@@ -16,6 +17,7 @@ __all__ = [
     "change",
     "count",
     "fraction",
+    "is_there",
     "memory_size",
     "moment",
     "one_line",
@@ -136,6 +138,14 @@ def processes(text: str) -> int:
         what = f"{text[:80]!r} is no number of processes; expected 1 to {_MOST_PROCESSES}"
         raise argparse.ArgumentTypeError(what)
     return int(text)
+
+
+def is_there(name: str) -> bool:
+    """Whether a file or folder has this name."""
+    try:
+        return Path(name).exists()
+    except (OSError, ValueError):  # longer than a name may be, or with a NUL
+        return False
 
 
 def one_line(text: str) -> str:

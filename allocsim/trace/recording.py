@@ -56,6 +56,20 @@ class Recording(Shown):
         known = ", ".join(str(trace.device) for trace in self.devices) or "none"
         raise RecordingError(self.path, f"device {number} is not in the recording; it has: {known}")
 
+    def only_device(self, number: int | None = None) -> Trace:
+        """The trace of device `number`; None: of the only one.
+
+        Raises RecordingError if there are several and none is named, or there is none.
+        """
+        if number is not None:
+            return self.device(number)
+        if len(self.devices) > 1:
+            numbers = ", ".join(str(trace.device) for trace in self.devices)
+            raise RecordingError(self.path, f"has devices {numbers}; choose one (--device)")
+        if not self.devices:
+            raise RecordingError(self.path, "holds neither segments nor entries")
+        return self.devices[0]
+
     def headline(self) -> str:
         """The file, and what it holds of each device."""
         name = self.path.rsplit("/", 1)[-1]

@@ -133,14 +133,20 @@ def test_garbage_is_collected_before_anything_is_refused(missed: Gap) -> None:
     assert "ROOM" in kinds(found[2].steps)
 
 
-def test_frees_that_a_full_device_waited_for_complete_after_the_request(entries: Entries) -> None:
-    """In the order of their entries, which only the streams' events had known."""
+def waiting() -> tuple[CachingAllocator, int, int]:
+    """A device on which two frees are under way, of 30 and of 40 MiB, with their addresses."""
     full = CachingAllocator("100MiB")
     first, second = full.malloc(30 * MIB), full.malloc(40 * MIB)
     assert first is not None
     assert second is not None
     full.request_free(first)
     full.request_free(second)
+    return full, first, second
+
+
+def test_frees_that_a_full_device_waited_for_complete_after_the_request(entries: Entries) -> None:
+    """In the order of their entries, which only the streams' events had known."""
+    full, first, second = waiting()
     gap = only_gap(
         entries(
             (A, 1, 1),
@@ -211,12 +217,7 @@ def test_a_free_that_would_not_have_done_was_complete(
 
 def test_a_free_that_completed_alone_was_not_waited_for(entries: Entries) -> None:
     """A full device waits for all of them, and another is still under way."""
-    full = CachingAllocator("100MiB")
-    first, second = full.malloc(30 * MIB), full.malloc(40 * MIB)
-    assert first is not None
-    assert second is not None
-    full.request_free(first)
-    full.request_free(second)
+    full, first, _ = waiting()
     gap = only_gap(
         entries(
             (A, 1, 1),

@@ -211,10 +211,7 @@ def risk_of(
     Raises RecordingError if several devices are recorded and none is named, or if the device has
     no entries.
     """
-    if device is None and len(recording.devices) > 1:
-        numbers = ", ".join(str(trace.device) for trace in recording.devices)
-        raise RecordingError(recording.path, f"has devices {numbers}; choose one (--device)")
-    (prepared,) = prepare(recording, device, torch_version)
+    (prepared,) = prepare(recording, recording.only_device(device).device, torch_version)
     if not len(prepared.trace):
         what = f"device {prepared.trace.device} has no entries, so that no request can be judged"
         raise RecordingError(recording.path, what)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from allocsim.errors import ConfigError, RecordingError
 from allocsim.questions.scale.program import Program
 
-__all__ = ["Law", "Sample", "laws_of"]
+__all__ = ["Law", "Requested", "Sample", "laws_of", "typed"]
 
 Sizes = Mapping[str, int]
 """The named sizes of one run, as batch=2."""
@@ -48,7 +48,18 @@ class Sample:
     @property
     def text(self) -> str:
         """Its sizes, as they are typed."""
-        return ",".join(f"{name}={value}" for name, value in self.at.items())
+        return typed(self.at)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Requested:
+    """What a law gives for one size.
+
+    size: bytes of every request.  rounded: how many of them come to no whole number of bytes.
+    """
+
+    size: NDArray[np.int64]
+    rounded: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,41 +108,35 @@ class Law:
             raise ConfigError(f"which {missing[0]}? expected {missing[0]}=N")
         return {name: at.get(name, value) for name, value in known.items()}
 
-    def sizes_at(self, at: Sizes) -> NDArray[np.int64]:
-        """Bytes of every request.  Raises ConfigError where one would have none."""
-        total, whole = self._exact(at)
-        odd = np.flatnonzero(total < whole)
-        if len(odd):
-            raise ConfigError(self._no_law(int(odd[0]), at, Fraction(total[odd[0]], whole)))
-        sizes: NDArray[np.int64] = (-(-total // whole)).astype(np.int64)
-        return sizes
-
-    def rounded_at(self, at: Sizes) -> int:
-        """How many requests come to no whole number of bytes."""
-        total, whole = self._exact(at)
-        return int(np.count_nonzero(total % whole))
-
-    def _exact(self, at: Sizes) -> tuple[NDArray[np.object_], int]:
-        """Bytes of every request times a number, and that number."""
+    def requested_at(self, at: Sizes) -> Requested:
+        """Every request at the sizes `at`.  Raises ConfigError where one would have no bytes."""
         rows = [_terms(each.at, self.degrees) for each in self.samples]
         weights = _weights(rows, _terms(at, self.degrees))
         whole = lcm(*(weight.denominator for weight in weights))
         total = np.zeros(len(self.program.size), dtype=object)
         for weight, sample in zip(weights, self.samples, strict=True):
             total += int(weight * whole) * sample.program.size.astype(object)
-        return total, whole
+        odd = np.flatnonzero(total < whole)
+        if len(odd):
+            raise ConfigError(self._no_law(int(odd[0]), at, Fraction(total[odd[0]], whole)))
+        size = (-(-total // whole)).astype(np.int64)
+        return Requested(size, int(np.count_nonzero(total % whole)))
 
     def _no_law(self, request: int, at: Sizes, size: Fraction) -> str:
         row = int(self.program.requests[request])
         grew = ", ".join(
             f"{each.text}: {int(each.program.size[request]):,}" for each in self.samples
         )
-        text = ",".join(f"{name}={value}" for name, value in at.items())
         by = "" if (code := self.program.code(row)) is None else f" (by {code})"
         return (
             f"request {request:,}{by} follows no law: bytes at {grew} would make "
-            f"{float(size):,.0f} at {text}"
+            f"{float(size):,.0f} at {typed(at)}"
         )
+
+
+def typed(at: Sizes) -> str:
+    """Sizes as they are typed: batch=2,sequence=512."""
+    return ",".join(f"{name}={value}" for name, value in at.items())
 
 
 def laws_of(samples: Sequence[Sample]) -> Iterator[Law]:

@@ -6,23 +6,19 @@ are those of the first sample.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from allocsim.engine import Drive, Plan, Setting, fold_allocated
-from allocsim.questions.scale.law import Law
+from allocsim.questions.scale.law import Law, Requested
 
 __all__ = ["drive_at", "plan_at"]
 
 
-def plan_at(law: Law, at: Mapping[str, int]) -> Plan:
-    """The steps of the program with the sizes of its requests at `at`.
-
-    Raises ConfigError where one would have no bytes.
-    """
+def plan_at(law: Law, requested: Requested) -> Plan:
+    """The steps of the program with the sizes of its requests as the law gives them."""
     plan, program = law.program.prepared.free_plan, law.program
     size = plan.steps.size.copy()
-    size[program.requests] = law.sizes_at(at)
+    size[program.requests] = requested.size
     return replace(plan, steps=replace(plan.steps, size=size))
 
 

@@ -47,14 +47,14 @@ def checks_of(law: Law) -> tuple[Check, ...]:
 
 def _check(law: Law, sample: Sample) -> Check:
     own = sample.program.prepared
-    plan = plan_at(law, sample.at)
-    said = _peak(drive_at(law, plan, own.recorded, None))
+    requested = law.requested_at(sample.at)
+    said = _peak(drive_at(law, plan_at(law, requested), own.recorded, None))
     real = _peak(own.drive(own.recorded, None, folder=fold_allocated))
-    miss = np.abs(law.sizes_at(sample.at) - sample.program.size)
+    miss = np.abs(requested.size - sample.program.size)
     if said != real:
         first = int(np.argmax(miss != 0))
         row = int(sample.program.requests[first])
-        size = format_size(int(law.sizes_at(sample.at)[first]))
+        size = format_size(int(requested.size[first]))
         raise RecordingError(
             sample.path,
             f"does not follow the law of the others: {format_size(real)} reserved at the peak, "

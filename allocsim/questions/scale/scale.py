@@ -14,7 +14,7 @@ from allocsim.display import Shown
 from allocsim.engine import Setting, SimulatedOom, bytes_of, prepare
 from allocsim.errors import ConfigError, RecordingError
 from allocsim.measures import Code, code_at
-from allocsim.questions.scale.law import Law, Sample, laws_of
+from allocsim.questions.scale.law import Law, Sample, laws_of, typed
 from allocsim.questions.scale.play import drive_at, plan_at
 from allocsim.questions.scale.program import program_of
 from allocsim.questions.scale.proof import Check, checks_of
@@ -58,7 +58,7 @@ class Scaled(Shown):
     @property
     def text(self) -> str:
         """The sizes, as they are typed."""
-        return ",".join(f"{name}={value}" for name, value in self.at.items())
+        return typed(self.at)
 
     def headline(self) -> str:
         """Whether it fits, and its peak."""
@@ -131,7 +131,8 @@ class Scaling(Shown):
         whole = law.complete(sizes)
         prepared = law.program.prepared
         setting = prepared.recorded if conf is None else Setting(conf)
-        drive = drive_at(law, plan_at(law, whole), setting, memory)
+        requested = law.requested_at(whole)
+        drive = drive_at(law, plan_at(law, requested), setting, memory)
         stats = drive.allocator.statistics()
         oom = drive.ooms[0] if drive.ooms else None
         return Scaled(
@@ -144,7 +145,7 @@ class Scaling(Shown):
             oom=oom,
             code=None if oom is None else code_at(prepared.trace, oom.entry),
             is_between=law.covers(whole),
-            rounded=law.rounded_at(whole),
+            rounded=requested.rounded,
         )
 
     def largest(
@@ -219,10 +220,7 @@ def scaling_of(
     """
     samples = []
     for recording, at in runs:
-        if device is None and len(recording.devices) > 1:
-            numbers = ", ".join(str(trace.device) for trace in recording.devices)
-            raise RecordingError(recording.path, f"has devices {numbers}; choose one (--device)")
-        (prepared,) = prepare(recording, device, torch_version)
+        (prepared,) = prepare(recording, recording.only_device(device).device, torch_version)
         samples.append(Sample(program_of(prepared), dict(at)))
     refuted: RecordingError | None = None
     for law in laws_of(samples):

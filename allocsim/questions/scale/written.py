@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from allocsim.core import TraceEntry
 from allocsim.engine import Drive, Observer, Plan, Setting, StepKind, bytes_of, fold_allocated
+from allocsim.questions.scale.law import typed
 from allocsim.questions.scale.play import plan_at
 from allocsim.questions.scale.scale import Scaling
 from allocsim.trace import Action, Provenance, Recording
@@ -31,7 +32,7 @@ def recording_at(
     """The program at `sizes` as a recording.  Arguments and errors are those of `Scaling.at`."""
     law = scaling.law
     whole, prepared, memory = law.complete(sizes), law.program.prepared, bytes_of(device_memory)
-    plan = plan_at(law, whole)
+    plan = plan_at(law, law.requested_at(whole))
     allocator = prepared.allocator(
         prepared.recorded if conf is None else Setting(conf),
         memory,
@@ -48,7 +49,7 @@ def recording_at(
         folder=fold_allocated,
     )
     drive.run()
-    text = ",".join(f"{name}={value}" for name, value in whole.items())
+    text = typed(whole)
     made = prepared.provenance
     provenance = Provenance(
         torch_version=f"{prepared.release.version}.0" if made is None else made.torch_version,

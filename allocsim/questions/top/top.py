@@ -148,21 +148,12 @@ def top(
     """
     if by not in BY:
         raise ValueError(f"by={by!r} is not one of {', '.join(BY)}")
-    trace = _device_of(recording, device)
+    trace = recording.only_device(device)
     if trace.count(Action.ALLOC):
         (prepared,) = prepare(recording, trace.device, torch_version)
         (device_run,) = replay_prepared((prepared,), progress=progress).devices
         return top_of_run(prepared, device_run, at, by=by, frames=frames)
     return _of_state(recording, trace, at, by, frames)
-
-
-def _device_of(recording: Recording, device: int | None) -> Trace:
-    if device is None and len(recording.devices) > 1:
-        numbers = ", ".join(str(trace.device) for trace in recording.devices)
-        raise RecordingError(recording.path, f"has devices {numbers}; choose one (--device)")
-    if not recording.devices:
-        raise RecordingError(recording.path, "holds neither segments nor entries")
-    return recording.devices[0] if device is None else recording.device(device)
 
 
 def top_of_run(
