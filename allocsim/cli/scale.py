@@ -75,6 +75,8 @@ def run(arguments: argparse.Namespace) -> int:
     runs = _runs(arguments.file, arguments.at)
     if arguments.find is not None and arguments.gpu is None and arguments.device_memory is None:
         raise UsageError("--find needs the device: --gpu NAME or --device-memory SIZE")
+    if arguments.find is None and arguments.others:
+        raise UsageError("--with names sizes beside --find; with --to name them there")
     if arguments.out is not None:
         for path, _ in runs:
             refuse_input(arguments.out, path)

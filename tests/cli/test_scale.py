@@ -77,6 +77,8 @@ def test_what_is_asked_wrongly_is_told_in_a_sentence(
         ([*pair, "--to", "batch"], "'batch' is no size"),
         ([*pair, "--to", "batch=0"], "expected 1 or more"),
         ([*pair, "--to", "batch=2", "batch=3"], "batch is given as 2 and as 3"),
+        ([*pair, "--to", f"batch={10**12 - 1}"], "follows no law"),
+        ([*pair, "--to", "batch=4", "--with", "batch=3"], "with --to name them there"),
         ([*pair, "--find", "batch"], "--find needs the device"),
         ([*pair, "--find", "layers", "--gpu", "L4"], "what varies is batch"),
         ([*pair, "--to", "batch=4", "--gpu", "L4", "--device-memory", "1GiB"], "expected one"),

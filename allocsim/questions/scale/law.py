@@ -32,6 +32,9 @@ Sizes = Mapping[str, int]
 _HIGHEST = 2
 """The highest power of a size."""
 
+_MOST_BYTES = 1 << 60
+"""Of a request: more than any device has."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:
@@ -109,14 +112,17 @@ class Law:
         return {name: at.get(name, value) for name, value in known.items()}
 
     def requested_at(self, at: Sizes) -> Requested:
-        """Every request at the sizes `at`.  Raises ConfigError where one would have no bytes."""
+        """Every request at the sizes `at`.
+
+        Raises ConfigError where one would have no bytes, or more than any device.
+        """
         rows = [_terms(each.at, self.degrees) for each in self.samples]
         weights = _weights(rows, _terms(at, self.degrees))
         whole = lcm(*(weight.denominator for weight in weights))
         total = np.zeros(len(self.program.size), dtype=object)
         for weight, sample in zip(weights, self.samples, strict=True):
             total += int(weight * whole) * sample.program.size.astype(object)
-        odd = np.flatnonzero(total < whole)
+        odd = np.flatnonzero((total < whole) | (total > _MOST_BYTES * whole))
         if len(odd):
             raise ConfigError(self._no_law(int(odd[0]), at, Fraction(total[odd[0]], whole)))
         size = (-(-total // whole)).astype(np.int64)
