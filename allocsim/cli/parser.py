@@ -13,6 +13,7 @@ import argparse
 from allocsim.cli import (
     crosscheck,
     explain,
+    fit,
     plot,
     record,
     replay,
@@ -44,7 +45,7 @@ _EXIT_CODES = (
 
 
 _COMMANDS = (
-    *(replay, explain, top, tune, risk, scale),
+    *(replay, explain, top, tune, risk, fit, scale),
     *(report, plot, step, record, synth, crosscheck),
 )
 """In the order of need."""

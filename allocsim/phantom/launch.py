@@ -48,6 +48,11 @@ class TorchInstall:
     cuda: str
 
     @property
+    def release(self) -> str:
+        """Such as "2.15"."""
+        return ".".join(self.version.split(".")[:2])
+
+    @property
     def cuda_major(self) -> int:
         return int(self.cuda.split(".")[0])
 

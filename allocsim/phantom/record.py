@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,6 +46,7 @@ class Program:
     work: as in `phantom_environment`.
     max_entries, max_seconds: guards that end the program in order; 0 for none.
     output_to_stderr: whether the program's output goes to standard error.
+    log: a file for its output and errors instead, None for none.
     """
 
     command: tuple[str, ...]
@@ -55,6 +57,7 @@ class Program:
     max_entries: int = 0
     max_seconds: float = 0.0
     output_to_stderr: bool = False
+    log: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,15 +150,21 @@ def _interpreter(command: Sequence[str]) -> str:
 def _run(program: Program, environment: dict[str, str]) -> int:
     """The program's exit code.  An interrupt from the terminal reaches the program as well; it
     is the program that decides what to do about it."""
-    output = sys.stderr.fileno() if program.output_to_stderr else None
-    process = subprocess.Popen(program.command, env=environment, stdout=output)  # noqa: S603
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        code = process.wait()
-    finally:
-        signal.signal(signal.SIGINT, before)
-        if process.poll() is None:
-            process.terminate()
+    with ExitStack() as stack:
+        output = sys.stderr.fileno() if program.output_to_stderr else None
+        if program.log is not None:
+            output = stack.enter_context(program.log.open("wb")).fileno()
+        errors = None if program.log is None else subprocess.STDOUT
+        process = subprocess.Popen(  # noqa: S603
+            program.command, env=environment, stdout=output, stderr=errors
+        )
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            code = process.wait()
+        finally:
+            signal.signal(signal.SIGINT, before)
+            if process.poll() is None:
+                process.terminate()
     return 128 - code if code < 0 else code
 
 

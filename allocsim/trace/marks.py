@@ -27,6 +27,7 @@ class MarkKind(StrEnum):
     SETTINGS = "_set_allocator_settings"
     POOL_CREATED = "MemPool created"
     POOL_DELETED = "MemPool deleted"
+    PEAK_RESET = "reset_peak_memory_stats"
 
 
 _LASTING = (MarkKind.FRACTION, MarkKind.SETTINGS)
@@ -91,7 +92,7 @@ def _value(row: Fields, kind: MarkKind) -> _Value:
         if not 0.0 <= share <= 1.0:
             row.wrong("value", share, "a number from 0 to 1")
         return share
-    if kind is MarkKind.EMPTY_CACHE:
+    if kind in (MarkKind.EMPTY_CACHE, MarkKind.PEAK_RESET):
         return None
     numbers = [n for n in row.items("value") if type(n) is int and 0 <= n <= UINT64_MAX]
     if len(numbers) != 2:

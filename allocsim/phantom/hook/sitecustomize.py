@@ -104,6 +104,8 @@ class Recorder:
             lambda fraction, device: ("set_per_process_memory_fraction", float(fraction), device),
         )
         self.watch("_cuda_resetAccumulatedMemoryStats", self.on_reset)
+        for name in ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats"):
+            self.watch(name, lambda device: ("reset_peak_memory_stats", None, device))
         pool = getattr(self.torch.cuda, "MemPool", None)
         if pool is not None:
             self.watch_pools(pool)

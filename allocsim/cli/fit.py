@@ -1,0 +1,260 @@
+"""`allocsim fit`: will it fit?
+
+Rule: the whole answer is made before its first character is printed; the exit code says it.
+"""
+
+from __future__ import annotations
+
+import argparse
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from allocsim.cli.options import Commands, add_command, add_shared
+from allocsim.cli.output import write, write_result
+from allocsim.cli.progress import ProgressBar
+from allocsim.cli.usage import Parser, UsageError, count
+
+if TYPE_CHECKING:
+    from allocsim.phantom import Gpu
+    from allocsim.questions.fit import Fit, Task
+    from allocsim.questions.top import Top
+
+__all__ = ["add_to", "run"]
+
+_SUMMARY = "say whether a model fits a card: the real program, without a GPU"
+_DESCRIPTION = """\
+Runs the real program, PyTorch and all, on a phantom of the card: what it
+reserves at the peak is to the byte what it would on the card itself, and no
+kernel runs, so that a full-size model takes seconds.  MODEL is a preset
+(--list-models), a Hugging Face config.json or its folder, or MODULE:FUNCTION
+that returns a model, or a model and a batch; or, after --, any program."""
+_EPILOG = """\
+example: allocsim fit Llama-3.2-1B --gpu "RTX 4090" --batch 2 --seq 2048
+It needs a Python with a CUDA build of PyTorch, and transformers:
+pip install 'allocsim[fit]'.
+exit codes: 0 it fits (one of the cards), 3 it does not, 2 it cannot be said"""
+_USAGE = (
+    "allocsim fit MODEL --gpu NAME [--train | --serve] [options]\n"
+    "       allocsim fit --gpu NAME [options] -- PROGRAM [ARGUMENT ...]"
+)
+_DTYPES = ("fp32", "bf16", "fp16", "autocast-bf16", "autocast-fp16")
+_OPTIMIZERS = (
+    *("adamw", "adamw-fused", "adamw-foreach-off", "adam8bit", "adafactor", "sgd", "momentum"),
+)
+_SIZES = ("batch", "seq", "image", "prompt", "decode", "accumulate", "lora")
+_DOES_NOT_FIT = 3
+_OF_THE_TASK = (
+    *("dtype", "optimizer", "batch", "seq", "image", "lengths", "checkpointing", "accumulate"),
+    *(
+        "lora",
+        "lora_targets",
+        "attention",
+        "compiles",
+        "channels_last",
+        "steps",
+        "prompt",
+        "decode",
+    ),
+    *("requests", "start"),
+)
+"""The options that describe what a model does, as `Task` has them."""
+
+
+def add_to(commands: Commands[Parser]) -> None:
+    more = {"epilog": _EPILOG, "usage": _USAGE}
+    parser = add_command(commands, "fit", _SUMMARY, _DESCRIPTION, run, **more)
+    add = parser.add_argument
+    add("words", metavar="MODEL", nargs="*", help="the model, or after -- the program")
+    add("--gpu", metavar="NAME", action="append", dest="gpus",
+        help='a card by name, as "RTX 4090"; may be repeated; all for every one')  # fmt: skip
+    add_shared(parser, "--device-memory", text="a card of this size instead, as 24GiB")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--train", action="store_true", help="train the model (the default)")
+    what.add_argument("--serve", action="store_true", help="let the model answer prompts")
+    # A default of None tells what was not asked for; what that means is the task's to know.
+    add("--dtype", choices=_DTYPES, help="precision (default: bf16)")
+    add("--batch", metavar="N", type=count, help="sequences or images at a time (default: 1)")
+    add("--seq", metavar="N", type=count, help="training: tokens of a sequence (default: 1024)")
+    add("--image", metavar="N", type=count, help="pixels of a side (default: 224)")
+    add("--lengths", metavar="FILE", help="lengths of sequences instead: a file of numbers, "
+        "uniform:LOW:HIGH or lognormal:MEDIAN:SIGMA; padded to a batch's longest")  # fmt: skip
+    add("--optimizer", choices=_OPTIMIZERS, help="of training (default: adamw)")
+    add("--checkpointing", action="store_true", default=None, help="of activations")
+    add("--accumulate", metavar="N", type=count, help="micro-batches a step (default: 1)")
+    add("--lora", metavar="RANK", type=count, help="train adapters of this rank only")
+    add("--lora-targets", metavar="NAMES",
+        help="modules that get adapters, as q_proj,v_proj (default: all linear ones)")  # fmt: skip
+    add("--attention", choices=("sdpa", "eager", "flash"), help="(default: sdpa)")
+    add("--compile", action="store_true", default=None, dest="compiles", help="torch.compile")
+    add("--channels-last", action="store_true", default=None, help="the images' memory format")
+    add("--steps", metavar="N", type=count, help="of training (default: 4)")
+    add("--prompt", metavar="N", type=count, help="serving: tokens in (default: 1024)")
+    add("--decode", metavar="N", type=count, help="serving: tokens out (default: 64)")
+    add("--requests", metavar="N", type=count, help="serving: one by one (default: 2)")
+    add("--start", choices=("clean", "made"), help="weights are loaded in place, or made on the "
+        "device, which counts at the peak too (default: clean)")  # fmt: skip
+    add("--find", metavar="SIZE", choices=_SIZES, help="look for the largest that fits: "
+        + ", ".join(_SIZES))  # fmt: skip
+    add("--multiple-of", metavar="N", type=count, default=1,
+        help="look among multiples of N (default: 1)")  # fmt: skip
+    add_shared(parser, "--conf", text="PYTORCH_CUDA_ALLOC_CONF for the program")
+    add_shared(parser, "--torch", text="PyTorch's release, {releases} (default: the one installed)")
+    add("--python", metavar="PATH", help="the Python that has PyTorch (default: this one, then "
+        "python3)")  # fmt: skip
+    add("--engine", choices=("auto", "program"), default="auto",
+        help="what answers: so far the program itself")  # fmt: skip
+    add("-o", "--out", metavar="FILE", type=Path, help="keep the recording, as a .pickle")
+    add("--show-program", action="store_true", help="print the program that is run, and stop")
+    add("--list-models", action="store_true", help="print the presets, and stop")
+    add_shared(parser, "--json")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.list_models:
+        return _list_models()
+    task = _task(arguments)
+    if arguments.show_program:
+        return _show_program(task)
+    gpus = _gpus(arguments)
+    if arguments.find is not None:
+        return _find(arguments, task, gpus)
+    return _fit(arguments, task, gpus)
+
+
+def _list_models() -> int:
+    from allocsim.questions.fit import CONFIGURATIONS, TORCHVISION  # noqa: PLC0415
+
+    write("".join(f"{name}\n" for name in (*CONFIGURATIONS, *TORCHVISION)))
+    return 0
+
+
+def _show_program(task: Task | None) -> int:
+    from allocsim.questions.fit import program_of  # noqa: PLC0415
+
+    if task is None:
+        raise UsageError("--show-program prints the program of a MODEL; this one is your own")
+    write(program_of(task))
+    return 0
+
+
+def _task(arguments: argparse.Namespace) -> Task | None:
+    """What the model is to do; None for a program of the user's own."""
+    from allocsim.questions.fit import Task, lengths_of, model_of  # noqa: PLC0415
+
+    words = arguments.words
+    given = {name: getattr(arguments, name) for name in _OF_THE_TASK}
+    given = {name: value for name, value in given.items() if value is not None}
+    if not words:
+        raise UsageError("fit needs a model, or a program after --: allocsim fit gpt2 --gpu T4")
+    if len(words) > 1:
+        if given or arguments.train or arguments.serve or arguments.find:
+            name = next(iter(given), "find" if arguments.find else "train")
+            raise UsageError(f"--{name} is for a MODEL; a program says itself what it does")
+        return None
+    if "lora_targets" in given:
+        given["lora_targets"] = tuple(filter(None, given["lora_targets"].split(",")))
+        if not given.get("lora"):
+            raise UsageError("--lora-targets needs --lora RANK")
+    if "lengths" in given:
+        n_batches = given.get("requests", 2) if arguments.serve else given.get("steps", 4)
+        n_batches *= 1 if arguments.serve else given.get("accumulate", 1)
+        given["lengths"] = lengths_of(given["lengths"], given.get("batch", 1) * n_batches)
+    _refuse_other(arguments, given)
+    return Task(model=model_of(words[0]), is_training=not arguments.serve, **given)
+
+
+def _refuse_other(arguments: argparse.Namespace, given: dict[str, Any]) -> None:
+    """Raises UsageError for options of training beside --serve, and the other way round."""
+    training = {"seq", "optimizer", "checkpointing", "accumulate", "lora", "lora_targets", "steps"}
+    serving = {"prompt", "decode", "requests"}
+    wrong = sorted((training if arguments.serve else serving) & given.keys())
+    if wrong:
+        name, kind = wrong[0].replace("_", "-"), "training" if arguments.serve else "--serve"
+        raise UsageError(f"--{name} is for {kind}")
+
+
+def _gpus(arguments: argparse.Namespace) -> list[Gpu]:
+    from allocsim.phantom import CARDS, Gpu, find_gpu  # noqa: PLC0415
+
+    names = arguments.gpus or []
+    if arguments.device_memory is not None:
+        if names:
+            raise UsageError("--gpu and --device-memory both name the device; expected one")
+        return [Gpu("a card of that size", arguments.device_memory)]
+    if not names:
+        raise UsageError('fit needs the card: --gpu "RTX 4090", or --device-memory 24GiB')
+    if "all" in names:
+        return list(CARDS.values())
+    return list(dict.fromkeys(map(find_gpu, names)))
+
+
+def _fit(arguments: argparse.Namespace, task: Task | None, gpus: list[Gpu]) -> int:
+    from allocsim.questions.fit import fit, fit_command  # noqa: PLC0415
+    from allocsim.report import fit_document, fit_text, fits_document, fits_text  # noqa: PLC0415
+
+    if arguments.out is not None:
+        _refuse_out(arguments.out)
+    more = {"conf": arguments.conf, "torch_version": arguments.torch}
+    keep = arguments.out
+
+    def answered(gpu: Gpu) -> Fit:
+        if task is None:
+            return fit_command(arguments.words, gpu, **more, keep=keep)
+        return fit(task, gpu, **more, python=arguments.python, keep=keep)
+
+    with ProgressBar() as bar:
+        if stage := bar.stage("running"):
+            stage(0, 1)
+        if len(gpus) == 1:
+            found = [answered(gpus[0])]
+        else:
+            if keep is not None:
+                raise UsageError("-o keeps one recording; name one card")
+            with ThreadPoolExecutor(2) as pool:
+                found = list(pool.map(answered, gpus))
+    if len(found) == 1:
+        top = _held(found[0])
+        document, text = partial(fit_document, found[0], top), partial(fit_text, found[0], top)
+    else:
+        document, text = partial(fits_document, found), partial(fits_text, found)
+    write_result(arguments.json, document, text)
+    return 0 if any(each.fits for each in found) else _DOES_NOT_FIT
+
+
+def _held(found: Fit) -> Top:
+    """What the memory was for, at the peak or when it ran out."""
+    from allocsim.questions.top import top_of_run  # noqa: PLC0415
+
+    ran = found.ran
+    return top_of_run(ran.prepared, ran.device_run, ran.busiest, by="category")
+
+
+def _refuse_out(out: Path) -> None:
+    if out.suffix != ".pickle" or not out.absolute().parent.is_dir():
+        raise UsageError(f"{out} is no name for a recording; expected a .pickle in a folder")
+
+
+def _find(arguments: argparse.Namespace, task: Task | None, gpus: list[Gpu]) -> int:
+    from allocsim.questions.fit import largest  # noqa: PLC0415
+    from allocsim.report import largest_fit_document, largest_fit_text  # noqa: PLC0415
+
+    if task is None:
+        raise UsageError("--find is for a MODEL; of your own program, record two sizes and use "
+                         "allocsim scale")  # fmt: skip
+    if len(gpus) > 1:
+        raise UsageError("--find looks on one card; name one")
+    with ProgressBar() as bar:
+        found = largest(
+            task,
+            arguments.find,
+            gpus[0],
+            step=max(arguments.multiple_of, 1),
+            conf=arguments.conf,
+            python=arguments.python,
+            watch=bar.trying,
+        )
+    document = partial(largest_fit_document, task, gpus[0], found)
+    write_result(arguments.json, document, partial(largest_fit_text, task, gpus[0], found))
+    return 0 if found.fitting is not None else _DOES_NOT_FIT

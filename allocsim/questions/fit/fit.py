@@ -1,0 +1,193 @@
+"""Whether a task fits a card, by how much, and what it would need.
+
+Rule: the answer is that of a run on the card asked for.  What a task needs that does not fit is
+that of a run of the same program on a card of the same kind without end.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from allocsim.display import Shown
+from allocsim.engine import Trials, replay_prepared
+from allocsim.measures import Case, Recommendation, effects_on, recommend
+from allocsim.phantom import Gpu
+from allocsim.questions.fit.notes import notes_of, release_note
+from allocsim.questions.fit.program import program_of
+from allocsim.questions.fit.ran import Ran, run_program
+from allocsim.questions.fit.task import Task
+from allocsim.units import MIB, TIB, format_size
+
+__all__ = ["CONTEXT_RANGE", "Fit", "fit", "fit_command"]
+
+CONTEXT_RANGE = (274 * MIB, 686 * MIB)
+"""Bytes of the card that a process holds beside the allocator's: a context whose kernels are loaded
+when they are needed was measured at 287 MB; out-of-memory texts leave up to 686 MiB."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Fit(Shown):
+    """The answer.
+
+    task: None for a program of the user's own, `program` its command line.
+    program: its text, or its command line.
+    ran: the run on the card.
+    unlimited: where it does not fit, the run of the same program on a card without end; None if
+    that runs out of memory too.
+    recommendation: where it does not fit, the setting under which it does, if there is one.
+    notes: what is not known, in sentences.
+    """
+
+    task: Task | None
+    program: str
+    conf: str | None
+    ran: Ran
+    unlimited: Ran | None
+    recommendation: Recommendation | None
+    notes: tuple[str, ...]
+
+    @property
+    def gpu(self) -> Gpu:
+        """The card."""
+        return self.ran.gpu
+
+    @property
+    def fits(self) -> bool:
+        """Whether the program came to its end."""
+        return not self.ran.is_out_of_memory
+
+    @property
+    def needed_bytes(self) -> int | None:
+        """Bytes reserved at the peak with every request answered; None if that is not known."""
+        run = self.ran if self.fits else self.unlimited
+        return None if run is None else run.peak_reserved_bytes
+
+    @property
+    def room_bytes(self) -> int:
+        """What the card has for the allocator."""
+        return self.gpu.memory - self.gpu.context_memory
+
+    @property
+    def spare_bytes(self) -> int:
+        """What is left of that at the peak; negative where it does not fit."""
+        return self.room_bytes - (self.needed_bytes or self.ran.peak_reserved_bytes)
+
+    @property
+    def process_bytes(self) -> tuple[int, int]:
+        """The least and the most that the process holds of the card at its peak."""
+        low, high = CONTEXT_RANGE
+        peak = self.needed_bytes or self.ran.peak_reserved_bytes
+        return peak + low, peak + high
+
+    def headline(self) -> str:
+        """Whether it fits, and by how much."""
+        name, needed = self.gpu.name, self.needed_bytes
+        if self.fits:
+            return f"fits {name} with {format_size(self.spare_bytes)} to spare"
+        if needed is None:
+            return f"does not fit {name}"
+        short = format_size(max(-self.spare_bytes, 0))
+        return f"does not fit {name}: {format_size(needed)} are needed, {short} more than it has"
+
+    def figures_shown(self) -> Iterator[tuple[str, str]]:
+        """Memory."""
+        yield "reserved at the peak", format_size(self.ran.peak_reserved_bytes)
+        yield "allocated at the peak", format_size(self.ran.peak_allocated_bytes)
+        low, high = map(format_size, self.process_bytes)
+        yield "the process", f"{low} to {high}"
+
+
+def fit(
+    task: Task,
+    gpu: Gpu,
+    *,
+    conf: str | None = None,
+    python: str | None = None,
+    torch_version: str | None = None,
+    keep: Path | None = None,
+) -> Fit:
+    """Whether `task` fits `gpu`, by running it there.
+
+    conf: PYTORCH_CUDA_ALLOC_CONF.  python: an interpreter with a CUDA build of PyTorch (default:
+    this one, or that on the PATH).  torch_version: the release that is meant; another one that
+    has to do is a note.  keep: a file for the recording.
+    Raises UnavailableError without PyTorch, ConfigError if the program fails otherwise than by
+    memory.
+    """
+    text = program_of(task)
+
+    def run(gpu: Gpu, keep: Path | None) -> Ran:
+        return run_program(
+            text, gpu, conf=conf, python=python, torch_version=torch_version, keep=keep
+        )
+
+    return _answer(task, text, _Way(run, gpu, conf, torch_version, keep))
+
+
+def fit_command(
+    command: Sequence[str],
+    gpu: Gpu,
+    *,
+    conf: str | None = None,
+    torch_version: str | None = None,
+    keep: Path | None = None,
+) -> Fit:
+    """`fit` of any program: the command line that starts it."""
+
+    def run(gpu: Gpu, keep: Path | None) -> Ran:
+        return run_program(command, gpu, conf=conf, keep=keep)
+
+    return _answer(None, shlex.join(command), _Way(run, gpu, conf, torch_version, keep))
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How a program is run, and where.  run: on a card, and where its recording is kept."""
+
+    run: Callable[[Gpu, Path | None], Ran]
+    gpu: Gpu
+    conf: str | None
+    torch_version: str | None
+    keep: Path | None
+
+
+def _answer(task: Task | None, text: str, way: _Way) -> Fit:
+    gpu = way.gpu
+    ran = way.run(gpu, way.keep)
+    unlimited = recommendation = None
+    if ran.is_out_of_memory:
+        unlimited = way.run(replace(gpu, memory=TIB, context_memory=0), None)
+        if unlimited.is_out_of_memory:
+            unlimited = None
+        else:
+            recommendation = _recommended(unlimited, gpu)
+    notes = (
+        *release_note(way.torch_version, ran.torch_version),
+        *notes_of(task, gpu),
+        *_close(ran, gpu),
+    )
+    return Fit(task, text, way.conf, ran, unlimited, recommendation, notes)
+
+
+def _close(ran: Ran, gpu: Gpu) -> Iterator[str]:
+    """Whether the answer hangs on how much the CUDA context takes."""
+    _, high = CONTEXT_RANGE
+    peak = ran.peak_reserved_bytes
+    if not ran.is_out_of_memory and peak + high > gpu.memory:
+        yield (
+            f"close: it fits beside a context of {format_size(gpu.context_memory)}; one of "
+            f"{format_size(high)} would leave less than the peak"
+        )
+
+
+def _recommended(unlimited: Ran, gpu: Gpu) -> Recommendation:
+    """The setting under which all that the program asks for fits the card."""
+    prepared = unlimited.prepared
+    memory = gpu.memory - gpu.context_memory + prepared.context_memory
+    (device_run,) = replay_prepared((prepared,), prepared.recorded, device_memory=memory).devices
+    trials = Trials(prepared, None, effects_on(prepared))
+    trials.note(prepared.recorded, device_run)
+    return recommend([Case(trials, device_run)], prepared.recorded, in_full=False)

@@ -1,0 +1,159 @@
+"""The largest batch, sequence, image or prompt of a task that fits a card.
+
+Rule: what is said to fit has run, and so has the next larger, which does not; more of a size is
+taken never to fit where less did not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import count
+
+from allocsim.errors import ConfigError
+from allocsim.phantom import Gpu
+from allocsim.questions.fit.program import program_of
+from allocsim.questions.fit.ran import Ran, run_program
+from allocsim.questions.fit.task import Task
+from allocsim.units import TIB
+
+__all__ = ["SIZES", "Largest", "Tried", "largest"]
+
+SIZES = ("batch", "seq", "image", "prompt", "decode", "accumulate", "lora")
+"""What can be looked for."""
+_MOST = 1 << 20
+_AT_ONCE = 2
+"""Programs run side by side: each takes a processor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A value that was run: the peak of reserved memory, up to the error if it does not fit."""
+
+    value: int
+    fits: bool
+    peak_reserved_bytes: int
+    is_limited: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Largest:
+    """The answer.
+
+    fitting: the run at the largest value that fits, None if not even 1 does.
+    value: it, 0 for none.  failing: the run at the next value.  step: what values are multiples of.
+    tried: every run, in order.
+    """
+
+    name: str
+    value: int
+    step: int
+    fitting: Ran | None
+    failing: Ran
+    tried: tuple[Tried, ...]
+
+
+def largest(
+    task: Task,
+    name: str,
+    gpu: Gpu,
+    *,
+    step: int = 1,
+    conf: str | None = None,
+    python: str | None = None,
+    watch: Callable[[str], object] | None = None,
+) -> Largest:
+    """The largest value of the size `name` at which `task` fits `gpu`.
+
+    step: look among its multiples.  watch: called with each value before it is run.
+    Raises ConfigError for a size of another task, and if the memory does not grow with it.
+    """
+
+    def run(at: Task, on: Gpu) -> Ran:
+        return run_program(program_of(at), on, conf=conf, python=python)
+
+    return _Search(task, name, gpu, step, run).run(watch or (lambda _: None))
+
+
+class _Search:
+    """Runs two values at a time: where a line through what is known meets the card's memory."""
+
+    def __init__(
+        self, task: Task, name: str, gpu: Gpu, step: int, ran: Callable[[Task, Gpu], Ran]
+    ) -> None:
+        self.task, self.name, self.gpu, self.step, self.ran = task, name, gpu, step, ran
+        self.room = gpu.memory - gpu.context_memory
+        self.runs: dict[int, Ran] = {}
+        self.peaks: dict[int, int] = {}
+        self.tried: list[Tried] = []
+
+    def run(self, watch: Callable[[str], object]) -> Largest:
+        endless = replace(self.gpu, memory=TIB, context_memory=0)
+        first = max(getattr(self.task, self.name) // self.step, 1)
+        self._try([first, 2 * first], endless, watch)
+        guess = self._guessed()
+        low, high = 0, _MOST // self.step
+        pair = [guess, guess + 1]
+        for n_rounds in count(1):
+            self._try([n for n in pair if n not in self.runs], self.gpu, watch)
+            fitting = [n for n, ran in self.runs.items() if not ran.is_out_of_memory]
+            low = max(fitting, default=0)
+            high = min((n for n, ran in self.runs.items() if ran.is_out_of_memory), default=high)
+            if high - low <= 1:
+                break
+            pair = self._next(low, high, n_rounds)
+        if high not in self.runs:
+            raise ConfigError(
+                f"{self.name} makes no difference to the memory: {low * self.step:,} fits as well"
+            )
+        return Largest(
+            name=self.name,
+            value=low * self.step,
+            step=self.step,
+            fitting=self.runs.get(low),
+            failing=self.runs[high],
+            tried=tuple(self.tried),
+        )
+
+    def _try(self, values: Sequence[int], gpu: Gpu, watch: Callable[[str], object]) -> None:
+        """Run the values on `gpu`, side by side."""
+        for n in values:
+            watch(f"{self.name}={n * self.step}")
+        tasks = [self.task.at(self.name, n * self.step) for n in values]
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            found = pool.map(
+                lambda task: run_program(program_of(task), gpu, conf=self.conf, python=self.python),
+                tasks,
+            )
+            for n, ran in zip(values, found, strict=True):
+                is_limited = gpu is self.gpu
+                if is_limited:
+                    self.runs[n] = ran
+                if not ran.is_out_of_memory:
+                    self.peaks[n] = ran.peak_reserved_bytes
+                tried = Tried(
+                    n * self.step, not ran.is_out_of_memory, ran.peak_reserved_bytes, is_limited
+                )
+                self.tried.append(tried)
+
+    def _guessed(self) -> int:
+        """Where the card is full, if the peak grows evenly; 1 at least."""
+        if len(self.peaks) < 2:
+            return 1
+        *_, near, far = sorted(self.peaks)
+        growth = (self.peaks[far] - self.peaks[near]) / (far - near)
+        if growth <= 0:
+            return _MOST // self.step // 2
+        guess = int(near + (self.room - self.peaks[near]) / growth)
+        return min(max(guess, 1), _MOST // self.step - 1)
+
+    def _next(self, low: int, high: int, n_rounds: int) -> list[int]:
+        """Two values between one that fits and one that does not: by the line, then by thirds."""
+        inner = high - low - 1
+        if inner <= _AT_ONCE:
+            return list(range(low + 1, high))
+        if n_rounds % 2:
+            return [low + 1 + inner // 3, low + 1 + 2 * inner // 3]
+        guess = min(max(self._guessed(), low + 1), high - 2)
+        return [guess, guess + 1]

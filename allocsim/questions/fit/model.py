@@ -1,0 +1,199 @@
+"""Which model: a preset, a configuration on disk, or a function of the user's own.
+
+Rule: what cannot be is refused here, in one sentence, before anything runs; what transformers alone
+can judge is left to it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from allocsim.errors import ConfigError
+from allocsim.questions.fit.presets import CONFIGURATIONS, TORCHVISION, find_preset
+
+__all__ = ["Classifier", "Configured", "Made", "Model", "model_of", "most_positions"]
+
+_HEADS = {
+    "ForCausalLM": "AutoModelForCausalLM",
+    "LMHeadModel": "AutoModelForCausalLM",
+    "ForMaskedLM": "AutoModelForMaskedLM",
+    "ForPreTraining": "AutoModelForMaskedLM",
+    "ForConditionalGeneration": "AutoModelForSeq2SeqLM",
+    "ForSequenceClassification": "AutoModelForSequenceClassification",
+    "ForImageClassification": "AutoModelForImageClassification",
+}
+"""The class that makes a model whose architecture ends so."""
+_ENCODERS = frozenset(
+    (
+        *("albert", "bert", "camembert", "deberta-v2", "distilbert", "electra", "modernbert"),
+        *("mpnet", "roberta", "xlm-roberta"),
+    )
+)
+_TRANSLATORS = frozenset(("bart", "led", "m2m_100", "marian", "mbart", "mt5", "pegasus", "t5"))
+_SEERS = frozenset(("beit", "convnext", "deit", "dinov2", "resnet", "swin", "swinv2", "vit"))
+IMAGES = "AutoModelForImageClassification"
+
+_SIZES = {
+    "width": ("hidden_size", "n_embd", "d_model"),
+    "heads": ("num_attention_heads", "n_head", "num_heads"),
+    "kv_heads": ("num_key_value_heads",),
+    "layers": ("num_hidden_layers", "n_layer", "num_layers"),
+    "vocabulary": ("vocab_size",),
+    "inner": ("intermediate_size", "n_inner", "d_ff"),
+    "head": ("head_dim", "d_kv"),
+    "positions": ("max_position_embeddings", "n_positions"),
+    "experts": ("num_local_experts",),
+    "chosen": ("num_experts_per_tok",),
+}
+"""The sizes of a configuration, and the keys that families have for them."""
+_LEARNED_POSITIONS = frozenset(
+    ("gpt2", "bert", "roberta", "distilbert", "electra", "opt", "albert")
+)
+_MOST_BYTES = 1 << 20
+_FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """A model that transformers makes of a configuration.
+
+    config: the keys of its config.json.  head: the class that makes it.
+    path: where the configuration lies, None for a preset.
+    """
+
+    name: str
+    config: Mapping[str, Any]
+    head: str
+    path: str | None = None
+
+    @property
+    def sees(self) -> bool:
+        """Whether its inputs are images."""
+        return self.head == IMAGES
+
+    def size(self, what: str) -> int | None:
+        """One of the sizes of `_SIZES`; None where the configuration leaves it to its default."""
+        for key in _SIZES[what]:
+            value = self.config.get(key)
+            if value is not None:
+                return int(value)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Classifier:
+    """A model of torchvision, made by its function of that name."""
+
+    name: str
+    function: str
+    sees: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A model that a function of the user's makes; it may return a batch beside it."""
+
+    name: str
+    module: str
+    function: str
+    sees: bool = False
+
+
+Model = Configured | Classifier | Made
+
+
+def model_of(text: str) -> Model:
+    """The model that `text` names: a preset, a config.json or its folder, or module:function.
+
+    Raises ConfigError for a name that is none of these, and a configuration that no model has.
+    """
+    place = Path(text)
+    if place.suffix == ".json" or (place / "config.json").is_file():
+        return _on_disk(place)
+    preset = find_preset(text)
+    if preset in TORCHVISION:
+        return Classifier(preset, TORCHVISION[preset])
+    if preset is not None:
+        config = CONFIGURATIONS[preset]
+        return Configured(preset, config, _head_of(config))
+    if _FUNCTION.fullmatch(text):
+        module, _, function = text.partition(":")
+        return Made(text, module, function)
+    near = get_close_matches(text, [*CONFIGURATIONS, *TORCHVISION], n=1, cutoff=0.5)
+    meant = f"; did you mean {near[0]}?" if near else ""
+    raise ConfigError(
+        f"{text[:80]!r} is no model that is known: expected a preset (--list-models), a "
+        f"config.json or its folder, or module:function{meant}"
+    )
+
+
+def _on_disk(place: Path) -> Configured:
+    file = place / "config.json" if place.is_dir() else place
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read ({error.strerror})") from None
+    if len(data) > _MOST_BYTES:
+        raise ConfigError(f"{file} has {len(data):,} bytes; a configuration has some thousands")
+    try:
+        config = json.loads(data)
+    except (ValueError, RecursionError):
+        raise ConfigError(f"{file} is not JSON; expected a model's config.json") from None
+    if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
+        raise ConfigError(f"{file} names no model_type; expected a model's config.json")
+    name = str(config.get("_name_or_path") or (place if place.is_dir() else place.parent).name)
+    model = Configured(name or config["model_type"], config, _head_of(config), str(file))
+    _refuse_impossible(model, str(file))
+    return model
+
+
+def _head_of(config: Mapping[str, Any]) -> str:
+    """The class that makes a model of `config`: by its architecture, else by its type."""
+    architectures = config.get("architectures")
+    if isinstance(architectures, list) and architectures:
+        for ending, head in _HEADS.items():
+            if str(architectures[0]).endswith(ending):
+                return head
+    kind = config["model_type"]
+    if kind in _ENCODERS:
+        return "AutoModelForMaskedLM"
+    if kind in _TRANSLATORS:
+        return "AutoModelForSeq2SeqLM"
+    return IMAGES if kind in _SEERS else "AutoModelForCausalLM"
+
+
+def _refuse_impossible(model: Configured, where: str) -> None:
+    """Raises ConfigError for a configuration that no model has: sizes that are none, heads that do
+    not divide, a key that is another's slip."""
+    keys = {key for family in _SIZES.values() for key in family}
+    for key in keys & set(model.config):
+        value = model.config[key]
+        if value is not None and (type(value) is not int or not 0 < value < 1 << 31):
+            raise ConfigError(
+                f"{where}: {key} is {value!r:.80}; expected a whole number, 1 or more"
+            )
+    for key in sorted(set(model.config) - keys):
+        near = get_close_matches(key, sorted(keys - set(model.config)), n=1, cutoff=0.9)
+        if near:
+            raise ConfigError(f"{where}: there is no {key}; did you mean {near[0]}?")
+    width, heads, kv_heads = map(model.size, ("width", "heads", "kv_heads"))
+    if width and heads and model.size("head") is None and width % heads:
+        raise ConfigError(f"{where}: {heads} heads do not divide the width {width}")
+    if heads and kv_heads and heads % kv_heads:
+        raise ConfigError(f"{where}: {kv_heads} key and value heads do not divide {heads} heads")
+    experts, chosen = model.size("experts"), model.size("chosen")
+    if experts and chosen and chosen > experts:
+        raise ConfigError(f"{where}: a token cannot choose {chosen} of {experts} experts")
+
+
+def most_positions(model: Model) -> int | None:
+    """The longest sequence for which the model has learned positions; None where it has none."""
+    if isinstance(model, Configured) and model.config["model_type"] in _LEARNED_POSITIONS:
+        return model.size("positions")
+    return None

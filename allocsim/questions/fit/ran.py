@@ -1,0 +1,157 @@
+"""One run of a program on a GPU that is not there, and what the allocator came to.
+
+Rule: the figures are the real allocator's.  The program is run by real PyTorch, its recording is
+replayed to find the moments, and a replay that is not the recorded run says so in `notes`.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from allocsim.engine import DeviceRun, Prepared, SimulatedOom, prepare, replay_prepared
+from allocsim.errors import ConfigError
+from allocsim.phantom import Gpu, ProcessRecording, Program, UnavailableError, find_torch, record
+from allocsim.trace import MarkKind, Recording, load
+
+__all__ = ["Ran", "find_python", "run_program"]
+
+_PROGRAM = "program.py"
+_LONGEST = 300
+_ERROR = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception|Interrupt|Exit)): (.*)")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ran:
+    """A program's run on one card.
+
+    prepared, device_run: its recording, replayed as recorded.  entry: the first that counts; what
+    comes before is the making of the model, where the program resets the peaks after it.
+    busiest: the entry after which most was allocated.
+    is_out_of_memory: whether an out-of-memory error ended the program.
+    torch_version: the release that ran it.  seconds: of the run, imports included.
+    """
+
+    gpu: Gpu
+    recording: Recording
+    prepared: Prepared
+    device_run: DeviceRun
+    entry: int
+    busiest: int
+    peak_reserved_bytes: int
+    peak_allocated_bytes: int
+    is_out_of_memory: bool
+    torch_version: str
+    seconds: float
+
+    @property
+    def oom(self) -> SimulatedOom | None:
+        """The error that ended the program."""
+        ooms = self.device_run.ooms
+        return ooms[-1] if self.is_out_of_memory and ooms else None
+
+
+def find_python(python: str | None = None, torch_version: str | None = None) -> str:
+    """An interpreter with a CUDA build of PyTorch: `python`, else this one or that on the PATH.
+
+    torch_version: the release that is preferred.
+    Raises UnavailableError, saying what each lacks.
+    """
+    places = [python] if python is not None else [sys.executable, shutil.which("python3")]
+    found, wrong = [], []
+    for place in dict.fromkeys(filter(None, places)):
+        try:
+            torch = find_torch(place)
+        except UnavailableError as error:
+            wrong.append(str(error))
+        else:
+            found.append((torch_version not in (None, torch.release), place))
+    if not found:
+        raise UnavailableError(f"{'; '.join(wrong)} (pip install 'allocsim[fit]', or --python)")
+    return min(found, key=lambda each: each[0])[1]
+
+
+def run_program(
+    program: str | Sequence[str],
+    gpu: Gpu,
+    *,
+    conf: str | None = None,
+    python: str | None = None,
+    torch_version: str | None = None,
+    keep: Path | None = None,
+) -> Ran:
+    """Run a program, its text or a command line, on a phantom of `gpu`.
+
+    conf: PYTORCH_CUDA_ALLOC_CONF.  python, torch_version: as `find_python`, for a text.
+    keep: where the recording goes.
+    Raises UnavailableError where PyTorch is missing, ConfigError if the program ends with another
+    error than one of memory, or does not use the GPU.
+    """
+    began = time.perf_counter()
+    with TemporaryDirectory(prefix="allocsim-fit-") as place:
+        folder = Path(place)
+        if isinstance(program, str):
+            file = folder / _PROGRAM
+            file.write_text(program)
+            command: tuple[str, ...] = (find_python(python, torch_version), str(file))
+        else:
+            command = tuple(program)
+        out, log = folder / "fit.pickle", folder / "log"
+        recorded = record(Program(command, out, gpu, conf=conf, log=log))
+        text = log.read_text("utf-8", "replace")
+        if not recorded.processes:
+            raise ConfigError(_why_it_failed(text, recorded.exit_code, "without using the GPU"))
+        process = max(recorded.processes, key=lambda each: each.entries)
+        if recorded.exit_code and not process.oom_text:
+            raise ConfigError(_why_it_failed(text, recorded.exit_code, "before its end"))
+        recording = load(process.file)
+        if keep is not None:
+            shutil.copyfile(process.file, keep)
+    assert recorded.torch is not None
+    return _ran(recording, gpu, process, recorded.torch.version, time.perf_counter() - began)
+
+
+def _ran(
+    recording: Recording, gpu: Gpu, process: ProcessRecording, torch_version: str, seconds: float
+) -> Ran:
+    device = max(recording.devices, key=len).device
+    (prepared,) = prepare(recording, device)
+    (device_run,) = replay_prepared((prepared,)).devices
+    resets = [mark.entry for mark in prepared.marks if mark.kind is MarkKind.PEAK_RESET]
+    entry = max(resets, default=0)
+    timeline = device_run.timeline
+    # The row before the first that counts is the memory at the reset.
+    first = max(int(np.searchsorted(timeline.entry, entry)) - 1, 0)
+    allocated, reserved = timeline.allocated[first:], timeline.reserved[first:]
+    return Ran(
+        gpu=gpu,
+        recording=recording,
+        prepared=prepared,
+        device_run=device_run,
+        entry=entry,
+        busiest=int(timeline.entry[first + int(np.argmax(allocated))]),
+        peak_reserved_bytes=int(reserved.max()),
+        peak_allocated_bytes=int(allocated.max()),
+        is_out_of_memory=bool(process.oom_text),
+        torch_version=torch_version,
+        seconds=seconds,
+    )
+
+
+def _why_it_failed(log: str, exit_code: int, when: str) -> str:
+    """The program's last error in a sentence."""
+    for line in reversed(log.splitlines()):
+        found = _ERROR.match(line.strip())
+        if found:
+            what = f"{found[1]}: {found[2]}"
+            return f"the program ended {when}, with {what[:_LONGEST]}"
+    last = log.strip().splitlines()[-1:] or ["it printed nothing"]
+    return f"the program ended {when}, with exit code {exit_code}: {last[0][:_LONGEST]}"

@@ -1,0 +1,207 @@
+"""Whether a model fits, in words and as JSON.
+
+Rule: what the allocator came to, to the byte, is told apart from what is known as a range only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from allocsim.phantom import Gpu
+from allocsim.questions.fit import Fit, Largest, Task
+from allocsim.questions.top import Top
+from allocsim.report.layout import LABEL, WIDTH, exact_size, number, plural, row, table
+from allocsim.report.recommendation import paste_line
+from allocsim.units import format_size
+
+__all__ = [
+    "fit_document", "fit_text", "fits_document", "fits_text", "largest_fit_document",
+    "largest_fit_text",
+]  # fmt: skip
+
+_IDLE = "reserved and not allocated"
+_BAR = WIDTH - LABEL - 24
+
+
+def fit_text(fit: Fit, top: Top) -> str:
+    """`allocsim fit` of one card."""
+    ran = fit.ran
+    lines = row("Verdict", fit.headline())
+    lines += _failed(fit, top)
+    when = "at the peak" if fit.fits else "when it ran out"
+    memory = f"{exact_size(ran.peak_reserved_bytes)} reserved {when}, "
+    lines += row("Memory", memory + f"{format_size(ran.peak_allocated_bytes)} allocated")
+    lines += [" " * LABEL + _bar(ran.peak_reserved_bytes, fit.room_bytes)]
+    low, high = fit.process_bytes
+    lines += row(
+        "Process",
+        f"{format_size(low)} to {format_size(high)} with the CUDA context and its libraries, which "
+        "hang on driver and kernels",
+    )
+    lines += _held_by(fit, top)
+    lines.append("")
+    if not fit.fits and fit.recommendation is not None:
+        lines += paste_line(fit.recommendation)
+    lines += _grounds(fit)
+    for note in fit.notes:
+        lines += row("Note", note)
+    return "\n".join(lines) + "\n"
+
+
+def _failed(fit: Fit, top: Top) -> list[str]:
+    oom = fit.ran.oom
+    if oom is None:
+        return []
+    tried = format_size(oom.tried_bytes or oom.rounded_bytes)
+    where = _where(top)
+    return row("Fails", f"{where}at a request that needs {tried}")
+
+
+def _where(top: Top) -> str:
+    """ "in step 2, backward, " or nothing where no steps are seen."""
+    parts = [f"step {top.at.step}"] * bool(top.at.step) + [top.at.phase] * bool(top.at.phase)
+    return f"in {', '.join(parts)}, " if parts else ""
+
+
+def _bar(used: int, room: int) -> str:
+    """ "█████░░░░░ 19.85 of 23.15 GiB"."""
+    full = min(round(_BAR * used / max(room, 1)), _BAR)
+    of = f"{format_size(used)} of {format_size(room)}"
+    return "█" * full + "░" * (_BAR - full) + f" {of}"
+
+
+def _held_by(fit: Fit, top: Top) -> list[str]:
+    lines = row("Held by", f"{_where(top) or 'then '}{format_size(top.allocated_bytes)} allocated:")
+    for name, size in _breakdown(fit, top).items():
+        lines.append(f"{format_size(size):>{LABEL + 10}} {size / _total(fit):5.0%}  {name}")
+    return lines
+
+
+def _total(fit: Fit) -> int:
+    return max(fit.ran.peak_reserved_bytes, 1)
+
+
+def _breakdown(fit: Fit, top: Top) -> dict[str, int]:
+    """Bytes by category at the peak of allocated memory, and what was reserved besides."""
+    idle = fit.ran.peak_reserved_bytes - top.allocated_bytes
+    return {**top.categories, _IDLE: idle}
+
+
+def _grounds(fit: Fit) -> list[str]:
+    """What was run, and by what."""
+    ran = fit.ran
+    lines = row("Program", fit.program if fit.task is None else f"{fit.task.text}")
+    found = ran.device_run.fidelity
+    proof = ""
+    if found is not None:
+        proof = f"; {number(found.entries_matched)} of {number(found.entries)} entries replay as "
+        proof += "recorded"
+    by = f"PyTorch {ran.torch_version} on a phantom {ran.gpu.name}, {ran.seconds:.0f} s{proof}"
+    return lines + row("Run by", by)
+
+
+def fit_document(fit: Fit, top: Top) -> dict[str, Any]:
+    """`allocsim fit --json` of one card."""
+    return _document(fit) | {
+        "breakdown": _breakdown(fit, top),
+        "at": {"step": top.at.step or None, "phase": top.at.phase or None},
+        "program": fit.program,
+    }
+
+
+def _document(fit: Fit) -> dict[str, Any]:
+    ran, oom = fit.ran, fit.ran.oom
+    best = None if fit.recommendation is None else fit.recommendation.best
+    return {
+        "fits": fit.fits,
+        "gpu": ran.gpu.name,
+        "device_memory": ran.gpu.memory,
+        "context_memory": ran.gpu.context_memory,
+        "peak_reserved_bytes": ran.peak_reserved_bytes,
+        "peak_allocated_bytes": ran.peak_allocated_bytes,
+        "needed_bytes": fit.needed_bytes,
+        "process_bytes": list(fit.process_bytes),
+        "engine": "program",
+        "torch_version": ran.torch_version,
+        "conf": fit.conf,
+        "oom": None if oom is None else {"entry": oom.entry, "message": oom.message},
+        "helps": None if best is None else best.setting.conf,
+        "seconds": round(ran.seconds, 3),
+        "notes": list(fit.notes),
+    }
+
+
+def fits_text(fits: Sequence[Fit]) -> str:
+    """`allocsim fit` of several cards."""
+    rows: list[tuple[str, ...]] = [("card", "memory", "reserved", "to spare", "")]
+    for fit in fits:
+        verdict = "fits" if fit.fits else "does not"
+        peak = fit.needed_bytes or fit.ran.peak_reserved_bytes
+        sizes = (format_size(fit.gpu.memory), format_size(peak), _signed(fit.spare_bytes))
+        rows.append((fit.gpu.name, *sizes, verdict))
+    lines = table(rows, (30, 13, 13, 13, 11))
+    first = fits[0]
+    return "\n".join(
+        [*lines, "", *row("Program", first.task.text if first.task else first.program), ""]
+    )
+
+
+def _signed(size: int) -> str:
+    return format_size(size) if size >= 0 else f"-{format_size(-size)}"
+
+
+def fits_document(fits: Sequence[Fit]) -> dict[str, Any]:
+    """`allocsim fit --json` of several cards: the first that it fits, and each of them."""
+    first = next((fit for fit in fits if fit.fits), fits[0])
+    return _document(first) | {"cards": [_document(fit) for fit in fits], "program": first.program}
+
+
+def largest_fit_text(task: Task, gpu: Gpu, found: Largest) -> str:
+    """`allocsim fit --find`."""
+    name = found.name
+    more = found.value + found.step
+    if found.fitting is None:
+        verdict = f"not even {name}={found.step} fits {gpu.name}"
+    else:
+        verdict = f"{name}={found.value:,} is the largest that fits {gpu.name}; {more:,} does not"
+    lines = row("Verdict", verdict)
+    if found.fitting is not None:
+        peak = found.fitting.peak_reserved_bytes
+        lines += row("Memory", f"{exact_size(peak)} reserved at the peak")
+        room = gpu.memory - gpu.context_memory
+        lines += [" " * LABEL + _bar(peak, room)]
+        task = task.at(name, found.value)
+    lines += row("Program", task.text)
+    lines += ["", *row("Run", plural(len(found.tried), "program"))]
+    rows: list[tuple[str, ...]] = [(name, "reserved", "")]
+    for each in found.tried:
+        on = ("fits" if each.fits else "runs out of memory") if each.is_limited else "without limit"
+        rows.append((number(each.value), format_size(each.peak_reserved_bytes), on))
+    lines += ["  " + line for line in table(rows, (10, 14, 22))]
+    return "\n".join(lines) + "\n"
+
+
+def largest_fit_document(task: Task, gpu: Gpu, found: Largest) -> dict[str, Any]:
+    """`allocsim fit --find --json`."""
+    fitting = found.fitting
+    return {
+        "fits": fitting is not None,
+        "find": found.name,
+        "largest": found.value or None,
+        "gpu": gpu.name,
+        "device_memory": gpu.memory,
+        "peak_reserved_bytes": None if fitting is None else fitting.peak_reserved_bytes,
+        "peak_allocated_bytes": None if fitting is None else fitting.peak_allocated_bytes,
+        "engine": "program",
+        "program": task.text,
+        "tried": [
+            {
+                "value": each.value,
+                "fits": each.fits,
+                "is_limited": each.is_limited,
+                "peak_reserved_bytes": each.peak_reserved_bytes,
+            }
+            for each in found.tried
+        ],
+    }
