@@ -45,7 +45,7 @@ def add_to(commands: Commands[Parser]) -> None:
     add("--gpu", metavar="NAME", help='a phantom card by name, as "RTX 4090" or "A100 80GB"')
     add_shared(parser, "--device-memory", text="a phantom device of this size, as 24GiB")
     add("--context-memory", metavar="SIZE", type=memory_size,
-        help="what the CUDA context holds (default: 512 MiB of a card, else none)")  # fmt: skip
+        help="what the CUDA context holds (default: 512 MiB or less of a card)")  # fmt: skip
     add_shared(parser, "--conf", text="PYTORCH_CUDA_ALLOC_CONF for the program")
     add("--work", choices=("when-waited", "at-once"), default="when-waited",
         help="when a phantom stream finishes its work (default: when-waited)")  # fmt: skip

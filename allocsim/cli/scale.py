@@ -145,7 +145,11 @@ def _sizes(words: Sequence[str]) -> dict[str, int]:
 
 
 def _memory(arguments: argparse.Namespace, scaling: Scaling) -> int | None:
-    """Bytes of the device: as given, or of a card with the context that the replay counts."""
+    """Bytes of the device: as given, or of a card.
+
+    The context that the recordings count stands for the card's; where they count none, the card's
+    own is taken off.
+    """
     if arguments.gpu is None:
         memory: int | None = arguments.device_memory
         return memory
@@ -154,4 +158,4 @@ def _memory(arguments: argparse.Namespace, scaling: Scaling) -> int | None:
     from allocsim.phantom import find_gpu  # noqa: PLC0415
 
     card = find_gpu(arguments.gpu)
-    return card.memory - card.context_memory + scaling.context_memory
+    return card.memory if scaling.context_memory else card.memory - card.context_memory

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import partial
 
 from allocsim.phantom.build import Stubs, build_once, build_stubs, digest_of
@@ -100,6 +100,7 @@ def phantom_environment(
         "ALLOCSIM_PHANTOM_NAME": gpu.name,
         "ALLOCSIM_PHANTOM_CAPABILITY": ".".join(map(str, gpu.capability)),
         "ALLOCSIM_PHANTOM_MULTIPROCESSORS": str(gpu.multiprocessors),
+        "ALLOCSIM_PHANTOM_LIMITS": " ".join(map(str, astuple(gpu.limits))),
         # cuDNN's graph interface compiles kernels for a device; its first interface asks only
         # for an algorithm, which the stub can answer.
         "TORCH_CUDNN_V8_API_DISABLED": "1",

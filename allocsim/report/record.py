@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from allocsim.phantom import Program, Recorded
+from allocsim.phantom import ProcessRecording, Program, Recorded
 from allocsim.units import format_size
 
 __all__ = ["record_document", "record_text"]
@@ -45,10 +45,22 @@ def record_text(program: Program, recorded: Recorded) -> str:
         end = "; ended out of memory" if process.oom_text else ""
         end = f"; ended by --{process.stopped_by}" if process.stopped_by else end
         lines.append(f"allocsim: wrote {process.file}: {process.entries:,} entries{end}")
-        lines.append(f"allocsim: next: allocsim replay {process.file}")
+        lines.append(f"allocsim: {_next(process, recorded.exit_code)}")
     if not recorded.processes:
         lines.append(
             "allocsim: nothing was recorded: no process used CUDA through PyTorch to its end "
             "(one that is killed, or runs as python -I or -E, leaves nothing)"
         )
     return "\n".join(lines) + "\n"
+
+
+def _next(process: ProcessRecording, exit_code: int) -> str:
+    """What to do with a recording, after how its program ended."""
+    if process.oom_text:
+        return f"next: allocsim explain {process.file}"
+    if exit_code and not process.stopped_by:
+        return (
+            f"the program failed (exit code {exit_code}), so this is what it did until then, and "
+            f"not what it needs: allocsim replay {process.file}"
+        )
+    return f"next: allocsim replay {process.file}"

@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 
 from allocsim.phantom import UnavailableError
-from allocsim.phantom.gpu import Gpu, find_gpu
+from allocsim.phantom.cards import find_gpu
+from allocsim.phantom.gpu import Gpu
 from allocsim.phantom.launch import find_torch
 from allocsim.phantom.record import Program, Recorded, record
 from allocsim.trace import Mark, MarkKind, load

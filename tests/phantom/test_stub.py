@@ -6,13 +6,18 @@ The libraries are loaded here by path; everything is asked through the names CUD
 from __future__ import annotations
 
 import ctypes
+import json
+import os
 import struct
+import subprocess
+import sys
 from collections.abc import Iterator
+from dataclasses import asdict, astuple
 from pathlib import Path
 
 import pytest
 
-from allocsim.phantom import UnavailableError
+from allocsim.phantom import UnavailableError, find_gpu
 from allocsim.phantom.build import Stubs, build_stubs
 
 MIB = 1 << 20
@@ -235,6 +240,66 @@ def test_a_kernel_is_of_the_best_version_that_its_module_holds(device: Device) -
     assert kernel_version(device, *all_kinds) == 80
     assert kernel_version(device, (MACHINE_CODE, 70), (PTX, 75), (PTX, 90)) == 75
     assert kernel_version(device, (MACHINE_CODE, 75), (MACHINE_CODE, 86)) is None
+
+
+ATTRIBUTES = {
+    16: "multiprocessors", 38: "l2", 39: "threads", 75: "major", 76: "minor", 81: "shared_memory",
+    82: "registers", 97: "block_shared_memory", 106: "blocks", 111: "reserved",
+}  # fmt: skip
+OFFSETS = {
+    384: 16,
+    596: 38,
+    604: 39,
+    360: 75,
+    364: 76,
+    624: 81,
+    632: 82,
+    672: 97,
+    688: 106,
+    696: 111,
+}
+ASK = f"""
+import ctypes, json, struct, sys
+books, cudart, cuda = (ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL) for path in sys.argv[1:])
+def asked(call, number):
+    value = ctypes.c_int()
+    call(ctypes.byref(value), number, 0)
+    return value.value
+properties = ctypes.create_string_buffer(1008)
+cudart.cudaGetDeviceProperties(properties, 0)
+occupancy = cuda.cuOccupancyMaxActiveBlocksPerMultiprocessor
+occupancy(ctypes.byref(blocks := ctypes.c_int()), None, 512, ctypes.c_size_t(0))
+print(json.dumps([
+    [asked(cudart.cudaDeviceGetAttribute, number) for number in {list(ATTRIBUTES)}],
+    [asked(cuda.cuDeviceGetAttribute, number) for number in {list(ATTRIBUTES)}],
+    [struct.unpack_from("<i", properties, at)[0] for at in {list(OFFSETS)}],
+    blocks.value,
+]))
+"""
+
+
+@pytest.mark.parametrize("card", ["RTX 4090", "T4", "H100"])
+def test_a_card_answers_with_its_own_limits(libraries: Stubs, card: str) -> None:
+    """Through the runtime, through the driver and in the runtime's table of properties alike."""
+    gpu = find_gpu(card)
+    environment = os.environ | {
+        "ALLOCSIM_PHANTOM_CAPABILITY": ".".join(map(str, gpu.capability)),
+        "ALLOCSIM_PHANTOM_MULTIPROCESSORS": str(gpu.multiprocessors),
+        "ALLOCSIM_PHANTOM_LIMITS": " ".join(map(str, astuple(gpu.limits))),
+    }
+    paths = map(str, (libraries.device, libraries.cudart, libraries.cuda))
+    command = [sys.executable, "-c", ASK, *paths]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    by_runtime, by_driver, in_table, blocks = json.loads(done.stdout)
+    known = asdict(gpu.limits) | {
+        "multiprocessors": gpu.multiprocessors,
+        "major": gpu.capability[0],
+        "minor": gpu.capability[1],
+        "reserved": 1024 if gpu.capability >= (8, 0) else 0,
+    }
+    assert by_runtime == by_driver == [known[name] for name in ATTRIBUTES.values()]
+    assert in_table == [known[ATTRIBUTES[number]] for number in OFFSETS.values()]
+    assert blocks == gpu.limits.threads // 512
 
 
 def test_no_process_uses_the_device(device: Device) -> None:

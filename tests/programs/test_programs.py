@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from allocsim import load, replay
-from allocsim.phantom.gpu import Gpu, find_gpu
+from allocsim.phantom.cards import find_gpu
+from allocsim.phantom.gpu import Gpu
 from allocsim.phantom.record import Program, Recorded, record
 from allocsim.units import GIB, MIB
 

@@ -227,8 +227,8 @@ int cuFuncSetCacheConfig(void *function, int config) {
 }
 int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, void *function, int threads,
                                                 size_t shared) {
-  (void)function, (void)shared;
-  *blocks = threads > 0 && threads <= 2048 ? 2048 / threads : 1;
+  (void)function;
+  *blocks = device_occupancy(threads, shared);
   return SUCCESS;
 }
 int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,

@@ -97,10 +97,11 @@ int cudaProfilerStop(void) { return SUCCESS; }
 #if PHANTOM_CUDA >= 13
 enum { MULTIPROCESSORS = 384, PCI_BUS = 568, L2 = 596, MULTIPROCESSOR_THREADS = 604,
        MULTIPROCESSOR_SHARED = 624, MULTIPROCESSOR_REGS = 632, OPTIN_SHARED = 672,
-       PROPERTIES_SIZE = 1008 };
+       MULTIPROCESSOR_BLOCKS = 688, RESERVED_SHARED = 696, PROPERTIES_SIZE = 1008 };
 #else
 enum { MULTIPROCESSORS = 388, PCI_BUS = 584, L2 = 616, MULTIPROCESSOR_THREADS = 624,
        MULTIPROCESSOR_SHARED = 640, MULTIPROCESSOR_REGS = 648, OPTIN_SHARED = 696,
+       MULTIPROCESSOR_BLOCKS = 712, RESERVED_SHARED = 720,
        PROPERTIES_SIZE = PHANTOM_CUDA == 12 ? 1032 : 728 };
 #endif
 
@@ -149,6 +150,8 @@ static int properties(struct properties *front) {
   *(size_t *)(bytes + MULTIPROCESSOR_SHARED) = (size_t)device_attribute(81);
   *(int *)(bytes + MULTIPROCESSOR_REGS) = device_attribute(82);
   *(size_t *)(bytes + OPTIN_SHARED) = (size_t)device_attribute(97);
+  *(int *)(bytes + MULTIPROCESSOR_BLOCKS) = device_attribute(106);
+  *(size_t *)(bytes + RESERVED_SHARED) = (size_t)device_attribute(111);
   return SUCCESS;
 }
 

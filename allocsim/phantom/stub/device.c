@@ -23,6 +23,9 @@ struct range {
   size_t counted; /* bytes held of the capacity; 0 for a bare reservation */
 };
 
+/* Bytes of shared memory that the system keeps of each block, from 8.0 on. */
+#define RESERVED_SHARED (card.major >= 8 ? 1024 : 0)
+
 #define STREAM_SLOTS 65536 /* a power of two, far above the streams of any script */
 
 static size_t capacity = (size_t)16 << 30;
@@ -38,7 +41,8 @@ struct book { /* ranges by start, never overlapping */
 static struct book space, pinned;
 
 static int at_once; /* the work policy */
-static struct device_card card = {"allocsim phantom", 8, 0, 108};
+static struct device_card card = {
+    "allocsim phantom", 8, 0, 108, {2048, 32, 164 << 10, 163 << 10, 40 << 20, 65536}};
 
 static struct device_stream *streams[STREAM_SLOTS];  /* by handle */
 static struct device_stream *in_order[STREAM_SLOTS]; /* by first use */
@@ -69,6 +73,11 @@ __attribute__((constructor)) static void configure_from_environment(void) {
   if ((text = told("ALLOCSIM_PHANTOM_NAME"))) snprintf(card.name, sizeof card.name, "%s", text);
   if ((text = told("ALLOCSIM_PHANTOM_CAPABILITY"))) sscanf(text, "%d.%d", &card.major, &card.minor);
   if ((text = told("ALLOCSIM_PHANTOM_MULTIPROCESSORS"))) card.multiprocessors = atoi(text);
+  if ((text = told("ALLOCSIM_PHANTOM_LIMITS"))) {
+    struct device_limits *limits = &card.limits;
+    sscanf(text, "%d %d %d %d %d %d", &limits->threads, &limits->blocks, &limits->shared,
+           &limits->block_shared, &limits->l2, &limits->registers);
+  }
   if (used > capacity) used = capacity;
 }
 
@@ -86,18 +95,28 @@ int device_attribute(int number) {
     case 6: case 7: return 65535;         /* and y and z */
     case 8: return 48 << 10;              /* shared memory a block */
     case 10: return 32;                   /* warp */
-    case 12: case 82: return 65536;       /* registers a block and a multiprocessor */
+    case 12: case 82: return card.limits.registers; /* a block and a multiprocessor */
     case 16: return card.multiprocessors;
     case 31: case 41: case 95: return 1;  /* concurrent kernels, one address space, cooperation */
-    case 38: return 40 << 20;             /* L2 */
-    case 39: return 2048;                 /* threads and */
-    case 81: return 164 << 10;            /* shared memory a multiprocessor */
+    case 38: return card.limits.l2;
+    case 39: return card.limits.threads;  /* a multiprocessor's, and its */
+    case 81: return card.limits.shared;   /* shared memory */
     case 75: return card.major;
     case 76: return card.minor;
-    case 97: return 163 << 10;            /* shared memory a block on request */
-    case 106: return 32;                  /* blocks a multiprocessor */
+    case 97: return card.limits.block_shared;
+    case 106: return card.limits.blocks;
+    case 111: return RESERVED_SHARED;     /* of a block's shared memory, the system's */
     default: return 0;                    /* no fabric, no peers, no memory pools */
   }
+}
+
+int device_occupancy(int threads, size_t shared) {
+  const struct device_limits *limits = &card.limits;
+  if (threads < 1 || threads > limits->threads) return 1;
+  int blocks = limits->threads / threads;
+  const size_t fit = shared ? (size_t)limits->shared / (shared + (size_t)RESERVED_SHARED) : 0;
+  if (shared && fit < (size_t)blocks) blocks = fit ? (int)fit : 1;
+  return blocks < limits->blocks ? blocks : limits->blocks;
 }
 
 static size_t whole_pages(size_t size) {

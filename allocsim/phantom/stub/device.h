@@ -12,7 +12,8 @@
  *   - nothing is computed, so no address is ever read or written.
  *
  * A process tells the device it wants by ALLOCSIM_PHANTOM_MEMORY, _CONTEXT, _POLICY, _BASE,
- * _WORK, _NAME, _CAPABILITY and _MULTIPROCESSORS, read once at load, or by device_configure.
+ * _WORK, _NAME, _CAPABILITY, _MULTIPROCESSORS and _LIMITS (the six integers of device_limits, in
+ * their order), read once at load, or by device_configure.
  */
 #ifndef ALLOCSIM_PHANTOM_DEVICE_H
 #define ALLOCSIM_PHANTOM_DEVICE_H
@@ -42,11 +43,21 @@ struct device_event {
   uint64_t capture; /* the capture it was recorded in, 0 for none */
 };
 
+/* What one multiprocessor has at once, and the L2 of all. */
+struct device_limits {
+  int threads, blocks;
+  int shared;       /* bytes */
+  int block_shared; /* bytes that a block may have on request */
+  int l2;           /* bytes */
+  int registers;
+};
+
 /* What a program may ask the device about itself. */
 struct device_card {
   char name[256];
   int major, minor; /* compute capability */
   int multiprocessors;
+  struct device_limits limits;
 };
 
 /* Start over: an empty device of `capacity` bytes whose first address is `base`. */
@@ -56,6 +67,8 @@ size_t device_capacity(void);
 const struct device_card *device_card(void);
 /* The value of a device attribute by its number in CUDA's headers; 0 for what is not known. */
 int device_attribute(int number);
+/* How many blocks of `threads` threads and `shared` bytes a multiprocessor runs at once. */
+int device_occupancy(int threads, size_t shared);
 size_t device_free_bytes(void);
 /* How many ranges of the address space are held; 0 once everything was given back. */
 size_t device_ranges(void);

@@ -210,22 +210,17 @@ int cudaKernelSetAttributeForDevice(void *kernel, int attribute, int value, int 
   return SUCCESS;
 }
 
-static int occupancy(int *blocks, int threads) {
-  const int limit = device_attribute(39);
-  *blocks = threads > 0 && threads <= limit ? limit / threads : 1;
-  if (*blocks > device_attribute(106)) *blocks = device_attribute(106);
-  return SUCCESS;
-}
 int cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *function, int threads,
                                                   size_t shared) {
-  (void)function, (void)shared;
-  return occupancy(blocks, threads);
+  (void)function;
+  *blocks = device_occupancy(threads, shared);
+  return SUCCESS;
 }
 int cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, const void *function,
                                                            int threads, size_t shared,
                                                            unsigned flags) {
-  (void)function, (void)shared, (void)flags;
-  return occupancy(blocks, threads);
+  (void)flags;
+  return cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, function, threads, shared);
 }
 
 /* Kernels out of libraries made at run time are not offered. */

@@ -1,6 +1,6 @@
 """Will it fit: a model at work, run by real PyTorch on a GPU that is not there."""
 
-from allocsim.questions.fit.fit import CONTEXT_RANGE, Fit, fit, fit_command
+from allocsim.questions.fit.fit import Fit, fit, fit_command
 from allocsim.questions.fit.largest import SIZES, Largest, Tried, largest
 from allocsim.questions.fit.lengths import lengths_of
 from allocsim.questions.fit.model import Model, model_of
@@ -10,7 +10,7 @@ from allocsim.questions.fit.ran import Ran
 from allocsim.questions.fit.task import ATTENTION, DTYPES, OPTIMIZERS, STARTS, Task
 
 __all__ = [
-    "ATTENTION", "CONFIGURATIONS", "CONTEXT_RANGE", "DTYPES", "Fit", "Largest", "Model",
+    "ATTENTION", "CONFIGURATIONS", "DTYPES", "Fit", "Largest", "Model",
     "OPTIMIZERS", "Ran", "SIZES", "STARTS", "TORCHVISION", "Task", "Tried", "fit", "fit_command",
     "largest", "lengths_of", "model_of", "program_of",
 ]  # fmt: skip

@@ -14,18 +14,14 @@ from pathlib import Path
 from allocsim.display import Shown
 from allocsim.engine import Trials, replay_prepared
 from allocsim.measures import Case, Recommendation, effects_on, recommend
-from allocsim.phantom import Gpu
+from allocsim.phantom import CONTEXT_MEMORY_SEEN, Gpu
 from allocsim.questions.fit.notes import notes_of, release_note
 from allocsim.questions.fit.program import program_of
 from allocsim.questions.fit.ran import Ran, run_program
 from allocsim.questions.fit.task import Task
-from allocsim.units import MIB, TIB, format_size
+from allocsim.units import TIB, format_size
 
-__all__ = ["CONTEXT_RANGE", "Fit", "fit", "fit_command"]
-
-CONTEXT_RANGE = (274 * MIB, 686 * MIB)
-"""Bytes of the card that a process holds beside the allocator's: a context whose kernels are loaded
-when they are needed was measured at 287 MB; out-of-memory texts leave up to 686 MiB."""
+__all__ = ["Fit", "fit", "fit_command"]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -78,7 +74,7 @@ class Fit(Shown):
     @property
     def process_bytes(self) -> tuple[int, int]:
         """The least and the most that the process holds of the card at its peak."""
-        low, high = CONTEXT_RANGE
+        low, high = CONTEXT_MEMORY_SEEN
         peak = self.needed_bytes or self.ran.peak_reserved_bytes
         return peak + low, peak + high
 
@@ -174,7 +170,7 @@ def _answer(task: Task | None, text: str, way: _Way) -> Fit:
 
 def _close(ran: Ran, gpu: Gpu) -> Iterator[str]:
     """Whether the answer hangs on how much the CUDA context takes."""
-    _, high = CONTEXT_RANGE
+    _, high = CONTEXT_MEMORY_SEEN
     peak = ran.peak_reserved_bytes
     if not ran.is_out_of_memory and peak + high > gpu.memory:
         yield (

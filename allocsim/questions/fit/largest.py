@@ -122,10 +122,7 @@ class _Search:
             watch(f"{self.name}={n * self.step}")
         tasks = [self.task.at(self.name, n * self.step) for n in values]
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            found = pool.map(
-                lambda task: run_program(program_of(task), gpu, conf=self.conf, python=self.python),
-                tasks,
-            )
+            found = pool.map(self.ran, tasks, [gpu] * len(tasks))
             for n, ran in zip(values, found, strict=True):
                 is_limited = gpu is self.gpu
                 if is_limited:

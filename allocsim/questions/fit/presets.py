@@ -75,7 +75,8 @@ def _phi3(*sizes: int, window: int | None, pad: int = 32000) -> Configuration:
 def _gemma2(*sizes: int, head: int, scale: int) -> Configuration:
     """sizes: from the width to the key and value heads."""
     return _like_llama(
-        *("gemma2", 256000, *sizes, 8192),
+        "gemma2",
+        *(256000, *sizes, 8192),
         head_dim=head,
         query_pre_attn_scalar=scale,
         sliding_window=4096,

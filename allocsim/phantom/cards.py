@@ -1,0 +1,174 @@
+"""The cards that a program can be recorded on by name.
+
+Rule: a card's memory is the total capacity that PyTorch's out-of-memory texts print, to two
+decimals, which is less than the maker's figure: of a Linux driver, with error correction as the
+card is sold, and where drivers differ by a few MiB one of them.  Where no such text is known the
+card stands in `_DERIVED`, with the figure of a card of the same size and generation.
+
+Capability, multiprocessors and L2 are those of NVIDIA's whitepapers and data sheets (Turing, GA100,
+GA102, Ada, GH100, Blackwell); every L2 that a public deviceQuery listing prints is as there.
+"""
+
+from __future__ import annotations
+
+import re
+
+from allocsim.errors import ConfigError
+from allocsim.phantom.gpu import CONTEXT_MEMORY, Gpu, limits_of
+from allocsim.units import GIB, MIB
+
+__all__ = ["CARDS", "find_gpu"]
+
+_Row = tuple[str, str, float, tuple[int, int], int, float]
+"""The short name, CUDA's name, GiB as printed, capability, multiprocessors, MiB of L2."""
+
+_PRINTED: tuple[_Row, ...] = (
+    ("GTX 1080 Ti", "NVIDIA GeForce GTX 1080 Ti", 10.91, (6, 1), 28, 2.75),
+    ("P100", "Tesla P100-PCIE-16GB", 15.90, (6, 0), 56, 4),
+    ("V100 16GB", "Tesla V100-SXM2-16GB", 15.77, (7, 0), 80, 6),
+    ("V100 32GB", "Tesla V100-SXM2-32GB", 31.74, (7, 0), 80, 6),
+    ("T4", "Tesla T4", 14.58, (7, 5), 40, 4),
+    ("RTX 2060", "NVIDIA GeForce RTX 2060", 5.79, (7, 5), 30, 3),
+    ("RTX 2070 SUPER", "NVIDIA GeForce RTX 2070 SUPER", 7.79, (7, 5), 40, 4),
+    ("RTX 2080", "NVIDIA GeForce RTX 2080", 7.79, (7, 5), 46, 4),
+    ("RTX 2080 Ti", "NVIDIA GeForce RTX 2080 Ti", 10.75, (7, 5), 68, 5.5),
+    ("TITAN RTX", "NVIDIA TITAN RTX", 23.65, (7, 5), 72, 6),
+    ("Quadro RTX 8000", "Quadro RTX 8000", 47.46, (7, 5), 72, 6),
+    ("RTX 3060", "NVIDIA GeForce RTX 3060", 11.76, (8, 6), 28, 3),
+    ("RTX 3070", "NVIDIA GeForce RTX 3070", 7.78, (8, 6), 46, 4),
+    ("RTX 3080", "NVIDIA GeForce RTX 3080", 9.77, (8, 6), 68, 5),
+    ("RTX 3090", "NVIDIA GeForce RTX 3090", 23.69, (8, 6), 82, 6),
+    ("RTX A4000", "NVIDIA RTX A4000", 15.61, (8, 6), 48, 4),
+    ("RTX A5000", "NVIDIA RTX A5000", 23.66, (8, 6), 64, 6),
+    ("RTX A6000", "NVIDIA RTX A6000", 47.54, (8, 6), 84, 6),
+    ("A10G", "NVIDIA A10G", 22.09, (8, 6), 80, 6),
+    ("RTX 4060", "NVIDIA GeForce RTX 4060", 7.75, (8, 9), 24, 24),
+    ("RTX 4070", "NVIDIA GeForce RTX 4070", 11.72, (8, 9), 46, 36),
+    ("RTX 4070 Ti", "NVIDIA GeForce RTX 4070 Ti", 11.70, (8, 9), 60, 48),
+    ("RTX 4080", "NVIDIA GeForce RTX 4080", 15.70, (8, 9), 76, 64),
+    ("RTX 4090", "NVIDIA GeForce RTX 4090", 23.65, (8, 9), 128, 72),
+    ("L4", "NVIDIA L4", 22.03, (8, 9), 58, 48),
+    ("L40S", "NVIDIA L40S", 44.40, (8, 9), 142, 96),
+    ("A100 40GB", "NVIDIA A100-SXM4-40GB", 39.39, (8, 0), 108, 40),
+    ("A100 80GB", "NVIDIA A100-SXM4-80GB", 79.14, (8, 0), 108, 40),
+    ("H100", "NVIDIA H100 80GB HBM3", 79.10, (9, 0), 132, 50),
+    ("H100 NVL", "NVIDIA H100 NVL", 93.10, (9, 0), 132, 50),
+    ("H20", "NVIDIA H20", 95.00, (9, 0), 78, 60),
+    ("H200", "NVIDIA H200", 139.72, (9, 0), 132, 50),
+    ("RTX 5060 Ti 16GB", "NVIDIA GeForce RTX 5060 Ti", 15.45, (12, 0), 36, 32),
+    ("RTX 5090", "NVIDIA GeForce RTX 5090", 31.36, (12, 0), 170, 96),
+    ("RTX PRO 6000", "NVIDIA RTX PRO 6000 Blackwell Workstation Edition",
+     94.97, (12, 0), 188, 128),
+    ("B200", "NVIDIA B200", 178.36, (10, 0), 148, 126),
+)  # fmt: skip
+
+_DERIVED: tuple[_Row, ...] = (
+    ("RTX 2060 SUPER", "NVIDIA GeForce RTX 2060 SUPER", 7.79, (7, 5), 34, 4),
+    ("RTX 2070", "NVIDIA GeForce RTX 2070", 7.79, (7, 5), 36, 4),
+    ("RTX 2080 SUPER", "NVIDIA GeForce RTX 2080 SUPER", 7.79, (7, 5), 48, 4),
+    ("Quadro RTX 6000", "Quadro RTX 6000", 23.65, (7, 5), 72, 6),
+    ("RTX 3050", "NVIDIA GeForce RTX 3050", 7.78, (8, 6), 20, 2),
+    ("RTX 3060 Ti", "NVIDIA GeForce RTX 3060 Ti", 7.78, (8, 6), 38, 4),
+    ("RTX 3070 Ti", "NVIDIA GeForce RTX 3070 Ti", 7.78, (8, 6), 48, 4),
+    ("RTX 3080 12GB", "NVIDIA GeForce RTX 3080", 11.76, (8, 6), 70, 6),
+    ("RTX 3080 Ti", "NVIDIA GeForce RTX 3080 Ti", 11.76, (8, 6), 80, 6),
+    ("RTX 3090 Ti", "NVIDIA GeForce RTX 3090 Ti", 23.69, (8, 6), 84, 6),
+    ("RTX A2000", "NVIDIA RTX A2000 12GB", 11.76, (8, 6), 26, 3),
+    ("RTX A4500", "NVIDIA RTX A4500", 19.69, (8, 6), 56, 6),
+    ("RTX A5500", "NVIDIA RTX A5500", 23.66, (8, 6), 80, 6),
+    ("A2", "NVIDIA A2", 14.58, (8, 6), 10, 2),
+    ("A10", "NVIDIA A10", 22.09, (8, 6), 72, 6),
+    ("A16", "NVIDIA A16", 14.58, (8, 6), 10, 2),
+    ("A40", "NVIDIA A40", 44.40, (8, 6), 84, 6),
+    ("RTX 4060 Ti", "NVIDIA GeForce RTX 4060 Ti", 7.75, (8, 9), 34, 32),
+    ("RTX 4060 Ti 16GB", "NVIDIA GeForce RTX 4060 Ti", 15.70, (8, 9), 34, 32),
+    ("RTX 4070 SUPER", "NVIDIA GeForce RTX 4070 SUPER", 11.72, (8, 9), 56, 48),
+    ("RTX 4070 Ti SUPER", "NVIDIA GeForce RTX 4070 Ti SUPER", 15.70, (8, 9), 66, 48),
+    ("RTX 4080 SUPER", "NVIDIA GeForce RTX 4080 SUPER", 15.70, (8, 9), 80, 64),
+    ("RTX 2000 Ada", "NVIDIA RTX 2000 Ada Generation", 15.61, (8, 9), 22, 12),
+    ("RTX 4000 Ada", "NVIDIA RTX 4000 Ada Generation", 19.69, (8, 9), 48, 48),
+    ("RTX 4500 Ada", "NVIDIA RTX 4500 Ada Generation", 23.65, (8, 9), 60, 48),
+    ("RTX 5000 Ada", "NVIDIA RTX 5000 Ada Generation", 31.50, (8, 9), 100, 72),
+    ("RTX 6000 Ada", "NVIDIA RTX 6000 Ada Generation", 47.50, (8, 9), 142, 96),
+    ("L20", "NVIDIA L20", 44.40, (8, 9), 92, 96),
+    ("L40", "NVIDIA L40", 44.40, (8, 9), 142, 96),
+    ("A30", "NVIDIA A30", 23.60, (8, 0), 56, 24),
+    ("A100 PCIe 40GB", "NVIDIA A100-PCIE-40GB", 39.39, (8, 0), 108, 40),
+    ("A100 PCIe 80GB", "NVIDIA A100 80GB PCIe", 79.14, (8, 0), 108, 40),
+    ("A800", "NVIDIA A800-SXM4-80GB", 79.14, (8, 0), 108, 40),
+    ("H100 PCIe", "NVIDIA H100 PCIe", 79.10, (9, 0), 114, 50),
+    ("H800", "NVIDIA H800", 79.10, (9, 0), 132, 50),
+    ("H200 NVL", "NVIDIA H200 NVL", 139.72, (9, 0), 132, 50),
+    ("GH200", "NVIDIA GH200 480GB", 94.50, (9, 0), 132, 60),
+    ("RTX 5050", "NVIDIA GeForce RTX 5050", 7.53, (12, 0), 20, 32),
+    ("RTX 5060", "NVIDIA GeForce RTX 5060", 7.53, (12, 0), 30, 32),
+    ("RTX 5060 Ti 8GB", "NVIDIA GeForce RTX 5060 Ti", 7.53, (12, 0), 36, 32),
+    ("RTX 5070", "NVIDIA GeForce RTX 5070", 11.50, (12, 0), 48, 48),
+    ("RTX 5070 Ti", "NVIDIA GeForce RTX 5070 Ti", 15.47, (12, 0), 70, 48),
+    ("RTX 5080", "NVIDIA GeForce RTX 5080", 15.47, (12, 0), 84, 64),
+    ("RTX PRO 4000", "NVIDIA RTX PRO 4000 Blackwell", 23.50, (12, 0), 70, 48),
+    ("RTX PRO 4500", "NVIDIA RTX PRO 4500 Blackwell", 31.36, (12, 0), 82, 64),
+    ("RTX PRO 5000", "NVIDIA RTX PRO 5000 Blackwell", 47.30, (12, 0), 110, 96),
+    ("GB200", "NVIDIA GB200", 184.30, (10, 0), 152, 126),
+    ("B300", "NVIDIA B300 SXM6 AC", 267.70, (10, 3), 148, 126),
+)
+"""Cards whose memory is that of another of the same size and generation, or, where there is none,
+what nvidia-smi prints less 300 to 500 MiB."""
+
+
+_CONTEXTS = {"RTX 3070": 180, "RTX A4000": 204, "RTX 4060": 112, "RTX 6000 Ada": 426, "L40S": 298}
+"""MiB of context beside which a program is known to have run, where that is less than usual: as
+out-of-memory texts leave it, and on an L40S as a run left it that used all the rest."""
+
+
+def _card(row: _Row) -> Gpu:
+    short, name, gib, capability, multiprocessors, l2 = row
+    limits = limits_of(capability, round(l2 * MIB))
+    memory = round(gib * GIB / MIB) * MIB
+    context = _CONTEXTS.get(short, CONTEXT_MEMORY // MIB) * MIB
+    return Gpu(name, memory, capability, multiprocessors, context, limits)
+
+
+CARDS = {row[0]: _card(row) for row in (*_PRINTED, *_DERIVED)}
+"""By the name that people use.  Without its size a name is the first here: A100 is 40 GB."""
+
+_NOISE = re.compile(
+    r"nvidia|geforce|tesla|generation|blackwell|workstation|edition|sxm\d?|hbm\de?|[^a-z0-9]"
+)
+_SIZE = re.compile(r" ?(\d+) ?gi?b")
+
+
+def _bare(name: str) -> str:
+    """A name without its size and without the words that tell no two cards apart."""
+    return _NOISE.sub("", _SIZE.sub("", name.lower())).removeprefix("rtx")
+
+
+def _key(name: str) -> str:
+    """What is compared: the bare name, then the size."""
+    size = _SIZE.search(name.lower())
+    return _bare(name) + (f"{size[1]}gb" if size else "")
+
+
+def _is_named(wanted: str, short: str, card: Gpu) -> bool:
+    """Whether `wanted` is a card's key, or its name with the size that the maker gives it."""
+    if wanted in (_bare(short), _key(short), _key(card.name)):
+        return True
+    size = re.fullmatch(re.escape(_bare(short)) + r"(\d+)(gb?)?", wanted)
+    # PyTorch sees 90 % or more of what is printed on the box.
+    return size is not None and card.memory <= int(size[1]) * GIB <= card.memory / 0.9
+
+
+def find_gpu(name: str) -> Gpu:
+    """The card of that name; case, spaces, dashes and the maker's name do not matter.
+
+    "RTX 4090", "rtx4090 24GB", "4090" and "NVIDIA GeForce RTX 4090" are the same.  Raises
+    ConfigError, naming the cards there are.
+    """
+    wanted = _key(name)
+    for short, card in CARDS.items():
+        if _is_named(wanted, short, card):
+            return card
+    known = ", ".join(CARDS)
+    raise ConfigError(
+        f"GPU {name!r} is not known: expected one of {known}; any other is --device-memory"
+    )

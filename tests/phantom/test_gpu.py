@@ -1,0 +1,115 @@
+"""A card is found under each of its names, and PyTorch finds it to be that card."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from dataclasses import asdict, replace
+
+import pytest
+
+from allocsim.errors import ConfigError
+from allocsim.phantom import CARDS, CONTEXT_MEMORY_SEEN, Gpu, Limits, find_gpu, limits_of
+from allocsim.phantom.launch import find_torch, phantom_environment
+from allocsim.units import GIB, KIB, MIB
+
+PYTHONS = [path for path in os.environ.get("ALLOCSIM_TORCH_PYTHON", "").split(os.pathsep) if path]
+
+
+@pytest.mark.parametrize(
+    ("name", "card"),
+    [
+        ("4090", "RTX 4090"),
+        ("rtx4090", "RTX 4090"),
+        ("NVIDIA GeForce RTX 4090", "RTX 4090"),
+        ("RTX 4090 24GB", "RTX 4090"),
+        ("rtx-4090 24 GiB", "RTX 4090"),
+        ("RTX 3080 10GB", "RTX 3080"),
+        ("RTX 3080", "RTX 3080"),
+        ("4060ti 16gb", "RTX 4060 Ti 16GB"),
+        ("RTX 4060 Ti 8GB", "RTX 4060 Ti"),
+        ("A100", "A100 40GB"),
+        ("a100-80", "A100 80GB"),
+        ("A100 SXM4 80GB", "A100 80GB"),
+        ("A100 80GB PCIe", "A100 PCIe 80GB"),
+        ("A40", "A40"),
+        ("A10 24GB", "A10"),
+        ("H100 SXM5 80GB", "H100"),
+        ("H100 PCIe", "H100 PCIe"),
+        ("H100 NVL 94GB", "H100 NVL"),
+        ("RTX PRO 6000 Blackwell", "RTX PRO 6000"),
+        ("B200 192GB", "B200"),
+        ("NVIDIA GH200 480GB", "GH200"),
+    ],
+)
+def test_a_card_has_many_names(name: str, card: str) -> None:
+    assert find_gpu(name) is CARDS[card]
+
+
+def test_every_card_is_found_by_its_own_name() -> None:
+    for short, card in CARDS.items():
+        assert find_gpu(short) is card
+
+
+@pytest.mark.parametrize("name", ["RTX 4090 48GB", "RTX 6000", "A4", "MI300X", ""])
+def test_a_card_that_there_is_not(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"is not known: expected one of .*RTX 4090"):
+        find_gpu(name)
+
+
+def test_limits_are_those_of_the_capability_with_the_cards_own_cache() -> None:
+    assert CARDS["RTX 4090"].limits == Limits(1536, 24, 100 * KIB, 99 * KIB, 72 * MIB, 65536)
+    assert CARDS["T4"].limits == Limits(1024, 16, 64 * KIB, 64 * KIB, 4 * MIB, 65536)
+    assert CARDS["H100"].limits == Limits(2048, 32, 228 * KIB, 227 * KIB, 50 * MIB, 65536)
+    with pytest.raises(ConfigError, match=r"compute capability \(5, 2\): expected one of 6\.0"):
+        limits_of((5, 2), MIB)
+
+
+def test_a_device_of_which_only_the_size_is_known_is_like_an_a100() -> None:
+    assert Gpu("x", GIB).limits == CARDS["A100 40GB"].limits
+
+
+def test_the_context_of_a_card_is_one_that_was_seen() -> None:
+    least, most = CONTEXT_MEMORY_SEEN
+    assert {least <= card.context_memory <= most for card in CARDS.values()} == {True}
+
+
+ASK = """
+import json, torch
+found = torch.cuda.get_device_properties(0)
+names = "name total_memory major minor multi_processor_count warp_size L2_cache_size "
+names += "max_threads_per_multi_processor regs_per_multiprocessor shared_memory_per_block "
+names += "shared_memory_per_block_optin shared_memory_per_multiprocessor"
+print(json.dumps({name: getattr(found, name, None) for name in names.split()}))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not PYTHONS, reason="ALLOCSIM_TORCH_PYTHON names no Python with torch")
+@pytest.mark.parametrize("python", PYTHONS)
+@pytest.mark.parametrize("card", ["T4", "A100 80GB", "RTX 4090", "B200"])
+def test_pytorch_finds_the_card_that_was_named(card: str, python: str) -> None:
+    gpu = replace(find_gpu(card), context_memory=0)
+    environment = os.environ | phantom_environment(find_torch(python), gpu)
+    command = [python, "-c", ASK]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    limits = asdict(gpu.limits)
+    expected = {
+        "name": gpu.name,
+        "total_memory": gpu.memory,
+        "major": gpu.capability[0],
+        "minor": gpu.capability[1],
+        "multi_processor_count": gpu.multiprocessors,
+        "warp_size": 32,
+        "L2_cache_size": limits["l2"],
+        "max_threads_per_multi_processor": limits["threads"],
+        "regs_per_multiprocessor": limits["registers"],
+        "shared_memory_per_block": 48 * KIB,
+        "shared_memory_per_block_optin": limits["block_shared_memory"],
+        "shared_memory_per_multiprocessor": limits["shared_memory"],
+    }
+    # Releases add properties; one that this release lacks is None.
+    found = {name: value for name, value in json.loads(done.stdout).items() if value is not None}
+    assert len(found) >= 6
+    assert found == {name: expected[name] for name in found}
