@@ -207,10 +207,21 @@ def test_a_command_has_one_name() -> None:
     question."""
     shown = {path.stem for path in (PACKAGE / "report").glob("*.py")}
     asked = {path.name for path in (PACKAGE / "questions").iterdir() if path.is_dir()}
-    commands = {"replay", "explain", "top", "risk", "scale", "tune", "step", "crosscheck", "record"}
+    commands = {
+        "replay",
+        "explain",
+        "top",
+        "risk",
+        "fit",
+        "scale",
+        "tune",
+        "step",
+        "crosscheck",
+        "record",
+    }
     assert commands <= shown
     assert commands <= {path.stem for path in (PACKAGE / "cli").glob("*.py")}
-    questions = {"explain", "top", "risk", "scale", "tune", "step", "picture", "crosscheck"}
+    questions = {"explain", "top", "risk", "fit", "scale", "tune", "step", "picture", "crosscheck"}
     assert asked - {"__pycache__"} == questions
 
 

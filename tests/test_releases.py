@@ -69,7 +69,17 @@ def ignorant(releases: Sequence[str]) -> list[str]:
 
 
 def test_every_table_knows_the_same_releases() -> None:
-    assert set(helps()) == {"replay", "top", "risk", "scale", "tune", "step", "plot", "report"}
+    assert set(helps()) == {
+        "replay",
+        "top",
+        "risk",
+        "fit",
+        "scale",
+        "tune",
+        "step",
+        "plot",
+        "report",
+    }
     assert ignorant([*RELEASES]) == []
 
 

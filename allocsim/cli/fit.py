@@ -76,7 +76,12 @@ def add_to(commands: Commands[Parser]) -> None:
     # A default of None tells what was not asked for; what that means is the task's to know.
     add("--dtype", choices=_DTYPES, help="precision (default: bf16)")
     add("--batch", metavar="N", type=count, help="sequences or images at a time (default: 1)")
-    add("--seq", metavar="N", type=count, help="training: tokens of a sequence (default: 1024)")
+    add(
+        "--seq",
+        metavar="N",
+        type=count,
+        help="training: tokens of a sequence (default: 1024, or what it has positions for)",
+    )
     add("--image", metavar="N", type=count, help="pixels of a side (default: 224)")
     add("--lengths", metavar="FILE", help="lengths of sequences instead: a file of numbers, "
         "uniform:LOW:HIGH or lognormal:MEDIAN:SIGMA; padded to a batch's longest")  # fmt: skip
@@ -90,7 +95,7 @@ def add_to(commands: Commands[Parser]) -> None:
     add("--compile", action="store_true", default=None, dest="compiles", help="torch.compile")
     add("--channels-last", action="store_true", default=None, help="the images' memory format")
     add("--steps", metavar="N", type=count, help="of training (default: 4)")
-    add("--prompt", metavar="N", type=count, help="serving: tokens in (default: 1024)")
+    add("--prompt", metavar="N", type=count, help="serving: tokens in (default: likewise)")
     add("--decode", metavar="N", type=count, help="serving: tokens out (default: 64)")
     add("--requests", metavar="N", type=count, help="serving: one by one (default: 2)")
     add("--start", choices=("clean", "made"), help="weights are loaded in place, or made on the "
@@ -141,7 +146,7 @@ def _show_program(task: Task | None) -> int:
 
 def _task(arguments: argparse.Namespace) -> Task | None:
     """What the model is to do; None for a program of the user's own."""
-    from allocsim.questions.fit import Task, lengths_of, model_of  # noqa: PLC0415
+    from allocsim.questions.fit import Task, lengths_of, model_of, usual_lengths  # noqa: PLC0415
 
     words = arguments.words
     given = {name: getattr(arguments, name) for name in _OF_THE_TASK}
@@ -162,7 +167,9 @@ def _task(arguments: argparse.Namespace) -> Task | None:
         n_batches *= 1 if arguments.serve else given.get("accumulate", 1)
         given["lengths"] = lengths_of(given["lengths"], given.get("batch", 1) * n_batches)
     _refuse_other(arguments, given)
-    return Task(model=model_of(words[0]), is_training=not arguments.serve, **given)
+    model = model_of(words[0])
+    usual = usual_lengths(model, **{name: given[name] for name in ("decode",) if name in given})
+    return Task(model=model, is_training=not arguments.serve, **(usual | given))
 
 
 def _refuse_other(arguments: argparse.Namespace, given: dict[str, Any]) -> None:

@@ -123,6 +123,11 @@ class Release:
     short_segment_is_destroyed: bool = False
     """A fresh expandable segment below the request is destroyed again (4.2)."""
 
+    # What a program asks for.
+    keeps_cublas_workspaces: bool = True
+    """cuBLAS has a workspace for each handle and stream, for good; later one comes and goes with
+    each product (12.10)."""
+
     # The out-of-memory text (7.2).
     oom_text: str = (
         "CUDA out of memory. Tried to allocate {tried}. GPU {device} has a total capacty of "
@@ -329,6 +334,7 @@ CHANGES: tuple[tuple[str, dict[str, Any]], ...] = (
                 "expandable_segments_reserve_by_class",
             ),
             "short_segment_is_destroyed": True,
+            "keeps_cublas_workspaces": False,
             "oom_advice_expandable": (
                 " expandable_segments is enabled. If instead the process is running out of "
                 "virtual address space (VSZ), expandable segments may be over-reserving VA (each "

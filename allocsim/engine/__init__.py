@@ -8,6 +8,7 @@ from allocsim.engine.drive import Drive
 from allocsim.engine.fold import fold, fold_allocated
 from allocsim.engine.from_state import StateSource, state_source
 from allocsim.engine.hints import EMPTY_CACHE_WAYS, Hints
+from allocsim.engine.notes import workspace_note
 from allocsim.engine.observers import GiveUpError, Observer, Progress
 from allocsim.engine.plan import Plan, StepKind
 from allocsim.engine.prepare import prepare
@@ -115,4 +116,5 @@ __all__ = [
     "trial_of",
     "trial_of_run",
     "with_peaks",
+    "workspace_note",
 ]

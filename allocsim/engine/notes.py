@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from allocsim.core import RELEASES, Release
 from allocsim.engine.left_open import has_unseen_calls, may_hide_calls
 from allocsim.engine.prepared import Prepared
 from allocsim.engine.result import DeviceRun
@@ -23,6 +24,7 @@ __all__ = [
     "peak_notes",
     "start_notes",
     "open_notes",
+    "workspace_note",
 ]
 
 
@@ -55,6 +57,23 @@ def cause_notes(prepared: Prepared) -> list[str]:
             "held memory on it, or the program allowed itself less"
         )
     return notes
+
+
+def workspace_note(recorded: str, modelled: Release) -> str | None:
+    """That a program would have asked for other memory under the release that is modelled.
+
+    None where that is alike, or where it is not known which release recorded it (semantics 12.10).
+    """
+    made = RELEASES.get(recorded)
+    if made is None or made.keeps_cublas_workspaces == modelled.keeps_cublas_workspaces:
+        return None
+    ways = {
+        True: "keeps a cuBLAS workspace for each handle and stream (8.125 MiB, 32 MiB from "
+        "capability 9.0 on)",
+        False: "allocates and frees cuBLAS's workspaces with each product",
+    }
+    was, would = (ways[each.keeps_cublas_workspaces] for each in (made, modelled))
+    return f"the requests are those of PyTorch {recorded}, which {was}; {modelled.version} {would}"
 
 
 def _limit_note(prepared: Prepared, limit: int) -> str:

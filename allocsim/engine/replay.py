@@ -22,6 +22,7 @@ from allocsim.engine.notes import (
     open_notes,
     peak_notes,
     start_notes,
+    workspace_note,
 )
 from allocsim.engine.observers import Observer, PeakWatch, Progress
 from allocsim.engine.prepare import prepare
@@ -117,6 +118,9 @@ def replay_prepared(
     notes = [first.release_note]
     if not first.is_own_release:
         notes.append(OTHER_RELEASE)
+    made = first.provenance.release if first.provenance is not None else ""
+    if (differs := workspace_note(made, first.release)) is not None:
+        notes.append(differs)
     if not first.has_settings:
         notes.append("the recording holds no settings; the default ones are assumed")
     runs = []

@@ -16,9 +16,10 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -158,14 +159,26 @@ def _run(program: Program, environment: dict[str, str]) -> int:
         process = subprocess.Popen(  # noqa: S603
             program.command, env=environment, stdout=output, stderr=errors
         )
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
-            code = process.wait()
+            with _interrupts_ignored():
+                code = process.wait()
         finally:
-            signal.signal(signal.SIGINT, before)
             if process.poll() is None:
                 process.terminate()
     return 128 - code if code < 0 else code
+
+
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """While the program runs; in another thread than the main one there are none to ignore."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _note_exit_code(file: Path, exit_code: int) -> None:

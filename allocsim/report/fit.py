@@ -163,6 +163,8 @@ def largest_fit_text(task: Task, gpu: Gpu, found: Largest) -> str:
     more = found.value + found.step
     if found.fitting is None:
         verdict = f"not even {name}={found.step} fits {gpu.name}"
+    elif found.failing is None:
+        verdict = f"{name}={found.value:,} fits {gpu.name}, and is all that the model has room for"
     else:
         verdict = f"{name}={found.value:,} is the largest that fits {gpu.name}; {more:,} does not"
     lines = row("Verdict", verdict)

@@ -123,6 +123,7 @@ SINCE: dict[str, dict[str, Any]] = {  # field: the values and the release that b
     "expandable_private_pools": {"2.1": False, "2.5": True},
     "release_skips_expandable": {"2.1": False, "2.5": True},
     "short_segment_is_destroyed": {"2.1": False, "2.15": True},
+    "keeps_cublas_workspaces": {"2.1": True, "2.15": False},
     "oom_device_is_raw_byte": {"2.1": False, "2.3": True, "2.4": False},
     "oom_counts_private_pools": {"2.1": False, "2.4": True},
 }

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from allocsim import CachingAllocator, ConfigError, OutOfMemoryError, RecordingError, replay
+from allocsim import CachingAllocator, ConfigError, OutOfMemoryError, RecordingError, load, replay
 from allocsim.trace import Recording
 from allocsim.units import GIB, MIB
 
@@ -316,6 +316,15 @@ def test_settings_that_the_release_refuses(written: Callable[[Any], Recording]) 
 def test_an_option_without_effect_is_noted(recorded: Recorded) -> None:
     run = replay(recorded(two_layers), "garbage_collection_threshold:0.6")
     assert any("no effect without a memory fraction" in note for note in run.notes)
+
+
+def test_requests_of_a_release_with_other_workspaces_are_said_to_be() -> None:
+    recording = load("traces/counted/gpt2-torch2.15.npz.gz")
+    (said,) = [note for note in replay(recording, torch_version="2.14").notes if "cuBLAS" in note]
+    assert said.startswith("the requests are those of PyTorch 2.15, which allocates and frees")
+    assert said.endswith("2.14 keeps a cuBLAS workspace for each handle and stream (8.125 MiB, "
+                         "32 MiB from capability 9.0 on)")  # fmt: skip
+    assert not [note for note in replay(recording).notes if "cuBLAS" in note]
 
 
 def test_the_release_is_said_with_its_reason(recorded: Recorded) -> None:

@@ -6,11 +6,12 @@ from allocsim.questions.fit.lengths import lengths_of
 from allocsim.questions.fit.model import Model, model_of
 from allocsim.questions.fit.presets import CONFIGURATIONS, TORCHVISION
 from allocsim.questions.fit.program import program_of
-from allocsim.questions.fit.ran import Ran
-from allocsim.questions.fit.task import ATTENTION, DTYPES, OPTIMIZERS, STARTS, Task
+from allocsim.questions.fit.ran import Ran, run_program
+from allocsim.questions.fit.task import ATTENTION, DTYPES, OPTIMIZERS, STARTS, Task, usual_lengths
 
 __all__ = [
     "ATTENTION", "CONFIGURATIONS", "DTYPES", "Fit", "Largest", "Model",
     "OPTIMIZERS", "Ran", "SIZES", "STARTS", "TORCHVISION", "Task", "Tried", "fit", "fit_command",
-    "largest", "lengths_of", "model_of", "program_of",
+    "largest", "lengths_of", "model_of", "program_of", "run_program",
+    "usual_lengths",
 ]  # fmt: skip

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import count
 
 from allocsim.errors import ConfigError
 from allocsim.phantom import Gpu
 from allocsim.questions.fit.program import program_of
 from allocsim.questions.fit.ran import Ran, run_program
-from allocsim.questions.fit.task import Task
+from allocsim.questions.fit.task import Task, most_of
 from allocsim.units import TIB
 
 __all__ = ["SIZES", "Largest", "Tried", "largest"]
@@ -23,6 +22,8 @@ __all__ = ["SIZES", "Largest", "Tried", "largest"]
 SIZES = ("batch", "seq", "image", "prompt", "decode", "accumulate", "lora")
 """What can be looked for."""
 _MOST = 1 << 20
+_FURTHER = 4
+"""How many times further to look where nothing has failed yet."""
 _AT_ONCE = 2
 """Programs run side by side: each takes a processor."""
 
@@ -42,7 +43,8 @@ class Largest:
     """The answer.
 
     fitting: the run at the largest value that fits, None if not even 1 does.
-    value: it, 0 for none.  failing: the run at the next value.  step: what values are multiples of.
+    value: it, 0 for none.  failing: the run at the next value, None if the model
+    has no positions for it.  step: what values are multiples of.
     tried: every run, in order.
     """
 
@@ -50,7 +52,7 @@ class Largest:
     value: int
     step: int
     fitting: Ran | None
-    failing: Ran
+    failing: Ran | None
     tried: tuple[Tried, ...]
 
 
@@ -84,6 +86,7 @@ class _Search:
     ) -> None:
         self.task, self.name, self.gpu, self.step, self.ran = task, name, gpu, step, ran
         self.room = gpu.memory - gpu.context_memory
+        self.bound = min(most_of(task, name), _MOST) // step
         self.runs: dict[int, Ran] = {}
         self.peaks: dict[int, int] = {}
         self.tried: list[Tried] = []
@@ -91,19 +94,23 @@ class _Search:
     def run(self, watch: Callable[[str], object]) -> Largest:
         endless = replace(self.gpu, memory=TIB, context_memory=0)
         first = max(getattr(self.task, self.name) // self.step, 1)
-        self._try([first, 2 * first], endless, watch)
-        guess = self._guessed()
-        low, high = 0, _MOST // self.step
+        self._try([first, min(2 * first, self.bound)], endless, watch)
+        guess = min(self._guessed(), self.bound - 1) or 1
+        low, high = 0, self.bound + 1
         pair = [guess, guess + 1]
-        for n_rounds in count(1):
-            self._try([n for n in pair if n not in self.runs], self.gpu, watch)
+        while True:
+            self._try(
+                [n for n in dict.fromkeys(pair) if n not in self.runs and n <= self.bound],
+                self.gpu,
+                watch,
+            )
             fitting = [n for n, ran in self.runs.items() if not ran.is_out_of_memory]
             low = max(fitting, default=0)
             high = min((n for n, ran in self.runs.items() if ran.is_out_of_memory), default=high)
             if high - low <= 1:
                 break
-            pair = self._next(low, high, n_rounds)
-        if high not in self.runs:
+            pair = self._next(low, high)
+        if high not in self.runs and self.bound == _MOST // self.step:
             raise ConfigError(
                 f"{self.name} makes no difference to the memory: {low * self.step:,} fits as well"
             )
@@ -112,7 +119,7 @@ class _Search:
             value=low * self.step,
             step=self.step,
             fitting=self.runs.get(low),
-            failing=self.runs[high],
+            failing=self.runs.get(high),
             tried=tuple(self.tried),
         )
 
@@ -125,7 +132,8 @@ class _Search:
             found = pool.map(self.ran, tasks, [gpu] * len(tasks))
             for n, ran in zip(values, found, strict=True):
                 is_limited = gpu is self.gpu
-                if is_limited:
+                # What stays below the limit is the same run with and without one.
+                if is_limited or ran.peak_reserved_bytes <= self.room:
                     self.runs[n] = ran
                 if not ran.is_out_of_memory:
                     self.peaks[n] = ran.peak_reserved_bytes
@@ -141,16 +149,18 @@ class _Search:
         *_, near, far = sorted(self.peaks)
         growth = (self.peaks[far] - self.peaks[near]) / (far - near)
         if growth <= 0:
-            return _MOST // self.step // 2
+            return min(_FURTHER * far, self.bound - 1)
         guess = int(near + (self.room - self.peaks[near]) / growth)
-        return min(max(guess, 1), _MOST // self.step - 1)
+        return min(max(guess, 1), max(self.bound - 1, 1))
 
-    def _next(self, low: int, high: int, n_rounds: int) -> list[int]:
-        """Two values between one that fits and one that does not: by the line, then by thirds."""
-        inner = high - low - 1
+    def _next(self, low: int, high: int) -> list[int]:
+        """Two values between one that fits and one that does not: by the line, else by thirds."""
+        inner, guess = high - low - 1, self._guessed()
+        if high not in self.runs:
+            value = min(max(guess, _FURTHER * low), high - 1)
+            return [value, min(value + 1, high - 1)]
         if inner <= _AT_ONCE:
             return list(range(low + 1, high))
-        if n_rounds % 2:
-            return [low + 1 + inner // 3, low + 1 + 2 * inner // 3]
-        guess = min(max(self._guessed(), low + 1), high - 2)
-        return [guess, guess + 1]
+        if low < guess < high - 1 and not {guess, guess + 1} & self.runs.keys():
+            return [guess, guess + 1]
+        return [low + 1 + inner // 3, low + 1 + 2 * inner // 3]

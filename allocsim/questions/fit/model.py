@@ -63,7 +63,7 @@ _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 class Configured:
     """A model that transformers makes of a configuration.
 
-    config: the keys of its config.json.  head: the class that makes it.
+    config: the keys of its file.  head: the class that makes it.
     path: where the configuration lies, None for a preset.
     """
 
@@ -109,7 +109,7 @@ Model = Configured | Classifier | Made
 
 
 def model_of(text: str) -> Model:
-    """The model that `text` names: a preset, a config.json or its folder, or module:function.
+    """The model that `text` names: a preset, a configuration's file or folder, or module:function.
 
     Raises ConfigError for a name that is none of these, and a configuration that no model has.
     """

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from allocsim.core import find_release
+from allocsim.engine import workspace_note
 from allocsim.phantom import Gpu
 from allocsim.questions.fit.model import Classifier, Configured
 from allocsim.questions.fit.task import Task
 
-__all__ = ["notes_of", "release_note", "release_of"]
+__all__ = ["notes_of", "release_note"]
 
 _CUDNN_ATTENTION = (9, 0)
 """The least capability at which PyTorch takes cuDNN's attention of its own accord."""
-_NO_KEPT_WORKSPACE = (2, 15)
-"""The first release whose cuBLAS workspaces come and go with each operation."""
 
 
 def notes_of(task: Task | None, gpu: Gpu) -> Iterator[str]:
@@ -42,20 +42,16 @@ def notes_of(task: Task | None, gpu: Gpu) -> Iterator[str]:
         )
 
 
-def release_of(version: str) -> tuple[int, int]:
-    """(2, 15) of "2.15.0"."""
-    major, minor = version.split(".")[:2]
-    return int(major), int(minor)
-
-
 def release_note(asked: str | None, installed: str) -> Iterator[str]:
-    """What differs between the release that was asked for and the one that ran."""
-    if asked is None or release_of(asked) == release_of(installed):
+    """What differs between the release that was asked for and the one that ran.
+
+    Raises ConfigError for a release that is not modelled.
+    """
+    if asked is None:
         return
-    note = f"PyTorch {asked} is not installed: this is {installed}"
-    if (release_of(asked) < _NO_KEPT_WORKSPACE) != (release_of(installed) < _NO_KEPT_WORKSPACE):
-        note += (
-            "; up to 2.14 cuBLAS keeps a workspace for each handle and stream (8.125 MiB, 32 MiB "
-            "from capability 9.0 on), from 2.15 on they come and go with each operation"
-        )
-    yield note
+    wanted, ran = find_release(asked), ".".join(installed.split(".")[:2])
+    if wanted.version == ran:
+        return
+    yield f"PyTorch {asked} is not installed: this is {installed}"
+    if (differs := workspace_note(ran, wanted)) is not None:
+        yield differs

@@ -1,8 +1,8 @@
 """Models that people ask for by name, as their published configurations.
 
 Rule: a configuration holds what decides a tensor's shape or a kernel, under the keys that the
-model's `config.json` has; weights are not needed.  Sources: the `config.json` of each publisher,
-and for `TORCHVISION` the functions of torchvision that bear those names.
+model's configuration file has; weights are not needed.  Sources: the configuration files of each
+publisher, and for `TORCHVISION` the functions of torchvision that bear those names.
 """
 
 from __future__ import annotations
@@ -164,7 +164,6 @@ TORCHVISION = {
 _OTHER_NAMES = {
     "gpt2small": "gpt2",
     "gpt2124m": "gpt2",
-    "llama38binstruct": "Llama-3-8B",
     "mistral7b": "Mistral-7B-v0.1",
     "mixtral": "Mixtral-8x7B",
     "mixtral8x7bv01": "Mixtral-8x7B",
@@ -182,7 +181,8 @@ def _key(name: str) -> str:
     """A name without case, publisher, punctuation, and "meta" or "instruct" around it."""
     plain = name if name in TORCHVISION else name.rsplit("/", 1)[-1]
     key = "".join(c for c in plain.lower() if c.isalnum())
-    for suffix in ("instruct", "it", "chat", "hf"):
+    key = key.replace("instruct", "").replace("chat", "")
+    for suffix in ("it", "hf"):
         key = key.removesuffix(suffix)
     return key.removeprefix("meta")
 

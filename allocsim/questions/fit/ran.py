@@ -128,16 +128,18 @@ def _ran(
     resets = [mark.entry for mark in prepared.marks if mark.kind is MarkKind.PEAK_RESET]
     entry = max(resets, default=0)
     timeline = device_run.timeline
-    # The row before the first that counts is the memory at the reset.
-    first = max(int(np.searchsorted(timeline.entry, entry)) - 1, 0)
-    allocated, reserved = timeline.allocated[first:], timeline.reserved[first:]
+    # What is allocated at the reset counts, as the row before says.  What is reserved counts too,
+    # but an empty_cache before it has no row of its own; the row after has as much at least.
+    first = min(int(np.searchsorted(timeline.entry, entry)), len(timeline.entry) - 1)
+    before = max(first - 1, 0)
+    allocated, reserved = timeline.allocated[before:], timeline.reserved[first:]
     return Ran(
         gpu=gpu,
         recording=recording,
         prepared=prepared,
         device_run=device_run,
         entry=entry,
-        busiest=int(timeline.entry[first + int(np.argmax(allocated))]),
+        busiest=int(timeline.entry[before + int(np.argmax(allocated))]),
         peak_reserved_bytes=int(reserved.max()),
         peak_allocated_bytes=int(allocated.max()),
         is_out_of_memory=bool(process.oom_text),

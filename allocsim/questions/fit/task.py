@@ -12,7 +12,7 @@ from typing import Any
 from allocsim.errors import ConfigError
 from allocsim.questions.fit.model import Configured, Made, Model, most_positions
 
-__all__ = ["ATTENTION", "DTYPES", "OPTIMIZERS", "STARTS", "Task"]
+__all__ = ["ATTENTION", "DTYPES", "OPTIMIZERS", "STARTS", "Task", "most_of", "usual_lengths"]
 
 DTYPES = {
     "fp32": ("float32", None),
@@ -32,6 +32,7 @@ STARTS = ("clean", "made")
 peaks reset; "made" on the device, all of which counts."""
 _COUNTS = ("batch", "seq", "image", "accumulate", "steps", "prompt", "decode", "requests")
 _MOST = 1 << 24
+_USUAL = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,9 +109,7 @@ class Task:
         longest = max(self.lengths, default=self.seq if self.is_training else self.prompt)
         longest += 0 if self.is_training else self.decode
         if most is not None and longest > most:
-            raise ConfigError(
-                f"{name} has {most:,} positions, and {longest:,} tokens were asked for"
-            )
+            raise ConfigError(f"{name} has {most:,} positions; {longest:,} tokens are too many")
 
     def at(self, size: str, value: int) -> Task:
         """The same task with another batch, seq, image or prompt."""
@@ -156,3 +155,18 @@ class Task:
             tokens = f"{min(self.lengths):,} to {max(self.lengths):,} tokens"
         more = "" if self.is_training else f" and {self.decode:,} generated"
         return f"batch {self.batch} x {tokens}{more}"
+
+
+def usual_lengths(model: Model, decode: int = 64) -> dict[str, int]:
+    """`seq` and `prompt` where none are asked for: 1,024 tokens, or what the model has positions
+    for, `decode` tokens after the prompt among them."""
+    most = most_positions(model) or _MOST
+    return {"seq": min(_USUAL, most), "prompt": max(min(_USUAL, most - decode), 1)}
+
+
+def most_of(task: Task, size: str) -> int:
+    """The largest value that a size of `task` can have: tokens end with the model's positions."""
+    most = most_positions(task.model) or _MOST
+    if size == "seq":
+        return most
+    return {"prompt": most - task.decode, "decode": most - task.prompt}.get(size, _MOST)

@@ -1,0 +1,161 @@
+"""`allocsim fit` as people type it; the PyTorch that runs is pretended (tests/fit/conftest.py)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from allocsim import CachingAllocator, load
+from allocsim.units import MIB
+from tests.cli.conftest import Done
+from tests.fit.conftest import Pretended, pretend
+
+__all__ = ["pretend"]  # a fixture
+
+Cli = Callable[..., Done]
+Pretend = Callable[..., Pretended]
+
+
+def batches(allocator: CachingAllocator, program: str) -> int:
+    """1 GiB for each of a batch; a program of one's own has a batch of 1."""
+    found = re.search(r"\((\d+), \d+\), device", program)
+    for _ in range(int(found[1]) if found else 1):
+        allocator.malloc(1024 * MIB)
+    return 0
+
+
+def test_the_answer_fits_a_screen_and_the_exit_code_says_it(cli: Cli, pretend: Pretend) -> None:
+    pretend(batches)
+    done = cli("fit", "gpt2", "--gpu", "RTX 4090", "--batch", "4")
+    assert done.code == 0
+    assert "Verdict         fits NVIDIA GeForce RTX 4090 with 19.15 GiB to spare" in done.out
+    assert "4.00 GiB (4,294,967,296 bytes) reserved at the peak" in done.out
+    assert "4.00 GiB of 23.15 GiB" in done.out
+    assert "4 training steps of gpt2, batch 4 x 1,024 tokens, bf16, adamw" in done.out
+    lines = done.out.splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+
+
+def test_what_does_not_fit_exits_with_3_and_says_what_it_needs(cli: Cli, pretend: Pretend) -> None:
+    pretend(batches)
+    done = cli("fit", "gpt2", "--gpu", "RTX 4090", "--batch", "30")
+    assert done.code == 3
+    assert "30.00 GiB are needed, 6.85 GiB more than it has" in " ".join(done.out.split())
+    assert "at a request that needs 1024.00 MiB" in " ".join(done.out.split())
+    assert "To paste        nothing: what is in use at once is more than" in done.out
+    assert len(done.out.splitlines()) <= 24
+
+
+def test_the_json_has_the_keys_that_scripts_rely_on(cli: Cli, pretend: Pretend) -> None:
+    pretend(batches)
+    answer = json.loads(cli("fit", "gpt2", "--gpu", "A100 80GB", "--batch", "8", "--json").out)
+    assert answer["fits"] is True
+    assert answer["device_memory"] == 81039 * MIB
+    assert answer["peak_reserved_bytes"] == answer["peak_allocated_bytes"] == 8192 * MIB
+    low, high = answer["process_bytes"]
+    assert 8192 * MIB < low < high
+    assert sum(answer["breakdown"].values()) == answer["peak_reserved_bytes"]
+    assert answer["engine"] == "program"
+    assert isinstance(answer["notes"], list)
+    short = json.loads(cli("fit", "gpt2", "--gpu", "L4", "--batch", "30", "--json").out)
+    assert (short["fits"], short["needed_bytes"]) == (False, 30 * 1024 * MIB)
+    assert short["peak_reserved_bytes"] == 21 * 1024 * MIB
+    assert short["oom"]["message"].startswith("CUDA out of memory.")
+
+
+def test_several_cards_are_a_table_and_one_that_fits_is_enough(cli: Cli, pretend: Pretend) -> None:
+    pretend(batches)
+    names = ["--gpu", "T4", "--gpu", "RTX 4090", "--gpu", "A100 80GB"]
+    done = cli("fit", "gpt2", *names, "--batch", "20")
+    assert done.code == 0
+    rows = [line.split() for line in done.out.splitlines()]
+    assert [row[-1] for row in rows if "GiB" in row] == ["not", "fits", "fits"]
+    document = json.loads(cli("fit", "gpt2", *names, "--batch", "20", "--json").out)
+    assert [card["fits"] for card in document["cards"]] == [False, True, True]
+    assert document["gpu"] == "NVIDIA GeForce RTX 4090"
+    assert cli("fit", "gpt2", "--gpu", "T4", "--gpu", "L4", "--batch", "40").code == 3
+
+
+def test_every_card_that_is_known_can_be_asked_about(cli: Cli, pretend: Pretend) -> None:
+    ran = pretend(batches)
+    document = json.loads(cli("fit", "gpt2", "--gpu", "all", "--batch", "2", "--json").out)
+    assert len(document["cards"]) > 50
+    assert len(set(ran.memories)) > 20
+
+
+def test_the_largest_batch(cli: Cli, pretend: Pretend) -> None:
+    pretend(batches)
+    done = cli("fit", "gpt2", "--gpu", "RTX 4090", "--find", "batch")
+    assert done.code == 0
+    text = " ".join(done.out.split())
+    assert "batch=23 is the largest that fits NVIDIA GeForce RTX 4090; 24 does not" in text
+    assert re.search(r"24 +23\.00 GiB +runs out of memory", done.out)
+    document = json.loads(cli("fit", "gpt2", "--gpu", "L4", "--find", "batch", "--json").out)
+    assert (document["largest"], document["peak_reserved_bytes"]) == (21, 21 * 1024 * MIB)
+    assert cli("fit", "gpt2", "--device-memory", "600MiB", "--find", "batch").code == 3
+
+
+def test_a_program_of_ones_own_comes_after_two_dashes(cli: Cli, pretend: Pretend) -> None:
+    ran = pretend(batches)
+    done = cli("fit", "--gpu", "L4", "--", "python", "train.py", "--epochs", "3")
+    assert done.code == 0
+    assert ran.programs == ["python train.py --epochs 3"]
+    assert "Program         python train.py --epochs 3" in done.out
+
+
+def test_the_recording_replays_as_any_other(cli: Cli, pretend: Pretend, tmp_path: Path) -> None:
+    pretend(batches)
+    out = tmp_path / "run.pickle"
+    assert cli("fit", "gpt2", "--gpu", "L4", "--batch", "3", "-o", out).code == 0
+    assert len(load(out).devices[0]) == 6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ("fit", "fit needs a model, or a program after --"),
+        ("fit gpt2", 'fit needs the card: --gpu "RTX 4090", or --device-memory'),
+        ("fit gpt2 --gpu XTX", "GPU 'XTX' is not known: expected one of"),
+        ("fit gpt22 --gpu L4", "'gpt22' is no model that is known"),
+        ("fit gpt2 --gpu L4 --batch 0", "batch 0 is not possible"),
+        ("fit gpt2 --gpu L4 --seq 5000", "gpt2 has 1,024 positions; 5,000 tokens are too many"),
+        ("fit gpt2 --gpu L4 --serve --optimizer sgd", "--optimizer is for training"),
+        ("fit gpt2 --gpu L4 --prompt 5", "--prompt is for --serve"),
+        ("fit gpt2 --gpu L4 --lora-targets q_proj", "--lora-targets needs --lora RANK"),
+        ("fit gpt2 --gpu L4 --lengths nowhere", "expected a file of whole numbers"),
+        ("fit --gpu L4 --batch 2 -- python x.py", "--batch is for a MODEL"),
+        ("fit --gpu L4 --find batch -- python x.py", "--find is for a MODEL"),
+        ("fit gpt2 --gpu L4 -o x.txt", "x.txt is no name for a recording"),
+        ("fit gpt2 --gpu L4 --gpu T4 -o x.pickle", "-o keeps one recording; name one card"),
+        ("fit gpt2 --gpu L4 --device-memory 1GiB", "both name the device; expected one"),
+        ("fit gpt2 --gpu L4 --python /usr/bin/perl", "has no PyTorch; expected a CUDA build"),
+        ("fit resnet50 --gpu L4 --serve", "ResNet-50 answers no prompts"),
+    ],
+)
+def test_what_cannot_be_answered_is_one_sentence(
+    cli: Cli, pretend: Pretend, arguments: str, sentence: str
+) -> None:
+    pretend(batches)
+    done = cli(*arguments.split())
+    assert (done.code, done.out) == (2, "")
+    assert sentence in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+def test_a_program_that_fails_is_told_with_its_own_error(cli: Cli, pretend: Pretend) -> None:
+    pretend(batches, "Traceback ...\nValueError: Unrecognized model in config.json\n")
+    done = cli("fit", "gpt2", "--gpu", "L4")
+    assert done.code == 2
+    assert "with ValueError: Unrecognized model in config.json" in done.err
+
+
+def test_the_program_and_the_presets_can_be_looked_at(cli: Cli) -> None:
+    done = cli("fit", "gpt2", "--show-program")
+    assert done.code == 0
+    compile(done.out, "program.py", "exec")
+    assert "Llama-3.2-1B\n" in cli("fit", "--list-models").out

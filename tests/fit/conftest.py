@@ -1,0 +1,84 @@
+"""`pretend` puts a device that the model keeps in place of a Python with PyTorch.
+
+What is held here is what is done with a run; the recordings are the model's own.  That the runs
+themselves are right, real PyTorch says: `test_truth.py`.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from allocsim import CachingAllocator, OutOfMemoryError
+from allocsim.phantom import ProcessRecording, Program, Recorded, UnavailableError
+from allocsim.phantom.launch import TorchInstall
+from allocsim.questions.fit import ran
+
+Run = Callable[[CachingAllocator, str], int]
+"""Plays a program's text, or its command line; returns the entries before its peaks are reset."""
+
+
+@dataclass
+class Pretended:
+    """What was run, and how the next is to be played."""
+
+    play: Run
+    error: str = ""
+    version: str = "2.15.0"
+    programs: list[str] = field(default_factory=list)
+    memories: list[int] = field(default_factory=list)
+
+    def find_torch(self, python: str) -> TorchInstall:
+        if "python" not in python:
+            raise UnavailableError(f"{python} has no PyTorch; expected a CUDA build of torch")
+        return TorchInstall(python, self.version, "13.2")
+
+    def record(self, program: Program) -> Recorded:
+        """Stands in for `allocsim.phantom.record`."""
+        assert program.gpu is not None
+        assert program.log is not None
+        file = Path(program.command[-1])
+        text = file.read_text() if file.name == "program.py" else " ".join(program.command)
+        self.programs.append(text)
+        self.memories.append(program.gpu.memory)
+        program.log.write_text(self.error)
+        torch = TorchInstall(program.command[0], self.version, "13.2")
+        if self.error:
+            return Recorded(1, (), torch)
+        room = program.gpu.memory - program.gpu.context_memory
+        allocator = CachingAllocator(room, program.conf or "", record_history=True)
+        reset, oom_text = 0, ""
+        try:
+            reset = self.play(allocator, text)
+        except OutOfMemoryError as error:
+            oom_text = str(error)
+        snapshot = allocator.snapshot()
+        mark = {"device": 0, "entry": reset, "kind": "reset_peak_memory_stats", "value": None}
+        snapshot["allocsim"] = {
+            "torch_version": self.version,
+            "device_memory": room,
+            "is_phantom": True,
+            "oom_text": oom_text,
+            "marks": [mark] * bool(reset),
+        }
+        program.out.write_bytes(pickle.dumps(snapshot, protocol=4))
+        entries = len(snapshot["device_traces"][0])
+        process = ProcessRecording(program.out, entries, oom_text, "")
+        return Recorded(int(bool(oom_text)), (process,), torch)
+
+
+@pytest.fixture
+def pretend(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pretended]:
+    """Lets every program be played by a function instead."""
+
+    def put(play: Run, error: str = "") -> Pretended:
+        pretended = Pretended(play, error)
+        monkeypatch.setattr(ran, "record", pretended.record)
+        monkeypatch.setattr(ran, "find_torch", pretended.find_torch)
+        return pretended
+
+    return put

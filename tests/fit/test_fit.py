@@ -1,0 +1,187 @@
+"""Whether it fits, by how much, what it would need, what would help."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from allocsim import CachingAllocator, load
+from allocsim.errors import ConfigError
+from allocsim.phantom import Gpu, UnavailableError
+from allocsim.questions.fit import Task, fit, fit_command, largest, model_of
+from allocsim.units import GIB, MIB
+from tests.fit.conftest import Pretended
+
+Pretend = Callable[..., Pretended]
+CARD = Gpu("a small card", 4 * GIB, context_memory=512 * MIB)
+
+
+def batch_of(program: str) -> int:
+    found = re.search(r"\((\d+), \d+\), device", program)
+    return int(found[1]) if found else 1
+
+
+def weights_and_batch(allocator: CachingAllocator, text: str) -> int:
+    """A model that takes twice as much while it is made, and then 100 MiB for each of a batch."""
+    batch = batch_of(text)
+    made = [allocator.malloc(512 * MIB) for _ in range(2)]
+    allocator.free(made.pop())
+    allocator.empty_cache()
+    allocator.reset_peak_memory_stats()
+    entries = len(allocator.snapshot()["device_traces"][0])
+    kept = [allocator.malloc(100 * MIB) for _ in range(batch)]
+    for each in kept:
+        allocator.free(each)
+    return entries
+
+
+def task(batch: int = 1) -> Task:
+    return Task(model=model_of("gpt2"), batch=batch)
+
+
+def test_what_fits_says_by_how_much(pretend: Pretend) -> None:
+    pretend(weights_and_batch)
+    found = fit(task(8), CARD)
+    assert found.fits
+    assert found.ran.peak_allocated_bytes == found.ran.peak_reserved_bytes == 1312 * MIB
+    assert found.room_bytes == 3584 * MIB
+    assert found.spare_bytes == (3584 - 1312) * MIB
+    assert found.headline() == "fits a small card with 2.22 GiB to spare"
+    low, high = found.process_bytes
+    assert 1312 * MIB < low < high
+
+
+def test_what_came_before_the_peaks_were_reset_does_not_count(pretend: Pretend) -> None:
+    pretend(weights_and_batch)
+    assert fit(task(1), CARD).ran.peak_reserved_bytes == 612 * MIB
+    pretend(lambda allocator, text: 0 * weights_and_batch(allocator, text))
+    assert fit(task(1), CARD).ran.peak_reserved_bytes == 1024 * MIB
+
+
+def test_what_does_not_fit_says_what_it_needs(pretend: Pretend) -> None:
+    ran = pretend(weights_and_batch)
+    found = fit(task(40), CARD)
+    assert not found.fits
+    assert found.needed_bytes == 4512 * MIB
+    assert found.spare_bytes == (3584 - 4512) * MIB
+    assert found.ran.oom is not None
+    assert "4.41 GiB are needed, 928.00 MiB more than it has" in found.headline()
+    assert ran.programs[0] == ran.programs[1], "the same program, without the limit"
+    assert ran.memories[1] > 1000 * GIB
+
+
+def fragmented(allocator: CachingAllocator, _: str) -> int:
+    """Every other of 340 blocks is free, two to a segment; then larger ones are asked for."""
+    blocks = [allocator.malloc(9 * MIB) for _ in range(340)]
+    for block in blocks[::2]:
+        allocator.free(block)
+    for _each in range(10):
+        allocator.malloc(120 * MIB)
+    return 0
+
+
+def test_a_setting_under_which_it_fits_is_named(pretend: Pretend) -> None:
+    pretend(fragmented)
+    found = fit(task(), CARD)
+    assert not found.fits
+    assert found.recommendation is not None
+    assert found.recommendation.best is not None
+    assert fit(task(), CARD, conf=found.recommendation.best.setting.conf).fits
+
+
+def test_a_program_of_ones_own(pretend: Pretend) -> None:
+    ran = pretend(weights_and_batch)
+    found = fit_command(["python", "train.py"], CARD)
+    assert found.fits
+    assert found.task is None
+    assert (found.program, ran.programs) == ("python train.py", ["python train.py"])
+
+
+def test_a_program_that_fails_is_no_answer(pretend: Pretend) -> None:
+    error = 'Traceback (most recent call last):\n  File "x"\nValueError: no such rope\n'
+    pretend(weights_and_batch, error=error)
+    with pytest.raises(ConfigError, match="ended without using the GPU, with ValueError: no such"):
+        fit(task(), CARD)
+    pretend(weights_and_batch, error="Killed")
+    with pytest.raises(ConfigError, match="with exit code 1: Killed"):
+        fit(task(), CARD)
+
+
+def test_another_release_than_the_one_meant_is_said(pretend: Pretend) -> None:
+    pretend(weights_and_batch)
+    notes = fit(task(), CARD, torch_version="2.11").notes
+    assert "PyTorch 2.11 is not installed: this is 2.15.0" in notes
+    assert any("2.11 keeps a cuBLAS workspace for each handle and stream" in each for each in notes)
+    assert not any(
+        "not installed" in each for each in fit(task(), CARD, torch_version="2.15").notes
+    )
+    with pytest.raises(ConfigError, match=r"torch_version '1\.9' is not modelled"):
+        fit(task(), CARD, torch_version="1.9")
+
+
+def test_without_pytorch_there_is_a_sentence(pretend: Pretend) -> None:
+    pretend(weights_and_batch)
+    with pytest.raises(UnavailableError, match=r"has no PyTorch.*pip install 'allocsim\[fit\]'"):
+        fit(task(), CARD, python="/usr/bin/perl")
+
+
+def test_the_recording_is_kept_where_it_is_asked_for(pretend: Pretend, tmp_path: Path) -> None:
+    pretend(weights_and_batch)
+    keep = tmp_path / "kept.pickle"
+    found = fit(task(), CARD, keep=keep)
+    assert len(load(keep).devices[0]) == len(found.ran.prepared.trace)
+
+
+def test_the_largest_batch_has_run_and_so_has_the_next(pretend: Pretend) -> None:
+    ran = pretend(weights_and_batch)
+    found = largest(task(), "batch", CARD)
+    assert found.value == 30, "512 MiB and 30 times 100 are in 3.5 GiB, 31 times are not"
+    assert found.fitting is not None
+    assert not found.fitting.is_out_of_memory
+    assert found.failing is not None
+    assert found.failing.is_out_of_memory
+    assert {each.value: each.fits for each in found.tried if each.is_limited} == {
+        30: True,
+        31: False,
+    }
+    assert len(ran.programs) == 4
+
+
+def test_a_batch_that_grows_in_leaps_is_found_too(pretend: Pretend) -> None:
+    def leaps(allocator: CachingAllocator, text: str) -> int:
+        batch = batch_of(text)
+        allocator.malloc((100 + 7 * batch + (2000 if batch > 37 else 0)) * MIB)
+        return 0
+
+    pretend(leaps)
+    found = largest(task(), "batch", Gpu("a card", 2 * GIB))
+    assert found.value == 37
+    assert len(found.tried) < 20
+
+
+def test_only_multiples_are_looked_at(pretend: Pretend) -> None:
+    pretend(weights_and_batch)
+    found = largest(task(), "batch", CARD, step=8)
+    assert found.value == 24
+    assert {each.value % 8 for each in found.tried} == {0}
+
+
+def test_a_sequence_ends_with_the_models_positions(pretend: Pretend) -> None:
+    pretend(weights_and_batch)
+    found = largest(task(), "seq", CARD)
+    assert (found.value, found.failing) == (1024, None)
+
+
+def test_where_not_even_one_fits(pretend: Pretend) -> None:
+    pretend(weights_and_batch)
+    found = largest(task(), "batch", Gpu("a tiny card", 600 * MIB))
+    assert (found.value, found.fitting) == (0, None)
+
+
+def test_a_size_that_makes_no_difference_is_said(pretend: Pretend) -> None:
+    pretend(lambda allocator, _: 0 * (allocator.malloc(MIB) or 0))
+    with pytest.raises(ConfigError, match="batch makes no difference to the memory"):
+        largest(task(), "batch", CARD)

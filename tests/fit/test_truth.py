@@ -1,0 +1,40 @@
+"""What `fit` runs, beside runs of real PyTorch that this package had no part in.
+
+The slow tests need a Python with PyTorch, transformers, peft and torchvision in
+ALLOCSIM_TORCH_PYTHON; `python -m benchmarks.truth` runs every row.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from allocsim.questions.fit import program_of
+from benchmarks.truth import gpu_of, rows, run, task_of
+
+PYTHONS = [path for path in os.environ.get("ALLOCSIM_TORCH_PYTHON", "").split(os.pathsep) if path]
+SOME = ("a100-001-clean", "a100-011", "a100-053", "a100-074", "4090-006", "4090-010", "h100-002")
+
+
+def test_every_row_is_a_task_on_a_card(tmp_path: Path) -> None:
+    assert len(rows()) == 100
+    for row in rows():
+        task = task_of(row, tmp_path)
+        assert task.model.name in (row["model"], row["id"])
+        compile(program_of(task), row["id"], "exec")
+        assert gpu_of(row).memory > row["peak_reserved"] > row["peak_allocated"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not PYTHONS, reason="ALLOCSIM_TORCH_PYTHON names no Python with torch")
+@pytest.mark.parametrize("row", [row for row in rows() if row["id"] in SOME], ids=str)
+def test_a_run_comes_to_the_same_bytes(row: dict[str, Any]) -> None:
+    ran = run(row, PYTHONS[0])
+    assert ran.peak_allocated_bytes == row["peak_allocated"]
+    assert ran.peak_reserved_bytes == row["peak_reserved"]
+    assert ran.is_out_of_memory == ("oom_in_step" in row)
+    assert ran.device_run.fidelity is not None
+    assert ran.device_run.fidelity.is_exact
