@@ -43,21 +43,12 @@ _DTYPES = ("fp32", "bf16", "fp16", "autocast-bf16", "autocast-fp16")
 _OPTIMIZERS = (
     *("adamw", "adamw-fused", "adamw-foreach-off", "adam8bit", "adafactor", "sgd", "momentum"),
 )
-_SIZES = ("batch", "seq", "image", "prompt", "decode", "accumulate", "lora")
+_SIZES = ("batch", "seq", "image", "prompt", "decode", "accumulate", "lora", "gpus")
 _DOES_NOT_FIT = 3
 _OF_THE_TASK = (
     *("dtype", "optimizer", "batch", "seq", "image", "lengths", "checkpointing", "accumulate"),
-    *(
-        "lora",
-        "lora_targets",
-        "attention",
-        "compiles",
-        "channels_last",
-        "steps",
-        "prompt",
-        "decode",
-    ),
-    *("requests", "start"),
+    *("lora", "lora_targets", "attention", "compiles", "channels_last", "steps", "prompt"),
+    *("decode", "requests", "start", "parallel", "ranks", "rank"),
 )
 """The options that describe what a model does, as `Task` has them."""
 
@@ -100,8 +91,14 @@ def add_to(commands: Commands[Parser]) -> None:
     add("--requests", metavar="N", type=count, help="serving: one by one (default: 2)")
     add("--start", choices=("clean", "made"), help="weights are loaded in place, or made on the "
         "device, which counts at the peak too (default: clean)")  # fmt: skip
-    add("--find", metavar="SIZE", choices=_SIZES, help="look for the largest that fits: "
-        + ", ".join(_SIZES))  # fmt: skip
+    shared = parser.add_mutually_exclusive_group()
+    for name, how in (("fsdp", "FSDP2, each layer by itself"), ("ddp", "DistributedDataParallel")):
+        shared.add_argument(f"--{name}", action="store_const", const=name, dest="parallel",
+            help=f"several GPUs train by {how}")  # fmt: skip
+    add("--ranks", metavar="N", type=count, help="how many GPUs (default: 1)")
+    add("--rank", metavar="R", type=count, help="the one that is asked about (default: 0)")
+    add("--find", metavar="SIZE", choices=_SIZES, help="look for the largest that fits, of "
+        + ", ".join(_SIZES[:-1]) + ", or the fewest gpus")  # fmt: skip
     add("--multiple-of", metavar="N", type=count, default=1,
         help="look among multiples of N (default: 1)")  # fmt: skip
     add_shared(parser, "--conf", text="PYTORCH_CUDA_ALLOC_CONF for the program")
@@ -175,6 +172,7 @@ def _task(arguments: argparse.Namespace) -> Task | None:
 def _refuse_other(arguments: argparse.Namespace, given: dict[str, Any]) -> None:
     """Raises UsageError for options of training beside --serve, and the other way round."""
     training = {"seq", "optimizer", "checkpointing", "accumulate", "lora", "lora_targets", "steps"}
+    training |= {"ranks", "rank"}
     serving = {"prompt", "decode", "requests"}
     wrong = sorted((training if arguments.serve else serving) & given.keys())
     if wrong:
@@ -252,6 +250,8 @@ def _find(arguments: argparse.Namespace, task: Task | None, gpus: list[Gpu]) -> 
                          "allocsim scale")  # fmt: skip
     if len(gpus) > 1:
         raise UsageError("--find looks on one card; name one")
+    if arguments.find == "gpus":
+        return _find_gpus(arguments, task, gpus[0])
     with ProgressBar() as bar:
         found = largest(
             task,
@@ -265,3 +265,16 @@ def _find(arguments: argparse.Namespace, task: Task | None, gpus: list[Gpu]) -> 
     document = partial(largest_fit_document, task, gpus[0], found)
     write_result(arguments.json, document, partial(largest_fit_text, task, gpus[0], found))
     return 0 if found.fitting is not None else _DOES_NOT_FIT
+
+
+def _find_gpus(arguments: argparse.Namespace, task: Task, gpu: Gpu) -> int:
+    from allocsim.questions.fit import fewest  # noqa: PLC0415
+    from allocsim.report import fewest_document, fewest_text  # noqa: PLC0415
+
+    if not task.parallel:
+        raise UsageError("--find gpus needs to know how they share the model: --fsdp or --ddp")
+    with ProgressBar() as bar:
+        found = fewest(task, gpu, conf=arguments.conf, python=arguments.python, watch=bar.trying)
+    document = partial(fewest_document, task, gpu, found)
+    write_result(arguments.json, document, partial(fewest_text, task, gpu, found))
+    return 0 if found.ranks is not None else _DOES_NOT_FIT

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from allocsim.report.explain_screen import explanation_screen, verdicts_screen
     from allocsim.report.explain_state import state_document, state_screen, state_text
     from allocsim.report.fit import (
+        fewest_document,
+        fewest_text,
         fit_document,
         fit_text,
         fits_document,
@@ -39,14 +41,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Answer", "Tone", "collapsed_text", "crosscheck_document", "crosscheck_text",
-    "explanation_document", "explanation_screen", "explanation_text", "fit_document", "fit_text",
-    "fits_document", "fits_text", "largest_fit_document", "largest_fit_text", "largest_text",
-    "others_text", "record_document", "record_text", "replay_document", "replay_screen",
-    "replay_text", "risk_document", "risk_screen", "risk_text", "scale_document", "scale_text",
-    "segments_text", "shown_of", "speedscope_document", "state_document", "state_screen",
-    "state_text", "step_document", "step_text", "top_document", "top_text", "tuning_document",
-    "tuning_screen", "tuning_text", "verdicts_document", "verdicts_screen", "verdicts_text",
-    "warned",
+    "explanation_document", "explanation_screen", "explanation_text", "fewest_document",
+    "fewest_text", "fit_document", "fit_text", "fits_document", "fits_text", "largest_fit_document",
+    "largest_fit_text", "largest_text", "others_text", "record_document", "record_text",
+    "replay_document", "replay_screen", "replay_text", "risk_document", "risk_screen", "risk_text",
+    "scale_document", "scale_text", "segments_text", "shown_of", "speedscope_document",
+    "state_document", "state_screen", "state_text", "step_document", "step_text", "top_document",
+    "top_text", "tuning_document", "tuning_screen", "tuning_text", "verdicts_document",
+    "verdicts_screen", "verdicts_text", "warned",
 ]  # fmt: skip
 
 
@@ -59,6 +61,8 @@ _HOMES = {
     "explanation_document": "explain",
     "explanation_screen": "explain_screen",
     "explanation_text": "explain",
+    "fewest_document": "fit",
+    "fewest_text": "fit",
     "fit_document": "fit",
     "fit_text": "fit",
     "fits_document": "fit",

@@ -6,18 +6,19 @@ Rule: what the allocator came to, to the byte, is told apart from what is known 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from allocsim.phantom import Gpu
-from allocsim.questions.fit import Fit, Largest, Task
+from allocsim.questions.fit import Fewest, Fit, Largest, Task, Tried
 from allocsim.questions.top import Top
 from allocsim.report.layout import LABEL, WIDTH, exact_size, number, plural, row, table
 from allocsim.report.recommendation import paste_line
 from allocsim.units import format_size
 
 __all__ = [
-    "fit_document", "fit_text", "fits_document", "fits_text", "largest_fit_document",
-    "largest_fit_text",
+    "fewest_document", "fewest_text", "fit_document", "fit_text", "fits_document", "fits_text",
+    "largest_fit_document", "largest_fit_text",
 ]  # fmt: skip
 
 _IDLE = "reserved and not allocated"
@@ -175,13 +176,17 @@ def largest_fit_text(task: Task, gpu: Gpu, found: Largest) -> str:
         lines += [" " * LABEL + _bar(peak, room)]
         task = task.at(name, found.value)
     lines += row("Program", task.text)
-    lines += ["", *row("Run", plural(len(found.tried), "program"))]
+    return "\n".join([*lines, "", *_tried(name, found.tried)]) + "\n"
+
+
+def _tried(name: str, tried: Sequence[Tried]) -> list[str]:
+    """Every run of a search."""
     rows: list[tuple[str, ...]] = [(name, "reserved", "")]
-    for each in found.tried:
+    for each in tried:
         on = ("fits" if each.fits else "runs out of memory") if each.is_limited else "without limit"
         rows.append((number(each.value), format_size(each.peak_reserved_bytes), on))
-    lines += ["  " + line for line in table(rows, (10, 14, 22))]
-    return "\n".join(lines) + "\n"
+    lines = ["  " + line for line in table(rows, (10, 14, 22))]
+    return [*row("Run", plural(len(tried), "program")), *lines]
 
 
 def largest_fit_document(task: Task, gpu: Gpu, found: Largest) -> dict[str, Any]:
@@ -197,13 +202,48 @@ def largest_fit_document(task: Task, gpu: Gpu, found: Largest) -> dict[str, Any]
         "peak_allocated_bytes": None if fitting is None else fitting.peak_allocated_bytes,
         "engine": "program",
         "program": task.text,
-        "tried": [
-            {
-                "value": each.value,
-                "fits": each.fits,
-                "is_limited": each.is_limited,
-                "peak_reserved_bytes": each.peak_reserved_bytes,
-            }
-            for each in found.tried
-        ],
+        "tried": _tried_documents(found.tried),
+    }
+
+
+def _tried_documents(tried: Sequence[Tried]) -> list[dict[str, Any]]:
+    return [
+        {
+            "value": each.value,
+            "fits": each.fits,
+            "is_limited": each.is_limited,
+            "peak_reserved_bytes": each.peak_reserved_bytes,
+        }
+        for each in tried
+    ]
+
+
+def fewest_text(task: Task, gpu: Gpu, found: Fewest) -> str:
+    """`allocsim fit --find gpus`."""
+    if found.fitting is None:
+        lines = row("Verdict", f"it fits no number of {gpu.name}, up to {found.tried[-1].value:,}")
+    else:
+        lines = row("Verdict", f"{found.ranks} of {gpu.name} are the fewest, of powers of two")
+        peak = found.fitting.peak_reserved_bytes
+        lines += row("Memory", f"{exact_size(peak)} reserved at the peak, on the first of them")
+        lines += [" " * LABEL + _bar(peak, gpu.memory - gpu.context_memory)]
+        task = replace(task, ranks=found.ranks or 1)
+    lines += row("Program", task.text)
+    return "\n".join([*lines, "", *_tried("gpus", found.tried)]) + "\n"
+
+
+def fewest_document(task: Task, gpu: Gpu, found: Fewest) -> dict[str, Any]:
+    """`allocsim fit --find gpus --json`."""
+    fitting = found.fitting
+    return {
+        "fits": fitting is not None,
+        "find": "gpus",
+        "fewest": found.ranks,
+        "gpu": gpu.name,
+        "device_memory": gpu.memory,
+        "peak_reserved_bytes": None if fitting is None else fitting.peak_reserved_bytes,
+        "peak_allocated_bytes": None if fitting is None else fitting.peak_allocated_bytes,
+        "engine": "program",
+        "program": task.text,
+        "tried": _tried_documents(found.tried),
     }

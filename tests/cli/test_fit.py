@@ -100,6 +100,20 @@ def test_the_largest_batch(cli: Cli, pretend: Pretend) -> None:
     assert cli("fit", "gpt2", "--device-memory", "600MiB", "--find", "batch").code == 3
 
 
+def test_the_fewest_gpus(cli: Cli, pretend: Pretend) -> None:
+    pretend(
+        lambda gpu, text: 0 * gpu.malloc(80 * 1024 * MIB // int(text.split("world_size=")[1][0]))
+    )
+    done = cli("fit", "gpt2", "--gpu", "RTX 4090", "--fsdp", "--find", "gpus")
+    assert done.code == 0
+    assert "4 of NVIDIA GeForce RTX 4090 are the fewest, of powers of two" in done.out
+    document = json.loads(
+        cli("fit", "gpt2", "--gpu", "L4", "--fsdp", "--find", "gpus", "--json").out
+    )
+    assert (document["fewest"], document["peak_reserved_bytes"]) == (4, 20 * 1024 * MIB)
+    assert "--fsdp or --ddp" in cli("fit", "gpt2", "--gpu", "L4", "--find", "gpus").err
+
+
 def test_a_program_of_ones_own_comes_after_two_dashes(cli: Cli, pretend: Pretend) -> None:
     ran = pretend(batches)
     done = cli("fit", "--gpu", "L4", "--", "python", "train.py", "--epochs", "3")

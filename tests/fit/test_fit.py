@@ -11,7 +11,7 @@ import pytest
 from allocsim import CachingAllocator, load
 from allocsim.errors import ConfigError
 from allocsim.phantom import Gpu, UnavailableError
-from allocsim.questions.fit import Task, fit, fit_command, largest, model_of
+from allocsim.questions.fit import Task, fewest, fit, fit_command, largest, model_of
 from allocsim.units import GIB, MIB
 from tests.fit.conftest import Pretended
 
@@ -185,3 +185,23 @@ def test_a_size_that_makes_no_difference_is_said(pretend: Pretend) -> None:
     pretend(lambda allocator, _: 0 * (allocator.malloc(MIB) or 0))
     with pytest.raises(ConfigError, match="batch makes no difference to the memory"):
         largest(task(), "batch", CARD)
+
+
+def test_the_fewest_gpus_that_share_a_model(pretend: Pretend) -> None:
+    def shared(allocator: CachingAllocator, text: str) -> int:
+        found = re.search(r"world_size=(\d+)", text)
+        assert found is not None
+        allocator.malloc(20 * GIB // int(found[1]))
+        return 0
+
+    pretend(shared)
+    sharded = Task(model=model_of("gpt2"), parallel="fsdp")
+    found = fewest(sharded, CARD)
+    assert found.ranks == 8, "20 GiB are 2.5 GiB each, and a card has 3.5"
+    assert [(each.value, each.fits) for each in found.tried] == [
+        (2, False),
+        (4, False),
+        (8, True),
+        (16, True),
+    ]
+    assert fewest(sharded, Gpu("a tiny card", 10 * MIB)).ranks is None

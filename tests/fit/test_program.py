@@ -13,6 +13,7 @@ from allocsim.questions.fit import (
     ATTENTION,
     DTYPES,
     OPTIMIZERS,
+    PARALLEL,
     STARTS,
     Task,
     model_of,
@@ -53,6 +54,10 @@ def test_every_combination_of_options_is_a_program(model: str) -> None:
     for dtype, optimizer, start, accumulate in product(DTYPES, OPTIMIZERS, STARTS, (1, 3)):
         made = task(model, dtype=dtype, optimizer=optimizer, start=start, accumulate=accumulate)
         assert undefined(program_of(made)) == set()
+        if model != "pkg.mod:make":
+            for parallel in PARALLEL:
+                shared = task(model, dtype=dtype, start=start, parallel=parallel, ranks=8)
+                assert undefined(program_of(shared)) == set()
     if model == "gpt2":
         flags = ("checkpointing", "compiles", "channels_last")
         for attention, values in product(ATTENTION, product((False, True), repeat=3)):
@@ -94,6 +99,10 @@ def undefined(text: str) -> set[str]:
         ({"lora": 16, "lora_targets": ("c_attn",)}, "targets = ['c_attn']"),
         ({"accumulate": 3}, "loss = loss / 3"),
         ({"compiles": True}, "model = torch.compile(model)"),
+        ({"parallel": "fsdp", "ranks": 8}, "    fully_shard(part)"),
+        ({"parallel": "fsdp", "ranks": 8, "rank": 3}, "rank=3, world_size=8"),
+        ({"parallel": "fsdp", "dtype": "autocast-bf16"}, "    fully_shard(part, mp_policy=policy)"),
+        ({"parallel": "ddp", "ranks": 2}, "DistributedDataParallel(model, device_ids=[0])"),
         ({"start": "clean"}, "torch.cuda.reset_peak_memory_stats()"),
         ({"lengths": (5, 7)}, "lengths = [5, 7]"),
         ({"attention": "flash"}, 'attn_implementation="flash_attention_2"'),

@@ -1,17 +1,25 @@
 """Will it fit: a model at work, run by real PyTorch on a GPU that is not there."""
 
 from allocsim.questions.fit.fit import Fit, fit, fit_command
-from allocsim.questions.fit.largest import SIZES, Largest, Tried, largest
+from allocsim.questions.fit.largest import SIZES, Fewest, Largest, Tried, fewest, largest
 from allocsim.questions.fit.lengths import lengths_of
 from allocsim.questions.fit.model import Model, model_of
 from allocsim.questions.fit.presets import CONFIGURATIONS, TORCHVISION
 from allocsim.questions.fit.program import program_of
 from allocsim.questions.fit.ran import Ran, run_program
-from allocsim.questions.fit.task import ATTENTION, DTYPES, OPTIMIZERS, STARTS, Task, usual_lengths
+from allocsim.questions.fit.task import (
+    ATTENTION,
+    DTYPES,
+    OPTIMIZERS,
+    PARALLEL,
+    STARTS,
+    Task,
+    usual_lengths,
+)
 
 __all__ = [
-    "ATTENTION", "CONFIGURATIONS", "DTYPES", "Fit", "Largest", "Model",
-    "OPTIMIZERS", "Ran", "SIZES", "STARTS", "TORCHVISION", "Task", "Tried", "fit", "fit_command",
-    "largest", "lengths_of", "model_of", "program_of", "run_program",
+    "ATTENTION", "CONFIGURATIONS", "DTYPES", "Fewest", "Fit", "Largest", "Model", "OPTIMIZERS",
+    "PARALLEL", "Ran", "SIZES", "STARTS", "TORCHVISION", "Task", "Tried", "fewest", "fit",
+    "fit_command", "largest", "lengths_of", "model_of", "program_of", "run_program",
     "usual_lengths",
 ]  # fmt: skip

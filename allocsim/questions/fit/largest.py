@@ -17,11 +17,12 @@ from allocsim.questions.fit.ran import Ran, run_program
 from allocsim.questions.fit.task import Task, most_of
 from allocsim.units import TIB
 
-__all__ = ["SIZES", "Largest", "Tried", "largest"]
+__all__ = ["SIZES", "Fewest", "Largest", "Tried", "fewest", "largest"]
 
 SIZES = ("batch", "seq", "image", "prompt", "decode", "accumulate", "lora")
 """What can be looked for."""
 _MOST = 1 << 20
+_MOST_RANKS = 1024
 _FURTHER = 4
 """How many times further to look where nothing has failed yet."""
 _AT_ONCE = 2
@@ -76,6 +77,53 @@ def largest(
         return run_program(program_of(at), on, conf=conf, python=python)
 
     return _Search(task, name, gpu, step, run).run(watch or (lambda _: None))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fewest:
+    """The fewest GPUs, a power of two, that share a task and have room for it.
+
+    ranks: they, None if no number up to `_MOST_RANKS` does.  fitting: the run of their first rank.
+    """
+
+    ranks: int | None
+    fitting: Ran | None
+    tried: tuple[Tried, ...]
+
+
+def fewest(
+    task: Task,
+    gpu: Gpu,
+    *,
+    conf: str | None = None,
+    python: str | None = None,
+    watch: Callable[[str], object] | None = None,
+) -> Fewest:
+    """The fewest of `gpu` that train `task` by FSDP or DDP.
+
+    Each has a batch of the task's own; the rank that is run is the first, which has as much as any.
+    """
+    tried: list[Tried] = []
+    ranks = 2
+    while ranks <= _MOST_RANKS:
+        pair = [ranks, 2 * ranks]
+        if watch is not None:
+            watch(f"{ranks} and {2 * ranks} GPUs")
+        tasks = [replace(task, ranks=each, rank=0) for each in pair]
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            found = pool.map(
+                lambda at: run_program(program_of(at), gpu, conf=conf, python=python), tasks
+            )
+            runs = dict(zip(pair, found, strict=True))
+        tried += [
+            Tried(n, not ran.is_out_of_memory, ran.peak_reserved_bytes, True)
+            for n, ran in runs.items()
+        ]
+        for n, ran in runs.items():
+            if not ran.is_out_of_memory:
+                return Fewest(n, ran, tuple(tried))
+        ranks *= 4
+    return Fewest(None, None, tuple(tried))
 
 
 class _Search:

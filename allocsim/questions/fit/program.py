@@ -34,6 +34,7 @@ def program_of(task: Task) -> str:
         "",
         *_imports(task),
         "",
+        *_ranks(task),
         *_model(task),
         *(_training(task) if task.is_training else _serving(task)),
     ]
@@ -48,6 +49,8 @@ def _imports(task: Task) -> Iterator[str]:
     if task.optimizer == "adam8bit" and task.is_training:
         yield "import bitsandbytes"
     yield "import torch"
+    if task.parallel:
+        yield "import torch.distributed"
     if isinstance(model, Classifier):
         yield "import torchvision"
     if task.lora:
@@ -55,24 +58,40 @@ def _imports(task: Task) -> Iterator[str]:
     if isinstance(model, Configured):
         names = ["AutoConfig", model.head] + ["DynamicCache"] * (not task.is_training)
         yield f"from transformers import {', '.join(names)}"
+    if task.parallel == "fsdp":
+        mixed = "MixedPrecisionPolicy, " if task.autocast_dtype is not None else ""
+        yield f"from torch.distributed.fsdp import {mixed}fully_shard"
+    if task.parallel == "ddp":
+        yield "from torch.nn.parallel import DistributedDataParallel"
+    if task.parallel:
+        yield "from torch.testing._internal.distributed.fake_pg import FakeStore"
     if isinstance(model, Made):
         yield ""
         yield 'sys.path.insert(0, "")'
         yield f"from {model.module} import {model.function.partition('.')[0]}"
 
 
+def _ranks(task: Task) -> Iterator[str]:
+    """The job's other ranks, which are imagined: PyTorch's fake group sends nothing."""
+    if task.parallel:
+        yield "torch.distributed.init_process_group("
+        yield f'    "fake", store=FakeStore(), rank={task.rank}, world_size={task.ranks}'
+        yield ")"
+
+
 def _model(task: Task) -> Iterator[str]:
     """The model on the device, and what is done to it before it works."""
     model, dtype = task.model, f"torch.{task.parameters_dtype}"
+    device = "meta" if task.parallel == "fsdp" else "cuda"
     if isinstance(model, Configured):
         yield from _config(model)
-        yield 'with torch.device("cuda"):'
+        yield f'with torch.device("{device}"):'
         yield f"    model = {model.head}.from_config("
         attention = ATTENTION[task.attention]
         yield f'        config, dtype={dtype}, attn_implementation="{attention}"'
         yield "    )"
     elif isinstance(model, Classifier):
-        yield 'with torch.device("cuda"):'
+        yield f'with torch.device("{device}"):'
         yield f"    model = torchvision.models.{model.function}(weights=None)"
         yield f"model = model.to({dtype})"
     else:
@@ -94,6 +113,7 @@ def _model(task: Task) -> Iterator[str]:
     yield "model.train()" if task.is_training else "model.eval()"
     if task.is_training:
         yield from _adapted(task)
+    yield from _shared(task)
     if task.compiles:
         yield "model = torch.compile(model)"
     if task.start == "clean":
@@ -108,7 +128,11 @@ def _config(model: Configured) -> Iterator[str]:
         return
     yield "config = AutoConfig.for_model("
     for key, value in model.config.items():
-        yield f"    {key}={value!r},"
+        if isinstance(value, dict):
+            inner = [f"        {name!r}: {part!r}," for name, part in value.items()]
+            yield from (f"    {key}={{", *inner, "    },")
+        else:
+            yield f"    {key}={value!r},"
     yield ")"
 
 
@@ -124,6 +148,25 @@ def _adapted(task: Task) -> Iterator[str]:
         yield f"model = get_peft_model(model, LoraConfig({sizes}, target_modules=targets))"
         if task.checkpointing:
             yield "model.enable_input_require_grads()"
+
+
+def _shared(task: Task) -> Iterator[str]:
+    """The model's share of one rank."""
+    if task.parallel == "ddp":
+        yield "model = DistributedDataParallel(model, device_ids=[0])"
+    if task.parallel != "fsdp":
+        return
+    policy = ""
+    if task.autocast_dtype is not None:
+        yield "policy = MixedPrecisionPolicy("
+        yield f"    param_dtype=torch.{task.autocast_dtype}, reduce_dtype=torch.float32"
+        yield ")"
+        policy = ", mp_policy=policy"
+    yield "lists = (torch.nn.ModuleList, torch.nn.Sequential)"
+    yield "layers = max((each for each in model.modules() if isinstance(each, lists)), key=len)"
+    yield "for part in (*layers, model):"
+    yield f"    fully_shard(part{policy})"
+    yield 'model.to_empty(device="cuda")'
 
 
 def _training(task: Task) -> Iterator[str]:
@@ -145,7 +188,7 @@ def _training(task: Task) -> Iterator[str]:
         for line in _batch(task, f"max(lengths[:{task.batch}])"):
             yield deep + line
     loss = _loss(task)
-    if task.autocast_dtype is not None:
+    if task.autocast_dtype is not None and task.parallel != "fsdp":
         yield f'{deep}with torch.autocast("cuda", dtype=torch.{task.autocast_dtype}):'
         yield f"{deep}{_INDENT}loss = {loss}"
     else:

@@ -12,7 +12,16 @@ from typing import Any
 from allocsim.errors import ConfigError
 from allocsim.questions.fit.model import Configured, Made, Model, most_positions
 
-__all__ = ["ATTENTION", "DTYPES", "OPTIMIZERS", "STARTS", "Task", "most_of", "usual_lengths"]
+__all__ = [
+    "ATTENTION",
+    "DTYPES",
+    "OPTIMIZERS",
+    "PARALLEL",
+    "STARTS",
+    "Task",
+    "most_of",
+    "usual_lengths",
+]
 
 DTYPES = {
     "fp32": ("float32", None),
@@ -30,7 +39,11 @@ ATTENTION = {"sdpa": "sdpa", "eager": "eager", "flash": "flash_attention_2"}
 STARTS = ("clean", "made")
 """How a model begins: "clean", loaded in place, with what making it left behind given back and the
 peaks reset; "made" on the device, all of which counts."""
-_COUNTS = ("batch", "seq", "image", "accumulate", "steps", "prompt", "decode", "requests")
+PARALLEL = ("fsdp", "ddp")
+"""FSDP2, every layer sharded by itself, or DistributedDataParallel."""
+_COUNTS = (
+    *("batch", "seq", "image", "accumulate", "steps", "prompt", "decode", "requests", "ranks"),
+)
 _MOST = 1 << 24
 _USUAL = 1024
 
@@ -47,6 +60,8 @@ class Task:
     lora: rank of the adapters, 0 for training all.  lora_targets: names of modules, empty for all
     linear ones.
     steps: of training.  prompt, decode: tokens in and out of a request.  requests: one by one.
+    parallel: how `ranks` GPUs share the training, one of `PARALLEL`, "" for one alone.  rank: the
+    one that is run.
     """
 
     model: Model
@@ -69,6 +84,9 @@ class Task:
     decode: int = 64
     requests: int = 2
     start: str = "clean"
+    parallel: str = ""
+    ranks: int = 1
+    rank: int = 0
 
     def __post_init__(self) -> None:
         for name in (
@@ -104,6 +122,19 @@ class Task:
         if not self.is_training and self.dtype.startswith("autocast"):
             raise ConfigError(f"serving in {self.dtype} is not usual; expected fp32, bf16 or fp16")
 
+        self._refuse_alone()
+
+    def _refuse_alone(self) -> None:
+        """Ranks that share nothing, and sharing without ranks."""
+        if self.ranks > 1 and not self.parallel:
+            raise ConfigError(f"{self.ranks} ranks share a model by fsdp or ddp; say which")
+        if self.parallel and not self.is_training:
+            raise ConfigError(f"{self.parallel} is for training")
+        if self.parallel and isinstance(self.model, Made):
+            raise ConfigError(f"{self.model.name} makes its own model; its function shards it")
+        if not 0 <= self.rank < self.ranks:
+            raise ConfigError(f"there is no rank {self.rank} of {self.ranks}; they begin at 0")
+
     def _refuse_too_long(self) -> None:
         most, name = most_positions(self.model), self.model.name
         longest = max(self.lengths, default=self.seq if self.is_training else self.prompt)
@@ -135,6 +166,7 @@ class Task:
             what += ["checkpointing"] * self.checkpointing
             what += [f"accumulating {self.accumulate}"] * (self.accumulate > 1)
             what += [f"LoRA of rank {self.lora}"] * bool(self.lora)
+            what += [f"{self.parallel} over {self.ranks} GPUs"] * bool(self.parallel)
         if self.attention != "sdpa":
             what.append(f"{self.attention} attention")
         return ", ".join(what + ["compiled"] * self.compiles)
