@@ -13,12 +13,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, astuple
-from pathlib import Path
 
 import pytest
 
-from allocsim.phantom import UnavailableError, find_gpu
-from allocsim.phantom.build import Stubs, build_stubs
+from allocsim.phantom import Stubs, find_gpu
 
 MIB = 1 << 20
 BASE = 1 << 44
@@ -81,15 +79,6 @@ class Device:
         error = self.cudart.cudaEventQuery(event)
         assert error in (SUCCESS, NOT_READY)
         return bool(error == SUCCESS)
-
-
-@pytest.fixture(scope="module")
-def libraries(tmp_path_factory: pytest.TempPathFactory) -> Stubs:
-    folder: Path = tmp_path_factory.mktemp("stub")
-    try:
-        return build_stubs(folder, 13)
-    except UnavailableError as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture
