@@ -86,6 +86,11 @@ def known_notes(prepared: Prepared) -> list[str]:
             f"values were read back at {made.reads_back}: they are zero on a phantom GPU, and "
             "sizes that depend on them are not the program's"
         )
+    if made is not None and made.guessed:
+        notes.append(
+            f"workspaces of {made.guessed} are a phantom GPU's guess, as small as they can be: a "
+            "card may take more"
+        )
     for kind, is_told, what in (
         (
             MarkKind.FRACTION,

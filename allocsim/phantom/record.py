@@ -65,6 +65,7 @@ class ProcessRecording:
     stopped_by: the guard that ended it, "" for none.
     reads_back: the lines of the program that copied values from a phantom device to the host, ""
         for none.
+    guessed: the libraries whose workspaces a phantom device guessed, "" for none.
     """
 
     file: Path
@@ -72,6 +73,7 @@ class ProcessRecording:
     oom_text: str
     stopped_by: str
     reads_back: str = ""
+    guessed: str = ""
 
 
 @dataclass(frozen=True, slots=True)

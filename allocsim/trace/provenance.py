@@ -33,6 +33,7 @@ class Provenance:
     stopped_by: the guard that ended it, "" for none.
     reads_back: the lines of the program that copied values from a phantom to the host, "" for
         none or unknown.
+    guessed: the libraries whose workspaces a phantom could only guess, "" for none or unknown.
     exit_code: the program's; None if unknown.
     conf_at_start: the option string that the program began with, None where it is the last one.
     """
@@ -47,6 +48,7 @@ class Provenance:
     oom_text: str = ""
     stopped_by: str = ""
     reads_back: str = ""
+    guessed: str = ""
     exit_code: int | None = None
     conf_at_start: str | None = None
 
@@ -86,6 +88,7 @@ def read_provenance(top: Fields) -> Provenance | None:
     code = fields.integer("exit_code", _UNKNOWN_EXIT, INT32_MAX) if "exit_code" in fields else None
     texts = (
         "torch_version", "device_name", "command", "rank", "oom_text", "stopped_by", "reads_back",
+        "guessed",
     )  # fmt: skip
     sizes = ("device_memory", "context_memory")
     known: dict[str, Any] = {name: fields.text(name) for name in texts if name in fields}

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from allocsim.engine import replay
 from allocsim.phantom import UnavailableError
 from allocsim.phantom.cards import find_gpu
 from allocsim.phantom.gpu import Gpu
@@ -359,6 +360,7 @@ def test_real_pytorch_finds_the_card_that_is_not_there(python: str, tmp_path: Pa
     recording = load(tmp_path / "out.pickle")
     assert document["recordings"][0]["entries"] == len(recording.devices[0])
     assert document["recordings"][0]["reads_back"] is None
+    assert document["recordings"][0]["guessed"] == "cuDNN"
 
 
 @pytest.mark.slow
@@ -378,4 +380,25 @@ def test_real_pytorch_tells_where_it_reads_values_back(python: str, tmp_path: Pa
     )
     document, _ = recorded_by_torch(python, tmp_path, program)
     places = document["recordings"][0]["reads_back"].split(", ")
-    assert [place.rpartition(":")[2] for place in places] == ["7", "8", "9", "1 more places"]
+    assert [place.rpartition(":")[2] for place in places] == ["7", "8", "9", "1 more place"]
+
+
+@pytest.mark.slow
+@NEEDS_TORCH
+@pytest.mark.parametrize("python", PYTHONS)
+def test_real_pytorch_transforms_and_solves(python: str, tmp_path: Path) -> None:
+    program = (
+        "import torch\n"
+        "from torch import fft, linalg\n"
+        "a = torch.randn(64, 64, device='cuda')\n"
+        "many = torch.randn(8, 64, 64, device='cuda')\n"
+        "for x in (a, many, a.double(), a.to(torch.complex64)):\n"
+        "    for run in (fft.fft, fft.fft2, fft.ifft, linalg.svd, linalg.qr, linalg.cholesky,\n"
+        "                linalg.eigh, linalg.inv, linalg.lu_factor, linalg.pinv, linalg.det):\n"
+        "        run(x)\n"
+        "    linalg.solve(x, x), linalg.lstsq(x, x)\n"
+        "fft.irfft2(fft.rfft2(a))\n"
+    )
+    document, _ = recorded_by_torch(python, tmp_path, program)
+    assert document["recordings"][0]["guessed"] == "cuFFT, cuSOLVER"
+    assert replay(load(tmp_path / "out.pickle")).devices[0].parting is None

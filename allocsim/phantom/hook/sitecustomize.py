@@ -17,7 +17,6 @@ import functools
 import importlib.machinery
 import importlib.util
 import json
-import linecache
 import os
 import pickle
 import sys
@@ -29,6 +28,8 @@ FOLDER = os.environ.get("ALLOCSIM_RECORD_FOLDER")
 UNKNOWN_EXIT = -(1 << 31)
 GRACE_S = 10.0
 POLL_S = 0.02
+# What of a recording is printed when the program has ended.
+PRINTED = ("stopped_by", "oom_text", "reads_back", "guessed")
 # Entries whose number PyTorch's statistics tell.
 COUNTED = ("alloc", "free_requested", "free_completed", "oom")
 STATISTICS = ("allocation.all.allocated", "allocation.all.freed", "active.all.freed", "num_ooms")
@@ -77,7 +78,7 @@ class Recorder:
         self.is_recording = True
         if os.environ.get("ALLOCSIM_PHANTOM_MEMORY"):
             with contextlib.suppress(Exception):  # it is only to know more
-                watch_reads(1)
+                ctypes.CDLL(None).device_watch_reads(1)
 
     def count(self, device):
         """How many entries of the kinds COUNTED a device's history has."""
@@ -229,10 +230,6 @@ class Recorder:
         is_ours = os.getpid() == self.pid and os.path.isdir(self.folder)
         if self.is_written or not self.is_recording or not is_ours or not self.entries():
             return
-        reads = ""
-        if os.environ.get("ALLOCSIM_PHANTOM_MEMORY"):
-            with contextlib.suppress(Exception):  # it is only to know more
-                reads = reads_text(places_of(read_sites()))
         rank = os.environ.get("RANK", "")
         name = f"rank{rank}" if rank.isdigit() else f"process{self.pid}"
         place = os.path.join(self.folder, name + ".pickle")
@@ -249,15 +246,13 @@ class Recorder:
             "rank": rank,
             "oom_text": self.oom_text or "",
             "stopped_by": self.stopped_by or "",
-            "reads_back": reads,
+            **told_by_phantom(),
         }
         self.add_marks(snapshot)
         snapshot["allocsim"]["exit_code"] = UNKNOWN_EXIT  # the last value of the pickle
         with open(place + ".part", "wb") as file:
             pickle.dump(snapshot, file)
-        about = {
-            name: snapshot["allocsim"][name] for name in ("stopped_by", "oom_text", "reads_back")
-        }
+        about = {name: snapshot["allocsim"][name] for name in PRINTED}
         about["entries"] = sum(map(len, snapshot["device_traces"]))
         with open(place[: -len(".pickle")] + ".json", "w") as file:
             json.dump(about, file)
@@ -272,74 +267,19 @@ class Recorder:
             snapshot["allocsim"]["conf_at_start"] = self.conf_at_start
 
 
-class ReadFrame(ctypes.Structure):
-    """struct device_read_frame of the phantom device."""
-
-    _fields_ = (("code", ctypes.py_object), ("line", ctypes.c_int))
-
-
-class ReadSite(ctypes.Structure):
-    """struct device_read_site; its frames lie behind it."""
-
-    _fields_ = (("times", ctypes.c_size_t), ("most", ctypes.c_size_t), ("depth", ctypes.c_size_t))
-
-    def frames(self):
-        """(file, line) of each frame, the innermost first."""
-        start = ctypes.addressof(self) + ctypes.sizeof(self)
-        frames = (ReadFrame * self.depth).from_address(start)
-        return [(frame.code.co_filename, frame.line) for frame in frames]
-
-
-def watch_reads(wanted):
-    """Lets the phantom device note, or note no longer, where values are read back."""
-    return ctypes.CDLL(None).device_watch_reads(wanted)
-
-
-def read_sites():
-    """(times, bytes of the largest, frames) of each stack that read values back."""
-    watch_reads(0)
-    first = ctypes.POINTER(ctypes.POINTER(ReadSite))()
-    ask = ctypes.CDLL(None).device_read_sites
-    ask.restype = ctypes.c_size_t
-    sites = [first[i].contents for i in range(ask(ctypes.byref(first)))]
-    return [(site.times, site.most, site.frames()) for site in sites]
-
-
-def places_of(sites):
-    """(file and line of the program, times), what looks like a logged number last."""
-    places = {}
-    for times, most, frames in sites:
-        name, line = next((frame for frame in frames if is_the_programs(frame[0])), frames[0])
-        place = places.setdefault((name, line), [0, 0])
-        place[0] += times
-        place[1] = max(place[1], most)
-    in_order = sorted(places.items(), key=lambda place: is_logged(*place[0], place[1][1]))
-    return [(f"{shown(name)}:{line}", times) for (name, line), (times, _) in in_order]
-
-
-def is_logged(name, line, size):
-    """Whether a read of `size` bytes is of one float, as of a loss, on which no size hangs."""
-    text = linecache.getline(name, line)
-    return size in (2, 4) and (".item()" in text or "float(" in text)
-
-
-def is_the_programs(name):
-    """Whether a file is the program's own, and of no library."""
-    libraries = ("/site-packages/", "/dist-packages/", os.path.dirname(os.__file__), "<frozen")
-    return not any(library in name for library in libraries)
-
-
-def shown(name):
-    """A file's path from where the program was started, if it lies there."""
-    near = os.path.relpath(name) if os.path.isabs(name) else name
-    return name if near.startswith("..") else near
-
-
-def reads_text(places):
-    """The first places of a program that reads values back; "" for none."""
-    texts = [f"{place} ({times:,} times)" if times > 1 else place for place, times in places]
-    more = [f"{len(texts) - 3} more places"] if len(texts) > 3 else []
-    return ", ".join(texts[:3] + more)
+def told_by_phantom():
+    """What only the phantom device knows of the program: nothing of it, on a real one."""
+    told = {"reads_back": "", "guessed": ""}
+    if os.environ.get("ALLOCSIM_PHANTOM_MEMORY"):
+        with contextlib.suppress(Exception):  # it is only to know more
+            # By its path: a name of ours must hide none of the program's modules.
+            place = os.path.join(os.path.dirname(__file__), os.pardir, "told.py")
+            spec = importlib.util.spec_from_file_location("allocsim.phantom.told", place)
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+            told["guessed"] = module.guesses()
+            told["reads_back"] = module.reads_text(module.places_of(module.read_sites()))
+    return told
 
 
 def conf_of(snapshot):
