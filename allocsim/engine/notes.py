@@ -97,9 +97,19 @@ def device_note(made: Provenance) -> str:
 
 
 def known_notes(prepared: Prepared) -> list[str]:
-    """What is known of the program's calls, and from whom."""
-    hints, marks = prepared.hints, prepared.marks
+    """What is known of the program's calls, and from whom; what a phantom could not tell it."""
+    hints, marks, made = prepared.hints, prepared.marks, prepared.provenance
     notes = []
+    if made is not None and made.reads_back:
+        notes.append(
+            f"values were read back at {made.reads_back}: they are zero on a phantom GPU, and "
+            "sizes that depend on them are not the program's"
+        )
+    if made is not None and made.guessed:
+        notes.append(
+            f"workspaces of {made.guessed} are a phantom GPU's guess, as small as they can be: a "
+            "card may take more"
+        )
     for kind, is_told, what in (
         (
             MarkKind.FRACTION,

@@ -34,7 +34,7 @@ class Stubs:
 
     device: counts the memory.
     cudart, cuda, nvml: have the sonames of CUDA's own, so that a loader asks for no other.
-    blas, dnn: come before CUDA's by preloading.
+    blas, dnn, math: come before CUDA's by preloading.
     """
 
     folder: Path
@@ -44,6 +44,7 @@ class Stubs:
     nvml: Path
     blas: Path
     dnn: Path
+    math: Path
 
     @classmethod
     def in_folder(cls, folder: Path, cuda_major: int) -> Stubs:
@@ -56,13 +57,14 @@ class Stubs:
             nvml=folder / "libnvidia-ml.so.1",
             blas=folder / "libphantom-blas.so",
             dnn=folder / "libphantom-dnn.so",
+            math=folder / "libphantom-math.so",
         )
 
     @property
     def preload(self) -> str:
         """The value of LD_PRELOAD that puts the phantom GPU under a program."""
-        libraries = (self.device, self.cudart, self.cuda, self.nvml, self.blas, self.dnn)
-        return " ".join(map(str, libraries))
+        libraries = (self.device, self.cudart, self.cuda, self.nvml)
+        return " ".join(map(str, (*libraries, self.blas, self.dnn, self.math)))
 
 
 def find_compiler(*names: str) -> str:
@@ -103,12 +105,13 @@ def build_stubs(folder: Path, cuda_major: int) -> Stubs:
     over_device = [str(stubs.device), ORIGIN]
     runtime = [f"-DPHANTOM_CUDA={cuda_major}", f"-Wl,--version-script={versions}"]
     for library, sources, extra in (
-        (stubs.device, ("device.c",), ["-pthread"]),
+        (stubs.device, ("device.c", "reads.c"), ["-pthread"]),
         (stubs.cudart, ("cudart.c", "launch.c", "graph.c"), [*runtime, *over_device]),
         (stubs.cuda, ("cuda.c",), over_device),
         (stubs.nvml, ("nvml.c",), []),
         (stubs.blas, ("blas.c",), []),
-        (stubs.dnn, ("dnn.c",), []),
+        (stubs.dnn, ("dnn.c",), over_device),
+        (stubs.math, ("solver.c", "fft.c"), over_device),
     ):
         name = f"-Wl,-soname,{library.name}"
         target = ["-o", str(library), *(str(STUB / source) for source in sources)]

@@ -67,12 +67,17 @@ class ProcessRecording:
 
     oom_text: the out-of-memory error that ended it, "" for none.
     stopped_by: the guard that ended it, "" for none.
+    reads_back: the lines of the program that copied values from a phantom device to the host, ""
+        for none.
+    guessed: the libraries whose workspaces a phantom device guessed, "" for none.
     """
 
     file: Path
     entries: int
     oom_text: str
     stopped_by: str
+    reads_back: str = ""
+    guessed: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,4 +213,4 @@ def _move(file: Path, out: Path) -> ProcessRecording:
             shutil.copyfileobj(plain, target)
         file = packed
     file.replace(out)
-    return ProcessRecording(out, about["entries"], about["oom_text"], about["stopped_by"])
+    return ProcessRecording(out, **about)

@@ -24,6 +24,8 @@ def record_document(program: Program, recorded: Recorded) -> dict[str, Any]:
                 "entries": process.entries,
                 "oom": process.oom_text or None,
                 "stopped_by": process.stopped_by or None,
+                "reads_back": process.reads_back or None,
+                "guessed": process.guessed or None,
             }
             for process in recorded.processes
         ],
@@ -45,6 +47,17 @@ def record_text(program: Program, recorded: Recorded) -> str:
         end = "; ended out of memory" if process.oom_text else ""
         end = f"; ended by --{process.stopped_by}" if process.stopped_by else end
         lines.append(f"allocsim: wrote {process.file}: {process.entries:,} entries{end}")
+        if process.reads_back:
+            lines.append(
+                f"allocsim: reads values back at {process.reads_back}: they are zero on a phantom. "
+                "A loss that is only printed is no matter; sizes that depend on them are not the "
+                "program's"
+            )
+        if process.guessed:
+            lines.append(
+                f"allocsim: workspaces of {process.guessed} are a guess, as small as they can be: "
+                "their true sizes need a card"
+            )
         lines.append(f"allocsim: {_next(process, recorded.exit_code)}")
     if not recorded.processes:
         lines.append(

@@ -31,6 +31,9 @@ class Provenance:
     rank: of a distributed job, "" for none.
     oom_text: the out-of-memory error that ended the program, "" for none.
     stopped_by: the guard that ended it, "" for none.
+    reads_back: the lines of the program that copied values from a phantom to the host, "" for
+        none or unknown.
+    guessed: the libraries whose workspaces a phantom could only guess, "" for none or unknown.
     exit_code: the program's; None if unknown.
     conf_at_start: the option string that the program began with, None where it is the last one.
     """
@@ -44,6 +47,8 @@ class Provenance:
     rank: str = ""
     oom_text: str = ""
     stopped_by: str = ""
+    reads_back: str = ""
+    guessed: str = ""
     exit_code: int | None = None
     conf_at_start: str | None = None
 
@@ -81,7 +86,10 @@ def read_provenance(top: Fields) -> Provenance | None:
     if fields is None:
         return None
     code = fields.integer("exit_code", _UNKNOWN_EXIT, INT32_MAX) if "exit_code" in fields else None
-    texts = ("torch_version", "device_name", "command", "rank", "oom_text", "stopped_by")
+    texts = (
+        "torch_version", "device_name", "command", "rank", "oom_text", "stopped_by", "reads_back",
+        "guessed",
+    )  # fmt: skip
     sizes = ("device_memory", "context_memory")
     known: dict[str, Any] = {name: fields.text(name) for name in texts if name in fields}
     known |= {name: fields.integer(name, 0, INT64_MAX) for name in sizes if name in fields}

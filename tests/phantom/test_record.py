@@ -13,9 +13,11 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from allocsim.engine import replay
 from allocsim.phantom import UnavailableError
 from allocsim.phantom.cards import find_gpu
 from allocsim.phantom.gpu import Gpu
@@ -323,26 +325,80 @@ def test_a_build_without_cuda_is_refused_by_name(pretend: Path) -> None:
         find_torch(sys.executable)
 
 
+PYTHONS = [path for path in os.environ.get("ALLOCSIM_TORCH_PYTHON", "").split(os.pathsep) if path]
+NEEDS_TORCH = pytest.mark.skipif(not PYTHONS, reason="ALLOCSIM_TORCH_PYTHON names no Python")
+
+
+def recorded_by_torch(python: str, folder: Path, program: str) -> tuple[dict[str, Any], str]:
+    """The document of `allocsim record` over a phantom A100, and what the program printed."""
+    path = folder / "program.py"
+    path.write_text(program)
+    command = [sys.executable, "-m", "allocsim", "record", "--gpu", "A100 80GB", "--json"]
+    done = subprocess.run(
+        [*command, "-o", str(folder / "out.pickle"), "--", python, str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout), done.stderr
+
+
 @pytest.mark.slow
-@pytest.mark.skipif("ALLOCSIM_TORCH_PYTHON" not in os.environ, reason="needs a CUDA build of torch")
-def test_real_pytorch_finds_the_card_that_is_not_there(tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(
+@NEEDS_TORCH
+@pytest.mark.parametrize("python", PYTHONS)
+def test_real_pytorch_finds_the_card_that_is_not_there(python: str, tmp_path: Path) -> None:
+    program = (
         "import torch\n"
         "net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8)).cuda()\n"
         "net(torch.randn(2, 3, 32, 32, device='cuda')).sum().backward()\n"
         "print(torch.cuda.get_device_name(), torch.cuda.mem_get_info()[1])\n"
     )
-    out = tmp_path / "out.pickle"
-    command = [sys.executable, "-m", "allocsim", "record", "--gpu", "A100 80GB", "--json"]
-    python = os.environ["ALLOCSIM_TORCH_PYTHON"].split(os.pathsep)[0]
-    done = subprocess.run(
-        [*command, "-o", str(out), "--", python, str(program)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    document, printed = recorded_by_torch(python, tmp_path, program)
     gpu = find_gpu("A100 80GB")
-    assert f"{gpu.name} {gpu.memory}" in done.stderr
-    document = json.loads(done.stdout)
-    assert document["recordings"][0]["entries"] == len(load(out).devices[0])
+    assert f"{gpu.name} {gpu.memory}" in printed
+    recording = load(tmp_path / "out.pickle")
+    assert document["recordings"][0]["entries"] == len(recording.devices[0])
+    assert document["recordings"][0]["reads_back"] is None
+    assert document["recordings"][0]["guessed"] == "cuDNN"
+
+
+@pytest.mark.slow
+@NEEDS_TORCH
+@pytest.mark.parametrize("python", PYTHONS)
+def test_real_pytorch_tells_where_it_reads_values_back(python: str, tmp_path: Path) -> None:
+    program = (
+        "import torch\n"
+        "x = torch.randn(8, 4, device='cuda', requires_grad=True)\n"
+        "for _ in range(3):\n"
+        "    loss = x.sum()\n"
+        "    loss.backward()\n"
+        "    print(loss.item())\n"
+        "kept = x[x.sum(1) > 0]\n"
+        "torch.arange(8, device='cuda').tolist()\n"
+        "assert not (x > 0).any()\n"
+    )
+    document, _ = recorded_by_torch(python, tmp_path, program)
+    places = document["recordings"][0]["reads_back"].split(", ")
+    assert [place.rpartition(":")[2] for place in places] == ["7", "8", "9", "1 more place"]
+
+
+@pytest.mark.slow
+@NEEDS_TORCH
+@pytest.mark.parametrize("python", PYTHONS)
+def test_real_pytorch_transforms_and_solves(python: str, tmp_path: Path) -> None:
+    program = (
+        "import torch\n"
+        "from torch import fft, linalg\n"
+        "a = torch.randn(64, 64, device='cuda')\n"
+        "many = torch.randn(8, 64, 64, device='cuda')\n"
+        "for x in (a, many, a.double(), a.to(torch.complex64)):\n"
+        "    for run in (fft.fft, fft.fft2, fft.ifft, linalg.svd, linalg.qr, linalg.cholesky,\n"
+        "                linalg.eigh, linalg.inv, linalg.lu_factor, linalg.pinv, linalg.det):\n"
+        "        run(x)\n"
+        "    linalg.solve(x, x), linalg.lstsq(x, x)\n"
+        "fft.irfft2(fft.rfft2(a))\n"
+    )
+    document, _ = recorded_by_torch(python, tmp_path, program)
+    assert document["recordings"][0]["guessed"] == "cuFFT, cuSOLVER"
+    assert replay(load(tmp_path / "out.pickle")).devices[0].parting is None

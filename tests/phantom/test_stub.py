@@ -13,12 +13,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, astuple
-from pathlib import Path
 
 import pytest
 
-from allocsim.phantom import UnavailableError, find_gpu
-from allocsim.phantom.build import Stubs, build_stubs
+from allocsim.phantom import Stubs, find_gpu
 
 MIB = 1 << 20
 BASE = 1 << 44
@@ -81,15 +79,6 @@ class Device:
         error = self.cudart.cudaEventQuery(event)
         assert error in (SUCCESS, NOT_READY)
         return bool(error == SUCCESS)
-
-
-@pytest.fixture(scope="module")
-def libraries(tmp_path_factory: pytest.TempPathFactory) -> Stubs:
-    folder: Path = tmp_path_factory.mktemp("stub")
-    try:
-        return build_stubs(folder, 13)
-    except UnavailableError as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture
@@ -311,14 +300,42 @@ def test_no_process_uses_the_device(device: Device) -> None:
 
 
 @pytest.mark.parametrize(
-    ("create", "destroy"),
-    [("cublasCreate_v2", "cublasDestroy_v2"), ("cublasLtCreate", "cublasLtDestroy")],
+    ("library", "create", "destroy"),
+    [
+        ("blas", "cublasCreate_v2", "cublasDestroy_v2"),
+        ("blas", "cublasLtCreate", "cublasLtDestroy"),
+        ("dnn", "cudnnCreate", "cudnnDestroy"),
+        ("math", "cusolverDnCreate", "cusolverDnDestroy"),
+    ],
 )
-def test_no_two_handles_of_cublas_are_alike(libraries: Stubs, create: str, destroy: str) -> None:
+def test_no_two_handles_are_alike(
+    libraries: Stubs, library: str, create: str, destroy: str
+) -> None:
     """PyTorch up to 2.14 keeps a workspace for each; autograd's thread has a handle of its own."""
-    blas = ctypes.CDLL(str(libraries.blas))
+    stub = ctypes.CDLL(str(getattr(libraries, library)))
     handles = [ctypes.c_void_p() for _ in range(3)]
     for handle in handles:
-        assert getattr(blas, create)(ctypes.byref(handle)) == SUCCESS
+        assert getattr(stub, create)(ctypes.byref(handle)) == SUCCESS
     assert len({handle.value for handle in handles}) == 3
-    assert all(getattr(blas, destroy)(handle) == SUCCESS for handle in handles)
+    assert all(getattr(stub, destroy)(handle) == SUCCESS for handle in handles)
+
+
+def test_a_workspace_that_only_a_card_knows_is_small_and_noted(
+    device: Device, libraries: Stubs
+) -> None:
+    """cuSOLVER's is LAPACK's least, in elements; cuFFT's a complex number a point, in bytes."""
+    math = ctypes.CDLL(str(libraries.math))
+    device.books.device_guesses.restype = ctypes.c_char_p
+    elements, size = ctypes.c_int(), ctypes.c_size_t()
+    vectors = 1
+    math.cusolverDnSsyevd_bufferSize(None, vectors, 0, 100, None, 100, None, ctypes.byref(elements))
+    assert elements.value == 1 + 6 * 100 + 2 * 100**2
+    assert device.books.device_guesses() == b"cuSOLVER"
+    sizes, far = (ctypes.c_longlong * 2)(64, 32), ctypes.c_longlong
+    single = 4
+    assert not math.cufftXtMakePlanMany(
+        1, 2, sizes, None, far(1), far(1), single, None, far(1), far(1), single, far(3),
+        ctypes.byref(size), single,
+    )  # fmt: skip
+    assert size.value == 3 * 64 * 32 * 8
+    assert device.books.device_guesses() == b"cuFFT, cuSOLVER"

@@ -28,6 +28,8 @@ FOLDER = os.environ.get("ALLOCSIM_RECORD_FOLDER")
 UNKNOWN_EXIT = -(1 << 31)
 GRACE_S = 10.0
 POLL_S = 0.02
+# What of a recording is printed when the program has ended.
+PRINTED = ("stopped_by", "oom_text", "reads_back", "guessed")
 # Entries whose number PyTorch's statistics tell.
 COUNTED = ("alloc", "free_requested", "free_completed", "oom")
 STATISTICS = ("allocation.all.allocated", "allocation.all.freed", "active.all.freed", "num_ooms")
@@ -74,6 +76,9 @@ class Recorder:
         with contextlib.suppress(Exception):  # it is only to know more
             self.conf_at_start = conf_of(self.torch.cuda.memory._snapshot())
         self.is_recording = True
+        if os.environ.get("ALLOCSIM_PHANTOM_MEMORY"):
+            with contextlib.suppress(Exception):  # it is only to know more
+                ctypes.CDLL(None).device_watch_reads(1)
 
     def count(self, device):
         """How many entries of the kinds COUNTED a device's history has."""
@@ -243,12 +248,13 @@ class Recorder:
             "rank": rank,
             "oom_text": self.oom_text or "",
             "stopped_by": self.stopped_by or "",
+            **told_by_phantom(),
         }
         self.add_marks(snapshot)
         snapshot["allocsim"]["exit_code"] = UNKNOWN_EXIT  # the last value of the pickle
         with open(place + ".part", "wb") as file:
             pickle.dump(snapshot, file)
-        about = {name: snapshot["allocsim"][name] for name in ("stopped_by", "oom_text")}
+        about = {name: snapshot["allocsim"][name] for name in PRINTED}
         about["entries"] = sum(map(len, snapshot["device_traces"]))
         with open(place[: -len(".pickle")] + ".json", "w") as file:
             json.dump(about, file)
@@ -261,6 +267,21 @@ class Recorder:
             snapshot["allocsim"]["marks"] = marks
         if self.conf_at_start not in (None, conf_of(snapshot)):
             snapshot["allocsim"]["conf_at_start"] = self.conf_at_start
+
+
+def told_by_phantom():
+    """What only the phantom device knows of the program: nothing of it, on a real one."""
+    told = {"reads_back": "", "guessed": ""}
+    if os.environ.get("ALLOCSIM_PHANTOM_MEMORY"):
+        with contextlib.suppress(Exception):  # it is only to know more
+            # By its path: a name of ours must hide none of the program's modules.
+            place = os.path.join(os.path.dirname(__file__), os.pardir, "told.py")
+            spec = importlib.util.spec_from_file_location("allocsim.phantom.told", place)
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+            told["guessed"] = module.guesses()
+            told["reads_back"] = module.reads_text(module.places_of(module.read_sites()))
+    return told
 
 
 def conf_of(snapshot):

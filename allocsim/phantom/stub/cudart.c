@@ -242,9 +242,13 @@ static void copy(void *to, const void *from, size_t size) {
   else
     memmove(to, from, size);
 }
+static void note(const void *to, const void *from, size_t size) {
+  if (size && is_on_device(from) && !is_on_device(to)) device_read_back(size);
+}
 int cudaMemcpyAsync(void *to, const void *from, size_t size, int kind, void *stream) {
   (void)kind;
   copy(to, from, size);
+  note(to, from, size);
   device_submit((uintptr_t)stream);
   return SUCCESS;
 }
@@ -258,6 +262,7 @@ int cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_p
   (void)kind;
   for (size_t row = 0; row < height; row++)
     copy((char *)to + row * to_pitch, (const char *)from + row * from_pitch, width);
+  note(to, from, width * height);
   device_submit((uintptr_t)stream);
   return SUCCESS;
 }

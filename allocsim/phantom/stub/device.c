@@ -305,6 +305,26 @@ void device_wait(const struct device_event *event) {
   if (!device_is_done(event)) event->stream->finished = event->position;
 }
 
+/* In the order of the alphabet. */
+static struct {
+  const char *library;
+  int is_noted;
+} guesses[] = {{"cuDNN", 0}, {"cuFFT", 0}, {"cuSOLVER", 0}};
+
+void device_note_guess(const char *library) {
+  for (size_t i = 0; i < sizeof guesses / sizeof *guesses; i++)
+    if (!strcmp(guesses[i].library, library)) guesses[i].is_noted = 1;
+}
+
+const char *device_guesses(void) {
+  static char text[64];
+  *text = 0;
+  for (size_t i = 0; i < sizeof guesses / sizeof *guesses; i++)
+    if (guesses[i].is_noted)
+      strcat(strcat(text, *text ? ", " : ""), guesses[i].library);
+  return text;
+}
+
 void device_capture_begin(uintptr_t handle) {
   LOCKED;
   static uint64_t captures;

@@ -106,6 +106,27 @@ void device_capture_begin(uintptr_t handle);
 void device_capture_join(uintptr_t handle, const struct device_event *event);
 void device_capture_end(uint64_t capture);
 
+/* A library told a workspace whose true size only its own code on a real card knows. */
+void device_note_guess(const char *library);
+/* The libraries that did, separated by ", " in the order of the alphabet; "" for none. */
+const char *device_guesses(void);
+
+/* Copies to the host, by the Python frames that asked for them (reads.c). */
+struct device_read_frame {
+  void *code; /* a code object of Python */
+  int line;
+};
+struct device_read_site {
+  size_t times;
+  size_t most; /* bytes of the largest of its copies */
+  size_t depth;
+  struct device_read_frame frames[]; /* the innermost first */
+};
+/* From here on (0: no longer) notes are kept; 0: this process's Python cannot be asked. */
+int device_watch_reads(int wanted);
+void device_read_back(size_t size);
+size_t device_read_sites(const struct device_read_site *const **out);
+
 #ifdef __cplusplus
 }
 #endif

@@ -7,9 +7,12 @@
  *
  * cudnnGetVersion is not here: the installed library answers it.
  */
-#include <stddef.h>
+#include "device.h"
 
-enum { SUCCESS = 0, NOT_SUPPORTED = 3000 };
+#include <stddef.h>
+#include <stdlib.h>
+
+enum { SUCCESS = 0, ALLOC_FAILED = 2, NOT_SUPPORTED = 3000 };
 
 #define SUCCEEDS(name) \
   int name(void) { return SUCCESS; }
@@ -29,13 +32,16 @@ int cudnnGetStream(void *handle, void **stream) {
   return SUCCESS;
 }
 
+/* No two handles are alike, as cuBLAS's. */
+int cudnnCreate(void **handle) { return (*handle = malloc(1)) ? SUCCESS : ALLOC_FAILED; }
+int cudnnDestroy(void *handle) { free(handle); return SUCCESS; }
+
 /* --- descriptors, which hold nothing --------------------------------------------------------- */
 
 static int the_descriptor;
 
 #define CREATES(name) \
   int name(void **out) { *out = &the_descriptor; return SUCCESS; }
-CREATES(cudnnCreate)
 CREATES(cudnnCreateActivationDescriptor)
 CREATES(cudnnCreateCTCLossDescriptor)
 CREATES(cudnnCreateConvolutionDescriptor)
@@ -60,6 +66,7 @@ struct performance {
 };
 
 static int choose(int wanted, int *found, struct performance *out) {
+  device_note_guess("cuDNN");
   *found = wanted > 0;
   if (wanted > 0) *out = (struct performance){.algorithm = 1, .determinism = 1};
   return SUCCESS;
@@ -91,6 +98,7 @@ TRIES(cudnnFindConvolutionForwardAlgorithmEx)
   int name(void *handle, void *a, void *b, void *convolution, void *c, int algorithm,       \
            size_t *size) {                                                                  \
     (void)handle, (void)a, (void)b, (void)convolution, (void)c, (void)algorithm;            \
+    device_note_guess("cuDNN");                                                             \
     *size = 0;                                                                              \
     return SUCCESS;                                                                         \
   }

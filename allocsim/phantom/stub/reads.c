@@ -1,0 +1,109 @@
+/* Where a program reads values back from the device: the frames of its Python.
+ *
+ * Rule: the program cannot tell.  Nothing of Python runs here, so nothing can be raised in it or
+ * interrupt it; its own functions are asked for the frames of the thread that copies, and of no
+ * other.  They are looked up in the process: without them (another interpreter, Python 3.8)
+ * nothing is noted.
+ */
+#define _GNU_SOURCE
+#include "device.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SITES = 1024, DEPTH = 64 };
+
+static struct python {
+  void *(*thread)(void); /* NULL: not watching */
+  int (*lock)(void);
+  void (*unlock)(int);
+  void *(*frame)(void);     /* the running one, borrowed */
+  void *(*back)(void *);    /* the rest are new references */
+  void *(*code)(void *);
+  int (*line)(void *);
+  void (*drop)(void *);
+} python;
+
+static pthread_mutex_t sites_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct device_read_site *sites[SITES];
+static size_t n_sites;
+
+int device_watch_reads(int wanted) {
+  static struct python found;
+  memset(&python, 0, sizeof python);
+  if (!wanted) return 0;
+  struct {
+    const char *name;
+    void *place;
+  } functions[] = {
+      {"PyGILState_GetThisThreadState", &found.thread},
+      {"PyGILState_Ensure", &found.lock},
+      {"PyGILState_Release", &found.unlock},
+      {"PyEval_GetFrame", &found.frame},
+      {"PyFrame_GetBack", &found.back},
+      {"PyFrame_GetCode", &found.code},
+      {"PyFrame_GetLineNumber", &found.line},
+      {"Py_DecRef", &found.drop},
+  };
+  for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
+    void *function = dlsym(RTLD_DEFAULT, functions[i].name);
+    if (!function) return 0;
+    memcpy(functions[i].place, &function, sizeof function);
+  }
+  python = found;
+  return 1;
+}
+
+/* The frames of this thread, the innermost first; the codes stay referenced. */
+static size_t frames_of(struct device_read_frame *frames) {
+  size_t depth = 0;
+  void *frame = python.frame();
+  for (int is_owned = 0; frame && depth < DEPTH; is_owned = 1) {
+    frames[depth++] = (struct device_read_frame){python.code(frame), python.line(frame)};
+    void *next = python.back(frame);
+    if (is_owned) python.drop(frame);
+    frame = next;
+  }
+  if (frame && depth == DEPTH) python.drop(frame);
+  return depth;
+}
+
+static struct device_read_site *site_of(const struct device_read_frame *frames, size_t depth) {
+  const size_t size = depth * sizeof *frames;
+  for (size_t i = 0; i < n_sites; i++)
+    if (sites[i]->depth == depth && !memcmp(sites[i]->frames, frames, size)) return sites[i];
+  if (n_sites == SITES) return NULL;
+  struct device_read_site *fresh = calloc(1, sizeof *fresh + size);
+  if (!fresh) return NULL;
+  fresh->depth = depth;
+  memcpy(fresh->frames, frames, size);
+  return sites[n_sites++] = fresh;
+}
+
+void device_read_back(size_t size) {
+  if (!python.thread || !python.thread()) return;
+  struct device_read_frame frames[DEPTH];
+  memset(frames, 0, sizeof frames);
+  const int state = python.lock();
+  const size_t depth = frames_of(frames);
+  /* Python's lock is held: whoever holds the other wants no more of Python. */
+  pthread_mutex_lock(&sites_lock);
+  const size_t before = n_sites;
+  struct device_read_site *site = site_of(frames, depth);
+  if (site) {
+    site->times++;
+    if (size > site->most) site->most = size;
+  }
+  const int is_kept = n_sites > before;
+  pthread_mutex_unlock(&sites_lock);
+  if (!is_kept)
+    for (size_t i = 0; i < depth; i++) python.drop(frames[i].code);
+  python.unlock(state);
+}
+
+size_t device_read_sites(const struct device_read_site *const **out) {
+  *out = (const struct device_read_site *const *)sites;
+  return n_sites;
+}

@@ -1,0 +1,108 @@
+"""What only the phantom device knows of a program: where it read values back, what was guessed.
+
+Rule: runs in the program's interpreter at its end, loaded by the hook from its path, so nothing
+but the standard library is imported and Python 3.9 can read it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import linecache
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+__all__ = ["guesses", "places_of", "read_sites", "reads_text", "watch_reads"]
+
+Frame = tuple[str, int]
+"""A file and a line in it."""
+
+Site = tuple[int, int, list[Frame]]
+"""How often a stack read values back, bytes of the largest read, its frames from the innermost."""
+
+SHOWN = 3
+
+
+class _ReadFrame(ctypes.Structure):
+    """struct device_read_frame of the phantom device."""
+
+    _fields_ = (("code", ctypes.py_object), ("line", ctypes.c_int))
+
+
+class _ReadSite(ctypes.Structure):
+    """struct device_read_site; its frames lie behind it."""
+
+    _fields_ = (("times", ctypes.c_size_t), ("most", ctypes.c_size_t), ("depth", ctypes.c_size_t))
+
+    times: int
+    most: int
+    depth: int
+
+    def frames(self) -> list[Frame]:
+        start = ctypes.addressof(self) + ctypes.sizeof(self)
+        frames = (_ReadFrame * self.depth).from_address(start)
+        return [(frame.code.co_filename, frame.line) for frame in frames]
+
+
+def watch_reads(wanted: bool) -> bool:
+    """Lets the phantom device note, or note no longer, where values are read back.
+
+    Returns whether it does.
+    """
+    return bool(ctypes.CDLL(None).device_watch_reads(wanted))
+
+
+def read_sites() -> list[Site]:
+    """Each stack that read values back; no more are noted from here on."""
+    watch_reads(False)
+    first = ctypes.POINTER(ctypes.POINTER(_ReadSite))()
+    ask = ctypes.CDLL(None).device_read_sites
+    ask.restype = ctypes.c_size_t
+    sites = [first[i].contents for i in range(ask(ctypes.byref(first)))]
+    return [(site.times, site.most, site.frames()) for site in sites]
+
+
+def guesses() -> str:
+    """The libraries whose workspaces the phantom device guessed, as a text; "" for none."""
+    ask = ctypes.CDLL(None).device_guesses
+    ask.restype = ctypes.c_char_p
+    return str(ask().decode())
+
+
+def places_of(sites: Iterable[Site]) -> list[tuple[str, int]]:
+    """The lines of the program that read, and how often; what looks like a logged number last."""
+    places: dict[Frame, tuple[int, int]] = {}
+    for times, most, frames in sites:
+        inner = [frame for frame in frames if _is_the_programs(frame[0])] or frames
+        if not inner:
+            continue  # a thread without Python
+        before = places.get(inner[0], (0, 0))
+        places[inner[0]] = (before[0] + times, max(before[1], most))
+    in_order = sorted(places, key=lambda place: _is_logged(place, places[place][1]))
+    return [(f"{_shown(name)}:{line}", places[name, line][0]) for name, line in in_order]
+
+
+def reads_text(places: list[tuple[str, int]]) -> str:
+    """The first places of a program that reads values back; "" for none."""
+    texts = [f"{place} ({times:,} times)" if times > 1 else place for place, times in places]
+    more = len(texts) - SHOWN
+    rest = [f"{more} more {'place' if more == 1 else 'places'}"] if more > 0 else []
+    return ", ".join(texts[:SHOWN] + rest)
+
+
+def _is_the_programs(name: str) -> bool:
+    """Whether a file is the program's own, and of no library."""
+    libraries = ("/site-packages/", "/dist-packages/", str(Path(os.__file__).parent), "<frozen")
+    return not any(library in name for library in libraries)
+
+
+def _is_logged(place: Frame, size: int) -> bool:
+    """Whether a read of `size` bytes is of one float, as of a loss, on which no size hangs."""
+    text = linecache.getline(*place)
+    return size in (2, 4) and (".item()" in text or "float(" in text)
+
+
+def _shown(name: str) -> str:
+    """A file's path from where the program was started, if it lies there."""
+    near = os.path.relpath(name) if Path(name).is_absolute() else name
+    return name if near.startswith("..") else near

@@ -1,0 +1,16 @@
+"""The stub libraries, compiled once: a process can hold the books of one device only."""
+
+from __future__ import annotations
+
+import pytest
+
+from allocsim.phantom import Stubs, UnavailableError, build_stubs
+
+
+@pytest.fixture(scope="session")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> Stubs:
+    """Those of CUDA 13."""
+    try:
+        return build_stubs(tmp_path_factory.mktemp("stub"), 13)
+    except UnavailableError as error:
+        pytest.skip(str(error))

@@ -1,0 +1,92 @@
+"""Where a program reads values back from a device that has none is known by its lines."""
+
+from __future__ import annotations
+
+import ctypes
+import inspect
+from pathlib import Path
+
+import pytest
+
+from allocsim.engine import replay
+from allocsim.phantom import Stubs
+from allocsim.phantom.told import Site, places_of, read_sites, reads_text, watch_reads
+from allocsim.trace import Provenance
+from tests.trace.test_provenance import snapshot, written
+
+
+@pytest.fixture(scope="module")
+def cudart(libraries: Stubs) -> ctypes.CDLL:
+    # The books are found as in a program into which they are preloaded.
+    ctypes.CDLL(str(libraries.device), mode=ctypes.RTLD_GLOBAL)
+    return ctypes.CDLL(str(libraries.cudart))
+
+
+def test_each_line_that_copies_to_the_host_is_noted(cudart: ctypes.CDLL) -> None:
+    on_device, on_host = ctypes.c_void_p(), ctypes.create_string_buffer(b"\xff" * 64, 64)
+    cudart.cudaMalloc(ctypes.byref(on_device), ctypes.c_size_t(64))
+
+    def copy(to: object, source: object, size: int) -> None:
+        cudart.cudaMemcpy(to, source, ctypes.c_size_t(size), 4)
+
+    copy(on_host, on_device, 8)  # nothing watches yet
+    assert on_host.raw[:9] == bytes(8) + b"\xff"
+    assert watch_reads(True)
+    line = inspect.currentframe().f_lineno  # type: ignore[union-attr]
+    for _ in range(3):
+        copy(on_host, on_device, 8)
+    copy(on_device, on_host, 64)
+    times_and_sizes = {(times, most) for times, most, _ in read_sites()}
+    assert times_and_sizes == {(3, 8)}
+    ((_, _, frames),) = read_sites()
+    here = (__file__, line + 2)
+    assert frames[1] == here
+    assert frames[0][1] < here[1]
+
+
+def sites(*reads: tuple[int, int, str, int]) -> list[Site]:
+    library = ("/lib/python3/site-packages/torch/nn/modules/module.py", 1500)
+    return [(times, most, [library, (file, line)]) for times, most, file, line in reads]
+
+
+def test_the_program_is_named_and_not_its_libraries() -> None:
+    found = sites((1, 8, "/x/train.py", 31), (2, 8, "/x/train.py", 31), (1, 4096, "/x/eval.py", 7))
+    assert places_of(found) == [("/x/train.py:31", 3), ("/x/eval.py:7", 1)]
+    alone = [(1, 8, [("/lib/python3/site-packages/run.py", 9)])]
+    assert places_of(alone) == [("/lib/python3/site-packages/run.py:9", 1)]
+
+
+def test_a_logged_loss_comes_last(tmp_path: Path) -> None:
+    """A mask's count has four bytes as well, so the line tells the two apart."""
+    program = tmp_path / "train.py"
+    program.write_text("log(loss.item())\nx = x[mask]\n")
+    loss, mask = (100, 4, str(program), 1), (1, 4, str(program), 2)
+    assert [place[-2:] for place, _ in places_of(sites(loss, mask))] == [":2", ":1"]
+
+
+@pytest.mark.parametrize(
+    ("places", "text"),
+    [
+        ([], ""),
+        ([("train.py:31", 1)], "train.py:31"),
+        ([("a.py:1", 1200), ("a.py:2", 1)], "a.py:1 (1,200 times), a.py:2"),
+        ([(f"a.py:{n}", 1) for n in range(1, 6)], "a.py:1, a.py:2, a.py:3, 2 more places"),
+        ([(f"a.py:{n}", 1) for n in range(1, 5)], "a.py:1, a.py:2, a.py:3, 1 more place"),
+    ],
+)
+def test_three_places_are_named(places: list[tuple[str, int]], text: str) -> None:
+    assert reads_text(places) == text
+
+
+def test_a_replay_says_what_the_phantom_could_not_tell(tmp_path: Path) -> None:
+    made = Provenance(is_phantom=True, reads_back="train.py:31 (3 times)", guessed="cuDNN, cuFFT")
+    recording = written(tmp_path / "a.pickle", snapshot(allocsim=made.plain()))
+    notes = replay(recording).devices[0].notes
+    assert (
+        "values were read back at train.py:31 (3 times): they are zero on a phantom GPU, and "
+        "sizes that depend on them are not the program's"
+    ) in notes
+    assert (
+        "workspaces of cuDNN, cuFFT are a phantom GPU's guess, as small as they can be: a card may "
+        "take more"
+    ) in notes
