@@ -29,6 +29,7 @@ class Pretended:
     play: Run
     error: str = ""
     version: str = "2.15.0"
+    reads_back: str = "train.py:31 (3 times)"
     programs: list[str] = field(default_factory=list)
     memories: list[int] = field(default_factory=list)
 
@@ -63,6 +64,7 @@ class Pretended:
             "device_memory": room,
             "is_phantom": True,
             "oom_text": oom_text,
+            "reads_back": self.reads_back,
             "marks": [mark] * bool(reset),
         }
         program.out.write_bytes(pickle.dumps(snapshot, protocol=4))

@@ -100,6 +100,26 @@ def test_a_program_of_ones_own(pretend: Pretend) -> None:
     assert (found.program, ran.programs) == ("python train.py", ["python train.py"])
 
 
+def test_values_that_are_read_back_are_told_of_code_that_is_not_ours(pretend: Pretend) -> None:
+    pretend(weights_and_batch)
+    (note,) = fit_command(["python", "train.py"], CARD).notes
+    assert note.startswith("the program reads values back at train.py:31 (3 times); they are zero")
+    assert fit(task(), CARD).notes == ()
+
+
+def test_what_no_phantom_knows_is_told_of_what_has_it(pretend: Pretend) -> None:
+    pretend(weights_and_batch)
+    h100 = Gpu("an H100", 4 * GIB, capability=(9, 0))
+    (attention,) = fit(task(), h100).notes
+    assert attention.startswith("attention: on this card PyTorch takes cuDNN's kernels in part")
+    (cudnn,) = fit(Task(model=model_of("resnet50")), CARD).notes
+    assert cudnn.startswith("convolutions: cuDNN's workspaces")
+    (experts,) = fit(Task(model=model_of("Mixtral-8x7B")), CARD).notes
+    assert experts.startswith("experts: every value is zero here")
+    (close,) = fit(task(30), CARD).notes
+    assert close.startswith("close: it fits beside a context of 512.00 MiB")
+
+
 def test_a_program_that_fails_is_no_answer(pretend: Pretend) -> None:
     error = 'Traceback (most recent call last):\n  File "x"\nValueError: no such rope\n'
     pretend(weights_and_batch, error=error)

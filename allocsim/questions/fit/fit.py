@@ -15,7 +15,7 @@ from allocsim.display import Shown
 from allocsim.engine import Trials, replay_prepared
 from allocsim.measures import Case, Recommendation, effects_on, recommend
 from allocsim.phantom import CONTEXT_MEMORY_SEEN, Gpu
-from allocsim.questions.fit.notes import notes_of, release_note
+from allocsim.questions.fit.notes import notes_of, notes_of_run, release_note
 from allocsim.questions.fit.program import program_of
 from allocsim.questions.fit.ran import Ran, run_program
 from allocsim.questions.fit.task import Task
@@ -163,6 +163,7 @@ def _answer(task: Task | None, text: str, way: _Way) -> Fit:
     notes = (
         *release_note(way.torch_version, ran.torch_version),
         *notes_of(task, gpu),
+        *notes_of_run(task, ran.prepared.provenance),
         *_close(ran, gpu),
     )
     return Fit(task, text, way.conf, ran, unlimited, recommendation, notes)

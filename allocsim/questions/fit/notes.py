@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from allocsim.core import find_release
 from allocsim.engine import workspace_note
 from allocsim.phantom import Gpu
-from allocsim.questions.fit.model import Classifier, Configured
+from allocsim.questions.fit.model import Classifier, Configured, Made
 from allocsim.questions.fit.task import Task
+from allocsim.trace import Provenance
 
-__all__ = ["notes_of", "release_note"]
+__all__ = ["notes_of", "notes_of_run", "release_note"]
 
 _CUDNN_ATTENTION = (9, 0)
 """The least capability at which PyTorch takes cuDNN's attention of its own accord."""
@@ -40,6 +41,19 @@ def notes_of(task: Task | None, gpu: Gpu) -> Iterator[str]:
             "experts: every value is zero here, so that all tokens choose the same experts; with "
             "real ones the sizes of temporaries differ"
         )
+
+
+def notes_of_run(task: Task | None, made: Provenance | None) -> Iterator[str]:
+    """What a run told of itself: values that the user's code read back, libraries guessed."""
+    if made is None:
+        return
+    if made.reads_back and (task is None or isinstance(task.model, Made)):
+        yield (
+            f"the program reads values back at {made.reads_back}; they are zero here, and sizes "
+            "that hang on them are not those of a real run"
+        )
+    if made.guessed:
+        yield f"workspaces of {made.guessed} hang on the card and are guessed"
 
 
 def release_note(asked: str | None, installed: str) -> Iterator[str]:
