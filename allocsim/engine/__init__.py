@@ -10,7 +10,7 @@ from allocsim.engine.from_state import StateSource, state_source
 from allocsim.engine.hints import EMPTY_CACHE_WAYS, Hints
 from allocsim.engine.notes import workspace_note
 from allocsim.engine.observers import GiveUpError, Observer, Progress
-from allocsim.engine.plan import Plan, StepKind
+from allocsim.engine.plan import Plan, StepKind, Steps
 from allocsim.engine.prepare import prepare
 from allocsim.engine.prepared import Prepared
 from allocsim.engine.replay import (
@@ -88,6 +88,7 @@ __all__ = [
     "StartPeaks",
     "StateSource",
     "StepKind",
+    "Steps",
     "Timeline",
     "Trial",
     "Trials",

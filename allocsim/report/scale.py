@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from allocsim.questions.scale import Check, Largest, Scaled, Scaling
+from allocsim.questions.scale import Check, Growing, Largest, Law, Scaled, Scaling
 from allocsim.report.explain import code_text
 from allocsim.report.layout import exact_size, number, plural, row
 from allocsim.units import format_size
@@ -70,9 +70,7 @@ def _grounds(scaling: Scaling, found: Scaled) -> list[str]:
     lines = [""]
     for sample in law.samples:
         lines += row("From", f"{sample.text}: {sample.path}")
-    squared = [name for name, degree in law.degrees.items() if degree > 1]
-    shape = f"with the square of {' and '.join(squared)}" if squared else "affine in each size"
-    lines += row("Law", f"{number(len(law.program.size))} requests, each {shape}")
+    lines += _law(scaling)
     if found.rounded:
         few = plural(found.rounded, "request")
         lines += row("Rounded", f"{few} to the next byte, where the law gives a broken number")
@@ -84,18 +82,41 @@ def _grounds(scaling: Scaling, found: Scaled) -> list[str]:
             "the law has no recording to be checked by; one more, at another size, is a proof",
         )
     if not found.is_between:
-        lines += row(
-            "Beyond",
-            f"{found.text} lies outside of the recorded sizes: from some size on PyTorch's kernels "
-            "make other requests (reductions in two passes, sorts), which no law tells; a "
-            "recording nearer to it would",
-        )
+        lines += row("Beyond", f"{found.text} lies outside of the recorded sizes: {_beyond(law)}")
     if law.program.prepared.start:
         lines += row(
             "Start",
             "what was in use before the recording began is taken to be as large at every size",
         )
     return lines
+
+
+def _law(scaling: Scaling) -> list[str]:
+    """How the requests grow, and what comes more often."""
+    law = scaling.law
+    squared = [name for name, degree in law.degrees.items() if degree > 1]
+    shape = f"with the square of {' and '.join(squared)}" if squared else "affine in each size"
+    lines = row("Law", f"{number(len(law.program.size))} requests, each {shape}")
+    if isinstance(law, Growing):
+        growth = law.growths[0]
+        more = "one more" if law.step == 1 else f"{law.step} more"
+        where = plural(len(growth.parts), "place")
+        few = plural(growth.more_requests, "request")
+        what = f"with {more} of {law.name} {few} more, copies of what lies beside them in {where}"
+        lines += row("Grows", what)
+    return lines
+
+
+def _beyond(law: Law | Growing) -> str:
+    """What is taken for granted outside of the recorded sizes."""
+    kernels = (
+        "from some size on PyTorch's kernels make other requests (reductions in two passes, "
+        "sorts), which no law tells; a recording nearer to it would"
+    )
+    if not isinstance(law, Growing):
+        return kernels
+    copies = f"what {law.name} adds is taken to be a copy of what the last recorded one added"
+    return f"{copies}; {kernels}" if law.others.varied else copies
 
 
 def _checked(check: Check) -> str:
@@ -127,7 +148,15 @@ def scale_document(
         ],
         "is_proved": bool(scaling.checks),
         "requests": len(law.program.size),
+        "grows": None,
     }
+    if isinstance(law, Growing):
+        document["grows"] = {
+            "name": law.name,
+            "step": law.step,
+            "requests": law.growths[0].more_requests,
+            "places": len(law.growths[0].parts),
+        }
     if found is not None:
         document |= _scaled(found)
     if largest is not None:

@@ -122,8 +122,9 @@ def test_the_first_step_that_differs_is_named(tmp_path: Path) -> None:
         scaling(program, tmp_path, {"batch": 2}, {"batch": 3})
 
     def longer(gpu: CachingAllocator, at: Mapping[str, int]) -> None:
-        for _ in range(at["batch"]):
-            gpu.malloc(MIB)
+        gpu.malloc(at["batch"] * MIB)
+        if at["batch"] > 2:
+            gpu.malloc(7 * MIB)
 
     with pytest.raises(RecordingError, match="nothing: it ends there"):
         scaling(longer, tmp_path, {"batch": 2}, {"batch": 3})

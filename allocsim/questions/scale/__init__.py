@@ -1,7 +1,18 @@
 """What would the same program need at another size?"""
 
+from allocsim.questions.scale.growing import Growing
+from allocsim.questions.scale.law import Law
 from allocsim.questions.scale.proof import Check
 from allocsim.questions.scale.scale import Largest, Scaled, Scaling, scaling_of
 from allocsim.questions.scale.written import recording_at
 
-__all__ = ["Check", "Largest", "Scaled", "Scaling", "recording_at", "scaling_of"]
+__all__ = [
+    "Check",
+    "Growing",
+    "Largest",
+    "Law",
+    "Scaled",
+    "Scaling",
+    "recording_at",
+    "scaling_of",
+]

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from allocsim.errors import ConfigError, RecordingError
 from allocsim.questions.scale.program import Program
 
-__all__ = ["Law", "Requested", "Sample", "laws_of", "typed"]
+__all__ = ["Law", "Requested", "Sample", "Sizes", "laws_of", "refuse_other_program", "typed"]
 
 Sizes = Mapping[str, int]
 """The named sizes of one run, as batch=2."""
@@ -85,6 +85,16 @@ class Law:
     def program(self) -> Program:
         """The program, at the first sample's sizes."""
         return self.samples[0].program
+
+    def domain(self, name: str) -> tuple[int, int]:
+        """The least value of a size that the law tells, and the step to the next."""
+        assert name in self.degrees
+        return 1, 1
+
+    def settled(self, at: Sizes) -> Law:
+        """The law where the sizes are those of `at`: this one, the same program at all of them."""
+        assert set(at) == set(self.samples[0].at)
+        return self
 
     def covers(self, at: Sizes) -> bool:
         """Whether `at` lies between recorded sizes."""
@@ -158,7 +168,7 @@ def laws_of(samples: Sequence[Sample]) -> Iterator[Law]:
                 f"{sample.path} is of {sample.text or 'no size'}, {first.path} of "
                 f"{first.text or 'no size'}; expected the same names"
             )
-        _refuse_other_program(first, sample)
+        refuse_other_program(first, sample)
     varied = [name for name in first.at if len({each.at[name] for each in samples}) > 1]
     if not varied:
         raise ConfigError("the recordings are all of one size; expected two sizes or more")
@@ -180,7 +190,8 @@ def _count(degrees: Mapping[str, int]) -> int:
     return prod(degree + 1 for degree in degrees.values())
 
 
-def _refuse_other_program(first: Sample, other: Sample) -> None:
+def refuse_other_program(first: Sample, other: Sample) -> None:
+    """Raises RecordingError if two samples are not of one program."""
     row = first.program.first_difference(other.program)
     if row is not None:
         raise RecordingError(

@@ -16,10 +16,10 @@ __all__ = ["drive_at", "plan_at"]
 
 def plan_at(law: Law, requested: Requested) -> Plan:
     """The steps of the program with the sizes of its requests as the law gives them."""
-    plan, program = law.program.prepared.free_plan, law.program
-    size = plan.steps.size.copy()
+    program = law.program
+    size = program.steps.size.copy()
     size[program.requests] = requested.size
-    return replace(plan, steps=replace(plan.steps, size=size))
+    return replace(program.prepared.free_plan, steps=replace(program.steps, size=size))
 
 
 def drive_at(law: Law, plan: Plan, setting: Setting, device_memory: int | None) -> Drive:

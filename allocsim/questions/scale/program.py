@@ -13,21 +13,24 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim.engine import Prepared, StepKind
+from allocsim.engine import Prepared, StepKind, Steps
 from allocsim.errors import RecordingError
 from allocsim.measures import Code, code_at
 from allocsim.state import INACTIVE
 from allocsim.units import format_size
 
-__all__ = ["Program", "program_of"]
+__all__ = ["FREES", "Program", "numbered", "program_of"]
 
-_OF_A_BLOCK = (StepKind.FREE, StepKind.FREE_REQUEST, StepKind.FREE_COMPLETE)
+FREES = (StepKind.FREE, StepKind.FREE_REQUEST, StepKind.FREE_COMPLETE)
+"""Steps that are about a block and do not request it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
-    """One device's steps as columns; row i is step i of `prepared.free_plan`.
+    """One device's steps as columns; row i is row i of `steps`.
 
+    steps: what the engine drives: as recorded, or parts of it repeated (`growth.py`); entries are
+        those of `prepared`.
     kind: codes of `StepKind`.
     block: the number of the block that is requested or freed, 0 in other rows.
     stream: the number of the stream.
@@ -37,6 +40,7 @@ class Program:
     """
 
     prepared: Prepared
+    steps: Steps
     kind: NDArray[np.uint8]
     block: NDArray[np.int64]
     stream: NDArray[np.int64]
@@ -63,12 +67,12 @@ class Program:
         """What a row does, and by which line, in words."""
         if row >= len(self.kind):
             return "nothing: it ends there"
-        steps = self.prepared.free_plan.steps
+        steps = self.steps
         entry, kind = int(steps.entry[row]), StepKind(int(self.kind[row]))
         by = "" if (code := self.code(row)) is None else f" by {code}"
         if kind is StepKind.ALLOC:
             what = f"a request of {format_size(int(steps.size[row]))}"
-        elif kind in _OF_A_BLOCK:
+        elif kind in FREES:
             block = int(self.block[row])
             what = "a free of " + (
                 f"request {block:,}" if block >= 0 else "a block from before the recording"
@@ -79,7 +83,7 @@ class Program:
 
     def code(self, row: int) -> Code | None:
         """The line of a row, as far as stacks tell."""
-        return code_at(self.prepared.trace, int(self.prepared.free_plan.steps.entry[row]))
+        return code_at(self.prepared.trace, int(self.steps.entry[row]))
 
 
 def program_of(prepared: Prepared) -> Program:
@@ -100,7 +104,7 @@ def program_of(prepared: Prepared) -> Program:
     number = {block.address: i - len(there) for i, block in enumerate(there)}
     block, count = np.zeros(len(steps), dtype=np.int64), 0
     is_request = steps.kind == StepKind.ALLOC
-    of_a_block = is_request | np.isin(steps.kind, _OF_A_BLOCK)
+    of_a_block = is_request | np.isin(steps.kind, FREES)
     rows = np.flatnonzero(of_a_block)
     for row, address, asks in zip(
         rows.tolist(), steps.addr[rows].tolist(), is_request[rows].tolist(), strict=True
@@ -111,16 +115,17 @@ def program_of(prepared: Prepared) -> Program:
         block[row] = number[address]
     return Program(
         prepared=prepared,
+        steps=steps,
         kind=steps.kind,
         block=block,
-        stream=_numbered(steps.stream),
+        stream=numbered(steps.stream),
         argument=np.where(of_a_block, 0, steps.size),
         size=steps.size[is_request],
         before=tuple(block.requested_size or block.size for block in there),
     )
 
 
-def _numbered(values: NDArray[np.uint64]) -> NDArray[np.int64]:
+def numbered(values: NDArray[np.uint64]) -> NDArray[np.int64]:
     """Values by the order in which they first come."""
     known, first, index = np.unique(values, return_index=True, return_inverse=True)
     rank = np.empty(len(known), dtype=np.int64)

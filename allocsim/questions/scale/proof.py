@@ -14,6 +14,7 @@ import numpy as np
 
 from allocsim.engine import Drive, fold_allocated
 from allocsim.errors import RecordingError
+from allocsim.questions.scale.growing import Growing, refuse_otherwise_grown
 from allocsim.questions.scale.law import Law, Sample
 from allocsim.questions.scale.play import drive_at, plan_at
 from allocsim.units import format_size
@@ -37,15 +38,16 @@ class Check:
     largest_miss: int
 
 
-def checks_of(law: Law) -> tuple[Check, ...]:
+def checks_of(law: Law | Growing) -> tuple[Check, ...]:
     """The checks that there are recordings for.
 
     Raises RecordingError for the first by which the law does not hold.
     """
-    return tuple(_check(law, sample) for sample in law.checks)
+    return tuple(_check(law.settled(law.complete(each.at)), each) for each in law.checks)
 
 
 def _check(law: Law, sample: Sample) -> Check:
+    refuse_otherwise_grown(law, sample)
     own = sample.program.prepared
     requested = law.requested_at(sample.at)
     said = _peak(drive_at(law, plan_at(law, requested), own.recorded, None))

@@ -14,6 +14,7 @@ from allocsim.display import Shown
 from allocsim.engine import Setting, SimulatedOom, bytes_of, prepare
 from allocsim.errors import ConfigError, RecordingError
 from allocsim.measures import Code, code_at
+from allocsim.questions.scale.growing import Growing, growing_laws
 from allocsim.questions.scale.law import Law, Sample, laws_of, typed
 from allocsim.questions.scale.play import drive_at, plan_at
 from allocsim.questions.scale.program import program_of
@@ -75,7 +76,7 @@ class Scaled(Shown):
 class Largest:
     """The largest value of the size `name` that fits, and the next, which does not.
 
-    fitting: None if not even 1 does.
+    fitting: None if not even the least does, which is 1, or the fewest layers that are recorded.
     """
 
     name: str
@@ -90,7 +91,7 @@ class Scaling(Shown):
     checks: the recordings that the law predicted, one at least for a proof.
     """
 
-    law: Law
+    law: Law | Growing
     checks: tuple[Check, ...]
 
     @property
@@ -127,8 +128,8 @@ class Scaling(Shown):
         Raises ConfigError for sizes that the law cannot tell, and a setting that the release
         refuses.
         """
-        law, memory = self.law, bytes_of(device_memory)
-        whole = law.complete(sizes)
+        whole, memory = self.law.complete(sizes), bytes_of(device_memory)
+        law = self.law.settled(whole)
         prepared = law.program.prepared
         setting = prepared.recorded if conf is None else Setting(conf)
         requested = law.requested_at(whole)
@@ -144,7 +145,7 @@ class Scaling(Shown):
             num_alloc_retries=stats.num_alloc_retries,
             oom=oom,
             code=None if oom is None else code_at(prepared.trace, oom.entry),
-            is_between=law.covers(whole),
+            is_between=self.law.covers(whole),
             rounded=requested.rounded,
         )
 
@@ -167,27 +168,31 @@ class Scaling(Shown):
             known = ", ".join(self.law.varied)
             raise ConfigError(f"{name} is the same in every recording; what varies is {known}")
 
-        def tried(value: int) -> Scaled:
+        least, stride = self.law.domain(name)
+
+        def tried(count: int) -> Scaled:
+            value = least + (count - 1) * stride
             if watch is not None:
                 watch(f"{name}={value}")
             return self.at({**sizes, name: value}, conf=conf, device_memory=device_memory)
 
-        value, step = self._guessed(name, sizes, device_memory, conf), 1
+        guess = self._guessed(name, sizes, device_memory, conf)
+        count, step = max((guess - least) // stride + 1, 1), 1
         low, high = 0, _MOST
         fitting: Scaled | None = None
         failing: Scaled | None = None
         while failing is None or high - low > 1:
-            found = tried(value)
+            found = tried(count)
             if found.fits:
-                low, fitting = value, found
+                low, fitting = count, found
             else:
-                high, failing = value, found
+                high, failing = count, found
             if failing is not None and fitting is not None:
-                value = (low + high) // 2
+                count = (low + high) // 2
             else:  # further and further from the guess
-                value = low + step if failing is None else max(high - step, 1)
+                count = low + step if failing is None else max(high - step, 1)
                 step *= 2
-            if value > _MOST:
+            if count > _MOST:
                 raise ConfigError(f"{name} makes no difference to the memory: {low:,} fits as well")
         return Largest(name, fitting, failing)
 
@@ -223,10 +228,22 @@ def scaling_of(
         (prepared,) = prepare(recording, recording.only_device(device).device, torch_version)
         samples.append(Sample(program_of(prepared), dict(at)))
     refuted: RecordingError | None = None
-    for law in laws_of(samples):
+    for law in _laws(samples):
         try:
             return Scaling(law, checks_of(law))
         except RecordingError as error:
             refuted = refuted or error
     assert refuted is not None
     raise refuted
+
+
+def _laws(samples: Sequence[Sample]) -> Iterator[Law | Growing]:
+    """Of programs that are one at every size, else of one that grows."""
+    is_one = all(samples[0].program.first_difference(each.program) is None for each in samples)
+    grows = False
+    if not is_one and all(set(each.at) == set(samples[0].at) for each in samples):
+        for growing in growing_laws(samples):
+            grows = True
+            yield growing
+    if not grows:
+        yield from laws_of(samples)

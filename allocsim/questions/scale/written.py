@@ -30,8 +30,9 @@ def recording_at(
     device_memory: int | str | None = None,
 ) -> Recording:
     """The program at `sizes` as a recording.  Arguments and errors are those of `Scaling.at`."""
-    law = scaling.law
-    whole, prepared, memory = law.complete(sizes), law.program.prepared, bytes_of(device_memory)
+    whole, memory = scaling.law.complete(sizes), bytes_of(device_memory)
+    law = scaling.law.settled(whole)
+    prepared = law.program.prepared
     plan = plan_at(law, law.requested_at(whole))
     allocator = prepared.allocator(
         prepared.recorded if conf is None else Setting(conf),

@@ -1,0 +1,215 @@
+"""A program with parts of it repeated as often as a size says.
+
+Rule: of two programs the larger has every row of the smaller one and insertions that repeat what
+lies beside them (`parts.py`); with each further step of the size, every insertion comes once
+more.  The bytes of a request, and how many younger blocks of its kin a freed one has, are
+p + q·copy + r·copies: q from the insertion and its counterpart, r from the counterpart in both
+programs.  Both programs have to come out of that row by row.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allocsim.engine import StepKind, Steps
+from allocsim.errors import ConfigError
+from allocsim.questions.scale.alignment import insertions, shared_rows
+from allocsim.questions.scale.likeness import BEFORE, Likeness, likeness_of
+from allocsim.questions.scale.parts import Part, parts_of
+from allocsim.questions.scale.program import FREES, Program, numbered
+
+__all__ = ["Growth", "growth_between"]
+
+_HANDLE = 1 << 62
+"""Added to the number of a request it is the address that names its block to the engine."""
+
+_MOST_ROWS = 1 << 23
+"""Of a program: some minutes and gigabytes."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Growth:
+    """What a program does at any number of copies of its parts; 0 is `first`, 1 is `second`.
+
+    kin: by request of `second`, the number of its stack.
+    parts: what is repeated, in the order of the program.
+    value: by row of `second`, the bytes of a request, or how many younger blocks of its kin there
+        are to the one that is freed; by_copy, by_copies: how it grows.
+    """
+
+    first: Program
+    second: Program
+    kin: NDArray[np.int64]
+    parts: tuple[Part, ...]
+    value: NDArray[np.int64]
+    by_copy: NDArray[np.int64]
+    by_copies: NDArray[np.int64]
+
+    @property
+    def more_requests(self) -> int:
+        """Requests of one copy of every part."""
+        return len(self.second.size) - len(self.first.size)
+
+    def program_with(self, copies: int) -> Program:
+        """The program with so many copies of each part.
+
+        Raises ConfigError if it is too long, or a free means no block that is there.
+        """
+        row, copy = self._rows(copies)
+        second, grown = self.second, self.value[row]
+        value = grown + self.by_copies[row] * (copies - 1) + self.by_copy[row] * copy
+        kind = second.kind[row]
+        block = self._blocks(row, kind, value, copies)
+        is_request = kind == StepKind.ALLOC
+        steps = second.steps
+        return Program(
+            prepared=second.prepared,
+            steps=Steps(
+                kind,
+                steps.entry[row],
+                self._addresses(row, kind, block),
+                np.where(is_request, value, steps.size[row]),
+                steps.stream[row],
+            ),
+            kind=kind,
+            block=block,
+            stream=numbered(steps.stream[row]),
+            argument=second.argument[row],
+            size=value[is_request],
+            before=second.before,
+        )
+
+    def _rows(self, copies: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The rows of `second` in the order of the program, and how many copies came before."""
+        n, more = len(self.second.kind), sum(len(part.insertion) for part in self.parts)
+        if n + more * (copies - 1) > _MOST_ROWS:
+            raise ConfigError(
+                f"{n + more * (copies - 1):,} steps are more than can be replayed; "
+                f"expected {_MOST_ROWS:,} or fewer"
+            )
+        rows, counts, last = [], [], 0
+        for part in self.parts:
+            each = part.insertion
+            between, inside = np.arange(last, each.start), np.arange(each.start, each.stop)
+            rows += [between, np.tile(inside, copies)]
+            counts += [np.zeros(len(between), np.int64), np.repeat(np.arange(copies), len(each))]
+            last = each.stop
+        rest = np.arange(last, n)
+        return (
+            np.concatenate([*rows, rest]),
+            np.concatenate([*counts, np.zeros(len(rest), dtype=np.int64)]),
+        )
+
+    def _blocks(
+        self,
+        row: NDArray[np.int64],
+        kind: NDArray[np.uint8],
+        value: NDArray[np.int64],
+        copies: int,
+    ) -> NDArray[np.int64]:
+        """By row, the number of the block that it requests or frees."""
+        kin, own = self.kin.tolist(), self.second.block[row].tolist()
+        alive: defaultdict[int, list[int]] = defaultdict(list)
+        alive[BEFORE] = list(range(-len(self.second.before), 0))
+        found, count = np.zeros(len(row), dtype=np.int64), 0
+        for i, (what, younger, of) in enumerate(
+            zip(kind.tolist(), value.tolist(), own, strict=True)
+        ):
+            if what == StepKind.ALLOC:
+                found[i] = count
+                alive[kin[of]].append(count)
+                count += 1
+            elif what in FREES:
+                like = alive[kin[of] if of >= 0 else BEFORE]
+                if not 0 <= younger < len(like):
+                    raise ConfigError(self._no_block(int(row[i]), copies))
+                found[i] = like[-1 - younger]
+                if what != StepKind.FREE_REQUEST:
+                    del like[-1 - younger]
+        return found
+
+    def _addresses(
+        self, row: NDArray[np.int64], kind: NDArray[np.uint8], block: NDArray[np.int64]
+    ) -> NDArray[np.uint64]:
+        """What names each block to the engine: its number, or where it was from the start."""
+        found = self.second.steps.addr[row].copy()
+        is_own = (kind == StepKind.ALLOC) | (np.isin(kind, FREES) & (block >= 0))
+        found[is_own] = (block[is_own] + _HANDLE).astype(np.uint64)
+        return found
+
+    def _no_block(self, row: int, copies: int) -> str:
+        return (
+            f"which block is freed follows no law with {copies} more of each part: "
+            f"{self.second.told(row)}; expected recordings of more of them"
+        )
+
+
+def growth_between(first: Program, second: Program) -> Growth | None:
+    """How `second` grew out of `first`.
+
+    None if it did not: it lacks what `first` does, or does more that repeats no part of it.
+    """
+    plans = first.prepared.plan, second.prepared.plan
+    if first.before != second.before or plans[0].changes != plans[1].changes:
+        return None
+    known: dict[Hashable, int] = {}
+    short, long = likeness_of(first, known), likeness_of(second, known)
+    found = insertions(short, long)
+    if found is None:
+        return None
+    parts = parts_of(found, long)
+    if not all(part.is_repeated for part in parts) or not _is_mostly_the_same(parts, long):
+        return None
+    value = [_values(program, like) for program, like in ((first, short), (second, long))]
+    shared = shared_rows(len(long.form), [part.insertion for part in parts])
+    laws = _fitted(parts, shared, *value)
+    growth = Growth(first, second, long.kin, tuple(parts), value[1], *laws)
+    ends = (growth.program_with(0), first), (growth.program_with(1), second)
+    return growth if all(made.first_difference(real) is None for made, real in ends) else None
+
+
+def _is_mostly_the_same(parts: Sequence[Part], long: Likeness) -> bool:
+    """Whether the copies have the bytes of what they repeat, but for the fewer part."""
+    pairs = [(row, other[0]) for row, other in _counterparts(parts)]
+    row, other = np.array(pairs).T
+    return bool(np.count_nonzero(long.exact[row] == long.exact[other]) * 2 > len(pairs))
+
+
+def _counterparts(parts: Sequence[Part]) -> Iterator[tuple[int, list[int]]]:
+    """Every row of an insertion, and those that it repeats."""
+    for part in parts:
+        for row in range(part.insertion.start, part.insertion.stop):
+            yield row, part.counterparts(row)
+
+
+def _values(program: Program, like: Likeness) -> NDArray[np.int64]:
+    """By row, the number that has a law: of requests the bytes, of frees the younger blocks."""
+    found = like.younger.copy()
+    found[program.requests] = program.size
+    return found
+
+
+def _fitted(
+    parts: Sequence[Part],
+    shared: NDArray[np.int64],
+    first: NDArray[np.int64],
+    second: NDArray[np.int64],
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """How the value of each row grows with its copy, and with the number of copies.
+
+    A counterpart after the insertion is a copy further in `second`, and not in `first`.
+    """
+    by_copy = np.zeros(len(second), dtype=np.int64)
+    by_copies = np.where(shared >= 0, second - first[shared], 0)
+    for row, others in _counterparts(parts):
+        other = others[0]
+        sign = 1 if other > row else -1
+        by_copy[row] = sign * (second[other] - second[row])
+        grew = second[other] - first[shared[other]]
+        by_copies[row] = grew - by_copy[row] if other > row else grew
+    return by_copy, by_copies
