@@ -35,9 +35,13 @@ under its own settings or others, into a PNG or SVG file:
   flame        who held the memory at one moment (--at), by stack; as recorded
   front        the settings that allocsim tune tried; FILE is what its --json
                printed, or its --results file
+  fit          what a model needs beside what cards have; FILE is what
+               allocsim fit --json printed
 
 segments, sizes and flame can be drawn of a snapshot that holds a state only."""
-_KINDS = ("memory", "address-map", "segments", "sizes", "flame", "front")
+_KINDS = ("memory", "address-map", "segments", "sizes", "flame", "front", "fit")
+_OF_ANSWERS = ("front", "fit")
+"""Kinds whose FILE is what another command printed."""
 _OF_A_STATE = ("segments", "sizes")
 """Kinds for which a snapshot without a history will do, besides flame."""
 
@@ -80,19 +84,17 @@ def _figure(arguments: argparse.Namespace, theme: Theme) -> Figure:
         prepare_one,
     )
     from allocsim.questions.top import told_of_run  # noqa: PLC0415
-    from allocsim.questions.tune import read_tried  # noqa: PLC0415
     from allocsim.report import shown_of  # noqa: PLC0415
     from allocsim.report.figures import (  # noqa: PLC0415
         address_map_figure,
         block_sizes_figure,
-        front_figure,
         memory_figure,
         segments_figure,
     )
     from allocsim.trace import load  # noqa: PLC0415
 
-    if arguments.kind == "front":
-        return front_figure(read_tried(arguments.file), theme)
+    if arguments.kind in _OF_ANSWERS:
+        return _of_an_answer(arguments, theme)
     if arguments.kind == "flame":
         return _flame(arguments, theme)
     recording = load(arguments.file)
@@ -120,6 +122,16 @@ def _figure(arguments: argparse.Namespace, theme: Theme) -> Figure:
         return address_map_figure(picture, theme, arguments.colour)
     draw = segments_figure if arguments.kind == "segments" else block_sizes_figure
     return draw(picture, theme, arguments.at)
+
+
+def _of_an_answer(arguments: argparse.Namespace, theme: Theme) -> Figure:
+    from allocsim.questions.fit import read_answers  # noqa: PLC0415
+    from allocsim.questions.tune import read_tried  # noqa: PLC0415
+    from allocsim.report.figures import cards_figure, front_figure  # noqa: PLC0415
+
+    if arguments.kind == "front":
+        return front_figure(read_tried(arguments.file), theme)
+    return cards_figure(read_answers(arguments.file), theme)
 
 
 def _still(arguments: argparse.Namespace, recording: Recording) -> Still | None:

@@ -22,7 +22,7 @@ __all__ = [
 ]  # fmt: skip
 
 _IDLE = "reserved and not allocated"
-_BAR = WIDTH - LABEL - 24
+_BAR = WIDTH - LABEL - 26
 
 
 def fit_text(fit: Fit, top: Top) -> str:

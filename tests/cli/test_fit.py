@@ -114,6 +114,27 @@ def test_the_fewest_gpus(cli: Cli, pretend: Pretend) -> None:
     assert "--fsdp or --ddp" in cli("fit", "gpt2", "--gpu", "L4", "--find", "gpus").err
 
 
+@pytest.mark.parametrize("cards", [["L4"], ["T4"], ["T4", "L4", "RTX 4090"], ["all"]], ids=str)
+def test_an_answer_can_be_drawn(
+    cli: Cli, pretend: Pretend, tmp_path: Path, cards: list[str]
+) -> None:
+    pretend(batches)
+    names = [word for card in cards for word in ("--gpu", card)]
+    file, figure = tmp_path / "answer.json", tmp_path / "fit.png"
+    file.write_text(cli("fit", "gpt2", *names, "--batch", "16", "--json").out)
+    assert cli("plot", "fit", file, "-o", figure).code == 0
+    assert figure.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"cards": [3]}', '{"gpu": "x", "fits": 1}'])
+def test_a_file_without_an_answer_is_not_drawn(cli: Cli, tmp_path: Path, text: str) -> None:
+    file = tmp_path / "answer.json"
+    file.write_text(text)
+    done = cli("plot", "fit", file, "-o", tmp_path / "x.png")
+    assert (done.code, len(done.err.splitlines())) == (2, 1)
+    assert "holds no answer; expected what `allocsim fit --json` prints" in done.err
+
+
 def test_a_program_of_ones_own_comes_after_two_dashes(cli: Cli, pretend: Pretend) -> None:
     ran = pretend(batches)
     done = cli("fit", "--gpu", "L4", "--", "python", "train.py", "--epochs", "3")

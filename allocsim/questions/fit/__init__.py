@@ -1,5 +1,6 @@
 """Will it fit: a model at work, run by real PyTorch on a GPU that is not there."""
 
+from allocsim.questions.fit.answered import Answered, read_answers
 from allocsim.questions.fit.fit import Fit, fit, fit_command
 from allocsim.questions.fit.largest import SIZES, Fewest, Largest, Tried, fewest, largest
 from allocsim.questions.fit.lengths import lengths_of
@@ -18,8 +19,8 @@ from allocsim.questions.fit.task import (
 )
 
 __all__ = [
-    "ATTENTION", "CONFIGURATIONS", "DTYPES", "Fewest", "Fit", "Largest", "Model", "OPTIMIZERS",
-    "PARALLEL", "Ran", "SIZES", "STARTS", "TORCHVISION", "Task", "Tried", "fewest", "fit",
-    "fit_command", "largest", "lengths_of", "model_of", "program_of", "run_program",
-    "usual_lengths",
+    "ATTENTION", "Answered", "CONFIGURATIONS", "DTYPES", "Fewest", "Fit", "Largest", "Model",
+    "OPTIMIZERS", "PARALLEL", "Ran", "SIZES", "STARTS", "TORCHVISION", "Task", "Tried", "fewest",
+    "fit", "fit_command", "largest", "lengths_of", "model_of", "program_of", "read_answers",
+    "run_program", "usual_lengths",
 ]  # fmt: skip

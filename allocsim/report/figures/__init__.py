@@ -3,6 +3,7 @@
 from allocsim.report.figures.address_map import address_map_figure
 from allocsim.report.figures.block_sizes import block_sizes_figure
 from allocsim.report.figures.canvas import save_figure
+from allocsim.report.figures.cards import cards_figure
 from allocsim.report.figures.flame import flame_figure
 from allocsim.report.figures.front import front_figure
 from allocsim.report.figures.memory import memory_figure
@@ -10,6 +11,6 @@ from allocsim.report.figures.segments import segments_figure
 from allocsim.report.figures.theme import DARK, LIGHT, Theme
 
 __all__ = [
-    "DARK", "LIGHT", "Theme", "address_map_figure", "block_sizes_figure", "flame_figure",
-    "front_figure", "memory_figure", "save_figure", "segments_figure",
+    "DARK", "LIGHT", "Theme", "address_map_figure", "block_sizes_figure", "cards_figure",
+    "flame_figure", "front_figure", "memory_figure", "save_figure", "segments_figure",
 ]  # fmt: skip
