@@ -6,6 +6,7 @@
 `explain` says why an out-of-memory error happened, from its text or a recording;
 `load` reads a recorded memory history and `replay` runs it again, under its own settings or others;
 `top` says who held its memory at a moment, `risk` how near it came to running out of memory;
+`fit` says whether a model fits a card, by running it on one that is not there;
 `tune` says which setting a recording would have done best with;
 `step` takes one request at a time, every decision named;
 `picture_of` makes a recording ready to be drawn and `figures` draws it;
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
         explain_recording,
         explain_state,
     )
+    from allocsim.questions.fit import Fit, Task, fit, model_of, program_of
     from allocsim.questions.picture import Picture, Still, owners_of, picture_of, still_of
     from allocsim.questions.risk import Risk
     from allocsim.questions.risk import risk_of as risk
@@ -54,6 +56,7 @@ __all__ = [
     "Hints",
     "OutOfMemoryError",
     "explain",
+    "fit",
     "load",
     "replay",
     "risk",
@@ -63,8 +66,10 @@ __all__ = [
     "tune",
     "explain_recording",
     "explain_state",
+    "model_of",
     "owners_of",
     "picture_of",
+    "program_of",
     "recording_at",
     "still_of",
     "figures",
@@ -73,6 +78,7 @@ __all__ = [
     "Decision",
     "DeviceExplanation",
     "DeviceRun",
+    "Fit",
     "Picture",
     "Recording",
     "Request",
@@ -82,6 +88,7 @@ __all__ = [
     "Scaling",
     "StateExplanation",
     "Still",
+    "Task",
     "Top",
     "Tuning",
     "Verdict",
@@ -108,6 +115,7 @@ _HOMES = {
         *("DeviceExplanation", "StateExplanation", "Verdict"),
         *("explain", "explain_recording", "explain_state"),
     ),
+    "questions.fit": ("Fit", "Task", "fit", "model_of", "program_of"),
     "questions.picture": ("Picture", "Still", "owners_of", "picture_of", "still_of"),
     "questions.risk": ("Risk", "risk"),
     "questions.scale": ("Scaled", "Scaling", "recording_at", "scaling_of"),

@@ -2,7 +2,7 @@
 
     python -m benchmarks.truth [--python PATH] [--jobs N] [ID ...]
 
-Runs the 100 tasks of tests/fit/data/truth.jsonl, or those of the given ids, by `fit`'s own program
+Runs the 100 tasks of traces/fit/truth.jsonl, or those of the given ids, by `fit`'s own program
 and compares both peaks.  It needs a Python with PyTorch 2.15, transformers, peft and torchvision.
 """
 
@@ -23,7 +23,7 @@ from allocsim.phantom import CARDS, Gpu, find_gpu
 from allocsim.questions.fit import Ran, Task, model_of, program_of, run_program
 from allocsim.units import MIB
 
-DATA = Path(__file__).parents[1] / "tests" / "fit" / "data"
+DATA = Path(__file__).parents[1] / "traces" / "fit"
 _OF_THE_TASK = (
     *("dtype", "optimizer", "batch", "seq", "image", "checkpointing", "lora", "attention"),
     *("prompt", "decode", "start"),

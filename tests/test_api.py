@@ -35,5 +35,5 @@ def test_every_public_name_is_there_and_has_a_section(name: str) -> None:
 
 def test_names_are_looked_up_when_they_are_first_used() -> None:
     assert set(allocsim.__all__) <= set(dir(allocsim))
-    with pytest.raises(AttributeError, match="module 'allocsim' has no attribute 'fit'"):
-        allocsim.fit  # noqa: B018
+    with pytest.raises(AttributeError, match="module 'allocsim' has no attribute 'fits'"):
+        allocsim.fits  # noqa: B018

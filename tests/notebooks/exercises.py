@@ -106,4 +106,16 @@ EXERCISES = (
         ("b", 0, "4"),
         "pending",
     ),
+    Exercise(
+        "7",
+        ("imports",),
+        {
+            "served": 2.3,  # 2 bytes each: 2,471,628,800
+            "trained": 9.2,  # 2 + 2 + 4
+            "autocast": 18.4,  # 4 + 4 + 8
+            "sgd": 9.2,  # 4 + 4
+        },
+        ("trained", 18.4, "9.2"),
+        "moments",
+    ),
 )

@@ -83,5 +83,5 @@ def test_it_is_in_the_table_of_the_folder(path: Path) -> None:
     assert f"({path.name})" in (FOLDER / "README.md").read_text()
 
 
-def test_all_six_are_there() -> None:
-    assert [path.name[0] for path in NOTEBOOKS] == list("123456")
+def test_all_seven_are_there() -> None:
+    assert [path.name[0] for path in NOTEBOOKS] == list("1234567")

@@ -13,8 +13,10 @@ from pathlib import Path
 
 from allocsim.display import Shown
 from allocsim.engine import Trials, replay_prepared
+from allocsim.errors import ConfigError
 from allocsim.measures import Case, Recommendation, effects_on, recommend
-from allocsim.phantom import CONTEXT_MEMORY_SEEN, Gpu
+from allocsim.phantom import CONTEXT_MEMORY_SEEN, Gpu, find_gpu
+from allocsim.questions.fit.model import Configured
 from allocsim.questions.fit.notes import notes_of, notes_of_run, release_note
 from allocsim.questions.fit.program import program_of
 from allocsim.questions.fit.ran import Ran, run_program
@@ -98,7 +100,7 @@ class Fit(Shown):
 
 def fit(
     task: Task,
-    gpu: Gpu,
+    gpu: Gpu | str,
     *,
     conf: str | None = None,
     python: str | None = None,
@@ -107,20 +109,28 @@ def fit(
 ) -> Fit:
     """Whether `task` fits `gpu`, by running it there.
 
-    conf: PYTORCH_CUDA_ALLOC_CONF.  python: an interpreter with a CUDA build of PyTorch (default:
-    this one, or that on the PATH).  torch_version: the release that is meant; another one that
-    has to do is a note.  keep: a file for the recording.
+    gpu: a card, or its name, as "RTX 4090".  conf: PYTORCH_CUDA_ALLOC_CONF.
+    python: an interpreter with a CUDA build of PyTorch (default: this one, or that on the PATH).
+    torch_version: the release that is meant; another one that has to do is a note.
+    keep: a file for the recording.
     Raises UnavailableError without PyTorch, ConfigError if the program fails otherwise than by
     memory.
     """
     text = program_of(task)
 
     def run(gpu: Gpu, keep: Path | None) -> Ran:
-        return run_program(
-            text, gpu, conf=conf, python=python, torch_version=torch_version, keep=keep
-        )
+        try:
+            return run_program(
+                text, gpu, conf=conf, python=python, torch_version=torch_version, keep=keep
+            )
+        except ConfigError as error:
+            if not (isinstance(task.model, Configured) and "auto_map" in task.model.config):
+                raise
+            what = f"{task.model.name} names code of its own (auto_map), which is not fetched"
+            raise ConfigError(f"{what}: {error}") from None
 
-    return _answer(task, text, _Way(run, gpu, conf, torch_version, keep))
+    card = find_gpu(gpu) if isinstance(gpu, str) else gpu
+    return _answer(task, text, _Way(run, card, conf, torch_version, keep))
 
 
 def fit_command(
