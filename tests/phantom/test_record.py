@@ -402,3 +402,32 @@ def test_real_pytorch_transforms_and_solves(python: str, tmp_path: Path) -> None
     document, _ = recorded_by_torch(python, tmp_path, program)
     assert document["recordings"][0]["guessed"] == "cuFFT, cuSOLVER"
     assert replay(load(tmp_path / "out.pickle")).devices[0].parting is None
+
+
+@pytest.mark.slow
+@NEEDS_TORCH
+@pytest.mark.parametrize("python", PYTHONS)
+def test_real_pytorch_trains_one_rank_of_several(python: str, tmp_path: Path) -> None:
+    """Its buckets are there, and no check of the other ranks' values stops it."""
+    program = (
+        "import torch, torch.distributed as dist\n"
+        "from torch.nn.parallel import DistributedDataParallel\n"
+        "from torch.distributed.fsdp import fully_shard\n"
+        "from torch.testing._internal.distributed.fake_pg import FakeStore\n"
+        "dist.init_process_group('fake', rank=1, world_size=4, store=FakeStore())\n"
+        "def trains(net, model):\n"
+        "    for _ in range(3):\n"
+        "        model(torch.randn(8, 512, device='cuda')).sum().backward()\n"
+        "        model.zero_grad()\n"
+        "net = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(4))).cuda()\n"
+        "before = torch.cuda.memory_allocated()\n"
+        "trains(net, ddp := DistributedDataParallel(net, device_ids=[0]))\n"
+        "bytes_of_buckets = sum(each.nbytes for each in net.parameters())\n"
+        "assert torch.cuda.memory_allocated() - before >= bytes_of_buckets\n"
+        "del ddp\n"
+        "for layer in net: fully_shard(layer)\n"
+        "trains(net, fully_shard(net))\n"
+    )
+    document, _ = recorded_by_torch(python, tmp_path, program)
+    assert document["recordings"][0]["reads_back"] is None
+    assert replay(load(tmp_path / "out.pickle")).devices[0].parting is None

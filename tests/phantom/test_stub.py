@@ -291,6 +291,26 @@ def test_a_card_answers_with_its_own_limits(libraries: Stubs, card: str) -> None
     assert blocks == gpu.limits.threads // 512
 
 
+def test_values_are_zero_but_for_those_that_come_straight_back(device: Device) -> None:
+    """Ranks agree so on numbers: to the device, through a broadcast, and back."""
+    on_device, stream = ctypes.c_void_p(), ctypes.c_void_p(0)
+    device.cudart.cudaMalloc(ctypes.byref(on_device), ctypes.c_size_t(64))
+    sent, size = ctypes.create_string_buffer(b"12345678", 8), ctypes.c_size_t(8)
+
+    def back(at: int = 0) -> bytes:
+        found = ctypes.create_string_buffer(b"????????", 8)
+        there = ctypes.c_void_p((on_device.value or 0) + at)
+        assert device.cudart.cudaMemcpy(found, there, size, 2) == SUCCESS
+        return found.raw
+
+    device.cudart.cudaMemcpy(on_device, sent, size, 1)
+    assert back() == b"12345678"
+    assert back(at=8) == bytes(8)
+    device.cudart.cudaMemcpy(on_device, sent, size, 1)
+    device.cudart.cudaMemsetAsync(on_device, 7, size, stream)
+    assert back() == bytes(8)
+
+
 def test_no_process_uses_the_device(device: Device) -> None:
     handle, count = ctypes.c_void_p(), ctypes.c_uint(7)
     assert device.nvml.nvmlInit_v2() == SUCCESS

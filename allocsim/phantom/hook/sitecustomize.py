@@ -79,6 +79,8 @@ class Recorder:
         if os.environ.get("ALLOCSIM_PHANTOM_MEMORY"):
             with contextlib.suppress(Exception):  # it is only to know more
                 ctypes.CDLL(None).device_watch_reads(1)
+            with contextlib.suppress(Exception):  # a program of one rank does without
+                beside("ranks").answer_for_others(self.torch)
 
     def count(self, device):
         """How many entries of the kinds COUNTED a device's history has."""
@@ -269,16 +271,22 @@ class Recorder:
             snapshot["allocsim"]["conf_at_start"] = self.conf_at_start
 
 
+def beside(name):
+    """A module of allocsim.phantom, by its path: the program's interpreter may not have it, and a
+    name of ours must hide none of the program's modules."""
+    place = os.path.join(os.path.dirname(__file__), os.pardir, name + ".py")
+    spec = importlib.util.spec_from_file_location("allocsim.phantom." + name, place)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def told_by_phantom():
     """What only the phantom device knows of the program: nothing of it, on a real one."""
     told = {"reads_back": "", "guessed": ""}
     if os.environ.get("ALLOCSIM_PHANTOM_MEMORY"):
         with contextlib.suppress(Exception):  # it is only to know more
-            # By its path: a name of ours must hide none of the program's modules.
-            place = os.path.join(os.path.dirname(__file__), os.pardir, "told.py")
-            spec = importlib.util.spec_from_file_location("allocsim.phantom.told", place)
-            module = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(module)
+            module = beside("told")
             told["guessed"] = module.guesses()
             told["reads_back"] = module.reads_text(module.places_of(module.read_sites()))
     return told

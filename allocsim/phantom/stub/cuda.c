@@ -236,7 +236,7 @@ int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned gr
                    void *stream, void **arguments, void **extra) {
   (void)function, (void)grid_x, (void)grid_y, (void)grid_z, (void)block_x, (void)block_y;
   (void)block_z, (void)shared, (void)arguments, (void)extra;
-  device_submit((uintptr_t)stream);
+  device_launch((uintptr_t)stream);
   return SUCCESS;
 }
 int cuLaunchCooperativeKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
@@ -251,7 +251,7 @@ struct launch {
 };
 int cuLaunchKernelEx(const struct launch *launch, void *function, void **arguments, void **extra) {
   (void)function, (void)arguments, (void)extra;
-  device_submit((uintptr_t)launch->stream);
+  device_launch((uintptr_t)launch->stream);
   return SUCCESS;
 }
 int cuLinkCreate_v2(unsigned count, int *options, void **values, void **link) {

@@ -234,7 +234,8 @@ static int is_on_device(const void *pointer) {
   return device_find((uintptr_t)pointer, &start, &size) == 0;
 }
 
-/* What leaves the device is zeros; what enters it or moves within it is not kept. */
+/* What leaves the device is zeros; what enters it or moves within it is not kept, but for what
+ * comes back at once (device_keep). */
 static void copy(void *to, const void *from, size_t size) {
   if (is_on_device(to)) return;
   if (is_on_device(from))
@@ -247,8 +248,16 @@ static void note(const void *to, const void *from, size_t size) {
 }
 int cudaMemcpyAsync(void *to, const void *from, size_t size, int kind, void *stream) {
   (void)kind;
-  copy(to, from, size);
-  note(to, from, size);
+  if (is_on_device(to) && is_on_device(from)) {
+    device_launch((uintptr_t)stream);
+    return SUCCESS;
+  }
+  if (is_on_device(to)) {
+    device_keep((uintptr_t)to, from, size);
+  } else if (!is_on_device(from) || device_kept(to, (uintptr_t)from, size)) {
+    copy(to, from, size);
+    note(to, from, size);
+  }
   device_submit((uintptr_t)stream);
   return SUCCESS;
 }
@@ -263,7 +272,7 @@ int cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_p
   for (size_t row = 0; row < height; row++)
     copy((char *)to + row * to_pitch, (const char *)from + row * from_pitch, width);
   note(to, from, width * height);
-  device_submit((uintptr_t)stream);
+  device_launch((uintptr_t)stream);
   return SUCCESS;
 }
 int cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int from_device, size_t size,
@@ -273,7 +282,7 @@ int cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int from_devi
 }
 int cudaMemsetAsync(void *address, int value, size_t size, void *stream) {
   if (!is_on_device(address)) memset(address, value, size);
-  device_submit((uintptr_t)stream);
+  device_launch((uintptr_t)stream);
   return SUCCESS;
 }
 int cudaMemset(void *address, int value, size_t size) {

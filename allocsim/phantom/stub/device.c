@@ -276,6 +276,32 @@ void device_submit(uintptr_t handle) {
   if (at_once) stream->finished = stream->submitted;
 }
 
+static struct {
+  uintptr_t start; /* 0: nothing */
+  size_t size;
+  char bytes[64 << 10];
+} kept;
+
+void device_keep(uintptr_t to, const void *from, size_t size) {
+  LOCKED;
+  kept.start = size <= sizeof kept.bytes ? to : 0;
+  kept.size = size;
+  if (kept.start) memcpy(kept.bytes, from, size);
+}
+
+int device_kept(void *to, uintptr_t from, size_t size) {
+  LOCKED;
+  if (!kept.start || kept.start != from || kept.size != size) return -1;
+  memcpy(to, kept.bytes, size);
+  return 0;
+}
+
+void device_launch(uintptr_t handle) {
+  LOCKED;
+  kept.start = 0;
+  device_submit(handle);
+}
+
 void device_finish(uintptr_t handle) {
   LOCKED;
   struct device_stream *stream = device_stream(handle);

@@ -86,6 +86,11 @@ int device_find(uintptr_t address, uintptr_t *start, size_t *size);
 int device_take(size_t size);
 void device_give(size_t size);
 
+/* What a copy brought to the device, until anything is launched: ranks agree on numbers that the
+ * first of them sends to all, which come straight back.  -1 from `kept`: not that, or too long. */
+void device_keep(uintptr_t to, const void *from, size_t size);
+int device_kept(void *to, uintptr_t from, size_t size);
+
 /* Host memory that copies may use; -1 from `unpin`: nothing is pinned there. */
 int device_pin(uintptr_t address, size_t size);
 int device_unpin(uintptr_t address);
@@ -94,6 +99,8 @@ int device_is_pinned(uintptr_t address);
 struct device_stream *device_stream(uintptr_t handle);
 /* One more piece of work for the stream. */
 void device_submit(uintptr_t handle);
+/* The same, of work that may write anything. */
+void device_launch(uintptr_t handle);
 void device_finish(uintptr_t handle);
 void device_finish_all(void);
 

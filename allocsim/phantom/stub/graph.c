@@ -82,7 +82,7 @@ int cudaGraphInstantiateWithFlags(void **out, struct graph *graph, unsigned long
 }
 int cudaGraphLaunch(void *executable, void *stream) {
   (void)executable;
-  device_submit((uintptr_t)stream);
+  device_launch((uintptr_t)stream);
   return SUCCESS;
 }
 int cudaGraphDestroy(void *graph) { free(graph); return SUCCESS; }

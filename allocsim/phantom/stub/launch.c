@@ -141,7 +141,7 @@ int __cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t *shared, void *st
 int cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void **arguments, size_t shared,
                      void *stream) {
   (void)function, (void)grid, (void)block, (void)arguments, (void)shared;
-  device_submit((uintptr_t)stream);
+  device_launch((uintptr_t)stream);
   return SUCCESS;
 }
 int __cudaLaunchKernel(void *kernel, dim3 grid, dim3 block, void **arguments, size_t shared,
@@ -165,14 +165,14 @@ int cudaLaunchKernelExC(const struct launch *launch, const void *function, void 
 
 /* The host's part of a stream's work runs at once: there is nothing it could wait for. */
 int cudaLaunchHostFunc(void *stream, void (*function)(void *), void *data) {
-  device_submit((uintptr_t)stream);
+  device_launch((uintptr_t)stream);
   function(data);
   return SUCCESS;
 }
 int cudaStreamAddCallback(void *stream, void (*function)(void *, int, void *), void *data,
                           unsigned flags) {
   (void)flags;
-  device_submit((uintptr_t)stream);
+  device_launch((uintptr_t)stream);
   function(stream, SUCCESS, data);
   return SUCCESS;
 }
