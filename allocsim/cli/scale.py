@@ -27,13 +27,16 @@ Takes recordings of one program at a few sizes, each followed by --at and its
 sizes, finds how each request grows with them, and replays the requests at the
 size asked for: the peak of reserved memory there, and whether it fits.  Two
 recordings tell of one size that varies, four of two; each further recording
-checks the law.  --find looks for the largest that fits a device."""
+checks the law.  A size may say how often parts of the program come, as layers
+do.  --find looks for the largest that fits a device."""
 _EPILOG = """\
 example: allocsim scale a.pickle --at batch=2 b.pickle --at batch=3 \\
            --find batch --gpu "RTX 4090"
+         allocsim scale a.pickle --at layers=2 b.pickle --at layers=3 \\
+           c.pickle --at layers=5 --to layers=80
 Recordings must make the same requests in the same order, from the program's
-start.  Where PyTorch's kernels take another way at another size they do not,
-and the first difference is printed."""
+start, or more of them as copies of a part.  Where PyTorch's kernels take
+another way at another size they do not, and the first difference is printed."""
 _USAGE = (
     "allocsim scale FILE --at NAME=N FILE --at NAME=N [FILE --at ...]\n"
     "                      (--to NAME=N | --find NAME) [options]"
@@ -53,7 +56,8 @@ def add_to(commands: Commands[Parser]) -> None:
     goal = parser.add_mutually_exclusive_group(required=True)
     add_to_size = "the sizes to predict, as batch=16"
     goal.add_argument("--to", metavar="NAME=N", nargs="+", help=add_to_size)
-    goal.add_argument("--find", metavar="NAME", help="the size whose largest value fits the device")
+    largest = "the size whose largest value fits the device"
+    goal.add_argument("--find", metavar="NAME", action="append", help=largest)
     also = "with --find: the other sizes that vary, as sequence=4096"
     add("--with", metavar="NAME=N", nargs="+", dest="others", default=[], help=also)
     memory = "memory of the device, as 24GiB (default: without end)"
@@ -75,6 +79,9 @@ def run(arguments: argparse.Namespace) -> int:
     runs = _runs(arguments.file, arguments.at)
     if arguments.find is not None and arguments.gpu is None and arguments.device_memory is None:
         raise UsageError("--find needs the device: --gpu NAME or --device-memory SIZE")
+    if arguments.find is not None and len(arguments.find) > 1:
+        names = " and ".join(arguments.find)
+        raise UsageError(f"--find {names}: expected one of them, and the others with --with")
     if arguments.find is None and arguments.others:
         raise UsageError("--with names sizes beside --find; with --to name them there")
     if arguments.out is not None:
@@ -96,7 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             assert memory is not None
             result = scaling.largest(
-                arguments.find,
+                arguments.find[0],
                 _sizes(arguments.others),
                 memory,
                 conf=arguments.conf,

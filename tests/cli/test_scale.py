@@ -51,6 +51,36 @@ def test_the_largest_that_fits_a_device(cli: Cli, pair: list[object]) -> None:
     assert "not even batch=1 fits" in done.out
 
 
+@pytest.fixture
+def layers(traces: Path) -> list[object]:
+    sized = traces / "sized"
+    pairs = [(sized / f"layers{n}.npz.gz", "--at", f"layers={n}") for n in (2, 3, 5)]
+    return [word for pair in pairs for word in pair]
+
+
+def test_more_layers_than_were_recorded(cli: Cli, layers: list[object]) -> None:
+    done = cli("scale", *layers, "--to", "layers=80")
+    assert done.code == 0
+    assert "Grows" in done.out
+    assert "copies of what lies" in done.out
+    assert "Checked         layers=5" in done.out
+    assert "what layers adds" in done.out
+    answer = json.loads(cli("scale", *layers, "--to", "layers=24", "--json").out)
+    assert (answer["grows"]["name"], answer["grows"]["step"]) == ("layers", 1)
+    assert answer["is_proved"]
+    pair = layers[:6]
+    assert "Not proved" in cli("scale", *pair, "--to", "layers=24").out
+
+
+def test_the_most_layers_that_fit_a_device(cli: Cli, layers: list[object]) -> None:
+    done = cli("scale", *layers, "--find", "layers", "--device-memory", "6GiB", "--json")
+    answer = json.loads(done.out)
+    assert answer["fitting"]["fits"]
+    assert answer["failing"]["at"] == {"layers": answer["largest"] + 1}
+    done = cli("scale", *layers, "--find", "layers", "--device-memory", "1GiB")
+    assert "not even layers=2 fits" in done.out
+
+
 def test_a_size_that_does_not_fit(cli: Cli, pair: list[object]) -> None:
     options = ["--to", "batch=18", "--device-memory", "24GiB"]
     done = cli("scale", *pair, *options, "--fail-on-oom")
@@ -80,6 +110,7 @@ def test_what_is_asked_wrongly_is_told_in_a_sentence(
         ([*pair, "--to", f"batch={10**12 - 1}"], "follows no law"),
         ([*pair, "--to", "batch=4", "--with", "batch=3"], "with --to name them there"),
         ([*pair, "--find", "batch"], "--find needs the device"),
+        ([*pair, "--find", "batch", "--find", "layers", "--gpu", "L4"], "expected one of them"),
         ([*pair, "--find", "layers", "--gpu", "L4"], "what varies is batch"),
         ([*pair, "--to", "batch=4", "--gpu", "L4", "--device-memory", "1GiB"], "expected one"),
         ([*pair, "--to", "batch=4", "-o", first], "is what is read"),

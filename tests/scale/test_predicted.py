@@ -9,12 +9,13 @@ import json
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from allocsim import load, replay
 from allocsim.errors import RecordingError
 from allocsim.questions.scale import Scaling, recording_at, scaling_of
-from allocsim.trace import Recording
+from allocsim.trace import Action, Recording
 from allocsim.units import GIB
 
 SIZED = Path(__file__).parents[2] / "traces" / "sized"
@@ -26,6 +27,7 @@ CHECKPOINTING = {
     "batch2-checkpointing": {"batch": 2},
     "batch3-checkpointing": {"batch": 3},
 }
+LAYERS = {"layers2": {"layers": 2}, "layers3": {"layers": 3}}
 
 
 @cache
@@ -70,6 +72,43 @@ def test_the_largest_batch_of_a_device_is_the_one_that_really_fits_it() -> None:
     assert found.fitting.peak_reserved_bytes == truth("batch17-24GiB")[0]
     assert PEAKS["batch18-24GiB"] is None
     assert found.failing.oom is not None
+
+
+@pytest.fixture(scope="module")
+def layered() -> Scaling:
+    """The program at two and three layers, checked at five."""
+    return scaling({**LAYERS, "layers5": {"layers": 5}})
+
+
+@pytest.mark.parametrize("layers", [12, 24, 80])
+def test_two_and_three_layers_tell_of_many(layered: Scaling, layers: int) -> None:
+    found = layered.at({"layers": layers})
+    assert (found.peak_reserved_bytes, found.peak_allocated_bytes) == truth(f"layers{layers}")
+
+
+def test_a_recording_with_more_layers_comes_out_row_by_row() -> None:
+    """Six layers are the program at batch 2 of the other tests."""
+    found = scaling({**LAYERS, "batch2": {"layers": 6}})
+    assert [check.missed for check in found.checks] == [0]
+    made, real = recording_at(found, {"layers": 6}).devices[0], recording("batch2").devices[0]
+    kept = real.action != Action.SNAPSHOT
+    for column in ("action", "addr", "size"):
+        np.testing.assert_array_equal(getattr(made, column), getattr(real, column)[kept])
+
+
+def test_layers_and_the_batch_together() -> None:
+    runs = {
+        **{f"layers{n}": {"layers": n, "batch": 2} for n in (2, 3)},
+        **{f"layers{n}-batch3": {"layers": n, "batch": 3} for n in (2, 3)},
+    }
+    found = scaling(runs).at({"layers": 6, "batch": 16})
+    assert (found.peak_reserved_bytes, found.peak_allocated_bytes) == truth("batch16")
+
+
+def test_other_code_is_no_layer_more() -> None:
+    runs = {"layers2": {"layers": 2}, "batch2-checkpointing": {"layers": 6}}
+    with pytest.raises(RecordingError, match="does something else than"):
+        scaling(runs)
 
 
 def test_a_further_recording_is_a_check() -> None:

@@ -167,18 +167,6 @@ def vit(options: Options) -> None:
     train(model, options, loss_of)
 
 
-def t5(options: Options) -> None:
-    config = hf.T5Config(
-        vocab_size=VOCABULARY,
-        d_model=WIDTH,
-        d_kv=64,
-        d_ff=2048,
-        num_layers=options.layers,
-        num_heads=HEADS,
-    )
-    train(hf.T5ForConditionalGeneration(config).to("cuda"), options)
-
-
 def sequential_sgd(options: Options) -> None:
     """Nothing but layers that are all alike."""
     parts = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU()) for _ in range(options.layers)]
@@ -226,7 +214,7 @@ PROGRAMS: dict[str, Callable[[Options], None]] = {
     each.__name__: each
     for each in (
         *(llama, qwen2_fused, llama_checkpointing, llama_lora, llama_clipped, llama_autocast),
-        *(gpt2_adamw, gpt2_unfused, mixtral, bert_sgd, vit, t5, sequential_sgd, sequential_adamw),
+        *(gpt2_adamw, gpt2_unfused, mixtral, bert_sgd, vit, sequential_sgd, sequential_adamw),
         *(encoder, decode, decode_static, gpt2_serving),
     )
 }

@@ -27,11 +27,14 @@ KEPT = (
     *("--batch 2", "--batch 3", "--batch 8", "--batch 2 --sequence 2560"),
     *("--batch 3 --sequence 2560", "--batch 2 --sequence 1600", "--batch 1 --sequence 512"),
     *("--batch 2 --checkpointing", "--batch 3 --checkpointing"),
+    *("--layers 2", "--layers 3", "--layers 5"),
+    *("--layers 2 --batch 3", "--layers 3 --batch 3"),
 )
 OTHERS = (
     *("--batch 4", "--batch 6", "--batch 12", "--batch 16", "--batch 17", "--batch 18"),
     *("--batch 8 --checkpointing", "--batch 16 --checkpointing", "--batch 4 --sequence 2560"),
     *("--batch 2 --sequence 2304", "--batch 6 --sequence 3072"),
+    *("--layers 12", "--layers 24", "--layers 80"),
 )
 TIGHT = ("--batch 17", "--batch 18")
 """Run once more on 24 GiB, which only the first of them fits."""

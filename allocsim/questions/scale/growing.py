@@ -195,5 +195,6 @@ def refuse_otherwise_grown(made: Law, sample: Sample) -> None:
         raise RecordingError(
             sample.path,
             f"does something else than the others make of {sample.text} from "
-            f"{sample.program.told(row)} (by them: {made.program.told(row)})",
+            f"{sample.program.told(row)} (by them: {made.program.told(row)}); where the first "
+            "parts are still other than those that follow, recordings with more of them tell",
         )

@@ -52,35 +52,39 @@ def parts_of(found: Sequence[Insertion], long: Likeness) -> list[Part]:
     return [part for each in found for part in _taken_apart(each, long, shared)]
 
 
-def _part(each: Insertion, long: Likeness, shared: NDArray[np.bool_]) -> Part:
-    form, n = long.form, len(long.form)
-    before = after = 0
-    while (
-        (row := each.start - 1 - before) >= 0 and shared[row] and form[row] == form[row + len(each)]
-    ):
-        before += 1
-    while (row := each.stop + after) < n and shared[row] and form[row] == form[row - len(each)]:
-        after += 1
-    return Part(each, before, after)
-
-
 def _taken_apart(each: Insertion, long: Likeness, shared: NDArray[np.bool_]) -> tuple[Part, ...]:
     """An insertion, or the two that it is: the last of one row of copies, the first of another.
 
     Where X X Y Y became X X X Y Y Y, one insertion of X Y explains it as well; but that repeats
-    nothing, while X repeats what lies before it and Y what lies after.
+    nothing, while X repeats what lies before it and Y what lies after.  Rows of the same bytes
+    tell it; where bytes grow with every copy, their forms have to.
     """
-    whole = _part(each, long, shared)
-    if whole.is_repeated:
+    whole = _part(each, long.form, shared)
+    if _part(each, long.exact, shared).is_repeated:
         return (whole,)
-    for place in _places(each, long, shared):
-        for middle in range(place.start + 1, place.stop):
-            first, second = replace(place, stop=middle), replace(place, start=middle)
-            if _repeats(long, first.start, first.stop, -len(first)) and _repeats(
-                long, second.start, second.stop, len(second)
-            ):
-                return Part(first, len(first), 0), Part(second, 0, len(second))
+    for numbers in (long.exact, long.form):
+        if numbers is long.form and whole.is_repeated:
+            return (whole,)
+        for place in _places(each, long, shared):
+            if (middle := _middle(place, numbers)) is not None:
+                first, second = replace(place, stop=middle), replace(place, start=middle)
+                return _part(first, long.form, shared), _part(second, long.form, shared)
     return (whole,)
+
+
+def _part(each: Insertion, numbers: NDArray[np.int64], shared: NDArray[np.bool_]) -> Part:
+    """The insertion, and how far what lies beside it has the same numbers."""
+    n, length = len(numbers), len(each)
+    before = after = 0
+    while (row := each.start - 1 - before) >= 0 and shared[row]:
+        if numbers[row] != numbers[row + length]:
+            break
+        before += 1
+    while (row := each.stop + after) < n and shared[row]:
+        if numbers[row] != numbers[row - length]:
+            break
+        after += 1
+    return Part(each, before, after)
 
 
 def _places(each: Insertion, long: Likeness, shared: NDArray[np.bool_]) -> Iterator[Insertion]:
@@ -95,8 +99,17 @@ def _places(each: Insertion, long: Likeness, shared: NDArray[np.bool_]) -> Itera
         yield (place := place.moved(1))
 
 
-def _repeats(long: Likeness, start: int, stop: int, by: int) -> bool:
-    """Whether rows [start, stop) are like those `by` rows further on."""
-    if start + by < 0 or stop + by > len(long.form):
-        return False
-    return bool(np.array_equal(long.form[start:stop], long.form[start + by : stop + by]))
+def _middle(place: Insertion, numbers: NDArray[np.int64]) -> int | None:
+    """Where an insertion ends to be like what lies before it and begins to be like what follows."""
+    for middle in range(place.start + 1, place.stop):
+        first, second = middle - place.start, place.stop - middle
+        if first > place.start or place.stop + second > len(numbers):
+            continue
+        is_first = np.array_equal(
+            numbers[place.start : middle], numbers[place.start - first : place.start]
+        )
+        if is_first and np.array_equal(
+            numbers[middle : place.stop], numbers[place.stop : place.stop + second]
+        ):
+            return middle
+    return None

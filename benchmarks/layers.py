@@ -1,0 +1,118 @@
+"""What `allocsim scale` says of programs with more layers, against what real PyTorch does.
+
+    python -m benchmarks.layers --torch-python ~/torch/bin/python [--keep FOLDER] [--only llama]
+
+Records `traces/sized/growing.py` over the GPU that is not there with 2, 3 and 4 layers (steps,
+tokens) and with more, predicts the latter from the former, and prints a table for docs/scale.md.
+--keep holds the recordings; those that are there are not made again.
+
+Rule: a prediction is exact if the recording that `scale` writes has every entry that was recorded:
+the same action of the same bytes at the same address.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from allocsim import load
+from allocsim.errors import AllocsimError
+from allocsim.questions.scale import Scaling, recording_at, scaling_of
+from allocsim.trace import Action, Recording
+
+HOME = Path(__file__).parents[1]
+PROGRAMS = (
+    *("llama", "qwen2_fused", "llama_checkpointing", "llama_lora", "llama_clipped"),
+    *("llama_autocast", "gpt2_adamw", "gpt2_unfused", "mixtral", "bert_sgd", "vit"),
+    *("encoder", "sequential_sgd", "sequential_adamw", "decode", "decode_static", "gpt2_serving"),
+)
+OTHER_SIZES = {"llama_steps": ("llama", "steps"), "decode_tokens": ("decode", "decode")}
+"""What grows with something else than its layers: the program, and the option."""
+
+CASES = (*PROGRAMS, *OTHER_SIZES)
+
+RECORDED = ((2, 3), (3, 4))
+"""Numbers of layers to tell a law by, each pair with the next as its check."""
+
+PREDICTED = (5, 12, 24, 80)
+
+
+class Recordings:
+    """A folder with a recording of each program at each number of layers."""
+
+    def __init__(self, folder: Path, python: Path) -> None:
+        self._folder, self._python = folder, python
+
+    def of(self, case: str, number: int) -> Recording:
+        """The recording, made now unless it is there."""
+        path = self._folder / f"{case}-{number}.pickle"
+        if not path.exists():
+            program, size = OTHER_SIZES.get(case, (case, "layers"))
+            self._record(path, program, f"--{size}", str(number))
+        return load(path)
+
+    def _record(self, path: Path, *arguments: str) -> None:
+        script = HOME / "traces" / "sized" / "growing.py"
+        command = [sys.executable, "-m", "allocsim", "record", "--gpu", "A100 80GB"]
+        command += ["-o", str(path), "--", "python", str(script), *arguments]
+        environment = os.environ | {"PATH": f"{self._python.parent}:{os.environ['PATH']}"}
+        subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
+
+
+def row_of(case: str, recordings: Recordings) -> Iterator[str]:
+    """The cells of a case: what it was told by, and each prediction."""
+    yield f"`{case}`"
+    refused = ""
+    for first, second in RECORDED:
+        try:
+            scaling = scaling_of(
+                [(recordings.of(case, n), {"layers": n}) for n in (first, second, second + 1)]
+            )
+        except AllocsimError as error:
+            print(f"{case}: {error}", file=sys.stderr)
+            refused = f"{first}, {second} are refused"
+            continue
+        yield f"{first}, {second}" + f" ({refused})" * bool(refused)
+        for number in PREDICTED:
+            yield told(scaling, number, recordings.of(case, number))
+        return
+    yield refused
+
+
+def told(scaling: Scaling, number: int, real: Recording) -> str:
+    """The prediction, against the recording."""
+    made, trace = recording_at(scaling, {"layers": number}).devices[0], real.devices[0]
+    peak = scaling.at({"layers": number}).peak_reserved_bytes
+    kept = trace.action != Action.SNAPSHOT
+    if len(made) != np.count_nonzero(kept):
+        return f"{peak:,}: {len(made):,} entries of {np.count_nonzero(kept):,}"
+    columns = ("action", "addr", "size", "stream")
+    other = [getattr(made, each) != getattr(trace, each)[kept] for each in columns]
+    misses = np.count_nonzero(np.any(other, axis=0))
+    return f"{peak:,}" if not misses else f"{peak:,}: {misses:,} entries are others"
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser.add_argument("--torch-python", type=Path, required=True, help="a Python with torch")
+    parser.add_argument("--keep", type=Path, help="a folder for the recordings")
+    parser.add_argument("--only", choices=CASES, action="append", help="this case only")
+    options = parser.parse_args(argv)
+
+    columns = ["program", "recorded", *(f"{number} layers" for number in PREDICTED)]
+    print("| " + " | ".join(columns) + " |\n|" + "---|" * len(columns))
+    with tempfile.TemporaryDirectory() as folder:
+        recordings = Recordings(options.keep or Path(folder), options.torch_python)
+        for case in options.only or CASES:
+            print("| " + " | ".join(row_of(case, recordings)) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
