@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from allocsim.phantom import Gpu
-from allocsim.questions.fit import Fewest, Fit, Largest, Task, Tried
+from allocsim.questions.fit import Fewest, Fit, Largest, Ran, Task, Tried
 from allocsim.questions.top import Top
 from allocsim.report.layout import LABEL, WIDTH, exact_size, number, plural, row, table
 from allocsim.report.recommendation import paste_line
@@ -32,7 +32,8 @@ def fit_text(fit: Fit, top: Top) -> str:
     lines += _failed(fit, top)
     when = "at the peak" if fit.fits else "when it ran out"
     memory = f"{exact_size(ran.peak_reserved_bytes)} reserved {when}, "
-    lines += row("Memory", memory + f"{format_size(ran.peak_allocated_bytes)} allocated")
+    memory += f"{format_size(ran.peak_allocated_bytes)} allocated"
+    lines += row("Memory", memory + _retries(ran))
     lines += [" " * LABEL + _bar(ran.peak_reserved_bytes, fit.room_bytes)]
     low, high = fit.process_bytes
     lines += row(
@@ -48,6 +49,12 @@ def fit_text(fit: Fit, top: Top) -> str:
     for note in fit.notes:
         lines += row("Note", note)
     return "\n".join(lines) + "\n"
+
+
+def _retries(ran: Ran) -> str:
+    """That the cache had to be emptied for it, which costs time."""
+    count = ran.device_run.stats["num_alloc_retries"]
+    return f"; {plural(count, 'retry', 'retries')} emptied the cache" if count else ""
 
 
 def _failed(fit: Fit, top: Top) -> list[str]:
@@ -122,6 +129,7 @@ def _document(fit: Fit) -> dict[str, Any]:
         "peak_reserved_bytes": ran.peak_reserved_bytes,
         "peak_allocated_bytes": ran.peak_allocated_bytes,
         "needed_bytes": fit.needed_bytes,
+        "num_alloc_retries": ran.device_run.stats["num_alloc_retries"],
         "process_bytes": list(fit.process_bytes),
         "engine": "program",
         "torch_version": ran.torch_version,
@@ -171,7 +179,7 @@ def largest_fit_text(task: Task, gpu: Gpu, found: Largest) -> str:
     lines = row("Verdict", verdict)
     if found.fitting is not None:
         peak = found.fitting.peak_reserved_bytes
-        lines += row("Memory", f"{exact_size(peak)} reserved at the peak")
+        lines += row("Memory", f"{exact_size(peak)} reserved at the peak{_retries(found.fitting)}")
         room = gpu.memory - gpu.context_memory
         lines += [" " * LABEL + _bar(peak, room)]
         task = task.at(name, found.value)
@@ -225,7 +233,8 @@ def fewest_text(task: Task, gpu: Gpu, found: Fewest) -> str:
     else:
         lines = row("Verdict", f"{found.ranks} of {gpu.name} are the fewest, of powers of two")
         peak = found.fitting.peak_reserved_bytes
-        lines += row("Memory", f"{exact_size(peak)} reserved at the peak, on the first of them")
+        memory = f"{exact_size(peak)} reserved at the peak, on the first of them"
+        lines += row("Memory", memory + _retries(found.fitting))
         lines += [" " * LABEL + _bar(peak, gpu.memory - gpu.context_memory)]
         task = replace(task, ranks=found.ranks or 1)
     lines += row("Program", task.text)

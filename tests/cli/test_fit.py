@@ -100,6 +100,19 @@ def test_the_largest_batch(cli: Cli, pretend: Pretend) -> None:
     assert cli("fit", "gpt2", "--device-memory", "600MiB", "--find", "batch").code == 3
 
 
+def test_a_cache_that_had_to_be_emptied_is_told(cli: Cli, pretend: Pretend) -> None:
+    def cached(gpu: CachingAllocator, _: str) -> int:
+        gpu.free(gpu.malloc(15 * 1024 * MIB))
+        gpu.malloc(18 * 1024 * MIB)
+        return 0
+
+    pretend(cached)
+    done = cli("fit", "gpt2", "--gpu", "RTX 4090")
+    assert "1 retry emptied the cache" in " ".join(done.out.split())
+    done = cli("fit", "gpt2", "--gpu", "RTX 4090", "--json")
+    assert json.loads(done.out)["num_alloc_retries"] == 1
+
+
 def test_the_fewest_gpus(cli: Cli, pretend: Pretend) -> None:
     pretend(
         lambda gpu, text: 0 * gpu.malloc(80 * 1024 * MIB // int(text.split("world_size=")[1][0]))
