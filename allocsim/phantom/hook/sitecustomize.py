@@ -297,14 +297,15 @@ def conf_of(snapshot):
     return snapshot.get("allocator_settings", {}).get("PYTORCH_CUDA_ALLOC_CONF")
 
 
-class TorchFinder:
-    """Finds torch as usual, and calls the recorder once it is loaded."""
+class Finder:
+    """Finds a module as usual, and hands it on once it is loaded."""
 
-    def __init__(self, recorder):
-        self.recorder = recorder
+    def __init__(self, name, then):
+        self.name = name
+        self.then = then
 
     def find_spec(self, name, path=None, target=None):
-        if name != "torch":
+        if name != self.name:
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
@@ -314,10 +315,16 @@ class TorchFinder:
 
         def exec_module(module):
             load(module)
-            self.recorder.on_import(module)
+            self.then(module)
 
         spec.loader.exec_module = exec_module
         return spec
+
+
+def let_generation_end(module):
+    """Only over a phantom, where the device never says that a text is complete."""
+    with contextlib.suppress(Exception):  # most programs do without
+        beside("generation").end_at_max_length(module)
 
 
 def watch_exceptions(recorder):
@@ -342,7 +349,9 @@ def run_the_other():
 
 if FOLDER:
     recorder = Recorder(FOLDER)
-    sys.meta_path.insert(0, TorchFinder(recorder))
+    sys.meta_path.insert(0, Finder("torch", recorder.on_import))
+    if os.environ.get("ALLOCSIM_PHANTOM_MEMORY"):
+        sys.meta_path.insert(0, Finder("transformers.generation.utils", let_generation_end))
     watch_exceptions(recorder)
     # Twice, because the guard's SystemExit may arrive at the first line of the first.
     atexit.register(recorder.at_exit)

@@ -1,0 +1,44 @@
+"""What keeps `generate()` of transformers from ending over a phantom: it asks the device.
+
+Rule: runs in the program's interpreter, loaded by the hook from its path, once transformers' module
+is; only the standard library is imported.  Nothing is changed but the answer to whether a sequence
+goes on, which is told by its length, as the host knows it.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from typing import Any
+
+__all__ = ["end_at_max_length"]
+
+_ASKED = "_has_unfinished_sequences"
+
+
+def end_at_max_length(module: Any) -> None:
+    """Lets generation end after max_new_tokens or at max_length.
+
+    module: transformers.generation.utils; a release that asks in another way is left alone.
+    """
+    criteria = getattr(module, "MaxLengthCriteria", None)
+    mixin = getattr(module, "GenerationMixin", None)
+    if criteria is None or not hasattr(mixin, _ASKED):
+        return
+    known = threading.local()
+    judge, goes_on = criteria.__call__, getattr(mixin, _ASKED)
+
+    @functools.wraps(judge)
+    def judged(self: Any, input_ids: Any, *args: Any, **named: Any) -> Any:
+        known.is_done = input_ids.shape[1] >= self.max_length
+        return judge(self, input_ids, *args, **named)
+
+    @functools.wraps(goes_on)
+    def asked(*args: Any, **named: Any) -> Any:
+        if getattr(known, "is_done", False):
+            known.is_done = False
+            return False
+        return goes_on(*args, **named)
+
+    criteria.__call__ = judged
+    setattr(mixin, _ASKED, asked)

@@ -1,0 +1,97 @@
+"""Generation ends by its length over a phantom, where no value ever says that it is complete."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from allocsim.phantom.generation import end_at_max_length
+
+PYTHONS = [path for path in os.environ.get("ALLOCSIM_TORCH_PYTHON", "").split(os.pathsep) if path]
+
+
+class Tokens:
+    """Ids of `length` tokens."""
+
+    def __init__(self, length: int) -> None:
+        self.shape = (1, length)
+
+
+def transformers() -> types.SimpleNamespace:
+    """The two classes, as they ask."""
+
+    class MaxLengthCriteria:
+        max_length = 5
+
+        def __call__(self, _ids: Tokens, _scores: object) -> str:
+            return "a tensor"
+
+    class GenerationMixin:
+        def _has_unfinished_sequences(self, this_peer_finished: bool) -> bool:
+            return not this_peer_finished
+
+    return types.SimpleNamespace(
+        MaxLengthCriteria=MaxLengthCriteria, GenerationMixin=GenerationMixin
+    )
+
+
+def generated(module: types.SimpleNamespace, most: int) -> int:
+    """The loop of generate(): how long the text gets, over a device that says "not finished"."""
+    model, criteria, length = module.GenerationMixin(), module.MaxLengthCriteria(), 2
+    while model._has_unfinished_sequences(this_peer_finished=False) and length < most:
+        length += 1
+        assert criteria(Tokens(length), None) == "a tensor"
+    return length
+
+
+def test_it_ends_at_the_length_that_was_asked_for() -> None:
+    module = transformers()
+    assert generated(module, 100) == 100, "as it is, only a value would end it"
+    end_at_max_length(module)
+    assert generated(module, 100) == 5
+    assert generated(module, 100) == 5, "and the next text begins anew"
+
+
+def test_a_release_that_asks_otherwise_is_left_alone() -> None:
+    module = types.SimpleNamespace(MaxLengthCriteria=object)
+    end_at_max_length(module)
+    assert vars(module) == {"MaxLengthCriteria": object}
+
+
+GENERATES = """
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+sizes = dict(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4)
+with torch.device("cuda"):
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=500, **sizes)).eval()
+ids = torch.ones((2, 40), dtype=torch.long, device="cuda")
+print(tuple(model.generate(ids, max_new_tokens=30, do_sample=False).shape))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not PYTHONS, reason="ALLOCSIM_TORCH_PYTHON names no Python with torch")
+def test_transformers_generates_as_many_tokens_as_are_asked_for(tmp_path: Path) -> None:
+    Path(tmp_path / "program.py").write_text(GENERATES)
+    command = [
+        sys.executable,
+        "-m",
+        "allocsim",
+        "record",
+        "--gpu",
+        "L4",
+        "-o",
+        tmp_path / "x.pickle",
+    ]
+    done = subprocess.run(
+        [*command, "--max-seconds", "300", "--", PYTHONS[0], program],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "(2, 70)\n"
