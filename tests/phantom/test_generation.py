@@ -77,17 +77,9 @@ print(tuple(model.generate(ids, max_new_tokens=30, do_sample=False).shape))
 @pytest.mark.slow
 @pytest.mark.skipif(not PYTHONS, reason="ALLOCSIM_TORCH_PYTHON names no Python with torch")
 def test_transformers_generates_as_many_tokens_as_are_asked_for(tmp_path: Path) -> None:
-    Path(tmp_path / "program.py").write_text(GENERATES)
-    command = [
-        sys.executable,
-        "-m",
-        "allocsim",
-        "record",
-        "--gpu",
-        "L4",
-        "-o",
-        tmp_path / "x.pickle",
-    ]
+    out, program = str(tmp_path / "x.pickle"), str(tmp_path / "program.py")
+    Path(program).write_text(GENERATES)
+    command = [sys.executable, "-m", "allocsim", "record", "--gpu", "L4", "-o", out]
     done = subprocess.run(
         [*command, "--max-seconds", "300", "--", PYTHONS[0], program],
         capture_output=True,
