@@ -34,7 +34,7 @@ class Stubs:
 
     device: counts the memory.
     cudart, cuda, nvml: have the sonames of CUDA's own, so that a loader asks for no other.
-    blas, dnn, math: come before CUDA's by preloading.
+    blas, dnn, math, nccl: come before CUDA's by preloading.
     """
 
     folder: Path
@@ -45,6 +45,7 @@ class Stubs:
     blas: Path
     dnn: Path
     math: Path
+    nccl: Path
 
     @classmethod
     def in_folder(cls, folder: Path, cuda_major: int) -> Stubs:
@@ -58,13 +59,14 @@ class Stubs:
             blas=folder / "libphantom-blas.so",
             dnn=folder / "libphantom-dnn.so",
             math=folder / "libphantom-math.so",
+            nccl=folder / "libphantom-nccl.so",
         )
 
     @property
     def preload(self) -> str:
         """The value of LD_PRELOAD that puts the phantom GPU under a program."""
         libraries = (self.device, self.cudart, self.cuda, self.nvml)
-        return " ".join(map(str, (*libraries, self.blas, self.dnn, self.math)))
+        return " ".join(map(str, (*libraries, self.blas, self.dnn, self.math, self.nccl)))
 
 
 def find_compiler(*names: str) -> str:
@@ -112,6 +114,7 @@ def build_stubs(folder: Path, cuda_major: int) -> Stubs:
         (stubs.blas, ("blas.c",), []),
         (stubs.dnn, ("dnn.c",), over_device),
         (stubs.math, ("solver.c", "fft.c"), over_device),
+        (stubs.nccl, ("nccl.c",), over_device),
     ):
         name = f"-Wl,-soname,{library.name}"
         target = ["-o", str(library), *(str(STUB / source) for source in sources)]

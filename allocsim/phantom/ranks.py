@@ -24,6 +24,20 @@ def answer_for_others(torch: Any) -> None:
     dist._verify_params_across_processes = _verifying(torch, dist._verify_params_across_processes)
     if hasattr(dist, "Reducer"):
         dist.Reducer = _reducing(torch, dist.Reducer)
+    for name in ("shutdown", "_shutdown", "abort"):
+        if hasattr(dist.ProcessGroup, name):
+            setattr(dist.ProcessGroup, name, _finishing(getattr(dist.ProcessGroup, name)))
+
+
+def _finishing(end: Any) -> Any:
+    """The end of a group waits until a GPU has done its work, which a phantom does when told."""
+
+    @functools.wraps(end)
+    def ended(group: Any, *args: Any, **named: Any) -> Any:
+        ctypes.CDLL(None).device_finish_all()
+        return end(group, *args, **named)
+
+    return ended
 
 
 def _verifying(torch: Any, verify: Any) -> Any:

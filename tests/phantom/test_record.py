@@ -404,17 +404,23 @@ def test_real_pytorch_transforms_and_solves(python: str, tmp_path: Path) -> None
     assert replay(load(tmp_path / "out.pickle")).devices[0].parting is None
 
 
+FAKE = "'fake', rank=1, world_size=4, store=FakeStore()"
+NCCL_ALONE = "'nccl', rank=0, world_size=1, store=dist.HashStore()"
+NCCL = "'nccl', rank=0, world_size=4, store=dist.HashStore()"
+
+
 @pytest.mark.slow
 @NEEDS_TORCH
 @pytest.mark.parametrize("python", PYTHONS)
-def test_real_pytorch_trains_one_rank_of_several(python: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("group", [FAKE, NCCL_ALONE, NCCL])
+def test_real_pytorch_trains_one_rank_of_several(group: str, python: str, tmp_path: Path) -> None:
     """Its buckets are there, and no check of the other ranks' values stops it."""
     program = (
         "import torch, torch.distributed as dist\n"
         "from torch.nn.parallel import DistributedDataParallel\n"
         "from torch.distributed.fsdp import fully_shard\n"
         "from torch.testing._internal.distributed.fake_pg import FakeStore\n"
-        "dist.init_process_group('fake', rank=1, world_size=4, store=FakeStore())\n"
+        f"dist.init_process_group({group})\n"
         "def trains(net, model):\n"
         "    for _ in range(3):\n"
         "        model(torch.randn(8, 512, device='cuda')).sum().backward()\n"
@@ -427,6 +433,7 @@ def test_real_pytorch_trains_one_rank_of_several(python: str, tmp_path: Path) ->
         "del ddp\n"
         "for layer in net: fully_shard(layer)\n"
         "trains(net, fully_shard(net))\n"
+        "dist.destroy_process_group()\n"
     )
     document, _ = recorded_by_torch(python, tmp_path, program)
     assert document["recordings"][0]["reads_back"] is None

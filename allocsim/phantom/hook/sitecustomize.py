@@ -222,6 +222,7 @@ class Recorder:
                 with self.lock:
                     self.is_ending = True
                     self.write()
+                    finish_work(self.torch)
                 return
             except SystemExit:
                 continue  # the guard's, sent just before
@@ -279,6 +280,15 @@ def beside(name):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def finish_work(torch):
+    """A process group that a program leaves open waits, as the interpreter ends, until a GPU has
+    done its work: a phantom does it when told, and the group is closed while it can be."""
+    if os.environ.get("ALLOCSIM_PHANTOM_MEMORY") and torch is not None:
+        with contextlib.suppress(Exception):
+            if torch.distributed.is_initialized():
+                torch.distributed.destroy_process_group()
 
 
 def told_by_phantom():
