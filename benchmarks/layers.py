@@ -42,6 +42,7 @@ RECORDED = ((2, 3), (3, 4))
 """Numbers of layers to tell a law by, each pair with the next as its check."""
 
 PREDICTED = (5, 12, 24, 80)
+"""Unless --to says others."""
 
 
 class Recordings:
@@ -66,7 +67,7 @@ class Recordings:
         subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
 
 
-def row_of(case: str, recordings: Recordings) -> Iterator[str]:
+def row_of(case: str, numbers: Sequence[int], recordings: Recordings) -> Iterator[str]:
     """The cells of a case: what it was told by, and each prediction."""
     yield f"`{case}`"
     refused = ""
@@ -80,7 +81,7 @@ def row_of(case: str, recordings: Recordings) -> Iterator[str]:
             refused = f"{first}, {second} are refused"
             continue
         yield f"{first}, {second}" + f" ({refused})" * bool(refused)
-        for number in PREDICTED:
+        for number in numbers:
             yield told(scaling, number, recordings.of(case, number))
         return
     yield refused
@@ -104,14 +105,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--torch-python", type=Path, required=True, help="a Python with torch")
     parser.add_argument("--keep", type=Path, help="a folder for the recordings")
     parser.add_argument("--only", choices=CASES, action="append", help="this case only")
+    parser.add_argument("--to", type=int, nargs="+", default=PREDICTED, help="numbers to predict")
     options = parser.parse_args(argv)
 
-    columns = ["program", "recorded", *(f"{number} layers" for number in PREDICTED)]
+    columns = ["program", "recorded", *(f"{number} layers" for number in options.to)]
     print("| " + " | ".join(columns) + " |\n|" + "---|" * len(columns))
     with tempfile.TemporaryDirectory() as folder:
         recordings = Recordings(options.keep or Path(folder), options.torch_python)
         for case in options.only or CASES:
-            print("| " + " | ".join(row_of(case, recordings)) + " |", flush=True)
+            print("| " + " | ".join(row_of(case, options.to, recordings)) + " |", flush=True)
 
 
 if __name__ == "__main__":

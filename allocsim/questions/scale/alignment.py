@@ -30,7 +30,7 @@ _IMPOSSIBLE = 1 << 30
 _EVERY = 256
 """Rows between those whose costs are kept; those between are worked out anew on the way back."""
 
-_MOST_CELLS = 1 << 34
+_MOST_CELLS = 1 << 31
 """Rows of one program times rows that the other has more: some minutes."""
 
 

@@ -105,8 +105,8 @@ class Growing:
 def growing_laws(samples: Sequence[Sample]) -> Iterator[Growing]:
     """The laws of programs that grow with a size that `samples` determine, the simplest first.
 
-    None if nothing grows.  Raises ConfigError if they do not tell how that size and others act
-    together.
+    There is none if nothing grows.  Raises ConfigError if they do not tell how that size and
+    others act together.
     """
     for name in samples[0].at:
         grouped = _grouped(samples, name)
