@@ -184,7 +184,17 @@ def told(figure: Figure, result: Result | None) -> tuple[str, ...]:
     if off is not None:
         error = f"{off:+.2f} %"
     what = f"{figure.model}: {figure.setting}"
-    return figure.row, what, figure.figure, measured, predicted, error, figure.release, ran_with, why
+    return (
+        figure.row,
+        what,
+        figure.figure,
+        measured,
+        predicted,
+        error,
+        figure.release,
+        ran_with,
+        why,
+    )
 
 
 def table(asked: list[Figure]) -> Iterator[str]:

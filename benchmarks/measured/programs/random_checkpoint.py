@@ -1,7 +1,7 @@
 """A checkpoint of a model that nobody has trained, on disk as the hub would give it.
 
-Rule: the file has the layout that `from_pretrained` reads, and takes no room: its tensors are a hole
-in the file, which reads as zeros.
+Rule: the file has the layout that `from_pretrained` reads, and takes no room: its tensors are a
+hole in the file, which reads as zeros.
 """
 
 import json
