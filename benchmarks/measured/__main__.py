@@ -114,7 +114,7 @@ def results() -> dict[tuple[str, str], Result]:
 def keep(found: Iterable[Result]) -> None:
     """Put new results beside those kept."""
     kept = results() | {(each.row, each.figure): each for each in found}
-    order = {(each.row, each.figure): at for at, each in enumerate(figures())}
+    order = {(each.row, each.figure): at for at, each in enumerate(figures()) if each.program}
     with RESULTS.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["row", "figure", "predicted", "ran_with", "error"])
@@ -166,63 +166,72 @@ def error_percent(figure: Figure, result: Result | None) -> float | None:
     return 100 * (result.predicted_bytes / figure.measured_bytes - 1)
 
 
-def told(figure: Figure, result: Result | None) -> tuple[str, ...]:
-    """A figure's line: measured, predicted, error, releases, and why not or what differs."""
-    measured = OOM if figure.measured_bytes is None else f"{figure.measured_bytes:,}"
-    if figure.rounding:
-        measured += f" ± {figure.rounding:,}"
-    predicted = error = ran_with = ""
-    why = figure.why
-    if result is not None:
-        ran_with = result.ran_with
-        why = "; ".join(filter(None, (result.error, figure.why)))
-        if result.predicted_bytes is not None:
-            predicted = f"{result.predicted_bytes:,}"
-        elif not result.error:
-            predicted = OOM
+def told(figure: Figure, result: Result) -> tuple[str, ...]:
+    """A figure's line: measured, predicted, error, releases, and what differs or went wrong."""
+    predicted = OOM if result.predicted_bytes is None else f"{result.predicted_bytes:,}"
     off = error_percent(figure, result)
-    if off is not None:
-        error = f"{off:+.2f} %"
-    what = f"{figure.model}: {figure.setting}"
     return (
-        figure.row,
-        what,
-        figure.figure,
-        measured,
-        predicted,
-        error,
+        *_name(figure),
+        "" if result.error else predicted,
+        "" if off is None else f"{off:+.2f} %",
         figure.release,
-        ran_with,
-        why,
+        result.ran_with,
+        "; ".join(filter(None, (result.error, figure.why))),
     )
 
 
+def _name(figure: Figure) -> tuple[str, str, str, str]:
+    measured = OOM if figure.measured_bytes is None else f"{figure.measured_bytes:,}"
+    if figure.rounding:
+        measured += f" ± {figure.rounding:,}"
+    return figure.row, f"{figure.model}: {figure.setting}, {figure.gpu}", figure.figure, measured
+
+
+_RUN = ("row", "what", "figure", "measured", "predicted", "error", "with", "run with", "differs")
+_NOT_RUN = ("row", "what", "figure", "measured", "why there is no prediction")
+
+
 def table(asked: list[Figure]) -> Iterator[str]:
-    """The Markdown of every figure beside what is kept."""
+    """The Markdown of every figure: those that were predicted, and then the others."""
     kept = results()
-    heads = ("row", "what", "figure", "measured", "predicted", "error", "with", "run with", "why")
+    found = [(each, kept.get((each.row, each.figure))) for each in asked]
+    yield summary(asked)
+    yield ""
+    yield from _markdown(_RUN, [told(each, result) for each, result in found if result])
+    yield ""
+    others = [(*_name(each), each.why) for each, result in found if not result]
+    yield from _markdown(_NOT_RUN, others)
+
+
+def _markdown(heads: tuple[str, ...], lines: list[tuple[str, ...]]) -> Iterator[str]:
     yield f"| {' | '.join(heads)} |"
     yield "|" + "---|" * len(heads)
-    for figure in asked:
-        cells = told(figure, kept.get((figure.row, figure.figure)))
+    for cells in lines:
         yield f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
-    yield ""
-    yield summary(asked)
 
 
 def summary(asked: list[Figure]) -> str:
     """How far off the predictions are."""
     kept = results()
-    found = [error_percent(each, kept.get((each.row, each.figure))) for each in asked]
-    errors = [each for each in found if each is not None]
-    if not errors:
+    found = [(each, kept.get((each.row, each.figure))) for each in asked]
+    pairs = [(error_percent(*pair), pair) for pair in found]
+    sizes = sorted(abs(off) for off, _ in pairs if off is not None)
+    if not sizes:
         return f"0 of {len(asked)} figures predicted."
-    sizes = sorted(map(abs, errors))
+    same = sum(_is_same(*pair) for off, pair in pairs if off is not None)
     return (
-        f"{len(errors)} of {len(asked)} figures predicted: median error {median(sizes):.2f} %, "
-        f"{sum(each < 1 for each in sizes)} below 1 %, "
-        f"{sum(each < 10 for each in sizes)} below 10 %, worst {sizes[-1]:.1f} %."
+        f"{len(sizes)} of {len(asked)} figures predicted: {same} as they were printed, "
+        f"{sum(each < 1 for each in sizes)} less than 1 % off, "
+        f"{sum(each < 10 for each in sizes)} less than 10 %; "
+        f"median {median(sizes):.2f} %, worst {sizes[-1]:.1f} %."
     )
+
+
+def _is_same(figure: Figure, result: Result | None) -> bool:
+    """Whether a prediction, rounded as the figure was, is the figure."""
+    assert result is not None and result.predicted_bytes is not None
+    assert figure.measured_bytes is not None
+    return abs(result.predicted_bytes - figure.measured_bytes) <= figure.rounding
 
 
 def main() -> int:
@@ -235,15 +244,17 @@ def main() -> int:
     if given.table:
         print("\n".join(table(every)))
         return 0
-    names = {each.row for each in every if each.program and _is_asked(each.row, given.rows)}
-    ran_with = versions(given.python) if names else ""
+    ran_with = versions(given.python)
     for row in dict.fromkeys(each.row for each in every if _is_asked(each.row, given.rows)):
         of_it = [each for each in every if each.row == row]
-        found = run_row(of_it, given.python, ran_with) if row in names else []
+        to_run = [each for each in of_it if each.program]
+        found = run_row(to_run, given.python, ran_with) if to_run else []
         keep(found)
         by_figure = {each.figure: each for each in found}
         for each in of_it:
-            print("  ".join(told(each, by_figure.get(each.figure))), flush=True)
+            result = by_figure.get(each.figure)
+            cells = told(each, result) if result else (*_name(each), each.why)
+            print("  ".join(cells), flush=True)
     print(summary(every))
     return 0
 

@@ -1,10 +1,10 @@
 """Training steps of adapters on a language model, its weights in bf16 or quantized to 4 bit.
 
-    python adapters_steps.py 0.5b|1.5b|3b|7b|tiny lora|qlora TOKENS BATCH STEPS RANK [whole|windows ...]
+    python adapters_steps.py 0.5b|1.5b|3b|7b|tiny lora|qlora TOKENS BATCH STEPS RANK [WORD ...]
 
-Qwen2.5, or a tiny GPT-2; adapters on the projections of attention, paged 8-bit AdamW, checkpointing
-unless `whole` is given; attention masks of ones.  The peaks count from before the model is loaded.
-windows: as PyTorch's builds for Windows, which lack flash attention.
+Qwen2.5, or a tiny GPT-2; adapters on the projections of attention, paged 8-bit AdamW,
+checkpointing, attention masks of ones.  The peaks count from before the model is loaded.
+whole: no checkpointing.  windows: as PyTorch's builds for Windows, which lack flash attention.
 """
 
 import sys
