@@ -191,6 +191,8 @@ int cudaMallocHost(void **out, size_t size) { return cudaHostAlloc(out, size, 0)
 int cudaMallocManaged(void **out, size_t size, unsigned flags) {
   return cudaHostAlloc(out, size, flags);
 }
+/* Managed pages, as of bitsandbytes' paged optimizers, lie on the host here and stay there. */
+int cudaMemPrefetchAsync(void) { return SUCCESS; }
 int cudaFreeHost(void *address) {
   if (!address) return SUCCESS;
   if (device_unpin((uintptr_t)address)) return answer(INVALID_VALUE);

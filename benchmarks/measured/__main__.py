@@ -1,0 +1,267 @@
+"""Measured by others on real GPUs, and predicted: a line for every figure.
+
+    python -m benchmarks.measured [--python PATH] [ROW ...]
+    python -m benchmarks.measured --table
+
+Rule: no figure is left out.  `rows.csv` has every one that says what was allocated or reserved, with
+its source; a row without a program says why, and so does one whose program does not run here.
+
+The rows given (every one that has a program, if none is) are run by the Python at PATH and kept in
+`results.csv`; --table prints all rows beside what is kept there, as the Markdown of
+docs/fit-measured.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from allocsim.engine import DeviceRun
+from allocsim.errors import AllocsimError
+from allocsim.phantom import find_gpu
+from allocsim.questions.fit import Ran, run_program
+
+HERE = Path(__file__).parent
+PROGRAMS = HERE / "programs"
+ROWS, RESULTS = HERE / "rows.csv", HERE / "results.csv"
+OOM = "out of memory"
+_LIBRARIES = ("torch", "transformers", "peft", "bitsandbytes", "litgpt", "torchtitan", "timm")
+_VERSIONS = f"""
+from importlib.metadata import PackageNotFoundError, version
+for name in {_LIBRARIES}:
+    try:
+        print(name, version(name))
+    except PackageNotFoundError:
+        pass
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One measured figure.
+
+    row: its name, shared by the figures of one run.  figure: what was measured: "allocated" and
+    "reserved" are peaks, "loaded" is what was allocated once the model was on the device, "active"
+    is a peak of active memory, "peak" one of which the source does not say which.
+    measured_bytes: None if the run ended out of memory.
+    rounding: bytes by which the printed figure may be off because it was rounded; 0 of exact bytes.
+    program: with its arguments, "" if there is none; card: the phantom it is run on.
+    why: the reason that there is no program, or what of it differs from what was measured.
+    """
+
+    row: str
+    model: str
+    setting: str
+    gpu: str
+    release: str
+    figure: str
+    measured_bytes: int | None
+    rounding: int
+    source: str
+    program: str
+    card: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a figure's program came to.  predicted_bytes: None for out of memory or an `error`.
+
+    ran_with: the releases of PyTorch and the libraries.
+    """
+
+    row: str
+    figure: str
+    predicted_bytes: int | None
+    ran_with: str
+    error: str
+
+
+def figures() -> list[Figure]:
+    """Every measured figure, in the order of `rows.csv`."""
+    with ROWS.open(newline="") as file:
+        return [_figure(each) for each in csv.DictReader(file)]
+
+
+def _figure(each: dict[str, str]) -> Figure:
+    measured = each.pop("bytes")
+    return Figure(
+        measured_bytes=None if measured == OOM else int(measured),
+        rounding=int(each.pop("rounding") or 0),
+        **each,
+    )
+
+
+def results() -> dict[tuple[str, str], Result]:
+    """What is kept, by row and figure."""
+    if not RESULTS.exists():
+        return {}
+    with RESULTS.open(newline="") as file:
+        kept = [
+            Result(row, figure, int(predicted) if predicted else None, ran_with, error)
+            for row, figure, predicted, ran_with, error in list(csv.reader(file))[1:]
+        ]
+    return {(each.row, each.figure): each for each in kept}
+
+
+def keep(found: Iterable[Result]) -> None:
+    """Put new results beside those kept."""
+    kept = results() | {(each.row, each.figure): each for each in found}
+    order = {(each.row, each.figure): at for at, each in enumerate(figures()) if each.program}
+    with RESULTS.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["row", "figure", "predicted", "ran_with", "error"])
+        for name in sorted(kept.keys() & order.keys(), key=order.__getitem__):
+            each = kept[name]
+            predicted = "" if each.predicted_bytes is None else each.predicted_bytes
+            writer.writerow([each.row, each.figure, predicted, each.ran_with, each.error])
+
+
+def run_row(asked: list[Figure], python: str, ran_with: str) -> list[Result]:
+    """Run the program of one row's figures."""
+    first = asked[0]
+    program, *arguments = shlex.split(first.program)
+    command = (python, str(PROGRAMS / program), *arguments)
+    try:
+        ran = run_program(command, find_gpu(first.card))
+    except AllocsimError as error:
+        return [Result(each.row, each.figure, None, ran_with, str(error)) for each in asked]
+    return [
+        Result(each.row, each.figure, _predicted(each.figure, ran), ran_with, "") for each in asked
+    ]
+
+
+def _predicted(figure: str, ran: Ran) -> int | None:
+    if figure == "loaded":
+        return _loaded(ran.device_run, ran.entry)
+    if ran.is_out_of_memory:
+        return None
+    return ran.peak_reserved_bytes if figure == "reserved" else ran.peak_allocated_bytes
+
+
+def _loaded(device_run: DeviceRun, entry: int) -> int:
+    """What was allocated where the program resets its peaks, which it does once it has loaded."""
+    timeline = device_run.timeline
+    before = timeline.entry < entry
+    return int(timeline.allocated[before][-1]) if before.any() else 0
+
+
+def versions(python: str) -> str:
+    """The releases of PyTorch and the libraries at `python`."""
+    told = subprocess.run([python, "-c", _VERSIONS], capture_output=True, text=True, check=True)
+    return ", ".join(told.stdout.splitlines())
+
+
+def error_percent(figure: Figure, result: Result | None) -> float | None:
+    """The signed error; None where either is no number."""
+    if result is None or result.predicted_bytes is None or figure.measured_bytes is None:
+        return None
+    return 100 * (result.predicted_bytes / figure.measured_bytes - 1)
+
+
+def told(figure: Figure, result: Result) -> tuple[str, ...]:
+    """A figure's line: measured, predicted, error, releases, and what differs or went wrong."""
+    predicted = OOM if result.predicted_bytes is None else f"{result.predicted_bytes:,}"
+    off = error_percent(figure, result)
+    return (
+        *_name(figure),
+        "" if result.error else predicted,
+        "" if off is None else f"{off:+.2f} %",
+        figure.release,
+        result.ran_with,
+        "; ".join(filter(None, (result.error, figure.why))),
+    )
+
+
+def _name(figure: Figure) -> tuple[str, str, str, str]:
+    measured = OOM if figure.measured_bytes is None else f"{figure.measured_bytes:,}"
+    if figure.rounding:
+        measured += f" ± {figure.rounding:,}"
+    return figure.row, f"{figure.model}: {figure.setting}, {figure.gpu}", figure.figure, measured
+
+
+_RUN = ("row", "what", "figure", "measured", "predicted", "error", "with", "run with", "differs")
+_NOT_RUN = ("row", "what", "figure", "measured", "why there is no prediction")
+
+
+def table(asked: list[Figure]) -> Iterator[str]:
+    """The Markdown of every figure: those that were predicted, and then the others."""
+    kept = results()
+    found = [(each, kept.get((each.row, each.figure))) for each in asked]
+    yield summary(asked)
+    yield ""
+    yield from _markdown(_RUN, [told(each, result) for each, result in found if result])
+    yield ""
+    others = [(*_name(each), each.why) for each, result in found if not result]
+    yield from _markdown(_NOT_RUN, others)
+
+
+def _markdown(heads: tuple[str, ...], lines: list[tuple[str, ...]]) -> Iterator[str]:
+    yield f"| {' | '.join(heads)} |"
+    yield "|" + "---|" * len(heads)
+    for cells in lines:
+        yield f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
+
+
+def summary(asked: list[Figure]) -> str:
+    """How far off the predictions are."""
+    kept = results()
+    found = [(each, kept.get((each.row, each.figure))) for each in asked]
+    pairs = [(error_percent(*pair), pair) for pair in found]
+    sizes = sorted(abs(off) for off, _ in pairs if off is not None)
+    if not sizes:
+        return f"0 of {len(asked)} figures predicted."
+    same = sum(_is_same(*pair) for off, pair in pairs if off is not None)
+    return (
+        f"{len(sizes)} of {len(asked)} figures predicted: {same} as they were printed, "
+        f"{sum(each < 1 for each in sizes)} less than 1 % off, "
+        f"{sum(each < 10 for each in sizes)} less than 10 %; "
+        f"median {median(sizes):.2f} %, worst {sizes[-1]:.1f} %."
+    )
+
+
+def _is_same(figure: Figure, result: Result | None) -> bool:
+    """Whether a prediction, rounded as the figure was, is the figure."""
+    assert result is not None and result.predicted_bytes is not None
+    assert figure.measured_bytes is not None
+    return abs(result.predicted_bytes - figure.measured_bytes) <= figure.rounding
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("rows", nargs="*", metavar="ROW", help="a row, or a group by its letter")
+    parser.add_argument("--python", default=sys.executable, help="the Python that has PyTorch")
+    parser.add_argument("--table", action="store_true", help="print what is kept, and run nothing")
+    given = parser.parse_args()
+    every = figures()
+    if given.table:
+        print("\n".join(table(every)))
+        return 0
+    ran_with = versions(given.python)
+    for row in dict.fromkeys(each.row for each in every if _is_asked(each.row, given.rows)):
+        of_it = [each for each in every if each.row == row]
+        to_run = [each for each in of_it if each.program]
+        found = run_row(to_run, given.python, ran_with) if to_run else []
+        keep(found)
+        by_figure = {each.figure: each for each in found}
+        for each in of_it:
+            result = by_figure.get(each.figure)
+            cells = told(each, result) if result else (*_name(each), each.why)
+            print("  ".join(cells), flush=True)
+    print(summary(every))
+    return 0
+
+
+def _is_asked(row: str, asked: list[str]) -> bool:
+    return not asked or row in asked or row[0] in asked
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
