@@ -112,10 +112,12 @@ def make_pipeline(_model_id, torch_dtype, **_):
         text_encoder = transformers.Qwen3ForCausalLM._from_config(
             transformers.Qwen3Config(**PIPELINE["text_encoder"]), dtype=torch_dtype
         )
+    text_encoder = hollow(text_encoder)
+    text_encoder.tie_weights()  # taking their place parted them
     pipeline = diffusers.Flux2KleinPipeline(
         transformer=hollow(transformer, torch_dtype),
         vae=stay_hollow(hollow(autoencoder, torch_dtype)),
-        text_encoder=stay_hollow(hollow(text_encoder)),
+        text_encoder=stay_hollow(text_encoder),
         tokenizer=None,
         scheduler=diffusers.FlowMatchEulerDiscreteScheduler(**PIPELINE["scheduler"]),
     )
