@@ -1,0 +1,1 @@
+"""Peaks predicted without a GPU, held against what others measured on one."""

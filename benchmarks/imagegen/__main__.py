@@ -1,0 +1,98 @@
+"""Train what huggingface/peft's image-generation comparison trained, over a phantom L40S.
+
+    python -m benchmarks.imagegen --peft FOLDER [--python PYTHON] [--row NAME ...] [--steps N]
+
+FOLDER is a checkout of huggingface/peft at the commit that the row ran (`measured.json` names it);
+PYTHON is an interpreter with the row's releases of torch, transformers, diffusers and peft.  The
+comparison's own training loop runs unchanged, evaluations included; no kernel runs and nothing is
+downloaded.  A row takes minutes: what its Python takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from allocsim.phantom import find_gpu, find_torch, phantom_environment
+from allocsim.units import MIB
+from benchmarks.imagegen.rows import Outcome, Row, read_rows
+
+INSIDE = Path(__file__).with_name("inside.py")
+SCRIPT = Path("method_comparison", "image-gen")
+
+CONTEXT_MEMORY = 298 * MIB
+"""At most this much was gone from the card beside PyTorch's own memory: one row (hra) reserved all
+but 300 MiB of it, 2 of them the comparison's own before it counts."""
+
+
+def predict(row: Row, *, peft: Path, python: str, steps: int) -> Outcome | str:
+    """What the phantom reserves for `row`, or the end of what the run printed if it failed.
+
+    steps: train at most so many; all if 0.
+    """
+    gpu = replace(find_gpu("L40S"), context_memory=CONTEXT_MEMORY)
+    # One thread, as nothing is computed; no hub, as everything that it would give is made here.
+    quiet = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    environment = os.environ | quiet | phantom_environment(find_torch(python), gpu)
+    environment.pop("PYTHONPATH", None)
+    with TemporaryDirectory() as folder:
+        out = Path(folder, "said.json")
+        script = str((peft / SCRIPT).absolute())
+        command = [python, str(INSIDE), script, row.experiment, str(steps), str(out)]
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=False, cwd=folder
+        )
+        if done.returncode or not out.exists():
+            return f"exit code {done.returncode}: {done.stderr[-400:]}"
+        return Outcome.of(row, json.loads(out.read_text()))
+
+
+HEADER = f"{'experiment':32} {'steps':>5} {'predicted':>14} {'measured':>14} {'error':>12} {'%':>7}"
+
+
+def line(outcome: Outcome) -> str:
+    """One row of the table, bytes; after it, in how many intervals every mean is the measured."""
+    row = outcome.row
+    shown = (
+        f"{row.experiment:32} {outcome.steps:5} {outcome.peak_reserved:14,}"
+        f" {row.peak_reserved:14,} {outcome.error:+12,} {100 * outcome.share:+7.3f}"
+        f"  {outcome.equal_intervals} of {len(outcome.intervals)} intervals"
+    )
+    return shown + "".join(f", {other}" for other in outcome.other_releases)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="benchmarks.imagegen", description=__doc__)
+    parser.add_argument("--peft", type=Path, required=True, metavar="FOLDER")
+    parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--row", nargs="*", default=[], metavar="NAME", help="such as lora")
+    parser.add_argument("--steps", type=int, default=0, metavar="N", help="train at most N steps")
+    told = parser.parse_args(arguments)
+    rows = [row for row in read_rows() if not told.row or is_named(row, told.row)]
+    if not rows:
+        parser.error(f"no row is called {' or '.join(told.row)}")
+    print(HEADER)
+    failed = 0
+    for row in rows:
+        outcome = predict(row, peft=told.peft, python=told.python, steps=told.steps)
+        if isinstance(outcome, str):
+            failed += 1
+        print(f"{row.experiment:32} {outcome}" if isinstance(outcome, str) else line(outcome))
+        sys.stdout.flush()
+    return 1 if failed else 0
+
+
+def is_named(row: Row, names: Sequence[str]) -> bool:
+    """By its whole name or by its method's."""
+    return any(name in (row.experiment, row.experiment.split("/")[0]) for name in names)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
