@@ -3,8 +3,8 @@
     python -m benchmarks.measured [--python PATH] [ROW ...]
     python -m benchmarks.measured --table
 
-Rule: no figure is left out.  `rows.csv` has every one that says what was allocated or reserved, with
-its source; a row without a program says why, and so does one whose program does not run here.
+Rule: no figure is left out.  `rows.csv` has every one that says what was allocated or reserved,
+with its source; a row without a program says why, and so does one whose program does not run here.
 
 The rows given (every one that has a program, if none is) are run by the Python at PATH and kept in
 `results.csv`; --table prints all rows beside what is kept there, as the Markdown of

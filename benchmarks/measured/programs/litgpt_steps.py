@@ -2,13 +2,14 @@
 
     python litgpt_steps.py MODEL lora|full LONGEST BATCH [RANK LAYER ...]
 
-bf16 throughout, AdamW, the head and the loss in chunks of 128 tokens.  The first batch has the
+bf16 by Lightning Fabric, AdamW, the head and the loss in chunks of 128 tokens.  The first batch has the
 longest text, as LitGPT sees to; the next one is short, after a step.  Adapters of rank 8 on queries
 and values, or of RANK on the layers named: query, key, value, projection, mlp, head.
 """
 
 import sys
 
+import lightning
 import torch
 from litgpt.lora import GPT as AdaptedGPT
 from litgpt.lora import Config as AdaptedConfig
@@ -20,8 +21,8 @@ name, method, longest, batch, *rest = sys.argv[1:]
 longest, batch = int(longest), int(batch)
 SHORT = 200
 
-torch.set_default_dtype(torch.bfloat16)
-with torch.device("cuda"):
+fabric = lightning.Fabric(devices=1, precision="bf16-true")
+with fabric.init_module():
     if method == "lora":
         rank, *layers = rest or ["8", "query", "value"]
         adapters = {f"lora_{layer}": True for layer in layers}
@@ -33,8 +34,10 @@ with torch.device("cuda"):
     else:
         config = Config.from_name(name)
         model = GPT(config)
+model = fabric.setup_module(model)
 parameters = [each for each in model.parameters() if each.requires_grad]
 optimizer = torch.optim.AdamW(parameters, lr=3e-4, weight_decay=0.01)
+optimizer = fabric.setup_optimizers(optimizer)
 model.max_seq_length = longest
 model.train()
 for length in (longest, SHORT):
@@ -43,7 +46,7 @@ for length in (longest, SHORT):
     logits = model(ids, lm_head_chunk_size=128)
     logits[-1] = logits[-1][..., :-1, :]
     loss = chunked_cross_entropy(logits, labels[..., 1:])
-    loss.backward()
+    fabric.backward(loss)
     optimizer.step()
     optimizer.zero_grad()
     print(torch.cuda.max_memory_allocated() / 1e9, torch.cuda.max_memory_reserved() / 1e9)
