@@ -1,9 +1,9 @@
 """The first steps of finetuning a model of LitGPT: adapters, or all of its parameters.
 
-    python litgpt_steps.py MODEL lora|full LONGEST BATCH [RANK LAYER ...]
+    python litgpt_steps.py MODEL lora|full LONGEST NEXT BATCH [RANK LAYER ...]
 
-bf16 by Lightning Fabric, AdamW, the head and the loss in chunks of 128 tokens.  The first batch has the
-longest text, as LitGPT sees to; the next one is short, after a step.  Adapters of rank 8 on queries
+bf16 by Lightning Fabric, AdamW, the head and the loss in chunks of 128 tokens.  The first batch has
+LONGEST tokens, as LitGPT sees to; the next one, after a step, NEXT.  Adapters of rank 8 on queries
 and values, or of RANK on the layers named: query, key, value, projection, mlp, head.
 """
 
@@ -17,9 +17,9 @@ from litgpt.lora import mark_only_lora_as_trainable
 from litgpt.model import GPT, Config
 from litgpt.utils import chunked_cross_entropy
 
-name, method, longest, batch, *rest = sys.argv[1:]
-longest, batch = int(longest), int(batch)
-SHORT = 200
+name, method, *numbers = sys.argv[1:6]
+longest, following, batch = map(int, numbers)
+rest = sys.argv[6:]
 
 fabric = lightning.Fabric(devices=1, precision="bf16-true")
 with fabric.init_module():
@@ -40,7 +40,7 @@ optimizer = torch.optim.AdamW(parameters, lr=3e-4, weight_decay=0.01)
 optimizer = fabric.setup_optimizers(optimizer)
 model.max_seq_length = longest
 model.train()
-for length in (longest, SHORT):
+for length in (longest, following):
     ids = torch.randint(config.vocab_size, (batch, length)).to("cuda")
     labels = ids.clone()
     logits = model(ids, lm_head_chunk_size=128)
