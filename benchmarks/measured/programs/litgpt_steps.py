@@ -3,7 +3,7 @@
     python litgpt_steps.py MODEL lora|full LONGEST NEXT BATCH [RANK LAYER ...]
 
 bf16 by Lightning Fabric, AdamW, the head and the loss in chunks of 128 tokens.  The first batch has
-LONGEST tokens, as LitGPT sees to; the next one, after a step, NEXT.  Adapters of rank 8 on queries
+LONGEST tokens, as LitGPT sees to; the next two, after a step, NEXT.  Adapters of rank 8 on queries
 and values, or of RANK on the layers named: query, key, value, projection, mlp, head.
 """
 
@@ -40,13 +40,17 @@ optimizer = torch.optim.AdamW(parameters, lr=3e-4, weight_decay=0.01)
 optimizer = fabric.setup_optimizers(optimizer)
 model.max_seq_length = longest
 model.train()
-for length in (longest, following):
+for at, length in enumerate((longest, following, following)):
     ids = torch.randint(config.vocab_size, (batch, length)).to("cuda")
     labels = ids.clone()
-    logits = model(ids, lm_head_chunk_size=128)
-    logits[-1] = logits[-1][..., :-1, :]
+    if method == "lora":
+        logits = model(ids, lm_head_chunk_size=128)
+        logits[-1] = logits[-1][..., :-1, :]
+    else:
+        logits = model(ids)[..., :-1, :]
     loss = chunked_cross_entropy(logits, labels[..., 1:])
     fabric.backward(loss)
-    optimizer.step()
-    optimizer.zero_grad()
+    if at != 1:  # gradients of two batches are added up
+        optimizer.step()
+        optimizer.zero_grad()
     print(torch.cuda.max_memory_allocated() / 1e9, torch.cuda.max_memory_reserved() / 1e9)
