@@ -18,7 +18,7 @@ import csv
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -203,7 +203,7 @@ def table(asked: list[Figure]) -> Iterator[str]:
     yield from _markdown(_NOT_RUN, others)
 
 
-def _markdown(heads: tuple[str, ...], lines: list[tuple[str, ...]]) -> Iterator[str]:
+def _markdown(heads: tuple[str, ...], lines: Sequence[tuple[str, ...]]) -> Iterator[str]:
     yield f"| {' | '.join(heads)} |"
     yield "|" + "---|" * len(heads)
     for cells in lines:
