@@ -3,8 +3,8 @@
     python -m benchmarks.measured [--python PATH] [ROW ...]
     python -m benchmarks.measured --table
 
-Rule: no figure is left out.  `rows.csv` has every one that says what was allocated or reserved, with
-its source; a row without a program says why, and so does one whose program does not run here.
+Rule: no figure is left out.  `rows.csv` has every one that says what was allocated or reserved,
+with its source; a row without a program says why, and so does one whose program does not run here.
 
 The rows given (every one that has a program, if none is) are run by the Python at PATH and kept in
 `results.csv`; --table prints all rows beside what is kept there, as the Markdown of
@@ -18,7 +18,7 @@ import csv
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -203,7 +203,7 @@ def table(asked: list[Figure]) -> Iterator[str]:
     yield from _markdown(_NOT_RUN, others)
 
 
-def _markdown(heads: tuple[str, ...], lines: list[tuple[str, ...]]) -> Iterator[str]:
+def _markdown(heads: tuple[str, ...], lines: Sequence[tuple[str, ...]]) -> Iterator[str]:
     yield f"| {' | '.join(heads)} |"
     yield "|" + "---|" * len(heads)
     for cells in lines:

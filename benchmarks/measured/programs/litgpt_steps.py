@@ -1,14 +1,15 @@
 """The first steps of finetuning a model of LitGPT: adapters, or all of its parameters.
 
-    python litgpt_steps.py MODEL lora|full LONGEST BATCH [RANK LAYER ...]
+    python litgpt_steps.py MODEL lora|full LONGEST NEXT BATCH [RANK LAYER ...]
 
-bf16 throughout, AdamW, the head and the loss in chunks of 128 tokens.  The first batch has the
-longest text, as LitGPT sees to; the next one is short, after a step.  Adapters of rank 8 on queries
+bf16 by Lightning Fabric, AdamW, the head and the loss in chunks of 128 tokens.  The first batch has
+LONGEST tokens, as LitGPT sees to; the next two, after a step, NEXT.  Adapters of rank 8 on queries
 and values, or of RANK on the layers named: query, key, value, projection, mlp, head.
 """
 
 import sys
 
+import lightning
 import torch
 from litgpt.lora import GPT as AdaptedGPT
 from litgpt.lora import Config as AdaptedConfig
@@ -16,12 +17,12 @@ from litgpt.lora import mark_only_lora_as_trainable
 from litgpt.model import GPT, Config
 from litgpt.utils import chunked_cross_entropy
 
-name, method, longest, batch, *rest = sys.argv[1:]
-longest, batch = int(longest), int(batch)
-SHORT = 200
+name, method, *numbers = sys.argv[1:6]
+longest, following, batch = map(int, numbers)
+rest = sys.argv[6:]
 
-torch.set_default_dtype(torch.bfloat16)
-with torch.device("cuda"):
+fabric = lightning.Fabric(devices=1, precision="bf16-true")
+with fabric.init_module():
     if method == "lora":
         rank, *layers = rest or ["8", "query", "value"]
         adapters = {f"lora_{layer}": True for layer in layers}
@@ -33,17 +34,23 @@ with torch.device("cuda"):
     else:
         config = Config.from_name(name)
         model = GPT(config)
+model = fabric.setup_module(model)
 parameters = [each for each in model.parameters() if each.requires_grad]
 optimizer = torch.optim.AdamW(parameters, lr=3e-4, weight_decay=0.01)
+optimizer = fabric.setup_optimizers(optimizer)
 model.max_seq_length = longest
 model.train()
-for length in (longest, SHORT):
+for at, length in enumerate((longest, following, following)):
     ids = torch.randint(config.vocab_size, (batch, length)).to("cuda")
     labels = ids.clone()
-    logits = model(ids, lm_head_chunk_size=128)
-    logits[-1] = logits[-1][..., :-1, :]
+    if method == "lora":
+        logits = model(ids, lm_head_chunk_size=128)
+        logits[-1] = logits[-1][..., :-1, :]
+    else:
+        logits = model(ids)[..., :-1, :]
     loss = chunked_cross_entropy(logits, labels[..., 1:])
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
+    fabric.backward(loss)
+    if at != 1:  # gradients of two batches are added up
+        optimizer.step()
+        optimizer.zero_grad()
     print(torch.cuda.max_memory_allocated() / 1e9, torch.cuda.max_memory_reserved() / 1e9)
