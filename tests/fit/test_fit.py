@@ -117,6 +117,8 @@ def test_what_no_phantom_knows_is_told_of_what_has_it(pretend: Pretend) -> None:
     assert cudnn.startswith("convolutions: cuDNN's workspaces")
     (experts,) = fit(Task(model=model_of("Mixtral-8x7B")), CARD).notes
     assert experts.startswith("experts: every value is zero here")
+    (mask,) = fit(Task(model=model_of("gpt2"), checkpointing=True), CARD).notes
+    assert mask.startswith("attention: with checkpointing transformers reads positions")
     (close,) = fit(task(30), CARD).notes
     assert close.startswith("close: it fits beside a context of 512.00 MiB")
 

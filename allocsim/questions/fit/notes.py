@@ -36,6 +36,11 @@ def notes_of(task: Task | None, gpu: Gpu) -> Iterator[str]:
             "attention: on this card PyTorch takes cuDNN's kernels in part of the cases; counted "
             "are those of flash attention, which keep as much"
         )
+    if task.checkpointing and task.attention == "sdpa":
+        yield (
+            "attention: with checkpointing transformers reads positions, zero here, and makes a mask "
+            "that it would do without on a GPU, where another kernel may keep less"
+        )
     if isinstance(model, Configured) and model.size("experts"):
         yield (
             "experts: every value is zero here, so that all tokens choose the same experts; with "
