@@ -38,8 +38,8 @@ def notes_of(task: Task | None, gpu: Gpu) -> Iterator[str]:
         )
     if task.checkpointing and task.attention == "sdpa":
         yield (
-            "attention: with checkpointing transformers reads positions, zero here, and makes a mask "
-            "that it would do without on a GPU, where another kernel may keep less"
+            "attention: with checkpointing transformers reads positions, zero here, and makes a "
+            "mask that it would do without on a GPU, where another kernel may run"
         )
     if isinstance(model, Configured) and model.size("experts"):
         yield (
