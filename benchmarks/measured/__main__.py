@@ -187,6 +187,11 @@ def _name(figure: Figure) -> tuple[str, str, str, str]:
     return figure.row, f"{figure.model}: {figure.setting}, {figure.gpu}", figure.figure, measured
 
 
+def _why_not(figure: Figure) -> str:
+    """Why a figure has no prediction."""
+    return "has a program that has not been run" if figure.program else figure.why
+
+
 _RUN = ("row", "what", "figure", "measured", "predicted", "error", "with", "run with", "differs")
 _NOT_RUN = ("row", "what", "figure", "measured", "why there is no prediction")
 
@@ -199,7 +204,7 @@ def table(asked: list[Figure]) -> Iterator[str]:
     yield ""
     yield from _markdown(_RUN, [told(each, result) for each, result in found if result])
     yield ""
-    others = [(*_name(each), each.why) for each, result in found if not result]
+    others = [(*_name(each), _why_not(each)) for each, result in found if not result]
     yield from _markdown(_NOT_RUN, others)
 
 
