@@ -228,8 +228,16 @@ def summary(asked: list[Figure]) -> str:
         f"{len(sizes)} of {len(asked)} figures predicted: {same} as they were printed, "
         f"{sum(each < 1 for each in sizes)} less than 1 % off, "
         f"{sum(each < 10 for each in sizes)} less than 10 %; "
-        f"median {median(sizes):.2f} %, worst {sizes[-1]:.1f} %."
+        f"median {median(sizes):.2f} %, worst {sizes[-1]:.1f} %. "
+        f"{sum(_is_oom_too(*pair) for pair in found)} more ran out of memory in both."
     )
+
+
+def _is_oom_too(figure: Figure, result: Result | None) -> bool:
+    """Whether a run ended out of memory where it was measured, and here."""
+    if result is None or result.error:
+        return False
+    return figure.measured_bytes is None and result.predicted_bytes is None
 
 
 def _is_same(figure: Figure, result: Result | None) -> bool:
