@@ -187,6 +187,11 @@ def _name(figure: Figure) -> tuple[str, str, str, str]:
     return figure.row, f"{figure.model}: {figure.setting}, {figure.gpu}", figure.figure, measured
 
 
+def _why_not(figure: Figure) -> str:
+    """Why a figure has no prediction."""
+    return "has a program that has not been run" if figure.program else figure.why
+
+
 _RUN = ("row", "what", "figure", "measured", "predicted", "error", "with", "run with", "differs")
 _NOT_RUN = ("row", "what", "figure", "measured", "why there is no prediction")
 
@@ -199,7 +204,7 @@ def table(asked: list[Figure]) -> Iterator[str]:
     yield ""
     yield from _markdown(_RUN, [told(each, result) for each, result in found if result])
     yield ""
-    others = [(*_name(each), each.why) for each, result in found if not result]
+    others = [(*_name(each), _why_not(each)) for each, result in found if not result]
     yield from _markdown(_NOT_RUN, others)
 
 
@@ -223,8 +228,16 @@ def summary(asked: list[Figure]) -> str:
         f"{len(sizes)} of {len(asked)} figures predicted: {same} as they were printed, "
         f"{sum(each < 1 for each in sizes)} less than 1 % off, "
         f"{sum(each < 10 for each in sizes)} less than 10 %; "
-        f"median {median(sizes):.2f} %, worst {sizes[-1]:.1f} %."
+        f"median {median(sizes):.2f} %, worst {sizes[-1]:.1f} %. "
+        f"{sum(_is_oom_too(*pair) for pair in found)} more ran out of memory in both."
     )
+
+
+def _is_oom_too(figure: Figure, result: Result | None) -> bool:
+    """Whether a run ended out of memory where it was measured, and here."""
+    if result is None or result.error:
+        return False
+    return figure.measured_bytes is None and result.predicted_bytes is None
 
 
 def _is_same(figure: Figure, result: Result | None) -> bool:

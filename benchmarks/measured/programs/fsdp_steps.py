@@ -20,9 +20,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.distributed import init_process_group
-from torch.distributed._composable.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
@@ -156,6 +156,10 @@ for name, layer in model.layers.named_children():
     )
 if is_compiled:
     loss_of = torch.compile(loss_of)
+    if torch.__version__ < "2.7":  # a phantom's kernels take no time, by which Triton divides
+        from torch._inductor.runtime.benchmarking import TritonBenchmarker
+
+        TritonBenchmarker.benchmark_gpu = lambda *_, **__: 1.0
 policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 for name, layer in model.layers.items():
     is_last = int(name) == LAYERS - 1
