@@ -21,6 +21,8 @@ Site = tuple[int, int, list[Frame]]
 """How often a stack read values back, bytes of the largest read, its frames from the innermost."""
 
 SHOWN = 3
+_OF_A_FLOAT = frozenset({2, 4})
+"""Bytes of a number that may be a loss."""
 
 
 class _ReadFrame(ctypes.Structure):
@@ -99,7 +101,7 @@ def _is_the_programs(name: str) -> bool:
 def _is_logged(place: Frame, size: int) -> bool:
     """Whether a read of `size` bytes is of one float, as of a loss, on which no size hangs."""
     text = linecache.getline(*place)
-    return size in (2, 4) and (".item()" in text or "float(" in text)
+    return size in _OF_A_FLOAT and (".item()" in text or "float(" in text)
 
 
 def _shown(name: str) -> str:
