@@ -83,6 +83,7 @@ def test_the_peak_is_the_smallest_device_without_a_retry(tuned: dict[str, Any]) 
         assert row["min_device_memory_bytes"] == row["peak_reserved_bytes"]
 
 
+@pytest.mark.slow
 def test_a_free_search_finds_one_at_least_as_good(cli: Cli, traces: Path) -> None:
     done = cli("tune", traces / RAGGED, "--device-memory", "24000MiB", "--jobs", 2, "--json")
     document = json.loads(done.out)

@@ -48,6 +48,7 @@ def test_a_right_model_has_no_divergence() -> None:
     assert seen[-1][1] == 4000 and seen == sorted(seen)
 
 
+@pytest.mark.slow
 def test_processes_change_nothing() -> None:
     checks = [Check((RightSource("2.10"),), ops=2000, jobs=jobs) for jobs in (1, 2)]
     one, two = (crosscheck(check) for check in checks)

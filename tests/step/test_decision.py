@@ -202,7 +202,14 @@ def test_a_slice_of_a_real_recording_has_its_addresses() -> None:
     assert n_compared > 50
 
 
-@pytest.mark.parametrize("conf", ["", "expandable_segments:True", "max_split_size_mb:32"])
+@pytest.mark.parametrize(
+    "conf",
+    [
+        pytest.param("", marks=pytest.mark.slow),
+        "expandable_segments:True",
+        "max_split_size_mb:32",
+    ],
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_rule_names_a_section_of_the_theory(kind: str, conf: str) -> None:
     theory = (ROOT / "docs" / "allocator.md").read_text()
