@@ -165,4 +165,4 @@ def _memory(arguments: argparse.Namespace, scaling: Scaling) -> int | None:
     from allocsim.phantom import find_gpu  # noqa: PLC0415
 
     card = find_gpu(arguments.gpu)
-    return card.memory if scaling.context_memory else card.memory - card.context_memory
+    return card.memory if scaling.context_memory else card.room

@@ -92,6 +92,11 @@ class Gpu:
     context_memory: int = 0
     limits: Limits = Limits()
 
+    @property
+    def room(self) -> int:
+        """Bytes of the card that its CUDA context leaves."""
+        return self.memory - self.context_memory
+
     def __post_init__(self) -> None:
         if not 0 < self.memory <= TIB:
             raise ConfigError(f"device memory {self.memory}: expected 1 byte to 1 TiB")

@@ -66,7 +66,7 @@ class Fit(Shown):
     @property
     def room_bytes(self) -> int:
         """What the card has for the allocator."""
-        return self.gpu.memory - self.gpu.context_memory
+        return self.gpu.room
 
     @property
     def spare_bytes(self) -> int:
@@ -170,7 +170,9 @@ def _answer(task: Task | None, text: str, way: _Way) -> Fit:
             unlimited = None
         else:
             recommendation = _recommended(unlimited, gpu)
+    parting = ran.device_run.parting
     notes = (
+        *([] if parting is None else [str(parting)]),
         *release_note(way.torch_version, ran.torch_version),
         *notes_of(task, gpu),
         *notes_of_run(task, ran.prepared.provenance),
@@ -193,8 +195,7 @@ def _close(ran: Ran, gpu: Gpu) -> Iterator[str]:
 def _recommended(unlimited: Ran, gpu: Gpu) -> Recommendation:
     """The setting under which all that the program asks for fits the card."""
     prepared = unlimited.prepared
-    memory = gpu.memory - gpu.context_memory + prepared.context_memory
+    memory = gpu.room + prepared.context_memory
     (device_run,) = replay_prepared((prepared,), prepared.recorded, device_memory=memory).devices
     trials = Trials(prepared, None, effects_on(prepared))
-    trials.note(prepared.recorded, device_run)
     return recommend([Case(trials, device_run)], prepared.recorded, in_full=False)
