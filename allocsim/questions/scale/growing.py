@@ -13,7 +13,15 @@ from dataclasses import dataclass
 
 from allocsim.errors import ConfigError, RecordingError
 from allocsim.questions.scale.growth import Growth, growth_between
-from allocsim.questions.scale.law import Law, Sample, Sizes, laws_of, refuse_other_program, typed
+from allocsim.questions.scale.law import (
+    Law,
+    Sample,
+    Sizes,
+    laws_of,
+    lies_between,
+    refuse_other_program,
+    typed,
+)
 from allocsim.questions.scale.program import Program
 
 __all__ = ["Growing", "growing_laws", "refuse_otherwise_grown"]
@@ -63,11 +71,7 @@ class Growing:
 
     def covers(self, at: Sizes) -> bool:
         """Whether `at` lies between recorded sizes."""
-        every = [*self.samples, *self.checks]
-        return all(
-            min(each.at[name] for each in every) <= at[name] <= max(each.at[name] for each in every)
-            for name in self.varied
-        )
+        return lies_between([*self.samples, *self.checks], self.varied, at)
 
     def complete(self, at: Sizes) -> dict[str, int]:
         """`at` with the sizes that never varied.  Raises ConfigError for what no sample tells."""

@@ -24,7 +24,16 @@ from numpy.typing import NDArray
 from allocsim.errors import ConfigError, RecordingError
 from allocsim.questions.scale.program import Program
 
-__all__ = ["Law", "Requested", "Sample", "Sizes", "laws_of", "refuse_other_program", "typed"]
+__all__ = [
+    "Law",
+    "Requested",
+    "Sample",
+    "Sizes",
+    "laws_of",
+    "lies_between",
+    "refuse_other_program",
+    "typed",
+]
 
 Sizes = Mapping[str, int]
 """The named sizes of one run, as batch=2."""
@@ -98,11 +107,7 @@ class Law:
 
     def covers(self, at: Sizes) -> bool:
         """Whether `at` lies between recorded sizes."""
-        every = [*self.samples, *self.checks]
-        return all(
-            min(each.at[name] for each in every) <= at[name] <= max(each.at[name] for each in every)
-            for name in self.varied
-        )
+        return lies_between([*self.samples, *self.checks], self.varied, at)
 
     def complete(self, at: Sizes) -> dict[str, int]:
         """`at` with the sizes that never varied.  Raises ConfigError for what no sample tells."""
@@ -148,6 +153,14 @@ class Law:
             f"request {request:,}{by} follows no law: bytes at {grew} would make "
             f"{float(size):,.0f} at {typed(at)}"
         )
+
+
+def lies_between(samples: Sequence[Sample], names: Sequence[str], at: Sizes) -> bool:
+    """Whether each of the named sizes lies between those of samples."""
+    return all(
+        min(each.at[name] for each in samples) <= at[name] <= max(each.at[name] for each in samples)
+        for name in names
+    )
 
 
 def typed(at: Sizes) -> str:
