@@ -82,12 +82,9 @@ def _bar(used: int, room: int) -> str:
 def _held_by(fit: Fit, top: Top) -> list[str]:
     lines = row("Held by", f"{_where(top) or 'then '}{format_size(top.allocated_bytes)} allocated:")
     for name, size in _breakdown(fit, top).items():
-        lines.append(f"{format_size(size):>{LABEL + 10}} {size / _total(fit):5.0%}  {name}")
+        share = size / max(fit.ran.peak_reserved_bytes, 1)
+        lines.append(f"{format_size(size):>{LABEL + 10}} {share:5.0%}  {name}")
     return lines
-
-
-def _total(fit: Fit) -> int:
-    return max(fit.ran.peak_reserved_bytes, 1)
 
 
 def _breakdown(fit: Fit, top: Top) -> dict[str, int]:
@@ -178,13 +175,17 @@ def largest_fit_text(task: Task, gpu: Gpu, found: Largest) -> str:
         verdict = f"{name}={found.value:,} is the largest that fits {gpu.name}; {more:,} does not"
     lines = row("Verdict", verdict)
     if found.fitting is not None:
-        peak = found.fitting.peak_reserved_bytes
-        lines += row("Memory", f"{exact_size(peak)} reserved at the peak{_retries(found.fitting)}")
-        room = gpu.memory - gpu.context_memory
-        lines += [" " * LABEL + _bar(peak, room)]
+        lines += _memory_of(found.fitting)
         task = task.at(name, found.value)
     lines += row("Program", task.text)
     return "\n".join([*lines, "", *_tried(name, found.tried)]) + "\n"
+
+
+def _memory_of(ran: Ran, where: str = "") -> list[str]:
+    """The peak of a run that fits, and the bar."""
+    peak = ran.peak_reserved_bytes
+    lines = row("Memory", f"{exact_size(peak)} reserved at the peak{where}{_retries(ran)}")
+    return [*lines, " " * LABEL + _bar(peak, ran.gpu.room)]
 
 
 def _tried(name: str, tried: Sequence[Tried]) -> list[str]:
@@ -199,31 +200,33 @@ def _tried(name: str, tried: Sequence[Tried]) -> list[str]:
 
 def largest_fit_document(task: Task, gpu: Gpu, found: Largest) -> dict[str, Any]:
     """`allocsim fit --find --json`."""
-    fitting = found.fitting
+    answer = {"find": found.name, "largest": found.value or None}
+    return _search_document(task, gpu, answer, found.fitting, found.tried)
+
+
+def _search_document(
+    task: Task, gpu: Gpu, answer: dict[str, Any], fitting: Ran | None, tried: Sequence[Tried]
+) -> dict[str, Any]:
+    """What every search tells.  answer: what it looked for, and found."""
     return {
         "fits": fitting is not None,
-        "find": found.name,
-        "largest": found.value or None,
+        **answer,
         "gpu": gpu.name,
         "device_memory": gpu.memory,
         "peak_reserved_bytes": None if fitting is None else fitting.peak_reserved_bytes,
         "peak_allocated_bytes": None if fitting is None else fitting.peak_allocated_bytes,
         "engine": "program",
         "program": task.text,
-        "tried": _tried_documents(found.tried),
+        "tried": [
+            {
+                "value": each.value,
+                "fits": each.fits,
+                "is_limited": each.is_limited,
+                "peak_reserved_bytes": each.peak_reserved_bytes,
+            }
+            for each in tried
+        ],
     }
-
-
-def _tried_documents(tried: Sequence[Tried]) -> list[dict[str, Any]]:
-    return [
-        {
-            "value": each.value,
-            "fits": each.fits,
-            "is_limited": each.is_limited,
-            "peak_reserved_bytes": each.peak_reserved_bytes,
-        }
-        for each in tried
-    ]
 
 
 def fewest_text(task: Task, gpu: Gpu, found: Fewest) -> str:
@@ -232,10 +235,7 @@ def fewest_text(task: Task, gpu: Gpu, found: Fewest) -> str:
         lines = row("Verdict", f"it fits no number of {gpu.name}, up to {found.tried[-1].value:,}")
     else:
         lines = row("Verdict", f"{found.ranks} of {gpu.name} are the fewest, of powers of two")
-        peak = found.fitting.peak_reserved_bytes
-        memory = f"{exact_size(peak)} reserved at the peak, on the first of them"
-        lines += row("Memory", memory + _retries(found.fitting))
-        lines += [" " * LABEL + _bar(peak, gpu.memory - gpu.context_memory)]
+        lines += _memory_of(found.fitting, ", on the first of them")
         task = replace(task, ranks=found.ranks or 1)
     lines += row("Program", task.text)
     return "\n".join([*lines, "", *_tried("gpus", found.tried)]) + "\n"
@@ -243,16 +243,5 @@ def fewest_text(task: Task, gpu: Gpu, found: Fewest) -> str:
 
 def fewest_document(task: Task, gpu: Gpu, found: Fewest) -> dict[str, Any]:
     """`allocsim fit --find gpus --json`."""
-    fitting = found.fitting
-    return {
-        "fits": fitting is not None,
-        "find": "gpus",
-        "fewest": found.ranks,
-        "gpu": gpu.name,
-        "device_memory": gpu.memory,
-        "peak_reserved_bytes": None if fitting is None else fitting.peak_reserved_bytes,
-        "peak_allocated_bytes": None if fitting is None else fitting.peak_allocated_bytes,
-        "engine": "program",
-        "program": task.text,
-        "tried": _tried_documents(found.tried),
-    }
+    answer = {"find": "gpus", "fewest": found.ranks}
+    return _search_document(task, gpu, answer, found.fitting, found.tried)

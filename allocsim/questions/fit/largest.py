@@ -72,11 +72,8 @@ def largest(
     step: look among its multiples.  watch: called with each value before it is run.
     Raises ConfigError for a size of another task, and if the memory does not grow with it.
     """
-
-    def run(at: Task, on: Gpu) -> Ran:
-        return run_program(program_of(at), on, conf=conf, python=python)
-
-    return _Search(task, name, gpu, step, run).run(watch or (lambda _: None))
+    search = _Search(task, name, gpu, step, _runner(conf, python))
+    return search.run(watch or (lambda _: None))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,22 +100,15 @@ def fewest(
 
     Each has a batch of the task's own; the rank that is run is the first, which has as much as any.
     """
-    tried: list[Tried] = []
+    run, tried = _runner(conf, python), list[Tried]()
     ranks = 2
     while ranks <= _MOST_RANKS:
         pair = [ranks, 2 * ranks]
         if watch is not None:
             watch(f"{ranks} and {2 * ranks} GPUs")
-        tasks = [replace(task, ranks=each, rank=0) for each in pair]
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            found = pool.map(
-                lambda at: run_program(program_of(at), gpu, conf=conf, python=python), tasks
-            )
-            runs = dict(zip(pair, found, strict=True))
-        tried += [
-            Tried(n, not ran.is_out_of_memory, ran.peak_reserved_bytes, True)
-            for n, ran in runs.items()
-        ]
+        shared = [replace(task, ranks=each, rank=0) for each in pair]
+        runs = dict(zip(pair, _side_by_side(run, shared, gpu), strict=True))
+        tried += [_tried(n, ran, is_limited=True) for n, ran in runs.items()]
         for n, ran in runs.items():
             if not ran.is_out_of_memory:
                 return Fewest(n, ran, tuple(tried))
@@ -126,14 +116,33 @@ def fewest(
     return Fewest(None, None, tuple(tried))
 
 
+_Run = Callable[[Task, Gpu], Ran]
+
+
+def _runner(conf: str | None, python: str | None) -> _Run:
+    """How a task is run on a card."""
+
+    def run(task: Task, gpu: Gpu) -> Ran:
+        return run_program(program_of(task), gpu, conf=conf, python=python)
+
+    return run
+
+
+def _side_by_side(run: _Run, tasks: Sequence[Task], gpu: Gpu) -> list[Ran]:
+    """The runs of tasks, a few at a time."""
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return list(pool.map(run, tasks, [gpu] * len(tasks)))
+
+
+def _tried(value: int, ran: Ran, *, is_limited: bool) -> Tried:
+    return Tried(value, not ran.is_out_of_memory, ran.peak_reserved_bytes, is_limited)
+
+
 class _Search:
     """Runs two values at a time: where a line through what is known meets the card's memory."""
 
-    def __init__(
-        self, task: Task, name: str, gpu: Gpu, step: int, ran: Callable[[Task, Gpu], Ran]
-    ) -> None:
-        self.task, self.name, self.gpu, self.step, self.ran = task, name, gpu, step, ran
-        self.room = gpu.memory - gpu.context_memory
+    def __init__(self, task: Task, name: str, gpu: Gpu, step: int, run: _Run) -> None:
+        self.task, self.name, self.gpu, self.step, self.run_on = task, name, gpu, step, run
         self.bound = min(most_of(task, name), _MOST) // step
         self.runs: dict[int, Ran] = {}
         self.peaks: dict[int, int] = {}
@@ -176,19 +185,14 @@ class _Search:
         for n in values:
             watch(f"{self.name}={n * self.step}")
         tasks = [self.task.at(self.name, n * self.step) for n in values]
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            found = pool.map(self.ran, tasks, [gpu] * len(tasks))
-            for n, ran in zip(values, found, strict=True):
-                is_limited = gpu is self.gpu
-                # What stays below the limit is the same run with and without one.
-                if is_limited or ran.peak_reserved_bytes <= self.room:
-                    self.runs[n] = ran
-                if not ran.is_out_of_memory:
-                    self.peaks[n] = ran.peak_reserved_bytes
-                tried = Tried(
-                    n * self.step, not ran.is_out_of_memory, ran.peak_reserved_bytes, is_limited
-                )
-                self.tried.append(tried)
+        is_limited = gpu is self.gpu
+        for n, ran in zip(values, _side_by_side(self.run_on, tasks, gpu), strict=True):
+            # What stays below the limit is the same run with and without one.
+            if is_limited or ran.peak_reserved_bytes <= self.gpu.room:
+                self.runs[n] = ran
+            if not ran.is_out_of_memory:
+                self.peaks[n] = ran.peak_reserved_bytes
+            self.tried.append(_tried(n * self.step, ran, is_limited=is_limited))
 
     def _guessed(self) -> int:
         """Where the card is full, if the peak grows evenly; 1 at least."""
@@ -198,7 +202,7 @@ class _Search:
         growth = (self.peaks[far] - self.peaks[near]) / (far - near)
         if growth <= 0:
             return min(_FURTHER * far, self.bound - 1)
-        guess = int(near + (self.room - self.peaks[near]) / growth)
+        guess = int(near + (self.gpu.room - self.peaks[near]) / growth)
         return min(max(guess, 1), max(self.bound - 1, 1))
 
     def _next(self, low: int, high: int) -> list[int]:

@@ -10,19 +10,10 @@ import textwrap
 from collections.abc import Iterator
 
 from allocsim.questions.fit.model import IMAGES, Classifier, Configured, Made
-from allocsim.questions.fit.task import ATTENTION, Task
+from allocsim.questions.fit.task import ATTENTION, OPTIMIZERS, Task
 
 __all__ = ["program_of"]
 
-_OPTIMIZERS = {
-    "adamw": "torch.optim.AdamW(parameters, lr=1e-4)",
-    "adamw-fused": "torch.optim.AdamW(parameters, lr=1e-4, fused=True)",
-    "adamw-foreach-off": "torch.optim.AdamW(parameters, lr=1e-4, foreach=False)",
-    "adam8bit": "bitsandbytes.optim.Adam8bit(parameters, lr=1e-4)",
-    "adafactor": "torch.optim.Adafactor(parameters)",
-    "sgd": "torch.optim.SGD(parameters, lr=1e-4)",
-    "momentum": "torch.optim.SGD(parameters, lr=1e-4, momentum=0.9)",
-}
 _INDENT = "    "
 _WIDTH = 88
 
@@ -171,7 +162,7 @@ def _shared(task: Task) -> Iterator[str]:
 
 def _training(task: Task) -> Iterator[str]:
     yield "parameters = [each for each in model.parameters() if each.requires_grad]"
-    yield f"optimizer = {_OPTIMIZERS[task.optimizer]}"
+    yield f"optimizer = {OPTIMIZERS[task.optimizer]}"
     is_scaled = task.autocast_dtype == "float16"
     if is_scaled:
         yield "scaler = torch.amp.GradScaler()"

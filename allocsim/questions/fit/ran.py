@@ -41,7 +41,6 @@ class Ran:
     """
 
     gpu: Gpu
-    recording: Recording
     prepared: Prepared
     device_run: DeviceRun
     entry: int
@@ -135,7 +134,6 @@ def _ran(
     allocated, reserved = timeline.allocated[before:], timeline.reserved[first:]
     return Ran(
         gpu=gpu,
-        recording=recording,
         prepared=prepared,
         device_run=device_run,
         entry=entry,

@@ -31,9 +31,16 @@ DTYPES = {
     "autocast-fp16": ("float32", "float16"),
 }
 """By name, the parameters' type and that of torch.autocast."""
-OPTIMIZERS = (
-    *("adamw", "adamw-fused", "adamw-foreach-off", "adam8bit", "adafactor", "sgd", "momentum"),
-)
+OPTIMIZERS = {
+    "adamw": "torch.optim.AdamW(parameters, lr=1e-4)",
+    "adamw-fused": "torch.optim.AdamW(parameters, lr=1e-4, fused=True)",
+    "adamw-foreach-off": "torch.optim.AdamW(parameters, lr=1e-4, foreach=False)",
+    "adam8bit": "bitsandbytes.optim.Adam8bit(parameters, lr=1e-4)",
+    "adafactor": "torch.optim.Adafactor(parameters)",
+    "sgd": "torch.optim.SGD(parameters, lr=1e-4)",
+    "momentum": "torch.optim.SGD(parameters, lr=1e-4, momentum=0.9)",
+}
+"""By name, how a program makes each of its parameters."""
 ATTENTION = {"sdpa": "sdpa", "eager": "eager", "flash": "flash_attention_2"}
 """By name, transformers' attn_implementation."""
 STARTS = ("clean", "made")
@@ -105,6 +112,7 @@ class Task:
         if not all(0 < length <= _MOST for length in self.lengths):
             raise ConfigError(f"lengths of sequences are 1 to {_MOST:,} tokens")
         self._refuse_unfit()
+        self._refuse_alone()
         self._refuse_too_long()
 
     def _refuse_unfit(self) -> None:
@@ -121,8 +129,6 @@ class Task:
             )
         if not self.is_training and self.dtype.startswith("autocast"):
             raise ConfigError(f"serving in {self.dtype} is not usual; expected fp32, bf16 or fp16")
-
-        self._refuse_alone()
 
     def _refuse_alone(self) -> None:
         """Ranks that share nothing, and sharing without ranks."""
