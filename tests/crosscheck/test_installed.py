@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from allocsim.questions.crosscheck.installed import InstalledSource, InstalledTo
 from allocsim.questions.crosscheck.judge import judge
 from allocsim.questions.crosscheck.real import plain_environment
 from allocsim.units import GIB, MIB
+from tests.pythons import PYTHONS
 
 
 def interpreter(place: Path, body: str) -> str:
@@ -72,14 +72,10 @@ for answer in ('768', '6'):
     torch.close()
 
 
-TORCH = os.environ.get("ALLOCSIM_TORCH_PYTHON", "")
-"""Interpreters with a CUDA build of torch, separated as PATH is."""
-
-
-@pytest.fixture(params=[path for path in TORCH.split(os.pathsep) if path] or [""])
+@pytest.fixture(params=PYTHONS or [""])
 def python(request: pytest.FixtureRequest) -> Iterator[str]:
     if not request.param:
-        pytest.skip("ALLOCSIM_TORCH_PYTHON names no interpreter with torch")
+        pytest.skip("ALLOCSIM_TORCH_PYTHON names no Python with torch")
     yield request.param
     for is_phantom in (True, False):
         installed.opened(request.param, is_phantom).close()

@@ -6,7 +6,6 @@ ALLOCSIM_TORCH_PYTHON; `python -m benchmarks.truth` runs every row.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,8 @@ import pytest
 
 from allocsim.questions.fit import program_of
 from benchmarks.truth import gpu_of, rows, run, task_of
+from tests.pythons import NEEDS_TORCH, PYTHONS
 
-PYTHONS = [path for path in os.environ.get("ALLOCSIM_TORCH_PYTHON", "").split(os.pathsep) if path]
 SOME = ("a100-001-clean", "a100-011", "a100-053", "a100-074", "4090-006", "4090-010", "h100-002")
 
 
@@ -29,7 +28,7 @@ def test_every_row_is_a_task_on_a_card(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not PYTHONS, reason="ALLOCSIM_TORCH_PYTHON names no Python with torch")
+@NEEDS_TORCH
 @pytest.mark.parametrize("row", [row for row in rows() if row["id"] in SOME], ids=str)
 def test_a_run_comes_to_the_same_bytes(row: dict[str, Any]) -> None:
     ran = run(row, PYTHONS[0])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import types
@@ -11,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from allocsim.phantom.generation import end_at_max_length
-
-PYTHONS = [path for path in os.environ.get("ALLOCSIM_TORCH_PYTHON", "").split(os.pathsep) if path]
+from tests.pythons import NEEDS_TORCH, PYTHONS
 
 
 class Tokens:
@@ -75,7 +73,7 @@ print(tuple(model.generate(ids, max_new_tokens=30, do_sample=False).shape))
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not PYTHONS, reason="ALLOCSIM_TORCH_PYTHON names no Python with torch")
+@NEEDS_TORCH
 def test_transformers_generates_as_many_tokens_as_are_asked_for(tmp_path: Path) -> None:
     out, program = str(tmp_path / "x.pickle"), str(tmp_path / "program.py")
     Path(program).write_text(GENERATES)

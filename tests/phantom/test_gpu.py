@@ -13,8 +13,7 @@ from allocsim.errors import ConfigError
 from allocsim.phantom import CARDS, CONTEXT_MEMORY_SEEN, Gpu, Limits, find_gpu, limits_of
 from allocsim.phantom.launch import find_torch, phantom_environment
 from allocsim.units import GIB, KIB, MIB
-
-PYTHONS = [path for path in os.environ.get("ALLOCSIM_TORCH_PYTHON", "").split(os.pathsep) if path]
+from tests.pythons import NEEDS_TORCH, PYTHONS
 
 
 @pytest.mark.parametrize(
@@ -86,7 +85,7 @@ print(json.dumps({name: getattr(found, name, None) for name in names.split()}))
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not PYTHONS, reason="ALLOCSIM_TORCH_PYTHON names no Python with torch")
+@NEEDS_TORCH
 @pytest.mark.parametrize("python", PYTHONS)
 @pytest.mark.parametrize("card", ["T4", "A100 80GB", "RTX 4090", "B200"])
 def test_pytorch_finds_the_card_that_was_named(card: str, python: str) -> None:

@@ -25,6 +25,7 @@ from allocsim.phantom.launch import find_torch
 from allocsim.phantom.record import Program, Recorded, record
 from allocsim.trace import Mark, MarkKind, load
 from allocsim.units import GIB
+from tests.pythons import NEEDS_TORCH, PYTHONS
 
 _TORCH = """
 import types
@@ -330,10 +331,6 @@ def test_a_build_without_cuda_is_refused_by_name(pretend: Path) -> None:
     version.write_text('__version__ = "2.15.0+cpu"\ncuda = None\n')
     with pytest.raises(UnavailableError, match=r"has torch 2\.15\.0\+cpu, a CPU-only build"):
         find_torch(sys.executable)
-
-
-PYTHONS = [path for path in os.environ.get("ALLOCSIM_TORCH_PYTHON", "").split(os.pathsep) if path]
-NEEDS_TORCH = pytest.mark.skipif(not PYTHONS, reason="ALLOCSIM_TORCH_PYTHON names no Python")
 
 
 def recorded_by_torch(python: str, folder: Path, program: str) -> tuple[dict[str, Any], str]:

@@ -6,7 +6,6 @@ peft, torchvision and diffusers; no GPU is needed.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -16,14 +15,14 @@ from allocsim.phantom.cards import find_gpu
 from allocsim.phantom.gpu import Gpu
 from allocsim.phantom.record import Program, Recorded, record
 from allocsim.units import GIB, MIB
+from tests.pythons import NEEDS_TORCH, PYTHONS
 
-PYTHONS = [path for path in os.environ.get("ALLOCSIM_TORCH_PYTHON", "").split(os.pathsep) if path]
 PROGRAMS = sorted((Path(__file__).parents[2] / "traces" / "programs").glob("*.py"))
 CARD = Gpu("allocsim phantom", 24 * GIB)
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not PYTHONS, reason="ALLOCSIM_TORCH_PYTHON names no Python with torch"),
+    NEEDS_TORCH,
 ]
 
 

@@ -13,11 +13,11 @@ from allocsim import load, replay, tune
 from allocsim.phantom.gpu import Gpu
 from allocsim.phantom.record import Program, record
 from allocsim.units import GIB
-from tests.programs.test_programs import PYTHONS
+from tests.pythons import NEEDS_TORCH, PYTHONS
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not PYTHONS, reason="ALLOCSIM_TORCH_PYTHON names no Python with torch"),
+    NEEDS_TORCH,
 ]
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "traces" / "programs" / "gpt2_training.py"
