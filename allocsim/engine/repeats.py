@@ -11,7 +11,6 @@ Rule: what is passed over would have changed no peak, no driver call and no retr
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,6 +34,8 @@ _CANDIDATES = 16
 
 _RUN = 32
 """Steps that are looked for as a whole."""
+
+_FREES = (StepKind.FREE, StepKind.FREE_REQUEST, StepKind.FREE_COMPLETE)
 
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 """Of the polynomial whose value stands for a run (an unequal pair costs a useless candidate)."""
@@ -77,20 +78,35 @@ def find_period(steps: Steps) -> Period | None:
 
 def _codes(steps: Steps) -> NDArray[np.int64]:
     """A number for each step, equal for steps that are equal up to renaming."""
-    numbers: dict[Hashable, int] = {}
-    asked: dict[int, int] = {}
+    at = np.arange(len(steps))
+    asked = _asked(steps)
+    is_alloc = steps.kind == StepKind.ALLOC
+    is_free = np.isin(steps.kind, _FREES) & (asked >= 0)
+    # What is neither, or frees what was there before, is like no other step.
+    what = np.select([is_alloc, is_free], [0, steps.kind.astype(np.int64) + 1], -1)
+    size_or_age = np.select([is_alloc, is_free], [steps.size, at - asked], at)
+    stream = np.where(is_alloc | is_free, steps.stream, 0)
+    order = np.lexsort((stream, size_or_age, what))
+    differs = np.zeros(len(steps), dtype=np.int64)
+    for column in (what, size_or_age, stream):
+        differs[1:] |= column[order[1:]] != column[order[:-1]]
     codes = np.empty(len(steps), dtype=np.int64)
-    for i, (kind, addr, size, stream) in enumerate(steps.rows(0, len(steps))):
-        code: Hashable
-        if kind == StepKind.ALLOC:
-            asked[addr] = i
-            code = (size, stream)
-        elif kind in (StepKind.FREE, StepKind.FREE_REQUEST, StepKind.FREE_COMPLETE):
-            code = (int(kind), i - asked[addr], stream) if addr in asked else ("old", i)
-        else:
-            code = ("seldom", i)
-        codes[i] = numbers.setdefault(code, len(numbers))
+    codes[order] = np.cumsum(differs)
     return codes
+
+
+def _asked(steps: Steps) -> NDArray[np.int64]:
+    """For each step, the last alloc before it, or it itself, of its address; -1: there is none."""
+    order = np.argsort(steps.addr, kind="stable")
+    addr = steps.addr[order]
+    groups = np.zeros(len(steps), dtype=np.int64)
+    groups[1:] = np.cumsum(addr[1:] != addr[:-1])
+    # Each address begins above all that the ones before it have reached.
+    base = groups * (len(steps) + 1)
+    allocs = np.where(steps.kind[order] == StepKind.ALLOC, order + 1, 0)
+    asked = np.empty(len(steps), dtype=np.int64)
+    asked[order] = np.maximum.accumulate(base + allocs) - base - 1
+    return asked
 
 
 def _lengths(codes: NDArray[np.int64]) -> list[int]:
