@@ -127,6 +127,14 @@ def test_a_viewer_reads_it_as_pytorchs_own(pretend: Path) -> None:
     assert snapshot["allocsim"]["exit_code"] == 0
 
 
+def test_a_program_may_look_whether_torch_is_there_before_it_imports_it(pretend: Path) -> None:
+    program = (
+        "import importlib.util\nassert importlib.util.find_spec('torch') is not None\n"
+        "import torch\ntorch.cuda.init()\n"
+    )
+    assert len(run(pretend, program).processes) == 1
+
+
 def test_packed_where_the_name_says_so(pretend: Path) -> None:
     program = "import torch\ntorch.cuda.init()\n"
     (process,) = run(pretend, program, out="run.pickle.gz").processes

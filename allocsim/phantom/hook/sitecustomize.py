@@ -308,23 +308,32 @@ def conf_of(snapshot):
 
 
 class Finder:
-    """Finds a module as usual, and hands it on once it is loaded."""
+    """Finds a module as usual, and hands it on once it is loaded.
+
+    It may be looked for, to know whether it is there, long before it is loaded.
+    """
 
     def __init__(self, name, then):
         self.name = name
         self.then = then
+        self.is_looking = False
 
     def find_spec(self, name, path=None, target=None):
-        if name != self.name:
+        if name != self.name or self.is_looking:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        self.is_looking = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self.is_looking = False
         if spec is None or spec.loader is None:
             return spec
         load = spec.loader.exec_module
 
         def exec_module(module):
             load(module)
+            with contextlib.suppress(ValueError):
+                sys.meta_path.remove(self)
             self.then(module)
 
         spec.loader.exec_module = exec_module
