@@ -1,9 +1,10 @@
 """`allocsim fit` beside what real PyTorch's allocator said of the same tasks.
 
-    python -m benchmarks.truth [--python PATH] [--jobs N] [ID ...]
+    python -m benchmarks.truth [--engine program|laws] [--python PATH] [--jobs N] [ID ...]
 
 Runs the 100 tasks of traces/fit/truth.jsonl, or those of the given ids, by `fit`'s own program
-and compares both peaks.  It needs a Python with PyTorch 2.15, transformers, peft and torchvision.
+and compares both peaks.  It needs a Python with PyTorch 2.15, transformers, peft and torchvision;
+--engine laws needs none of these, and lists what there is no law for.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 
 from allocsim.errors import AllocsimError
 from allocsim.phantom import CARDS, Gpu, find_gpu
-from allocsim.questions.fit import Ran, Task, model_of, program_of, run_program
+from allocsim.questions.fit import Ran, Task, model_of, program_of, run_by_law, run_program
 from allocsim.units import MIB
 
 DATA = Path(__file__).parents[1] / "traces" / "fit"
@@ -58,18 +59,20 @@ def gpu_of(row: Mapping[str, Any]) -> Gpu:
     return gpu
 
 
-def run(row: Mapping[str, Any], python: str | None) -> Ran:
+def run(row: Mapping[str, Any], python: str | None, engine: str = "program") -> Ran:
     """A row's task on its card."""
     with TemporaryDirectory() as place:
-        text = program_of(task_of(row, Path(place)))
-        return run_program(text, gpu_of(row), python=python)
+        task = task_of(row, Path(place))
+        if engine == "laws":
+            return run_by_law(task, gpu_of(row))
+        return run_program(program_of(task), gpu_of(row), python=python)
 
 
-def told(row: Mapping[str, Any], python: str | None) -> tuple[str, bool]:
+def told(row: Mapping[str, Any], python: str | None, engine: str) -> tuple[str, bool]:
     """A row's line, and whether both peaks are the same."""
     began = time.perf_counter()
     try:
-        ran = run(row, python)
+        ran = run(row, python, engine)
     except AllocsimError as error:
         return f"{row['id']}: {error}", False
     allocated = ran.peak_allocated_bytes - row["peak_allocated"]
@@ -103,13 +106,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("ids", nargs="*", metavar="ID")
     parser.add_argument("--python", help="the Python that has PyTorch")
+    parser.add_argument("--engine", choices=("program", "laws"), default="program")
     parser.add_argument("--jobs", type=int, default=2)
     given = parser.parse_args()
     asked = [row for row in rows() if not given.ids or row["id"] in given.ids]
     print(f"{'row':16} {'task':58} {'reserved':>11} {'reserved':>12} {'allocated':>12}")
     n_same = 0
     with ThreadPoolExecutor(given.jobs) as pool:
-        for line, is_same in pool.map(lambda row: told(row, given.python), asked):
+        lines = pool.map(lambda row: told(row, given.python, given.engine), asked)
+        for line, is_same in lines:
             n_same += is_same
             print(line, flush=True)
     print(f"{n_same} of {len(asked)} to the byte, reserved and allocated")

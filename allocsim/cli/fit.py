@@ -105,8 +105,9 @@ def add_to(commands: Commands[Parser]) -> None:
     add_shared(parser, "--torch", text="PyTorch's release, {releases} (default: the one installed)")
     add("--python", metavar="PATH", help="the Python that has PyTorch (default: this one, then "
         "python3)")  # fmt: skip
-    add("--engine", choices=("auto", "program"), default="auto",
-        help="what answers: so far the program itself")  # fmt: skip
+    add("--engine", choices=("auto", "program", "laws"), default="auto",
+        help="what answers: the program itself, run by PyTorch, or the law of its requests, "
+        "without (default: laws where PyTorch is missing)")  # fmt: skip
     add("-o", "--out", metavar="FILE", type=Path, help="keep the recording, as a .pickle")
     add("--show-program", action="store_true", help="print the program that is run, and stop")
     add("--list-models", action="store_true", help="print the presets, and stop")
@@ -207,7 +208,8 @@ def _fit(arguments: argparse.Namespace, task: Task | None, gpus: list[Gpu]) -> i
     def answered(gpu: Gpu) -> Fit:
         if task is None:
             return fit_command(arguments.words, gpu, **more, keep=keep)
-        return fit(task, gpu, **more, python=arguments.python, keep=keep)
+        engine = arguments.engine
+        return fit(task, gpu, engine=engine, **more, python=arguments.python, keep=keep)
 
     with ProgressBar() as bar:
         if stage := bar.stage("running"):

@@ -103,6 +103,8 @@ def _grounds(fit: Fit) -> list[str]:
         proof = f"; {number(found.entries_matched)} of {number(found.entries)} entries replay as "
         proof += "recorded"
     by = f"PyTorch {ran.torch_version} on a phantom {ran.gpu.name}, {ran.seconds:.0f} s{proof}"
+    if ran.engine == "laws":
+        by = f"the law of its requests in PyTorch {ran.torch_version}, {ran.seconds:.1f} s"
     return lines + row("Run by", by)
 
 
@@ -128,7 +130,7 @@ def _document(fit: Fit) -> dict[str, Any]:
         "needed_bytes": fit.needed_bytes,
         "num_alloc_retries": ran.device_run.stats["num_alloc_retries"],
         "process_bytes": list(fit.process_bytes),
-        "engine": "program",
+        "engine": ran.engine,
         "torch_version": ran.torch_version,
         "conf": fit.conf,
         "oom": None if oom is None else {"entry": oom.entry, "message": oom.message},

@@ -207,3 +207,20 @@ def test_the_program_and_the_presets_can_be_looked_at(cli: Cli) -> None:
     assert done.code == 0
     compile(done.out, "program.py", "exec")
     assert "Llama-3.2-1B\n" in cli("fit", "--list-models").out
+
+
+def test_the_command_answers_without_pytorch(cli: Cli, tmp_path: Path) -> None:
+    """And its recording replays as any other."""
+    out = tmp_path / "law.pickle"
+    command = ("fit", "gpt2", "--gpu", "RTX 4090", "--batch", "2", "--engine", "laws")
+    done = cli(*command, "--json", "-o", str(out))
+    assert done.code == 0
+    answer = json.loads(done.out)
+    assert (answer["engine"], answer["torch_version"]) == ("laws", "2.15.0")
+    assert {"parameters", "optimizer state", "temporaries"} <= set(answer["breakdown"])
+    assert any(note.startswith("by law: the requests are those") for note in answer["notes"])
+    replayed = json.loads(cli("replay", str(out), "--json").out)
+    assert replayed["devices"][0]["fidelity"]["is_exact"]
+    text = cli(*command).out
+    assert "by law" in text
+    assert len(text.splitlines()) <= 24

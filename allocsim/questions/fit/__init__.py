@@ -1,6 +1,7 @@
 """Will it fit: a model at work, run by real PyTorch on a GPU that is not there."""
 
 from allocsim.questions.fit.answered import Answered, read_answers
+from allocsim.questions.fit.by_law import run_by_law
 from allocsim.questions.fit.fit import Fit, fit, fit_command
 from allocsim.questions.fit.largest import SIZES, Fewest, Largest, Tried, fewest, largest
 from allocsim.questions.fit.lengths import lengths_of
@@ -22,5 +23,5 @@ __all__ = [
     "ATTENTION", "Answered", "CONFIGURATIONS", "DTYPES", "Fewest", "Fit", "Largest", "Model",
     "OPTIMIZERS", "PARALLEL", "Ran", "SIZES", "STARTS", "TORCHVISION", "Task", "Tried", "fewest",
     "fit", "fit_command", "largest", "lengths_of", "model_of", "program_of", "read_answers",
-    "run_program", "usual_lengths",
+    "run_by_law", "run_program", "usual_lengths",
 ]  # fmt: skip

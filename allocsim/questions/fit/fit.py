@@ -15,11 +15,12 @@ from allocsim.display import Shown
 from allocsim.engine import Trials, replay_prepared
 from allocsim.errors import ConfigError
 from allocsim.measures import Case, Recommendation, effects_on, recommend
-from allocsim.phantom import CONTEXT_MEMORY_SEEN, Gpu, find_gpu
+from allocsim.phantom import CONTEXT_MEMORY_SEEN, Gpu, UnavailableError, find_gpu
+from allocsim.questions.fit.by_law import run_by_law
 from allocsim.questions.fit.model import Configured
-from allocsim.questions.fit.notes import notes_of, notes_of_run, release_note
+from allocsim.questions.fit.notes import notes_of, notes_of_law, notes_of_run, release_note
 from allocsim.questions.fit.program import program_of
-from allocsim.questions.fit.ran import Ran, run_program
+from allocsim.questions.fit.ran import Ran, find_python, run_program
 from allocsim.questions.fit.task import Task
 from allocsim.units import TIB, format_size
 
@@ -102,6 +103,7 @@ def fit(
     task: Task,
     gpu: Gpu | str,
     *,
+    engine: str = "auto",
     conf: str | None = None,
     python: str | None = None,
     torch_version: str | None = None,
@@ -110,13 +112,21 @@ def fit(
     """Whether `task` fits `gpu`, by running it there.
 
     gpu: a card, or its name, as "RTX 4090".  conf: PYTORCH_CUDA_ALLOC_CONF.
+    engine: "program" runs it over PyTorch, "laws" without (`by_law.py`); "auto" takes laws where
+    PyTorch is missing.
     python: an interpreter with a CUDA build of PyTorch (default: this one, or that on the PATH).
     torch_version: the release that is meant; another one that has to do is a note.
     keep: a file for the recording.
     Raises UnavailableError without PyTorch, ConfigError if the program fails otherwise than by
-    memory.
+    memory, or has no law.
     """
     text = program_of(task)
+    card = find_gpu(gpu) if isinstance(gpu, str) else gpu
+    if engine == "auto":
+        engine = _engine_for(python)
+
+    def by_law(gpu: Gpu, keep: Path | None) -> Ran:
+        return run_by_law(task, gpu, conf=conf, keep=keep)
 
     def run(gpu: Gpu, keep: Path | None) -> Ran:
         try:
@@ -129,8 +139,19 @@ def fit(
             what = f"{task.model.name} names code of its own (auto_map), which is not fetched"
             raise ConfigError(f"{what}: {error}") from None
 
-    card = find_gpu(gpu) if isinstance(gpu, str) else gpu
-    return _answer(task, text, _Way(run, card, conf, torch_version, keep))
+    way = by_law if engine == "laws" else run
+    return _answer(task, text, _Way(way, card, conf, torch_version, keep))
+
+
+def _engine_for(python: str | None) -> str:
+    """What can answer here."""
+    try:
+        find_python(python)
+    except UnavailableError:
+        if python is not None:
+            raise
+        return "laws"
+    return "program"
 
 
 def fit_command(
@@ -175,6 +196,7 @@ def _answer(task: Task | None, text: str, way: _Way) -> Fit:
         *([] if parting is None else [str(parting)]),
         *release_note(way.torch_version, ran.torch_version),
         *notes_of(task, gpu),
+        *notes_of_law(ran),
         *notes_of_run(task, ran.prepared.provenance),
         *_close(ran, gpu),
     )

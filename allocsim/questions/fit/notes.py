@@ -12,10 +12,11 @@ from allocsim.core import find_release
 from allocsim.engine import workspace_note
 from allocsim.phantom import Gpu
 from allocsim.questions.fit.model import Classifier, Configured, Made
+from allocsim.questions.fit.ran import Ran
 from allocsim.questions.fit.task import Task
 from allocsim.trace import Provenance
 
-__all__ = ["notes_of", "notes_of_run", "release_note"]
+__all__ = ["notes_of", "notes_of_law", "notes_of_run", "release_note"]
 
 _CUDNN_ATTENTION = (9, 0)
 """The least capability at which PyTorch takes cuDNN's attention of its own accord."""
@@ -59,6 +60,15 @@ def notes_of_run(task: Task | None, made: Provenance | None) -> Iterator[str]:
         )
     if made.guessed:
         yield f"workspaces of {made.guessed} hang on the card and are guessed"
+
+
+def notes_of_law(ran: Ran) -> Iterator[str]:
+    """That the requests are a law's, where they are."""
+    if ran.engine == "laws":
+        yield (
+            f"by law: the requests are those that PyTorch {ran.torch_version} made of this program "
+            "at other sizes, over a phantom A100; --engine program runs the program itself"
+        )
 
 
 def release_note(asked: str | None, installed: str) -> Iterator[str]:

@@ -19,10 +19,10 @@ import numpy as np
 
 from allocsim.engine import DeviceRun, Prepared, SimulatedOom, prepare, replay_prepared
 from allocsim.errors import ConfigError
-from allocsim.phantom import Gpu, ProcessRecording, Program, UnavailableError, find_torch, record
+from allocsim.phantom import Gpu, Program, UnavailableError, find_torch, record
 from allocsim.trace import MarkKind, Recording, load
 
-__all__ = ["Ran", "find_python", "run_program"]
+__all__ = ["Ran", "find_python", "ran_of", "run_program"]
 
 _PROGRAM = "program.py"
 _LONGEST = 300
@@ -38,6 +38,7 @@ class Ran:
     busiest: the entry after which most was allocated.
     is_out_of_memory: whether an out-of-memory error ended the program.
     torch_version: the release that ran it.  seconds: of the run, imports included.
+    engine: what made the requests, "program" or "laws".
     """
 
     gpu: Gpu
@@ -50,6 +51,7 @@ class Ran:
     is_out_of_memory: bool
     torch_version: str
     seconds: float
+    engine: str
 
     @property
     def oom(self) -> SimulatedOom | None:
@@ -115,12 +117,27 @@ def run_program(
         if keep is not None:
             shutil.copyfile(process.file, keep)
     assert recorded.torch is not None
-    return _ran(recording, gpu, process, recorded.torch.version, time.perf_counter() - began)
+    seconds = time.perf_counter() - began
+    return ran_of(
+        recording,
+        gpu,
+        recorded.torch.version,
+        seconds,
+        is_out_of_memory=bool(process.oom_text),
+        engine="program",
+    )
 
 
-def _ran(
-    recording: Recording, gpu: Gpu, process: ProcessRecording, torch_version: str, seconds: float
+def ran_of(
+    recording: Recording,
+    gpu: Gpu,
+    torch_version: str,
+    seconds: float,
+    *,
+    is_out_of_memory: bool,
+    engine: str,
 ) -> Ran:
+    """What a recording of the task comes to.  The arguments are fields of `Ran`."""
     device = max(recording.devices, key=len).device
     (prepared,) = prepare(recording, device)
     (device_run,) = replay_prepared((prepared,)).devices
@@ -140,9 +157,10 @@ def _ran(
         busiest=int(timeline.entry[before + int(np.argmax(allocated))]),
         peak_reserved_bytes=int(reserved.max()),
         peak_allocated_bytes=int(allocated.max()),
-        is_out_of_memory=bool(process.oom_text),
+        is_out_of_memory=is_out_of_memory,
         torch_version=torch_version,
         seconds=seconds,
+        engine=engine,
     )
 
 

@@ -9,7 +9,6 @@ programs.  Both programs have to come out of that row by row.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -18,8 +17,9 @@ from numpy.typing import NDArray
 
 from allocsim.engine import StepKind, Steps
 from allocsim.errors import ConfigError
+from allocsim.laws import BEFORE, Repeated
 from allocsim.questions.scale.alignment import insertions, shared_rows
-from allocsim.questions.scale.likeness import BEFORE, Likeness, likeness_of
+from allocsim.questions.scale.likeness import Likeness, likeness_of
 from allocsim.questions.scale.parts import Part, parts_of
 from allocsim.questions.scale.program import FREES, Program, numbered
 
@@ -27,9 +27,6 @@ __all__ = ["Growth", "growth_between"]
 
 _HANDLE = 1 << 62
 """Added to the number of a request it is the address that names its block to the engine."""
-
-_MOST_ROWS = 1 << 23
-"""Of a program: some minutes and gigabytes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,11 +57,13 @@ class Growth:
 
         Raises ConfigError if it is too long, or a free means no block that is there.
         """
-        row, copy = self._rows(copies)
-        second, grown = self.second, self.value[row]
-        value = grown + self.by_copies[row] * (copies - 1) + self.by_copy[row] * copy
+        second = self.second
+        try:
+            made = self._repeated().with_copies(copies)
+        except LookupError as error:
+            raise ConfigError(self._no_block(int(error.args[0]), copies)) from None
+        row, value, block = made.row, made.value, made.block
         kind = second.kind[row]
-        block = self._blocks(row, kind, value, copies)
         is_request = kind == StepKind.ALLOC
         steps = second.steps
         return Program(
@@ -84,54 +83,24 @@ class Growth:
             before=second.before,
         )
 
-    def _rows(self, copies: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The rows of `second` in the order of the program, and how many copies came before."""
-        n, more = len(self.second.kind), sum(len(part.insertion) for part in self.parts)
-        if n + more * (copies - 1) > _MOST_ROWS:
-            raise ConfigError(
-                f"{n + more * (copies - 1):,} steps are more than can be replayed; "
-                f"expected {_MOST_ROWS:,} or fewer"
-            )
-        rows, counts, last = [], [], 0
-        for part in self.parts:
-            each = part.insertion
-            between, inside = np.arange(last, each.start), np.arange(each.start, each.stop)
-            rows += [between, np.tile(inside, copies)]
-            counts += [np.zeros(len(between), np.int64), np.repeat(np.arange(copies), len(each))]
-            last = each.stop
-        rest = np.arange(last, n)
-        return (
-            np.concatenate([*rows, rest]),
-            np.concatenate([*counts, np.zeros(len(rest), dtype=np.int64)]),
+    def _repeated(self) -> Repeated:
+        second, kind, own = self.second, self.second.kind, self.second.block
+        is_free = np.isin(kind, FREES)
+        is_request = kind == StepKind.ALLOC
+        kin = np.full(len(kind), BEFORE, dtype=np.int64)
+        known = (is_request | is_free) & (own >= 0)
+        kin[known] = self.kin[own[known]]
+        return Repeated(
+            is_request=is_request,
+            is_free=is_free,
+            is_end=is_free & (kind != StepKind.FREE_REQUEST),
+            kin=kin,
+            value=self.value,
+            by_copy=self.by_copy,
+            by_copies=self.by_copies,
+            parts=[(part.insertion.start, part.insertion.stop) for part in self.parts],
+            n_before=len(second.before),
         )
-
-    def _blocks(
-        self,
-        row: NDArray[np.int64],
-        kind: NDArray[np.uint8],
-        value: NDArray[np.int64],
-        copies: int,
-    ) -> NDArray[np.int64]:
-        """By row, the number of the block that it requests or frees."""
-        kin, own = self.kin.tolist(), self.second.block[row].tolist()
-        alive: defaultdict[int, list[int]] = defaultdict(list)
-        alive[BEFORE] = list(range(-len(self.second.before), 0))
-        found, count = np.zeros(len(row), dtype=np.int64), 0
-        for i, (what, younger, of) in enumerate(
-            zip(kind.tolist(), value.tolist(), own, strict=True)
-        ):
-            if what == StepKind.ALLOC:
-                found[i] = count
-                alive[kin[of]].append(count)
-                count += 1
-            elif what in FREES:
-                like = alive[kin[of] if of >= 0 else BEFORE]
-                if not 0 <= younger < len(like):
-                    raise ConfigError(self._no_block(int(row[i]), copies))
-                found[i] = like[-1 - younger]
-                if what != StepKind.FREE_REQUEST:
-                    del like[-1 - younger]
-        return found
 
     def _addresses(
         self, row: NDArray[np.int64], kind: NDArray[np.uint8], block: NDArray[np.int64]

@@ -16,12 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocsim.engine import StepKind
+from allocsim.laws import BEFORE
 from allocsim.questions.scale.program import FREES, Program
 
-__all__ = ["BEFORE", "Likeness", "likeness_of"]
-
-BEFORE = -1
-"""The kin of the blocks that were there before the recording."""
+__all__ = ["Likeness", "likeness_of"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,0 +1,178 @@
+"""What the bytes of a request are a product of: the sizes of a model at work, and what kernels make
+of them.
+
+Rule: a variable is a whole number that the sizes and the card tell, and every rounding up that a
+kernel does is a variable of its own; so a request is a monomial in variables, or has no law.
+The regime says which way through the kernels is taken: requests of two regimes have other orders.
+
+Sources: PyTorch and FlashAttention-2 as they ran; each threshold was found by halving, between the
+two sizes named beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+__all__ = ["SIZES", "VARIABLES", "Card", "attention_splits", "regime_of", "variables_of"]
+
+Sizes = Mapping[str, int]
+
+SIZES = (
+    *("hidden", "intermediate", "heads", "kv_heads", "head_dim", "vocabulary"),
+    *("batch", "length", "lora", "positions"),
+)
+"""The sizes that a request may hang on; `layers` says how often parts come."""
+
+_COLUMNS = {
+    "hidden": ("hidden",),
+    "three_hidden": ("hidden", "hidden", "hidden"),
+    "intermediate": ("intermediate",),
+    "queries": ("heads", "head_dim"),
+    "keys": ("kv_heads", "head_dim"),
+}
+
+VARIABLES = (
+    *SIZES,
+    "workspace",
+    "length_and_one",
+    *(f"length_by_{unit}" for unit in (8, 16, 32, 128)),
+    *("splits", "gradient_workspace"),
+    *("touched_rows", "partial_segments", "sort_storage"),
+    *("scan_storage", "rows_scan_storage"),
+    *(f"{columns}_by_128" for columns in _COLUMNS),
+    *(f"{columns}_partial_sums" for columns in _COLUMNS),
+)
+"""By number, as formulas name them."""
+
+_SORTED_ABOVE = 3072
+"""Tokens (3,072 | 3,073) from which on the gradient of an embedding sorts its indices."""
+
+_IN_TWO_PASSES_ABOVE = 1020
+"""Tokens (1,020 | 1,021) from which on a sum over them is made in two passes."""
+
+_WORKSPACE = 8_519_680
+_WORKSPACE_SINCE_HOPPER = 32 << 20
+_HOPPER = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """What of a card decides sizes.
+
+    multiprocessors; threads: that one of them holds.
+    """
+
+    capability: tuple[int, int]
+    multiprocessors: int
+    threads: int
+
+
+def variables_of(sizes: Sizes, card: Card) -> dict[str, int]:
+    """By name, every variable; a size that the family has not is 0."""
+    known = {name: sizes.get(name, 0) for name in SIZES}
+    length, tokens = sizes["length"], sizes["batch"] * sizes["length"]
+    is_hopper = card.capability[0] >= _HOPPER
+    found = {
+        **known,
+        "workspace": _WORKSPACE_SINCE_HOPPER if is_hopper else _WORKSPACE,
+        "length_and_one": length + 1,
+        **{f"length_by_{unit}": -(-length // unit) * unit for unit in (8, 16, 32, 128)},
+        "splits": attention_splits(known, card.multiprocessors),
+        "gradient_workspace": _gradient_workspace(length, known["head_dim"]),
+        **_sorted(tokens, known["vocabulary"]),
+    }
+    for name, columns in _columns(known).items():
+        found[f"{name}_by_128"] = -(-columns // 128)
+        found[f"{name}_partial_sums"] = _partial_sums(tokens, columns, card)
+    return found
+
+
+def _columns(sizes: Sizes) -> dict[str, int]:
+    """How wide the tensors are whose columns are summed over the tokens."""
+    return {
+        "hidden": sizes["hidden"],
+        "three_hidden": 3 * sizes["hidden"],
+        "intermediate": sizes["intermediate"],
+        "queries": sizes["heads"] * sizes["head_dim"],
+        "keys": sizes["kv_heads"] * sizes["head_dim"],
+    }
+
+
+def _partial_sums(tokens: int, columns: int, card: Card) -> int:
+    """Into how many sums a sum over tokens is taken apart first.
+
+    64 tokens each, or more where fewer sums fill the card with blocks of 128 threads, a column a
+    thread; 1,024 tokens at most.
+    """
+    blocks = card.multiprocessors * (card.threads // 128)
+    fills = -(-blocks // max(-(-columns // 128), 1))
+    return max(min(-(-tokens // 64), fills), -(-tokens // 1024))
+
+
+def _gradient_workspace(length: int, head_dim: int) -> int:
+    """What the backward of memory-efficient attention takes for a head of a sequence.
+
+    For each block of keys, its gradient in fp32 and a count for each four of them.
+    """
+    block = 64 if head_dim <= 64 else 128
+    width = -(-head_dim // block) * block
+    return -(-length // block) * (4 * block * width + block // 4)
+
+
+def _sorted(tokens: int, vocabulary: int) -> dict[str, int]:
+    """What the gradient of an embedding takes to sort its indices.
+
+    rows: of the embedding, at most; segments of ten indices; the temporary storage of a radix sort,
+    two arrays of 8 bytes a token, tables of 1,024 bytes for each tile of 3,840 and 2,048 for each
+    digit of 8 bits; those of scans over tokens and rows, 256 bytes for each 16 tiles.
+    """
+    rows = min(tokens, vocabulary)
+    tiles, arrays = -(-tokens // 3840), 2 * -(-tokens // 32)
+    digits = -(-max(vocabulary - 1, 1).bit_length() // 8)
+    return {
+        "touched_rows": rows,
+        "partial_segments": tokens // 10 + rows,
+        "sort_storage": 256 * (arrays + 2 + 8 * digits + 4 * tiles) - 1,
+        "scan_storage": 256 * (4 + -(-tokens // 21504)) - 1,
+        "rows_scan_storage": 256 * (4 + -(-rows // 14336)) - 1,
+    }
+
+
+def regime_of(sizes: Sizes, card: Card) -> str:
+    """The way through the kernels: batch, tokens, heads, splits of attention."""
+    tokens = sizes["batch"] * sizes["length"]
+    heads, kv_heads = sizes["heads"], sizes.get("kv_heads", sizes["heads"])
+    shared = "one" if kv_heads == 1 else "own" if kv_heads == heads else "shared"
+    if sizes.get("positions") and sizes["length"] > _SORTED_ABOVE:
+        many = "long"  # the gradient of the positions is sorted, too
+    elif tokens > _SORTED_ABOVE:
+        many = "sorted"
+    else:
+        many = "two" if tokens > _IN_TWO_PASSES_ABOVE else "few"
+    split = "split" if attention_splits(sizes, card.multiprocessors) > 1 else "whole"
+    return ".".join(("single" if sizes["batch"] == 1 else "several", many, shared, split))
+
+
+def attention_splits(sizes: Sizes, multiprocessors: int) -> int:
+    """Into how many parts FlashAttention-2 takes the keys, so that a small job fills the card.
+
+    It wants blocks for four fifths of the places, two on each multiprocessor; else it takes the
+    fewest parts that fill them 0.85 times as well as the best number does.  Source:
+    flash-attention's split-key heuristic, blocks of 64 queries and 64, 128 or 256 keys by the size
+    of a head.
+    """
+    places = 2 * multiprocessors
+    head_dim, length = sizes["head_dim"], sizes["length"]
+    block = 256 if head_dim <= 64 else 128 if head_dim <= 128 else 64
+    key_blocks = -(-length // block)
+    jobs = sizes["batch"] * sizes["heads"] * -(-length // 64)
+    if jobs >= 0.8 * places:
+        return 1
+    filled = {}
+    for splits in range(1, min(128, places, key_blocks) + 1):
+        if splits == 1 or -(-key_blocks // splits) != -(-key_blocks // (splits - 1)):
+            waves = jobs * splits / places
+            filled[splits] = waves / -(-jobs * splits // places)
+    best = max(filled.values())
+    return min(splits for splits, share in filled.items() if share >= 0.85 * best)

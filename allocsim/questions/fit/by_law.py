@@ -1,0 +1,179 @@
+"""A task's run by its law: no PyTorch, the requests that it made at other sizes.
+
+Rule: a law is used for the program and in the regime that it was taken from; for anything else the
+sentence says what there is none for.  What PyTorch reserves for the requests is the model's answer,
+as in a replay.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from difflib import get_close_matches
+from pathlib import Path
+
+import numpy as np
+
+from allocsim.core import CachingAllocator
+from allocsim.errors import ConfigError, OutOfMemoryError
+from allocsim.laws import (
+    EMPTY_CACHE,
+    REQUEST,
+    Card,
+    Laws,
+    Requests,
+    family_of,
+    find_laws,
+    known_laws,
+    regime_of,
+    variables_of,
+)
+from allocsim.phantom import Gpu
+from allocsim.questions.fit.model import Configured
+from allocsim.questions.fit.ran import Ran, ran_of
+from allocsim.questions.fit.task import Task
+from allocsim.trace import Mark, MarkKind, Provenance, Recording
+from allocsim.workload import KeptHistory, write_recording
+
+__all__ = ["card_of", "laws_name", "run_by_law"]
+
+_OLDEST_CAPABILITY = (8, 0)
+"""Of cards with FlashAttention, over which the laws were taken."""
+
+_BASE_ADDRESS = 0x7000_0000_0000
+
+
+def run_by_law(task: Task, gpu: Gpu, *, conf: str | None = None, keep: Path | None = None) -> Ran:
+    """What `run_program` would give for the program of `task`, by its law.
+
+    conf: PYTORCH_CUDA_ALLOC_CONF.  keep: where the recording goes.
+    Raises ConfigError where there is no law.
+    """
+    began = time.perf_counter()
+    if gpu.capability < _OLDEST_CAPABILITY:
+        raise ConfigError(f"{gpu.name}: laws are for cards of compute capability 8.0 or later")
+    name = laws_name(task)
+    laws = find_laws(name)
+    if laws is None:
+        raise ConfigError(f"there is no law for {name}{_nearest(name)}")
+    requests = _requests(task, gpu, laws)
+    recording, is_out_of_memory = _recording(requests, gpu, laws, conf or "", task.text)
+    if keep is not None:
+        write_recording(recording, keep)
+    seconds = time.perf_counter() - began
+    return ran_of(
+        recording,
+        gpu,
+        laws.torch_version,
+        seconds,
+        is_out_of_memory=is_out_of_memory,
+        engine="laws",
+    )
+
+
+def card_of(gpu: Gpu) -> Card:
+    """What of a card decides sizes."""
+    return Card(gpu.capability, gpu.multiprocessors, gpu.limits.threads)
+
+
+def laws_name(task: Task) -> str:
+    """The name of the laws of a task's program.
+
+    Raises ConfigError for a model or an option that there are none for.
+    """
+    model = task.model
+    family = family_of(model.config) if isinstance(model, Configured) else None
+    if not isinstance(model, Configured) or family is None:
+        raise ConfigError(f"there is no law for {model.name}: its architecture has none")
+    for what in _without_law(task):
+        raise ConfigError(f"there is no law for {what}")
+    parts = [family.model_type, "tied" if family.is_tied_in(model.config) else "untied"]
+    parts += [task.dtype, task.optimizer]
+    parts += ["checkpointing"] * task.checkpointing + ["lora"] * bool(task.lora)
+    return "_".join(parts)
+
+
+def _without_law(task: Task) -> Iterator[str]:
+    """The options of a task that no law was taken with."""
+    usual = Task(model=task.model)
+    if not task.is_training:
+        yield "serving"
+    for name in ("accumulate", "attention", "compiles", "steps", "start", "parallel", "lengths"):
+        if getattr(task, name) != getattr(usual, name):
+            yield f"{name} {getattr(task, name)!r}"
+    if task.lora_targets:
+        yield "adapters of named modules"
+
+
+def _nearest(name: str) -> str:
+    near = get_close_matches(name, known_laws(), n=1, cutoff=0)
+    return f"; the nearest is for {near[0]}" if near else ""
+
+
+def _requests(task: Task, gpu: Gpu, laws: Laws) -> Requests:
+    assert isinstance(task.model, Configured)
+    family = family_of(task.model.config)
+    assert family is not None
+    sizes = family.sizes_of(task.model.config)
+    sizes |= {"batch": task.batch, "length": task.seq, "lora": task.lora}
+    card = card_of(gpu)
+    regime = regime_of(sizes, card)
+    law = laws.by_regime.get(regime)
+    if law is None:
+        raise ConfigError(
+            f"there is no law for {laws.name} at batch {task.batch} x {task.seq:,} tokens: "
+            f"its kernels' way there ({regime}) was not recorded"
+        )
+    return law.requests(variables_of(sizes, card), sizes["layers"])
+
+
+def _recording(
+    requests: Requests, gpu: Gpu, laws: Laws, conf: str, text: str
+) -> tuple[Recording, bool]:
+    """The requests asked of the model; whether one was out of memory."""
+    release = ".".join(laws.torch_version.split(".")[:2])
+    allocator = CachingAllocator(
+        gpu.memory,
+        conf,
+        release,
+        context_memory=gpu.context_memory,
+        base_address=_BASE_ADDRESS,
+        record_history=True,
+    )
+    marks: list[Mark] = []
+    stacks: list[tuple[int, int]] = []
+    oom_text = ""
+    address: dict[int, int | None] = {}
+    columns = (requests.kind, requests.block, requests.size, requests.stack)
+    rows = enumerate(zip(*(column.tolist() for column in columns), strict=True))
+    try:
+        for row, (kind, block, size, stack) in rows:
+            if row == requests.reset:
+                marks.append(Mark(len(allocator.history), MarkKind.PEAK_RESET))
+            if kind == REQUEST:
+                address[block] = allocator.malloc(size)
+            elif kind == EMPTY_CACHE:
+                marks.append(Mark(len(allocator.history), MarkKind.EMPTY_CACHE))
+                allocator.empty_cache()
+            elif (place := address.pop(block)) is not None:
+                allocator.free(place)
+            stacks.append((len(allocator.history), stack))
+    except OutOfMemoryError as error:
+        oom_text = str(error)
+        stacks.append((len(allocator.history), stack))
+    ends, numbers = np.array(stacks, dtype=np.int64).T
+    kept = KeptHistory()
+    kept.take(allocator.history, np.repeat(numbers, np.diff(ends, prepend=0)))
+    provenance = Provenance(
+        torch_version=laws.torch_version,
+        device_name=gpu.name,
+        device_memory=gpu.memory,
+        context_memory=gpu.context_memory,
+        is_phantom=True,
+        command=f"allocsim fit: {text}",
+        oom_text=oom_text,
+    )
+    made = kept.recording(f"fit {text}", allocator, laws.stacks, provenance)
+    (trace,) = made.devices
+    return replace(made, devices=(replace(trace, marks=tuple(marks)),)), bool(oom_text)

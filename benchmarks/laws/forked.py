@@ -1,0 +1,55 @@
+"""Runs many small programs, each in a process of its own that has PyTorch imported already.
+
+    python forked.py JOBS.json
+
+JOBS.json is a list of {"program": its text, "out": where its recording goes}.  Runs in the
+environment that `allocsim record` makes; started by `recorded.py`.  A program costs a fifth of a
+second so, and some seconds with its own imports.
+
+Rule: nothing of CUDA is touched before a process is its program's own.
+"""
+
+import json
+import os
+import sys
+
+import peft  # noqa: F401  (imported once, for all)
+import sitecustomize  # the hook of `allocsim record`
+import torch  # noqa: F401
+import torch._dynamo
+import torch.utils.checkpoint
+from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache  # noqa: F401
+from transformers.models.gpt2 import modeling_gpt2  # noqa: F401
+from transformers.models.llama import modeling_llama  # noqa: F401
+from transformers.models.mistral import modeling_mistral  # noqa: F401
+from transformers.models.qwen2 import modeling_qwen2  # noqa: F401
+
+
+def run(program, out):
+    """Run one program in this process, and leave its recording; never returns."""
+    recorder, code = sitecustomize.recorder, 1
+    log = os.open(out + ".log", os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    recorder.pid, recorder.folder = os.getpid(), out + ".parts"
+    os.makedirs(recorder.folder)
+    try:
+        exec(compile(program, "program.py", "exec"), {"__name__": "__main__"})  # noqa: S102
+        code = 0
+    except BaseException as error:  # told by its log
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+    recorder.at_exit()
+    for name in os.listdir(recorder.folder):
+        if name.endswith(".pickle"):
+            os.replace(os.path.join(recorder.folder, name), out)
+    sys.stderr.flush()
+    os._exit(code)
+
+
+with open(sys.argv[1]) as file:
+    jobs = json.load(file)
+for job in jobs:
+    pid = os.fork()
+    if pid == 0:
+        run(job["program"], job["out"])
+    os.waitpid(pid, 0)

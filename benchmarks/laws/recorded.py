@@ -1,0 +1,89 @@
+"""Programs run by real PyTorch over the phantom GPU, many at a time, as steps.
+
+Rule: what is read is what was recorded; a program that failed says so with its last line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from allocsim.engine import StepKind, Steps, prepare
+from allocsim.phantom import find_gpu, find_torch, phantom_environment
+from allocsim.phantom.record import HOOK
+from allocsim.questions.scale.program import Program, program_of
+from allocsim.trace import load
+
+__all__ = ["CARD", "FailedError", "recorded"]
+
+CARD = "A100 80GB"
+_MEMORY = 1 << 40
+_FORKED = Path(__file__).with_name("forked.py")
+
+
+class FailedError(Exception):
+    """A program that left no recording."""
+
+
+def recorded(python: str, programs: Sequence[str], card: str = CARD) -> Iterator[Program]:
+    """The steps of each program on a card of the kind of `card`, with memory for anything.
+
+    Raises FailedError at the first that failed.
+    """
+    torch, gpu = find_torch(python), replace(find_gpu(card), memory=_MEMORY)
+    with TemporaryDirectory(prefix="allocsim-laws-") as place:
+        folder = Path(place)
+        outs = [folder / f"{number}.pickle" for number in range(len(programs))]
+        jobs = [
+            {"program": program, "out": str(out)}
+            for program, out in zip(programs, outs, strict=True)
+        ]
+        (folder / "jobs.json").write_text(json.dumps(jobs))
+        environment = {
+            **os.environ,
+            **phantom_environment(torch, gpu),
+            "PYTHONPATH": str(HOOK),
+            "ALLOCSIM_RECORD_FOLDER": place,
+            "OMP_NUM_THREADS": "1",
+        }
+        command = [python, str(_FORKED), str(folder / "jobs.json")]
+        subprocess.run(command, env=environment, check=True)
+        for out in outs:
+            if not out.exists():
+                log = out.with_name(out.name + ".log").read_text("utf-8", "replace")
+                raise FailedError(log.strip().rpartition("\n")[2])
+            (prepared,) = prepare(load(out), 0)
+            yield _in_order(program_of(prepared))
+
+
+def _in_order(program: Program) -> Program:
+    """The program with frees that follow each other in the order of their requests.
+
+    autocast lets go of its copies of the weights in the order of a hash of addresses, another in
+    every process; the allocator is the same after any order.
+    """
+    is_free = program.kind == StepKind.FREE
+    run = np.cumsum(np.concatenate(([False], ~is_free[1:] | ~is_free[:-1])))
+    order = np.lexsort((np.where(is_free, program.block, 0), run))
+    steps = program.steps
+    return replace(
+        program,
+        steps=Steps(
+            steps.kind[order],
+            steps.entry[order],
+            steps.addr[order],
+            steps.size[order],
+            steps.stream[order],
+        ),
+        kind=program.kind[order],
+        block=program.block[order],
+        stream=program.stream[order],
+        argument=program.argument[order],
+    )

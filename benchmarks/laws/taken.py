@@ -1,0 +1,230 @@
+"""A law out of recordings of one program at many sizes.
+
+Rule: every recording has the same requests and frees in the same order, and every request's bytes
+are one monomial in all of them, or there is no law.  Recordings that were not used prove it, row by
+row and to the byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from functools import cache
+from itertools import combinations_with_replacement
+from math import comb
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allocsim.engine import StepKind
+from allocsim.laws import (
+    EMPTY_CACHE,
+    FREE,
+    REQUEST,
+    SIZES,
+    VARIABLES,
+    Formula,
+    Law,
+    Laws,
+    variables_of,
+)
+from allocsim.phantom import find_gpu
+from allocsim.questions.fit.by_law import card_of
+from allocsim.questions.scale.growth import Growth, growth_between
+from allocsim.questions.scale.program import Program
+from allocsim.trace import Frame, FrameInterner, MarkKind
+from benchmarks.laws.recorded import CARD, recorded
+from benchmarks.laws.samples import Variant, drawn, regimes
+
+__all__ = ["NoLawError", "laws_of"]
+
+_USED, _PROOFS = 9, 2
+_MOST_FACTORS = 4
+_KINDS = {
+    StepKind.ALLOC: REQUEST,
+    StepKind.FREE: FREE,
+    StepKind.EMPTY_CACHE: EMPTY_CACHE,
+}
+_FORKED = "forked.py"
+
+
+class NoLawError(Exception):
+    """Why recordings make no law."""
+
+
+def laws_of(variant: Variant, python: str, torch_version: str) -> tuple[Laws, dict[str, str]]:
+    """The laws of a variant by regime, and by regime why there is none."""
+    samples = {
+        regime: drawn(variant, regime, _USED + _PROOFS, seed=0) for regime in regimes(variant)
+    }
+    refused = {
+        regime: f"only {len(sizes)} of the sizes drawn come to it"
+        for regime, sizes in samples.items()
+        if len(sizes) < _USED + _PROOFS
+    }
+    texts = [
+        variant.text(at)
+        for regime, sizes in samples.items()
+        if regime not in refused
+        for at in ({**sizes[0], "layers": 2}, *sizes)
+    ]
+    programs = recorded(python, texts)
+    interner, found = FrameInterner(), {}
+    for regime, sizes in samples.items():
+        if regime not in refused:
+            try:
+                small, *larger = [next(programs) for _ in range(1 + len(sizes))]
+                found[regime] = _law(small, larger, sizes, interner)
+            except NoLawError as error:
+                refused[regime] = str(error)
+    return Laws(variant.name, torch_version, interner.table(), found), refused
+
+
+def _law(
+    small: Program,
+    programs: Sequence[Program],
+    sizes: Sequence[Mapping[str, int]],
+    interner: FrameInterner,
+) -> Law:
+    """small: the first of `programs` with a layer less."""
+    first = programs[0]
+    for program, at in zip(programs, sizes, strict=True):
+        row = first.first_difference(program)
+        if row is not None:
+            raise NoLawError(f"{at} is otherwise than {sizes[0]} from {program.told(row)}")
+    growth = growth_between(small, first)
+    if growth is None:
+        raise NoLawError("two layers do not grow to three")
+    formulas, number = _formulas(programs[:_USED], sizes[:_USED])
+    law = _written(growth, formulas, number, interner)
+    for program, at in zip(programs[_USED:], sizes[_USED:], strict=True):
+        made = law.requests(_variables(at), at["layers"])
+        wrong = np.flatnonzero(made.size[made.kind == REQUEST] != program.size)
+        if len(wrong):
+            row = int(program.requests[wrong[0]])
+            raise NoLawError(f"{at} refutes it at {program.told(row)}")
+    return law
+
+
+def _variables(sizes: Mapping[str, int]) -> dict[str, int]:
+    return variables_of(sizes, card_of(find_gpu(CARD)))
+
+
+def _formulas(
+    programs: Sequence[Program], sizes: Sequence[Mapping[str, int]]
+) -> tuple[list[Formula], NDArray[np.int64]]:
+    """The monomials, and by request which of them it is."""
+    values = [_variables(each) for each in sizes]
+    columns = np.array([program.size for program in programs]).T
+    distinct, first, number = np.unique(columns, axis=0, return_index=True, return_inverse=True)
+    known = _monomials(values)
+    formulas = []
+    for column, request in zip(distinct.tolist(), first.tolist(), strict=True):
+        if set(column) == {values[0]["workspace"]}:
+            formulas.append(Formula(1, 1, (VARIABLES.index("workspace"),)))
+            continue
+        monomial = known.get(tuple(Fraction(each, column[0]) for each in column))
+        if monomial is None:
+            program = programs[0]
+            row = int(program.requests[request])
+            raise NoLawError(f"{column} is no monomial: {program.told(row)}")
+        numbers, at_first = monomial
+        share = Fraction(column[0], at_first)
+        formulas.append(Formula(share.numerator, share.denominator, numbers))
+    return formulas, number
+
+
+def _monomials(
+    values: Sequence[Mapping[str, int]],
+) -> dict[tuple[Fraction, ...], tuple[tuple[int, ...], int]]:
+    """By their course over the samples, the variables of a monomial and its value at the first.
+
+    The simplest of those of one course: the fewest factors, sizes before what is rounded.
+    """
+    found: dict[tuple[Fraction, ...], tuple[tuple[int, ...], int]] = {}
+    for numbers in _products():
+        course = [1] * len(values)
+        for number in numbers:
+            course = [a * each[VARIABLES[number]] for a, each in zip(course, values, strict=True)]
+        if course[0]:
+            key = tuple(Fraction(each, course[0]) for each in course)
+            found.setdefault(key, (numbers, course[0]))
+    return found
+
+
+@cache
+def _products() -> list[tuple[int, ...]]:
+    """Products of up to four sizes, and of those with one that is rounded, the simplest first."""
+    plain = [VARIABLES.index(name) for name in SIZES]
+    rounded = range(len(SIZES), len(VARIABLES))
+    found: list[tuple[int, ...]] = []
+    with_one: list[tuple[int, ...]] = []
+    for factors in range(_MOST_FACTORS + 1):
+        found += combinations_with_replacement(plain, factors)
+        sizes = found[-comb(len(plain) + factors - 1, factors) :]
+        with_one += [(*each, number) for each in sizes for number in rounded]
+    return sorted([*found, *with_one], key=len)
+
+
+def _written(
+    growth: Growth,
+    formulas: Sequence[Formula],
+    of_request: NDArray[np.int64],
+    interner: FrameInterner,
+) -> Law:
+    """The law as columns."""
+    program = growth.second
+    kinds = set(program.kind.tolist())
+    if not kinds <= set(map(int, _KINDS)):
+        raise NoLawError(f"it does more than request and free: {sorted(kinds)}")
+    if len(set(program.stream.tolist())) != 1 or program.before:
+        raise NoLawError("it uses several streams, or begins with blocks in use")
+    kind = np.array([_KINDS[StepKind(each)] for each in program.kind.tolist()], dtype=np.uint8)
+    requests = program.requests
+    if growth.by_copy[requests].any():
+        raise NoLawError("a request grows from one layer to the next")
+    grows = growth.by_copies[requests] != 0
+    if grows.any():
+        row = int(requests[np.argmax(grows)])
+        raise NoLawError(f"a request grows with the layers: {program.told(row)}")
+    stack = _stacks(program, interner)
+    kin = np.full(len(kind), -1, dtype=np.int64)
+    kin[requests] = stack
+    frees = np.flatnonzero(kind == FREE)
+    kin[frees] = stack[program.block[frees]]
+    number = growth.value.copy()
+    number[requests] = of_request
+    trace = program.prepared.trace
+    reset = next(each.entry for each in trace.marks if each.kind is MarkKind.PEAK_RESET)
+    return Law(
+        kind=kind,
+        kin=kin,
+        number=number,
+        by_copy=growth.by_copy,
+        by_copies=growth.by_copies,
+        parts=[(part.insertion.start, part.insertion.stop) for part in growth.parts],
+        formulas=tuple(formulas),
+        layers=3,
+        reset=int(np.searchsorted(program.steps.entry, reset)),
+        proofs=_PROOFS,
+    )
+
+
+def _stacks(program: Program, interner: FrameInterner) -> NDArray[np.int64]:
+    """By request, the number of its stack, whose files are named from site-packages on."""
+    trace = program.prepared.trace
+    numbers = trace.frames[program.steps.entry[program.requests]]
+    known = {}
+    for number in np.unique(numbers).tolist():
+        frames = [
+            Frame(_short(frame.filename), frame.name, frame.line)
+            for frame in trace.frame_table.stack(number)
+            if not frame.filename.endswith(_FORKED)
+        ]
+        known[number] = interner.stack([interner.frame(frame) for frame in frames])
+    return np.array([known[number] for number in numbers.tolist()], dtype=np.int64)
+
+
+def _short(filename: str) -> str:
+    _, there, rest = filename.rpartition("/site-packages/")
+    return f"site-packages/{rest}" if there else filename

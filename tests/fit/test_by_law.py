@@ -1,0 +1,145 @@
+"""Laws beside runs of real PyTorch that they were not taken from, and what there is none for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from allocsim import load
+from allocsim.errors import ConfigError
+from allocsim.laws import find_laws
+from allocsim.phantom import find_gpu
+from allocsim.questions.fit import Task, model_of, program_of, run_by_law, run_program
+from allocsim.questions.fit.by_law import laws_name
+from allocsim.questions.fit.model import Configured
+from benchmarks.truth import gpu_of, rows, task_of
+from tests.pythons import NEEDS_TORCH, PYTHONS
+
+LIKE_LLAMA = (
+    *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers"),
+    *("num_attention_heads", "num_key_value_heads"),
+)
+MADE_UP = [
+    (("llama", False, 61_007, 2304, 6208, 5, 18, 6), 3, 777, "bf16", "adamw", "RTX 4090"),
+    (("llama", True, 128_256, 1536, 4096, 9, 24, 24), 1, 4000, "bf16", "adamw-fused", "H100"),
+    (("qwen2", True, 151_936, 1152, 3008, 7, 18, 2), 6, 1024, "autocast-bf16", "adamw", "L40S"),
+    (("qwen2", False, 32_003, 3072, 9024, 3, 24, 8), 2, 330, "fp32", "sgd", "A100 40GB"),
+    (("llama", False, 50_000, 640, 1792, 11, 10, 5), 8, 129, "bf16", "momentum", "A10G"),
+]
+"""Models that nobody recorded: their sizes, and how they train on which card."""
+
+
+def with_a_law() -> list[dict[str, Any]]:
+    """Rows of the truth that a law is for."""
+    found = []
+    for row in rows():
+        if row["kind"] != "train" or row.get("start") != "clean" or row.get("lora_targets"):
+            continue
+        try:
+            name = laws_name(Task(model=model_of(row["model"]), **_options(row)))
+        except ConfigError:
+            continue
+        if find_laws(name) is not None:
+            found.append(row)
+    return found
+
+
+def _options(row: dict[str, Any]) -> dict[str, Any]:
+    names = ("dtype", "optimizer", "checkpointing", "lora", "attention", "seq")
+    return {name: row[name] for name in names if name in row}
+
+
+def compare(row: dict[str, Any], folder: Path) -> None:
+    ran = run_by_law(task_of(row, folder), gpu_of(row))
+    assert ran.engine == "laws"
+    assert ran.peak_allocated_bytes == row["peak_allocated"]
+    assert ran.peak_reserved_bytes == row["peak_reserved"]
+    assert ran.is_out_of_memory == ("oom_in_step" in row)
+
+
+def test_one_row_by_law_is_real_pytorchs_to_the_byte(tmp_path: Path) -> None:
+    (row,) = [row for row in with_a_law() if row["id"] == "a100-003-clean"]
+    compare(row, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", with_a_law(), ids=lambda row: row["id"])
+def test_every_row_with_a_law_is_real_pytorchs_to_the_byte(
+    row: dict[str, Any], tmp_path: Path
+) -> None:
+    compare(row, tmp_path)
+
+
+@pytest.mark.slow
+@NEEDS_TORCH
+@pytest.mark.parametrize("case", MADE_UP, ids=str)
+def test_models_that_nobody_recorded_are_as_real_pytorch_runs_them(case: tuple[Any, ...]) -> None:
+    (model_type, is_tied, *sizes), batch, seq, dtype, optimizer, card = case
+    config = {"model_type": model_type, "tie_word_embeddings": is_tied}
+    config |= dict(zip(LIKE_LLAMA, sizes, strict=True)) | {"max_position_embeddings": 8192}
+    task = Task(
+        model=Configured("made up", config, "AutoModelForCausalLM"),
+        batch=batch, seq=seq, dtype=dtype, optimizer=optimizer,
+    )  # fmt: skip
+    gpu = find_gpu(card)
+    law, program = run_by_law(task, gpu), run_program(program_of(task), gpu, python=PYTHONS[0])
+    assert law.peak_allocated_bytes == program.peak_allocated_bytes
+    assert law.peak_reserved_bytes == program.peak_reserved_bytes
+    assert law.is_out_of_memory == program.is_out_of_memory
+
+
+def gpt2(**options: Any) -> Task:
+    return Task(model=model_of("gpt2"), **{"dtype": "bf16", **options})
+
+
+@pytest.mark.parametrize(
+    ("task", "sentence"),
+    [
+        (gpt2(is_training=False, prompt=64), "there is no law for serving"),
+        (gpt2(attention="eager"), "there is no law for attention 'eager'"),
+        (gpt2(start="made"), "there is no law for start 'made'"),
+        (gpt2(steps=7), "there is no law for steps 7"),
+        (
+            gpt2(optimizer="adafactor"),
+            "there is no law for gpt2_tied_bf16_adafactor; the nearest is for gpt2_tied_bf16_ada",
+        ),
+        (
+            Task(model=model_of("ResNet-50")),
+            "there is no law for ResNet-50: its architecture has none",
+        ),
+        (
+            Task(model=model_of("BERT-base"), seq=512),
+            "there is no law for BERT-base: its architecture has none",
+        ),
+    ],
+)
+def test_what_there_is_no_law_for_is_said(task: Task, sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        run_by_law(task, find_gpu("A100 80GB"))
+    assert str(caught.value).startswith(sentence)
+
+
+def test_a_regime_that_was_not_recorded_is_named() -> None:
+    config = {**model_of("gpt2").config, "n_positions": 8192}  # type: ignore[union-attr]
+    model = Configured("long", config, "AutoModelForCausalLM")
+    long = Task(model=model, dtype="bf16", batch=2, seq=4096)
+    with pytest.raises(ConfigError, match=r"at batch 2 x 4,096 tokens: its kernels' way there"):
+        run_by_law(long, find_gpu("A100 80GB"))
+
+
+def test_a_card_without_flash_attention_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"T4: laws are for cards of compute capability 8\.0"):
+        run_by_law(gpt2(), find_gpu("T4"))
+
+
+def test_what_does_not_fit_ends_where_pytorch_would_end(tmp_path: Path) -> None:
+    keep = tmp_path / "out.pickle"
+    gpu = replace(find_gpu("A100 80GB"), memory=4 << 30)
+    ran = run_by_law(gpt2(batch=8), gpu, keep=keep)
+    assert ran.is_out_of_memory
+    made = load(keep).provenance
+    assert made is not None
+    assert made.oom_text.startswith("CUDA out of memory. Tried to allocate")

@@ -1,0 +1,95 @@
+"""What kernels make of sizes, as real PyTorch did over the phantom GPU."""
+
+from __future__ import annotations
+
+import pytest
+
+from allocsim.laws import Card, attention_splits, regime_of, variables_of
+
+A100 = Card((8, 0), 108, 2048)
+QWEN = {
+    "hidden": 896, "intermediate": 4864, "heads": 14, "kv_heads": 2, "head_dim": 64,
+    "vocabulary": 151936, "batch": 1, "length": 512,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("length", "splits"),
+    [(256, 1), (384, 2), (512, 1), (768, 1)],
+)
+def test_attention_takes_the_keys_apart_where_that_fills_the_card(length: int, splits: int) -> None:
+    """Qwen2.5-0.5B, one sequence, on an A100: 384 tokens only."""
+    assert attention_splits({**QWEN, "length": length}, 108) == splits
+
+
+@pytest.mark.parametrize(
+    ("tokens", "vocabulary", "bytes_"),
+    [
+        (3073, 5000, 55295), (3584, 5000, 62975), (4096, 5000, 72191), (8192, 5000, 138751),
+        (65536, 5000, 1071615), (3776, 149670, 68095), (4105, 136590, 74751),
+        (3368, 34784, 59903), (16268, 133367, 272383),
+    ],
+)  # fmt: skip
+def test_the_storage_of_a_sort(tokens: int, vocabulary: int, bytes_: int) -> None:
+    sizes = {**QWEN, "length": tokens, "vocabulary": vocabulary}
+    assert variables_of(sizes, A100)["sort_storage"] == bytes_
+
+
+@pytest.mark.parametrize(
+    ("tokens", "rows", "scan", "rows_scan"),
+    [(14336, 133367, 1279, 1279), (14337, 133367, 1279, 1535), (28673, 133367, 1535, 1791),
+     (21504, 5000, 1279, 1279), (21505, 5000, 1535, 1279), (43009, 5000, 1791, 1279)],
+)  # fmt: skip
+def test_the_storage_of_scans(tokens: int, rows: int, scan: int, rows_scan: int) -> None:
+    found = variables_of({**QWEN, "length": tokens, "vocabulary": rows}, A100)
+    assert (found["scan_storage"], found["rows_scan_storage"]) == (scan, rows_scan)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "hidden", "sums"),
+    [(3776, 4992, 45), (4105, 4480, 50), (3818, 4096, 54), (3840, 3840, 58), (3368, 3584, 53),
+     (4352, 1024, 68), (4874, 3072, 72)],
+)  # fmt: skip
+def test_partial_sums_fill_the_card_and_no_more(tokens: int, hidden: int, sums: int) -> None:
+    sizes = {**QWEN, "hidden": hidden, "length": tokens}
+    assert variables_of(sizes, A100)["hidden_partial_sums"] == sums
+
+
+def test_a_workspace_is_larger_from_hopper_on() -> None:
+    assert variables_of(QWEN, A100)["workspace"] == 8_519_680
+    assert variables_of(QWEN, Card((9, 0), 132, 2048))["workspace"] == 32 << 20
+
+
+@pytest.mark.parametrize(
+    ("changed", "regime"),
+    [
+        ({}, "single.few.shared.whole"),
+        ({"length": 384}, "single.few.shared.split"),
+        ({"batch": 2, "length": 510}, "several.few.shared.whole"),
+        ({"batch": 2, "length": 511}, "several.two.shared.whole"),
+        ({"length": 3072}, "single.two.shared.whole"),
+        ({"length": 3073}, "single.sorted.shared.whole"),
+        ({"kv_heads": 14}, "single.few.own.whole"),
+        ({"kv_heads": 1}, "single.few.one.whole"),
+        ({"length": 3073, "positions": 4096}, "single.long.shared.whole"),
+    ],
+)
+def test_where_another_way_through_the_kernels_begins(changed: dict[str, int], regime: str) -> None:
+    assert regime_of({**QWEN, **changed}, A100) == regime
+
+
+@pytest.mark.parametrize(
+    ("length", "head_dim", "bytes_"),
+    [(187, 128, 131136), (120, 128, 65568), (64, 96, 65568), (92, 64, 32800), (144, 64, 49200)],
+)
+def test_the_workspace_of_memory_efficient_attention(
+    length: int, head_dim: int, bytes_: int
+) -> None:
+    found = variables_of({**QWEN, "length": length, "head_dim": head_dim}, A100)
+    assert found["gradient_workspace"] == bytes_
+
+
+@pytest.mark.parametrize(("batch", "length", "sums"), [(16, 2852, 45), (7, 2640, 19)])
+def test_no_partial_sum_is_of_more_than_1024_tokens(batch: int, length: int, sums: int) -> None:
+    sizes = {**QWEN, "batch": batch, "length": length, "intermediate": 15424}
+    assert variables_of(sizes, A100)["intermediate_partial_sums"] == sums
