@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from allocsim.cli.fit_served import add_serving, is_served, run_served
 from allocsim.cli.options import Commands, add_command, add_shared
 from allocsim.cli.output import write, write_result
 from allocsim.cli.progress import ProgressBar
@@ -89,6 +90,7 @@ def add_to(commands: Commands[Parser]) -> None:
     add("--prompt", metavar="N", type=count, help="serving: tokens in (default: likewise)")
     add("--decode", metavar="N", type=count, help="serving: tokens out (default: 64)")
     add("--requests", metavar="N", type=count, help="serving: one by one (default: 2)")
+    add_serving(parser)
     add("--start", choices=("clean", "made"), help="weights are loaded in place, or made on the "
         "device, which counts at the peak too (default: clean)")  # fmt: skip
     shared = parser.add_mutually_exclusive_group()
@@ -116,6 +118,8 @@ def add_to(commands: Commands[Parser]) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.list_models:
         return _list_models()
+    if is_served(arguments):
+        return run_served(arguments, _gpus(arguments))
     task = _task(arguments)
     if arguments.show_program:
         return _show_program(task)

@@ -10,18 +10,20 @@ scores.  Queries, gates and experts of other families are taken by their sizes i
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from allocsim.core import CachingAllocator
-from allocsim.errors import OutOfMemoryError
 from allocsim.estimate.shapes import Sizes
 from allocsim.estimate.weights import Weights
-from allocsim.units import MIB, TIB
+from allocsim.units import TIB
 
 __all__ = ["Grown", "grow"]
 
 _WORKSPACE = 8_519_680
 """Bytes of cuBLAS's workspace, allocated and freed with each product from 2.15 on."""
+_MOST_TOKENS = 64
+"""Generated tokens that are played; of more, so many evenly spread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +152,13 @@ class _Run:
         self.give(last, logits, *angles)
 
 
+def _lengths(prompt: int, decode: int) -> Iterator[int]:
+    """What has been seen before each token that is played: the last, and others evenly."""
+    count = min(decode, _MOST_TOKENS)
+    for step in range(count):
+        yield prompt - 1 + (step + 1) * decode // count
+
+
 def grow(
     sizes: Sizes, weights: Weights, *, batch: int, prompt: int, decode: int, requests: int = 2
 ) -> Grown:
@@ -166,8 +175,9 @@ def grow(
     run.gpu.reset_peak_memory_stats()
     cache = 0
     for _ in range(requests):
-        for token in range(1 + decode):
-            run.forward(batch, prompt if token == 0 else 1, 0 if token == 0 else prompt + token - 1)
+        run.forward(batch, prompt, 0)
+        for seen in _lengths(prompt, decode):
+            run.forward(batch, 1, seen)
         cache = sum(run.gpu.size_of(address) for pair in run.cache for address in pair)
         for pair in run.cache:
             run.give(*pair)
