@@ -30,7 +30,8 @@ Runs the real program, PyTorch and all, on a phantom of the card: what it
 reserves at the peak is to the byte what it would on the card itself, and no
 kernel runs, so that a full-size model takes seconds.  MODEL is a preset
 (--list-models), a Hugging Face config.json or its folder, or MODULE:FUNCTION
-that returns a model, or a model and a batch; or, after --, any program."""
+that returns a model, or a model and a batch; or, after --, any program.
+--with asks by formula what a serving engine needs, without PyTorch."""
 _EPILOG = """\
 example: allocsim fit Llama-3.2-1B --gpu "RTX 4090" --batch 2 --seq 2048
 It needs a Python with a CUDA build of PyTorch, and transformers:

@@ -24,7 +24,7 @@ FRACTIONS = {"vllm": 0.9, "tensorrt-llm": 0.9}
 """gpu_memory_utilization, which newer releases set to 0.92, and free_gpu_memory_fraction."""
 
 _SEEN = (0.975, 1.012)
-"""How real reserved memory lay to the replay's in the 13 rows of dense models under sdpa."""
+"""How real reserved memory lay to the replay's in nine rows of dense models under sdpa."""
 _VLLM_BLOCK = 16
 _TENSORRT_BLOCK = 32
 _LARGE_CARD = 70 * GIB

@@ -120,12 +120,24 @@ class _Run:
     def feed_forward(self, x: int, rows: int) -> int:
         """The second half of a layer; of experts, the two that a token chooses."""
         inner = self.sizes.inner
-        gate = self.product(rows, inner)
-        active = self.take(rows * inner * self.each)
-        self.give(gate)
-        up = self.product(rows, inner)
-        both = self.take(rows * inner * self.each)
-        self.give(active, up)
+        size = rows * inner * self.each
+        if self.sizes.family == "phi3":  # gate and up are one tensor, which stays to the end
+            fused = self.product(rows, 2 * inner)
+            active = self.take(size)
+            both = self.take(size)
+            self.give(active, fused)
+        elif self.sizes.family == "gpt2":  # gelu_new, term by term
+            up = self.product(rows, inner)
+            terms = [self.take(size) for _ in range(3)]
+            both = terms.pop()
+            self.give(up, *terms)
+        else:
+            gate = self.product(rows, inner)
+            active = self.take(size)
+            self.give(gate)
+            up = self.product(rows, inner)
+            both = self.take(size)
+            self.give(active, up)
         down = self.product(rows, self.sizes.width)
         self.give(both, x)
         return down
