@@ -30,6 +30,7 @@ _MOST_TEXT = 1 << 24
 _KEPT_TEXT = 256
 _MOST_DIMENSIONS = 4
 _DEEPEST = 4
+_MOST_LAYERS = 4096
 _STRING, _ARRAY = 8, 9
 _SCALARS = {
     **{0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"},
@@ -216,18 +217,18 @@ def gguf_sizes(path: Path, file: Gguf) -> Sizes:
     if not isinstance(family, str):
         raise RecordingError(str(path), "has no general.architecture; expected a model")
 
-    def size(key: str, default: int | None = None) -> int:
+    def size(key: str, default: int | None = None, most: int = 1 << 31) -> int:
         value = file.metadata.get(f"{family}.{key}", default)
         if isinstance(value, tuple):  # a value for each layer
             value = max(value, default=0)
-        if type(value) is not int or not 0 < value < 1 << 31:
+        if type(value) is not int or not 0 < value <= most:
             raise RecordingError(
-                str(path), f"{family}.{key} is {value!r:.40}; expected a whole number, 1 or more"
+                str(path), f"{family}.{key} is {value!r:.40}; expected 1 to {most:,}"
             )
         return value
 
     layers, width, heads = (
-        size("block_count"),
+        size("block_count", most=_MOST_LAYERS),
         size("embedding_length"),
         size("attention.head_count"),
     )

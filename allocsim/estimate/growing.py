@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from allocsim.core import CachingAllocator
+from allocsim.errors import ConfigError, OutOfMemoryError
 from allocsim.estimate.shapes import Sizes
 from allocsim.estimate.weights import Weights
 from allocsim.units import TIB
@@ -22,6 +23,7 @@ __all__ = ["Grown", "grow"]
 
 _WORKSPACE = 8_519_680
 """Bytes of cuBLAS's workspace, allocated and freed with each product from 2.15 on."""
+_WITHOUT_END = TIB << 20
 _MOST_TOKENS = 64
 """Generated tokens that are played; of more, so many evenly spread."""
 
@@ -42,7 +44,7 @@ class _Run:
 
     def __init__(self, sizes: Sizes, each: int) -> None:
         self.sizes, self.each = sizes, each
-        self.gpu = CachingAllocator(TIB)
+        self.gpu = CachingAllocator(_WITHOUT_END)
         self.cache: list[tuple[int, int]] = []
 
     def take(self, size: int) -> int:
@@ -177,7 +179,19 @@ def grow(
     """`requests` requests, one after the other, on a card without end.
 
     Activations and cache have 16 bits a number, with 32-bit weights 32.
+    Raises ConfigError where they are more than any card could hold.
     """
+    try:
+        return _played(sizes, weights, (batch, prompt, decode), requests)
+    except OutOfMemoryError:
+        raise ConfigError(
+            f"batch {batch:,} of {prompt:,} tokens is more than any card could hold"
+        ) from None
+
+
+def _played(sizes: Sizes, weights: Weights, asked: tuple[int, int, int], requests: int) -> Grown:
+    """asked: batch, prompt, decode."""
+    batch, prompt, decode = asked
     run = _Run(sizes, 4 if weights.name == "fp32" else 2)
     for each in weights.tensors:
         run.take(each.size)

@@ -3,7 +3,8 @@
 Rule: two rows a token and layer, keys and values, each as wide as the heads that keep them; a layer
 with a sliding window keeps no more than its window where the engine makes use of that, so that
 what is not known of an engine is a range from that to all tokens on all layers.
-Sources: Pope et al., "Efficiently Scaling Transformer Inference" (2022), on the cache; of llama.cpp the types that --cache-type-k and --cache-type-v take (tools/server/README.md).
+Sources: Pope et al., "Efficiently Scaling Transformer Inference" (2022), on the cache; of llama.cpp
+the types that --cache-type-k and --cache-type-v take (tools/server/README.md).
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ def _cache(work: Work, layers: int) -> int:
 def _weights_on_card(work: Work, count: int, *, with_output: bool) -> int:
     """Bytes of the last `count` layers, and of the output with its norm."""
     weights, layers = work.weights, work.sizes.layers
-    size = sum(weights.in_layer(layer) for layer in range(layers - count, layers))
+    size = weights.in_layers(layers - count, layers)
     if with_output:
         role = "token_embd" if work.sizes.tied else "output"  # a shared one is there twice
         size += weights.of_role(role)

@@ -96,7 +96,12 @@ def sizes_of(config: Mapping[str, Any]) -> Sizes:
         family=str(family),
         layers=layers,
         width=width,
-        inner=_size(config, "intermediate_size", "n_inner", default=4 * width),
+        inner=_size(
+            config,
+            "intermediate_size",
+            "n_inner",
+            default=4 * width if family == "gpt2" else None,
+        ),
         heads=heads,
         kv_heads=kv_heads,
         head=_size(config, "head_dim", default=256 if family == "gemma2" else width // heads),

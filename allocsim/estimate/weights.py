@@ -87,10 +87,13 @@ class Weights:
                 found[key] = found.get(key, 0) + each.scales
         return found
 
-    def in_layer(self, layer: int | None) -> int:
-        """Bytes of one layer's tensors; None for what is outside of the layers."""
-        found = (each for each in self.tensors if each.shape.layer == layer)
-        return sum(each.size + each.scales for each in found)
+    def in_layers(self, first: int, end: int) -> int:
+        """Bytes of the tensors of the layers from `first` on, up to before `end`."""
+        return sum(
+            each.size + each.scales
+            for each in self.tensors
+            if each.shape.layer is not None and first <= each.shape.layer < end
+        )
 
     def of_role(self, role: str) -> int:
         """Bytes of the tensors of one role."""

@@ -198,3 +198,19 @@ def test_a_cache_of_fewer_bits_is_smaller() -> None:
 def test_quantised_weights_may_need_a_matrix_in_16_bits() -> None:
     needs = transformers(work("gpt2", "nf4", prompt=8, decode=1))
     assert parts(needs)["dequantised matrix"] == (0, 2 * 3072 * 768)
+
+
+def test_more_than_any_card_could_hold_is_refused() -> None:
+    with pytest.raises(ConfigError, match="more than any card"):
+        transformers(work("gpt2", batch=1 << 24, prompt=1 << 24))
+
+
+@pytest.mark.parametrize(("family", "inner"), [("Phi-3-mini", 4), ("Llama-2-7B", 3), ("gpt2", 4)])
+def test_a_long_prompt_holds_the_terms_of_its_feed_forward_part(family: str, inner: int) -> None:
+    asked = work(family, prompt=1000, decode=1, requests=1)
+    sizes, weights = asked.sizes, asked.weights
+    found = grow(sizes, weights, batch=1, prompt=1000, decode=1, requests=1)
+    longer = grow(sizes, weights, batch=1, prompt=2000, decode=1, requests=1)
+    each = (longer.allocated - found.allocated) / 1000
+    cache = bytes_a_token(sizes, "bf16")
+    assert each - cache == pytest.approx(2 * (inner * sizes.inner + 4 * sizes.width), rel=0.05)

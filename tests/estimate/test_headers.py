@@ -147,7 +147,11 @@ def test_a_hostile_gguf_header_is_refused(tmp_path: Path, data: bytes, said: str
 
 @pytest.mark.parametrize(
     ("metadata", "said"),
-    [({}, "no general.architecture"), (MODEL, "llama.block_count is None")],
+    [
+        ({}, "no general.architecture"),
+        (MODEL, "llama.block_count is None"),
+        (MODEL | {"llama.block_count": 5000}, "llama.block_count is 5000; expected 1 to 4,096"),
+    ],
 )
 def test_a_gguf_file_without_sizes_is_no_model(
     tmp_path: Path, metadata: dict[str, Any], said: str

@@ -58,6 +58,7 @@ def test_a_window_belongs_to_all_layers_or_to_every_second_of_gemma_2() -> None:
     [
         ({"model_type": "mamba"}, "has no formula"),
         ({"hidden_size": None}, "has no hidden_size"),
+        ({"intermediate_size": None}, "has no intermediate_size"),
         ({"vocab_size": -1}, "vocab_size is -1"),
         ({"vocab_size": 1 << 40}, "vocab_size is"),
         ({"num_key_value_heads": 3}, "do not divide"),
