@@ -323,7 +323,7 @@ def _rules_of_training(rows: Sequence[Row]) -> list[Rule]:
         ),
         Rule(
             "estimates are off by 30 %: 50 GB said, 75 needed",
-            "so are all formulas, see the two lines on states above; a run of the program is not",
+            "so are sums of states, see the lines above; a run of the program is not",
             f"{_percent(100 * 50 / 75 - 100)} is what is told; of `allocsim fit` 98 of 100 rows "
             "are to the byte",
             "46 of 70 as printed ([fit-measured.md](fit-measured.md))",

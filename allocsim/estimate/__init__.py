@@ -10,7 +10,7 @@ from allocsim.estimate.engines import (
     vllm,
 )
 from allocsim.estimate.gguf import Gguf, gguf_sizes, read_gguf
-from allocsim.estimate.growing import Grown, grow
+from allocsim.estimate.growing import LARGE_WORKSPACE, WORKSPACE, Grown, grow
 from allocsim.estimate.kv_cache import KV_TYPES, bytes_a_token, kv_bytes, kv_range
 from allocsim.estimate.llama_cpp import compute_buffer, llama_cpp, ollama
 from allocsim.estimate.mixtures import BASES, kind_of
@@ -22,6 +22,7 @@ from allocsim.estimate.weights import FORMATS, Stored, Weights, weights_of
 
 __all__ = [
     "BASES", "BLOCKS", "Block", "FAMILIES", "FORMATS", "FRACTIONS", "Gguf", "Grown", "KV_TYPES",
+    "LARGE_WORKSPACE", "WORKSPACE",
     "NUMBERS", "Needs", "Part", "Shape", "Sizes", "Stored", "StoredTensor", "Weights", "Work",
     "bytes_a_token", "bytes_in", "compute_buffer", "gguf_sizes", "grow", "kind_of", "kv_bytes",
     "kv_range", "llama_cpp", "ollama", "parameters_of", "read_gguf", "read_safetensors", "sglang",

@@ -17,12 +17,14 @@ from allocsim.core import CachingAllocator
 from allocsim.errors import ConfigError, OutOfMemoryError
 from allocsim.estimate.shapes import Sizes
 from allocsim.estimate.weights import Weights
-from allocsim.units import TIB
+from allocsim.units import MIB, TIB
 
-__all__ = ["Grown", "grow"]
+__all__ = ["LARGE_WORKSPACE", "WORKSPACE", "Grown", "grow"]
 
-_WORKSPACE = 8_519_680
-"""Bytes of cuBLAS's workspace, allocated and freed with each product from 2.15 on."""
+WORKSPACE = 8_519_680
+"""Bytes of cuBLAS's workspace, allocated and freed with each product from 2.15 on; on cards of
+capability 9.0 and beyond `LARGE_WORKSPACE`."""
+LARGE_WORKSPACE = 32 * MIB
 _WITHOUT_END = TIB << 20
 _MOST_TOKENS = 64
 """Generated tokens that are played; of more, so many evenly spread."""
@@ -42,8 +44,8 @@ class Grown:
 class _Run:
     """One process: its allocator, and the sizes of what a pass asks for."""
 
-    def __init__(self, sizes: Sizes, each: int) -> None:
-        self.sizes, self.each = sizes, each
+    def __init__(self, sizes: Sizes, each: int, workspace: int) -> None:
+        self.sizes, self.each, self.workspace = sizes, each, workspace
         self.gpu = CachingAllocator(_WITHOUT_END)
         self.cache: list[tuple[int, int]] = []
 
@@ -61,7 +63,7 @@ class _Run:
     def product(self, rows: int, width: int) -> int:
         """What a linear layer returns; its workspace comes and goes."""
         out = self.take(rows * width * self.each)
-        self.give(self.take(_WORKSPACE))
+        self.give(self.take(self.workspace))
         return out
 
     def norm(self, rows: int) -> int:
@@ -114,9 +116,9 @@ class _Run:
         self.give(v, turned[1])
         out = self.take(rows * queries * self.each)
         sums = self.take(4 * rows * sizes.heads)
-        self.give(sums, turned[0], x)
+        self.give(sums)
         projected = self.product(rows, sizes.width)
-        self.give(out)
+        self.give(out, turned[0], x)
         return projected
 
     def feed_forward(self, x: int, rows: int) -> int:
@@ -144,12 +146,27 @@ class _Run:
         self.give(both, x)
         return down
 
+    def angles(self, tokens: int) -> tuple[int, int]:
+        """Cosine and sine of every position, computed in 32 bits."""
+        wide = 4 * tokens * self.sizes.head
+        half = self.take(wide // 2)
+        both = self.take(wide)
+        self.give(half)
+        found = []
+        for _ in range(2):
+            first = self.take(wide)
+            found.append(self.take(tokens * self.sizes.head * self.each))
+            self.give(first)
+        self.give(both)
+        return found[0], found[1]
+
     def forward(self, batch: int, tokens: int, seen: int) -> None:
         """One pass over `tokens` new tokens of each of `batch` sequences."""
         rows, sizes = batch * tokens, self.sizes
         plain = rows * sizes.width * self.each
+        indices = self.take(8 * rows), self.take(8 * tokens)  # the tokens, and their positions
         embedded = hidden = self.take(plain)  # the caller's name for it lasts to the end
-        angles = [self.take(tokens * sizes.head * self.each) for _ in range(2)]
+        angles = self.angles(tokens)
         for layer in range(sizes.layers):
             part = self.attention(self.norm(rows), layer, rows, batch, seen)
             summed = self.take(plain)
@@ -163,7 +180,7 @@ class _Run:
         last = self.norm(rows)
         self.give(hidden, embedded)
         logits = self.product(batch, sizes.vocabulary)
-        self.give(last, logits, *angles)
+        self.give(last, logits, *angles, *indices)
 
 
 def _lengths(prompt: int, decode: int) -> Iterator[int]:
@@ -174,25 +191,32 @@ def _lengths(prompt: int, decode: int) -> Iterator[int]:
 
 
 def grow(
-    sizes: Sizes, weights: Weights, *, batch: int, prompt: int, decode: int, requests: int = 2
+    sizes: Sizes,
+    weights: Weights,
+    *,
+    batch: int,
+    prompt: int,
+    decode: int,
+    requests: int = 2,
+    workspace: int = WORKSPACE,
 ) -> Grown:
     """`requests` requests, one after the other, on a card without end.
 
-    Activations and cache have 16 bits a number, with 32-bit weights 32.
+    Activations and cache have 16 bits a number, with 32-bit weights 32.  workspace: cuBLAS's.
     Raises ConfigError where they are more than any card could hold.
     """
+    run = _Run(sizes, 4 if weights.name == "fp32" else 2, workspace)
     try:
-        return _played(sizes, weights, (batch, prompt, decode), requests)
+        return _played(run, weights, (batch, prompt, decode), requests)
     except OutOfMemoryError:
         raise ConfigError(
             f"batch {batch:,} of {prompt:,} tokens is more than any card could hold"
         ) from None
 
 
-def _played(sizes: Sizes, weights: Weights, asked: tuple[int, int, int], requests: int) -> Grown:
+def _played(run: _Run, weights: Weights, asked: tuple[int, int, int], requests: int) -> Grown:
     """asked: batch, prompt, decode."""
     batch, prompt, decode = asked
-    run = _Run(sizes, 4 if weights.name == "fp32" else 2)
     for each in weights.tensors:
         run.take(each.size)
         if each.scales:

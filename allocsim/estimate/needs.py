@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from allocsim.estimate.growing import WORKSPACE
 from allocsim.estimate.shapes import Sizes
 from allocsim.estimate.weights import Weights
 
@@ -22,7 +23,7 @@ class Work:
     memory: bytes of the card.  context: least and most bytes of its CUDA context.
     batch: sequences at a time, each of `prompt` tokens and `decode` more; `requests` one by one.
     kv_type: one of `KV_TYPES`, "" for what the engine takes by itself.
-    gpu_layers: llama.cpp's -ngl, None for all.
+    gpu_layers: llama.cpp's -ngl, None for all.  workspace: bytes of cuBLAS's.
     """
 
     sizes: Sizes
@@ -35,6 +36,7 @@ class Work:
     requests: int = 2
     kv_type: str = ""
     gpu_layers: int | None = None
+    workspace: int = WORKSPACE
 
     @property
     def tokens(self) -> int:

@@ -14,6 +14,8 @@ from allocsim.display import Shown
 from allocsim.errors import ConfigError
 from allocsim.estimate import (
     BASES,
+    LARGE_WORKSPACE,
+    WORKSPACE,
     Needs,
     Sizes,
     Weights,
@@ -189,5 +191,6 @@ def serve(
         requests=requests,
         kv_type=kv_type,
         gpu_layers=gpu_layers,
+        workspace=WORKSPACE if gpu.capability < (9, 0) else LARGE_WORKSPACE,
     )
     return Served(held, gpu, work, SERVERS[server](work))
