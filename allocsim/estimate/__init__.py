@@ -18,14 +18,13 @@ from allocsim.estimate.needs import Needs, Part, Work
 from allocsim.estimate.safetensors import StoredTensor, read_safetensors
 from allocsim.estimate.shapes import FAMILIES, Shape, Sizes, parameters_of, shapes_of, sizes_of
 from allocsim.estimate.stored import weights_in
-from allocsim.estimate.weights import FORMATS, Stored, Weights, weights_of
+from allocsim.estimate.weights import FORMATS, Stored, Weights, format_in, weights_of
 
 __all__ = [
     "BASES", "BLOCKS", "Block", "FAMILIES", "FORMATS", "FRACTIONS", "Gguf", "Grown", "KV_TYPES",
-    "LARGE_WORKSPACE", "WORKSPACE",
-    "NUMBERS", "Needs", "Part", "Shape", "Sizes", "Stored", "StoredTensor", "Weights", "Work",
-    "bytes_a_token", "bytes_in", "compute_buffer", "gguf_sizes", "grow", "kind_of", "kv_bytes",
-    "kv_range", "llama_cpp", "ollama", "parameters_of", "read_gguf", "read_safetensors", "sglang",
-    "shapes_of", "sizes_of", "static_fraction", "tensorrt_llm", "transformers", "vllm",
-    "weights_in", "weights_of",
+    "LARGE_WORKSPACE", "NUMBERS", "Needs", "Part", "Shape", "Sizes", "Stored", "StoredTensor",
+    "WORKSPACE", "Weights", "Work", "bytes_a_token", "bytes_in", "compute_buffer", "format_in",
+    "gguf_sizes", "grow", "kind_of", "kv_bytes", "kv_range", "llama_cpp", "ollama", "parameters_of",
+    "read_gguf", "read_safetensors", "sglang", "shapes_of", "sizes_of", "static_fraction",
+    "tensorrt_llm", "transformers", "vllm", "weights_in", "weights_of",
 ]  # fmt: skip

@@ -9,6 +9,7 @@ rows, all little-endian, then the data, each tensor's at a multiple of the align
 from __future__ import annotations
 
 import math
+import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ _KEPT_TEXT = 256
 _MOST_DIMENSIONS = 4
 _DEEPEST = 4
 _MOST_LAYERS = 4096
+_MOST_PARTS = 1024
+_PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 _STRING, _ARRAY = 8, 9
 _SCALARS = {
     **{0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"},
@@ -55,10 +58,21 @@ class Gguf:
 
 
 def read_gguf(path: Path) -> Gguf:
-    """The header of the file at `path`.
+    """The header of the file at `path`; of one part of several, as in "m-00001-of-00003.gguf",
+    the first one's metadata and the tensors of all.
 
     Raises RecordingError for what is no GGUF file, naming the byte and what was expected.
     """
+    found = _PART.fullmatch(path.name)
+    if found is None or not 1 < int(found[3]) <= _MOST_PARTS:
+        return _in_file(path)
+    count = int(found[3])
+    names = (f"{found[1]}-{part:05}-of-{count:05}.gguf" for part in range(1, count + 1))
+    files = [_in_file(path.with_name(name)) for name in names]
+    return Gguf(files[0].metadata, tuple(tensor for file in files for tensor in file.tensors))
+
+
+def _in_file(path: Path) -> Gguf:
     try:
         with path.open("rb") as file:
             return _Reader(path, file, path.stat().st_size).header()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from allocsim.core import CachingAllocator
 from allocsim.errors import ConfigError, OutOfMemoryError
@@ -190,6 +191,7 @@ def _lengths(prompt: int, decode: int) -> Iterator[int]:
         yield prompt - 1 + (step + 1) * decode // count
 
 
+@lru_cache(maxsize=8)  # cards differ in their workspace alone
 def grow(
     sizes: Sizes,
     weights: Weights,

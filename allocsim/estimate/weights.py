@@ -14,15 +14,16 @@ All of them skip embeddings, norms and, GGUF apart, the head (transformers'
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from allocsim.errors import ConfigError
 from allocsim.estimate.blocks import bytes_in
 from allocsim.estimate.mixtures import BASES, kind_of
 from allocsim.estimate.shapes import Shape, Sizes
 
-__all__ = ["FORMATS", "Stored", "Weights", "weights_of"]
+__all__ = ["FORMATS", "Stored", "Weights", "format_in", "weights_of"]
 
 _GROUP = 128
 _GROUPED = re.compile(r"(gptq-int4|gptq-int8|awq-int4)-g(\d{1,5})")
@@ -99,6 +100,30 @@ class Weights:
         """Bytes of the tensors of one role."""
         found = (each for each in self.tensors if each.shape.role == role)
         return sum(each.size + each.scales for each in found)
+
+
+def format_in(config: Mapping[str, Any]) -> str | None:
+    """The format that a configuration's quantization_config names; None without one.
+
+    Raises ConfigError for a method that has no formula.
+    """
+    found = config.get("quantization_config")
+    if not isinstance(found, Mapping):
+        return None
+    method, bits, group = (found.get(key) for key in ("quant_method", "bits", "group_size"))
+    is_grouped = type(group) is int and 0 < group < 100_000
+    suffix = f"-g{group}" if is_grouped and group != _GROUP else ""
+    if (method, bits) in (("gptq", 4), ("gptq", 8), ("awq", 4)):
+        return f"{method}-int{bits}{suffix}"
+    if method == "bitsandbytes" and found.get("load_in_4bit"):
+        return "nf4-double" if found.get("bnb_4bit_use_double_quant") else "nf4"
+    if method == "bitsandbytes" and found.get("load_in_8bit"):
+        return "int8"
+    if method == "fp8":
+        return "fp8"
+    raise ConfigError(
+        f"quantization_config {method!r:.40} with {bits!r:.20} bits has no formula; say --weights"
+    )
 
 
 def weights_of(

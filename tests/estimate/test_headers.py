@@ -106,6 +106,18 @@ def test_a_gguf_header_says_what_the_model_is(tmp_path: Path) -> None:
     assert sizes.tied
 
 
+def test_a_gguf_file_in_parts_is_read_from_any_of_them(tmp_path: Path) -> None:
+    row = ("blk.1.attn_q.weight", 0, (32, 4), 512)
+    saved(tmp_path, "m-00001-of-00002.gguf", small_gguf())
+    second = saved(tmp_path, "m-00002-of-00002.gguf", gguf_bytes({}, [row]))
+    file = read_gguf(second)
+    assert file.metadata["llama.block_count"] == 1
+    assert [each.name for each in file.tensors][-1] == "blk.1.attn_q.weight"
+    second.unlink()
+    with pytest.raises(RecordingError, match=r"of-00002\.gguf: cannot be read"):
+        read_gguf(tmp_path / "m-00001-of-00002.gguf")
+
+
 MODEL = {"general.architecture": "llama"}
 
 

@@ -10,6 +10,7 @@ from allocsim.estimate import (
     FORMATS,
     Weights,
     bytes_in,
+    format_in,
     parameters_of,
     shapes_of,
     sizes_of,
@@ -111,3 +112,34 @@ def test_a_format_that_does_not_exist_is_refused() -> None:
         weights("gpt2", "int3")
     with pytest.raises(ConfigError, match="no known format"):
         weights("gpt2", "gptq-int4-g0")
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ({"quant_method": "gptq", "bits": 4, "group_size": 128}, "gptq-int4"),
+        ({"quant_method": "gptq", "bits": 8, "group_size": 32}, "gptq-int8-g32"),
+        ({"quant_method": "awq", "bits": 4, "group_size": 128}, "awq-int4"),
+        ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "int8"),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "nf4"),
+        (
+            {
+                "quant_method": "bitsandbytes",
+                "load_in_4bit": True,
+                "bnb_4bit_use_double_quant": True,
+            },
+            "nf4-double",
+        ),
+    ],
+)
+def test_a_configuration_says_how_its_weights_are_quantised(
+    said: dict[str, object], name: str
+) -> None:
+    assert format_in({"quantization_config": said}) == name
+    assert weights("gpt2", name).size > 0
+
+
+def test_a_configuration_without_a_word_or_with_another_method() -> None:
+    assert format_in({}) is None
+    with pytest.raises(ConfigError, match="say --weights"):
+        format_in({"quantization_config": {"quant_method": "hqq", "bits": 3}})

@@ -20,6 +20,7 @@ from allocsim.estimate import (
     Sizes,
     Weights,
     Work,
+    format_in,
     gguf_sizes,
     llama_cpp,
     ollama,
@@ -112,8 +113,8 @@ def held_of(text: str, server: str, weights: str | None = None) -> Held:
     """The model that `text` names, as `server` holds it.
 
     text: what `model_of` takes, a .gguf or .safetensors file, or a folder of shards beside their
-    config.json.  weights: a format of `FORMATS`; default: the file's, else 16 bits, for llama.cpp
-    and Ollama Q4_K_M.
+    config.json.  weights: a format of `FORMATS`; default: the file's, what the configuration's
+    quantization_config says, else 16 bits, for llama.cpp and Ollama Q4_K_M.
     Raises ConfigError or RecordingError for what is none of these.
     """
     place = Path(text)
@@ -130,6 +131,8 @@ def held_of(text: str, server: str, weights: str | None = None) -> Held:
     if not isinstance(model, Configured):
         raise ConfigError(f"{model.name} is no language model with a configuration")
     sizes = sizes_of(model.config)
+    if weights is None and server not in _OF_GGML:
+        weights = format_in(model.config)
     found = weights_of(shapes_of(sizes), _format(server, weights), sizes)
     return Held(model.name, sizes, found, "its configuration")
 
