@@ -52,6 +52,19 @@ NOT_OURS = {
     "torch/version.py": "PyTorch's",
     "module.py": "PyTorch's, in the stacks of a recording",
     "wheel.json": "written beside the parts of a wheel",
+    "config.json": "a model's, of Hugging Face",
+    "model.safetensors.index.json": "a model's, of Hugging Face",
+    **dict.fromkeys(
+        ("cache_utils.py", "models/llama/modeling_llama.py", "modeling_llama.py"), "transformers'"
+    ),
+    **dict.fromkeys(("nn/modules.py", "functional.py"), "bitsandbytes'"),
+    **dict.fromkeys(("gpu_worker.py", "server_args.py"), "vLLM's and SGLang's"),
+    **dict.fromkeys(("docs/faq.md", "docs/context-length.md"), "Ollama's"),
+    **dict.fromkeys(("docs/gguf.md", "src/ggml-common.h", "include/ggml.h"), "ggml's"),
+    **dict.fromkeys(("src/llama-model.cpp", "src/llama-context.cpp"), "llama.cpp's"),
+    **dict.fromkeys(("src/llama-quant.cpp", "tools/quantize/README.md"), "llama.cpp's"),
+    **dict.fromkeys(("tools/server/README.md",), "llama.cpp's"),
+    **dict.fromkeys(("llama.cpp", "ggml-org/llama.cpp"), "no file, a program"),
 }
 
 

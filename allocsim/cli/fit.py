@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from allocsim.cli.fit_served import add_serving, is_served, run_served
 from allocsim.cli.options import Commands, add_command, add_shared
 from allocsim.cli.output import write, write_result
 from allocsim.cli.progress import ProgressBar
@@ -29,7 +30,8 @@ Runs the real program, PyTorch and all, on a phantom of the card: what it
 reserves at the peak is to the byte what it would on the card itself, and no
 kernel runs, so that a full-size model takes seconds.  MODEL is a preset
 (--list-models), a Hugging Face config.json or its folder, or MODULE:FUNCTION
-that returns a model, or a model and a batch; or, after --, any program."""
+that returns a model, or a model and a batch; or, after --, any program.
+--with asks by formula what a serving engine needs, without PyTorch."""
 _EPILOG = """\
 example: allocsim fit Llama-3.2-1B --gpu "RTX 4090" --batch 2 --seq 2048
 It needs a Python with a CUDA build of PyTorch, and transformers:
@@ -89,6 +91,7 @@ def add_to(commands: Commands[Parser]) -> None:
     add("--prompt", metavar="N", type=count, help="serving: tokens in (default: likewise)")
     add("--decode", metavar="N", type=count, help="serving: tokens out (default: 64)")
     add("--requests", metavar="N", type=count, help="serving: one by one (default: 2)")
+    add_serving(parser)
     add("--start", choices=("clean", "made"), help="weights are loaded in place, or made on the "
         "device, which counts at the peak too (default: clean)")  # fmt: skip
     shared = parser.add_mutually_exclusive_group()
@@ -117,6 +120,8 @@ def add_to(commands: Commands[Parser]) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.list_models:
         return _list_models()
+    if is_served(arguments):
+        return run_served(arguments, _gpus(arguments))
     task = _task(arguments)
     if arguments.show_program:
         return _show_program(task)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         largest_fit_document,
         largest_fit_text,
     )
+    from allocsim.report.fit_served import served_document, served_text
     from allocsim.report.layout import others_text, shown_of, warned
     from allocsim.report.record import record_document, record_text
     from allocsim.report.replay import replay_document, replay_text
@@ -45,7 +46,8 @@ __all__ = [
     "fewest_text", "fit_document", "fit_text", "fits_document", "fits_text", "largest_fit_document",
     "largest_fit_text", "largest_text", "others_text", "record_document", "record_text",
     "replay_document", "replay_screen", "replay_text", "risk_document", "risk_screen", "risk_text",
-    "scale_document", "scale_text", "segments_text", "shown_of", "speedscope_document",
+    "scale_document", "scale_text", "segments_text", "served_document", "served_text", "shown_of",
+    "speedscope_document",
     "state_document", "state_screen", "state_text", "step_document", "step_text", "top_document",
     "top_text", "tuning_document", "tuning_screen", "tuning_text", "verdicts_document",
     "verdicts_screen", "verdicts_text", "warned",
@@ -82,6 +84,8 @@ _HOMES = {
     "scale_document": "scale",
     "scale_text": "scale",
     "segments_text": "step",
+    "served_document": "fit_served",
+    "served_text": "fit_served",
     "shown_of": "layout",
     "speedscope_document": "top",
     "state_document": "explain_state",

@@ -9,6 +9,7 @@ from allocsim.questions.fit.model import Model, model_of
 from allocsim.questions.fit.presets import CONFIGURATIONS, TORCHVISION
 from allocsim.questions.fit.program import program_of
 from allocsim.questions.fit.ran import Ran, run_program
+from allocsim.questions.fit.served import SERVERS, Held, Served, held_of, serve
 from allocsim.questions.fit.task import (
     ATTENTION,
     DTYPES,
@@ -20,8 +21,9 @@ from allocsim.questions.fit.task import (
 )
 
 __all__ = [
-    "ATTENTION", "Answered", "CONFIGURATIONS", "DTYPES", "Fewest", "Fit", "Largest", "Model",
-    "OPTIMIZERS", "PARALLEL", "Ran", "SIZES", "STARTS", "TORCHVISION", "Task", "Tried", "fewest",
-    "fit", "fit_command", "largest", "lengths_of", "model_of", "program_of", "read_answers",
-    "run_by_law", "run_program", "usual_lengths",
+    "ATTENTION", "Answered", "CONFIGURATIONS", "DTYPES", "Fewest", "Fit", "Held", "Largest",
+    "Model", "OPTIMIZERS", "PARALLEL", "Ran", "SERVERS", "SIZES", "STARTS", "Served",
+    "TORCHVISION", "Task", "Tried", "fewest", "fit", "fit_command", "held_of", "largest",
+    "lengths_of", "model_of", "program_of", "read_answers", "run_by_law", "run_program", "serve",
+    "usual_lengths",
 ]  # fmt: skip

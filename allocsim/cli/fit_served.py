@@ -1,0 +1,85 @@
+"""The options of `allocsim fit` for serving engines, and the answer for them.
+
+Rule: an option of another engine or task beside these is refused, never ignored.
+"""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from typing import TYPE_CHECKING
+
+from allocsim.cli.output import write_result
+from allocsim.cli.usage import Parser, UsageError, count
+
+if TYPE_CHECKING:
+    from allocsim.phantom import Gpu
+
+__all__ = ["add_serving", "is_served", "run_served"]
+
+_SERVERS = ("transformers", "vllm", "sglang", "tensorrt-llm", "llama.cpp", "ollama")
+_KV_TYPES = (*("fp32", "fp16", "bf16", "fp8", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"),)
+_ASKED = ("batch", "prompt", "decode", "requests")
+_OTHERS = (
+    *("train", "dtype", "seq", "image", "lengths", "optimizer", "checkpointing", "accumulate"),
+    *("lora", "lora_targets", "attention", "compiles", "channels_last", "steps", "start"),
+    *("parallel", "ranks", "rank", "find", "conf", "torch", "python", "out", "show_program"),
+)
+_DOES_NOT_FIT = 3
+
+
+def add_serving(parser: Parser) -> None:
+    """Add them."""
+    add = parser.add_argument
+    add("--with", choices=_SERVERS, dest="server", help="serving: by formula, what this engine "
+        "needs; MODEL may be a .gguf or .safetensors file too")  # fmt: skip
+    add("--weights", metavar="FORMAT", help="serving: as bf16, fp8, int8, nf4, gptq-int4, "
+        "awq-int4, Q4_K_M (default: 16 bits, of llama.cpp Q4_K_M)")  # fmt: skip
+    add("--kv-cache-type", choices=_KV_TYPES, help="serving: of keys and values")
+    add("-ngl", "--gpu-layers", metavar="N", type=count, help="llama.cpp: layers on the card "
+        "(default: all)")  # fmt: skip
+
+
+def is_served(arguments: argparse.Namespace) -> bool:
+    """Whether an engine is asked about.  Raises UsageError for its options without it."""
+    words = arguments.words
+    if arguments.server is None and len(words) == 1:
+        endings = {".gguf": "llama.cpp", ".safetensors": "transformers"}
+        found = (name for end, name in endings.items() if words[0].endswith(end))
+        arguments.server = next(found, None)
+    if arguments.server is not None:
+        return True
+    for name in ("weights", "kv_cache_type", "gpu_layers"):
+        if getattr(arguments, name) is not None:
+            option = name.replace("_", "-")
+            raise UsageError(f"--{option} is for --with ENGINE, as --serve --with vllm")
+    return False
+
+
+def run_served(arguments: argparse.Namespace, gpus: list[Gpu]) -> int:
+    """Answer for each card."""
+    from allocsim.questions.fit import held_of, serve  # noqa: PLC0415
+    from allocsim.report import served_document, served_text  # noqa: PLC0415
+
+    if len(arguments.words) != 1:
+        raise UsageError("--with needs one MODEL: allocsim fit Qwen2.5-7B --serve --with vllm")
+    for name in _OTHERS:
+        if getattr(arguments, name):
+            option = {"compiles": "compile", "parallel": arguments.parallel}.get(name, name)
+            raise UsageError(f"--{str(option).replace('_', '-')} is not for --with")
+    given = {name: getattr(arguments, name) for name in _ASKED}
+    given = {name: value for name, value in given.items() if value is not None}
+    held = held_of(arguments.words[0], arguments.server, arguments.weights)
+    answers = [
+        serve(
+            held,
+            arguments.server,
+            gpu,
+            kv_type=arguments.kv_cache_type or "",
+            gpu_layers=arguments.gpu_layers,
+            **given,
+        )
+        for gpu in gpus
+    ]
+    write_result(arguments.json, partial(served_document, answers), partial(served_text, answers))
+    return 0 if any(each.fits for each in answers) else _DOES_NOT_FIT

@@ -1,0 +1,237 @@
+"""What Transformers, vLLM, SGLang and TensorRT-LLM need of a card, and what they take of it.
+
+Rule: an engine's own arithmetic is followed with its own defaults, named where they stand; what it
+measures when it starts (a profiling run, the capture of graphs) is a range here.
+
+Sources.  Transformers: `growing.py`.  vLLM: docs, "Conserving Memory"; `gpu_worker.py`
+(`determine_available_memory`) and the lines that it logs, for instance in vllm-project/vllm#10511.
+SGLang: docs, "Hyperparameter Tuning"; `server_args.py` (mem_fraction_static) and
+`profile_max_num_token`.  TensorRT-LLM: docs, "Memory Usage of TensorRT-LLM", and `KvCacheConfig`.
+"""
+
+from __future__ import annotations
+
+import math
+
+from allocsim.estimate.growing import grow
+from allocsim.estimate.kv_cache import bytes_a_token, kv_range
+from allocsim.estimate.needs import Needs, Part, Work, biggest_matrix
+from allocsim.units import GIB, MIB, round_up
+
+__all__ = ["FRACTIONS", "sglang", "static_fraction", "tensorrt_llm", "transformers", "vllm"]
+
+FRACTIONS = {"vllm": 0.9, "tensorrt-llm": 0.9}
+"""gpu_memory_utilization, which newer releases set to 0.92, and free_gpu_memory_fraction."""
+
+_SEEN = 0.001
+"""How far reserved memory of the replay was from real runs at most, in eleven rows of dense models
+under sdpa: ten to the byte, one 2 MiB short."""
+_VLLM_BLOCK = 16
+_TENSORRT_BLOCK = 32
+_LARGE_CARD = 70 * GIB
+_SAMPLED = 256
+"""Sequences that the profiling run samples for."""
+_SAMPLING = (1, 8)
+"""Copies of the logits in 32 bits that sampling holds: itself, or sorted with indices as well."""
+_GRAPHS = (104 * MIB, 1 * GIB)
+"""What capturing graphs took in posted logs: 0.11, 0.31, 0.36, 0.65 and 0.96 GiB."""
+
+
+def transformers(work: Work) -> Needs:
+    """`generate()` with a cache that grows, replayed; not with static or offloaded caches."""
+    grown = grow(
+        work.sizes,
+        work.weights,
+        batch=work.batch,
+        prompt=work.prompt,
+        decode=work.decode,
+        requests=work.requests,
+        workspace=work.workspace,
+    )
+    rest = grown.reserved - grown.loaded - grown.cache
+    margin = round(grown.reserved * _SEEN)
+    low, high = max(rest - margin, 0), rest + margin
+    if work.sizes.experts:
+        high += grown.reserved // 10
+    dequantised = 2 * biggest_matrix(work.weights)
+    parts = [
+        _context(work),
+        _weights(work),
+        Part("keys and values", grown.cache, grown.cache, "as they stand at a request's end"),
+        Part("activations and the allocator's cache", low, high, "replayed; real runs of dense "
+             "models lay within 0.1 % of all, a mixture of experts 9 % above"),
+    ]  # fmt: skip
+    if dequantised:
+        why = "kernels that turn a matrix into 16 bits for many rows need the largest one"
+        parts.append(Part("dequantised matrix", 0, dequantised, why))
+    return Needs(
+        engine="transformers",
+        parts=tuple(parts),
+        source="transformers, cache_utils.py and modeling_llama.py, through the allocator of 2.15",
+        notes=(
+            "logits are kept of the last token only, as from release 4.45 on; before, of the whole "
+            "prompt, in 32 bits too",
+        ),
+    )
+
+
+def vllm(work: Work) -> Needs:
+    """A server at gpu_memory_utilization 0.9, one card."""
+    activations = _profiled(work)
+    parts = (
+        _context(work),
+        _weights(work),
+        _cache(work, _VLLM_BLOCK),
+        activations,
+        _graphs(),
+    )
+    needs = Needs(engine="vllm", parts=parts, source="vLLM, gpu_worker.py and Conserving Memory")
+    budget = math.floor(work.memory * FRACTIONS["vllm"])
+    fixed = [part for part in parts if part.name != "keys and values"]
+    most = budget - sum(part.low for part in fixed if part.name != "CUDA graphs")
+    least = budget - sum(part.high for part in fixed)
+    cache = parts[2].high
+    fraction = math.ceil(needs.high / work.memory * 100) / 100
+    return Needs(
+        engine=needs.engine,
+        parts=parts,
+        source=needs.source,
+        taken=(budget, budget + parts[4].high),
+        room=_room(work, (least, most), _VLLM_BLOCK),
+        paste=f"--gpu-memory-utilization {fraction:.2f} --max-model-len {work.tokens} "
+        f"--max-num-seqs {work.batch} or --kv-cache-memory-bytes {cache}"
+        if fraction < 1
+        else "",
+        notes=(
+            "CUDA graphs share one pool, and are counted within the fraction from release 0.21 on, "
+            "outside of it before",
+        ),
+    )
+
+
+def static_fraction(memory: int) -> tuple[float, int]:
+    """SGLang's mem_fraction_static of a card on one GPU, and the bytes it leaves for the rest.
+
+    512 MiB, 1.5 MiB for each token of a prefill chunk, 2 MiB for each sequence of the largest
+    graph and an eighth of a GiB for the rank, on cards above 60 GiB 10 GiB at least.
+    """
+    mib = memory / MIB
+    table = ((20, 2048, 8), (35, 2048, 24), (60, 4096, 32), (90, 8192, 256), (160, 8192, 256))
+    chunk, graphs = next(
+        ((chunk, graphs) for top, chunk, graphs in table if mib < top * 1024), (16384, 512)
+    )
+    left = 512 + 1.5 * chunk + 1024 / 8 + 2 * graphs
+    if mib > 60 * 1024:
+        left = max(left, 10 * 1024)
+    return round(max(mib - left, 0) / max(mib, 1), 3), round(left * MIB)
+
+
+def sglang(work: Work) -> Needs:
+    """A server with its own mem_fraction_static, one card."""
+    fraction, left = static_fraction(work.memory)
+    profiled = _profiled(work)
+    low = min(profiled.low + _GRAPHS[0], left)
+    rest = Part("activations and CUDA graphs", low, max(left, low), "to what SGLang leaves for "
+                "them by card; its graphs share one pool")  # fmt: skip
+    parts = (_context(work), _weights(work), _cache(work, 1), rest)
+    cache = parts[2].high
+    # KV pool = free after loading - free before x (1 - fraction).
+    free = [work.memory - context for context in reversed(work.context)]
+    pool = [math.floor(each * fraction) - work.weights.size for each in free]
+    asked = math.ceil((work.weights.size + cache) / max(free[0], 1) * 100) / 100
+    return Needs(
+        engine="sglang",
+        parts=parts,
+        source="SGLang, server_args.py and Hyperparameter Tuning",
+        taken=(work.memory - left, work.memory),
+        room=_room(work, (pool[0], pool[1]), 1),
+        paste=f"--mem-fraction-static {asked:.2f} --context-length {work.tokens} "
+        f"--max-running-requests {work.batch}"
+        if asked < 1
+        else "",
+        notes=(f"mem_fraction_static is {fraction} on this card if nobody sets it",),
+    )
+
+
+def tensorrt_llm(work: Work) -> Needs:
+    """A server at free_gpu_memory_fraction 0.9, one card, 8,192 tokens at a time."""
+    activations = _activations(work, 8192)
+    parts = (
+        _context(work),
+        _weights(work),
+        _cache(work, _TENSORRT_BLOCK),
+        activations,
+        _graphs(),
+    )
+    fixed = [part for part in parts if part.name != "keys and values"]
+    free = [work.memory - sum(part.high for part in fixed)]
+    free.append(work.memory - sum(part.low for part in fixed))
+    pool = [math.floor(each * FRACTIONS["tensorrt-llm"]) for each in free]
+    tokens = work.batch * round_up(work.tokens, _TENSORRT_BLOCK)
+    fraction = parts[2].high / free[0] if free[0] > 0 else 1
+    return Needs(
+        engine="tensorrt-llm",
+        parts=parts,
+        source="TensorRT-LLM, Memory Usage of TensorRT-LLM, and KvCacheConfig",
+        taken=(
+            work.memory - math.ceil(max(free[1], 0) * 0.1),
+            work.memory - math.floor(max(free[0], 0) * 0.1),
+        ),
+        room=_room(work, (pool[0], pool[1]), _TENSORRT_BLOCK),
+        paste=f"KvCacheConfig(free_gpu_memory_fraction={math.ceil(fraction * 100) / 100:.2f}, "
+        f"max_tokens={tokens})"
+        if fraction < 1
+        else "",
+        notes=("an engine that was built keeps its activations apart: their size is in its log",),
+    )
+
+
+def _context(work: Work) -> Part:
+    return Part("CUDA context", *work.context, "what driver, kernels and libraries took in "
+                "out-of-memory texts")  # fmt: skip
+
+
+def _weights(work: Work) -> Part:
+    size = work.weights.size
+    return Part("weights", size, size, f"{work.weights.name}, {work.weights.bits:.2f} bits each")
+
+
+def _cache(work: Work, block: int) -> Part:
+    kind = work.computed_in
+    low, high = kv_range(work.sizes, work.tokens, kind, block=block)
+    why = f"{work.batch} x {work.tokens:,} tokens in {kind}"
+    if low != high:
+        why += "; less where the sliding window is made use of"
+    return Part("keys and values", work.batch * low, work.batch * high, why)
+
+
+def _profiled(work: Work) -> Part:
+    """The profiling run's peak: the largest chunk of prompts, and sampling."""
+    rows = 8192 if work.memory >= _LARGE_CARD else 2048
+    return _activations(work, rows)
+
+
+def _activations(work: Work, rows: int) -> Part:
+    """Gate, up and their product, with what stands beside them, and copies of the logits."""
+    sizes, each = work.sizes, work.number_size
+    inner = rows * 3 * sizes.inner * each
+    beside = rows * 4 * sizes.width * each
+    logits = 4 * _SAMPLED * sizes.vocabulary
+    why = f"{rows:,} tokens at a time; sampling for {_SAMPLED} sequences holds 1 to 8 copies of "
+    why += "their logits"
+    return Part(
+        "activations", max(inner, logits * _SAMPLING[0]), inner + beside + logits * _SAMPLING[1],
+        why)  # fmt: skip
+
+
+def _graphs() -> Part:
+    """CUDA graphs of all batch sizes, which share the memory of the largest."""
+    why = "0.11 to 0.96 GiB in posted logs; nothing with --enforce-eager and the like"
+    return Part("CUDA graphs", *_GRAPHS, why)
+
+
+def _room(work: Work, pool: tuple[int, int], block: int) -> tuple[int, int]:
+    """Tokens in whole blocks that a cache of so many bytes has room for."""
+    each = bytes_a_token(work.sizes, work.computed_in) * block
+    low, high = (max(size, 0) // each * block for size in pool)
+    return low, high

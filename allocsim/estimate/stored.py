@@ -1,0 +1,54 @@
+"""The weights of a model as its files have them, by the names in their headers.
+
+Rule: the bytes are the files' own; a name only says what a tensor is for, and one that says nothing
+is a weight like others.  Sources: the tensor names of docs/gguf.md and of transformers' modules;
+of scales and zero points those that GPTQ, AWQ, bitsandbytes and compressed-tensors write.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from allocsim.estimate.safetensors import StoredTensor
+from allocsim.estimate.shapes import Shape
+from allocsim.estimate.weights import Stored, Weights
+
+__all__ = ["weights_in"]
+
+_LAYER = re.compile(r"(?:^|\.)(?:blk|layers|h)\.(\d{1,4})\.")
+_OUTPUTS = ("output.weight", "lm_head.weight")
+_EMBEDDINGS = ("token_embd.weight", "embed_tokens.weight", "wte.weight")
+_SCALES = re.compile(
+    r"(scales|qzeros|g_idx|SCB|weight_scale\w*|absmax|nested_absmax|quant_map|nested_quant_map"
+    r"|quant_state\.\w+|weight_format)$"
+)
+_FULL = ("F32", "F16", "BF16", "F64")
+_ROLES = re.compile(r"(attn_(?:qkv|q|k|v|output)|ffn_(?:gate|up|down))(?:_exps)?\.weight$")
+
+
+def weights_in(tensors: Iterable[StoredTensor], name: str) -> Weights:
+    """The weights of a file's tensors.  name: what to call the format."""
+    return Weights(name, tuple(map(_stored, tensors)))
+
+
+def _stored(tensor: StoredTensor) -> Stored:
+    found = _LAYER.search(tensor.name)
+    layer = int(found[1]) if found else None
+    shape = Shape(_role(tensor, layer), tensor.dims, layer)
+    if _SCALES.search(tensor.name):
+        return Stored(shape, 0, tensor.size, is_quantised=True)
+    return Stored(shape, tensor.size, 0, is_quantised=tensor.kind not in _FULL)
+
+
+def _role(tensor: StoredTensor, layer: int | None) -> str:
+    if layer is None and tensor.name.endswith(_EMBEDDINGS):
+        return "token_embd"
+    if layer is None and tensor.name.endswith(_OUTPUTS) and "norm" not in tensor.name:
+        return "output"
+    role = _ROLES.search(tensor.name)
+    if role:
+        return role[1]
+    if tensor.name.endswith("bias"):
+        return "bias"
+    return "norm" if len(tensor.dims) < 2 else "weight"

@@ -1,0 +1,199 @@
+"""Whether a model that a serving engine holds fits a card, by formula: nothing is run.
+
+Rule: weights are counted from a configuration's own tensors or from a file's header, the engine's
+part by its documented arithmetic; what is not known stays a range, and "fits" means all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from allocsim.display import Shown
+from allocsim.errors import ConfigError
+from allocsim.estimate import (
+    BASES,
+    LARGE_WORKSPACE,
+    WORKSPACE,
+    Needs,
+    Sizes,
+    Weights,
+    Work,
+    format_in,
+    gguf_sizes,
+    llama_cpp,
+    ollama,
+    read_gguf,
+    read_safetensors,
+    sglang,
+    shapes_of,
+    sizes_of,
+    tensorrt_llm,
+    transformers,
+    vllm,
+    weights_in,
+    weights_of,
+)
+from allocsim.phantom import CONTEXT_MEMORY_SEEN, Gpu
+from allocsim.questions.fit.model import Configured, model_of
+from allocsim.units import format_size
+
+__all__ = ["SERVERS", "Held", "Served", "held_of", "serve"]
+
+SERVERS: dict[str, Callable[[Work], Needs]] = {
+    "transformers": transformers,
+    "vllm": vllm,
+    "sglang": sglang,
+    "tensorrt-llm": tensorrt_llm,
+    "llama.cpp": llama_cpp,
+    "ollama": ollama,
+}
+"""By name, what answers for each engine."""
+
+_OF_GGML = ("llama.cpp", "ollama")
+_AS_GGML = {"fp32": "F32", "fp16": "F16", "bf16": "BF16"}
+_MOST_TOKENS = 1 << 24
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A model as an engine holds it.  source: where its weights' bytes come from."""
+
+    name: str
+    sizes: Sizes
+    weights: Weights
+    source: str
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Served(Shown):
+    """The answer.  work: what was asked.  needs: what the engine needs of the card and the host."""
+
+    held: Held
+    gpu: Gpu
+    work: Work
+    needs: Needs
+
+    @property
+    def fits(self) -> bool:
+        """Whether the most that it may need is there."""
+        return self.needs.high <= self.gpu.memory
+
+    @property
+    def may_fit(self) -> bool:
+        """Whether the least is."""
+        return self.needs.low <= self.gpu.memory
+
+    def headline(self) -> str:
+        """Whether it fits, and by how much."""
+        name, memory = self.gpu.name, self.gpu.memory
+        if self.fits:
+            return (
+                f"fits {name} with {_range(memory - self.needs.high, memory - self.needs.low)} "
+                "to spare"
+            )
+        needed = _range(self.needs.low, self.needs.high)
+        of = f"{needed} of {format_size(memory)}"
+        return f"may not fit {name}: {of}" if self.may_fit else f"does not fit {name}: {of}"
+
+    def figures_shown(self) -> Iterator[tuple[str, str]]:
+        """The parts."""
+        for part in self.needs.parts:
+            yield part.name, _range(part.low, part.high)
+
+
+def _range(low: int, high: int) -> str:
+    """ "1.20 to 1.50 GiB", or one figure."""
+    first, second = format_size(low), format_size(high)
+    return first if first == second else f"{first} to {second}"
+
+
+def held_of(text: str, server: str, weights: str | None = None) -> Held:
+    """The model that `text` names, as `server` holds it.
+
+    text: what `model_of` takes, a .gguf or .safetensors file, or a folder of shards beside their
+    config.json.  weights: a format of `FORMATS`; default: the file's, what the configuration's
+    quantization_config says, else 16 bits, for llama.cpp and Ollama Q4_K_M.
+    Raises ConfigError or RecordingError for what is none of these.
+    """
+    place = Path(text)
+    if place.suffix == ".gguf":
+        if server not in _OF_GGML or weights is not None:
+            raise ConfigError(f"{text[:80]}: a GGUF file is as it is, for llama.cpp or ollama")
+        file = read_gguf(place)
+        sizes = gguf_sizes(place, file)
+        return Held(place.stem, sizes, weights_in(file.tensors, "as in the file"), "its header")
+    is_folder = place.is_dir() and any(place.glob("*.safetensors"))
+    if place.suffix == ".safetensors" or (is_folder and weights is None):
+        return _of_tensors(place, server)
+    model = model_of(text)
+    if not isinstance(model, Configured):
+        raise ConfigError(f"{model.name} is no language model with a configuration")
+    sizes = sizes_of(model.config)
+    if weights is None and server not in _OF_GGML:
+        weights = format_in(model.config)
+    found = weights_of(shapes_of(sizes), _format(server, weights), sizes)
+    return Held(model.name, sizes, found, "its configuration")
+
+
+def _of_tensors(place: Path, server: str) -> Held:
+    """Weights of safetensors files, sizes of the config.json beside them."""
+    if server in _OF_GGML:
+        raise ConfigError(f"{place}: {server} reads GGUF files, and none of safetensors")
+    folder = place if place.is_dir() else place.parent
+    tensors = read_safetensors(place)
+    model = model_of(str(folder / "config.json"))
+    assert isinstance(model, Configured)
+    weights = weights_in(tensors, "as in the files")
+    return Held(model.name, sizes_of(model.config), weights, "the files' headers")
+
+
+def _format(server: str, weights: str | None) -> str:
+    if server in _OF_GGML:
+        name = (weights or "Q4_K_M").upper()
+        name = _AS_GGML.get((weights or "").lower(), name)
+        if name not in BASES:
+            raise ConfigError(f"{server} reads GGUF types; expected one of {', '.join(BASES)}")
+        return name
+    name = weights or "bf16"
+    if server == "transformers" and name.upper() in BASES and name not in _AS_GGML:
+        raise ConfigError(f"transformers turns {name} into 16 bits when it loads; ask for bf16")
+    return name
+
+
+def serve(
+    held: Held,
+    server: str,
+    gpu: Gpu,
+    *,
+    batch: int = 1,
+    prompt: int = 1024,
+    decode: int = 64,
+    requests: int = 2,
+    kv_type: str = "",
+    gpu_layers: int | None = None,
+) -> Served:
+    """What `server`, one of `SERVERS`, needs to answer that on `gpu`."""
+    counts = {"batch": batch, "prompt": prompt, "decode": decode, "requests": requests}
+    for name, value in counts.items():
+        if not 0 < value <= _MOST_TOKENS:
+            raise ConfigError(f"{name} {value} is not possible; expected 1 to {_MOST_TOKENS:,}")
+    if gpu_layers is not None and server not in _OF_GGML:
+        raise ConfigError(f"--gpu-layers is for llama.cpp and ollama, not {server}")
+    if kv_type and server == "transformers":
+        raise ConfigError("transformers keeps its growing cache in the model's type")
+    work = Work(
+        sizes=held.sizes,
+        weights=held.weights,
+        memory=gpu.memory,
+        context=CONTEXT_MEMORY_SEEN,
+        batch=batch,
+        prompt=prompt,
+        decode=decode,
+        requests=requests,
+        kv_type=kv_type,
+        gpu_layers=gpu_layers,
+        workspace=WORKSPACE if gpu.capability < (9, 0) else LARGE_WORKSPACE,
+    )
+    return Served(held, gpu, work, SERVERS[server](work))

@@ -1,0 +1,116 @@
+"""Whether a served model fits, in words and as JSON.
+
+Rule: a figure that is known is one, what is not is a range with its reason; the JSON has the keys
+of every other answer of `fit`, with the most that may be needed where those hold one figure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from allocsim.questions.fit import Served
+from allocsim.report.layout import LABEL, number, row, table
+from allocsim.units import format_size
+
+__all__ = ["served_document", "served_text"]
+
+
+def served_text(answers: Sequence[Served]) -> str:
+    """`allocsim fit --with` of one card or several."""
+    if len(answers) > 1:
+        return _of_cards(answers)
+    found = answers[0]
+    needs = found.needs
+    lines = row("Verdict", found.headline())
+    lines += row("Memory", f"{_range(needs.low, needs.high)} on the card, with {needs.engine}:")
+    for part in needs.parts:
+        lines.append(f"{_range(part.low, part.high):>{LABEL + 24}}  {part.name}")
+    if found.needs.taken is not None:
+        taken = f"{_range(*found.needs.taken)} as the engine comes, whatever is asked"
+        lines += row("Takes", taken)
+    if needs.room is not None:
+        lines += row("Room", f"for {number(needs.room[0])} to {number(needs.room[1])} tokens then")
+    host = [f"{_range(part.low, part.high)} {part.name}" for part in needs.host if part.high]
+    if host:
+        lines += row("Host", ", ".join(host))
+    if needs.paste:
+        lines += row("To paste", needs.paste)
+    lines.append("")
+    lines += row("Model", _model(found))
+    lines += row("Work", _work(found))
+    for part in needs.parts:
+        if part.low != part.high and part.why:
+            lines += row("Assumed", f"{part.name}: {part.why}")
+    for note in needs.notes:
+        lines += row("Note", note)
+    return "\n".join([*lines, *row("Source", needs.source)]) + "\n"
+
+
+def _range(low: int, high: int) -> str:
+    first, second = format_size(low), format_size(high)
+    return first if first == second else f"{first} to {second}"
+
+
+def _model(found: Served) -> str:
+    weights = found.held.weights
+    return f"{found.held.name}, {weights.name}: {format_size(weights.size)} by {found.held.source}"
+
+
+def _work(found: Served) -> str:
+    work = found.work
+    return f"batch {work.batch} x {work.prompt:,} tokens and {work.decode:,} generated"
+
+
+def _of_cards(answers: Sequence[Served]) -> str:
+    rows: list[tuple[str, ...]] = [("card", "memory", "needs", "")]
+    for found in answers:
+        verdict = "fits" if found.fits else "may not" if found.may_fit else "does not"
+        needed = _range(found.needs.low, found.needs.high)
+        rows.append((found.gpu.name, format_size(found.gpu.memory), needed, verdict))
+    lines = table(rows, (30, 12, 26, 11))
+    first = answers[0]
+    lines += ["", *row("Model", _model(first)), *row("Work", _work(first))]
+    return "\n".join(lines) + "\n"
+
+
+def served_document(answers: Sequence[Served]) -> dict[str, Any]:
+    """`allocsim fit --with --json`: the first card that it fits, and of several each."""
+    first = next((found for found in answers if found.fits), answers[0])
+    cards = {"cards": [_document(found) for found in answers]} if len(answers) > 1 else {}
+    return _document(first) | cards
+
+
+def _document(found: Served) -> dict[str, Any]:
+    needs = found.needs
+    context = next(part for part in needs.parts if part.name == "CUDA context")
+    return {
+        "fits": found.fits,
+        "may_fit": found.may_fit,
+        "gpu": found.gpu.name,
+        "device_memory": found.gpu.memory,
+        "context_memory": context.high,
+        "peak_reserved_bytes": needs.high - context.high,
+        "peak_allocated_bytes": needs.high - context.high,
+        "needed_bytes": needs.high - context.high,
+        "num_alloc_retries": 0,
+        "process_bytes": [needs.low, needs.high],
+        "engine": "formula",
+        "server": needs.engine,
+        "torch_version": None,
+        "conf": None,
+        "oom": None,
+        "helps": None,
+        "seconds": 0.0,
+        "notes": list(needs.notes),
+        "breakdown": {part.name: part.high for part in needs.parts},
+        "ranges": {part.name: [part.low, part.high] for part in needs.parts},
+        "reasons": {part.name: part.why for part in needs.parts},
+        "host": {part.name: [part.low, part.high] for part in needs.host},
+        "taken_bytes": None if needs.taken is None else list(needs.taken),
+        "room_tokens": None if needs.room is None else list(needs.room),
+        "paste": needs.paste or None,
+        "weights": {"format": found.held.weights.name, "bytes": found.held.weights.size},
+        "source": needs.source,
+        "program": f"{needs.engine} {found.held.name}, {_work(found)}",
+    }

@@ -1,0 +1,614 @@
+"""Rules of thumb that people are told, held against real figures.
+
+    python -m benchmarks.rules              print docs/rules-of-thumb.md
+    python -m benchmarks.rules docs         write it
+
+Every error is computed here: from traces/fit/truth.jsonl (real PyTorch over a phantom GPU), from
+benchmarks/measured/rows.csv (measured by others on real GPUs), and from one user's RTX 4090.  An
+error is signed: what the rule or the formula says, less what was measured, in per cent of that.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from allocsim import load, replay
+from allocsim.estimate import (
+    BLOCKS,
+    Grown,
+    Needs,
+    Sizes,
+    Weights,
+    Work,
+    grow,
+    llama_cpp,
+    shapes_of,
+    sizes_of,
+    vllm,
+    weights_of,
+)
+from allocsim.phantom import CONTEXT_MEMORY_SEEN
+from allocsim.questions.fit import CONFIGURATIONS
+from allocsim.units import GIB, MIB
+
+__all__ = ["PAGE", "figures", "page"]
+
+ROOT = Path(__file__).parents[1]
+PAGE = "rules-of-thumb.md"
+_COMMAND = "python -m benchmarks.rules docs"
+CARD = 24_564 * MIB
+BERT = 109_514_298
+"""Parameters of BERT-base with its masked head."""
+_SHORT, _LONG = 750, 10_000
+"""Tokens of a long text at four characters each, of one with many symbols at one."""
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What is said, what is right, by how much it is off, and what tells better."""
+
+    says: str
+    right: str
+    truth: str
+    measured: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One of the RTX 4090 user's figures.  measured, low, high: in `unit`.  method: how ours came
+    about.  why: of a range."""
+
+    what: str
+    measured: float | None
+    low: float
+    high: float
+    method: str
+    unit: str = "MiB"
+    why: str = ""
+
+    @property
+    def errors(self) -> tuple[float, float]:
+        """Of low and high, signed, in per cent; of nothing measured what it is in the unit."""
+        if not self.measured:
+            return self.low, self.high
+        return self.low / self.measured * 100 - 100, self.high / self.measured * 100 - 100
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether what was measured lies within the range."""
+        return self.measured is None or self.low <= self.measured <= self.high
+
+
+def truth() -> list[Row]:
+    """Runs that came to their end with weights loaded in place, of language models."""
+    data = ROOT / "traces" / "fit"
+    known = json.loads((data / "configs.json").read_text())
+    rows = [json.loads(line) for line in (data / "truth.jsonl").read_text().splitlines()]
+    return [
+        row
+        for row in rows
+        if row["start"] == "clean" and "oom_in_step" not in row and row["model"] in known
+    ]
+
+
+@cache
+def _measured() -> dict[tuple[str, str], int]:
+    """Bytes by row and figure, as others measured them."""
+    with (ROOT / "benchmarks" / "measured" / "rows.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["bytes"].isdigit()]
+    return {(row["row"], row["figure"]): int(row["bytes"]) for row in rows}
+
+
+def signed(errors: Iterable[float]) -> str:
+    """ "-27 % (-56 to +10; 14 rows)": the median, the least, the most."""
+    found = sorted(errors)
+    if not found:
+        return "no row"
+    if len(found) == 1:
+        return f"{_percent(found[0])} (1 row)"
+    ends = f"{_percent(found[0])} to {_percent(found[-1])}"
+    return f"median {_percent(median(found))} ({ends}; {len(found)} rows)"
+
+
+def _percent(error: float) -> str:
+    return f"{error:+.1f} %".replace("-", "\N{MINUS SIGN}")
+
+
+def _of_number(row: Row) -> int:
+    """Bytes of a parameter."""
+    return 2 if row["dtype"] in ("bf16", "fp16") else 4
+
+
+def _is_full(row: Row) -> bool:
+    """Whether all parameters are trained with an Adam of full precision."""
+    is_adam = str(row.get("optimizer", "")).startswith("adamw")
+    return row["kind"] == "train" and is_adam and not row.get("lora")
+
+
+def off(rows: Iterable[Row], said: Callable[[Row], float]) -> str:
+    """How far `said` is off the peak reserved of rows."""
+    return signed(100 * said(row) / row["peak_reserved"] - 100 for row in rows)
+
+
+def _states(row: Row) -> int:
+    """Weights, gradients and two moments, each in the parameters' type."""
+    copies = {"sgd": 2, "momentum": 3}.get(row["optimizer"], 4)
+    frozen = row["parameters"] - row["trainable"]
+    return _of_number(row) * int(row["trainable"] * copies + frozen)
+
+
+def model(preset: str, name: str) -> tuple[Sizes, Weights]:
+    """A preset's sizes and weights."""
+    sizes = sizes_of(CONFIGURATIONS[preset])
+    return sizes, weights_of(shapes_of(sizes), name, sizes)
+
+
+def _rules_of_weights(rows: Sequence[Row]) -> list[Rule]:
+    served = [row for row in rows if row["kind"] == "serve"]
+    half = [row for row in served if row["dtype"] in ("bf16", "fp16")]
+    whole = [row for row in served if row["dtype"] == "fp32"]
+    fit = '`allocsim fit {} --serve --with transformers --gpu "RTX 4090"`'
+    llama = model("Llama-3.1-8B", "nf4")[1]
+    awq = model("Llama-3.1-8B", "awq-int4")[1]
+    int8 = model("Qwen2.5-7B", "int8")[1]
+    qwen = model("Qwen2.5-7B", "nf4")[1]
+    large = 4 * model("Llama-2-13B", "fp32")[1].parameters
+    return [
+        Rule(
+            "fp16 needs 2 bytes a parameter",
+            "the weights, yes, to the byte; serving adds the cache, activations, rounding and the "
+            "context, training much more",
+            off(half, lambda row: 2 * row["parameters"]) + " of serving in 16 bits",
+            f"{_percent(100 * 14526 / 15963 - 100)} of the 4090 user's Qwen2.5-7B at rest",
+            fit.format("Qwen2.5-7B"),
+        ),
+        Rule(
+            "fp32 needs 4 bytes a parameter; 1 billion is 3.725 GiB",
+            f"the weights, yes: {4e9 / GIB:.3f} GiB",
+            off(whole, lambda row: 4 * row["parameters"]) + " of serving in fp32",
+            "none is served in fp32",
+            fit.format("gpt2").replace("--gpu", "--weights fp32 --gpu"),
+        ),
+        Rule(
+            "int8 needs 1 byte a parameter",
+            "the matrices of the layers; embeddings and head stay in 16 bits, and each row has a "
+            f"scale: {int8.bits:.2f} bits a parameter of Qwen2.5-7B",
+            "no row is in int8",
+            f"{_percent(100 * int8.parameters / MIB / 9757 - 100)} of the 4090 user's 9,757 MiB",
+            fit.format("Qwen2.5-7B").replace("--gpu", "--weights int8 --gpu"),
+        ),
+        Rule(
+            "int4 needs half a byte a parameter",
+            f"scales and what stays in 16 bits make it {awq.bits:.2f} bits (AWQ) and "
+            f"{llama.bits:.2f} (nf4) of Llama 3.1 8B, {qwen.bits:.2f} (nf4) of Qwen2.5-7B",
+            "no row is in int4",
+            f"{_percent(100 * llama.parameters / 2 / 6.440e9 - 100)} of Llama 3.1 8B in nf4 "
+            f"(6.440 GB, torchao's inference benchmark); ours, weights alone, "
+            f"{_percent(100 * llama.size / 6.440e9 - 100)}",
+            fit.format("Llama-3.1-8B").replace("--gpu", "--weights nf4 --gpu"),
+        ),
+        Rule(
+            "LLaMA-13B takes about 52 GB in fp32",
+            f"{large / 1e9:.2f} GB, which is {large / GIB:.2f} GiB: the weights, nothing else",
+            "it is none of the rows",
+            "none",
+            fit.format("Llama-2-13B").replace('--gpu "RTX 4090"', '--weights fp32 --gpu "H100"'),
+        ),
+        Rule(
+            "the file tells: fp16 takes twice its size, int8 0.7 times",
+            "a file in 16 bits takes its size in weights, and loaded in int8 "
+            f"{int8.size / (2 * int8.parameters):.2f} times (Qwen2.5-7B); twice is what a file in "
+            "16 bits comes to when it is loaded in fp32",
+            off(half, lambda row: 4 * row["parameters"]) + " of serving in 16 bits, by twice",
+            f"{_percent(100 * 0.7 * 14526 / 9757 - 100)} of the 4090 user's int8, by 0.7",
+            '`allocsim fit FOLDER --with transformers --gpu "RTX 4090"` reads the headers',
+        ),
+        Rule(
+            "activations of inference are about 20 % of the weights",
+            "they follow from tokens, not from weights: what is reserved besides the weights is "
+            + _shares(served),
+            off(served, lambda row: 1.2 * _of_number(row) * row["parameters"]),
+            "the table of the RTX 4090 below",
+            fit.format("Qwen2.5-7B").replace("--gpu", "--prompt 8192 --gpu"),
+        ),
+    ]
+
+
+def _shares(served: Sequence[Row]) -> str:
+    shares = sorted(
+        100 * row["peak_reserved"] / (_of_number(row) * row["parameters"]) - 100 for row in served
+    )
+    return f"{shares[0]:.1f} to {shares[-1]:.0f} % of them on {len(shares)} rows"
+
+
+def _rules_of_training(rows: Sequence[Row]) -> list[Rule]:
+    trained = [row for row in rows if row["kind"] == "train"]
+    full = [row for row in trained if _is_full(row)]
+    fp32 = [row for row in full if _of_number(row) == 4]
+    fit = '`allocsim fit {} --gpu "RTX 4090"`'
+    sgd, adam = (
+        next(row["peak_reserved"] for row in rows if row["id"] == f"a100-{each}-clean")
+        for each in ("004", "001")
+    )
+    copies = 8 * 124_439_808
+    return [
+        Rule(
+            "Adam in fp32: three times 4 bytes a parameter",
+            "weights and two moments; gradients are a fourth, AdamW's foreach form computes in "
+            "one more, and activations are none of them",
+            off(fp32, lambda row: 12 * row["parameters"]),
+            _percent(100 * 12 * BERT / _measured()["O2", "reserved"] - 100)
+            + " of BERT-base in fp32 "
+            "(O2)",
+            fit.format("gpt2 --dtype fp32 --batch 8"),
+        ),
+        Rule(
+            "8-bit Adam: 4 + 1 + 1 bytes a parameter",
+            "a scale of 32 bits for each 256 values makes each moment 1.016, small tensors stay "
+            "in 32 bits, and gradients (4 or 2) are not in the sum",
+            "no row has it",
+            "C1 to C12 of [fit-measured.md](fit-measured.md) train adapters with it",
+            fit.format("gpt2 --dtype fp32 --optimizer adam8bit"),
+        ),
+        Rule(
+            "gradients take what the weights take",
+            "yes, while they are there: `zero_grad(set_to_none=True)` gives them back before the "
+            "next forward pass, so the peak of a long batch has none of them; with adapters they "
+            "are those of the adapters",
+            off(trained, _states) + " by weights, gradients and optimizer together",
+            "none splits them off",
+            fit.format("gpt2"),
+        ),
+        Rule(
+            "momentum keeps one copy more, Adam two",
+            "in the optimizer's type, yes; at the peak of the step foreach temporaries come on top",
+            f"{_percent(100 * copies / (adam - sgd) - 100)} of what AdamW reserves more than SGD "
+            "(GPT-2 in fp32, batch 8: "
+            f"{(adam - sgd) // MIB:,} MiB against {copies // MIB:,})",
+            "none differs in the optimizer alone",
+            fit.format("gpt2 --dtype fp32 --batch 8 --optimizer momentum"),
+        ),
+        Rule(
+            "16 bytes a parameter in mixed precision",
+            "the states of autocast or of a master copy; plain bf16 needs 8",
+            off(full, lambda row: 16 * row["parameters"]),
+            "none",
+            fit.format("Llama-3.2-1B --dtype autocast-bf16"),
+        ),
+        Rule(
+            "memory = model + batch x what a sample takes",
+            "within one regime each request is so, to the byte; batch 1, short and very long "
+            "batches have others, and the peak of reserved memory is no line",
+            _batches(),
+            _line(),
+            '`allocsim fit Qwen2.5-1.5B --find batch --gpu "RTX 4090"`',
+        ),
+        Rule(
+            "recomputation halves the memory",
+            "it drops a layer's inner activations, keeps its input, and leaves weights, states and "
+            "logits as they are",
+            _recordings_recomputed(),
+            _recomputed(),
+            fit.format("Qwen2.5-1.5B --checkpointing"),
+        ),
+        Rule(
+            "ZeRO divides by eight",
+            "over 8 ranks stage 3 divides weights, gradients and states by 8; of 16 bytes a "
+            f"parameter stage 1 leaves {4 + 12 / 8}, stage 2 {2 + 14 / 8}, stage 3 {16 / 8} "
+            "(Rajbhandari et al., ZeRO, figure 1); activations and buffers stay",
+            "no row is shared",
+            _percent(100 * 2 * 8.030261248e9 / _measured()["N1", "reserved"] - 100)
+            + " of torchtitan's Llama 3.1 8B over 8 cards (N1), by stage 3's 2 bytes",
+            fit.format("Llama-3.1-8B --fsdp --ranks 8"),
+        ),
+        Rule(
+            "100 billion parameters: how many cards?",
+            f"by states alone 16 bytes each, {1.6e12 / GIB:,.0f} GiB: "
+            f"{-(-1.6e12 // (79.14 * GIB)):.0f} cards of 79.14 GiB; activations, buffers and whole "
+            "groups of ranks make it more",
+            "no row is as large",
+            "none",
+            '`allocsim fit config.json --fsdp --find gpus --gpu "A100 80GB"`',
+        ),
+        Rule(
+            "estimates are off by 30 %: 50 GB said, 75 needed",
+            "so are sums of states, see the lines above; a run of the program is not",
+            f"{_percent(100 * 50 / 75 - 100)} is what is told; of `allocsim fit` 98 of 100 rows "
+            "are to the byte",
+            "46 of 70 as printed ([fit-measured.md](fit-measured.md))",
+            fit.format("MODEL"),
+        ),
+    ]
+
+
+@cache
+def _recorded(name: str) -> int:
+    """Peak of reserved memory of a recording of traces/sized."""
+    file = ROOT / "traces" / "sized" / f"{name}.npz.gz"
+    (run,) = replay(load(str(file))).devices
+    return run.peak_reserved_bytes
+
+
+def _batches() -> str:
+    """A line through batches 2 and 3 of one recorded job, at 8."""
+    two, three, eight = (_recorded(f"batch{n}") for n in (2, 3, 8))
+    error = 100 * (two + 6 * (three - two)) / eight - 100
+    return f"traces/sized, real PyTorch: a line through batch 2 and 3 is {_percent(error)} at 8"
+
+
+def _recordings_recomputed() -> str:
+    """Pairs of recordings that differ in recomputation alone."""
+    errors = []
+    for batch in ("batch2", "batch3"):
+        errors.append(100 * _recorded(batch) / 2 / _recorded(f"{batch}-checkpointing") - 100)
+    return "traces/sized, real PyTorch: " + " and ".join(map(_percent, errors))
+
+
+def _line() -> str:
+    """A line through 512 and 1,024 tokens of one job, at 2,048 and 4,096."""
+    at = {512: "C9", 1024: "C4", 2048: "C7", 4096: "C8"}
+    found = {tokens: _measured()[row, "reserved"] for tokens, row in at.items()}
+    slope = (found[1024] - found[512]) / 512
+    errors = [100 * (found[512] + slope * (t - 512)) / found[t] - 100 for t in (2048, 4096)]
+    return (
+        f"Qwen2.5-1.5B's adapters, a line through 512 and 1,024 tokens (C9, C4): "
+        f"{_percent(errors[0])} at 2,048 (C7), {_percent(errors[1])} at 4,096 (C8)"
+    )
+
+
+def _recomputed() -> str:
+    """The pair of rows that differ in recomputation alone."""
+    without, with_it = (_measured()[row, "reserved"] for row in ("C5", "C4"))
+    return (
+        f"Qwen2.5-1.5B's adapters at 1,024 tokens (C4, C5): {without / MIB:,.0f} MiB become "
+        f"{with_it / MIB:,.0f}; by the rule {_percent(100 * without / 2 / with_it - 100)}"
+    )
+
+
+def _rules_of_the_card() -> list[Rule]:
+    low, high = (each // MIB for each in CONTEXT_MEMORY_SEEN)
+    return [
+        Rule(
+            "reserved + free is not the total",
+            f"right: the rest is the CUDA context, {low} to {high} MiB in what people posted, and "
+            "what other processes hold",
+            "a phantom's context is what it is told to be",
+            "the 4090 user's card held 1,236 to 1,337 MiB besides PyTorch",
+            '`allocsim explain "the message"`; of `fit` the line Process',
+        ),
+        Rule(
+            "drivers for Windows lend half of the host's memory: 64 GiB and a card of 4 GiB are 4 "
+            "fast and 32 slow, 2 to 3 times slower; past twice the card a CPU may win",
+            "the amount is as said; how slow it gets hangs on how often what was lent is touched, "
+            "which no allocator knows",
+            "no row's card lends",
+            "none",
+            "`allocsim fit MODEL --gpu NAME` says how much more than the card is needed",
+        ),
+        Rule(
+            "an inplace ReLU saves its output",
+            "right: its backward needs only the output, which stands where the input stood, so "
+            "one tensor is kept and not two",
+            "no row differs in it",
+            "none",
+            "`allocsim top run.pickle` lists what is kept for backward",
+        ),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """A row of the user's with Transformers: at rest, and during a long text."""
+
+    what: str
+    preset: str
+    name: str
+    rest: int
+    busy: int
+
+
+TRANSFORMERS = (
+    _Loaded("7B bf16", "Qwen2.5-7B", "bf16", 15_963, 17_233),
+    _Loaded("7B 8-bit", "Qwen2.5-7B", "int8", 9_757, 12_510),
+    _Loaded("7B 4-bit", "Qwen2.5-7B", "nf4-double", 6_684, 7_830),
+    _Loaded("14B AWQ int4", "Qwen2.5-14B", "awq-int4", 10_866, 18_966),
+    _Loaded("14B GPTQ int4", "Qwen2.5-14B", "gptq-int4", 10_920, 16_861),
+    _Loaded("14B GPTQ int8", "Qwen2.5-14B", "gptq-int8", 17_357, 18_234),
+)
+VLLM = (
+    _Loaded("7B bf16", "Qwen2.5-7B", "bf16", 18_391, 20_300),
+    _Loaded("14B AWQ", "Qwen2.5-14B", "awq-int4", 17_778, 21_760),
+    _Loaded("14B GPTQ int4", "Qwen2.5-14B", "gptq-int4", 17_695, 19_194),
+)
+
+
+@cache
+def _grown(preset: str, name: str, tokens: int) -> Grown:
+    sizes, weights = model(preset, name)
+    return grow(sizes, weights, batch=1, prompt=tokens, decode=1, requests=1)
+
+
+def _base(row: _Loaded) -> float:
+    """MiB that the card held besides PyTorch: the median of the five other rows at rest."""
+    return median(_besides(each) for each in TRANSFORMERS if each is not row)
+
+
+def _besides(row: _Loaded) -> float:
+    return row.rest - _grown(row.preset, row.name, _SHORT).loaded / MIB
+
+
+def _of_transformers() -> list[Figure]:
+    found = []
+    for row in TRANSFORMERS:
+        base = _base(row)
+        rest = _grown(row.preset, row.name, _SHORT).loaded / MIB + base
+        method = "law: tensors of the configuration, rounded by the allocator, and the card's base"
+        found.append(Figure(f"Transformers {row.what}, at rest", row.rest, rest, rest, method))
+        low, high = _busy(row, base)
+        method = f"replay of {_SHORT:,} tokens; of {_LONG:,} with the logits of all of them"
+        found.append(
+            Figure(
+                f"Transformers {row.what}, long text", row.busy, low, min(high, CARD / MIB), method,
+                why="tokens and release are not said; before 4.45 logits of the whole prompt were "
+                "kept, in 16 and 32 bits; no more than the card",
+            )
+        )  # fmt: skip
+    return found
+
+
+def _busy(row: _Loaded, base: float) -> tuple[float, float]:
+    sizes, weights = model(row.preset, row.name)
+    low = _grown(row.preset, row.name, _SHORT).reserved / MIB + base
+    logits = _LONG * sizes.vocabulary * (2 + 4)
+    matrix = 2 * sizes.inner * sizes.width if weights.bits < 16 else 0
+    grown = _grown(row.preset, row.name, _LONG).reserved
+    return low, (grown + logits + matrix) / MIB + base
+
+
+def _asked(preset: str, name: str, tokens: int) -> Work:
+    sizes, weights = model(preset, name)
+    return Work(sizes=sizes, weights=weights, memory=CARD, context=CONTEXT_MEMORY_SEEN,
+                prompt=tokens - 1, decode=1)  # fmt: skip
+
+
+def _of_vllm() -> list[Figure]:
+    found = []
+    why = "the fraction that it ran with is not said: from what the text needs to 0.9 of the "
+    why += "card with graphs and the card's base"
+    for row in VLLM:
+        needs = vllm(_asked(row.preset, row.name, _SHORT))
+        assert needs.taken is not None
+        low, high = needs.low / MIB, needs.taken[1] / MIB + _base(TRANSFORMERS[0])
+        for when, measured in (("at rest", row.rest), ("long text", row.busy)):
+            figure = Figure(f"vLLM {row.what}, {when}", measured, low, min(high, CARD / MIB),
+                            "vLLM's arithmetic", why=why)  # fmt: skip
+            found.append(figure)
+    return found
+
+
+def _of_the_rest() -> list[Figure]:
+    """What ran out of memory, took nothing, or is a number of bits."""
+    long = _grown("Qwen2.5-14B", "gptq-int8", _LONG).reserved / MIB
+    _, high = _busy(TRANSFORMERS[-1], _base(TRANSFORMERS[-1]))
+    needs: Needs = vllm(_asked("Qwen2.5-14B", "gptq-int8", 32_768))
+    none = llama_cpp(replace(_asked("Qwen2.5-7B", "Q4_K_M", 4096), gpu_layers=0))
+    out = "the card has 24,564"
+    return [
+        Figure("Transformers 14B GPTQ int8, longest text: out of memory", None,
+               long + _base(TRANSFORMERS[-1]), high, "replay, as above",
+               why=f"{out}: out of memory if the logits of all tokens are kept, else not"),
+        Figure("vLLM 14B GPTQ int8: out of memory", None, needs.low / MIB, needs.high / MIB,
+               "vLLM's arithmetic, with the 32,768 tokens of the model's configuration",
+               why="0.9 of the card are 22,107 MiB: no room for one sequence, so it does not "
+               "start"),
+        Figure("llama.cpp, n_gpu_layers 0, at first", 0, none.low / MIB, none.low / MIB,
+               "nothing is put on the card; a long prompt may take a buffer later"),
+        Figure("Q5_K", 5.5, BLOCKS["Q5_K"].bits, BLOCKS["Q5_K"].bits, "block layout",
+               "bits a weight"),
+        Figure("Q4_K", 4.5, BLOCKS["Q4_K"].bits, BLOCKS["Q4_K"].bits, "block layout",
+               "bits a weight"),
+        Figure("Ollama at rest", 0, 0, 0, "documented: a model is unloaded after five minutes"),
+    ]  # fmt: skip
+
+
+def figures() -> list[Figure]:
+    """All 24 of them."""
+    return [*_of_transformers(), *_of_vllm(), *_of_the_rest()]
+
+
+def _cell(figure: Figure) -> tuple[str, ...]:
+    def number(value: float) -> str:
+        return f"{value:,.1f}" if figure.unit != "MiB" else f"{value:,.0f}"
+
+    ours = number(figure.low)
+    errors = [_percent(each) for each in figure.errors]
+    if figure.high != figure.low:
+        ours += f" to {number(figure.high)}"
+        error = f"{errors[0]} to {errors[1]}"
+    else:
+        error = errors[0]
+    if figure.measured is None:
+        measured, error = "more than there is", "within" if figure.high > CARD / MIB else "agrees"
+    else:
+        measured = number(figure.measured)
+        if not figure.measured:
+            error = "+0.0 %" if not figure.high else ours
+    is_range = figure.high != figure.low
+    inside = ("yes" if figure.is_inside else "**no**") if is_range else ""
+    unit = "" if figure.unit == "MiB" else f" ({figure.unit})"
+    method = figure.method + (f"; {figure.why}" if figure.why else "")
+    return figure.what + unit, measured, ours, error, inside, method
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def rules_table() -> str:
+    """Every rule."""
+    rows = truth()
+    rules = [*_rules_of_weights(rows), *_rules_of_training(rows), *_rules_of_the_card()]
+    cells = [(r.says, r.right, r.truth, r.measured, r.command) for r in rules]
+    return _table(("rule", "what is right", "on the rows", "measured", "a better answer"), cells)
+
+
+def figures_table() -> str:
+    """The user's figures, and what they come to together."""
+    found = figures()
+    head = ("figure", "measured, MiB", "ours, MiB", "error", "inside", "method, and why a range")
+    text = _table(head, map(_cell, found)) + "\n"
+    exact = [each for each in found if each.low == each.high]
+    ranges = [each for each in found if each.low != each.high and each.measured is not None]
+    worst = max(abs(each.errors[0]) for each in exact)
+    besides = [_besides(row) for row in TRANSFORMERS]
+    alone = [-100 * _besides(row) / row.rest for row in TRANSFORMERS]
+    nested = TRANSFORMERS[2]
+    plain = _grown(nested.preset, "nf4", _SHORT).loaded / MIB + _base(nested)
+    return text + (
+        f"\n{len(exact)} of {len(found)} are one figure, {worst:.1f} % off at most; of the "
+        f"{len(ranges)} that are ranges {sum(each.is_inside for each in ranges)} hold what was "
+        f"measured.\nBesides PyTorch the card held {min(besides):,.0f} to {max(besides):,.0f} MiB; "
+        f"without that the six at rest would be\n{_percent(min(alone))} to {_percent(max(alone))} "
+        f"off. With plain scales the 4-bit model would be "
+        f"{_percent(100 * plain / nested.rest - 100)} off at rest.\n"
+    )
+
+
+TABLES = {"rules": rules_table, "figures": figures_table}
+"""What stands between the marks of the page, by name."""
+
+
+def page(text: str) -> str:
+    """The page with its tables made anew.  text: as it is."""
+    for name, made in TABLES.items():
+        first, last = f"<!-- {name}: written by {_COMMAND} -->", f"<!-- end of {name} -->"
+        before, _, rest = text.partition(first)
+        _, _, after = rest.partition(last)
+        text = f"{before}{first}\n\n{made().rstrip()}\n\n{last}{after}"
+    return text
+
+
+def main() -> int:
+    path = ROOT / "docs" / PAGE
+    made = page(path.read_text())
+    if sys.argv[1:] == ["docs"]:
+        path.write_text(made)
+    else:
+        print(made, end="")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,110 @@
+"""`allocsim fit --with ENGINE` as people type it: by formula, without PyTorch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from allocsim.questions.fit import read_answers
+from tests.cli.conftest import Done
+from tests.estimate.files import small_gguf, small_safetensors
+
+Cli = Callable[..., Done]
+SERVE = ("fit", "Qwen2.5-7B", "--serve", "--with")
+ON = ("--gpu", "RTX 4090")
+
+
+@pytest.mark.parametrize("server", ["vllm", "sglang", "tensorrt-llm", "llama.cpp", "ollama"])
+def test_every_engine_answers_on_a_screen(cli: Cli, server: str) -> None:
+    done = cli(*SERVE, server, *ON)
+    assert done.code == 0
+    assert done.out.startswith("Verdict         fits NVIDIA GeForce RTX 4090 with ")
+    assert f"on the card, with {server}:" in done.out
+    assert "To paste" in done.out
+    assert max(map(len, done.out.splitlines())) <= 80
+
+
+def test_transformers_is_played_through_the_allocator(cli: Cli) -> None:
+    done = cli("fit", "gpt2", "--serve", "--with", "transformers", *ON, "--decode", "2")
+    assert done.code == 0
+    assert "activations and the allocator's cache" in done.out
+
+
+def test_what_may_not_fit_and_what_does_not_exit_with_3(cli: Cli) -> None:
+    done = cli(*SERVE, "vllm", "--device-memory", "16GiB")
+    assert (done.code, done.out.split("\n")[0][:30]) == (3, "Verdict         may not fit a ")
+    done = cli(*SERVE, "vllm", "--device-memory", "12GiB")
+    assert done.code == 3
+    assert "does not fit" in done.out
+    assert cli(*SERVE, "vllm", "--device-memory", "12GiB", "--weights", "awq-int4").code == 0
+
+
+def test_the_json_has_the_keys_of_every_answer_of_fit(cli: Cli, tmp_path: Path) -> None:
+    done = cli(*SERVE, "vllm", *ON, "--json")
+    answer = json.loads(done.out)
+    assert answer["engine"] == "formula"
+    assert answer["server"] == "vllm"
+    assert answer["fits"] is True
+    assert sum(answer["breakdown"].values()) == answer["process_bytes"][1]
+    assert answer["ranges"]["weights"] == [15231233024, 15231233024]
+    saved = tmp_path / "answer.json"
+    saved.write_text(done.out)
+    (read,) = read_answers(str(saved))
+    assert read.needed_bytes == answer["needed_bytes"]
+
+
+def test_several_cards_are_a_table(cli: Cli) -> None:
+    done = cli(*SERVE, "vllm", *ON, "--gpu", "T4")
+    assert done.code == 0
+    assert "Tesla T4" in done.out
+    cards = json.loads(cli(*SERVE, "vllm", *ON, "--gpu", "T4", "--json").out)["cards"]
+    assert [card["fits"] for card in cards] == [True, False]
+
+
+def test_a_gguf_file_is_a_model(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "small.gguf"
+    path.write_bytes(small_gguf())
+    done = cli("fit", str(path), *ON, "--serve", "--gpu-layers", "1")
+    assert done.code == 0
+    assert "by its header" in done.out
+    path.write_bytes(small_gguf()[:100])
+    done = cli("fit", str(path), *ON, "--serve")
+    assert done.code == 2
+    assert "byte " in done.err
+
+
+def test_a_folder_of_shards_is_a_model(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "m.safetensors").write_bytes(small_safetensors())
+    config = {"model_type": "llama", "vocab_size": 64, "hidden_size": 8, "intermediate_size": 16}
+    config |= {"num_hidden_layers": 1, "num_attention_heads": 2}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    done = cli("fit", str(tmp_path), *ON, "--with", "vllm", "--json")
+    answer = json.loads(done.out)
+    assert answer["weights"] == {"format": "as in the files", "bytes": 1184}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--weights", "bf16"), "--weights is for --with ENGINE"),
+        (("--with", "vllm", "--optimizer", "sgd"), "--optimizer is not for --with"),
+        (("--with", "vllm", "--weights", "int3"), "no known format"),
+        (("--with", "llama.cpp", "--weights", "awq-int4"), "reads GGUF types"),
+        (("--with", "transformers", "--weights", "Q4_K_M"), "ask for bf16"),
+        (("--with", "vllm", "--gpu-layers", "3"), "is for llama.cpp"),
+        (("--with", "transformers", "--kv-cache-type", "fp8"), "in the model's type"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(cli: Cli, words: tuple[str, ...], said: str) -> None:
+    done = cli("fit", "gpt2", *ON, *words)
+    assert done.code == 2
+    assert said in done.err
+
+
+def test_an_image_model_is_not_served(cli: Cli) -> None:
+    done = cli("fit", "ResNet-50", *ON, "--with", "vllm")
+    assert done.code == 2
+    assert "no language model" in done.err
