@@ -20,7 +20,7 @@ from typing import Any
 
 from allocsim.errors import AllocsimError
 from allocsim.phantom import CARDS, Gpu, find_gpu
-from allocsim.questions.fit import Ran, Task, model_of, program_of, run_program
+from allocsim.questions.fit import Ran, Task, model_of, run_task
 from allocsim.units import MIB
 
 DATA = Path(__file__).parents[1] / "traces" / "fit"
@@ -61,8 +61,7 @@ def gpu_of(row: Mapping[str, Any]) -> Gpu:
 def run(row: Mapping[str, Any], python: str | None) -> Ran:
     """A row's task on its card."""
     with TemporaryDirectory() as place:
-        text = program_of(task_of(row, Path(place)))
-        return run_program(text, gpu_of(row), python=python)
+        return run_task(task_of(row, Path(place)), gpu_of(row), python=python)
 
 
 def told(row: Mapping[str, Any], python: str | None) -> tuple[str, bool]:

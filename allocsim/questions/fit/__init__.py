@@ -7,7 +7,7 @@ from allocsim.questions.fit.lengths import lengths_of
 from allocsim.questions.fit.model import Model, model_of
 from allocsim.questions.fit.presets import CONFIGURATIONS, TORCHVISION
 from allocsim.questions.fit.program import program_of
-from allocsim.questions.fit.ran import Ran, run_program
+from allocsim.questions.fit.ran import Ran, run_program, run_task
 from allocsim.questions.fit.task import (
     ATTENTION,
     DTYPES,
@@ -22,5 +22,5 @@ __all__ = [
     "ATTENTION", "Answered", "CONFIGURATIONS", "DTYPES", "Fewest", "Fit", "Largest", "Model",
     "OPTIMIZERS", "PARALLEL", "Ran", "SIZES", "STARTS", "TORCHVISION", "Task", "Tried", "fewest",
     "fit", "fit_command", "largest", "lengths_of", "model_of", "program_of", "read_answers",
-    "run_program", "usual_lengths",
+    "run_program", "run_task", "usual_lengths",
 ]  # fmt: skip

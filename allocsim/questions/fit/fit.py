@@ -13,13 +13,11 @@ from pathlib import Path
 
 from allocsim.display import Shown
 from allocsim.engine import Trials, replay_prepared
-from allocsim.errors import ConfigError
 from allocsim.measures import Case, Recommendation, effects_on, recommend
 from allocsim.phantom import CONTEXT_MEMORY_SEEN, Gpu, find_gpu
-from allocsim.questions.fit.model import Configured
 from allocsim.questions.fit.notes import notes_of, notes_of_run, release_note
 from allocsim.questions.fit.program import program_of
-from allocsim.questions.fit.ran import Ran, run_program
+from allocsim.questions.fit.ran import Ran, run_program, run_task
 from allocsim.questions.fit.task import Task
 from allocsim.units import TIB, format_size
 
@@ -116,21 +114,12 @@ def fit(
     Raises UnavailableError without PyTorch, ConfigError if the program fails otherwise than by
     memory.
     """
-    text = program_of(task)
 
     def run(gpu: Gpu, keep: Path | None) -> Ran:
-        try:
-            return run_program(
-                text, gpu, conf=conf, python=python, torch_version=torch_version, keep=keep
-            )
-        except ConfigError as error:
-            if not (isinstance(task.model, Configured) and "auto_map" in task.model.config):
-                raise
-            what = f"{task.model.name} names code of its own (auto_map), which is not fetched"
-            raise ConfigError(f"{what}: {error}") from None
+        return run_task(task, gpu, conf=conf, python=python, torch_version=torch_version, keep=keep)
 
     card = find_gpu(gpu) if isinstance(gpu, str) else gpu
-    return _answer(task, text, _Way(run, card, conf, torch_version, keep))
+    return _answer(task, program_of(task), _Way(run, card, conf, torch_version, keep))
 
 
 def fit_command(

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 
 from allocsim.errors import ConfigError
 from allocsim.phantom import Gpu
-from allocsim.questions.fit.program import program_of
-from allocsim.questions.fit.ran import Ran, run_program
+from allocsim.questions.fit.ran import Ran, run_task
 from allocsim.questions.fit.task import Task, most_of
 from allocsim.units import TIB
 
@@ -123,7 +122,7 @@ def _runner(conf: str | None, python: str | None) -> _Run:
     """How a task is run on a card."""
 
     def run(task: Task, gpu: Gpu) -> Ran:
-        return run_program(program_of(task), gpu, conf=conf, python=python)
+        return run_task(task, gpu, conf=conf, python=python)
 
     return run
 

@@ -20,9 +20,12 @@ import numpy as np
 from allocsim.engine import DeviceRun, Prepared, SimulatedOom, prepare, replay_prepared
 from allocsim.errors import ConfigError
 from allocsim.phantom import Gpu, ProcessRecording, Program, UnavailableError, find_torch, record
+from allocsim.questions.fit.model import Configured, Made
+from allocsim.questions.fit.program import program_of
+from allocsim.questions.fit.task import Task
 from allocsim.trace import MarkKind, Recording, load
 
-__all__ = ["Ran", "find_python", "run_program"]
+__all__ = ["Ran", "find_python", "run_program", "run_task"]
 
 _PROGRAM = "program.py"
 _LONGEST = 300
@@ -78,6 +81,36 @@ def find_python(python: str | None = None, torch_version: str | None = None) -> 
     return min(found, key=lambda each: each[0])[1]
 
 
+def run_task(
+    task: Task,
+    gpu: Gpu,
+    *,
+    conf: str | None = None,
+    python: str | None = None,
+    torch_version: str | None = None,
+    keep: Path | None = None,
+) -> Ran:
+    """Run a task's own program on a phantom of `gpu`.
+
+    Otherwise as `run_program`.
+    """
+    try:
+        return run_program(
+            program_of(task),
+            gpu,
+            conf=conf,
+            python=python,
+            torch_version=torch_version,
+            keep=keep,
+            sizes_only=not isinstance(task.model, Made),  # a user's code may use values
+        )
+    except ConfigError as error:
+        if not (isinstance(task.model, Configured) and "auto_map" in task.model.config):
+            raise
+        what = f"{task.model.name} names code of its own (auto_map), which is not fetched"
+        raise ConfigError(f"{what}: {error}") from None
+
+
 def run_program(
     program: str | Sequence[str],
     gpu: Gpu,
@@ -86,11 +119,12 @@ def run_program(
     python: str | None = None,
     torch_version: str | None = None,
     keep: Path | None = None,
+    sizes_only: bool = False,
 ) -> Ran:
     """Run a program, its text or a command line, on a phantom of `gpu`.
 
     conf: PYTORCH_CUDA_ALLOC_CONF.  python, torch_version: as `find_python`, for a text.
-    keep: where the recording goes.
+    keep: where the recording goes.  sizes_only: whether the program uses no values, as `Program`.
     Raises UnavailableError where PyTorch is missing, ConfigError if the program ends with another
     error than one of memory, or does not use the GPU.
     """
@@ -104,7 +138,17 @@ def run_program(
         else:
             command = tuple(program)
         out, log = folder / "fit.pickle", folder / "log"
-        recorded = record(Program(command, out, gpu, conf=conf, log=log))
+        recorded = record(
+            Program(
+                command,
+                out,
+                gpu,
+                conf=conf,
+                log=log,
+                by_column=keep is None,  # what is kept is for PyTorch's own viewer too
+                sizes_only=sizes_only,
+            )
+        )
         text = log.read_text("utf-8", "replace")
         if not recorded.processes:
             raise ConfigError(_why_it_failed(text, recorded.exit_code, "without using the GPU"))
