@@ -43,6 +43,9 @@ _DTYPES = ("fp32", "bf16", "fp16", "autocast-bf16", "autocast-fp16")
 _OPTIMIZERS = (
     *("adamw", "adamw-fused", "adamw-foreach-off", "adam8bit", "adafactor", "sgd", "momentum"),
 )
+_ATTENTION = ("sdpa", "eager", "flash")
+_STARTS = ("clean", "made")
+_PARALLEL = {"fsdp": "FSDP2, each layer by itself", "ddp": "DistributedDataParallel"}
 _SIZES = ("batch", "seq", "image", "prompt", "decode", "accumulate", "lora", "gpus")
 _DOES_NOT_FIT = 3
 _OF_THE_TASK = (
@@ -82,17 +85,17 @@ def add_to(commands: Commands[Parser]) -> None:
     add("--lora", metavar="RANK", type=count, help="train adapters of this rank only")
     add("--lora-targets", metavar="NAMES",
         help="modules that get adapters, as q_proj,v_proj (default: all linear ones)")  # fmt: skip
-    add("--attention", choices=("sdpa", "eager", "flash"), help="(default: sdpa)")
+    add("--attention", choices=_ATTENTION, help="(default: sdpa)")
     add("--compile", action="store_true", default=None, dest="compiles", help="torch.compile")
     add("--channels-last", action="store_true", default=None, help="the images' memory format")
     add("--steps", metavar="N", type=count, help="of training (default: 4)")
     add("--prompt", metavar="N", type=count, help="serving: tokens in (default: likewise)")
     add("--decode", metavar="N", type=count, help="serving: tokens out (default: 64)")
     add("--requests", metavar="N", type=count, help="serving: one by one (default: 2)")
-    add("--start", choices=("clean", "made"), help="weights are loaded in place, or made on the "
+    add("--start", choices=_STARTS, help="weights are loaded in place, or made on the "
         "device, which counts at the peak too (default: clean)")  # fmt: skip
     shared = parser.add_mutually_exclusive_group()
-    for name, how in (("fsdp", "FSDP2, each layer by itself"), ("ddp", "DistributedDataParallel")):
+    for name, how in _PARALLEL.items():
         shared.add_argument(f"--{name}", action="store_const", const=name, dest="parallel",
             help=f"several GPUs train by {how}")  # fmt: skip
     add("--ranks", metavar="N", type=count, help="how many GPUs (default: 1)")
@@ -107,7 +110,8 @@ def add_to(commands: Commands[Parser]) -> None:
         "python3)")  # fmt: skip
     add("--engine", choices=("auto", "program"), default="auto",
         help="what answers: so far the program itself")  # fmt: skip
-    add("-o", "--out", metavar="FILE", type=Path, help="keep the recording, as a .pickle")
+    add("-o", "--out", metavar="FILE", type=Path, help="keep the recording, as a .pickle; "
+        "with --find that of what is found")  # fmt: skip
     add("--show-program", action="store_true", help="print the program that is run, and stop")
     add("--list-models", action="store_true", help="print the presets, and stop")
     add_shared(parser, "--json")
@@ -258,13 +262,20 @@ def _find(arguments: argparse.Namespace, task: Task | None, gpus: list[Gpu]) -> 
             arguments.find,
             gpus[0],
             step=max(arguments.multiple_of, 1),
-            conf=arguments.conf,
-            python=arguments.python,
+            **_of_a_search(arguments),
             watch=bar.trying,
         )
     document = partial(largest_fit_document, task, gpus[0], found)
     write_result(arguments.json, document, partial(largest_fit_text, task, gpus[0], found))
     return 0 if found.fitting is not None else _DOES_NOT_FIT
+
+
+def _of_a_search(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The options that every search has."""
+    if arguments.out is not None:
+        _refuse_out(arguments.out)
+    named = {"conf": arguments.conf, "python": arguments.python, "torch_version": arguments.torch}
+    return named | {"keep": arguments.out}
 
 
 def _find_gpus(arguments: argparse.Namespace, task: Task, gpu: Gpu) -> int:
@@ -274,7 +285,7 @@ def _find_gpus(arguments: argparse.Namespace, task: Task, gpu: Gpu) -> int:
     if not task.parallel:
         raise UsageError("--find gpus needs to know how they share the model: --fsdp or --ddp")
     with ProgressBar() as bar:
-        found = fewest(task, gpu, conf=arguments.conf, python=arguments.python, watch=bar.trying)
+        found = fewest(task, gpu, **_of_a_search(arguments), watch=bar.trying)
     document = partial(fewest_document, task, gpu, found)
     write_result(arguments.json, document, partial(fewest_text, task, gpu, found))
     return 0 if found.ranks is not None else _DOES_NOT_FIT

@@ -46,9 +46,12 @@ def fit_text(fit: Fit, top: Top) -> str:
     if not fit.fits and fit.recommendation is not None:
         lines += paste_line(fit.recommendation)
     lines += _grounds(fit)
-    for note in fit.notes:
-        lines += row("Note", note)
+    lines += _notes(fit.notes)
     return "\n".join(lines) + "\n"
+
+
+def _notes(notes: Sequence[str]) -> list[str]:
+    return [line for note in notes for line in row("Note", note)]
 
 
 def _retries(ran: Ran) -> str:
@@ -178,7 +181,7 @@ def largest_fit_text(task: Task, gpu: Gpu, found: Largest) -> str:
         lines += _memory_of(found.fitting)
         task = task.at(name, found.value)
     lines += row("Program", task.text)
-    return "\n".join([*lines, "", *_tried(name, found.tried)]) + "\n"
+    return "\n".join([*lines, *_notes(found.notes), "", *_tried(name, found.tried)]) + "\n"
 
 
 def _memory_of(ran: Ran, where: str = "") -> list[str]:
@@ -201,13 +204,14 @@ def _tried(name: str, tried: Sequence[Tried]) -> list[str]:
 def largest_fit_document(task: Task, gpu: Gpu, found: Largest) -> dict[str, Any]:
     """`allocsim fit --find --json`."""
     answer = {"find": found.name, "largest": found.value or None}
-    return _search_document(task, gpu, answer, found.fitting, found.tried)
+    return _search_document(task, gpu, answer, found)
 
 
 def _search_document(
-    task: Task, gpu: Gpu, answer: dict[str, Any], fitting: Ran | None, tried: Sequence[Tried]
+    task: Task, gpu: Gpu, answer: dict[str, Any], found: Largest | Fewest
 ) -> dict[str, Any]:
     """What every search tells.  answer: what it looked for, and found."""
+    fitting = found.fitting
     return {
         "fits": fitting is not None,
         **answer,
@@ -224,8 +228,9 @@ def _search_document(
                 "is_limited": each.is_limited,
                 "peak_reserved_bytes": each.peak_reserved_bytes,
             }
-            for each in tried
+            for each in found.tried
         ],
+        "notes": list(found.notes),
     }
 
 
@@ -238,10 +243,10 @@ def fewest_text(task: Task, gpu: Gpu, found: Fewest) -> str:
         lines += _memory_of(found.fitting, ", on the first of them")
         task = replace(task, ranks=found.ranks or 1)
     lines += row("Program", task.text)
-    return "\n".join([*lines, "", *_tried("gpus", found.tried)]) + "\n"
+    return "\n".join([*lines, *_notes(found.notes), "", *_tried("gpus", found.tried)]) + "\n"
 
 
 def fewest_document(task: Task, gpu: Gpu, found: Fewest) -> dict[str, Any]:
     """`allocsim fit --find gpus --json`."""
     answer = {"find": "gpus", "fewest": found.ranks}
-    return _search_document(task, gpu, answer, found.fitting, found.tried)
+    return _search_document(task, gpu, answer, found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Callable
@@ -10,6 +11,9 @@ from pathlib import Path
 import pytest
 
 from allocsim import CachingAllocator, load
+from allocsim.cli import fit as of_command
+from allocsim.questions.fit import ATTENTION, DTYPES, OPTIMIZERS, PARALLEL, SIZES, STARTS, Task
+from allocsim.trace import Action
 from allocsim.units import MIB
 from tests.cli.conftest import Done
 from tests.fit.conftest import Pretended, pretend
@@ -163,6 +167,35 @@ def test_the_recording_replays_as_any_other(cli: Cli, pretend: Pretend, tmp_path
     assert len(load(out).devices[0]) == 6
 
 
+def test_the_recording_of_the_largest_is_kept(cli: Cli, pretend: Pretend, tmp_path: Path) -> None:
+    pretend(batches)
+    out = tmp_path / "largest.pickle"
+    assert cli("fit", "gpt2", "--gpu", "L4", "--find", "batch", "-o", out).code == 0
+    assert load(out).devices[0].count(Action.ALLOC) == 21
+    more = ["--fsdp", "--find", "gpus", "-o", out]
+    assert cli("fit", "gpt2", "--gpu", "L4", "--batch", "3", *more).code == 0
+    assert load(out).devices[0].count(Action.ALLOC) == 3
+    assert cli("replay", out).code == 0
+    nothing = tmp_path / "nothing.pickle"
+    too_small = ["--device-memory", "600MiB", "--find", "batch"]
+    assert cli("fit", "gpt2", *too_small, "-o", nothing).code == 3
+    assert not nothing.exists(), "nothing fits, so that there is nothing to keep"
+
+
+def test_a_search_says_that_another_release_ran(cli: Cli, pretend: Pretend) -> None:
+    pretend(batches)
+    for size in (["batch"], ["gpus", "--fsdp"]):
+        more = ["--gpu", "L4", "--torch", "2.11", "--find", *size]
+        done = cli("fit", "gpt2", *more)
+        assert "Note            PyTorch 2.11 is not installed: this is 2.15.0" in done.out
+        document = json.loads(cli("fit", "gpt2", *more, "--json").out)
+        assert document["notes"][0] == "PyTorch 2.11 is not installed: this is 2.15.0"
+        assert (
+            json.loads(cli("fit", "gpt2", "--gpu", "L4", "--json", "--find", *size).out)["notes"]
+            == []
+        )
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -178,6 +211,7 @@ def test_the_recording_replays_as_any_other(cli: Cli, pretend: Pretend, tmp_path
         ("fit gpt2 --gpu L4 --lengths nowhere", "expected a file of whole numbers"),
         ("fit --gpu L4 --batch 2 -- python x.py", "--batch is for a MODEL"),
         ("fit --gpu L4 --find batch -- python x.py", "--find is for a MODEL"),
+        ("fit gpt2 --gpu L4 --find batch -o x.txt", "x.txt is no name for a recording"),
         ("fit gpt2 --gpu L4 -o x.txt", "x.txt is no name for a recording"),
         ("fit gpt2 --gpu L4 --gpu T4 -o x.pickle", "-o keeps one recording; name one card"),
         ("fit gpt2 --gpu L4 --device-memory 1GiB", "both name the device; expected one"),
@@ -200,6 +234,18 @@ def test_a_program_that_fails_is_told_with_its_own_error(cli: Cli, pretend: Pret
     done = cli("fit", "gpt2", "--gpu", "L4")
     assert done.code == 2
     assert "with ValueError: Unrecognized model in config.json" in done.err
+
+
+def test_the_options_know_what_the_package_knows() -> None:
+    """The command's own tables, which spare it an import, are those of the tasks."""
+    assert tuple(DTYPES) == of_command._DTYPES
+    assert tuple(OPTIMIZERS) == of_command._OPTIMIZERS
+    assert tuple(ATTENTION) == of_command._ATTENTION
+    assert of_command._STARTS == STARTS
+    assert (*SIZES, "gpus") == of_command._SIZES
+    assert tuple(of_command._PARALLEL) == PARALLEL
+    fields = {each.name for each in dataclasses.fields(Task)}
+    assert set(of_command._OF_THE_TASK) == fields - {"model", "is_training"}
 
 
 def test_the_program_and_the_presets_can_be_looked_at(cli: Cli) -> None:

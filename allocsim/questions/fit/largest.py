@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from allocsim.errors import ConfigError
 from allocsim.phantom import Gpu
+from allocsim.questions.fit.notes import release_note
 from allocsim.questions.fit.ran import Ran, run_task
 from allocsim.questions.fit.task import Task, most_of
+from allocsim.trace import write_snapshot
 from allocsim.units import TIB
 
 __all__ = ["SIZES", "Fewest", "Largest", "Tried", "fewest", "largest"]
@@ -45,7 +48,7 @@ class Largest:
     fitting: the run at the largest value that fits, None if not even 1 does.
     value: it, 0 for none.  failing: the run at the next value, None if the model
     has no positions for it.  step: what values are multiples of.
-    tried: every run, in order.
+    tried: every run, in order.  notes: what is not known, in sentences.
     """
 
     name: str
@@ -54,6 +57,7 @@ class Largest:
     fitting: Ran | None
     failing: Ran | None
     tried: tuple[Tried, ...]
+    notes: tuple[str, ...] = ()
 
 
 def largest(
@@ -64,15 +68,20 @@ def largest(
     step: int = 1,
     conf: str | None = None,
     python: str | None = None,
+    torch_version: str | None = None,
+    keep: Path | None = None,
     watch: Callable[[str], object] | None = None,
 ) -> Largest:
     """The largest value of the size `name` at which `task` fits `gpu`.
 
-    step: look among its multiples.  watch: called with each value before it is run.
+    step: look among its multiples.  keep: a file for the recording at that value, if one fits.
+    watch: called with each value before it is run.  The others are as of `fit`.
     Raises ConfigError for a size of another task, and if the memory does not grow with it.
     """
-    search = _Search(task, name, gpu, step, _runner(conf, python))
-    return search.run(watch or (lambda _: None))
+    search = _Search(task, name, gpu, step, _runner(conf, python, torch_version))
+    found = search.run(watch or (lambda _: None))
+    _keep(found.fitting, keep)
+    return replace(found, notes=_notes(torch_version, found.fitting or found.failing))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,11 +89,13 @@ class Fewest:
     """The fewest GPUs, a power of two, that share a task and have room for it.
 
     ranks: they, None if no number up to `_MOST_RANKS` does.  fitting: the run of their first rank.
+    tried, notes: as of `Largest`.
     """
 
     ranks: int | None
     fitting: Ran | None
     tried: tuple[Tried, ...]
+    notes: tuple[str, ...] = ()
 
 
 def fewest(
@@ -93,13 +104,17 @@ def fewest(
     *,
     conf: str | None = None,
     python: str | None = None,
+    torch_version: str | None = None,
+    keep: Path | None = None,
     watch: Callable[[str], object] | None = None,
 ) -> Fewest:
     """The fewest of `gpu` that train `task` by FSDP or DDP.
 
-    Each has a batch of the task's own; the rank that is run is the first, which has as much as any.
+    Options are those of `largest`.  Each has a batch of the task's own; the rank that is run is
+    the first, which has as much as any.
     """
-    run, tried = _runner(conf, python), list[Tried]()
+    run, tried = _runner(conf, python, torch_version), list[Tried]()
+    notes: tuple[str, ...] = ()
     ranks = 2
     while ranks <= _MOST_RANKS:
         pair = [ranks, 2 * ranks]
@@ -108,23 +123,36 @@ def fewest(
         shared = [replace(task, ranks=each, rank=0) for each in pair]
         runs = dict(zip(pair, _side_by_side(run, shared, gpu), strict=True))
         tried += [_tried(n, ran, is_limited=True) for n, ran in runs.items()]
+        notes = _notes(torch_version, runs[ranks])
         for n, ran in runs.items():
             if not ran.is_out_of_memory:
-                return Fewest(n, ran, tuple(tried))
+                _keep(ran, keep)
+                return Fewest(n, ran, tuple(tried), notes)
         ranks *= 4
-    return Fewest(None, None, tuple(tried))
+    return Fewest(None, None, tuple(tried), notes)
 
 
 _Run = Callable[[Task, Gpu], Ran]
 
 
-def _runner(conf: str | None, python: str | None) -> _Run:
+def _runner(conf: str | None, python: str | None, torch_version: str | None) -> _Run:
     """How a task is run on a card."""
 
     def run(task: Task, gpu: Gpu) -> Ran:
-        return run_task(task, gpu, conf=conf, python=python)
+        return run_task(task, gpu, conf=conf, python=python, torch_version=torch_version)
 
     return run
+
+
+def _keep(ran: Ran | None, keep: Path | None) -> None:
+    """Write the recording of what was found to `keep`."""
+    if ran is not None and keep is not None:
+        write_snapshot(ran.recording, keep)
+
+
+def _notes(torch_version: str | None, ran: Ran | None) -> tuple[str, ...]:
+    """Whether another release ran than was asked for."""
+    return () if ran is None else tuple(release_note(torch_version, ran.torch_version))
 
 
 def _side_by_side(run: _Run, tasks: Sequence[Task], gpu: Gpu) -> list[Ran]:

@@ -36,14 +36,16 @@ _ERROR = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception|Interrupt|Exit)): (.*
 class Ran:
     """A program's run on one card.
 
-    prepared, device_run: its recording, replayed as recorded.  entry: the first that counts; what
-    comes before is the making of the model, where the program resets the peaks after it.
+    recording, prepared, device_run: what it left, replayed as recorded.
+    entry: the first that counts; what comes before is the making of the model, where the program
+    resets the peaks after it.
     busiest: the entry after which most was allocated.
     is_out_of_memory: whether an out-of-memory error ended the program.
     torch_version: the release that ran it.  seconds: of the run, imports included.
     """
 
     gpu: Gpu
+    recording: Recording
     prepared: Prepared
     device_run: DeviceRun
     entry: int
@@ -178,6 +180,7 @@ def _ran(
     allocated, reserved = timeline.allocated[before:], timeline.reserved[first:]
     return Ran(
         gpu=gpu,
+        recording=recording,
         prepared=prepared,
         device_run=device_run,
         entry=entry,
