@@ -100,8 +100,11 @@ def add_to(commands: Commands[Parser]) -> None:
             help=f"several GPUs train by {how}")  # fmt: skip
     add("--ranks", metavar="N", type=count, help="how many GPUs (default: 1)")
     add("--rank", metavar="R", type=count, help="the one that is asked about (default: 0)")
-    add("--find", metavar="SIZE", choices=_SIZES, help="look for the largest that fits, of "
-        + ", ".join(_SIZES[:-1]) + ", or the fewest gpus")  # fmt: skip
+    add("--find", metavar="SIZE", type=_sought, help="look for the largest that fits, of "
+        + ", ".join(_SIZES[:-1]) + ", or the fewest gpus; two, as batch,seq: the largest of the "
+        "first for several of the second")  # fmt: skip
+    also = "with --find of two: which of the second, as seq=512,1024 (default: half of what is "
+    add("--with", metavar="NAME=N,N", dest="others", help=f"{also}asked for, it, and twice it)")
     add("--multiple-of", metavar="N", type=count, default=1,
         help="look among multiples of N (default: 1)")  # fmt: skip
     add_shared(parser, "--conf", text="PYTORCH_CUDA_ALLOC_CONF for the program")
@@ -117,6 +120,18 @@ def add_to(commands: Commands[Parser]) -> None:
     add_shared(parser, "--json")
 
 
+def _sought(text: str) -> list[str]:
+    """What --find looks for: a size, or two."""
+    names = text.split(",")
+    if not set(names) <= set(_SIZES) or len(names) > 2 or len(set(names)) < len(names):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no size; expected one of {', '.join(_SIZES)}, or two as batch,seq"
+        )
+    if len(names) > 1 and "gpus" in names:
+        raise argparse.ArgumentTypeError("the fewest gpus are looked for alone")
+    return names
+
+
 def run(arguments: argparse.Namespace) -> int:
     if arguments.list_models:
         return _list_models()
@@ -126,6 +141,8 @@ def run(arguments: argparse.Namespace) -> int:
     gpus = _gpus(arguments)
     if arguments.find is not None:
         return _find(arguments, task, gpus)
+    if arguments.others is not None:
+        raise UsageError("--with is for --find of two sizes, as batch,seq")
     return _fit(arguments, task, gpus)
 
 
@@ -254,12 +271,16 @@ def _find(arguments: argparse.Namespace, task: Task | None, gpus: list[Gpu]) -> 
                          "allocsim scale")  # fmt: skip
     if len(gpus) > 1:
         raise UsageError("--find looks on one card; name one")
-    if arguments.find == "gpus":
+    if len(arguments.find) > 1:
+        return _find_frontier(arguments, task, gpus[0])
+    if arguments.others is not None:
+        raise UsageError("--with is for --find of two sizes, as batch,seq")
+    if arguments.find == ["gpus"]:
         return _find_gpus(arguments, task, gpus[0])
     with ProgressBar() as bar:
         found = largest(
             task,
-            arguments.find,
+            arguments.find[0],
             gpus[0],
             step=max(arguments.multiple_of, 1),
             **_of_a_search(arguments),
@@ -268,6 +289,41 @@ def _find(arguments: argparse.Namespace, task: Task | None, gpus: list[Gpu]) -> 
     document = partial(largest_fit_document, task, gpus[0], found)
     write_result(arguments.json, document, partial(largest_fit_text, task, gpus[0], found))
     return 0 if found.fitting is not None else _DOES_NOT_FIT
+
+
+def _find_frontier(arguments: argparse.Namespace, task: Task, gpu: Gpu) -> int:
+    from allocsim.questions.fit import frontier  # noqa: PLC0415
+    from allocsim.report import frontier_document, frontier_text  # noqa: PLC0415
+
+    if arguments.out is not None:
+        raise UsageError("-o keeps one recording; --find one size")
+    name, other = arguments.find
+    with ProgressBar() as bar:
+        found = frontier(
+            task,
+            name,
+            other,
+            gpu,
+            values=_values(arguments.others, other),
+            step=max(arguments.multiple_of, 1),
+            conf=arguments.conf,
+            python=arguments.python,
+            torch_version=arguments.torch,
+            watch=bar.trying,
+        )
+    document = partial(frontier_document, task, gpu, found)
+    write_result(arguments.json, document, partial(frontier_text, task, gpu, found))
+    return 0 if found.fits else _DOES_NOT_FIT
+
+
+def _values(text: str | None, other: str) -> tuple[int, ...]:
+    """Those of the second size, of words as seq=512,1024; none where --with is not given."""
+    if text is None:
+        return ()
+    name, _, values = text.partition("=")
+    if name != other or not all(value.isdecimal() for value in values.split(",")):
+        raise UsageError(f"--with {text}: expected values of {other}, as {other}=512,1024")
+    return tuple(map(int, values.split(",")))
 
 
 def _of_a_search(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Will it fit: a model at work, run by real PyTorch on a GPU that is not there."""
 
-from allocsim.questions.fit.answered import Answered, read_answers
+from allocsim.questions.fit.answered import Answered, ToldFront, read_answers, read_frontier
 from allocsim.questions.fit.fit import Fit, fit, fit_command
+from allocsim.questions.fit.frontier import Frontier, frontier, usual_values
 from allocsim.questions.fit.largest import SIZES, Fewest, Largest, Tried, fewest, largest
 from allocsim.questions.fit.lengths import lengths_of
 from allocsim.questions.fit.model import Model, model_of
@@ -19,8 +20,9 @@ from allocsim.questions.fit.task import (
 )
 
 __all__ = [
-    "ATTENTION", "Answered", "CONFIGURATIONS", "DTYPES", "Fewest", "Fit", "Largest", "Model",
-    "OPTIMIZERS", "PARALLEL", "Ran", "SIZES", "STARTS", "TORCHVISION", "Task", "Tried", "fewest",
-    "fit", "fit_command", "largest", "lengths_of", "model_of", "program_of", "read_answers",
-    "run_program", "run_task", "usual_lengths",
+    "ATTENTION", "Answered", "CONFIGURATIONS", "DTYPES", "Fewest", "Fit", "Frontier", "Largest",
+    "Model", "OPTIMIZERS", "PARALLEL", "Ran", "SIZES", "STARTS", "TORCHVISION", "Task", "ToldFront",
+    "Tried", "fewest", "fit", "fit_command", "frontier", "largest", "lengths_of", "model_of",
+    "program_of", "read_answers", "read_frontier", "run_program", "run_task", "usual_lengths",
+    "usual_values",
 ]  # fmt: skip

@@ -29,7 +29,8 @@ __all__ = ["Ran", "find_python", "run_program", "run_task"]
 
 _PROGRAM = "program.py"
 _LONGEST = 300
-_ERROR = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception|Interrupt|Exit)): (.*)")
+_ERROR = re.compile(r"^(?:(?:\w+\.)+([A-Z]\w*)|(\w*(?:Error|Exception|Interrupt|Exit))): (.*)")
+"""What Python prints last of an exception: its class, with its module where that is no built-in."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -198,7 +199,7 @@ def _why_it_failed(log: str, exit_code: int, when: str) -> str:
     for line in reversed(log.splitlines()):
         found = _ERROR.match(line.strip())
         if found:
-            what = f"{found[1]}: {found[2]}"
+            what = f"{found[1] or found[2]}: {found[3]}"
             return f"the program ended {when}, with {what[:_LONGEST]}"
     last = log.strip().splitlines()[-1:] or ["it printed nothing"]
     return f"the program ended {when}, with exit code {exit_code}: {last[0][:_LONGEST]}"

@@ -174,7 +174,11 @@ class Task:
     @property
     def text(self) -> str:
         """ "4 training steps of gpt2, batch 8 x 1,024 tokens, bf16, adamw, checkpointing"."""
-        what = [self._work(), self._amount(), self.dtype]
+        return self.text_with(self._amount())
+
+    def text_with(self, amount: str) -> str:
+        """The text with other words for how much there is at a time."""
+        what = [self._work(), amount, self.dtype]
         if self.is_training:
             what.append(self.optimizer)
             what += ["checkpointing"] * self.checkpointing
