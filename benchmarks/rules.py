@@ -158,7 +158,7 @@ def _rules_of_weights(rows: Sequence[Row]) -> list[Rule]:
     served = [row for row in rows if row["kind"] == "serve"]
     half = [row for row in served if row["dtype"] in ("bf16", "fp16")]
     whole = [row for row in served if row["dtype"] == "fp32"]
-    fit = '`allocsim fit {} --serve --with transformers --gpu "RTX 4090"`'
+    fit = '`allocsim fit {} --serve --server transformers --gpu "RTX 4090"`'
     llama = model("Llama-3.1-8B", "nf4")[1]
     awq = model("Llama-3.1-8B", "awq-int4")[1]
     int8 = model("Qwen2.5-7B", "int8")[1]
@@ -212,7 +212,7 @@ def _rules_of_weights(rows: Sequence[Row]) -> list[Rule]:
             "16 bits comes to when it is loaded in fp32",
             off(half, lambda row: 4 * row["parameters"]) + " of serving in 16 bits, by twice",
             f"{_percent(100 * 0.7 * 14526 / 9757 - 100)} of the 4090 user's int8, by 0.7",
-            '`allocsim fit FOLDER --with transformers --gpu "RTX 4090"` reads the headers',
+            '`allocsim fit FOLDER --server transformers --gpu "RTX 4090"` reads the headers',
         ),
         Rule(
             "activations of inference are about 20 % of the weights",

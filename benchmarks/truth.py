@@ -21,7 +21,7 @@ from typing import Any
 
 from allocsim.errors import AllocsimError
 from allocsim.phantom import CARDS, Gpu, find_gpu
-from allocsim.questions.fit import Ran, Task, model_of, program_of, run_by_law, run_program
+from allocsim.questions.fit import Ran, Task, model_of, run_by_law, run_task
 from allocsim.units import MIB
 
 DATA = Path(__file__).parents[1] / "traces" / "fit"
@@ -65,7 +65,7 @@ def run(row: Mapping[str, Any], python: str | None, engine: str = "program") -> 
         task = task_of(row, Path(place))
         if engine == "laws":
             return run_by_law(task, gpu_of(row))
-        return run_program(program_of(task), gpu_of(row), python=python)
+        return run_task(task, gpu_of(row), python=python)
 
 
 def told(row: Mapping[str, Any], python: str | None, engine: str) -> tuple[str, bool]:

@@ -31,7 +31,7 @@ reserves at the peak is to the byte what it would on the card itself, and no
 kernel runs, so that a full-size model takes seconds.  MODEL is a preset
 (--list-models), a Hugging Face config.json or its folder, or MODULE:FUNCTION
 that returns a model, or a model and a batch; or, after --, any program.
---with asks by formula what a serving engine needs, without PyTorch."""
+--server asks by formula what a serving engine needs, without PyTorch."""
 _EPILOG = """\
 example: allocsim fit Llama-3.2-1B --gpu "RTX 4090" --batch 2 --seq 2048
 It needs a Python with a CUDA build of PyTorch, and transformers:
@@ -45,6 +45,9 @@ _DTYPES = ("fp32", "bf16", "fp16", "autocast-bf16", "autocast-fp16")
 _OPTIMIZERS = (
     *("adamw", "adamw-fused", "adamw-foreach-off", "adam8bit", "adafactor", "sgd", "momentum"),
 )
+_ATTENTION = ("sdpa", "eager", "flash")
+_STARTS = ("clean", "made")
+_PARALLEL = {"fsdp": "FSDP2, each layer by itself", "ddp": "DistributedDataParallel"}
 _SIZES = ("batch", "seq", "image", "prompt", "decode", "accumulate", "lora", "gpus")
 _DOES_NOT_FIT = 3
 _OF_THE_TASK = (
@@ -84,7 +87,7 @@ def add_to(commands: Commands[Parser]) -> None:
     add("--lora", metavar="RANK", type=count, help="train adapters of this rank only")
     add("--lora-targets", metavar="NAMES",
         help="modules that get adapters, as q_proj,v_proj (default: all linear ones)")  # fmt: skip
-    add("--attention", choices=("sdpa", "eager", "flash"), help="(default: sdpa)")
+    add("--attention", choices=_ATTENTION, help="(default: sdpa)")
     add("--compile", action="store_true", default=None, dest="compiles", help="torch.compile")
     add("--channels-last", action="store_true", default=None, help="the images' memory format")
     add("--steps", metavar="N", type=count, help="of training (default: 4)")
@@ -92,16 +95,19 @@ def add_to(commands: Commands[Parser]) -> None:
     add("--decode", metavar="N", type=count, help="serving: tokens out (default: 64)")
     add("--requests", metavar="N", type=count, help="serving: one by one (default: 2)")
     add_serving(parser)
-    add("--start", choices=("clean", "made"), help="weights are loaded in place, or made on the "
+    add("--start", choices=_STARTS, help="weights are loaded in place, or made on the "
         "device, which counts at the peak too (default: clean)")  # fmt: skip
     shared = parser.add_mutually_exclusive_group()
-    for name, how in (("fsdp", "FSDP2, each layer by itself"), ("ddp", "DistributedDataParallel")):
+    for name, how in _PARALLEL.items():
         shared.add_argument(f"--{name}", action="store_const", const=name, dest="parallel",
             help=f"several GPUs train by {how}")  # fmt: skip
     add("--ranks", metavar="N", type=count, help="how many GPUs (default: 1)")
     add("--rank", metavar="R", type=count, help="the one that is asked about (default: 0)")
-    add("--find", metavar="SIZE", choices=_SIZES, help="look for the largest that fits, of "
-        + ", ".join(_SIZES[:-1]) + ", or the fewest gpus")  # fmt: skip
+    add("--find", metavar="SIZE", type=_sought, help="look for the largest that fits, of "
+        + ", ".join(_SIZES[:-1]) + ", or the fewest gpus; two, as batch,seq: the largest of the "
+        "first for several of the second")  # fmt: skip
+    also = "with --find of two: which of the second, as seq=512,1024 (default: half of what is "
+    add("--with", metavar="NAME=N,N", dest="others", help=f"{also}asked for, it, and twice it)")
     add("--multiple-of", metavar="N", type=count, default=1,
         help="look among multiples of N (default: 1)")  # fmt: skip
     add_shared(parser, "--conf", text="PYTORCH_CUDA_ALLOC_CONF for the program")
@@ -111,10 +117,23 @@ def add_to(commands: Commands[Parser]) -> None:
     add("--engine", choices=("auto", "program", "laws"), default="auto",
         help="what answers: the program itself, run by PyTorch, or the law of its requests, "
         "without (default: laws where PyTorch is missing)")  # fmt: skip
-    add("-o", "--out", metavar="FILE", type=Path, help="keep the recording, as a .pickle")
+    add("-o", "--out", metavar="FILE", type=Path, help="keep the recording, as a .pickle; "
+        "with --find that of what is found")  # fmt: skip
     add("--show-program", action="store_true", help="print the program that is run, and stop")
     add("--list-models", action="store_true", help="print the presets, and stop")
     add_shared(parser, "--json")
+
+
+def _sought(text: str) -> list[str]:
+    """What --find looks for: a size, or two."""
+    names = text.split(",")
+    if not set(names) <= set(_SIZES) or len(names) > 2 or len(set(names)) < len(names):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no size; expected one of {', '.join(_SIZES)}, or two as batch,seq"
+        )
+    if len(names) > 1 and "gpus" in names:
+        raise argparse.ArgumentTypeError("the fewest gpus are looked for alone")
+    return names
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -128,6 +147,8 @@ def run(arguments: argparse.Namespace) -> int:
     gpus = _gpus(arguments)
     if arguments.find is not None:
         return _find(arguments, task, gpus)
+    if arguments.others is not None:
+        raise UsageError("--with is for --find of two sizes, as batch,seq")
     return _fit(arguments, task, gpus)
 
 
@@ -257,21 +278,67 @@ def _find(arguments: argparse.Namespace, task: Task | None, gpus: list[Gpu]) -> 
                          "allocsim scale")  # fmt: skip
     if len(gpus) > 1:
         raise UsageError("--find looks on one card; name one")
-    if arguments.find == "gpus":
+    if len(arguments.find) > 1:
+        return _find_frontier(arguments, task, gpus[0])
+    if arguments.others is not None:
+        raise UsageError("--with is for --find of two sizes, as batch,seq")
+    if arguments.find == ["gpus"]:
         return _find_gpus(arguments, task, gpus[0])
     with ProgressBar() as bar:
         found = largest(
             task,
-            arguments.find,
+            arguments.find[0],
             gpus[0],
             step=max(arguments.multiple_of, 1),
-            conf=arguments.conf,
-            python=arguments.python,
+            **_of_a_search(arguments),
             watch=bar.trying,
         )
     document = partial(largest_fit_document, task, gpus[0], found)
     write_result(arguments.json, document, partial(largest_fit_text, task, gpus[0], found))
     return 0 if found.fitting is not None else _DOES_NOT_FIT
+
+
+def _find_frontier(arguments: argparse.Namespace, task: Task, gpu: Gpu) -> int:
+    from allocsim.questions.fit import frontier  # noqa: PLC0415
+    from allocsim.report import frontier_document, frontier_text  # noqa: PLC0415
+
+    if arguments.out is not None:
+        raise UsageError("-o keeps one recording; --find one size")
+    name, other = arguments.find
+    with ProgressBar() as bar:
+        found = frontier(
+            task,
+            name,
+            other,
+            gpu,
+            values=_values(arguments.others, other),
+            step=max(arguments.multiple_of, 1),
+            conf=arguments.conf,
+            python=arguments.python,
+            torch_version=arguments.torch,
+            watch=bar.trying,
+        )
+    document = partial(frontier_document, task, gpu, found)
+    write_result(arguments.json, document, partial(frontier_text, task, gpu, found))
+    return 0 if found.fits else _DOES_NOT_FIT
+
+
+def _values(text: str | None, other: str) -> tuple[int, ...]:
+    """Those of the second size, of words as seq=512,1024; none where --with is not given."""
+    if text is None:
+        return ()
+    name, _, values = text.partition("=")
+    if name != other or not all(value.isdecimal() for value in values.split(",")):
+        raise UsageError(f"--server {text}: expected values of {other}, as {other}=512,1024")
+    return tuple(map(int, values.split(",")))
+
+
+def _of_a_search(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The options that every search has."""
+    if arguments.out is not None:
+        _refuse_out(arguments.out)
+    named = {"conf": arguments.conf, "python": arguments.python, "torch_version": arguments.torch}
+    return named | {"keep": arguments.out}
 
 
 def _find_gpus(arguments: argparse.Namespace, task: Task, gpu: Gpu) -> int:
@@ -281,7 +348,7 @@ def _find_gpus(arguments: argparse.Namespace, task: Task, gpu: Gpu) -> int:
     if not task.parallel:
         raise UsageError("--find gpus needs to know how they share the model: --fsdp or --ddp")
     with ProgressBar() as bar:
-        found = fewest(task, gpu, conf=arguments.conf, python=arguments.python, watch=bar.trying)
+        found = fewest(task, gpu, **_of_a_search(arguments), watch=bar.trying)
     document = partial(fewest_document, task, gpu, found)
     write_result(arguments.json, document, partial(fewest_text, task, gpu, found))
     return 0 if found.ranks is not None else _DOES_NOT_FIT

@@ -31,7 +31,7 @@ _DOES_NOT_FIT = 3
 def add_serving(parser: Parser) -> None:
     """Add them."""
     add = parser.add_argument
-    add("--with", choices=_SERVERS, dest="server", help="serving: by formula, what this engine "
+    add("--server", choices=_SERVERS, help="serving: by formula, what this engine "
         "needs; MODEL may be a .gguf or .safetensors file too")  # fmt: skip
     add("--weights", metavar="FORMAT", help="serving: as bf16, fp8, int8, nf4, gptq-int4, "
         "awq-int4, Q4_K_M (default: 16 bits, of llama.cpp Q4_K_M)")  # fmt: skip
@@ -52,7 +52,7 @@ def is_served(arguments: argparse.Namespace) -> bool:
     for name in ("weights", "kv_cache_type", "gpu_layers"):
         if getattr(arguments, name) is not None:
             option = name.replace("_", "-")
-            raise UsageError(f"--{option} is for --with ENGINE, as --serve --with vllm")
+            raise UsageError(f"--{option} is for --server ENGINE, as --server vllm")
     return False
 
 
@@ -62,11 +62,11 @@ def run_served(arguments: argparse.Namespace, gpus: list[Gpu]) -> int:
     from allocsim.report import served_document, served_text  # noqa: PLC0415
 
     if len(arguments.words) != 1:
-        raise UsageError("--with needs one MODEL: allocsim fit Qwen2.5-7B --serve --with vllm")
+        raise UsageError("--server needs one MODEL: allocsim fit Qwen2.5-7B --server vllm")
     for name in _OTHERS:
         if getattr(arguments, name):
             option = {"compiles": "compile", "parallel": arguments.parallel}.get(name, name)
-            raise UsageError(f"--{str(option).replace('_', '-')} is not for --with")
+            raise UsageError(f"--{str(option).replace('_', '-')} is not for --server")
     given = {name: getattr(arguments, name) for name in _ASKED}
     given = {name: value for name, value in given.items() if value is not None}
     held = held_of(arguments.words[0], arguments.server, arguments.weights)

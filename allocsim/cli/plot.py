@@ -35,8 +35,8 @@ under its own settings or others, into a PNG or SVG file:
   flame        who held the memory at one moment (--at), by stack; as recorded
   front        the settings that allocsim tune tried; FILE is what its --json
                printed, or its --results file
-  fit          what a model needs beside what cards have; FILE is what
-               allocsim fit --json printed
+  fit          what a model needs beside what cards have, or the largest that
+               fits (--find batch,seq); FILE is what allocsim fit --json printed
 
 segments, sizes and flame can be drawn of a snapshot that holds a state only."""
 _KINDS = ("memory", "address-map", "segments", "sizes", "flame", "front", "fit")
@@ -125,12 +125,18 @@ def _figure(arguments: argparse.Namespace, theme: Theme) -> Figure:
 
 
 def _of_an_answer(arguments: argparse.Namespace, theme: Theme) -> Figure:
-    from allocsim.questions.fit import read_answers  # noqa: PLC0415
+    from allocsim.questions.fit import read_answers, read_frontier  # noqa: PLC0415
     from allocsim.questions.tune import read_tried  # noqa: PLC0415
-    from allocsim.report.figures import cards_figure, front_figure  # noqa: PLC0415
+    from allocsim.report.figures import (  # noqa: PLC0415
+        cards_figure,
+        front_figure,
+        frontier_figure,
+    )
 
     if arguments.kind == "front":
         return front_figure(read_tried(arguments.file), theme)
+    if (told := read_frontier(arguments.file)) is not None:
+        return frontier_figure(told, theme)
     return cards_figure(read_answers(arguments.file), theme)
 
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from allocsim.cli.options import Commands, add_command, add_shared
 from allocsim.cli.output import refuse_input, refuse_name, save_recording, write_result
@@ -17,7 +18,7 @@ from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError, is_there
 
 if TYPE_CHECKING:
-    from allocsim.questions.scale import Scaling
+    from allocsim.questions.scale import Scaled, Scaling
 
 __all__ = ["add_to", "run"]
 
@@ -39,9 +40,10 @@ start, or more of them as copies of a part.  Where PyTorch's kernels take
 another way at another size they do not, and the first difference is printed."""
 _USAGE = (
     "allocsim scale FILE --at NAME=N FILE --at NAME=N [FILE --at ...]\n"
-    "                      (--to NAME=N | --find NAME) [options]"
+    "                      (--to NAME=N | --find NAME[,NAME]) [options]"
 )
 _SIZE = re.compile(r"([A-Za-z_][\w.-]*)=(\d{1,12})")
+_NUMBER = re.compile(r"\d{1,12}")
 _OUT_OF_MEMORY = 3
 
 
@@ -56,9 +58,11 @@ def add_to(commands: Commands[Parser]) -> None:
     goal = parser.add_mutually_exclusive_group(required=True)
     add_to_size = "the sizes to predict, as batch=16"
     goal.add_argument("--to", metavar="NAME=N", nargs="+", help=add_to_size)
-    largest = "the size whose largest value fits the device"
+    largest = "the size whose largest value fits the device; two, as batch,sequence: the largest "
+    largest += "of the first for several of the second"
     goal.add_argument("--find", metavar="NAME", action="append", help=largest)
-    also = "with --find: the other sizes that vary, as sequence=4096"
+    also = "with --find: the other sizes that vary, as sequence=4096; with --find of two, which of "
+    also += "the second, as sequence=2048,4096 (default: the recorded ones)"
     add("--with", metavar="NAME=N", nargs="+", dest="others", default=[], help=also)
     memory = "memory of the device, as 24GiB (default: without end)"
     add_shared(parser, "--device-memory", text=memory)
@@ -73,17 +77,11 @@ def add_to(commands: Commands[Parser]) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from allocsim.questions.scale import recording_at, scaling_of  # noqa: PLC0415
-    from allocsim.report import largest_text, scale_document, scale_text  # noqa: PLC0415
+    from allocsim.report import scale_document, scale_text  # noqa: PLC0415
     from allocsim.trace import load  # noqa: PLC0415
 
     runs = _runs(arguments.file, arguments.at)
-    if arguments.find is not None and arguments.gpu is None and arguments.device_memory is None:
-        raise UsageError("--find needs the device: --gpu NAME or --device-memory SIZE")
-    if arguments.find is not None and len(arguments.find) > 1:
-        names = " and ".join(arguments.find)
-        raise UsageError(f"--find {names}: expected one of them, and the others with --with")
-    if arguments.find is None and arguments.others:
-        raise UsageError("--with names sizes beside --find; with --to name them there")
+    _refuse_confused(arguments)
     if arguments.out is not None:
         for path, _ in runs:
             refuse_input(arguments.out, path)
@@ -97,26 +95,87 @@ def run(arguments: argparse.Namespace) -> int:
         memory = _memory(arguments, scaling)
         if arguments.find is None:
             sizes = _sizes(arguments.to)
-            found = scaling.at(sizes, conf=arguments.conf, device_memory=memory)
-            document = partial(scale_document, scaling, found)
-            text = partial(scale_text, scaling, found)
+            at = scaling.at(sizes, conf=arguments.conf, device_memory=memory)
+            answer = _Answer(
+                at, partial(scale_document, scaling, at), partial(scale_text, scaling, at)
+            )
         else:
             assert memory is not None
-            result = scaling.largest(
-                arguments.find[0],
-                _sizes(arguments.others),
-                memory,
-                conf=arguments.conf,
-                watch=bar.trying,
-            )
-            found = result.fitting or result.failing
-            document = partial(scale_document, scaling, None, result)
-            text = partial(largest_text, scaling, result)
+            answer = _find(arguments, scaling, memory, bar)
         if arguments.out is not None:
-            made = recording_at(scaling, found.at, conf=arguments.conf, device_memory=memory)
+            assert answer.found is not None
+            at = answer.found
+            made = recording_at(scaling, at.at, conf=arguments.conf, device_memory=memory)
             save_recording(made, arguments.out)
-    write_result(arguments.json, document, text)
-    return _OUT_OF_MEMORY if arguments.fail_on_oom and not found.fits else 0
+    write_result(arguments.json, answer.document, answer.text)
+    fails = answer.found is None or not answer.found.fits
+    return _OUT_OF_MEMORY if arguments.fail_on_oom and fails else 0
+
+
+def _refuse_confused(arguments: argparse.Namespace) -> None:
+    """Raises UsageError for options that do not go together."""
+    find = arguments.find
+    if find is not None and arguments.gpu is None and arguments.device_memory is None:
+        raise UsageError("--find needs the device: --gpu NAME or --device-memory SIZE")
+    if find is not None and len(find) > 1:
+        names = " and ".join(find)
+        raise UsageError(f"--find {names}: expected one of them, and the others with --with")
+    if find is not None and find[0].count(",") > 1:
+        raise UsageError(f"--find {find[0]}: expected one size, or two")
+    if find is None and arguments.others:
+        raise UsageError("--with names sizes beside --find; with --to name them there")
+    if arguments.out is not None and find is not None and "," in find[0]:
+        raise UsageError("-o writes one recording; --find one size")
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """How an answer is told.  found: what fits, or what does not; None where several do not."""
+
+    found: Scaled | None
+    document: Callable[[], dict[str, Any]]
+    text: Callable[[], str]
+
+
+def _find(
+    arguments: argparse.Namespace, scaling: Scaling, memory: int, bar: ProgressBar
+) -> _Answer:
+    """What --find found."""
+    from allocsim.report import (  # noqa: PLC0415
+        largest_text,
+        scale_document,
+        scale_frontier_text,
+    )
+
+    name, _, other = arguments.find[0].partition(",")
+    named = {"conf": arguments.conf, "watch": bar.trying}
+    if not other:
+        result = scaling.largest(name, _sizes(arguments.others), memory, **named)
+        return _Answer(
+            result.fitting or result.failing,
+            partial(scale_document, scaling, None, result),
+            partial(largest_text, scaling, result),
+        )
+    values, others = _values(arguments.others, other)
+    values = values or sorted({each.at[other] for each in scaling.law.samples if other in each.at})
+    if not values:
+        raise UsageError(f"no recording tells {other}; --server {other}=N names its values")
+    front = scaling.frontier(name, other, values, _sizes(others), memory, **named)
+    fitting = (each.fitting for _, each in front.rows)
+    return _Answer(
+        next(filter(None, fitting), None),
+        partial(scale_document, scaling, None, frontier=front),
+        partial(scale_frontier_text, scaling, front),
+    )
+
+
+def _values(words: Sequence[str], name: str) -> tuple[list[int], list[str]]:
+    """The values of one size, of the word sequence=2048,4096, and the words of the others."""
+    ours = [word for word in words if word.startswith(f"{name}=")]
+    values = [value for word in ours for value in word.removeprefix(f"{name}=").split(",")]
+    if not all(_NUMBER.fullmatch(value) for value in values):
+        raise UsageError(f"--server {ours[0]}: expected values, as {name}=2048,4096")
+    return list(map(int, values)), [word for word in words if word not in ours]
 
 
 def _runs(first: str, groups: Sequence[Sequence[str]]) -> list[tuple[str, dict[str, int]]]:

@@ -48,6 +48,10 @@ class Program:
     max_entries, max_seconds: guards that end the program in order; 0 for none.
     output_to_stderr: whether the program's output goes to standard error.
     log: a file for its output and errors instead, None for none.
+    by_column: whether the entries are written as columns, which only `allocsim` reads: smaller, and
+        in a third of the time.
+    sizes_only: whether no value of the program's is of interest, so that the host need not draw
+        any, and has no work for more than one thread; for a phantom device.
     """
 
     command: tuple[str, ...]
@@ -59,6 +63,8 @@ class Program:
     max_seconds: float = 0.0
     output_to_stderr: bool = False
     log: Path | None = None
+    by_column: bool = False
+    sizes_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +132,8 @@ def _environment(program: Program, torch: TorchInstall | None, folder: Path) -> 
         environment[_CONF_NAMES[0]] = program.conf
     if program.gpu is not None and torch is not None:
         environment |= phantom_environment(torch, program.gpu, work=program.work)
+    if program.sizes_only:
+        environment |= {"ALLOCSIM_PHANTOM_SIZES_ONLY": "1", "OMP_NUM_THREADS": "1"}
     places = filter(None, (str(HOOK), environment.get("PYTHONPATH")))
     return environment | {
         "PYTHONPATH": os.pathsep.join(places),
@@ -134,6 +142,7 @@ def _environment(program: Program, torch: TorchInstall | None, folder: Path) -> 
         "ALLOCSIM_RECORD_MAX_ENTRIES": str(program.max_entries),
         "ALLOCSIM_RECORD_MAX_SECONDS": str(program.max_seconds),
         "ALLOCSIM_RECORD_BEGAN": repr(time.monotonic()),
+        "ALLOCSIM_RECORD_BY_COLUMN": "1" if program.by_column else "",
     }
 
 

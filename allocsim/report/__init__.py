@@ -24,6 +24,8 @@ if TYPE_CHECKING:
         fit_text,
         fits_document,
         fits_text,
+        frontier_document,
+        frontier_text,
         largest_fit_document,
         largest_fit_text,
     )
@@ -34,7 +36,12 @@ if TYPE_CHECKING:
     from allocsim.report.replay_screen import replay_screen
     from allocsim.report.risk import risk_document, risk_text
     from allocsim.report.risk_screen import risk_screen
-    from allocsim.report.scale import largest_text, scale_document, scale_text
+    from allocsim.report.scale import (
+        largest_text,
+        scale_document,
+        scale_frontier_text,
+        scale_text,
+    )
     from allocsim.report.step import segments_text, step_document, step_text
     from allocsim.report.top import collapsed_text, speedscope_document, top_document, top_text
     from allocsim.report.tune import tuning_document, tuning_text
@@ -43,10 +50,11 @@ if TYPE_CHECKING:
 __all__ = [
     "Answer", "Tone", "collapsed_text", "crosscheck_document", "crosscheck_text",
     "explanation_document", "explanation_screen", "explanation_text", "fewest_document",
-    "fewest_text", "fit_document", "fit_text", "fits_document", "fits_text", "largest_fit_document",
-    "largest_fit_text", "largest_text", "others_text", "record_document", "record_text",
-    "replay_document", "replay_screen", "replay_text", "risk_document", "risk_screen", "risk_text",
-    "scale_document", "scale_text", "segments_text", "served_document", "served_text", "shown_of",
+    "fewest_text", "fit_document", "fit_text", "fits_document", "fits_text", "frontier_document",
+    "frontier_text", "largest_fit_document", "largest_fit_text", "largest_text", "others_text",
+    "record_document", "record_text", "replay_document", "replay_screen", "replay_text",
+    "risk_document", "risk_screen", "risk_text", "scale_document", "scale_frontier_text",
+    "scale_text", "segments_text", "served_document", "served_text", "shown_of",
     "speedscope_document",
     "state_document", "state_screen", "state_text", "step_document", "step_text", "top_document",
     "top_text", "tuning_document", "tuning_screen", "tuning_text", "verdicts_document",
@@ -69,6 +77,8 @@ _HOMES = {
     "fit_text": "fit",
     "fits_document": "fit",
     "fits_text": "fit",
+    "frontier_document": "fit",
+    "frontier_text": "fit",
     "largest_fit_document": "fit",
     "largest_fit_text": "fit",
     "largest_text": "scale",
@@ -82,6 +92,7 @@ _HOMES = {
     "risk_screen": "risk_screen",
     "risk_text": "risk",
     "scale_document": "scale",
+    "scale_frontier_text": "scale",
     "scale_text": "scale",
     "segments_text": "step",
     "served_document": "fit_served",

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from allocsim.phantom import Gpu
-from allocsim.questions.fit import Fewest, Fit, Largest, Ran, Task, Tried
+from allocsim.questions.fit import Fewest, Fit, Frontier, Largest, Ran, Task, Tried
 from allocsim.questions.top import Top
 from allocsim.report.layout import LABEL, WIDTH, exact_size, number, plural, row, table
 from allocsim.report.recommendation import paste_line
@@ -18,7 +18,7 @@ from allocsim.units import format_size
 
 __all__ = [
     "fewest_document", "fewest_text", "fit_document", "fit_text", "fits_document", "fits_text",
-    "largest_fit_document", "largest_fit_text",
+    "frontier_document", "frontier_text", "largest_fit_document", "largest_fit_text",
 ]  # fmt: skip
 
 _IDLE = "reserved and not allocated"
@@ -46,9 +46,12 @@ def fit_text(fit: Fit, top: Top) -> str:
     if not fit.fits and fit.recommendation is not None:
         lines += paste_line(fit.recommendation)
     lines += _grounds(fit)
-    for note in fit.notes:
-        lines += row("Note", note)
+    lines += _notes(fit.notes)
     return "\n".join(lines) + "\n"
+
+
+def _notes(notes: Sequence[str]) -> list[str]:
+    return [line for note in notes for line in row("Note", note)]
 
 
 def _retries(ran: Ran) -> str:
@@ -180,7 +183,7 @@ def largest_fit_text(task: Task, gpu: Gpu, found: Largest) -> str:
         lines += _memory_of(found.fitting)
         task = task.at(name, found.value)
     lines += row("Program", task.text)
-    return "\n".join([*lines, "", *_tried(name, found.tried)]) + "\n"
+    return "\n".join([*lines, *_notes(found.notes), "", *_tried(name, found.tried)]) + "\n"
 
 
 def _memory_of(ran: Ran, where: str = "") -> list[str]:
@@ -203,13 +206,14 @@ def _tried(name: str, tried: Sequence[Tried]) -> list[str]:
 def largest_fit_document(task: Task, gpu: Gpu, found: Largest) -> dict[str, Any]:
     """`allocsim fit --find --json`."""
     answer = {"find": found.name, "largest": found.value or None}
-    return _search_document(task, gpu, answer, found.fitting, found.tried)
+    return _search_document(task, gpu, answer, found)
 
 
 def _search_document(
-    task: Task, gpu: Gpu, answer: dict[str, Any], fitting: Ran | None, tried: Sequence[Tried]
+    task: Task, gpu: Gpu, answer: dict[str, Any], found: Largest | Fewest
 ) -> dict[str, Any]:
     """What every search tells.  answer: what it looked for, and found."""
+    fitting = found.fitting
     return {
         "fits": fitting is not None,
         **answer,
@@ -219,15 +223,76 @@ def _search_document(
         "peak_allocated_bytes": None if fitting is None else fitting.peak_allocated_bytes,
         "engine": "program",
         "program": task.text,
-        "tried": [
-            {
-                "value": each.value,
-                "fits": each.fits,
-                "is_limited": each.is_limited,
-                "peak_reserved_bytes": each.peak_reserved_bytes,
-            }
-            for each in tried
+        "tried": _tried_plain(found.tried),
+        "notes": list(found.notes),
+    }
+
+
+def _tried_plain(tried: Sequence[Tried]) -> list[dict[str, Any]]:
+    return [
+        {
+            "value": each.value,
+            "fits": each.fits,
+            "is_limited": each.is_limited,
+            "peak_reserved_bytes": each.peak_reserved_bytes,
+        }
+        for each in tried
+    ]
+
+
+def frontier_text(task: Task, gpu: Gpu, found: Frontier) -> str:
+    """`allocsim fit --find batch,seq`."""
+    at = [f"{largest.value:,} at {found.other}={value:,}" for value, largest in found.rows]
+    verdict = f"the largest {found.name} that fits {gpu.name}: {', '.join(at)}"
+    if not found.fits:
+        verdict = f"no {found.name} fits {gpu.name}, at none of these {found.other}"
+    lines = row("Verdict", verdict)
+    lines += row("Program", task.text_with(f"{found.name} and {found.other} as below"))
+    rows: list[tuple[str, ...]] = [(found.other, found.name, "reserved", "to spare", "the next")]
+    rows += [_frontier_row(gpu, value, largest) for value, largest in found.rows]
+    lines += [*_notes(found.notes), "", *table(rows, (9, 10, 14, 14, 22)), ""]
+    return "\n".join([*lines, *row("Run", plural(_count(found), "program")), ""])
+
+
+def _frontier_row(gpu: Gpu, value: int, found: Largest) -> tuple[str, ...]:
+    following = f"{found.value + found.step:,} "
+    following += "runs out of memory" if found.failing is not None else "is not possible"
+    if found.fitting is None:
+        return number(value), "none", "", "", following
+    peak = found.fitting.peak_reserved_bytes
+    sizes = format_size(peak), format_size(gpu.room - peak)
+    return (number(value), number(found.value), *sizes, following)
+
+
+def _count(found: Frontier) -> int:
+    """How many programs were run."""
+    return sum(len(largest.tried) for _, largest in found.rows)
+
+
+def frontier_document(task: Task, gpu: Gpu, found: Frontier) -> dict[str, Any]:
+    """`allocsim fit --find batch,seq --json`."""
+    return {
+        "fits": found.fits,
+        "find": [found.name, found.other],
+        "gpu": gpu.name,
+        "device_memory": gpu.memory,
+        "engine": "program",
+        "program": task.text_with(f"{found.name} and {found.other} of the frontier"),
+        "frontier": [
+            {"at": {found.other: value}, **_largest(largest)} for value, largest in found.rows
         ],
+        "notes": list(found.notes),
+    }
+
+
+def _largest(found: Largest) -> dict[str, Any]:
+    """A row of a frontier."""
+    fitting = found.fitting
+    return {
+        "largest": found.value or None,
+        "peak_reserved_bytes": None if fitting is None else fitting.peak_reserved_bytes,
+        "peak_allocated_bytes": None if fitting is None else fitting.peak_allocated_bytes,
+        "tried": _tried_plain(found.tried),
     }
 
 
@@ -240,10 +305,10 @@ def fewest_text(task: Task, gpu: Gpu, found: Fewest) -> str:
         lines += _memory_of(found.fitting, ", on the first of them")
         task = replace(task, ranks=found.ranks or 1)
     lines += row("Program", task.text)
-    return "\n".join([*lines, "", *_tried("gpus", found.tried)]) + "\n"
+    return "\n".join([*lines, *_notes(found.notes), "", *_tried("gpus", found.tried)]) + "\n"
 
 
 def fewest_document(task: Task, gpu: Gpu, found: Fewest) -> dict[str, Any]:
     """`allocsim fit --find gpus --json`."""
     answer = {"find": "gpus", "fewest": found.ranks}
-    return _search_document(task, gpu, answer, found.fitting, found.tried)
+    return _search_document(task, gpu, answer, found)

@@ -75,7 +75,7 @@ def _of_cards(answers: Sequence[Served]) -> str:
 
 
 def served_document(answers: Sequence[Served]) -> dict[str, Any]:
-    """`allocsim fit --with --json`: the first card that it fits, and of several each."""
+    """`allocsim fit --server --json`: the first card that it fits, and of several each."""
     first = next((found for found in answers if found.fits), answers[0])
     cards = {"cards": [_document(found) for found in answers]} if len(answers) > 1 else {}
     return _document(first) | cards

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from allocsim.questions.scale import Check, Growing, Largest, Law, Scaled, Scaling
+from allocsim.questions.scale import Check, Frontier, Growing, Largest, Law, Scaled, Scaling
 from allocsim.report.explain import code_text
-from allocsim.report.layout import exact_size, number, plural, row
+from allocsim.report.layout import exact_size, number, plural, row, table
 from allocsim.units import format_size
 
-__all__ = ["largest_text", "scale_document", "scale_text"]
+__all__ = ["largest_text", "scale_document", "scale_frontier_text", "scale_text"]
 
 
 def scale_text(scaling: Scaling, found: Scaled) -> str:
@@ -46,6 +46,25 @@ def largest_text(scaling: Scaling, found: Largest) -> str:
     return "\n".join([*lines, *_grounds(scaling, found.fitting or found.failing), ""])
 
 
+def scale_frontier_text(scaling: Scaling, found: Frontier) -> str:
+    """`allocsim scale --find` of two sizes."""
+    device = exact_size(found.rows[0][1].failing.device_memory or 0)
+    at = [f"{_value(row)} at {found.other}={value:,}" for value, row in found.rows]
+    lines = row("Verdict", f"the largest {found.name} that fits {device}: {', '.join(at)}")
+    rows: list[tuple[str, ...]] = [(found.other, found.name, "reserved", "the next")]
+    for value, each in found.rows:
+        peak = "" if each.fitting is None else format_size(each.fitting.peak_reserved_bytes)
+        following = f"{each.failing.at[found.name]:,} runs out of memory"
+        rows.append((number(value), _value(each), peak, following))
+    lines += ["", *table(rows, (12, 12, 14, 26))]
+    founds = [each.fitting or each.failing for _, each in found.rows]
+    return "\n".join([*lines, *_grounds(scaling, *founds), ""])
+
+
+def _value(found: Largest) -> str:
+    return "none" if found.fitting is None else number(found.fitting.at[found.name])
+
+
 def _fails(found: Scaled) -> list[str]:
     """The request without an answer; nothing where there is none."""
     if found.oom is None:
@@ -64,15 +83,15 @@ def _memory(found: Scaled) -> list[str]:
     return row("Memory", memory)
 
 
-def _grounds(scaling: Scaling, found: Scaled) -> list[str]:
-    """What the answer rests on."""
+def _grounds(scaling: Scaling, *founds: Scaled) -> list[str]:
+    """What the answers rest on."""
     law = scaling.law
     lines = [""]
     for sample in law.samples:
         lines += row("From", f"{sample.text}: {sample.path}")
     lines += _law(scaling)
-    if found.rounded:
-        few = plural(found.rounded, "request")
+    if rounded := max(found.rounded for found in founds):
+        few = plural(rounded, "request")
         lines += row("Rounded", f"{few} to the next byte, where the law gives a broken number")
     for check in scaling.checks:
         lines += row("Checked", _checked(check))
@@ -81,8 +100,10 @@ def _grounds(scaling: Scaling, found: Scaled) -> list[str]:
             "Not proved",
             "the law has no recording to be checked by; one more, at another size, is a proof",
         )
-    if not found.is_between:
-        lines += row("Beyond", f"{found.text} lies outside of the recorded sizes: {_beyond(law)}")
+    if beyond := [found.text for found in founds if not found.is_between]:
+        lie = "lies" if len(beyond) == 1 else "lie"
+        text = f"{'; '.join(beyond)} {lie} outside of the recorded sizes: {_beyond(law)}"
+        lines += row("Beyond", text)
     if law.program.prepared.start:
         lines += row(
             "Start",
@@ -129,9 +150,12 @@ def _checked(check: Check) -> str:
 
 
 def scale_document(
-    scaling: Scaling, found: Scaled | None, largest: Largest | None = None
+    scaling: Scaling,
+    found: Scaled | None,
+    largest: Largest | None = None,
+    frontier: Frontier | None = None,
 ) -> dict[str, Any]:
-    """`allocsim scale --json`.  found: with --to; largest: with --find."""
+    """`allocsim scale --json`.  found: with --to; largest: with --find, frontier: of two sizes."""
     law = scaling.law
     document: dict[str, Any] = {
         "torch_version": scaling.torch_version,
@@ -160,14 +184,20 @@ def scale_document(
     if found is not None:
         document |= _scaled(found)
     if largest is not None:
-        fitting = largest.fitting
-        document |= {
-            "find": largest.name,
-            "largest": None if fitting is None else fitting.at[largest.name],
-            "fitting": None if fitting is None else _scaled(fitting),
-            "failing": _scaled(largest.failing),
-        }
+        document |= {"find": largest.name, **_largest(largest)}
+    if frontier is not None:
+        rows = [{"at": {frontier.other: n}, **_largest(each)} for n, each in frontier.rows]
+        document |= {"find": [frontier.name, frontier.other], "frontier": rows}
     return document
+
+
+def _largest(found: Largest) -> dict[str, Any]:
+    fitting = found.fitting
+    return {
+        "largest": None if fitting is None else fitting.at[found.name],
+        "fitting": None if fitting is None else _scaled(fitting),
+        "failing": _scaled(found.failing),
+    }
 
 
 def _scaled(found: Scaled) -> dict[str, Any]:

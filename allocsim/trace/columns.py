@@ -1,19 +1,20 @@
-"""The entries of one device, from a list of dictionaries to columns.
+"""The entries of one device, from the values of a file to columns of numbers.
 
-Each column is taken in one pass that assumes sound values; only if it fails is the list
-walked again, entry by entry, to name the culprit.  Repeated objects (stacks, pool ids) are
+Each column is taken in one pass that assumes sound values; only if it fails are the entries
+walked, one by one, to name the culprit.  Repeated objects (stacks, pool ids) are
 looked up by identity first, since a pickle shares them, and by value second, since JSON does not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from allocsim.state import PoolId, SegmentState
+from allocsim.trace.entries import MISSING, Entries
 from allocsim.trace.fields import INT64_MAX, UINT64_MAX, Fields
 from allocsim.trace.frames import StackReader
 from allocsim.trace.releases import markers_in
@@ -22,14 +23,12 @@ from allocsim.trace.trace import Action, Trace
 __all__ = ["read_trace", "pool_id_of"]
 
 _CODES = {action.text: int(action) for action in Action}
-_Entries = list[dict[str, Any]]
-_MISSING = object()
 
 
 def read_trace(
     path: str,
     device: int,
-    entries: list[object],
+    entries: Entries,
     segments: tuple[SegmentState, ...],
     stacks: StackReader,
 ) -> tuple[Trace, set[str]]:
@@ -68,23 +67,30 @@ def pool_id_of(fields: Fields, name: str) -> PoolId:
     return value[0], value[1]
 
 
-class _ColumnReader:
-    __slots__ = ("path", "where", "entries")
+def _address(row: Fields) -> int:
+    """An entry's addr; of an oom device_free, as it has no address, though old and foreign writers
+    give it one all the same."""
+    name = "device_free" if row.text("action") == "oom" and "device_free" in row else "addr"
+    return row.integer(name, 0, UINT64_MAX)
 
-    def __init__(self, path: str, device: int, entries: list[object]) -> None:
+
+class _ColumnReader:
+    __slots__ = ("path", "where", "entries", "names")
+
+    def __init__(self, path: str, device: int, entries: Entries) -> None:
         self.path, self.where = path, f"the entry of device {device}"
-        if set(map(type, entries)) - {dict}:
-            for index, entry in enumerate(entries):
-                Fields(path, self.where, entry, entry=index)
-        self.entries = cast(_Entries, entries)
+        self.entries = entries
+        if (other := entries.other()) is not None:
+            self.row(other)  # refuses it
+        self.names = entries.names()
 
     def row(self, index: int) -> Fields:
-        return Fields(self.path, self.where, self.entries[index], entry=index)
+        return Fields(self.path, self.where, self.entries.row(index), entry=index)
 
     def actions(self) -> NDArray[np.uint8]:
         """Codes of the actions; refuses words that are none."""
         try:
-            codes = [_CODES[entry["action"]] for entry in self.entries]
+            codes = list(map(_CODES.__getitem__, self.entries.column("action")))
         except (KeyError, TypeError):
             for index in range(len(self.entries)):
                 row = self.row(index)
@@ -95,37 +101,42 @@ class _ColumnReader:
 
     def addresses(self, action: NDArray[np.uint8]) -> NDArray[np.uint64]:
         """addr, or device_free for oom."""
-        # An oom entry has no address; old and foreign writers give it one all the same.
-        oom = set(np.flatnonzero(action == Action.OOM).tolist())
-        for index in oom:
-            entry = self.entries[index]
-            if "device_free" in entry:
-                entry["addr"] = self.row(index).integer("device_free", 0, UINT64_MAX)
-        return self.integers("addr", 0, UINT64_MAX)
+        values = self.entries.column("addr")
+        for index in np.flatnonzero(action == Action.OOM).tolist():
+            values[index] = _address(self.row(index))
+        return self._sound(values, UINT64_MAX, _address)
 
     def integers(self, name: str, low: int, high: int) -> NDArray[np.uint64]:
         """A column of integers; refuses the first that is missing or out of range."""
+        return self._sound(
+            self.entries.column(name), high, lambda row: row.integer(name, low, high)
+        )
+
+    def _sound(
+        self, values: list[Any], high: int, check: Callable[[Fields], object]
+    ) -> NDArray[np.uint64]:
+        """`values` as integers from 0 to `high`; `check` refuses the first row that has none."""
         try:
-            values = [entry[name] for entry in self.entries]
             sound = set(map(type, values)) <= {int}
             column = np.array(values if sound else [], dtype=np.uint64)
             sound = sound and (not len(column) or int(column.max()) <= high)
-        except (KeyError, OverflowError):
+        except OverflowError:
             sound = False
         if not sound:
-            self._find_culprit(lambda row: row.integer(name, low, high))
+            self._find_culprit(check)
         return column
 
     def times(self) -> NDArray[np.int64] | None:
         """time_us, or None if any entry lacks it."""
-        if not self.entries or not all("time_us" in entry for entry in self.entries):
+        values = self.entries.column("time_us")
+        if not values or MISSING in values:
             return None
         return self.integers("time_us", 0, INT64_MAX).astype(np.int64)
 
     def stacks(self, stacks: StackReader) -> NDArray[np.int32]:
         """Numbers of the stacks, each read once."""
-        values = [entry.get("frames", _MISSING) for entry in self.entries]
-        return self._numbered(list(map(id, values)), id(_MISSING), stacks.read)
+        keys = list(map(id, self.entries.column("frames")))
+        return self._numbered(keys, id(MISSING), stacks.read)
 
     def pools(self, pool_ids: dict[PoolId, int]) -> NDArray[np.int32]:
         """Numbers of the pool ids in `pool_ids`."""
@@ -135,12 +146,12 @@ class _ColumnReader:
 
     def texts(self, name: str, texts: dict[str, int]) -> NDArray[np.int32] | None:
         """Numbers of a text field in `texts`, or None if no entry has it."""
-        if not any(name in entry for entry in self.entries):
+        if name not in self.names:
             return None
         return self._by_value(name, lambda row: texts.setdefault(row.text(name), len(texts)))
 
     def _by_value(self, name: str, number: Callable[[Fields], int]) -> NDArray[np.int32]:
-        values = [entry.get(name, _MISSING) for entry in self.entries]
+        values = self.entries.column(name)
         if not set(map(type, values)) <= {tuple, str, object}:
             # JSON has lists for pairs; what is neither is refused when its row is looked at.
             values = [
@@ -148,7 +159,7 @@ class _ColumnReader:
             ]
             if not set(map(type, values)) <= {tuple, str, object}:
                 self._find_culprit(lambda row: name not in row or number(row))
-        return self._numbered(values, _MISSING, number)
+        return self._numbered(values, MISSING, number)
 
     def _numbered(
         self, keys: list[Any], missing: object, number: Callable[[Fields], int]
@@ -165,9 +176,8 @@ class _ColumnReader:
     def markers(self, action: NDArray[np.uint8]) -> set[str]:
         """Names of the markers in the entries."""
         actions = {f"action {Action(code).text}" for code in np.unique(action).tolist()}
-        names = markers_in("entries")
-        keys = {name for name in names if any(name in entry for entry in self.entries)}
-        return actions.intersection(names) | keys | ({"entries"} if self.entries else set())
+        places = {"entries"} if len(self.entries) else set()
+        return (actions | self.names).intersection(markers_in("entries")) | places
 
     def _find_culprit(self, check: Callable[[Fields], object]) -> NoReturn:
         for index in range(len(self.entries)):

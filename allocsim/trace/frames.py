@@ -4,9 +4,10 @@ A recording of a million entries holds a few hundred stacks and a few thousand f
 column of stack numbers stands for all of them.  Stack i is `flat[offsets[i]:offsets[i + 1]]`,
 innermost frame first, as PyTorch writes them.
 
-A pickle shares a stack between its entries, so it is known by identity while the file's objects
-are alive; JSON repeats it, and then it is known by its frames.  No more frames are walked than the
-file has bytes, however often it refers to one long stack.
+A pickle shares a stack between its entries, and frames between stacks, so both are known by
+identity while the file's objects are alive; JSON repeats them, and then they are known by their
+values.  No more frames are walked than the file has bytes, however often it refers to one long
+stack.
 """
 
 from __future__ import annotations
@@ -106,13 +107,14 @@ class StackNumbers:
 class StackReader:
     """Turns lists of frame dictionaries into stack numbers."""
 
-    __slots__ = ("_budget", "_frames", "_interner", "_stacks")
+    __slots__ = ("_alike", "_budget", "_frames", "_interner", "_stacks")
 
     def __init__(self, file_size: int) -> None:
         self._budget = file_size
         self._interner = FrameInterner()
         self._frames: dict[int, int] = {}
         self._stacks: dict[int, int] = {}
+        self._alike: dict[tuple[int, ...], int] = {}
 
     def read(self, owner: Fields, name: str = "frames") -> int:
         """The number of the stack in field `name` of `owner`; -1 for an empty one."""
@@ -126,8 +128,13 @@ class StackReader:
                 f"{owner.where} has {name} {describe(stack)}, more frames than the file's size "
                 "can hold"
             )
-        numbers = [self._frame(owner, frame) for frame in stack]
-        return self._stacks.setdefault(id(stack), self._interner.stack(numbers))
+        frames = tuple(map(id, stack))
+        number = self._alike.get(frames)
+        if number is None:
+            number = self._interner.stack([self._frame(owner, frame) for frame in stack])
+            self._alike[frames] = number
+        self._stacks[id(stack)] = number
+        return number
 
     def table(self) -> FrameTable:
         """All frames and stacks read."""

@@ -18,11 +18,12 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 from allocsim.errors import RecordingError
 from allocsim.trace.annotation import read_annotations
 from allocsim.trace.columns import read_trace
+from allocsim.trace.entries import Entries, Rows, entries_of
 from allocsim.trace.fields import Fields, describe
 from allocsim.trace.frames import StackReader
 from allocsim.trace.provenance import marked, read_provenance
@@ -79,8 +80,8 @@ def read_snapshot(path: str, value: object, size: int) -> Recording:
     settings = _settings(top, markers)
     traces = _traces(top, size)
     devices = []
-    for device in sorted({*states, *(i for i, entries in enumerate(traces) if entries)}):
-        entries = traces[device] if device < len(traces) else []
+    for device in sorted({*states, *(i for i, entries in enumerate(traces) if len(entries))}):
+        entries = traces[device] if device < len(traces) else Rows([])
         trace, found = read_trace(path, device, entries, states.get(device, ()), stacks)
         devices.append(trace)
         markers |= found
@@ -102,19 +103,17 @@ def read_snapshot(path: str, value: object, size: int) -> Recording:
     )
 
 
-def _traces(top: Fields, size: int) -> list[list[object]]:
+def _traces(top: Fields, size: int) -> list[Entries]:
     if "device_traces" not in top:
         return []
     traces = top.items("device_traces")
     if len(traces) > _MAX_DEVICES:
         top.wrong("device_traces", traces, f"at most {_MAX_DEVICES} devices")
-    for device, entries in enumerate(traces):
-        if not isinstance(entries, list):
-            top.refuse(f"device_traces[{device}] is {describe(entries)}, expected a list")
-    total = sum(len(cast(list[object], entries)) for entries in traces)
+    entries = [entries_of(top.path, device, trace) for device, trace in enumerate(traces)]
+    total = sum(map(len, entries))
     if total > size:
         top.refuse(f"device_traces holds {total} entries, more than its {size} bytes can hold")
-    return cast(list[list[object]], traces)
+    return entries
 
 
 def _settings(top: Fields, markers: set[str]) -> RecordedSettings | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Callable
@@ -10,6 +11,9 @@ from pathlib import Path
 import pytest
 
 from allocsim import CachingAllocator, load
+from allocsim.cli import fit as of_command
+from allocsim.questions.fit import ATTENTION, DTYPES, OPTIMIZERS, PARALLEL, SIZES, STARTS, Task
+from allocsim.trace import Action
 from allocsim.units import MIB
 from tests.cli.conftest import Done
 from tests.fit.conftest import Pretended, pretend
@@ -100,6 +104,39 @@ def test_the_largest_batch(cli: Cli, pretend: Pretend) -> None:
     assert cli("fit", "gpt2", "--device-memory", "600MiB", "--find", "batch").code == 3
 
 
+def tokens(allocator: CachingAllocator, program: str) -> int:
+    """1 MiB for each token of a batch."""
+    found = re.search(r"\((\d+), (\d+)\), device", program)
+    assert found is not None
+    allocator.malloc(int(found[1]) * int(found[2]) * MIB)
+    return 0
+
+
+def test_the_largest_batch_for_several_lengths(cli: Cli, pretend: Pretend, tmp_path: Path) -> None:
+    pretend(tokens)
+    words = ["fit", "Llama-3.2-1B", "--gpu", "RTX 4090", "--find", "batch,seq"]
+    done = cli(*words)
+    assert done.code == 0
+    text = " ".join(done.out.split())
+    assert "fits NVIDIA GeForce RTX 4090: 46 at seq=512, 23 at seq=1,024, 11 at seq=2,048" in text
+    assert re.search(r"2,048 +11 +22\.00 GiB +1\.15 GiB +12 runs out of memory", done.out)
+    assert "4 training steps of Llama-3.2-1B, batch and seq as below, bf16, adamw" in text
+    assert max(map(len, done.out.splitlines())) <= 80
+    printed = cli(*words, "--with", "seq=256,30000", "--json").out
+    document = json.loads(printed)
+    assert [row["at"] for row in document["frontier"]] == [{"seq": 256}, {"seq": 30000}]
+    assert [row["largest"] for row in document["frontier"]] == [92, None]
+    assert document["fits"] is True
+    assert cli(*words, "--with", "seq=30000").code == 3
+    assert "none" in cli(*words, "--with", "seq=30000").out
+    file, figure = tmp_path / "front.json", tmp_path / "front.png"
+    file.write_text(printed)
+    assert cli("plot", "fit", file, "-o", figure).code == 0
+    assert figure.read_bytes().startswith(b"\x89PNG")
+    file.write_text(printed.replace("92", "-1"))
+    assert "holds no answer" in cli("plot", "fit", file, "-o", figure).err
+
+
 def test_a_cache_that_had_to_be_emptied_is_told(cli: Cli, pretend: Pretend) -> None:
     def cached(gpu: CachingAllocator, _: str) -> int:
         gpu.free(gpu.malloc(15 * 1024 * MIB))
@@ -163,6 +200,35 @@ def test_the_recording_replays_as_any_other(cli: Cli, pretend: Pretend, tmp_path
     assert len(load(out).devices[0]) == 6
 
 
+def test_the_recording_of_the_largest_is_kept(cli: Cli, pretend: Pretend, tmp_path: Path) -> None:
+    pretend(batches)
+    out = tmp_path / "largest.pickle"
+    assert cli("fit", "gpt2", "--gpu", "L4", "--find", "batch", "-o", out).code == 0
+    assert load(out).devices[0].count(Action.ALLOC) == 21
+    more = ["--fsdp", "--find", "gpus", "-o", out]
+    assert cli("fit", "gpt2", "--gpu", "L4", "--batch", "3", *more).code == 0
+    assert load(out).devices[0].count(Action.ALLOC) == 3
+    assert cli("replay", out).code == 0
+    nothing = tmp_path / "nothing.pickle"
+    too_small = ["--device-memory", "600MiB", "--find", "batch"]
+    assert cli("fit", "gpt2", *too_small, "-o", nothing).code == 3
+    assert not nothing.exists(), "nothing fits, so that there is nothing to keep"
+
+
+def test_a_search_says_that_another_release_ran(cli: Cli, pretend: Pretend) -> None:
+    pretend(batches)
+    for size in (["batch"], ["gpus", "--fsdp"]):
+        more = ["--gpu", "L4", "--torch", "2.11", "--find", *size]
+        done = cli("fit", "gpt2", *more)
+        assert "Note            PyTorch 2.11 is not installed: this is 2.15.0" in done.out
+        document = json.loads(cli("fit", "gpt2", *more, "--json").out)
+        assert document["notes"][0] == "PyTorch 2.11 is not installed: this is 2.15.0"
+        assert (
+            json.loads(cli("fit", "gpt2", "--gpu", "L4", "--json", "--find", *size).out)["notes"]
+            == []
+        )
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -178,6 +244,15 @@ def test_the_recording_replays_as_any_other(cli: Cli, pretend: Pretend, tmp_path
         ("fit gpt2 --gpu L4 --lengths nowhere", "expected a file of whole numbers"),
         ("fit --gpu L4 --batch 2 -- python x.py", "--batch is for a MODEL"),
         ("fit --gpu L4 --find batch -- python x.py", "--find is for a MODEL"),
+        ("fit gpt2 --gpu L4 --find width", "'width' is no size; expected one of batch, seq"),
+        ("fit gpt2 --gpu L4 --find batch,batch", "'batch,batch' is no size"),
+        ("fit gpt2 --gpu L4 --find batch,gpus", "the fewest gpus are looked for alone"),
+        ("fit gpt2 --gpu L4 --find batch --with seq=9", "--with is for --find of two sizes"),
+        ("fit gpt2 --gpu L4 --with seq=9", "--with is for --find of two sizes"),
+        ("fit gpt2 --gpu L4 --find batch,seq --with 9", "expected values of seq, as seq=512,1024"),
+        ("fit gpt2 --gpu L4 --find batch,seq --with seq=2000", "gpt2 has 1,024 positions"),
+        ("fit gpt2 --gpu L4 --find batch,seq -o x.pickle", "-o keeps one recording; --find one"),
+        ("fit gpt2 --gpu L4 --find batch -o x.txt", "x.txt is no name for a recording"),
         ("fit gpt2 --gpu L4 -o x.txt", "x.txt is no name for a recording"),
         ("fit gpt2 --gpu L4 --gpu T4 -o x.pickle", "-o keeps one recording; name one card"),
         ("fit gpt2 --gpu L4 --device-memory 1GiB", "both name the device; expected one"),
@@ -200,6 +275,18 @@ def test_a_program_that_fails_is_told_with_its_own_error(cli: Cli, pretend: Pret
     done = cli("fit", "gpt2", "--gpu", "L4")
     assert done.code == 2
     assert "with ValueError: Unrecognized model in config.json" in done.err
+
+
+def test_the_options_know_what_the_package_knows() -> None:
+    """The command's own tables, which spare it an import, are those of the tasks."""
+    assert tuple(DTYPES) == of_command._DTYPES
+    assert tuple(OPTIMIZERS) == of_command._OPTIMIZERS
+    assert tuple(ATTENTION) == of_command._ATTENTION
+    assert of_command._STARTS == STARTS
+    assert (*SIZES, "gpus") == of_command._SIZES
+    assert tuple(of_command._PARALLEL) == PARALLEL
+    fields = {each.name for each in dataclasses.fields(Task)}
+    assert set(of_command._OF_THE_TASK) == fields - {"model", "is_training"}
 
 
 def test_the_program_and_the_presets_can_be_looked_at(cli: Cli) -> None:

@@ -1,4 +1,4 @@
-"""`allocsim fit --with ENGINE` as people type it: by formula, without PyTorch."""
+"""`allocsim fit --server ENGINE` as people type it: by formula, without PyTorch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.cli.conftest import Done
 from tests.estimate.files import small_gguf, small_safetensors
 
 Cli = Callable[..., Done]
-SERVE = ("fit", "Qwen2.5-7B", "--serve", "--with")
+SERVE = ("fit", "Qwen2.5-7B", "--serve", "--server")
 ON = ("--gpu", "RTX 4090")
 
 
@@ -28,7 +28,7 @@ def test_every_engine_answers_on_a_screen(cli: Cli, server: str) -> None:
 
 
 def test_transformers_is_played_through_the_allocator(cli: Cli) -> None:
-    done = cli("fit", "gpt2", "--serve", "--with", "transformers", *ON, "--decode", "2")
+    done = cli("fit", "gpt2", "--serve", "--server", "transformers", *ON, "--decode", "2")
     assert done.code == 0
     assert "activations and the allocator's cache" in done.out
 
@@ -81,7 +81,7 @@ def test_a_folder_of_shards_is_a_model(cli: Cli, tmp_path: Path) -> None:
     config = {"model_type": "llama", "vocab_size": 64, "hidden_size": 8, "intermediate_size": 16}
     config |= {"num_hidden_layers": 1, "num_attention_heads": 2}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    done = cli("fit", str(tmp_path), *ON, "--with", "vllm", "--json")
+    done = cli("fit", str(tmp_path), *ON, "--server", "vllm", "--json")
     answer = json.loads(done.out)
     assert answer["weights"] == {"format": "as in the files", "bytes": 1184}
 
@@ -89,13 +89,13 @@ def test_a_folder_of_shards_is_a_model(cli: Cli, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--weights", "bf16"), "--weights is for --with ENGINE"),
-        (("--with", "vllm", "--optimizer", "sgd"), "--optimizer is not for --with"),
-        (("--with", "vllm", "--weights", "int3"), "no known format"),
-        (("--with", "llama.cpp", "--weights", "awq-int4"), "reads GGUF types"),
-        (("--with", "transformers", "--weights", "Q4_K_M"), "ask for bf16"),
-        (("--with", "vllm", "--gpu-layers", "3"), "is for llama.cpp"),
-        (("--with", "transformers", "--kv-cache-type", "fp8"), "in the model's type"),
+        (("--weights", "bf16"), "--weights is for --server ENGINE"),
+        (("--server", "vllm", "--optimizer", "sgd"), "--optimizer is not for --server"),
+        (("--server", "vllm", "--weights", "int3"), "no known format"),
+        (("--server", "llama.cpp", "--weights", "awq-int4"), "reads GGUF types"),
+        (("--server", "transformers", "--weights", "Q4_K_M"), "ask for bf16"),
+        (("--server", "vllm", "--gpu-layers", "3"), "is for llama.cpp"),
+        (("--server", "transformers", "--kv-cache-type", "fp8"), "in the model's type"),
     ],
 )
 def test_what_does_not_go_together_is_refused(cli: Cli, words: tuple[str, ...], said: str) -> None:
@@ -105,6 +105,6 @@ def test_what_does_not_go_together_is_refused(cli: Cli, words: tuple[str, ...], 
 
 
 def test_an_image_model_is_not_served(cli: Cli) -> None:
-    done = cli("fit", "ResNet-50", *ON, "--with", "vllm")
+    done = cli("fit", "ResNet-50", *ON, "--server", "vllm")
     assert done.code == 2
     assert "no language model" in done.err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -56,6 +57,28 @@ def layers(traces: Path) -> list[object]:
     sized = traces / "sized"
     pairs = [(sized / f"layers{n}.npz.gz", "--at", f"layers={n}") for n in (2, 3, 5)]
     return [word for pair in pairs for word in pair]
+
+
+def test_the_largest_batch_for_several_lengths(cli: Cli, traces: Path) -> None:
+    four: list[object] = []
+    for batch in (2, 3):
+        for suffix, length in (("", 2048), ("-sequence2560", 2560)):
+            file = traces / "sized" / f"batch{batch}{suffix}.npz.gz"
+            four += [file, "--at", f"batch={batch}", f"sequence={length}"]
+    words = [*four, "--find", "batch,sequence", "--device-memory", "9GiB"]
+    done = cli("scale", *words)
+    assert done.code == 0
+    text = " ".join(done.out.split())
+    assert re.search(r"the largest batch that fits 9\.00 GiB .*: 6 at sequence=2,048, \d", text)
+    assert "batch=6,sequence=2048" in text, "outside of what was recorded"
+    document = json.loads(cli("scale", *words, "--json", "--with", "sequence=2304").out)
+    (row,) = document["frontier"]
+    assert (document["find"], row["at"]) == (["batch", "sequence"], {"sequence": 2304})
+    assert row["largest"] == row["fitting"]["at"]["batch"] == row["failing"]["at"]["batch"] - 1
+    small = [*four, "--find", "batch,sequence", "--device-memory", "700MiB", "--fail-on-oom"]
+    done = cli("scale", *small)
+    assert done.code == 3
+    assert "none at sequence=2,048, none at sequence=2,560" in " ".join(done.out.split())
 
 
 def test_more_layers_than_were_recorded(cli: Cli, layers: list[object]) -> None:
@@ -112,6 +135,11 @@ def test_what_is_asked_wrongly_is_told_in_a_sentence(
         ([*pair, "--find", "batch"], "--find needs the device"),
         ([*pair, "--find", "batch", "--find", "layers", "--gpu", "L4"], "expected one of them"),
         ([*pair, "--find", "layers", "--gpu", "L4"], "what varies is batch"),
+        ([*pair, "--find", "batch,batch", "--gpu", "L4"], "are one size; expected two"),
+        ([*pair, "--find", "a,b,c", "--gpu", "L4"], "expected one size, or two"),
+        ([*pair, "--find", "batch,n", "--gpu", "L4", "--with", "n=x"], "expected values, as n="),
+        ([*pair, "--find", "batch,n", "--gpu", "L4", "-o", tmp_path / "x.npz"], "one size"),
+        ([*pair, "--find", "batch,n", "--gpu", "L4"], "no recording tells n; --with n=N"),
         ([*pair, "--to", "batch=4", "--gpu", "L4", "--device-memory", "1GiB"], "expected one"),
         ([*pair, "--to", "batch=4", "-o", first], "is what is read"),
         ([*pair, "--to", "batch=4", "-o", tmp_path / "x.txt"], "ends in none of"),

@@ -128,6 +128,11 @@ def test_a_program_that_fails_is_no_answer(pretend: Pretend) -> None:
     pretend(weights_and_batch, error=error)
     with pytest.raises(ConfigError, match="ended without using the GPU, with ValueError: no such"):
         fit(task(), CARD)
+    advice = "\nSet TORCHDYNAMO_VERBOSE=1 for the full Dynamo stack trace\n"
+    missing = "torch._inductor.exc.TritonMissing: Cannot find a working triton installation."
+    pretend(weights_and_batch, error=f"Traceback\n{missing}\n{advice}")
+    with pytest.raises(ConfigError, match="with TritonMissing: Cannot find a working triton inst"):
+        fit(task(), CARD)
     pretend(weights_and_batch, error="Killed")
     with pytest.raises(ConfigError, match="with exit code 1: Killed"):
         fit(task(), CARD)

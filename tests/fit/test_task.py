@@ -39,6 +39,30 @@ def test_what_cannot_be_is_refused_in_a_sentence(
         Task(model=model_of(model), **more)
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "known"),
+    [
+        ("dtype", "float32", "fp32, bf16, fp16, autocast-bf16, autocast-fp16"),
+        ("optimizer", "adam", "adamw, adamw-fused, adamw-foreach-off, adam8bit, adafactor, sgd"),
+        ("attention", "flash_attention_2", "sdpa, eager, flash"),
+        ("start", "", "clean, made"),
+        ("parallel", "FSDP", "fsdp, ddp"),
+        ("dtype", ["bf16"], "fp32, bf16"),
+    ],
+)
+def test_a_name_that_nobody_knows_is_refused_with_those_that_are(
+    field: str, value: Any, known: str
+) -> None:
+    with pytest.raises(ConfigError) as error:
+        Task(model=model_of("gpt2"), **{field: value})
+    assert str(error.value).startswith(f"{field} {value!r} is not known; expected one of {known}")
+
+
+def test_no_ranks_are_refused() -> None:
+    with pytest.raises(ConfigError, match="ranks 0 is not possible"):
+        Task(model=model_of("gpt2"), parallel="ddp", ranks=0)
+
+
 def test_rotary_positions_end_nowhere() -> None:
     assert Task(model=model_of("Llama-3-8B"), seq=100_000).seq == 100_000
 

@@ -135,6 +135,26 @@ def test_a_program_may_look_whether_torch_is_there_before_it_imports_it(pretend:
     assert len(run(pretend, program).processes) == 1
 
 
+def test_by_column_it_is_the_same_recording(pretend: Path) -> None:
+    program = "import torch\ntorch.cuda.init()\ntorch._C._cuda_emptyCache()\n"
+    (rows,) = run(pretend, program, out="rows.pickle").processes
+    (columns,) = run(pretend, program, out="columns.pickle", by_column=True).processes
+    (entries,) = pickle.loads(columns.file.read_bytes())["device_traces"]
+    assert entries["action"] == ["segment_alloc", "alloc"]
+    assert entries["frames"][0] is entries["frames"][1], "equal stacks are one object"
+    assert columns.entries == rows.entries == 2
+    (one,), (other,) = load(columns.file).devices, load(rows.file).devices
+    assert list(one) == list(other)
+    assert one.marks == other.marks
+    assert one.marks
+
+
+def test_where_sizes_are_all_there_is_one_thread_to_the_host(pretend: Path) -> None:
+    program = "import os, torch\ntorch.cuda.init()\nraise SystemExit(os.environ[NAME] == '1')\n"
+    program = program.replace("NAME", "'OMP_NUM_THREADS'")
+    assert run(pretend, program, sizes_only=True).exit_code == 1
+
+
 def test_packed_where_the_name_says_so(pretend: Path) -> None:
     program = "import torch\ntorch.cuda.init()\n"
     (process,) = run(pretend, program, out="run.pickle.gz").processes

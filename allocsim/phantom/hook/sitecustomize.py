@@ -14,6 +14,7 @@ import atexit
 import contextlib
 import ctypes
 import functools
+import gc
 import importlib.machinery
 import importlib.util
 import json
@@ -52,6 +53,7 @@ class Recorder:
         self.began = float(os.environ.get("ALLOCSIM_RECORD_BEGAN") or time.monotonic())
         self.lock = threading.RLock()
         self.is_ending = False
+        self.by_column = bool(os.environ.get("ALLOCSIM_RECORD_BY_COLUMN"))
         self.conf_at_start = None
         self.marks = []
         self.counted_before = {}
@@ -60,6 +62,9 @@ class Recorder:
         """torch is loaded: ask for a call when CUDA is initialised, and start the guard."""
         self.torch = torch
         self.watch_calls()
+        if os.environ.get("ALLOCSIM_PHANTOM_SIZES_ONLY"):
+            with contextlib.suppress(Exception):  # it is only to be faster
+                beside("unfilled").leave_unfilled(torch)
         torch.cuda._lazy_call(self.on_cuda)
         if self.max_seconds or self.max_entries:
             threading.Thread(target=self.guard, name="allocsim-guard", daemon=True).start()
@@ -221,7 +226,8 @@ class Recorder:
             try:
                 with self.lock:
                     self.is_ending = True
-                    self.write()
+                    with collector_paused():
+                        self.write()
                     finish_work(self.torch)
                 return
             except SystemExit:
@@ -255,10 +261,13 @@ class Recorder:
         }
         self.add_marks(snapshot)
         snapshot["allocsim"]["exit_code"] = UNKNOWN_EXIT  # the last value of the pickle
-        with open(place + ".part", "wb") as file:
-            pickle.dump(snapshot, file)
         about = {name: snapshot["allocsim"][name] for name in PRINTED}
         about["entries"] = sum(map(len, snapshot["device_traces"]))
+        if self.by_column:
+            columns_of = beside("by_column").columns_of
+            snapshot["device_traces"] = list(map(columns_of, snapshot["device_traces"]))
+        with open(place + ".part", "wb") as file:
+            pickle.dump(snapshot, file)
         with open(place[: -len(".pickle")] + ".json", "w") as file:
             json.dump(about, file)
         os.replace(place + ".part", place)
@@ -280,6 +289,19 @@ def beside(name):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@contextlib.contextmanager
+def collector_paused():
+    """Without the cycle collector, which would walk a history's millions of objects again and again
+    while they are made."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def finish_work(torch):

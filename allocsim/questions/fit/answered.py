@@ -6,14 +6,14 @@ Rule: a file that holds none is refused in a sentence; figures are bytes, none b
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from allocsim.errors import ConfigError
 
-__all__ = ["Answered", "read_answers"]
+__all__ = ["Answered", "ToldFront", "read_answers", "read_frontier"]
 
 _MOST_BYTES = 1 << 24
 
@@ -30,18 +30,59 @@ class Answered:
     breakdown: Mapping[str, int]
 
 
+@dataclass(frozen=True, slots=True)
+class ToldFront:
+    """The answer to --find of two sizes.
+
+    name, other: the sizes.  points: a value of the other, the largest value of the one there, 0
+    where none fits, and the bytes reserved at its peak.
+    """
+
+    gpu: str
+    name: str
+    other: str
+    points: tuple[tuple[int, int, int], ...]
+
+
 def read_answers(path: str) -> tuple[Answered, ...]:
     """The answers in the file at `path`.  Raises ConfigError for anything else."""
+    return _read(path, lambda document: tuple(map(_answered, document.get("cards", [document]))))
+
+
+def read_frontier(path: str) -> ToldFront | None:
+    """The answer to --find of two sizes, None if the file at `path` holds another answer.
+
+    Raises ConfigError as `read_answers`.
+    """
+    return _read(path, lambda document: _frontier(document) if "frontier" in document else None)
+
+
+_T = TypeVar("_T")
+
+
+def _read(path: str, taken: Callable[[Any], _T]) -> _T:
     try:
         with Path(path).open("rb") as file:
             document = json.loads(file.read(_MOST_BYTES))
-        return tuple(map(_answered, document.get("cards", [document])))
+        return taken(document)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise ConfigError(
             f"{path}: holds no answer; expected what `allocsim fit --json` prints"
         ) from None
+
+
+def _frontier(document: Mapping[str, Any]) -> ToldFront:
+    name, other = map(str, document["find"])
+    points = tuple(
+        (row["at"][other], row["largest"] or 0, row["peak_reserved_bytes"] or 0)
+        for row in document["frontier"]
+    )
+    numbers = [number for point in points for number in point]
+    if not points or not all(type(each) is int and each >= 0 for each in numbers):
+        raise ValueError
+    return ToldFront(str(document["gpu"]), name, other, points)
 
 
 def _answered(document: Mapping[str, Any]) -> Answered:

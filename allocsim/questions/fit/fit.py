@@ -13,14 +13,12 @@ from pathlib import Path
 
 from allocsim.display import Shown
 from allocsim.engine import Trials, replay_prepared
-from allocsim.errors import ConfigError
 from allocsim.measures import Case, Recommendation, effects_on, recommend
 from allocsim.phantom import CONTEXT_MEMORY_SEEN, Gpu, UnavailableError, find_gpu
 from allocsim.questions.fit.by_law import run_by_law
-from allocsim.questions.fit.model import Configured
 from allocsim.questions.fit.notes import notes_of, notes_of_law, notes_of_run, release_note
 from allocsim.questions.fit.program import program_of
-from allocsim.questions.fit.ran import Ran, find_python, run_program
+from allocsim.questions.fit.ran import Ran, find_python, run_program, run_task
 from allocsim.questions.fit.task import Task
 from allocsim.units import TIB, format_size
 
@@ -120,7 +118,6 @@ def fit(
     Raises UnavailableError without PyTorch, ConfigError if the program fails otherwise than by
     memory, or has no law.
     """
-    text = program_of(task)
     card = find_gpu(gpu) if isinstance(gpu, str) else gpu
     if engine == "auto":
         engine = _engine_for(python)
@@ -129,18 +126,10 @@ def fit(
         return run_by_law(task, gpu, conf=conf, keep=keep)
 
     def run(gpu: Gpu, keep: Path | None) -> Ran:
-        try:
-            return run_program(
-                text, gpu, conf=conf, python=python, torch_version=torch_version, keep=keep
-            )
-        except ConfigError as error:
-            if not (isinstance(task.model, Configured) and "auto_map" in task.model.config):
-                raise
-            what = f"{task.model.name} names code of its own (auto_map), which is not fetched"
-            raise ConfigError(f"{what}: {error}") from None
+        return run_task(task, gpu, conf=conf, python=python, torch_version=torch_version, keep=keep)
 
     way = by_law if engine == "laws" else run
-    return _answer(task, text, _Way(way, card, conf, torch_version, keep))
+    return _answer(task, program_of(task), _Way(way, card, conf, torch_version, keep))
 
 
 def _engine_for(python: str | None) -> str:

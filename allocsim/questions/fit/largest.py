@@ -6,15 +6,20 @@ taken never to fit where less did not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from allocsim.errors import ConfigError
 from allocsim.phantom import Gpu
-from allocsim.questions.fit.program import program_of
-from allocsim.questions.fit.ran import Ran, run_program
+from allocsim.questions.fit.notes import release_note
+from allocsim.questions.fit.ran import Ran, run_task
 from allocsim.questions.fit.task import Task, most_of
+from allocsim.trace import write_snapshot
 from allocsim.units import TIB
 
 __all__ = ["SIZES", "Fewest", "Largest", "Tried", "fewest", "largest"]
@@ -25,6 +30,10 @@ _MOST = 1 << 20
 _MOST_RANKS = 1024
 _FURTHER = 4
 """How many times further to look where nothing has failed yet."""
+_PARTS = 128
+"""Parts of a run that are compared with those of another."""
+_ALIKE = 0.95
+"""The least share of requests that two runs of one program have in common."""
 _AT_ONCE = 2
 """Programs run side by side: each takes a processor."""
 
@@ -46,7 +55,7 @@ class Largest:
     fitting: the run at the largest value that fits, None if not even 1 does.
     value: it, 0 for none.  failing: the run at the next value, None if the model
     has no positions for it.  step: what values are multiples of.
-    tried: every run, in order.
+    tried: every run, in order.  notes: what is not known, in sentences.
     """
 
     name: str
@@ -55,6 +64,7 @@ class Largest:
     fitting: Ran | None
     failing: Ran | None
     tried: tuple[Tried, ...]
+    notes: tuple[str, ...] = ()
 
 
 def largest(
@@ -63,17 +73,24 @@ def largest(
     gpu: Gpu,
     *,
     step: int = 1,
+    first: int | None = None,
     conf: str | None = None,
     python: str | None = None,
+    torch_version: str | None = None,
+    keep: Path | None = None,
     watch: Callable[[str], object] | None = None,
 ) -> Largest:
     """The largest value of the size `name` at which `task` fits `gpu`.
 
-    step: look among its multiples.  watch: called with each value before it is run.
+    step: look among its multiples.  first: where to look first, if that is known; else two runs
+    without a limit tell.  keep: a file for the recording at that value, if one fits.
+    watch: called with each value before it is run.  The others are as of `fit`.
     Raises ConfigError for a size of another task, and if the memory does not grow with it.
     """
-    search = _Search(task, name, gpu, step, _runner(conf, python))
-    return search.run(watch or (lambda _: None))
+    search = _Search(task, name, gpu, step, _runner(conf, python, torch_version))
+    found = search.run(first, watch or (lambda _: None))
+    _keep(found.fitting, keep)
+    return replace(found, notes=_notes(torch_version, found.fitting or found.failing))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,11 +98,13 @@ class Fewest:
     """The fewest GPUs, a power of two, that share a task and have room for it.
 
     ranks: they, None if no number up to `_MOST_RANKS` does.  fitting: the run of their first rank.
+    tried, notes: as of `Largest`.
     """
 
     ranks: int | None
     fitting: Ran | None
     tried: tuple[Tried, ...]
+    notes: tuple[str, ...] = ()
 
 
 def fewest(
@@ -94,13 +113,17 @@ def fewest(
     *,
     conf: str | None = None,
     python: str | None = None,
+    torch_version: str | None = None,
+    keep: Path | None = None,
     watch: Callable[[str], object] | None = None,
 ) -> Fewest:
     """The fewest of `gpu` that train `task` by FSDP or DDP.
 
-    Each has a batch of the task's own; the rank that is run is the first, which has as much as any.
+    Options are those of `largest`.  Each has a batch of the task's own; the rank that is run is
+    the first, which has as much as any.
     """
-    run, tried = _runner(conf, python), list[Tried]()
+    run, tried = _runner(conf, python, torch_version), list[Tried]()
+    notes: tuple[str, ...] = ()
     ranks = 2
     while ranks <= _MOST_RANKS:
         pair = [ranks, 2 * ranks]
@@ -109,23 +132,36 @@ def fewest(
         shared = [replace(task, ranks=each, rank=0) for each in pair]
         runs = dict(zip(pair, _side_by_side(run, shared, gpu), strict=True))
         tried += [_tried(n, ran, is_limited=True) for n, ran in runs.items()]
+        notes = _notes(torch_version, runs[ranks])
         for n, ran in runs.items():
             if not ran.is_out_of_memory:
-                return Fewest(n, ran, tuple(tried))
+                _keep(ran, keep)
+                return Fewest(n, ran, tuple(tried), notes)
         ranks *= 4
-    return Fewest(None, None, tuple(tried))
+    return Fewest(None, None, tuple(tried), notes)
 
 
 _Run = Callable[[Task, Gpu], Ran]
 
 
-def _runner(conf: str | None, python: str | None) -> _Run:
+def _runner(conf: str | None, python: str | None, torch_version: str | None) -> _Run:
     """How a task is run on a card."""
 
     def run(task: Task, gpu: Gpu) -> Ran:
-        return run_program(program_of(task), gpu, conf=conf, python=python)
+        return run_task(task, gpu, conf=conf, python=python, torch_version=torch_version)
 
     return run
+
+
+def _keep(ran: Ran | None, keep: Path | None) -> None:
+    """Write the recording of what was found to `keep`."""
+    if ran is not None and keep is not None:
+        write_snapshot(ran.recording, keep)
+
+
+def _notes(torch_version: str | None, ran: Ran | None) -> tuple[str, ...]:
+    """Whether another release ran than was asked for."""
+    return () if ran is None else tuple(release_note(torch_version, ran.torch_version))
 
 
 def _side_by_side(run: _Run, tasks: Sequence[Task], gpu: Gpu) -> list[Ran]:
@@ -138,6 +174,39 @@ def _tried(value: int, ran: Ran, *, is_limited: bool) -> Tried:
     return Tried(value, not ran.is_out_of_memory, ran.peak_reserved_bytes, is_limited)
 
 
+def full_at(runs: Mapping[int, Ran], room: int) -> int | None:
+    """About the largest n at which a program takes no more than `room`, by its runs at two.
+
+    Each part of the program has a line of its own: the fullest one at a small batch, where the
+    optimizer is, is seldom that at a large one.  None where no part grows, or the runs are of
+    different lengths, so that their parts are not the same.
+    """
+    (n_near, near), (n_far, far) = runs.items()
+    lengths = [len(ran.device_run.timeline.entry) for ran in runs.values()]
+    if min(lengths) < _ALIKE * max(lengths):
+        return None
+    first, second = _parts(near), _parts(far)
+    slope = (second - first) / (n_far - n_near)
+    grows = slope > 0
+    if not grows.any():
+        return None
+    # What is reserved beyond what is allocated is taken to grow alike.
+    allocated = room * far.peak_allocated_bytes / far.peak_reserved_bytes
+    until = n_near + (allocated - first[grows]) / slope[grows]
+    return max(int(until.min()), 1)
+
+
+def _parts(ran: Ran) -> NDArray[np.int64]:
+    """The most that is allocated in each of `_PARTS` parts of a run, the parts beside it included:
+    runs at two sizes make nearly, not always exactly, as many requests."""
+    allocated = ran.device_run.timeline.allocated
+    starts = np.linspace(0, len(allocated), _PARTS, endpoint=False).astype(np.int64)
+    most = np.maximum.reduceat(allocated, starts)
+    beside = np.pad(most, 1, mode="edge")
+    widened: NDArray[np.int64] = np.maximum(np.maximum(beside[:-2], beside[2:]), most)
+    return widened
+
+
 class _Search:
     """Runs two values at a time: where a line through what is known meets the card's memory."""
 
@@ -147,12 +216,19 @@ class _Search:
         self.runs: dict[int, Ran] = {}
         self.peaks: dict[int, int] = {}
         self.tried: list[Tried] = []
+        self.is_near = True
 
-    def run(self, watch: Callable[[str], object]) -> Largest:
-        endless = replace(self.gpu, memory=TIB, context_memory=0)
-        first = max(getattr(self.task, self.name) // self.step, 1)
-        self._try([first, min(2 * first, self.bound)], endless, watch)
-        guess = min(self._guessed(), self.bound - 1) or 1
+    def run(self, first: int | None, watch: Callable[[str], object]) -> Largest:
+        if first is None:
+            endless = replace(self.gpu, memory=TIB, context_memory=0)
+            # Of 1 PyTorch makes views where it copies of more.
+            least = min(max(getattr(self.task, self.name) // self.step, 2), self.bound)
+            pair = list(dict.fromkeys((least, min(2 * least, self.bound))))
+            runs = self._try(pair, endless, watch)
+            by_moments = full_at(runs, self.gpu.room) if len(runs) > 1 else None
+            guess = min(by_moments or self._guessed(), self.bound - 1) or 1
+        else:
+            guess = max(min(first // self.step, self.bound), 1)
         low, high = 0, self.bound + 1
         pair = [guess, guess + 1]
         while True:
@@ -180,19 +256,23 @@ class _Search:
             tried=tuple(self.tried),
         )
 
-    def _try(self, values: Sequence[int], gpu: Gpu, watch: Callable[[str], object]) -> None:
+    def _try(
+        self, values: Sequence[int], gpu: Gpu, watch: Callable[[str], object]
+    ) -> dict[int, Ran]:
         """Run the values on `gpu`, side by side."""
         for n in values:
             watch(f"{self.name}={n * self.step}")
         tasks = [self.task.at(self.name, n * self.step) for n in values]
         is_limited = gpu is self.gpu
-        for n, ran in zip(values, _side_by_side(self.run_on, tasks, gpu), strict=True):
+        runs = dict(zip(values, _side_by_side(self.run_on, tasks, gpu), strict=True))
+        for n, ran in runs.items():
             # What stays below the limit is the same run with and without one.
             if is_limited or ran.peak_reserved_bytes <= self.gpu.room:
                 self.runs[n] = ran
             if not ran.is_out_of_memory:
                 self.peaks[n] = ran.peak_reserved_bytes
             self.tried.append(_tried(n * self.step, ran, is_limited=is_limited))
+        return runs
 
     def _guessed(self) -> int:
         """Where the card is full, if the peak grows evenly; 1 at least."""
@@ -206,11 +286,18 @@ class _Search:
         return min(max(guess, 1), max(self.bound - 1, 1))
 
     def _next(self, low: int, high: int) -> list[int]:
-        """Two values between one that fits and one that does not: by the line, else by thirds."""
+        """Two values between one that fits and one that does not: by the line, else by thirds.
+
+        The first guess is taken to have missed by little, once.
+        """
         inner, guess = high - low - 1, self._guessed()
+        is_near, self.is_near = self.is_near, False
         if high not in self.runs:
-            value = min(max(guess, _FURTHER * low), high - 1)
+            value = max(guess, low + 1 if is_near else _FURTHER * low)
+            value = min(value, high - 1)
             return [value, min(value + 1, high - 1)]
+        if is_near and low not in self.runs and not self.peaks:
+            return [max(high - 2, 1), high - 1]
         if inner <= _AT_ONCE:
             return list(range(low + 1, high))
         if low < guess < high - 1 and not {guess, guess + 1} & self.runs.keys():

@@ -20,21 +20,26 @@ import numpy as np
 from allocsim.engine import DeviceRun, Prepared, SimulatedOom, prepare, replay_prepared
 from allocsim.errors import ConfigError
 from allocsim.phantom import Gpu, Program, UnavailableError, find_torch, record
+from allocsim.questions.fit.model import Configured, Made
+from allocsim.questions.fit.program import program_of
+from allocsim.questions.fit.task import Task
 from allocsim.trace import MarkKind, Recording, load
 
-__all__ = ["Ran", "find_python", "ran_of", "run_program"]
+__all__ = ["Ran", "find_python", "ran_of", "run_program", "run_task"]
 
 _PROGRAM = "program.py"
 _LONGEST = 300
-_ERROR = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception|Interrupt|Exit)): (.*)")
+_ERROR = re.compile(r"^(?:(?:\w+\.)+([A-Z]\w*)|(\w*(?:Error|Exception|Interrupt|Exit))): (.*)")
+"""What Python prints last of an exception: its class, with its module where that is no built-in."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ran:
     """A program's run on one card.
 
-    prepared, device_run: its recording, replayed as recorded.  entry: the first that counts; what
-    comes before is the making of the model, where the program resets the peaks after it.
+    recording, prepared, device_run: what it left, replayed as recorded.
+    entry: the first that counts; what comes before is the making of the model, where the program
+    resets the peaks after it.
     busiest: the entry after which most was allocated.
     is_out_of_memory: whether an out-of-memory error ended the program.
     torch_version: the release that ran it.  seconds: of the run, imports included.
@@ -42,6 +47,7 @@ class Ran:
     """
 
     gpu: Gpu
+    recording: Recording
     prepared: Prepared
     device_run: DeviceRun
     entry: int
@@ -80,6 +86,36 @@ def find_python(python: str | None = None, torch_version: str | None = None) -> 
     return min(found, key=lambda each: each[0])[1]
 
 
+def run_task(
+    task: Task,
+    gpu: Gpu,
+    *,
+    conf: str | None = None,
+    python: str | None = None,
+    torch_version: str | None = None,
+    keep: Path | None = None,
+) -> Ran:
+    """Run a task's own program on a phantom of `gpu`.
+
+    Otherwise as `run_program`.
+    """
+    try:
+        return run_program(
+            program_of(task),
+            gpu,
+            conf=conf,
+            python=python,
+            torch_version=torch_version,
+            keep=keep,
+            sizes_only=not isinstance(task.model, Made),  # a user's code may use values
+        )
+    except ConfigError as error:
+        if not (isinstance(task.model, Configured) and "auto_map" in task.model.config):
+            raise
+        what = f"{task.model.name} names code of its own (auto_map), which is not fetched"
+        raise ConfigError(f"{what}: {error}") from None
+
+
 def run_program(
     program: str | Sequence[str],
     gpu: Gpu,
@@ -88,11 +124,12 @@ def run_program(
     python: str | None = None,
     torch_version: str | None = None,
     keep: Path | None = None,
+    sizes_only: bool = False,
 ) -> Ran:
     """Run a program, its text or a command line, on a phantom of `gpu`.
 
     conf: PYTORCH_CUDA_ALLOC_CONF.  python, torch_version: as `find_python`, for a text.
-    keep: where the recording goes.
+    keep: where the recording goes.  sizes_only: whether the program uses no values, as `Program`.
     Raises UnavailableError where PyTorch is missing, ConfigError if the program ends with another
     error than one of memory, or does not use the GPU.
     """
@@ -106,7 +143,17 @@ def run_program(
         else:
             command = tuple(program)
         out, log = folder / "fit.pickle", folder / "log"
-        recorded = record(Program(command, out, gpu, conf=conf, log=log))
+        recorded = record(
+            Program(
+                command,
+                out,
+                gpu,
+                conf=conf,
+                log=log,
+                by_column=keep is None,  # what is kept is for PyTorch's own viewer too
+                sizes_only=sizes_only,
+            )
+        )
         text = log.read_text("utf-8", "replace")
         if not recorded.processes:
             raise ConfigError(_why_it_failed(text, recorded.exit_code, "without using the GPU"))
@@ -151,6 +198,7 @@ def ran_of(
     allocated, reserved = timeline.allocated[before:], timeline.reserved[first:]
     return Ran(
         gpu=gpu,
+        recording=recording,
         prepared=prepared,
         device_run=device_run,
         entry=entry,
@@ -169,7 +217,7 @@ def _why_it_failed(log: str, exit_code: int, when: str) -> str:
     for line in reversed(log.splitlines()):
         found = _ERROR.match(line.strip())
         if found:
-            what = f"{found[1]}: {found[2]}"
+            what = f"{found[1] or found[2]}: {found[3]}"
             return f"the program ended {when}, with {what[:_LONGEST]}"
     last = log.strip().splitlines()[-1:] or ["it printed nothing"]
     return f"the program ended {when}, with exit code {exit_code}: {last[0][:_LONGEST]}"

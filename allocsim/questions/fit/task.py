@@ -51,6 +51,14 @@ PARALLEL = ("fsdp", "ddp")
 _COUNTS = (
     *("batch", "seq", "image", "accumulate", "steps", "prompt", "decode", "requests", "ranks"),
 )
+_NAMED = {
+    "dtype": tuple(DTYPES),
+    "optimizer": tuple(OPTIMIZERS),
+    "attention": tuple(ATTENTION),
+    "start": STARTS,
+    "parallel": ("", *PARALLEL),
+}
+"""The fields of a task that are one of some names."""
 _MOST = 1 << 24
 _USUAL = 1024
 
@@ -96,16 +104,8 @@ class Task:
     rank: int = 0
 
     def __post_init__(self) -> None:
-        for name in (
-            "batch",
-            "seq",
-            "image",
-            "accumulate",
-            "steps",
-            "prompt",
-            "decode",
-            "requests",
-        ):
+        self._refuse_unknown()
+        for name in _COUNTS:
             value = getattr(self, name)
             if not 0 < value <= _MOST:
                 raise ConfigError(f"{name} {value} is not possible; expected 1 to {_MOST:,}")
@@ -114,6 +114,14 @@ class Task:
         self._refuse_unfit()
         self._refuse_alone()
         self._refuse_too_long()
+
+    def _refuse_unknown(self) -> None:
+        """Names that stand in none of the tables."""
+        for name, known in _NAMED.items():
+            value = getattr(self, name)
+            if value not in known:
+                expected = ", ".join(filter(None, known))
+                raise ConfigError(f"{name} {value!r} is not known; expected one of {expected}")
 
     def _refuse_unfit(self) -> None:
         """Options that the model has no use for."""
@@ -166,7 +174,11 @@ class Task:
     @property
     def text(self) -> str:
         """ "4 training steps of gpt2, batch 8 x 1,024 tokens, bf16, adamw, checkpointing"."""
-        what = [self._work(), self._amount(), self.dtype]
+        return self.text_with(self._amount())
+
+    def text_with(self, amount: str) -> str:
+        """The text with other words for how much there is at a time."""
+        what = [self._work(), amount, self.dtype]
         if self.is_training:
             what.append(self.optimizer)
             what += ["checkpointing"] * self.checkpointing

@@ -22,7 +22,7 @@ from allocsim.questions.scale.proof import Check, checks_of
 from allocsim.trace import Recording
 from allocsim.units import format_size
 
-__all__ = ["Largest", "Scaled", "Scaling", "scaling_of"]
+__all__ = ["Frontier", "Largest", "Scaled", "Scaling", "scaling_of"]
 
 _MOST = 1 << 24
 """A size that is not looked beyond."""
@@ -82,6 +82,20 @@ class Largest:
     name: str
     fitting: Scaled | None
     failing: Scaled
+
+
+@dataclass(frozen=True, slots=True)
+class Frontier:
+    """The largest value of the size `name` at each value of the size `other`, ascending."""
+
+    name: str
+    other: str
+    rows: tuple[tuple[int, Largest], ...]
+
+    @property
+    def fits(self) -> bool:
+        """Whether any value fits anywhere."""
+        return any(found.fitting is not None for _, found in self.rows)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -195,6 +209,37 @@ class Scaling(Shown):
             if count > _MOST:
                 raise ConfigError(f"{name} makes no difference to the memory: {low:,} fits as well")
         return Largest(name, fitting, failing)
+
+    def frontier(
+        self,
+        name: str,
+        other: str,
+        values: Sequence[int],
+        sizes: Mapping[str, int],
+        device_memory: int | str,
+        *,
+        conf: str | None = None,
+        watch: Callable[[str], object] | None = None,
+    ) -> Frontier:
+        """`largest` of the size `name` for each of `values` of the size `other`, ascending.
+
+        sizes: the rest.  Raises ConfigError as `largest`, and if the two sizes are one.
+        """
+        if name == other:
+            raise ConfigError(f"{name} and {other} are one size; expected two")
+        return Frontier(
+            name,
+            other,
+            tuple(
+                (
+                    value,
+                    self.largest(
+                        name, {**sizes, other: value}, device_memory, conf=conf, watch=watch
+                    ),
+                )
+                for value in sorted(set(values))
+            ),
+        )
 
     def _guessed(
         self, name: str, sizes: Mapping[str, int], device_memory: int | str, conf: str | None

@@ -6,11 +6,13 @@ from allocsim.report.figures.canvas import save_figure
 from allocsim.report.figures.cards import cards_figure
 from allocsim.report.figures.flame import flame_figure
 from allocsim.report.figures.front import front_figure
+from allocsim.report.figures.frontier import frontier_figure
 from allocsim.report.figures.memory import memory_figure
 from allocsim.report.figures.segments import segments_figure
 from allocsim.report.figures.theme import DARK, LIGHT, Theme
 
 __all__ = [
     "DARK", "LIGHT", "Theme", "address_map_figure", "block_sizes_figure", "cards_figure",
-    "flame_figure", "front_figure", "memory_figure", "save_figure", "segments_figure",
+    "flame_figure", "front_figure", "frontier_figure", "memory_figure", "save_figure",
+    "segments_figure",
 ]  # fmt: skip
