@@ -329,7 +329,7 @@ def _values(text: str | None, other: str) -> tuple[int, ...]:
         return ()
     name, _, values = text.partition("=")
     if name != other or not all(value.isdecimal() for value in values.split(",")):
-        raise UsageError(f"--server {text}: expected values of {other}, as {other}=512,1024")
+        raise UsageError(f"--with {text}: expected values of {other}, as {other}=512,1024")
     return tuple(map(int, values.split(",")))
 
 

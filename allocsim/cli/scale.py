@@ -159,7 +159,7 @@ def _find(
     values, others = _values(arguments.others, other)
     values = values or sorted({each.at[other] for each in scaling.law.samples if other in each.at})
     if not values:
-        raise UsageError(f"no recording tells {other}; --server {other}=N names its values")
+        raise UsageError(f"no recording tells {other}; --with {other}=N names its values")
     front = scaling.frontier(name, other, values, _sizes(others), memory, **named)
     fitting = (each.fitting for _, each in front.rows)
     return _Answer(
@@ -174,7 +174,7 @@ def _values(words: Sequence[str], name: str) -> tuple[list[int], list[str]]:
     ours = [word for word in words if word.startswith(f"{name}=")]
     values = [value for word in ours for value in word.removeprefix(f"{name}=").split(",")]
     if not all(_NUMBER.fullmatch(value) for value in values):
-        raise UsageError(f"--server {ours[0]}: expected values, as {name}=2048,4096")
+        raise UsageError(f"--with {ours[0]}: expected values, as {name}=2048,4096")
     return list(map(int, values)), [word for word in words if word not in ours]
 
 
