@@ -31,9 +31,14 @@ HOME = Path(__file__).parents[1]
 PROGRAMS = (
     *("llama", "qwen2_fused", "llama_checkpointing", "llama_lora", "llama_clipped"),
     *("llama_autocast", "gpt2_adamw", "gpt2_unfused", "mixtral", "bert_sgd", "vit"),
-    *("encoder", "sequential_sgd", "sequential_adamw", "decode", "decode_static", "gpt2_serving"),
+    *("encoder", "t5", "sequential_sgd", "sequential_adamw", "decode", "decode_static"),
+    *("generate", "gpt2_serving"),
 )
-OTHER_SIZES = {"llama_steps": ("llama", "steps"), "decode_tokens": ("decode", "decode")}
+OTHER_SIZES = {
+    "llama_steps": ("llama", "steps"),
+    "decode_tokens": ("decode", "decode"),
+    "generate_tokens": ("generate", "decode"),
+}
 """What grows with something else than its layers: the program, and the option."""
 
 CASES = (*PROGRAMS, *OTHER_SIZES)

@@ -202,6 +202,27 @@ def decode_static(options: Options) -> None:
     decode(options, is_static=True)
 
 
+def generate(options: Options) -> None:
+    """Serving as transformers does it."""
+    model = decoder(options, "Qwen2").eval()
+    model.generate(tokens(options), max_new_tokens=options.decode, do_sample=False, pad_token_id=0)
+
+
+def t5(options: Options) -> None:
+    """An encoder and a decoder, which both grow."""
+    config = hf.T5Config(
+        vocab_size=VOCABULARY,
+        d_model=WIDTH,
+        d_kv=WIDTH // HEADS,
+        d_ff=2048,
+        num_layers=options.layers,
+        num_heads=HEADS,
+        use_cache=False,
+        decoder_start_token_id=0,
+    )
+    train(hf.T5ForConditionalGeneration(config).to("cuda"), options)
+
+
 def gpt2_serving(options: Options) -> None:
     """Many prompts, one after the other, no cache."""
     model = gpt2(options).eval()
@@ -215,7 +236,7 @@ PROGRAMS: dict[str, Callable[[Options], None]] = {
     for each in (
         *(llama, qwen2_fused, llama_checkpointing, llama_lora, llama_clipped, llama_autocast),
         *(gpt2_adamw, gpt2_unfused, mixtral, bert_sgd, vit, sequential_sgd, sequential_adamw),
-        *(encoder, decode, decode_static, gpt2_serving),
+        *(encoder, t5, decode, decode_static, generate, gpt2_serving),
     )
 }
 

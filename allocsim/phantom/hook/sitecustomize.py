@@ -2,7 +2,8 @@
 
 Rule: the program behaves as without it.  Only the standard library is imported (the program's
 interpreter may not have allocsim), torch is used only after the program imports it, and what is
-changed here is undone or passed on: another sitecustomize still runs.
+changed here is undone or passed on: another sitecustomize still runs.  (Numbers of the host are
+others where ALLOCSIM_PHANTOM_SIZES_ONLY says that nobody looks at them.)
 
 `allocsim.phantom.record` sets the variables ALLOCSIM_RECORD_*.  At exit a process that used CUDA
 leaves a pickle in <folder>: a snapshot as PyTorch writes it, with one more key, "allocsim", for
