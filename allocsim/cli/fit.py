@@ -313,6 +313,7 @@ def _find_frontier(arguments: argparse.Namespace, task: Task, gpu: Gpu) -> int:
             gpu,
             values=_values(arguments.others, other),
             step=max(arguments.multiple_of, 1),
+            engine=arguments.engine,
             conf=arguments.conf,
             python=arguments.python,
             torch_version=arguments.torch,
@@ -337,7 +338,8 @@ def _of_a_search(arguments: argparse.Namespace) -> dict[str, Any]:
     """The options that every search has."""
     if arguments.out is not None:
         _refuse_out(arguments.out)
-    named = {"conf": arguments.conf, "python": arguments.python, "torch_version": arguments.torch}
+    names = {"engine": "engine", "conf": "conf", "python": "python", "torch_version": "torch"}
+    named = {name: getattr(arguments, option) for name, option in names.items()}
     return named | {"keep": arguments.out}
 
 

@@ -6,6 +6,7 @@ from allocsim.laws.law import EMPTY_CACHE, FREE, REQUEST, Law, Requests
 from allocsim.laws.repeated import BEFORE, Repeated, Unrolled
 from allocsim.laws.stored import DATA, Laws, find_laws, known_laws, write_laws
 from allocsim.laws.variables import (
+    COLUMNS,
     SIZES,
     VARIABLES,
     Card,
@@ -15,7 +16,8 @@ from allocsim.laws.variables import (
 )
 
 __all__ = [
-    "BEFORE", "Card", "DATA", "EMPTY_CACHE", "FAMILIES", "FREE", "Family", "Formula", "Law", "Laws",
-    "REQUEST", "Repeated", "Requests", "SIZES", "Unrolled", "VARIABLES", "attention_splits",
-    "family_of", "find_laws", "known_laws", "regime_of", "variables_of", "write_laws",
+    "BEFORE", "COLUMNS", "Card", "DATA", "EMPTY_CACHE", "FAMILIES", "FREE", "Family", "Formula",
+    "Law", "Laws", "REQUEST", "Repeated", "Requests", "SIZES", "Unrolled", "VARIABLES",
+    "attention_splits", "family_of", "find_laws", "known_laws", "regime_of", "variables_of",
+    "write_laws",
 ]  # fmt: skip

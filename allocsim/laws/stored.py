@@ -5,7 +5,7 @@ Rule: plain columns, read without running anything; a file of another format is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from allocsim.errors import ConfigError
 from allocsim.laws.formula import Formula
 from allocsim.laws.law import Law
+from allocsim.laws.variables import VARIABLES
 from allocsim.trace import Frame, FrameTable
 
 __all__ = ["DATA", "Laws", "find_laws", "known_laws", "write_laws"]
@@ -52,12 +53,13 @@ def find_laws(name: str) -> Laws | None:
     with np.load(path, allow_pickle=False) as columns:
         if int(columns["format"]) != _FORMAT:
             raise ConfigError(f"{path} has format {int(columns['format'])}; expected {_FORMAT}")
+        numbers = [VARIABLES.index(name) for name in columns["variables"].tolist()]
         regimes = sorted({key.partition("/")[0] for key in columns.files if "/" in key})
         return Laws(
             name,
             str(columns["torch_version"]),
             _stacks(columns),
-            {regime: _law(regime, columns) for regime in regimes},
+            {regime: _law(regime, columns, numbers) for regime in regimes},
         )
 
 
@@ -69,6 +71,7 @@ def write_laws(laws: Laws, folder: Path = DATA) -> Path:
         "frames": np.array(
             [f"{frame.line}\t{frame.name}\t{frame.filename}" for frame in laws.stacks.frames]
         ),
+        "variables": np.array(VARIABLES),
         "flat": laws.stacks.flat.astype(np.uint16),
         "offsets": laws.stacks.offsets.astype(np.uint32),
     }
@@ -102,7 +105,9 @@ def _narrow(column: NDArray[np.generic]) -> NDArray[np.generic]:
     return column
 
 
-def _law(regime: str, columns: Mapping[str, NDArray[np.generic]]) -> Law:
+def _law(regime: str, columns: Mapping[str, NDArray[np.generic]], variables: Sequence[int]) -> Law:
+    """variables: what the file's numbers of them are here."""
+
     def column(name: str) -> NDArray[np.int64]:
         return columns[f"{regime}/{name}"].astype(np.int64)
 
@@ -116,7 +121,7 @@ def _law(regime: str, columns: Mapping[str, NDArray[np.generic]]) -> Law:
         by_copies=column("by_copies"),
         parts=[(start, stop) for start, stop in column("parts").tolist()],
         formulas=tuple(
-            Formula(numerator, denominator, tuple(n for n in numbers if n != _NONE))
+            Formula(numerator, denominator, tuple(variables[n] for n in numbers if n != _NONE))
             for (numerator, denominator), numbers in formulas
         ),
         layers=layers,

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 
-__all__ = ["SIZES", "VARIABLES", "Card", "attention_splits", "regime_of", "variables_of"]
+__all__ = ["COLUMNS", "SIZES", "VARIABLES", "Card", "attention_splits", "regime_of", "variables_of"]
 
 Sizes = Mapping[str, int]
 
@@ -24,24 +25,25 @@ SIZES = (
 )
 """The sizes that a request may hang on; `layers` says how often parts come."""
 
-_COLUMNS = {
-    "hidden": ("hidden",),
-    "three_hidden": ("hidden", "hidden", "hidden"),
-    "intermediate": ("intermediate",),
-    "queries": ("heads", "head_dim"),
-    "keys": ("kv_heads", "head_dim"),
+COLUMNS = {
+    "hidden": (1, ("hidden",)),
+    "three_hidden": (3, ("hidden",)),
+    "intermediate": (1, ("intermediate",)),
+    "queries": (1, ("heads", "head_dim")),
+    "keys": (1, ("kv_heads", "head_dim")),
 }
+"""How wide the tensors are whose columns are summed over the tokens: a number times sizes."""
 
 VARIABLES = (
     *SIZES,
     "workspace",
     "length_and_one",
     *(f"length_by_{unit}" for unit in (8, 16, 32, 128)),
-    *("splits", "gradient_workspace"),
+    *("splits", "gradient_workspace", "gradient_workspace_16_bit"),
     *("touched_rows", "partial_segments", "sort_storage"),
     *("scan_storage", "rows_scan_storage"),
-    *(f"{columns}_by_128" for columns in _COLUMNS),
-    *(f"{columns}_partial_sums" for columns in _COLUMNS),
+    *(f"{columns}_by_128" for columns in COLUMNS),
+    *(f"{columns}_partial_sums" for columns in COLUMNS),
 )
 """By number, as formulas name them."""
 
@@ -79,24 +81,15 @@ def variables_of(sizes: Sizes, card: Card) -> dict[str, int]:
         "length_and_one": length + 1,
         **{f"length_by_{unit}": -(-length // unit) * unit for unit in (8, 16, 32, 128)},
         "splits": attention_splits(known, card.multiprocessors),
-        "gradient_workspace": _gradient_workspace(length, known["head_dim"]),
+        "gradient_workspace": _gradient_workspace(length, known["head_dim"], is_fp32=True),
+        "gradient_workspace_16_bit": _gradient_workspace(length, known["head_dim"], is_fp32=False),
         **_sorted(tokens, known["vocabulary"]),
     }
-    for name, columns in _columns(known).items():
+    for name, (factor, width) in COLUMNS.items():
+        columns = factor * prod(known[size] for size in width)
         found[f"{name}_by_128"] = -(-columns // 128)
         found[f"{name}_partial_sums"] = _partial_sums(tokens, columns, card)
     return found
-
-
-def _columns(sizes: Sizes) -> dict[str, int]:
-    """How wide the tensors are whose columns are summed over the tokens."""
-    return {
-        "hidden": sizes["hidden"],
-        "three_hidden": 3 * sizes["hidden"],
-        "intermediate": sizes["intermediate"],
-        "queries": sizes["heads"] * sizes["head_dim"],
-        "keys": sizes["kv_heads"] * sizes["head_dim"],
-    }
 
 
 def _partial_sums(tokens: int, columns: int, card: Card) -> int:
@@ -110,14 +103,14 @@ def _partial_sums(tokens: int, columns: int, card: Card) -> int:
     return max(min(-(-tokens // 64), fills), -(-tokens // 1024))
 
 
-def _gradient_workspace(length: int, head_dim: int) -> int:
+def _gradient_workspace(length: int, head_dim: int, *, is_fp32: bool) -> int:
     """What the backward of memory-efficient attention takes for a head of a sequence.
 
-    For each block of keys, its gradient in fp32 and a count for each four of them.
+    For each block of keys, its gradient in fp32 and counters.
     """
     block = 64 if head_dim <= 64 else 128
     width = -(-head_dim // block) * block
-    return -(-length // block) * (4 * block * width + block // 4)
+    return -(-length // block) * (4 * block * width + (block // 4 if is_fp32 else 16))
 
 
 def _sorted(tokens: int, vocabulary: int) -> dict[str, int]:
@@ -139,8 +132,12 @@ def _sorted(tokens: int, vocabulary: int) -> dict[str, int]:
     }
 
 
-def regime_of(sizes: Sizes, card: Card) -> str:
-    """The way through the kernels: batch, tokens, heads, splits of attention."""
+def regime_of(sizes: Sizes, card: Card, mask_unit: int = 0) -> str:
+    """The way through the kernels: batch, tokens, heads, splits of attention, its mask.
+
+    mask_unit: numbers of a mask that make 16 bytes, to which its rows are padded; 0 without one,
+    with which no flash attention runs.
+    """
     tokens = sizes["batch"] * sizes["length"]
     heads, kv_heads = sizes["heads"], sizes.get("kv_heads", sizes["heads"])
     shared = "one" if kv_heads == 1 else "own" if kv_heads == heads else "shared"
@@ -150,8 +147,12 @@ def regime_of(sizes: Sizes, card: Card) -> str:
         many = "sorted"
     else:
         many = "two" if tokens > _IN_TWO_PASSES_ABOVE else "few"
-    split = "split" if attention_splits(sizes, card.multiprocessors) > 1 else "whole"
-    return ".".join(("single" if sizes["batch"] == 1 else "several", many, shared, split))
+    if mask_unit:
+        attention = "padded" if sizes["length"] % mask_unit else "masked"
+    else:
+        splits = attention_splits(sizes, card.multiprocessors)
+        attention = "split" if splits > 1 else "whole"
+    return ".".join(("single" if sizes["batch"] == 1 else "several", many, shared, attention))
 
 
 def attention_splits(sizes: Sizes, multiprocessors: int) -> int:

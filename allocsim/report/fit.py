@@ -221,7 +221,7 @@ def _search_document(
         "device_memory": gpu.memory,
         "peak_reserved_bytes": None if fitting is None else fitting.peak_reserved_bytes,
         "peak_allocated_bytes": None if fitting is None else fitting.peak_allocated_bytes,
-        "engine": "program",
+        "engine": found.engine,
         "program": task.text,
         "tried": _tried_plain(found.tried),
         "notes": list(found.notes),
@@ -276,7 +276,7 @@ def frontier_document(task: Task, gpu: Gpu, found: Frontier) -> dict[str, Any]:
         "find": [found.name, found.other],
         "gpu": gpu.name,
         "device_memory": gpu.memory,
-        "engine": "program",
+        "engine": found.rows[0][1].engine,
         "program": task.text_with(f"{found.name} and {found.other} of the frontier"),
         "frontier": [
             {"at": {found.other: value}, **_largest(largest)} for value, largest in found.rows

@@ -14,7 +14,7 @@ from typing import Any
 from allocsim.laws import FAMILIES, regime_of
 from allocsim.phantom import find_gpu
 from allocsim.questions.fit import Task, program_of
-from allocsim.questions.fit.by_law import card_of, laws_name
+from allocsim.questions.fit.by_law import card_of, laws_name, mask_unit
 from allocsim.questions.fit.model import Configured
 from benchmarks.laws.recorded import CARD
 
@@ -57,14 +57,17 @@ class Variant:
 def regimes(variant: Variant) -> Iterator[str]:
     """The regimes that a variant is recorded in."""
     shared = ("own",) if variant.family == "gpt2" else ("shared", "own")
+    usual, seldom = (
+        ("masked", "padded") if "checkpointing" in variant.options else ("whole", "split")
+    )
     for batch in ("single", "several"):
         for tokens in ("few", "two", "sorted"):
             if variant.family == "gpt2" and (batch, tokens) == ("single", "sorted"):
                 continue  # so long a sequence is another regime there
             for heads in shared:
-                yield f"{batch}.{tokens}.{heads}.whole"
-                if tokens == "few" and heads == shared[0]:
-                    yield f"{batch}.{tokens}.{heads}.split"
+                yield f"{batch}.{tokens}.{heads}.{usual}"
+                if heads == shared[0] and (has_mask or tokens == "few"):
+                    yield f"{batch}.{tokens}.{heads}.{seldom}"
 
 
 def drawn(variant: Variant, regime: str, count: int, seed: int) -> list[dict[str, int]]:
@@ -73,7 +76,7 @@ def drawn(variant: Variant, regime: str, count: int, seed: int) -> list[dict[str
     card = card_of(find_gpu(CARD))
     for _ in range(_TRIES):
         sizes = _sizes(variant, chance)
-        if regime_of(sizes, card) == regime:
+        if regime_of(sizes, card, mask_unit(variant.task(sizes))) == regime:
             found.append(sizes)
             if len(found) == count:
                 break

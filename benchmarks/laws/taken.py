@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from allocsim.engine import StepKind
 from allocsim.laws import (
+    COLUMNS,
     EMPTY_CACHE,
     FREE,
     REQUEST,
@@ -123,32 +124,53 @@ def _formulas(
         if set(column) == {values[0]["workspace"]}:
             formulas.append(Formula(1, 1, (VARIABLES.index("workspace"),)))
             continue
-        monomial = known.get(tuple(Fraction(each, column[0]) for each in column))
-        if monomial is None:
+        course = tuple(Fraction(each, column[0]) for each in column)
+        shares = ((Fraction(column[0], at), numbers) for numbers, at in known.get(course, ()))
+        sound = [
+            Formula(*each.as_integer_ratio(), of) for each, of in shares if _is_sound(each, of)
+        ]
+        if not sound:
             program = programs[0]
             row = int(program.requests[request])
             raise NoLawError(f"{column} is no monomial: {program.told(row)}")
-        numbers, at_first = monomial
-        share = Fraction(column[0], at_first)
-        formulas.append(Formula(share.numerator, share.denominator, numbers))
+        formulas.append(max(sound, key=_columns_of))
     return formulas, number
+
+
+def _columns_of(formula: Formula) -> int:
+    """The number before the columns whose partial sums it has; of several the larger is meant."""
+    names = [VARIABLES[each].removesuffix("_partial_sums") for each in formula.variables]
+    return max((COLUMNS[name][0] for name in names if name in COLUMNS), default=0)
+
+
+def _is_sound(share: Fraction, numbers: Sequence[int]) -> bool:
+    """Whether partial sums stand with the columns that they are of."""
+    names = [VARIABLES[number] for number in numbers]
+    for name in names:
+        if name.endswith("_partial_sums"):
+            factor, width = COLUMNS[name.removesuffix("_partial_sums")]
+            if share.numerator % factor or not set(width) <= set(names):
+                return False
+    return True
 
 
 def _monomials(
     values: Sequence[Mapping[str, int]],
-) -> dict[tuple[Fraction, ...], tuple[tuple[int, ...], int]]:
-    """By their course over the samples, the variables of a monomial and its value at the first.
+) -> dict[tuple[Fraction, ...], list[tuple[tuple[int, ...], int]]]:
+    """By their course over the samples, monomials: their variables, and their value at the first.
 
-    The simplest of those of one course: the fewest factors, sizes before what is rounded.
+    Of one course those with the fewest factors.
     """
-    found: dict[tuple[Fraction, ...], tuple[tuple[int, ...], int]] = {}
+    found: dict[tuple[Fraction, ...], list[tuple[tuple[int, ...], int]]] = {}
     for numbers in _products():
         course = [1] * len(values)
         for number in numbers:
             course = [a * each[VARIABLES[number]] for a, each in zip(course, values, strict=True)]
         if course[0]:
             key = tuple(Fraction(each, course[0]) for each in course)
-            found.setdefault(key, (numbers, course[0]))
+            known = found.setdefault(key, [])
+            if not known or len(known[0][0]) == len(numbers):
+                known.append((numbers, course[0]))
     return found
 
 

@@ -36,7 +36,7 @@ from allocsim.questions.fit.task import Task
 from allocsim.trace import Mark, MarkKind, Provenance, Recording
 from allocsim.workload import KeptHistory, write_recording
 
-__all__ = ["card_of", "laws_name", "run_by_law"]
+__all__ = ["card_of", "laws_name", "mask_unit", "run_by_law"]
 
 _OLDEST_CAPABILITY = (8, 0)
 """Of cards with FlashAttention, over which the laws were taken."""
@@ -75,6 +75,16 @@ def run_by_law(task: Task, gpu: Gpu, *, conf: str | None = None, keep: Path | No
 def card_of(gpu: Gpu) -> Card:
     """What of a card decides sizes."""
     return Card(gpu.capability, gpu.multiprocessors, gpu.limits.threads)
+
+
+def mask_unit(task: Task) -> int:
+    """Numbers of attention's mask that make 16 bytes; 0 for a program that makes none.
+
+    With checkpointing transformers makes one, over a phantom (`notes.py`).
+    """
+    if not task.checkpointing:
+        return 0
+    return 4 if task.dtype == "fp32" else 8
 
 
 def laws_name(task: Task) -> str:
@@ -118,7 +128,7 @@ def _requests(task: Task, gpu: Gpu, laws: Laws) -> Requests:
     sizes = family.sizes_of(task.model.config)
     sizes |= {"batch": task.batch, "length": task.seq, "lora": task.lora}
     card = card_of(gpu)
-    regime = regime_of(sizes, card)
+    regime = regime_of(sizes, card, mask_unit(task))
     law = laws.by_regime.get(regime)
     if law is None:
         raise ConfigError(

@@ -14,11 +14,11 @@ from pathlib import Path
 from allocsim.display import Shown
 from allocsim.engine import Trials, replay_prepared
 from allocsim.measures import Case, Recommendation, effects_on, recommend
-from allocsim.phantom import CONTEXT_MEMORY_SEEN, Gpu, UnavailableError, find_gpu
-from allocsim.questions.fit.by_law import run_by_law
+from allocsim.phantom import CONTEXT_MEMORY_SEEN, Gpu, find_gpu
+from allocsim.questions.fit.answering import engine_for, run_by
 from allocsim.questions.fit.notes import notes_of, notes_of_law, notes_of_run, release_note
 from allocsim.questions.fit.program import program_of
-from allocsim.questions.fit.ran import Ran, find_python, run_program, run_task
+from allocsim.questions.fit.ran import Ran, run_program
 from allocsim.questions.fit.task import Task
 from allocsim.units import TIB, format_size
 
@@ -119,28 +119,14 @@ def fit(
     memory, or has no law.
     """
     card = find_gpu(gpu) if isinstance(gpu, str) else gpu
-    if engine == "auto":
-        engine = _engine_for(python)
-
-    def by_law(gpu: Gpu, keep: Path | None) -> Ran:
-        return run_by_law(task, gpu, conf=conf, keep=keep)
+    chosen = engine_for(engine, python)
 
     def run(gpu: Gpu, keep: Path | None) -> Ran:
-        return run_task(task, gpu, conf=conf, python=python, torch_version=torch_version, keep=keep)
+        return run_by(
+            chosen, task, gpu, conf=conf, python=python, torch_version=torch_version, keep=keep
+        )
 
-    way = by_law if engine == "laws" else run
-    return _answer(task, program_of(task), _Way(way, card, conf, torch_version, keep))
-
-
-def _engine_for(python: str | None) -> str:
-    """What can answer here."""
-    try:
-        find_python(python)
-    except UnavailableError:
-        if python is not None:
-            raise
-        return "laws"
-    return "program"
+    return _answer(task, program_of(task), _Way(run, card, conf, torch_version, keep))
 
 
 def fit_command(

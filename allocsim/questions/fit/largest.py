@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from allocsim.errors import ConfigError
 from allocsim.phantom import Gpu
-from allocsim.questions.fit.notes import release_note
-from allocsim.questions.fit.ran import Ran, run_task
+from allocsim.questions.fit.answering import engine_for, run_by
+from allocsim.questions.fit.notes import notes_of_law, release_note
+from allocsim.questions.fit.ran import Ran
 from allocsim.questions.fit.task import Task, most_of
 from allocsim.trace import write_snapshot
 from allocsim.units import TIB
@@ -66,6 +67,12 @@ class Largest:
     tried: tuple[Tried, ...]
     notes: tuple[str, ...] = ()
 
+    @property
+    def engine(self) -> str:
+        """What answered."""
+        run = self.fitting or self.failing
+        return "program" if run is None else run.engine
+
 
 def largest(
     task: Task,
@@ -74,6 +81,7 @@ def largest(
     *,
     step: int = 1,
     first: int | None = None,
+    engine: str = "auto",
     conf: str | None = None,
     python: str | None = None,
     torch_version: str | None = None,
@@ -87,7 +95,9 @@ def largest(
     watch: called with each value before it is run.  The others are as of `fit`.
     Raises ConfigError for a size of another task, and if the memory does not grow with it.
     """
-    search = _Search(task, name, gpu, step, _runner(conf, python, torch_version))
+    search = _Search(
+        task, name, gpu, step, _runner(engine_for(engine, python), conf, python, torch_version)
+    )
     found = search.run(first, watch or (lambda _: None))
     _keep(found.fitting, keep)
     return replace(found, notes=_notes(torch_version, found.fitting or found.failing))
@@ -105,12 +115,14 @@ class Fewest:
     fitting: Ran | None
     tried: tuple[Tried, ...]
     notes: tuple[str, ...] = ()
+    engine: str = "program"
 
 
 def fewest(
     task: Task,
     gpu: Gpu,
     *,
+    engine: str = "auto",
     conf: str | None = None,
     python: str | None = None,
     torch_version: str | None = None,
@@ -122,7 +134,7 @@ def fewest(
     Options are those of `largest`.  Each has a batch of the task's own; the rank that is run is
     the first, which has as much as any.
     """
-    run, tried = _runner(conf, python, torch_version), list[Tried]()
+    run, tried = _runner(engine_for(engine, python), conf, python, torch_version), list[Tried]()
     notes: tuple[str, ...] = ()
     ranks = 2
     while ranks <= _MOST_RANKS:
@@ -144,11 +156,11 @@ def fewest(
 _Run = Callable[[Task, Gpu], Ran]
 
 
-def _runner(conf: str | None, python: str | None, torch_version: str | None) -> _Run:
+def _runner(engine: str, conf: str | None, python: str | None, torch_version: str | None) -> _Run:
     """How a task is run on a card."""
 
     def run(task: Task, gpu: Gpu) -> Ran:
-        return run_task(task, gpu, conf=conf, python=python, torch_version=torch_version)
+        return run_by(engine, task, gpu, conf=conf, python=python, torch_version=torch_version)
 
     return run
 
@@ -160,8 +172,10 @@ def _keep(ran: Ran | None, keep: Path | None) -> None:
 
 
 def _notes(torch_version: str | None, ran: Ran | None) -> tuple[str, ...]:
-    """Whether another release ran than was asked for."""
-    return () if ran is None else tuple(release_note(torch_version, ran.torch_version))
+    """Whether another release ran than was asked for, or a law."""
+    if ran is None:
+        return ()
+    return (*release_note(torch_version, ran.torch_version), *notes_of_law(ran))
 
 
 def _side_by_side(run: _Run, tasks: Sequence[Task], gpu: Gpu) -> list[Ran]:

@@ -1,0 +1,50 @@
+"""What answers for a task: the program itself over PyTorch, or the law of its requests.
+
+Rule: the same task comes to the same bytes by either; a law that does not hold is refused, and
+nothing falls back from one to the other within a question.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from allocsim.phantom import Gpu, UnavailableError
+from allocsim.questions.fit.by_law import run_by_law
+from allocsim.questions.fit.ran import Ran, find_python, run_task
+from allocsim.questions.fit.task import Task
+
+__all__ = ["ENGINES", "engine_for", "run_by"]
+
+ENGINES = ("auto", "program", "laws")
+
+
+def engine_for(engine: str, python: str | None) -> str:
+    """ "program" or "laws": what "auto" comes to here, which is laws where PyTorch is missing.
+
+    Raises UnavailableError if `python` is named and has none.
+    """
+    if engine != "auto":
+        return engine
+    try:
+        find_python(python)
+    except UnavailableError:
+        if python is not None:
+            raise
+        return "laws"
+    return "program"
+
+
+def run_by(
+    engine: str,
+    task: Task,
+    gpu: Gpu,
+    *,
+    conf: str | None = None,
+    python: str | None = None,
+    torch_version: str | None = None,
+    keep: Path | None = None,
+) -> Ran:
+    """The run of `task` on `gpu` by "program" or "laws", with the arguments and errors of `fit`."""
+    if engine == "laws":
+        return run_by_law(task, gpu, conf=conf, keep=keep)
+    return run_task(task, gpu, conf=conf, python=python, torch_version=torch_version, keep=keep)
