@@ -1,0 +1,1 @@
+"""What memory comes to by formula, where no program can be run or replayed."""
