@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from allocsim.cli.fit_parallel import add_parallel, is_by_formula, run_by_formula
 from allocsim.cli.options import Commands, add_command, add_shared
 from allocsim.cli.output import write, write_result
 from allocsim.cli.progress import ProgressBar
@@ -71,7 +72,8 @@ def add_to(commands: Commands[Parser]) -> None:
         "--seq",
         metavar="N",
         type=count,
-        help="training: tokens of a sequence (default: 1024, or what it has positions for)",
+        help="training: tokens of a sequence (default: 1024, of formulas 4096, or what it "
+        "has positions for)",
     )
     add("--image", metavar="N", type=count, help="pixels of a side (default: 224)")
     add("--lengths", metavar="FILE", help="lengths of sequences instead: a file of numbers, "
@@ -105,17 +107,21 @@ def add_to(commands: Commands[Parser]) -> None:
     add_shared(parser, "--torch", text="PyTorch's release, {releases} (default: the one installed)")
     add("--python", metavar="PATH", help="the Python that has PyTorch (default: this one, then "
         "python3)")  # fmt: skip
-    add("--engine", choices=("auto", "program"), default="auto",
-        help="what answers: so far the program itself")  # fmt: skip
+    add("--engine", choices=("auto", "program", "formula"), default="auto",
+        help="what answers: the program itself, or formulas (default: formulas with an option "
+        "of theirs)")  # fmt: skip
     add("-o", "--out", metavar="FILE", type=Path, help="keep the recording, as a .pickle")
     add("--show-program", action="store_true", help="print the program that is run, and stop")
     add("--list-models", action="store_true", help="print the presets, and stop")
     add_shared(parser, "--json")
+    add_parallel(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.list_models:
         return _list_models()
+    if is_by_formula(arguments):
+        return run_by_formula(arguments, _gpus(arguments))
     task = _task(arguments)
     if arguments.show_program:
         return _show_program(task)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         largest_fit_document,
         largest_fit_text,
     )
+    from allocsim.report.fit_plan import plan_document, plan_text, sharded_document, sharded_text
     from allocsim.report.layout import others_text, shown_of, warned
     from allocsim.report.record import record_document, record_text
     from allocsim.report.replay import replay_document, replay_text
@@ -43,12 +44,13 @@ __all__ = [
     "Answer", "Tone", "collapsed_text", "crosscheck_document", "crosscheck_text",
     "explanation_document", "explanation_screen", "explanation_text", "fewest_document",
     "fewest_text", "fit_document", "fit_text", "fits_document", "fits_text", "largest_fit_document",
-    "largest_fit_text", "largest_text", "others_text", "record_document", "record_text",
-    "replay_document", "replay_screen", "replay_text", "risk_document", "risk_screen", "risk_text",
-    "scale_document", "scale_text", "segments_text", "shown_of", "speedscope_document",
-    "state_document", "state_screen", "state_text", "step_document", "step_text", "top_document",
-    "top_text", "tuning_document", "tuning_screen", "tuning_text", "verdicts_document",
-    "verdicts_screen", "verdicts_text", "warned",
+    "largest_fit_text", "largest_text", "others_text", "plan_document", "plan_text",
+    "record_document", "record_text", "replay_document", "replay_screen", "replay_text",
+    "risk_document", "risk_screen", "risk_text", "scale_document", "scale_text", "segments_text",
+    "sharded_document", "sharded_text", "shown_of", "speedscope_document", "state_document",
+    "state_screen", "state_text", "step_document", "step_text", "top_document", "top_text",
+    "tuning_document", "tuning_screen", "tuning_text", "verdicts_document", "verdicts_screen",
+    "verdicts_text", "warned",
 ]  # fmt: skip
 
 
@@ -71,6 +73,8 @@ _HOMES = {
     "largest_fit_text": "fit",
     "largest_text": "scale",
     "others_text": "layout",
+    "plan_document": "fit_plan",
+    "plan_text": "fit_plan",
     "record_document": "record",
     "record_text": "record",
     "replay_document": "replay",
@@ -82,6 +86,8 @@ _HOMES = {
     "scale_document": "scale",
     "scale_text": "scale",
     "segments_text": "step",
+    "sharded_document": "fit_plan",
+    "sharded_text": "fit_plan",
     "shown_of": "layout",
     "speedscope_document": "top",
     "state_document": "explain_state",

@@ -263,7 +263,7 @@ class _Account:
         among = f" / {layout.tensor}" * (layout.tensor > 1)
         how = f"{layout.tokens:,} tokens x {shape.vocabulary:,} x {each} bytes{among}"
         yield Part("logits and loss", round(logits), how)
-        yield self._gathered_input("output layer's input, gathered, and its gradient", 2)
+        yield self._gathered_input("output layer's input, and its gradient", 2)
         yield from self._left_of_weight_gradients()
         head = shape.embedding // layout.tensor
         if practice.weight_gradients:

@@ -4,10 +4,13 @@ from allocsim.questions.fit.answered import Answered, read_answers
 from allocsim.questions.fit.fit import Fit, fit, fit_command
 from allocsim.questions.fit.largest import SIZES, Fewest, Largest, Tried, fewest, largest
 from allocsim.questions.fit.lengths import lengths_of
-from allocsim.questions.fit.model import Model, model_of
+from allocsim.questions.fit.model import Model, model_of, most_positions
+from allocsim.questions.fit.planned import Plan, Planned, plan
 from allocsim.questions.fit.presets import CONFIGURATIONS, TORCHVISION
 from allocsim.questions.fit.program import program_of
 from allocsim.questions.fit.ran import Ran, run_program
+from allocsim.questions.fit.shapes import shape_of
+from allocsim.questions.fit.sharded import NCCL_SEEN, RESERVED_SEEN, Sharded, precision_of, shard
 from allocsim.questions.fit.task import (
     ATTENTION,
     DTYPES,
@@ -20,7 +23,8 @@ from allocsim.questions.fit.task import (
 
 __all__ = [
     "ATTENTION", "Answered", "CONFIGURATIONS", "DTYPES", "Fewest", "Fit", "Largest", "Model",
-    "OPTIMIZERS", "PARALLEL", "Ran", "SIZES", "STARTS", "TORCHVISION", "Task", "Tried", "fewest",
-    "fit", "fit_command", "largest", "lengths_of", "model_of", "program_of", "read_answers",
-    "run_program", "usual_lengths",
+    "NCCL_SEEN", "OPTIMIZERS", "PARALLEL", "Plan", "Planned", "RESERVED_SEEN", "Ran", "SIZES",
+    "STARTS", "Sharded", "TORCHVISION", "Task", "Tried", "fewest", "fit", "fit_command", "largest",
+    "lengths_of", "model_of", "most_positions", "plan", "precision_of", "program_of",
+    "read_answers", "run_program", "shape_of", "shard", "usual_lengths",
 ]  # fmt: skip

@@ -4,7 +4,7 @@ Rule: every layout in the stated space is computed, none by a shortcut that coul
 one; a layout fits if it likely fits (`Sharded.fits`).  The space: tensor parallel 1 to 8 (one
 machine's cards), pipelines that divide the layers, ZeRO 0 to 3 (0 and 1 in a pipeline, whose
 micro-batches would gather and send too often), recomputation none or full, and micro-batches of 8,
-4, 2 and 1 sequences, the largest that fits.
+4, 2 and 1 sequences, the largest that surely fits, or one.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def plan(
 
     What is not searched for is as in its layout: tokens, attention, context parallelism,
     micro-batches of a step.  cards: exactly so many.  micro_batch: that many sequences instead of
-    the largest that fits.
+    the largest.
     """
     search = _Search(training, gpu, micro_batch)
     counts = [cards] if cards is not None else search.counts()
@@ -144,12 +144,13 @@ class _Search:
                    default=1)  # fmt: skip
 
     def best(self, layout: Layout) -> Planned | None:
-        """That layout with the largest micro-batch that fits."""
+        """That layout with the largest micro-batch that surely fits, or the least if it likely
+        does."""
         sizes = _MICRO_BATCHES if self.micro_batch is None else (self.micro_batch,)
         for size in sizes:
             training = replace(self.training, layout=replace(layout, micro_batch=size))
             answer = shard(training, self.gpu)
-            if answer.fits:
+            if answer.fits and (answer.is_sure or size == sizes[-1]):
                 return Planned(answer, self._extra(layout))
         return None
 
