@@ -163,7 +163,10 @@ def _layout_document(layout: Layout) -> dict[str, Any]:
 def plan_text(training: Training, gpu: Gpu, found: Plan) -> str:
     """`allocsim fit --plan`."""
     if found.fewest is None:
-        lines = row("Verdict", f"no layout of {found.tried:,} that were computed fits {gpu.name}")
+        why = f"no layout of {found.tried:,} that were computed fits {gpu.name}"
+        if not found.tried:
+            why = f"no layout fits {gpu.name}: what every rank holds in any is too much"
+        lines = row("Verdict", why)
         return "\n".join([*lines, "", *_model_lines(training)]) + "\n"
     best = found.choices[0]
     word = "is the fewest" if found.fewest == 1 else "are the fewest"

@@ -52,7 +52,10 @@ def test_the_plan_names_the_fewest_cards(cli: Cli) -> None:
 def test_a_plan_without_an_answer_exits_with_3(cli: Cli) -> None:
     done = cli(*HUNDRED, "--plan", "--gpus", "8")
     assert done.code == 3
-    assert "no layout of" in done.out
+    assert "no layout fits NVIDIA A100-SXM4-80GB" in done.out
+    done = cli(*HUNDRED, "--plan", "--gpus", "32", "--seq", "131072")
+    assert done.code == 3
+    assert "that were computed fits" in " ".join(done.out.split())
 
 
 def test_the_json_names_its_engine_and_its_arithmetic(cli: Cli, tmp_path: Path) -> None:

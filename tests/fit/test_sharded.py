@@ -154,6 +154,27 @@ def test_no_layout_on_fewer_cards_would_have_done() -> None:
         assert plan(training, card, cards=cards).fewest is None
 
 
+def test_the_plan_leaves_out_nothing_that_fits() -> None:
+    shape = Shape(
+        layers=8, width=4096, heads=32, kv_heads=8, head=128, inner=14336, vocabulary=32000
+    )
+    card = Gpu("small", 16 * GIB)
+    found = plan(Training("small", shape, Layout(seq=1024)), card, cards=8, micro_batch=1)
+    chosen = {each.answer.training.layout for each in found.choices}
+    fitting = set()
+    for t, p in ((t, p) for t in (1, 2, 4, 8) for p in (1, 2, 4, 8) if t * p <= 8):
+        data = 8 // (t * p)
+        for zero in range(1 if data == 1 else 2 if p > 1 else 4):
+            for recompute in ("none", "full"):
+                layout = Layout(
+                    tensor=t, pipeline=p, data=data, zero=zero, recompute=recompute, seq=1024
+                )
+                if shard(Training("small", shape, layout), card).fits:
+                    fitting.add(layout)
+    assert len(fitting) > 5
+    assert chosen == fitting
+
+
 def test_a_plan_for_so_many_cards_keeps_to_them_and_to_the_batch() -> None:
     found = plan(HUNDRED, CARD, cards=64, micro_batch=2)
     assert {each.cards for each in found.choices} == {64}
@@ -162,6 +183,8 @@ def test_a_plan_for_so_many_cards_keeps_to_them_and_to_the_batch() -> None:
 
 
 def test_where_nothing_fits_the_plan_says_none() -> None:
-    found = plan(HUNDRED, CARD, cards=8)
-    assert found.fewest is None
-    assert found.tried > 0
+    """Where the states alone are too much, not one layout is worth computing."""
+    assert plan(HUNDRED, CARD, cards=8).tried == 0
+    close = plan(replace(HUNDRED, layout=Layout(seq=1 << 17)), CARD, cards=32)
+    assert close.fewest is None
+    assert close.tried > 0

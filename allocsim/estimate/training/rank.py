@@ -8,7 +8,7 @@ was computed.  Nothing is added for the allocator: these are bytes of tensors.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from allocsim.estimate.training.kept import FUSED, Practice, kept_of_layer, operations_kept
 from allocsim.estimate.training.layout import Layout, refuse_impossible
@@ -82,6 +82,12 @@ class Training:
         """
         return worst_rank(self.shape, self.layout, self.precision, self.practice)
 
+    def least(self) -> int:
+        """Bytes that the first stage holds at least, whatever is computed again."""
+        layout = replace(self.layout, recompute="full")
+        account = _Account(self.shape, layout, 0, self.precision, self.practice)
+        return sum(part.size for part in (*account.before(), *account.kept()))
+
 
 def worst_rank(
     shape: Shape, layout: Layout, precision: Precision = MIXED, practice: Practice = FUSED
@@ -134,9 +140,7 @@ class _Account:
         return self.stage == self.layout.pipeline - 1
 
     def worst(self) -> Rank:
-        states = tuple(self.states())
-        # Gradients that are set to None between steps are not there when backward begins.
-        before = tuple(part for part in states if part.name != "gradients" or self._accumulates)
+        states, before = tuple(self.states()), self.before()
         kept = tuple(self.kept())
         moments = {
             "backward of a layer": (*before, *kept, *self.in_layer()),
@@ -147,6 +151,12 @@ class _Account:
             moments["loss"] = (*before, *kept, *self.at_loss())
         name = max(moments, key=lambda name: sum(part.size for part in moments[name]))
         return Rank(self.stage, name, self.dense + self.experts, moments[name])
+
+    def before(self) -> tuple[Part, ...]:
+        """States when backward begins; gradients that are set to None are not there yet."""
+        return tuple(
+            part for part in self.states() if part.name != "gradients" or self._accumulates
+        )
 
     @property
     def _accumulates(self) -> bool:

@@ -4,7 +4,7 @@ from allocsim.questions.fit.answered import Answered, read_answers
 from allocsim.questions.fit.fit import Fit, fit, fit_command
 from allocsim.questions.fit.largest import SIZES, Fewest, Largest, Tried, fewest, largest
 from allocsim.questions.fit.lengths import lengths_of
-from allocsim.questions.fit.model import Model, model_of, most_positions
+from allocsim.questions.fit.model import Configured, Model, model_of, most_positions
 from allocsim.questions.fit.planned import Plan, Planned, plan
 from allocsim.questions.fit.presets import CONFIGURATIONS, TORCHVISION
 from allocsim.questions.fit.program import program_of
@@ -22,9 +22,9 @@ from allocsim.questions.fit.task import (
 )
 
 __all__ = [
-    "ATTENTION", "Answered", "CONFIGURATIONS", "DTYPES", "Fewest", "Fit", "Largest", "Model",
-    "NCCL_SEEN", "OPTIMIZERS", "PARALLEL", "Plan", "Planned", "RESERVED_SEEN", "Ran", "SIZES",
-    "STARTS", "Sharded", "TORCHVISION", "Task", "Tried", "fewest", "fit", "fit_command", "largest",
-    "lengths_of", "model_of", "most_positions", "plan", "precision_of", "program_of",
+    "ATTENTION", "Answered", "CONFIGURATIONS", "Configured", "DTYPES", "Fewest", "Fit", "Largest",
+    "Model", "NCCL_SEEN", "OPTIMIZERS", "PARALLEL", "Plan", "Planned", "RESERVED_SEEN", "Ran",
+    "SIZES", "STARTS", "Sharded", "TORCHVISION", "Task", "Tried", "fewest", "fit", "fit_command",
+    "largest", "lengths_of", "model_of", "most_positions", "plan", "precision_of", "program_of",
     "read_answers", "run_program", "shape_of", "shard", "usual_lengths",
 ]  # fmt: skip
