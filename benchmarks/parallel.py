@@ -4,7 +4,7 @@
     python -m benchmarks.parallel --truth [--markdown]
 
 Rule: every row is printed, with its signed error.  The first form takes the rows of
-measured/rows.csv that are of Megatron (S) and of torchtitan (N, A11 to A21); a measured figure of
+measured/rows.csv that are of Megatron (S) and torchtitan (N, R6, A11 to A21); a measured figure of
 reserved memory is compared with the likely one, 1.07 times the formula's sum.  With --truth the
 rows are the trainings of traces/fit/truth.jsonl, one card each, whose peaks real PyTorch's
 allocator told: what lies between the sum and reserved memory is named by its parts.  Nothing is
@@ -88,7 +88,7 @@ _FSDP_8 = replace(_ONE, data=8, recompute="ops")
 _FULL = replace(_ONE, recompute="full")
 _FOUR_D = replace(_FULL, data=8, tensor=8, pipeline=8, micro_batch=4, micro_batches=8)
 _OF_TORCHTITAN: dict[str, tuple[Shape, Layout]] = {
-    **dict.fromkeys(("N1", "N2", "N3"), (_LLAMA_8B, replace(_FSDP_8, micro_batch=2))),
+    **dict.fromkeys(("N1", "N2", "N3", "R6"), (_LLAMA_8B, replace(_FSDP_8, micro_batch=2))),
     **dict.fromkeys(("N4", "N5", "N6"), (_LLAMA_8B, replace(_FSDP_8, data=128, micro_batch=2))),
     "N7": (_LLAMA_8B, replace(_FULL, data=8, seq=32768)),
     "N8": (_LLAMA_8B, replace(_FULL, data=4, context=2, seq=65536)),
@@ -297,7 +297,7 @@ def measured_lines(*, markdown: bool) -> Iterator[str]:
     ]
     yield from _table(head, rows, markdown=markdown)
     yield ""
-    for name, start in (("Megatron", "S"), ("torchtitan", "NA")):
+    for name, start in (("Megatron", "S"), ("torchtitan", "NRA")):
         yield f"{name}, {summary([each.error for each in found if each.row[0] in start])}"
 
 

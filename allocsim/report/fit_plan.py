@@ -12,7 +12,7 @@ from allocsim.estimate.training import FUSED, Layout, Part, Shape, Training
 from allocsim.phantom import Gpu
 from allocsim.questions.fit import Plan, Planned, Sharded
 from allocsim.report.layout import LABEL, exact_size, paragraph, plural, row, table
-from allocsim.units import format_size
+from allocsim.units import GIB, format_size
 
 __all__ = ["plan_document", "plan_text", "sharded_document", "sharded_text"]
 
@@ -23,6 +23,7 @@ def sharded_text(found: Sharded) -> str:
     """`allocsim fit` of one layout."""
     worst, layout = found.worst, found.training.layout
     low, likely, high = map(format_size, found.reserved_bytes)
+    stages = found.stages_bytes
     lines = row("Verdict", found.headline())
     where = f"of {plural(layout.pipeline, 'pipeline stage', 'pipeline stages')}"
     stage = f"stage {worst.stage + 1} {where}, " if layout.pipeline > 1 else ""
@@ -30,6 +31,9 @@ def sharded_text(found: Sharded) -> str:
                  f"{_moment(worst.moment)}")  # fmt: skip
     for part in worst.parts:
         lines += _part(part, found.allocated_bytes)
+    if len(stages) > 1:
+        every = ", ".join(f"{size / GIB:.2f}" for size in stages)
+        lines += row("By stage", f"{every} GiB allocated")
     lines += row("Reserved", f"{low} to {high}, likely {likely}: what the allocator makes of it")
     outside = " to ".join(map(format_size, found.outside_bytes))
     more = f", and of NCCL with {plural(found.communicators, 'group', 'groups')} of ranks"
@@ -115,6 +119,7 @@ def sharded_document(found: Sharded) -> dict[str, Any]:
     """`allocsim fit --json` of one layout."""
     return _document(found) | {
         "breakdown": {part.name: part.size for part in found.worst.parts},
+        "stages": list(found.stages_bytes),
         "arithmetic": {part.name: part.arithmetic for part in found.worst.parts},
         "program": f"{found.training.name}, {_layout_text(found.training.layout)}",
     }

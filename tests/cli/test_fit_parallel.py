@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -91,6 +92,11 @@ def test_a_pipelines_worst_stage_is_named(cli: Cli) -> None:
     text = " ".join(done.out.split())
     assert "on the worst rank: stage 1 of 4 pipeline stages, in backward of a layer" in text
     assert "x 5.5 in flight" in text
+    stages = re.search(r"By stage +([\d., ]+) GiB allocated", text)
+    assert stages is not None
+    sizes = [float(size) for size in stages[1].split(", ")]
+    assert len(sizes) == 4
+    assert sizes[0] == max(sizes)
     assert "2 + 4 + 12 bytes a parameter" in text
 
 

@@ -139,6 +139,37 @@ def test_megatron_on_eight_cards_as_it_was_measured(layout: Layout, measured: fl
     assert found == pytest.approx(measured, rel=0.004)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "layout", "billions"),
+    [
+        ((6144, 48, 64), Layout(tensor=8, micro_batch=4), 22),
+        ((12288, 96, 96), Layout(tensor=8, pipeline=8, chunks=3), 175),
+        ((20480, 105, 128), Layout(tensor=8, pipeline=35, chunks=3), 530),
+        ((25600, 128, 160), Layout(tensor=8, pipeline=64), 1000),
+    ],
+)
+def test_the_papers_four_models_fit_80_gb_by_its_techniques_alone(
+    sizes: tuple[int, int, int], layout: Layout, billions: int
+) -> None:
+    """Korthikanti et al., figure 1 and table 3; sequences of 2,048 tokens."""
+    width, layers, heads = sizes
+    more = {"heads": heads, "kv_heads": heads, "head": width // heads, "inner": 4 * width}
+    shape = replace(GPT3, layers=layers, width=width, **more)
+    assert shape.parameters == pytest.approx(billions * 1e9, rel=0.03)
+    before = replace(layout, seq=2048, sequence_parallel=False, flash=False)
+    after = replace(before, sequence_parallel=True, recompute="selective")
+    assert worst_rank(shape, before, MIXED).allocated > 80e9
+    assert worst_rank(shape, after, MIXED).allocated < 80e9
+
+
+def test_distributed_data_parallel_holds_its_buckets_beside_the_gradients() -> None:
+    small = replace(LLAMA_70B, layers=4, width=1024, heads=8, inner=3584, vocabulary=1000)
+    alone = worst_rank(small, Layout(seq=128), MIXED, EAGER)
+    shared = worst_rank(small, Layout(seq=128, data=4), MIXED, EAGER)
+    assert alone.moment == shared.moment
+    assert shared.allocated - alone.allocated == 2 * small.parameters
+
+
 def test_zero_2_and_3_count_what_they_send_and_gather() -> None:
     shape, layout = replace(LLAMA_70B, vocabulary=32000), Layout(data=8, zero=2)
     assert part("bucket of gradients", shape, layout) == 500_000_000 * 2

@@ -58,7 +58,7 @@ def test_what_formulas_have_no_say_on_is_listed_with_its_reason() -> None:
 def test_tables_are_text_or_markdown(markdown: bool) -> None:
     lines = list(measured_lines(markdown=markdown))
     assert lines[0].startswith("| row |" if markdown else "row ")
-    assert lines[-1].startswith("torchtitan, 25 rows: ")
+    assert lines[-1].startswith("torchtitan, 26 rows: ")
 
 
 def test_a_summary_names_median_and_worst() -> None:

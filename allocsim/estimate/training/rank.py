@@ -82,6 +82,12 @@ class Training:
         """
         return worst_rank(self.shape, self.layout, self.precision, self.practice)
 
+    def stages(self) -> tuple[Rank, ...]:
+        """Every pipeline stage's ranks at their worst moment."""
+        every = range(self.layout.pipeline)
+        parts = self.shape, self.layout
+        return tuple(rank_memory(*parts, stage, self.precision, self.practice) for stage in every)
+
     def least(self) -> int:
         """Bytes that the first stage holds at least, whatever is computed again."""
         layout = replace(self.layout, recompute="full")
@@ -218,6 +224,10 @@ class _Account:
             count = self.dense + self.experts
             size = count * precision.compute
             yield Part("16-bit copies of weights", size, f"{count:,} x {precision.compute} bytes")
+        if zero < 2 and self.layout.shards > 1 and not self.practice.keeps_gradients:
+            count, each = self.dense + self.experts, precision.gradients
+            how = f"{count:,} x {each} bytes: DistributedDataParallel's, beside the gradients"
+            yield Part("buckets of gradients", count * each, how)
 
     def _state(self, name: str, each: float, is_shared: bool) -> Part:
         layout = self.layout

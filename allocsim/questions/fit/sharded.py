@@ -47,6 +47,11 @@ class Sharded(Shown):
         return self.worst.allocated
 
     @property
+    def stages_bytes(self) -> tuple[int, ...]:
+        """The same of every pipeline stage."""
+        return tuple(rank.allocated for rank in self.training.stages())
+
+    @property
     def reserved_bytes(self) -> tuple[int, int, int]:
         """What the allocator reserves for them: low, likely, high."""
         low, likely, high = (round(self.allocated_bytes * each) for each in RESERVED_SEEN)
