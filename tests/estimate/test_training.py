@@ -153,7 +153,12 @@ def test_the_papers_four_models_fit_80_gb_by_its_techniques_alone(
 ) -> None:
     """Korthikanti et al., figure 1 and table 3; sequences of 2,048 tokens."""
     width, layers, heads = sizes
-    more = {"heads": heads, "kv_heads": heads, "head": width // heads, "inner": 4 * width}
+    more: dict[str, Any] = {
+        "heads": heads,
+        "kv_heads": heads,
+        "head": width // heads,
+        "inner": 4 * width,
+    }
     shape = replace(GPT3, layers=layers, width=width, **more)
     assert shape.parameters == pytest.approx(billions * 1e9, rel=0.03)
     before = replace(layout, seq=2048, sequence_parallel=False, flash=False)
