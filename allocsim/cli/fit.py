@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from allocsim.cli.fit_parallel import add_parallel, is_by_formula, run_by_formula
 from allocsim.cli.options import Commands, add_command, add_shared
 from allocsim.cli.output import write, write_result
+from allocsim.cli.owners import spilled_owners_of
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError, count
 
@@ -62,6 +63,7 @@ def add_to(commands: Commands[Parser]) -> None:
     add("--gpu", metavar="NAME", action="append", dest="gpus",
         help='a card by name, as "RTX 4090"; may be repeated; all for every one')  # fmt: skip
     add_shared(parser, "--device-memory", text="a card of this size instead, as 24GiB")
+    add_shared(parser, "--host-spill")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--train", action="store_true", help="train the model (the default)")
     what.add_argument("--serve", action="store_true", help="let the model answer prompts")
@@ -207,7 +209,8 @@ def _fit(arguments: argparse.Namespace, task: Task | None, gpus: list[Gpu]) -> i
 
     if arguments.out is not None:
         _refuse_out(arguments.out)
-    more = {"conf": arguments.conf, "torch_version": arguments.torch}
+    lent = arguments.host_spill
+    more = {"conf": arguments.conf, "torch_version": arguments.torch, "host_spill": lent}
     keep = arguments.out
 
     def answered(gpu: Gpu) -> Fit:
@@ -227,11 +230,12 @@ def _fit(arguments: argparse.Namespace, task: Task | None, gpus: list[Gpu]) -> i
                 found = list(pool.map(answered, gpus))
     if len(found) == 1:
         top = _held(found[0])
-        document, text = partial(fit_document, found[0], top), partial(fit_text, found[0], top)
+        shown = found[0], top, _spilled(found[0])
+        document, text = partial(fit_document, *shown), partial(fit_text, *shown)
     else:
         document, text = partial(fits_document, found), partial(fits_text, found)
     write_result(arguments.json, document, text)
-    return 0 if any(each.fits for each in found) else _DOES_NOT_FIT
+    return 0 if any(each.fits or each.runs_on_loan for each in found) else _DOES_NOT_FIT
 
 
 def _held(found: Fit) -> Top:
@@ -240,6 +244,13 @@ def _held(found: Fit) -> Top:
 
     ran = found.ran
     return top_of_run(ran.prepared, ran.device_run, ran.busiest, by="category")
+
+
+def _spilled(found: Fit) -> Top | None:
+    """Who asked for memory once the card was full; None where nothing lay in the host's."""
+    if found.unlimited is None or found.lent is None:
+        return None
+    return spilled_owners_of([found.unlimited.prepared], [found.lent], by="category")
 
 
 def _refuse_out(out: Path) -> None:
@@ -256,6 +267,8 @@ def _find(arguments: argparse.Namespace, task: Task | None, gpus: list[Gpu]) -> 
                          "allocsim scale")  # fmt: skip
     if len(gpus) > 1:
         raise UsageError("--find looks on one card; name one")
+    if arguments.host_spill:
+        raise UsageError("--find looks for what the card holds itself; leave out --host-spill")
     if arguments.find == "gpus":
         return _find_gpus(arguments, task, gpus[0])
     with ProgressBar() as bar:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from allocsim.engine import Prepared, Run
+    from allocsim.engine import DeviceRun, Prepared, Run
     from allocsim.questions.top import Top
 
 __all__ = ["owners_of", "spilled_owners_of"]
@@ -35,14 +35,16 @@ def owners_of(devices: Sequence[Prepared], run: Run) -> Top | None:
     return top_of_run(prepared, device_run)
 
 
-def spilled_owners_of(devices: Sequence[Prepared], run: Run) -> Top | None:
+def spilled_owners_of(
+    devices: Sequence[Prepared], runs: Sequence[DeviceRun], by: str = "line"
+) -> Top | None:
     """Of the device that spilled most: who holds, where most is spilled, what was asked for once
     the card was full.  None if nothing spilled after the first entry."""
     from allocsim.questions.top import top_of_run  # noqa: PLC0415
 
     pairs = [
         (device_run.spill.most_bytes, prepared, device_run, device_run.spill)
-        for prepared, device_run in zip(devices, run.devices, strict=True)
+        for prepared, device_run in zip(devices, runs, strict=True)
         if device_run.spill is not None and device_run.spill.began is not None
     ]
     if not pairs:
@@ -50,4 +52,4 @@ def spilled_owners_of(devices: Sequence[Prepared], run: Run) -> Top | None:
     _, prepared, device_run, spill = max(pairs, key=lambda pair: pair[0])
     if spill.worst < 0:
         return None
-    return top_of_run(prepared, device_run, spill.worst, since=spill.began or 0)
+    return top_of_run(prepared, device_run, spill.worst, by=by, since=spill.began or 0)

@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
             )
         top = None if arguments.json else owners_of(devices, result)
         if arguments.host_spill:
-            top = spilled_owners_of(devices, result)
+            top = spilled_owners_of(devices, result.devices)
     write_answer(
         arguments,
         partial(replay_document, result, shortages, found, top),

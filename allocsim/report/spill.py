@@ -20,6 +20,7 @@ __all__ = ["SLOWER", "spill_document", "spill_rows"]
 SLOWER = (10, 63)
 """How many times longer bytes take over PCIe than from the card's own memory: from a T4 (320 GB/s)
 with PCIe 4.0 x16 (32 GB/s) to an RTX 4090 (1,008 GB/s) with PCIe 3.0 x16 (16 GB/s)."""
+_CATEGORIES = 4
 
 
 def slowdown(device: DeviceRun, spill: Spill) -> tuple[float, float]:
@@ -32,8 +33,11 @@ def slowdown(device: DeviceRun, spill: Spill) -> tuple[float, float]:
     return 1.0, 1 + spill.most_bytes / held * (SLOWER[1] - 1)
 
 
-def spill_rows(device: DeviceRun) -> list[str]:
-    """What spilled and when, and what that may cost; nothing for a device that refuses."""
+def spill_rows(device: DeviceRun, top: Top | None = None) -> list[str]:
+    """What spilled and when, and what that may cost; nothing for a device that refuses.
+
+    top: who asked for memory once the card was full, where nothing else tells it.
+    """
     spill = device.spill
     if spill is None:
         return []
@@ -43,6 +47,11 @@ def spill_rows(device: DeviceRun) -> list[str]:
     began = "from the start" if spill.began < 0 else f"from entry {number(spill.began)} on"
     worst = "at the start" if spill.worst < 0 else f"after entry {number(spill.worst)}"
     _, most = slowdown(device, spill)
+    whose = "held by, below: what was asked for since"
+    if top is not None:
+        largest = [(name, size) for name, size in top.categories.items() if size][:_CATEGORIES]
+        shares = (f"{name} {format_size(size)}" for name, size in largest)
+        whose = f"asked for since and in use then: {', '.join(shares) or 'nothing'}"
     return rows(
         "Spill",
         [
@@ -50,7 +59,7 @@ def spill_rows(device: DeviceRun) -> list[str]:
             f"{began}; {format_size(spill.end_bytes)} at the end",
             f"steps take 1 to {most:.0f} times as long, by how often they touch it: over PCIe "
             f"bytes take {SLOWER[0]} to {SLOWER[1]} times as long",
-            "which bytes it moves is the driver's choice; held by, below: what was asked for since",
+            f"which bytes it moves is the driver's choice; {whose}",
         ],
     )
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from allocsim.display import Shown
-from allocsim.engine import Trials, replay_prepared
+from allocsim.engine import DeviceRun, Trials, replay_prepared
 from allocsim.errors import ConfigError
 from allocsim.measures import Case, Recommendation, effects_on, recommend
 from allocsim.phantom import CONTEXT_MEMORY_SEEN, Gpu, find_gpu
@@ -35,6 +35,8 @@ class Fit(Shown):
     ran: the run on the card.
     unlimited: where it does not fit, the run of the same program on a card without end; None if
     that runs out of memory too.
+    lent: where it does not fit and the driver lends the host's memory, the same requests on the
+    card with that; None else.
     recommendation: where it does not fit, the setting under which it does, if there is one.
     notes: what is not known, in sentences.
     """
@@ -44,6 +46,7 @@ class Fit(Shown):
     conf: str | None
     ran: Ran
     unlimited: Ran | None
+    lent: DeviceRun | None
     recommendation: Recommendation | None
     notes: tuple[str, ...]
 
@@ -56,6 +59,11 @@ class Fit(Shown):
     def fits(self) -> bool:
         """Whether the program came to its end."""
         return not self.ran.is_out_of_memory
+
+    @property
+    def runs_on_loan(self) -> bool:
+        """Whether it comes to its end with the host's memory, and not without."""
+        return self.lent is not None and not self.lent.ooms
 
     @property
     def needed_bytes(self) -> int | None:
@@ -88,6 +96,9 @@ class Fit(Shown):
         if needed is None:
             return f"does not fit {name}"
         short = format_size(max(-self.spare_bytes, 0))
+        if self.lent is not None and self.lent.spill is not None and self.runs_on_loan:
+            spilled = format_size(self.lent.spill.most_bytes)
+            return f"runs on {name} with {spilled} of the host's memory, slower; does not fit alone"
         return f"does not fit {name}: {format_size(needed)} are needed, {short} more than it has"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
@@ -106,13 +117,14 @@ def fit(
     python: str | None = None,
     torch_version: str | None = None,
     keep: Path | None = None,
+    host_spill: int = 0,
 ) -> Fit:
     """Whether `task` fits `gpu`, by running it there.
 
     gpu: a card, or its name, as "RTX 4090".  conf: PYTORCH_CUDA_ALLOC_CONF.
     python: an interpreter with a CUDA build of PyTorch (default: this one, or that on the PATH).
     torch_version: the release that is meant; another one that has to do is a note.
-    keep: a file for the recording.
+    keep: a file for the recording.  host_spill: bytes of the host's memory that the driver lends.
     Raises UnavailableError without PyTorch, ConfigError if the program fails otherwise than by
     memory.
     """
@@ -130,7 +142,7 @@ def fit(
             raise ConfigError(f"{what}: {error}") from None
 
     card = find_gpu(gpu) if isinstance(gpu, str) else gpu
-    return _answer(task, text, _Way(run, card, conf, torch_version, keep))
+    return _answer(task, text, _Way(run, card, conf, torch_version, keep, host_spill))
 
 
 def fit_command(
@@ -140,13 +152,15 @@ def fit_command(
     conf: str | None = None,
     torch_version: str | None = None,
     keep: Path | None = None,
+    host_spill: int = 0,
 ) -> Fit:
     """`fit` of any program: the command line that starts it."""
 
     def run(gpu: Gpu, keep: Path | None) -> Ran:
         return run_program(command, gpu, conf=conf, keep=keep)
 
-    return _answer(None, shlex.join(command), _Way(run, gpu, conf, torch_version, keep))
+    way = _Way(run, gpu, conf, torch_version, keep, host_spill)
+    return _answer(None, shlex.join(command), way)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,18 +172,21 @@ class _Way:
     conf: str | None
     torch_version: str | None
     keep: Path | None
+    host_spill: int
 
 
 def _answer(task: Task | None, text: str, way: _Way) -> Fit:
     gpu = way.gpu
     ran = way.run(gpu, way.keep)
-    unlimited = recommendation = None
+    unlimited = recommendation = lent = None
     if ran.is_out_of_memory:
         unlimited = way.run(replace(gpu, memory=TIB, context_memory=0), None)
         if unlimited.is_out_of_memory:
             unlimited = None
         else:
             recommendation = _recommended(unlimited, gpu)
+            if way.host_spill:
+                lent = _on(gpu, unlimited, way.host_spill)
     parting = ran.device_run.parting
     notes = (
         *([] if parting is None else [str(parting)]),
@@ -178,7 +195,7 @@ def _answer(task: Task | None, text: str, way: _Way) -> Fit:
         *notes_of_run(task, ran.prepared.provenance),
         *_close(ran, gpu),
     )
-    return Fit(task, text, way.conf, ran, unlimited, recommendation, notes)
+    return Fit(task, text, way.conf, ran, unlimited, lent, recommendation, notes)
 
 
 def _close(ran: Ran, gpu: Gpu) -> Iterator[str]:
@@ -192,10 +209,18 @@ def _close(ran: Ran, gpu: Gpu) -> Iterator[str]:
         )
 
 
-def _recommended(unlimited: Ran, gpu: Gpu) -> Recommendation:
-    """The setting under which all that the program asks for fits the card."""
+def _on(gpu: Gpu, unlimited: Ran, host_spill: int = 0) -> DeviceRun:
+    """What the program asks for, on `gpu`."""
     prepared = unlimited.prepared
     memory = gpu.room + prepared.context_memory
-    (device_run,) = replay_prepared((prepared,), prepared.recorded, device_memory=memory).devices
+    (found,) = replay_prepared(
+        (prepared,), prepared.recorded, device_memory=memory, host_spill=host_spill
+    ).devices
+    return found
+
+
+def _recommended(unlimited: Ran, gpu: Gpu) -> Recommendation:
+    """The setting under which all that the program asks for fits the card."""
+    prepared, device_run = unlimited.prepared, _on(gpu, unlimited)
     trials = Trials(prepared, None, effects_on(prepared))
     return recommend([Case(trials, device_run)], prepared.recorded, in_full=False)
