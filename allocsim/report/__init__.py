@@ -35,13 +35,14 @@ if TYPE_CHECKING:
     from allocsim.report.risk import risk_document, risk_text
     from allocsim.report.risk_screen import risk_screen
     from allocsim.report.scale import largest_text, scale_document, scale_text
+    from allocsim.report.spill import Loan
     from allocsim.report.step import segments_text, step_document, step_text
     from allocsim.report.top import collapsed_text, speedscope_document, top_document, top_text
     from allocsim.report.tune import tuning_document, tuning_text
     from allocsim.report.tune_screen import tuning_screen
 
 __all__ = [
-    "Answer", "Tone", "collapsed_text", "crosscheck_document", "crosscheck_text",
+    "Answer", "Loan", "Tone", "collapsed_text", "crosscheck_document", "crosscheck_text",
     "explanation_document", "explanation_screen", "explanation_text", "fewest_document",
     "fewest_text", "fit_document", "fit_text", "fits_document", "fits_text", "largest_fit_document",
     "largest_fit_text", "largest_text", "others_text", "plan_document", "plan_text",
@@ -56,6 +57,7 @@ __all__ = [
 
 _HOMES = {
     "Answer": "answer",
+    "Loan": "spill",
     "Tone": "answer",
     "collapsed_text": "top",
     "crosscheck_document": "crosscheck",

@@ -6,6 +6,7 @@ nothing recorded tells it.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from allocsim.engine import DeviceRun, Spill
@@ -14,8 +15,9 @@ from allocsim.units import format_size
 
 if TYPE_CHECKING:
     from allocsim.questions.top import Top
+    from allocsim.questions.tune import Row, Tuning
 
-__all__ = ["SLOWER", "spill_document", "spill_rows"]
+__all__ = ["Loan", "spill_document", "spill_rows", "tuning_spill_document", "tuning_spill_rows"]
 
 SLOWER = (10, 63)
 """How many times longer bytes take over PCIe than from the card's own memory: from a T4 (320 GB/s)
@@ -75,4 +77,44 @@ def spill_document(device: DeviceRun, spill: Spill, top: Top | None) -> dict[str
         "end_bytes": spill.end_bytes,
         "slowdown": [low, round(high, 3)],
         "owners": {} if top is None else {each.owner: each.bytes for each in top.rows},
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Loan:
+    """A card of `card` bytes, and `lent` bytes of the host's memory beside it."""
+
+    card: int
+    lent: int
+
+    def spilled(self, tuning: Tuning, found: Row) -> int:
+        """What lies in the host's memory at the peak of a setting."""
+        context = 0 if tuning.prepared is None else tuning.prepared.context_memory
+        return max(found.peak_reserved_bytes + context - self.card, 0)
+
+
+def tuning_spill_rows(tuning: Tuning, loan: Loan | None) -> list[str]:
+    """What spills under the recorded settings and under the best; nothing without a loan."""
+    if loan is None:
+        return []
+    base = format_size(loan.spilled(tuning, tuning.baseline))
+    text = f"{base} of {format_size(loan.lent)} in the host's memory under the recorded settings"
+    if tuning.best is not None and tuning.best is not tuning.baseline:
+        text += f", {format_size(loan.spilled(tuning, tuning.best))} under the best"
+    return row("Spill", f"{text}; the card has {format_size(loan.card)}")
+
+
+def tuning_spill_document(tuning: Tuning, loan: Loan | None) -> dict[str, Any]:
+    """The same for JSON, of every setting; nothing without a loan."""
+    if loan is None:
+        return {}
+    return {
+        "spill": {
+            "card_bytes": loan.card,
+            "lent_bytes": loan.lent,
+            "baseline_bytes": loan.spilled(tuning, tuning.baseline),
+            "rows": {
+                each.conf: loan.spilled(tuning, each) for each in tuning.rows if each.survives
+            },
+        }
     }

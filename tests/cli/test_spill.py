@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 
-from allocsim.units import GIB
+from allocsim import CachingAllocator
+from allocsim.units import GIB, MIB
 from tests.cli.conftest import Done
 
 Cli = Callable[..., Done]
@@ -46,3 +48,35 @@ def test_a_cure_is_for_a_device_that_refuses(cli: Cli, traces: Path) -> None:
     done = cli("replay", traces / "gpt2-ragged-torch2.15.pickle.gz", *LENT, "--cure")
     assert done.code == 2
     assert "--cure looks for settings on a device that refuses" in done.err
+
+
+def grown(place: Path) -> Path:
+    """A recording of a cache that grows: each of twenty requests is larger than what is idle."""
+    gpu = CachingAllocator("16GiB", record_history=True)
+    for size in range(30, 230, 10):
+        ptr = gpu.malloc(size * MIB)
+        assert ptr is not None
+        gpu.free(ptr)
+    file = place / "grown.pickle"
+    file.write_bytes(pickle.dumps(gpu.snapshot(), protocol=4))
+    return file
+
+
+def test_tune_says_what_spills_under_each_setting(cli: Cli, tmp_path: Path) -> None:
+    """The card with the loan refuses nothing; what a setting reserves beyond the card is lent."""
+    given = (grown(tmp_path), "--try", "expandable_segments:True", "--device-memory", "1GiB")
+    done = cli("tune", *given, "--host-spill", "32GiB")
+    text = " ".join(done.out.split())
+    assert done.code == 0
+    assert "1.44 GiB of 32.00 GiB in the host's memory under the recorded settings" in text
+    assert "0 bytes under the best; the card has 1024.00 MiB" in text
+    spill = json.loads(cli("tune", *given, "--host-spill", "32GiB", "--json").out)["spill"]
+    assert spill["rows"] == {"": 1476 * MIB, "expandable_segments:True": 0}
+
+
+def test_tune_asks_for_the_card_and_for_no_smallest_one(cli: Cli, traces: Path) -> None:
+    file = traces / "gpt2-ragged-torch2.15.pickle.gz"
+    done = cli("tune", file, "--host-spill", "8GiB")
+    assert (done.code, "say how large" in done.err) == (2, True)
+    done = cli("tune", file, *LENT, "--find-device")
+    assert (done.code, "--find-device is of a card that refuses" in done.err) == (2, True)
