@@ -11,9 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from allocsim.cli.fit_parallel import add_parallel, is_by_formula, run_by_formula
 from allocsim.cli.fit_served import add_serving, is_served, run_served
 from allocsim.cli.options import Commands, add_command, add_shared
 from allocsim.cli.output import write, write_result
+from allocsim.cli.owners import spilled_owners_of
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError, count
 
@@ -66,6 +68,7 @@ def add_to(commands: Commands[Parser]) -> None:
     add("--gpu", metavar="NAME", action="append", dest="gpus",
         help='a card by name, as "RTX 4090"; may be repeated; all for every one')  # fmt: skip
     add_shared(parser, "--device-memory", text="a card of this size instead, as 24GiB")
+    add_shared(parser, "--host-spill")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--train", action="store_true", help="train the model (the default)")
     what.add_argument("--serve", action="store_true", help="let the model answer prompts")
@@ -76,7 +79,8 @@ def add_to(commands: Commands[Parser]) -> None:
         "--seq",
         metavar="N",
         type=count,
-        help="training: tokens of a sequence (default: 1024, or what it has positions for)",
+        help="training: tokens of a sequence (default: 1024, of formulas 4096, or what it "
+        "has positions for)",
     )
     add("--image", metavar="N", type=count, help="pixels of a side (default: 224)")
     add("--lengths", metavar="FILE", help="lengths of sequences instead: a file of numbers, "
@@ -114,14 +118,16 @@ def add_to(commands: Commands[Parser]) -> None:
     add_shared(parser, "--torch", text="PyTorch's release, {releases} (default: the one installed)")
     add("--python", metavar="PATH", help="the Python that has PyTorch (default: this one, then "
         "python3)")  # fmt: skip
-    add("--engine", choices=("auto", "program", "laws"), default="auto",
-        help="what answers: the program itself, run by PyTorch, or the law of its requests, "
-        "without (default: laws where PyTorch is missing)")  # fmt: skip
+    add("--engine", choices=("auto", "program", "laws", "formula"), default="auto",
+        help="what answers: the program itself, run by PyTorch, the law of its requests, without, "
+        "or formulas (default: laws where PyTorch is missing; formulas with an option of "
+        "theirs)")  # fmt: skip
     add("-o", "--out", metavar="FILE", type=Path, help="keep the recording, as a .pickle; "
         "with --find that of what is found")  # fmt: skip
     add("--show-program", action="store_true", help="print the program that is run, and stop")
     add("--list-models", action="store_true", help="print the presets, and stop")
     add_shared(parser, "--json")
+    add_parallel(parser)
 
 
 def _sought(text: str) -> list[str]:
@@ -141,6 +147,8 @@ def run(arguments: argparse.Namespace) -> int:
         return _list_models()
     if is_served(arguments):
         return run_served(arguments, _gpus(arguments))
+    if is_by_formula(arguments):
+        return run_by_formula(arguments, _gpus(arguments))
     task = _task(arguments)
     if arguments.show_program:
         return _show_program(task)
@@ -228,7 +236,8 @@ def _fit(arguments: argparse.Namespace, task: Task | None, gpus: list[Gpu]) -> i
 
     if arguments.out is not None:
         _refuse_out(arguments.out)
-    more = {"conf": arguments.conf, "torch_version": arguments.torch}
+    lent = arguments.host_spill
+    more = {"conf": arguments.conf, "torch_version": arguments.torch, "host_spill": lent}
     keep = arguments.out
 
     def answered(gpu: Gpu) -> Fit:
@@ -249,11 +258,12 @@ def _fit(arguments: argparse.Namespace, task: Task | None, gpus: list[Gpu]) -> i
                 found = list(pool.map(answered, gpus))
     if len(found) == 1:
         top = _held(found[0])
-        document, text = partial(fit_document, found[0], top), partial(fit_text, found[0], top)
+        shown = found[0], top, _spilled(found[0])
+        document, text = partial(fit_document, *shown), partial(fit_text, *shown)
     else:
         document, text = partial(fits_document, found), partial(fits_text, found)
     write_result(arguments.json, document, text)
-    return 0 if any(each.fits for each in found) else _DOES_NOT_FIT
+    return 0 if any(each.fits or each.runs_on_loan for each in found) else _DOES_NOT_FIT
 
 
 def _held(found: Fit) -> Top:
@@ -262,6 +272,13 @@ def _held(found: Fit) -> Top:
 
     ran = found.ran
     return top_of_run(ran.prepared, ran.device_run, ran.busiest, by="category")
+
+
+def _spilled(found: Fit) -> Top | None:
+    """Who asked for memory once the card was full; None where nothing lay in the host's."""
+    if found.unlimited is None or found.lent is None:
+        return None
+    return spilled_owners_of([found.unlimited.prepared], [found.lent], by="category")
 
 
 def _refuse_out(out: Path) -> None:
@@ -278,6 +295,8 @@ def _find(arguments: argparse.Namespace, task: Task | None, gpus: list[Gpu]) -> 
                          "allocsim scale")  # fmt: skip
     if len(gpus) > 1:
         raise UsageError("--find looks on one card; name one")
+    if arguments.host_spill:
+        raise UsageError("--find looks for what the card holds itself; leave out --host-spill")
     if len(arguments.find) > 1:
         return _find_frontier(arguments, task, gpus[0])
     if arguments.others is not None:

@@ -29,6 +29,12 @@ _SHARED: dict[str, dict[str, Any]] = {
         "type": memory_size,
         "help": "memory of the device, as 24GiB (default: what the recording tells)",
     },
+    "--host-spill": {
+        "metavar": "SIZE",
+        "type": memory_size,
+        "default": 0,
+        "help": "host memory that the driver lends once the card is full, as 32GiB (Windows)",
+    },
     "--torch": {"metavar": "VERSION", "help": "PyTorch's release, {releases} (default: likewise)"},
     "--device": {"metavar": "N", "type": count, "help": "this device only (default: every one)"},
     "--try": {"metavar": "CONF", "action": "append", "dest": "confs"},

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from allocsim.cli.options import HINTS, Commands, add_command, add_shared, hints_of
 from allocsim.cli.output import write_answer
-from allocsim.cli.owners import owners_of
+from allocsim.cli.owners import owners_of, spilled_owners_of
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError, count
 from allocsim.errors import InvariantError
@@ -40,7 +40,7 @@ def add_to(commands: Commands[Parser]) -> None:
     parser = add_command(commands, "replay", _SUMMARY, _DESCRIPTION, run)
     add = parser.add_argument
     add_shared(parser, "file", "--conf", "--device-memory", "--torch", "--device")
-    add_shared(parser, *HINTS)
+    add_shared(parser, "--host-spill", *HINTS)
     strict = "exit 1 unless all is exactly as recorded, in rows of steps and step by step"
     add("--strict", action="store_true", help=strict)
     add_shared(parser, "--fail-on-oom")
@@ -65,6 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
             devices,
             None if arguments.conf is None else Setting(arguments.conf),
             device_memory=arguments.device_memory,
+            host_spill=arguments.host_spill,
             check_every=arguments.check_every,
             progress=bar.stage("replaying"),
             observers=(watch,),
@@ -73,8 +74,11 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.strict:
             _compare_strictly(devices, result)
         wants_cure = arguments.cure
+        if wants_cure and arguments.host_spill:
+            raise UsageError("--cure looks for settings on a device that refuses; leave out "
+                             "--host-spill")  # fmt: skip
         if wants_cure is None:
-            wants_cure = arguments.conf is None and not arguments.json
+            wants_cure = not (arguments.conf is not None or arguments.json or arguments.host_spill)
         found = None
         if wants_cure:
             found = _recommended(
@@ -85,9 +89,11 @@ def run(arguments: argparse.Namespace) -> int:
                 in_full=arguments.json or arguments.verbose,
             )
         top = None if arguments.json else owners_of(devices, result)
+        if arguments.host_spill:
+            top = spilled_owners_of(devices, result.devices)
     write_answer(
         arguments,
-        partial(replay_document, result, shortages, found),
+        partial(replay_document, result, shortages, found, top),
         partial(replay_text, result, shortages, found, top),
         partial(replay_screen, result, shortages, found, top),
     )

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from allocsim.questions.top import Top
     from allocsim.questions.tune import Tuning
+    from allocsim.report import Loan
 
 __all__ = ["add_to", "run"]
 
@@ -38,7 +39,7 @@ def add_to(commands: Commands[Parser]) -> None:
     add_shared(parser, "files")
     memory = "memory of the device, as 24GiB (default: what the recordings tell)"
     add_shared(parser, "--device-memory", text=memory)
-    add_shared(parser, "--torch", "--device")
+    add_shared(parser, "--host-spill", "--torch", "--device")
     add_shared(parser, *HINTS)
     add_shared(parser, "--try", text="try this setting, and no others; may be repeated")
     add("--no-expandable", action="store_true", help="never propose expandable segments")
@@ -55,13 +56,14 @@ def run(arguments: argparse.Namespace) -> int:
     from allocsim.questions.tune import EXHAUSTIVE, read_costs, tune  # noqa: PLC0415
     from allocsim.report import tuning_document, tuning_screen, tuning_text  # noqa: PLC0415
 
+    loan = _loan(arguments)
     with ExitStack() as stack:
         bar = stack.enter_context(ProgressBar())
         costs = None if arguments.costs is None else read_costs(arguments.costs)
         executor = _dask(arguments.dask, stack) if arguments.dask else None
         tuning = tune(
             arguments.files,
-            arguments.device_memory,
+            arguments.device_memory if loan is None else loan.card + loan.lent,
             torch_version=arguments.torch,
             confs=arguments.confs,
             device=arguments.device,
@@ -80,11 +82,26 @@ def run(arguments: argparse.Namespace) -> int:
             top = _owners(tuning)
     write_answer(
         arguments,
-        partial(tuning_document, tuning),
-        partial(tuning_text, tuning),
-        partial(tuning_screen, tuning, top),
+        partial(tuning_document, tuning, loan),
+        partial(tuning_text, tuning, loan),
+        partial(tuning_screen, tuning, top, loan),
     )
     return 0
+
+
+def _loan(arguments: argparse.Namespace) -> Loan | None:
+    """The host's memory that the driver lends: settings are compared on a card with so much more,
+    which refuses as late as the two together do."""
+    from allocsim.report import Loan  # noqa: PLC0415
+
+    if not arguments.host_spill:
+        return None
+    if arguments.device_memory is None:
+        raise UsageError("--host-spill is lent beside a card; say how large: --device-memory 8GiB")
+    if arguments.find_device or arguments.memory_fraction is not None:
+        name = "find-device" if arguments.find_device else "memory-fraction"
+        raise UsageError(f"--{name} is of a card that refuses; leave out --host-spill")
+    return Loan(arguments.device_memory, arguments.host_spill)
 
 
 def _owners(tuning: Tuning) -> Top | None:

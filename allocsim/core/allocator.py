@@ -68,7 +68,8 @@ class CachingAllocator:
     device_memory: bytes of the card, or text such as "16GiB".
     conf: what PYTORCH_CUDA_ALLOC_CONF says.  torch_version: a release of `RELEASES`.
     address_policy: "bump" or "firstfit".  context_memory: what the CUDA context and other
-    processes hold.  record_history: keep the trace that `snapshot` shows.  fast_path: False
+    processes hold.  host_spill: what the driver lends of the host's memory once the card is full;
+    0: it refuses.  record_history: keep the trace that `snapshot` shows.  fast_path: False
     lets `play` decline every step, which changes nothing but the time a replay takes.
     rounded_sizes: sizes that were rounded before, under the same rounding, to go on with.
     Raises ConfigError for anything that the release or the model refuses.
@@ -85,6 +86,7 @@ class CachingAllocator:
         address_policy: str = "bump",
         base_address: int = 0,
         context_memory: int | str = 0,
+        host_spill: int | str = 0,
         record_history: bool = False,
         device: int = 0,
         fast_path: bool = True,
@@ -94,6 +96,7 @@ class CachingAllocator:
         self.device = Device(
             parse_size(device_memory),
             context_memory=parse_size(context_memory),
+            host_memory=parse_size(host_spill),
             policy=address_policy,
             base_address=base_address,
         )

@@ -1,8 +1,8 @@
 """The driver and the device: memory in 2 MiB pages, addresses, and how far each stream is.
 
 Invariant: `used` is the sum of what was handed out, each reservation in whole pages, and
-`used + context_memory <= total`; what fits exactly succeeds.  Addresses come in whole pages
-from `base_address` up and never overlap.  Source: the conditions under which the golden data
+`used + context_memory <= total + host_memory`; what fits exactly succeeds.  Addresses come in whole
+pages from `base_address` up and never overlap.  Source: the conditions under which the golden data
 was recorded; semantics 2.3 for streams.
 """
 
@@ -24,12 +24,15 @@ class Device:
 
     total: bytes of the card.  context_memory: what the CUDA context and other processes hold.
     policy: "bump" never reuses an address, "firstfit" takes the lowest hole.
+    host_memory: bytes of the host's memory that the driver lends once the card is full, as drivers
+    of Windows do; 0 for one that refuses.
     room: bytes that may be handed out, where a recording shows that a request was refused.
     """
 
     __slots__ = (
         "total",
         "context_memory",
+        "host_memory",
         "policy",
         "used",
         "room",
@@ -47,6 +50,7 @@ class Device:
         total: int,
         *,
         context_memory: int = 0,
+        host_memory: int = 0,
         policy: str = "bump",
         base_address: int = 0,
     ) -> None:
@@ -57,13 +61,16 @@ class Device:
                 f"device_memory {total} with context_memory {context_memory}: expected a positive "
                 "size and a context that fits in it"
             )
+        if host_memory < 0:
+            raise ConfigError(f"host_memory {host_memory} is negative; expected bytes, 0 or more")
         if base_address < 0:
             raise ConfigError(f"base_address {base_address} is negative; expected an address")
         self.total = total
         self.context_memory = context_memory
+        self.host_memory = host_memory
         self.policy = policy
         self.used = 0
-        self.room = total
+        self.room = total + host_memory
         self._next = base_address
         self._holes: SortedDict[int, int] = SortedDict()  # start -> end; coalesced, below _next
         self._sizes: dict[int, int] = {}
@@ -76,8 +83,18 @@ class Device:
 
     @property
     def free(self) -> int:
-        """What cudaMemGetInfo calls free, in bytes."""
-        return self.total - self.context_memory - self.used
+        """What cudaMemGetInfo calls free, in bytes: the card's own."""
+        return self.left if not self.host_memory else max(self.left - self.host_memory, 0)
+
+    @property
+    def left(self) -> int:
+        """Bytes that the driver has, of the card and of what the host lends."""
+        return self.total + self.host_memory - self.context_memory - self.used
+
+    @property
+    def spilled(self) -> int:
+        """Bytes that lie in the host's memory; which they are is the driver's to choose."""
+        return max(self.context_memory + self.used - self.total, 0)
 
     @property
     def held(self) -> int:
@@ -87,7 +104,7 @@ class Device:
     def cuda_malloc(self, size: int) -> int | None:
         """The address of `size` fresh bytes, or None: out of memory."""
         pages = round_up(size, PAGE)
-        if pages > min(self.free, self.room - self.used):
+        if pages > min(self.left, self.room - self.used):
             return None
         self.used += pages
         return self.reserve_address(size)
@@ -99,7 +116,7 @@ class Device:
 
     def create_handle(self, size: int) -> bool:
         """Take physical memory for one handle of an expandable segment; False: none left."""
-        if size > min(self.free, self.room - self.used):
+        if size > min(self.left, self.room - self.used):
             return False
         self.used += size
         return True

@@ -159,7 +159,7 @@ def _from_driver(allocator: CachingAllocator, pool: BlockPool, stream: int) -> i
     config, release = allocator.config, allocator.release
     if config.expandable_segments and (pool.owner is None or release.expandable_private_pools):
         return _by_mapping(allocator, pool, stream)
-    allowed = allocator.device.free
+    allowed = allocator.device.left
     if allocator.memory_limit is not None:
         allowed = min(allowed, allocator.memory_limit - allocator.reserved_bytes)
     return _by_segment(pool.is_small, allowed, config.large_segment_size)
@@ -177,7 +177,7 @@ def _by_mapping(allocator: CachingAllocator, pool: BlockPool, stream: int) -> in
     """As the allocator looks: the lowest run of free and unmapped blocks that holds a request."""
     config, device = allocator.config, allocator.device
     handle = PAGE if pool.is_small else config.large_segment_size
-    room = device.free // handle * handle
+    room = device.left // handle * handle
     within = _within_limit(allocator, pool.is_small)
     best = longest = 0
     for unmapped in pool.unmapped_of(stream):

@@ -33,6 +33,7 @@ from allocsim.engine.result import (
     PeakState,
     Run,
     SimulatedOom,
+    Spill,
     Timeline,
 )
 from allocsim.engine.setting import IN_STRING, Setting, in_option_string, releases_needed
@@ -83,6 +84,7 @@ __all__ = [
     "Setting",
     "SimulatedOom",
     "Smallest",
+    "Spill",
     "Standing",
     "Start",
     "StartPeaks",

@@ -215,7 +215,7 @@ class Drive:
             self.allocator.device.dictate_address(addr)
         elif kind == StepKind.ROOM and self.dictates:
             device = self.allocator.device
-            device.room = size if size >= 0 else device.total
+            device.room = size if size >= 0 else device.total + device.host_memory
         elif kind == StepKind.AWAIT and self.dictates:
             if addr in self._waiting:
                 self.allocator.wait_last_for(self._waiting[addr])

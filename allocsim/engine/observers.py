@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from allocsim.core import Block, CachingAllocator, TraceEntry
 from allocsim.engine.fold import int_column
-from allocsim.engine.result import PeakState, SimulatedOom, Timeline
+from allocsim.engine.result import PeakState, SimulatedOom, Spill, Timeline
 
-__all__ = ["GiveUpError", "Observer", "PeakWatch", "Progress", "TimelineBuilder"]
+__all__ = ["GiveUpError", "Observer", "PeakWatch", "Progress", "SpillWatch", "TimelineBuilder"]
 
 Progress = Callable[[int, int], None]
 """Called with (entries done, entries in all)."""
@@ -122,3 +122,28 @@ class PeakWatch(Observer):
             active=stats.all.active_bytes.current,
             inactive_split=stats.all.inactive_split_bytes.current,
         )
+
+
+class SpillWatch(Observer):
+    """How much of the host's memory the device used, and when."""
+
+    def __init__(self) -> None:
+        self._began: int | None = None
+        self._worst = -1
+        self._most = 0
+
+    def began(self, allocator: CachingAllocator) -> None:
+        """See `Observer`."""
+        self.grew(allocator, -1)
+
+    def grew(self, allocator: CachingAllocator, entry: int) -> None:
+        """See `Observer`."""
+        spilled = allocator.device.spilled
+        if spilled and self._began is None:
+            self._began = entry
+        if spilled > self._most:
+            self._most, self._worst = spilled, entry
+
+    def result(self, lent: int, at_end: int) -> Spill:
+        """What it was, of `lent` bytes; at_end: what is there still."""
+        return Spill(lent, self._most, self._began, self._worst, at_end)

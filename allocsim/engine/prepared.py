@@ -234,17 +234,19 @@ class Prepared:
         fast_path: bool = True,
         limit: int | None = None,
         start: Start = Start.KEPT,
+        host_spill: int = 0,
     ) -> CachingAllocator:
         """An allocator that holds what the device held before the first entry.
 
         device_memory: bytes, None for a device without end.
         limit: bytes that the program allows itself by a call.
-        start: `Start.ANEW` for one that holds nothing yet.
+        start: `Start.ANEW` for one that holds nothing yet.  host_spill: bytes that the driver lends
+        of the host's memory.
         Raises ConfigError for a setting that the release refuses, or a device too small for what
         the recording begins with.
         """
         is_kept = start is Start.KEPT
-        if device_memory is not None and is_kept and self.held > device_memory:
+        if device_memory is not None and is_kept and self.held > device_memory + host_spill:
             raise ConfigError(
                 f"device memory {format_size(device_memory)} cannot hold what device "
                 f"{self.trace.device} had reserved before the first entry; expected "
@@ -255,6 +257,7 @@ class Prepared:
             setting.conf,
             self.release.version,
             context_memory=self.context_memory,
+            host_spill=host_spill,
             address_policy=address_policy,
             base_address=base_address,
             record_history=record_history,

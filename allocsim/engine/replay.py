@@ -24,7 +24,7 @@ from allocsim.engine.notes import (
     start_notes,
     workspace_note,
 )
-from allocsim.engine.observers import Observer, PeakWatch, Progress
+from allocsim.engine.observers import Observer, PeakWatch, Progress, SpillWatch
 from allocsim.engine.prepare import prepare
 from allocsim.engine.prepared import UNLIMITED_DEVICE, Prepared
 from allocsim.engine.result import DeviceRun, Parting, Run
@@ -64,6 +64,7 @@ def replay(
     hints: Hints | None = None,
     addresses: str = "recorded",
     base_address: int | None = None,
+    host_spill: int | str = 0,
     check_every: int = 0,
     progress: Progress | None = None,
     observers: Sequence[Observer] = (),
@@ -74,6 +75,8 @@ def replay(
     hints: what is known of the program besides.
     addresses: "recorded" dictates driver bases while the settings are the recorded ones;
     "bump" and "firstfit" hand them out from base_address, or from the recording's first.
+    host_spill: what the driver lends of the host's memory once the device is full, as those of
+    Windows do; with it the run is compared with nothing.
     check_every: entries between walks of every invariant.  progress, observers: see `Progress`,
     `Observer`.
     Raises RecordingError if there is nothing to replay, ConfigError for settings the release
@@ -85,6 +88,7 @@ def replay(
         device_memory=bytes_of(device_memory),
         addresses=addresses,
         base_address=base_address,
+        host_spill=bytes_of(host_spill) or 0,
         check_every=check_every,
         progress=progress,
         observers=observers,
@@ -106,6 +110,7 @@ def replay_prepared(
     device_memory: int | None = None,
     addresses: str = "recorded",
     base_address: int | None = None,
+    host_spill: int = 0,
     check_every: int = 0,
     progress: Progress | None = None,
     observers: Sequence[Observer] = (),
@@ -125,20 +130,27 @@ def replay_prepared(
         notes.append("the recording holds no settings; the default ones are assumed")
     runs = []
     for prepared in devices:
-        peak = PeakWatch()
+        peak, spill = PeakWatch(), SpillWatch()
         drive, memory, device_notes = drive_as_recorded(
             prepared,
             wanted,
             device_memory,
             addresses=addresses,
             base_address=base_address,
+            host_spill=host_spill,
             check_every=check_every,
             progress=progress,
-            observers=(peak, *observers),
+            observers=(peak, *[spill] * bool(host_spill), *observers),
         )
         drive.run()
         run = _result(prepared, drive, peak, memory, device_notes)
-        runs.append(_with_peaks(prepared, wanted, drive, run))
+        if host_spill:
+            # Other ways to begin, or to go on, would be those of a device that refuses.
+            runs.append(
+                replace(run, spill=spill.result(host_spill, drive.allocator.device.spilled))
+            )
+        else:
+            runs.append(_with_peaks(prepared, wanted, drive, run))
     known = [device_memory, *(run.device_memory for run in runs)]
     return Run(
         path=first.path,
@@ -201,6 +213,7 @@ def drive_as_recorded(
     *,
     addresses: str = "recorded",
     base_address: int | None = None,
+    host_spill: int = 0,
     check_every: int = 0,
     progress: Progress | None = None,
     observers: tuple[Observer, ...] = (),
@@ -214,11 +227,15 @@ def drive_as_recorded(
     """
     plan = prepared.plan_under(setting, prepared.plan)
     is_same = prepared.is_recorded(setting)
-    is_as_recorded = is_same and is_recorded_device(prepared, device_memory)
+    is_as_recorded = is_same and is_recorded_device(prepared, device_memory) and not host_spill
     memory, notes = _device_memory(prepared, device_memory, is_as_recorded=is_as_recorded)
     is_compared = is_as_recorded and not is_stepwise
     dictates = is_as_recorded and addresses == "recorded"
-    start = prepared.start_under(setting, memory)
+    if host_spill and memory is None:
+        raise ConfigError(
+            "the host lends memory beside a device's own, whose size is not recorded; name it"
+        )
+    start = Start.KEPT if host_spill else prepared.start_under(setting, memory)
     if base_address is None:
         base_address = prepared.first_base
         if dictates:
@@ -232,6 +249,7 @@ def drive_as_recorded(
         fast_path=not is_stepwise,
         limit=prepared.limit_for(setting, memory, plan),
         start=start,
+        host_spill=host_spill,
     )
     drive = Drive(
         allocator,

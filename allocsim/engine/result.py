@@ -180,6 +180,22 @@ class PeakState:
         return self.idle - self.inactive_split
 
 
+@dataclass(frozen=True, slots=True)
+class Spill:
+    """What lay in the host's memory, whose driver lends it.
+
+    lent_bytes: what there was.  most_bytes: the most that was used, for the first time after entry
+    `worst`.  began: the entry whose request was the first beyond the card, None if none was.
+    end_bytes: what is there still at the end.
+    """
+
+    lent_bytes: int
+    most_bytes: int
+    began: int | None
+    worst: int
+    end_bytes: int
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class DeviceRun(Shown):
     """One device's replay.
@@ -193,6 +209,7 @@ class DeviceRun(Shown):
     peaks: what a what-if of a recording that starts mid-run comes to by how it begins; None for
     every other replay.  peaks_left_open: the least and the most reserved bytes at the
     peak of a what-if, over what the recording leaves open; None where it leaves nothing.
+    spill: of a device whose driver lends host memory, None of one that refuses.
     """
 
     device: int
@@ -209,6 +226,7 @@ class DeviceRun(Shown):
     parting: Parting | None = None
     peaks: StartPeaks | None = None
     peaks_left_open: tuple[int, int] | None = None
+    spill: Spill | None = None
 
     @property
     def peak_range(self) -> tuple[int, int]:

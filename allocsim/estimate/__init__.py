@@ -1,4 +1,5 @@
-"""What a model needs by formula: weights, caches, what serving engines take; nothing is run."""
+"""What a model needs by formula: weights, caches, what serving engines take; `training` on many
+cards.  Nothing is run."""
 
 from allocsim.estimate.blocks import BLOCKS, NUMBERS, Block, bytes_in
 from allocsim.estimate.engines import (

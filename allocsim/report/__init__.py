@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         largest_fit_document,
         largest_fit_text,
     )
+    from allocsim.report.fit_plan import plan_document, plan_text, sharded_document, sharded_text
     from allocsim.report.fit_served import served_document, served_text
     from allocsim.report.layout import others_text, shown_of, warned
     from allocsim.report.record import record_document, record_text
@@ -42,28 +43,30 @@ if TYPE_CHECKING:
         scale_frontier_text,
         scale_text,
     )
+    from allocsim.report.spill import Loan
     from allocsim.report.step import segments_text, step_document, step_text
     from allocsim.report.top import collapsed_text, speedscope_document, top_document, top_text
     from allocsim.report.tune import tuning_document, tuning_text
     from allocsim.report.tune_screen import tuning_screen
 
 __all__ = [
-    "Answer", "Tone", "collapsed_text", "crosscheck_document", "crosscheck_text",
+    "Answer", "Loan", "Tone", "collapsed_text", "crosscheck_document", "crosscheck_text",
     "explanation_document", "explanation_screen", "explanation_text", "fewest_document",
     "fewest_text", "fit_document", "fit_text", "fits_document", "fits_text", "frontier_document",
     "frontier_text", "largest_fit_document", "largest_fit_text", "largest_text", "others_text",
-    "record_document", "record_text", "replay_document", "replay_screen", "replay_text",
-    "risk_document", "risk_screen", "risk_text", "scale_document", "scale_frontier_text",
-    "scale_text", "segments_text", "served_document", "served_text", "shown_of",
-    "speedscope_document",
-    "state_document", "state_screen", "state_text", "step_document", "step_text", "top_document",
-    "top_text", "tuning_document", "tuning_screen", "tuning_text", "verdicts_document",
-    "verdicts_screen", "verdicts_text", "warned",
+    "plan_document", "plan_text", "record_document", "record_text", "replay_document",
+    "replay_screen", "replay_text", "risk_document", "risk_screen", "risk_text", "scale_document",
+    "scale_frontier_text", "scale_text", "segments_text", "served_document", "served_text",
+    "sharded_document", "sharded_text", "shown_of", "speedscope_document", "state_document",
+    "state_screen", "state_text", "step_document", "step_text", "top_document", "top_text",
+    "tuning_document", "tuning_screen", "tuning_text", "verdicts_document", "verdicts_screen",
+    "verdicts_text", "warned",
 ]  # fmt: skip
 
 
 _HOMES = {
     "Answer": "answer",
+    "Loan": "spill",
     "Tone": "answer",
     "collapsed_text": "top",
     "crosscheck_document": "crosscheck",
@@ -83,6 +86,8 @@ _HOMES = {
     "largest_fit_text": "fit",
     "largest_text": "scale",
     "others_text": "layout",
+    "plan_document": "fit_plan",
+    "plan_text": "fit_plan",
     "record_document": "record",
     "record_text": "record",
     "replay_document": "replay",
@@ -97,6 +102,8 @@ _HOMES = {
     "segments_text": "step",
     "served_document": "fit_served",
     "served_text": "fit_served",
+    "sharded_document": "fit_plan",
+    "sharded_text": "fit_plan",
     "shown_of": "layout",
     "speedscope_document": "top",
     "state_document": "explain_state",

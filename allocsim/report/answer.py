@@ -97,6 +97,8 @@ def of_owners(top: Top | None, rank: int = 0) -> Part:
     if top is None or not top.rows:
         return part(())
     when = "at the error" if top.at.what == "oom" else f"at the {top.at.what}"
+    if top.at.what == "entry":
+        when = f"after entry {top.at.entry or 0:,}"
     total = max(top.allocated_bytes, 1)
     lines = row("Held by", f"{format_size(top.allocated_bytes)} allocated {when}:")
     for each in top.rows[:_OWNERS]:

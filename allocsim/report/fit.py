@@ -14,6 +14,7 @@ from allocsim.questions.fit import Fewest, Fit, Frontier, Largest, Ran, Task, Tr
 from allocsim.questions.top import Top
 from allocsim.report.layout import LABEL, WIDTH, exact_size, number, plural, row, table
 from allocsim.report.recommendation import paste_line
+from allocsim.report.spill import spill_document, spill_rows
 from allocsim.units import format_size
 
 __all__ = [
@@ -25,8 +26,8 @@ _IDLE = "reserved and not allocated"
 _BAR = WIDTH - LABEL - 26
 
 
-def fit_text(fit: Fit, top: Top) -> str:
-    """`allocsim fit` of one card."""
+def fit_text(fit: Fit, top: Top, spilled: Top | None = None) -> str:
+    """`allocsim fit` of one card.  spilled: who asked for memory once it was full."""
     ran = fit.ran
     lines = row("Verdict", fit.headline())
     lines += _failed(fit, top)
@@ -35,6 +36,7 @@ def fit_text(fit: Fit, top: Top) -> str:
     memory += f"{format_size(ran.peak_allocated_bytes)} allocated"
     lines += row("Memory", memory + _retries(ran))
     lines += [" " * LABEL + _bar(ran.peak_reserved_bytes, fit.room_bytes)]
+    lines += [] if fit.lent is None else spill_rows(fit.lent, spilled)
     low, high = fit.process_bytes
     lines += row(
         "Process",
@@ -111,12 +113,21 @@ def _grounds(fit: Fit) -> list[str]:
     return lines + row("Run by", by)
 
 
-def fit_document(fit: Fit, top: Top) -> dict[str, Any]:
-    """`allocsim fit --json` of one card."""
+def fit_document(fit: Fit, top: Top, spilled: Top | None = None) -> dict[str, Any]:
+    """`allocsim fit --json` of one card.  See `fit_text`."""
     return _document(fit) | {
         "breakdown": _breakdown(fit, top),
+        **_spill(fit, spilled),
         "at": {"step": top.at.step or None, "phase": top.at.phase or None},
         "program": fit.program,
+    }
+
+
+def _spill(fit: Fit, spilled: Top | None) -> dict[str, Any]:
+    if fit.lent is None or fit.lent.spill is None:
+        return {}
+    return {
+        "spill": {"runs": fit.runs_on_loan, **spill_document(fit.lent, fit.lent.spill, spilled)}
     }
 
 

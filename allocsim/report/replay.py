@@ -31,6 +31,7 @@ from allocsim.report.recommendation import (
     recommendation_document,
     trial_document,
 )
+from allocsim.report.spill import spill_document, spill_rows
 from allocsim.units import format_size
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ def replay_text(
         for part in (
             proof_rows(device),
             _memory(run, device),
+            spill_rows(device),
             _ooms(ooms),
             row("Verdict", verdict_sentence(device, ooms)),
             _cured(cures[device.device]) if device.device in cures else [],
@@ -216,6 +218,9 @@ def verdict_sentence(device: DeviceRun, shortages: Sequence[Shortage]) -> str:
         return "unproved: " * is_unproved + _causes(shortages[-1])[shortages[-1].cause]
     unproved = "unproved: " if parting is not None else ""
     what = "it fits: no request failed"
+    if device.spill is not None and device.spill.most_bytes:
+        size = format_size(device.spill.most_bytes)
+        what = f"no request failed, since the host lends {size} that the card has not"
     if device.device_memory is None:
         what = "no request failed; how much memory the device has is not known"
     busiest = device.timeline.busiest
@@ -260,9 +265,12 @@ def _causes(shortage: Shortage) -> dict[str, str]:
 
 
 def replay_document(
-    run: Run, shortages: Mapping[int, Sequence[Shortage]], found: Found | None = None
+    run: Run,
+    shortages: Mapping[int, Sequence[Shortage]],
+    found: Found | None = None,
+    top: Top | None = None,
 ) -> dict[str, Any]:
-    """`allocsim replay --json`.  See `replay_text`."""
+    """`allocsim replay --json`.  See `replay_text`; top: of what spilled only."""
     cures = {} if found is None else {cure.device: cure for cure in found[1]}
     recommendation = {} if found is None else {"recommendation": recommendation_document(found[0])}
     return {
@@ -273,10 +281,18 @@ def replay_document(
         "notes": [*run.warnings, *run.notes],
         "devices": [
             _device(each, shortages.get(each.device, ()), cures.get(each.device))
+            | _spill(each, top)
             for each in run.devices
         ],
         **recommendation,
     }
+
+
+def _spill(device: DeviceRun, top: Top | None) -> dict[str, Any]:
+    if device.spill is None:
+        return {}
+    owners = top if top is not None and top.device == device.device else None
+    return {"spill": spill_document(device, device.spill, owners)}
 
 
 def _device(device: DeviceRun, shortages: Sequence[Shortage], cure: Cure | None) -> dict[str, Any]:

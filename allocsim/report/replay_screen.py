@@ -21,6 +21,7 @@ from allocsim.report.screen_parts import (
     to_paste,
     warnings,
 )
+from allocsim.report.spill import spill_rows
 
 if TYPE_CHECKING:
     from allocsim.questions.explain import Shortage
@@ -53,6 +54,7 @@ def replay_screen(
         tone = Tone.PLAIN if is_exact else Tone.FAILURE
         parts.append(part(lines, tone, starts=device is shown[0]))
     parts += [part(memory(run, device), rank=3) for device in shown]
+    parts += [part(lines, Tone.FAILURE) for device in shown if (lines := spill_rows(device))]
     paste = [] if found is None else to_paste(*found)
     return answer_of([*parts, *paste, of_owners(top, rank=2)])
 

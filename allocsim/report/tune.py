@@ -27,6 +27,7 @@ from allocsim.report.recommendation import (
     paste_lines,
     recommendation_document,
 )
+from allocsim.report.spill import Loan, tuning_spill_document, tuning_spill_rows
 from allocsim.units import format_size
 
 __all__ = ["further_rows", "row_figures", "tuning_document", "tuning_text"]
@@ -36,13 +37,14 @@ _MOST_ROWS = 12
 _SHELLS = (("bash", "bash"), ("powershell", "PowerShell"), ("cmd", "cmd"), ("python", "Python"))
 
 
-def tuning_text(tuning: Tuning) -> str:
-    """`allocsim tune -v`."""
+def tuning_text(tuning: Tuning, loan: Loan | None = None) -> str:
+    """`allocsim tune -v`.  loan: of the host's memory, that the devices have in them."""
     lines = warned(tuning.warnings) + rows("Recordings", tuning.files)
     lines += row("Release", f"PyTorch {tuning.torch_version}")
     lines += rows("Device memory", _devices(tuning))
     for note in tuning.notes:
         lines += row("Note", note)
+    lines += tuning_spill_rows(tuning, loan)
     lines += ["", *_answer(tuning), "", *_rows(tuning), "", *_front(tuning), "", *_work(tuning)]
     return "\n".join(lines) + "\n"
 
@@ -205,8 +207,8 @@ def _work(tuning: Tuning) -> list[str]:
     return rows("Work", work)
 
 
-def tuning_document(tuning: Tuning) -> dict[str, Any]:
-    """The whole search."""
+def tuning_document(tuning: Tuning, loan: Loan | None = None) -> dict[str, Any]:
+    """The whole search.  See `tuning_text`."""
     best = tuning.best
     return {
         "files": list(tuning.files),
@@ -238,6 +240,7 @@ def tuning_document(tuning: Tuning) -> dict[str, Any]:
         "entries_replayed": tuning.entries_replayed,
         "entries_skipped": tuning.entries_skipped,
         "rows_from_results": tuning.known,
+        **tuning_spill_document(tuning, loan),
     }
 
 

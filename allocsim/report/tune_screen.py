@@ -13,6 +13,7 @@ from allocsim.report.answer import Answer, Part, Tone, answer_of, of_owners, par
 from allocsim.report.layout import number, plural, row
 from allocsim.report.recommendation import paste_setting
 from allocsim.report.screen_parts import TABLES, said_first, to_paste
+from allocsim.report.spill import Loan, tuning_spill_rows
 from allocsim.report.tune import further_rows, row_figures
 from allocsim.units import format_size
 
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["tuning_screen"]
 
 
-def tuning_screen(tuning: Tuning, top: Top | None = None) -> Answer:
-    """`allocsim tune` on a terminal."""
+def tuning_screen(tuning: Tuning, top: Top | None = None, loan: Loan | None = None) -> Answer:
+    """`allocsim tune` on a terminal.  loan: as of `tuning_text`."""
     base, found = tuning.baseline, tuning.recommendation
     label = "As recorded" if base.is_as_recorded else "Own settings"
     unproved = "unproved: " if tuning.warnings else ""
@@ -43,6 +44,8 @@ def tuning_screen(tuning: Tuning, top: Top | None = None) -> Answer:
         if found is None:
             lines = paste_setting(best.setting)
             parts.append(part(lines, Tone.PASTE, starts=True))
+    if loan is not None:
+        parts.append(part(tuning_spill_rows(tuning, loan)))
     if tuning.warnings:
         parts.append(part(row("To paste", f"nothing: {WhyNot.WITHHELD}."), starts=True))
     parts += to_paste(found)

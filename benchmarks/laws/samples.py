@@ -57,9 +57,8 @@ class Variant:
 def regimes(variant: Variant) -> Iterator[str]:
     """The regimes that a variant is recorded in."""
     shared = ("own",) if variant.family == "gpt2" else ("shared", "own")
-    usual, seldom = (
-        ("masked", "padded") if "checkpointing" in variant.options else ("whole", "split")
-    )
+    has_mask = "checkpointing" in variant.options
+    usual, seldom = ("masked", "padded") if has_mask else ("whole", "split")
     for batch in ("single", "several"):
         for tokens in ("few", "two", "sorted"):
             if variant.family == "gpt2" and (batch, tokens) == ("single", "sorted"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from allocsim.core import NEWEST, CachingAllocator, Device
-from allocsim.errors import ConfigError
+from allocsim.errors import ConfigError, OutOfMemoryError
 from allocsim.units import GIB, MIB
 
 
@@ -168,3 +168,42 @@ def test_a_device_that_cannot_be_is_refused(arguments: dict[str, object], text: 
 @pytest.mark.parametrize("version", ["2.9.1", "2.9.1+cu126", "2.9"])
 def test_patch_releases_belong_to_their_minor_one(version: str) -> None:
     assert CachingAllocator(torch_version=version).release.version == "2.9"
+
+
+def test_a_driver_that_lends_hands_out_the_hosts_memory_once_the_card_is_full() -> None:
+    device = Device(6 * MIB, context_memory=2 * MIB, host_memory=4 * MIB)
+    assert device.cuda_malloc(4 * MIB) == 0
+    assert (device.free, device.spilled) == (0, 0)
+    address = device.cuda_malloc(3 * MIB)
+    assert address is not None
+    assert (device.free, device.left, device.spilled) == (0, 0, 4 * MIB)
+    assert device.cuda_malloc(1) is None
+    device.cuda_free(address)
+    assert (device.free, device.left, device.spilled) == (0, 4 * MIB, 0)
+
+
+def test_handles_of_expandable_segments_are_lent_too() -> None:
+    device = Device(2 * MIB, host_memory=2 * MIB)
+    assert device.create_handle(2 * MIB)
+    assert device.create_handle(2 * MIB)
+    assert not device.create_handle(2 * MIB)
+    assert device.spilled == 2 * MIB
+
+
+def test_no_memory_can_be_lent_that_is_less_than_none() -> None:
+    with pytest.raises(ConfigError, match="host_memory -1 is negative"):
+        Device(GIB, host_memory=-1)
+
+
+def test_an_allocator_goes_on_where_it_would_have_failed() -> None:
+    """And reports the card as full, not the loan: that is what cudaMemGetInfo says."""
+    refusing = CachingAllocator("64MiB")
+    lending = CachingAllocator("64MiB", host_spill="64MiB")
+    for allocator in (refusing, lending):
+        allocator.malloc(60 * MIB)
+    with pytest.raises(OutOfMemoryError):
+        refusing.malloc(40 * MIB)
+    lending.malloc(40 * MIB)
+    assert lending.device.spilled == 36 * MIB
+    with pytest.raises(OutOfMemoryError, match="of which 0 bytes is free"):
+        lending.malloc(40 * MIB)

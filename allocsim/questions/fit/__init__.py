@@ -6,11 +6,14 @@ from allocsim.questions.fit.fit import Fit, fit, fit_command
 from allocsim.questions.fit.frontier import Frontier, frontier, usual_values
 from allocsim.questions.fit.largest import SIZES, Fewest, Largest, Tried, fewest, largest
 from allocsim.questions.fit.lengths import lengths_of
-from allocsim.questions.fit.model import Model, model_of
+from allocsim.questions.fit.model import Configured, Model, model_of, most_positions
+from allocsim.questions.fit.planned import Plan, Planned, plan
 from allocsim.questions.fit.presets import CONFIGURATIONS, TORCHVISION
 from allocsim.questions.fit.program import program_of
 from allocsim.questions.fit.ran import Ran, run_program, run_task
 from allocsim.questions.fit.served import SERVERS, Held, Served, held_of, serve
+from allocsim.questions.fit.shapes import shape_of
+from allocsim.questions.fit.sharded import NCCL_SEEN, RESERVED_SEEN, Sharded, precision_of, shard
 from allocsim.questions.fit.task import (
     ATTENTION,
     DTYPES,
@@ -22,9 +25,11 @@ from allocsim.questions.fit.task import (
 )
 
 __all__ = [
-    "ATTENTION", "Answered", "CONFIGURATIONS", "DTYPES", "Fewest", "Fit", "Frontier", "Held",
-    "Largest", "Model", "OPTIMIZERS", "PARALLEL", "Ran", "SERVERS", "SIZES", "STARTS", "Served",
-    "TORCHVISION", "Task", "ToldFront", "Tried", "fewest", "fit", "fit_command", "frontier",
-    "held_of", "largest", "lengths_of", "model_of", "program_of", "read_answers", "read_frontier",
-    "run_by_law", "run_program", "run_task", "serve", "usual_lengths", "usual_values",
+    "ATTENTION", "Answered", "CONFIGURATIONS", "Configured", "DTYPES", "Fewest", "Fit", "Frontier",
+    "Held", "Largest", "Model", "NCCL_SEEN", "OPTIMIZERS", "PARALLEL", "Plan", "Planned",
+    "RESERVED_SEEN", "Ran", "SERVERS", "SIZES", "STARTS", "Served", "Sharded", "TORCHVISION",
+    "Task", "ToldFront", "Tried", "fewest", "fit", "fit_command", "frontier", "held_of", "largest",
+    "lengths_of", "model_of", "most_positions", "plan", "precision_of", "program_of",
+    "read_answers", "read_frontier", "run_by_law", "run_program", "run_task", "serve", "shape_of",
+    "shard", "usual_lengths", "usual_values",
 ]  # fmt: skip

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from allocsim.display import Shown
-from allocsim.engine import Trials, replay_prepared
+from allocsim.engine import DeviceRun, Trials, replay_prepared
 from allocsim.measures import Case, Recommendation, effects_on, recommend
 from allocsim.phantom import CONTEXT_MEMORY_SEEN, Gpu, find_gpu
 from allocsim.questions.fit.answering import engine_for, run_by
@@ -34,6 +34,8 @@ class Fit(Shown):
     ran: the run on the card.
     unlimited: where it does not fit, the run of the same program on a card without end; None if
     that runs out of memory too.
+    lent: where it does not fit and the driver lends the host's memory, the same requests on the
+    card with that; None else.
     recommendation: where it does not fit, the setting under which it does, if there is one.
     notes: what is not known, in sentences.
     """
@@ -43,6 +45,7 @@ class Fit(Shown):
     conf: str | None
     ran: Ran
     unlimited: Ran | None
+    lent: DeviceRun | None
     recommendation: Recommendation | None
     notes: tuple[str, ...]
 
@@ -55,6 +58,11 @@ class Fit(Shown):
     def fits(self) -> bool:
         """Whether the program came to its end."""
         return not self.ran.is_out_of_memory
+
+    @property
+    def runs_on_loan(self) -> bool:
+        """Whether it comes to its end with the host's memory, and not without."""
+        return self.lent is not None and not self.lent.ooms
 
     @property
     def needed_bytes(self) -> int | None:
@@ -87,6 +95,9 @@ class Fit(Shown):
         if needed is None:
             return f"does not fit {name}"
         short = format_size(max(-self.spare_bytes, 0))
+        if self.lent is not None and self.lent.spill is not None and self.runs_on_loan:
+            spilled = format_size(self.lent.spill.most_bytes)
+            return f"runs on {name} with {spilled} of the host's memory, slower; does not fit alone"
         return f"does not fit {name}: {format_size(needed)} are needed, {short} more than it has"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
@@ -106,6 +117,7 @@ def fit(
     python: str | None = None,
     torch_version: str | None = None,
     keep: Path | None = None,
+    host_spill: int = 0,
 ) -> Fit:
     """Whether `task` fits `gpu`, by running it there.
 
@@ -114,7 +126,7 @@ def fit(
     PyTorch is missing.
     python: an interpreter with a CUDA build of PyTorch (default: this one, or that on the PATH).
     torch_version: the release that is meant; another one that has to do is a note.
-    keep: a file for the recording.
+    keep: a file for the recording.  host_spill: bytes of the host's memory that the driver lends.
     Raises UnavailableError without PyTorch, ConfigError if the program fails otherwise than by
     memory, or has no law.
     """
@@ -126,7 +138,8 @@ def fit(
             chosen, task, gpu, conf=conf, python=python, torch_version=torch_version, keep=keep
         )
 
-    return _answer(task, program_of(task), _Way(run, card, conf, torch_version, keep))
+    way = _Way(run, card, conf, torch_version, keep, host_spill)
+    return _answer(task, program_of(task), way)
 
 
 def fit_command(
@@ -136,13 +149,15 @@ def fit_command(
     conf: str | None = None,
     torch_version: str | None = None,
     keep: Path | None = None,
+    host_spill: int = 0,
 ) -> Fit:
     """`fit` of any program: the command line that starts it."""
 
     def run(gpu: Gpu, keep: Path | None) -> Ran:
         return run_program(command, gpu, conf=conf, keep=keep)
 
-    return _answer(None, shlex.join(command), _Way(run, gpu, conf, torch_version, keep))
+    way = _Way(run, gpu, conf, torch_version, keep, host_spill)
+    return _answer(None, shlex.join(command), way)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,18 +169,21 @@ class _Way:
     conf: str | None
     torch_version: str | None
     keep: Path | None
+    host_spill: int
 
 
 def _answer(task: Task | None, text: str, way: _Way) -> Fit:
     gpu = way.gpu
     ran = way.run(gpu, way.keep)
-    unlimited = recommendation = None
+    unlimited = recommendation = lent = None
     if ran.is_out_of_memory:
         unlimited = way.run(replace(gpu, memory=TIB, context_memory=0), None)
         if unlimited.is_out_of_memory:
             unlimited = None
         else:
             recommendation = _recommended(unlimited, gpu)
+            if way.host_spill:
+                lent = _on(gpu, unlimited, way.host_spill)
     parting = ran.device_run.parting
     notes = (
         *([] if parting is None else [str(parting)]),
@@ -175,7 +193,7 @@ def _answer(task: Task | None, text: str, way: _Way) -> Fit:
         *notes_of_run(task, ran.prepared.provenance),
         *_close(ran, gpu),
     )
-    return Fit(task, text, way.conf, ran, unlimited, recommendation, notes)
+    return Fit(task, text, way.conf, ran, unlimited, lent, recommendation, notes)
 
 
 def _close(ran: Ran, gpu: Gpu) -> Iterator[str]:
@@ -189,10 +207,18 @@ def _close(ran: Ran, gpu: Gpu) -> Iterator[str]:
         )
 
 
-def _recommended(unlimited: Ran, gpu: Gpu) -> Recommendation:
-    """The setting under which all that the program asks for fits the card."""
+def _on(gpu: Gpu, unlimited: Ran, host_spill: int = 0) -> DeviceRun:
+    """What the program asks for, on `gpu`."""
     prepared = unlimited.prepared
     memory = gpu.room + prepared.context_memory
-    (device_run,) = replay_prepared((prepared,), prepared.recorded, device_memory=memory).devices
+    (found,) = replay_prepared(
+        (prepared,), prepared.recorded, device_memory=memory, host_spill=host_spill
+    ).devices
+    return found
+
+
+def _recommended(unlimited: Ran, gpu: Gpu) -> Recommendation:
+    """The setting under which all that the program asks for fits the card."""
+    prepared, device_run = unlimited.prepared, _on(gpu, unlimited)
     trials = Trials(prepared, None, effects_on(prepared))
     return recommend([Case(trials, device_run)], prepared.recorded, in_full=False)

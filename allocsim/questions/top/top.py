@@ -163,10 +163,14 @@ def top_of_run(
     *,
     by: str = "line",
     frames: int | None = None,
+    since: int = -1,
 ) -> Top:
-    """`top` of a device that has been replayed already: `device_run`, as recorded."""
-    (found,) = told_of_run(prepared, device_run, at, bys=(by,), frames=frames).tops
-    return found
+    """`top` of a device that has been replayed already: `device_run`, as recorded.
+
+    since: only of what was asked for at that entry or later; -1 for all.
+    """
+    told = told_of_run(prepared, device_run, at, bys=(by,), frames=frames, since=since)
+    return told.tops[0]
 
 
 def told_of_run(
@@ -176,6 +180,7 @@ def told_of_run(
     *,
     bys: Sequence[str] = ("line", "category"),
     frames: int | None = None,
+    since: int = -1,
 ) -> Told:
     """Several answers of one moment, and the course of the run, for little more than one costs."""
     trace = prepared.trace
@@ -185,7 +190,7 @@ def told_of_run(
     notes = []
     if device_run.fidelity is not None and not device_run.fidelity.is_exact:
         notes.append(f"the replay is not as recorded: {device_run.fidelity.first_mismatch}")
-    asked = [_Asked(prepared.path, moment, by, frames) for by in bys]
+    asked = [_Asked(prepared.path, moment, by, frames, since) for by in bys]
     n_entries = len(trace) if device_run.stopped_at is None else device_run.stopped_at + 1
     tops = tuple(_answer(each, trace, scene, notes) for each in asked)
     return Told(tops, course_of(scene, n_entries))
@@ -212,6 +217,7 @@ class _Asked:
     moment: Moment
     by: str
     frames: int | None
+    since: int = -1
 
 
 def _scene(trace: Trace, blocks: Blocks, *, is_state_only: bool) -> Scene:
@@ -257,6 +263,7 @@ def _answer(asked: _Asked, trace: Trace, scene: Scene, notes: Sequence[str]) -> 
     blocks = scene.blocks
     entry = -1 if moment.entry is None else moment.entry
     rows, pending = blocks.in_use(entry), blocks.pending(entry)
+    rows = rows[blocks.born[rows] >= asked.since]
     rules = rules_of(scene)
     kept = np.array([rule.category == "activations kept for backward" for rule in RULES])
     whose = whose_of(scene, rows, trace.frame_table, np.append(kept, False)[rules])

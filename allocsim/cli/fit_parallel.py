@@ -1,0 +1,186 @@
+"""The options of `allocsim fit` for training on many cards by formula.
+
+Rule: any one of them asks for the formulas; what a program only can answer is refused beside them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from allocsim.cli.output import write_result
+from allocsim.cli.usage import Parser, UsageError, count
+
+if TYPE_CHECKING:
+    from allocsim.estimate.training import Layout, Shape, Training
+    from allocsim.phantom import Gpu
+
+__all__ = ["add_parallel", "is_by_formula", "run_by_formula"]
+
+_GROUPS = {
+    "tensor": "each layer",
+    "pipeline": "the layers, in stages (1F1B)",
+    "data": "the batch",
+    "context": "each sequence",
+    "expert": "the experts, of those",
+}
+_OPTIONS = (
+    *(f"{name}_parallel" for name in _GROUPS),
+    *("zero", "recompute", "virtual_stages", "no_sequence_parallel", "grad_dtype", "kernels"),
+    *("parameters", "plan", "cards"),
+)
+_ALIKE = ("dtype", "optimizer", "batch", "seq", "accumulate", "attention", "checkpointing")
+"""Options of other trainings that mean the same here."""
+_REFUSED = (
+    *("serve", "image", "lengths", "lora", "lora_targets", "compiles", "channels_last", "steps"),
+    *("prompt", "decode", "requests", "start", "parallel", "ranks", "rank", "find", "conf"),
+    *("torch", "python", "out", "show_program", "host_spill"),
+)
+_NAMES = {"compiles": "compile", "parallel": "fsdp or --ddp", "out": "out"}
+_USUAL_SEQ = 4096
+_DOES_NOT_FIT = 3
+_NUMBER = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)\s*([KMBT]?)", re.ASCII | re.IGNORECASE)
+_TIMES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
+
+
+def add_parallel(parser: Parser) -> None:
+    """The options, after the others."""
+    group = parser.add_argument_group("training on many cards, by formula (docs/parallel.md)")
+    add = group.add_argument
+    for name, what in _GROUPS.items():
+        add(f"--{name}-parallel", metavar="N", type=count, help=f"cards that share {what}")
+    add("--zero", metavar="STAGE", type=int, choices=range(4), help="data parallel cards share "
+        "1 optimizer, 2 gradients too, 3 weights too, as FSDP (default: 0, nothing)")  # fmt: skip
+    add("--recompute", choices=("none", "selective", "ops", "full"), help="instead of keeping "
+        "activations: of attention, of most operations, of layers (default: none)")  # fmt: skip
+    add("--virtual-stages", metavar="N", type=count, help="of each card, interleaved (default: 1)")
+    add("--no-sequence-parallel", action="store_true", default=None, help="norms are not shared")
+    add("--grad-dtype", choices=("bf16", "fp32"), help="of mixed precision (default: bf16)")
+    add("--kernels", choices=("fused", "eager"), help="as in Megatron with Transformer Engine, or "
+        "PyTorch operation by operation (default: fused)")  # fmt: skip
+    add("--parameters", metavar="N", type=_parameters, help="a usual model of so many, as 100B, "
+        "instead of MODEL")  # fmt: skip
+    add("--plan", action="store_true", default=None, help="search for the fewest cards")
+    add("--gpus", metavar="N", type=count, dest="cards", help="with --plan: on exactly N cards")
+
+
+def _parameters(text: str) -> int:
+    """A number of parameters, as 7B."""
+    match = _NUMBER.fullmatch(text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is no number of parameters, as 100B")
+    return round(float(match[1]) * _TIMES[match[2].lower()])
+
+
+def is_by_formula(arguments: argparse.Namespace) -> bool:
+    """Whether formulas are asked for."""
+    asked = [name for name in _OPTIONS if getattr(arguments, name) is not None]
+    if asked and arguments.engine == "program":
+        raise UsageError(f"--{asked[0].replace('_', '-')} is of formulas; --engine program is none")
+    return bool(asked) or arguments.engine == "formula"
+
+
+def run_by_formula(arguments: argparse.Namespace, gpus: list[Gpu]) -> int:
+    """The whole command."""
+    _refuse_other(arguments)
+    if len(gpus) > 1:
+        raise UsageError("formulas are for one kind of card; name one")
+    if arguments.cards is not None and not arguments.plan:
+        raise UsageError("--gpus is of --plan; a layout's cards are those of its groups")
+    training = _training(arguments)
+    return (
+        _plan(arguments, training, gpus[0]) if arguments.plan else _one(arguments, training, gpus)
+    )
+
+
+def _refuse_other(arguments: argparse.Namespace) -> None:
+    for name in _REFUSED:
+        if getattr(arguments, name, None) not in (None, False, ()):
+            shown = _NAMES.get(name, name.replace("_", "-"))
+            raise UsageError(f"--{shown} is of a program that runs; formulas have no use for it")
+    if arguments.plan:
+        searched = [f"{name}_parallel" for name in ("tensor", "pipeline", "data", "expert")]
+        searched += ["zero", "recompute", "checkpointing"]
+        for name in searched:
+            if getattr(arguments, name) is not None:
+                shown = name.replace("_", "-")
+                raise UsageError(f"--plan searches for --{shown} itself; leave one of them out")
+
+
+def _training(arguments: argparse.Namespace) -> Training:
+    from allocsim.estimate.training import EAGER, FUSED, Training  # noqa: PLC0415
+    from allocsim.questions.fit import precision_of  # noqa: PLC0415
+
+    if arguments.grad_dtype is not None and arguments.dtype is not None:
+        raise UsageError("--grad-dtype is of mixed precision, which is meant without --dtype")
+    gradients = 4 if arguments.grad_dtype == "fp32" else 2
+    name, shape, most = _shape(arguments)
+    return Training(
+        name,
+        shape,
+        _layout(arguments, most),
+        precision_of(arguments.dtype, arguments.optimizer or "adamw", gradients),
+        EAGER if arguments.kernels == "eager" else FUSED,
+    )
+
+
+def _shape(arguments: argparse.Namespace) -> tuple[str, Shape, int | None]:
+    """The model's name and sizes, and the longest sequence that it has positions for."""
+    from allocsim.estimate.training import shape_for  # noqa: PLC0415
+    from allocsim.questions.fit import model_of, most_positions, shape_of  # noqa: PLC0415
+
+    words = arguments.words
+    if arguments.parameters is not None:
+        if words:
+            raise UsageError("a MODEL and --parameters both say what is trained; expected one")
+        shape = shape_for(arguments.parameters)
+        return f"a model of {arguments.parameters / 1e9:,g} B parameters", shape, None
+    if len(words) != 1:
+        raise UsageError("formulas need a MODEL, or --parameters 100B")
+    model = model_of(words[0])
+    return model.name, shape_of(model), most_positions(model)
+
+
+def _layout(arguments: argparse.Namespace, most: int | None) -> Layout:
+    from allocsim.estimate.training import Layout  # noqa: PLC0415
+
+    if arguments.checkpointing and arguments.recompute not in (None, "full"):
+        raise UsageError(f"--checkpointing is --recompute full, not {arguments.recompute}")
+    given: dict[str, Any] = {name: getattr(arguments, f"{name}_parallel") for name in _GROUPS} | {
+        "zero": arguments.zero,
+        "recompute": "full" if arguments.checkpointing else arguments.recompute,
+        "chunks": arguments.virtual_stages,
+        "micro_batch": arguments.batch,
+        "seq": arguments.seq or min(_USUAL_SEQ, most or _USUAL_SEQ),
+        "micro_batches": arguments.accumulate,
+    }
+    layout = Layout(**{name: value for name, value in given.items() if value is not None})
+    if most is not None and layout.seq > most:
+        raise UsageError(f"the model has {most:,} positions; {layout.seq:,} tokens are too many")
+    return replace(
+        layout,
+        sequence_parallel=not arguments.no_sequence_parallel,
+        flash=arguments.attention != "eager",
+    )
+
+
+def _one(arguments: argparse.Namespace, training: Training, gpus: list[Gpu]) -> int:
+    from allocsim.questions.fit import shard  # noqa: PLC0415
+    from allocsim.report import sharded_document, sharded_text  # noqa: PLC0415
+
+    found = shard(training, gpus[0])
+    write_result(arguments.json, partial(sharded_document, found), partial(sharded_text, found))
+    return 0 if found.fits else _DOES_NOT_FIT
+
+
+def _plan(arguments: argparse.Namespace, training: Training, gpu: Gpu) -> int:
+    from allocsim.questions.fit import plan  # noqa: PLC0415
+    from allocsim.report import plan_document, plan_text  # noqa: PLC0415
+
+    found = plan(training, gpu, cards=arguments.cards, micro_batch=arguments.batch)
+    document = partial(plan_document, training, gpu, found)
+    write_result(arguments.json, document, partial(plan_text, training, gpu, found))
+    return 0 if found.fewest is not None else _DOES_NOT_FIT

@@ -1,0 +1,29 @@
+"""Memory of training on many cards, by formula: the papers', and a count of tensors by rank."""
+
+from allocsim.estimate.training.kept import EAGER, FUSED, Practice, kept_of_layer
+from allocsim.estimate.training.layout import RECOMPUTE, Layout, refuse_impossible
+from allocsim.estimate.training.papers import (
+    edge_activations,
+    first_stage_activations,
+    interleaving_factor,
+    layer_activations,
+    megatron_bytes,
+    zero_states,
+)
+from allocsim.estimate.training.rank import (
+    MIXED,
+    Part,
+    Precision,
+    Rank,
+    Training,
+    rank_memory,
+    worst_rank,
+)
+from allocsim.estimate.training.shape import Latent, Shape, shape_for
+
+__all__ = [
+    "EAGER", "FUSED", "Latent", "Layout", "MIXED", "Part", "Practice", "Precision", "RECOMPUTE",
+    "Rank", "Shape", "Training", "edge_activations", "first_stage_activations",
+    "interleaving_factor", "kept_of_layer", "layer_activations", "megatron_bytes", "rank_memory",
+    "refuse_impossible", "shape_for", "worst_rank", "zero_states",
+]  # fmt: skip

@@ -1,0 +1,131 @@
+"""What the worst rank of a parallel training needs, by formula, and whether a card has it.
+
+Rule: bytes of tensors are a sum that is shown part by part; what the allocator makes of them, the
+CUDA context and NCCL are ranges with their source, never folded into the sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from allocsim.display import Shown
+from allocsim.estimate.training import Precision, Rank, Training
+from allocsim.phantom import CONTEXT_MEMORY_SEEN, Gpu
+from allocsim.units import format_size
+
+__all__ = ["NCCL_SEEN", "RESERVED_SEEN", "Sharded", "precision_of", "shard"]
+
+RESERVED_SEEN = (1.02, 1.07, 1.26)
+"""Reserved over allocated memory at the peak: the tenth, the half and nine tenths of the 53
+trainings of traces/fit/truth.jsonl that allocate more than 8 GiB and end."""
+NCCL_SEEN = (544 * 10**6, 688 * 10**6)
+"""What a communicator of two ranks, and one of more, took on an A100."""
+_STATE = {
+    "adamw": 2.0,
+    "adamw-fused": 2.0,
+    "adamw-foreach-off": 2.0,
+    "momentum": 1.0,
+    "sgd": 0.0,
+}
+"""Tensors as large as the weights that an optimizer keeps."""
+_ADAM_8BIT = 2
+"""Bytes a parameter of 8-bit Adam, without its scales."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Sharded(Shown):
+    """The answer.  worst: the rank that allocates most."""
+
+    training: Training
+    gpu: Gpu
+    worst: Rank
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Bytes of tensors at the worst rank's peak."""
+        return self.worst.allocated
+
+    @property
+    def stages_bytes(self) -> tuple[int, ...]:
+        """The same of every pipeline stage."""
+        return tuple(rank.allocated for rank in self.training.stages())
+
+    @property
+    def reserved_bytes(self) -> tuple[int, int, int]:
+        """What the allocator reserves for them: low, likely, high."""
+        low, likely, high = (round(self.allocated_bytes * each) for each in RESERVED_SEEN)
+        return low, likely, high
+
+    @property
+    def communicators(self) -> int:
+        """Groups of ranks that the rank communicates in."""
+        layout = self.training.layout
+        return sum(n > 1 for n in (layout.tensor, layout.pipeline, layout.shards, layout.expert))
+
+    @property
+    def outside_bytes(self) -> tuple[int, int]:
+        """What CUDA's context and NCCL hold of the card besides: the least and the most."""
+        (low, high), (two, more) = CONTEXT_MEMORY_SEEN, NCCL_SEEN
+        return low + two * self.communicators, high + more * self.communicators
+
+    @property
+    def room_bytes(self) -> int:
+        """What the card has for the allocator beside its context and NCCL."""
+        return max(self.gpu.room - NCCL_SEEN[0] * self.communicators, 0)
+
+    @property
+    def spare_bytes(self) -> int:
+        """What is likely left of that; negative where it does not fit."""
+        return self.room_bytes - self.reserved_bytes[1]
+
+    @property
+    def fits(self) -> bool:
+        """Whether it likely fits."""
+        return self.spare_bytes >= 0
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether both ends of the range say the same."""
+        low, _, high = self.reserved_bytes
+        return (low <= self.room_bytes) == (high <= self.room_bytes)
+
+    def headline(self) -> str:
+        """Whether it fits, and by how much."""
+        word = "" if self.is_sure else "likely "
+        size = format_size(abs(self.spare_bytes))
+        if self.fits:
+            return f"{word}fits {self.gpu.name} with {size} to spare"
+        return f"{word or 'surely '}does not fit {self.gpu.name}: {size} more than it has"
+
+    def figures_shown(self) -> Iterator[tuple[str, str]]:
+        """Memory."""
+        yield "allocated at the peak", format_size(self.allocated_bytes)
+        yield "reserved, likely", format_size(self.reserved_bytes[1])
+
+
+def shard(training: Training, gpu: Gpu) -> Sharded:
+    """The worst rank of `training`.  Raises ConfigError for a layout that the model cannot have."""
+    return Sharded(training, gpu, training.worst())
+
+
+def precision_of(dtype: str | None, optimizer: str = "adamw", gradients: int = 2) -> Precision:
+    """Bytes a parameter.
+
+    dtype: None for mixed precision, 16-bit weights with 32-bit ones for the optimizer, and
+    gradients of so many bytes; else one of `DTYPES`, all of the same type as in `Task`.
+    """
+    if dtype is None:
+        return Precision(weights=2, gradients=gradients, optimizer=4 + _state(optimizer, 4))
+    if dtype in ("bf16", "fp16"):
+        return Precision(weights=2, gradients=2, optimizer=_state(optimizer, 2))
+    compute = 2 if dtype.startswith("autocast") else 4
+    return Precision(weights=4, gradients=4, optimizer=_state(optimizer, 4), compute=compute)
+
+
+def _state(optimizer: str, each: int) -> float:
+    """Bytes a parameter of an optimizer's state, whose elements have `each` bytes."""
+    if optimizer == "adam8bit":
+        return _ADAM_8BIT
+    # Adafactor keeps a row and a column of each matrix: next to nothing.
+    return _STATE.get(optimizer, 0.0) * each

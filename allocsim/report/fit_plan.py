@@ -1,0 +1,246 @@
+"""Training on many cards by formula, in words and as JSON.
+
+Rule: the sum is shown part by part with its arithmetic; what is a range is printed as one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from allocsim.estimate.training import FUSED, Layout, Part, Shape, Training
+from allocsim.phantom import Gpu
+from allocsim.questions.fit import Plan, Planned, Sharded
+from allocsim.report.layout import LABEL, exact_size, paragraph, plural, row, table
+from allocsim.units import GIB, format_size
+
+__all__ = ["plan_document", "plan_text", "sharded_document", "sharded_text"]
+
+_SHOWN = 6
+
+
+def sharded_text(found: Sharded) -> str:
+    """`allocsim fit` of one layout."""
+    worst, layout = found.worst, found.training.layout
+    low, likely, high = map(format_size, found.reserved_bytes)
+    stages = found.stages_bytes
+    lines = row("Verdict", found.headline())
+    where = f"of {plural(layout.pipeline, 'pipeline stage', 'pipeline stages')}"
+    stage = f"stage {worst.stage + 1} {where}, " if layout.pipeline > 1 else ""
+    lines += row("Allocated", f"{exact_size(found.allocated_bytes)} on the worst rank: {stage}"
+                 f"{_moment(worst.moment)}")  # fmt: skip
+    for part in worst.parts:
+        lines += _part(part, found.allocated_bytes)
+    if len(stages) > 1:
+        every = ", ".join(f"{size / GIB:.2f}" for size in stages)
+        lines += row("By stage", f"{every} GiB allocated")
+    lines += row("Reserved", f"{low} to {high}, likely {likely}: what the allocator makes of it")
+    outside = " to ".join(map(format_size, found.outside_bytes))
+    more = f", and of NCCL with {plural(found.communicators, 'group', 'groups')} of ranks"
+    lines += row("Outside", f"{outside} of the CUDA context" + more * bool(found.communicators))
+    lines.append("")
+    lines += _grounds(found.training)
+    return "\n".join(lines) + "\n"
+
+
+def _moment(name: str) -> str:
+    """ "at the loss", "in backward of a layer"."""
+    return (
+        f"in {name}"
+        if name.startswith("backward of")
+        else f"at the {name}".replace("the backward's", "backward's")
+    )
+
+
+def _part(part: Part, total: int) -> Iterator[str]:
+    share = part.size / max(total, 1)
+    yield f"{format_size(part.size):>{LABEL + 10}} {share:5.0%}  {part.name}"
+    yield from paragraph(part.arithmetic, LABEL + 18)
+
+
+def _grounds(training: Training) -> list[str]:
+    shape = training.shape
+    return [
+        *row("Training", f"{training.name}, {_layout_text(training.layout)}"),
+        *row("Model", _shape_text(shape)),
+        *row("Precision", _precision_text(training)),
+        *row("By", f"formula, {_practice_text(training)} (docs/parallel.md)"),
+    ]
+
+
+def _layout_text(layout: Layout) -> str:
+    cards = plural(layout.ranks, "card", "cards")
+    groups = [
+        f"{name} parallel {size}"
+        for name, size in (
+            ("tensor", layout.tensor),
+            ("pipeline", layout.pipeline),
+            ("data", layout.data),
+            ("context", layout.context),
+            ("expert", layout.expert),
+        )
+        if size > 1
+    ]
+    what = [
+        f"{layout.micro_batch} x {layout.seq:,} tokens on {cards}",
+        *groups,
+        *[f"{layout.chunks} interleaved chunks"] * (layout.chunks > 1),
+        f"ZeRO {layout.zero}",
+        f"recomputation {layout.recompute}",
+    ]
+    return ", ".join(what)
+
+
+def _shape_text(shape: Shape) -> str:
+    experts = f", {shape.chosen} of {shape.experts} experts of {shape.expert_inner:,}"
+    return (
+        f"{shape.parameters:,} parameters: {shape.layers} layers of width {shape.width:,}, "
+        f"{shape.heads} heads, {shape.kv_heads} of keys and values, MLP {shape.inner:,}"
+        + experts * bool(shape.experts)
+        + f", vocabulary {shape.vocabulary:,}"
+    )
+
+
+def _precision_text(training: Training) -> str:
+    precision = training.precision
+    return (
+        f"{precision.weights} + {precision.gradients} + {precision.optimizer:g} bytes a parameter "
+        f"of weights, gradients, optimizer; activations of {precision.compute} bytes"
+    )
+
+
+def _practice_text(training: Training) -> str:
+    if training.practice == FUSED:
+        return "fused kernels as in Megatron with Transformer Engine"
+    return "PyTorch operation by operation"
+
+
+def sharded_document(found: Sharded) -> dict[str, Any]:
+    """`allocsim fit --json` of one layout."""
+    return _document(found) | {
+        "breakdown": {part.name: part.size for part in found.worst.parts},
+        "stages": list(found.stages_bytes),
+        "arithmetic": {part.name: part.arithmetic for part in found.worst.parts},
+        "program": f"{found.training.name}, {_layout_text(found.training.layout)}",
+    }
+
+
+def _document(found: Sharded) -> dict[str, Any]:
+    low, likely, high = found.reserved_bytes
+    gpu = found.gpu
+    outside = found.outside_bytes
+    return {
+        "fits": found.fits,
+        "is_sure": found.is_sure,
+        "gpu": gpu.name,
+        "device_memory": gpu.memory,
+        "context_memory": gpu.context_memory,
+        "peak_reserved_bytes": likely,
+        "reserved_range": [low, high],
+        "peak_allocated_bytes": found.allocated_bytes,
+        "needed_bytes": likely,
+        "process_bytes": [low + outside[0], high + outside[1]],
+        "spare_bytes": found.spare_bytes,
+        "engine": "formula",
+        "worst_stage": found.worst.stage,
+        "moment": found.worst.moment,
+        "ranks": found.training.layout.ranks,
+        "layout": _layout_document(found.training.layout),
+    }
+
+
+def _layout_document(layout: Layout) -> dict[str, Any]:
+    return {
+        "tensor": layout.tensor,
+        "pipeline": layout.pipeline,
+        "data": layout.data,
+        "context": layout.context,
+        "expert": layout.expert,
+        "virtual_stages": layout.chunks,
+        "zero": layout.zero,
+        "recompute": layout.recompute,
+        "sequence_parallel": layout.sequence_parallel,
+        "micro_batch": layout.micro_batch,
+        "seq": layout.seq,
+    }
+
+
+def plan_text(training: Training, gpu: Gpu, found: Plan) -> str:
+    """`allocsim fit --plan`."""
+    if found.fewest is None:
+        why = f"no layout of {found.tried:,} that were computed fits {gpu.name}"
+        if not found.tried:
+            why = f"no layout fits {gpu.name}: what every rank holds in any is too much"
+        lines = row("Verdict", why)
+        return "\n".join([*lines, "", *_model_lines(training)]) + "\n"
+    best = found.choices[0]
+    word = "is the fewest" if found.fewest == 1 else "are the fewest"
+    lines = row(
+        "Verdict",
+        f"{found.fewest} of {gpu.name} {word}: {_layout_text(best.answer.training.layout)}",
+    )
+    answer = best.answer
+    lines += row(
+        "Memory",
+        f"{format_size(answer.allocated_bytes)} allocated on the worst rank, likely "
+        f"{format_size(answer.reserved_bytes[1])} reserved, {format_size(answer.spare_bytes)} to "
+        "spare" + "; not sure at the far end of the range" * (not answer.is_sure),
+    )
+    lines += ["", *row("Choices", f"on {plural(found.fewest, 'card', 'cards')}, the preferred "
+                       "first")]  # fmt: skip
+    lines += _rows(found.choices[:_SHOWN])
+    if more := len(found.choices) - _SHOWN:
+        lines += paragraph(f"and {more} more") if more > 0 else []
+    if len(found.front) > 1:
+        lines += ["", *row("Front", "more cards that save work")]
+        lines += _rows(found.front)
+    lines += ["", *_model_lines(training)]
+    lines += row("Searched", f"{found.tried:,} layouts: tensor parallel to 8, pipelines that "
+                 "divide the layers, ZeRO 0 to 3, recomputation none or full")  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def _model_lines(training: Training) -> list[str]:
+    return [
+        *row("Training", f"{training.name}, sequences of {training.layout.seq:,} tokens"),
+        *row("Model", _shape_text(training.shape)),
+        *row("Precision", _precision_text(training)),
+        *row("By", f"formula, {_practice_text(training)} (docs/parallel.md)"),
+    ]
+
+
+def _rows(planned: Sequence[Planned]) -> list[str]:
+    rows: list[tuple[str, ...]] = [
+        ("cards", "TP", "PP", "DP", "ZeRO", "recompute", "batch", "reserved", "spare", "work")
+    ]
+    for each in planned:
+        layout = each.answer.training.layout
+        rows.append((
+            f"{each.cards}",
+            *(f"{size}" for size in (layout.tensor, layout.pipeline, layout.data, layout.zero)),
+            layout.recompute,
+            f"{layout.micro_batch}",
+            format_size(each.answer.reserved_bytes[1]),
+            format_size(each.answer.spare_bytes),
+            f"+{each.extra:.0%}",
+        ))  # fmt: skip
+    return ["  " + line for line in table(rows, (7, 4, 5, 6, 6, 11, 7, 12, 12, 7))]
+
+
+def plan_document(training: Training, gpu: Gpu, found: Plan) -> dict[str, Any]:
+    """`allocsim fit --plan --json`."""
+    return {
+        "fits": found.fewest is not None,
+        "fewest": found.fewest,
+        "gpu": gpu.name,
+        "device_memory": gpu.memory,
+        "engine": "formula",
+        "parameters": training.shape.parameters,
+        "tried": found.tried,
+        "choices": [_planned_document(each) for each in found.choices],
+        "front": [_planned_document(each) for each in found.front],
+    }
+
+
+def _planned_document(planned: Planned) -> dict[str, Any]:
+    return _document(planned.answer) | {"extra_work": round(planned.extra, 4)}
