@@ -346,16 +346,36 @@ def test_a_workspace_that_only_a_card_knows_is_small_and_noted(
     """cuSOLVER's is LAPACK's least, in elements; cuFFT's a complex number a point, in bytes."""
     math = ctypes.CDLL(str(libraries.math))
     device.books.device_guesses.restype = ctypes.c_char_p
-    elements, size = ctypes.c_int(), ctypes.c_size_t()
-    vectors = 1
+    elements, vectors = ctypes.c_int(), 1
     math.cusolverDnSsyevd_bufferSize(None, vectors, 0, 100, None, 100, None, ctypes.byref(elements))
     assert elements.value == 1 + 6 * 100 + 2 * 100**2
     assert device.books.device_guesses() == b"cuSOLVER"
-    sizes, far = (ctypes.c_longlong * 2)(64, 32), ctypes.c_longlong
-    single = 4
-    assert not math.cufftXtMakePlanMany(
-        1, 2, sizes, None, far(1), far(1), single, None, far(1), far(1), single, far(3),
-        ctypes.byref(size), single,
-    )  # fmt: skip
-    assert size.value == 3 * 64 * 32 * 8
+    assert work_area(math, 64, 32, batch=3) == 3 * 64 * 32 * 8
     assert device.books.device_guesses() == b"cuFFT, cuSOLVER"
+
+
+def work_area(math: ctypes.CDLL, *lengths: int, batch: int) -> int:
+    """Bytes that a plan of cuFFT for complex numbers of single precision asks for."""
+    sizes, far = (ctypes.c_longlong * len(lengths))(*lengths), ctypes.c_longlong
+    size, single = ctypes.c_size_t(), 4
+    assert not math.cufftXtMakePlanMany(
+        1, len(lengths), sizes, None, far(1), far(1), single, None, far(1), far(1), single,
+        far(batch), ctypes.byref(size), single,
+    )  # fmt: skip
+    return size.value
+
+
+@pytest.mark.parametrize(
+    ("length", "elements"),
+    [
+        pytest.param(256, 0, id="a power of two"),
+        pytest.param(4096, 0, id="the longest that a block's 48 KiB of shared memory holds"),
+        pytest.param(8192, 8192, id="too long for it"),
+        pytest.param(240, 240, id="no power of two"),
+    ],
+)
+def test_a_short_transform_of_a_power_of_two_works_in_place(
+    libraries: Stubs, length: int, elements: int
+) -> None:
+    """As on an L40S, where runs with 256 points reserved what that gives (fit-imagegen, c3a)."""
+    assert work_area(ctypes.CDLL(str(libraries.math)), length, batch=5) == 5 * elements * 8
