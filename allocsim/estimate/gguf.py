@@ -23,7 +23,7 @@ from allocsim.estimate.shapes import Sizes
 
 __all__ = ["Gguf", "gguf_sizes", "read_gguf"]
 
-_VERSIONS = (2, 3)
+_VERSIONS = range(2, 4)
 _MOST_KEYS = 1 << 16
 _MOST_TENSORS = 1 << 17
 _MOST_NAME = 1 << 16

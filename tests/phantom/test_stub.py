@@ -346,16 +346,38 @@ def test_a_workspace_that_only_a_card_knows_is_small_and_noted(
     """cuSOLVER's is LAPACK's least, in elements; cuFFT's a complex number a point, in bytes."""
     math = ctypes.CDLL(str(libraries.math))
     device.books.device_guesses.restype = ctypes.c_char_p
-    elements, size = ctypes.c_int(), ctypes.c_size_t()
-    vectors = 1
+    elements, vectors = ctypes.c_int(), 1
     math.cusolverDnSsyevd_bufferSize(None, vectors, 0, 100, None, 100, None, ctypes.byref(elements))
     assert elements.value == 1 + 6 * 100 + 2 * 100**2
     assert device.books.device_guesses() == b"cuSOLVER"
-    sizes, far = (ctypes.c_longlong * 2)(64, 32), ctypes.c_longlong
-    single = 4
-    assert not math.cufftXtMakePlanMany(
-        1, 2, sizes, None, far(1), far(1), single, None, far(1), far(1), single, far(3),
-        ctypes.byref(size), single,
-    )  # fmt: skip
-    assert size.value == 3 * 64 * 32 * 8
+    assert work_area(math, 64, 25, batch=3) == 3 * 64 * 25 * 8
     assert device.books.device_guesses() == b"cuFFT, cuSOLVER"
+
+
+def work_area(math: ctypes.CDLL, *lengths: int, batch: int) -> int:
+    """Bytes that a plan of cuFFT for complex numbers of single precision asks for."""
+    sizes, far = (ctypes.c_longlong * len(lengths))(*lengths), ctypes.c_longlong
+    size, single = ctypes.c_size_t(), 4
+    assert not math.cufftXtMakePlanMany(
+        1, len(lengths), sizes, None, far(1), far(1), single, None, far(1), far(1), single,
+        far(batch), ctypes.byref(size), single,
+    )  # fmt: skip
+    return size.value
+
+
+@pytest.mark.parametrize(
+    ("lengths", "elements"),
+    [
+        pytest.param((256,), 0, id="as c3a has them on an L40S"),
+        pytest.param((3072, 3072), 0, id="as fourierft has them there"),
+        pytest.param((9216, 3072), 9216 * 3072, id="and those of its longer matrices"),
+        pytest.param((4096,), 0, id="the longest that a block's 48 KiB of shared memory holds"),
+        pytest.param((8192,), 8192, id="too long for it"),
+        pytest.param((240,), 240, id="with another factor than 2 and 3"),
+    ],
+)
+def test_a_short_transform_works_in_place(
+    libraries: Stubs, lengths: tuple[int, ...], elements: int
+) -> None:
+    """Runs on an L40S reserved what this gives (docs/fit-imagegen.md)."""
+    assert work_area(ctypes.CDLL(str(libraries.math)), *lengths, batch=5) == 5 * elements * 8

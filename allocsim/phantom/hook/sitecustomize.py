@@ -339,16 +339,15 @@ class Finder:
     def __init__(self, name, then):
         self.name = name
         self.then = then
-        self.is_looking = False
 
     def find_spec(self, name, path=None, target=None):
-        if name != self.name or self.is_looking:
+        if name != self.name:
             return None
-        self.is_looking = True
+        sys.meta_path.remove(self)  # or it would find itself
         try:
             spec = importlib.util.find_spec(name)
         finally:
-            self.is_looking = False
+            sys.meta_path.insert(0, self)
         if spec is None or spec.loader is None:
             return spec
         load = spec.loader.exec_module

@@ -1,17 +1,28 @@
 /* cuFFT as far as PyTorch calls it: every plan is made and every transform succeeds.
  *
  * Rule: a plan's work area is one complex element for each point of each transform, the least
- * that cuFFT's manual names; which plans of a real GPU take more (or, of short transforms, none)
- * cannot be known here, so that a program with plans is noted as guessed.
+ * that cuFFT's manual names; but none where a block's shared memory holds each of its dimensions,
+ * of lengths that 2 and 3 divide.  Real runs on an L40S with 256 points, 3072 x 3072 and larger
+ * reserved what that gives, to the byte (docs/fit-imagegen.md, c3a and fourierft).  What other
+ * lengths and other cards take cannot be known here, so that a program with plans is noted as
+ * guessed.
  */
 #include "device.h"
 
 #include <stddef.h>
 
 enum { SUCCESS = 0, HALF = 6, SINGLE = 4 };
+enum { SHARED_MEMORY = 48 << 10 }; /* bytes that a block of any card may have */
 
 #define SUCCEEDS(name) \
   int name(void) { return SUCCESS; }
+
+static int fits_a_block(long long length, size_t element) {
+  if (length < 1 || (size_t)length * element > SHARED_MEMORY) return 0;
+  while (length % 2 == 0) length /= 2;
+  while (length % 3 == 0) length /= 3;
+  return length == 1;
+}
 
 int cufftCreate(int *plan) {
   static int last;
@@ -25,9 +36,14 @@ int cufftXtMakePlanMany(int plan, int rank, long long *sizes, long long *in_embe
   (void)plan, (void)in_embed, (void)in_stride, (void)in_distance, (void)in_type;
   (void)out_embed, (void)out_stride, (void)out_distance, (void)out_type;
   device_note_guess("cuFFT");
+  size_t element = execution == HALF ? 4 : execution == SINGLE ? 8 : 16;
   size_t elements = (size_t)batch;
-  for (int i = 0; i < rank; i++) elements *= (size_t)sizes[i];
-  *work = elements * (execution == HALF ? 4 : execution == SINGLE ? 8 : 16);
+  int in_place = 1;
+  for (int i = 0; i < rank; i++) {
+    elements *= (size_t)sizes[i];
+    in_place = in_place && fits_a_block(sizes[i], element);
+  }
+  *work = in_place ? 0 : elements * element;
   return SUCCESS;
 }
 SUCCEEDS(cufftDestroy)
