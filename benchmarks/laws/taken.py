@@ -41,6 +41,7 @@ __all__ = ["NoLawError", "laws_of"]
 
 _USED, _PROOFS = 9, 2
 _MOST_FACTORS = 4
+_SUMS = "_partial_sums"
 _KINDS = {
     StepKind.ALLOC: REQUEST,
     StepKind.FREE: FREE,
@@ -127,7 +128,7 @@ def _formulas(
         course = tuple(Fraction(each, column[0]) for each in column)
         shares = ((Fraction(column[0], at), numbers) for numbers, at in known.get(course, ()))
         sound = [
-            Formula(*each.as_integer_ratio(), of) for each, of in shares if _is_sound(each, of)
+            Formula(*each.as_integer_ratio(), of) for each, of in shares if _is_whole(each, of)
         ]
         if not sound:
             program = programs[0]
@@ -139,19 +140,25 @@ def _formulas(
 
 def _columns_of(formula: Formula) -> int:
     """The number before the columns whose partial sums it has; of several the larger is meant."""
-    names = [VARIABLES[each].removesuffix("_partial_sums") for each in formula.variables]
-    return max((COLUMNS[name][0] for name in names if name in COLUMNS), default=0)
+    return max((COLUMNS[name][0] for name in _summed(formula.variables)), default=0)
 
 
-def _is_sound(share: Fraction, numbers: Sequence[int]) -> bool:
+def _is_whole(share: Fraction, numbers: Sequence[int]) -> bool:
+    """Whether the number before columns is that of whose partial sums stand there."""
+    factors = (COLUMNS[name][0] for name in _summed(numbers))
+    return all(share.numerator % factor == 0 for factor in factors)
+
+
+def _is_sound(numbers: Sequence[int]) -> bool:
     """Whether partial sums stand with the columns that they are of."""
+    names = {VARIABLES[number] for number in numbers}
+    return all(set(COLUMNS[name][1]) <= names for name in _summed(numbers))
+
+
+def _summed(numbers: Sequence[int]) -> list[str]:
+    """The columns whose partial sums are among variables."""
     names = [VARIABLES[number] for number in numbers]
-    for name in names:
-        if name.endswith("_partial_sums"):
-            factor, width = COLUMNS[name.removesuffix("_partial_sums")]
-            if share.numerator % factor or not set(width) <= set(names):
-                return False
-    return True
+    return [name.removesuffix(_SUMS) for name in names if name.endswith(_SUMS)]
 
 
 def _monomials(
@@ -185,7 +192,7 @@ def _products() -> list[tuple[int, ...]]:
         found += combinations_with_replacement(plain, factors)
         sizes = found[-comb(len(plain) + factors - 1, factors) :]
         with_one += [(*each, number) for each in sizes for number in rounded]
-    return sorted([*found, *with_one], key=len)
+    return sorted(filter(_is_sound, [*found, *with_one]), key=len)
 
 
 def _written(
