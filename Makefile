@@ -12,7 +12,7 @@ COMPILED_TESTS := $(addprefix tests/,core stress engine measures workload explai
 comma := ,
 INFERS := $(patsubst %,"allocsim/engine/%.py"$(comma),causes reading left_open plan start two_starts)
 
-.PHONY: help demo test test-slow notebooks lint types golden stress mutants mutants-core mutants-engine crosscheck bench compiled bench-compiled check check-all
+.PHONY: help laws demo test test-slow notebooks lint types golden stress mutants mutants-core mutants-engine crosscheck bench compiled bench-compiled check check-all
 .DEFAULT_GOAL := help
 
 help:
@@ -66,6 +66,9 @@ mutants-engine: .venv/.installed
 		build/mutants/pyproject.toml
 	cd build/mutants && ../../$(BIN)/mutmut run --max-children 2
 	cd build/mutants && ../../$(BIN)/mutmut results
+
+laws: .venv/.installed ## the laws of `fit --engine laws`, by the PyTorch at PYTHON_TORCH (hours)
+	$(BIN)/python -m benchmarks.laws --python "$(PYTHON_TORCH)"
 
 crosscheck: .venv/.installed ## the model beside real PyTorch (fetches 0.7 GB; docs/crosscheck.md)
 	$(BIN)/python -m allocsim.phantom fetch --torch 2.15

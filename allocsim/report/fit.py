@@ -109,7 +109,7 @@ def _grounds(fit: Fit) -> list[str]:
         proof += "recorded"
     by = f"PyTorch {ran.torch_version} on a phantom {ran.gpu.name}, {ran.seconds:.0f} s{proof}"
     if ran.engine == "laws":
-        by = f"the law of its requests in PyTorch {ran.torch_version}, {ran.seconds:.1f} s"
+        by = f"the law of its requests in PyTorch {ran.torch_version}"
     return lines + row("Run by", by)
 
 

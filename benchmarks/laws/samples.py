@@ -65,7 +65,7 @@ def regimes(variant: Variant) -> Iterator[str]:
                 continue  # so long a sequence is another regime there
             for heads in shared:
                 yield f"{batch}.{tokens}.{heads}.{usual}"
-                if heads == shared[0] and (has_mask or tokens == "few"):
+                if heads == shared[0] and (has_mask or tokens != "sorted"):
                     yield f"{batch}.{tokens}.{heads}.{seldom}"
 
 

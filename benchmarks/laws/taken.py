@@ -166,7 +166,7 @@ def _monomials(
 ) -> dict[tuple[Fraction, ...], list[tuple[tuple[int, ...], int]]]:
     """By their course over the samples, monomials: their variables, and their value at the first.
 
-    Of one course those with the fewest factors.
+    Of one course the simplest.
     """
     found: dict[tuple[Fraction, ...], list[tuple[tuple[int, ...], int]]] = {}
     for numbers in _products():
@@ -176,7 +176,7 @@ def _monomials(
         if course[0]:
             key = tuple(Fraction(each, course[0]) for each in course)
             known = found.setdefault(key, [])
-            if not known or len(known[0][0]) == len(numbers):
+            if not known or _plainness(known[0][0]) == _plainness(numbers):
                 known.append((numbers, course[0]))
     return found
 
@@ -192,7 +192,12 @@ def _products() -> list[tuple[int, ...]]:
         found += combinations_with_replacement(plain, factors)
         sizes = found[-comb(len(plain) + factors - 1, factors) :]
         with_one += [(*each, number) for each in sizes for number in rounded]
-    return sorted(filter(_is_sound, [*found, *with_one]), key=len)
+    return sorted(filter(_is_sound, [*found, *with_one]), key=_plainness)
+
+
+def _plainness(numbers: Sequence[int]) -> tuple[bool, int]:
+    """Sizes before what is rounded, fewer factors before more."""
+    return any(number >= len(SIZES) for number in numbers), len(numbers)
 
 
 def _written(

@@ -42,7 +42,7 @@ def replays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Replays:
     return counts
 
 
-@pytest.mark.parametrize("name", [OOM, SLACK])
+@pytest.mark.parametrize("name", [OOM, pytest.param(SLACK, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "command",
     [

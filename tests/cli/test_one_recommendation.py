@@ -17,8 +17,8 @@ from allocsim.units import MIB
 
 TRACES = Path(__file__).parents[2] / "traces"
 EVERY = sorted(TRACES.rglob("*.gz"))
-QUICK = ["accumulation-torch2.15", "cuda_graphs-tight-torch2.6", "warm_start-torch2.15"]
-"""Of small segments; out of memory; starting mid-run."""
+QUICK = ["accumulation-torch2.15", "warm_start-torch2.15"]
+"""Of small segments; starting mid-run.  The slow tests take every recording."""
 
 Told = Callable[..., str]
 

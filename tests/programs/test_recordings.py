@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from allocsim import replay
+from allocsim.core import NEWEST
 from tests.programs.figures import FOLDER, RUNS, baseline, comparable, of_program, recording
 from tests.programs.figures import what_if as predict
 from traces.record_all import readme
@@ -30,7 +31,9 @@ PREDICTED = {
 
 def parameters(names: Iterable[str]) -> list[Any]:
     def parameter(name: str) -> Any:
-        marks = [pytest.mark.slow] if RUNS[name]["entries"] > LONG else []
+        run = RUNS[name]
+        is_slow = run["entries"] > LONG or (name in PREDICTED and run["torch"] != NEWEST)
+        marks = [pytest.mark.slow] if is_slow else []
         return pytest.param(RUNS[name], marks=marks, id=name)
 
     return [parameter(name) for name in names]
