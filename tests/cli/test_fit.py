@@ -311,3 +311,10 @@ def test_the_command_answers_without_pytorch(cli: Cli, tmp_path: Path) -> None:
     text = cli(*command).out
     assert "by law" in text
     assert len(text.splitlines()) <= 24
+
+
+def test_the_largest_batch_is_found_by_laws_too(cli: Cli) -> None:
+    command = ("fit", "gpt2", "--gpu", "RTX 4090", "--find", "batch", "--engine", "laws", "--json")
+    answer = json.loads(cli(*command).out)
+    assert (answer["engine"], answer["largest"]) == ("laws", 18)
+    assert [each["fits"] for each in answer["tried"] if each["value"] == 19] == [False]
