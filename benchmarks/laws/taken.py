@@ -39,7 +39,10 @@ from benchmarks.laws.samples import Variant, drawn, regimes
 
 __all__ = ["NoLawError", "laws_of"]
 
-_USED, _PROOFS = 9, 2
+_USED, _PROOFS, _MORE = 9, 2, 2
+"""Recordings that tell the formulas, that prove them, and that may refute them first."""
+
+_SAMPLES = _USED + _PROOFS + _MORE
 _MOST_FACTORS = 4
 _SUMS = "_partial_sums"
 _KINDS = {
@@ -56,13 +59,11 @@ class NoLawError(Exception):
 
 def laws_of(variant: Variant, python: str, torch_version: str) -> tuple[Laws, dict[str, str]]:
     """The laws of a variant by regime, and by regime why there is none."""
-    samples = {
-        regime: drawn(variant, regime, _USED + _PROOFS, seed=0) for regime in regimes(variant)
-    }
+    samples = {regime: drawn(variant, regime, _SAMPLES, seed=0) for regime in regimes(variant)}
     refused = {
         regime: f"only {len(sizes)} of the sizes drawn come to it"
         for regime, sizes in samples.items()
-        if len(sizes) < _USED + _PROOFS
+        if len(sizes) < _SAMPLES
     }
     texts = [
         variant.text(at)
@@ -97,15 +98,27 @@ def _law(
     growth = growth_between(small, first)
     if growth is None:
         raise NoLawError("two layers do not grow to three")
-    formulas, number = _formulas(programs[:_USED], sizes[:_USED])
-    law = _written(growth, formulas, number, interner)
-    for program, at in zip(programs[_USED:], sizes[_USED:], strict=True):
-        made = law.requests(_variables(at), at["layers"])
-        wrong = np.flatnonzero(made.size[made.kind == REQUEST] != program.size)
-        if len(wrong):
-            row = int(program.requests[wrong[0]])
-            raise NoLawError(f"{at} refutes it at {program.told(row)}")
-    return law
+    told, others = list(range(_USED)), list(range(_USED, len(programs)))
+    while True:
+        used = [programs[i] for i in told], [sizes[i] for i in told]
+        law = _written(growth, *_formulas(*used), interner, proofs=len(others))
+        wrong = ((i, _refuted(law, programs[i], sizes[i])) for i in others)
+        refuted = next(((i, row) for i, row in wrong if row is not None), None)
+        if refuted is None:
+            return law
+        # What told two monomials apart belongs to those that tell.
+        number, row = refuted
+        told.append(number)
+        others.remove(number)
+        if len(others) < _PROOFS:
+            raise NoLawError(f"{sizes[number]} refutes it at {programs[number].told(row)}")
+
+
+def _refuted(law: Law, program: Program, sizes: Mapping[str, int]) -> int | None:
+    """The first request of a recording that the law gives other bytes."""
+    made = law.requests(_variables(sizes), sizes["layers"])
+    wrong = np.flatnonzero(made.size[made.kind == REQUEST] != program.size)
+    return int(program.requests[wrong[0]]) if len(wrong) else None
 
 
 def _variables(sizes: Mapping[str, int]) -> dict[str, int]:
@@ -205,6 +218,8 @@ def _written(
     formulas: Sequence[Formula],
     of_request: NDArray[np.int64],
     interner: FrameInterner,
+    *,
+    proofs: int,
 ) -> Law:
     """The law as columns."""
     program = growth.second
@@ -240,7 +255,7 @@ def _written(
         formulas=tuple(formulas),
         layers=3,
         reset=int(np.searchsorted(program.steps.entry, reset)),
-        proofs=_PROOFS,
+        proofs=proofs,
     )
 
 

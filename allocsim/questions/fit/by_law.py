@@ -21,6 +21,7 @@ from allocsim.laws import (
     EMPTY_CACHE,
     REQUEST,
     Card,
+    Law,
     Laws,
     Requests,
     family_of,
@@ -36,7 +37,7 @@ from allocsim.questions.fit.task import Task
 from allocsim.trace import Mark, MarkKind, Provenance, Recording
 from allocsim.workload import KeptHistory, write_recording
 
-__all__ = ["card_of", "laws_name", "mask_unit", "run_by_law"]
+__all__ = ["card_of", "has_law", "laws_name", "mask_unit", "run_by_law"]
 
 _OLDEST_CAPABILITY = (8, 0)
 """Of cards with FlashAttention, over which the laws were taken."""
@@ -51,12 +52,7 @@ def run_by_law(task: Task, gpu: Gpu, *, conf: str | None = None, keep: Path | No
     Raises ConfigError where there is no law.
     """
     began = time.perf_counter()
-    if gpu.capability < _OLDEST_CAPABILITY:
-        raise ConfigError(f"{gpu.name}: laws are for cards of compute capability 8.0 or later")
-    name = laws_name(task)
-    laws = find_laws(name)
-    if laws is None:
-        raise ConfigError(f"there is no law for {name}{_nearest(name)}")
+    laws = _laws(task)
     requests = _requests(task, gpu, laws)
     recording, is_out_of_memory = _recording(requests, gpu, laws, conf or "", task.text)
     if keep is not None:
@@ -70,6 +66,15 @@ def run_by_law(task: Task, gpu: Gpu, *, conf: str | None = None, keep: Path | No
         is_out_of_memory=is_out_of_memory,
         engine="laws",
     )
+
+
+def has_law(task: Task, gpu: Gpu) -> bool:
+    """Whether there is a law for a task on a card."""
+    try:
+        _law(task, gpu, _laws(task))
+    except ConfigError:
+        return False
+    return True
 
 
 def card_of(gpu: Gpu) -> Card:
@@ -121,21 +126,36 @@ def _nearest(name: str) -> str:
     return f"; the nearest is for {near[0]}" if near else ""
 
 
-def _requests(task: Task, gpu: Gpu, laws: Laws) -> Requests:
+def _laws(task: Task) -> Laws:
+    name = laws_name(task)
+    laws = find_laws(name)
+    if laws is None:
+        raise ConfigError(f"there is no law for {name}{_nearest(name)}")
+    return laws
+
+
+def _law(task: Task, gpu: Gpu, laws: Laws) -> tuple[Law, dict[str, int]]:
+    """The law of the regime that a task is in, and its sizes."""
+    if gpu.capability < _OLDEST_CAPABILITY:
+        raise ConfigError(f"{gpu.name}: laws are for cards of compute capability 8.0 or later")
     assert isinstance(task.model, Configured)
     family = family_of(task.model.config)
     assert family is not None
     sizes = family.sizes_of(task.model.config)
     sizes |= {"batch": task.batch, "length": task.seq, "lora": task.lora}
-    card = card_of(gpu)
-    regime = regime_of(sizes, card, mask_unit(task))
+    regime = regime_of(sizes, card_of(gpu), mask_unit(task))
     law = laws.by_regime.get(regime)
     if law is None:
         raise ConfigError(
             f"there is no law for {laws.name} at batch {task.batch} x {task.seq:,} tokens: "
             f"its kernels' way there ({regime}) was not recorded"
         )
-    return law.requests(variables_of(sizes, card), sizes["layers"])
+    return law, sizes
+
+
+def _requests(task: Task, gpu: Gpu, laws: Laws) -> Requests:
+    law, sizes = _law(task, gpu, laws)
+    return law.requests(variables_of(sizes, card_of(gpu)), sizes["layers"])
 
 
 def _recording(
