@@ -3,8 +3,8 @@
     python -m benchmarks.laws --python PATH [--only NAME ...] [--list]
 
 PATH is a Python with a CUDA build of PyTorch, transformers and peft.  Each program is recorded at
-thirteen sizes in each regime, a fifth of a second each; a line says how many regimes have a law, and
-why the others have none.  `make laws` runs it.
+thirteen sizes in each regime, a fifth of a second each; a line says how many regimes have a law,
+and why the others have none.  `make laws` runs it.
 """
 
 from __future__ import annotations
