@@ -15,6 +15,7 @@ Nothing heavy is imported before a command runs, so that --help answers at once.
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -26,12 +27,24 @@ from allocsim.errors import AllocsimError, InvariantError, OutOfMemoryError
 __all__ = ["main"]
 
 _BAD_INPUT, _OUR_FAULT, _INTERRUPTED, _NO_READER = 2, 70, 130, 141
+_COLLECT_EVERY = 50_000
+"""Objects made before cycles among them are looked for: almost none are cycles, and what is read of
+a recording lives to the end (benchmarks/results/speed.md)."""
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Errors of a full disk."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line (default: the process's own) and return its exit code."""
+    threshold = gc.get_threshold()
+    gc.set_threshold(_COLLECT_EVERY, *threshold[1:])
+    try:
+        return _run(argv)
+    finally:
+        gc.set_threshold(*threshold)
+
+
+def _run(argv: Sequence[str] | None) -> int:
     try:
         arguments = build_parser().parse_args(argv)
         code: int = arguments.run(arguments)

@@ -6,7 +6,6 @@ Rule: the whole answer is made before its first character is printed; the exit c
 from __future__ import annotations
 
 import argparse
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -254,6 +253,8 @@ def _fit(arguments: argparse.Namespace, task: Task | None, gpus: list[Gpu]) -> i
         else:
             if keep is not None:
                 raise UsageError("-o keeps one recording; name one card")
+            from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415
+
             with ThreadPoolExecutor(2) as pool:
                 found = list(pool.map(answered, gpus))
     if len(found) == 1:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from allocsim.cli.parser import VERSION
+from tests.cli.conftest import Done
 
 ROOT = Path(__file__).parents[2]
 NAME = "traces/gpt2-ragged-oom-torch2.15.pickle.gz"
@@ -86,3 +89,9 @@ def test_a_full_disk_is_said_so() -> None:
         )
     assert ended.returncode == 2
     assert ended.stderr == "allocsim: the output cannot be written (No space left on device)\n"
+
+
+def test_the_cycle_collector_is_left_as_it_was(cli: Callable[..., Done]) -> None:
+    before = gc.get_threshold()
+    assert cli("replay", "no-such-file").code == 2
+    assert gc.get_threshold() == before
