@@ -11,8 +11,8 @@ import pytest
 
 from allocsim import load
 from allocsim.errors import ConfigError
-from allocsim.phantom import find_gpu
-from allocsim.questions.fit import Task, model_of, program_of, run_by_law, run_program
+from allocsim.phantom import UnavailableError, find_gpu
+from allocsim.questions.fit import Task, fit, largest, model_of, program_of, run_by_law, run_program
 from allocsim.questions.fit.by_law import has_law
 from allocsim.questions.fit.model import Configured
 from benchmarks.truth import gpu_of, rows, task_of
@@ -132,3 +132,20 @@ def test_what_does_not_fit_ends_where_pytorch_would_end(tmp_path: Path) -> None:
     made = load(keep).provenance
     assert made is not None
     assert made.oom_text.startswith("CUDA out of memory. Tried to allocate")
+
+
+def test_laws_answer_where_pytorch_is_missing_and_only_where_there_is_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def missing(*_: object) -> str:
+        raise UnavailableError("no torch here (pip install 'allocsim[fit]', or --python)")
+
+    monkeypatch.setattr("allocsim.questions.fit.answering.find_python", missing)
+    gpu = find_gpu("RTX 4090")
+    assert fit(gpt2(batch=2), gpu).ran.engine == "laws"
+    assert largest(gpt2(batch=2), "batch", gpu, first=18).engine == "laws"
+    for engine, task in (("auto", gpt2(optimizer="adafactor")), ("auto", gpt2(steps=5))):
+        with pytest.raises(UnavailableError, match="no torch here"):
+            fit(task, gpu, engine=engine)
+    with pytest.raises(UnavailableError, match="no torch here"):
+        fit(gpt2(), gpu, python="/named/python")

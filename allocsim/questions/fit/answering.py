@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from allocsim.phantom import Gpu, UnavailableError
-from allocsim.questions.fit.by_law import run_by_law
+from allocsim.questions.fit.by_law import has_law, run_by_law
 from allocsim.questions.fit.ran import Ran, find_python, run_task
 from allocsim.questions.fit.task import Task
 
@@ -18,17 +18,18 @@ __all__ = ["ENGINES", "engine_for", "run_by"]
 ENGINES = ("auto", "program", "laws")
 
 
-def engine_for(engine: str, python: str | None) -> str:
-    """ "program" or "laws": what "auto" comes to here, which is laws where PyTorch is missing.
+def engine_for(engine: str, python: str | None, task: Task, gpu: Gpu) -> str:
+    """What answers: for "auto" the program, or laws where PyTorch is missing and there is one.
 
-    Raises UnavailableError if `python` is named and has none.
+    Raises UnavailableError if PyTorch is missing and there is no law, or `python` is named and has
+    none.
     """
     if engine != "auto":
         return engine
     try:
         find_python(python)
     except UnavailableError:
-        if python is not None:
+        if python is not None or not has_law(task, gpu):
             raise
         return "laws"
     return "program"

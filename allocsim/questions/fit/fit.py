@@ -131,7 +131,7 @@ def fit(
     memory, or has no law.
     """
     card = find_gpu(gpu) if isinstance(gpu, str) else gpu
-    chosen = engine_for(engine, python)
+    chosen = engine_for(engine, python, task, card)
 
     def run(gpu: Gpu, keep: Path | None) -> Ran:
         return run_by(

@@ -96,7 +96,11 @@ def largest(
     Raises ConfigError for a size of another task, and if the memory does not grow with it.
     """
     search = _Search(
-        task, name, gpu, step, _runner(engine_for(engine, python), conf, python, torch_version)
+        task,
+        name,
+        gpu,
+        step,
+        _runner(engine_for(engine, python, task, gpu), conf, python, torch_version),
     )
     found = search.run(first, watch or (lambda _: None))
     _keep(found.fitting, keep)
@@ -134,7 +138,10 @@ def fewest(
     Options are those of `largest`.  Each has a batch of the task's own; the rank that is run is
     the first, which has as much as any.
     """
-    run, tried = _runner(engine_for(engine, python), conf, python, torch_version), list[Tried]()
+    run, tried = (
+        _runner(engine_for(engine, python, task, gpu), conf, python, torch_version),
+        list[Tried](),
+    )
     notes: tuple[str, ...] = ()
     ranks = 2
     while ranks <= _MOST_RANKS:
