@@ -14,7 +14,7 @@ import numpy as np
 
 from allocsim.core import NEWEST, CachingAllocator, TraceEntry
 from allocsim.errors import OutOfMemoryError
-from allocsim.trace import Frame, FrameInterner, Provenance, Recording
+from allocsim.trace import Frame, FrameInterner, FrameTable, Provenance, Recording
 from allocsim.workload.kept_history import KeptHistory
 
 __all__ = ["BASE_ADDRESS", "Recorder"]
@@ -29,19 +29,33 @@ class Recorder:
     """A device, and the recording of what is asked of it.
 
     device_memory: bytes, or text such as "16GiB".  conf: what PYTORCH_CUDA_ALLOC_CONF says.
+    The others are those of `CachingAllocator`.  oom_text: the error that ended the program, if any.
     Raises ConfigError for what the allocator refuses.
     """
 
-    def __init__(self, device_memory: int | str, conf: str = "") -> None:
+    def __init__(
+        self,
+        device_memory: int | str,
+        conf: str = "",
+        release: str = NEWEST,
+        *,
+        context_memory: int = 0,
+        base_address: int = BASE_ADDRESS,
+    ) -> None:
         self.allocator = CachingAllocator(
-            device_memory, conf, base_address=BASE_ADDRESS, record_history=True
+            device_memory,
+            conf,
+            release,
+            context_memory=context_memory,
+            base_address=base_address,
+            record_history=True,
         )
         self._interner = FrameInterner()
         self._history: list[TraceEntry] = self.allocator.history
         self._taken = 0
         self._calls: list[tuple[int, int]] = []
         self._kept = KeptHistory()
-        self._oom_text = ""
+        self.oom_text = ""
 
     # -- requests ------------------------------------------------------------------------
 
@@ -68,6 +82,11 @@ class Recorder:
         self.allocator.free(address)
         self._note(code)
 
+    def empty_cache(self) -> None:
+        """Give back what no block uses."""
+        self.allocator.empty_cache()
+        self._note(-1)
+
     def rounds(self, rounds: int, entries: int | None) -> Iterator[int]:
         """0, 1, ... up to `rounds`, or until there are `entries` entries if that is given."""
         for number in count():
@@ -81,7 +100,7 @@ class Recorder:
         try:
             yield
         except OutOfMemoryError as error:
-            self._oom_text = str(error)
+            self.oom_text = str(error)
 
     def _note(self, code: int) -> None:
         self._calls.append((len(self._history), code))
@@ -92,18 +111,21 @@ class Recorder:
 
     def recording(self, kind: str, options: Mapping[str, object]) -> Recording:
         """The whole recording.  kind, options: those of `allocsim synth`."""
-        self._note(-1)
-        self._take()
         provenance = Provenance(
             torch_version=f"{NEWEST}.0",
             device_name="a device that allocsim synth imagined",
             device_memory=self.allocator.device.total,
             is_phantom=True,
             command=f"allocsim synth {kind}" + "".join(_flags(options)),
-            oom_text=self._oom_text,
+            oom_text=self.oom_text,
         )
-        table = self._interner.table()
-        return self._kept.recording(f"synth {kind}", self.allocator, table, provenance)
+        return self.recording_as(f"synth {kind}", self._interner.table(), provenance)
+
+    def recording_as(self, path: str, table: FrameTable, provenance: Provenance) -> Recording:
+        """The whole recording.  path: what it is called.  table: the stacks that codes number."""
+        self._note(-1)
+        self._take()
+        return self._kept.recording(path, self.allocator, table, provenance)
 
     def _take(self) -> None:
         """Turn the history so far into columns, and forget it."""

@@ -13,10 +13,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 
-import numpy as np
-
-from allocsim.core import CachingAllocator
-from allocsim.errors import ConfigError, OutOfMemoryError
+from allocsim.errors import ConfigError
 from allocsim.laws import (
     EMPTY_CACHE,
     REQUEST,
@@ -35,7 +32,7 @@ from allocsim.questions.fit.model import Configured
 from allocsim.questions.fit.ran import Ran, ran_of
 from allocsim.questions.fit.task import Task
 from allocsim.trace import Mark, MarkKind, Provenance, Recording
-from allocsim.workload import KeptHistory, write_recording
+from allocsim.workload import Recorder, write_recording
 
 __all__ = ["card_of", "has_law", "laws_name", "mask_unit", "run_by_law"]
 
@@ -162,39 +159,28 @@ def _recording(
     requests: Requests, gpu: Gpu, laws: Laws, conf: str, text: str
 ) -> tuple[Recording, bool]:
     """The requests asked of the model; whether one was out of memory."""
-    release = ".".join(laws.torch_version.split(".")[:2])
-    allocator = CachingAllocator(
+    recorder = Recorder(
         gpu.memory,
         conf,
-        release,
+        ".".join(laws.torch_version.split(".")[:2]),
         context_memory=gpu.context_memory,
         base_address=_BASE_ADDRESS,
-        record_history=True,
     )
     marks: list[Mark] = []
-    stacks: list[tuple[int, int]] = []
-    oom_text = ""
-    address: dict[int, int | None] = {}
+    address: dict[int, int] = {}
     columns = (requests.kind, requests.block, requests.size, requests.stack)
     rows = enumerate(zip(*(column.tolist() for column in columns), strict=True))
-    try:
+    with recorder.program():
         for row, (kind, block, size, stack) in rows:
             if row == requests.reset:
-                marks.append(Mark(len(allocator.history), MarkKind.PEAK_RESET))
+                marks.append(Mark(recorder.n_entries, MarkKind.PEAK_RESET))
             if kind == REQUEST:
-                address[block] = allocator.malloc(size)
+                address[block] = recorder.malloc(size, stack)
             elif kind == EMPTY_CACHE:
-                marks.append(Mark(len(allocator.history), MarkKind.EMPTY_CACHE))
-                allocator.empty_cache()
-            elif (place := address.pop(block)) is not None:
-                allocator.free(place)
-            stacks.append((len(allocator.history), stack))
-    except OutOfMemoryError as error:
-        oom_text = str(error)
-        stacks.append((len(allocator.history), stack))
-    ends, numbers = np.array(stacks, dtype=np.int64).T
-    kept = KeptHistory()
-    kept.take(allocator.history, np.repeat(numbers, np.diff(ends, prepend=0)))
+                marks.append(Mark(recorder.n_entries, MarkKind.EMPTY_CACHE))
+                recorder.empty_cache()
+            else:
+                recorder.free(address.pop(block), stack)
     provenance = Provenance(
         torch_version=laws.torch_version,
         device_name=gpu.name,
@@ -202,8 +188,8 @@ def _recording(
         context_memory=gpu.context_memory,
         is_phantom=True,
         command=f"allocsim fit: {text}",
-        oom_text=oom_text,
+        oom_text=recorder.oom_text,
     )
-    made = kept.recording(f"fit {text}", allocator, laws.stacks, provenance)
+    made = recorder.recording_as(f"fit {text}", laws.stacks, provenance)
     (trace,) = made.devices
-    return replace(made, devices=(replace(trace, marks=tuple(marks)),)), bool(oom_text)
+    return replace(made, devices=(replace(trace, marks=tuple(marks)),)), bool(recorder.oom_text)
