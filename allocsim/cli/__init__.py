@@ -30,6 +30,7 @@ _BAD_INPUT, _OUR_FAULT, _INTERRUPTED, _NO_READER = 2, 70, 130, 141
 _COLLECT_EVERY = 50_000
 """Objects made before cycles among them are looked for: almost none are cycles, and what is read of
 a recording lives to the end (benchmarks/results/speed.md)."""
+_BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Errors of a full disk."""
 
@@ -47,6 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str] | None) -> int:
     try:
         arguments = build_parser().parse_args(argv)
+        _import_numpy()
         code: int = arguments.run(arguments)
         sys.stdout.flush()
     except SystemExit as stop:  # --help and --version
@@ -61,6 +63,21 @@ def _run(argv: Sequence[str] | None) -> int:
         code, sentence = _ending(error)
         print(f"allocsim: {one_line(sentence)}", file=sys.stderr)
     return code
+
+
+def _import_numpy() -> None:
+    """Import numpy without the threads its linear algebra would start, which nothing here uses.
+
+    They cost a command 0.1 s of processor time on two cores, and more on more of them.  The
+    variable is taken back, because programs that a command runs have linear algebra to do.
+    """
+    if _BLAS_THREADS in os.environ:
+        return
+    os.environ[_BLAS_THREADS] = "1"
+    try:
+        import numpy  # noqa: F401, PLC0415
+    finally:
+        del os.environ[_BLAS_THREADS]
 
 
 def _ending(error: BaseException) -> tuple[int, str]:

@@ -191,17 +191,17 @@ def largest_fit_text(task: Task, gpu: Gpu, found: Largest) -> str:
         verdict = f"{name}={found.value:,} is the largest that fits {gpu.name}; {more:,} does not"
     lines = row("Verdict", verdict)
     if found.fitting is not None:
-        lines += _memory_of(found.fitting)
+        lines += _memory_of(found.fitting, gpu)
         task = task.at(name, found.value)
     lines += row("Program", task.text)
     return "\n".join([*lines, *_notes(found.notes), "", *_tried(name, found.tried)]) + "\n"
 
 
-def _memory_of(ran: Ran, where: str = "") -> list[str]:
-    """The peak of a run that fits, and the bar."""
+def _memory_of(ran: Ran, gpu: Gpu, where: str = "") -> list[str]:
+    """The peak of a run that fits `gpu`, perhaps one without a limit, and the bar."""
     peak = ran.peak_reserved_bytes
     lines = row("Memory", f"{exact_size(peak)} reserved at the peak{where}{_retries(ran)}")
-    return [*lines, " " * LABEL + _bar(peak, ran.gpu.room)]
+    return [*lines, " " * LABEL + _bar(peak, gpu.room)]
 
 
 def _tried(name: str, tried: Sequence[Tried]) -> list[str]:
@@ -313,7 +313,7 @@ def fewest_text(task: Task, gpu: Gpu, found: Fewest) -> str:
         lines = row("Verdict", f"it fits no number of {gpu.name}, up to {found.tried[-1].value:,}")
     else:
         lines = row("Verdict", f"{found.ranks} of {gpu.name} are the fewest, of powers of two")
-        lines += _memory_of(found.fitting, ", on the first of them")
+        lines += _memory_of(found.fitting, gpu, ", on the first of them")
         task = replace(task, ranks=found.ranks or 1)
     lines += row("Program", task.text)
     return "\n".join([*lines, *_notes(found.notes), "", *_tried("gpus", found.tried)]) + "\n"

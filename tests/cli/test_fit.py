@@ -318,3 +318,11 @@ def test_the_largest_batch_is_found_by_laws_too(cli: Cli) -> None:
     answer = json.loads(cli(*command).out)
     assert (answer["engine"], answer["largest"]) == ("laws", 18)
     assert [each["fits"] for each in answer["tried"] if each["value"] == 19] == [False]
+
+
+def test_what_fits_without_a_limit_is_told_of_the_card_s_memory(cli: Cli) -> None:
+    """All that the model has positions for: found by the first runs, on a card without end."""
+    done = cli("fit", "gpt2", "--gpu", "L4", "--batch", "2", "--find", "seq", "--engine", "laws",
+               "--seq", "1023")  # fmt: skip
+    assert "seq=1,024 fits NVIDIA L4, and is all that the model has room for" in done.out
+    assert "3.11 GiB of 21.53 GiB" in done.out

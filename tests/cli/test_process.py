@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import subprocess
 import sys
 import tomllib
@@ -69,6 +70,29 @@ def test_help_loads_nothing_that_it_does_not_need() -> None:
     assert "allocsim.cli" in loaded
     heavy = ("numpy", "rich", "json", "allocsim.core", "allocsim.engine", "allocsim.report")
     assert not loaded.intersection(heavy)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="counts threads in /proc")
+@pytest.mark.parametrize("own", [None, "2"])
+def test_a_command_starts_no_threads_and_leaves_programs_theirs(
+    own: str | None, tmp_path: Path
+) -> None:
+    command = ["synth", "training", "--entries", "10", "-o", str(tmp_path / "a.pickle")]
+    code = (
+        f"import os; from allocsim.cli import main; code = main({command}); "
+        "print(code, len(os.listdir('/proc/self/task')), os.environ.get('OPENBLAS_NUM_THREADS'))"
+    )
+    env = {key: value for key, value in os.environ.items() if key != "OPENBLAS_NUM_THREADS"}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env=env if own is None else {**env, "OPENBLAS_NUM_THREADS": own},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    threads = "1" if own is None else str(min(int(own), os.cpu_count() or 1))
+    assert done.stdout.splitlines()[-1].split() == ["0", threads, str(own)]
 
 
 def test_the_help_fits_a_terminal() -> None:
