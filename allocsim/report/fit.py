@@ -102,7 +102,7 @@ def _grounds(fit: Fit) -> list[str]:
     """What was run, and by what."""
     ran = fit.ran
     lines = row("Program", fit.program if fit.task is None else f"{fit.task.text}")
-    found = ran.device_run.fidelity
+    found = ran.as_recorded.fidelity
     proof = ""
     if found is not None:
         proof = f"; {number(found.entries_matched)} of {number(found.entries)} entries replay as "

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from allocsim.questions.fit import program_of
+from allocsim.questions.fit import fit, program_of
 from benchmarks.truth import gpu_of, rows, run, task_of
 from tests.pythons import NEEDS_TORCH, PYTHONS
 
@@ -37,3 +37,19 @@ def test_a_run_comes_to_the_same_bytes(row: dict[str, Any]) -> None:
     assert ran.is_out_of_memory == ("oom_in_step" in row)
     assert ran.device_run.fidelity is not None
     assert ran.device_run.fidelity.is_exact
+
+
+@pytest.mark.slow
+@NEEDS_TORCH
+@pytest.mark.parametrize("row", [row for row in rows() if "oom_in_step" in row], ids=str)
+def test_what_runs_out_of_memory_is_answered_by_one_run(
+    row: dict[str, Any], tmp_path: Path
+) -> None:
+    found = fit(task_of(row, tmp_path), gpu_of(row), engine="program", python=PYTHONS[0])
+    there = run(row, PYTHONS[0])
+    assert found.unlimited is not None
+    assert found.ran.peak_allocated_bytes == row["peak_allocated"]
+    assert found.ran.peak_reserved_bytes == row["peak_reserved"]
+    assert found.ran.oom is not None
+    assert there.oom is not None
+    assert found.ran.oom.message == there.oom.message

@@ -1,7 +1,9 @@
 """Whether a task fits a card, by how much, and what it would need.
 
-Rule: the answer is that of a run on the card asked for.  What a task needs that does not fit is
-that of a run of the same program on a card of the same kind without end.
+Rule: the answer is that of a run on the card asked for, and what a task needs that does not fit
+that of a run of the same program on a card of the same kind without end.  One run does for both
+where the program cannot tell the cards apart before it runs out of memory: what it asks for is
+then answered by the card (`ran_on`), and is what it would ask for there.
 """
 
 from __future__ import annotations
@@ -12,13 +14,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from allocsim.display import Shown
-from allocsim.engine import DeviceRun, Trials, replay_prepared
+from allocsim.engine import DeviceRun, Trials
 from allocsim.measures import Case, Recommendation, effects_on, recommend
 from allocsim.phantom import CONTEXT_MEMORY_SEEN, Gpu, find_gpu
 from allocsim.questions.fit.answering import engine_for, run_by
+from allocsim.questions.fit.model import Made
 from allocsim.questions.fit.notes import notes_of, notes_of_law, notes_of_run, release_note
 from allocsim.questions.fit.program import program_of
-from allocsim.questions.fit.ran import Ran, run_program
+from allocsim.questions.fit.ran import Ran, ran_on, replay_on, run_program
 from allocsim.questions.fit.task import Task
 from allocsim.units import TIB, format_size
 
@@ -138,8 +141,17 @@ def fit(
             chosen, task, gpu, conf=conf, python=python, torch_version=torch_version, keep=keep
         )
 
-    way = _Way(run, card, conf, torch_version, keep, host_spill)
+    way = _Way(run, card, conf, torch_version, keep, host_spill, is_blind=_is_blind(task))
     return _answer(task, program_of(task), way)
+
+
+def _is_blind(task: Task) -> bool:
+    """Whether the program asks for the same memory whatever the card has left, up to an error.
+
+    Convolutions are tried with another algorithm when one runs out of memory, compilers try their
+    kernels out, and what a user's own code does is not known.
+    """
+    return not (isinstance(task.model, Made) or task.model.sees or task.compiles)
 
 
 def fit_command(
@@ -162,7 +174,10 @@ def fit_command(
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """How a program is run, and where.  run: on a card, and where its recording is kept."""
+    """How a program is run, and where.
+
+    run: on a card, and where its recording is kept.  is_blind: to what the card has left.
+    """
 
     run: Callable[[Gpu, Path | None], Ran]
     gpu: Gpu
@@ -170,20 +185,22 @@ class _Way:
     torch_version: str | None
     keep: Path | None
     host_spill: int
+    is_blind: bool = False
+
+    @property
+    def endless(self) -> Gpu:
+        """The card, with more memory than anybody has beside the same context."""
+        return replace(self.gpu, memory=TIB)
 
 
 def _answer(task: Task | None, text: str, way: _Way) -> Fit:
     gpu = way.gpu
-    ran = way.run(gpu, way.keep)
-    unlimited = recommendation = lent = None
-    if ran.is_out_of_memory:
-        unlimited = way.run(replace(gpu, memory=TIB, context_memory=0), None)
-        if unlimited.is_out_of_memory:
-            unlimited = None
-        else:
-            recommendation = _recommended(unlimited, gpu)
-            if way.host_spill:
-                lent = _on(gpu, unlimited, way.host_spill)
+    ran, unlimited = _runs(way)
+    recommendation = lent = None
+    if unlimited is not None:
+        recommendation = _recommended(unlimited, gpu)
+        if way.host_spill:
+            lent = replay_on(gpu, unlimited, way.host_spill)
     parting = ran.device_run.parting
     notes = (
         *([] if parting is None else [str(parting)]),
@@ -194,6 +211,22 @@ def _answer(task: Task | None, text: str, way: _Way) -> Fit:
         *_close(ran, gpu),
     )
     return Fit(task, text, way.conf, ran, unlimited, lent, recommendation, notes)
+
+
+def _runs(way: _Way) -> tuple[Ran, Ran | None]:
+    """The run on the card and, if it does not fit and does come to an end, that without."""
+    unlimited = None
+    if way.is_blind and way.keep is None:
+        unlimited = way.run(way.endless, None)
+    if unlimited is not None and not unlimited.is_out_of_memory:
+        ran = ran_on(way.gpu, unlimited)
+    else:
+        ran = way.run(way.gpu, way.keep)
+    if not ran.is_out_of_memory:
+        return ran, None
+    if unlimited is None:
+        unlimited = way.run(way.endless, None)
+    return ran, None if unlimited.is_out_of_memory else unlimited
 
 
 def _close(ran: Ran, gpu: Gpu) -> Iterator[str]:
@@ -207,18 +240,8 @@ def _close(ran: Ran, gpu: Gpu) -> Iterator[str]:
         )
 
 
-def _on(gpu: Gpu, unlimited: Ran, host_spill: int = 0) -> DeviceRun:
-    """What the program asks for, on `gpu`."""
-    prepared = unlimited.prepared
-    memory = gpu.room + prepared.context_memory
-    (found,) = replay_prepared(
-        (prepared,), prepared.recorded, device_memory=memory, host_spill=host_spill
-    ).devices
-    return found
-
-
 def _recommended(unlimited: Ran, gpu: Gpu) -> Recommendation:
     """The setting under which all that the program asks for fits the card."""
-    prepared, device_run = unlimited.prepared, _on(gpu, unlimited)
+    prepared, device_run = unlimited.prepared, replay_on(gpu, unlimited)
     trials = Trials(prepared, None, effects_on(prepared))
     return recommend([Case(trials, device_run)], prepared.recorded, in_full=False)

@@ -11,7 +11,7 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -25,7 +25,7 @@ from allocsim.questions.fit.program import program_of
 from allocsim.questions.fit.task import Task
 from allocsim.trace import MarkKind, Recording, load
 
-__all__ = ["Ran", "find_python", "ran_of", "run_program", "run_task"]
+__all__ = ["Ran", "find_python", "ran_of", "ran_on", "replay_on", "run_program", "run_task"]
 
 _PROGRAM = "program.py"
 _LONGEST = 300
@@ -37,7 +37,8 @@ _ERROR = re.compile(r"^(?:(?:\w+\.)+([A-Z]\w*)|(\w*(?:Error|Exception|Interrupt|
 class Ran:
     """A program's run on one card.
 
-    recording, prepared, device_run: what it left, replayed as recorded.
+    recording, prepared: what it left.  device_run: its replay on the card; as_recorded: on the one
+    that it ran on, which may be another of its kind (`ran_on`).
     entry: the first that counts; what comes before is the making of the model, where the program
     resets the peaks after it.
     busiest: the entry after which most was allocated.
@@ -50,6 +51,7 @@ class Ran:
     recording: Recording
     prepared: Prepared
     device_run: DeviceRun
+    as_recorded: DeviceRun
     entry: int
     busiest: int
     peak_reserved_bytes: int
@@ -189,26 +191,62 @@ def ran_of(
     (prepared,) = prepare(recording, device)
     (device_run,) = replay_prepared((prepared,)).devices
     resets = [mark.entry for mark in prepared.marks if mark.kind is MarkKind.PEAK_RESET]
-    entry = max(resets, default=0)
-    timeline = device_run.timeline
+    return _counted(
+        Ran(
+            gpu=gpu,
+            recording=recording,
+            prepared=prepared,
+            device_run=device_run,
+            as_recorded=device_run,
+            entry=max(resets, default=0),
+            busiest=0,
+            peak_reserved_bytes=0,
+            peak_allocated_bytes=0,
+            is_out_of_memory=is_out_of_memory,
+            torch_version=torch_version,
+            seconds=seconds,
+            engine=engine,
+        )
+    )
+
+
+def ran_on(gpu: Gpu, ran: Ran) -> Ran:
+    """The requests of a run that no card's memory ended, on another card of its kind: `gpu`.
+
+    It is what the program would come to there if it does not go by what the card has left.
+    """
+    held = ran.device_run.peak_device_bytes
+    if held <= gpu.memory and not ran.prepared.recorded.conf:
+        # Every request was answered by what this card has, too; a setting may go by its size.
+        return replace(ran, gpu=gpu, device_run=replace(ran.device_run, device_memory=gpu.memory))
+    device_run = replay_on(gpu, ran)
+    is_out = device_run.stopped_at is not None
+    return _counted(replace(ran, gpu=gpu, device_run=device_run, is_out_of_memory=is_out))
+
+
+def replay_on(gpu: Gpu, ran: Ran, host_spill: int = 0) -> DeviceRun:
+    """The requests of a run on `gpu`, whose driver may lend so many bytes of the host's memory."""
+    prepared = ran.prepared
+    memory = gpu.room + prepared.context_memory
+    (found,) = replay_prepared(
+        (prepared,), prepared.recorded, device_memory=memory, host_spill=host_spill
+    ).devices
+    return found
+
+
+def _counted(ran: Ran) -> Ran:
+    """With the peaks of its replay."""
+    timeline = ran.device_run.timeline
     # What is allocated at the reset counts, as the row before says.  What is reserved counts too,
     # but an empty_cache before it has no row of its own; the row after has as much at least.
-    first = min(int(np.searchsorted(timeline.entry, entry)), len(timeline.entry) - 1)
+    first = min(int(np.searchsorted(timeline.entry, ran.entry)), len(timeline.entry) - 1)
     before = max(first - 1, 0)
     allocated, reserved = timeline.allocated[before:], timeline.reserved[first:]
-    return Ran(
-        gpu=gpu,
-        recording=recording,
-        prepared=prepared,
-        device_run=device_run,
-        entry=entry,
+    return replace(
+        ran,
         busiest=int(timeline.entry[before + int(np.argmax(allocated))]),
         peak_reserved_bytes=int(reserved.max()),
         peak_allocated_bytes=int(allocated.max()),
-        is_out_of_memory=is_out_of_memory,
-        torch_version=torch_version,
-        seconds=seconds,
-        engine=engine,
     )
 
 
