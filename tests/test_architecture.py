@@ -1,9 +1,9 @@
 """The floors of the house: who may import whom, by which names, and what the model may never touch.
 
 Floor 0 units, errors, state, display · 1 core, trace · 2 engine · 3 measures, workload, phantom,
-laws, estimate · 4 questions, a package each · 5 report · 6 cli.  A module imports its own package
-and lower floors, and another package only by the names that it exports; siblings never import each
-other.
+laws, estimate · 4 owners · 5 questions, a package each · 6 report · 7 cli.  A module imports its
+own package and lower floors, and another package only by the names that it exports; siblings never
+import each other.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ FLOORS = {
     "workload": 3,
     "phantom": 3,
     "laws": 3,
-    "questions": 4,
-    "report": 5,
-    "cli": 6,
+    "owners": 4,
+    "questions": 5,
+    "report": 6,
+    "cli": 7,
 }
 ROOF = ("__init__", "__main__")
 """The package's own front door, above every floor."""

@@ -10,10 +10,10 @@ import pytest
 
 from allocsim import load, replay
 from allocsim.engine import prepare
-from allocsim.questions.top.blocks import Blocks, blocks_of
+from allocsim.owners.blocks import Blocks, blocks_of
+from allocsim.owners.scene import Scene, scene_of
+from allocsim.owners.stacks import Phase, StackKind, kinds_of
 from allocsim.questions.top.course import Course, course_of
-from allocsim.questions.top.scene import Scene, scene_of
-from allocsim.questions.top.stacks import Phase, StackKind, kinds_of
 from allocsim.trace import Recording
 
 TRACES = Path(__file__).parents[2] / "traces"

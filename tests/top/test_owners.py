@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from allocsim import load, top
-from allocsim.questions.top.owners import module_name
-from allocsim.questions.top.stacks import Origin, Phase, kinds_of
+from allocsim.owners.stacks import Origin, Phase, kinds_of
+from allocsim.owners.whose import module_name
 from allocsim.trace import Frame, FrameInterner
 
 TRACES = Path(__file__).parents[2] / "traces"

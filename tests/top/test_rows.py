@@ -10,8 +10,8 @@ import pytest
 from allocsim import load, replay, top
 from allocsim.engine import prepare
 from allocsim.errors import RecordingError
+from allocsim.owners.blocks import blocks_of
 from allocsim.questions.top import BY, CATEGORIES, RULES
-from allocsim.questions.top.blocks import blocks_of
 from allocsim.trace import Recording
 
 TRACES = Path(__file__).parents[2] / "traces"

@@ -1,10 +1,9 @@
 """Whose memory is it: by line, stack, module, category, stream or pool."""
 
+from allocsim.owners import BY, CATEGORIES, RULES, UNKNOWN, Rule
 from allocsim.questions.top.course import Course
 from allocsim.questions.top.flame import FlameBox, FlameGraph, flame_of
-from allocsim.questions.top.rules import CATEGORIES, RULES, UNKNOWN, Rule
 from allocsim.questions.top.top import (
-    BY,
     Holding,
     Moment,
     Row,

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim.questions.top.scene import Scene
-from allocsim.questions.top.stacks import Phase
+from allocsim.owners import Phase, Scene
 
 __all__ = ["Course", "course_of"]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from allocsim.questions.top.owners import NO_STACK, is_plumbing, line_of
+from allocsim.owners import NO_STACK, is_plumbing, line_of
 from allocsim.questions.top.top import Holding, Top
 
 __all__ = ["FlameBox", "FlameGraph", "flame_of"]

@@ -2,7 +2,7 @@
 
 Rule: the rows add up, to the byte, to what was allocated then, as a replay under the recorded
 settings counts it; memory that was freed and waits for another stream is told beside them.  What
-a name or a category is made of is in `owners.py` and `rules.py`.
+a name or a category is made of is in `allocsim/owners/`.
 """
 
 from __future__ import annotations
@@ -11,27 +11,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from allocsim.display import Shown
 from allocsim.engine import DeviceRun, Prepared, Progress, prepare, replay_prepared
 from allocsim.errors import RecordingError
-from allocsim.questions.top.blocks import Blocks, blocks_of, blocks_of_state
+from allocsim.owners import BY, Held, Phase, Scene, Whose, held_at, scene_of_run, scene_of_state
 from allocsim.questions.top.course import Course, course_of
-from allocsim.questions.top.owners import Whose, pool_name, stream_name, whose_of
-from allocsim.questions.top.rules import RULES, UNKNOWN, rules_of
-from allocsim.questions.top.scene import Scene, scene_of
-from allocsim.questions.top.stacks import Phase, kinds_of
 from allocsim.trace import Action, Frame, Recording, Trace, refuse_contradictions
 from allocsim.units import format_size
 
-__all__ = ["BY", "Holding", "Moment", "Row", "Told", "Top", "told_of_run", "top", "top_of_run"]
+__all__ = ["Holding", "Moment", "Row", "Told", "Top", "told_of_run", "top", "top_of_run"]
 
-BY = ("line", "stack", "module", "category", "stream", "pool")
-"""What rows can be by."""
-
-_MODULES = 3
-_STACK = 8
 _SHOWN = 10
 """Rows in the table of a notebook."""
 
@@ -184,8 +174,7 @@ def told_of_run(
 ) -> Told:
     """Several answers of one moment, and the course of the run, for little more than one costs."""
     trace = prepared.trace
-    blocks = blocks_of(trace, prepared.start, device_run.timeline)
-    scene = _scene(trace, blocks, is_state_only=False)
+    scene = scene_of_run(trace, prepared.start, device_run.timeline)
     moment = _moment(prepared.path, trace, device_run, scene, at)
     notes = []
     if device_run.fidelity is not None and not device_run.fidelity.is_exact:
@@ -203,7 +192,7 @@ def _of_state(
         what = f"holds a state only and no history: there is no {at!r}, only the end"
         raise RecordingError(recording.path, what)
     refuse_contradictions(recording)
-    scene = _scene(trace, blocks_of_state(trace), is_state_only=True)
+    scene = scene_of_state(trace)
     notes = ["the recording holds a state only: categories are told by stacks alone, without lives"]
     asked = _Asked(recording.path, Moment(None, "end"), by, frames)
     return _answer(asked, trace, scene, notes)
@@ -218,11 +207,6 @@ class _Asked:
     by: str
     frames: int | None
     since: int = -1
-
-
-def _scene(trace: Trace, blocks: Blocks, *, is_state_only: bool) -> Scene:
-    kinds = kinds_of(trace.frame_table, np.unique(blocks.stack).tolist())
-    return scene_of(blocks, kinds, is_state_only=is_state_only)
 
 
 def _moment(
@@ -259,15 +243,10 @@ def _moment(
 
 
 def _answer(asked: _Asked, trace: Trace, scene: Scene, notes: Sequence[str]) -> Top:
-    moment = asked.moment
-    blocks = scene.blocks
+    moment, blocks = asked.moment, scene.blocks
     entry = -1 if moment.entry is None else moment.entry
-    rows, pending = blocks.in_use(entry), blocks.pending(entry)
-    rows = rows[blocks.born[rows] >= asked.since]
-    rules = rules_of(scene)
-    kept = np.array([rule.category == "activations kept for backward" for rule in RULES])
-    whose = whose_of(scene, rows, trace.frame_table, np.append(kept, False)[rules])
-    table = _Table(blocks, rows, whose, rules[rows])
+    held, pending = held_at(scene, trace, entry, asked.since), blocks.pending(entry)
+    rows, table = held.rows, _Table(held)
     silent = rows[scene.is_before[rows] & (blocks.stack[rows] < 0)]
     if len(silent) and scene.has_lives:
         size = format_size(int(blocks.size[silent].sum()))
@@ -291,44 +270,30 @@ def _answer(asked: _Asked, trace: Trace, scene: Scene, notes: Sequence[str]) -> 
 class _Table:
     """The blocks of a moment, to be grouped."""
 
-    def __init__(
-        self,
-        blocks: Blocks,
-        rows: NDArray[np.intp],
-        whose: Sequence[Whose],
-        rules: NDArray[np.int64],
-    ) -> None:
-        self._blocks, self._rows = blocks, rows.tolist()
-        self._whose, self._rules = whose, rules.tolist()
-        self._sizes: list[int] = blocks.size[rows].tolist()
-        self._lines: dict[Whose, str] = {}
-        self._parts: dict[Whose, str] = {}
-
-    def category(self, index: int) -> str:
-        """Of the block at `index` of the moment's."""
-        rule = self._rules[index]
-        return RULES[rule].category if rule >= 0 else UNKNOWN
+    def __init__(self, held: Held) -> None:
+        self._held, self._sizes = held, held.sizes
 
     def categories(self) -> dict[str, int]:
         """Bytes of each category."""
         found: dict[str, int] = {}
         for index, size in enumerate(self._sizes):
-            found[self.category(index)] = found.get(self.category(index), 0) + size
+            category = self._held.category(index)
+            found[category] = found.get(category, 0) + size
         return found
 
     def by(self, by: str, frames: int | None) -> tuple[Row, ...]:
         """The rows, the largest first."""
         groups: dict[str, list[int]] = {}
-        for index in range(len(self._rows)):
-            groups.setdefault(self._name(by, frames, index), []).append(index)
+        for index in range(len(self._held)):
+            groups.setdefault(self._held.name(by, index, frames), []).append(index)
         made = [self._row(owner, members, by) for owner, members in groups.items()]
         return tuple(sorted(made, key=lambda row: (-row.bytes, row.owner)))
 
     def holdings(self) -> tuple[Holding, ...]:
         """The blocks by stack and category, the largest first."""
         groups: dict[tuple[Whose, str], list[int]] = {}
-        for index, whose in enumerate(self._whose):
-            groups.setdefault((whose, self.category(index)), []).append(index)
+        for index, whose in enumerate(self._held.whose):
+            groups.setdefault((whose, self._held.category(index)), []).append(index)
         made = [
             Holding(
                 frames=whose.stack,
@@ -341,44 +306,20 @@ class _Table:
         ]
         return tuple(sorted(made, key=lambda holding: -holding.bytes))
 
-    def _name(self, by: str, frames: int | None, index: int) -> str:
-        whose = self._whose[index]
-        if by == "line":
-            return self._line(whose) if frames in (None, 1) else whose.line(frames or 1)
-        if by == "module":
-            return whose.module(frames or _MODULES)
-        if by == "stack":
-            return whose.whole(frames or _STACK)
-        if by == "category":
-            return self.category(index)
-        namer = stream_name if by == "stream" else pool_name
-        return namer(self._blocks, self._rows[index])
-
-    def _line(self, whose: Whose) -> str:
-        if whose not in self._lines:
-            self._lines[whose] = whose.line()
-        return self._lines[whose]
-
-    def _part(self, whose: Whose) -> str:
-        if whose not in self._parts:
-            self._parts[whose] = whose.module(_MODULES)
-        return self._parts[whose]
-
     def _row(self, owner: str, members: list[int], by: str) -> Row:
+        held = self._held
+        namer = held.part if by == "category" else held.line
         categories: dict[str, int] = {}
         lines: dict[str, int] = {}
         for index in members:
-            size, whose = self._sizes[index], self._whose[index]
-            line = self._part(whose) if by == "category" else self._line(whose)
-            category = self.category(index)
+            size, line, category = self._sizes[index], namer(index), held.category(index)
             categories[category] = categories.get(category, 0) + size
             lines[line] = lines.get(line, 0) + size
         categories = _largest_first(categories)
         reasons: dict[str, int] = {}
         if by == "category":
             for index in members:
-                rule = self._rules[index]
-                reason = RULES[rule].reason if rule >= 0 else "no rule reaches it"
+                reason = held.reason(index)
                 reasons[reason] = reasons.get(reason, 0) + self._sizes[index]
         return Row(
             owner=owner,

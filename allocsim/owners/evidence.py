@@ -11,8 +11,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim.questions.top.scene import NEVER, Scene
-from allocsim.questions.top.stacks import Origin, Phase
+from allocsim.owners.scene import NEVER, Scene
+from allocsim.owners.stacks import Origin, Phase
 
 __all__ = ["MADE_AS_PARAMETERS", "WORKSPACE_SIZES", "Evidence"]
 

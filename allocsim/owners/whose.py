@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocsim.measures import code_of
-from allocsim.questions.top.blocks import Blocks
-from allocsim.questions.top.scene import Scene
-from allocsim.questions.top.stacks import is_call, is_layer, is_python, stem_of
+from allocsim.owners.blocks import Blocks
+from allocsim.owners.scene import Scene
+from allocsim.owners.stacks import is_call, is_layer, is_python, stem_of
 from allocsim.trace import Frame, FrameTable
 
 __all__ = ["AUTOGRAD", "NO_STACK", "Whose", "is_plumbing", "line_of", "module_name", "whose_of"]

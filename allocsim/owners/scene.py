@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim.questions.top.blocks import Blocks
-from allocsim.questions.top.stacks import Origin, Phase, StackKind
+from allocsim.owners.blocks import Blocks
+from allocsim.owners.stacks import Origin, Phase, StackKind
 
 __all__ = ["Scene", "Spans", "scene_of"]
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim.questions.top.evidence import MADE_AS_PARAMETERS, WORKSPACE_SIZES, Evidence
-from allocsim.questions.top.scene import NEVER, Scene
-from allocsim.questions.top.stacks import Origin, Phase
+from allocsim.owners.evidence import MADE_AS_PARAMETERS, WORKSPACE_SIZES, Evidence
+from allocsim.owners.scene import NEVER, Scene
+from allocsim.owners.stacks import Origin, Phase
 
 __all__ = ["CATEGORIES", "RULES", "UNKNOWN", "Rule", "rules_of"]
 
