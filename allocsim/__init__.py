@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         UndefinedBehaviorError,
         UpstreamAssertionError,
     )
+    from allocsim.questions.compare import Comparison, compare, compare_settings
     from allocsim.questions.explain import (
         DeviceExplanation,
         StateExplanation,
@@ -55,6 +56,7 @@ __all__ = [
     "CachingAllocator",
     "Hints",
     "OutOfMemoryError",
+    "compare",
     "explain",
     "fit",
     "load",
@@ -64,6 +66,7 @@ __all__ = [
     "step",
     "top",
     "tune",
+    "compare_settings",
     "explain_recording",
     "explain_state",
     "model_of",
@@ -75,6 +78,7 @@ __all__ = [
     "figures",
     "workload",
     "Action",
+    "Comparison",
     "Decision",
     "DeviceExplanation",
     "DeviceRun",
@@ -111,6 +115,7 @@ __all__ = [
 _HOMES = {
     "core": ("CachingAllocator",),
     "engine": ("DeviceRun", "Hints", "Run", "replay"),
+    "questions.compare": ("Comparison", "compare", "compare_settings"),
     "questions.explain": (
         *("DeviceExplanation", "StateExplanation", "Verdict"),
         *("explain", "explain_recording", "explain_state"),

@@ -10,7 +10,7 @@ import re
 from fractions import Fraction
 from typing import Final
 
-__all__ = ["KIB", "MIB", "GIB", "TIB", "round_up", "format_size", "parse_size"]
+__all__ = ["KIB", "MIB", "GIB", "TIB", "round_up", "format_change", "format_size", "parse_size"]
 
 KIB: Final = 1 << 10
 MIB: Final = 1 << 20
@@ -58,6 +58,11 @@ def format_size(size: int) -> str:
     if size <= GIB:
         return f"{size / MIB:.2f} MiB"
     return f"{size / GIB:.2f} GiB"
+
+
+def format_change(size: int) -> str:
+    """A difference of `size` bytes with its sign: "+2.00 MiB", "-512 bytes", "no change"."""
+    return f"{'+' if size > 0 else '-'}{format_size(abs(size))}" if size else "no change"
 
 
 def parse_size(text: str | int) -> int:

@@ -215,6 +215,7 @@ def test_a_command_has_one_name() -> None:
         "replay",
         "explain",
         "top",
+        "compare",
         "risk",
         "fit",
         "scale",
@@ -225,7 +226,18 @@ def test_a_command_has_one_name() -> None:
     }
     assert commands <= shown
     assert commands <= {path.stem for path in (PACKAGE / "cli").glob("*.py")}
-    questions = {"explain", "top", "risk", "fit", "scale", "tune", "step", "picture", "crosscheck"}
+    questions = {
+        "explain",
+        "top",
+        "compare",
+        "risk",
+        "fit",
+        "scale",
+        "tune",
+        "step",
+        "picture",
+        "crosscheck",
+    }
     assert asked - {"__pycache__"} == questions
 
 

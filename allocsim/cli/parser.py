@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 
 from allocsim.cli import (
+    compare,
     crosscheck,
     explain,
     fit,
@@ -45,7 +46,7 @@ _EXIT_CODES = (
 
 
 _COMMANDS = (
-    *(replay, explain, top, tune, risk, fit, scale),
+    *(replay, explain, top, compare, tune, risk, fit, scale),
     *(report, plot, step, record, synth, crosscheck),
 )
 """In the order of need."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from allocsim.report.answer import Answer, Tone
+    from allocsim.report.compare import compare_document, compare_text
     from allocsim.report.crosscheck import crosscheck_document, crosscheck_text
     from allocsim.report.explain import (
         explanation_document,
@@ -50,7 +51,8 @@ if TYPE_CHECKING:
     from allocsim.report.tune_screen import tuning_screen
 
 __all__ = [
-    "Answer", "Loan", "Tone", "collapsed_text", "crosscheck_document", "crosscheck_text",
+    "Answer", "Loan", "Tone", "collapsed_text", "compare_document",
+    "compare_text", "crosscheck_document", "crosscheck_text",
     "explanation_document", "explanation_screen", "explanation_text", "fewest_document",
     "fewest_text", "fit_document", "fit_text", "fits_document", "fits_text", "frontier_document",
     "frontier_text", "largest_fit_document", "largest_fit_text", "largest_text", "others_text",
@@ -69,6 +71,8 @@ _HOMES = {
     "Loan": "spill",
     "Tone": "answer",
     "collapsed_text": "top",
+    "compare_document": "compare",
+    "compare_text": "compare",
     "crosscheck_document": "crosscheck",
     "crosscheck_text": "crosscheck",
     "explanation_document": "explain",

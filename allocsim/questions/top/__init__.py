@@ -1,11 +1,10 @@
 """Whose memory is it: by line, stack, module, category, stream or pool."""
 
-from allocsim.owners import BY, CATEGORIES, RULES, UNKNOWN, Rule
+from allocsim.owners import BY, CATEGORIES, RULES, UNKNOWN, Moment, Rule
 from allocsim.questions.top.course import Course
 from allocsim.questions.top.flame import FlameBox, FlameGraph, flame_of
 from allocsim.questions.top.top import (
     Holding,
-    Moment,
     Row,
     Told,
     Top,

@@ -10,36 +10,28 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from allocsim.display import Shown
 from allocsim.engine import DeviceRun, Prepared, Progress, prepare, replay_prepared
 from allocsim.errors import RecordingError
-from allocsim.owners import BY, Held, Phase, Scene, Whose, held_at, scene_of_run, scene_of_state
+from allocsim.owners import (
+    BY,
+    Held,
+    Moment,
+    Scene,
+    Whose,
+    held_at,
+    moment_of,
+    scene_of_run,
+    scene_of_state,
+)
 from allocsim.questions.top.course import Course, course_of
 from allocsim.trace import Action, Frame, Recording, Trace, refuse_contradictions
 from allocsim.units import format_size
 
-__all__ = ["Holding", "Moment", "Row", "Told", "Top", "told_of_run", "top", "top_of_run"]
+__all__ = ["Holding", "Row", "Told", "Top", "told_of_run", "top", "top_of_run"]
 
 _SHOWN = 10
 """Rows in the table of a notebook."""
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """When: after entry `entry`; None where a recording holds a state only.
-
-    what: "peak", "oom", "end" or "entry".  step: its number from 1, 0 where no steps are seen.
-    phase: "forward", "backward", …, "" where nothing tells.  requested_bytes: what could not be
-    had, at an out-of-memory error.
-    """
-
-    entry: int | None
-    what: str
-    step: int = 0
-    phase: str = ""
-    requested_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +167,7 @@ def told_of_run(
     """Several answers of one moment, and the course of the run, for little more than one costs."""
     trace = prepared.trace
     scene = scene_of_run(trace, prepared.start, device_run.timeline)
-    moment = _moment(prepared.path, trace, device_run, scene, at)
+    moment = moment_of(prepared.path, trace, device_run, scene, at)
     notes = []
     if device_run.fidelity is not None and not device_run.fidelity.is_exact:
         notes.append(f"the replay is not as recorded: {device_run.fidelity.first_mismatch}")
@@ -207,39 +199,6 @@ class _Asked:
     by: str
     frames: int | None
     since: int = -1
-
-
-def _moment(
-    path: str, trace: Trace, device_run: DeviceRun, scene: Scene, at: str | int | None
-) -> Moment:
-    """The moment asked for.  Raises RecordingError if the recording does not have it."""
-    ooms = np.flatnonzero(trace.action == Action.OOM)
-    last = len(trace) - 1 if device_run.stopped_at is None else device_run.stopped_at
-    if at is None:
-        at = "oom" if len(ooms) else "peak"
-    requested = None
-    if at == "oom":
-        if not len(ooms):
-            raise RecordingError(path, "no out-of-memory error is recorded; ask for the peak")
-        entry = int(ooms[-1])
-        requested = int(trace.size[entry])
-    elif at == "peak":
-        timeline = device_run.timeline
-        entry = int(timeline.entry[np.argmax(timeline.allocated)])
-    elif at == "end":
-        entry = last
-    elif not isinstance(at, str) and 0 <= at <= last:
-        entry = int(at)
-    else:
-        raise RecordingError(path, f"there is no entry {at}; expected 0 to {last}")
-    phase = scene.phase_at(entry)
-    return Moment(
-        entry=entry,
-        what=at if isinstance(at, str) else "entry",
-        step=scene.step_at(entry),
-        phase="" if phase is Phase.UNTOLD else phase.text,
-        requested_bytes=requested,
-    )
 
 
 def _answer(asked: _Asked, trace: Trace, scene: Scene, notes: Sequence[str]) -> Top:

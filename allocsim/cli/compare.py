@@ -1,0 +1,86 @@
+"""`allocsim compare`: what differs between two runs, and who is behind it.
+
+Rule: the whole answer is made before its first character is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from allocsim.cli.options import Commands, add_command, add_shared
+from allocsim.cli.output import write_result
+from allocsim.cli.progress import ProgressBar
+from allocsim.cli.usage import Parser, UsageError, count, moment
+
+if TYPE_CHECKING:
+    from allocsim.questions.compare import Comparison
+
+__all__ = ["add_to", "run"]
+
+_SUMMARY = "say what differs between two runs, and who is behind it"
+_DESCRIPTION = """\
+Says by how much the memory of recording B differs from that of A: the peak of
+reserved memory, what it is made of (asked for, rounding, and what is reserved
+beyond that), and which lines, modules or categories hold more or less.  The
+rows add up to the difference of allocated memory, to the byte.
+With one FILE and --conf it compares the run as recorded with one under another
+setting; with --conf twice, two settings."""
+_BY = ("line", "stack", "module", "category", "stream", "pool")
+_TWO = 2
+
+
+def add_to(commands: Commands[Parser]) -> None:
+    parser = add_command(commands, "compare", _SUMMARY, _DESCRIPTION, run)
+    add = parser.add_argument
+    add("files", metavar="FILE", nargs="+", help="two recordings, or one with --conf")
+    conf = "PYTORCH_CUDA_ALLOC_CONF to compare one FILE under; may be given twice"
+    add("--conf", metavar="CONF", action="append", dest="confs", help=conf)
+    at = (
+        "whose owners are compared: peak of allocated memory (default), oom (the last "
+        "out-of-memory error), end, or an entry, for the moment after it"
+    )
+    add("--at", metavar="MOMENT", type=moment, help=at)
+    add("--by", choices=_BY, default="line", help="what a row stands for (default: line)")
+    rows = "rows to show, 0 for all (default: a screen)"
+    add("-n", metavar="N", type=count, dest="count", help=rows)
+    add_shared(parser, "--torch", text="PyTorch's release, {releases} (default: as recorded)")
+    add_shared(parser, "--device", text="the device, where several are recorded")
+    add_shared(parser, "--json")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from functools import partial  # noqa: PLC0415
+
+    from allocsim.report import compare_document, compare_text  # noqa: PLC0415
+
+    found = _compared(arguments)
+    document, text = partial(compare_document, found), partial(compare_text, found, arguments.count)
+    write_result(arguments.json, document, text)
+    return 0
+
+
+def _compared(arguments: argparse.Namespace) -> Comparison:
+    from allocsim.questions.compare import compare, compare_settings  # noqa: PLC0415
+    from allocsim.trace import load  # noqa: PLC0415
+
+    files, confs = arguments.files, arguments.confs or []
+    if len(files) > _TWO:
+        raise UsageError(f"{len(files)} recordings are named; expected two, or one with --conf")
+    if len(files) == _TWO and confs:
+        raise UsageError("--conf compares one recording under two settings; name one FILE")
+    if len(files) == 1 and not 1 <= len(confs) <= _TWO:
+        what = "given three times" if confs else "missing"
+        raise UsageError(f"--conf is {what}; expected it once or twice with one FILE, or two FILEs")
+    with ProgressBar() as bar:
+        more = {
+            "at": arguments.at,
+            "by": arguments.by,
+            "device": arguments.device,
+            "torch_version": arguments.torch,
+            "progress": bar.stage("replaying"),
+        }
+        if confs:
+            first, second = [None, *confs][-_TWO:]
+            return compare_settings(load(files[0]), (first, second), **more)
+        return compare(load(files[0]), load(files[1]), **more)

@@ -1,0 +1,70 @@
+"""A moment of a recording: after which entry, and what the program was doing then.
+
+Rule: an answer about a moment names the entry, so that another question about it is of the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from allocsim.engine import DeviceRun
+from allocsim.errors import RecordingError
+from allocsim.owners.scene import Scene
+from allocsim.owners.stacks import Phase
+from allocsim.trace import Action, Trace
+
+__all__ = ["Moment", "moment_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """When: after entry `entry`; None where a recording holds a state only.
+
+    what: "peak", "oom", "end" or "entry".  step: its number from 1, 0 where no steps are seen.
+    phase: "forward", "backward", …, "" where nothing tells.  requested_bytes: what could not be
+    had, at an out-of-memory error.
+    """
+
+    entry: int | None
+    what: str
+    step: int = 0
+    phase: str = ""
+    requested_bytes: int | None = None
+
+
+def moment_of(
+    path: str, trace: Trace, device_run: DeviceRun, scene: Scene, at: str | int | None
+) -> Moment:
+    """The moment asked for: "peak", "oom", "end" or an entry; None for "oom" if there is one.
+
+    "peak" is where most was allocated.  Raises RecordingError if the recording does not have it.
+    """
+    ooms = np.flatnonzero(trace.action == Action.OOM)
+    last = len(trace) - 1 if device_run.stopped_at is None else device_run.stopped_at
+    if at is None:
+        at = "oom" if len(ooms) else "peak"
+    requested = None
+    if at == "oom":
+        if not len(ooms):
+            raise RecordingError(path, "no out-of-memory error is recorded; ask for the peak")
+        entry = int(ooms[-1])
+        requested = int(trace.size[entry])
+    elif at == "peak":
+        timeline = device_run.timeline
+        entry = int(timeline.entry[np.argmax(timeline.allocated)])
+    elif at == "end":
+        entry = last
+    elif not isinstance(at, str) and 0 <= at <= last:
+        entry = int(at)
+    else:
+        raise RecordingError(path, f"there is no entry {at}; expected 0 to {last}")
+    phase = scene.phase_at(entry)
+    return Moment(
+        entry=entry,
+        what=at if isinstance(at, str) else "entry",
+        step=scene.step_at(entry),
+        phase="" if phase is Phase.UNTOLD else phase.text,
+        requested_bytes=requested,
+    )

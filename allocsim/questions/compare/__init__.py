@@ -1,0 +1,7 @@
+"""What differs between two runs, and who is behind it."""
+
+from allocsim.questions.compare.compare import Comparison, compare, compare_settings
+from allocsim.questions.compare.matched import Change
+from allocsim.questions.compare.side import Parts, Side
+
+__all__ = ["Change", "Comparison", "Parts", "Side", "compare", "compare_settings"]

@@ -1,0 +1,138 @@
+"""What differs between two recordings, or between one under two settings.
+
+Rule: every difference is told with the parts that it is the sum of, to the byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from allocsim.display import Shown
+from allocsim.engine import Prepared, Progress, Setting, prepare, replay_prepared
+from allocsim.errors import RecordingError
+from allocsim.owners import BY
+from allocsim.questions.compare.matched import Change, changes_of
+from allocsim.questions.compare.side import Parts, Side, side_of_run, side_of_state
+from allocsim.trace import Action, Recording
+from allocsim.units import format_change, format_size
+
+__all__ = ["Comparison", "compare", "compare_settings"]
+
+_SHOWN = 10
+"""Rows in the table of a notebook."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Comparison(Shown):
+    """The answer.  changes: by owner, the greatest first, those without a change included."""
+
+    a: Side
+    b: Side
+    by: str
+    changes: tuple[Change, ...]
+
+    @property
+    def reserved_change(self) -> int:
+        """By how many bytes B's peak of reserved memory is the higher."""
+        return self.b.reserved.reserved - self.a.reserved.reserved
+
+    @property
+    def allocated_change(self) -> int:
+        """By how many bytes B has more allocated at the moments that are compared."""
+        return self.b.allocated_bytes - self.a.allocated_bytes
+
+    @property
+    def parts(self) -> Parts:
+        """What the difference of the peaks of reserved memory is made of; each may be negative."""
+        a, b = self.a.reserved, self.b.reserved
+        return Parts(
+            requested=b.requested - a.requested,
+            rounding=b.rounding - a.rounding,
+            unused=b.unused - a.unused,
+        )
+
+    def headline(self) -> str:
+        """By how much the peaks differ, and who is behind most of it."""
+        sizes = [format_size(side.reserved.reserved) for side in (self.a, self.b)]
+        said = f"{sizes[0]} reserved at the peak, then {sizes[1]}"
+        first = next((each for each in self.changes if each.bytes), None)
+        if first is None:
+            return f"{said}; every {self.by} holds the same"
+        return f"{said}; most by {first.owner}: {format_change(first.bytes)}"
+
+    def figures_shown(self) -> Iterator[tuple[str, str]]:
+        """The first rows."""
+        changed = [each for each in self.changes if each.bytes]
+        for each in changed[:_SHOWN]:
+            yield each.owner, format_change(each.bytes)
+        rest = changed[_SHOWN:]
+        if rest:
+            yield f"{len(rest):,} more", format_change(sum(each.bytes for each in rest))
+
+
+def compare(
+    a: Recording,
+    b: Recording,
+    *,
+    at: str | int | None = None,
+    by: str = "line",
+    device: int | None = None,
+    torch_version: str | None = None,
+    progress: Progress | None = None,
+) -> Comparison:
+    """What differs from `a` to `b`, each replayed under its own settings.
+
+    at: the moment whose owners are compared, of each: "peak", where most was allocated (default),
+    "oom", "end", or an entry.  Of a recording that holds a state only there is the end.
+    by: what a row stands for, one of `owners.BY`.  device: of both (default: the only one).
+    torch_version, progress: as for `replay`.
+    Raises RecordingError if there is no such device or moment; ValueError if there is no such `by`.
+    """
+    sides = []
+    for recording in (a, b):
+        trace = recording.only_device(device)
+        if not trace.count(Action.ALLOC):
+            sides.append(side_of_state(recording, trace, at))
+            continue
+        (prepared,) = prepare(recording, trace.device, torch_version)
+        sides.append(_side(prepared, None, at, progress))
+    return _compared(sides[0], sides[1], by)
+
+
+def compare_settings(
+    recording: Recording,
+    confs: tuple[str | None, str],
+    *,
+    at: str | int | None = None,
+    by: str = "line",
+    device: int | None = None,
+    torch_version: str | None = None,
+    progress: Progress | None = None,
+) -> Comparison:
+    """What differs between `recording` under one setting and under another.
+
+    confs: PYTORCH_CUDA_ALLOC_CONF of both, None for what was recorded.  The rest is as in
+    `compare`.  Raises RecordingError also if it holds a state only, ConfigError for a setting that
+    the release refuses.
+    """
+    trace = recording.only_device(device)
+    if not trace.count(Action.ALLOC):
+        what = "holds a state only, which cannot be replayed under other settings"
+        raise RecordingError(recording.path, what)
+    (prepared,) = prepare(recording, trace.device, torch_version)
+    first, second = (_side(prepared, conf, at, progress) for conf in confs)
+    return _compared(first, second, by)
+
+
+def _side(
+    prepared: Prepared, conf: str | None, at: str | int | None, progress: Progress | None
+) -> Side:
+    run = replay_prepared((prepared,), None if conf is None else Setting(conf), progress=progress)
+    return side_of_run(prepared, run.devices[0], run.conf, at)
+
+
+def _compared(a: Side, b: Side, by: str) -> Comparison:
+    if by not in BY:
+        raise ValueError(f"by={by!r} is not one of {', '.join(BY)}")
+    return Comparison(a, b, by, changes_of(a.held, b.held, by))

@@ -1,0 +1,200 @@
+"""What differs between two runs: for a terminal and as JSON.
+
+Rule: every figure comes from the answer; a screen of 80 columns and 24 lines by default, and
+whatever does not fit is counted in its last row.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict
+from typing import Any
+
+from allocsim.owners import Moment
+from allocsim.questions.compare import Change, Comparison, Side
+from allocsim.report.layout import WIDTH, number, paragraph, plural, printable, row, rows
+from allocsim.report.top import moment_text
+from allocsim.units import format_change, format_size
+
+__all__ = ["compare_document", "compare_text"]
+
+_ROWS = 9
+_FIGURES = "{:>12} {:>11} {:>11}  "
+_BELOW = 8
+_LONG = ("stack", "module")
+"""Answers whose owners need a line of their own."""
+_LINE = re.compile(r":\d+")
+_PARTS = {
+    "requested": "asked for",
+    "rounding": "rounding",
+    "unused": "beyond what is allocated at the peak",
+}
+_COUNTS = {
+    "driver_calls": "calls for memory",
+    "retries": "retries",
+    "ooms": "out-of-memory errors",
+}
+
+
+def compare_text(found: Comparison, count: int | None = None) -> str:
+    """`allocsim compare` on a terminal.
+
+    count: rows to show, 0 for all; None for what fits a screen.
+    """
+    a, b = found.a, found.b
+    lines = [*_names(a, b), *_reserved(found), *_allocated(found), *_counts(a, b), ""]
+    lines.append(_FIGURES.format("change", "A", "B") + found.by)
+    changed = [each for each in found.changes if each.bytes]
+    if count is None:
+        count = _ROWS // 2 if found.by in _LONG else _ROWS
+    shown = changed[: count or None]
+    for each in shown:
+        lines += _row(each, is_long=found.by in _LONG)
+    lines += _rest(changed[len(shown) :], len(found.changes) - len(changed), found.by)
+    for note in dict.fromkeys([*a.notes, *b.notes]):
+        lines += paragraph(f"note: {note}", 0)
+    return "\n".join(lines) + "\n"
+
+
+def _names(a: Side, b: Side) -> list[str]:
+    if a.path == b.path and a.conf != b.conf:
+        confs = [side.conf or "none" for side in (a, b)]
+        sides = rows("Settings", [f"A  {confs[0]}", f"B  {confs[1]}"])
+        return [*row("Recording", a.path), *sides]
+    return rows("Recordings", [f"A  {a.path}", f"B  {b.path}"])
+
+
+def _reserved(found: Comparison) -> list[str]:
+    change = found.reserved_change
+    lines = row(
+        "Reserved", _change(found.a.reserved.reserved, found.b.reserved.reserved, "at the peak")
+    )
+    told = [
+        f"{format_change(size)} {_PARTS[name]}"
+        for name, size in asdict(found.parts).items()
+        if size
+    ]
+    if told and (change or len(told) > 1):
+        lines += row("", "= " + ", ".join(told))
+    return lines
+
+
+def _allocated(found: Comparison) -> list[str]:
+    a, b = found.a, found.b
+    peak = "at the peak" if a.at.what == b.at.what == "peak" else "then"
+    lines = row("Allocated", _change(a.allocated_bytes, b.allocated_bytes, peak))
+    return lines + row("", f"A {_when(a.at)}; B {_when(b.at)}")
+
+
+def _when(at: Moment) -> str:
+    """ "in step 2, backward (entry 4,162)"."""
+    if at.entry is None:
+        return moment_text(at)
+    told = [f"step {at.step}"] * bool(at.step) + [at.phase] * bool(at.phase)
+    entry = f"entry {number(at.entry)}"
+    return f"in {', '.join(told)} ({entry})" if told else f"after {entry}"
+
+
+def _change(a: int, b: int, when: str) -> str:
+    share = f" ({(b - a) / a:+.1%})" if a and b != a else ""
+    return f"{format_size(a)} -> {format_size(b)} {when}: {format_change(b - a)}{share}"
+
+
+def _counts(a: Side, b: Side) -> list[str]:
+    told = []
+    for name, what in _COUNTS.items():
+        first, second = getattr(a, name), getattr(b, name)
+        if first is not None and second is not None and (first or second):
+            told.append(f"{number(first)} -> {number(second)} {what}")
+    return row("Driver", ", ".join(told)) if told else []
+
+
+def _row(each: Change, *, is_long: bool) -> list[str]:
+    sizes = [format_size(each.a_bytes) if each.a_blocks else "", ""]
+    sizes[1] = format_size(each.b_bytes) if each.b_blocks else ""
+    figures = _FIGURES.format(format_change(each.bytes), *sizes)
+    status = f"{each.status}: " if each.status in ("new", "gone") else ""
+    was = f" (was {', '.join(_LINE.findall(each.was))})" if each.was != each.owner else ""
+    if is_long:
+        return [figures + _blocks(each, status), " " * _BELOW + _cut(each.owner, WIDTH - _BELOW)]
+    return [figures + _cut(f"{status}{each.owner}{was}", WIDTH - len(figures))]
+
+
+def _blocks(each: Change, status: str) -> str:
+    if each.a_blocks == each.b_blocks:
+        return f"{status}{plural(each.b_blocks, 'block')}"
+    return f"{status}{number(each.a_blocks)} -> {plural(each.b_blocks, 'block')}"
+
+
+def _cut(text: str, width: int) -> str:
+    text = printable(text)
+    return text if len(text) <= width else text[: width - 2].rstrip() + " …"
+
+
+def _rest(rest: list[Change], same: int, by: str) -> list[str]:
+    lines = []
+    if rest:
+        size = format_change(sum(each.bytes for each in rest))
+        lines.append(f"{_FIGURES.format(size, '', '')}… and {number(len(rest))} more: -n 0")
+    if same:
+        lines.append(f"{_FIGURES.format('', '', '')}{_unchanged(same, by)}")
+    return lines
+
+
+def _unchanged(same: int, by: str) -> str:
+    more = {"category": "categories"}.get(by, f"{by}s")
+    return f"{number(same)} other {by if same == 1 else more} hold the same"
+
+
+def compare_document(found: Comparison) -> dict[str, Any]:
+    """`allocsim compare --json`.  See `compare_text`."""
+    return {
+        "a": _side_document(found.a),
+        "b": _side_document(found.b),
+        "peak_reserved_change": found.reserved_change,
+        "parts": asdict(found.parts),
+        "allocated_change": found.allocated_change,
+        "by": found.by,
+        "changes": [
+            {
+                "owner": each.owner,
+                "was": each.was,
+                "status": each.status,
+                "bytes": each.bytes,
+                "requested": each.requested,
+                "rounding": each.rounding,
+                "resized": each.resized,
+                "more": each.more,
+                "a_bytes": each.a_bytes,
+                "b_bytes": each.b_bytes,
+                "a_blocks": each.a_blocks,
+                "b_blocks": each.b_blocks,
+            }
+            for each in found.changes
+        ],
+    }
+
+
+def _side_document(side: Side) -> dict[str, Any]:
+    return {
+        "path": side.path,
+        "device": side.device,
+        "conf": side.conf,
+        "peak_reserved_bytes": side.reserved.reserved,
+        "parts": asdict(side.reserved),
+        "at": _moment_document(side.at),
+        "allocated_bytes": side.allocated_bytes,
+        "num_alloc_retries": side.retries,
+        "num_ooms": side.ooms,
+        "num_device_alloc": side.driver_calls,
+        "notes": list(side.notes),
+    }
+
+
+def _moment_document(at: Moment) -> dict[str, Any]:
+    return {
+        "entry": at.entry,
+        "what": at.what,
+        "step": at.step or None,
+        "phase": at.phase or None,
+    }

@@ -1,0 +1,59 @@
+"""Two runs side by side, as it is read: a screen of text, and JSON that adds up."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+
+from allocsim import Comparison, compare, load
+from allocsim.owners import BY
+from allocsim.report import compare_document, compare_text
+
+SIZED = Path(__file__).parents[2] / "traces" / "sized"
+
+
+@lru_cache
+def found(by: str, b: str = "batch3") -> Comparison:
+    return compare(load(SIZED / "batch2.npz.gz"), load(SIZED / f"{b}.npz.gz"), by=by)
+
+
+@pytest.mark.parametrize("by", BY)
+def test_the_answer_fits_a_screen(by: str) -> None:
+    lines = compare_text(found(by)).splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+
+
+def test_the_answer_stands_before_its_parts() -> None:
+    text = " ".join(compare_text(found("line")).split())
+    assert "Reserved 3.38 GiB -> 4.22 GiB at the peak: +860.00 MiB (+24.8%)" in text
+    assert "Allocated 2.88 GiB -> 4.06 GiB at the peak: +1.18 GiB (+41.1%)" in text
+    assert text.index("Reserved") < text.index("asked for") < text.index("loss_utils.py:42")
+
+
+def test_what_is_not_shown_is_counted_in_the_last_row() -> None:
+    answer = found("line")
+    changed = [each for each in answer.changes if each.bytes]
+    text = compare_text(answer, 2)
+    assert f"… and {len(changed) - 2} more: -n 0" in text
+    assert f"{len(answer.changes) - len(changed)} other lines hold the same" in text
+    assert "more: -n" not in compare_text(answer, 0)
+
+
+def test_who_is_new_and_who_is_gone_is_said() -> None:
+    text = compare_text(found("line", "batch2-checkpointing"), 0)
+    assert "new: " in text
+    assert "gone: " in text
+
+
+def test_json_adds_up() -> None:
+    document = compare_document(found("module"))
+    rows = document["changes"]
+    assert sum(row["bytes"] for row in rows) == document["allocated_change"]
+    assert all(row["requested"] + row["rounding"] == row["bytes"] for row in rows)
+    assert all(row["resized"] + row["more"] == row["bytes"] for row in rows)
+    assert sum(document["parts"].values()) == document["peak_reserved_change"]
+    reserved = [document[side]["peak_reserved_bytes"] for side in "ab"]
+    assert reserved[1] - reserved[0] == document["peak_reserved_change"]
