@@ -15,6 +15,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 __all__ = ["PAGE", "Mirror", "lines", "mirrors", "rewritten", "table"]
@@ -36,7 +37,8 @@ def lines(docstring: str) -> list[str]:
     return [name for match in LINE.finditer(docstring) for name in match[1].split(", ")]
 
 
-def mirrors() -> list[Mirror]:
+@cache
+def mirrors() -> tuple[Mirror, ...]:
     """Every counterpart in the package, by upstream's name."""
     found = [
         (upstream, name, file.relative_to(PACKAGE).as_posix())
@@ -44,7 +46,7 @@ def mirrors() -> list[Mirror]:
         for name, docstring in docstrings(ast.parse(file.read_text()))
         for upstream in lines(docstring)
     ]
-    return sorted(found, key=lambda mirror: (mirror[0].lower(), mirror[2], mirror[1]))
+    return tuple(sorted(found, key=lambda mirror: (mirror[0].lower(), mirror[2], mirror[1])))
 
 
 def docstrings(tree: ast.AST, inside: str = "") -> Iterator[tuple[str, str]]:

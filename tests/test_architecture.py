@@ -12,6 +12,7 @@ import ast
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -115,8 +116,14 @@ def home_of(file: Path) -> str:
     return unit_of([*file.relative_to(PACKAGE).with_suffix("").parts])
 
 
-def imports_of(file: Path) -> Iterator[Import]:
-    yield from _walk(file, ast.parse(file.read_text()), deferred=False, types=False)
+@cache
+def tree_of(file: Path) -> ast.Module:
+    return ast.parse(file.read_text())
+
+
+@cache
+def imports_of(file: Path) -> tuple[Import, ...]:
+    return tuple(_walk(file, tree_of(file), deferred=False, types=False))
 
 
 def _walk(file: Path, node: ast.AST, *, deferred: bool, types: bool) -> Iterator[Import]:
@@ -145,9 +152,16 @@ ALL = [found for file in files() for found in imports_of(file)]
 
 def calls_of(file: Path) -> Iterator[tuple[int, str]]:
     """Every call by the name as it is written."""
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in ast.walk(tree_of(file)):
         if isinstance(node, ast.Call):
-            yield node.lineno, ast.unparse(node.func)
+            yield node.lineno, _dotted(node.func)
+
+
+def _dotted(node: ast.expr) -> str:
+    """A name with its attributes; "…" for what is no name."""
+    if isinstance(node, ast.Attribute):
+        return f"{_dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else "…"
 
 
 def test_every_file_is_on_a_floor() -> None:
@@ -187,7 +201,7 @@ def test_another_package_is_imported_by_the_names_that_it_exports() -> None:
     }
     wrong = []
     for file in files():
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in ast.walk(tree_of(file)):
             if not isinstance(node, ast.ImportFrom) or node.module is None:
                 continue
             parts = node.module.split(".")
@@ -308,7 +322,7 @@ def test_no_pickle_is_loaded_but_by_the_unpickler_of_trace() -> None:
         for line, name in calls_of(file):
             if name in loaders and not is_ours:
                 wrong.append(f"{file.name}:{line} calls {name}")
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in ast.walk(tree_of(file)):
             if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
                 is_off = isinstance(node.value, ast.Constant) and node.value.value is False
                 if not is_off:

@@ -72,6 +72,7 @@ def test_every_table_knows_the_same_releases() -> None:
     assert set(helps()) == {
         "replay",
         "top",
+        "compare",
         "risk",
         "fit",
         "scale",
