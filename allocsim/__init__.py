@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     )
     from allocsim.questions.fit import Fit, Task, fit, model_of, program_of
     from allocsim.questions.picture import Picture, Still, owners_of, picture_of, still_of
+    from allocsim.questions.ranks import Ranks, ranks
     from allocsim.questions.risk import Risk
     from allocsim.questions.risk import risk_of as risk
     from allocsim.questions.scale import Scaled, Scaling, recording_at, scaling_of
@@ -60,6 +61,7 @@ __all__ = [
     "explain",
     "fit",
     "load",
+    "ranks",
     "replay",
     "risk",
     "scaling_of",
@@ -84,6 +86,7 @@ __all__ = [
     "DeviceRun",
     "Fit",
     "Picture",
+    "Ranks",
     "Recording",
     "Request",
     "Risk",
@@ -122,6 +125,7 @@ _HOMES = {
     ),
     "questions.fit": ("Fit", "Task", "fit", "model_of", "program_of"),
     "questions.picture": ("Picture", "Still", "owners_of", "picture_of", "still_of"),
+    "questions.ranks": ("Ranks", "ranks"),
     "questions.risk": ("Risk", "risk"),
     "questions.scale": ("Scaled", "Scaling", "recording_at", "scaling_of"),
     "questions.step": ("Decision", "Request", "step"),

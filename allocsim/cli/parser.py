@@ -16,6 +16,7 @@ from allocsim.cli import (
     explain,
     fit,
     plot,
+    ranks,
     record,
     replay,
     report,
@@ -46,7 +47,7 @@ _EXIT_CODES = (
 
 
 _COMMANDS = (
-    *(replay, explain, top, compare, tune, risk, fit, scale),
+    *(replay, explain, top, compare, ranks, tune, risk, fit, scale),
     *(report, plot, step, record, synth, crosscheck),
 )
 """In the order of need."""

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from allocsim.report.fit_plan import plan_document, plan_text, sharded_document, sharded_text
     from allocsim.report.fit_served import served_document, served_text
     from allocsim.report.layout import others_text, shown_of, warned
+    from allocsim.report.ranks import ranks_document, ranks_text
     from allocsim.report.record import record_document, record_text
     from allocsim.report.replay import replay_document, replay_text
     from allocsim.report.replay_screen import replay_screen
@@ -56,7 +57,8 @@ __all__ = [
     "explanation_document", "explanation_screen", "explanation_text", "fewest_document",
     "fewest_text", "fit_document", "fit_text", "fits_document", "fits_text", "frontier_document",
     "frontier_text", "largest_fit_document", "largest_fit_text", "largest_text", "others_text",
-    "plan_document", "plan_text", "record_document", "record_text", "replay_document",
+    "plan_document", "plan_text", "ranks_document", "ranks_text",
+    "record_document", "record_text", "replay_document",
     "replay_screen", "replay_text", "risk_document", "risk_screen", "risk_text", "scale_document",
     "scale_frontier_text", "scale_text", "segments_text", "served_document", "served_text",
     "sharded_document", "sharded_text", "shown_of", "speedscope_document", "state_document",
@@ -92,6 +94,8 @@ _HOMES = {
     "others_text": "layout",
     "plan_document": "fit_plan",
     "plan_text": "fit_plan",
+    "ranks_document": "ranks",
+    "ranks_text": "ranks",
     "record_document": "record",
     "record_text": "record",
     "replay_document": "replay",

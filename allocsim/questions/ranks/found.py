@@ -1,0 +1,78 @@
+"""The recordings of a job, and which rank each of them is of.
+
+Rule: a rank is told by the file's own mark, else by its name or that of a folder around it, as
+launchers write them ("rank3", "rank_3", "r3"), else by the one number in which the names differ.
+Where nothing tells, files are numbered in the order of their names, and the answer says so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from allocsim.errors import RecordingError
+
+__all__ = ["Found", "found_in", "rank_in_name"]
+
+_NAMED = re.compile(r"(?:^|[^a-z])(?:global[_-]?)?rank[_\-. =]?(\d+)", re.IGNORECASE)
+_SHORT = re.compile(r"(?:^|[_\-./])r(\d+)(?=$|[_\-./])")
+_NUMBER = re.compile(r"\d+")
+_SUFFIXES = (".pickle", ".pkl", ".json", ".npz")
+_PACKED = ".gz"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One file.  rank: as its name tells it, None where that tells nothing."""
+
+    path: str
+    rank: int | None
+
+
+def found_in(names: Iterable[str]) -> tuple[Found, ...]:
+    """The files that are named, and of folders every recording in them and below.
+
+    Raises RecordingError if a folder holds no recording, or there is no such file.
+    """
+    paths: list[str] = []
+    for name in names:
+        place = Path(name)
+        if not place.is_dir():
+            paths.append(name)
+            continue
+        inside = sorted(str(each) for each in place.rglob("*") if _is_recording(each))
+        if not inside:
+            expected = ", ".join(_SUFFIXES)
+            raise RecordingError(name, f"the folder holds no recording; expected {expected} files")
+        paths += inside
+    paths = list(dict.fromkeys(paths))
+    ranks = [rank_in_name(path) for path in paths]
+    if None in ranks:
+        ranks = _by_difference(paths) or ranks
+    return tuple(Found(path, rank) for path, rank in zip(paths, ranks, strict=True))
+
+
+def _is_recording(path: Path) -> bool:
+    return path.is_file() and path.name.removesuffix(_PACKED).endswith(_SUFFIXES)
+
+
+def rank_in_name(path: str) -> int | None:
+    """The rank that a path names, the file before its folders; None if it names none."""
+    for part in reversed(Path(path).parts):
+        named = _NAMED.search(part) or _SHORT.search(part.partition(".")[0])
+        if named is not None:
+            return int(named[1])
+    return None
+
+
+def _by_difference(paths: Sequence[str]) -> list[int | None] | None:
+    """The one number in which paths differ that are otherwise alike; None if there is none."""
+    numbers = [[int(each) for each in _NUMBER.findall(path)] for path in paths]
+    if len(paths) == 1 or len({_NUMBER.sub("#", path) for path in paths}) > 1:
+        return None
+    differing = [column for column in zip(*numbers, strict=True) if len(set(column)) > 1]
+    if len(differing) != 1 or len(set(differing[0])) < len(paths):
+        return None
+    return list(differing[0])

@@ -1,0 +1,210 @@
+"""All ranks of a job, side by side.
+
+Rule: a file that cannot be read is named with its sentence, and the rest are done.  The rank that
+decides is the one that reserves most, since a job is as large as its largest rank.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, ProcessPoolExecutor, wait
+from dataclasses import dataclass, replace
+from itertools import islice
+from statistics import fmean, median_low
+
+from allocsim.display import Shown
+from allocsim.errors import AllocsimError, RecordingError
+from allocsim.questions.ranks.found import Found, found_in
+from allocsim.questions.ranks.one import RankRun, run_of
+from allocsim.units import format_size
+
+__all__ = ["Ranks", "Refused", "ranks"]
+
+Watch = Callable[[int, int], object]
+"""Called with (done, total)."""
+
+_ALONE = 2
+"""Files up to this many are read in this process: others take as long to start."""
+_SHOWN = 10
+"""Rows in the table of a notebook."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A file without an answer, and why."""
+
+    path: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Ranks(Shown):
+    """The answer.
+
+    runs: by rank.  refused: the files that cannot be read.
+    conf: the setting of all, None for what was recorded.  notes: what had to be inferred.
+    """
+
+    runs: tuple[RankRun, ...]
+    refused: tuple[Refused, ...]
+    conf: str | None
+    notes: tuple[str, ...]
+
+    @property
+    def decides(self) -> RankRun:
+        """The rank that reserves most, the first of equals."""
+        return max(self.runs, key=lambda run: run.reserved_bytes)
+
+    @property
+    def least(self) -> RankRun:
+        """The rank that reserves least."""
+        return min(self.runs, key=lambda run: run.reserved_bytes)
+
+    @property
+    def median_bytes(self) -> int:
+        """Reserved at the peak by the rank in the middle."""
+        return median_low(run.reserved_bytes for run in self.runs)
+
+    @property
+    def imbalance(self) -> float:
+        """The most that a rank reserves, of what they reserve in the mean; 1 of equals."""
+        return _imbalance([run.reserved_bytes for run in self.runs])
+
+    @property
+    def allocated_imbalance(self) -> float:
+        """The same of allocated memory: of what the program asks for, with no allocator in it."""
+        return _imbalance([run.allocated_bytes for run in self.runs])
+
+    @property
+    def failed(self) -> tuple[RankRun, ...]:
+        """The ranks that ran out of memory."""
+        return tuple(run for run in self.runs if run.ooms)
+
+    def headline(self) -> str:
+        """How many, and which decides."""
+        first = self.decides
+        more = (
+            f"rank {first.rank} decides: {format_size(first.reserved_bytes)} reserved at the peak"
+        )
+        return f"{len(self.runs)} ranks; {more}"
+
+    def figures_shown(self) -> Iterator[tuple[str, str]]:
+        """The ranks that reserve most."""
+        for run in sorted(self.runs, key=lambda run: -run.reserved_bytes)[:_SHOWN]:
+            yield f"rank {run.rank}", format_size(run.reserved_bytes)
+
+
+def _imbalance(sizes: Sequence[int]) -> float:
+    mean = fmean(sizes)
+    return max(sizes) / mean if mean else 1.0
+
+
+def ranks(
+    names: Sequence[str],
+    *,
+    conf: str | None = None,
+    torch_version: str | None = None,
+    jobs: int | None = None,
+    watch: Watch | None = None,
+) -> Ranks:
+    """Replay the recordings of a job: files, or folders of them.
+
+    conf: a setting for all, None for what each was recorded under.  torch_version: as for `replay`.
+    jobs: processes that read (default: one a core).  watch: told of progress.
+    Raises RecordingError if none of the files can be read, or two are of one rank.
+    """
+    found = found_in(names)
+    width = min(jobs or os.cpu_count() or 1, len(found))
+    if width <= 1 or len(found) <= _ALONE:
+        answers = _one_by_one(found, conf, torch_version, watch)
+    else:
+        answers = _side_by_side(found, conf, torch_version, width, watch)
+    runs, refused, unnamed = [], [], 0
+    for number, (each, answer) in enumerate(zip(found, answers, strict=True)):
+        if isinstance(answer, Refused):
+            refused.append(answer)
+            continue
+        rank = next((rank for rank in (answer.rank, each.rank) if rank is not None), None)
+        unnamed += rank is None
+        runs.append(replace(answer, rank=number if rank is None else rank))
+    if not runs:
+        raise RecordingError(refused[0].path, f"{refused[0].error}; no recording can be read")
+    _refuse_twins(runs)
+    notes = []
+    if unnamed:
+        notes.append("no name or mark tells ranks; files are numbered in the order of their names")
+    if any(run.is_state for run in runs):
+        notes.append("some files hold a state only: their figures are of that moment, no peaks")
+    others = sum(run.is_as_recorded is False for run in runs)
+    if others:
+        notes.append(f"{others} of the replays are not as recorded; allocsim replay says where")
+    ordered = tuple(sorted(runs, key=lambda run: run.rank or 0))
+    return Ranks(ordered, tuple(refused), conf, tuple(notes))
+
+
+def _refuse_twins(runs: Sequence[RankRun]) -> None:
+    known: dict[int | None, str] = {}
+    for run in runs:
+        if run.rank in known:
+            what = f"is of rank {run.rank}, and so is {known[run.rank]}; expected one file a rank"
+            raise RecordingError(run.path, what)
+        known[run.rank] = run.path
+
+
+def _answer(path: str, conf: str | None, torch_version: str | None) -> RankRun | Refused:
+    try:
+        return run_of(path, conf, torch_version)
+    except (AllocsimError, OSError, MemoryError) as error:
+        return Refused(path, str(error) or type(error).__name__)
+
+
+def _one_by_one(
+    found: Sequence[Found], conf: str | None, torch_version: str | None, watch: Watch | None
+) -> list[RankRun | Refused]:
+    answers = []
+    for each in found:
+        answers.append(_answer(each.path, conf, torch_version))
+        if watch is not None:
+            watch(len(answers), len(found))
+    return answers
+
+
+def _side_by_side(
+    found: Sequence[Found],
+    conf: str | None,
+    torch_version: str | None,
+    width: int,
+    watch: Watch | None,
+) -> list[RankRun | Refused]:
+    """As `_one_by_one`, in `width` processes; what a process died of is refused by name."""
+    answers: dict[int, RankRun | Refused] = {}
+    waiting = iter(range(len(found)))
+    with ProcessPoolExecutor(width) as pool:
+        try:
+            under_way = {
+                pool.submit(_answer, found[index].path, conf, torch_version): index
+                for index in islice(waiting, 2 * width)
+            }
+            while under_way:
+                finished, _ = wait(under_way, return_when=FIRST_COMPLETED)
+                for future in finished:
+                    answers[under_way.pop(future)] = future.result()
+                    for index in islice(waiting, 1):
+                        path = found[index].path
+                        under_way[pool.submit(_answer, path, conf, torch_version)] = index
+                if watch is not None:
+                    watch(len(answers), len(found))
+        except BrokenExecutor:
+            # One of those under way took its process with it; alone, each is told from the others.
+            for index, each in enumerate(found):
+                answers.setdefault(index, _alone(each.path, conf, torch_version))
+    return [answers[index] for index in range(len(found))]
+
+
+def _alone(path: str, conf: str | None, torch_version: str | None) -> RankRun | Refused:
+    with ProcessPoolExecutor(1) as pool:
+        try:
+            return pool.submit(_answer, path, conf, torch_version).result()
+        except BrokenExecutor:
+            return Refused(path, "the process that read it was killed, perhaps for its memory")

@@ -1,0 +1,120 @@
+"""All ranks of a job: for a terminal and as JSON.
+
+Rule: every figure comes from the answer; a screen of 80 columns and 24 lines by default, with the
+rank that decides first, and whatever does not fit is counted in its last row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from allocsim.questions.ranks import RankRun, Ranks
+from allocsim.report.layout import WIDTH, number, paragraph, plural, printable, row
+from allocsim.units import format_size
+
+__all__ = ["ranks_document", "ranks_text"]
+
+_ROWS = 10
+_FIGURES = "{:>6} {:>11} {:>11} {:>11} {:>8} {:>5}  "
+_HEADS = ("rank", "reserved", "allocated", "unused", "retries", "OOMs")
+_APART = 1.02
+"""An imbalance below is that of roundings."""
+
+
+def ranks_text(found: Ranks, count: int | None = None) -> str:
+    """`allocsim ranks` on a terminal.
+
+    count: ranks to show, 0 for all; None for what fits a screen.
+    """
+    lines = [*_verdict(found), *_apart(found), ""]
+    lines.append(f"{_FIGURES.format(*_HEADS)}file")
+    runs = sorted(found.runs, key=lambda run: (-run.reserved_bytes, run.rank or 0))
+    shown = runs[: (_ROWS if count is None else count) or None]
+    lines += map(_row, shown)
+    rest = runs[len(shown) :]
+    if rest:
+        low, high = (format_size(each.reserved_bytes) for each in (rest[-1], rest[0]))
+        lines.append(f"{'':6} {number(len(rest))} more, {low} to {high} reserved: -n 0")
+    for refused in found.refused:
+        lines += paragraph(f"not read: {refused.error}", 0)
+    for note in found.notes:
+        lines += paragraph(f"note: {note}", 0)
+    return "\n".join(lines) + "\n"
+
+
+def _verdict(found: Ranks) -> list[str]:
+    first, middle = found.decides, found.median_bytes
+    size = format_size(first.reserved_bytes)
+    text = f"rank {first.rank} decides: {size} reserved at the peak"
+    if first.reserved_bytes > middle:
+        more = format_size(first.reserved_bytes - middle)
+        text += f", {more} more than the rank in the middle"
+    lines = row("Verdict", text)
+    of = len(found.runs) + len(found.refused)
+    read = f"{number(len(found.runs))} of {plural(of, 'recording')}"
+    conf = "" if found.conf is None else f", under {found.conf or 'the defaults'}"
+    lines += row("Ranks", f"{read}{conf}")
+    if found.failed:
+        named = ", ".join(str(run.rank) for run in found.failed[:_ROWS])
+        more = f" and {len(found.failed) - _ROWS} more" if len(found.failed) > _ROWS else ""
+        lines += row("Out of memory", f"rank {named}{more}")
+    return lines
+
+
+def _apart(found: Ranks) -> list[str]:
+    """How far the ranks lie apart, and whether the program or the allocator does it."""
+    low, high = (format_size(run.reserved_bytes) for run in (found.least, found.decides))
+    text = f"{low} to {high} reserved: the most is {found.imbalance:.2f} times the mean"
+    text += f", of allocated memory {found.allocated_imbalance:.2f} times"
+    lines = row("Imbalance", text)
+    if found.imbalance < _APART:
+        return lines
+    if found.allocated_imbalance < _APART:
+        return lines + row("", "the ranks ask for the same: it is fragmentation, see allocsim tune")
+    return lines + row("", "the ranks ask for different amounts: see allocsim compare")
+
+
+def _row(run: RankRun) -> str:
+    figures = _FIGURES.format(
+        run.rank,
+        format_size(run.reserved_bytes),
+        format_size(run.allocated_bytes),
+        format_size(run.unused_bytes),
+        "" if run.retries is None else number(run.retries),
+        "" if run.ooms is None else number(run.ooms),
+    )
+    width = WIDTH - len(figures)
+    path = printable(run.path)
+    return figures + (path if len(path) <= width else f"…{path[-(width - 1) :]}")
+
+
+def ranks_document(found: Ranks) -> dict[str, Any]:
+    """`allocsim ranks --json`.  See `ranks_text`."""
+    return {
+        "decides": found.decides.rank,
+        "peak_reserved_bytes": found.decides.reserved_bytes,
+        "median_reserved_bytes": found.median_bytes,
+        "imbalance": found.imbalance,
+        "allocated_imbalance": found.allocated_imbalance,
+        "out_of_memory": [run.rank for run in found.failed],
+        "conf": found.conf,
+        "ranks": [
+            {
+                "rank": run.rank,
+                "path": run.path,
+                "device": run.device,
+                "torch_version": run.torch_version,
+                "entries": run.entries,
+                "peak_reserved_bytes": run.reserved_bytes,
+                "peak_allocated_bytes": run.allocated_bytes,
+                "most_unused_bytes": run.unused_bytes,
+                "num_alloc_retries": run.retries,
+                "num_ooms": run.ooms,
+                "is_as_recorded": run.is_as_recorded,
+            }
+            for run in found.runs
+        ],
+        "refused": [asdict(each) for each in found.refused],
+        "notes": list(found.notes),
+    }

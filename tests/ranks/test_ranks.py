@@ -1,0 +1,178 @@
+"""The ranks of a job: found by their names, replayed side by side, the bad ones named."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from allocsim import CachingAllocator, OutOfMemoryError, load, ranks, replay
+from allocsim.errors import ConfigError, RecordingError
+from allocsim.questions.ranks import RankRun, found_in, run_of
+from allocsim.questions.ranks.found import rank_in_name
+from allocsim.units import MIB
+
+TRACES = Path(__file__).parents[2] / "traces"
+
+
+def write(path: Path, *sizes: int, rank: str = "", memory: str = "8GiB") -> None:
+    """A rank that asks for so many MiB, one after the other, and gives back every other."""
+    gpu = CachingAllocator(memory, record_history=True)
+    blocks = [gpu.malloc(size * MIB) for size in sizes]
+    for block in blocks[::2]:
+        gpu.free(block)
+    snapshot = gpu.snapshot()
+    if rank:
+        snapshot["allocsim"] = {"rank": rank}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(pickle.dumps(snapshot, protocol=4))
+
+
+@pytest.mark.parametrize(
+    ("path", "rank"),
+    [
+        ("rank3_snapshot.pickle", 3),
+        ("snapshot_rank_12.pickle.gz", 12),
+        ("dump/iteration_10/rank7_memory_snapshot.pickle", 7),
+        ("job/global_rank-5/memory.pickle", 5),
+        ("host1_r4.pickle", 4),
+        ("mem_snapshot_2024_rank0.pickle", 0),
+        ("shrank3.pickle", None),
+        ("snapshot_3.pickle", None),
+    ],
+)
+def test_a_name_tells_the_rank_as_launchers_write_it(path: str, rank: int | None) -> None:
+    assert rank_in_name(path) == rank
+
+
+def test_the_one_number_in_which_names_differ_is_the_rank(tmp_path: Path) -> None:
+    for number in (0, 1, 10, 2):
+        write(tmp_path / "step100" / f"snapshot_{number}.pickle", 2)
+    found = found_in([str(tmp_path)])
+    assert {Path(each.path).name: each.rank for each in found} == {
+        f"snapshot_{number}.pickle": number for number in (0, 1, 2, 10)
+    }
+
+
+def test_the_rank_that_reserves_most_decides(tmp_path: Path) -> None:
+    for rank, size in enumerate((40, 60, 50)):
+        write(tmp_path / f"rank{rank}.pickle", size, 10)
+    found = ranks([str(tmp_path)])
+    assert [run.rank for run in found.runs] == [0, 1, 2]
+    assert (found.decides.rank, found.least.rank) == (1, 0)
+    assert found.median_bytes == next(run for run in found.runs if run.rank == 2).reserved_bytes
+    assert found.imbalance == pytest.approx(70 / 60)
+    assert found.notes == ()
+    assert "3 ranks; rank 1 decides: 70.00 MiB reserved at the peak" in repr(found)
+
+
+def test_the_figures_are_those_of_a_replay_of_each(tmp_path: Path) -> None:
+    names = ("batch2", "batch3", "layers2")
+    for rank, name in enumerate(names):
+        (tmp_path / f"rank{rank}.npz.gz").symlink_to(TRACES / "sized" / f"{name}.npz.gz")
+    found = ranks([str(tmp_path)], jobs=2)
+    for run, name in zip(found.runs, names, strict=True):
+        (device_run,) = replay(load(TRACES / "sized" / f"{name}.npz.gz")).devices
+        assert run.reserved_bytes == device_run.peak_reserved_bytes
+        assert run.allocated_bytes == device_run.peak_allocated_bytes
+        assert run.is_as_recorded
+    assert found == ranks([str(tmp_path)], jobs=1), "in one process or in two"
+
+
+def test_a_file_s_own_mark_goes_before_its_name(tmp_path: Path) -> None:
+    write(tmp_path / "rank0.pickle", 2, rank="7")
+    write(tmp_path / "rank1.pickle", 2)
+    assert [run.rank for run in ranks([str(tmp_path)]).runs] == [1, 7]
+
+
+def test_where_nothing_tells_ranks_it_is_said(tmp_path: Path) -> None:
+    for name in ("first.pickle", "second.pickle"):
+        write(tmp_path / name, 2)
+    found = ranks([str(tmp_path)])
+    assert [run.rank for run in found.runs] == [0, 1]
+    assert "numbered in the order of their names" in found.notes[0]
+
+
+def test_bad_files_are_named_and_the_rest_done(tmp_path: Path) -> None:
+    for rank in (0, 2):
+        write(tmp_path / f"rank{rank}.pickle", 2)
+    (tmp_path / "rank1.pickle").write_bytes(b"half a file")
+    found = ranks([str(tmp_path)], jobs=2)
+    assert [run.rank for run in found.runs] == [0, 2]
+    (refused,) = found.refused
+    assert refused.path.endswith("rank1.pickle")
+    assert "rank1.pickle" in refused.error
+    with pytest.raises(RecordingError, match="no recording can be read"):
+        ranks([str(tmp_path / "rank1.pickle")])
+
+
+def killed(path: str, conf: str | None, torch_version: str | None) -> RankRun:
+    """Stands in for a process that the system kills for its memory, at one file."""
+    if "rank1" in path:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return run_of(path, conf, torch_version)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="a stand-in reaches forked processes only")
+def test_a_process_that_is_killed_takes_no_other_file_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for rank in range(4):
+        write(tmp_path / f"rank{rank}.pickle", 2)
+    monkeypatch.setattr(sys.modules["allocsim.questions.ranks.ranks"], "run_of", killed)
+    found = ranks([str(tmp_path)], jobs=2)
+    assert [run.rank for run in found.runs] == [0, 2, 3]
+    assert "was killed" in found.refused[0].error
+
+
+def test_two_files_of_one_rank_are_refused(tmp_path: Path) -> None:
+    for folder in "ab":
+        write(tmp_path / folder / "rank0.pickle", 2)
+    with pytest.raises(RecordingError, match="is of rank 0, and so is"):
+        ranks([str(tmp_path)])
+
+
+def test_ranks_that_ran_out_of_memory_and_settings_for_all(tmp_path: Path) -> None:
+    write(tmp_path / "rank0.pickle", 20)
+    gpu = CachingAllocator("100MiB", record_history=True)
+    kept = [gpu.malloc(20 * MIB) for _ in range(4)]
+    gpu.free(kept[0])
+    gpu.free(kept[2])
+    with pytest.raises(OutOfMemoryError):
+        gpu.malloc(70 * MIB)
+    (tmp_path / "rank1.pickle").write_bytes(pickle.dumps(gpu.snapshot(), protocol=4))
+    found = ranks([str(tmp_path)])
+    assert [run.rank for run in found.failed] == [1]
+    assert found.conf is None
+    under = ranks([str(tmp_path)], conf="expandable_segments:True")
+    assert under.conf == "expandable_segments:True"
+    assert all(run.is_as_recorded is None for run in under.runs)
+    with pytest.raises(RecordingError, match="no recording can be read"):
+        ranks([str(tmp_path)], conf="no_such_option:1")
+
+
+def test_states_stand_beside_recordings(tmp_path: Path) -> None:
+    gpu = CachingAllocator("8GiB")
+    gpu.malloc(30 * MIB)
+    snapshot = gpu.snapshot() | {"device_traces": [[]]}
+    (tmp_path / "rank0.pickle").write_bytes(pickle.dumps(snapshot, protocol=4))
+    write(tmp_path / "rank1.pickle", 2)
+    found = ranks([str(tmp_path)])
+    assert found.runs[0].is_state
+    assert found.runs[0].retries is None
+    assert "hold a state only" in found.notes[0]
+
+
+def test_a_folder_without_recordings_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RecordingError, match="the folder holds no recording"):
+        ranks([str(tmp_path)])
+
+
+def test_a_release_that_is_not_modelled_is_refused_by_every_file(tmp_path: Path) -> None:
+    write(tmp_path / "rank0.pickle", 2)
+    with pytest.raises((ConfigError, RecordingError), match=r"1\.0"):
+        ranks([str(tmp_path)], torch_version="1.0")
