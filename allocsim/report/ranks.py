@@ -108,7 +108,7 @@ def ranks_document(found: Ranks) -> dict[str, Any]:
                 "entries": run.entries,
                 "peak_reserved_bytes": run.reserved_bytes,
                 "peak_allocated_bytes": run.allocated_bytes,
-                "most_unused_bytes": run.unused_bytes,
+                "unused_bytes": run.unused_bytes,
                 "num_alloc_retries": run.retries,
                 "num_ooms": run.ooms,
                 "is_as_recorded": run.is_as_recorded,

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from allocsim.engine import Setting, prepare, replay_prepared
 from allocsim.trace import Action, Recording, Trace, load, refuse_contradictions
 
@@ -21,7 +19,7 @@ class RankRun:
 
     rank: by the file's own mark, None where it has none.
     reserved_bytes, allocated_bytes: at their peaks; of a recording that holds a state only, as they
-    were then.  unused_bytes: most that was reserved and not allocated at once.
+    were then.
     retries, ooms: num_alloc_retries and num_ooms; None of a state.
     is_as_recorded: whether the replay is the recorded run, entry for entry; None of a state, and of
     a replay under other settings.
@@ -34,10 +32,14 @@ class RankRun:
     entries: int
     reserved_bytes: int
     allocated_bytes: int
-    unused_bytes: int
     retries: int | None
     ooms: int | None
     is_as_recorded: bool | None
+
+    @property
+    def unused_bytes(self) -> int:
+        """What is reserved at the most beyond what is allocated at the most."""
+        return self.reserved_bytes - self.allocated_bytes
 
     @property
     def is_state(self) -> bool:
@@ -70,7 +72,6 @@ def run_of(path: str, conf: str | None = None, torch_version: str | None = None)
         entries=len(trace),
         reserved_bytes=int(timeline.reserved.max(initial=0)),
         allocated_bytes=int(timeline.allocated.max(initial=0)),
-        unused_bytes=int(np.max(timeline.reserved - timeline.allocated, initial=0)),
         retries=device_run.stats["num_alloc_retries"],
         ooms=len(device_run.ooms),
         is_as_recorded=None if fidelity is None else fidelity.is_exact,
@@ -90,7 +91,6 @@ def _of_state(recording: Recording, trace: Trace, rank: int | None) -> RankRun:
         entries=0,
         reserved_bytes=reserved,
         allocated_bytes=allocated,
-        unused_bytes=reserved - allocated,
         retries=None,
         ooms=None,
         is_as_recorded=None,
