@@ -19,10 +19,10 @@ _SUMMARY = "say which rank of a job decides, and how far they lie apart"
 _DESCRIPTION = """\
 Replays the recordings of all ranks of a job, a folder of them or several files,
 and puts them side by side: reserved and allocated memory at their peaks, what
-was reserved beyond what was allocated, retries, out-of-memory errors, and whether ranks differ
-by what they ask for or by fragmentation.  A file that cannot be read is named,
-and the rest are done.  One setting for all is what allocsim tune FILE FILE ...
-looks for."""
+was reserved beyond that, retries, out-of-memory errors, and whether ranks
+differ by what they ask for or by fragmentation.  A file that cannot be read is
+named, and the rest are done.  One setting for all is what allocsim tune FILE
+FILE ... looks for."""
 
 
 def add_to(commands: Commands[Parser]) -> None:
