@@ -222,7 +222,7 @@ class _Asked:
 
 def _scene(trace: Trace, blocks: Blocks, *, is_state_only: bool) -> Scene:
     kinds = kinds_of(trace.frame_table, np.unique(blocks.stack).tolist())
-    return scene_of(blocks, kinds, is_state_only=is_state_only)
+    return scene_of(blocks, kinds, is_state_only=is_state_only, marks=trace.marks)
 
 
 def _moment(
