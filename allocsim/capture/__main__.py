@@ -35,12 +35,12 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     places = filter(None, (str(HOOK), os.environ.get("PYTHONPATH")))
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join(places))
-    environment[PREFIX] = os.path.abspath(path) + ("/" if path.endswith("/") else "")
+    environment[PREFIX] = str(Path.cwd() / path) + ("/" if path.endswith("/") else "")
     for name, value in told.items():
         if value is not None:
             environment[f"{PREFIX}_{name.upper()}"] = value
     sys.stdout.flush()
-    os.execve(place, program, environment)
+    return os.execve(place, program, environment)  # noqa: S606
 
 
 if __name__ == "__main__":

@@ -5,10 +5,10 @@ the package asks this table and compares no versions.
 
 | what | where it was looked at |
 |---|---|
-| `_record_memory_history("all", context, stacks, max_entries)`, `_snapshot()` of torch.cuda.memory | 2.6, 2.14, 2.15; the same arguments since 2.1 |
-| the same of torch.xpu.memory | 2.14, 2.15; not in 2.6, where a build for XPU records nothing |
-| `_cuda_attach_out_of_memory_observer`, called before the exception is raised | 2.6, 2.14, 2.15; XPU has none |
-| `_cuda_isHistoryEnabled`; without it, a history that the program began is begun anew | 2.6, 2.14, 2.15 |
+| torch.cuda.memory: `_record_memory_history` with these arguments, `_snapshot` | 2.6, 2.14, 2.15 |
+| the same of torch.xpu.memory; without it nothing is recorded on XPU | 2.14, 2.15; not in 2.6 |
+| `_cuda_attach_out_of_memory_observer`, called before an error is raised | 2.6, 2.14, 2.15 |
+| `_cuda_isHistoryEnabled`; without it, the program's own history is begun anew | 2.6, 2.14, 2.15 |
 
 ROCm's builds have the names of CUDA.
 """

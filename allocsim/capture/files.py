@@ -71,7 +71,7 @@ class Files:
         given = Path(path)
         is_folder = given.is_dir() or str(path).endswith(("/", os.sep))
         given = given / "capture.pickle" if is_folder else given
-        self.folder = Path(os.path.abspath(given.parent))
+        self.folder = Path.cwd() / given.parent
         self.suffix = given.suffix or ".pickle"
         self.stem = given.name[: -len(given.suffix)] if given.suffix else given.name
         self.most = most

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from allocsim.capture.backends import BACKENDS, Backend
-from allocsim.capture.calls import LASTING, Calls, counted_rows, placed_marks
+from allocsim.capture.calls import LASTING, Calls, counted_rows
 from allocsim.capture.quiet import quiet, say_once
 
 __all__ = ["RECORDER", "History", "Listener", "Recorder", "Ring", "when_loaded"]
@@ -34,6 +34,9 @@ class Listener(Protocol):
 
     def on_out_of_memory(self, device: int, free: int) -> None:
         """PyTorch is about to raise; free: bytes that the driver has."""
+
+    def moment(self) -> list[tuple[str, object]]:
+        """The marks of the step and the phase that the program is in."""
 
 
 @dataclass(frozen=True)
@@ -182,6 +185,9 @@ class Recorder:
             for device in range(gpu.device_count())
         )
         self.calls.watch()
+        for listener in self.listeners:
+            for kind, value in listener.moment():
+                self.note(kind, value)
         if backend.module not in self._observed and backend.observe(self.torch, self._observer):
             self._observed.add(backend.module)
         with contextlib.suppress(Exception):  # it is only to know more

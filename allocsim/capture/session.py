@@ -46,6 +46,7 @@ def capture(
     steps: int | Iterable[int] | None = None,
     max_entries: int = MAX_ENTRIES,
     stacks: str | None = "python",
+    *,
     max_disk: int | str = MAX_DISK,
 ) -> Capture:
     """A context manager and decorator that records PyTorch's memory history and writes it.
@@ -67,7 +68,8 @@ def capture(
 
     Raises ValueError for an argument that is not one of these, and nothing once it is made.
     """
-    return Capture(path, on, steps, max_entries, stacks, max_disk)
+    ring = Ring(max_entries, stacks)
+    return Capture(path, on=on, steps=steps, ring=ring, max_disk=max_disk)
 
 
 class Capture:
@@ -76,24 +78,24 @@ class Capture:
     def __init__(
         self,
         path: str | os.PathLike[str],
+        *,
         on: str | Collection[str],
         steps: int | Iterable[int] | None,
-        max_entries: int,
-        stacks: str | None,
+        ring: Ring,
         max_disk: int | str,
     ) -> None:
         self.on = (on,) if isinstance(on, str) else tuple(on)
         if not self.on or not set(self.on) <= set(OCCASIONS):
             raise ValueError(f"on is {on!r}, expected one or several of {', '.join(OCCASIONS)}")
-        if stacks not in STACKS:
-            raise ValueError(f"stacks is {stacks!r}, expected 'python', 'all' or None")
-        if type(max_entries) is not int or max_entries < 1:
-            raise ValueError(f"max_entries is {max_entries!r}, expected a number from 1 on")
+        if ring.stacks not in STACKS:
+            raise ValueError(f"stacks is {ring.stacks!r}, expected 'python', 'all' or None")
+        if type(ring.max_entries) is not int or ring.max_entries < 1:
+            raise ValueError(f"max_entries is {ring.max_entries!r}, expected a number from 1 on")
         self.steps = steps if steps is None or isinstance(steps, int) else frozenset(steps)
         if ("step" in self.on) != (steps is not None) or (isinstance(steps, int) and steps < 1):
             raise ValueError(f"steps is {steps!r}, expected for on='step', and there alone, which")
         self.path = path
-        self.ring = Ring(max_entries, stacks)
+        self.ring = ring
         self.max_disk = parse_size(max_disk) if isinstance(max_disk, str) else int(max_disk)
         self._clear()
 
@@ -101,6 +103,7 @@ class Capture:
         self._files = Files(self.path, self.max_disk)
         self._pid = 0
         self._step: int | None = None
+        self._phase = ""
         self._n_ooms = 0
         self._at_error: Written | None = None
         self._rank = ""
@@ -151,12 +154,14 @@ class Capture:
         if self.is_active:
             self._end_step()
             self._step = (self._step or 0) + 1 if number is None else int(number)
+            self._phase = ""
             RECORDER.note("step", self._step)
 
     @quiet
     def phase(self, name: str) -> None:
         """A part of a step begins: "setup", "forward", "backward" or "optimizer"."""
         if self.is_active and name in PHASES:
+            self._phase = name
             RECORDER.note("phase", name)
 
     @quiet
@@ -185,6 +190,11 @@ class Capture:
         if self.is_active:
             self._on_error(device, free)
 
+    def moment(self) -> list[tuple[str, object]]:
+        """The marks of the step and the phase that the program is in."""
+        step = [] if self._step is None else [("step", self._step)]
+        return [*step, *([("phase", self._phase)] if self._phase else [])]
+
     def __enter__(self) -> Capture:
         self.start()
         return self
@@ -202,8 +212,8 @@ class Capture:
         """`function`, each call of which is captured as `with` would capture it."""
 
         def again() -> Capture:
-            on = (self.on, self.steps, self.ring.max_entries, self.ring.stacks, self.max_disk)
-            return Capture(self.path, *on)
+            on, steps = self.on, self.steps
+            return Capture(self.path, on=on, steps=steps, ring=self.ring, max_disk=self.max_disk)
 
         if inspect.iscoroutinefunction(function):
 

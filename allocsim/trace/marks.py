@@ -1,7 +1,8 @@
 """What a program did that leaves no entry: marks between the entries of a device's trace.
 
 Rule: `allocsim record` and `allocsim.capture` write them, in the snapshot's key "allocsim", because
-PyTorch does not; those of steps and phases a capture alone, where its program tells it.  A mark says how many entries were there before it.
+PyTorch does not; those of steps and phases a capture alone, where its program tells them.  A mark
+says how many entries were there before it.
 """
 
 from __future__ import annotations
@@ -57,13 +58,14 @@ def cut_marks(marks: Iterable[Mark], first: int, last: int) -> tuple[Mark, ...]:
     What was set before holds from its beginning, and so do the step and the phase that it was in.
     """
     before: dict[MarkKind, Mark] = {}
-    kept = []
+    kept: list[Mark] = []
     for mark in marks:
         if mark.entry < first and mark.kind in _REPLACING:
             before[mark.kind] = mark
         elif mark.entry <= last and (mark.entry >= first or mark.kind in _LASTING):
             kept.append(mark)
-    return tuple(replace(mark, entry=max(mark.entry - first, 0)) for mark in (*before.values(), *kept))
+    kept = [*before.values(), *kept]
+    return tuple(replace(mark, entry=max(mark.entry - first, 0)) for mark in kept)
 
 
 def plain_marks(device: int, marks: Iterable[Mark]) -> list[dict[str, object]]:

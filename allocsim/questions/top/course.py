@@ -24,8 +24,9 @@ class Course:
     """Steps and phases, each until the next begins.
 
     step_starts: the first entry of each step, the first step's 0 unless the program marked its
-    steps; empty where no steps are seen.  step_numbers: their numbers.  phase_starts: the first entry of each stretch of one phase; phase: which, as an index
-    into `phases`, whose first, "", is that nothing tells.
+    steps; empty where no steps are seen.  step_numbers: their numbers.
+    phase_starts: the first entry of each stretch of one phase; phase: which, as an index into
+    `phases`, whose first, "", is that nothing tells.
     """
 
     step_starts: _Column

@@ -143,7 +143,8 @@ def _bands(axes: Axes, course: Course, n: int, theme: Theme) -> None:
     if 0 < len(starts) <= _FEW_STEPS:
         axes.vlines(
             starts, 0, 1, transform=axes.get_xaxis_transform(), color=theme.ink, linewidth=0.5,
-            alpha=0.6, zorder=0.5, label=f"{plural(len(course.step_starts), 'step')}, where each begins",
+            alpha=0.6, zorder=0.5,
+            label=f"{plural(len(course.step_starts), 'step')}, where each begins",
         )  # fmt: skip
 
 
