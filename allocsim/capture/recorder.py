@@ -171,6 +171,9 @@ class Recorder:
         self.gpu, self.pid = gpu, os.getpid()
         self.calls = Calls(self.torch, gpu, lambda: self.is_here)
         self.is_ours = not backend.is_recording(self.torch)
+        with contextlib.suppress(Exception):  # it is only to know more
+            # Before the history, which would have an entry for it.
+            self.conf_at_start = _conf_of(gpu.memory._snapshot())
         if self.is_ours:
             gpu.memory._record_memory_history(
                 "all",
@@ -190,8 +193,6 @@ class Recorder:
                 self.note(kind, value)
         if backend.module not in self._observed and backend.observe(self.torch, self._observer):
             self._observed.add(backend.module)
-        with contextlib.suppress(Exception):  # it is only to know more
-            self.conf_at_start = _conf_of(gpu.memory._snapshot())
 
     def _observer(self, device: int, _requested: int, _limit: int, free: int) -> None:
         if self.is_here:
