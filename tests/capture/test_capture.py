@@ -252,7 +252,8 @@ def test_a_folder_serves_as_a_path(torch: Pretend, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("steps", "expected"), [(2, ["run-step2.pickle", "run-step4.pickle"]), ([3], ["run-step3.pickle"])]
+    ("steps", "expected"),
+    [(2, ["run-step2.pickle", "run-step4.pickle"]), ([3], ["run-step3.pickle"])],
 )
 def test_steps_are_written_when_they_end(
     torch: Pretend, tmp_path: Path, steps: Any, expected: list[str]
@@ -404,7 +405,9 @@ def test_a_failure_of_ours_is_logged_once_and_not_raised(
     assert names(tmp_path) == []
     told = [record for record in caplog.records if record.levelno >= logging.WARNING]
     begins = [record.getMessage().split(" failed, ")[0] for record in told]
-    assert begins == [f"allocsim: {each}" for each in ("step", "on_out_of_memory", "failed", "stop")]
+    assert begins == [
+        f"allocsim: {each}" for each in ("step", "on_out_of_memory", "failed", "stop")
+    ]
     assert all("RuntimeError: no snapshot today" in record.getMessage() for record in told)
 
 
