@@ -67,8 +67,17 @@ def step(capture):
     optimizer.zero_grad()
     return time.process_time() - began
 
+def entries():
+    stats = torch.cuda.memory_stats()
+    counted = ("allocated", "freed", "freed")  # a free is requested and completed
+    return sum(stats.get(f"allocation.all.{each}", 0) for each in counted)
+
 answer = {}
 if mode == "turns":
+    step(None)
+    before = entries()
+    step(None)
+    answer["entries"] = entries() - before
     for _ in range(30):
         for way in sys.argv[4:]:
             with recording(way) as capture_:
@@ -87,8 +96,7 @@ else:
         step(capture_)
         answer["first"] = saved(capture_)[0]  # imports what PyTorch needs to read its own stacks
         at_first = used()
-        while sum(torch.cuda.memory_stats().get(f"allocation.all.{it}", 0) for it in
-                  ("allocated", "freed", "freed")) < ring:
+        while entries() < ring:
             step(capture_)
         answer["ring"] = used() - at_first
         answer["seconds"], answer["size"] = saved(capture_)
@@ -126,7 +134,7 @@ def ways(python: str) -> list[str]:
         more = f"{1e6 * (loop - plain_loop) / 3:+.2f} µs" if way != WAYS[0] else ""
         share = f"{100 * (step / plain_step - 1):+.1f} %" if way != WAYS[0] else ""
         rows.append(f"| {way} | {3 / loop:,.0f} | {more} | {1000 * step:.1f} ms | {share} |")
-    return rows
+    return [*rows, "", f"A step has {found['entries']:,} entries."]
 
 
 def writing(python: str) -> list[str]:
@@ -143,7 +151,7 @@ def writing(python: str) -> list[str]:
             f"| {ring:,} | {found['ring'] / MIB:,.0f} MiB | {found['seconds']:.1f} s | "
             f"{found['memory'] / MIB:,.0f} MiB | {found['size'] / MIB:.1f} MiB |"
         )
-    return [*rows, "", f"The first file of a process takes {', '.join(firsts)} s more."]
+    return [*rows, "", f"The first file of a process took {', '.join(firsts)} s."]
 
 
 def main(arguments: Sequence[str]) -> int:

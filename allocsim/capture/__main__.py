@@ -1,4 +1,4 @@
-"""python -m allocsim.capture run.pickle -- python train.py: any program, unchanged.
+"""python -m allocsim.capture run.pickle -- PROGRAM ...: any program, unchanged.
 
 Rule: this process becomes the program; its output, signals and exit code are the program's own.
 """

@@ -35,7 +35,9 @@ def quiet(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*args, **named)
         except Exception as error:
             name = function.__name__.strip("_")
-            say_once(f"allocsim: {name} failed, the program goes on: %s: %s", type(error).__name__, error)
+            say_once(
+                f"allocsim: {name} failed, the program goes on: %s: %s", type(error).__name__, error
+            )
             return None
 
     return wrapped

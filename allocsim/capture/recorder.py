@@ -35,6 +35,9 @@ class Listener(Protocol):
     def on_out_of_memory(self, device: int, free: int) -> None:
         """PyTorch is about to raise; free: bytes that the driver has."""
 
+    def on_device(self) -> None:
+        """The device is in use from now on, in this process: it may have been forked since."""
+
     def moment(self) -> list[tuple[str, object]]:
         """The marks of the step and the phase that the program is in."""
 
@@ -189,6 +192,7 @@ class Recorder:
         )
         self.calls.watch()
         for listener in self.listeners:
+            listener.on_device()
             for kind, value in listener.moment():
                 self.note(kind, value)
         if backend.module not in self._observed and backend.observe(self.torch, self._observer):

@@ -96,6 +96,7 @@ class Capture:
             raise ValueError(f"steps is {steps!r}, expected for on='step', and there alone, which")
         self.path = path
         self.ring = ring
+        self._first_pid = 0
         self.max_disk = parse_size(max_disk) if isinstance(max_disk, str) else int(max_disk)
         self._clear()
 
@@ -124,7 +125,7 @@ class Capture:
         if self.is_active:
             return
         self._clear()
-        self._pid = os.getpid()
+        self._pid = self._first_pid = os.getpid()
         with _LOCK:
             if not _ACTIVE:
                 _watch_exceptions()
@@ -189,6 +190,12 @@ class Capture:
         """PyTorch is about to raise; free: bytes that the driver has."""
         if self.is_active:
             self._on_error(device, free)
+
+    def on_device(self) -> None:
+        """The device is in use from now on, in this process: it may have been forked since."""
+        if not self.is_active:
+            self._clear()
+            self._pid = os.getpid()
 
     def moment(self) -> list[tuple[str, object]]:
         """The marks of the step and the phase that the program is in."""
@@ -299,6 +306,7 @@ class Capture:
             return f"rank{self._rank}"
         processes = sys.modules.get("multiprocessing.process")
         is_child = processes is not None and processes.parent_process() is not None
+        is_child = is_child or os.getpid() != self._first_pid
         return f"process{os.getpid()}" if is_child else ""
 
 

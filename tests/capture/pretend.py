@@ -43,9 +43,10 @@ class Pretend(types.ModuleType):
             device_count=lambda: 1,
             get_device_properties=lambda _device: card,
             mem_get_info=lambda _device: (self.free, memory),
-            empty_cache=lambda: self._C._cuda_emptyCache(),
+            empty_cache=self._empty_cache,
         )
-        self._C = types.SimpleNamespace(
+        self.distributed: Any = None
+        self._C: Any = types.SimpleNamespace(
             _cuda_emptyCache=self.gpu.empty_cache,
             _cuda_isHistoryEnabled=lambda: self.is_recording,
             _cuda_attach_out_of_memory_observer=self.observers.append,
@@ -81,6 +82,9 @@ class Pretend(types.ModuleType):
     def drop(self) -> None:
         """The last tensor is freed."""
         self.gpu.free(self.blocks.pop())
+
+    def _empty_cache(self) -> None:
+        self._C._cuda_emptyCache()
 
     def _record(self, *arguments: Any, **named: Any) -> None:
         self.log.append((arguments, named))

@@ -40,7 +40,7 @@ def test_the_trainer_of_transformers(
 ) -> None:
     framework(monkeypatch, "transformers", "TrainerCallback")
     callback = for_transformers(str(tmp_path / "run.pickle"), on="exit")
-    assert isinstance(callback, Base)
+    assert Base in type(callback).__mro__, "it is one of the framework's"
     torch.empty(MIB)  # the model goes to the device as the Trainer is made
     arguments = types.SimpleNamespace()
     callback.on_train_begin(arguments, None, None, model=None)

@@ -468,6 +468,19 @@ def test_a_forked_child_writes_nothing(
     assert names(tmp_path) == ["run-exit.pickle"]
 
 
+def test_a_child_that_uses_the_device_itself_is_captured_as_itself(
+    torch: Pretend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recording = capture(tmp_path / "run.pickle")
+    recording.start()
+    with monkeypatch.context() as child:
+        child.setattr(os, "getpid", lambda: 12345)
+        with pytest.raises(OutOfMemoryError):
+            torch.empty(80 * MIB)
+        recording.stop()
+    assert names(tmp_path) == ["run-process12345-oom.pickle"]
+
+
 def test_an_error_that_the_program_handles_is_written_and_has_no_text(
     torch: Pretend, tmp_path: Path
 ) -> None:

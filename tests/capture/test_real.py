@@ -166,7 +166,7 @@ def test_a_framework_that_runs_out_of_memory_in_step_3(
     assert steps == [1, 2, 3]
     _, (device,) = explain_recording(recording)
     (shortage,) = device.shortages
-    assert shortage.verdict.cause == "impossible"
+    assert shortage.cause == "impossible"
 
 
 _STEPS = """
@@ -305,7 +305,9 @@ def test_a_forked_worker_writes_nothing_and_ends_well(tmp_path: Path) -> None:
     done = run(PYTHONS[0], tmp_path, _FORK)
     assert (done.returncode, done.stderr) == (0, "")
     assert [path.name for path in tmp_path.glob("run*")] == ["run-exit.pickle"]
-    assert len(exact(tmp_path / "run-exit.pickle").devices[0]) == 4, "a segment and a block that comes and goes"
+    assert len(exact(tmp_path / "run-exit.pickle").devices[0]) == 4, (
+        "a segment and a block that comes and goes"
+    )
 
 
 def test_a_program_that_nobody_edits(tmp_path: Path) -> None:
