@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # no value: Python 3.8 reads this file, too
+    MarkRow = tuple[int, int, str, Any]
 
 __all__ = ["Calls", "counted_rows", "placed_marks"]
 
-MarkRow = tuple[int, int, str, Any]
 COUNTED = ("alloc", "free_requested", "free_completed", "oom")
 """Entries whose number PyTorch's statistics tell; those of segments are not among them."""
 STATISTICS = ("allocation.all.allocated", "allocation.all.freed", "active.all.freed", "num_ooms")
