@@ -10,7 +10,8 @@
 `tune` says which setting a recording would have done best with;
 `step` takes one request at a time, every decision named;
 `picture_of` makes a recording ready to be drawn and `figures` draws it;
-`workload` makes recordings of imagined programs.
+`workload` makes recordings of imagined programs;
+`capture` records inside one's own.
 
 Names are imported when they are first used: `allocsim --help` needs no NumPy.
 """
@@ -19,7 +20,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from allocsim import workload
+    from allocsim import capture, workload
     from allocsim.core import CachingAllocator
     from allocsim.engine import DeviceRun, Hints, Run, replay
     from allocsim.errors import (
@@ -77,6 +78,7 @@ __all__ = [
     "program_of",
     "recording_at",
     "still_of",
+    "capture",
     "figures",
     "workload",
     "Action",
@@ -136,7 +138,7 @@ _HOMES = {
     "units": ("GIB", "KIB", "MIB", "format_size", "parse_size"),
 }
 """The names of each package; the rest are errors."""
-_PACKAGES = {"figures": "report.figures", "workload": "workload"}
+_PACKAGES = {"capture": "capture", "figures": "report.figures", "workload": "workload"}
 """Packages that are public as they are."""
 _THERE = {"risk": "risk_of"}
 """What a name is called in its package, where that is something else."""

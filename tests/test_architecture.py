@@ -1,9 +1,9 @@
 """The floors of the house: who may import whom, by which names, and what the model may never touch.
 
-Floor 0 units, errors, state, display · 1 core, trace · 2 engine · 3 measures, workload, phantom,
-laws, estimate · 4 owners · 5 questions, a package each · 6 report · 7 cli.  A module imports its
-own package and lower floors, and another package only by the names that it exports; siblings never
-import each other.
+Floor 0 units, errors, state, display · 1 core, trace, capture · 2 engine · 3 measures, workload,
+phantom, laws, estimate · 4 owners · 5 questions, a package each · 6 report · 7 cli.  A module
+imports its own package and lower floors, and another package only by the names that it exports;
+siblings never import each other.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ FLOORS = {
     "display": 0,
     "core": 1,
     "trace": 1,
+    "capture": 1,
     "engine": 2,
     "estimate": 3,
     "measures": 3,
@@ -304,6 +305,16 @@ def test_what_is_heavy_or_optional_is_imported_inside_functions(module: str) -> 
     ]
 
 
+def test_a_capture_needs_the_standard_library_and_units() -> None:
+    """It runs in the programs of others, which have what they have."""
+    allowed = {*sys.stdlib_module_names, "allocsim"}
+    found = [each for each in ALL if part_of(each.file) == "capture"]
+    assert found
+    assert not [str(each) for each in found if each.top not in allowed]
+    ours = {each.package for each in found if each.top == "allocsim"}
+    assert ours <= {"capture", "units"}
+
+
 def test_only_the_phantom_and_the_crosscheck_know_torch() -> None:
     allowed = ("phantom", "questions.crosscheck")
     assert not [
@@ -334,6 +345,8 @@ def test_no_pickle_is_loaded_but_by_the_unpickler_of_trace() -> None:
         for found in ALL
         if found.module == "pickle"
         and part_of(found.file) != "trace"
-        and found.file.parent.name != "hook"  # writes the snapshot, in the program's interpreter
+        # These write the snapshot, in the program's interpreter.
+        and found.file.parent.name != "hook"
+        and found.file != PACKAGE / "capture" / "files.py"
     ]
     assert not wrong

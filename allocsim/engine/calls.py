@@ -41,7 +41,8 @@ def calls_of(
             calls.append(Call(mark.entry, StepKind.EMPTY_CACHE, 0))
         elif mark.kind is MarkKind.POOL_DELETED and mark.value in pools:
             calls.append(Call(mark.entry, StepKind.DELETE_POOL, pools.index(mark.value)))
-        elif isinstance(mark.value, str | float) and not _is_at_start(mark):
+        elif mark.kind in _STEPS and not _is_at_start(mark):
+            assert isinstance(mark.value, str | float)
             calls.append(Call(mark.entry, _STEPS[mark.kind], len(changes)))
             changes.append(mark.value)
     return tuple(calls), tuple(changes)

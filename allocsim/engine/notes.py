@@ -100,6 +100,8 @@ def known_notes(prepared: Prepared) -> list[str]:
     """What is known of the program's calls, and from whom; what a phantom could not tell it."""
     hints, marks, made = prepared.hints, prepared.marks, prepared.provenance
     notes = []
+    if made is not None and made.captured:
+        notes.append(f"captured within the program, {made.captured}")
     if made is not None and made.reads_back:
         notes.append(
             f"values were read back at {made.reads_back}: they are zero on a phantom GPU, and "

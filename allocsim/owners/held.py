@@ -111,7 +111,7 @@ def scene_of_state(trace: Trace) -> Scene:
 
 def _scene(trace: Trace, blocks: Blocks, *, is_state_only: bool) -> Scene:
     kinds = kinds_of(trace.frame_table, np.unique(blocks.stack).tolist())
-    return scene_of(blocks, kinds, is_state_only=is_state_only)
+    return scene_of(blocks, kinds, is_state_only=is_state_only, marks=trace.marks)
 
 
 def held_at(scene: Scene, trace: Trace, entry: int, since: int = -1) -> Held:

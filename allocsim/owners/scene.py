@@ -2,11 +2,13 @@
 
 Rule: columns are by block, in the order of births; nothing here says what a block is for.  An
 allocation without Python frames is the engine's, autograd's own thread, where a backward pass is
-seen in the recording at all: that thread runs no Python.
+seen in the recording at all: that thread runs no Python.  Marks of steps, where the program made
+some, number them; marks of phases tell those of the allocations whose stacks do not.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,12 +16,20 @@ from numpy.typing import NDArray
 
 from allocsim.owners.blocks import Blocks
 from allocsim.owners.stacks import Origin, Phase, StackKind
+from allocsim.trace import Mark, MarkKind
 
 __all__ = ["Scene", "Spans", "scene_of"]
 
 _Mask = NDArray[np.bool_]
 _Column = NDArray[np.int64]
 NEVER = np.iinfo(np.int64).max
+_TOLD = {
+    "setup": Phase.SETUP,
+    "forward": Phase.FORWARD,
+    "backward": Phase.BACKWARD,
+    "optimizer": Phase.OPTIMIZER,
+}
+"""Of a mark's value the phase; a step that begins ends the phase before it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,6 +68,7 @@ class Scene:
     is_before: born before the first entry.  is_bare: of the engine, or born without any Python.
     forwards, backwards, optimizers: the parts of the steps.  last_alloc: entry of the last one.
     has_lives: whether there are entries at all; without, a block has a stack and no life.
+    told_starts, told_numbers: of the steps that the program marked the first entry and the number.
     """
 
     blocks: Blocks
@@ -72,6 +83,8 @@ class Scene:
     optimizers: Spans
     last_alloc: int
     has_lives: bool
+    told_starts: _Column
+    told_numbers: _Column
 
     def came_from(self, *origins: Origin) -> _Mask:
         """Blocks of these origins."""
@@ -99,7 +112,11 @@ class Scene:
         return found
 
     def step_at(self, entry: int) -> int:
-        """The number of the step that `entry` is in, from 1; 0 where no steps are seen."""
+        """The number of the step that `entry` is in, the program's own where it marked them, else
+        from 1; 0 where no steps are seen."""
+        if len(self.told_starts):
+            at = int(np.searchsorted(self.told_starts, entry, side="right")) - 1
+            return int(self.told_numbers[at]) if at >= 0 else 0
         ends = self._step_ends
         if not len(ends):
             return 0
@@ -109,12 +126,20 @@ class Scene:
     @property
     def step_starts(self) -> _Column:
         """The first entry of each step, as `step_at` counts them; empty where none are seen."""
+        if len(self.told_starts):
+            return self.told_starts
         ends = self._step_ends
         if not len(ends):
             return ends
         # What comes after the last allocation belongs to the last step.
         closed = ends[:-1] if self.last_alloc == ends[-1] else ends
         return np.append(np.int64(0), closed + 1)
+
+    @property
+    def step_numbers(self) -> _Column:
+        """The numbers of the steps that begin at `step_starts`."""
+        told = self.told_numbers
+        return told if len(told) else np.arange(1, len(self.step_starts) + 1, dtype=np.int64)
 
     @property
     def _step_ends(self) -> _Column:
@@ -129,8 +154,14 @@ class Scene:
         return Phase(int(self.phase[at])) if at >= 0 and born[at] >= 0 else Phase.UNTOLD
 
 
-def scene_of(blocks: Blocks, kinds: dict[int, StackKind], *, is_state_only: bool) -> Scene:
-    """The scene of `blocks`, whose stacks are of `kinds`."""
+def scene_of(
+    blocks: Blocks,
+    kinds: dict[int, StackKind],
+    *,
+    is_state_only: bool,
+    marks: Sequence[Mark] = (),
+) -> Scene:
+    """The scene of `blocks`, whose stacks are of `kinds`.  marks: those of the trace, in order."""
     numbers = np.array(sorted(kinds), dtype=np.int64)
     which = np.searchsorted(numbers, blocks.stack) if len(numbers) else np.zeros(0, np.intp)
     table = [kinds[number] for number in numbers.tolist()]
@@ -139,11 +170,17 @@ def scene_of(blocks: Blocks, kinds: dict[int, StackKind], *, is_state_only: bool
     thread = np.array([kind.is_engine_thread for kind in table], dtype=bool)[which]
     without = np.array([kind.is_without_grad for kind in table], dtype=bool)[which]
     is_before = blocks.born < 0
-    sees_backward = bool(np.isin(phase, (Phase.BACKWARD, Phase.OPTIMIZER)).any())
+    told = {mark.value for mark in marks if mark.kind is MarkKind.PHASE}
+    sees_backward = "backward" in told or bool(
+        np.isin(phase, (Phase.BACKWARD, Phase.OPTIMIZER)).any()
+    )
     is_silent = phase == Phase.UNTOLD
+    phase = np.where(is_silent & ~is_before, _told_phases(marks, blocks.born), phase)
     if sees_backward:
-        phase = np.where(is_silent & ~is_before, np.uint8(Phase.BACKWARD), phase)
-        origin = np.where(is_silent & ~is_before, np.uint8(Origin.ENGINE), origin)
+        is_engines = is_silent & ~is_before & np.isin(phase, (Phase.UNTOLD, Phase.BACKWARD))
+        phase = np.where(is_engines, np.uint8(Phase.BACKWARD), phase)
+        origin = np.where(is_engines, np.uint8(Origin.ENGINE), origin)
+    starts, numbers = _told_steps(marks)
     after = ~is_before
     born, part = blocks.born[after], phase[after]
     return Scene(
@@ -159,7 +196,24 @@ def scene_of(blocks: Blocks, kinds: dict[int, StackKind], *, is_state_only: bool
         optimizers=_spans(born, part == Phase.OPTIMIZER),
         last_alloc=int(born[-1]) if len(born) else -1,
         has_lives=not is_state_only,
+        told_starts=starts,
+        told_numbers=numbers,
     )
+
+
+def _told_steps(marks: Sequence[Mark]) -> tuple[_Column, _Column]:
+    """Where the steps begin that the program marked, and their numbers; the last of one place."""
+    steps = {mark.entry: mark.value for mark in marks if mark.kind is MarkKind.STEP}
+    return np.array(list(steps), dtype=np.int64), np.array(list(steps.values()), dtype=np.int64)
+
+
+def _told_phases(marks: Sequence[Mark], born: _Column) -> NDArray[np.uint8]:
+    """Of each birth the phase that the program was in, as it marked them."""
+    edges = [mark for mark in marks if mark.kind in (MarkKind.STEP, MarkKind.PHASE)]
+    places = np.array([mark.entry for mark in edges], dtype=np.int64)
+    phases = [_TOLD.get(str(mark.value), Phase.UNTOLD) for mark in edges]
+    at = np.searchsorted(places, born, side="right")
+    return np.array([Phase.UNTOLD, *phases], dtype=np.uint8)[at]
 
 
 def _spans(born: _Column, is_in: _Mask) -> Spans:

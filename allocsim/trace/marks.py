@@ -1,7 +1,8 @@
 """What a program did that leaves no entry: marks between the entries of a device's trace.
 
-Rule: `allocsim record` alone writes them, in the snapshot's key "allocsim", because PyTorch does
-not.  A mark says how many entries were there before it.
+Rule: `allocsim record` and `allocsim.capture` write them, in the snapshot's key "allocsim", because
+PyTorch does not; those of steps and phases a capture alone, where its program tells them.  A mark
+says how many entries were there before it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from allocsim.trace.fields import INT32_MAX, INT64_MAX, UINT64_MAX, Fields
 __all__ = ["MARKS", "Mark", "MarkKind", "cut_marks", "plain_marks", "read_marks"]
 
 MARKS = "marks"
-_Value = str | float | PoolId | None
+_Value = str | float | int | PoolId | None
 
 
 class MarkKind(StrEnum):
@@ -28,16 +29,22 @@ class MarkKind(StrEnum):
     POOL_CREATED = "MemPool created"
     POOL_DELETED = "MemPool deleted"
     PEAK_RESET = "reset_peak_memory_stats"
+    STEP = "step"
+    PHASE = "phase"
 
 
 _LASTING = (MarkKind.FRACTION, MarkKind.SETTINGS)
+"""Each call of these changes something that others have left as it was."""
+_REPLACING = (MarkKind.STEP, MarkKind.PHASE)
+"""Each of these ends the one before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
     """entry: how many entries of the device came before.
 
-    value: of FRACTION a number from 0 to 1, of SETTINGS an option string, of pools the id.
+    value: of FRACTION a number from 0 to 1, of SETTINGS an option string, of pools the id, of STEP
+    the number of the step that begins, of PHASE "setup", "forward", "backward" or "optimizer".
     """
 
     entry: int
@@ -48,12 +55,17 @@ class Mark:
 def cut_marks(marks: Iterable[Mark], first: int, last: int) -> tuple[Mark, ...]:
     """The marks of entries [first, last), as those of a trace of its own.
 
-    What was set before holds from its beginning.
+    What was set before holds from its beginning, and so do the step and the phase that it was in.
     """
-    kept = (mark for mark in marks if mark.entry >= first or mark.kind in _LASTING)
-    return tuple(
-        replace(mark, entry=max(mark.entry - first, 0)) for mark in kept if mark.entry <= last
-    )
+    before: dict[MarkKind, Mark] = {}
+    kept: list[Mark] = []
+    for mark in marks:
+        if mark.entry < first and mark.kind in _REPLACING:
+            before[mark.kind] = mark
+        elif mark.entry <= last and (mark.entry >= first or mark.kind in _LASTING):
+            kept.append(mark)
+    kept = [*before.values(), *kept]
+    return tuple(replace(mark, entry=max(mark.entry - first, 0)) for mark in kept)
 
 
 def plain_marks(device: int, marks: Iterable[Mark]) -> list[dict[str, object]]:
@@ -85,8 +97,10 @@ def read_marks(fields: Fields, size: int) -> dict[int, tuple[Mark, ...]]:
 
 
 def _value(row: Fields, kind: MarkKind) -> _Value:
-    if kind is MarkKind.SETTINGS:
+    if kind in (MarkKind.SETTINGS, MarkKind.PHASE):
         return row.text("value")
+    if kind is MarkKind.STEP:
+        return row.integer("value", 0, INT64_MAX)
     if kind is MarkKind.FRACTION:
         share = row.number("value")
         if not 0.0 <= share <= 1.0:

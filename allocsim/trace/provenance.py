@@ -1,4 +1,5 @@
-"""What `allocsim record` notes beside a snapshot, and PyTorch does not: the key "allocsim".
+"""What `allocsim record` and `allocsim.capture` note beside a snapshot, and PyTorch does not: the
+key "allocsim".
 
 Rule: it only adds.  A snapshot without it, or with keys of it missing, reads as any other.
 """
@@ -34,6 +35,8 @@ class Provenance:
     reads_back: the lines of the program that copied values from a phantom to the host, "" for
         none or unknown.
     guessed: the libraries whose workspaces a phantom could only guess, "" for none or unknown.
+    captured: when `allocsim.capture` wrote it, from within the program, and what of the history it
+        lacks; "" for another recorder.
     exit_code: the program's; None if unknown.
     conf_at_start: the option string that the program began with, None where it is the last one.
     """
@@ -49,6 +52,7 @@ class Provenance:
     stopped_by: str = ""
     reads_back: str = ""
     guessed: str = ""
+    captured: str = ""
     exit_code: int | None = None
     conf_at_start: str | None = None
 
@@ -88,10 +92,11 @@ def read_provenance(top: Fields) -> Provenance | None:
     code = fields.integer("exit_code", _UNKNOWN_EXIT, INT32_MAX) if "exit_code" in fields else None
     texts = (
         "torch_version", "device_name", "command", "rank", "oom_text", "stopped_by", "reads_back",
-        "guessed",
+        "guessed", "captured",
     )  # fmt: skip
     sizes = ("device_memory", "context_memory")
-    known: dict[str, Any] = {name: fields.text(name) for name in texts if name in fields}
+    # A capture leaves room behind the text of an error that it did not know yet.
+    known: dict[str, Any] = {name: fields.text(name).rstrip() for name in texts if name in fields}
     known |= {name: fields.integer(name, 0, INT64_MAX) for name in sizes if name in fields}
     return Provenance(
         **known,

@@ -152,7 +152,8 @@ def test_steps_and_phases_lie_behind_the_curves() -> None:
 def test_the_phases_of_a_short_run_begin_at_their_entries() -> None:
     picture = picture_of(oom())
     phase = np.array([0, 3, 4], dtype=np.uint8)
-    course = Course(np.array([], dtype=np.int64), np.array([0, 2, 9]), phase)
+    none = np.array([], dtype=np.int64)
+    course = Course(none, none, np.array([0, 2, 9]), phase)
     above, _ = memory_figure(picture, LIGHT, course).axes
     bands = {each.get_label(): each.get_paths() for each in above.collections}
     (forward,), (backward,) = bands["forward"], bands["backward"]

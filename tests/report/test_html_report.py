@@ -140,6 +140,7 @@ def test_steps_and_phases_travel_as_columns(gpt2: tuple[Picture, str, Page]) -> 
     _, text, page = gpt2
     about, columns = page.about(), page.columns()
     assert columns["step.start"].tolist()[:3] == [0, 4181, 8158]
+    assert columns["step.number"].tolist()[:3] == [1, 2, 3]
     assert len(columns["phase.start"]) == len(columns["phase.kind"])
     kinds = {about["phases"][int(kind)] for kind in columns["phase.kind"]}
     assert {"forward", "backward", "optimizer"} < kinds

@@ -30,6 +30,7 @@ MADE = Provenance(
     is_phantom=True,
     command="python train.py",
     oom_text="CUDA out of memory.",
+    captured="at an out-of-memory error of step 3",
     exit_code=1,
 )
 
@@ -91,6 +92,31 @@ def test_marks_survive_every_form_and_a_cut(tmp_path: Path) -> None:
     assert [(mark.entry, mark.value) for mark in rest.marks] == [(0, 0.5), (0, "a:1"), (1, (0, 3))]
 
 
+def test_a_cut_begins_in_the_step_and_phase_that_it_is_in(tmp_path: Path) -> None:
+    marks = [
+        {"device": 0, "entry": entry, "kind": kind, "value": value}
+        for entry, kind, value in (
+            (0, "step", 8),
+            (1, "step", 9),
+            (1, "phase", "forward"),
+            (2, "phase", "backward"),
+            (4, "step", 10),
+        )
+    ]
+    recording = written(tmp_path / "a.pickle", snapshot(allocsim={"marks": marks}))
+    write_npz(recording, tmp_path / "a.npz")
+    assert load(tmp_path / "a.npz").devices[0].marks == recording.devices[0].marks
+    rest = trimmed(recording.devices[0], 3, 5)
+    assert [(mark.entry, mark.value) for mark in rest.marks] == [(0, 9), (0, "backward"), (1, 10)]
+
+
+def test_room_that_was_left_behind_a_text_is_not_part_of_it(tmp_path: Path) -> None:
+    about = {**MADE.plain(), "oom_text": "out of memory." + " " * 4082}
+    recording = written(tmp_path / "a.pickle", snapshot(allocsim=about))
+    assert recording.provenance is not None
+    assert recording.provenance.oom_text == "out of memory."
+
+
 @pytest.mark.parametrize(
     ("value", "sentence"),
     [
@@ -98,6 +124,8 @@ def test_marks_survive_every_form_and_a_cut(tmp_path: Path) -> None:
         ({"kind": "set_per_process_memory_fraction", "value": 2.0}, "a number from 0 to 1"),
         ({"kind": "MemPool deleted", "value": [1]}, "has no pool's two numbers"),
         ({"kind": "_set_allocator_settings", "value": 1}, "value 1, expected text"),
+        ({"kind": "step", "value": "first"}, "value 'first', expected an integer"),
+        ({"kind": "phase", "value": 3}, "value 3, expected text"),
     ],
 )
 def test_a_mark_that_is_none_refuses_the_file(

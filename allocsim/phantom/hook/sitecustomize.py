@@ -14,7 +14,6 @@ lies beside it as JSON.
 import atexit
 import contextlib
 import ctypes
-import functools
 import gc
 import importlib.machinery
 import importlib.util
@@ -32,9 +31,6 @@ GRACE_S = 10.0
 POLL_S = 0.02
 # What of a recording is printed when the program has ended.
 PRINTED = ("stopped_by", "oom_text", "reads_back", "guessed")
-# Entries whose number PyTorch's statistics tell.
-COUNTED = ("alloc", "free_requested", "free_completed", "oom")
-STATISTICS = ("allocation.all.allocated", "allocation.all.freed", "active.all.freed", "num_ooms")
 
 
 class Recorder:
@@ -56,13 +52,14 @@ class Recorder:
         self.is_ending = False
         self.by_column = bool(os.environ.get("ALLOCSIM_RECORD_BY_COLUMN"))
         self.conf_at_start = None
-        self.marks = []
-        self.counted_before = {}
+        self.marks = beside("calls", os.path.join(os.pardir, "capture"))
+        self.calls = None
 
     def on_import(self, torch):
         """torch is loaded: ask for a call when CUDA is initialised, and start the guard."""
         self.torch = torch
-        self.watch_calls()
+        self.calls = self.marks.Calls(torch, torch.cuda, self.is_noting)
+        self.calls.watch()
         if os.environ.get("ALLOCSIM_PHANTOM_SIZES_ONLY"):
             with contextlib.suppress(Exception):  # it is only to be faster
                 beside("unfilled").leave_unfilled(torch)
@@ -88,104 +85,12 @@ class Recorder:
             with contextlib.suppress(Exception):  # a program of one rank does without
                 beside("ranks").answer_for_others(self.torch)
 
-    def count(self, device):
-        """How many entries of the kinds COUNTED a device's history has."""
-        stats = self.torch.cuda.memory_stats(device)
-        return self.counted_before.get(device, 0) + sum(stats.get(key, 0) for key in STATISTICS)
-
-    def counts(self):
-        return [self.count(device) for device in range(self.torch.cuda.device_count())]
-
     def entries(self):
         """How many entries the history has, those of segments aside."""
-        return sum(self.counts())
+        return sum(self.calls.counts())
 
-    def watch_calls(self):
-        """Notes the calls that change what the allocator does and leave no entry.
-
-        They are watched where every way to them ends, however the program imported them.
-        """
-        self.watch("_cuda_emptyCache", lambda: ("empty_cache", None))
-        self.watch("_accelerator_emptyCache", lambda: ("empty_cache", None))
-        for name in (
-            "_cuda_cudaCachingAllocator_set_allocator_settings",
-            "_accelerator_setAllocatorSettings",
-        ):
-            self.watch(name, lambda conf: ("_set_allocator_settings", str(conf)))
-        self.watch(
-            "_cuda_setMemoryFraction",
-            lambda fraction, device: ("set_per_process_memory_fraction", float(fraction), device),
-        )
-        self.watch("_cuda_resetAccumulatedMemoryStats", self.on_reset)
-        for name in ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats"):
-            self.watch(name, lambda device: ("reset_peak_memory_stats", None, device))
-        pool = getattr(self.torch.cuda, "MemPool", None)
-        if pool is not None:
-            self.watch_pools(pool)
-
-    def watch(self, name, describe):
-        """Lets a function of torch._C note a mark: (kind, value[, device]), or None."""
-        core = getattr(self.torch, "_C", None)
-        call = getattr(core, name, None)
-        if call is None:
-            return
-
-        @functools.wraps(call)
-        def watched(*args, **named):
-            mark = self.mark(describe, *args, **named)
-            result = call(*args, **named)
-            self.marks += mark
-            return result
-
-        setattr(core, name, watched)
-
-    def watch_pools(self, pool):
-        """Notes when a MemPool is made and, while it still holds its memory, deleted."""
-        make, delete = pool.__init__, getattr(pool, "__del__", None)
-
-        @functools.wraps(make)
-        def made(this, *args, **named):
-            make(this, *args, **named)
-            self.marks += self.mark(lambda: ("MemPool created", list(this.id)))
-
-        def deleted(this):
-            # What C++ does at the end of a pool comes after this.
-            self.marks += self.mark(lambda: ("MemPool deleted", list(this.id)))
-            if delete is not None:
-                delete(this)
-
-        pool.__init__, pool.__del__ = made, deleted
-
-    def on_reset(self, device):
-        """PyTorch is about to count a device's entries from 0 again."""
-        self.counted_before[device] = self.count(device)
-
-    def mark(self, describe, *args, **named):
-        """The marks of a call, one a device: how much was recorded before it, and what it is."""
-        if not self.is_recording or os.getpid() != self.pid:
-            return []
-        try:
-            described = describe(*args, **named)
-            if described is None:
-                return []
-            kind, value, *devices = described
-            devices = devices or range(self.torch.cuda.device_count())
-            return [(device, self.count(device), kind, value) for device in devices]
-        except Exception:
-            return []  # the program must not notice
-
-    def placed_marks(self, traces):
-        """The marks with the number of entries before each; none of a history with gaps."""
-        placed = []
-        for device, entries in enumerate(traces):
-            rows = [row for row, entry in enumerate(entries) if entry["action"] in COUNTED]
-            if len(rows) != self.count(device):
-                continue
-            for where, count, kind, value in self.marks:
-                if where == device:
-                    entry = rows[count - 1] + 1 if count else 0
-                    placed.append({"device": device, "entry": entry, "kind": kind, "value": value})
-        return placed
+    def is_noting(self):
+        return self.is_recording and os.getpid() == self.pid
 
     def guard(self):
         """Ends the program in order when it has recorded or run long enough."""
@@ -275,17 +180,23 @@ class Recorder:
         self.is_written = True
 
     def add_marks(self, snapshot):
-        marks = self.placed_marks(snapshot["device_traces"])
+        traces = snapshot["device_traces"]
+        # A history with gaps has no marks.
+        whole = [
+            0 if len(self.marks.counted_rows(entries)) == self.calls.count(device) else None
+            for device, entries in enumerate(traces)
+        ]
+        marks = self.marks.placed_marks(self.calls.marks, traces, whole)
         if marks:
             snapshot["allocsim"]["marks"] = marks
         if self.conf_at_start not in (None, conf_of(snapshot)):
             snapshot["allocsim"]["conf_at_start"] = self.conf_at_start
 
 
-def beside(name):
-    """A module of allocsim.phantom, by its path: the program's interpreter may not have it, and a
-    name of ours must hide none of the program's modules."""
-    place = os.path.join(os.path.dirname(__file__), os.pardir, name + ".py")
+def beside(name, folder=""):
+    """A module of allocsim.phantom, or of another package, by its path: the program's interpreter
+    may not have it, and a name of ours must hide none of the program's modules."""
+    place = os.path.join(os.path.dirname(__file__), os.pardir, folder, name + ".py")
     spec = importlib.util.spec_from_file_location("allocsim.phantom." + name, place)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

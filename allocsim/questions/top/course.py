@@ -22,12 +22,14 @@ _Column = NDArray[np.int64]
 class Course:
     """Steps and phases, each until the next begins.
 
-    step_starts: the first entry of each step, the first step's from 0; empty where no steps are
-    seen.  phase_starts: the first entry of each stretch of one phase; phase: which, as an index
-    into `phases`, whose first, "", is that nothing tells.
+    step_starts: the first entry of each step, the first step's 0 unless the program marked its
+    steps; empty where no steps are seen.  step_numbers: their numbers.
+    phase_starts: the first entry of each stretch of one phase; phase: which, as an index into
+    `phases`, whose first, "", is that nothing tells.
     """
 
     step_starts: _Column
+    step_numbers: _Column
     phase_starts: _Column
     phase: NDArray[np.uint8]
     phases: tuple[str, ...] = tuple("" if p is Phase.UNTOLD else p.text for p in Phase)
@@ -52,4 +54,6 @@ def course_of(scene: Scene, n_entries: int) -> Course:
     seen = np.append(np.diff(starts) > 0, True)
     seen &= starts < n_entries
     steps = scene.step_starts
-    return Course(steps[steps < n_entries], starts[seen], kinds[seen])
+    reached = steps < n_entries
+    numbers = scene.step_numbers[reached]
+    return Course(steps[reached], numbers, starts[seen], kinds[seen])

@@ -139,11 +139,12 @@ def _bands(axes: Axes, course: Course, n: int, theme: Theme) -> None:
             _joined(edges[rows], edges[rows + 1]), (0, 1), transform=axes.get_xaxis_transform(),
             facecolor=theme.phases[kind - 1], alpha=_TINT, linewidth=0, zorder=0, label=name,
         )  # fmt: skip
-    starts = course.step_starts[1:]
+    starts = course.step_starts[course.step_starts > 0]
     if 0 < len(starts) <= _FEW_STEPS:
         axes.vlines(
             starts, 0, 1, transform=axes.get_xaxis_transform(), color=theme.ink, linewidth=0.5,
-            alpha=0.6, zorder=0.5, label=f"{plural(len(starts) + 1, 'step')}, where each begins",
+            alpha=0.6, zorder=0.5,
+            label=f"{plural(len(course.step_starts), 'step')}, where each begins",
         )  # fmt: skip
 
 

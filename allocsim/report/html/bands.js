@@ -24,9 +24,10 @@ function stretchAt(starts, entry) {
 const firstStretch = (starts) => Math.max(stretchAt(starts, entryAt(view.x0)), 0);
 
 function partText(entry) {
-  const step = stretchAt(data.columns["step.start"], entry) + 1;
+  const at = stretchAt(data.columns["step.start"], entry);
   const phase = data.phases[data.columns["phase.kind"][stretchAt(data.columns["phase.start"], entry)]];
-  return [step ? `step ${count(step)}` : "", phase].filter(Boolean).join(", ");
+  const step = at < 0 ? "" : `step ${count(data.columns["step.number"][at])}`;
+  return [step, phase].filter(Boolean).join(", ");
 }
 
 // Of each pixel the phase that most of it is of; -1 where nothing is drawn.
@@ -79,7 +80,7 @@ function drawSteps(u) {
     stroke(u, [at, top - above], [at, top + height], colour("soft"), [], 0.8);
     line = at;
     if (at - label < LEAST_LABEL * ratio || at > left + width - 40 * ratio) continue;
-    u.ctx.fillText(`step ${count(i + 1)}`, at + 3 * ratio, top - above);
+    u.ctx.fillText(`step ${count(data.columns["step.number"][i])}`, at + 3 * ratio, top - above);
     label = at;
   }
 }

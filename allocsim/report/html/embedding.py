@@ -103,6 +103,7 @@ def _blocks(packer: Packer, picture: Picture, streams: Any) -> tuple[list[str], 
 def _course(packer: Packer, course: Course | None) -> None:
     none = np.zeros(0, dtype=np.int64)
     packer.add("step.start", none if course is None else course.step_starts)
+    packer.add("step.number", none if course is None else course.step_numbers)
     packer.add("phase.start", none if course is None else course.phase_starts)
     packer.add("phase.kind", none if course is None else course.phase)
 

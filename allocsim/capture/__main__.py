@@ -1,0 +1,47 @@
+"""python -m allocsim.capture run.pickle -- PROGRAM ...: any program, unchanged.
+
+Rule: this process becomes the program; its output, signals and exit code are the program's own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from allocsim.capture.installed import PREFIX
+
+HOOK = Path(__file__).parent / "hook"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Become the program; 2 where the options or the program are wrong."""
+    parser = argparse.ArgumentParser(prog="python -m allocsim.capture", description=__doc__)
+    parser.add_argument("path", help="a file's name, or a folder, for what is captured")
+    parser.add_argument("--on", help="oom, exit, step, or several with commas between")
+    parser.add_argument("--steps", help="which steps, for programs that tell them")
+    parser.add_argument("--max-entries", help="of each device's ring")
+    parser.add_argument("--stacks", help="python, all or none")
+    parser.add_argument("--max-disk", help="that all files may take, as 4GiB")
+    parser.add_argument("program", nargs="+", help="what to run, after --")
+    told = vars(parser.parse_args(arguments))
+    program, path = told.pop("program"), told.pop("path")
+    place = shutil.which(program[0])
+    if place is None:
+        print(f"{program[0]!r} is no command; expected a program to run", file=sys.stderr)
+        return 2
+    places = filter(None, (str(HOOK), os.environ.get("PYTHONPATH")))
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(places))
+    environment[PREFIX] = str(Path.cwd() / path) + ("/" if path.endswith("/") else "")
+    for name, value in told.items():
+        if value is not None:
+            environment[f"{PREFIX}_{name.upper()}"] = value
+    sys.stdout.flush()
+    return os.execve(place, program, environment)  # noqa: S606
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,118 @@
+"""What a captured file says of itself, under the key "allocsim" that `allocsim record` writes too.
+
+Rule: it only adds to PyTorch's snapshot, and asks the device nothing but how much is free, and that
+not at an error: the device may then be in the midst of a capture of a graph.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from allocsim.capture.calls import counted_rows, placed_marks
+from allocsim.capture.files import TEXT_ROOM
+from allocsim.capture.recorder import RECORDER, History
+from allocsim.units import format_size
+
+__all__ = ["AT_ERROR", "About", "told"]
+
+AT_ERROR = "at an out-of-memory error"
+_UNKNOWN_EXIT = -(1 << 31)
+
+
+@dataclass(frozen=True)
+class About:
+    """What a capture knows of a file.
+
+    occasion: when it is written, as a text.  device: of the error, -1 for none.  free: bytes that
+    the driver had at the error, None for none.  rank: "" for none.  max_entries: of the ring.
+    """
+
+    occasion: str
+    device: int
+    free: int | None
+    rank: str
+    max_entries: int
+
+    @property
+    def is_error(self) -> bool:
+        """Whether it is written at an out-of-memory error."""
+        return self.occasion.startswith(AT_ERROR)
+
+
+def told(about: About, history: History, traces: list[Any], n_dropped: int) -> dict[str, Any]:
+    """The snapshot of `history` with `traces`, its newest entries, and what is known of it.
+
+    n_dropped: entries that it has not, for want of room.
+    """
+    snapshot = {**history.snapshot, "device_traces": traces}
+    device = about.device if about.device >= 0 else _largest(snapshot["segments"])
+    card = RECORDER.gpu.get_device_properties(device)
+    total = int(card.total_memory)
+    values: dict[str, Any] = {
+        "torch_version": str(RECORDER.torch.__version__),
+        "device_name": str(card.name),
+        "device_memory": total,
+        "context_memory": _context_memory(about, device, total),
+        "is_phantom": "ALLOCSIM_PHANTOM_MEMORY" in os.environ,
+        "command": shlex.join(getattr(sys, "orig_argv", sys.argv)),
+        "rank": about.rank,
+        "captured": _text(about, history, n_dropped),
+        "exit_code": _UNKNOWN_EXIT,
+    }
+    if history.conf_at_start is not None:
+        values["conf_at_start"] = history.conf_at_start
+    marks = placed_marks(history.marks, traces, _lost(history, traces))
+    if marks:
+        values["marks"] = marks
+    # The last value: it is overwritten in place when the error's text is known.
+    values["oom_text"] = " " * TEXT_ROOM if about.is_error else ""
+    return {**snapshot, "allocsim": values}
+
+
+def _lost(history: History, traces: list[Any]) -> list[int | None]:
+    """The counted entries before each of `traces`."""
+    lost: list[int | None] = []
+    for device, rest in enumerate(traces):
+        before, whole = history.lost[device], history.snapshot["device_traces"][device]
+        cut = counted_rows(whole[: len(whole) - len(rest)])
+        lost.append(None if before is None else before + len(cut))
+    return lost
+
+
+def _largest(segments: list[Any]) -> int:
+    """The device that holds most."""
+    held: dict[int, int] = {}
+    for segment in segments:
+        device = segment.get("device", 0)
+        held[device] = held.get(device, 0) + segment["total_size"]
+    return max(held, key=lambda device: held[device]) if held else 0
+
+
+def _context_memory(about: About, device: int, total: int) -> int:
+    """What is neither free nor PyTorch's, but the context's and other processes'; 0 if unknown."""
+    free = about.free
+    try:
+        if free is None:
+            free = int(RECORDER.gpu.mem_get_info(device)[0])
+        stats = RECORDER.gpu.memory_stats(device)
+    except Exception:
+        return 0
+    return max(total - free - int(stats.get("reserved_bytes.all.current", 0)), 0)
+
+
+def _text(about: About, history: History, n_dropped: int) -> str:
+    text = about.occasion
+    if history.missed:
+        text += (
+            f"; its ring of {about.max_entries:,} entries was full, and {history.missed:,} older "
+            "ones are lost"
+        )
+    if n_dropped:
+        text += f"; {n_dropped:,} older entries are left out, for want of room on the disk"
+    if history.held:
+        text += f"; recording began when {format_size(history.held)} were allocated"
+    return text

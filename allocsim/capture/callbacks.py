@@ -1,0 +1,100 @@
+"""A capture as a callback of three frameworks, which know where steps and their parts begin.
+
+Rule: a framework is imported only when its callback is made.  Recording begins then: make it before
+the model goes to the device.  After training it goes on until the program ends, so that an
+evaluation is recorded too.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import Any
+
+from allocsim.capture.session import capture
+
+__all__ = ["for_composer", "for_lightning", "for_transformers"]
+
+
+def for_transformers(path: str, **options: Any) -> Any:
+    """A `TrainerCallback` of Hugging Face's transformers.
+
+    options: those of `capture`.  The backward pass is not told apart from the forward pass: the
+    Trainer tells nobody.
+    """
+    base: Any = import_module("transformers").TrainerCallback
+
+    class CaptureCallback(base):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.capture = capture(path, **options)
+            self.capture.start()
+
+        def on_train_begin(self, *_: Any, **__: Any) -> None:
+            self.capture.start()
+
+        def on_step_begin(self, _: Any, state: Any, *__: Any, **___: Any) -> None:
+            self.capture.step(state.global_step + 1)
+
+        def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
+            self.capture.phase("optimizer")
+
+    return CaptureCallback()
+
+
+def for_lightning(path: str, **options: Any) -> Any:
+    """A `Callback` of Lightning, as `lightning` or `pytorch_lightning`; options: of `capture`.
+
+    A step is a batch.
+    """
+    old = "pytorch_lightning" in sys.modules and "lightning" not in sys.modules
+    base: Any = import_module("pytorch_lightning" if old else "lightning.pytorch").Callback
+
+    class CaptureCallback(base):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.capture = capture(path, **options)
+            self.capture.start()
+
+        def setup(self, *_: Any, **__: Any) -> None:
+            self.capture.start()
+
+        def on_train_batch_start(self, trainer: Any, *_: Any, **__: Any) -> None:
+            self.capture.step(trainer.fit_loop.total_batch_idx + 1)
+            self.capture.phase("forward")
+
+        def on_before_backward(self, *_: Any, **__: Any) -> None:
+            self.capture.phase("backward")
+
+        def on_before_optimizer_step(self, *_: Any, **__: Any) -> None:
+            self.capture.phase("optimizer")
+
+        def on_exception(self, _: Any, __: Any, error: BaseException) -> None:
+            self.capture.failed(error)
+
+    return CaptureCallback()
+
+
+def for_composer(path: str, **options: Any) -> Any:
+    """A `Callback` of MosaicML's Composer; options: those of `capture`.  A step is a batch."""
+    base: Any = import_module("composer").Callback
+
+    class CaptureCallback(base):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.capture = capture(path, **options)
+            self.capture.start()
+
+        def fit_start(self, *_: Any) -> None:
+            self.capture.start()
+
+        def batch_start(self, state: Any, _: Any) -> None:
+            self.capture.step(int(state.timestamp.batch) + 1)
+
+        def before_forward(self, *_: Any) -> None:
+            self.capture.phase("forward")
+
+        def before_backward(self, *_: Any) -> None:
+            self.capture.phase("backward")
+
+        def after_backward(self, *_: Any) -> None:
+            self.capture.phase("optimizer")
+
+    return CaptureCallback()

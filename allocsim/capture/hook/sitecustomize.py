@@ -1,0 +1,43 @@
+"""Runs at the start of a program's interpreter, before any code of the program, and captures it.
+
+Rule: the program behaves as without it.  The interpreter need not have allocsim: the package is
+found beside this file, and nothing else that lies there is.  The sitecustomize that this one hides
+still runs.
+"""
+
+import importlib.machinery
+import importlib.util
+import os
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+BESIDE = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
+
+
+class Finder:
+    """Finds the package allocsim, where the program's interpreter has none."""
+
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name != "allocsim":
+            return None
+        return importlib.machinery.PathFinder.find_spec(name, [BESIDE])
+
+
+def run_the_other():
+    """Runs the sitecustomize that this one hides, if there is one."""
+    rest = [place for place in sys.path if os.path.abspath(place or ".") != HERE]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", rest)
+    if spec is not None and spec.loader is not None:
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+if os.environ.get("ALLOCSIM_CAPTURE"):
+    sys.meta_path.append(Finder)
+    try:
+        from allocsim.capture import install
+
+        install()
+    except Exception as error:
+        sys.stderr.write(f"allocsim: nothing is captured: {error!r}\n")
+run_the_other()

@@ -1,0 +1,43 @@
+"""Nothing of a capture reaches the program: an error is logged, each kind once.
+
+Rule: what is wrapped here returns None instead of raising.  An interrupt from the keyboard is the
+program's and passes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["LOG", "quiet", "say_once"]
+
+LOG = logging.getLogger("allocsim.capture")
+_said: set[str] = set()
+
+
+def say_once(what: str, *values: object) -> None:
+    """Log a warning, once in this process."""
+    if what not in _said:
+        _said.add(what)
+        with contextlib.suppress(Exception):  # a handler of the program's may fail
+            LOG.warning(what, *values)
+
+
+def quiet(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, whose errors are logged and not raised."""
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, **named: Any) -> Any:
+        try:
+            return function(*args, **named)
+        except Exception as error:
+            name = function.__name__.strip("_")
+            say_once(
+                f"allocsim: {name} failed, the program goes on: %s: %s", type(error).__name__, error
+            )
+            return None
+
+    return wrapped

@@ -1,0 +1,43 @@
+"""Each test has a recorder of its own, as a process has."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from allocsim.capture import about, installed, quiet, recorder, session
+from tests.capture.pretend import Pretend
+
+RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    own = recorder.Recorder()
+    for module in (about, recorder, session):
+        monkeypatch.setattr(module, "RECORDER", own)
+    monkeypatch.setattr(quiet, "_said", set())
+    monkeypatch.setattr(installed, "_INSTALLED", [])
+    for name in RANKS:
+        monkeypatch.delenv(name, raising=False)
+    yield
+    for active in tuple(session._ACTIVE):
+        active.stop()
+
+
+@pytest.fixture
+def use(monkeypatch: pytest.MonkeyPatch) -> Callable[[Pretend], Pretend]:
+    """Makes a torch the one that the program has imported."""
+
+    def install(torch: Pretend) -> Pretend:
+        monkeypatch.setitem(sys.modules, "torch", torch)
+        return torch
+
+    return install
+
+
+@pytest.fixture
+def torch(use: Callable[[Pretend], Pretend]) -> Pretend:
+    return use(Pretend())
