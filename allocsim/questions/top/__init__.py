@@ -2,6 +2,7 @@
 
 from allocsim.questions.top.course import Course
 from allocsim.questions.top.flame import FlameBox, FlameGraph, flame_of
+from allocsim.questions.top.purposes import purposes_of
 from allocsim.questions.top.rules import CATEGORIES, RULES, UNKNOWN, Rule
 from allocsim.questions.top.top import (
     BY,
@@ -17,5 +18,5 @@ from allocsim.questions.top.top import (
 
 __all__ = [
     "BY", "CATEGORIES", "Course", "FlameBox", "FlameGraph", "Holding", "Moment", "RULES", "Row",
-    "Rule", "Told", "Top", "UNKNOWN", "flame_of", "told_of_run", "top", "top_of_run",
+    "Rule", "Told", "Top", "UNKNOWN", "flame_of", "purposes_of", "told_of_run", "top", "top_of_run",
 ]  # fmt: skip

@@ -29,7 +29,7 @@ from allocsim.report.replay import verdict_sentence
 __all__ = ["DevicePage", "html_report"]
 
 _SCRIPTS = (
-    "columns.js", "view.js", "axis.js", "copy.js", "owners.js", "bands.js", "timeline.js", "map.js",
+    "columns.js", "device_data.js", "view.js", "axis.js", "copy.js", "owners.js", "bands.js", "timeline.js", "map.js",
     "strip.js", "state.js", "flame.js", "devices.js", "moments.js", "main.js",
 )  # fmt: skip
 _NO_OWNERS = (
