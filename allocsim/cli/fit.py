@@ -147,16 +147,12 @@ def _sought(text: str) -> list[str]:
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.html is not None:
-        prepare_html(arguments)
-        task, (gpu,) = _task(arguments), _gpus(arguments)
-        assert task is not None
-        return run_html(arguments.html, task, gpu)
+        return _write_page(arguments)
     if arguments.list_models:
         return _list_models()
-    if is_served(arguments):
-        return run_served(arguments, _gpus(arguments))
-    if is_by_formula(arguments):
-        return run_by_formula(arguments, _gpus(arguments))
+    by_formula = run_served if is_served(arguments) else run_by_formula
+    if by_formula is run_served or is_by_formula(arguments):
+        return by_formula(arguments, _gpus(arguments))
     task = _task(arguments)
     if arguments.show_program:
         return _show_program(task)
@@ -166,6 +162,13 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.others is not None:
         raise UsageError("--with is for --find of two sizes, as batch,seq")
     return _fit(arguments, task, gpus)
+
+
+def _write_page(arguments: argparse.Namespace) -> int:
+    prepare_html(arguments)
+    task, (gpu,) = _task(arguments), _gpus(arguments)
+    assert task is not None
+    return run_html(arguments.html, task, gpu)
 
 
 def _list_models() -> int:

@@ -25,13 +25,14 @@ __all__ = ["prepare_html", "run_html"]
 
 _MODEL, _CARD = "Llama-3.2-1B", "RTX 4090"
 """What the page opens at where nothing is said."""
-_OTHERS = (
-    *("serve", "image", "lengths", "lora_targets", "channels_last", "prompt", "decode", "requests"),
-    *("server", "weights", "kv_cache_type", "gpu_layers", "host_spill", "find", "others", "conf"),
-    *("torch", "python", "out", "show_program", "list_models", "json", "plan", "cards", "zero"),
-    *("parameters", "recompute", "parallel", "ranks", "rank"),
+_OF_THE_PAGE = (
+    *("run", "html", "words", "gpus", "device_memory", "train", "engine"),
+    *("dtype", "optimizer", "checkpointing", "lora", "batch", "seq"),
 )
+_OF_THE_TASK = ("accumulate", "attention", "compiles", "steps", "start")
+"""Of training too: laws say themselves for which there are none."""
 _NAMES = {"others": "with", "parallel": "fsdp or --ddp", "cards": "gpus"}
+_USUAL = {"multiple_of": 1}
 _SIZES = {
     "hidden": 2304, "intermediate": 6208, "heads": 18, "kv_heads": 6, "head_dim": 128,
     "vocabulary": 61_007, "positions": 2048, "batch": 3, "length": 777, "lora": 8,
@@ -44,8 +45,9 @@ def prepare_html(arguments: argparse.Namespace) -> None:
 
     Raises UsageError for an option that the page does not have, and a file that is none.
     """
-    for name in _OTHERS:
-        if getattr(arguments, name):
+    for name, value in vars(arguments).items():
+        is_said = bool(value) and value != _USUAL.get(name)
+        if is_said and name not in (*_OF_THE_PAGE, *_OF_THE_TASK):
             option = _NAMES.get(name, name.replace("_", "-"))
             raise UsageError(f"--{option} is for an answer; --html writes a page that is asked")
     if arguments.engine not in ("auto", "laws"):

@@ -1,4 +1,4 @@
-"""What blocks are for that no recording holds: by the stacks and lives that a program's requests have.
+"""What blocks are for that no recording holds: by stacks and lives of a program's requests.
 
 Rule: the rules are those of a recording's blocks, and what they ask is answered alike; a request's
 place among the program's requests and frees is its entry.

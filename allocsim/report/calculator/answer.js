@@ -2,7 +2,7 @@
 // Rule: every figure is the engine's; nothing is rounded but in words beside the exact bytes.
 
 const UNITS = [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]];
-const IDLE = "reserved and not allocated";
+const IDLE = "idle", MISSING = "missing"; // kinds that are no purposes
 
 // As PyTorch and the command print a size; halves go to the even digit.
 function sizeText(bytes) {
@@ -22,20 +22,25 @@ function exactly(bytes) {
   return [sizeText(bytes), element("small", { textContent: `${counted(bytes)} bytes` })];
 }
 
-function headline(answer, question) {
+function sentence(answer, question) {
   const { name } = question.card;
-  if (answer.fits) return `fits ${name} with ${sizeText(answer.spare)} to spare`;
-  if (answer.needed === null) return `does not fit ${name}`;
+  if (answer.fits) return `${name}, with ${sizeText(answer.spare)} to spare`;
+  if (answer.needed === null) return name;
   const short = sizeText(Math.max(-answer.spare, 0));
-  return `does not fit ${name}: ${sizeText(answer.needed)} are needed, ${short} more than it has`;
+  return `${sizeText(answer.needed)} are needed, ${short} more than ${name} has`;
+}
+
+// That the cache had to be emptied for a request, which costs time, and the request that failed.
+function retriesText({ retries, tried }) {
+  const often = { 0: "never", 1: "once" }[retries] ?? `${counted(retries)} times`;
+  return tried === null ? often : `${often}; then ${sizeText(tried)} failed`;
 }
 
 function showAnswer(answer, question) {
   document.body.dataset.answer = answer.fits ? "yes" : "no";
   field("refusal").hidden = field("programs").hidden = true;
   put("verdict", answer.fits ? "It fits" : "It does not fit");
-  const words = headline(answer, question);
-  put("sentence", words[0].toUpperCase() + words.slice(1));
+  put("sentence", sentence(answer, question));
   showBar(answer);
   put("reserved", ...exactly(answer.reserved));
   put("allocated", ...exactly(answer.allocated));
@@ -43,8 +48,7 @@ function showAnswer(answer, question) {
   put("spare", ...exactly(Math.abs(answer.spare)));
   const [low, high] = about.process, peak = answer.needed ?? answer.reserved;
   put("process", `${sizeText(peak + low)} to ${sizeText(peak + high)}`);
-  put("retries", answer.retries ? `${counted(answer.retries)} times` : "never");
-  if (answer.tried !== null) put("retries", `${counted(answer.retries)} times; then ${sizeText(answer.tried)} failed`);
+  put("retries", retriesText(answer));
   put("largest", "…");
   field("take-largest").hidden = true;
   showPurposes(answer);
@@ -55,18 +59,22 @@ function showAnswer(answer, question) {
 function partsOf(answer) {
   const parts = answer.held.map((bytes, kind) => ({ bytes, kind, name: about.purposes[kind] }));
   const held = parts.filter((part) => part.bytes > 0).sort((a, b) => b.bytes - a.bytes);
-  return [...held, { bytes: answer.reserved - answer.allocated, kind: null, name: IDLE }];
+  return [...held, { bytes: answer.reserved - answer.allocated, kind: IDLE, name: "reserved and not allocated" }];
 }
 
 function colour(mark, kind) {
-  if (kind === null) mark.className = "idle";
+  if (typeof kind === "string") mark.className = kind;
   else mark.style.background = `var(--kind-${kind})`;
   return mark;
 }
 
 function showBar(answer) {
   const most = Math.max(answer.room, answer.needed ?? answer.reserved);
-  put("held", ...partsOf(answer).map(({ bytes, kind, name }) => {
+  const parts = partsOf(answer);
+  if (!answer.fits && answer.needed > answer.reserved) {
+    parts.push({ bytes: answer.needed - answer.reserved, kind: MISSING, name: "needed besides" });
+  }
+  put("held", ...parts.map(({ bytes, kind, name }) => {
     const part = colour(element("i", { title: `${name}: ${sizeText(bytes)}` }), kind);
     part.style.width = `${(100 * bytes) / most}%`;
     return part;
