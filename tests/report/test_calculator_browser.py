@@ -20,6 +20,7 @@ from allocsim.laws import FAMILIES, VARIABLES, Card, known_laws, regime_of, vari
 from allocsim.phantom import CARDS, Gpu, find_gpu
 from allocsim.questions.fit import Task, largest, law_cards, law_models, model_of, run_by_law
 from allocsim.questions.fit.model import Configured
+from allocsim.questions.fit.notes import notes_of
 from allocsim.questions.top import top_of_run
 from allocsim.units import GIB, MIB, TIB, format_size
 from tests.report.opened import LONGEST_WAIT, Opened
@@ -153,6 +154,8 @@ def compare(page: Opened, question: Drawn) -> str:
         endless = run_by_law(question.task, replace(question.gpu, memory=TIB, context_memory=0))
         needed = endless.peak_reserved_bytes
     assert shown_bytes(page, "spare") == abs(question.gpu.room - needed)
+    notes = page.run("[...document.querySelectorAll('#notes li')].map((note) => note.textContent)")
+    assert notes == list(notes_of(question.task, question.gpu))
     if ran.is_out_of_memory:
         return "out of memory"
     top = top_of_run(ran.prepared, ran.device_run, ran.busiest, by="category")
@@ -253,6 +256,17 @@ def test_a_program_without_a_law_offers_those_with_one(page: Opened) -> None:
     page.page.wait_for_selector(SETTLED, timeout=LONGEST_WAIT)
     assert page.text("#verdict") == "It fits"
     assert "--dtype fp32 --optimizer sgd" in page.text("#command")
+
+
+def test_sizes_without_a_law_offer_some_near_by(page: Opened) -> None:
+    words = {"model": "Llama-3-8B", "card": "H200", "dtype": "bf16", "optimizer": "adamw"}
+    words |= {"batch": "8", "seq": "4096", "checkpointing": "1", "lora": "8"}
+    settled(page, f"#{urlencode(words)}")
+    assert "its kernels' way there (several.sorted.shared.masked)" in page.text("#refusal")
+    page.run("document.body.dataset.settled = ''")
+    page.page.locator("#nearby button").first.click()
+    page.page.wait_for_selector(SETTLED, timeout=LONGEST_WAIT)
+    assert page.text("#verdict") in ("It fits", "It does not fit")
 
 
 def test_without_a_worker_the_page_answers_itself(browser: Any, tmp_path: Path) -> None:

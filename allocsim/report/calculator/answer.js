@@ -2,6 +2,7 @@
 // Rule: every figure is the engine's; nothing is rounded but in words beside the exact bytes.
 
 const UNITS = [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]];
+const OFFERED = 5; // sizes near by, at the most
 const IDLE = "idle", MISSING = "missing"; // kinds that are no purposes
 
 // As PyTorch and the command print a size; halves go to the even digit.
@@ -38,7 +39,7 @@ function retriesText({ retries, tried }) {
 
 function showAnswer(answer, question) {
   document.body.dataset.answer = answer.fits ? "yes" : "no";
-  field("refusal").hidden = field("programs").hidden = true;
+  for (const name of ["refusal", "programs", "nearby"]) field(name).hidden = true;
   put("verdict", answer.fits ? "It fits" : "It does not fit");
   put("sentence", sentence(answer, question));
   showBar(answer);
@@ -52,7 +53,16 @@ function showAnswer(answer, question) {
   put("largest", "…");
   field("take-largest").hidden = true;
   showPurposes(answer);
+  put("notes", ...notesOf(question).map((note) => element("li", { textContent: note })));
   showCommand(question);
+}
+
+// What is not known of a question, as the command notes it.
+function notesOf({ card, dtype, checkpointing }) {
+  const found = [];
+  if (card.capability[0] >= HOPPER && dtype !== "fp32") found.push(about.notes.cudnn);
+  if (checkpointing) found.push(about.notes.mask);
+  return found;
 }
 
 // The parts of reserved memory at the peak, the largest first, and what no block uses.
@@ -117,13 +127,14 @@ function showLargest({ batch, more }, question) {
   button.dataset.batch = batch;
 }
 
-// No law: why, and which programs of this kind of model have some.
+// No law: why, and what there is one for: programs of such a model, or sizes near by.
 function showRefusal(words, question) {
   document.body.dataset.answer = "none";
   put("verdict", "No answer");
   put("sentence", "");
   put("refusal", words[0].toUpperCase() + words.slice(1) + ".");
   field("refusal").hidden = false;
+  showNearby(question);
   const start = `${question.model.family}_${question.model.tied ? "tied" : "untied"}_`;
   const names = Object.keys(about.programs).filter((name) => name.startsWith(start));
   const buttons = names.map((name) => programButton(name.slice(start.length))).filter(Boolean);
@@ -133,6 +144,41 @@ function showRefusal(words, question) {
 
 function programWords({ dtype, optimizer, checkpointing, lora }) {
   return [dtype, optimizer, ...(checkpointing ? ["checkpointing"] : []), ...(lora ? ["lora"] : [])];
+}
+
+// Batches and lengths near by whose way through the kernels was recorded, as buttons.
+function showNearby(question) {
+  const buttons = nearby(question).map(([batch, seq]) => {
+    const button = element("button", { type: "button", textContent: `${batch} x ${counted(seq)} tokens` });
+    button.addEventListener("click", () => {
+      field("batch").value = batch;
+      field("seq").value = seq;
+      slideTo();
+      ask();
+    });
+    return button;
+  });
+  field("nearby").hidden = !buttons.length;
+  put("nearby", element("p", { textContent: "Near by, and with a law:" }), ...buttons);
+}
+
+function nearby(question) {
+  const program = about.programs[lawsName(question)];
+  if (!program) return [];
+  const { batch, seq } = question;
+  const edges = [SORTED_ABOVE, IN_TWO_PASSES_ABOVE].map((tokens) => Math.floor(tokens / batch / 8) * 8);
+  const lengths = [seq, seq - 1, Math.ceil(seq / 8) * 8, ...edges];
+  const near = [batch, batch - 1, batch + 1, 1].flatMap((some) => lengths.map((length) => [some, length]));
+  const most = question.model.keys.positions ? question.model.sizes.positions : MOST;
+  const isKnown = ([some, length]) => some >= 1 && length >= 1 && length <= most && Boolean(program.regimes[
+    regimeOf({ ...sizesOf(question.model), batch: some, length, lora: question.lora }, question.card, maskUnit(question))
+  ]);
+  try {
+    return near.filter(isKnown).slice(0, OFFERED);
+  } catch (error) { // sizes that no model has
+    if (error instanceof Refused) return [];
+    throw error;
+  }
 }
 
 // A button that chooses a program by its name; none for a program that the fields cannot say.

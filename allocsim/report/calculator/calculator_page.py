@@ -13,7 +13,14 @@ from typing import Any
 
 from allocsim.laws import FAMILIES
 from allocsim.phantom import CONTEXT_MEMORY_SEEN, Gpu
-from allocsim.questions.fit import DTYPES, OPTIMIZERS, LawModel, Opening
+from allocsim.questions.fit import (
+    CUDNN_NOTE,
+    DTYPES,
+    MASK_NOTE,
+    OPTIMIZERS,
+    LawModel,
+    Opening,
+)
 from allocsim.questions.top import CATEGORIES
 from allocsim.report.calculator.packed_laws import PackedLaws
 from allocsim.report.html import json_text
@@ -43,6 +50,7 @@ def calculator_page(
         "optimizers": list(OPTIMIZERS),
         "purposes": CATEGORIES,
         "process": CONTEXT_MEMORY_SEEN,
+        "notes": {"cudnn": CUDNN_NOTE, "mask": MASK_NOTE},
         "programs": {each.name: each.about for each in laws},
         "opening": _opening(opening),
     }
