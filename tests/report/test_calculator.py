@@ -6,6 +6,9 @@ import base64
 import gzip
 import json
 import re
+import shutil
+import subprocess
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -15,8 +18,12 @@ import pytest
 
 from allocsim.cli import main
 from allocsim.laws import VARIABLES, find_laws
+from allocsim.phantom import Gpu, find_gpu
+from allocsim.questions.fit import Task, model_of, run_by_law
+from allocsim.questions.top import CATEGORIES
 from tests.report.page import TYPES, Page
 
+NODE = shutil.which("node")
 PROGRAM = "gpt2_tied_fp32_sgd"
 PARTS = files("allocsim.report") / "calculator"
 
@@ -100,6 +107,61 @@ def test_the_page_knows_every_variable_that_a_law_may_name() -> None:
     code = (PARTS / "variables.js").read_text(encoding="utf-8")
     listed = code[code.index("const VARIABLES = [") :].partition("]")[0]
     assert tuple(re.findall(r'"(\w+)"', listed)) == VARIABLES
+
+
+SCRIPT = """
+globalThis.self = globalThis;
+{engine}
+(async () => {
+  const { about, laws, questions } = JSON.parse(require("fs").readFileSync(0, "utf8"));
+  takeLaws("PROGRAM", about, laws);
+  const told = [];
+  for (const question of questions) {
+    told.push(await answerOf(question).catch((error) => ({ refusal: error.message })));
+  }
+  console.log(JSON.stringify(told));
+})();
+"""
+
+
+def asked_of(page: Page, task: Task, gpu: Gpu) -> dict[str, Any]:
+    """A question as the page's script puts it."""
+    about = about_of(page)
+    model = next(model for model in about["models"] if model["name"] == task.model.name)
+    card = {"name": gpu.name, "memory": gpu.memory, "context": gpu.context_memory}
+    card |= {"capability": gpu.capability, "multiprocessors": gpu.multiprocessors}
+    return {
+        "model": {**model, "keys": about["keys"][model["family"]]},
+        "card": {**card, "threads": gpu.limits.threads},
+        "dtype": task.dtype, "optimizer": task.optimizer, "checkpointing": task.checkpointing,
+        "lora": task.lora, "batch": task.batch, "seq": task.seq, "purposes": len(CATEGORIES),
+    }  # fmt: skip
+
+
+@pytest.mark.skipif(NODE is None, reason="Node.js is not installed")
+def test_the_script_says_what_python_says(written: tuple[str, Page]) -> None:
+    """A glance; tests/report/test_calculator_browser.py looks at all of it."""
+    text, page = written
+    task = Task(model=model_of("gpt2"), dtype="fp32", optimizer="sgd", batch=2, seq=200)
+    small = Gpu("small", 3 << 30)
+    questions = [(task, find_gpu("H100")), (replace(task, batch=9), small)]
+    questions.append((replace(task, optimizer="adamw"), small))
+    (laws,) = re.findall(rf'data-laws="{PROGRAM}">([^<]*)<', text)
+    given = {"about": about_of(page)["programs"][PROGRAM], "laws": laws}
+    given["questions"] = [asked_of(page, *question) for question in questions]
+    script = SCRIPT.replace("{engine}", page.scripts["engine"]).replace("PROGRAM", PROGRAM)
+    done = subprocess.run(
+        [str(NODE), "-e", script],
+        input=json.dumps(given), capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    fitting, failing, refused = json.loads(done.stdout)
+    for told, question in ((fitting, questions[0]), (failing, questions[1])):
+        ran = run_by_law(*question)
+        assert told["reserved"] == ran.peak_reserved_bytes
+        assert told["allocated"] == ran.peak_allocated_bytes
+        assert told["fits"] is not ran.is_out_of_memory
+    assert (fitting["fits"], failing["fits"]) == (True, False)
+    assert refused == {"refusal": "there is no law for gpt2_tied_fp32_adamw"}
 
 
 @pytest.mark.parametrize(
