@@ -19,8 +19,17 @@ import pytest
 from allocsim.cli import main
 from allocsim.laws import VARIABLES, find_laws
 from allocsim.phantom import Gpu, find_gpu
-from allocsim.questions.fit import Task, model_of, run_by_law
+from allocsim.questions.fit import (
+    CONFIGURATIONS,
+    Configured,
+    Task,
+    law_cards,
+    model_of,
+    opening_at,
+    run_by_law,
+)
 from allocsim.questions.top import CATEGORIES
+from allocsim.report.calculator import calculator_page
 from tests.report.page import TYPES, Page
 
 NODE = shutil.which("node")
@@ -58,6 +67,15 @@ def test_the_page_is_well_formed_and_asks_for_nothing(written: tuple[str, Page])
         for word in ("http:", "https:", "fetch(", "XMLHttpRequest", "import", "localStorage"):
             assert word not in code, name
     assert re.search(r"\$[a-z_]+\b", page.words) is None, "every place of it is filled"
+
+
+def test_a_models_name_is_no_markup() -> None:
+    config = {**CONFIGURATIONS["gpt2"]}
+    model = Configured("</script><img src=x onerror=alert(1)>", config, "AutoModelForCausalLM")
+    opening = opening_at(Task(model=model), find_gpu("A10G"))
+    page = Page(calculator_page((), (), law_cards(), opening))
+    assert (page.wrong, page.open, page.asked) == ([], [], [])
+    assert about_of(page)["opening"]["model"] == model.name
 
 
 def test_every_field_that_a_script_names_is_in_the_page(written: tuple[str, Page]) -> None:
