@@ -152,6 +152,8 @@ async function handle(message, reply) {
   const { id, question } = message;
   newest = id;
   const isStale = () => id !== newest;
+  await new Promise((done) => { setTimeout(done); }); // a slider asks faster than a deep model is answered
+  if (isStale()) return;
   try {
     reply({ id, answer: await answerOf(question) });
     if (!isStale()) reply({ id, largest: await largestOf(question, isStale) });

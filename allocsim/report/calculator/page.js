@@ -1,7 +1,8 @@
 // From fields to answers: what is asked, of a worker where the browser lends one, and what is heard.
 
+const ADDRESS_AFTER = 200; // milliseconds without a new question: browsers count changes of the address
 const sent = new Set(); // names of laws that the engine has
-let asked = 0, question = null, engine = null;
+let asked = 0, question = null, engine = null, addressing = 0;
 
 function hear({ id, answer, largest, refusal }) {
   if (id !== asked) return; // of an older question
@@ -38,7 +39,8 @@ function ask() {
     const laws = document.querySelector(`[data-laws="${name}"]`).textContent.trim();
     engine.postMessage({ name, about: about.programs[name], laws });
   }
-  history.replaceState(null, "", addressOf(question));
+  clearTimeout(addressing);
+  addressing = setTimeout(() => history.replaceState(null, "", addressOf(question)), ADDRESS_AFTER);
   engine.postMessage({ id: ++asked, question });
 }
 
@@ -75,9 +77,11 @@ function listen() {
   });
   field("theme").addEventListener("click", () => setTheme(document.documentElement.dataset.theme !== "dark"));
   field("copy").addEventListener("click", ({ target }) => copyFrom(target, field("command").textContent));
-  field("share").addEventListener("click", ({ target }) => copyFrom(target, location.href));
-  addEventListener("hashchange", () => {
-    fillIn(Object.fromEntries(new URLSearchParams(location.hash.slice(1))));
+  field("share").addEventListener("click", ({ target }) => {
+    copyFrom(target, new URL(addressOf(question), location.href).href);
+  });
+  addEventListener("hashchange", ({ newURL }) => {
+    fillIn(Object.fromEntries(new URLSearchParams(new URL(newURL).hash.slice(1))));
     ask();
   });
 }
