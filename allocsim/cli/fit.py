@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from allocsim.cli.fit_html import prepare_html, run_html
 from allocsim.cli.fit_parallel import add_parallel, is_by_formula, run_by_formula
 from allocsim.cli.fit_served import add_serving, is_served, run_served
 from allocsim.cli.options import Commands, add_command, add_shared
@@ -40,7 +41,8 @@ pip install 'allocsim[fit]'.
 exit codes: 0 it fits (one of the cards), 3 it does not, 2 it cannot be said"""
 _USAGE = (
     "allocsim fit MODEL --gpu NAME [--train | --serve] [options]\n"
-    "       allocsim fit --gpu NAME [options] -- PROGRAM [ARGUMENT ...]"
+    "       allocsim fit --gpu NAME [options] -- PROGRAM [ARGUMENT ...]\n"
+    "       allocsim fit --html FILE [MODEL] [options]"
 )
 _DTYPES = ("fp32", "bf16", "fp16", "autocast-bf16", "autocast-fp16")
 _OPTIMIZERS = (
@@ -123,6 +125,8 @@ def add_to(commands: Commands[Parser]) -> None:
         "theirs)")  # fmt: skip
     add("-o", "--out", metavar="FILE", type=Path, help="keep the recording, as a .pickle; "
         "with --find that of what is found")  # fmt: skip
+    add("--html", metavar="FILE", type=Path, help="write a page that answers by laws, offline, for "
+        "any model, card, batch and length; it opens at MODEL and the options")  # fmt: skip
     add("--show-program", action="store_true", help="print the program that is run, and stop")
     add("--list-models", action="store_true", help="print the presets, and stop")
     add_shared(parser, "--json")
@@ -142,12 +146,13 @@ def _sought(text: str) -> list[str]:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.html is not None:
+        return _write_page(arguments)
     if arguments.list_models:
         return _list_models()
-    if is_served(arguments):
-        return run_served(arguments, _gpus(arguments))
-    if is_by_formula(arguments):
-        return run_by_formula(arguments, _gpus(arguments))
+    by_formula = run_served if is_served(arguments) else run_by_formula
+    if by_formula is run_served or is_by_formula(arguments):
+        return by_formula(arguments, _gpus(arguments))
     task = _task(arguments)
     if arguments.show_program:
         return _show_program(task)
@@ -157,6 +162,13 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.others is not None:
         raise UsageError("--with is for --find of two sizes, as batch,seq")
     return _fit(arguments, task, gpus)
+
+
+def _write_page(arguments: argparse.Namespace) -> int:
+    prepare_html(arguments)
+    task, (gpu,) = _task(arguments), _gpus(arguments)
+    assert task is not None
+    return run_html(arguments.html, task, gpu)
 
 
 def _list_models() -> int:

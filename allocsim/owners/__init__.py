@@ -2,6 +2,7 @@
 
 from allocsim.owners.held import BY, Held, held_at, scene_of_run, scene_of_state
 from allocsim.owners.moment import Moment, moment_of
+from allocsim.owners.purposes import purposes_of
 from allocsim.owners.rules import CATEGORIES, RULES, UNKNOWN, Rule
 from allocsim.owners.scene import Scene
 from allocsim.owners.stacks import Phase
@@ -9,5 +10,6 @@ from allocsim.owners.whose import NO_STACK, Whose, is_plumbing, line_of
 
 __all__ = [
     "BY", "CATEGORIES", "Held", "Moment", "NO_STACK", "Phase", "RULES", "Rule", "Scene", "UNKNOWN",
-    "Whose", "held_at", "is_plumbing", "line_of", "moment_of", "scene_of_run", "scene_of_state",
+    "Whose", "held_at", "is_plumbing", "line_of", "moment_of", "purposes_of", "scene_of_run",
+    "scene_of_state",
 ]  # fmt: skip

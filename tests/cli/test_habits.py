@@ -19,7 +19,7 @@ def test_commands_are_listed_in_the_order_of_need_one_line_each(cli: Cli) -> Non
         line.split()[0] for line in text.splitlines() if line[:5].strip() and line[:4] == " " * 4
     ]
     assert listed == [
-        *("replay", "explain", "top", "tune", "risk", "fit", "scale"),
+        *("replay", "explain", "top", "compare", "ranks", "tune", "risk", "fit", "scale"),
         *("report", "plot", "step", "record", "synth", "crosscheck"),
     ]
 

@@ -7,7 +7,6 @@ loose bounds for a busy machine: what was measured is in docs/report.md.
 from __future__ import annotations
 
 import re
-import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -25,26 +24,12 @@ from allocsim.workload.oom import oom
 from allocsim.workload.recorder import Recorder
 from allocsim.workload.training import training
 
+from .opened import Opened
 from .page import of_two_devices
 
 pytestmark = pytest.mark.slow
 
 TRACES = Path(__file__).parents[2] / "traces"
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-OPTIONS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-LONGEST_WAIT = 60_000
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Chromium without a window."""
-    driver = pytest.importorskip("playwright.sync_api")
-    if CHROMIUM is None:
-        pytest.skip("Chromium is not installed")
-    with driver.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=OPTIONS)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")
@@ -112,61 +97,6 @@ def written(recording: Recording, folder: Path) -> Path:
     command = ["report", str(folder / "recording.npz"), "-o", str(folder / "page.html")]
     assert main([*command, "--no-what-if"]) == 0
     return folder / "page.html"
-
-
-class Opened:
-    """A page that is ready, with all that it asked for and every error it had."""
-
-    def __init__(self, browser: Any, file: Path, before: str = "", **options: Any) -> None:
-        self.requests: list[str] = []
-        self.errors: list[str] = []
-        fragment = options.pop("fragment", "")
-        options.setdefault("viewport", {"width": 1280, "height": 900})
-        self.page = browser.new_page(**options)
-        self.page.add_init_script(before)
-        self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
-        self.page.on("console", self._log)
-        began = time.monotonic()
-        self.page.goto(file.as_uri() + fragment)
-        if options.get("java_script_enabled", True):
-            self.page.wait_for_selector("body[data-ready]", timeout=LONGEST_WAIT)
-        self.seconds = time.monotonic() - began
-
-    def _log(self, message: Any) -> None:
-        if message.type == "error":
-            self.errors.append(message.text)
-
-    def text(self, selector: str) -> str:
-        return str(self.page.inner_text(selector))
-
-    def settle(self) -> None:
-        """Until the next frame has been drawn."""
-        self.page.evaluate(
-            "new Promise(d => requestAnimationFrame(() => requestAnimationFrame(d)))"
-        )
-
-    def until(self, script: str) -> None:
-        """Until `script` says true."""
-        end = time.monotonic() + 5
-        while not self.run(script):
-            assert time.monotonic() < end, script
-            self.page.wait_for_timeout(50)
-
-    def run(self, script: str) -> Any:
-        return self.page.evaluate(script)
-
-    def close(self) -> None:
-        """Nothing may have gone wrong until now."""
-        assert self.errors == []
-        assert len(self.requests) == 1
-        self.page.close()
-
-    def spot(self, selector: str, x: float, y: float) -> tuple[float, float]:
-        """A place in the window: shares of the width and, downwards, of the height."""
-        self.page.locator(selector).scroll_into_view_if_needed()
-        box = self.page.locator(selector).bounding_box()
-        return box["x"] + box["width"] * x, box["y"] + box["height"] * y
 
 
 @pytest.fixture

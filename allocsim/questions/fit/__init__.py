@@ -2,11 +2,19 @@
 
 from allocsim.questions.fit.answered import Answered, ToldFront, read_answers, read_frontier
 from allocsim.questions.fit.by_law import run_by_law
+from allocsim.questions.fit.calculator import (
+    LawModel,
+    Opening,
+    law_cards,
+    law_models,
+    opening_at,
+)
 from allocsim.questions.fit.fit import Fit, fit, fit_command
 from allocsim.questions.fit.frontier import Frontier, frontier, usual_values
 from allocsim.questions.fit.largest import SIZES, Fewest, Largest, Tried, fewest, largest
 from allocsim.questions.fit.lengths import lengths_of
 from allocsim.questions.fit.model import Configured, Model, model_of, most_positions
+from allocsim.questions.fit.notes import CUDNN_NOTE, MASK_NOTE
 from allocsim.questions.fit.planned import Plan, Planned, plan
 from allocsim.questions.fit.presets import CONFIGURATIONS, TORCHVISION
 from allocsim.questions.fit.program import program_of
@@ -25,11 +33,12 @@ from allocsim.questions.fit.task import (
 )
 
 __all__ = [
-    "ATTENTION", "Answered", "CONFIGURATIONS", "Configured", "DTYPES", "Fewest", "Fit", "Frontier",
-    "Held", "Largest", "Model", "NCCL_SEEN", "OPTIMIZERS", "PARALLEL", "Plan", "Planned",
-    "RESERVED_SEEN", "Ran", "SERVERS", "SIZES", "STARTS", "Served", "Sharded", "TORCHVISION",
-    "Task", "ToldFront", "Tried", "fewest", "fit", "fit_command", "frontier", "held_of", "largest",
-    "lengths_of", "model_of", "most_positions", "plan", "precision_of", "program_of",
+    "ATTENTION", "Answered", "CONFIGURATIONS", "CUDNN_NOTE", "Configured", "DTYPES", "Fewest",
+    "Fit", "Frontier", "Held", "Largest", "LawModel", "MASK_NOTE", "Model", "NCCL_SEEN",
+    "OPTIMIZERS", "Opening", "PARALLEL", "Plan", "Planned", "RESERVED_SEEN", "Ran", "SERVERS",
+    "SIZES", "STARTS", "Served", "Sharded", "TORCHVISION", "Task", "ToldFront", "Tried", "fewest",
+    "fit", "fit_command", "frontier", "held_of", "largest", "law_cards", "law_models",
+    "lengths_of", "model_of", "most_positions", "opening_at", "plan", "precision_of", "program_of",
     "read_answers", "read_frontier", "run_by_law", "run_program", "run_task", "serve", "shape_of",
     "shard", "usual_lengths", "usual_values",
 ]  # fmt: skip

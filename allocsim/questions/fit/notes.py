@@ -16,10 +16,20 @@ from allocsim.questions.fit.ran import Ran
 from allocsim.questions.fit.task import Task
 from allocsim.trace import Provenance
 
-__all__ = ["notes_of", "notes_of_law", "notes_of_run", "release_note"]
+__all__ = ["CUDNN_NOTE", "MASK_NOTE", "notes_of", "notes_of_law", "notes_of_run", "release_note"]
 
 _CUDNN_ATTENTION = (9, 0)
 """The least capability at which PyTorch takes cuDNN's attention of its own accord."""
+
+CUDNN_NOTE = (
+    "attention: on this card PyTorch takes cuDNN's kernels in part of the cases; counted are those "
+    "of flash attention, which keep as much"
+)
+"""Of cards of that capability, in 16 bits."""
+MASK_NOTE = (
+    "attention: with checkpointing transformers reads positions, zero here, and makes a mask that "
+    "it would do without on a GPU, where another kernel may run"
+)
 
 
 def notes_of(task: Task | None, gpu: Gpu) -> Iterator[str]:
@@ -33,15 +43,9 @@ def notes_of(task: Task | None, gpu: Gpu) -> Iterator[str]:
             "card, and are not known without one"
         )
     if gpu.capability >= _CUDNN_ATTENTION and task.dtype != "fp32" and not model.sees:
-        yield (
-            "attention: on this card PyTorch takes cuDNN's kernels in part of the cases; counted "
-            "are those of flash attention, which keep as much"
-        )
+        yield CUDNN_NOTE
     if task.checkpointing and task.attention == "sdpa":
-        yield (
-            "attention: with checkpointing transformers reads positions, zero here, and makes a "
-            "mask that it would do without on a GPU, where another kernel may run"
-        )
+        yield MASK_NOTE
     if isinstance(model, Configured) and model.size("experts"):
         yield (
             "experts: every value is zero here, so that all tokens choose the same experts; with "

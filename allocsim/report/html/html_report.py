@@ -29,8 +29,9 @@ from allocsim.report.replay import verdict_sentence
 __all__ = ["DevicePage", "html_report"]
 
 _SCRIPTS = (
-    "columns.js", "view.js", "axis.js", "copy.js", "owners.js", "bands.js", "timeline.js", "map.js",
-    "strip.js", "state.js", "flame.js", "devices.js", "moments.js", "main.js",
+    "columns.js", "device_data.js", "view.js", "axis.js", "copy.js", "owners.js", "bands.js",
+    "timeline.js", "map.js", "strip.js", "state.js", "flame.js", "devices.js", "moments.js",
+    "main.js",
 )  # fmt: skip
 _NO_OWNERS = (
     "<p>Who held the memory is told of the recorded run, and this is the run under other "

@@ -1,0 +1,106 @@
+"""`allocsim fit --html`: the laws as a page that answers offline.
+
+Rule: options that the page has say what it opens at; any other is refused, never ignored.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from allocsim.cli.output import write
+from allocsim.cli.progress import ProgressBar
+from allocsim.cli.usage import UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from allocsim.laws import Law, Laws
+    from allocsim.phantom import Gpu
+    from allocsim.questions.fit import Task
+
+__all__ = ["prepare_html", "run_html"]
+
+_MODEL, _CARD = "Llama-3.2-1B", "RTX 4090"
+"""What the page opens at where nothing is said."""
+_OF_THE_PAGE = (
+    *("run", "html", "words", "gpus", "device_memory", "train", "engine"),
+    *("dtype", "optimizer", "checkpointing", "lora", "batch", "seq"),
+)
+_OF_THE_TASK = ("accumulate", "attention", "compiles", "steps", "start")
+"""Of training too: laws say themselves for which there are none."""
+_NAMES = {"others": "with", "parallel": "fsdp or --ddp", "cards": "gpus"}
+_USUAL = {"multiple_of": 1}
+_SIZES = {
+    "hidden": 2304, "intermediate": 6208, "heads": 18, "kv_heads": 6, "head_dim": 128,
+    "vocabulary": 61_007, "positions": 2048, "batch": 3, "length": 777, "lora": 8,
+}  # fmt: skip
+"""At which purposes are told: no two sizes of tensors that differ in kind are the same."""
+
+
+def prepare_html(arguments: argparse.Namespace) -> None:
+    """Put what the page opens at where nothing is said.
+
+    Raises UsageError for an option that the page does not have, and a file that is none.
+    """
+    for name, value in vars(arguments).items():
+        is_said = bool(value) and value != _USUAL.get(name)
+        if is_said and name not in (*_OF_THE_PAGE, *_OF_THE_TASK):
+            option = _NAMES.get(name, name.replace("_", "-"))
+            raise UsageError(f"--{option} is for an answer; --html writes a page that is asked")
+    if arguments.engine not in ("auto", "laws"):
+        raise UsageError(f"--engine {arguments.engine}: the page of --html answers by laws")
+    if len(arguments.words) > 1:
+        raise UsageError("--html is for a MODEL; laws know nothing of a program of your own")
+    if len(arguments.gpus or ()) > 1 or "all" in (arguments.gpus or ()):
+        raise UsageError("the page has every card; name the one that --html opens it at")
+    out = arguments.html
+    if out.is_dir() or not out.absolute().parent.is_dir():
+        raise UsageError(f"{out} is no name for a page; expected a file in a folder")
+    arguments.words = arguments.words or [_MODEL]
+    if not arguments.gpus and arguments.device_memory is None:
+        arguments.gpus = [_CARD]
+
+
+def run_html(out: Path, task: Task, gpu: Gpu) -> int:
+    """Write the page, which opens at `task` on `gpu`."""
+    from allocsim.laws import find_laws, known_laws  # noqa: PLC0415
+    from allocsim.questions.fit import law_cards, law_models, opening_at  # noqa: PLC0415
+    from allocsim.report.calculator import calculator_page, packed_laws  # noqa: PLC0415
+
+    opening = opening_at(task, gpu)
+    names, packed = known_laws(), []
+    with ProgressBar() as bar:
+        watch = bar.stage("packing laws")
+        for number, name in enumerate(names):
+            if watch:
+                watch(number, len(names))
+            laws = find_laws(name)
+            assert laws is not None
+            packed.append(packed_laws(laws, _purposes))
+    page = calculator_page(packed, law_models(), law_cards(), opening).encode()
+    try:
+        out.write_bytes(page)
+    except OSError as error:
+        raise UsageError(f"{out} cannot be written ({error.strerror})") from None
+    n_laws = sum(each.n_laws for each in packed)
+    size = f"{len(page) / 1e6:.1f} MB"
+    write(f"{out}: {size}, {n_laws} laws of {len(names)} programs; opens without a network\n")
+    return 0
+
+
+def _purposes(laws: Laws, law: Law) -> NDArray[np.int64]:
+    """What the requests of a law are for: the rules of `allocsim top`, asked of its program."""
+    import numpy as np  # noqa: PLC0415
+
+    from allocsim.laws import FREE, REQUEST, Card, variables_of  # noqa: PLC0415
+    from allocsim.owners import purposes_of  # noqa: PLC0415
+
+    made = law.requests(variables_of(_SIZES, Card((8, 0), 108, 2048)), law.layers)
+    n = len(made.kind)
+    asks, frees = np.flatnonzero(made.kind == REQUEST), np.flatnonzero(made.kind == FREE)
+    freed = np.full(len(asks), n)
+    freed[made.block[frees]] = frees
+    return purposes_of(laws.stacks, made.stack[asks], made.size[asks], (asks, freed), n)

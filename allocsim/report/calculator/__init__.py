@@ -1,0 +1,6 @@
+"""The calculator: one HTML file with the laws inside, which answers offline."""
+
+from allocsim.report.calculator.calculator_page import calculator_page
+from allocsim.report.calculator.packed_laws import PackedLaws, packed_laws
+
+__all__ = ["PackedLaws", "calculator_page", "packed_laws"]

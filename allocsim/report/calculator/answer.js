@@ -1,0 +1,199 @@
+// The answer, drawn: verdict, bar, figures, what the memory is for.
+// Rule: every figure is the engine's; nothing is rounded but in words beside the exact bytes.
+
+const UNITS = [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]];
+const OFFERED = 5; // sizes near by, at the most
+const IDLE = "idle", MISSING = "missing"; // kinds that are no purposes
+
+// As PyTorch and the command print a size; halves go to the even digit.
+function sizeText(bytes) {
+  const [unit, one] = UNITS.find(([, size]) => bytes > size) ?? ["", 1];
+  if (!unit) return `${bytes} bytes`;
+  const hundredths = (bytes * 100) / one, low = Math.floor(hundredths), rest = hundredths - low;
+  const rounded = rest > 0.5 || (rest === 0.5 && low % 2) ? low + 1 : low;
+  return `${(rounded / 100).toFixed(2)} ${unit}`;
+}
+
+function put(name, ...words) {
+  field(name).replaceChildren(...words);
+}
+
+// A size, and its bytes below it.
+function exactly(bytes) {
+  return [sizeText(bytes), element("small", { textContent: `${counted(bytes)} bytes` })];
+}
+
+function sentence(answer, question) {
+  const { name } = question.card;
+  if (answer.fits) return `${name}, with ${sizeText(answer.spare)} to spare`;
+  if (answer.needed === null) return name;
+  const short = sizeText(Math.max(-answer.spare, 0));
+  return `${sizeText(answer.needed)} are needed, ${short} more than ${name} has`;
+}
+
+// That the cache had to be emptied for a request, which costs time, and the request that failed.
+function retriesText({ retries, tried }) {
+  const often = { 0: "never", 1: "once" }[retries] ?? `${counted(retries)} times`;
+  return tried === null ? often : `${often}; then ${sizeText(tried)} failed`;
+}
+
+function showAnswer(answer, question) {
+  document.body.dataset.answer = answer.fits ? "yes" : "no";
+  for (const name of ["refusal", "programs", "nearby"]) field(name).hidden = true;
+  put("verdict", answer.fits ? "It fits" : "It does not fit");
+  put("sentence", sentence(answer, question));
+  showBar(answer);
+  put("reserved", ...exactly(answer.reserved));
+  put("allocated", ...exactly(answer.allocated));
+  put("spare-name", answer.spare >= 0 ? "To spare" : "Missing");
+  put("spare", ...exactly(Math.abs(answer.spare)));
+  const [low, high] = about.process, peak = answer.needed ?? answer.reserved;
+  put("process", `${sizeText(peak + low)} to ${sizeText(peak + high)}`);
+  put("retries", retriesText(answer));
+  put("largest", "…");
+  field("take-largest").hidden = true;
+  showPurposes(answer);
+  put("notes", ...notesOf(question).map((note) => element("li", { textContent: note })));
+  showCommand(question);
+}
+
+// What is not known of a question, as the command notes it.
+function notesOf({ card, dtype, checkpointing }) {
+  const found = [];
+  if (card.capability[0] >= HOPPER && dtype !== "fp32") found.push(about.notes.cudnn);
+  if (checkpointing) found.push(about.notes.mask);
+  return found;
+}
+
+// The parts of reserved memory at the peak, the largest first, and what no block uses.
+function partsOf(answer) {
+  const parts = answer.held.map((bytes, kind) => ({ bytes, kind, name: about.purposes[kind] }));
+  const held = parts.filter((part) => part.bytes > 0).sort((a, b) => b.bytes - a.bytes);
+  return [...held, { bytes: answer.reserved - answer.allocated, kind: IDLE, name: "reserved and not allocated" }];
+}
+
+function colour(mark, kind) {
+  if (typeof kind === "string") mark.className = kind;
+  else mark.style.background = `var(--kind-${kind})`;
+  return mark;
+}
+
+function showBar(answer) {
+  const most = Math.max(answer.room, answer.needed ?? answer.reserved);
+  const parts = partsOf(answer);
+  if (!answer.fits && answer.needed > answer.reserved) {
+    parts.push({ bytes: answer.needed - answer.reserved, kind: MISSING, name: "needed besides" });
+  }
+  put("held", ...parts.map(({ bytes, kind, name }) => {
+    const part = colour(element("i", { title: `${name}: ${sizeText(bytes)}` }), kind);
+    part.style.width = `${(100 * bytes) / most}%`;
+    return part;
+  }));
+  field("edge").style.left = `${(100 * answer.room) / most}%`;
+  const used = answer.fits ? `${sizeText(answer.reserved)} reserved`
+    : `ran out with ${sizeText(answer.reserved)} reserved at the most`;
+  put("scale-used", used);
+  put("scale-room", `the card has ${sizeText(answer.room)} for PyTorch`);
+  field("bar").setAttribute("aria-label", `${used}; the card has ${sizeText(answer.room)}`);
+}
+
+function showPurposes(answer) {
+  const rows = partsOf(answer).map(({ bytes, kind, name }) => {
+    const mark = colour(element("i"), kind);
+    const share = `${Math.round((100 * bytes) / Math.max(answer.reserved, 1))} %`;
+    return element("tr", {}, element("th", { scope: "row" }, mark, name),
+      element("td", { textContent: sizeText(bytes) }), element("td", { textContent: share }));
+  });
+  document.querySelector("#purposes tbody").replaceChildren(...rows);
+}
+
+// The same question to the command, where a preset and a named card are asked about.
+function showCommand({ model, card, ...question }) {
+  field("line").hidden = !model.isPreset;
+  const on = card.short ? `--gpu "${card.short}"` : `--device-memory ${card.memory}`;
+  const parts = [`allocsim fit ${model.name} ${on} --batch ${question.batch} --seq ${question.seq}`];
+  parts.push(`--dtype ${question.dtype} --optimizer ${question.optimizer}`);
+  if (question.checkpointing) parts.push("--checkpointing");
+  if (question.lora) parts.push(`--lora ${question.lora}`);
+  put("command", [...parts, "--engine laws"].join(" "));
+}
+
+function showLargest({ batch, more }, question) {
+  const words = batch ? counted(batch) : "not even 1";
+  const why = more ? element("small", { textContent: `beyond: ${more}` }) : "";
+  put("largest", words, why);
+  const button = field("take-largest");
+  button.hidden = !batch || batch === question.batch;
+  button.dataset.batch = batch;
+}
+
+// No law: why, and what there is one for: programs of such a model, or sizes near by.
+function showRefusal(words, question) {
+  document.body.dataset.answer = "none";
+  put("verdict", "No answer");
+  put("sentence", "");
+  put("refusal", words[0].toUpperCase() + words.slice(1) + ".");
+  field("refusal").hidden = false;
+  showNearby(question);
+  const start = `${question.model.family}_${question.model.tied ? "tied" : "untied"}_`;
+  const names = Object.keys(about.programs).filter((name) => name.startsWith(start));
+  const buttons = names.map((name) => programButton(name.slice(start.length))).filter(Boolean);
+  field("programs").hidden = !buttons.length || start + programWords(question).join("_") in about.programs;
+  put("programs", element("p", { textContent: "Programs of such a model that there are laws for:" }), ...buttons);
+}
+
+function programWords({ dtype, optimizer, checkpointing, lora }) {
+  return [dtype, optimizer, ...(checkpointing ? ["checkpointing"] : []), ...(lora ? ["lora"] : [])];
+}
+
+// Batches and lengths near by whose way through the kernels was recorded, as buttons.
+function showNearby(question) {
+  const buttons = nearby(question).map(([batch, seq]) => {
+    const button = element("button", { type: "button", textContent: `${batch} x ${counted(seq)} tokens` });
+    button.addEventListener("click", () => {
+      field("batch").value = batch;
+      field("seq").value = seq;
+      slideTo();
+      ask();
+    });
+    return button;
+  });
+  field("nearby").hidden = !buttons.length;
+  put("nearby", element("p", { textContent: "Near by, and with a law:" }), ...buttons);
+}
+
+function nearby(question) {
+  const program = about.programs[lawsName(question)];
+  if (!program) return [];
+  const { batch, seq } = question;
+  const edges = [SORTED_ABOVE, IN_TWO_PASSES_ABOVE].map((tokens) => Math.floor(tokens / batch / 8) * 8);
+  const lengths = [seq, seq - 1, Math.ceil(seq / 8) * 8, ...edges];
+  const near = [batch, batch - 1, batch + 1, 1].flatMap((some) => lengths.map((length) => [some, length]));
+  const most = question.model.keys.positions ? question.model.sizes.positions : MOST;
+  const isKnown = ([some, length]) => some >= 1 && length >= 1 && length <= most && Boolean(program.regimes[
+    regimeOf({ ...sizesOf(question.model), batch: some, length, lora: question.lora }, question.card, maskUnit(question))
+  ]);
+  try {
+    return near.filter(isKnown).slice(0, OFFERED);
+  } catch (error) { // sizes that no model has
+    if (error instanceof Refused) return [];
+    throw error;
+  }
+}
+
+// A button that chooses a program by its name; none for a program that the fields cannot say.
+function programButton(name) {
+  const [dtype, optimizer, ...more] = name.split("_");
+  const isSaid = about.dtypes.includes(dtype) && about.optimizers.includes(optimizer)
+    && more.every((word) => ["checkpointing", "lora"].includes(word));
+  if (!isSaid) return null;
+  const button = element("button", { type: "button", textContent: [dtype, optimizer, ...more].join(" ") });
+  button.addEventListener("click", () => {
+    field("dtype").value = dtype;
+    field("optimizer").value = optimizer;
+    field("checkpointing").checked = more.includes("checkpointing");
+    field("lora").value = more.includes("lora") ? Number(field("lora").value) || 8 : 0;
+    ask();
+  });
+  return button;
+}

@@ -1,0 +1,115 @@
+"""The calculator's page: laws, models and cards inside, and the scripts that play them.
+
+Rule: the page loads nothing from outside, and its own policy forbids it; every figure that it shows
+is worked out from the laws in it, by the scripts of allocsim/report/calculator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from string import Template
+from typing import Any
+
+from allocsim.laws import FAMILIES
+from allocsim.owners import CATEGORIES
+from allocsim.phantom import CONTEXT_MEMORY_SEEN, Gpu
+from allocsim.questions.fit import (
+    CUDNN_NOTE,
+    DTYPES,
+    MASK_NOTE,
+    OPTIMIZERS,
+    LawModel,
+    Opening,
+)
+from allocsim.report.calculator.packed_laws import PackedLaws
+from allocsim.report.html import json_text
+
+__all__ = ["calculator_page"]
+
+_ENGINE = (
+    *("html/columns.js", "calculator/variables.js", "calculator/allocator.js"),
+    *("calculator/law.js", "calculator/engine.js"),
+)
+"""What a worker runs too."""
+_PAGE = ("calculator/question.js", "calculator/answer.js", "calculator/page.js")
+
+
+def calculator_page(
+    laws: Sequence[PackedLaws],
+    models: Sequence[LawModel],
+    cards: Mapping[str, Gpu],
+    opening: Opening,
+) -> str:
+    """The page; it opens at `opening`."""
+    about = {
+        "models": [_model(model) for model in _with(models, opening.model)],
+        "keys": {name: dict(family.keys) for name, family in FAMILIES.items()},
+        "cards": [_card(name, gpu) for name, gpu in cards.items()],
+        "dtypes": list(DTYPES),
+        "optimizers": list(OPTIMIZERS),
+        "purposes": CATEGORIES,
+        "process": CONTEXT_MEMORY_SEEN,
+        "notes": {"cudnn": CUDNN_NOTE, "mask": MASK_NOTE},
+        "programs": {each.name: each.about for each in laws},
+        "opening": _opening(opening),
+    }
+    n_laws = sum(each.n_laws for each in laws)
+    return Template(_part("calculator/page.html")).substitute(
+        style=_part("calculator/page.css"),
+        engine="\n".join(map(_part, _ENGINE)),
+        script="\n".join(map(_part, _PAGE)),
+        about=json_text(about),
+        n_programs=str(len(laws)),
+        n_laws=str(n_laws),
+        laws="".join(
+            f'<script type="text/plain" data-laws="{each.name}">{each.text}</script>\n'
+            for each in laws
+        ),
+    )
+
+
+def _with(models: Sequence[LawModel], more: LawModel) -> list[LawModel]:
+    """The models, and `more` first where it is none of them."""
+    return [*([] if more in models else [more]), *models]
+
+
+def _model(model: LawModel) -> dict[str, Any]:
+    return {
+        "name": model.name,
+        "family": model.family,
+        "tied": model.is_tied,
+        "sizes": dict(model.sizes),
+        "hasLaw": model.has_law,
+    }
+
+
+def _card(name: str, gpu: Gpu) -> dict[str, Any]:
+    return {
+        "short": name,
+        "name": gpu.name,
+        "memory": gpu.memory,
+        "context": gpu.context_memory,
+        "capability": gpu.capability,
+        "multiprocessors": gpu.multiprocessors,
+        "threads": gpu.limits.threads,
+    }
+
+
+def _opening(opening: Opening) -> dict[str, Any]:
+    task = opening.task
+    return {
+        "model": opening.model.name,
+        "card": opening.card,
+        "memory": None if opening.card else opening.gpu.memory,
+        "dtype": task.dtype,
+        "optimizer": task.optimizer,
+        "checkpointing": task.checkpointing,
+        "lora": task.lora,
+        "batch": task.batch,
+        "seq": task.seq,
+    }
+
+
+def _part(name: str) -> str:
+    return (files("allocsim.report") / name).read_text(encoding="utf-8")

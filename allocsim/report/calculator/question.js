@@ -1,0 +1,150 @@
+// The question: what stands in the fields, as the engine takes it, and in the page's address.
+// Rule: the fields are the only state; a link and the opening fill them in.
+
+const about = JSON.parse(document.getElementById("about").textContent);
+const ANOTHER = "another";
+const LIKE_AN_A100 = { capability: [8, 0], multiprocessors: 108, threads: 2048, context: 0 };
+const SIZE_NAMES = {
+  layers: "Layers", hidden: "Width", intermediate: "Inner width", heads: "Heads",
+  kv_heads: "K/V heads", head_dim: "Head size", vocabulary: "Vocabulary", positions: "Positions",
+};
+
+function field(name) {
+  return document.getElementById(name);
+}
+
+function element(tag, properties = {}, ...children) {
+  const made = Object.assign(document.createElement(tag), properties);
+  made.append(...children);
+  return made;
+}
+
+function options(select, names) {
+  select.replaceChildren(...names.map((name) => element("option", { value: name, textContent: name })));
+}
+
+// By kind of model: those with laws first.
+function offerModels() {
+  const group = (label, models, disabled) => element("optgroup", { label, disabled },
+    ...models.map((model) => element("option", { value: model.name, textContent: model.name })));
+  const known = about.models.filter((model) => model.hasLaw);
+  const families = [...new Set(known.map((model) => model.family))];
+  const groups = families.map((family) => group(family, known.filter((model) => model.family === family), false));
+  const others = about.models.filter((model) => !model.hasLaw);
+  if (others.length) groups.push(group("no law yet", others, true));
+  field("model").replaceChildren(...groups);
+}
+
+function offerCards() {
+  const list = about.cards.map((card) => {
+    return element("option", { value: card.short, textContent: `${card.short} · ${sizeText(card.memory)}` });
+  });
+  list.push(element("option", { value: ANOTHER, textContent: "another, like an A100" }));
+  field("card").replaceChildren(...list);
+}
+
+function modelChosen() {
+  return about.models.find((model) => model.name === field("model").value);
+}
+
+// The fields of the model's family, with what its configuration gives.
+function showSizes(model, sizes = model.sizes) {
+  const keys = Object.keys(about.keys[model.family]);
+  const inputs = Object.entries(SIZE_NAMES).filter(([name]) => keys.includes(name)).map(([name, label]) => {
+    const input = element("input", { type: "number", min: 1, step: 1, id: `size-${name}`, value: sizes[name] ?? "" });
+    return element("label", { textContent: `${label} ` }, input);
+  });
+  field("sizes").replaceChildren(...inputs);
+  field("tied").checked = model.tied;
+  showFollowing(model);
+}
+
+// In empty fields what they stand for.
+function showFollowing(model) {
+  const { heads, hidden } = sizesGiven(model);
+  const follows = { kv_heads: heads, head_dim: heads && hidden ? Math.floor(hidden / heads) : "" };
+  if (model.family === "gpt2") follows.intermediate = hidden ? 4 * hidden : "";
+  for (const [name, value] of Object.entries(follows)) {
+    const input = field(`size-${name}`);
+    if (input) input.placeholder = value ?? "";
+  }
+}
+
+function sizesGiven(model) {
+  const found = {};
+  for (const name of Object.keys(about.keys[model.family])) {
+    const value = field(`size-${name}`).value;
+    if (value !== "") found[name] = Number(value);
+  }
+  return found;
+}
+
+function isAsPublished(model, sizes) {
+  const names = Object.keys(about.keys[model.family]);
+  return names.every((name) => sizes[name] === model.sizes[name]) && field("tied").checked === model.tied;
+}
+
+function cardChosen() {
+  const name = field("card").value;
+  field("memory-label").hidden = name !== ANOTHER;
+  if (name !== ANOTHER) return about.cards.find((card) => card.short === name);
+  const memory = Math.round(Number(field("memory").value) * 2 ** 30);
+  return { ...LIKE_AN_A100, short: "", name: "a card of that size", memory };
+}
+
+// What the engine is asked.
+function questionAsked() {
+  const model = modelChosen(), sizes = sizesGiven(model);
+  const isPreset = isAsPublished(model, sizes);
+  return {
+    model: {
+      name: isPreset ? model.name : `a model like ${model.name}`, isPreset,
+      family: model.family, keys: about.keys[model.family], tied: field("tied").checked, sizes,
+    },
+    card: cardChosen(),
+    dtype: field("dtype").value, optimizer: field("optimizer").value,
+    checkpointing: field("checkpointing").checked, lora: Number(field("lora").value),
+    batch: Number(field("batch").value), seq: Number(field("seq").value),
+    purposes: about.purposes.length,
+  };
+}
+
+// The fields as an address, and back.
+function addressOf(question) {
+  const { model, card } = question;
+  const words = new URLSearchParams({ model: field("model").value, card: card.short || ANOTHER });
+  if (!card.short) words.set("memory", field("memory").value);
+  for (const name of ["dtype", "optimizer", "batch", "seq"]) words.set(name, question[name]);
+  if (question.checkpointing) words.set("checkpointing", "1");
+  if (question.lora) words.set("lora", question.lora);
+  if (!model.isPreset) {
+    for (const [name, value] of Object.entries(model.sizes)) words.set(name, value);
+    words.set("tied", Number(model.tied));
+  }
+  return `#${words}`;
+}
+
+// given: names and texts, of an address or of the opening.  What it does not name stays.
+function fillIn(given) {
+  const has = (name) => given[name] !== undefined && given[name] !== null && given[name] !== "";
+  if (has("model") && about.models.some((model) => model.name === given.model)) field("model").value = given.model;
+  const model = modelChosen();
+  const isMadeUp = Object.keys(about.keys[model.family]).some(has);
+  showSizes(model, isMadeUp ? given : model.sizes);
+  if (has("tied")) field("tied").checked = String(given.tied) === "1";
+  const isKnown = about.cards.some((card) => card.short === given.card);
+  if (has("card") || has("memory")) field("card").value = isKnown ? given.card : ANOTHER;
+  if (has("memory")) field("memory").value = given.memory;
+  for (const name of ["dtype", "optimizer", "batch", "seq"]) if (has(name)) field(name).value = given[name];
+  field("lora").value = has("lora") ? given.lora : 0;
+  field("checkpointing").checked = has("checkpointing") && Boolean(Number(given.checkpointing));
+  slideTo();
+  showFollowing(model);
+}
+
+// The sliders follow the numbers; the one of tokens ends where the model's positions do.
+function slideTo() {
+  const positions = Number(field("size-positions")?.value) || 8192;
+  field("seq-slider").max = Math.max(positions, 64);
+  for (const name of ["batch", "seq"]) field(`${name}-slider`).value = field(name).value;
+}

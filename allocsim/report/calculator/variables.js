@@ -1,0 +1,120 @@
+// What the bytes of a request are a product of, as allocsim/laws/variables.py has it.
+// Rule: every variable that is worked out here stands in VARIABLES; a law that names another is refused.
+
+const SIZES = [
+  "hidden", "intermediate", "heads", "kv_heads", "head_dim", "vocabulary",
+  "batch", "length", "lora", "positions",
+];
+const COLUMNS = {
+  hidden: [1, ["hidden"]],
+  three_hidden: [3, ["hidden"]],
+  intermediate: [1, ["intermediate"]],
+  queries: [1, ["heads", "head_dim"]],
+  keys: [1, ["kv_heads", "head_dim"]],
+};
+const VARIABLES = [
+  "hidden", "intermediate", "heads", "kv_heads", "head_dim", "vocabulary",
+  "batch", "length", "lora", "positions",
+  "workspace", "length_and_one", "length_by_8", "length_by_16", "length_by_32", "length_by_128",
+  "splits", "gradient_workspace", "gradient_workspace_16_bit",
+  "touched_rows", "partial_segments", "sort_storage", "scan_storage", "rows_scan_storage",
+  "hidden_by_128", "three_hidden_by_128", "intermediate_by_128", "queries_by_128", "keys_by_128",
+  "hidden_partial_sums", "three_hidden_partial_sums", "intermediate_partial_sums",
+  "queries_partial_sums", "keys_partial_sums",
+];
+const SORTED_ABOVE = 3072; // tokens
+const IN_TWO_PASSES_ABOVE = 1020;
+const WORKSPACE = 8519680;
+const WORKSPACE_SINCE_HOPPER = 32 * 2 ** 20;
+const HOPPER = 9;
+
+// The quotient rounded up, exact for whole numbers up to 2**53.
+function ceilDiv(a, b) {
+  const rest = a % b;
+  return (a - rest) / b + (rest > 0 ? 1 : 0);
+}
+
+function floorDiv(a, b) {
+  return (a - (a % b)) / b;
+}
+
+// card: capability [major, minor], multiprocessors, threads that one of them holds.
+function variablesOf(sizes, card) {
+  const found = {};
+  for (const name of SIZES) found[name] = sizes[name] ?? 0;
+  const { length, head_dim: headDim } = found;
+  const tokens = found.batch * length;
+  found.workspace = card.capability[0] >= HOPPER ? WORKSPACE_SINCE_HOPPER : WORKSPACE;
+  found.length_and_one = length + 1;
+  for (const unit of [8, 16, 32, 128]) found[`length_by_${unit}`] = ceilDiv(length, unit) * unit;
+  found.splits = attentionSplits(found, card.multiprocessors);
+  found.gradient_workspace = gradientWorkspace(length, headDim, true);
+  found.gradient_workspace_16_bit = gradientWorkspace(length, headDim, false);
+  Object.assign(found, sortedVariables(tokens, found.vocabulary));
+  for (const [name, [factor, width]] of Object.entries(COLUMNS)) {
+    const columns = width.reduce((product, size) => product * found[size], factor);
+    found[`${name}_by_128`] = ceilDiv(columns, 128);
+    found[`${name}_partial_sums`] = partialSums(tokens, columns, card);
+  }
+  return found;
+}
+
+// Into how many sums a sum over tokens is taken apart first.
+function partialSums(tokens, columns, card) {
+  const blocks = card.multiprocessors * floorDiv(card.threads, 128);
+  const fills = ceilDiv(blocks, Math.max(ceilDiv(columns, 128), 1));
+  return Math.max(Math.min(ceilDiv(tokens, 64), fills), ceilDiv(tokens, 1024));
+}
+
+// Of a head of a sequence in the backward of memory-efficient attention.
+function gradientWorkspace(length, headDim, isFp32) {
+  const block = headDim <= 64 ? 64 : 128;
+  const width = ceilDiv(headDim, block) * block;
+  return ceilDiv(length, block) * (4 * block * width + (isFp32 ? block / 4 : 16));
+}
+
+// What the gradient of an embedding takes to sort its indices.
+function sortedVariables(tokens, vocabulary) {
+  const rows = Math.min(tokens, vocabulary);
+  const tiles = ceilDiv(tokens, 3840), arrays = 2 * ceilDiv(tokens, 32);
+  const digits = ceilDiv(Math.max(vocabulary - 1, 1).toString(2).length, 8);
+  return {
+    touched_rows: rows,
+    partial_segments: floorDiv(tokens, 10) + rows,
+    sort_storage: 256 * (arrays + 2 + 8 * digits + 4 * tiles) - 1,
+    scan_storage: 256 * (4 + ceilDiv(tokens, 21504)) - 1,
+    rows_scan_storage: 256 * (4 + ceilDiv(rows, 14336)) - 1,
+  };
+}
+
+// The way through the kernels: batch, tokens, heads, splits of attention or its mask.
+function regimeOf(sizes, card, maskUnit) {
+  const tokens = sizes.batch * sizes.length;
+  const kvHeads = sizes.kv_heads ?? sizes.heads;
+  const shared = kvHeads === 1 ? "one" : kvHeads === sizes.heads ? "own" : "shared";
+  let many = tokens > IN_TWO_PASSES_ABOVE ? "two" : "few";
+  if (tokens > SORTED_ABOVE) many = "sorted";
+  if (sizes.positions && sizes.length > SORTED_ABOVE) many = "long";
+  let attention;
+  if (maskUnit) attention = sizes.length % maskUnit ? "padded" : "masked";
+  else attention = attentionSplits(sizes, card.multiprocessors) > 1 ? "split" : "whole";
+  return [sizes.batch === 1 ? "single" : "several", many, shared, attention].join(".");
+}
+
+// Into how many parts FlashAttention-2 takes the keys, so that a small job fills the card.
+function attentionSplits(sizes, multiprocessors) {
+  const places = 2 * multiprocessors;
+  const block = sizes.head_dim <= 64 ? 256 : sizes.head_dim <= 128 ? 128 : 64;
+  const keyBlocks = ceilDiv(sizes.length, block);
+  const jobs = sizes.batch * sizes.heads * ceilDiv(sizes.length, 64);
+  if (jobs >= 0.8 * places) return 1;
+  const filled = new Map();
+  for (let splits = 1; splits <= Math.min(128, places, keyBlocks); splits++) {
+    if (splits > 1 && ceilDiv(keyBlocks, splits) === ceilDiv(keyBlocks, splits - 1)) continue;
+    const waves = (jobs * splits) / places;
+    filled.set(splits, waves / ceilDiv(jobs * splits, places));
+  }
+  const best = Math.max(...filled.values());
+  for (const [splits, share] of filled) if (share >= 0.85 * best) return splits;
+  return 1;
+}

@@ -1,0 +1,211 @@
+"""The page of the laws: whole, quiet, and what is packed in it comes back number for number."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from allocsim.cli import main
+from allocsim.laws import VARIABLES, find_laws
+from allocsim.phantom import Gpu, find_gpu
+from allocsim.questions.fit import (
+    CONFIGURATIONS,
+    Configured,
+    Task,
+    law_cards,
+    model_of,
+    opening_at,
+    run_by_law,
+)
+from allocsim.questions.top import CATEGORIES
+from allocsim.report.calculator import calculator_page
+from tests.report.page import TYPES, Page
+
+NODE = shutil.which("node")
+PROGRAM = "gpt2_tied_fp32_sgd"
+PARTS = files("allocsim.report") / "calculator"
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Page]:
+    """The page with the laws of one program, which opens at gpt2 on an A10G."""
+    file = tmp_path_factory.mktemp("calculator") / "page.html"
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("allocsim.laws.known_laws", lambda: (PROGRAM,))
+        command = ["fit", "--html", str(file), "gpt2", "--gpu", "A10G", "--batch", "8"]
+        assert main([*command, "--dtype", "fp32", "--optimizer", "sgd"]) == 0
+    text = file.read_text(encoding="utf-8")
+    return text, Page(text)
+
+
+def about_of(page: Page) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(page.scripts["about"])
+    return found
+
+
+def test_the_page_is_well_formed_and_asks_for_nothing(written: tuple[str, Page]) -> None:
+    text, page = written
+    assert page.wrong == []
+    assert page.open == []
+    assert len(page.ids) == len(set(page.ids))
+    assert page.asked == [], "no address outside, nor inside"
+    assert "default-src 'none'" in text, "and its own policy forbids it"
+    assert "url(" not in text[text.index("<style>") : text.index("</style>")]
+    for name in ("engine", "script"):
+        code = page.scripts[name]
+        for word in ("http:", "https:", "fetch(", "XMLHttpRequest", "import", "localStorage"):
+            assert word not in code, name
+    assert re.search(r"\$[a-z_]+\b", page.words) is None, "every place of it is filled"
+
+
+def test_a_models_name_is_no_markup() -> None:
+    config = {**CONFIGURATIONS["gpt2"]}
+    model = Configured("</script><img src=x onerror=alert(1)>", config, "AutoModelForCausalLM")
+    opening = opening_at(Task(model=model), find_gpu("A10G"))
+    page = Page(calculator_page((), (), law_cards(), opening))
+    assert (page.wrong, page.open, page.asked) == ([], [], [])
+    assert about_of(page)["opening"]["model"] == model.name
+
+
+def test_every_field_that_a_script_names_is_in_the_page(written: tuple[str, Page]) -> None:
+    _, page = written
+    named = set(re.findall(r'(?:field|put)\("([a-z-]+)"', page.scripts["script"]))
+    named.remove("size-positions")  # made with the fields of a model that has some
+    assert {"verdict", "batch", "largest"} <= named <= set(page.ids)
+
+
+def test_the_page_opens_at_what_was_asked(written: tuple[str, Page]) -> None:
+    about = about_of(written[1])
+    assert about["opening"] == {
+        "model": "gpt2", "card": "A10G", "memory": None, "dtype": "fp32", "optimizer": "sgd",
+        "checkpointing": False, "lora": 0, "batch": 8, "seq": 1024,
+    }  # fmt: skip
+    assert {model["family"] for model in about["models"]} >= {"gpt2"}
+
+
+def test_a_law_comes_back_number_for_number(written: tuple[str, Page]) -> None:
+    _, page = written
+    laws, about = find_laws(PROGRAM), about_of(page)["programs"][PROGRAM]
+    assert laws is not None
+    (packed,) = re.findall(rf'data-laws="{PROGRAM}">([^<]*)<', written[0])
+    data = gzip.decompress(base64.b64decode(packed))
+
+    def column(name: str) -> list[int]:
+        kind, length, offset = about["columns"][name]
+        changes = np.frombuffer(data, TYPES[kind], length, offset).astype(np.float64)
+        return [int(value) for value in np.cumsum(changes)]
+
+    assert set(about["regimes"]) == set(laws.by_regime)
+    for regime, law in laws.by_regime.items():
+        for name in ("kind", "kin", "number", "by_copy", "by_copies"):
+            assert column(f"{regime}/{name}") == getattr(law, name).tolist()
+        assert column(f"{regime}/parts") == [number for part in law.parts for number in part]
+        flat = column(f"{regime}/formulas")
+        for formula in law.formulas:
+            count = flat[2]
+            assert flat[:2] == [formula.numerator, formula.denominator]
+            names = [about["variables"][number] for number in flat[3 : 3 + count]]
+            assert names == [VARIABLES[number] for number in formula.variables]
+            flat = flat[3 + count :]
+        assert flat == []
+
+
+def test_the_page_knows_every_variable_that_a_law_may_name() -> None:
+    code = (PARTS / "variables.js").read_text(encoding="utf-8")
+    listed = code[code.index("const VARIABLES = [") :].partition("]")[0]
+    assert tuple(re.findall(r'"(\w+)"', listed)) == VARIABLES
+
+
+SCRIPT = """
+globalThis.self = globalThis;
+{engine}
+(async () => {
+  const { about, laws, questions } = JSON.parse(require("fs").readFileSync(0, "utf8"));
+  takeLaws("PROGRAM", about, laws);
+  const told = [];
+  for (const question of questions) {
+    told.push(await answerOf(question).catch((error) => ({ refusal: error.message })));
+  }
+  console.log(JSON.stringify(told));
+})();
+"""
+
+
+def asked_of(page: Page, task: Task, gpu: Gpu) -> dict[str, Any]:
+    """A question as the page's script puts it."""
+    about = about_of(page)
+    model = next(model for model in about["models"] if model["name"] == task.model.name)
+    card = {"name": gpu.name, "memory": gpu.memory, "context": gpu.context_memory}
+    card |= {"capability": gpu.capability, "multiprocessors": gpu.multiprocessors}
+    return {
+        "model": {**model, "keys": about["keys"][model["family"]]},
+        "card": {**card, "threads": gpu.limits.threads},
+        "dtype": task.dtype, "optimizer": task.optimizer, "checkpointing": task.checkpointing,
+        "lora": task.lora, "batch": task.batch, "seq": task.seq, "purposes": len(CATEGORIES),
+    }  # fmt: skip
+
+
+@pytest.mark.skipif(NODE is None, reason="Node.js is not installed")
+def test_the_script_says_what_python_says(written: tuple[str, Page]) -> None:
+    """A glance; tests/report/test_calculator_browser.py looks at all of it."""
+    text, page = written
+    task = Task(model=model_of("gpt2"), dtype="fp32", optimizer="sgd", batch=2, seq=200)
+    small = Gpu("small", 3 << 30)
+    questions = [(task, find_gpu("H100")), (replace(task, batch=9), small)]
+    questions.append((replace(task, optimizer="adamw"), small))
+    (laws,) = re.findall(rf'data-laws="{PROGRAM}">([^<]*)<', text)
+    given = {"about": about_of(page)["programs"][PROGRAM], "laws": laws}
+    given["questions"] = [asked_of(page, *question) for question in questions]
+    script = SCRIPT.replace("{engine}", page.scripts["engine"]).replace("PROGRAM", PROGRAM)
+    done = subprocess.run(
+        [str(NODE), "-e", script],
+        input=json.dumps(given), capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    fitting, failing, refused = json.loads(done.stdout)
+    for told, question in ((fitting, questions[0]), (failing, questions[1])):
+        ran = run_by_law(*question)
+        assert told["reserved"] == ran.peak_reserved_bytes
+        assert told["allocated"] == ran.peak_allocated_bytes
+        assert told["fits"] is not ran.is_out_of_memory
+    assert (fitting["fits"], failing["fits"]) == (True, False)
+    assert refused == {"refusal": "there is no law for gpt2_tied_fp32_adamw"}
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--find", "batch"], "--find is for an answer; --html writes a page that is asked"),
+        (["--json"], "--json is for an answer"),
+        (["--fsdp"], "--fsdp or --ddp is for an answer"),
+        (["--tensor-parallel", "2"], "--tensor-parallel is for an answer"),
+        (["--server", "vllm"], "--server is for an answer"),
+        (["--engine", "program"], "--engine program: the page of --html answers by laws"),
+        (["--gpu", "L4", "--gpu", "A10"], "the page has every card; name the one"),
+        (["gpt2", "--accumulate", "4"], "there is no law for accumulate 4"),
+        (["BERT-base"], "there is no law for BERT-base: its architecture has none"),
+        (["gpt2", "--gpu", "T4"], "Tesla T4: laws are for cards of compute capability 8.0"),
+        (["Mistral-7B-v0.1"], "sliding_window is 4096: laws are for None"),
+    ],
+)
+def test_what_the_page_has_not_is_refused(
+    words: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["fit", "--html", str(tmp_path / "page.html"), *words]) == 2
+    assert sentence in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_is_no_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", "--html", str(tmp_path)]) == 2
+    assert "is no name for a page" in capsys.readouterr().err

@@ -1,0 +1,292 @@
+"""The calculator in a real browser: to the byte what `fit --engine laws` says, for any question.
+
+Run with `-m slow` where Chromium and the `playwright` package are; skipped elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from allocsim.cli import main
+from allocsim.errors import ConfigError
+from allocsim.laws import FAMILIES, VARIABLES, Card, known_laws, regime_of, variables_of
+from allocsim.phantom import CARDS, Gpu, find_gpu
+from allocsim.questions.fit import Task, largest, law_cards, law_models, model_of, run_by_law
+from allocsim.questions.fit.model import Configured
+from allocsim.questions.fit.notes import notes_of
+from allocsim.questions.top import top_of_run
+from allocsim.units import GIB, MIB, TIB, format_size
+from tests.report.opened import LONGEST_WAIT, Opened
+
+pytestmark = pytest.mark.slow
+
+LIKE = {"gpt2": "gpt2", "llama": "SmolLM2-135M", "qwen2": "Qwen2.5-0.5B"}
+"""A preset of each family, whose fields are filled in for a model that is made up."""
+SETTLED = "body[data-settled]:not([data-settled=''])"
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A question, and the address of the page that asks it."""
+
+    task: Task
+    gpu: Gpu
+    address: str
+
+
+@pytest.fixture(scope="module")
+def page(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
+    """The page with every law; it must end without an error, and ask for nothing but its worker."""
+    file = tmp_path_factory.mktemp("calculator") / "calculator.html"
+    assert main(["fit", "--html", str(file)]) == 0
+    opened = Opened(browser, file, viewport={"width": 1280, "height": 800})
+    yield opened
+    assert opened.errors == []
+    assert {address.partition(":")[0] for address in opened.requests[1:]} <= {"blob"}
+    opened.page.close()
+
+
+def drawn(random: Random) -> Drawn:
+    """A program that there are laws for, of any model, on any card."""
+    family, tied, dtype, optimizer, *more = random.choice(known_laws()).split("_")
+    is_tied = tied == "tied"
+    published = [
+        model.name for model in law_models()
+        if (model.family, model.is_tied) == (family, is_tied) and model.sizes["layers"] < 33
+    ]  # fmt: skip
+    words: dict[str, Any] = {"dtype": dtype, "optimizer": optimizer}
+    if published and random.random() < 0.3:
+        model = model_of(random.choice(published))
+        words["model"] = model.name
+    else:
+        sizes = made_up(random, family)
+        keys = FAMILIES[family].keys
+        config: dict[str, Any] = {keys[name]: size for name, size in sizes.items()}
+        config |= {"model_type": family, "tie_word_embeddings": is_tied}
+        model = Configured("made up", config, "AutoModelForCausalLM")
+        words |= {"model": LIKE[family], "tied": int(is_tied), **sizes}
+    asked: dict[str, Any] = {"batch": random.choice([1, 2, 3, 8, 16]), "seq": length(random)}
+    if "checkpointing" in more:
+        words["checkpointing"] = 1
+    if "lora" in more:
+        words["lora"] = asked["lora"] = random.choice([4, 8, 32])
+    task = Task(
+        model=model, dtype=dtype, optimizer=optimizer, checkpointing="checkpointing" in more,
+        **asked,
+    )  # fmt: skip
+    gpu, card = card_of(random)
+    return Drawn(task, gpu, f"#{urlencode({**words, **asked, **card})}")
+
+
+def made_up(random: Random, family: str) -> dict[str, int]:
+    shared = random.choice([1, 2, 3])
+    heads = shared * random.choice([1, 2, 4])
+    hidden = heads * random.choice([32, 64, 96, 128])
+    sizes = {"hidden": hidden, "intermediate": random.randint(64, 6000), "heads": heads}
+    sizes |= {"layers": random.randint(2, 7), "vocabulary": random.randint(200, 130_000)}
+    return sizes | ({"positions": 1024} if family == "gpt2" else {"kv_heads": shared})
+
+
+def tightened(random: Random, question: Drawn) -> Drawn:
+    """The same on a card with room for what is allocated, and less than what would be reserved."""
+    gpu = Gpu("a card of that size", TIB)
+    try:
+        ran = run_by_law(question.task, gpu)
+    except ConfigError:
+        return question
+    memory = random.randint(ran.peak_allocated_bytes, ran.peak_reserved_bytes)
+    address = question.address.partition("&card=")[0]
+    address += "&" + urlencode({"card": "another", "memory": memory / GIB})
+    return Drawn(question.task, replace(gpu, memory=memory), address)
+
+
+def length(random: Random) -> int:
+    return random.choice([64, 128, random.randint(2, 300), random.randint(300, 1024), 1024])
+
+
+def card_of(random: Random) -> tuple[Gpu, dict[str, Any]]:
+    """A card by name, or one that is small."""
+    if random.random() < 0.5:
+        name = random.choice(list(law_cards()))
+        return CARDS[name], {"card": name}
+    memory = random.randint(256 * MIB, 6 * GIB)
+    return Gpu("a card of that size", memory), {"card": "another", "memory": memory / GIB}
+
+
+def settled(page: Opened, address: str) -> None:
+    """The page asked at `address`, the largest batch found as well."""
+    page.run("document.body.dataset.settled = ''")
+    page.run(f"location.hash = {address!r}")
+    page.page.wait_for_selector(SETTLED, timeout=LONGEST_WAIT)
+
+
+def shown_bytes(page: Opened, name: str) -> int:
+    return int(page.text(f"#{name} small").removesuffix(" bytes").replace(",", ""))
+
+
+def compare(page: Opened, question: Drawn) -> str:
+    """Hold the page against Python; what became of the question."""
+    settled(page, question.address)
+    verdict = page.text("#verdict")
+    try:
+        ran = run_by_law(question.task, question.gpu)
+    except ConfigError as error:
+        assert verdict == "No answer"
+        assert page.text("#refusal").removesuffix(".").lower() == str(error).lower().replace(
+            "made up has", "a model like gpt2 has"
+        )
+        return "refused"
+    assert verdict == ("It does not fit" if ran.is_out_of_memory else "It fits")
+    assert shown_bytes(page, "reserved") == ran.peak_reserved_bytes
+    assert shown_bytes(page, "allocated") == ran.peak_allocated_bytes
+    retries = ran.device_run.stats["num_alloc_retries"]
+    often = {0: "never", 1: "once"}.get(retries, f"{retries:,} times")
+    assert page.text("#retries").partition(";")[0] == often
+    needed = ran.peak_reserved_bytes
+    if ran.is_out_of_memory:
+        endless = run_by_law(question.task, replace(question.gpu, memory=TIB, context_memory=0))
+        needed = endless.peak_reserved_bytes
+    assert shown_bytes(page, "spare") == abs(question.gpu.room - needed)
+    notes = page.run("[...document.querySelectorAll('#notes li')].map((note) => note.textContent)")
+    assert notes == list(notes_of(question.task, question.gpu))
+    if ran.is_out_of_memory:
+        return "out of memory"
+    top = top_of_run(ran.prepared, ran.device_run, ran.busiest, by="category")
+    rows = page.run(
+        "[...document.querySelectorAll('#purposes tr')].map("
+        "(row) => [row.cells[0].textContent, row.cells[1].textContent])"
+    )
+    assert dict(rows[:-1]) == {name: format_size(size) for name, size in top.categories.items()}
+    return "retried" if retries else "fits"
+
+
+def test_whatever_is_asked_the_page_says_what_python_says(page: Opened) -> None:
+    random = Random(20261122)
+    questions = [drawn(random) for _ in range(48)]
+    questions += [tightened(random, question) for question in questions[:16]]
+    became = [compare(page, question) for question in questions]
+    assert all(became.count(name) >= 3 for name in ("refused", "out of memory", "fits"))
+    assert "retried" in became
+
+
+@pytest.mark.parametrize(
+    ("name", "card", "options"),
+    [
+        ("gpt2", "RTX 3060", {"batch": 4, "dtype": "fp32"}),
+        ("SmolLM2-360M", "RTX 4090", {"batch": 16, "seq": 1024}),
+        ("Llama-3.2-1B", "RTX 4090", {"batch": 1, "seq": 512, "optimizer": "sgd"}),
+    ],
+)
+def test_the_largest_batch_is_pythons(
+    name: str, card: str, options: dict[str, Any], page: Opened
+) -> None:
+    task = Task(model=model_of(name), **options)
+    words = {"model": name, "card": card, "dtype": task.dtype, "optimizer": task.optimizer}
+    settled(page, f"#{urlencode({**words, 'batch': task.batch, 'seq': task.seq})}")
+    shown = int(page.text("#largest").partition("\n")[0].replace(",", ""))
+    found = largest(task, "batch", find_gpu(card), engine="laws", first=shown)
+    assert shown == found.value
+
+
+def test_every_variable_and_every_regime_is_pythons(page: Opened) -> None:
+    random = Random(7)
+    assert page.run("VARIABLES") == list(VARIABLES)
+    for _ in range(400):
+        heads = random.randint(1, 40)
+        sizes = {
+            "hidden": random.randint(1, 16_384), "intermediate": random.randint(1, 60_000),
+            "heads": heads, "kv_heads": random.choice([1, heads, max(heads // 4, 1)]),
+            "head_dim": random.randint(1, 256), "vocabulary": random.randint(1, 300_000),
+            "batch": random.choice([1, random.randint(1, 64)]), "length": random.randint(1, 9000),
+            "lora": random.choice([0, 8]), "positions": random.choice([0, 8192]),
+        }  # fmt: skip
+        gpu = random.choice(list(CARDS.values()))
+        card = Card(gpu.capability, gpu.multiprocessors, gpu.limits.threads)
+        given = {
+            "capability": gpu.capability, "multiprocessors": gpu.multiprocessors,
+            "threads": gpu.limits.threads,
+        }  # fmt: skip
+        unit = random.choice([0, 4, 8])
+        found = page.page.evaluate(
+            "([s, c, m]) => [variablesOf(s, c), regimeOf(s, c, m)]", [sizes, given, unit]
+        )
+        assert found == [variables_of(sizes, card), regime_of(sizes, card, unit)]
+
+
+def test_a_variable_that_the_page_does_not_know_is_refused(page: Opened) -> None:
+    told = page.run(
+        "(() => { try { bytesAt({numerator: 1, denominator: 1, variables: ['moon']}, {moon: 1}); }"
+        " catch (error) { return error.message; } })()"
+    )
+    assert told == "this page does not know the variable moon: write it anew"
+
+
+def test_a_slider_moves_the_bar_and_nothing_scrolls_away(page: Opened) -> None:
+    settled(page, "#model=SmolLM2-360M&card=RTX%203060&batch=1&seq=1024&dtype=bf16&optimizer=adamw")
+    widths = []
+    for batch in (1, 2, 4):
+        page.run("document.body.dataset.settled = ''")
+        page.page.locator("#batch-slider").fill(str(batch))
+        page.page.wait_for_selector(SETTLED, timeout=LONGEST_WAIT)
+        assert page.page.locator("#batch").input_value() == str(batch)
+        widths.append(
+            page.run("[...document.querySelectorAll('#held i:not(.idle):not(.missing)')]"
+                     ".reduce((sum, part) => sum + parseFloat(part.style.width), 0)")
+        )  # fmt: skip
+        page.until(f"location.hash.includes('batch={batch}&')")
+    assert widths == sorted(widths)
+    assert widths[0] < 0.7 * widths[2]
+    assert page.run("document.documentElement.scrollHeight") <= 800
+    assert page.run("engine instanceof Worker")
+
+
+def test_a_program_without_a_law_offers_those_with_one(page: Opened) -> None:
+    settled(page, "#model=gpt2&card=A10G&batch=1&seq=512&dtype=fp16&optimizer=adamw")
+    assert page.text("#verdict") == "No answer"
+    assert page.text("#refusal") == "There is no law for gpt2_tied_fp16_adamw."
+    page.run("document.body.dataset.settled = ''")
+    page.page.get_by_role("button", name="fp32 sgd").click()
+    page.page.wait_for_selector(SETTLED, timeout=LONGEST_WAIT)
+    assert page.text("#verdict") == "It fits"
+    assert "--dtype fp32 --optimizer sgd" in page.text("#command")
+
+
+def test_sizes_without_a_law_offer_some_near_by(page: Opened) -> None:
+    words = {"model": "Llama-3-8B", "card": "H200", "dtype": "bf16", "optimizer": "adamw"}
+    words |= {"batch": "8", "seq": "4096", "checkpointing": "1", "lora": "8"}
+    settled(page, f"#{urlencode(words)}")
+    assert "its kernels' way there (several.sorted.shared.masked)" in page.text("#refusal")
+    page.run("document.body.dataset.settled = ''")
+    page.page.locator("#nearby button").first.click()
+    page.page.wait_for_selector(SETTLED, timeout=LONGEST_WAIT)
+    assert page.text("#verdict") in ("It fits", "It does not fit")
+
+
+def test_without_a_worker_the_page_answers_itself(browser: Any, tmp_path: Path) -> None:
+    file = tmp_path / "page.html"
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("allocsim.laws.known_laws", lambda: ("gpt2_tied_fp32_sgd",))
+        assert main(["fit", "--html", str(file), "gpt2", "--dtype", "fp32", "--optimizer", "sgd"])\
+            == 0  # fmt: skip
+    opened = Opened(browser, file, before="window.Worker = undefined")
+    opened.page.wait_for_selector(SETTLED, timeout=LONGEST_WAIT)
+    assert opened.text("#verdict") == "It fits"
+    opened.close()
+
+
+def test_on_a_phone_nothing_lies_across(browser: Any, page: Opened) -> None:
+    file = page.requests[0]
+    phone = browser.new_page(viewport={"width": 390, "height": 844})
+    phone.goto(file)
+    phone.wait_for_selector(SETTLED, timeout=LONGEST_WAIT)
+    assert phone.evaluate("document.documentElement.scrollWidth") == 390
+    phone.locator("#batch").scroll_into_view_if_needed()
+    assert phone.locator("#verdict").bounding_box()["y"] >= 0, "the answer stays in sight"
+    phone.close()
