@@ -18,9 +18,9 @@ from allocsim.laws import (
     EMPTY_CACHE,
     REQUEST,
     Card,
-    Law,
     Laws,
     Requests,
+    Serving,
     family_of,
     find_laws,
     known_laws,
@@ -34,7 +34,7 @@ from allocsim.questions.fit.task import Task
 from allocsim.trace import Mark, MarkKind, Provenance, Recording
 from allocsim.workload import Recorder, write_recording
 
-__all__ = ["card_of", "has_law", "laws_name", "mask_unit", "run_by_law"]
+__all__ = ["card_of", "has_law", "is_fused", "laws_name", "mask_unit", "run_by_law", "serving_of"]
 
 _OLDEST_CAPABILITY = (8, 0)
 """Of cards with FlashAttention, over which the laws were taken."""
@@ -68,7 +68,7 @@ def run_by_law(task: Task, gpu: Gpu, *, conf: str | None = None, keep: Path | No
 def has_law(task: Task, gpu: Gpu) -> bool:
     """Whether there is a law for a task on a card."""
     try:
-        _law(task, gpu, _laws(task))
+        _refuse_without_law(task, gpu, _laws(task))
     except ConfigError:
         return False
     return True
@@ -101,6 +101,9 @@ def laws_name(task: Task) -> str:
     for what in _without_law(task):
         raise ConfigError(f"there is no law for {what}")
     parts = [family.model_type, "tied" if family.is_tied_in(model.config) else "untied"]
+    if not task.is_training:
+        # Requests of fp16 and bf16 are the same, and both were recorded.
+        return "_".join([*parts, "fp32" if task.dtype == "fp32" else "16-bit", "serve"])
     parts += [task.dtype, task.optimizer]
     parts += ["checkpointing"] * task.checkpointing + ["lora"] * bool(task.lora)
     return "_".join(parts)
@@ -109,8 +112,6 @@ def laws_name(task: Task) -> str:
 def _without_law(task: Task) -> Iterator[str]:
     """The options of a task that no law was taken with."""
     usual = Task(model=task.model)
-    if not task.is_training:
-        yield "serving"
     for name in ("accumulate", "attention", "compiles", "steps", "start", "parallel", "lengths"):
         if getattr(task, name) != getattr(usual, name):
             yield f"{name} {getattr(task, name)!r}"
@@ -131,28 +132,54 @@ def _laws(task: Task) -> Laws:
     return laws
 
 
-def _law(task: Task, gpu: Gpu, laws: Laws) -> tuple[Law, dict[str, int]]:
-    """The law of the regime that a task is in, and its sizes."""
-    if gpu.capability < _OLDEST_CAPABILITY:
-        raise ConfigError(f"{gpu.name}: laws are for cards of compute capability 8.0 or later")
+def is_fused(task: Task) -> bool:
+    """Whether attention is FlashAttention's where it has no mask."""
+    return task.attention == "sdpa" and task.dtype != "fp32"
+
+
+def serving_of(task: Task, gpu: Gpu) -> Serving:
+    """What a task serves, as laws name it."""
+    return Serving(
+        sizes=_sizes(task),
+        card=card_of(gpu),
+        is_fused=is_fused(task),
+        decode=task.decode,
+        requests=task.requests,
+    )
+
+
+def _sizes(task: Task) -> dict[str, int]:
     assert isinstance(task.model, Configured)
     family = family_of(task.model.config)
     assert family is not None
+    length = task.seq if task.is_training else task.prompt
     sizes = family.sizes_of(task.model.config)
-    sizes |= {"batch": task.batch, "length": task.seq, "lora": task.lora}
-    regime = regime_of(sizes, card_of(gpu), mask_unit(task))
-    law = laws.by_regime.get(regime)
-    if law is None:
-        raise ConfigError(
-            f"there is no law for {laws.name} at batch {task.batch} x {task.seq:,} tokens: "
-            f"its kernels' way there ({regime}) was not recorded"
-        )
-    return law, sizes
+    return sizes | {"batch": task.batch, "length": length, "lora": task.lora}
+
+
+def _refuse_without_law(task: Task, gpu: Gpu, laws: Laws) -> None:
+    """Raises ConfigError for a card or a regime that there is no law for."""
+    if gpu.capability < _OLDEST_CAPABILITY:
+        raise ConfigError(f"{gpu.name}: laws are for cards of compute capability 8.0 or later")
+    sizes = _sizes(task)
+    regimes = [regime_of(sizes, card_of(gpu), mask_unit(task))]
+    if not task.is_training:
+        regimes = [name for name, _ in serving_of(task, gpu).names]
+    for regime in regimes:
+        if regime not in laws.by_regime:
+            raise ConfigError(
+                f"there is no law for {laws.name} at batch {task.batch} x {sizes['length']:,} "
+                f"tokens: its kernels' way there ({regime}) was not recorded"
+            )
 
 
 def _requests(task: Task, gpu: Gpu, laws: Laws) -> Requests:
-    law, sizes = _law(task, gpu, laws)
-    return law.requests(variables_of(sizes, card_of(gpu)), sizes["layers"])
+    _refuse_without_law(task, gpu, laws)
+    sizes, card = _sizes(task), card_of(gpu)
+    if not task.is_training:
+        return serving_of(task, gpu).program(laws.by_regime, sizes["layers"])
+    law = laws.by_regime[regime_of(sizes, card, mask_unit(task))]
+    return law.requests(variables_of(sizes, card), sizes["layers"])
 
 
 def _recording(

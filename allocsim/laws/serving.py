@@ -1,0 +1,80 @@
+"""A program that serves, put together from the laws of its stretches.
+
+Rule: every request to the model is a prompt and steps of one token each; a step's requests hang on
+the tokens that the cache holds by then and on nothing else that came before.  So a step has a law
+of its own, in regimes of its own, and any number of them makes the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from allocsim.laws.law import Law, Requests, Rows, requests_of
+from allocsim.laws.repeated import refuse_too_long
+from allocsim.laws.variables import Card, Sizes, prompt_regime, step_regime, variables_of
+
+__all__ = ["AFTER", "BETWEEN", "END", "START", "STEP", "Serving"]
+
+START, BETWEEN, END = "start", "between", "end"
+"""Stretches by regime of the prompt: up to what the first request's prompt leaves; what is let go
+of a request and the next one's prompt; what is let go at last."""
+STEP, AFTER = "step", "after"
+"""Stretches by regime of a step: up to its token; what is let go before the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What is served.
+
+    sizes: of the model and the work, `length` that of the prompt.  is_fused: whether attention is
+    FlashAttention's, which splits keys.  decode: steps of a request.  requests: one by one.
+    """
+
+    sizes: Sizes
+    card: Card
+    is_fused: bool
+    decode: int
+    requests: int
+
+    @property
+    def names(self) -> list[tuple[str, int]]:
+        """The stretches in their order, each with the tokens that its attention is over."""
+        prompt, batch = self.sizes["length"], self.sizes
+        before = prompt_regime(batch, self.card, is_fused=self.is_fused)
+        found = []
+        for number in range(self.requests):
+            found.append((f"{BETWEEN if number else START}.{before}", prompt))
+            for cached in range(prompt + 1, prompt + self.decode + 1):
+                regime = step_regime({**batch, "length": cached}, self.card, is_fused=self.is_fused)
+                found.append((f"{STEP}.{regime}", cached))
+                if cached < prompt + self.decode:
+                    found.append((f"{AFTER}.{regime}", cached))
+        return [*found, (f"{END}.{before}", prompt)]
+
+    def program(self, laws: Mapping[str, Law], layers: int) -> Requests:
+        """The program by the laws of its stretches.
+
+        Raises ConfigError for too many steps and as `Law.rows`, KeyError for a law that is missing.
+        """
+        names = self.names
+        known = {name: laws[name[0]].rows(self.variables(name), layers) for name in set(names)}
+        stretches = [known[name] for name in names]
+        refuse_too_long(sum(len(each.row) for each in stretches))
+        rows = Rows(
+            *(
+                np.concatenate([getattr(each, column) for each in stretches])
+                for column in ("row", "kind", "kin", "value")
+            )
+        )
+        first = laws[names[0][0]]
+        reset = int(np.flatnonzero(stretches[0].row == first.reset)[0])
+        return requests_of(rows, reset, layers)
+
+    def variables(self, name: tuple[str, int]) -> dict[str, int]:
+        """What the requests of a stretch hang on."""
+        stretch, length = name
+        is_step = stretch.startswith((STEP, AFTER))
+        return variables_of({**self.sizes, "length": length}, self.card, is_step=is_step)
