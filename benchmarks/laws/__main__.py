@@ -25,7 +25,7 @@ _FULL = (
     *(("autocast-bf16", "adamw"), ("autocast-bf16", "adamw-fused")),
     *(("fp32", "adamw"), ("fp32", "adamw-fused"), ("fp32", "sgd"), ("fp32", "momentum")),
 )
-_SERVED = ("bf16", "fp32")
+_SERVED = (("bf16", "sdpa"), ("fp32", "sdpa"), ("bf16", "eager"))
 FAMILIES = (("llama", True), ("llama", False), ("qwen2", True), ("qwen2", False), ("gpt2", True))
 
 
@@ -39,8 +39,9 @@ def variants() -> Iterator[Variant]:
         for checkpointing in (False, True):
             more = {"checkpointing": True} if checkpointing else {}
             yield Variant(family, is_tied, {"dtype": "bf16", **_WITH_ADAPTERS, **more})
-        for dtype in _SERVED:
-            yield Variant(family, is_tied, {"is_training": False, "dtype": dtype})
+        for dtype, attention in _SERVED:
+            options = {"is_training": False, "dtype": dtype, "attention": attention}
+            yield Variant(family, is_tied, options)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -162,7 +162,7 @@ def _sizes(variant: Variant, chance: random.Random) -> dict[str, int]:
             "vocabulary": chance.randrange(5_000, 260_000),
             "length": chance.choice([length, chance.randrange(2, 300)]),
         }
-        if variant.options["dtype"] != "fp32":
+        if variant.options["dtype"] != "fp32" and variant.options["attention"] == "sdpa":
             sizes["is_fp16"] = chance.randrange(2)
     if "lora" in variant.options:
         sizes["lora"] = chance.choice([4, 8, 16, 24, 32, 64])

@@ -7,16 +7,19 @@ as in a replay.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 
+import numpy as np
+
 from allocsim.errors import ConfigError
 from allocsim.laws import (
     EMPTY_CACHE,
-    REQUEST,
+    FREE,
     Card,
     Laws,
     Requests,
@@ -102,8 +105,10 @@ def laws_name(task: Task) -> str:
         raise ConfigError(f"there is no law for {what}")
     parts = [family.model_type, "tied" if family.is_tied_in(model.config) else "untied"]
     if not task.is_training:
+        if task.attention == "eager":
+            return "_".join([*parts, task.dtype, "serve", "eager"])
         # Requests of fp16 and bf16 are the same, and both were recorded.
-        return "_".join([*parts, "fp32" if task.dtype == "fp32" else "16-bit", "serve"])
+        return "_".join([*parts, "16-bit" if is_fused(task) else task.dtype, "serve"])
     parts += [task.dtype, task.optimizer]
     parts += ["checkpointing"] * task.checkpointing + ["lora"] * bool(task.lora)
     return "_".join(parts)
@@ -112,7 +117,9 @@ def laws_name(task: Task) -> str:
 def _without_law(task: Task) -> Iterator[str]:
     """The options of a task that no law was taken with."""
     usual = Task(model=task.model)
-    for name in ("accumulate", "attention", "compiles", "steps", "start", "parallel", "lengths"):
+    has_law = not task.is_training and task.attention == "eager"
+    names = ("accumulate", "compiles", "steps", "start", "parallel", "lengths")
+    for name in (*names, *("attention",) * (not has_law)):
         if getattr(task, name) != getattr(usual, name):
             yield f"{name} {getattr(task, name)!r}"
     if task.lora_targets:
@@ -182,6 +189,13 @@ def _requests(task: Task, gpu: Gpu, laws: Laws) -> Requests:
     return law.requests(variables_of(sizes, card), sizes["layers"])
 
 
+def _between(requests: Requests) -> Iterator[slice]:
+    """Rows that only request and free, and every other row alone."""
+    seldom = np.flatnonzero(requests.kind == EMPTY_CACHE)
+    cuts = np.unique([0, requests.reset, *seldom, *(seldom + 1), len(requests.kind)]).tolist()
+    return (slice(start, stop) for start, stop in itertools.pairwise(cuts))
+
+
 def _recording(
     requests: Requests, gpu: Gpu, laws: Laws, conf: str, text: str
 ) -> tuple[Recording, bool]:
@@ -194,20 +208,20 @@ def _recording(
         base_address=_BASE_ADDRESS,
     )
     marks: list[Mark] = []
-    address: dict[int, int] = {}
-    columns = (requests.kind, requests.block, requests.size, requests.stack)
-    rows = enumerate(zip(*(column.tolist() for column in columns), strict=True))
     with recorder.program():
-        for row, (kind, block, size, stack) in rows:
-            if row == requests.reset:
+        for rows in _between(requests):
+            if rows.start == requests.reset:
                 marks.append(Mark(recorder.n_entries, MarkKind.PEAK_RESET))
-            if kind == REQUEST:
-                address[block] = recorder.malloc(size, stack)
-            elif kind == EMPTY_CACHE:
+            if requests.kind[rows.start] == EMPTY_CACHE:
                 marks.append(Mark(recorder.n_entries, MarkKind.EMPTY_CACHE))
                 recorder.empty_cache()
-            else:
-                recorder.free(address.pop(block), stack)
+                continue
+            recorder.play(
+                requests.kind[rows] == FREE,
+                requests.block[rows],
+                requests.size[rows],
+                requests.stack[rows],
+            )
     provenance = Provenance(
         torch_version=laws.torch_version,
         device_name=gpu.name,
