@@ -81,6 +81,11 @@ class Law:
         reset = int(np.flatnonzero(rows.row == self.reset)[0])
         return requests_of(rows, reset, layers)
 
+    def n_rows(self, layers: int) -> int:
+        """How many rows it has."""
+        more = sum(stop - start for start, stop in self.parts)
+        return len(self.kind) + more * (layers - self.layers)
+
     def rows(self, variables: Mapping[str, int], layers: int) -> Rows:
         """Its rows at these variables, whose blocks are not looked up.
 

@@ -112,7 +112,7 @@ def refuse_too_long(rows: int) -> None:
         )
 
 
-def blocks_of(
+def blocks_of(  # noqa: PLR0917  (columns)
     is_request: NDArray[np.bool_],
     is_free: NDArray[np.bool_],
     is_end: NDArray[np.bool_],

@@ -21,8 +21,12 @@ __all__ = ["AFTER", "BETWEEN", "END", "START", "STEP", "Serving"]
 START, BETWEEN, END = "start", "between", "end"
 """Stretches by regime of the prompt: up to what the first request's prompt leaves; what is let go
 of a request and the next one's prompt; what is let go at last."""
+
 STEP, AFTER = "step", "after"
 """Stretches by regime of a step: up to its token; what is let go before the next."""
+
+_FEWEST_ROWS = 80
+"""Of a step, whatever the model: far too many steps are refused before they are listed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +45,22 @@ class Serving:
 
     @property
     def names(self) -> list[tuple[str, int]]:
-        """The stretches in their order, each with the tokens that its attention is over."""
-        prompt, batch = self.sizes["length"], self.sizes
-        before = prompt_regime(batch, self.card, is_fused=self.is_fused)
-        found = []
-        for number in range(self.requests):
-            found.append((f"{BETWEEN if number else START}.{before}", prompt))
-            for cached in range(prompt + 1, prompt + self.decode + 1):
-                regime = step_regime({**batch, "length": cached}, self.card, is_fused=self.is_fused)
-                found.append((f"{STEP}.{regime}", cached))
-                if cached < prompt + self.decode:
-                    found.append((f"{AFTER}.{regime}", cached))
+        """The stretches in their order, each with the tokens that its attention is over.
+
+        Raises ConfigError for too many steps.
+        """
+        refuse_too_long(self.requests * self.decode * _FEWEST_ROWS)
+        prompt = self.sizes["length"]
+        before = prompt_regime(self.sizes, self.card, is_fused=self.is_fused)
+        steps = []
+        for cached in range(prompt + 1, prompt + self.decode + 1):
+            sizes = {**self.sizes, "length": cached}
+            regime = step_regime(sizes, self.card, is_fused=self.is_fused)
+            steps += [(f"{STEP}.{regime}", cached), (f"{AFTER}.{regime}", cached)]
+        del steps[-1]
+        found = [(f"{START}.{before}", prompt), *steps]
+        for _ in range(1, self.requests):
+            found += [(f"{BETWEEN}.{before}", prompt), *steps]
         return [*found, (f"{END}.{before}", prompt)]
 
     def program(self, laws: Mapping[str, Law], layers: int) -> Requests:
@@ -60,9 +69,9 @@ class Serving:
         Raises ConfigError for too many steps and as `Law.rows`, KeyError for a law that is missing.
         """
         names = self.names
+        refuse_too_long(sum(laws[name].n_rows(layers) for name, _ in names))
         known = {name: laws[name[0]].rows(self.variables(name), layers) for name in set(names)}
         stretches = [known[name] for name in names]
-        refuse_too_long(sum(len(each.row) for each in stretches))
         rows = Rows(
             *(
                 np.concatenate([getattr(each, column) for each in stretches])
