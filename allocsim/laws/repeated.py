@@ -69,9 +69,9 @@ class Repeated:
         LookupError, with its row.
         """
         row, value = self.rows_with(copies)
-        columns = (self.is_request, self.is_free, self.is_end, self.kin)
+        flags = self.is_request[row], self.is_free[row], self.is_end[row]
         try:
-            block = blocks_of(*(column[row] for column in columns), value, self.n_before)
+            block = blocks_of(*flags, self.kin[row], value, self.n_before)
         except LookupError as error:
             raise LookupError(int(row[error.args[0]])) from None
         return Unrolled(row, value, block)

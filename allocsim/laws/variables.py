@@ -59,7 +59,10 @@ _IN_TWO_PASSES_ABOVE = 1020
 
 _CHOSEN_IN_PARTS_FROM = 256
 """Values for each of 512 threads from which on the choice of a token is made in parts
-(vocabularies of 128,256 | 151,936)."""
+(vocabularies of 130,560 | 130,561)."""
+
+_HEADS_SERVED = (64, 96, 128)
+"""Sizes of a head that were recorded serving; sums of others are rounded up, or blocks smaller."""
 
 _WORKSPACE = 8_519_680
 _WORKSPACE_SINCE_HOPPER = 32 << 20
@@ -193,8 +196,8 @@ def _served(sizes: Sizes, splits: int) -> str:
     """Batch, heads, splits of attention, and whether the token is chosen in parts."""
     is_large = -(-sizes["vocabulary"] // 512) >= _CHOSEN_IN_PARTS_FROM
     choice = "parts" if is_large else "at-once"
-    if sizes["head_dim"] % 32 or sizes["head_dim"] > 128:
-        return f"heads of {sizes['head_dim']}"  # their sums are rounded up, or their blocks smaller
+    if sizes["head_dim"] not in _HEADS_SERVED:
+        return f"heads of {sizes['head_dim']}"
     return ".".join((_batch(sizes), _heads(sizes), "split" if splits > 1 else "whole", choice))
 
 

@@ -102,8 +102,8 @@ def _law(
     while True:
         columns = np.array([programs[i].size for i in told]).T
         values = [_variables(sizes[i]) for i in told]
-        formulas, number = formulas_of(columns, values, _teller(first))
-        law = law_of(growth, formulas, number, interner, proofs=len(others))
+        found = formulas_of(columns, values, _teller(first))
+        law = law_of(growth, *found, interner, proofs=len(others))
         wrong = ((i, _refuted(law, programs[i], sizes[i])) for i in others)
         refuted = next(((i, row) for i, row in wrong if row is not None), None)
         if refuted is None:

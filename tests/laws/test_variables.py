@@ -104,18 +104,20 @@ def test_no_partial_sum_is_of_more_than_1024_tokens(batch: int, length: int, sum
 
 
 @pytest.mark.parametrize(
-    ("heads", "kv_heads", "head_dim", "batch", "cached", "splits", "on_4090"),
+    ("heads", "batch", "cached", "splits", "on_4090"),
     [
-        (32, 8, 64, 1, 256, 1, 1), (32, 8, 64, 1, 257, 2, 2), (32, 8, 64, 1, 1000, 4, 4),
-        (32, 8, 64, 4, 3001, 6, 6), (28, 4, 128, 1, 257, 3, 3), (28, 4, 128, 4, 3001, 12, 12),
-        (40, 40, 128, 4, 3001, 4, 3), (64, 8, 128, 4, 3001, 6, 8), (18, 2, 96, 4, 3001, 24, 24),
+        ((32, 8, 64), 1, 256, 1, 1), ((32, 8, 64), 1, 257, 2, 2), ((32, 8, 64), 1, 1000, 4, 4),
+        ((32, 8, 64), 4, 3001, 6, 6), ((28, 4, 128), 1, 257, 3, 3), ((28, 4, 128), 4, 3001, 12, 12),
+        ((40, 40, 128), 4, 3001, 4, 3), ((64, 8, 128), 4, 3001, 6, 8),
+        ((18, 2, 96), 4, 3001, 24, 24),
     ],
 )  # fmt: skip
 def test_one_token_takes_the_keys_apart_by_heads_of_keys(
-    heads: int, kv_heads: int, head_dim: int, batch: int, cached: int, splits: int, on_4090: int
+    heads: tuple[int, int, int], batch: int, cached: int, splits: int, on_4090: int
 ) -> None:
-    sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "batch": batch}
-    sizes["length"] = cached
+    """heads: how many, how many of keys, the size of one."""
+    sizes = dict(zip(("heads", "kv_heads", "head_dim"), heads, strict=True))
+    sizes |= {"batch": batch, "length": cached}
     assert attention_splits(sizes, 108, is_step=True) == splits
     assert attention_splits(sizes, 128, is_step=True) == on_4090
 
