@@ -16,11 +16,15 @@ from allocsim.laws.law import Law, Requests, Rows, requests_of
 from allocsim.laws.repeated import refuse_too_long
 from allocsim.laws.variables import Card, Sizes, prompt_regime, step_regime, variables_of
 
-__all__ = ["AFTER", "BETWEEN", "END", "START", "STEP", "Serving"]
+__all__ = ["AFTER", "BETWEEN", "END", "MAKE", "START", "STEP", "Serving"]
 
-START, BETWEEN, END = "start", "between", "end"
-"""Stretches by regime of the prompt: up to what the first request's prompt leaves; what is let go
-of a request and the next one's prompt; what is let go at last."""
+MAKE, END = "make", "end"
+"""Stretches by kind of positions: the model, up to where the peaks are reset; what is let go at
+last."""
+
+START, BETWEEN = "start", "between"
+"""Stretches by regime of the prompt: the first one; what is let go of a request and the next one's
+prompt."""
 
 STEP, AFTER = "step", "after"
 """Stretches by regime of a step: up to its token; what is let go before the next."""
@@ -35,6 +39,7 @@ class Serving:
 
     sizes: of the model and the work, `length` that of the prompt.  is_fused: whether attention is
     FlashAttention's, which splits keys.  decode: steps of a request.  requests: one by one.
+    positions: how the model is told them, which decides what making it requests.
     """
 
     sizes: Sizes
@@ -42,6 +47,7 @@ class Serving:
     is_fused: bool
     decode: int
     requests: int
+    positions: str = "default"
 
     @property
     def names(self) -> list[tuple[str, int]]:
@@ -58,10 +64,10 @@ class Serving:
             regime = step_regime(sizes, self.card, is_fused=self.is_fused)
             steps += [(f"{STEP}.{regime}", cached), (f"{AFTER}.{regime}", cached)]
         del steps[-1]
-        found = [(f"{START}.{before}", prompt), *steps]
+        found = [(f"{MAKE}.{self.positions}", prompt), (f"{START}.{before}", prompt), *steps]
         for _ in range(1, self.requests):
             found += [(f"{BETWEEN}.{before}", prompt), *steps]
-        return [*found, (f"{END}.{before}", prompt)]
+        return [*found, (f"{END}.{self.positions}", prompt)]
 
     def program(self, laws: Mapping[str, Law], layers: int) -> Requests:
         """The program by the laws of its stretches.
@@ -78,9 +84,7 @@ class Serving:
                 for column in ("row", "kind", "kin", "value")
             )
         )
-        first = laws[names[0][0]]
-        reset = int(np.flatnonzero(stretches[0].row == first.reset)[0])
-        return requests_of(rows, reset, layers)
+        return requests_of(rows, len(stretches[0].row), layers)
 
     def variables(self, name: tuple[str, int]) -> dict[str, int]:
         """What the requests of a stretch hang on."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -22,7 +23,20 @@ from benchmarks.laws.recorded import CARD
 
 __all__ = ["Variant", "configured", "drawn", "drawn_to_serve", "regimes"]
 
+_FOLDED = re.compile(r"\n    rope_parameters=\{[^}]*\}")
+"""Lines that not every configuration has."""
+
 _TRIES = 20_000
+_SCALED = {
+    "rope_type": "llama3",
+    "rope_theta": 500000.0,
+    "factor": 32.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+"""Positions as Llama 3.1 and later have them; what is computed of them hangs on no value."""
+
 _DECODE = 3
 """Steps of a recorded request: the first, one after another, and the last."""
 
@@ -44,8 +58,9 @@ class Variant:
         return laws_name(self.task(_sizes(self, random.Random(0))))
 
     def text(self, sizes: Mapping[str, int]) -> str:
-        """The program at some sizes."""
-        return program_of(self.task(sizes))
+        """The program at some sizes, whose lines have the same numbers at all."""
+        text = program_of(self.task(sizes))
+        return _FOLDED.sub(lambda found: found[0].replace("\n", " "), text)
 
     def task(self, sizes: Mapping[str, int]) -> Task:
         """The task at some sizes."""
@@ -162,6 +177,8 @@ def _sizes(variant: Variant, chance: random.Random) -> dict[str, int]:
             "vocabulary": chance.randrange(5_000, 260_000),
             "length": chance.choice([length, chance.randrange(2, 300)]),
         }
+        if variant.family == "llama":
+            sizes["is_scaled"] = chance.randrange(2)
         if variant.options["dtype"] != "fp32" and variant.options["attention"] == "sdpa":
             sizes["is_fp16"] = chance.randrange(2)
     if "lora" in variant.options:
@@ -176,4 +193,6 @@ def configured(family: str, is_tied: bool, sizes: Mapping[str, int]) -> Configur
     config |= {key: sizes[name] for name, key in keys.items()}
     if family != "gpt2":
         config["max_position_embeddings"] = 1 << 17
+    if sizes.get("is_scaled"):
+        config["rope_parameters"] = _SCALED
     return Configured("a model made up", config, "AutoModelForCausalLM")

@@ -21,7 +21,7 @@ from allocsim.questions.fit.by_law import serving_of
 from allocsim.questions.scale.growth import Growth, growth_between
 from allocsim.questions.scale.likeness import Likeness, likeness_of
 from allocsim.questions.scale.program import Program
-from allocsim.trace import FrameInterner
+from allocsim.trace import FrameInterner, MarkKind
 from benchmarks.laws.recorded import CARD, recorded
 from benchmarks.laws.samples import Variant, drawn_to_serve
 from benchmarks.laws.taken import PROOFS, SAMPLES, USED, NoLawError, formulas_of, law_of
@@ -105,9 +105,9 @@ def serving_laws_of(
     for run in runs:
         why = _refuted(run, found)
         if why is not None:
-            for name, _ in (run.names[0], run.names[-1]):
-                found.pop(name, None)
-            refused[run.names[0][0]] = f"{dict(run.sizes)}: {why}"
+            start = run.names[1][0]
+            found.pop(start, None)
+            refused[start] = f"{dict(run.sizes)}: {why}"
     return Laws(variant.name, torch_version, interner.table(), found), refused
 
 
@@ -139,14 +139,18 @@ def _runs(variant: Variant, sizes: Sequence[Mapping[str, int]], python: str) -> 
 
 
 def _places(program: Program, line: int, decode: int) -> list[slice]:
-    """A recording's stretches: cut after what each choice of a token requests, and after what is
-    let go then where another token follows; `line` of the program chooses."""
+    """A recording's stretches: cut where the peaks are reset, after what each choice of a token
+    requests, and after what is let go then where another token follows.
+
+    line: of the program, which chooses.
+    """
     trace, requests, place = program.prepared.trace, program.requests, ("program.py", line)
     frames = [trace.frame_table.stack(each) for each in trace.frames[program.steps.entry[requests]]]
     chooses = np.array([(stack[0].filename, stack[0].line) == place for stack in frames])
     ends = requests[chooses & ~np.append(chooses[1:], False)] + 1
     follows = [int(requests[np.searchsorted(requests, end)]) for end in ends[:-1].tolist()]
-    cuts = [0]
+    reset = next(each.entry for each in trace.marks if each.kind is MarkKind.PEAK_RESET)
+    cuts = [0, int(np.searchsorted(program.steps.entry, reset))]
     for number, end in enumerate(ends.tolist()):
         token = number % (1 + decode)
         if token:

@@ -103,10 +103,15 @@ def test_models_that_nobody_recorded_answer_as_real_pytorch_lets_them(
     are_the_same(task, card)
 
 
-def made_up(model_type: str, is_tied: bool, *sizes: int) -> Configured:
+def made_up(
+    model_type: str, is_tied: bool, *sizes: int, rope_type: str = "default"
+) -> Configured:
     config = {"model_type": model_type, "tie_word_embeddings": is_tied}
     keys = LIKE_GPT2 if model_type == "gpt2" else LIKE_LLAMA
-    more = {} if model_type == "gpt2" else {"max_position_embeddings": 8192}
+    more: dict[str, Any] = {}
+    if model_type != "gpt2":
+        more["max_position_embeddings"] = 8192
+        more["rope_parameters"] = {"rope_type": rope_type, "rope_theta": 10_000.0}
     config |= dict(zip(keys, sizes, strict=True)) | more
     return Configured("made up", config, "AutoModelForCausalLM")
 
@@ -178,6 +183,14 @@ def test_a_regime_that_was_not_recorded_is_named() -> None:
                 prompt=100,
             ),
             r"\(start\.single\.shared\.whole\.at-once\) was not recorded",
+        ),
+        (
+            Task(
+                model=made_up("llama", True, 32_000, 768, 2560, 4, 12, 4, rope_type="yarn"),
+                is_training=False,
+                prompt=100,
+            ),
+            r"\(make\.yarn\) was not recorded",
         ),
     ],
 )

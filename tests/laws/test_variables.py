@@ -169,7 +169,7 @@ def test_steps_pass_from_one_way_to_another_as_the_cache_grows() -> None:
         (f"step.{single}.split.parts", 258),
     ]  # fmt: skip
     assert serving.names == [
-        (f"start.{single}.whole.parts", 255), *of_one,
+        ("make.default", 255), (f"start.{single}.whole.parts", 255), *of_one,
         (f"between.{single}.whole.parts", 255), *of_one,
-        (f"end.{single}.whole.parts", 255),
+        ("end.default", 255),
     ]  # fmt: skip

@@ -152,7 +152,16 @@ def serving_of(task: Task, gpu: Gpu) -> Serving:
         is_fused=is_fused(task),
         decode=task.decode,
         requests=task.requests,
+        positions=_positions(task),
     )
+
+
+def _positions(task: Task) -> str:
+    """How positions are scaled, as the configuration of a model with rotary ones says."""
+    assert isinstance(task.model, Configured)
+    config = task.model.config
+    scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    return str(scaling.get("rope_type") or scaling.get("type") or "default")
 
 
 def _sizes(task: Task) -> dict[str, int]:
