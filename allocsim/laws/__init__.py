@@ -20,7 +20,8 @@ from allocsim.laws.variables import (
 
 __all__ = [
     "AFTER", "BEFORE", "BETWEEN", "COLUMNS", "Card", "DATA", "EMPTY_CACHE", "END", "FAMILIES",
-    "FREE", "Family", "Formula", "Law", "Laws", "MAKE", "REQUEST", "Repeated", "Requests", "SIZES", "START",
-    "STEP", "Serving", "Unrolled", "VARIABLES", "attention_splits", "family_of", "find_laws",
-    "known_laws", "prompt_regime", "regime_of", "step_regime", "variables_of", "write_laws",
+    "FREE", "Family", "Formula", "Law", "Laws", "MAKE", "REQUEST", "Repeated", "Requests", "SIZES",
+    "START", "STEP", "Serving", "Unrolled", "VARIABLES", "attention_splits", "family_of",
+    "find_laws", "known_laws", "prompt_regime", "regime_of", "step_regime", "variables_of",
+    "write_laws",
 ]  # fmt: skip

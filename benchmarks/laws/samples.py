@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from allocsim.laws import FAMILIES, START, STEP, regime_of
+from allocsim.laws import FAMILIES, START, STEP, attention_splits, regime_of
 from allocsim.phantom import find_gpu
 from allocsim.questions.fit import Task, program_of
 from allocsim.questions.fit.by_law import card_of, is_fused, laws_name, mask_unit, serving_of
@@ -36,6 +36,9 @@ _SCALED = {
     "original_max_position_embeddings": 8192,
 }
 """Positions as Llama 3.1 and later have them; what is computed of them hangs on no value."""
+
+_OF_ONE_KIND = 6
+"""Samples of prompts of a regime that have as many parts of keys."""
 
 _DECODE = 3
 """Steps of a recorded request: the first, one after another, and the last."""
@@ -137,9 +140,11 @@ def drawn_to_serve(variant: Variant, count: int) -> list[dict[str, int]]:
                 if known[name] >= count:
                     break
                 names = {each for each, _ in serving_of(variant.task(sizes), gpu).names}
-                if name in names:
+                # Where all take their keys in two parts, a number and a variable are the same.
+                parts = f"{name} {attention_splits(sizes, gpu.multiprocessors)}"
+                if name in names and (stretch == STEP or known[parts] < _OF_ONE_KIND):
                     found.append(sizes)
-                    known.update(names)
+                    known.update({*names, parts} if "split" in regime else names)
     return found
 
 

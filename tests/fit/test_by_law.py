@@ -103,9 +103,7 @@ def test_models_that_nobody_recorded_answer_as_real_pytorch_lets_them(
     are_the_same(task, card)
 
 
-def made_up(
-    model_type: str, is_tied: bool, *sizes: int, rope_type: str = "default"
-) -> Configured:
+def made_up(model_type: str, is_tied: bool, *sizes: int, rope_type: str = "default") -> Configured:
     config = {"model_type": model_type, "tie_word_embeddings": is_tied}
     keys = LIKE_GPT2 if model_type == "gpt2" else LIKE_LLAMA
     more: dict[str, Any] = {}
