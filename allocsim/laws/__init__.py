@@ -4,6 +4,7 @@ from allocsim.laws.families import FAMILIES, Family, family_of
 from allocsim.laws.formula import Formula
 from allocsim.laws.law import EMPTY_CACHE, FREE, REQUEST, Law, Requests
 from allocsim.laws.repeated import BEFORE, Repeated, Unrolled
+from allocsim.laws.serving import AFTER, BETWEEN, END, MAKE, START, STEP, Serving
 from allocsim.laws.stored import DATA, Laws, find_laws, known_laws, write_laws
 from allocsim.laws.variables import (
     COLUMNS,
@@ -11,13 +12,16 @@ from allocsim.laws.variables import (
     VARIABLES,
     Card,
     attention_splits,
+    prompt_regime,
     regime_of,
+    step_regime,
     variables_of,
 )
 
 __all__ = [
-    "BEFORE", "COLUMNS", "Card", "DATA", "EMPTY_CACHE", "FAMILIES", "FREE", "Family", "Formula",
-    "Law", "Laws", "REQUEST", "Repeated", "Requests", "SIZES", "Unrolled", "VARIABLES",
-    "attention_splits", "family_of", "find_laws", "known_laws", "regime_of", "variables_of",
+    "AFTER", "BEFORE", "BETWEEN", "COLUMNS", "Card", "DATA", "EMPTY_CACHE", "END", "FAMILIES",
+    "FREE", "Family", "Formula", "Law", "Laws", "MAKE", "REQUEST", "Repeated", "Requests", "SIZES",
+    "START", "STEP", "Serving", "Unrolled", "VARIABLES", "attention_splits", "family_of",
+    "find_laws", "known_laws", "prompt_regime", "regime_of", "step_regime", "variables_of",
     "write_laws",
 ]  # fmt: skip

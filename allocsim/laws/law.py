@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from allocsim.errors import ConfigError
 from allocsim.laws.formula import Formula
-from allocsim.laws.repeated import Repeated
+from allocsim.laws.repeated import Repeated, blocks_of
 
-__all__ = ["EMPTY_CACHE", "FREE", "REQUEST", "Law", "Requests"]
+__all__ = ["EMPTY_CACHE", "FREE", "REQUEST", "Law", "Requests", "Rows", "requests_of"]
 
 REQUEST, FREE, EMPTY_CACHE = 0, 1, 2
 """What a row does."""
@@ -36,6 +36,20 @@ class Requests:
     size: NDArray[np.int64]
     stack: NDArray[np.int64]
     reset: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """A stretch of a program at some sizes; each column has a row for each.
+
+    row: of the law.  kind, kin: its own.  value: of a request its bytes, of a free how many younger
+    blocks of its kin there are.
+    """
+
+    row: NDArray[np.int64]
+    kind: NDArray[np.uint8]
+    kin: NDArray[np.int64]
+    value: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,9 +76,20 @@ class Law:
     proofs: int
 
     def requests(self, variables: Mapping[str, int], layers: int) -> Requests:
-        """The program at these variables.
+        """The program at these variables, with the errors of `rows` and `requests_of`."""
+        rows = self.rows(variables, layers)
+        reset = int(np.flatnonzero(rows.row == self.reset)[0])
+        return requests_of(rows, reset, layers)
 
-        Raises ConfigError for fewer layers than it was recorded with, or where parts follow no law.
+    def n_rows(self, layers: int) -> int:
+        """How many rows it has."""
+        more = sum(stop - start for start, stop in self.parts)
+        return len(self.kind) + more * (layers - self.layers)
+
+    def rows(self, variables: Mapping[str, int], layers: int) -> Rows:
+        """Its rows at these variables, whose blocks are not looked up.
+
+        Raises ConfigError for fewer layers than it was recorded with.
         """
         least = self.layers - 1
         if layers < least:
@@ -84,16 +109,24 @@ class Law:
             self.by_copies,
             self.parts,
         )
-        try:
-            made = repeated.with_copies(layers - least)
-        except LookupError:
-            raise ConfigError(f"{layers} layers: no law says which block is freed") from None
-        asks = is_request[made.row]
-        reset = int(np.flatnonzero(made.row == self.reset)[0])
-        return Requests(
-            kind=self.kind[made.row],
-            block=made.block,
-            size=np.where(asks, made.value, 0),
-            stack=np.where(asks, self.kin[made.row], -1),
-            reset=reset,
-        )
+        row, value = repeated.rows_with(layers - least)
+        return Rows(row, self.kind[row], self.kin[row], value)
+
+
+def requests_of(rows: Rows, reset: int, layers: int) -> Requests:
+    """The program that rows are.
+
+    Raises ConfigError where parts follow no law.
+    """
+    is_request, is_free = rows.kind == REQUEST, rows.kind == FREE
+    try:
+        block = blocks_of(is_request, is_free, is_free, rows.kin, rows.value)
+    except LookupError:
+        raise ConfigError(f"{layers} layers: no law says which block is freed") from None
+    return Requests(
+        kind=rows.kind,
+        block=block,
+        size=np.where(is_request, rows.value, 0),
+        stack=np.where(is_request, rows.kin, -1),
+        reset=reset,
+    )

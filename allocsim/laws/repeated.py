@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from allocsim.errors import ConfigError
 
-__all__ = ["BEFORE", "MOST_ROWS", "Repeated", "Unrolled"]
+__all__ = ["BEFORE", "MOST_ROWS", "Repeated", "Unrolled", "blocks_of", "refuse_too_long"]
 
 BEFORE = -1
 """The kin of the blocks that were there before the program."""
@@ -68,18 +68,26 @@ class Repeated:
         Raises ConfigError if it is too long.  A free that means no block that is there is a
         LookupError, with its row.
         """
+        row, value = self.rows_with(copies)
+        flags = self.is_request[row], self.is_free[row], self.is_end[row]
+        try:
+            block = blocks_of(*flags, self.kin[row], value, self.n_before)
+        except LookupError as error:
+            raise LookupError(int(row[error.args[0]])) from None
+        return Unrolled(row, value, block)
+
+    def rows_with(self, copies: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """`row` and `value` of the program with so many copies, whose blocks are not looked up.
+
+        Raises ConfigError if it is too long.
+        """
         row, copy = self._rows(copies)
-        value = self.value[row] + self.by_copies[row] * (copies - 1) + self.by_copy[row] * copy
-        return Unrolled(row, value, self._blocks(row, value))
+        return row, self.value[row] + self.by_copies[row] * (copies - 1) + self.by_copy[row] * copy
 
     def _rows(self, copies: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The rows in the order of the program, and how many copies came before."""
         n, more = len(self.value), sum(stop - start for start, stop in self.parts)
-        if n + more * (copies - 1) > MOST_ROWS:
-            raise ConfigError(
-                f"{n + more * (copies - 1):,} steps are more than can be replayed; "
-                f"expected {MOST_ROWS:,} or fewer"
-            )
+        refuse_too_long(n + more * (copies - 1))
         rows, counts, last = [], [], 0
         for start, stop in self.parts:
             between, inside = np.arange(last, start), np.arange(start, stop)
@@ -95,23 +103,44 @@ class Repeated:
             np.concatenate([*counts, np.zeros(len(rest), dtype=np.int64)]),
         )
 
-    def _blocks(self, row: NDArray[np.int64], value: NDArray[np.int64]) -> NDArray[np.int64]:
-        alive: defaultdict[int, list[int]] = defaultdict(list)
-        alive[BEFORE] = list(range(-self.n_before, 0))
-        found, count = np.zeros(len(row), dtype=np.int64), 0
-        columns = (self.is_request, self.is_free, self.is_end, self.kin)
-        for i, (asks, frees, ends, kin, younger) in enumerate(
-            zip(*(column[row].tolist() for column in columns), value.tolist(), strict=True)
-        ):
-            if asks:
-                found[i] = count
-                alive[kin].append(count)
-                count += 1
-            elif frees:
-                like = alive[kin]
-                if not 0 <= younger < len(like):
-                    raise LookupError(int(row[i]))
-                found[i] = like[-1 - younger]
-                if ends:
-                    del like[-1 - younger]
-        return found
+
+def refuse_too_long(rows: int) -> None:
+    """Raises ConfigError for a program of so many rows, if they are more than `MOST_ROWS`."""
+    if rows > MOST_ROWS:
+        raise ConfigError(
+            f"{rows:,} steps are more than can be replayed; expected {MOST_ROWS:,} or fewer"
+        )
+
+
+def blocks_of(  # noqa: PLR0917  (columns)
+    is_request: NDArray[np.bool_],
+    is_free: NDArray[np.bool_],
+    is_end: NDArray[np.bool_],
+    kin: NDArray[np.int64],
+    value: NDArray[np.int64],
+    n_before: int = 0,
+) -> NDArray[np.int64]:
+    """By row, the block that it requests or frees, as `Unrolled.block`.
+
+    The arguments are those of `Repeated`, a row for each row of the program.
+    A free that means no block that is there is a LookupError, with the number of its row.
+    """
+    alive: defaultdict[int, list[int]] = defaultdict(list)
+    alive[BEFORE] = list(range(-n_before, 0))
+    found, count = np.zeros(len(kin), dtype=np.int64), 0
+    columns = (is_request, is_free, is_end, kin, value)
+    for i, (asks, frees, ends, by, younger) in enumerate(
+        zip(*(column.tolist() for column in columns), strict=True)
+    ):
+        if asks:
+            found[i] = count
+            alive[by].append(count)
+            count += 1
+        elif frees:
+            like = alive[by]
+            if not 0 <= younger < len(like):
+                raise LookupError(i)
+            found[i] = like[-1 - younger]
+            if ends:
+                del like[-1 - younger]
+    return found

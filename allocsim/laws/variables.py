@@ -15,7 +15,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
-__all__ = ["COLUMNS", "SIZES", "VARIABLES", "Card", "attention_splits", "regime_of", "variables_of"]
+__all__ = [
+    "COLUMNS", "SIZES", "VARIABLES", "Card", "Sizes", "attention_splits", "prompt_regime",
+    "regime_of", "step_regime", "variables_of",
+]  # fmt: skip
 
 Sizes = Mapping[str, int]
 
@@ -44,6 +47,7 @@ VARIABLES = (
     *("scan_storage", "rows_scan_storage"),
     *(f"{columns}_by_128" for columns in COLUMNS),
     *(f"{columns}_partial_sums" for columns in COLUMNS),
+    "choice_parts",
 )
 """By number, as formulas name them."""
 
@@ -52,6 +56,13 @@ _SORTED_ABOVE = 3072
 
 _IN_TWO_PASSES_ABOVE = 1020
 """Tokens (1,020 | 1,021) from which on a sum over them is made in two passes."""
+
+_CHOSEN_IN_PARTS_FROM = 256
+"""Values for each of 512 threads from which on the choice of a token is made in parts
+(vocabularies of 130,560 | 130,561)."""
+
+_HEADS_SERVED = (64, 96, 128)
+"""Sizes of a head that were recorded serving; sums of others are rounded up, or blocks smaller."""
 
 _WORKSPACE = 8_519_680
 _WORKSPACE_SINCE_HOPPER = 32 << 20
@@ -70,8 +81,11 @@ class Card:
     threads: int
 
 
-def variables_of(sizes: Sizes, card: Card) -> dict[str, int]:
-    """By name, every variable; a size that the family has not is 0."""
+def variables_of(sizes: Sizes, card: Card, *, is_step: bool = False) -> dict[str, int]:
+    """By name, every variable; a size that the family has not is 0.
+
+    is_step: of serving, a step of one token; `length` is what its cache holds then.
+    """
     known = {name: sizes.get(name, 0) for name in SIZES}
     length, tokens = sizes["length"], sizes["batch"] * sizes["length"]
     is_hopper = card.capability[0] >= _HOPPER
@@ -80,7 +94,8 @@ def variables_of(sizes: Sizes, card: Card) -> dict[str, int]:
         "workspace": _WORKSPACE_SINCE_HOPPER if is_hopper else _WORKSPACE,
         "length_and_one": length + 1,
         **{f"length_by_{unit}": -(-length // unit) * unit for unit in (8, 16, 32, 128)},
-        "splits": attention_splits(known, card.multiprocessors),
+        "splits": attention_splits(known, card.multiprocessors, is_step=is_step),
+        "choice_parts": _choice_parts(known, card),
         "gradient_workspace": _gradient_workspace(length, known["head_dim"], is_fp32=True),
         "gradient_workspace_16_bit": _gradient_workspace(length, known["head_dim"], is_fp32=False),
         **_sorted(tokens, known["vocabulary"]),
@@ -90,6 +105,15 @@ def variables_of(sizes: Sizes, card: Card) -> dict[str, int]:
         found[f"{name}_by_128"] = -(-columns // 128)
         found[f"{name}_partial_sums"] = _partial_sums(tokens, columns, card)
     return found
+
+
+def _choice_parts(sizes: Sizes, card: Card) -> int:
+    """Into how many blocks the choice of the likeliest token of a sequence is taken apart.
+
+    As many as fill the card, of 16 values a thread or more, of 256 or fewer.
+    """
+    values, blocks = -(-sizes["vocabulary"] // 512), card.multiprocessors * (card.threads // 512)
+    return max(min(-(-blocks // sizes["batch"]), -(-values // 16)), -(-values // 256))
 
 
 def _partial_sums(tokens: int, columns: int, card: Card) -> int:
@@ -139,8 +163,6 @@ def regime_of(sizes: Sizes, card: Card, mask_unit: int = 0) -> str:
     with which no flash attention runs.
     """
     tokens = sizes["batch"] * sizes["length"]
-    heads, kv_heads = sizes["heads"], sizes.get("kv_heads", sizes["heads"])
-    shared = "one" if kv_heads == 1 else "own" if kv_heads == heads else "shared"
     if sizes.get("positions") and sizes["length"] > _SORTED_ABOVE:
         many = "long"  # the gradient of the positions is sorted, too
     elif tokens > _SORTED_ABOVE:
@@ -152,22 +174,60 @@ def regime_of(sizes: Sizes, card: Card, mask_unit: int = 0) -> str:
     else:
         splits = attention_splits(sizes, card.multiprocessors)
         attention = "split" if splits > 1 else "whole"
-    return ".".join(("single" if sizes["batch"] == 1 else "several", many, shared, attention))
+    return ".".join((_batch(sizes), many, _heads(sizes), attention))
 
 
-def attention_splits(sizes: Sizes, multiprocessors: int) -> int:
+def prompt_regime(sizes: Sizes, card: Card, *, is_fused: bool) -> str:
+    """The way of a prompt through the kernels in serving.
+
+    is_fused: whether attention is FlashAttention's.
+    """
+    splits = attention_splits(sizes, card.multiprocessors) if is_fused else 1
+    return _served(sizes, splits) if sizes["length"] > 1 else "one token"
+
+
+def step_regime(sizes: Sizes, card: Card, *, is_fused: bool) -> str:
+    """The way of one token; `length` is what the cache holds then."""
+    splits = attention_splits(sizes, card.multiprocessors, is_step=True) if is_fused else 1
+    return _served(sizes, splits)
+
+
+def _served(sizes: Sizes, splits: int) -> str:
+    """Batch, heads, splits of attention, and whether the token is chosen in parts."""
+    is_large = -(-sizes["vocabulary"] // 512) >= _CHOSEN_IN_PARTS_FROM
+    choice = "parts" if is_large else "at-once"
+    if sizes["head_dim"] not in _HEADS_SERVED:
+        return f"heads of {sizes['head_dim']}"
+    return ".".join((_batch(sizes), _heads(sizes), "split" if splits > 1 else "whole", choice))
+
+
+def _batch(sizes: Sizes) -> str:
+    return "single" if sizes["batch"] == 1 else "several"
+
+
+def _heads(sizes: Sizes) -> str:
+    heads, kv_heads = sizes["heads"], sizes.get("kv_heads", sizes["heads"])
+    return "one" if kv_heads == 1 else "own" if kv_heads == heads else "shared"
+
+
+def attention_splits(sizes: Sizes, multiprocessors: int, *, is_step: bool = False) -> int:
     """Into how many parts FlashAttention-2 takes the keys, so that a small job fills the card.
 
     It wants blocks for four fifths of the places, two on each multiprocessor; else it takes the
     fewest parts that fill them 0.85 times as well as the best number does.  Source:
     flash-attention's split-key heuristic, blocks of 64 queries and 64, 128 or 256 keys by the size
-    of a head.
+    of a head.  is_step: one query for each head; those of heads that share their keys
+    are one sequence then.
     """
     places = 2 * multiprocessors
     head_dim, length = sizes["head_dim"], sizes["length"]
     block = 256 if head_dim <= 64 else 128 if head_dim <= 128 else 64
     key_blocks = -(-length // block)
-    jobs = sizes["batch"] * sizes["heads"] * -(-length // 64)
+    if is_step:
+        sharing = sizes["heads"] // sizes["kv_heads"] if sizes["kv_heads"] else 1
+        jobs = sizes["batch"] * (sizes["heads"] // sharing) * -(-sharing // 64)
+    else:
+        jobs = sizes["batch"] * sizes["heads"] * -(-length // 64)
     if jobs >= 0.8 * places:
         return 1
     filled = {}

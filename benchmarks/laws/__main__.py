@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from allocsim.laws import write_laws
 from allocsim.phantom import find_torch
 from benchmarks.laws.samples import Variant
+from benchmarks.laws.served import serving_laws_of
 from benchmarks.laws.taken import laws_of
 
 _WITH_ADAPTERS = {"optimizer": "adamw", "lora": 8}
@@ -24,6 +25,7 @@ _FULL = (
     *(("autocast-bf16", "adamw"), ("autocast-bf16", "adamw-fused")),
     *(("fp32", "adamw"), ("fp32", "adamw-fused"), ("fp32", "sgd"), ("fp32", "momentum")),
 )
+_SERVED = (("bf16", "sdpa"), ("fp32", "sdpa"), ("bf16", "eager"))
 FAMILIES = (("llama", True), ("llama", False), ("qwen2", True), ("qwen2", False), ("gpt2", True))
 
 
@@ -37,6 +39,9 @@ def variants() -> Iterator[Variant]:
         for checkpointing in (False, True):
             more = {"checkpointing": True} if checkpointing else {}
             yield Variant(family, is_tied, {"dtype": "bf16", **_WITH_ADAPTERS, **more})
+        for dtype, attention in _SERVED:
+            options = {"is_training": False, "dtype": dtype, "attention": attention}
+            yield Variant(family, is_tied, options)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -54,7 +59,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     release = find_torch(options.python).version
     for name in options.only or found:
         began = time.perf_counter()
-        laws, refused = laws_of(found[name], options.python, release)
+        take = serving_laws_of if found[name].serves else laws_of
+        laws, refused = take(found[name], options.python, release)
         size = write_laws(laws).stat().st_size if laws.by_regime else 0
         seconds = time.perf_counter() - began
         print(f"{name}: {len(laws.by_regime)} regimes, {size:,} bytes, {seconds:.0f} s", flush=True)

@@ -6,21 +6,42 @@ published models' do.
 
 from __future__ import annotations
 
+import itertools
 import random
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from allocsim.laws import FAMILIES, regime_of
+from allocsim.laws import FAMILIES, START, STEP, attention_splits, regime_of
 from allocsim.phantom import find_gpu
 from allocsim.questions.fit import Task, program_of
-from allocsim.questions.fit.by_law import card_of, laws_name, mask_unit
+from allocsim.questions.fit.by_law import card_of, is_fused, laws_name, mask_unit, serving_of
 from allocsim.questions.fit.model import Configured
 from benchmarks.laws.recorded import CARD
 
-__all__ = ["Variant", "configured", "drawn", "regimes"]
+__all__ = ["Variant", "configured", "drawn", "drawn_to_serve", "regimes"]
+
+_FOLDED = re.compile(r"\n    rope_parameters=\{[^}]*\}")
+"""Lines that not every configuration has."""
 
 _TRIES = 20_000
+_SCALED = {
+    "rope_type": "llama3",
+    "rope_theta": 500000.0,
+    "factor": 32.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+"""Positions as Llama 3.1 and later have them; what is computed of them hangs on no value."""
+
+_OF_ONE_KIND = 6
+"""Samples of prompts of a regime that have as many parts of keys."""
+
+_DECODE = 3
+"""Steps of a recorded request: the first, one after another, and the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,22 +61,33 @@ class Variant:
         return laws_name(self.task(_sizes(self, random.Random(0))))
 
     def text(self, sizes: Mapping[str, int]) -> str:
-        """The program at some sizes."""
-        return program_of(self.task(sizes))
+        """The program at some sizes, whose lines have the same numbers at all."""
+        text = program_of(self.task(sizes))
+        return _FOLDED.sub(lambda found: found[0].replace("\n", " "), text)
 
     def task(self, sizes: Mapping[str, int]) -> Task:
         """The task at some sizes."""
-        own = {"lora": sizes["lora"]} if "lora" in self.options else {}
+        own: dict[str, Any] = {"lora": sizes["lora"]} if "lora" in self.options else {}
+        if "is_fp16" in sizes:
+            own["dtype"] = "fp16" if sizes["is_fp16"] else "bf16"
+        length, more = ("prompt", {"decode": _DECODE}) if self.serves else ("seq", {})
         return Task(
             model=configured(self.family, self.is_tied, sizes),
             batch=sizes["batch"],
-            seq=sizes["length"],
-            **{**self.options, **own},
+            **{length: sizes["length"], **more, **self.options, **own},
         )
+
+    @property
+    def serves(self) -> bool:
+        """Whether it answers prompts, and trains nothing."""
+        return not self.options.get("is_training", True)
 
 
 def regimes(variant: Variant) -> Iterator[str]:
-    """The regimes that a variant is recorded in."""
+    """The regimes that a variant is recorded in, of the prompt for one that serves."""
+    if variant.serves:
+        yield from _regimes_of_prompts(variant)
+        return
     shared = ("own",) if variant.family == "gpt2" else ("shared", "own")
     has_mask = "checkpointing" in variant.options
     usual, seldom = ("masked", "padded") if has_mask else ("whole", "split")
@@ -69,17 +101,56 @@ def regimes(variant: Variant) -> Iterator[str]:
                     yield f"{batch}.{tokens}.{heads}.{seldom}"
 
 
+def _regimes_of_prompts(variant: Variant) -> Iterator[str]:
+    may_split = is_fused(variant.task(_sizes(variant, random.Random(0))))
+    yield from map(
+        ".".join,
+        itertools.product(
+            ("single", "several"),
+            ("own",) if variant.family == "gpt2" else ("shared", "own"),
+            ("whole", "split") if may_split else ("whole",),
+            ("parts",) if variant.family == "qwen2" else ("at-once",),
+        ),
+    )
+
+
 def drawn(variant: Variant, regime: str, count: int, seed: int) -> list[dict[str, int]]:
     """`count` sizes in a regime, of three layers; fewer if it hardly ever comes."""
-    chance, found = random.Random(f"{variant.name} {regime} {seed}"), []
-    card = card_of(find_gpu(CARD))
-    for _ in range(_TRIES):
-        sizes = _sizes(variant, chance)
+    card, found = card_of(find_gpu(CARD)), []
+    for sizes in _draws(variant, f"{variant.name} {regime} {seed}"):
         if regime_of(sizes, card, mask_unit(variant.task(sizes))) == regime:
             found.append(sizes)
             if len(found) == count:
                 break
     return found
+
+
+def drawn_to_serve(variant: Variant, count: int) -> list[dict[str, int]]:
+    """Sizes of which `count` come to each of the regimes, with their prompts and with a step.
+
+    Those of a regime that hardly ever comes are fewer.
+    """
+    found: list[dict[str, int]] = []
+    known: Counter[str] = Counter()
+    gpu = find_gpu(CARD)
+    for regime in regimes(variant):
+        for stretch in (START, STEP):
+            name = f"{stretch}.{regime}"
+            for sizes in _draws(variant, f"{variant.name} {name}"):
+                if known[name] >= count:
+                    break
+                names = {each for each, _ in serving_of(variant.task(sizes), gpu).names}
+                # Where all take their keys in two parts, a number and a variable are the same.
+                parts = f"{name} {attention_splits(sizes, gpu.multiprocessors)}"
+                if name in names and (stretch == STEP or known[parts] < _OF_ONE_KIND):
+                    found.append(sizes)
+                    known.update({*names, parts} if "split" in regime else names)
+    return found
+
+
+def _draws(variant: Variant, seed: str) -> Iterator[dict[str, int]]:
+    chance = random.Random(seed)
+    return (_sizes(variant, chance) for _ in range(_TRIES))
 
 
 def _sizes(variant: Variant, chance: random.Random) -> dict[str, int]:
@@ -106,6 +177,15 @@ def _sizes(variant: Variant, chance: random.Random) -> dict[str, int]:
     }
     if variant.family == "gpt2":
         sizes |= {"kv_heads": heads, "positions": 64 * chance.randrange(80, 200)}
+    if variant.serves:
+        sizes |= {
+            "vocabulary": chance.randrange(5_000, 260_000),
+            "length": chance.choice([length, chance.randrange(2, 300)]),
+        }
+        if variant.family == "llama":
+            sizes["is_scaled"] = chance.randrange(2)
+        if variant.options["dtype"] != "fp32" and variant.options["attention"] == "sdpa":
+            sizes["is_fp16"] = chance.randrange(2)
     if "lora" in variant.options:
         sizes["lora"] = chance.choice([4, 8, 16, 24, 32, 64])
     return sizes
@@ -118,4 +198,6 @@ def configured(family: str, is_tied: bool, sizes: Mapping[str, int]) -> Configur
     config |= {key: sizes[name] for name, key in keys.items()}
     if family != "gpt2":
         config["max_position_embeddings"] = 1 << 17
+    if sizes.get("is_scaled"):
+        config["rope_parameters"] = _SCALED
     return Configured("a model made up", config, "AutoModelForCausalLM")

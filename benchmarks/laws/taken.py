@@ -7,7 +7,7 @@ row and to the byte.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from functools import cache
 from itertools import combinations_with_replacement
@@ -37,12 +37,12 @@ from allocsim.trace import Frame, FrameInterner, MarkKind
 from benchmarks.laws.recorded import CARD, recorded
 from benchmarks.laws.samples import Variant, drawn, regimes
 
-__all__ = ["NoLawError", "laws_of"]
+__all__ = ["NoLawError", "PROOFS", "SAMPLES", "USED", "formulas_of", "law_of", "laws_of"]
 
-_USED, _PROOFS, _MORE = 9, 2, 2
+USED, PROOFS, _MORE = 9, 2, 2
 """Recordings that tell the formulas, that prove them, and that may refute them first."""
 
-_SAMPLES = _USED + _PROOFS + _MORE
+SAMPLES = USED + PROOFS + _MORE
 _MOST_FACTORS = 4
 _SUMS = "_partial_sums"
 _KINDS = {
@@ -59,11 +59,11 @@ class NoLawError(Exception):
 
 def laws_of(variant: Variant, python: str, torch_version: str) -> tuple[Laws, dict[str, str]]:
     """The laws of a variant by regime, and by regime why there is none."""
-    samples = {regime: drawn(variant, regime, _SAMPLES, seed=0) for regime in regimes(variant)}
+    samples = {regime: drawn(variant, regime, SAMPLES, seed=0) for regime in regimes(variant)}
     refused = {
         regime: f"only {len(sizes)} of the sizes drawn come to it"
         for regime, sizes in samples.items()
-        if len(sizes) < _SAMPLES
+        if len(sizes) < SAMPLES
     }
     texts = [
         variant.text(at)
@@ -98,10 +98,12 @@ def _law(
     growth = growth_between(small, first)
     if growth is None:
         raise NoLawError("two layers do not grow to three")
-    told, others = list(range(_USED)), list(range(_USED, len(programs)))
+    told, others = list(range(USED)), list(range(USED, len(programs)))
     while True:
-        used = [programs[i] for i in told], [sizes[i] for i in told]
-        law = _written(growth, *_formulas(*used), interner, proofs=len(others))
+        columns = np.array([programs[i].size for i in told]).T
+        values = [_variables(sizes[i]) for i in told]
+        found = formulas_of(columns, values, _teller(first))
+        law = law_of(growth, *found, interner, proofs=len(others))
         wrong = ((i, _refuted(law, programs[i], sizes[i])) for i in others)
         refuted = next(((i, row) for i, row in wrong if row is not None), None)
         if refuted is None:
@@ -110,7 +112,7 @@ def _law(
         number, row = refuted
         told.append(number)
         others.remove(number)
-        if len(others) < _PROOFS:
+        if len(others) < PROOFS:
             raise NoLawError(f"{sizes[number]} refutes it at {programs[number].told(row)}")
 
 
@@ -125,12 +127,19 @@ def _variables(sizes: Mapping[str, int]) -> dict[str, int]:
     return variables_of(sizes, card_of(find_gpu(CARD)))
 
 
-def _formulas(
-    programs: Sequence[Program], sizes: Sequence[Mapping[str, int]]
+def _teller(program: Program) -> Callable[[int], str]:
+    """What tells a request of a program in words."""
+    return lambda request: program.told(int(program.requests[request]))
+
+
+def formulas_of(
+    columns: NDArray[np.int64], values: Sequence[Mapping[str, int]], told: Callable[[int], str]
 ) -> tuple[list[Formula], NDArray[np.int64]]:
-    """The monomials, and by request which of them it is."""
-    values = [_variables(each) for each in sizes]
-    columns = np.array([program.size for program in programs]).T
+    """The monomials, and by request which of them it is.
+
+    columns: by request, its bytes in each sample.  values: the variables of each sample.
+    told: a request in words.
+    """
     distinct, first, number = np.unique(columns, axis=0, return_index=True, return_inverse=True)
     known = _monomials(values)
     formulas = []
@@ -144,9 +153,7 @@ def _formulas(
             Formula(*each.as_integer_ratio(), of) for each, of in shares if _is_whole(each, of)
         ]
         if not sound:
-            program = programs[0]
-            row = int(program.requests[request])
-            raise NoLawError(f"{column} is no monomial: {program.told(row)}")
+            raise NoLawError(f"{column} is no monomial: {told(request)}")
         formulas.append(max(sound, key=_columns_of))
     return formulas, number
 
@@ -213,15 +220,19 @@ def _plainness(numbers: Sequence[int]) -> tuple[bool, int]:
     return any(number >= len(SIZES) for number in numbers), len(numbers)
 
 
-def _written(
+def law_of(
     growth: Growth,
     formulas: Sequence[Formula],
     of_request: NDArray[np.int64],
     interner: FrameInterner,
     *,
     proofs: int,
+    rows: slice = slice(None),
 ) -> Law:
-    """The law as columns."""
+    """The law of a program, or of some rows of it, as columns.
+
+    of_request: by request among them, its formula.
+    """
     program = growth.second
     kinds = set(program.kind.tolist())
     if not kinds <= set(map(int, _KINDS)):
@@ -241,22 +252,35 @@ def _written(
     kin[requests] = stack
     frees = np.flatnonzero(kind == FREE)
     kin[frees] = stack[program.block[frees]]
-    number = growth.value.copy()
-    number[requests] = of_request
+    start, stop, _ = rows.indices(len(kind))
+    number = growth.value[start:stop].copy()
+    number[kind[start:stop] == REQUEST] = of_request
     trace = program.prepared.trace
     reset = next(each.entry for each in trace.marks if each.kind is MarkKind.PEAK_RESET)
     return Law(
-        kind=kind,
-        kin=kin,
+        kind=kind[start:stop],
+        kin=kin[start:stop],
         number=number,
-        by_copy=growth.by_copy,
-        by_copies=growth.by_copies,
-        parts=[(part.insertion.start, part.insertion.stop) for part in growth.parts],
+        by_copy=growth.by_copy[start:stop],
+        by_copies=growth.by_copies[start:stop],
+        parts=_parts_in(growth, start, stop),
         formulas=tuple(formulas),
         layers=3,
-        reset=int(np.searchsorted(program.steps.entry, reset)),
+        reset=int(np.searchsorted(program.steps.entry, reset)) - start,
         proofs=proofs,
     )
+
+
+def _parts_in(growth: Growth, start: int, stop: int) -> list[tuple[int, int]]:
+    """The parts among rows [start, stop), by rows from `start` on."""
+    found = []
+    for part in growth.parts:
+        first, last = part.insertion.start, part.insertion.stop
+        if first < stop and last > start:
+            if first < start or last > stop:
+                raise NoLawError("a layer is cut")
+            found.append((first - start, last - start))
+    return found
 
 
 def _stacks(program: Program, interner: FrameInterner) -> NDArray[np.int64]:

@@ -33,6 +33,19 @@ MADE_UP = [
 ]  # fmt: skip
 """Models that nobody recorded: their sizes, and how they train on which card."""
 
+LIKE_GPT2 = ("vocab_size", "n_embd", "n_layer", "n_head", "n_positions")
+SERVED = [
+    (("llama", True, 61_007, 2304, 6208, 5, 18, 6), 3, 250, "bf16", {"decode": 12}, "RTX 4090"),
+    (("llama", False, 32_000, 1536, 4096, 7, 12, 12), 1, 777, "fp16", {"decode": 1}, "H100"),
+    (("llama", True, 128_256, 1024, 2816, 4, 16, 4), 300, 16, "bf16", {"requests": 1}, "L40S"),
+    (("qwen2", True, 151_936, 1152, 3008, 7, 18, 2), 6, 1024, "bf16", {"requests": 3}, "A10G"),
+    (("qwen2", False, 140_001, 1920, 5312, 4, 15, 5), 2, 100, "fp32", {"decode": 9}, "RTX 3090"),
+    (("llama", True, 99_999, 1280, 3456, 6, 20, 4), 4, 300, "bf16", {"attention": "eager"},
+     "A100 80GB"),
+    (("gpt2", True, 50_257, 1152, 5, 18, 2048), 5, 250, "fp16", {"decode": 20}, "A100 40GB"),
+]  # fmt: skip
+"""Models that nobody recorded: their sizes, and how they answer prompts on which card."""
+
 
 def with_a_law() -> list[dict[str, Any]]:
     """Rows of the truth that a law is for."""
@@ -49,8 +62,10 @@ def compare(row: dict[str, Any], folder: Path) -> None:
     assert ran.is_out_of_memory == ("oom_in_step" in row)
 
 
-def test_one_row_by_law_is_real_pytorchs_to_the_byte(tmp_path: Path) -> None:
-    (row,) = [row for row in with_a_law() if row["id"] == "a100-003-clean"]
+@pytest.mark.parametrize("number", ["a100-003-clean", "4090-021-clean"])
+def test_a_row_by_law_is_real_pytorchs_to_the_byte(number: str, tmp_path: Path) -> None:
+    """One that trains, and one that serves and runs out of memory."""
+    (row,) = [row for row in rows() if row["id"] == number]
     compare(row, tmp_path)
 
 
@@ -66,13 +81,40 @@ def test_every_row_with_a_law_is_real_pytorchs_to_the_byte(
 @NEEDS_TORCH
 @pytest.mark.parametrize("case", MADE_UP, ids=str)
 def test_models_that_nobody_recorded_are_as_real_pytorch_runs_them(case: tuple[Any, ...]) -> None:
-    (model_type, is_tied, *sizes), batch, seq, dtype, optimizer, checkpointing, card = case
-    config = {"model_type": model_type, "tie_word_embeddings": is_tied}
-    config |= dict(zip(LIKE_LLAMA, sizes, strict=True)) | {"max_position_embeddings": 8192}
+    sizes, batch, seq, dtype, optimizer, checkpointing, card = case
     task = Task(
-        model=Configured("made up", config, "AutoModelForCausalLM"),
+        model=made_up(*sizes),
         batch=batch, seq=seq, dtype=dtype, optimizer=optimizer, checkpointing=checkpointing,
     )  # fmt: skip
+    are_the_same(task, card)
+
+
+@pytest.mark.slow
+@NEEDS_TORCH
+@pytest.mark.parametrize("case", SERVED, ids=str)
+def test_models_that_nobody_recorded_answer_as_real_pytorch_lets_them(
+    case: tuple[Any, ...],
+) -> None:
+    sizes, batch, prompt, dtype, more, card = case
+    more = {"decode": 4, **more}
+    task = Task(
+        model=made_up(*sizes), is_training=False, batch=batch, prompt=prompt, dtype=dtype, **more
+    )
+    are_the_same(task, card)
+
+
+def made_up(model_type: str, is_tied: bool, *sizes: int, rope_type: str = "default") -> Configured:
+    config = {"model_type": model_type, "tie_word_embeddings": is_tied}
+    keys = LIKE_GPT2 if model_type == "gpt2" else LIKE_LLAMA
+    more: dict[str, Any] = {}
+    if model_type != "gpt2":
+        more["max_position_embeddings"] = 8192
+        more["rope_parameters"] = {"rope_type": rope_type, "rope_theta": 10_000.0}
+    config |= dict(zip(keys, sizes, strict=True)) | more
+    return Configured("made up", config, "AutoModelForCausalLM")
+
+
+def are_the_same(task: Task, card: str) -> None:
     gpu = find_gpu(card)
     law, program = run_by_law(task, gpu), run_program(program_of(task), gpu, python=PYTHONS[0])
     assert law.peak_allocated_bytes == program.peak_allocated_bytes
@@ -87,7 +129,8 @@ def gpt2(**options: Any) -> Task:
 @pytest.mark.parametrize(
     ("task", "sentence"),
     [
-        (gpt2(is_training=False, prompt=64), "there is no law for serving"),
+        (gpt2(is_training=False, prompt=64, attention="flash"), "there is no law for attention 'f"),
+        (gpt2(is_training=False, lengths=(9, 12)), "there is no law for lengths (9, 12)"),
         (gpt2(attention="eager"), "there is no law for attention 'eager'"),
         (gpt2(start="made"), "there is no law for start 'made'"),
         (gpt2(steps=7), "there is no law for steps 7"),
@@ -117,6 +160,47 @@ def test_a_regime_that_was_not_recorded_is_named() -> None:
     long = Task(model=model, dtype="bf16", batch=2, seq=4096)
     with pytest.raises(ConfigError, match=r"at batch 2 x 4,096 tokens: its kernels' way there"):
         run_by_law(long, find_gpu("A100 80GB"))
+
+
+@pytest.mark.parametrize(
+    ("task", "way"),
+    [
+        (gpt2(is_training=False, prompt=1), r"at batch 1 x 1 tokens: .*\(start\.one token\)"),
+        (
+            Task(
+                model=made_up("llama", True, 32_000, 960, 2560, 4, 12, 4),
+                is_training=False,
+                prompt=100,
+            ),
+            r"at batch 1 x 100 tokens: .*\(start\.heads of 80\)",
+        ),
+        (
+            Task(
+                model=made_up("qwen2", True, 32_000, 768, 2560, 4, 12, 4),
+                is_training=False,
+                prompt=100,
+            ),
+            r"\(start\.single\.shared\.whole\.at-once\) was not recorded",
+        ),
+        (
+            Task(
+                model=made_up("llama", True, 32_000, 768, 2560, 4, 12, 4, rope_type="yarn"),
+                is_training=False,
+                prompt=100,
+            ),
+            r"\(make\.yarn\) was not recorded",
+        ),
+    ],
+)
+def test_a_way_of_serving_that_was_not_recorded_is_named(task: Task, way: str) -> None:
+    with pytest.raises(ConfigError, match=way):
+        run_by_law(task, find_gpu("A100 80GB"))
+
+
+def test_more_steps_than_can_be_replayed_are_refused() -> None:
+    task = Task(model=model_of("Llama-3.2-1B"), is_training=False, decode=3000)
+    with pytest.raises(ConfigError, match=r"steps are more than can be replayed"):
+        run_by_law(task, find_gpu("A100 80GB"))
 
 
 def test_a_card_without_flash_attention_is_refused() -> None:

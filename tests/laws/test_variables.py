@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from allocsim.laws import Card, attention_splits, regime_of, variables_of
+from allocsim.laws import (
+    Card,
+    Serving,
+    attention_splits,
+    prompt_regime,
+    regime_of,
+    step_regime,
+    variables_of,
+)
 
 A100 = Card((8, 0), 108, 2048)
 QWEN = {
@@ -93,3 +101,75 @@ def test_the_workspace_of_memory_efficient_attention(
 def test_no_partial_sum_is_of_more_than_1024_tokens(batch: int, length: int, sums: int) -> None:
     sizes = {**QWEN, "batch": batch, "length": length, "intermediate": 15424}
     assert variables_of(sizes, A100)["intermediate_partial_sums"] == sums
+
+
+@pytest.mark.parametrize(
+    ("heads", "batch", "cached", "splits", "on_4090"),
+    [
+        ((32, 8, 64), 1, 256, 1, 1), ((32, 8, 64), 1, 257, 2, 2), ((32, 8, 64), 1, 1000, 4, 4),
+        ((32, 8, 64), 4, 3001, 6, 6), ((28, 4, 128), 1, 257, 3, 3), ((28, 4, 128), 4, 3001, 12, 12),
+        ((40, 40, 128), 4, 3001, 4, 3), ((64, 8, 128), 4, 3001, 6, 8),
+        ((18, 2, 96), 4, 3001, 24, 24),
+    ],
+)  # fmt: skip
+def test_one_token_takes_the_keys_apart_by_heads_of_keys(
+    heads: tuple[int, int, int], batch: int, cached: int, splits: int, on_4090: int
+) -> None:
+    """heads: how many, how many of keys, the size of one."""
+    sizes = dict(zip(("heads", "kv_heads", "head_dim"), heads, strict=True))
+    sizes |= {"batch": batch, "length": cached}
+    assert attention_splits(sizes, 108, is_step=True) == splits
+    assert attention_splits(sizes, 128, is_step=True) == on_4090
+
+
+@pytest.mark.parametrize(
+    ("batch", "parts", "on_4090"),
+    [(1, 19, 19), (16, 19, 19), (24, 18, 16), (32, 14, 12), (64, 7, 6), (100, 5, 4), (256, 2, 2)],
+)
+def test_a_token_of_a_large_vocabulary_is_chosen_in_parts(
+    batch: int, parts: int, on_4090: int
+) -> None:
+    sizes = {**QWEN, "batch": batch}
+    assert variables_of(sizes, A100)["choice_parts"] == parts
+    assert variables_of(sizes, Card((8, 9), 128, 1536))["choice_parts"] == on_4090
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_fused", "prompt", "step"),
+    [
+        ({}, True, "single.shared.whole.parts", "single.shared.split.parts"),
+        ({}, False, "single.shared.whole.parts", "single.shared.whole.parts"),
+        ({"length": 256}, True, "single.shared.whole.parts", "single.shared.whole.parts"),
+        ({"length": 384}, True, "single.shared.split.parts", "single.shared.split.parts"),
+        ({"batch": 4, "kv_heads": 14}, True, "several.own.whole.parts", "several.own.split.parts"),
+        (
+            {"vocabulary": 130_560},
+            True,
+            "single.shared.whole.at-once",
+            "single.shared.split.at-once",
+        ),
+        ({"length": 1}, True, "one token", "single.shared.whole.parts"),
+        ({"head_dim": 80}, True, "heads of 80", "heads of 80"),
+    ],
+)
+def test_a_prompt_and_a_step_have_ways_of_their_own(
+    changed: dict[str, int], is_fused: bool, prompt: str, step: str
+) -> None:
+    sizes = {**QWEN, **changed}
+    assert prompt_regime(sizes, A100, is_fused=is_fused) == prompt
+    assert step_regime(sizes, A100, is_fused=is_fused) == step
+
+
+def test_steps_pass_from_one_way_to_another_as_the_cache_grows() -> None:
+    serving = Serving({**QWEN, "length": 255}, A100, is_fused=True, decode=3, requests=2)
+    single = "single.shared"
+    of_one = [
+        (f"step.{single}.whole.parts", 256), (f"after.{single}.whole.parts", 256),
+        (f"step.{single}.split.parts", 257), (f"after.{single}.split.parts", 257),
+        (f"step.{single}.split.parts", 258),
+    ]  # fmt: skip
+    assert serving.names == [
+        ("make.default", 255), (f"start.{single}.whole.parts", 255), *of_one,
+        (f"between.{single}.whole.parts", 255), *of_one,
+        ("end.default", 255),
+    ]  # fmt: skip

@@ -7,20 +7,23 @@ as in a replay.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 
+import numpy as np
+
 from allocsim.errors import ConfigError
 from allocsim.laws import (
     EMPTY_CACHE,
-    REQUEST,
+    FREE,
     Card,
-    Law,
     Laws,
     Requests,
+    Serving,
     family_of,
     find_laws,
     known_laws,
@@ -34,7 +37,7 @@ from allocsim.questions.fit.task import Task
 from allocsim.trace import Mark, MarkKind, Provenance, Recording
 from allocsim.workload import Recorder, write_recording
 
-__all__ = ["card_of", "has_law", "laws_name", "mask_unit", "run_by_law"]
+__all__ = ["card_of", "has_law", "is_fused", "laws_name", "mask_unit", "run_by_law", "serving_of"]
 
 _OLDEST_CAPABILITY = (8, 0)
 """Of cards with FlashAttention, over which the laws were taken."""
@@ -68,7 +71,7 @@ def run_by_law(task: Task, gpu: Gpu, *, conf: str | None = None, keep: Path | No
 def has_law(task: Task, gpu: Gpu) -> bool:
     """Whether there is a law for a task on a card."""
     try:
-        _law(task, gpu, _laws(task))
+        _refuse_without_law(task, gpu, _laws(task))
     except ConfigError:
         return False
     return True
@@ -101,6 +104,11 @@ def laws_name(task: Task) -> str:
     for what in _without_law(task):
         raise ConfigError(f"there is no law for {what}")
     parts = [family.model_type, "tied" if family.is_tied_in(model.config) else "untied"]
+    if not task.is_training:
+        if task.attention == "eager":
+            return "_".join([*parts, task.dtype, "serve", "eager"])
+        # Requests of fp16 and bf16 are the same, and both were recorded.
+        return "_".join([*parts, "16-bit" if is_fused(task) else task.dtype, "serve"])
     parts += [task.dtype, task.optimizer]
     parts += ["checkpointing"] * task.checkpointing + ["lora"] * bool(task.lora)
     return "_".join(parts)
@@ -109,9 +117,9 @@ def laws_name(task: Task) -> str:
 def _without_law(task: Task) -> Iterator[str]:
     """The options of a task that no law was taken with."""
     usual = Task(model=task.model)
-    if not task.is_training:
-        yield "serving"
-    for name in ("accumulate", "attention", "compiles", "steps", "start", "parallel", "lengths"):
+    has_law = not task.is_training and task.attention == "eager"
+    names = ("accumulate", "compiles", "steps", "start", "parallel", "lengths")
+    for name in (*names, *("attention",) * (not has_law)):
         if getattr(task, name) != getattr(usual, name):
             yield f"{name} {getattr(task, name)!r}"
     if task.lora_targets:
@@ -131,28 +139,70 @@ def _laws(task: Task) -> Laws:
     return laws
 
 
-def _law(task: Task, gpu: Gpu, laws: Laws) -> tuple[Law, dict[str, int]]:
-    """The law of the regime that a task is in, and its sizes."""
-    if gpu.capability < _OLDEST_CAPABILITY:
-        raise ConfigError(f"{gpu.name}: laws are for cards of compute capability 8.0 or later")
+def is_fused(task: Task) -> bool:
+    """Whether attention is FlashAttention's where it has no mask."""
+    return task.attention == "sdpa" and task.dtype != "fp32"
+
+
+def serving_of(task: Task, gpu: Gpu) -> Serving:
+    """What a task serves, as laws name it."""
+    return Serving(
+        sizes=_sizes(task),
+        card=card_of(gpu),
+        is_fused=is_fused(task),
+        decode=task.decode,
+        requests=task.requests,
+        positions=_positions(task),
+    )
+
+
+def _positions(task: Task) -> str:
+    """How positions are scaled, as the configuration of a model with rotary ones says."""
+    assert isinstance(task.model, Configured)
+    config = task.model.config
+    scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    return str(scaling.get("rope_type") or scaling.get("type") or "default")
+
+
+def _sizes(task: Task) -> dict[str, int]:
     assert isinstance(task.model, Configured)
     family = family_of(task.model.config)
     assert family is not None
+    length = task.seq if task.is_training else task.prompt
     sizes = family.sizes_of(task.model.config)
-    sizes |= {"batch": task.batch, "length": task.seq, "lora": task.lora}
-    regime = regime_of(sizes, card_of(gpu), mask_unit(task))
-    law = laws.by_regime.get(regime)
-    if law is None:
-        raise ConfigError(
-            f"there is no law for {laws.name} at batch {task.batch} x {task.seq:,} tokens: "
-            f"its kernels' way there ({regime}) was not recorded"
-        )
-    return law, sizes
+    return sizes | {"batch": task.batch, "length": length, "lora": task.lora}
+
+
+def _refuse_without_law(task: Task, gpu: Gpu, laws: Laws) -> None:
+    """Raises ConfigError for a card or a regime that there is no law for."""
+    if gpu.capability < _OLDEST_CAPABILITY:
+        raise ConfigError(f"{gpu.name}: laws are for cards of compute capability 8.0 or later")
+    sizes = _sizes(task)
+    regimes = [regime_of(sizes, card_of(gpu), mask_unit(task))]
+    if not task.is_training:
+        regimes = [name for name, _ in serving_of(task, gpu).names]
+    for regime in regimes:
+        if regime not in laws.by_regime:
+            raise ConfigError(
+                f"there is no law for {laws.name} at batch {task.batch} x {sizes['length']:,} "
+                f"tokens: its kernels' way there ({regime}) was not recorded"
+            )
 
 
 def _requests(task: Task, gpu: Gpu, laws: Laws) -> Requests:
-    law, sizes = _law(task, gpu, laws)
-    return law.requests(variables_of(sizes, card_of(gpu)), sizes["layers"])
+    _refuse_without_law(task, gpu, laws)
+    sizes, card = _sizes(task), card_of(gpu)
+    if not task.is_training:
+        return serving_of(task, gpu).program(laws.by_regime, sizes["layers"])
+    law = laws.by_regime[regime_of(sizes, card, mask_unit(task))]
+    return law.requests(variables_of(sizes, card), sizes["layers"])
+
+
+def _between(requests: Requests) -> Iterator[slice]:
+    """Rows that only request and free, and every other row alone."""
+    seldom = np.flatnonzero(requests.kind == EMPTY_CACHE)
+    cuts = np.unique([0, requests.reset, *seldom, *(seldom + 1), len(requests.kind)]).tolist()
+    return (slice(start, stop) for start, stop in itertools.pairwise(cuts))
 
 
 def _recording(
@@ -167,20 +217,20 @@ def _recording(
         base_address=_BASE_ADDRESS,
     )
     marks: list[Mark] = []
-    address: dict[int, int] = {}
-    columns = (requests.kind, requests.block, requests.size, requests.stack)
-    rows = enumerate(zip(*(column.tolist() for column in columns), strict=True))
     with recorder.program():
-        for row, (kind, block, size, stack) in rows:
-            if row == requests.reset:
+        for rows in _between(requests):
+            if rows.start == requests.reset:
                 marks.append(Mark(recorder.n_entries, MarkKind.PEAK_RESET))
-            if kind == REQUEST:
-                address[block] = recorder.malloc(size, stack)
-            elif kind == EMPTY_CACHE:
+            if requests.kind[rows.start] == EMPTY_CACHE:
                 marks.append(Mark(recorder.n_entries, MarkKind.EMPTY_CACHE))
                 recorder.empty_cache()
-            else:
-                recorder.free(address.pop(block), stack)
+                continue
+            recorder.play(
+                requests.kind[rows] == FREE,
+                requests.block[rows],
+                requests.size[rows],
+                requests.stack[rows],
+            )
     provenance = Provenance(
         torch_version=laws.torch_version,
         device_name=gpu.name,
