@@ -111,7 +111,7 @@ def _without_law(task: Task) -> Iterator[str]:
     usual = Task(model=task.model)
     if not task.is_training:
         yield "serving"
-    for name in ("accumulate", "attention", "compiles", "steps", "start", "parallel", "lengths"):
+    for name in ("accumulate", "attention", "compiles", "steps", "parallel", "lengths"):
         if getattr(task, name) != getattr(usual, name):
             yield f"{name} {getattr(task, name)!r}"
     if task.lora_targets:
@@ -152,7 +152,8 @@ def _law(task: Task, gpu: Gpu, laws: Laws) -> tuple[Law, dict[str, int]]:
 
 def _requests(task: Task, gpu: Gpu, laws: Laws) -> Requests:
     law, sizes = _law(task, gpu, laws)
-    return law.requests(variables_of(sizes, card_of(gpu)), sizes["layers"])
+    requests = law.requests(variables_of(sizes, card_of(gpu)), sizes["layers"])
+    return requests if task.start == "clean" else requests.with_the_making()
 
 
 def _recording(
