@@ -21,9 +21,12 @@ Sizes = Mapping[str, int]
 
 SIZES = (
     *("hidden", "intermediate", "heads", "kv_heads", "head_dim", "vocabulary"),
-    *("batch", "length", "lora", "positions"),
+    *("batch", "length", "lora", "positions", "experts", "chosen", "patch"),
 )
-"""The sizes that a request may hang on; `layers` says how often parts come."""
+"""The sizes that a request may hang on; `layers` says how often parts come.
+
+length: tokens of a sequence, an image's class among them.  patch: pixels of a patch's side.
+"""
 
 COLUMNS = {
     "hidden": (1, ("hidden",)),
@@ -31,13 +34,14 @@ COLUMNS = {
     "intermediate": (1, ("intermediate",)),
     "queries": (1, ("heads", "head_dim")),
     "keys": (1, ("kv_heads", "head_dim")),
+    "vocabulary": (1, ("vocabulary",)),
 }
 """How wide the tensors are whose columns are summed over the tokens: a number times sizes."""
 
 VARIABLES = (
     *SIZES,
     "workspace",
-    "length_and_one",
+    *("length_and_one", "length_less_one", "queries_keys_values"),
     *(f"length_by_{unit}" for unit in (8, 16, 32, 128)),
     *("splits", "gradient_workspace", "gradient_workspace_16_bit"),
     *("touched_rows", "partial_segments", "sort_storage"),
@@ -79,6 +83,8 @@ def variables_of(sizes: Sizes, card: Card) -> dict[str, int]:
         **known,
         "workspace": _WORKSPACE_SINCE_HOPPER if is_hopper else _WORKSPACE,
         "length_and_one": length + 1,
+        "length_less_one": length - 1,
+        "queries_keys_values": (known["heads"] + 2 * known["kv_heads"]) * known["head_dim"],
         **{f"length_by_{unit}": -(-length // unit) * unit for unit in (8, 16, 32, 128)},
         "splits": attention_splits(known, card.multiprocessors),
         "gradient_workspace": _gradient_workspace(length, known["head_dim"], is_fp32=True),
@@ -133,16 +139,18 @@ def _sorted(tokens: int, vocabulary: int) -> dict[str, int]:
 
 
 def regime_of(sizes: Sizes, card: Card, mask_unit: int = 0) -> str:
-    """The way through the kernels: batch, tokens, heads, splits of attention, its mask.
+    """The way through the kernels: batch, tokens, heads, splits of attention, its mask, a window.
 
-    mask_unit: numbers of a mask that make 16 bytes, to which its rows are padded; 0 without one,
-    with which no flash attention runs.
+    mask_unit: numbers of a mask that its rows are padded to; 0 without one.  With one no flash
+    attention runs.
     """
     tokens = sizes["batch"] * sizes["length"]
     heads, kv_heads = sizes["heads"], sizes.get("kv_heads", sizes["heads"])
     shared = "one" if kv_heads == 1 else "own" if kv_heads == heads else "shared"
     if sizes.get("positions") and sizes["length"] > _SORTED_ABOVE:
         many = "long"  # the gradient of the positions is sorted, too
+    elif sizes.get("patch") and sizes["batch"] > _IN_TWO_PASSES_ABOVE:
+        many = "crowd"  # what is summed over images is, in two passes
     elif tokens > _SORTED_ABOVE:
         many = "sorted"
     else:
@@ -152,7 +160,8 @@ def regime_of(sizes: Sizes, card: Card, mask_unit: int = 0) -> str:
     else:
         splits = attention_splits(sizes, card.multiprocessors)
         attention = "split" if splits > 1 else "whole"
-    return ".".join(("single" if sizes["batch"] == 1 else "several", many, shared, attention))
+    parts = ["single" if sizes["batch"] == 1 else "several", many, shared, attention]
+    return ".".join(parts + ["window"] * bool(sizes.get("window")))
 
 
 def attention_splits(sizes: Sizes, multiprocessors: int) -> int:

@@ -182,23 +182,24 @@ def _monomials(
     Of one course the simplest.
     """
     found: dict[tuple[Fraction, ...], list[tuple[tuple[int, ...], int]]] = {}
-    for numbers in _products():
+    there = tuple(n for n, name in enumerate(VARIABLES) if all(each[name] for each in values))
+    for numbers in _products(there):
         course = [1] * len(values)
         for number in numbers:
             course = [a * each[VARIABLES[number]] for a, each in zip(course, values, strict=True)]
-        if course[0]:
-            key = tuple(Fraction(each, course[0]) for each in course)
-            known = found.setdefault(key, [])
-            if not known or _plainness(known[0][0]) == _plainness(numbers):
-                known.append((numbers, course[0]))
+        key = tuple(Fraction(each, course[0]) for each in course)
+        known = found.setdefault(key, [])
+        if not known or _plainness(known[0][0]) == _plainness(numbers):
+            known.append((numbers, course[0]))
     return found
 
 
 @cache
-def _products() -> list[tuple[int, ...]]:
-    """Products of up to four sizes, and of those with one that is rounded, the simplest first."""
-    plain = [VARIABLES.index(name) for name in SIZES]
-    rounded = range(len(SIZES), len(VARIABLES))
+def _products(there: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Of the variables that a family has, products of up to four sizes, and of those with one that
+    is rounded, the simplest first."""
+    plain = [number for number in there if number < len(SIZES)]
+    rounded = [number for number in there if number >= len(SIZES)]
     found: list[tuple[int, ...]] = []
     with_one: list[tuple[int, ...]] = []
     for factors in range(_MOST_FACTORS + 1):

@@ -92,7 +92,10 @@ def gpt2(**options: Any) -> Task:
     [
         (gpt2(is_training=False, prompt=64), "there is no law for serving"),
         (gpt2(attention="eager"), "there is no law for attention 'eager'"),
-        (gpt2(start="made"), "there is no law for start 'made'"),
+        (
+            gpt2(lora=8, lora_targets=("c_attn", "lm_head")),
+            "there is no law for gpt2_tied_bf16_adamw_lora-c_attn-lm_head; the nearest is for ",
+        ),
         (gpt2(steps=7), "there is no law for steps 7"),
         (
             gpt2(optimizer="adafactor"),

@@ -20,7 +20,7 @@ def test_what_is_left_out_is_what_transformers_takes() -> None:
     assert family is not None
     sizes = family.sizes_of(LLAMA)
     assert (sizes["kv_heads"], sizes["head_dim"], sizes["layers"]) == (32, 128, 32)
-    assert not family.is_tied_in(LLAMA)
+    assert family.name_of(LLAMA) == "llama_untied"
 
 
 @pytest.mark.parametrize(

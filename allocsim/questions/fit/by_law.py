@@ -8,13 +8,15 @@ as in a replay.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 from allocsim.errors import ConfigError
 from allocsim.laws import (
+    CLASSIFIERS,
     EMPTY_CACHE,
     REQUEST,
     Card,
@@ -28,7 +30,7 @@ from allocsim.laws import (
     variables_of,
 )
 from allocsim.phantom import Gpu
-from allocsim.questions.fit.model import Configured
+from allocsim.questions.fit.model import Classifier, Configured, Model
 from allocsim.questions.fit.ran import Ran, ran_of
 from allocsim.questions.fit.task import Task
 from allocsim.trace import Mark, MarkKind, Provenance, Recording
@@ -80,11 +82,16 @@ def card_of(gpu: Gpu) -> Card:
 
 
 def mask_unit(task: Task) -> int:
-    """Numbers of attention's mask that make 16 bytes; 0 for a program that makes none.
+    """Numbers of attention's mask that its rows are padded to: those that make 16 bytes, and 1 for
+    eager attention, which adds it to the scores; 0 for a program that makes none.
 
-    With checkpointing transformers makes one, over a phantom (`notes.py`).
+    With checkpointing transformers makes one, over a phantom (`notes.py`), and with a window that
+    the sequence fills.
     """
-    if not task.checkpointing:
+    if task.attention == "eager":
+        return 1
+    window = _sizes_of(task.model).get("window", 0)
+    if not (task.checkpointing or 0 < window <= task.seq):
         return 0
     return 4 if task.dtype == "fp32" else 8
 
@@ -94,16 +101,34 @@ def laws_name(task: Task) -> str:
 
     Raises ConfigError for a model or an option that there are none for.
     """
-    model = task.model
-    family = family_of(model.config) if isinstance(model, Configured) else None
-    if not isinstance(model, Configured) or family is None:
-        raise ConfigError(f"there is no law for {model.name}: its architecture has none")
+    config = _config_of(task.model)
+    family = family_of(config)
+    head = task.model.head if isinstance(task.model, Configured) else ""
+    if family is None or not head.endswith(family.head):
+        raise ConfigError(f"there is no law for {task.model.name}: its architecture has none")
     for what in _without_law(task):
         raise ConfigError(f"there is no law for {what}")
-    parts = [family.model_type, "tied" if family.is_tied_in(model.config) else "untied"]
-    parts += [task.dtype, task.optimizer]
-    parts += ["checkpointing"] * task.checkpointing + ["lora"] * bool(task.lora)
+    parts = [family.name_of(config), task.dtype, task.optimizer]
+    parts += ["checkpointing"] * task.checkpointing
+    parts += [task.attention] * (task.attention != "sdpa")
+    if task.lora:
+        parts.append("-".join(filter(None, ("lora", family.adapted(task.lora_targets)))))
     return "_".join(parts)
+
+
+def _config_of(model: Model) -> Mapping[str, Any]:
+    """The configuration of a model, empty for one that has no laws."""
+    if isinstance(model, Configured):
+        return model.config
+    return CLASSIFIERS.get(model.function, {}) if isinstance(model, Classifier) else {}
+
+
+def _sizes_of(model: Model) -> dict[str, int]:
+    """The sizes of a model that has laws."""
+    config = _config_of(model)
+    family = family_of(config)
+    assert family is not None
+    return family.sizes_of(config)
 
 
 def _without_law(task: Task) -> Iterator[str]:
@@ -111,11 +136,13 @@ def _without_law(task: Task) -> Iterator[str]:
     usual = Task(model=task.model)
     if not task.is_training:
         yield "serving"
-    for name in ("accumulate", "attention", "compiles", "steps", "parallel", "lengths"):
+    for name in ("accumulate", "compiles", "steps", "parallel", "lengths"):
         if getattr(task, name) != getattr(usual, name):
             yield f"{name} {getattr(task, name)!r}"
-    if task.lora_targets:
-        yield "adapters of named modules"
+    if task.attention == "flash" or (task.attention == "eager" and task.model.sees):
+        yield f"attention {task.attention!r}"
+    if task.channels_last or (task.model.sees and task.image != usual.image):
+        yield f"channels last, or images of {task.image} pixels"
 
 
 def _nearest(name: str) -> str:
@@ -135,11 +162,9 @@ def _law(task: Task, gpu: Gpu, laws: Laws) -> tuple[Law, dict[str, int]]:
     """The law of the regime that a task is in, and its sizes."""
     if gpu.capability < _OLDEST_CAPABILITY:
         raise ConfigError(f"{gpu.name}: laws are for cards of compute capability 8.0 or later")
-    assert isinstance(task.model, Configured)
-    family = family_of(task.model.config)
-    assert family is not None
-    sizes = family.sizes_of(task.model.config)
-    sizes |= {"batch": task.batch, "length": task.seq, "lora": task.lora}
+    sizes = _sizes_of(task.model)
+    length = task.seq if not task.model.sees else (task.image // sizes["patch"]) ** 2 + 1
+    sizes |= {"batch": task.batch, "length": length, "lora": task.lora}
     regime = regime_of(sizes, card_of(gpu), mask_unit(task))
     law = laws.by_regime.get(regime)
     if law is None:
