@@ -26,6 +26,7 @@ class Family:
     linear: the names of a layer's linear modules, in its order.
     head: the end of the class that makes it.
     window: the default of sliding_window, None for a family that has none or may not use it.
+    has_output_bias: whether the output layer adds one, whose gradient is a sum over the tokens.
     """
 
     model_type: str
@@ -35,9 +36,11 @@ class Family:
     linear: tuple[str, ...]
     head: str = "CausalLM"
     window: int | None = None
+    has_output_bias: bool = False
 
     def sizes_of(self, config: Mapping[str, Any]) -> dict[str, int]:
-        """The sizes, `layers` among them, and `window`, 0 without one.
+        """The sizes, `layers` among them, and `window`, 0 without one, and `output_bias`, 1 where
+        there is one.
 
         Raises ConfigError for one that is missing or no number, heads that do not divide, and a
         key whose value no law is for.
@@ -56,6 +59,8 @@ class Family:
             found.setdefault("intermediate", 4 * found["hidden"])
         if self.window is not None:
             found["window"] = config.get("sliding_window", self.window) or 0
+        if self.has_output_bias:
+            found["output_bias"] = 1
         for name, key in self.keys.items():
             value = found.get(name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -169,6 +174,7 @@ _ALL = (
         is_tied=True,
         linear=("query", "key", "value", "dense"),
         head="MaskedLM",
+        has_output_bias=True,
         usual={
             "hidden_act": ("gelu",),
             "hidden_dropout_prob": (0.1,),

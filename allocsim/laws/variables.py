@@ -57,6 +57,9 @@ _SORTED_ABOVE = 3072
 _IN_TWO_PASSES_ABOVE = 1020
 """Tokens (1,020 | 1,021) from which on a sum over them is made in two passes."""
 
+_INDEXED = (1 << 31) - 1
+"""Bytes of a 16-bit tensor up to which one kernel sums it; a larger one is taken in parts."""
+
 _WORKSPACE = 8_519_680
 _WORKSPACE_SINCE_HOPPER = 32 << 20
 _HOPPER = 9
@@ -139,7 +142,8 @@ def _sorted(tokens: int, vocabulary: int) -> dict[str, int]:
 
 
 def regime_of(sizes: Sizes, card: Card, mask_unit: int = 0) -> str:
-    """The way through the kernels: batch, tokens, heads, splits of attention, its mask, a window.
+    """The way through the kernels: batch, tokens, heads, splits of attention, its mask, a window, a
+    gradient of the logits that is summed in parts.
 
     mask_unit: numbers of a mask that its rows are padded to; 0 without one.  With one no flash
     attention runs.
@@ -161,7 +165,8 @@ def regime_of(sizes: Sizes, card: Card, mask_unit: int = 0) -> str:
         splits = attention_splits(sizes, card.multiprocessors)
         attention = "split" if splits > 1 else "whole"
     parts = ["single" if sizes["batch"] == 1 else "several", many, shared, attention]
-    return ".".join(parts + ["window"] * bool(sizes.get("window")))
+    is_in_parts = sizes.get("output_bias") and 2 * tokens * sizes["vocabulary"] > _INDEXED
+    return ".".join(parts + ["window"] * bool(sizes.get("window")) + ["parts"] * bool(is_in_parts))
 
 
 def attention_splits(sizes: Sizes, multiprocessors: int) -> int:

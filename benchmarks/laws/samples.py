@@ -145,14 +145,15 @@ def _own_sizes(family: str, sizes: Mapping[str, int], chance: random.Random) -> 
         own = {"heads": heads, "kv_heads": heads, "hidden": heads * head_dim, "batch": batch}
         if family == "bert":
             length = min(-(-length // 8), 512)
-            return own | {"length": length, "positions": 64 * chance.randrange(8, 20)}
+            own |= {"length": length, "positions": 64 * chance.randrange(8, 20)}
+            return own | {"output_bias": 1}
         patch = chance.choice([8, 14, 16, 28, 32, 56])
         return own | {"length": (224 // patch) ** 2 + 1, "patch": patch, "vocabulary": 0}
     if family == "mixtral":
         experts = chance.randrange(3, 12)
         intermediate = 64 * chance.randrange(4, 60)
-        chosen = chance.randrange(1, min(experts, 5))
-        return {"experts": experts, "chosen": chosen, "intermediate": intermediate}
+        chosen = chance.randrange(2, min(experts, 5))
+        return {"experts": experts, "chosen": chosen, "intermediate": intermediate, "window": 0}
     if family in _WINDOWED:
         shorter, longer = chance.randrange(2, length + 1), length + chance.randrange(1, 4000)
         return {"window": chance.choice([0, 0, shorter, longer])}
