@@ -46,6 +46,7 @@ VARIABLES = (
     *("splits", "gradient_workspace", "gradient_workspace_16_bit"),
     *("touched_rows", "partial_segments", "sort_storage"),
     *("scan_storage", "rows_scan_storage"),
+    *("types_segments", "types_sort_storage", "choices_sort_storage"),
     *(f"{columns}_by_128" for columns in COLUMNS),
     *(f"{columns}_partial_sums" for columns in COLUMNS),
 )
@@ -56,6 +57,12 @@ _SORTED_ABOVE = 3072
 
 _IN_TWO_PASSES_ABOVE = 1020
 """Tokens (1,020 | 1,021) from which on a sum over them is made in two passes."""
+
+_SORTED_BY_ONE_BLOCK = 2304
+"""Indices (2,304 | 2,305) up to which a radix sort has no temporary storage."""
+
+_TYPES = 2
+"""Of BERT's tokens."""
 
 _INDEXED = (1 << 31) - 1
 """Bytes of a 16-bit tensor up to which one kernel sums it; a larger one is taken in parts."""
@@ -93,6 +100,9 @@ def variables_of(sizes: Sizes, card: Card) -> dict[str, int]:
         "gradient_workspace": _gradient_workspace(length, known["head_dim"], is_fp32=True),
         "gradient_workspace_16_bit": _gradient_workspace(length, known["head_dim"], is_fp32=False),
         **_sorted(tokens, known["vocabulary"]),
+        "types_segments": tokens // 10 + _TYPES,
+        "types_sort_storage": _sort_storage(tokens, _TYPES),
+        "choices_sort_storage": _sort_storage(tokens * known["chosen"], tokens),
     }
     for name, (factor, width) in COLUMNS.items():
         columns = factor * prod(known[size] for size in width)
@@ -126,24 +136,35 @@ def _sorted(tokens: int, vocabulary: int) -> dict[str, int]:
     """What the gradient of an embedding takes to sort its indices.
 
     rows: of the embedding, at most; segments of ten indices; the temporary storage of a radix sort,
-    two arrays of 8 bytes a token, tables of 1,024 bytes for each tile of 3,840 and 2,048 for each
-    digit of 8 bits; those of scans over tokens and rows, 256 bytes for each 16 tiles.
+    and those of scans over tokens and rows, 256 bytes for each 16 tiles.
     """
     rows = min(tokens, vocabulary)
-    tiles, arrays = -(-tokens // 3840), 2 * -(-tokens // 32)
-    digits = -(-max(vocabulary - 1, 1).bit_length() // 8)
     return {
         "touched_rows": rows,
         "partial_segments": tokens // 10 + rows,
-        "sort_storage": 256 * (arrays + 2 + 8 * digits + 4 * tiles) - 1,
+        "sort_storage": _sort_storage(tokens, vocabulary),
         "scan_storage": 256 * (4 + -(-tokens // 21504)) - 1,
         "rows_scan_storage": 256 * (4 + -(-rows // 14336)) - 1,
     }
 
 
+def _sort_storage(count: int, values: int) -> int:
+    """The temporary storage of a radix sort of `count` indices below `values`.
+
+    Tables of 1,024 bytes for each tile of 3,840 and 2,048 for each digit of 8 bits, and from the
+    second digit on two arrays of 8 bytes an index; a byte where one block sorts them all.
+    """
+    if count <= _SORTED_BY_ONE_BLOCK:
+        return 1
+    digits = -(-max(values - 1, 1).bit_length() // 8)
+    arrays = 2 * -(-count // 32) if digits > 1 else 0
+    return 256 * (arrays + 2 + 8 * digits + 4 * -(-count // 3840)) - 1
+
+
 def regime_of(sizes: Sizes, card: Card, mask_unit: int = 0) -> str:
-    """The way through the kernels: batch, tokens, heads, splits of attention, its mask, a window, a
-    gradient of the logits that is summed in parts.
+    """The way through the kernels: batch, tokens, heads, splits of attention, its mask, a window.
+
+    And of a vocabulary with biases, whether four columns are summed at a time, and in parts.
 
     mask_unit: numbers of a mask that its rows are padded to; 0 without one.  With one no flash
     attention runs.
@@ -165,8 +186,11 @@ def regime_of(sizes: Sizes, card: Card, mask_unit: int = 0) -> str:
         splits = attention_splits(sizes, card.multiprocessors)
         attention = "split" if splits > 1 else "whole"
     parts = ["single" if sizes["batch"] == 1 else "several", many, shared, attention]
-    is_in_parts = sizes.get("output_bias") and 2 * tokens * sizes["vocabulary"] > _INDEXED
-    return ".".join(parts + ["window"] * bool(sizes.get("window")) + ["parts"] * bool(is_in_parts))
+    parts += ["window"] * bool(sizes.get("window"))
+    if sizes.get("output_bias") and tokens > _IN_TWO_PASSES_ABOVE:
+        parts.append("fours" if sizes["vocabulary"] % 4 == 0 else "uneven")
+        parts += ["parts"] * (2 * tokens * sizes["vocabulary"] > _INDEXED)
+    return ".".join(parts)
 
 
 def attention_splits(sizes: Sizes, multiprocessors: int) -> int:

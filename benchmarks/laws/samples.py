@@ -85,6 +85,11 @@ def regimes(variant: Variant) -> Iterator[str]:
         for tokens in ("few", "two", "sorted"):
             if batch == "single" and tokens in _NEVER_SINGLE.get(family, ()):
                 continue
+            if family == "bert" and tokens != "few":
+                for attention in (usual, seldom):
+                    yield f"{batch}.{tokens}.own.{attention}.fours"
+                    yield f"{batch}.{tokens}.own.{attention}.uneven"
+                continue
             for heads in shared:
                 yield f"{batch}.{tokens}.{heads}.{usual}"
                 if heads == shared[0] and not is_eager and (has_mask or tokens != "sorted"):

@@ -34,8 +34,8 @@ from allocsim.questions.fit.by_law import card_of
 from allocsim.questions.scale.growth import Growth, growth_between
 from allocsim.questions.scale.program import Program
 from allocsim.trace import Frame, FrameInterner, MarkKind
-from benchmarks.laws.recorded import CARD, recorded
-from benchmarks.laws.samples import Variant, drawn, regimes
+from benchmarks.laws.recorded import CARD, recorded, without_repeats
+from benchmarks.laws.samples import VIT, Variant, drawn, regimes
 
 __all__ = ["NoLawError", "laws_of"]
 
@@ -72,6 +72,8 @@ def laws_of(variant: Variant, python: str, torch_version: str) -> tuple[Laws, di
         for at in ({**sizes[0], "layers": 2}, *sizes)
     ]
     programs = recorded(python, texts)
+    if variant.family == VIT:
+        programs = map(without_repeats, programs)
     interner, found = FrameInterner(), {}
     for regime, sizes in samples.items():
         if regime not in refused:
