@@ -35,8 +35,12 @@ COLUMNS = {
     "queries": (1, ("heads", "head_dim")),
     "keys": (1, ("kv_heads", "head_dim")),
     "vocabulary": (1, ("vocabulary",)),
+    "vocabulary_in_twos": (1, ("vocabulary",)),
 }
 """How wide the tensors are whose columns are summed over the tokens: a number times sizes."""
+
+_COLUMNS_OF_A_BLOCK = {"vocabulary_in_twos": 64}
+"""Columns that a block sums: 128, four a thread, or fewer where four do not divide them."""
 
 VARIABLES = (
     *SIZES,
@@ -46,8 +50,9 @@ VARIABLES = (
     *("splits", "gradient_workspace", "gradient_workspace_16_bit"),
     *("touched_rows", "partial_segments", "sort_storage"),
     *("scan_storage", "rows_scan_storage"),
-    *("types_segments", "types_sort_storage", "choices_sort_storage"),
-    *(f"{columns}_by_128" for columns in COLUMNS),
+    *("patch_weights_checked",),
+    *("types_segments", "types_sort_storage", "choices_sort_storage", "experts_sort_storage"),
+    *(f"{columns}_by_{_COLUMNS_OF_A_BLOCK.get(columns, 128)}" for columns in COLUMNS),
     *(f"{columns}_partial_sums" for columns in COLUMNS),
 )
 """By number, as formulas name them."""
@@ -61,11 +66,20 @@ _IN_TWO_PASSES_ABOVE = 1020
 _SORTED_BY_ONE_BLOCK = 2304
 """Indices (2,304 | 2,305) up to which a radix sort has no temporary storage."""
 
+_CHECKED = 8192
+"""Numbers that a block checks for one that is true, with as many blocks as fill the card."""
+
+_CHECKED_TWICE_ABOVE = 200_000
+"""Numbers (100,000 | 200,000) from which on the blocks' results are checked in a second pass."""
+
+_SORTED_BY_ITSELF = 4096
+"""Indices (4,096 | 4,097) up to which torch.sort has a kernel that needs no storage."""
+
 _TYPES = 2
 """Of BERT's tokens."""
 
 _INDEXED = (1 << 31) - 1
-"""Bytes of a 16-bit tensor up to which one kernel sums it; a larger one is taken in parts."""
+"""Bytes of a tensor up to which one kernel sums it; a larger one is taken in parts."""
 
 _WORKSPACE = 8_519_680
 _WORKSPACE_SINCE_HOPPER = 32 << 20
@@ -100,25 +114,35 @@ def variables_of(sizes: Sizes, card: Card) -> dict[str, int]:
         "gradient_workspace": _gradient_workspace(length, known["head_dim"], is_fp32=True),
         "gradient_workspace_16_bit": _gradient_workspace(length, known["head_dim"], is_fp32=False),
         **_sorted(tokens, known["vocabulary"]),
+        "patch_weights_checked": min(
+            -(-_patch_weights(known) // _CHECKED), card.multiprocessors * (card.threads // 512)
+        ),
         "types_segments": tokens // 10 + _TYPES,
-        "types_sort_storage": _sort_storage(tokens, _TYPES),
-        "choices_sort_storage": _sort_storage(tokens * known["chosen"], tokens),
+        "types_sort_storage": _sort_storage(tokens, _digits(_TYPES)),
+        "choices_sort_storage": _sort_storage(tokens * known["chosen"], _digits(tokens)),
+        "experts_sort_storage": _sort_storage(tokens * known["chosen"], 8),
     }
-    for name, (factor, width) in COLUMNS.items():
-        columns = factor * prod(known[size] for size in width)
-        found[f"{name}_by_128"] = -(-columns // 128)
-        found[f"{name}_partial_sums"] = _partial_sums(tokens, columns, card)
+    for name, (factor, of) in COLUMNS.items():
+        columns = factor * prod(known[size] for size in of)
+        width = _COLUMNS_OF_A_BLOCK.get(name, 128)
+        found[f"{name}_by_{width}"] = -(-columns // width)
+        found[f"{name}_partial_sums"] = _partial_sums(tokens, -(-columns // width), card)
     return found
 
 
-def _partial_sums(tokens: int, columns: int, card: Card) -> int:
+def _patch_weights(sizes: Sizes) -> int:
+    """Numbers of the convolution that embeds patches of three colours."""
+    return 3 * sizes["hidden"] * sizes["patch"] ** 2
+
+
+def _partial_sums(tokens: int, blocks_of_columns: int, card: Card) -> int:
     """Into how many sums a sum over tokens is taken apart first.
 
     64 tokens each, or more where fewer sums fill the card with blocks of 128 threads, a column a
     thread; 1,024 tokens at most.
     """
     blocks = card.multiprocessors * (card.threads // 128)
-    fills = -(-blocks // max(-(-columns // 128), 1))
+    fills = -(-blocks // max(blocks_of_columns, 1))
     return max(min(-(-tokens // 64), fills), -(-tokens // 1024))
 
 
@@ -142,29 +166,31 @@ def _sorted(tokens: int, vocabulary: int) -> dict[str, int]:
     return {
         "touched_rows": rows,
         "partial_segments": tokens // 10 + rows,
-        "sort_storage": _sort_storage(tokens, vocabulary),
+        "sort_storage": _sort_storage(tokens, _digits(vocabulary)),
         "scan_storage": 256 * (4 + -(-tokens // 21504)) - 1,
         "rows_scan_storage": 256 * (4 + -(-rows // 14336)) - 1,
     }
 
 
-def _sort_storage(count: int, values: int) -> int:
-    """The temporary storage of a radix sort of `count` indices below `values`.
+def _digits(values: int) -> int:
+    """Digits of 8 bits of an index below `values`."""
+    return -(-max(values - 1, 1).bit_length() // 8)
+
+
+def _sort_storage(count: int, digits: int) -> int:
+    """The temporary storage of a radix sort of `count` indices.
 
     Tables of 1,024 bytes for each tile of 3,840 and 2,048 for each digit of 8 bits, and from the
     second digit on two arrays of 8 bytes an index; a byte where one block sorts them all.
     """
     if count <= _SORTED_BY_ONE_BLOCK:
         return 1
-    digits = -(-max(values - 1, 1).bit_length() // 8)
     arrays = 2 * -(-count // 32) if digits > 1 else 0
     return 256 * (arrays + 2 + 8 * digits + 4 * -(-count // 3840)) - 1
 
 
 def regime_of(sizes: Sizes, card: Card, mask_unit: int = 0) -> str:
     """The way through the kernels: batch, tokens, heads, splits of attention, its mask, a window.
-
-    And of a vocabulary with biases, whether four columns are summed at a time, and in parts.
 
     mask_unit: numbers of a mask that its rows are padded to; 0 without one.  With one no flash
     attention runs.
@@ -187,10 +213,30 @@ def regime_of(sizes: Sizes, card: Card, mask_unit: int = 0) -> str:
         attention = "split" if splits > 1 else "whole"
     parts = ["single" if sizes["batch"] == 1 else "several", many, shared, attention]
     parts += ["window"] * bool(sizes.get("window"))
-    if sizes.get("output_bias") and tokens > _IN_TWO_PASSES_ABOVE:
-        parts.append("fours" if sizes["vocabulary"] % 4 == 0 else "uneven")
-        parts += ["parts"] * (2 * tokens * sizes["vocabulary"] > _INDEXED)
+    parts += _of_a_family(sizes, tokens)
     return ".".join(parts)
+
+
+def _of_a_family(sizes: Sizes, tokens: int) -> list[str]:
+    """What only some families have: sums of a vocabulary's biases, choices of experts, patches.
+
+    A kernel takes four columns at a time, or two, or one, which is never in two passes; and above
+    some gigabytes in parts.
+    """
+    found, vocabulary = [], sizes.get("vocabulary", 0)
+    if sizes.get("output_bias"):
+        at_a_time = 4 if vocabulary % 4 == 0 else 2 if vocabulary % 2 == 0 else 0
+        if at_a_time and tokens > _IN_TWO_PASSES_ABOVE * 4 // at_a_time:
+            found.append("fours" if at_a_time == 4 else "twos")
+        found += ["parts"] * (2 * tokens * vocabulary > _INDEXED)
+    if sizes.get("chosen"):
+        found += ["one"] * (sizes["chosen"] == 1)
+        found += ["many"] * (tokens * sizes["chosen"] > _SORTED_BY_ITSELF)
+    if sizes.get("patch"):
+        widest = max(sizes.get("intermediate", 0), 3 * sizes["hidden"])
+        found += ["narrow"] * (_patch_weights(sizes) < _CHECKED_TWICE_ABOVE)
+        found += ["parts"] * (4 * tokens * widest > _INDEXED)
+    return found
 
 
 def attention_splits(sizes: Sizes, multiprocessors: int) -> int:

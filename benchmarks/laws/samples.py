@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from allocsim.laws import FAMILIES, regime_of
@@ -28,6 +29,8 @@ _NEVER_SINGLE = {"gpt2": ("sorted",), "bert": ("two", "sorted"), VIT: ("two", "s
 """What one sequence is too short for; so long a one is another regime of GPT-2."""
 _WINDOWED = {"mistral": ("shared",), "phi3": ("own", "shared")}
 """Families whose published models have a sliding window, and their heads."""
+_OWN_WAYS = {"bert": ("", ".twos", ".fours"), "mixtral": ("", ".many")}
+"""Ends of regimes above a thousand tokens that only these families have."""
 _MADE = "torchvision.models.VisionTransformer(image_size=224, {})"
 """What torchvision's functions of vision transformers call."""
 
@@ -85,18 +88,18 @@ def regimes(variant: Variant) -> Iterator[str]:
         for tokens in ("few", "two", "sorted"):
             if batch == "single" and tokens in _NEVER_SINGLE.get(family, ()):
                 continue
-            if family == "bert" and tokens != "few":
-                for attention in (usual, seldom):
-                    yield f"{batch}.{tokens}.own.{attention}.fours"
-                    yield f"{batch}.{tokens}.own.{attention}.uneven"
+            way = f"{batch}.{tokens}"
+            if tokens != "few" and family in _OWN_WAYS:
+                for heads, more in product(shared, _OWN_WAYS[family]):
+                    yield f"{way}.{heads}.{usual}{more}"
                 continue
             for heads in shared:
-                yield f"{batch}.{tokens}.{heads}.{usual}"
+                yield f"{way}.{heads}.{usual}"
                 if heads == shared[0] and not is_eager and (has_mask or tokens != "sorted"):
-                    yield f"{batch}.{tokens}.{heads}.{seldom}"
+                    yield f"{way}.{heads}.{seldom}"
             for heads in _WINDOWED.get(family, ()):
                 for attention in dict.fromkeys((usual, "masked")):
-                    yield f"{batch}.{tokens}.{heads}.{attention}.window"
+                    yield f"{way}.{heads}.{attention}.window"
 
 
 def drawn(variant: Variant, regime: str, count: int, seed: int) -> list[dict[str, int]]:
@@ -151,8 +154,8 @@ def _own_sizes(family: str, sizes: Mapping[str, int], chance: random.Random) -> 
         if family == "bert":
             length = min(-(-length // 8), 512)
             own |= {"length": length, "positions": 64 * chance.randrange(8, 20)}
-            return own | {"output_bias": 1}
-        patch = chance.choice([8, 14, 16, 28, 32, 56])
+            return own | {"output_bias": 1, "vocabulary": chance.randrange(5_000, 60_000)}
+        patch = chance.choice([8, 14, 16, 16, 28, 32])
         return own | {"length": (224 // patch) ** 2 + 1, "patch": patch, "vocabulary": 0}
     if family == "mixtral":
         experts = chance.randrange(3, 12)

@@ -91,7 +91,11 @@ def gpt2(**options: Any) -> Task:
     ("task", "sentence"),
     [
         (gpt2(is_training=False, prompt=64), "there is no law for serving"),
-        (gpt2(attention="eager"), "there is no law for attention 'eager'"),
+        (gpt2(attention="flash"), "there is no law for attention 'flash'"),
+        (
+            Task(model=model_of("ViT-B/16"), image=384),
+            "there is no law for channels last, or images of 384 pixels",
+        ),
         (
             gpt2(lora=8, lora_targets=("c_attn", "lm_head")),
             "there is no law for gpt2_tied_bf16_adamw_lora-c_attn-lm_head; the nearest is for ",
@@ -106,8 +110,8 @@ def gpt2(**options: Any) -> Task:
             "there is no law for ResNet-50: its architecture has none",
         ),
         (
-            Task(model=model_of("BERT-base"), seq=512),
-            "there is no law for BERT-base: its architecture has none",
+            Task(model=model_of("Gemma-2-2B"), attention="eager"),
+            "there is no law for Gemma-2-2B: its architecture has none",
         ),
     ],
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -133,15 +133,15 @@ def _sizes_of(model: Model) -> dict[str, int]:
 
 def _without_law(task: Task) -> Iterator[str]:
     """The options of a task that no law was taken with."""
-    usual = Task(model=task.model)
+    usual = {each.name: each.default for each in fields(Task)}
     if not task.is_training:
         yield "serving"
     for name in ("accumulate", "compiles", "steps", "parallel", "lengths"):
-        if getattr(task, name) != getattr(usual, name):
+        if getattr(task, name) != usual[name]:
             yield f"{name} {getattr(task, name)!r}"
     if task.attention == "flash" or (task.attention == "eager" and task.model.sees):
         yield f"attention {task.attention!r}"
-    if task.channels_last or (task.model.sees and task.image != usual.image):
+    if task.channels_last or (task.model.sees and task.image != usual["image"]):
         yield f"channels last, or images of {task.image} pixels"
 
 
