@@ -39,8 +39,14 @@ COLUMNS = {
 }
 """How wide the tensors are whose columns are summed over the tokens: a number times sizes."""
 
-_COLUMNS_OF_A_BLOCK = {"vocabulary_in_twos": 64}
-"""Columns that a block sums: 128, four a thread, or fewer where four do not divide them."""
+_ROWS_OF_A_BLOCK = {"vocabulary_in_twos": 8}
+"""Rows of threads in a block that sums columns, each thread four of them: 4, of 32 threads; 8 where
+four do not divide the columns and a thread sums two."""
+
+
+def _columns_of_a_block(rows: int) -> int:
+    return 512 // rows
+
 
 VARIABLES = (
     *SIZES,
@@ -52,7 +58,10 @@ VARIABLES = (
     *("scan_storage", "rows_scan_storage"),
     *("patch_weights_checked",),
     *("types_segments", "types_sort_storage", "choices_sort_storage", "experts_sort_storage"),
-    *(f"{columns}_by_{_COLUMNS_OF_A_BLOCK.get(columns, 128)}" for columns in COLUMNS),
+    *(
+        f"{columns}_by_{_columns_of_a_block(_ROWS_OF_A_BLOCK.get(columns, 4))}"
+        for columns in COLUMNS
+    ),
     *(f"{columns}_partial_sums" for columns in COLUMNS),
 )
 """By number, as formulas name them."""
@@ -65,6 +74,10 @@ _IN_TWO_PASSES_ABOVE = 1020
 
 _SORTED_BY_ONE_BLOCK = 2304
 """Indices (2,304 | 2,305) up to which a radix sort has no temporary storage."""
+
+_NORMED_IN_PARTS_ABOVE = 65_536
+"""Tokens (12,336 | 100,480) from which on the gradients of a LayerNorm are summed in parts, by the
+condition in PyTorch's kernel; RMSNorm, as written in transformers, has none."""
 
 _CHECKED = 8192
 """Numbers that a block checks for one that is true, with as many blocks as fill the card."""
@@ -124,9 +137,10 @@ def variables_of(sizes: Sizes, card: Card) -> dict[str, int]:
     }
     for name, (factor, of) in COLUMNS.items():
         columns = factor * prod(known[size] for size in of)
-        width = _COLUMNS_OF_A_BLOCK.get(name, 128)
+        rows = _ROWS_OF_A_BLOCK.get(name, 4)
+        width = _columns_of_a_block(rows)
         found[f"{name}_by_{width}"] = -(-columns // width)
-        found[f"{name}_partial_sums"] = _partial_sums(tokens, -(-columns // width), card)
+        found[f"{name}_partial_sums"] = _partial_sums(tokens, columns, card, rows)
     return found
 
 
@@ -135,15 +149,21 @@ def _patch_weights(sizes: Sizes) -> int:
     return 3 * sizes["hidden"] * sizes["patch"] ** 2
 
 
-def _partial_sums(tokens: int, blocks_of_columns: int, card: Card) -> int:
+def _partial_sums(tokens: int, columns: int, card: Card, rows: int) -> int:
     """Into how many sums a sum over tokens is taken apart first.
 
-    64 tokens each, or more where fewer sums fill the card with blocks of 128 threads, a column a
-    thread; 1,024 tokens at most.
+    16 tokens for each of a block's rows of threads, or more where fewer sums fill the card with
+    blocks; 256 for each at most.
     """
-    blocks = card.multiprocessors * (card.threads // 128)
-    fills = -(-blocks // max(blocks_of_columns, 1))
-    return max(min(-(-tokens // 64), fills), -(-tokens // 1024))
+    return max(
+        min(-(-tokens // (16 * rows)), _filling(columns, card, rows)), -(-tokens // (256 * rows))
+    )
+
+
+def _filling(columns: int, card: Card, rows: int) -> int:
+    """How many times the blocks that columns take fill the card, rounded up."""
+    blocks = card.multiprocessors * (card.threads // (32 * rows))
+    return -(-blocks // max(-(-columns // _columns_of_a_block(rows)), 1))
 
 
 def _gradient_workspace(length: int, head_dim: int, *, is_fp32: bool) -> int:
@@ -198,8 +218,11 @@ def regime_of(sizes: Sizes, card: Card, mask_unit: int = 0) -> str:
     tokens = sizes["batch"] * sizes["length"]
     heads, kv_heads = sizes["heads"], sizes.get("kv_heads", sizes["heads"])
     shared = "one" if kv_heads == 1 else "own" if kv_heads == heads else "shared"
+    has_layer_norms = sizes.get("positions") or sizes.get("patch")
     if sizes.get("positions") and sizes["length"] > _SORTED_ABOVE:
         many = "long"  # the gradient of the positions is sorted, too
+    elif has_layer_norms and tokens > _NORMED_IN_PARTS_ABOVE:
+        many = "crowd"
     elif sizes.get("patch") and sizes["batch"] > _IN_TWO_PASSES_ABOVE:
         many = "crowd"  # what is summed over images is, in two passes
     elif tokens > _SORTED_ABOVE:
@@ -213,21 +236,22 @@ def regime_of(sizes: Sizes, card: Card, mask_unit: int = 0) -> str:
         attention = "split" if splits > 1 else "whole"
     parts = ["single" if sizes["batch"] == 1 else "several", many, shared, attention]
     parts += ["window"] * bool(sizes.get("window"))
-    parts += _of_a_family(sizes, tokens)
+    parts += _of_a_family(sizes, tokens, card)
     return ".".join(parts)
 
 
-def _of_a_family(sizes: Sizes, tokens: int) -> list[str]:
+def _of_a_family(sizes: Sizes, tokens: int, card: Card) -> list[str]:
     """What only some families have: sums of a vocabulary's biases, choices of experts, patches.
 
-    A kernel takes four columns at a time, or two, or one, which is never in two passes; and above
-    some gigabytes in parts.
+    A thread takes four columns at a time, or two, or one, which is never in two passes, nor is it
+    where the columns alone fill the card; above some gigabytes a sum is in parts.
     """
     found, vocabulary = [], sizes.get("vocabulary", 0)
     if sizes.get("output_bias"):
-        at_a_time = 4 if vocabulary % 4 == 0 else 2 if vocabulary % 2 == 0 else 0
-        if at_a_time and tokens > _IN_TWO_PASSES_ABOVE * 4 // at_a_time:
-            found.append("fours" if at_a_time == 4 else "twos")
+        rows = 4 if vocabulary % 4 == 0 else 8 if vocabulary % 2 == 0 else 0
+        is_taken_apart = rows and tokens > 255 * rows and _filling(vocabulary, card, rows) > 1
+        if is_taken_apart:
+            found.append("fours" if rows == 4 else "twos")
         found += ["parts"] * (2 * tokens * vocabulary > _INDEXED)
     if sizes.get("chosen"):
         found += ["one"] * (sizes["chosen"] == 1)

@@ -34,6 +34,27 @@ MADE_UP = [
 """Models that nobody recorded: their sizes, and how they train on which card."""
 
 
+OTHERWISE = [
+    ("Mistral-7B-v0.1", "H100", {"seq": 600, "checkpointing": True}),
+    ("Phi-3-mini", "A100 80GB", {"batch": 2, "seq": 777}),
+    ("Phi-3-mini", "A100 80GB", {"seq": 2504, "checkpointing": True, "start": "made"}),
+    ("BERT-base", "RTX 4090", {"batch": 16, "seq": 512}),
+    ("ViT-L/16", "L40S", {"batch": 24}),
+    ("ViT-B/32", "RTX 3090", {
+        "batch": 100, "dtype": "autocast-bf16", "optimizer": "adamw-fused", "start": "made",
+    }),
+    ("Qwen2.5-0.5B", "RTX 4090", {"batch": 3, "seq": 700, "attention": "eager"}),
+    ("gpt2", "A10G", {
+        "batch": 5, "seq": 333, "dtype": "fp32", "optimizer": "adamw-foreach-off", "start": "made",
+    }),
+    ("Llama-3.2-1B", "RTX 4090", {
+        "batch": 3, "seq": 1500, "checkpointing": True, "start": "made",
+        "lora": 8, "lora_targets": ("v_proj", "q_proj"),
+    }),
+]  # fmt: skip
+"""Published models on cards and at sizes of no row of the truth."""
+
+
 def with_a_law() -> list[dict[str, Any]]:
     """Rows of the truth that a law is for."""
     with TemporaryDirectory() as place:
@@ -76,6 +97,19 @@ def test_models_that_nobody_recorded_are_as_real_pytorch_runs_them(case: tuple[A
         model=Configured("made up", config, "AutoModelForCausalLM"),
         batch=batch, seq=seq, dtype=dtype, optimizer=optimizer, checkpointing=checkpointing,
     )  # fmt: skip
+    is_as_real_pytorch_runs_it(task, card)
+
+
+@pytest.mark.slow
+@NEEDS_TORCH
+@pytest.mark.parametrize(("name", "card", "options"), OTHERWISE)
+def test_what_is_done_otherwise_is_as_real_pytorch_does_it(
+    name: str, card: str, options: dict[str, Any]
+) -> None:
+    is_as_real_pytorch_runs_it(Task(model=model_of(name), **{"seq": 1, **options}), card)
+
+
+def is_as_real_pytorch_runs_it(task: Task, card: str) -> None:
     gpu = find_gpu(card)
     law, program = run_by_law(task, gpu), run_program(program_of(task), gpu, python=PYTHONS[0])
     assert law.peak_allocated_bytes == program.peak_allocated_bytes

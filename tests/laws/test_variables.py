@@ -54,14 +54,17 @@ def test_the_storage_of_sorts_by_expert_and_by_type(
 
 @pytest.mark.parametrize(
     ("tokens", "vocabulary", "sums"),
-    [(4096, 30522, 4), (8192, 30522, 8), (16384, 30522, 16), (30000, 30522, 30)],
-)
+    [
+        (4096, 30522, 2), (8192, 30522, 4), (16384, 30522, 8), (30000, 30522, 15), (4000, 20002, 3),
+        (9000, 5002, 11), (6000, 43182, 3),
+    ],
+)  # fmt: skip
 def test_a_vocabulary_that_four_do_not_divide_is_summed_two_columns_at_a_time(
     tokens: int, vocabulary: int, sums: int
 ) -> None:
     sizes = {**QWEN, "batch": tokens // 8, "length": 8, "vocabulary": vocabulary}
     assert variables_of(sizes, A100)["vocabulary_in_twos_partial_sums"] == sums
-    assert variables_of(sizes, A100)["vocabulary_in_twos_by_64"] == 477
+    assert variables_of(sizes, A100)["vocabulary_in_twos_by_64"] == -(-vocabulary // 64)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +86,8 @@ BERT = {"hidden": 768, "heads": 12, "kv_heads": 12, "head_dim": 64, "output_bias
     [
         (4, 255, 28996, "few.own.whole"), (4, 256, 28996, "two.own.whole.fours"),
         (4, 510, 30522, "two.own.whole"), (4, 511, 30522, "two.own.whole.twos"),
-        (64, 512, 30521, "sorted.own.whole"), (128, 512, 30522, "sorted.own.whole.twos.parts"),
+        (64, 512, 30521, "sorted.own.whole"), (16, 512, 57514, "sorted.own.whole"),
+        (128, 512, 30522, "sorted.own.whole.twos.parts"),
     ],
 )  # fmt: skip
 def test_the_way_to_sum_a_vocabularys_biases(
@@ -102,6 +106,8 @@ def test_the_way_through_experts_patches_and_windows() -> None:
     vit = {"hidden": 768, "heads": 12, "head_dim": 64, "patch": 16, "batch": 64, "length": 197}
     assert regime_of(vit, A100) == "several.sorted.own.whole"
     assert regime_of({**vit, "batch": 1021}, A100) == "several.crowd.own.whole"
+    assert regime_of({**vit, "batch": 333}, A100) == "several.crowd.own.whole"
+    assert regime_of({**vit, "intermediate": 99_999}, A100) == "several.sorted.own.whole.parts"
     assert regime_of({**vit, "hidden": 192}, A100) == "several.sorted.own.whole.narrow"
 
 
