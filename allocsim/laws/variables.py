@@ -58,6 +58,7 @@ VARIABLES = (
     *("scan_storage", "rows_scan_storage"),
     *("patch_weights_checked",),
     *("types_segments", "types_sort_storage", "choices_sort_storage", "experts_sort_storage"),
+    "chosen_sort_storage",
     *(
         f"{columns}_by_{_columns_of_a_block(_ROWS_OF_A_BLOCK.get(columns, 4))}"
         for columns in COLUMNS
@@ -133,6 +134,9 @@ def variables_of(sizes: Sizes, card: Card) -> dict[str, int]:
         "types_segments": tokens // 10 + _TYPES,
         "types_sort_storage": _sort_storage(tokens, _digits(_TYPES)),
         "choices_sort_storage": _sort_storage(tokens * known["chosen"], _digits(tokens)),
+        "chosen_sort_storage": _sort_storage(
+            tokens * known["chosen"], _digits(tokens * known["chosen"])
+        ),
         "experts_sort_storage": _sort_storage(tokens * known["chosen"], 8),
     }
     for name, (factor, of) in COLUMNS.items():
