@@ -39,6 +39,7 @@ OTHERWISE = [
     ("Phi-3-mini", "A100 80GB", {"batch": 2, "seq": 777}),
     ("Phi-3-mini", "A100 80GB", {"seq": 2504, "checkpointing": True, "start": "made"}),
     ("BERT-base", "RTX 4090", {"batch": 16, "seq": 512}),
+    ("BERT-base", "RTX 4090", {"batch": 24, "seq": 256, "checkpointing": True}),
     ("ViT-L/16", "L40S", {"batch": 24}),
     ("ViT-B/32", "RTX 3090", {
         "batch": 100, "dtype": "autocast-bf16", "optimizer": "adamw-fused", "start": "made",
