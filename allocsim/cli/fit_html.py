@@ -66,12 +66,12 @@ def prepare_html(arguments: argparse.Namespace) -> None:
 
 def run_html(out: Path, task: Task, gpu: Gpu) -> int:
     """Write the page, which opens at `task` on `gpu`."""
-    from allocsim.laws import find_laws, known_laws  # noqa: PLC0415
-    from allocsim.questions.fit import law_cards, law_models, opening_at  # noqa: PLC0415
+    from allocsim.laws import find_laws  # noqa: PLC0415
+    from allocsim.questions.fit import law_cards, law_models, law_programs, opening_at  # noqa: PLC0415
     from allocsim.report.calculator import calculator_page, packed_laws  # noqa: PLC0415
 
     opening = opening_at(task, gpu)
-    names, packed = known_laws(), []
+    names, packed = law_programs(), []
     with ProgressBar() as bar:
         watch = bar.stage("packing laws")
         for number, name in enumerate(names):

@@ -1,6 +1,6 @@
 """Programs by law: what a model asks the allocator for at any size, from recordings at a few."""
 
-from allocsim.laws.families import FAMILIES, Family, family_of
+from allocsim.laws.families import CLASSIFIERS, FAMILIES, Family, family_of
 from allocsim.laws.formula import Formula
 from allocsim.laws.law import EMPTY_CACHE, FREE, REQUEST, Law, Requests
 from allocsim.laws.repeated import BEFORE, Repeated, Unrolled
@@ -19,9 +19,10 @@ from allocsim.laws.variables import (
 )
 
 __all__ = [
-    "AFTER", "BEFORE", "BETWEEN", "COLUMNS", "Card", "DATA", "EMPTY_CACHE", "END", "FAMILIES",
-    "FREE", "Family", "Formula", "Law", "Laws", "MAKE", "REQUEST", "Repeated", "Requests", "SIZES",
-    "START", "STEP", "Serving", "Unrolled", "VARIABLES", "attention_splits", "family_of",
-    "find_laws", "known_laws", "prompt_regime", "regime_of", "step_regime", "variables_of",
+    "AFTER", "BEFORE", "BETWEEN", "CLASSIFIERS", "COLUMNS", "Card", "DATA", "EMPTY_CACHE", "END",
+    "FAMILIES", "FREE", "Family", "Formula", "Law", "Laws", "MAKE", "REQUEST", "Repeated",
+    "Requests", "SIZES", "START", "STEP", "Serving", "Unrolled", "VARIABLES", "attention_splits",
+    "family_of", "find_laws", "known_laws", "prompt_regime", "regime_of", "step_regime",
+    "variables_of",
     "write_laws",
 ]  # fmt: skip

@@ -1,35 +1,46 @@
 """Models whose programs have laws: which keys of a configuration are sizes, and which are fixed.
 
 Rule: a key that changes what is requested is a size, or has one value here; another value is
-refused by name.  Sources: the configuration classes of transformers, their defaults.
+refused by name.  Sources: the configuration classes of transformers, their defaults, and
+torchvision's vision transformers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from allocsim.errors import ConfigError
 
-__all__ = ["FAMILIES", "Family", "family_of"]
+__all__ = ["CLASSIFIERS", "FAMILIES", "Family", "family_of"]
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
     """model_type: of the configuration.
 
-    keys: by size, the configuration's key.  is_tied: the default of tie_word_embeddings.
+    keys: by size, the configuration's key.  is_tied: the default of tie_word_embeddings, None for a
+    model without an embedding.
     usual: keys that change the requests, and the values for which the laws hold, the default first.
+    linear: the names of a layer's linear modules, in its order.
+    head: the end of the class that makes it.
+    window: the default of sliding_window, None for a family that has none or may not use it.
+    has_output_bias: whether the output layer adds one, whose gradient is a sum over the tokens.
     """
 
     model_type: str
     keys: Mapping[str, str]
-    is_tied: bool
+    is_tied: bool | None
     usual: Mapping[str, tuple[Any, ...]]
+    linear: tuple[str, ...]
+    head: str = "CausalLM"
+    window: int | None = None
+    has_output_bias: bool = False
 
     def sizes_of(self, config: Mapping[str, Any]) -> dict[str, int]:
-        """The sizes, `layers` among them.
+        """The sizes, `layers` among them, and `window`, 0 without one, and `output_bias`, 1 where
+        there is one.
 
         Raises ConfigError for one that is missing or no number, heads that do not divide, and a
         key whose value no law is for.
@@ -39,12 +50,17 @@ class Family:
             if value not in values:
                 expected = " or ".join(repr(each) for each in values)
                 raise ConfigError(f"{key} is {value!r}: laws are for {expected}")
+        _refuse_moving_rope(config)
         found = {name: config[key] for name, key in self.keys.items() if config.get(key)}
         if "heads" in found and "hidden" in found:
             found.setdefault("kv_heads", found["heads"])
             found.setdefault("head_dim", found["hidden"] // max(found["heads"], 1))
         if "hidden" in found and self.model_type == "gpt2":
             found.setdefault("intermediate", 4 * found["hidden"])
+        if self.window is not None:
+            found["window"] = config.get("sliding_window", self.window) or 0
+        if self.has_output_bias:
+            found["output_bias"] = 1
         for name, key in self.keys.items():
             value = found.get(name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -56,9 +72,35 @@ class Family:
             )
         return found
 
-    def is_tied_in(self, config: Mapping[str, Any]) -> bool:
-        """Whether the output layer is the embedding."""
-        return bool(config.get("tie_word_embeddings", self.is_tied))
+    def adapted(self, targets: Collection[str]) -> str:
+        """One name for each set of modules with adapters, whatever their order; empty for all of
+        `linear`, which peft calls "all-linear"."""
+        named = set(targets) or set(self.linear)
+        known = [name for name in self.linear if name in named]
+        return "" if named == set(self.linear) else "-".join(known + sorted(named - set(known)))
+
+    def name_of(self, config: Mapping[str, Any]) -> str:
+        """The family, and whether the output layer is the embedding."""
+        if self.is_tied is None:
+            return self.model_type
+        is_tied = config.get("tie_word_embeddings", self.is_tied)
+        return f"{self.model_type}_{'tied' if is_tied else 'untied'}"
+
+
+_ROPES = (None, "default", "linear", "llama3")
+"""Ways to turn positions that are the same at every step; others measure the sequence first."""
+
+
+def _refuse_moving_rope(config: Mapping[str, Any]) -> None:
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if not isinstance(rope, Mapping):
+        raise ConfigError(f"rope_parameters are {rope!r:.80}; expected its keys and values")
+    kind = rope.get("rope_type", rope.get("type"))
+    if kind not in _ROPES:
+        raise ConfigError(f"rope_type is {kind!r}: laws are for one that keeps its frequencies")
+    turned = rope.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))
+    if turned != 1.0:
+        raise ConfigError(f"partial_rotary_factor is {turned!r}: laws are for 1.0")
 
 
 _LIKE_LLAMA = {
@@ -70,18 +112,42 @@ _LIKE_LLAMA = {
     "head_dim": "head_dim",
     "vocabulary": "vocab_size",
 }
+_ENCODER = {
+    name: _LIKE_LLAMA[name] for name in ("hidden", "intermediate", "layers", "heads", "vocabulary")
+}
 _PLAIN = {"hidden_act": ("silu",), "attention_dropout": (0.0, 0), "quantization_config": (None,)}
-_WITHOUT_BIAS = {"attention_bias": (False, None), "mlp_bias": (False, None)}
+_ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+_LINEAR = (*_ATTENTION, "gate_proj", "up_proj", "down_proj")
 
-FAMILIES = {
-    "llama": Family("llama", _LIKE_LLAMA, is_tied=False, usual={**_PLAIN, **_WITHOUT_BIAS}),
-    "mistral": Family("mistral", _LIKE_LLAMA, is_tied=False, usual={
-        **_PLAIN, "sliding_window": (None,),
+_ALL = (
+    Family("llama", _LIKE_LLAMA, is_tied=False, linear=_LINEAR, usual={
+        **_PLAIN, "attention_bias": (False, None), "mlp_bias": (False, None),
     }),
-    "qwen2": Family("qwen2", _LIKE_LLAMA, is_tied=False, usual={
+    Family("mistral", _LIKE_LLAMA, is_tied=False, linear=_LINEAR, window=4096, usual=_PLAIN),
+    Family("qwen2", _LIKE_LLAMA, is_tied=False, linear=_LINEAR, usual={
         **_PLAIN, "use_sliding_window": (False, None),
     }),
-    "gpt2": Family(
+    Family(
+        "phi3",
+        _LIKE_LLAMA,
+        is_tied=False,
+        linear=("o_proj", "qkv_proj", "gate_up_proj", "down_proj"),
+        window=0,
+        usual={**_PLAIN, "resid_pdrop": (0.0, 0), "embd_pdrop": (0.0, 0)},
+    ),
+    Family(
+        "mixtral",
+        {**_LIKE_LLAMA, "experts": "num_local_experts", "chosen": "num_experts_per_tok"},
+        is_tied=False,
+        linear=_ATTENTION,
+        window=0,
+        usual={
+            **_PLAIN,
+            "output_router_logits": (False, None),
+            "router_jitter_noise": (0.0, 0, None),
+        },
+    ),
+    Family(
         "gpt2",
         {
             "hidden": "n_embd",
@@ -92,6 +158,7 @@ FAMILIES = {
             "positions": "n_positions",
         },
         is_tied=True,
+        linear=("c_attn", "c_proj", "c_fc"),
         usual={
             "activation_function": ("gelu_new",),
             "resid_pdrop": (0.1,),
@@ -101,8 +168,57 @@ FAMILIES = {
             "quantization_config": (None,),
         },
     ),
-}  # fmt: skip
+    Family(
+        "bert",
+        {**_ENCODER, "positions": "max_position_embeddings"},
+        is_tied=True,
+        linear=("query", "key", "value", "dense"),
+        head="MaskedLM",
+        has_output_bias=True,
+        usual={
+            "hidden_act": ("gelu",),
+            "hidden_dropout_prob": (0.1,),
+            "attention_probs_dropout_prob": (0.1,),
+            "type_vocab_size": (2,),
+            "is_decoder": (False, None),
+            "add_cross_attention": (False, None),
+            "chunk_size_feed_forward": (0,),
+            "position_embedding_type": ("absolute", None),
+            "quantization_config": (None,),
+        },
+    ),
+    Family(
+        "torchvision-vit",
+        {name: _ENCODER[name] for name in ("hidden", "intermediate", "layers", "heads")}
+        | {"patch": "patch_size"},
+        is_tied=None,
+        linear=(),
+        usual={},
+        head="",
+    ),
+)  # fmt: skip
+
+FAMILIES = {family.model_type: family for family in _ALL}
 """By model_type."""
+
+
+def _vit(hidden: int, intermediate: int, layers: int, heads: int, patch: int) -> dict[str, Any]:
+    return {
+        "model_type": "torchvision-vit",
+        "hidden_size": hidden,
+        "intermediate_size": intermediate,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "patch_size": patch,
+    }
+
+
+CLASSIFIERS: Mapping[str, Mapping[str, Any]] = {
+    "vit_b_16": _vit(768, 3072, 12, 12, 16),
+    "vit_b_32": _vit(768, 3072, 12, 12, 32),
+    "vit_l_16": _vit(1024, 4096, 24, 16, 16),
+}
+"""By torchvision's function, the sizes of what it makes, under the keys of transformers."""
 
 
 def family_of(config: Mapping[str, Any]) -> Family | None:

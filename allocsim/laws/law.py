@@ -28,7 +28,7 @@ class Requests:
 
     kind: REQUEST, FREE or EMPTY_CACHE.  block: the number of the block, by request.  size: bytes of
     a request, 0 in other rows.  stack: of a request, its stack's number; -1 in other rows.
-    reset: the row at which the peaks are reset.
+    reset: the row at which the peaks are reset; -1 if they never are.
     """
 
     kind: NDArray[np.uint8]
@@ -36,6 +36,14 @@ class Requests:
     size: NDArray[np.int64]
     stack: NDArray[np.int64]
     reset: int
+
+    def with_the_making(self) -> Requests:
+        """The same program where nothing that the making of the model left is given back, and its
+        peaks count: both follow the making, and neither is a request."""
+        kept = self.kind != EMPTY_CACHE
+        return Requests(
+            self.kind[kept], self.block[kept], self.size[kept], self.stack[kept], reset=-1
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

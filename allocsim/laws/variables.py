@@ -24,9 +24,12 @@ Sizes = Mapping[str, int]
 
 SIZES = (
     *("hidden", "intermediate", "heads", "kv_heads", "head_dim", "vocabulary"),
-    *("batch", "length", "lora", "positions"),
+    *("batch", "length", "lora", "positions", "experts", "chosen", "patch"),
 )
-"""The sizes that a request may hang on; `layers` says how often parts come."""
+"""The sizes that a request may hang on; `layers` says how often parts come.
+
+length: tokens of a sequence, an image's class among them.  patch: pixels of a patch's side.
+"""
 
 COLUMNS = {
     "hidden": (1, ("hidden",)),
@@ -34,18 +37,35 @@ COLUMNS = {
     "intermediate": (1, ("intermediate",)),
     "queries": (1, ("heads", "head_dim")),
     "keys": (1, ("kv_heads", "head_dim")),
+    "vocabulary": (1, ("vocabulary",)),
+    "vocabulary_in_twos": (1, ("vocabulary",)),
 }
 """How wide the tensors are whose columns are summed over the tokens: a number times sizes."""
+
+_ROWS_OF_A_BLOCK = {"vocabulary_in_twos": 8}
+"""Rows of threads in a block that sums columns, each thread four of them: 4, of 32 threads; 8 where
+four do not divide the columns and a thread sums two."""
+
+
+def _columns_of_a_block(rows: int) -> int:
+    return 512 // rows
+
 
 VARIABLES = (
     *SIZES,
     "workspace",
-    "length_and_one",
+    *("length_and_one", "length_less_one", "queries_keys_values"),
     *(f"length_by_{unit}" for unit in (8, 16, 32, 128)),
     *("splits", "gradient_workspace", "gradient_workspace_16_bit"),
     *("touched_rows", "partial_segments", "sort_storage"),
     *("scan_storage", "rows_scan_storage"),
-    *(f"{columns}_by_128" for columns in COLUMNS),
+    *("patch_weights_checked",),
+    *("types_segments", "types_sort_storage", "choices_sort_storage", "experts_sort_storage"),
+    "chosen_sort_storage",
+    *(
+        f"{columns}_by_{_columns_of_a_block(_ROWS_OF_A_BLOCK.get(columns, 4))}"
+        for columns in COLUMNS
+    ),
     *(f"{columns}_partial_sums" for columns in COLUMNS),
     "choice_parts",
 )
@@ -63,6 +83,27 @@ _CHOSEN_IN_PARTS_FROM = 256
 
 _HEADS_SERVED = (64, 96, 128)
 """Sizes of a head that were recorded serving; sums of others are rounded up, or blocks smaller."""
+_SORTED_BY_ONE_BLOCK = 2304
+"""Indices (2,304 | 2,305) up to which a radix sort has no temporary storage."""
+
+_NORMED_IN_PARTS_ABOVE = 65_536
+"""Tokens (12,336 | 100,480) from which on the gradients of a LayerNorm are summed in parts, by the
+condition in PyTorch's kernel; RMSNorm, as written in transformers, has none."""
+
+_CHECKED = 8192
+"""Numbers that a block checks for one that is true, with as many blocks as fill the card."""
+
+_CHECKED_TWICE_ABOVE = 200_000
+"""Numbers (100,000 | 200,000) from which on the blocks' results are checked in a second pass."""
+
+_SORTED_BY_ITSELF = 4096
+"""Indices (4,096 | 4,097) up to which torch.sort has a kernel that needs no storage."""
+
+_TYPES = 2
+"""Of BERT's tokens."""
+
+_INDEXED = (1 << 31) - 1
+"""Bytes of a tensor up to which one kernel sums it; a larger one is taken in parts."""
 
 _WORKSPACE = 8_519_680
 _WORKSPACE_SINCE_HOPPER = 32 << 20
@@ -93,17 +134,31 @@ def variables_of(sizes: Sizes, card: Card, *, is_step: bool = False) -> dict[str
         **known,
         "workspace": _WORKSPACE_SINCE_HOPPER if is_hopper else _WORKSPACE,
         "length_and_one": length + 1,
+        "length_less_one": length - 1,
+        "queries_keys_values": (known["heads"] + 2 * known["kv_heads"]) * known["head_dim"],
         **{f"length_by_{unit}": -(-length // unit) * unit for unit in (8, 16, 32, 128)},
         "splits": attention_splits(known, card.multiprocessors, is_step=is_step),
         "choice_parts": _choice_parts(known, card),
         "gradient_workspace": _gradient_workspace(length, known["head_dim"], is_fp32=True),
         "gradient_workspace_16_bit": _gradient_workspace(length, known["head_dim"], is_fp32=False),
         **_sorted(tokens, known["vocabulary"]),
+        "patch_weights_checked": min(
+            -(-_patch_weights(known) // _CHECKED), card.multiprocessors * (card.threads // 512)
+        ),
+        "types_segments": tokens // 10 + _TYPES,
+        "types_sort_storage": _sort_storage(tokens, _digits(_TYPES)),
+        "choices_sort_storage": _sort_storage(tokens * known["chosen"], _digits(tokens)),
+        "chosen_sort_storage": _sort_storage(
+            tokens * known["chosen"], _digits(tokens * known["chosen"])
+        ),
+        "experts_sort_storage": _sort_storage(tokens * known["chosen"], 8),
     }
-    for name, (factor, width) in COLUMNS.items():
-        columns = factor * prod(known[size] for size in width)
-        found[f"{name}_by_128"] = -(-columns // 128)
-        found[f"{name}_partial_sums"] = _partial_sums(tokens, columns, card)
+    for name, (factor, of) in COLUMNS.items():
+        columns = factor * prod(known[size] for size in of)
+        rows = _ROWS_OF_A_BLOCK.get(name, 4)
+        width = _columns_of_a_block(rows)
+        found[f"{name}_by_{width}"] = -(-columns // width)
+        found[f"{name}_partial_sums"] = _partial_sums(tokens, columns, card, rows)
     return found
 
 
@@ -116,15 +171,26 @@ def _choice_parts(sizes: Sizes, card: Card) -> int:
     return max(min(-(-blocks // sizes["batch"]), -(-values // 16)), -(-values // 256))
 
 
-def _partial_sums(tokens: int, columns: int, card: Card) -> int:
+def _patch_weights(sizes: Sizes) -> int:
+    """Numbers of the convolution that embeds patches of three colours."""
+    return 3 * sizes["hidden"] * sizes["patch"] ** 2
+
+
+def _partial_sums(tokens: int, columns: int, card: Card, rows: int) -> int:
     """Into how many sums a sum over tokens is taken apart first.
 
-    64 tokens each, or more where fewer sums fill the card with blocks of 128 threads, a column a
-    thread; 1,024 tokens at most.
+    16 tokens for each of a block's rows of threads, or more where fewer sums fill the card with
+    blocks; 256 for each at most.
     """
-    blocks = card.multiprocessors * (card.threads // 128)
-    fills = -(-blocks // max(-(-columns // 128), 1))
-    return max(min(-(-tokens // 64), fills), -(-tokens // 1024))
+    return max(
+        min(-(-tokens // (16 * rows)), _filling(columns, card, rows)), -(-tokens // (256 * rows))
+    )
+
+
+def _filling(columns: int, card: Card, rows: int) -> int:
+    """How many times the blocks that columns take fill the card, rounded up."""
+    blocks = card.multiprocessors * (card.threads // (32 * rows))
+    return -(-blocks // max(-(-columns // _columns_of_a_block(rows)), 1))
 
 
 def _gradient_workspace(length: int, head_dim: int, *, is_fp32: bool) -> int:
@@ -141,30 +207,49 @@ def _sorted(tokens: int, vocabulary: int) -> dict[str, int]:
     """What the gradient of an embedding takes to sort its indices.
 
     rows: of the embedding, at most; segments of ten indices; the temporary storage of a radix sort,
-    two arrays of 8 bytes a token, tables of 1,024 bytes for each tile of 3,840 and 2,048 for each
-    digit of 8 bits; those of scans over tokens and rows, 256 bytes for each 16 tiles.
+    and those of scans over tokens and rows, 256 bytes for each 16 tiles.
     """
     rows = min(tokens, vocabulary)
-    tiles, arrays = -(-tokens // 3840), 2 * -(-tokens // 32)
-    digits = -(-max(vocabulary - 1, 1).bit_length() // 8)
     return {
         "touched_rows": rows,
         "partial_segments": tokens // 10 + rows,
-        "sort_storage": 256 * (arrays + 2 + 8 * digits + 4 * tiles) - 1,
+        "sort_storage": _sort_storage(tokens, _digits(vocabulary)),
         "scan_storage": 256 * (4 + -(-tokens // 21504)) - 1,
         "rows_scan_storage": 256 * (4 + -(-rows // 14336)) - 1,
     }
 
 
-def regime_of(sizes: Sizes, card: Card, mask_unit: int = 0) -> str:
-    """The way through the kernels: batch, tokens, heads, splits of attention, its mask.
+def _digits(values: int) -> int:
+    """Digits of 8 bits of an index below `values`."""
+    return -(-max(values - 1, 1).bit_length() // 8)
 
-    mask_unit: numbers of a mask that make 16 bytes, to which its rows are padded; 0 without one,
-    with which no flash attention runs.
+
+def _sort_storage(count: int, digits: int) -> int:
+    """The temporary storage of a radix sort of `count` indices.
+
+    Tables of 1,024 bytes for each tile of 3,840 and 2,048 for each digit of 8 bits, and from the
+    second digit on two arrays of 8 bytes an index; a byte where one block sorts them all.
+    """
+    if count <= _SORTED_BY_ONE_BLOCK:
+        return 1
+    arrays = 2 * -(-count // 32) if digits > 1 else 0
+    return 256 * (arrays + 2 + 8 * digits + 4 * -(-count // 3840)) - 1
+
+
+def regime_of(sizes: Sizes, card: Card, mask_unit: int = 0) -> str:
+    """The way through the kernels: batch, tokens, heads, splits of attention, its mask, a window.
+
+    mask_unit: numbers of a mask that its rows are padded to; 0 without one.  With one no flash
+    attention runs.
     """
     tokens = sizes["batch"] * sizes["length"]
+    has_layer_norms = sizes.get("positions") or sizes.get("patch")
     if sizes.get("positions") and sizes["length"] > _SORTED_ABOVE:
         many = "long"  # the gradient of the positions is sorted, too
+    elif has_layer_norms and tokens > _NORMED_IN_PARTS_ABOVE:
+        many = "crowd"
+    elif sizes.get("patch") and sizes["batch"] > _IN_TWO_PASSES_ABOVE:
+        many = "crowd"  # what is summed over images is, in two passes
     elif tokens > _SORTED_ABOVE:
         many = "sorted"
     else:
@@ -174,7 +259,33 @@ def regime_of(sizes: Sizes, card: Card, mask_unit: int = 0) -> str:
     else:
         splits = attention_splits(sizes, card.multiprocessors)
         attention = "split" if splits > 1 else "whole"
-    return ".".join((_batch(sizes), many, _heads(sizes), attention))
+    parts = [_batch(sizes), many, _heads(sizes), attention]
+    parts += ["window"] * bool(sizes.get("window"))
+    parts += _of_a_family(sizes, tokens, card)
+    return ".".join(parts)
+
+
+def _of_a_family(sizes: Sizes, tokens: int, card: Card) -> list[str]:
+    """What only some families have: sums of a vocabulary's biases, choices of experts, patches.
+
+    A thread takes four columns at a time, or two, or one, which is never in two passes, nor is it
+    where the columns alone fill the card; above some gigabytes a sum is in parts.
+    """
+    found, vocabulary = [], sizes.get("vocabulary", 0)
+    if sizes.get("output_bias"):
+        rows = 4 if vocabulary % 4 == 0 else 8 if vocabulary % 2 == 0 else 0
+        is_taken_apart = rows and tokens > 255 * rows and _filling(vocabulary, card, rows) > 1
+        if is_taken_apart:
+            found.append("fours" if rows == 4 else "twos")
+        found += ["parts"] * (2 * tokens * vocabulary > _INDEXED)
+    if sizes.get("chosen"):
+        found += ["one"] * (sizes["chosen"] == 1)
+        found += ["many"] * (tokens * sizes["chosen"] > _SORTED_BY_ITSELF)
+    if sizes.get("patch"):
+        widest = max(sizes.get("intermediate", 0), 3 * sizes["hidden"])
+        found += ["narrow"] * (_patch_weights(sizes) < _CHECKED_TWICE_ABOVE)
+        found += ["parts"] * (4 * tokens * widest > _INDEXED)
+    return found
 
 
 def prompt_regime(sizes: Sizes, card: Card, *, is_fused: bool) -> str:

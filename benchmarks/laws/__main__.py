@@ -12,36 +12,57 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from allocsim.laws import write_laws
 from allocsim.phantom import find_torch
-from benchmarks.laws.samples import Variant
+from benchmarks.laws.samples import VIT, Variant
 from benchmarks.laws.served import serving_laws_of
 from benchmarks.laws.taken import laws_of
 
-_WITH_ADAPTERS = {"optimizer": "adamw", "lora": 8}
+_ADAPTED = {"llama": ("q_proj", "v_proj"), "qwen2": ("q_proj", "v_proj"), "gpt2": ("c_attn",)}
+"""The modules that peft puts adapters on where none are named."""
 _FULL = (
     *(("bf16", "adamw"), ("bf16", "adamw-fused"), ("bf16", "sgd"), ("bf16", "momentum")),
     *(("autocast-bf16", "adamw"), ("autocast-bf16", "adamw-fused")),
     *(("fp32", "adamw"), ("fp32", "adamw-fused"), ("fp32", "sgd"), ("fp32", "momentum")),
+    *((dtype, each) for dtype in ("bf16", "fp32") for each in ("adafactor", "adamw-foreach-off")),
 )
 _SERVED = (("bf16", "sdpa"), ("fp32", "sdpa"), ("bf16", "eager"))
+_EAGER = ("bf16", "autocast-bf16", "fp32")
 FAMILIES = (("llama", True), ("llama", False), ("qwen2", True), ("qwen2", False), ("gpt2", True))
+MORE_FAMILIES = (
+    *(("mistral", False), ("phi3", False), ("mixtral", False), ("bert", True)),
+    (VIT, False),
+)
+_USUAL = (("bf16", "adamw"), ("autocast-bf16", "adamw"), ("autocast-bf16", "adamw-fused"))
 
 
 def variants() -> Iterator[Variant]:
     """Every program that is recorded."""
     for family, is_tied in FAMILIES:
-        for dtype, optimizer in _FULL:
-            for checkpointing in (False, True):
-                more = {"checkpointing": True} if checkpointing else {}
-                yield Variant(family, is_tied, {"dtype": dtype, "optimizer": optimizer, **more})
-        for checkpointing in (False, True):
-            more = {"checkpointing": True} if checkpointing else {}
-            yield Variant(family, is_tied, {"dtype": "bf16", **_WITH_ADAPTERS, **more})
+        for options in _options(family):
+            for more in ({}, {"checkpointing": True}):
+                yield Variant(family, is_tied, {**options, **more})
         for dtype, attention in _SERVED:
             options = {"is_training": False, "dtype": dtype, "attention": attention}
             yield Variant(family, is_tied, options)
+    for family, is_tied in MORE_FAMILIES:
+        for dtype, optimizer in _USUAL:
+            for more in ({}, {"checkpointing": True}):
+                if not (more and family == VIT):  # torchvision has no checkpointing
+                    options = {"dtype": dtype, "optimizer": optimizer, **more}
+                    yield Variant(family, is_tied, options)
+
+
+def _options(family: str) -> Iterator[dict[str, Any]]:
+    """What is done with a family, beside checkpointing."""
+    for dtype, optimizer in _FULL:
+        yield {"dtype": dtype, "optimizer": optimizer}
+    for dtype in _EAGER:
+        yield {"dtype": dtype, "optimizer": "adamw", "attention": "eager"}
+    for targets in ((), _ADAPTED[family]):
+        yield {"dtype": "bf16", "optimizer": "adamw", "lora": 8, "lora_targets": targets}
 
 
 def main(argv: Sequence[str] | None = None) -> None:

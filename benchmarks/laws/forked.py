@@ -18,10 +18,14 @@ import sitecustomize  # the hook of `allocsim record`
 import torch  # noqa: F401
 import torch._dynamo
 import torch.utils.checkpoint
+import torchvision  # noqa: F401
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache  # noqa: F401
+from transformers.models.bert import modeling_bert  # noqa: F401
 from transformers.models.gpt2 import modeling_gpt2  # noqa: F401
 from transformers.models.llama import modeling_llama  # noqa: F401
 from transformers.models.mistral import modeling_mistral  # noqa: F401
+from transformers.models.mixtral import modeling_mixtral  # noqa: F401
+from transformers.models.phi3 import modeling_phi3  # noqa: F401
 from transformers.models.qwen2 import modeling_qwen2  # noqa: F401
 
 

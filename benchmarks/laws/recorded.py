@@ -21,7 +21,7 @@ from allocsim.phantom.record import HOOK
 from allocsim.questions.scale.program import Program, program_of
 from allocsim.trace import load
 
-__all__ = ["CARD", "FailedError", "recorded"]
+__all__ = ["CARD", "FailedError", "recorded", "without_repeats"]
 
 CARD = "A100 80GB"
 _MEMORY = 1 << 40
@@ -86,4 +86,44 @@ def _in_order(program: Program) -> Program:
         block=program.block[order],
         stream=program.stream[order],
         argument=program.argument[order],
+    )
+
+
+def without_repeats(program: Program) -> Program:
+    """The program with a request that is freed at once only once, however often it comes in a row.
+
+    A convolution without cuDNN takes its workspace so for every image.  The allocator is the same
+    after any number of them: the second finds what the first left.
+    """
+    kind, block, entry = program.kind, program.block, program.steps.entry
+    stack = program.prepared.trace.frames[entry]
+    is_pair = np.zeros(len(kind), dtype=bool)
+    is_pair[:-1] = (
+        (kind[:-1] == StepKind.ALLOC) & (kind[1:] == StepKind.FREE) & (block[:-1] == block[1:])
+    )
+    drops = np.zeros(len(kind), dtype=bool)
+    for row in np.flatnonzero(is_pair[:-2] & is_pair[2:]).tolist():
+        alike = (program.steps.size[row] == program.steps.size[row + 2]) and (
+            stack[row] == stack[row + 2]
+        )
+        drops[row : row + 2] |= alike
+    kept = ~drops
+    stays = kept[program.requests]
+    number = np.cumsum(stays) - 1
+    steps = program.steps
+    of_a_block = np.isin(kind, (StepKind.ALLOC, StepKind.FREE))
+    return replace(
+        program,
+        steps=Steps(
+            steps.kind[kept],
+            steps.entry[kept],
+            steps.addr[kept],
+            steps.size[kept],
+            steps.stream[kept],
+        ),
+        kind=kind[kept],
+        block=np.where(of_a_block, number[block], block)[kept],
+        stream=program.stream[kept],
+        argument=program.argument[kept],
+        size=program.size[stays],
     )

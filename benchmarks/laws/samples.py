@@ -12,13 +12,14 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from allocsim.laws import FAMILIES, START, STEP, attention_splits, regime_of
 from allocsim.phantom import find_gpu
 from allocsim.questions.fit import Task, program_of
 from allocsim.questions.fit.by_law import card_of, is_fused, laws_name, mask_unit, serving_of
-from allocsim.questions.fit.model import Configured
+from allocsim.questions.fit.model import Classifier, Configured, Model
 from benchmarks.laws.recorded import CARD
 
 __all__ = ["Variant", "configured", "drawn", "drawn_to_serve", "regimes"]
@@ -26,6 +27,7 @@ __all__ = ["Variant", "configured", "drawn", "drawn_to_serve", "regimes"]
 _FOLDED = re.compile(r"\n    rope_parameters=\{[^}]*\}")
 """Lines that not every configuration has."""
 
+VIT = "torchvision-vit"
 _TRIES = 20_000
 _SCALED = {
     "rope_type": "llama3",
@@ -42,6 +44,16 @@ _OF_ONE_KIND = 6
 
 _DECODE = 3
 """Steps of a recorded request: the first, one after another, and the last."""
+_OWN_KEYS = ("gpt2", "bert", VIT)
+"""Families whose heads have keys of their own."""
+_NEVER_SINGLE = {"gpt2": ("sorted",), "bert": ("two", "sorted"), VIT: ("two", "sorted")}
+"""What one sequence is too short for; so long a one is another regime of GPT-2."""
+_WINDOWED = {"mistral": ("shared",), "phi3": ("own", "shared")}
+"""Families whose published models have a sliding window, and their heads."""
+_OWN_WAYS = {"bert": ("", ".twos", ".fours"), "mixtral": ("", ".many")}
+"""Ends of regimes above a thousand tokens that only these families have."""
+_MADE = "torchvision.models.VisionTransformer(image_size=224, {})"
+"""What torchvision's functions of vision transformers call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +75,18 @@ class Variant:
     def text(self, sizes: Mapping[str, int]) -> str:
         """The program at some sizes, whose lines have the same numbers at all."""
         text = program_of(self.task(sizes))
-        return _FOLDED.sub(lambda found: found[0].replace("\n", " "), text)
+        text = _FOLDED.sub(lambda found: found[0].replace("\n", " "), text)
+        if self.family != VIT:
+            return text
+        own = {
+            "patch_size": sizes["patch"],
+            "num_layers": sizes["layers"],
+            "num_heads": sizes["heads"],
+            "hidden_dim": sizes["hidden"],
+            "mlp_dim": sizes["intermediate"],
+        }
+        given = ", ".join(f"{name}={value}" for name, value in own.items())
+        return text.replace("torchvision.models.vit_b_16(weights=None)", _MADE.format(given))
 
     def task(self, sizes: Mapping[str, int]) -> Task:
         """The task at some sizes."""
@@ -88,17 +111,27 @@ def regimes(variant: Variant) -> Iterator[str]:
     if variant.serves:
         yield from _regimes_of_prompts(variant)
         return
-    shared = ("own",) if variant.family == "gpt2" else ("shared", "own")
-    has_mask = "checkpointing" in variant.options
+    family = variant.family
+    shared = ("own",) if family in _OWN_KEYS else ("shared", "own")
+    is_eager = variant.options.get("attention") == "eager"
+    has_mask = is_eager or "checkpointing" in variant.options
     usual, seldom = ("masked", "padded") if has_mask else ("whole", "split")
     for batch in ("single", "several"):
         for tokens in ("few", "two", "sorted"):
-            if variant.family == "gpt2" and (batch, tokens) == ("single", "sorted"):
-                continue  # so long a sequence is another regime there
+            if batch == "single" and tokens in _NEVER_SINGLE.get(family, ()):
+                continue
+            way = f"{batch}.{tokens}"
+            if tokens != "few" and family in _OWN_WAYS:
+                for heads, more in product(shared, _OWN_WAYS[family]):
+                    yield f"{way}.{heads}.{usual}{more}"
+                continue
             for heads in shared:
-                yield f"{batch}.{tokens}.{heads}.{usual}"
-                if heads == shared[0] and (has_mask or tokens != "sorted"):
-                    yield f"{batch}.{tokens}.{heads}.{seldom}"
+                yield f"{way}.{heads}.{usual}"
+                if heads == shared[0] and not is_eager and (has_mask or tokens != "sorted"):
+                    yield f"{way}.{heads}.{seldom}"
+            for heads in _WINDOWED.get(family, ()):
+                for attention in dict.fromkeys((usual, "masked")):
+                    yield f"{way}.{heads}.{attention}.window"
 
 
 def _regimes_of_prompts(variant: Variant) -> Iterator[str]:
@@ -188,16 +221,46 @@ def _sizes(variant: Variant, chance: random.Random) -> dict[str, int]:
             sizes["is_fp16"] = chance.randrange(2)
     if "lora" in variant.options:
         sizes["lora"] = chance.choice([4, 8, 16, 24, 32, 64])
-    return sizes
+    return sizes | _own_sizes(variant.family, sizes, chance)
 
 
-def configured(family: str, is_tied: bool, sizes: Mapping[str, int]) -> Configured:
-    """The model of a family with these sizes."""
-    keys = FAMILIES[family].keys
+def _own_sizes(family: str, sizes: Mapping[str, int], chance: random.Random) -> dict[str, int]:
+    """What a family has beside the others' sizes, or otherwise."""
+    heads, head_dim, length = sizes["heads"], sizes["head_dim"], sizes["length"]
+    if family in ("bert", VIT):
+        heads = chance.randrange(2, 21)
+        batch = chance.choice([1, *range(2, 17), 24, 32, 48, 64, 96, 128, 200])
+        own = {"heads": heads, "kv_heads": heads, "hidden": heads * head_dim, "batch": batch}
+        if family == "bert":
+            length = min(-(-length // 8), 512)
+            own |= {"length": length, "positions": 64 * chance.randrange(8, 20)}
+            return own | {"output_bias": 1, "vocabulary": chance.randrange(5_000, 60_000)}
+        patch = chance.choice([8, 14, 16, 16, 28, 32])
+        return own | {"length": (224 // patch) ** 2 + 1, "patch": patch, "vocabulary": 0}
+    if family == "mixtral":
+        experts = chance.randrange(3, 12)
+        intermediate = 64 * chance.randrange(4, 60)
+        chosen = chance.randrange(2, min(experts, 5))
+        return {"experts": experts, "chosen": chosen, "intermediate": intermediate, "window": 0}
+    if family in _WINDOWED:
+        shorter, longer = chance.randrange(2, length + 1), length + chance.randrange(1, 4000)
+        return {"window": chance.choice([0, 0, shorter, longer])}
+    return {}
+
+
+def configured(family: str, is_tied: bool, sizes: Mapping[str, int]) -> Model:
+    """The model of a family with these sizes; of a vision transformer one that is published."""
+    if family == VIT:
+        return Classifier("a model made up", "vit_b_16")
+    known = FAMILIES[family]
     config: dict[str, Any] = {"model_type": family, "tie_word_embeddings": is_tied}
-    config |= {key: sizes[name] for name, key in keys.items()}
-    if family != "gpt2":
+    config |= {key: sizes[name] for name, key in known.keys.items()}
+    if "positions" not in known.keys:
         config["max_position_embeddings"] = 1 << 17
     if sizes.get("is_scaled"):
         config["rope_parameters"] = _SCALED
-    return Configured("a model made up", config, "AutoModelForCausalLM")
+    if family == "phi3":
+        config["pad_token_id"] = 0  # its own is beyond a small vocabulary
+    if known.window is not None:
+        config["sliding_window"] = sizes.get("window") or None
+    return Configured("a model made up", config, f"AutoModelFor{known.head}")

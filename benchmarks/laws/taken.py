@@ -34,8 +34,8 @@ from allocsim.questions.fit.by_law import card_of
 from allocsim.questions.scale.growth import Growth, growth_between
 from allocsim.questions.scale.program import Program
 from allocsim.trace import Frame, FrameInterner, MarkKind
-from benchmarks.laws.recorded import CARD, recorded
-from benchmarks.laws.samples import Variant, drawn, regimes
+from benchmarks.laws.recorded import CARD, recorded, without_repeats
+from benchmarks.laws.samples import VIT, Variant, drawn, regimes
 
 __all__ = ["NoLawError", "PROOFS", "SAMPLES", "USED", "formulas_of", "law_of", "laws_of"]
 
@@ -72,6 +72,8 @@ def laws_of(variant: Variant, python: str, torch_version: str) -> tuple[Laws, di
         for at in ({**sizes[0], "layers": 2}, *sizes)
     ]
     programs = recorded(python, texts)
+    if variant.family == VIT:
+        programs = map(without_repeats, programs)
     interner, found = FrameInterner(), {}
     for regime, sizes in samples.items():
         if regime not in refused:
@@ -189,23 +191,24 @@ def _monomials(
     Of one course the simplest.
     """
     found: dict[tuple[Fraction, ...], list[tuple[tuple[int, ...], int]]] = {}
-    for numbers in _products():
+    there = tuple(n for n, name in enumerate(VARIABLES) if all(each[name] for each in values))
+    for numbers in _products(there):
         course = [1] * len(values)
         for number in numbers:
             course = [a * each[VARIABLES[number]] for a, each in zip(course, values, strict=True)]
-        if course[0]:
-            key = tuple(Fraction(each, course[0]) for each in course)
-            known = found.setdefault(key, [])
-            if not known or _plainness(known[0][0]) == _plainness(numbers):
-                known.append((numbers, course[0]))
+        key = tuple(Fraction(each, course[0]) for each in course)
+        known = found.setdefault(key, [])
+        if not known or _plainness(known[0][0]) == _plainness(numbers):
+            known.append((numbers, course[0]))
     return found
 
 
 @cache
-def _products() -> list[tuple[int, ...]]:
-    """Products of up to four sizes, and of those with one that is rounded, the simplest first."""
-    plain = [VARIABLES.index(name) for name in SIZES]
-    rounded = range(len(SIZES), len(VARIABLES))
+def _products(there: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Of the variables that a family has, products of up to four sizes, and of those with one that
+    is rounded, the simplest first."""
+    plain = [number for number in there if number < len(SIZES)]
+    rounded = [number for number in there if number >= len(SIZES)]
     found: list[tuple[int, ...]] = []
     with_one: list[tuple[int, ...]] = []
     for factors in range(_MOST_FACTORS + 1):

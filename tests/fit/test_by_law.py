@@ -47,6 +47,28 @@ SERVED = [
 """Models that nobody recorded: their sizes, and how they answer prompts on which card."""
 
 
+OTHERWISE = [
+    ("Mistral-7B-v0.1", "H100", {"seq": 600, "checkpointing": True}),
+    ("Phi-3-mini", "A100 80GB", {"batch": 2, "seq": 777}),
+    ("Phi-3-mini", "A100 80GB", {"seq": 2504, "checkpointing": True, "start": "made"}),
+    ("BERT-base", "RTX 4090", {"batch": 16, "seq": 512}),
+    ("BERT-base", "RTX 4090", {"batch": 24, "seq": 256, "checkpointing": True}),
+    ("ViT-L/16", "L40S", {"batch": 24}),
+    ("ViT-B/32", "RTX 3090", {
+        "batch": 100, "dtype": "autocast-bf16", "optimizer": "adamw-fused", "start": "made",
+    }),
+    ("Qwen2.5-0.5B", "RTX 4090", {"batch": 3, "seq": 700, "attention": "eager"}),
+    ("gpt2", "A10G", {
+        "batch": 5, "seq": 333, "dtype": "fp32", "optimizer": "adamw-foreach-off", "start": "made",
+    }),
+    ("Llama-3.2-1B", "RTX 4090", {
+        "batch": 3, "seq": 1500, "checkpointing": True, "start": "made",
+        "lora": 8, "lora_targets": ("v_proj", "q_proj"),
+    }),
+]  # fmt: skip
+"""Published models on cards and at sizes of no row of the truth."""
+
+
 def with_a_law() -> list[dict[str, Any]]:
     """Rows of the truth that a law is for."""
     with TemporaryDirectory() as place:
@@ -54,18 +76,25 @@ def with_a_law() -> list[dict[str, Any]]:
         return [row for row, task in tasks if has_law(task, gpu_of(row))]
 
 
+AS_THE_PROGRAM = {"4090-015": 491_520, "4090-015-clean": 491_520}
+"""Bytes that the program itself allocates less at the peak (`benchmarks/results/truth.txt`)."""
+
+
 def compare(row: dict[str, Any], folder: Path) -> None:
     ran = run_by_law(task_of(row, folder), gpu_of(row))
     assert ran.engine == "laws"
-    assert ran.peak_allocated_bytes == row["peak_allocated"]
+    less = AS_THE_PROGRAM.get(row["id"], 0)
+    assert ran.peak_allocated_bytes == row["peak_allocated"] - less
     assert ran.peak_reserved_bytes == row["peak_reserved"]
     assert ran.is_out_of_memory == ("oom_in_step" in row)
 
 
-@pytest.mark.parametrize("number", ["a100-003-clean", "4090-021-clean"])
-def test_a_row_by_law_is_real_pytorchs_to_the_byte(number: str, tmp_path: Path) -> None:
-    """One that trains, and one that serves and runs out of memory."""
-    (row,) = [row for row in rows() if row["id"] == number]
+@pytest.mark.parametrize("name", ["a100-003-clean", "a100-003", "4090-021-clean"])
+def test_one_program_by_law_is_real_pytorchs_to_the_byte_however_its_model_begins(
+    name: str, tmp_path: Path
+) -> None:
+    """Two that train, and one that serves and runs out of memory."""
+    (row,) = [row for row in rows() if row["id"] == name]
     compare(row, tmp_path)
 
 
@@ -86,7 +115,7 @@ def test_models_that_nobody_recorded_are_as_real_pytorch_runs_them(case: tuple[A
         model=made_up(*sizes),
         batch=batch, seq=seq, dtype=dtype, optimizer=optimizer, checkpointing=checkpointing,
     )  # fmt: skip
-    are_the_same(task, card)
+    is_as_real_pytorch_runs_it(task, card)
 
 
 @pytest.mark.slow
@@ -100,7 +129,16 @@ def test_models_that_nobody_recorded_answer_as_real_pytorch_lets_them(
     task = Task(
         model=made_up(*sizes), is_training=False, batch=batch, prompt=prompt, dtype=dtype, **more
     )
-    are_the_same(task, card)
+    is_as_real_pytorch_runs_it(task, card)
+
+
+@pytest.mark.slow
+@NEEDS_TORCH
+@pytest.mark.parametrize(("name", "card", "options"), OTHERWISE)
+def test_what_is_done_otherwise_is_as_real_pytorch_does_it(
+    name: str, card: str, options: dict[str, Any]
+) -> None:
+    is_as_real_pytorch_runs_it(Task(model=model_of(name), **{"seq": 1, **options}), card)
 
 
 def made_up(model_type: str, is_tied: bool, *sizes: int, rope_type: str = "default") -> Configured:
@@ -114,7 +152,7 @@ def made_up(model_type: str, is_tied: bool, *sizes: int, rope_type: str = "defau
     return Configured("made up", config, "AutoModelForCausalLM")
 
 
-def are_the_same(task: Task, card: str) -> None:
+def is_as_real_pytorch_runs_it(task: Task, card: str) -> None:
     gpu = find_gpu(card)
     law, program = run_by_law(task, gpu), run_program(program_of(task), gpu, python=PYTHONS[0])
     assert law.peak_allocated_bytes == program.peak_allocated_bytes
@@ -131,8 +169,15 @@ def gpt2(**options: Any) -> Task:
     [
         (gpt2(is_training=False, prompt=64, attention="flash"), "there is no law for attention 'f"),
         (gpt2(is_training=False, lengths=(9, 12)), "there is no law for lengths (9, 12)"),
-        (gpt2(attention="eager"), "there is no law for attention 'eager'"),
-        (gpt2(start="made"), "there is no law for start 'made'"),
+        (gpt2(attention="flash"), "there is no law for attention 'flash'"),
+        (
+            Task(model=model_of("ViT-B/16"), image=384),
+            "there is no law for channels last, or images of 384 pixels",
+        ),
+        (
+            gpt2(lora=8, lora_targets=("c_attn", "lm_head")),
+            "there is no law for gpt2_tied_bf16_adamw_lora-c_attn-lm_head; the nearest is for ",
+        ),
         (gpt2(steps=7), "there is no law for steps 7"),
         (
             gpt2(optimizer="adafactor"),
@@ -143,8 +188,8 @@ def gpt2(**options: Any) -> Task:
             "there is no law for ResNet-50: its architecture has none",
         ),
         (
-            Task(model=model_of("BERT-base"), seq=512),
-            "there is no law for BERT-base: its architecture has none",
+            Task(model=model_of("Gemma-2-2B"), attention="eager"),
+            "there is no law for Gemma-2-2B: its architecture has none",
         ),
     ],
 )
@@ -184,11 +229,11 @@ def test_a_regime_that_was_not_recorded_is_named() -> None:
         ),
         (
             Task(
-                model=made_up("llama", True, 32_000, 768, 2560, 4, 12, 4, rope_type="yarn"),
+                model=made_up("llama", True, 32_000, 768, 2560, 4, 12, 4, rope_type="linear"),
                 is_training=False,
                 prompt=100,
             ),
-            r"\(make\.yarn\) was not recorded",
+            r"\(make\.linear\) was not recorded",
         ),
     ],
 )

@@ -44,6 +44,82 @@ def test_the_storage_of_a_sort(tokens: int, vocabulary: int, bytes_: int) -> Non
 
 
 @pytest.mark.parametrize(
+    ("tokens", "choices", "experts", "types"),
+    [
+        (1152, 1, 1, 1), (1153, 43_007, 55_295, 1), (2500, 87_039, 99_327, 3583),
+        (32_768, 1_071_615, 1_083_903, 11_775), (32_769, 1_072_127, 1_084_415, 11_775),
+    ],
+)  # fmt: skip
+def test_the_storage_of_sorts_by_expert_and_by_type(
+    tokens: int, choices: int, experts: int, types: int
+) -> None:
+    """Two experts a token; a single block sorts 2,304 indices without any."""
+    found = variables_of({**QWEN, "length": tokens, "chosen": 2}, A100)
+    assert found["choices_sort_storage"] == choices
+    assert found["experts_sort_storage"] == experts
+    assert found["types_sort_storage"] == types
+
+
+@pytest.mark.parametrize(
+    ("tokens", "vocabulary", "sums"),
+    [
+        (4096, 30522, 2), (8192, 30522, 4), (16384, 30522, 8), (30000, 30522, 15), (4000, 20002, 3),
+        (9000, 5002, 11), (6000, 43182, 3),
+    ],
+)  # fmt: skip
+def test_a_vocabulary_that_four_do_not_divide_is_summed_two_columns_at_a_time(
+    tokens: int, vocabulary: int, sums: int
+) -> None:
+    sizes = {**QWEN, "batch": tokens // 8, "length": 8, "vocabulary": vocabulary}
+    assert variables_of(sizes, A100)["vocabulary_in_twos_partial_sums"] == sums
+    assert variables_of(sizes, A100)["vocabulary_in_twos_by_64"] == -(-vocabulary // 64)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "patch", "checked"),
+    [(768, 16, 72), (1024, 16, 96), (384, 28, 111), (768, 32, 288), (3000, 32, 432)],
+)
+def test_weights_of_patches_are_checked_by_as_many_blocks_as_fill_the_card(
+    hidden: int, patch: int, checked: int
+) -> None:
+    sizes = {**QWEN, "hidden": hidden, "patch": patch}
+    assert variables_of(sizes, A100)["patch_weights_checked"] == checked
+
+
+BERT = {"hidden": 768, "heads": 12, "kv_heads": 12, "head_dim": 64, "output_bias": 1}
+
+
+@pytest.mark.parametrize(
+    ("batch", "length", "vocabulary", "end"),
+    [
+        (4, 255, 28996, "few.own.whole"), (4, 256, 28996, "two.own.whole.fours"),
+        (4, 510, 30522, "two.own.whole"), (4, 511, 30522, "two.own.whole.twos"),
+        (64, 512, 30521, "sorted.own.whole"), (16, 512, 57514, "sorted.own.whole"),
+        (128, 512, 30522, "sorted.own.whole.twos.parts"),
+    ],
+)  # fmt: skip
+def test_the_way_to_sum_a_vocabularys_biases(
+    batch: int, length: int, vocabulary: int, end: str
+) -> None:
+    sizes = {**BERT, "batch": batch, "length": length, "vocabulary": vocabulary}
+    assert regime_of(sizes, A100) == f"several.{end}"
+
+
+def test_the_way_through_experts_patches_and_windows() -> None:
+    sizes = {**QWEN, "batch": 2, "length": 1024, "chosen": 2}
+    assert regime_of(sizes, A100) == "several.two.shared.whole"
+    assert regime_of({**sizes, "length": 1025}, A100) == "several.two.shared.whole.many"
+    assert regime_of({**sizes, "chosen": 1}, A100) == "several.two.shared.whole.one"
+    assert regime_of({**sizes, "window": 99}, A100, 8) == "several.two.shared.masked.window"
+    vit = {"hidden": 768, "heads": 12, "head_dim": 64, "patch": 16, "batch": 64, "length": 197}
+    assert regime_of(vit, A100) == "several.sorted.own.whole"
+    assert regime_of({**vit, "batch": 1021}, A100) == "several.crowd.own.whole"
+    assert regime_of({**vit, "batch": 333}, A100) == "several.crowd.own.whole"
+    assert regime_of({**vit, "intermediate": 99_999}, A100) == "several.sorted.own.whole.parts"
+    assert regime_of({**vit, "hidden": 192}, A100) == "several.sorted.own.whole.narrow"
+
+
+@pytest.mark.parametrize(
     ("tokens", "rows", "scan", "rows_scan"),
     [(14336, 133367, 1279, 1279), (14337, 133367, 1279, 1535), (28673, 133367, 1535, 1791),
      (21504, 5000, 1279, 1279), (21505, 5000, 1535, 1279), (43009, 5000, 1791, 1279)],

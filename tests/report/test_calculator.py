@@ -24,6 +24,7 @@ from allocsim.questions.fit import (
     Configured,
     Task,
     law_cards,
+    law_programs,
     model_of,
     opening_at,
     run_by_law,
@@ -42,7 +43,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Page]:
     """The page with the laws of one program, which opens at gpt2 on an A10G."""
     file = tmp_path_factory.mktemp("calculator") / "page.html"
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("allocsim.laws.known_laws", lambda: (PROGRAM,))
+        patched.setattr("allocsim.questions.fit.calculator.known_laws", lambda: (PROGRAM,))
         command = ["fit", "--html", str(file), "gpt2", "--gpu", "A10G", "--batch", "8"]
         assert main([*command, "--dtype", "fp32", "--optimizer", "sgd"]) == 0
     text = file.read_text(encoding="utf-8")
@@ -121,10 +122,18 @@ def test_a_law_comes_back_number_for_number(written: tuple[str, Page]) -> None:
         assert flat == []
 
 
-def test_the_page_knows_every_variable_that_a_law_may_name() -> None:
+def test_the_page_knows_every_variable_that_a_law_it_carries_names() -> None:
     code = (PARTS / "variables.js").read_text(encoding="utf-8")
     listed = code[code.index("const VARIABLES = [") :].partition("]")[0]
-    assert tuple(re.findall(r'"(\w+)"', listed)) == VARIABLES
+    known = set(re.findall(r'"(\w+)"', listed))
+    assert known <= set(VARIABLES)
+    assert len(law_programs()) >= 17
+    for name in law_programs():
+        laws = find_laws(name)
+        assert laws is not None
+        formulas = [formula for law in laws.by_regime.values() for formula in law.formulas]
+        named = {VARIABLES[number] for formula in formulas for number in formula.variables}
+        assert named <= known, name
 
 
 SCRIPT = """
@@ -193,9 +202,12 @@ def test_the_script_says_what_python_says(written: tuple[str, Page]) -> None:
         (["--engine", "program"], "--engine program: the page of --html answers by laws"),
         (["--gpu", "L4", "--gpu", "A10"], "the page has every card; name the one"),
         (["gpt2", "--accumulate", "4"], "there is no law for accumulate 4"),
-        (["BERT-base"], "there is no law for BERT-base: its architecture has none"),
+        (["BERT-base"], "the page of --html has no bert; --engine laws answers"),
+        (["ResNet-50"], "there is no law for ResNet-50: its architecture has none"),
+        (["gpt2", "--attention", "eager"], "has no gpt2_tied_bf16_adamw_eager, clean"),
+        (["gpt2", "--start", "made"], "has no gpt2_tied_bf16_adamw, made; --engine laws answers"),
         (["gpt2", "--gpu", "T4"], "Tesla T4: laws are for cards of compute capability 8.0"),
-        (["Mistral-7B-v0.1"], "sliding_window is 4096: laws are for None"),
+        (["Mistral-7B-v0.1"], "the page of --html has no mistral; --engine laws answers"),
     ],
 )
 def test_what_the_page_has_not_is_refused(

@@ -7,6 +7,7 @@ from allocsim.questions.fit.calculator import (
     Opening,
     law_cards,
     law_models,
+    law_programs,
     opening_at,
 )
 from allocsim.questions.fit.fit import Fit, fit, fit_command
@@ -36,9 +37,9 @@ __all__ = [
     "ATTENTION", "Answered", "CONFIGURATIONS", "CUDNN_NOTE", "Configured", "DTYPES", "Fewest",
     "Fit", "Frontier", "Held", "Largest", "LawModel", "MASK_NOTE", "Model", "NCCL_SEEN",
     "OPTIMIZERS", "Opening", "PARALLEL", "Plan", "Planned", "RESERVED_SEEN", "Ran", "SERVERS",
-    "SIZES", "STARTS", "Served", "Sharded", "TORCHVISION", "Task", "ToldFront", "Tried", "fewest",
-    "fit", "fit_command", "frontier", "held_of", "largest", "law_cards", "law_models",
-    "lengths_of", "model_of", "most_positions", "opening_at", "plan", "precision_of", "program_of",
-    "read_answers", "read_frontier", "run_by_law", "run_program", "run_task", "serve", "shape_of",
-    "shard", "usual_lengths", "usual_values",
+    "SIZES", "STARTS", "Served", "Sharded", "TORCHVISION", "Task", "ToldFront", "Tried",
+    "fewest", "fit", "fit_command", "frontier", "held_of", "largest", "law_cards", "law_models",
+    "law_programs", "lengths_of", "model_of", "most_positions", "opening_at", "plan",
+    "precision_of", "program_of", "read_answers", "read_frontier", "run_by_law", "run_program",
+    "run_task", "serve", "shape_of", "shard", "usual_lengths", "usual_values",
 ]  # fmt: skip

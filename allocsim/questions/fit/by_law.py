@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, replace
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from allocsim.errors import ConfigError
 from allocsim.laws import (
+    CLASSIFIERS,
     EMPTY_CACHE,
     FREE,
     Card,
@@ -31,7 +33,7 @@ from allocsim.laws import (
     variables_of,
 )
 from allocsim.phantom import Gpu
-from allocsim.questions.fit.model import Configured
+from allocsim.questions.fit.model import Classifier, Configured, Model
 from allocsim.questions.fit.ran import Ran, ran_of
 from allocsim.questions.fit.task import Task
 from allocsim.trace import Mark, MarkKind, Provenance, Recording
@@ -83,11 +85,16 @@ def card_of(gpu: Gpu) -> Card:
 
 
 def mask_unit(task: Task) -> int:
-    """Numbers of attention's mask that make 16 bytes; 0 for a program that makes none.
+    """Numbers of attention's mask that its rows are padded to: those that make 16 bytes, and 1 for
+    eager attention, which adds it to the scores; 0 for a program that makes none.
 
-    With checkpointing transformers makes one, over a phantom (`notes.py`).
+    With checkpointing transformers makes one, over a phantom (`notes.py`), and with a window that
+    the sequence fills.
     """
-    if not task.checkpointing:
+    if task.attention == "eager":
+        return 1
+    window = _sizes_of(task.model).get("window", 0)
+    if not (task.checkpointing or 0 < window <= task.seq):
         return 0
     return 4 if task.dtype == "fp32" else 8
 
@@ -97,33 +104,52 @@ def laws_name(task: Task) -> str:
 
     Raises ConfigError for a model or an option that there are none for.
     """
-    model = task.model
-    family = family_of(model.config) if isinstance(model, Configured) else None
-    if not isinstance(model, Configured) or family is None:
-        raise ConfigError(f"there is no law for {model.name}: its architecture has none")
+    config = _config_of(task.model)
+    family = family_of(config)
+    head = task.model.head if isinstance(task.model, Configured) else ""
+    if family is None or not head.endswith(family.head):
+        raise ConfigError(f"there is no law for {task.model.name}: its architecture has none")
     for what in _without_law(task):
         raise ConfigError(f"there is no law for {what}")
-    parts = [family.model_type, "tied" if family.is_tied_in(model.config) else "untied"]
     if not task.is_training:
         if task.attention == "eager":
-            return "_".join([*parts, task.dtype, "serve", "eager"])
+            return "_".join([family.name_of(config), task.dtype, "serve", "eager"])
         # Requests of fp16 and bf16 are the same, and both were recorded.
-        return "_".join([*parts, "16-bit" if is_fused(task) else task.dtype, "serve"])
-    parts += [task.dtype, task.optimizer]
-    parts += ["checkpointing"] * task.checkpointing + ["lora"] * bool(task.lora)
+        kind = "16-bit" if is_fused(task) else task.dtype
+        return "_".join([family.name_of(config), kind, "serve"])
+    parts = [family.name_of(config), task.dtype, task.optimizer]
+    parts += ["checkpointing"] * task.checkpointing
+    parts += [task.attention] * (task.attention != "sdpa")
+    if task.lora:
+        parts.append("-".join(filter(None, ("lora", family.adapted(task.lora_targets)))))
     return "_".join(parts)
+
+
+def _config_of(model: Model) -> Mapping[str, Any]:
+    """The configuration of a model, empty for one that has no laws."""
+    if isinstance(model, Configured):
+        return model.config
+    return CLASSIFIERS.get(model.function, {}) if isinstance(model, Classifier) else {}
+
+
+def _sizes_of(model: Model) -> dict[str, int]:
+    """The sizes of a model that has laws."""
+    config = _config_of(model)
+    family = family_of(config)
+    assert family is not None
+    return family.sizes_of(config)
 
 
 def _without_law(task: Task) -> Iterator[str]:
     """The options of a task that no law was taken with."""
-    usual = Task(model=task.model)
-    has_law = not task.is_training and task.attention == "eager"
-    names = ("accumulate", "compiles", "steps", "start", "parallel", "lengths")
-    for name in (*names, *("attention",) * (not has_law)):
-        if getattr(task, name) != getattr(usual, name):
+    usual = {each.name: each.default for each in fields(Task)}
+    for name in ("accumulate", "compiles", "steps", "parallel", "lengths"):
+        if getattr(task, name) != usual[name]:
             yield f"{name} {getattr(task, name)!r}"
-    if task.lora_targets:
-        yield "adapters of named modules"
+    if task.attention == "flash" or (task.attention == "eager" and task.model.sees):
+        yield f"attention {task.attention!r}"
+    if task.channels_last or (task.model.sees and task.image != usual["image"]):
+        yield f"channels last, or images of {task.image} pixels"
 
 
 def _nearest(name: str) -> str:
@@ -158,18 +184,17 @@ def serving_of(task: Task, gpu: Gpu) -> Serving:
 
 def _positions(task: Task) -> str:
     """How positions are scaled, as the configuration of a model with rotary ones says."""
-    assert isinstance(task.model, Configured)
-    config = task.model.config
+    config = _config_of(task.model)
     scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
     return str(scaling.get("rope_type") or scaling.get("type") or "default")
 
 
 def _sizes(task: Task) -> dict[str, int]:
-    assert isinstance(task.model, Configured)
-    family = family_of(task.model.config)
-    assert family is not None
+    """The sizes of a task: its model's, and of its work."""
+    sizes = _sizes_of(task.model)
     length = task.seq if task.is_training else task.prompt
-    sizes = family.sizes_of(task.model.config)
+    if task.model.sees:
+        length = (task.image // sizes["patch"]) ** 2 + 1
     return sizes | {"batch": task.batch, "length": length, "lora": task.lora}
 
 
@@ -183,25 +208,29 @@ def _refuse_without_law(task: Task, gpu: Gpu, laws: Laws) -> None:
         regimes = [name for name, _ in serving_of(task, gpu).names]
     for regime in regimes:
         if regime not in laws.by_regime:
+            tokens = task.seq if task.is_training else task.prompt
             raise ConfigError(
-                f"there is no law for {laws.name} at batch {task.batch} x {sizes['length']:,} "
-                f"tokens: its kernels' way there ({regime}) was not recorded"
+                f"there is no law for {laws.name} at batch {task.batch} x {tokens:,} tokens: "
+                f"its kernels' way there ({regime}) was not recorded"
             )
 
 
 def _requests(task: Task, gpu: Gpu, laws: Laws) -> Requests:
     _refuse_without_law(task, gpu, laws)
     sizes, card = _sizes(task), card_of(gpu)
-    if not task.is_training:
-        return serving_of(task, gpu).program(laws.by_regime, sizes["layers"])
-    law = laws.by_regime[regime_of(sizes, card, mask_unit(task))]
-    return law.requests(variables_of(sizes, card), sizes["layers"])
+    if task.is_training:
+        law = laws.by_regime[regime_of(sizes, card, mask_unit(task))]
+        requests = law.requests(variables_of(sizes, card), sizes["layers"])
+    else:
+        requests = serving_of(task, gpu).program(laws.by_regime, sizes["layers"])
+    return requests if task.start == "clean" else requests.with_the_making()
 
 
 def _between(requests: Requests) -> Iterator[slice]:
     """Rows that only request and free, and every other row alone."""
     seldom = np.flatnonzero(requests.kind == EMPTY_CACHE)
-    cuts = np.unique([0, requests.reset, *seldom, *(seldom + 1), len(requests.kind)]).tolist()
+    resets = [requests.reset] * (requests.reset >= 0)
+    cuts = np.unique([0, *resets, *seldom, *(seldom + 1), len(requests.kind)]).tolist()
     return (slice(start, stop) for start, stop in itertools.pairwise(cuts))
 
 

@@ -1,11 +1,14 @@
 """What a calculator by laws offers: models, cards, and the question that it opens at.
 
 Rule: a model is offered where its configuration is one that laws hold for; whether there is one for
-the program asked about, the laws themselves say, as `by_law.py` has them say it.
+the program asked about, the laws themselves say, as `by_law.py` has them say it.  A page has the
+training of three families, with adapters on all linear modules or none, whose kernels its script
+knows the ways of; the command has more.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -17,9 +20,22 @@ from allocsim.questions.fit.model import Configured, Model
 from allocsim.questions.fit.presets import CONFIGURATIONS
 from allocsim.questions.fit.task import Task
 
-__all__ = ["LawModel", "Opening", "law_cards", "law_model", "law_models", "opening_at"]
+__all__ = [
+    "LawModel",
+    "Opening",
+    "law_cards",
+    "law_model",
+    "law_models",
+    "law_programs",
+    "opening_at",
+]
 
 _OLDEST_CAPABILITY = (8, 0)
+_FAMILIES = ("llama", "qwen2", "gpt2")
+_CARRIED = re.compile(
+    rf"({'|'.join(_FAMILIES)})_(un)?tied_[\w-]+_(adamw|adamw-fused|sgd|momentum)"
+    r"(_checkpointing)?(_lora)?"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,22 +63,29 @@ class Opening:
     task: Task
 
 
+def law_programs() -> tuple[str, ...]:
+    """The programs with laws that a calculator can ask about."""
+    return tuple(name for name in known_laws() if _CARRIED.fullmatch(name))
+
+
 def law_model(model: Model) -> LawModel:
-    """`model` as a calculator has it.  Raises ConfigError for one that no laws hold for."""
+    """`model` as a calculator has it.  Raises ConfigError for one that it has no laws of."""
     family = family_of(model.config) if isinstance(model, Configured) else None
     if not isinstance(model, Configured) or family is None:
         raise ConfigError(f"there is no law for {model.name}: its architecture has none")
+    if family.model_type not in _FAMILIES:
+        raise ConfigError(f"the page of --html has no {family.model_type}; --engine laws answers")
     family.sizes_of(model.config)
-    is_tied = family.is_tied_in(model.config)
+    name = family.name_of(model.config)
     sizes = {name: model.config[key] for name, key in family.keys.items() if model.config.get(key)}
-    start = f"{family.model_type}_{'tied' if is_tied else 'untied'}_"
-    has_law = any(name.startswith(start) for name in known_laws())
+    has_law = any(program.startswith(f"{name}_") for program in law_programs())
+    is_tied = name == f"{family.model_type}_tied"
     return LawModel(model.name, family.model_type, is_tied, sizes, has_law)
 
 
 def law_models() -> tuple[LawModel, ...]:
     """The presets that laws hold for."""
-    known = {name.partition("_")[0] for name in known_laws()}
+    known = {name.partition("_")[0] for name in law_programs()}
     found = []
     for name, config in CONFIGURATIONS.items():
         family = family_of(config)
@@ -86,7 +109,10 @@ def opening_at(task: Task, gpu: Gpu) -> Opening:
     Raises ConfigError for an option that the calculator does not have, or a model or a card that
     no laws hold for.
     """
-    laws_name(task)
+    name = laws_name(task)
+    if not task.is_training or task.start != "clean" or not _CARRIED.fullmatch(name):
+        law_model(task.model)
+        raise ConfigError(f"the page of --html has no {name}, {task.start}; --engine laws answers")
     if gpu.capability < _OLDEST_CAPABILITY:
         raise ConfigError(f"{gpu.name}: laws are for cards of compute capability 8.0 or later")
     short = next((name for name, card in CARDS.items() if card == gpu), "")

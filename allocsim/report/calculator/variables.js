@@ -24,6 +24,7 @@ const VARIABLES = [
 ];
 const SORTED_ABOVE = 3072; // tokens
 const IN_TWO_PASSES_ABOVE = 1020;
+const NORMED_IN_PARTS_ABOVE = 65536; // where there are positions, and so LayerNorms
 const WORKSPACE = 8519680;
 const WORKSPACE_SINCE_HOPPER = 32 * 2 ** 20;
 const HOPPER = 9;
@@ -94,6 +95,7 @@ function regimeOf(sizes, card, maskUnit) {
   const shared = kvHeads === 1 ? "one" : kvHeads === sizes.heads ? "own" : "shared";
   let many = tokens > IN_TWO_PASSES_ABOVE ? "two" : "few";
   if (tokens > SORTED_ABOVE) many = "sorted";
+  if (sizes.positions && tokens > NORMED_IN_PARTS_ABOVE) many = "crowd";
   if (sizes.positions && sizes.length > SORTED_ABOVE) many = "long";
   let attention;
   if (maskUnit) attention = sizes.length % maskUnit ? "padded" : "masked";
