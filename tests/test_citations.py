@@ -8,10 +8,8 @@ ends before.
 from __future__ import annotations
 
 import ast
-import io
 import re
-import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from functools import cache
 from importlib import import_module
@@ -25,6 +23,7 @@ ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "semantics.md").read_text()
 HEADINGS = re.findall(r"^##+ (\d[\w.]*) ", PAGE, re.MULTILINE)
 SOURCES = sorted([*(ROOT / "allocsim").rglob("*.py"), *(ROOT / "tests").rglob("*.py")])
+COMMENT = re.compile(r"(?:^\s*|  )#+ ?(.*)$")
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 
 NUMBER = r"\d{1,2}(?:\.\d{1,2}[a-z]?)?"
@@ -69,22 +68,38 @@ NOT_OURS = {
 
 
 def prose(source: str) -> Iterator[tuple[int, str]]:
-    """(line, text on one line) of each docstring and each block of comments."""
+    """(line, text on one line) of each docstring and each block of comments.
+
+    A comment is told by how it is written, alone on its line or behind two spaces, which takes a
+    tenth of the time of taking the text apart as Python does.
+    """
     lines = source.splitlines()
-    for node in ast.walk(ast.parse(source)):
-        value = node.value if isinstance(node, ast.Expr) else None
-        if isinstance(value, ast.Constant) and isinstance(value.value, str):
-            text = "\n".join(lines[value.lineno - 1 : value.end_lineno])
-            yield value.lineno, " ".join(text.replace('"""', " ").split())
+    for value in docstrings(ast.parse(source).body):
+        text = "\n".join(lines[value.lineno - 1 : value.end_lineno])
+        yield value.lineno, " ".join(text.replace('"""', " ").split())
     block: list[tuple[int, str]] = []
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT:
-            if block and token.start[0] > block[-1][0] + 1:
-                yield block[0][0], " ".join(text for _, text in block)
-                block = []
-            block.append((token.start[0], token.string.lstrip("# ")))
+    for number, line in enumerate(lines, 1):
+        found = COMMENT.search(line) if "#" in line else None
+        if found is None:
+            continue
+        if block and number > block[-1][0] + 1:
+            yield block[0][0], " ".join(text for _, text in block)
+            block = []
+        block.append((number, found[1]))
     if block:
         yield block[0][0], " ".join(text for _, text in block)
+
+
+def docstrings(body: Iterable[ast.stmt]) -> Iterator[ast.Constant]:
+    """Strings that stand alone as a statement, however deep."""
+    for node in body:
+        value = node.value if isinstance(node, ast.Expr) else None
+        if isinstance(value, ast.Constant) and isinstance(value.value, str):
+            yield value
+        for name in ("body", "orelse", "finalbody"):
+            yield from docstrings(getattr(node, name, ()))
+        for part in (*getattr(node, "handlers", ()), *getattr(node, "cases", ())):
+            yield from docstrings(part.body)
 
 
 def cited(text: str) -> list[str]:

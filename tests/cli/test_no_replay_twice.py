@@ -42,13 +42,14 @@ def replays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Replays:
     return counts
 
 
-@pytest.mark.parametrize("name", [OOM, pytest.param(SLACK, marks=pytest.mark.slow)])
+COMMANDS = ("replay FILE --cure", "explain FILE", "risk FILE", "report FILE -o OUT", "tune FILE")
+QUICK = [(each, OOM) for each in COMMANDS if each.split()[0] not in ("risk", "tune")]
+REST = [(each, name) for each in COMMANDS for name in (OOM, SLACK) if (each, name) not in QUICK]
+
+
 @pytest.mark.parametrize(
-    "command",
-    [
-        *("replay FILE --cure", "explain FILE", "risk FILE", "report FILE -o OUT"),
-        pytest.param("tune FILE", marks=pytest.mark.slow),
-    ],
+    ("command", "name"),
+    [*QUICK, *(pytest.param(*each, marks=pytest.mark.slow) for each in REST)],
 )
 def test_a_setting_is_replayed_once_on_a_device(
     cli: Cli, traces: Path, replays: Replays, command: str, name: str
