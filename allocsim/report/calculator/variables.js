@@ -23,6 +23,7 @@ const VARIABLES = [
   "queries_partial_sums", "keys_partial_sums",
 ];
 const SORTED_ABOVE = 3072; // tokens
+const SORTED_BY_ONE_BLOCK = 2304; // indices
 const IN_TWO_PASSES_ABOVE = 1020;
 const NORMED_IN_PARTS_ABOVE = 65536; // where there are positions, and so LayerNorms
 const WORKSPACE = 8519680;
@@ -77,15 +78,21 @@ function gradientWorkspace(length, headDim, isFp32) {
 // What the gradient of an embedding takes to sort its indices.
 function sortedVariables(tokens, vocabulary) {
   const rows = Math.min(tokens, vocabulary);
-  const tiles = ceilDiv(tokens, 3840), arrays = 2 * ceilDiv(tokens, 32);
   const digits = ceilDiv(Math.max(vocabulary - 1, 1).toString(2).length, 8);
   return {
     touched_rows: rows,
     partial_segments: floorDiv(tokens, 10) + rows,
-    sort_storage: 256 * (arrays + 2 + 8 * digits + 4 * tiles) - 1,
+    sort_storage: sortStorage(tokens, digits),
     scan_storage: 256 * (4 + ceilDiv(tokens, 21504)) - 1,
     rows_scan_storage: 256 * (4 + ceilDiv(rows, 14336)) - 1,
   };
+}
+
+// The temporary storage of a radix sort of so many indices, of so many digits of 8 bits.
+function sortStorage(count, digits) {
+  if (count <= SORTED_BY_ONE_BLOCK) return 1;
+  const arrays = digits > 1 ? 2 * ceilDiv(count, 32) : 0;
+  return 256 * (arrays + 2 + 8 * digits + 4 * ceilDiv(count, 3840)) - 1;
 }
 
 // The way through the kernels: batch, tokens, heads, splits of attention or its mask.
