@@ -12,17 +12,22 @@ PNG = b"\x89PNG\r\n\x1a\n"
 RECORDING = "gpt2-ragged-oom-torch2.15.pickle.gz"
 
 
+MORE = [
+    ["memory", "--conf", "expandable_segments:True", "--dark"],
+    ["segments", "--at", "oom"],
+    ["sizes", "--dark", "--at", "end"],
+    ["flame", "--at", "172", "--dark"],
+]
+
+
 @pytest.mark.parametrize(
     "options",
     [
         ["memory"],
-        ["memory", "--conf", "expandable_segments:True", "--dark"],
         ["address-map", "--colour", "owner"],
         ["segments", "--at", "13695"],
-        ["segments", "--at", "oom"],
-        ["sizes", "--dark", "--at", "end"],
         ["flame"],
-        ["flame", "--at", "172", "--dark"],
+        *(pytest.param(each, marks=pytest.mark.slow) for each in MORE),
     ],
     ids=" ".join,
 )

@@ -427,7 +427,7 @@ def test_a_pool_that_was_forgotten_inside_its_scope_is_left() -> None:
 
 
 @pytest.mark.parametrize("conf", CONFS)
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_frees_that_are_told_to_be_complete_end_the_same_both_ways(conf: str, seed: int) -> None:
     """Statistics too, whenever they are read: what waits is active and no longer allocated."""
     rng = random.Random(seed)

@@ -52,7 +52,7 @@ def test_a_search_comes_through(recording: Recording) -> None:
 
 
 @pytest.mark.parametrize("conf", [None, "", "max_split_size_mb:64"])
-@pytest.mark.parametrize("entries", [200, 3_000, 12_000])
+@pytest.mark.parametrize("entries", [200, 3_000, pytest.param(12_000, marks=pytest.mark.slow)])
 def test_a_run_cut_anywhere(conf: str | None, entries: int) -> None:
     recording = load(OOM)
     trace = recording.device(0)
