@@ -96,7 +96,9 @@ def carrying(seed: int, steps: int = 150) -> Program:
     return program
 
 
-@pytest.mark.parametrize("conf", CONFS)
+@pytest.mark.parametrize(
+    "conf", [*CONFS[:2], *(pytest.param(conf, marks=pytest.mark.slow) for conf in CONFS[2:])]
+)
 def test_blocks_may_outlive_several_steps(conf: str, recorded: Recorded) -> None:
     skipped = []
     for seed in range(6):

@@ -171,7 +171,13 @@ def ticks(axis: Any) -> list[str]:
 
 @pytest.mark.filterwarnings("ignore:Glyph")
 @pytest.mark.parametrize("kind", DRAWINGS)
-@pytest.mark.parametrize("of", ["odd names", "many errors", "nothing", "one block", "two streams"])
+@pytest.mark.parametrize(
+    "of",
+    [
+        *("odd names", "many errors", "nothing"),
+        *(pytest.param(each, marks=pytest.mark.slow) for each in ("one block", "two streams")),
+    ],
+)
 def test_every_part_has_its_place(pictures: dict[str, Picture], of: str, kind: str) -> None:
     assert_tidy(DRAWINGS[kind](pictures[of], LIGHT))
 
