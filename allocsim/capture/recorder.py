@@ -11,17 +11,17 @@ once where it is already.
 from __future__ import annotations
 
 import contextlib
-import gc
-import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from allocsim.capture.backends import BACKENDS, Backend
 from allocsim.capture.calls import LASTING, Calls, counted_rows
+from allocsim.capture.finder import Finder
 from allocsim.capture.quiet import quiet, say_once
+from allocsim.collector import collector_paused
 
 __all__ = ["RECORDER", "History", "Listener", "Recorder", "Ring", "when_loaded"]
 
@@ -128,7 +128,7 @@ class Recorder:
         if not self.is_here or self.calls is None or self.ring is None:
             return None
         calls = self.calls
-        with _collector_paused():
+        with collector_paused():
             before = calls.counts()
             snapshot = dict(self.gpu.memory._snapshot())
             after = calls.counts()
@@ -218,52 +218,7 @@ def when_loaded(name: str, then: Callable[[Any], Any]) -> None:
     if module is not None and not getattr(module.__spec__, "_initializing", False):
         then(module)
         return
-    sys.meta_path.insert(0, _Finder(name, then))
-
-
-class _Finder:
-    """Finds a module as usual, and hands it on once it is loaded.
-
-    It may be looked for, to know whether it is there, long before it is loaded.
-    """
-
-    def __init__(self, name: str, then: Callable[[Any], Any]) -> None:
-        self.name = name
-        self.then = then
-
-    def find_spec(self, name: str, _path: Any = None, _target: Any = None) -> Any:
-        if name != self.name:
-            return None
-        sys.meta_path.remove(self)  # or it would find itself
-        try:
-            spec = importlib.util.find_spec(name)
-        finally:
-            sys.meta_path.insert(0, self)
-        if spec is None or spec.loader is None:
-            return spec
-        load = spec.loader.exec_module
-
-        def exec_module(module: Any) -> None:
-            load(module)
-            with contextlib.suppress(ValueError):
-                sys.meta_path.remove(self)
-            self.then(module)
-
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
-
-
-@contextlib.contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Without the cycle collector, which would walk a history's millions of objects again and again
-    while they are made."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
+    sys.meta_path.insert(0, Finder(name, then))
 
 
 def _conf_of(snapshot: Any) -> str | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from allocsim.cli.options import Commands, add_command, add_shared
 from allocsim.cli.output import write_result
 from allocsim.cli.progress import ProgressBar
-from allocsim.cli.usage import Parser, UsageError, count, moment
+from allocsim.cli.usage import Parser, UsageError, moment
 
 if TYPE_CHECKING:
     from allocsim.questions.compare import Comparison
@@ -26,7 +26,6 @@ beyond that), and which lines, modules or categories hold more or less.  The
 rows add up to the difference of allocated memory, to the byte.
 With one FILE and --conf it compares the run as recorded with one under another
 setting; with --conf twice, two settings."""
-_BY = ("line", "stack", "module", "category", "stream", "pool")
 _TWO = 2
 
 
@@ -41,9 +40,8 @@ def add_to(commands: Commands[Parser]) -> None:
         "out-of-memory error), end, or an entry, for the moment after it"
     )
     add("--at", metavar="MOMENT", type=moment, help=at)
-    add("--by", choices=_BY, default="line", help="what a row stands for (default: line)")
-    rows = "rows to show, 0 for all (default: a screen)"
-    add("-n", metavar="N", type=count, dest="count", help=rows)
+    add_shared(parser, "--by")
+    add_shared(parser, "-n")
     add_shared(parser, "--torch", text="PyTorch's release, {releases} (default: as recorded)")
     add_shared(parser, "--device", text="the device, where several are recorded")
     add_shared(parser, "--json")

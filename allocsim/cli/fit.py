@@ -150,9 +150,9 @@ def run(arguments: argparse.Namespace) -> int:
         return _write_page(arguments)
     if arguments.list_models:
         return _list_models()
-    by_formula = run_served if is_served(arguments) else run_by_formula
-    if by_formula is run_served or is_by_formula(arguments):
-        return by_formula(arguments, _gpus(arguments))
+    for is_asked, answer in ((is_served, run_served), (is_by_formula, run_by_formula)):
+        if is_asked(arguments):
+            return answer(arguments, _gpus(arguments))
     task = _task(arguments)
     if arguments.show_program:
         return _show_program(task)

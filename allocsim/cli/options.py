@@ -55,6 +55,17 @@ _SHARED: dict[str, dict[str, Any]] = {
         "dest": "settings",
         "help": "the program sets options before that entry; may be repeated",
     },
+    "--by": {
+        "choices": ("line", "stack", "module", "category", "stream", "pool"),
+        "default": "line",
+        "help": "what a row stands for (default: line)",
+    },
+    "-n": {
+        "metavar": "N",
+        "type": count,
+        "dest": "count",
+        "help": "rows to show, 0 for all (default: a screen)",
+    },
     "--fail-on-oom": {"action": "store_true", "help": "exit 3 if the device runs out of memory"},
     "--verbose": {"action": "store_true", "help": "print all there is, not the first screen only"},
     "--json": {"action": "store_true", "help": "print JSON instead of text"},

@@ -11,7 +11,7 @@ from functools import partial
 from allocsim.cli.options import Commands, add_command, add_shared
 from allocsim.cli.output import write_result
 from allocsim.cli.progress import ProgressBar
-from allocsim.cli.usage import Parser, count, processes
+from allocsim.cli.usage import Parser, processes
 
 __all__ = ["add_to", "run"]
 
@@ -30,8 +30,7 @@ def add_to(commands: Commands[Parser]) -> None:
     add = parser.add_argument
     add("files", metavar="FILE", nargs="+", help="a folder of recordings, or recordings")
     add_shared(parser, "--conf")
-    rows = "ranks to show, 0 for all (default: a screen)"
-    add("-n", metavar="N", type=count, dest="count", help=rows)
+    add_shared(parser, "-n", text="ranks to show, 0 for all (default: a screen)")
     add("--jobs", metavar="N", type=processes, help="processes (default: one a core)")
     add_shared(parser, "--torch", text="PyTorch's release, {releases} (default: as recorded)")
     add_shared(parser, "--json")

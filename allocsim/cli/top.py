@@ -21,7 +21,6 @@ line of code, the part of the model, the stream or pool that asked for it, and
 what it was for (parameters, gradients, optimizer state, activations, ...).
 The rows add up to the allocated memory.  A snapshot that holds a state only is
 as good as a recording, but for the moment and some of the categories."""
-_BY = ("line", "stack", "module", "category", "stream", "pool")
 
 
 def add_to(commands: Commands[Parser]) -> None:
@@ -35,20 +34,14 @@ def add_to(commands: Commands[Parser]) -> None:
         help="peak of allocated memory, oom (the last out-of-memory error), end, or an entry, "
         "for the moment after it (default: oom if there is one, else peak)",
     )
-    add("--by", choices=_BY, default="line", help="what a row stands for (default: line)")
+    add_shared(parser, "--by")
     add(
         "--frames",
         metavar="N",
         type=count,
         help="frames that tell owners apart (default: of a line 1, of a stack 8, of a module 3)",
     )
-    add(
-        "-n",
-        metavar="N",
-        type=count,
-        dest="count",
-        help="rows to show, 0 for all (default: a screen)",
-    )
+    add_shared(parser, "-n")
     add(
         "--format",
         choices=("speedscope", "collapsed"),

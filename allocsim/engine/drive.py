@@ -7,13 +7,13 @@ that the recording does not have ends the replay, as it would have ended the pro
 
 from __future__ import annotations
 
-import gc
 from collections import deque
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from allocsim.collector import collector_paused
 from allocsim.core import MAX_REQUEST, Block, CachingAllocator, Folder, RequestedFree, fingerprint
 from allocsim.engine.fidelity import FidelityCheck
 from allocsim.engine.fold import fold
@@ -87,22 +87,21 @@ class Drive:
         The cycle collector rests meanwhile: a merged block leaves no cycle behind, and walking
         the columns of a long plan again and again took a tenth of the time.
         """
-        was_enabled = gc.isenabled()
-        gc.disable()
         try:
-            for observer in self.observers:
-                observer.began(self.allocator)
-            if period is None:
-                self._run_steps(0, len(self.plan.steps))
-            else:
-                self._run_steps(0, period.first)
-                after = self._run_period(period)
-                self._run_steps(after, len(self.plan.steps))
+            with collector_paused():
+                self._run_all(period)
         except GiveUpError:
             self.given_up_at = self._entry()
-        finally:
-            if was_enabled:
-                gc.enable()
+
+    def _run_all(self, period: Period | None) -> None:
+        for observer in self.observers:
+            observer.began(self.allocator)
+        if period is None:
+            self._run_steps(0, len(self.plan.steps))
+        else:
+            self._run_steps(0, period.first)
+            after = self._run_period(period)
+            self._run_steps(after, len(self.plan.steps))
 
     def _run_steps(self, first: int, end: int) -> None:
         pause = min(PAUSE_EVERY, self.check_every or PAUSE_EVERY)

@@ -12,8 +12,8 @@ from typing import Any
 
 from allocsim.owners import Moment
 from allocsim.questions.compare import Change, Comparison, Side
-from allocsim.report.layout import WIDTH, number, paragraph, plural, printable, row, rows
-from allocsim.report.top import moment_text
+from allocsim.report.layout import WIDTH, clipped, number, paragraph, plural, row, rows
+from allocsim.report.top import moment_document, moment_text
 from allocsim.units import format_change, format_size
 
 __all__ = ["compare_document", "compare_text"]
@@ -116,19 +116,14 @@ def _row(each: Change, *, is_long: bool) -> list[str]:
     status = f"{each.status}: " if each.status in ("new", "gone") else ""
     was = f" (was {', '.join(_LINE.findall(each.was))})" if each.was != each.owner else ""
     if is_long:
-        return [figures + _blocks(each, status), " " * _BELOW + _cut(each.owner, WIDTH - _BELOW)]
-    return [figures + _cut(f"{status}{each.owner}{was}", WIDTH - len(figures))]
+        return [figures + _blocks(each, status), " " * _BELOW + clipped(each.owner, WIDTH - _BELOW)]
+    return [figures + clipped(f"{status}{each.owner}{was}", WIDTH - len(figures))]
 
 
 def _blocks(each: Change, status: str) -> str:
     if each.a_blocks == each.b_blocks:
         return f"{status}{plural(each.b_blocks, 'block')}"
     return f"{status}{number(each.a_blocks)} -> {plural(each.b_blocks, 'block')}"
-
-
-def _cut(text: str, width: int) -> str:
-    text = printable(text)
-    return text if len(text) <= width else text[: width - 2].rstrip() + " …"
 
 
 def _rest(rest: list[Change], same: int, by: str) -> list[str]:
@@ -182,19 +177,10 @@ def _side_document(side: Side) -> dict[str, Any]:
         "conf": side.conf,
         "peak_reserved_bytes": side.reserved.reserved,
         "parts": asdict(side.reserved),
-        "at": _moment_document(side.at),
+        "at": moment_document(side.at),
         "allocated_bytes": side.allocated_bytes,
         "num_alloc_retries": side.retries,
         "num_ooms": side.ooms,
         "num_device_alloc": side.driver_calls,
         "notes": list(side.notes),
-    }
-
-
-def _moment_document(at: Moment) -> dict[str, Any]:
-    return {
-        "entry": at.entry,
-        "what": at.what,
-        "step": at.step or None,
-        "phase": at.phase or None,
     }

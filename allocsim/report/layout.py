@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LABEL",
     "WIDTH",
+    "clipped",
     "exact_size",
     "number",
     "others_text",
@@ -124,6 +125,12 @@ def number(count: int) -> str:
 def plural(count: int, noun: str, nouns: str | None = None) -> str:
     """ "1 retry", "3 retries"."""
     return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
+
+
+def clipped(text: str, width: int) -> str:
+    """`text` in `width` columns, fit to be printed; what is cut is its end."""
+    text = printable(text)
+    return text if len(text) <= width else text[: width - 2].rstrip() + " …"
 
 
 def shortened(text: str, width: int) -> str:

@@ -9,11 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 from allocsim.questions.top import Holding, Moment, Row, Top
-from allocsim.report.layout import WIDTH, number, paragraph, plural, printable
+from allocsim.report.layout import WIDTH, clipped, number, paragraph, plural, printable
 from allocsim.trace import Frame
 from allocsim.units import format_size
 
-__all__ = ["collapsed_text", "moment_text", "speedscope_document", "top_document", "top_text"]
+__all__ = [
+    "collapsed_text", "moment_document", "moment_text", "speedscope_document", "top_document",
+    "top_text",
+]  # fmt: skip
 
 _ROWS = 12
 _ROWS_WITH_LINES = 8
@@ -49,7 +52,7 @@ def top_text(top: Top, count: int | None = None, frames: int | None = None) -> s
         beside, below = _names(row, top.by)
         lines.append(_figures(row, top, beside))
         parts = row.owner.split(" < ") if top.by == "stack" and frames else [below]
-        lines += [" " * _BELOW + _cut(part, WIDTH - _BELOW) for part in parts if part]
+        lines += [" " * _BELOW + clipped(part, WIDTH - _BELOW) for part in parts if part]
     lines += _rest(top, len(shown))
     if top.by != "category" and top.rows:
         lines += ["", *_categories(top)]
@@ -99,13 +102,7 @@ def _figures(row: Row, top: Top, beside: str) -> str:
     figures = _FIGURES.format(
         format_size(row.bytes), share, number(row.blocks), format_size(row.largest_bytes)
     )
-    return figures + _cut(beside, WIDTH - len(figures))
-
-
-def _cut(text: str, width: int) -> str:
-    """`text` in `width` columns: the outermost frames go first."""
-    text = printable(text)
-    return text if len(text) <= width else text[: width - 2].rstrip() + " …"
+    return figures + clipped(beside, WIDTH - len(figures))
 
 
 def _rest(top: Top, shown: int) -> list[str]:
@@ -131,19 +128,22 @@ def _categories(top: Top) -> list[str]:
     return paragraph("By category: " + ", ".join(told), 0)
 
 
+def moment_document(at: Moment) -> dict[str, Any]:
+    """A moment in a command's JSON."""
+    return {
+        "entry": at.entry,
+        "what": at.what,
+        "step": at.step or None,
+        "phase": at.phase or None,
+    }
+
+
 def top_document(top: Top) -> dict[str, Any]:
     """`allocsim top --json`."""
-    at = top.at
     return {
         "path": top.path,
         "device": top.device,
-        "at": {
-            "entry": at.entry,
-            "what": at.what,
-            "step": at.step or None,
-            "phase": at.phase or None,
-            "requested_bytes": at.requested_bytes,
-        },
+        "at": moment_document(top.at) | {"requested_bytes": top.at.requested_bytes},
         "by": top.by,
         "allocated_bytes": top.allocated_bytes,
         "blocks": top.blocks,

@@ -13,13 +13,11 @@ pickle or JSON, plain or gzip.  Host segments and traces are ignored: they are n
 from __future__ import annotations
 
 import dataclasses
-import gc
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, BinaryIO
 
+from allocsim.collector import collector_paused
 from allocsim.errors import RecordingError
 from allocsim.trace.annotation import read_annotations
 from allocsim.trace.columns import read_trace
@@ -48,7 +46,7 @@ def load(path: str | os.PathLike[str]) -> Recording:
     column form (.npz).  Raises RecordingError, in one sentence, for anything else.
     """
     name = os.fspath(path)
-    with open_source(name) as file, _collector_paused():
+    with open_source(name) as file, collector_paused():
         kind = kind_of(name, file.read(_HEAD))
         size = file.seek(0, os.SEEK_END)
         file.seek(0)
@@ -148,15 +146,3 @@ def _read_json(path: str, file: BinaryIO, size: int) -> object:
     except (ValueError, UnicodeDecodeError) as error:
         reason = ascii(str(error)[:100])[1:-1]
         raise RecordingError(path, f"is neither a pickle nor sound JSON ({reason})") from None
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Without the cycle collector, which would walk the growing heap again and again."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

@@ -6,7 +6,6 @@ allocator's own history (`kept_history.py`).
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
@@ -14,6 +13,7 @@ from itertools import count
 import numpy as np
 from numpy.typing import NDArray
 
+from allocsim.collector import collector_paused
 from allocsim.core import FREE, MALLOC, NEWEST, CachingAllocator, PlainStep, TraceEntry
 from allocsim.engine import fold
 from allocsim.errors import OutOfMemoryError
@@ -105,27 +105,13 @@ class Recorder:
         size: of a request, 0 of a free.  code: as of `malloc` and `free`.
         The cycle collector rests meanwhile, as in a replay: it was a third of the time.
         """
-        was_enabled = gc.isenabled()
-        gc.disable()
-        try:
-            self._play_all(is_free, name, size, code)
-        finally:
-            if was_enabled:
-                gc.enable()
-
-    def _play_all(
-        self,
-        is_free: NDArray[np.bool_],
-        name: NDArray[np.int64],
-        size: NDArray[np.int64],
-        code: NDArray[np.int64],
-    ) -> None:
-        for start in range(0, len(name), _AT_ONCE):
-            rows = slice(start, start + _AT_ONCE)
-            kinds = np.where(is_free[rows], FREE, MALLOC)
-            columns = (kinds, name[rows], size[rows], np.zeros_like(kinds))
-            steps = list(zip(*(each.tolist() for each in columns), strict=True))
-            self._play(steps, np.where(is_free[rows], 2, 1), code[rows])
+        with collector_paused():
+            for start in range(0, len(name), _AT_ONCE):
+                rows = slice(start, start + _AT_ONCE)
+                kinds = np.where(is_free[rows], FREE, MALLOC)
+                columns = (kinds, name[rows], size[rows], np.zeros_like(kinds))
+                steps = list(zip(*(each.tolist() for each in columns), strict=True))
+                self._play(steps, np.where(is_free[rows], 2, 1), code[rows])
 
     def _play(
         self, steps: Sequence[PlainStep], entries: NDArray[np.int64], code: NDArray[np.int64]

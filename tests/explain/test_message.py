@@ -382,7 +382,7 @@ scraps = st.sampled_from(
 )
 
 
-@settings(max_examples=100)
+@settings(max_examples=200)
 @given(st.one_of(st.text(), st.lists(scraps | st.text(max_size=4)).map("".join)))
 def test_no_text_is_an_error(text: str) -> None:
     for verdict in judge_text(text):

@@ -14,7 +14,6 @@ lies beside it as JSON.
 import atexit
 import contextlib
 import ctypes
-import gc
 import importlib.machinery
 import importlib.util
 import json
@@ -132,7 +131,7 @@ class Recorder:
             try:
                 with self.lock:
                     self.is_ending = True
-                    with collector_paused():
+                    with beside("collector", os.pardir).collector_paused():
                         self.write()
                     finish_work(self.torch)
                 return
@@ -203,19 +202,6 @@ def beside(name, folder=""):
     return module
 
 
-@contextlib.contextmanager
-def collector_paused():
-    """Without the cycle collector, which would walk a history's millions of objects again and again
-    while they are made."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
 def finish_work(torch):
     """A process group that a program leaves open waits, as the interpreter ends, until a GPU has
     done its work: a phantom does it when told, and the group is closed while it can be."""
@@ -239,38 +225,6 @@ def told_by_phantom():
 def conf_of(snapshot):
     """The option string in a snapshot; None before 2.3."""
     return snapshot.get("allocator_settings", {}).get("PYTORCH_CUDA_ALLOC_CONF")
-
-
-class Finder:
-    """Finds a module as usual, and hands it on once it is loaded.
-
-    It may be looked for, to know whether it is there, long before it is loaded.
-    """
-
-    def __init__(self, name, then):
-        self.name = name
-        self.then = then
-
-    def find_spec(self, name, path=None, target=None):
-        if name != self.name:
-            return None
-        sys.meta_path.remove(self)  # or it would find itself
-        try:
-            spec = importlib.util.find_spec(name)
-        finally:
-            sys.meta_path.insert(0, self)
-        if spec is None or spec.loader is None:
-            return spec
-        load = spec.loader.exec_module
-
-        def exec_module(module):
-            load(module)
-            with contextlib.suppress(ValueError):
-                sys.meta_path.remove(self)
-            self.then(module)
-
-        spec.loader.exec_module = exec_module
-        return spec
 
 
 def let_generation_end(module):
@@ -301,6 +255,7 @@ def run_the_other():
 
 if FOLDER:
     recorder = Recorder(FOLDER)
+    Finder = beside("finder", os.path.join(os.pardir, "capture")).Finder
     sys.meta_path.insert(0, Finder("torch", recorder.on_import))
     if os.environ.get("ALLOCSIM_PHANTOM_MEMORY"):
         sys.meta_path.insert(0, Finder("transformers.generation.utils", let_generation_end))

@@ -202,9 +202,9 @@ def _refuse_without_law(task: Task, gpu: Gpu, laws: Laws) -> None:
     """Raises ConfigError for a card or a regime that there is no law for."""
     if gpu.capability < _OLDEST_CAPABILITY:
         raise ConfigError(f"{gpu.name}: laws are for cards of compute capability 8.0 or later")
-    sizes = _sizes(task)
-    regimes = [regime_of(sizes, card_of(gpu), mask_unit(task))]
-    if not task.is_training:
+    if task.is_training:
+        regimes = [regime_of(_sizes(task), card_of(gpu), mask_unit(task))]
+    else:
         regimes = [name for name, _ in serving_of(task, gpu).names]
     for regime in regimes:
         if regime not in laws.by_regime:

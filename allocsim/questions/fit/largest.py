@@ -95,13 +95,8 @@ def largest(
     watch: called with each value before it is run.  The others are as of `fit`.
     Raises ConfigError for a size of another task, and if the memory does not grow with it.
     """
-    search = _Search(
-        task,
-        name,
-        gpu,
-        step,
-        _runner(engine_for(engine, python, task, gpu), conf, python, torch_version),
-    )
+    run = _runner(engine_for(engine, python, task, gpu), conf, python, torch_version)
+    search = _Search(task, name, gpu, step, run)
     found = search.run(first, watch or (lambda _: None))
     _keep(found.fitting, keep)
     return replace(found, notes=_notes(torch_version, found.fitting or found.failing))
@@ -138,10 +133,8 @@ def fewest(
     Options are those of `largest`.  Each has a batch of the task's own; the rank that is run is
     the first, which has as much as any.
     """
-    run, tried = (
-        _runner(engine_for(engine, python, task, gpu), conf, python, torch_version),
-        list[Tried](),
-    )
+    tried = list[Tried]()
+    run = _runner(engine_for(engine, python, task, gpu), conf, python, torch_version)
     notes: tuple[str, ...] = ()
     ranks = 2
     while ranks <= _MOST_RANKS:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from statistics import fmean, median_low
@@ -179,26 +180,23 @@ def _side_by_side(
 ) -> list[RankRun | Refused]:
     """As `_one_by_one`, in `width` processes; what a process died of is refused by name."""
     answers: dict[int, RankRun | Refused] = {}
-    waiting = iter(range(len(found)))
-    with ProcessPoolExecutor(width) as pool:
-        try:
-            under_way = {
-                pool.submit(_answer, found[index].path, conf, torch_version): index
-                for index in islice(waiting, 2 * width)
-            }
-            while under_way:
+    while left := [index for index in range(len(found)) if index not in answers]:
+        under_way: dict[Future[RankRun | Refused], int] = {}
+        waiting = iter(left)
+        with suppress(BrokenExecutor), ProcessPoolExecutor(width) as pool:
+            while len(answers) < len(found):
+                for index in islice(waiting, 2 * width - len(under_way)):
+                    path = found[index].path
+                    under_way[pool.submit(_answer, path, conf, torch_version)] = index
                 finished, _ = wait(under_way, return_when=FIRST_COMPLETED)
                 for future in finished:
-                    answers[under_way.pop(future)] = future.result()
-                    for index in islice(waiting, 1):
-                        path = found[index].path
-                        under_way[pool.submit(_answer, path, conf, torch_version)] = index
+                    answers[under_way[future]] = future.result()
+                    del under_way[future]
                 if watch is not None:
                     watch(len(answers), len(found))
-        except BrokenExecutor:
-            # One of those under way took its process with it; alone, each is told from the others.
-            for index, each in enumerate(found):
-                answers.setdefault(index, _alone(each.path, conf, torch_version))
+        # One of those under way took its process with it; alone, each is told from the others.
+        for index in under_way.values():
+            answers[index] = _alone(found[index].path, conf, torch_version)
     return [answers[index] for index in range(len(found))]
 
 
