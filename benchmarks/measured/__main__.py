@@ -32,7 +32,16 @@ HERE = Path(__file__).parent
 PROGRAMS = HERE / "programs"
 ROWS, RESULTS = HERE / "rows.csv", HERE / "results.csv"
 OOM = "out of memory"
-_LIBRARIES = ("torch", "transformers", "peft", "bitsandbytes", "litgpt", "torchtitan", "timm")
+_LIBRARIES = [
+    "torch",
+    "transformers",
+    "peft",
+    "bitsandbytes",
+    "lightning",
+    "litgpt",
+    "torchtitan",
+    "timm",
+]
 _VERSIONS = f"""
 from importlib.metadata import PackageNotFoundError, version
 for name in {_LIBRARIES}:

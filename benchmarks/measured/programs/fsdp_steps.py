@@ -1,11 +1,17 @@
 """Steps of one rank of a sharded Llama 3.1 8B: FSDP2, over a process group that only pretends.
 
     python fsdp_steps.py RANKS BATCH [compile] [fused] [expandable]
+                         [loss] [wide] [apart] [recomputed]
 
 Parameters, gradients and AdamW's states in fp32 and sharded, the work in bf16, gradients reduced in
 fp32; 8,192 tokens; each block checkpointed by operation (every other matrix product, attention and
-the reductions are kept).  compile: each block, and the loss.  fused: AdamW in one kernel.
-expandable: the allocator's segments, as torchtitan's own launcher sets them.
+the reductions are kept).  compile: each block.  fused: AdamW in one kernel.  expandable: the
+allocator's segments, as torchtitan's own launcher sets them.
+
+What was otherwise at times.  loss: compiled too (pull request 1033, April 2025).  wide: logits in
+fp32 are what the model returns (until autumn 2024).  apart: the embeddings and the output are
+sharded by themselves (1094, after July 2025).  recomputed: attention is not among what is kept, as
+cuDNN's was not on a B200 (1196, May 2025, until 2095 of December).
 """
 
 import gc
@@ -39,6 +45,8 @@ KEPT = {
     torch.ops._c10d_functional.reduce_scatter_tensor.default,
     aten.max.default,
 }
+if "recomputed" in sys.argv:
+    KEPT = {operation for operation in KEPT if "attention" not in str(operation)}
 
 
 class Norm(nn.Module):
@@ -122,7 +130,8 @@ class Llama(nn.Module):
         x = self.embeddings(ids)
         for layer in self.layers.values():
             x = layer(x, self.angles)
-        return self.output(self.norm(x))
+        logits = self.output(self.norm(x))
+        return logits.float() if "wide" in sys.argv else logits
 
 
 def kept_by_operation():
@@ -154,16 +163,23 @@ for name, layer in model.layers.named_children():
     model.layers.register_module(
         name, torch.compile(block, fullgraph=True) if is_compiled else block
     )
-if is_compiled:
+if "loss" in sys.argv:
     loss_of = torch.compile(loss_of)
-    if torch.__version__ < "2.7":  # a phantom's kernels take no time, by which Triton divides
-        from torch._inductor.runtime.benchmarking import TritonBenchmarker
+if is_compiled and torch.__version__ < "2.7":
+    # A phantom's kernels take no time, by which Triton divides.
+    from torch._inductor.runtime.benchmarking import TritonBenchmarker
 
-        TritonBenchmarker.benchmark_gpu = lambda *_, **__: 1.0
+    TritonBenchmarker.benchmark_gpu = lambda *_, **__: 1.0
 policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+is_apart = "apart" in sys.argv
+if is_apart:
+    fully_shard(model.embeddings, mesh=mesh, mp_policy=policy)
 for name, layer in model.layers.items():
-    is_last = int(name) == LAYERS - 1
-    fully_shard(layer, mesh=mesh, mp_policy=policy, reshard_after_forward=not is_last)
+    is_kept = int(name) == LAYERS - 1 and not is_apart
+    fully_shard(layer, mesh=mesh, mp_policy=policy, reshard_after_forward=not is_kept)
+if is_apart:
+    head = [model.norm, model.output]
+    fully_shard(head, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
 fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
 model.to_empty(device="cuda")
 model.train()

@@ -8,12 +8,20 @@ and values, or of RANK on the layers named: query, key, value, projection, mlp, 
 of 4 bit with nf4 and nf4-dq, by a paged AdamW.
 """
 
+import importlib.util
 import sys
+import types
 
 import bitsandbytes
 import lightning
 import torch
 from lightning.fabric.plugins import BitsandbytesPrecision
+
+if lightning.__version__ < "2.5":  # older than what LitGPT imports, though not for its models
+    found = importlib.util.find_spec("litgpt")
+    sys.modules["litgpt"] = package = types.ModuleType("litgpt")
+    package.__path__ = list(found.submodule_search_locations)
+
 from litgpt.lora import GPT as AdaptedGPT
 from litgpt.lora import Config as AdaptedConfig
 from litgpt.lora import mark_only_lora_as_trainable
