@@ -6,10 +6,11 @@ Rule: the whole answer is made before its first character is printed.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from allocsim.cli.options import Commands, add_command, add_shared
-from allocsim.cli.output import write_result
+from allocsim.cli.output import refuse_input, save_page, write_result
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError, moment
 
@@ -25,7 +26,7 @@ reserved memory, what it is made of (asked for, rounding, and what is reserved
 beyond that), and which lines, modules or categories hold more or less.  The
 rows add up to the difference of allocated memory, to the byte.
 With one FILE and --conf it compares the run as recorded with one under another
-setting; with --conf twice, two settings."""
+setting; with --conf twice, two settings.  -o writes a page or a figure."""
 _TWO = 2
 
 
@@ -40,6 +41,8 @@ def add_to(commands: Commands[Parser]) -> None:
         "out-of-memory error), end, or an entry, for the moment after it"
     )
     add("--at", metavar="MOMENT", type=moment, help=at)
+    out = "a page (.html) or a figure (.png, .svg) to write"
+    add("-o", "--output", metavar="FILE", help=out)
     add_shared(parser, "--by")
     add_shared(parser, "-n")
     add_shared(parser, "--torch", text="PyTorch's release, {releases} (default: as recorded)")
@@ -52,10 +55,34 @@ def run(arguments: argparse.Namespace) -> int:
 
     from allocsim.report import compare_document, compare_text  # noqa: PLC0415
 
+    output = arguments.output
+    if output is not None:
+        _refuse_output(output, arguments.files)
     found = _compared(arguments)
+    if output is not None:
+        _save(found, output)
     document, text = partial(compare_document, found), partial(compare_text, found, arguments.count)
     write_result(arguments.json, document, text)
     return 0
+
+
+def _refuse_output(output: str, read: Sequence[str]) -> None:
+    """What is known before the first file is read."""
+    if not output.endswith((".html", ".png", ".svg")):
+        raise UsageError(f"{output} ends in none of .html, .png, .svg")
+    for each in read:
+        refuse_input(output, each)
+
+
+def _save(found: Comparison, output: str) -> None:
+    if output.endswith(".html"):
+        from allocsim.report.html import compare_page  # noqa: PLC0415
+
+        save_page(compare_page(found), output)
+        return
+    from allocsim.report.figures import changes_figure, save_figure  # noqa: PLC0415
+
+    save_figure(changes_figure(found), output)
 
 
 def _compared(arguments: argparse.Namespace) -> Comparison:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "refuse_input",
     "refuse_name",
+    "save_page",
     "save_recording",
     "write",
     "write_answer",
@@ -94,6 +95,16 @@ def write_answer(
         write(text())
     else:
         write_screen(screen())
+
+
+def save_page(page: str, output: str) -> None:
+    """Write an HTML page.  Raises UsageError if that is not possible."""
+    if Path(output).is_dir():
+        raise UsageError(f"{output} is a directory; expected the name of a file")
+    try:
+        Path(output).write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{output} cannot be written ({error.strerror})") from None
 
 
 def refuse_name(output: str) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from allocsim.cli.options import HINTS, Commands, add_command, add_shared, hints_of
-from allocsim.cli.output import refuse_input, write_warnings
+from allocsim.cli.output import refuse_input, save_page, write_warnings
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError
 
@@ -66,10 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
         page = _page_of_state(arguments, recording, device)
     else:
         page = _page_of_run(arguments, recording)
-    try:
-        Path(arguments.output).write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{arguments.output} cannot be written ({error.strerror})") from None
+    save_page(page, arguments.output)
     return 0
 
 

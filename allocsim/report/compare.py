@@ -16,7 +16,7 @@ from allocsim.report.layout import WIDTH, clipped, number, paragraph, plural, ro
 from allocsim.report.top import moment_document, moment_text
 from allocsim.units import format_change, format_size
 
-__all__ = ["compare_document", "compare_text"]
+__all__ = ["COUNTS", "PARTS", "compare_document", "compare_text"]
 
 _ROWS = 9
 _FIGURES = "{:>12} {:>11} {:>11}  "
@@ -24,16 +24,18 @@ _BELOW = 8
 _LONG = ("stack", "module")
 """Answers whose owners need a line of their own."""
 _LINE = re.compile(r":\d+")
-_PARTS = {
+PARTS = {
     "requested": "asked for",
     "rounding": "rounding",
     "unused": "beyond what is allocated at the peak",
 }
-_COUNTS = {
+"""What a peak of reserved memory is made of, in words."""
+COUNTS = {
     "driver_calls": "calls for memory",
     "retries": "retries",
     "ooms": "out-of-memory errors",
 }
+"""What is counted over a whole run, in words."""
 
 
 def compare_text(found: Comparison, count: int | None = None) -> str:
@@ -70,9 +72,7 @@ def _reserved(found: Comparison) -> list[str]:
         "Reserved", _change(found.a.reserved.reserved, found.b.reserved.reserved, "at the peak")
     )
     told = [
-        f"{format_change(size)} {_PARTS[name]}"
-        for name, size in asdict(found.parts).items()
-        if size
+        f"{format_change(size)} {PARTS[name]}" for name, size in asdict(found.parts).items() if size
     ]
     if told and (change or len(told) > 1):
         lines += row("", "= " + ", ".join(told))
@@ -102,7 +102,7 @@ def _change(a: int, b: int, when: str) -> str:
 
 def _counts(a: Side, b: Side) -> list[str]:
     told = []
-    for name, what in _COUNTS.items():
+    for name, what in COUNTS.items():
         first, second = getattr(a, name), getattr(b, name)
         if first is not None and second is not None and (first or second):
             told.append(f"{number(first)} -> {number(second)} {what}")

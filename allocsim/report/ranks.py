@@ -55,6 +55,8 @@ def _verdict(found: Ranks) -> list[str]:
     read = f"{number(len(found.runs))} of {plural(of, 'recording')}"
     conf = "" if found.conf is None else f", under {found.conf or 'the defaults'}"
     lines += row("Ranks", f"{read}{conf}")
+    if found.smallest_device is not None:
+        lines += row("Smallest device", f"{format_size(found.smallest_device)} for every rank")
     if found.failed:
         named = ", ".join(str(run.rank) for run in found.failed[:_ROWS])
         more = f" and {len(found.failed) - _ROWS} more" if len(found.failed) > _ROWS else ""
@@ -97,6 +99,7 @@ def ranks_document(found: Ranks) -> dict[str, Any]:
         "median_reserved_bytes": found.median_bytes,
         "imbalance": found.imbalance,
         "allocated_imbalance": found.allocated_imbalance,
+        "smallest_device_bytes": found.smallest_device,
         "out_of_memory": [run.rank for run in found.failed],
         "conf": found.conf,
         "ranks": [
@@ -112,6 +115,7 @@ def ranks_document(found: Ranks) -> dict[str, Any]:
                 "num_alloc_retries": run.retries,
                 "num_ooms": run.ooms,
                 "is_as_recorded": run.is_as_recorded,
+                "smallest_device_bytes": run.smallest_device,
             }
             for run in found.runs
         ],

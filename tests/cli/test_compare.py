@@ -50,3 +50,20 @@ def test_what_cannot_be_compared_is_one_sentence(
     assert (done.code, done.out) == (2, "")
     assert sentence in done.err
     assert len(done.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(("name", "start"), [("c.html", b"<!DOCTYPE"), ("c.svg", b"<?xml")])
+def test_a_page_or_a_figure_is_written_beside_the_answer(
+    cli: Cli, traces: Path, tmp_path: Path, name: str, start: bytes
+) -> None:
+    out, sized = tmp_path / name, traces / "sized"
+    done = cli("compare", sized / "layers2.npz.gz", sized / "layers3.npz.gz", "-o", out)
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith("Recordings")
+    assert out.read_bytes().startswith(start)
+
+
+def test_what_cannot_be_written_is_known_before_a_file_is_read(cli: Cli, tmp_path: Path) -> None:
+    done = cli("compare", "a.pickle", "b.pickle", "-o", tmp_path / "c.pdf")
+    assert (done.code, done.out) == (2, "")
+    assert "ends in none of .html, .png, .svg" in done.err

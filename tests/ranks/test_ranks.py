@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from allocsim import CachingAllocator, OutOfMemoryError, load, ranks, replay
+from allocsim import CachingAllocator, OutOfMemoryError, load, ranks, replay, risk
+from allocsim.cli import main
 from allocsim.errors import ConfigError, RecordingError
 from allocsim.questions.ranks import RankRun, found_in, run_of
 from allocsim.questions.ranks.found import rank_in_name
 from allocsim.units import MIB
+from tests.pythons import NEEDS_TORCH, PYTHONS
 
 TRACES = Path(__file__).parents[2] / "traces"
 
@@ -110,11 +112,11 @@ def test_bad_files_are_named_and_the_rest_done(tmp_path: Path) -> None:
         ranks([str(tmp_path / "rank1.pickle")])
 
 
-def killed(path: str, conf: str | None, torch_version: str | None) -> RankRun:
+def killed(path: str, *asked: str | None, smallest: bool) -> RankRun:
     """Stands in for a process that the system kills for its memory, at one file."""
     if "rank1" in path:
         os.kill(os.getpid(), signal.SIGKILL)
-    return run_of(path, conf, torch_version)
+    return run_of(path, *asked, smallest=smallest)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="a stand-in reaches forked processes only")
@@ -153,6 +155,32 @@ def test_ranks_that_ran_out_of_memory_and_settings_for_all(tmp_path: Path) -> No
     assert all(run.is_as_recorded is None for run in under.runs)
     with pytest.raises(RecordingError, match="no recording can be read"):
         ranks([str(tmp_path)], conf="no_such_option:1")
+
+
+def test_the_job_needs_the_device_of_its_neediest_rank(tmp_path: Path) -> None:
+    for rank, size in enumerate((40, 60)):
+        write(tmp_path / f"rank{rank}.pickle", size, 10)
+    found = ranks([str(tmp_path)], smallest=True)
+    needs = [risk(load(run.path), confs=()).needs[0].capacity for run in found.runs]
+    assert [run.smallest_device for run in found.runs] == [
+        capacity and capacity.device_memory for capacity in needs
+    ]
+    assert found.smallest_device == found.runs[1].smallest_device
+    assert ranks([str(tmp_path)]).smallest_device is None
+
+
+@NEEDS_TORCH
+@pytest.mark.slow
+def test_all_ranks_of_a_sharded_job_over_a_group_that_only_pretends(tmp_path: Path) -> None:
+    for rank in range(8):
+        asked = f"fit gpt2 --gpu A100-80GB --batch 1 --seq 256 --fsdp --ranks 8 --rank {rank}"
+        out = tmp_path / f"rank{rank}.pickle"
+        assert main([*asked.split(), "--python", PYTHONS[0], "--out", str(out)]) == 0
+    found = ranks([str(tmp_path)], jobs=2)
+    assert [run.rank for run in found.runs] == list(range(8))
+    assert all(run.is_as_recorded for run in found.runs)
+    # gpt2's 50,257 words divide by 8 with a rest: the first ranks have a row of padding less.
+    assert 1 <= found.imbalance < 1.05
 
 
 def test_states_stand_beside_recordings(tmp_path: Path) -> None:

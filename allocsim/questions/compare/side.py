@@ -12,6 +12,7 @@ import numpy as np
 
 from allocsim.engine import DeviceRun, Prepared
 from allocsim.errors import RecordingError
+from allocsim.measures import Outline, outline_of
 from allocsim.owners import Held, Moment, Scene, held_at, moment_of, scene_of_run, scene_of_state
 from allocsim.trace import Recording, Trace, refuse_contradictions
 
@@ -46,6 +47,7 @@ class Side:
     at: the moment of the rows; held: what was allocated then.
     retries, ooms, driver_calls: num_alloc_retries, num_ooms and num_device_alloc of the whole run;
     None of a state, and of a release that does not count them.
+    outline: of the whole run; None of a state.
     """
 
     path: str
@@ -58,6 +60,7 @@ class Side:
     ooms: int | None
     driver_calls: int | None
     notes: tuple[str, ...]
+    outline: Outline | None
 
     @property
     def allocated_bytes(self) -> int:
@@ -89,6 +92,7 @@ def side_of_run(prepared: Prepared, device_run: DeviceRun, conf: str, at: str | 
         ooms=stats["num_ooms"],
         driver_calls=stats.get("num_device_alloc"),
         notes=tuple(notes),
+        outline=outline_of(timeline, len(trace)),
     )
 
 
@@ -110,6 +114,7 @@ def side_of_state(recording: Recording, trace: Trace, at: str | int | None) -> S
         ooms=None,
         driver_calls=None,
         notes=("holds a state only, so that its peaks are not known: it is compared as it was",),
+        outline=None,
     )
 
 

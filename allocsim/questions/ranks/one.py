@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from allocsim.engine import Setting, prepare, replay_prepared
+from allocsim.engine import Setting, Trials, prepare, replay_prepared, smallest_device
+from allocsim.measures import Outline, effects_on, outline_of
 from allocsim.trace import Action, Recording, Trace, load, refuse_contradictions
 
 __all__ = ["RankRun", "run_of"]
@@ -23,6 +24,9 @@ class RankRun:
     retries, ooms: num_alloc_retries and num_ooms; None of a state.
     is_as_recorded: whether the replay is the recorded run, entry for entry; None of a state, and of
     a replay under other settings.
+    outline: of the run; None of a state.
+    smallest_device: bytes of the smallest device on which it goes through; None if it was not
+    looked for, of a state, and of a setting that goes through nowhere.
     """
 
     path: str
@@ -35,6 +39,8 @@ class RankRun:
     retries: int | None
     ooms: int | None
     is_as_recorded: bool | None
+    outline: Outline | None
+    smallest_device: int | None
 
     @property
     def unused_bytes(self) -> int:
@@ -47,10 +53,17 @@ class RankRun:
         return self.retries is None
 
 
-def run_of(path: str, conf: str | None = None, torch_version: str | None = None) -> RankRun:
+def run_of(
+    path: str,
+    conf: str | None = None,
+    torch_version: str | None = None,
+    *,
+    smallest: bool = False,
+) -> RankRun:
     """Load and replay the busiest device of a recording.
 
     conf: PYTORCH_CUDA_ALLOC_CONF, None for what was recorded.  torch_version: as for `replay`.
+    smallest: whether to look for the smallest device, which takes some ten replays.
     Raises RecordingError for what is no recording, ConfigError for what the release refuses.
     """
     recording = load(path)
@@ -60,8 +73,14 @@ def run_of(path: str, conf: str | None = None, torch_version: str | None = None)
     if not trace.count(Action.ALLOC):
         return _of_state(recording, trace, rank)
     (prepared,) = prepare(recording, trace.device, torch_version)
-    run = replay_prepared((prepared,), None if conf is None else Setting(conf))
+    setting = prepared.recorded if conf is None else Setting(conf)
+    run = replay_prepared((prepared,), None if conf is None else setting)
     (device_run,) = run.devices
+    found = None
+    if smallest:
+        trials = Trials(prepared, effect=effects_on(prepared))
+        trials.note(setting, device_run)
+        found = smallest_device(trials, setting)
     timeline = device_run.timeline
     fidelity = device_run.fidelity
     return RankRun(
@@ -75,6 +94,8 @@ def run_of(path: str, conf: str | None = None, torch_version: str | None = None)
         retries=device_run.stats["num_alloc_retries"],
         ooms=len(device_run.ooms),
         is_as_recorded=None if fidelity is None else fidelity.is_exact,
+        outline=outline_of(timeline, len(trace)),
+        smallest_device=None if found is None else found.device_memory,
     )
 
 
@@ -94,4 +115,6 @@ def _of_state(recording: Recording, trace: Trace, rank: int | None) -> RankRun:
         retries=None,
         ooms=None,
         is_as_recorded=None,
+        outline=None,
+        smallest_device=None,
     )

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from statistics import fmean, median_low
 
@@ -82,6 +83,12 @@ class Ranks(Shown):
         """The ranks that ran out of memory."""
         return tuple(run for run in self.runs if run.ooms)
 
+    @property
+    def smallest_device(self) -> int | None:
+        """The smallest device on which every rank goes through; None if one has none."""
+        sizes = [run.smallest_device for run in self.runs]
+        return None if None in sizes else max(size or 0 for size in sizes)
+
     def headline(self) -> str:
         """How many, and which decides."""
         first = self.decides
@@ -106,21 +113,24 @@ def ranks(
     *,
     conf: str | None = None,
     torch_version: str | None = None,
+    smallest: bool = False,
     jobs: int | None = None,
     watch: Watch | None = None,
 ) -> Ranks:
     """Replay the recordings of a job: files, or folders of them.
 
     conf: a setting for all, None for what each was recorded under.  torch_version: as for `replay`.
+    smallest: look for the smallest device of each rank, too, which takes some ten replays.
     jobs: processes that read (default: one a core).  watch: told of progress.
     Raises RecordingError if none of the files can be read, or two are of one rank.
     """
     found = found_in(names)
     width = min(jobs or os.cpu_count() or 1, len(found))
+    asked = partial(_answer, conf=conf, torch_version=torch_version, smallest=smallest)
     if width <= 1 or len(found) <= _ALONE:
-        answers = _one_by_one(found, conf, torch_version, watch)
+        answers = _one_by_one(found, asked, watch)
     else:
-        answers = _side_by_side(found, conf, torch_version, width, watch)
+        answers = _side_by_side(found, asked, width, watch)
     runs, refused, unnamed = [], [], 0
     for number, (each, answer) in enumerate(zip(found, answers, strict=True)):
         if isinstance(answer, Refused):
@@ -153,30 +163,32 @@ def _refuse_twins(runs: Sequence[RankRun]) -> None:
         known[run.rank] = run.path
 
 
-def _answer(path: str, conf: str | None, torch_version: str | None) -> RankRun | Refused:
+_Answer = Callable[[str], RankRun | Refused]
+"""What a process is asked of a path."""
+
+
+def _answer(
+    path: str, *, conf: str | None, torch_version: str | None, smallest: bool
+) -> RankRun | Refused:
     try:
-        return run_of(path, conf, torch_version)
+        return run_of(path, conf, torch_version, smallest=smallest)
     except (AllocsimError, OSError, MemoryError) as error:
         return Refused(path, str(error) or type(error).__name__)
 
 
 def _one_by_one(
-    found: Sequence[Found], conf: str | None, torch_version: str | None, watch: Watch | None
+    found: Sequence[Found], answer: _Answer, watch: Watch | None
 ) -> list[RankRun | Refused]:
     answers = []
     for each in found:
-        answers.append(_answer(each.path, conf, torch_version))
+        answers.append(answer(each.path))
         if watch is not None:
             watch(len(answers), len(found))
     return answers
 
 
 def _side_by_side(
-    found: Sequence[Found],
-    conf: str | None,
-    torch_version: str | None,
-    width: int,
-    watch: Watch | None,
+    found: Sequence[Found], answer: _Answer, width: int, watch: Watch | None
 ) -> list[RankRun | Refused]:
     """As `_one_by_one`, in `width` processes; what a process died of is refused by name."""
     answers: dict[int, RankRun | Refused] = {}
@@ -186,8 +198,7 @@ def _side_by_side(
         with suppress(BrokenExecutor), ProcessPoolExecutor(width) as pool:
             while len(answers) < len(found):
                 for index in islice(waiting, 2 * width - len(under_way)):
-                    path = found[index].path
-                    under_way[pool.submit(_answer, path, conf, torch_version)] = index
+                    under_way[pool.submit(answer, found[index].path)] = index
                 finished, _ = wait(under_way, return_when=FIRST_COMPLETED)
                 for future in finished:
                     answers[under_way[future]] = future.result()
@@ -196,13 +207,13 @@ def _side_by_side(
                     watch(len(answers), len(found))
         # One of those under way took its process with it; alone, each is told from the others.
         for index in under_way.values():
-            answers[index] = _alone(found[index].path, conf, torch_version)
+            answers[index] = _alone(found[index].path, answer)
     return [answers[index] for index in range(len(found))]
 
 
-def _alone(path: str, conf: str | None, torch_version: str | None) -> RankRun | Refused:
+def _alone(path: str, answer: _Answer) -> RankRun | Refused:
     with ProcessPoolExecutor(1) as pool:
         try:
-            return pool.submit(_answer, path, conf, torch_version).result()
+            return pool.submit(answer, path).result()
         except BrokenExecutor:
             return Refused(path, "the process that read it was killed, perhaps for its memory")

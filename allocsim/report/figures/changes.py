@@ -1,0 +1,104 @@
+"""What differs between two runs: both curves on one scale, and the owners that moved most.
+
+Rule: the bars of a figure add up to the difference of allocated memory; what has no bar of its own
+is in the last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from allocsim.questions.compare import Comparison, Side
+from allocsim.report.compare import PARTS
+from allocsim.report.figures.canvas import (
+    caption,
+    legend,
+    new_figure,
+    styled,
+    unit_of,
+    whole_numbers,
+)
+from allocsim.report.figures.theme import LIGHT
+from allocsim.report.layout import clipped, number, plural
+from allocsim.units import format_change, format_size
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from allocsim.report.figures.theme import Theme
+
+__all__ = ["changes_figure"]
+
+_MOST = 12
+"""Owners with a bar of their own."""
+_NAME = 44
+"""Letters of an owner's name."""
+
+
+def changes_figure(found: Comparison, theme: Theme = LIGHT) -> Figure:
+    """The figure."""
+    figure, (curves, bars) = new_figure(theme, 1, 2, width_ratios=[2, 3])
+    _curves(curves, found, theme)
+    _bars(bars, found, theme)
+    a, b = found.a, found.b
+    title = (
+        f"reserved at the peak {format_size(a.reserved.reserved)} -> "
+        f"{format_size(b.reserved.reserved)}, allocated {format_change(found.allocated_change)}"
+    )
+    parts = [f"{format_change(getattr(found.parts, name))} {what}" for name, what in PARTS.items()]
+    caption(figure, theme, title, f"A: {a.path}. B: {b.path}.", f"Reserved: {', '.join(parts)}.")
+    return figure
+
+
+def _curves(axes: Axes, found: Comparison, theme: Theme) -> None:
+    sides = [("A", found.a, "--"), ("B", found.b, "-")]
+    drawn = [(name, side, line) for name, side, line in sides if side.outline is not None]
+    unit, shown = unit_of(max(side.reserved.reserved for _, side, _ in sides))
+    for name, side, line in drawn:
+        for what, colour in (("reserved", theme.reserved), ("allocated", theme.allocated)):
+            x, y = _steps(side, what)
+            label = f"{what}, {name}"
+            axes.plot(x, y / unit, line, color=colour, lw=1, label=label, drawstyle="steps-post")
+    if drawn:
+        legend(axes, theme, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
+    else:
+        axes.text(0.5, 0.5, "states only", color=theme.ink, ha="center", transform=axes.transAxes)
+    axes.set_ylim(bottom=0)
+    whole_numbers(axes.xaxis)
+    axes.set_xlim(0, 1.12 * axes.get_xlim()[1])
+    styled(axes, theme, "entry (count)", f"memory ({shown})")
+
+
+def _steps(side: Side, what: str) -> tuple[np.ndarray, np.ndarray]:
+    outline = side.outline
+    assert outline is not None
+    values = np.array(getattr(outline, what))
+    return np.linspace(0, outline.entries, len(values), endpoint=False), values
+
+
+def _bars(axes: Axes, found: Comparison, theme: Theme) -> None:
+    shown = list(_shown(found))
+    unit, name = unit_of(max((abs(size) for _, size in shown), default=0))
+    for row, (_, size) in enumerate(reversed(shown)):
+        colour = theme.alarm if size > 0 else theme.ideal
+        axes.barh(row, size / unit, 0.7, color=colour, zorder=3)
+    axes.axvline(0, color=theme.ink, lw=1)
+    labels = [owner for owner, _ in reversed(shown)]
+    axes.set_yticks(range(len(labels)), labels, fontsize=7, parse_math=False)
+    axes.yaxis.tick_right()
+    styled(axes, theme, f"change of allocated memory, A to B ({name})", "")
+
+
+def _shown(found: Comparison) -> Iterator[tuple[str, int]]:
+    changed = [each for each in found.changes if each.bytes]
+    for each in changed[:_MOST]:
+        status = f"{each.status}: " if each.status in ("new", "gone") else ""
+        yield clipped(f"{status}{each.owner}", _NAME), each.bytes
+    rest = changed[_MOST:]
+    if rest:
+        owners = plural(len(rest), found.by) if found.by != "category" else number(len(rest))
+        yield f"{owners} more", sum(each.bytes for each in rest)

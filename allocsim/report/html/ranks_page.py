@@ -1,0 +1,102 @@
+"""All ranks of a job on one page: a small curve of each, on one scale, and a table.
+
+Rule: every rank that was read is drawn, all to the same scales, and no file that was not is left
+out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from allocsim.questions.ranks import RankRun, Ranks
+from allocsim.report.html.markup import definitions, table, text
+from allocsim.report.html.static_page import LEGEND, outline_curve, static_page
+from allocsim.report.layout import number, plural
+from allocsim.units import format_size
+
+__all__ = ["ranks_page"]
+
+_SIZE = (220, 90)
+_HEADS = ("rank", "reserved", "allocated", "unused", "retries", "OOMs", "smallest device", "file")
+
+
+def ranks_page(found: Ranks) -> str:
+    """The page, which opens offline."""
+    return static_page(
+        f"{plural(len(found.runs), 'rank')}",
+        [f"{found.headline()}.", *_conf(found)],
+        [
+            ("How far they lie apart", _apart(found)),
+            ("Memory over each run", _curves(found)),
+            ("All ranks", _rows(found)),
+            *_refused(found),
+        ],
+    )
+
+
+def _conf(found: Ranks) -> Iterator[str]:
+    if found.conf is not None:
+        yield f"Replayed under {found.conf or 'the defaults'}."
+    yield from (f"{note}." for note in found.notes)
+
+
+def _apart(found: Ranks) -> str:
+    low, high = found.least, found.decides
+    pairs = [
+        ("Most reserved", f"{format_size(high.reserved_bytes)}, rank {high.rank}"),
+        ("In the middle", format_size(found.median_bytes)),
+        ("Least reserved", f"{format_size(low.reserved_bytes)}, rank {low.rank}"),
+        ("Imbalance of reserved memory", f"{found.imbalance:.3f} times the mean"),
+        ("Imbalance of allocated memory", f"{found.allocated_imbalance:.3f} times the mean"),
+    ]
+    if found.smallest_device is not None:
+        pairs.append(("Smallest device for all", format_size(found.smallest_device)))
+    return definitions(pairs)
+
+
+def _curves(found: Ranks) -> str:
+    drawn = [(run, run.outline) for run in found.runs if run.outline is not None]
+    if not drawn:
+        return "<p>The files hold states only, and no history to draw.</p>\n"
+    top = max(max(outline.reserved) for _, outline in drawn)
+    entries = max(outline.entries for _, outline in drawn)
+    pictures = "".join(
+        f"<figure{_deciding(run, found)}>{outline_curve(outline, top, entries, _SIZE)}"
+        f"<figcaption>{text(_told(run))}</figcaption></figure>\n"
+        for run, outline in drawn
+    )
+    note = f"Each from 0 to {format_size(top)} upwards and over {number(entries)} entries."
+    return f'{LEGEND}<p class="note">{text(note)}</p>\n<div class="ranks">\n{pictures}</div>\n'
+
+
+def _deciding(run: RankRun, found: Ranks) -> str:
+    return ' class="decides"' if run is found.decides else ""
+
+
+def _told(run: RankRun) -> str:
+    more = f", {plural(run.ooms, 'out-of-memory error')}" if run.ooms else ""
+    return f"rank {run.rank}: {format_size(run.reserved_bytes)}{more}"
+
+
+def _rows(found: Ranks) -> str:
+    rows = [
+        [
+            text(run.rank),
+            *map(text, map(format_size, (run.reserved_bytes, run.allocated_bytes))),
+            text(format_size(run.unused_bytes)),
+            *(text("" if count is None else number(count)) for count in (run.retries, run.ooms)),
+            text("" if run.smallest_device is None else format_size(run.smallest_device)),
+            text(run.path),
+        ]
+        for run in found.runs
+    ]
+    return table("By rank, at their peaks", _HEADS, rows, ends_in_words=True)
+
+
+def _refused(found: Ranks) -> Iterator[tuple[str, str]]:
+    if found.refused:
+        rows = [[text(each.path), text(each.error)] for each in found.refused]
+        yield (
+            "Not read",
+            table("Files without an answer", ("file", "why"), rows, ends_in_words=True),
+        )

@@ -1,0 +1,64 @@
+"""A page that only shows: a title, a verdict, sections, no script.
+
+Rule: nothing is loaded and nothing runs, which the page's own policy says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from importlib.resources import files
+from string import Template
+
+from allocsim.measures import Outline
+from allocsim.report.html.markup import text
+
+__all__ = ["LEGEND", "outline_curve", "static_page"]
+
+LEGEND = (
+    '<p class="legend"><span><i style="color: var(--reserved)"></i>reserved</span>'
+    '<span><i style="color: var(--allocated)"></i>allocated</span></p>\n'
+)
+"""What the two lines of `outline_curve` are."""
+
+
+def static_page(title: str, verdict: Iterable[str], sections: Iterable[tuple[str, str]]) -> str:
+    """The page.  verdict: its sentences.  sections: of each its heading, and its HTML."""
+    return Template(_part("static.html")).substitute(
+        title=text(title),
+        verdict="".join(f'<p class="verdict">{text(line)}</p>\n' for line in verdict),
+        sections="".join(
+            f"<section>\n<h2>{text(name)}</h2>\n{content}</section>\n" for name, content in sections
+        ),
+        style=_part("page.css"),
+    )
+
+
+def _part(name: str) -> str:
+    return (files("allocsim.report") / "html" / name).read_text(encoding="utf-8")
+
+
+def outline_curve(outline: Outline, top: int, entries: int, size: tuple[int, int]) -> str:
+    """Reserved and allocated memory as a small picture.
+
+    top, entries: the scales, from 0 to `top` bytes and over `entries`; the same on one page.
+    size: pixels.
+    """
+    width, height = size
+    wide = width * outline.entries / max(entries, 1)
+    lines = "".join(
+        _line(values, top, wide, height, f"--{name}")
+        for name, values in (("reserved", outline.reserved), ("allocated", outline.allocated))
+    )
+    return (
+        f'<svg class="outline" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+        f'aria-hidden="true">{lines}</svg>'
+    )
+
+
+def _line(values: Sequence[int], top: int, wide: float, height: int, paint: str) -> str:
+    x, y = wide / len(values), (height - 2) / max(top, 1)
+    at = [height - 1 - value * y for value in values]
+    points = " ".join(
+        f"{i * x:.1f},{here:.1f} {(i + 1) * x:.1f},{here:.1f}" for i, here in enumerate(at)
+    )
+    return f'<polyline points="{points}" fill="none" stroke="var({paint})"/>'

@@ -1,0 +1,81 @@
+"""How long `allocsim ranks` takes for a job of very many ranks, the whole command.
+
+    python -m benchmarks.ranks [--ranks N] [--entries N] [--jobs N] [-o FILE]
+
+The files are training loops of so many entries, a different one for each of fifty seeds and the
+same again for the ranks beyond; the answer knows nothing of that.  Time of the whole command, by
+the clock and of all its processes, and the most memory that one of them held.  Some three minutes
+for a thousand ranks on two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from allocsim.units import MIB
+
+_SEEDS = 50
+_ALLOCSIM = (sys.executable, "-m", "allocsim")
+
+
+def make(folder: Path, ranks: int, entries: int) -> None:
+    """Write the recordings of a job."""
+    for rank in range(ranks):
+        path = folder / f"rank{rank}.pickle"
+        if rank >= _SEEDS:
+            shutil.copyfile(folder / f"rank{rank % _SEEDS}.pickle", path)
+            continue
+        asked = ["synth", "training", "--ragged", "--entries", str(entries), "--seed", str(rank)]
+        subprocess.run([*_ALLOCSIM, *asked, "-o", str(path)], check=True, capture_output=True)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the line, or write it."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.ranks")
+    parser.add_argument("--ranks", type=int, default=1000)
+    parser.add_argument("--entries", type=int, default=10_000)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("-o", "--out", type=Path, help="write the line there")
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "job"
+        folder.mkdir()
+        make(folder, options.ranks, options.entries)
+        page = Path(scratch) / "ranks.html"
+        command = [*_ALLOCSIM, "ranks", str(folder), "--jobs", str(options.jobs), "--json"]
+        before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+        done = subprocess.run([*command, "-o", str(page)], check=True, capture_output=True)
+        wall, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+        document = json.loads(done.stdout)
+        size = page.stat().st_size
+    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    entries = sum(each["entries"] for each in document["ranks"])
+    exact = sum(each["is_as_recorded"] for each in document["ranks"])
+    when = datetime.now(UTC)
+    text = (
+        f"{len(document['ranks'])} ranks, {entries:,} entries, {exact} replays as recorded: "
+        f"{wall:.0f} s, {spent:.0f} s of processor time, {options.jobs} processes, "
+        f"{after.ru_maxrss * 1024 / MIB:.0f} MiB at most in one; the page {size / MIB:.1f} MiB.\n"
+        f"Python {platform.python_version()}, {platform.machine()}, {os.cpu_count()} cores shared "
+        f"with other work, {when:%B %Y}; `python -m benchmarks.ranks`.\n"
+    )
+    if options.out is not None:
+        options.out.write_text(text)
+    print(text, end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
