@@ -15,6 +15,7 @@ from allocsim.cli import (
     crosscheck,
     explain,
     fit,
+    gate,
     plot,
     ranks,
     record,
@@ -47,7 +48,7 @@ _EXIT_CODES = (
 
 
 _COMMANDS = (
-    *(replay, explain, top, compare, ranks, tune, risk, fit, scale),
+    *(replay, explain, top, compare, gate, ranks, tune, risk, fit, scale),
     *(report, plot, step, record, synth, crosscheck),
 )
 """In the order of need."""

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     )
     from allocsim.report.fit_plan import plan_document, plan_text, sharded_document, sharded_text
     from allocsim.report.fit_served import served_document, served_text
+    from allocsim.report.gate import gate_document, gate_text
     from allocsim.report.layout import others_text, shown_of, warned
     from allocsim.report.ranks import ranks_document, ranks_text
     from allocsim.report.record import record_document, record_text
@@ -57,7 +58,7 @@ __all__ = [
     "explanation_document", "explanation_screen", "explanation_text", "fewest_document",
     "fewest_text", "fit_document", "fit_text", "fits_document", "fits_text", "frontier_document",
     "frontier_text", "largest_fit_document", "largest_fit_text", "largest_text", "others_text",
-    "plan_document", "plan_text", "ranks_document", "ranks_text",
+    "gate_document", "gate_text", "plan_document", "plan_text", "ranks_document", "ranks_text",
     "record_document", "record_text", "replay_document",
     "replay_screen", "replay_text", "risk_document", "risk_screen", "risk_text", "scale_document",
     "scale_frontier_text", "scale_text", "segments_text", "served_document", "served_text",
@@ -94,6 +95,8 @@ _HOMES = {
     "others_text": "layout",
     "plan_document": "fit_plan",
     "plan_text": "fit_plan",
+    "gate_document": "gate",
+    "gate_text": "gate",
     "ranks_document": "ranks",
     "ranks_text": "ranks",
     "record_document": "record",

@@ -1,0 +1,163 @@
+"""The part of a recording that is gated, and what the program held as it began.
+
+Rule: nothing here hangs on what ran before.  Of what lives where the part begins, what still lives
+at its last request belongs to it (weights, state of the optimizer), and is asked for first, the
+largest first, as no recording tells an order that another history would have too; what is freed
+sooner is left over from before, and is neither asked for nor freed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from allocsim.engine import Plan, Prepared, StepKind, Steps, Timeline
+from allocsim.errors import RecordingError
+from allocsim.owners import scene_of_run
+from allocsim.state import ALLOCATED, INACTIVE, BlockState, SegmentState
+from allocsim.trace import Action, MarkKind, Trace, start_state, trimmed
+from allocsim.units import round_up
+
+__all__ = ["PLACES", "Body", "Held", "body_of"]
+
+PLACES = ("step", "phase", "mark", "entry")
+"""What a part may begin at."""
+
+_LASTING = (StepKind.SETTINGS, StepKind.FRACTION)
+_FREES = (Action.FREE_REQUESTED, Action.FREE_COMPLETED)
+_APART = 1 << 63
+"""Where no recorded address is: what is held is not to be freed by one."""
+_SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What lives where the part begins, in bytes asked for.
+
+    kept_bytes: lives at the last request.  left_bytes: freed sooner, left over from before.
+    """
+
+    kept_bytes: int
+    left_bytes: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Body:
+    """The part that is gated, as a trace of its own.
+
+    first: its first entry in the recording.  start: what it asks for before that, as segments of
+    one block each.
+    """
+
+    first: int
+    trace: Trace
+    plan: Plan
+    start: tuple[SegmentState, ...]
+    held: Held
+
+
+def body_of(prepared: Prepared, at: tuple[str, str] | None, *, counts_held: bool) -> Body:
+    """The part of a recording from `at` on, None for all of it.
+
+    at: one of `PLACES` and which: ("step", "2"), ("phase", "forward"), ("mark", "prefill"),
+    ("entry", "1200").  counts_held: whether what is held to the end is asked for.
+    Raises RecordingError if the recording has no such place.
+    """
+    trace = prepared.trace
+    first = 0 if at is None else _place(prepared, *at)
+    before = prepared.start
+    if first:
+        rounded, limit = prepared.config.round_size, prepared.config.max_split_size
+        before = start_state(trace, first, rounded=rounded, max_split_size=limit)
+    part = trimmed(trace, first, len(trace))
+    asks = np.flatnonzero(part.action == Action.ALLOC)
+    last = int(asks[-1]) if len(asks) else 0
+    freed = set(part.addr[:last][np.isin(part.action[:last], _FREES)].tolist())
+    live = [
+        (segment, block)
+        for segment in before
+        for block in segment.blocks
+        if block.state != INACTIVE
+    ]
+    kept = [
+        (segment, block)
+        for segment, block in live
+        if block.state == ALLOCATED and block.address not in freed
+    ]
+    held = Held(_asked(kept), _asked(live) - _asked(kept))
+    return Body(first, part, _plan(prepared, first), _apart(kept) if counts_held else (), held)
+
+
+def _asked(blocks: list[tuple[SegmentState, BlockState]]) -> int:
+    return sum(block.requested_size or block.size for _, block in blocks)
+
+
+def _apart(kept: list[tuple[SegmentState, BlockState]]) -> tuple[SegmentState, ...]:
+    """A segment for each, the largest first."""
+    ordered = sorted(kept, key=lambda each: -(each[1].requested_size or each[1].size))
+    found, address = [], _APART
+    for segment, block in ordered:
+        alone = replace(block, address=address, state=ALLOCATED)
+        found.append(replace(segment, address=address, total_size=block.size, blocks=(alone,)))
+        address += round_up(block.size, 1 << 21)
+    return tuple(found)
+
+
+def _plan(prepared: Prepared, first: int) -> Plan:
+    """The steps from entry `first` on, and before them the settings that were in force."""
+    steps = prepared.free_plan.steps
+    here = steps.entry >= first
+    kept = here | np.isin(steps.kind, _LASTING)
+    columns = (steps.kind, steps.entry, steps.addr, steps.size, steps.stream)
+    kind, entry, addr, size, stream = (column[kept] for column in columns)
+    moved = Steps(kind, np.maximum(entry - first, 0), addr, size, stream)
+    return replace(prepared.free_plan, steps=moved)
+
+
+def _place(prepared: Prepared, kind: str, which: str) -> int:
+    """The first entry of a place."""
+    trace, path = prepared.trace, prepared.path
+    if kind not in PLACES:
+        raise ValueError(f"{kind!r} is not one of {', '.join(PLACES)}")
+    if kind == "entry":
+        number = int(which) if which.isascii() and which.isdecimal() else -1
+        if not 0 <= number < len(trace):
+            raise RecordingError(path, f"there is no entry {which}; expected 0 to {len(trace) - 1}")
+        return number
+    if kind == "step":
+        known = _steps(prepared)
+    elif kind == "phase":
+        phases = [mark for mark in prepared.marks if mark.kind is MarkKind.PHASE]
+        known = {str(mark.value): mark.entry for mark in reversed(phases)}
+    else:
+        known = _texts(trace)
+    if which not in known:
+        names = list(known)
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        what = f"it has {', '.join(names[:_SHOWN])}{more}" if names else "it has none"
+        raise RecordingError(path, f"there is no {kind} {which}; {what}")
+    return min(known[which], len(trace))
+
+
+def _steps(prepared: Prepared) -> dict[str, int]:
+    """Where the steps begin: as the program marked them, else as its stacks tell."""
+    marks = [mark for mark in prepared.marks if mark.kind is MarkKind.STEP]
+    if marks:
+        return {str(mark.value): mark.entry for mark in reversed(marks)}
+    entries = np.arange(len(prepared.trace), dtype=np.int64)
+    nothing = np.zeros(len(entries), dtype=np.int64)
+    # Steps are told by stacks; how large the blocks are is not asked.
+    scene = scene_of_run(prepared.trace, (), Timeline(entries, nothing, nothing))
+    starts = scene.step_starts.tolist()
+    return dict(zip(map(str, scene.step_numbers.tolist()), starts, strict=True))
+
+
+def _texts(trace: Trace) -> dict[str, int]:
+    """Where each text of the program's own (user_metadata) is met first."""
+    if trace.user_metadata is None:
+        return {}
+    numbers, first = np.unique(trace.user_metadata, return_index=True)
+    pairs = zip(numbers.tolist(), first.tolist(), strict=True)
+    found = [(entry, trace.texts[number]) for number, entry in pairs if number >= 0]
+    return {text: entry for entry, text in sorted(found)}
