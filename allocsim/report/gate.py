@@ -11,12 +11,12 @@ from dataclasses import asdict
 from typing import Any
 
 from allocsim.questions.gate import Check, Gate, Growth, Measured
-from allocsim.report.layout import WIDTH, clipped, number, paragraph, row, rows
+from allocsim.report.layout import WIDTH, clipped, number, paragraph, plural, row, rows
 from allocsim.units import format_change, format_size
 
 __all__ = ["gate_document", "gate_text"]
 
-_ROWS = 10
+_ROWS = 9
 _GROWN = "{:>12} {:>11} {:>11}  "
 _HOLDS = "{:>12}  "
 _NAMES = {"driver_calls": "driver calls"}
@@ -42,7 +42,8 @@ def _verdict(found: Gate) -> str:
         size = format_size(found.measured.peak_reserved_bytes)
         return f"passed: {size} reserved at the peak"
     failed = [check for check in found.checks if not check.passed]
-    return f"failed: {'; '.join(map(_excess, failed))}"
+    more = f", and {plural(len(failed) - 1, 'other check')}" if len(failed) > 1 else ""
+    return f"failed: {_excess(failed[0])}{more}"
 
 
 def _excess(check: Check) -> str:

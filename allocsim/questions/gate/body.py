@@ -86,11 +86,24 @@ def body_of(prepared: Prepared, at: tuple[str, str] | None, *, counts_held: bool
         if block.state == ALLOCATED and block.address not in freed
     ]
     held = Held(_asked(kept), _asked(live) - _asked(kept))
-    return Body(first, part, _plan(prepared, first), _apart(kept) if counts_held else (), held)
+    start = _apart(_with_stacks(trace, first, kept)) if counts_held else ()
+    return Body(first, part, _plan(prepared, first), start, held)
 
 
 def _asked(blocks: list[tuple[SegmentState, BlockState]]) -> int:
     return sum(block.requested_size or block.size for _, block in blocks)
+
+
+def _with_stacks(
+    trace: Trace, first: int, kept: list[tuple[SegmentState, BlockState]]
+) -> list[tuple[SegmentState, BlockState]]:
+    """The same with the stacks that asked for them, where the recording has the request."""
+    asks = np.flatnonzero(trace.action[:first] == Action.ALLOC)
+    stacks = dict(zip(trace.addr[asks].tolist(), trace.frames[asks].tolist(), strict=True))
+    return [
+        (segment, replace(block, frames=stacks.get(block.address, block.frames)))
+        for segment, block in kept
+    ]
 
 
 def _apart(kept: list[tuple[SegmentState, BlockState]]) -> tuple[SegmentState, ...]:
