@@ -27,6 +27,7 @@ from allocsim.cli import (
     synth,
     top,
     tune,
+    watch,
 )
 from allocsim.cli.completion import SHELLS, PrintCompletion
 from allocsim.cli.usage import Parser
@@ -49,7 +50,7 @@ _EXIT_CODES = (
 
 _COMMANDS = (
     *(replay, explain, top, compare, gate, ranks, tune, risk, fit, scale),
-    *(report, plot, step, record, synth, crosscheck),
+    *(report, plot, step, record, watch, synth, crosscheck),
 )
 """In the order of need."""
 

@@ -22,6 +22,7 @@ __all__ = [
     "moment",
     "one_line",
     "processes",
+    "seconds",
     "share",
 ]
 
@@ -31,6 +32,7 @@ _MOMENTS = ("peak", "oom", "end")
 _LONGEST_SENTENCE = 1000
 _MOST_PROCESSES = 1024
 _MOST_SHARE = 100.0
+_LONGEST_WAIT = 86_400.0
 
 
 class UsageError(Exception):
@@ -128,6 +130,17 @@ def share(text: str) -> float:
     found = _share(text)
     if not 0.0 <= found <= _MOST_SHARE:
         raise argparse.ArgumentTypeError(f"{text[:80]!r} is no share; expected one as 1% or 0.01")
+    return found
+
+
+def seconds(text: str) -> float:
+    """An option's time between two looks, up to a day."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = -1.0
+    if not 0.0 < found <= _LONGEST_WAIT:
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is no time; expected seconds above 0")
     return found
 
 

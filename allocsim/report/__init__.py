@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from allocsim.report.top import collapsed_text, speedscope_document, top_document, top_text
     from allocsim.report.tune import tuning_document, tuning_text
     from allocsim.report.tune_screen import tuning_screen
+    from allocsim.report.watch import watch_document, watch_text
 
 __all__ = [
     "Answer", "Loan", "Tone", "collapsed_text", "compare_document",
@@ -65,7 +66,7 @@ __all__ = [
     "sharded_document", "sharded_text", "shown_of", "speedscope_document", "state_document",
     "state_screen", "state_text", "step_document", "step_text", "top_document", "top_text",
     "tuning_document", "tuning_screen", "tuning_text", "verdicts_document", "verdicts_screen",
-    "verdicts_text", "warned",
+    "verdicts_text", "warned", "watch_document", "watch_text",
 ]  # fmt: skip
 
 
@@ -97,6 +98,8 @@ _HOMES = {
     "plan_text": "fit_plan",
     "gate_document": "gate",
     "gate_text": "gate",
+    "watch_document": "watch",
+    "watch_text": "watch",
     "ranks_document": "ranks",
     "ranks_text": "ranks",
     "record_document": "record",
