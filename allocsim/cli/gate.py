@@ -17,7 +17,7 @@ from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError, count, fraction, memory_size, share
 
 if TYPE_CHECKING:
-    from allocsim.questions.gate import Baseline, Gate, Measured
+    from allocsim.questions.gate import Baseline, Budget, Gate, Measured
 
 __all__ = ["add_to", "run"]
 
@@ -30,15 +30,19 @@ against limits, against a baseline, or both.  Exit code 0 if every check holds,
 _EPILOG = """\
 example: allocsim gate run.pickle --from step 2 --baseline memory.json --update
          allocsim gate run.pickle --baseline memory.json --tolerance 1%"""
+_PEAKS = {
+    "reserved": "the most reserved memory at the peak, as 20GiB",
+    "allocated": "the most allocated memory at the peak",
+    "requested": "the most that may be asked for at the peak, unrounded",
+}
 
 
 def add_to(commands: Commands[Parser]) -> None:
     parser = add_command(commands, "gate", _SUMMARY, _DESCRIPTION, run, epilog=_EPILOG)
-    add, size = parser.add_argument, {"metavar": "SIZE", "type": memory_size}
+    add = parser.add_argument
     add_shared(parser, "file")
-    add("--max-reserved", **size, help="the most reserved memory at the peak, as 20GiB")
-    add("--max-allocated", **size, help="the most allocated memory at the peak")
-    add("--max-requested", **size, help="the most that may be asked for at the peak, unrounded")
+    for what, text in _PEAKS.items():
+        add(f"--max-{what}", metavar="SIZE", type=memory_size, help=text)
     add("--max-driver-calls", metavar="N", type=count, help="the most calls for memory")
     fragments = "of reserved memory the most beyond what is allocated, as 10%% or 0.1"
     add("--max-fragmentation", metavar="SHARE", type=fraction, help=fragments)
@@ -95,10 +99,9 @@ def _refuse(arguments: argparse.Namespace, *, is_empty: bool) -> None:
         raise UsageError(f"{path} is not there; --update writes it")
 
 
-def _gated(arguments: argparse.Namespace, budget: object) -> Gate:
-    from allocsim.questions.gate import Budget, gate, read_baseline  # noqa: PLC0415
+def _gated(arguments: argparse.Namespace, budget: Budget) -> Gate:
+    from allocsim.questions.gate import gate, read_baseline  # noqa: PLC0415
 
-    assert isinstance(budget, Budget)
     baseline: Baseline | None = None
     if arguments.baseline is not None and not arguments.update:
         baseline = read_baseline(arguments.baseline)

@@ -20,6 +20,7 @@ from allocsim.cli.usage import Parser, UsageError, seconds
 from allocsim.errors import AllocsimError, InvariantError
 
 if TYPE_CHECKING:
+    from allocsim.questions.explain import Verdict
     from allocsim.questions.watch import Arrival, Unreadable
 
 __all__ = ["add_to", "run"]
@@ -64,7 +65,8 @@ def _tell(arrived: Arrival | Unreadable, *, as_json: bool) -> None:
     from allocsim.questions.watch import Arrival  # noqa: PLC0415
     from allocsim.report import watch_document, watch_text  # noqa: PLC0415
 
-    explained, verdicts, problem = None, (), ""
+    explained, problem = None, ""
+    verdicts: tuple[Verdict, ...] = ()
     if isinstance(arrived, Arrival):
         try:
             if arrived.ooms:

@@ -63,7 +63,9 @@ def _excess(check: Check) -> str:
 def _part(measured: Measured) -> str:
     if measured.at is None:
         return "all of it, by an empty allocator"
-    return f"from {' '.join(measured.at)} on (entry {number(measured.first)}), by an empty allocator"
+    return (
+        f"from {' '.join(measured.at)} on (entry {number(measured.first)}), by an empty allocator"
+    )
 
 
 def _check(check: Check) -> str:
@@ -80,7 +82,7 @@ def _check(check: Check) -> str:
 
 
 def _driver(measured: Measured) -> list[str]:
-    calls = f"{number(measured.driver_calls)} calls for memory"
+    calls = f"{plural(measured.driver_calls, 'call')} for memory"
     share = f"{measured.fragmentation:.1%} of reserved memory is beyond what is allocated"
     return row("Driver", f"{calls}; {share}")
 
@@ -100,8 +102,8 @@ def _owners(found: Gate, count: int) -> Iterator[str]:
         shown = changed[: count or None]
         yield from map(_growth, shown)
         if rest := changed[len(shown) :]:
-            size = format_change(sum(each.bytes for each in rest))
-            yield f"{_GROWN.format(size, '', '')}… and {number(len(rest))} more: -n 0"
+            more = format_change(sum(each.bytes for each in rest))
+            yield f"{_GROWN.format(more, '', '')}… and {number(len(rest))} more: -n 0"
         return
     if found.baseline is not None:
         yield "Every line asks for what it did."

@@ -19,7 +19,8 @@ from allocsim.units import format_size
 __all__ = ["watch_document", "watch_text"]
 
 Explained = tuple[Run, Sequence[DeviceExplanation]]
-_SHOWN = ("Verdict", "Because", "Request", "Advice", "Paste", " ")
+_SHOWN = ("Verdict", "Because", "Request", "Advice")
+_PASTE = "To paste"
 
 
 def watch_text(
@@ -64,7 +65,7 @@ def _verdict(screen: str) -> list[str]:
     for line in screen.splitlines():
         if line[:1] != " ":
             is_shown = line.startswith(_SHOWN)
-        if is_shown and line:
+        if (is_shown or line.startswith(_PASTE)) and line:
             kept.append(line)
     return kept
 

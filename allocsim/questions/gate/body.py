@@ -122,9 +122,13 @@ def _plan(prepared: Prepared, first: int) -> Plan:
     steps = prepared.free_plan.steps
     here = steps.entry >= first
     kept = here | np.isin(steps.kind, _LASTING)
-    columns = (steps.kind, steps.entry, steps.addr, steps.size, steps.stream)
-    kind, entry, addr, size, stream = (column[kept] for column in columns)
-    moved = Steps(kind, np.maximum(entry - first, 0), addr, size, stream)
+    moved = Steps(
+        steps.kind[kept],
+        np.maximum(steps.entry[kept] - first, 0),
+        steps.addr[kept],
+        steps.size[kept],
+        steps.stream[kept],
+    )
     return replace(prepared.free_plan, steps=moved)
 
 

@@ -94,7 +94,7 @@ class Gate(Shown):
 
 def gate(
     measured: Measured,
-    budget: Budget = Budget(),  # noqa: B008  (frozen)
+    budget: Budget = Budget(),
     *,
     baseline: Baseline | None = None,
     tolerance: float = 0.01,
