@@ -73,7 +73,7 @@ def read_baseline(path: str | os.PathLike[str]) -> Baseline:
         document = None
     try:
         return _read(name, document)
-    except (KeyError, TypeError, ValueError):
+    except (AttributeError, KeyError, TypeError, ValueError):
         raise ConfigError(f"{name} is no baseline; --update writes one") from None
 
 

@@ -177,4 +177,4 @@ def _texts(trace: Trace) -> dict[str, int]:
     numbers, first = np.unique(trace.user_metadata, return_index=True)
     pairs = zip(numbers.tolist(), first.tolist(), strict=True)
     found = [(entry, trace.texts[number]) for number, entry in pairs if number >= 0]
-    return {text: entry for entry, text in sorted(found)}
+    return {text: entry for entry, text in sorted(found) if text}
