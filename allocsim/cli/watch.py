@@ -7,7 +7,6 @@ read.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from functools import partial
@@ -61,6 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _tell(arrived: Arrival | Unreadable, *, as_json: bool) -> None:
+    import json  # noqa: PLC0415
+
     from allocsim.questions.explain import explain, explain_recording  # noqa: PLC0415
     from allocsim.questions.watch import Arrival  # noqa: PLC0415
     from allocsim.report import watch_document, watch_text  # noqa: PLC0415

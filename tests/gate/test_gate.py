@@ -213,6 +213,32 @@ def test_lines_that_moved_are_the_same_lines(tmp_path: Path) -> None:
     }
 
 
+def test_a_part_may_begin_at_a_text_or_an_annotation_of_the_programs_own(tmp_path: Path) -> None:
+    gpu = Gpu()
+    for size in (300, 20, 10):
+        gpu.free(gpu.ask(size * MIB))
+    path = tmp_path / "run.pickle"
+    gpu.save(path)
+    snapshot = pickle.loads(path.read_bytes())
+    (trace,) = snapshot["device_traces"]
+    asks = [row for row in trace if row["action"] == "alloc"]
+    asks[1]["user_metadata"] = "prefill"
+    for clock, row in enumerate(trace):
+        row["time_us"] = 1000 + clock
+    starts = {"name": "decode", "stage": "START", "device": 0, "time_us": asks[2]["time_us"]}
+    ends = starts | {"name": "before", "stage": "END", "time_us": 1000}
+    snapshot["external_annotations"] = [ends, starts]
+    path.write_bytes(pickle.dumps(snapshot, protocol=4))
+    recording = load(path)
+    peaks = {
+        which: measured(recording, at=("mark", which)).peak_allocated_bytes
+        for which in ("prefill", "decode")
+    }
+    assert peaks == {"prefill": 20 * MIB, "decode": 10 * MIB}
+    with pytest.raises(RecordingError, match="there is no mark before; it has decode, prefill"):
+        measured(recording, at=("mark", "before"))
+
+
 def test_settings_that_were_changed_before_hold_on(tmp_path: Path) -> None:
     gpu = Gpu()
     conf = "roundup_power2_divisions:2"

@@ -8,6 +8,7 @@ sooner is left over from before, and is neither asked for nor freed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,7 +17,7 @@ from allocsim.engine import Plan, Prepared, StepKind, Steps, Timeline
 from allocsim.errors import RecordingError
 from allocsim.owners import scene_of_run
 from allocsim.state import ALLOCATED, INACTIVE, BlockState, SegmentState
-from allocsim.trace import Action, MarkKind, Trace, start_state, trimmed
+from allocsim.trace import Action, Annotation, MarkKind, Trace, start_state, trimmed
 from allocsim.units import round_up
 
 __all__ = ["PLACES", "Body", "Held", "body_of"]
@@ -57,15 +58,22 @@ class Body:
     held: Held
 
 
-def body_of(prepared: Prepared, at: tuple[str, str] | None, *, counts_held: bool) -> Body:
+def body_of(
+    prepared: Prepared,
+    at: tuple[str, str] | None,
+    *,
+    counts_held: bool,
+    annotations: Sequence[Annotation] = (),
+) -> Body:
     """The part of a recording from `at` on, None for all of it.
 
     at: one of `PLACES` and which: ("step", "2"), ("phase", "forward"), ("mark", "prefill"),
-    ("entry", "1200").  counts_held: whether what is held to the end is asked for.
+    ("entry", "1200").  counts_held: whether what is held to the end is asked for.  annotations:
+    of the recording.
     Raises RecordingError if the recording has no such place.
     """
     trace = prepared.trace
-    first = 0 if at is None else _place(prepared, *at)
+    first = 0 if at is None else _place(prepared, *at, annotations)
     before = prepared.start
     if first:
         rounded, limit = prepared.config.round_size, prepared.config.max_split_size
@@ -132,7 +140,7 @@ def _plan(prepared: Prepared, first: int) -> Plan:
     return replace(prepared.free_plan, steps=moved)
 
 
-def _place(prepared: Prepared, kind: str, which: str) -> int:
+def _place(prepared: Prepared, kind: str, which: str, annotations: Sequence[Annotation]) -> int:
     """The first entry of a place."""
     trace, path = prepared.trace, prepared.path
     if kind not in PLACES:
@@ -148,7 +156,7 @@ def _place(prepared: Prepared, kind: str, which: str) -> int:
         phases = [mark for mark in prepared.marks if mark.kind is MarkKind.PHASE]
         known = {str(mark.value): mark.entry for mark in reversed(phases)}
     else:
-        known = _texts(trace)
+        known = _annotated(trace, annotations) | _texts(trace)
     if which not in known:
         names = list(known)
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
@@ -178,3 +186,14 @@ def _texts(trace: Trace) -> dict[str, int]:
     pairs = zip(numbers.tolist(), first.tolist(), strict=True)
     found = [(entry, trace.texts[number]) for number, entry in pairs if number >= 0]
     return {text: entry for entry, text in sorted(found) if text}
+
+
+def _annotated(trace: Trace, annotations: Sequence[Annotation]) -> dict[str, int]:
+    """Where each annotation starts first, by the clock of the entries."""
+    if trace.time_us is None:
+        return {}
+    starts = [each for each in annotations if each.stage == "START" and each.device == trace.device]
+    times = [each.time_us for each in starts]
+    entries = np.searchsorted(trace.time_us, np.array(times, dtype=np.int64)).tolist()
+    pairs = zip(reversed(starts), reversed(entries), strict=True)
+    return {each.name: entry for each, entry in pairs}

@@ -79,7 +79,7 @@ def measured(
     if not trace.count(Action.ALLOC):
         raise RecordingError(recording.path, "holds no requests, so that there is nothing to gate")
     (prepared,) = prepare(recording, trace.device, torch_version)
-    body = body_of(prepared, at, counts_held=counts_held)
+    body = body_of(prepared, at, counts_held=counts_held, annotations=recording.annotations)
     setting = prepared.recorded if conf is None else Setting(conf)
     drive = _driven(prepared, body, setting, progress)
     timeline = drive.timeline.build(drive.plan.steps.entry)
