@@ -51,8 +51,8 @@ def add_to(commands: Commands[Parser]) -> None:
     add("--tolerance", metavar="SHARE", type=share, default=0.01, help=tolerance)
     add("--update", action="store_true", help="write the baseline, whatever it was")
     place = (
-        "where the part begins that counts: step 2, phase forward, mark TEXT (user_metadata or an annotation), or "
-        "entry 1200 (default: that of the baseline, else the beginning)"
+        "where the part begins that counts: step 2, phase forward, mark TEXT (user_metadata or an "
+        "annotation), or entry 1200 (default: that of the baseline, else the beginning)"
     )
     add("--from", metavar=("KIND", "WHICH"), nargs=2, dest="at", help=place)
     own = "of that part alone: what it found in use, as weights, is not counted"

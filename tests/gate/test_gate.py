@@ -197,7 +197,7 @@ def test_each_limit_is_a_check_and_what_meets_it_holds(budget: Budget, passed: b
 
 
 def test_lines_that_moved_are_the_same_lines(tmp_path: Path) -> None:
-    runs = []
+    runs: list[Measured] = []
     for line in ("net.py:3 f", "net.py:8 f"):
         gpu = Gpu()
         gpu.ask(4 * MIB, line)

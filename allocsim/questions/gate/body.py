@@ -30,6 +30,8 @@ _FREES = (Action.FREE_REQUESTED, Action.FREE_COMPLETED)
 _APART = 1 << 63
 """Where no recorded address is: what is held is not to be freed by one."""
 _SHOWN = 8
+_ALL_DEVICES = -1
+"""Of an annotation that names none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +194,8 @@ def _annotated(trace: Trace, annotations: Sequence[Annotation]) -> dict[str, int
     """Where each annotation starts first, by the clock of the entries."""
     if trace.time_us is None:
         return {}
-    starts = [each for each in annotations if each.stage == "START" and each.device == trace.device]
+    here = (trace.device, _ALL_DEVICES)
+    starts = [each for each in annotations if each.stage == "START" and each.device in here]
     times = [each.time_us for each in starts]
     entries = np.searchsorted(trace.time_us, np.array(times, dtype=np.int64)).tolist()
     pairs = zip(reversed(starts), reversed(entries), strict=True)
