@@ -239,6 +239,30 @@ def test_a_part_may_begin_at_a_text_or_an_annotation_of_the_programs_own(tmp_pat
         measured(recording, at=("mark", "before"))
 
 
+def test_a_part_without_requests_is_refused(tmp_path: Path) -> None:
+    gpu = Gpu()
+    ptr = gpu.ask(30 * MIB)
+    gpu.step(2)
+    gpu.free(ptr)
+    with pytest.raises(RecordingError, match="no request comes after step 2"):
+        measured(gpu.save(tmp_path / "run.pickle"), at=("step", "2"))
+
+
+def test_a_part_that_begins_within_a_private_pool_asks_of_it(tmp_path: Path) -> None:
+    """Memory that a private pool has cached is no help to the default one."""
+    gpu = Gpu()
+    gpu.ask(30 * MIB)
+    gpu.begin_allocate_to_pool(1)
+    gpu.ask(30 * MIB, "graph.py:1 capture")
+    gpu.step(2)
+    gpu.free(gpu.ask(40 * MIB, "graph.py:2 capture"))
+    gpu.end_allocate_to_pool(1)
+    gpu.ask(40 * MIB)
+    run = measured(gpu.save(tmp_path / "run.pickle"), at=("step", "2"))
+    assert run.held.kept_bytes == 60 * MIB
+    assert run.peak_reserved_bytes == 140 * MIB
+
+
 def test_settings_that_were_changed_before_hold_on(tmp_path: Path) -> None:
     gpu = Gpu()
     conf = "roundup_power2_divisions:2"

@@ -128,10 +128,11 @@ def _apart(kept: list[tuple[SegmentState, BlockState]]) -> tuple[SegmentState, .
 
 
 def _plan(prepared: Prepared, first: int) -> Plan:
-    """The steps from entry `first` on, and before them the settings that were in force."""
+    """The steps from entry `first` on, and before them the settings and the pool in force."""
     steps = prepared.free_plan.steps
-    here = steps.entry >= first
-    kept = here | np.isin(steps.kind, _LASTING)
+    kept = (steps.entry >= first) | np.isin(steps.kind, _LASTING)
+    scopes = np.flatnonzero((steps.entry < first) & (steps.kind == StepKind.SCOPE))
+    kept[scopes[-1:]] = True
     moved = Steps(
         steps.kind[kept],
         np.maximum(steps.entry[kept] - first, 0),

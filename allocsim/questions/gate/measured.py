@@ -80,6 +80,9 @@ def measured(
         raise RecordingError(recording.path, "holds no requests, so that there is nothing to gate")
     (prepared,) = prepare(recording, trace.device, torch_version)
     body = body_of(prepared, at, counts_held=counts_held, annotations=recording.annotations)
+    if not body.trace.count(Action.ALLOC):
+        place = " ".join(at or ())
+        raise RecordingError(recording.path, f"no request comes after {place}, so nothing is gated")
     setting = prepared.recorded if conf is None else Setting(conf)
     drive = _driven(prepared, body, setting, progress)
     timeline = drive.timeline.build(drive.plan.steps.entry)
