@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         explain_state,
     )
     from allocsim.questions.fit import Fit, Task, fit, model_of, program_of
+    from allocsim.questions.gate import Budget, Gate, Measured, gate, measured
     from allocsim.questions.picture import Picture, Still, owners_of, picture_of, still_of
     from allocsim.questions.ranks import Ranks, ranks
     from allocsim.questions.risk import Risk
@@ -60,6 +61,8 @@ __all__ = [
     "OutOfMemoryError",
     "compare",
     "explain",
+    "gate",
+    "measured",
     "fit",
     "load",
     "ranks",
@@ -87,6 +90,9 @@ __all__ = [
     "DeviceExplanation",
     "DeviceRun",
     "Fit",
+    "Budget",
+    "Gate",
+    "Measured",
     "Picture",
     "Ranks",
     "Recording",
@@ -126,6 +132,7 @@ _HOMES = {
         *("explain", "explain_recording", "explain_state"),
     ),
     "questions.fit": ("Fit", "Task", "fit", "model_of", "program_of"),
+    "questions.gate": ("Budget", "Gate", "Measured", "gate", "measured"),
     "questions.picture": ("Picture", "Still", "owners_of", "picture_of", "still_of"),
     "questions.ranks": ("Ranks", "ranks"),
     "questions.risk": ("Risk", "risk"),

@@ -38,6 +38,7 @@ FLOORS = {
     "questions": 5,
     "report": 6,
     "cli": 7,
+    "pytest_plugin": 7,
 }
 ROOF = ("__init__", "__main__")
 """The package's own front door, above every floor."""
@@ -51,6 +52,7 @@ THIRD_PARTY = {
     "dask",
     "pyarrow",
     "shtab",
+    "pytest",
 }
 ONLY_FOR_TYPES = {"mypy_extensions"}
 ONLY_IN_FUNCTIONS = {"matplotlib", "torch", "dask", "pyarrow", "shtab"}
@@ -232,7 +234,9 @@ def test_a_command_has_one_name() -> None:
         "explain",
         "top",
         "compare",
+        "gate",
         "ranks",
+        "watch",
         "risk",
         "fit",
         "scale",
@@ -247,7 +251,9 @@ def test_a_command_has_one_name() -> None:
         "explain",
         "top",
         "compare",
+        "gate",
         "ranks",
+        "watch",
         "risk",
         "fit",
         "scale",

@@ -73,6 +73,7 @@ def test_every_table_knows_the_same_releases() -> None:
         "replay",
         "top",
         "compare",
+        "gate",
         "ranks",
         "risk",
         "fit",

@@ -15,6 +15,7 @@ from allocsim.cli import (
     crosscheck,
     explain,
     fit,
+    gate,
     plot,
     ranks,
     record,
@@ -26,6 +27,7 @@ from allocsim.cli import (
     synth,
     top,
     tune,
+    watch,
 )
 from allocsim.cli.completion import SHELLS, PrintCompletion
 from allocsim.cli.usage import Parser
@@ -47,8 +49,8 @@ _EXIT_CODES = (
 
 
 _COMMANDS = (
-    *(replay, explain, top, compare, ranks, tune, risk, fit, scale),
-    *(report, plot, step, record, synth, crosscheck),
+    *(replay, explain, top, compare, gate, ranks, tune, risk, fit, scale),
+    *(report, plot, step, record, watch, synth, crosscheck),
 )
 """In the order of need."""
 

@@ -22,6 +22,8 @@ __all__ = [
     "moment",
     "one_line",
     "processes",
+    "seconds",
+    "share",
 ]
 
 
@@ -29,6 +31,8 @@ _LARGEST_DEVICE = 1 << 60
 _MOMENTS = ("peak", "oom", "end")
 _LONGEST_SENTENCE = 1000
 _MOST_PROCESSES = 1024
+_MOST_SHARE = 100.0
+_LONGEST_WAIT = 86_400.0
 
 
 class UsageError(Exception):
@@ -114,14 +118,40 @@ def moment(text: str) -> str | int:
 
 
 def fraction(text: str) -> float:
-    """An option's share, from 0 to 1."""
-    try:
-        share = float(text)
-    except ValueError:
-        share = -1.0
-    if not 0.0 <= share <= 1.0:
+    """An option's share, from 0 to 1, or to 100%."""
+    found = _share(text)
+    if not 0.0 <= found <= 1.0:
         raise argparse.ArgumentTypeError(f"{text[:80]!r} is no fraction; expected 0 to 1")
-    return share
+    return found
+
+
+def share(text: str) -> float:
+    """An option's share of something, 0 or more: "1%", "0.01", "150%"."""
+    found = _share(text)
+    if not 0.0 <= found <= _MOST_SHARE:
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is no share; expected one as 1% or 0.01")
+    return found
+
+
+def seconds(text: str) -> float:
+    """An option's time between two looks, up to a day."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = -1.0
+    if not 0.0 < found <= _LONGEST_WAIT:
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is no time; expected seconds above 0")
+    return found
+
+
+def _share(text: str) -> float:
+    """-1 for what is none."""
+    digits = text.removesuffix("%")
+    try:
+        # "1%" is the number that 0.01 is, which a division would miss by a little.
+        return float(f"{digits}e-2") if digits != text else float(text)
+    except ValueError:
+        return -1.0
 
 
 def change(text: str) -> tuple[int, str]:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     )
     from allocsim.report.fit_plan import plan_document, plan_text, sharded_document, sharded_text
     from allocsim.report.fit_served import served_document, served_text
+    from allocsim.report.gate import gate_document, gate_text
     from allocsim.report.layout import others_text, shown_of, warned
     from allocsim.report.ranks import ranks_document, ranks_text
     from allocsim.report.record import record_document, record_text
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from allocsim.report.top import collapsed_text, speedscope_document, top_document, top_text
     from allocsim.report.tune import tuning_document, tuning_text
     from allocsim.report.tune_screen import tuning_screen
+    from allocsim.report.watch import watch_document, watch_text
 
 __all__ = [
     "Answer", "Loan", "Tone", "collapsed_text", "compare_document",
@@ -57,14 +59,14 @@ __all__ = [
     "explanation_document", "explanation_screen", "explanation_text", "fewest_document",
     "fewest_text", "fit_document", "fit_text", "fits_document", "fits_text", "frontier_document",
     "frontier_text", "largest_fit_document", "largest_fit_text", "largest_text", "others_text",
-    "plan_document", "plan_text", "ranks_document", "ranks_text",
+    "gate_document", "gate_text", "plan_document", "plan_text", "ranks_document", "ranks_text",
     "record_document", "record_text", "replay_document",
     "replay_screen", "replay_text", "risk_document", "risk_screen", "risk_text", "scale_document",
     "scale_frontier_text", "scale_text", "segments_text", "served_document", "served_text",
     "sharded_document", "sharded_text", "shown_of", "speedscope_document", "state_document",
     "state_screen", "state_text", "step_document", "step_text", "top_document", "top_text",
     "tuning_document", "tuning_screen", "tuning_text", "verdicts_document", "verdicts_screen",
-    "verdicts_text", "warned",
+    "verdicts_text", "warned", "watch_document", "watch_text",
 ]  # fmt: skip
 
 
@@ -94,6 +96,10 @@ _HOMES = {
     "others_text": "layout",
     "plan_document": "fit_plan",
     "plan_text": "fit_plan",
+    "gate_document": "gate",
+    "gate_text": "gate",
+    "watch_document": "watch",
+    "watch_text": "watch",
     "ranks_document": "ranks",
     "ranks_text": "ranks",
     "record_document": "record",

@@ -4,6 +4,7 @@
 the device held before the first entry.  Nothing here knows what an allocator would do.
 """
 
+from allocsim.trace.annotation import Annotation
 from allocsim.trace.export import write_snapshot
 from allocsim.trace.frames import Frame, FrameInterner, FrameTable
 from allocsim.trace.lint import Finding, lint, refuse_contradictions, refuse_unsound
@@ -20,6 +21,7 @@ from allocsim.trace.trace import Action, Entry, Trace
 
 __all__ = [
     "Action",
+    "Annotation",
     "Entry",
     "Finding",
     "Frame",

@@ -19,8 +19,8 @@ def test_commands_are_listed_in_the_order_of_need_one_line_each(cli: Cli) -> Non
         line.split()[0] for line in text.splitlines() if line[:5].strip() and line[:4] == " " * 4
     ]
     assert listed == [
-        *("replay", "explain", "top", "compare", "ranks", "tune", "risk", "fit", "scale"),
-        *("report", "plot", "step", "record", "synth", "crosscheck"),
+        *("replay", "explain", "top", "compare", "gate", "ranks", "tune", "risk", "fit", "scale"),
+        *("report", "plot", "step", "record", "watch", "synth", "crosscheck"),
     ]
 
 

@@ -1,0 +1,142 @@
+"""`allocsim gate`: memory as a test, with an exit code for scripts.
+
+Rule: 0 if every check holds, 1 if one does not; the baseline is written only where --update asks
+for it.
+"""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from allocsim.cli.options import Commands, add_command, add_shared
+from allocsim.cli.output import refuse_input, write_result, write_warnings
+from allocsim.cli.progress import ProgressBar
+from allocsim.cli.usage import Parser, UsageError, count, fraction, memory_size, share
+
+if TYPE_CHECKING:
+    from allocsim.questions.gate import Baseline, Budget, Gate, Measured
+
+__all__ = ["add_to", "run"]
+
+_SUMMARY = "fail if a recording needs more memory than it may, and name the lines"
+_DESCRIPTION = """\
+Replays the requests of a recording, or those from a step on, from an empty
+allocator, so that what ran before does not matter, and holds their peaks
+against limits, against a baseline, or both.  Exit code 0 if every check holds,
+1 if one does not, with the lines of code that grew."""
+_EPILOG = """\
+example: allocsim gate run.pickle --from step 2 --baseline memory.json --update
+         allocsim gate run.pickle --baseline memory.json --tolerance 1%"""
+_PEAKS = {
+    "reserved": "the most reserved memory at the peak, as 20GiB",
+    "allocated": "the most allocated memory at the peak",
+    "requested": "the most that may be asked for at the peak, unrounded",
+}
+
+
+def add_to(commands: Commands[Parser]) -> None:
+    parser = add_command(commands, "gate", _SUMMARY, _DESCRIPTION, run, epilog=_EPILOG)
+    add = parser.add_argument
+    add_shared(parser, "file")
+    for what, text in _PEAKS.items():
+        add(f"--max-{what}", metavar="SIZE", type=memory_size, help=text)
+    add("--max-driver-calls", metavar="N", type=count, help="the most calls for memory")
+    fragments = "of reserved memory the most beyond what is allocated, as 10%% or 0.1"
+    add("--max-fragmentation", metavar="SHARE", type=fraction, help=fragments)
+    add("--baseline", metavar="FILE", help="figures of a run before, which --update wrote")
+    tolerance = "how much more than the baseline's may be (default: 1%%)"
+    add("--tolerance", metavar="SHARE", type=share, default=0.01, help=tolerance)
+    add("--update", action="store_true", help="write the baseline, whatever it was")
+    place = (
+        "where the part begins that counts: step 2, phase forward, mark TEXT (user_metadata or an "
+        "annotation), or entry 1200 (default: that of the baseline, else the beginning)"
+    )
+    add("--from", metavar=("KIND", "WHICH"), nargs=2, dest="at", help=place)
+    own = "of that part alone: what it found in use, as weights, is not counted"
+    add("--own", action="store_true", help=own)
+    add_shared(parser, "--conf")
+    add_shared(parser, "-n")
+    add_shared(parser, "--torch", text="PyTorch's release, {releases} (default: as recorded)")
+    add_shared(parser, "--device", text="the device, where several are recorded")
+    add_shared(parser, "--json")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from allocsim.questions.gate import Budget  # noqa: PLC0415
+    from allocsim.report import gate_document, gate_text  # noqa: PLC0415
+
+    budget = Budget(
+        max_reserved=arguments.max_reserved,
+        max_allocated=arguments.max_allocated,
+        max_requested=arguments.max_requested,
+        max_driver_calls=arguments.max_driver_calls,
+        max_fragmentation=arguments.max_fragmentation,
+    )
+    _refuse(arguments, is_empty=budget.is_empty)
+    found = _gated(arguments, budget)
+    document, text = partial(gate_document, found), partial(gate_text, found, arguments.count)
+    write_result(arguments.json, document, text)
+    return 0 if found.passed else 1
+
+
+def _refuse(arguments: argparse.Namespace, *, is_empty: bool) -> None:
+    from allocsim.questions.gate import PLACES  # noqa: PLC0415
+
+    path = arguments.baseline
+    if arguments.at is not None and arguments.at[0] not in PLACES:
+        raise UsageError(f"--from {arguments.at[0]!r}; expected one of {', '.join(PLACES)}")
+    if path is None:
+        if arguments.update:
+            raise UsageError("--update writes a baseline; name it: --baseline FILE")
+        if is_empty:
+            raise UsageError("there is no limit; expected --max-reserved SIZE or --baseline FILE")
+        return
+    refuse_input(path, arguments.file)
+    if not (arguments.update or Path(path).is_file()):
+        raise UsageError(f"{path} is not there; --update writes it")
+
+
+def _gated(arguments: argparse.Namespace, budget: Budget) -> Gate:
+    from allocsim.questions.gate import gate, read_baseline  # noqa: PLC0415
+
+    baseline: Baseline | None = None
+    if arguments.baseline is not None and not arguments.update:
+        baseline = read_baseline(arguments.baseline)
+    found = _measured(arguments, baseline)
+    if arguments.update:
+        _write(arguments.baseline, found)
+        baseline = read_baseline(arguments.baseline)
+    return gate(found, budget, baseline=baseline, tolerance=arguments.tolerance)
+
+
+def _measured(arguments: argparse.Namespace, baseline: Baseline | None) -> Measured:
+    from allocsim.questions.gate import measured  # noqa: PLC0415
+    from allocsim.trace import load  # noqa: PLC0415
+
+    at = None if arguments.at is None else (arguments.at[0], arguments.at[1])
+    counts_held = not arguments.own
+    if baseline is not None and at is None:
+        at, counts_held = baseline.at, counts_held and baseline.counts_held
+    with ProgressBar() as bar:
+        return measured(
+            load(arguments.file),
+            at=at,
+            counts_held=counts_held,
+            conf=arguments.conf,
+            device=arguments.device,
+            torch_version=arguments.torch,
+            progress=bar.stage("replaying"),
+        )
+
+
+def _write(path: str, found: Measured) -> None:
+    from allocsim.questions.gate import write_baseline  # noqa: PLC0415
+
+    try:
+        write_baseline(path, found)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written ({error.strerror})") from None
+    write_warnings([f"{path} is written"])

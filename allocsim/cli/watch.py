@@ -1,0 +1,83 @@
+"""`allocsim watch`: recordings as they arrive, a line each, and why those failed that did.
+
+Rule: a loop and nothing else: no server, no file of its own; whatever a file holds, the next one is
+read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from allocsim.cli.options import Commands, add_command, add_shared
+from allocsim.cli.output import write
+from allocsim.cli.usage import Parser, UsageError, seconds
+from allocsim.errors import AllocsimError, InvariantError
+
+if TYPE_CHECKING:
+    from allocsim.questions.explain import Verdict
+    from allocsim.questions.watch import Arrival, Unreadable
+
+__all__ = ["add_to", "run"]
+
+_SUMMARY = "read recordings as they arrive in a folder, and explain those that failed"
+_DESCRIPTION = """\
+Looks at a folder again and again: of each recording that arrives in it or below
+it prints a line, and of one with an out-of-memory error the verdict of allocsim
+explain.  A file that still grows is waited for; one that cannot be read is
+named once.  Ctrl-C ends it, with exit code 0."""
+
+
+def add_to(commands: Commands[Parser]) -> None:
+    parser = add_command(commands, "watch", _SUMMARY, _DESCRIPTION, run)
+    add = parser.add_argument
+    add("folder", metavar="DIR", type=Path, help="a folder that recordings are written to")
+    between = "seconds between two looks (default: 5)"
+    add("--interval", metavar="S", type=seconds, default=5.0, help=between)
+    add("--once", action="store_true", help="end when all that is there has been read")
+    add_shared(parser, "--json", text="print an object of JSON a line instead of text")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from allocsim.questions.watch import Arrivals  # noqa: PLC0415
+
+    if not arguments.folder.is_dir():
+        raise UsageError(f"{arguments.folder} is not a folder; expected one to watch")
+    arrivals = Arrivals(arguments.folder)
+    try:
+        while True:
+            for arrived in arrivals.look(time.time()):
+                _tell(arrived, as_json=arguments.json)
+            if arguments.once and not arrivals.waits:
+                return 0
+            time.sleep(arguments.interval)
+    except KeyboardInterrupt:
+        return 0
+
+
+def _tell(arrived: Arrival | Unreadable, *, as_json: bool) -> None:
+    import json  # noqa: PLC0415
+
+    from allocsim.questions.explain import explain, explain_recording  # noqa: PLC0415
+    from allocsim.questions.watch import Arrival  # noqa: PLC0415
+    from allocsim.report import watch_document, watch_text  # noqa: PLC0415
+
+    explained, problem = None, ""
+    verdicts: tuple[Verdict, ...] = ()
+    if isinstance(arrived, Arrival):
+        try:
+            if arrived.ooms:
+                explained = explain_recording(arrived.recording)
+            elif arrived.oom_text:
+                verdicts = explain(arrived.oom_text)
+        except InvariantError:
+            raise
+        except AllocsimError as error:
+            problem = str(error)
+    told = partial(watch_document if as_json else watch_text, arrived, explained, verdicts, problem)
+    write(json.dumps(told()) + "\n" if as_json else str(told()))
+    sys.stdout.flush()

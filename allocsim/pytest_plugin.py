@@ -1,0 +1,237 @@
+"""A plugin of pytest: `@pytest.mark.limit_reserved("2GiB")` and `@pytest.mark.allocsim(...)`.
+
+Rule: a session without such a mark pays for nothing: this imports pytest and the standard library,
+and looks at the marks of each test once.  A test with one is recorded by `allocsim.capture` on the
+GPU that is there; without one it runs in an interpreter of its own over a phantom GPU, and its
+outcome comes back.  Where PyTorch is missing it is skipped, and the reason said.
+
+The limits hold for what the test's body asks for, replayed by an empty allocator: what other tests
+left behind does not count, nor what its fixtures hold.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from allocsim.questions.gate import Budget, Gate
+
+__all__ = [
+    "pytest_configure",
+    "pytest_runtest_call",
+    "pytest_runtest_makereport",
+    "pytest_runtest_setup",
+]
+
+_OUTCOME = "ALLOCSIM_PYTEST_OUTCOME"
+"""In the interpreter of a test over a phantom: the file that its outcome goes to."""
+_MOST_ENTRIES = 2_000_000
+_LOST = "older"
+"""A capture that lacks entries says how many older ones."""
+_SIZES = ("max_reserved", "max_allocated", "max_requested")
+_OTHERS = ("max_driver_calls", "max_fragmentation")
+_KNOWN = (*_SIZES, *_OTHERS, "gpu")
+_CARD = "H100 80GB"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the marks known."""
+    what = "fail if the test's body needs more GPU memory"
+    config.addinivalue_line("markers", f'limit_reserved("2GiB"): {what} (allocsim)')
+    known = ", ".join(f"{name}=..." for name in _KNOWN)
+    config.addinivalue_line("markers", f"allocsim({known}): {what}, or run it on a card by name")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A test with a mark, where there is no GPU: its body and its fixtures run elsewhere."""
+    if _is_marked(item) and not _is_recorded_here():
+        vars(item).update(setup=lambda: None, runtest=lambda: _run_over_a_phantom(item))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    """A test with a mark, where there is a GPU of either kind: recorded and judged."""
+    if not (_is_marked(item) and _is_recorded_here()):
+        return (yield)
+    budget, _ = _asked(item)
+    from allocsim.capture import capture  # noqa: PLC0415
+
+    with TemporaryDirectory(prefix="allocsim-test-") as folder:
+        recording = capture(Path(folder) / "test.pickle", on="exit", max_entries=_MOST_ENTRIES)
+        recording.start()
+        try:
+            result = yield
+        finally:
+            recording.stop()
+        _judge(item, budget, [file for file in recording.files if "-exit" in Path(file).name])
+    return result
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """In the interpreter of a test over a phantom: tell the one that asked for it."""
+    report = yield
+    if _OUTCOME in os.environ and _is_marked(item):
+        text = report.longreprtext
+        if report.skipped and call.excinfo is not None:
+            text = str(call.excinfo.value)
+        told = {"when": report.when, "outcome": report.outcome, "text": text}
+        line = json.dumps(told | {"output": report.capstdout + report.capstderr})
+        with Path(os.environ[_OUTCOME]).open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+    return report
+
+
+def _is_marked(item: pytest.Item) -> bool:
+    return any(item.get_closest_marker(name) for name in ("allocsim", "limit_reserved"))
+
+
+def _asked(item: pytest.Item) -> tuple[Budget, str]:
+    """The limits of a test's marks, the nearest first, and the card's name."""
+    from allocsim.questions.gate import Budget  # noqa: PLC0415
+
+    values: dict[str, Any] = {}
+    for mark in item.iter_markers():
+        if mark.name == "limit_reserved":
+            if len(mark.args) != 1 or mark.kwargs:
+                pytest.fail('expected limit_reserved("2GiB")', pytrace=False)
+            values = {"max_reserved": mark.args[0]} | values
+        elif mark.name == "allocsim":
+            if mark.args or not set(mark.kwargs) <= set(_KNOWN):
+                known = ", ".join(_KNOWN)
+                pytest.fail(f"expected allocsim(...) with {known}", pytrace=False)
+            values = dict(mark.kwargs) | values
+    card = str(values.pop("gpu", _CARD))
+    budget = Budget(**_read(values))
+    if budget.is_empty:
+        pytest.fail("allocsim() limits nothing; name a limit", pytrace=False)
+    return budget, card
+
+
+def _read(values: Mapping[str, Any]) -> dict[str, Any]:
+    from allocsim.units import parse_size  # noqa: PLC0415
+
+    try:
+        sizes = {name: parse_size(values[name]) for name in _SIZES if name in values}
+        numbers = {name: float(values[name]) for name in _OTHERS if name in values}
+    except (TypeError, ValueError) as error:
+        wrong = str(error)
+    else:
+        return sizes | numbers
+    pytest.fail(wrong, pytrace=False)
+
+
+def _judge(item: pytest.Item, budget: Budget, files: Sequence[str]) -> None:
+    """Fail the test if it is beyond a limit."""
+    from allocsim.questions.gate import gate, measured  # noqa: PLC0415
+    from allocsim.report import gate_text  # noqa: PLC0415
+    from allocsim.trace import Action, load  # noqa: PLC0415
+
+    judged: list[Gate] = []
+    for recording in map(load, files):
+        made = recording.provenance
+        if made is not None and _LOST in made.captured:
+            pytest.fail(f"not all of the test was recorded: {made.captured}", pytrace=False)
+        judged += [
+            gate(
+                replace(
+                    measured(recording, counts_held=False, device=trace.device), path=item.nodeid
+                ),
+                budget,
+            )
+            for trace in recording.devices
+            if trace.count(Action.ALLOC)
+        ]
+    if not judged:
+        pytest.fail("the test asked for no GPU memory, so that nothing is limited", pytrace=False)
+    failed = [gate_text(each) for each in judged if not each.passed]
+    if failed:
+        pytest.fail("\n".join(failed), pytrace=False)
+
+
+def _is_recorded_here() -> bool:
+    """Whether this process has a GPU, of either kind."""
+    return _OUTCOME in os.environ or _has_gpu()
+
+
+@cache
+def _has_gpu() -> bool:
+    from allocsim.phantom import has_gpu  # noqa: PLC0415
+
+    return has_gpu()
+
+
+def _run_over_a_phantom(item: pytest.Item) -> None:
+    """The test, in an interpreter of its own; it ends here as it ended there."""
+    from allocsim.phantom import (  # noqa: PLC0415
+        PhantomError,
+        find_gpu,
+        find_torch,
+        phantom_environment,
+    )
+
+    card = _asked(item)[1]
+    try:
+        environment = phantom_environment(find_torch(sys.executable), find_gpu(card))
+    except PhantomError as error:
+        pytest.skip(f"needs a CUDA build of PyTorch: {error}")
+    with TemporaryDirectory(prefix="allocsim-test-") as folder:
+        outcome = Path(folder) / "outcome"
+        done = subprocess.run(  # noqa: S603
+            _command(item),
+            env={**os.environ, **environment, _OUTCOME: str(outcome), "PYTEST_ADDOPTS": ""},
+            cwd=item.config.invocation_params.dir,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+        lines = outcome.read_text(encoding="utf-8").splitlines() if outcome.exists() else []
+    _end_as([json.loads(line) for line in lines], done)
+
+
+def _end_as(reports: Sequence[Mapping[str, str]], done: subprocess.CompletedProcess[str]) -> None:
+    for report in reports:
+        if report["when"] == "teardown":  # by then it has all that was printed
+            sys.stdout.write(report["output"])
+    for report in reports:
+        if report["outcome"] == "skipped":
+            pytest.skip(report["text"])
+        if report["outcome"] == "failed":
+            pytest.fail(report["text"], pytrace=False)
+    if not any(report["when"] == "teardown" for report in reports):
+        what = f"the interpreter of this test ended with exit code {done.returncode}"
+        pytest.fail(f"{what}\n{done.stdout}", pytrace=False)
+
+
+def _command(item: pytest.Item) -> list[str]:
+    """pytest for this test alone: its configuration, and none of what one adds for all tests.
+
+    That a test is expected to fail is judged where it is reported.
+    """
+    config = item.config
+    within = item.nodeid.partition("::")[2]
+    command = [sys.executable, "-m", "pytest", f"{item.path}::{within}", "-q", "--runxfail"]
+    command += ["-o", "addopts=", "--rootdir", str(config.rootpath)]
+    command += ["-p", "no:cacheprovider", "-p", "no:xdist"]
+    command.append(f"--import-mode={config.getoption('importmode')}")
+    if config.inipath is not None:
+        command += ["-c", str(config.inipath)]
+    for name in config.option.plugins:
+        command += ["-p", name]
+    return command

@@ -1,0 +1,100 @@
+"""A baseline: what a recording came to when somebody found it right, as a small JSON file.
+
+Rule: it holds nothing that another run of the same program would write otherwise: no path, date or
+machine.  One figure or line of code a line, in an order that does not hang on their sizes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from allocsim.errors import ConfigError
+from allocsim.questions.gate.body import PLACES
+from allocsim.questions.gate.measured import Measured
+
+__all__ = ["Baseline", "read_baseline", "write_baseline"]
+
+_FORMAT = 1
+_LARGEST = 16 << 20
+_FIGURES = (
+    "peak_reserved_bytes", "peak_allocated_bytes", "peak_requested_bytes", "driver_calls",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """See `Measured`, whose figures these are."""
+
+    path: str
+    at: tuple[str, str] | None
+    counts_held: bool
+    conf: str
+    torch_version: str
+    peak_reserved_bytes: int
+    peak_allocated_bytes: int
+    peak_requested_bytes: int
+    driver_calls: int
+    owners: Mapping[str, int]
+
+
+def write_baseline(path: str | os.PathLike[str], found: Measured) -> None:
+    """Write what was measured.  Raises OSError where that cannot be written."""
+    document: dict[str, Any] = {
+        "allocsim_baseline": _FORMAT,
+        "from": " ".join(found.at) if found.at else "",
+        "counts_held": found.counts_held,
+        "conf": found.conf,
+        "torch_version": found.torch_version,
+    }
+    document |= {name: getattr(found, name) for name in _FIGURES}
+    document["owners"] = dict(sorted(found.owners.items()))
+    text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    target = Path(path)
+    part = target.with_name(f"{target.name}.part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(target)
+
+
+def read_baseline(path: str | os.PathLike[str]) -> Baseline:
+    """What `write_baseline` wrote.  Raises ConfigError for anything else, naming the file."""
+    name = os.fspath(path)
+    try:
+        with Path(name).open("rb") as file:
+            data = file.read(_LARGEST + 1)
+        document = json.loads(data.decode("utf-8")) if len(data) <= _LARGEST else None
+    except OSError as error:
+        raise ConfigError(f"{name} cannot be read ({error.strerror})") from None
+    except (ValueError, RecursionError):
+        document = None
+    try:
+        return _read(name, document)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise ConfigError(f"{name} is no baseline; --update writes one") from None
+
+
+def _read(path: str, document: Any) -> Baseline:
+    if document["allocsim_baseline"] != _FORMAT:
+        raise ValueError
+    place = document["from"].split(" ", 1)
+    if document["from"] and (len(place) != 2 or place[0] not in PLACES):
+        raise ValueError
+    texts = {name: document[name] for name in ("conf", "torch_version")}
+    figures = {name: document[name] for name in _FIGURES}
+    owners = document["owners"]
+    if not all(type(text) is str for text in texts.values()) or type(owners) is not dict:
+        raise ValueError
+    if not all(type(size) is int and size >= 0 for size in [*figures.values(), *owners.values()]):
+        raise ValueError
+    return Baseline(
+        path=path,
+        at=(place[0], place[1]) if document["from"] else None,
+        counts_held=document["counts_held"] is True,
+        owners=owners,
+        **texts,
+        **figures,
+    )

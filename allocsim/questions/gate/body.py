@@ -1,0 +1,203 @@
+"""The part of a recording that is gated, and what the program held as it began.
+
+Rule: nothing here hangs on what ran before.  Of what lives where the part begins, what still lives
+at its last request belongs to it (weights, state of the optimizer), and is asked for first, the
+largest first, as no recording tells an order that another history would have too; what is freed
+sooner is left over from before, and is neither asked for nor freed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from allocsim.engine import Plan, Prepared, StepKind, Steps, Timeline
+from allocsim.errors import RecordingError
+from allocsim.owners import scene_of_run
+from allocsim.state import ALLOCATED, INACTIVE, BlockState, SegmentState
+from allocsim.trace import Action, Annotation, MarkKind, Trace, start_state, trimmed
+from allocsim.units import round_up
+
+__all__ = ["PLACES", "Body", "Held", "body_of"]
+
+PLACES = ("step", "phase", "mark", "entry")
+"""What a part may begin at."""
+
+_LASTING = (StepKind.SETTINGS, StepKind.FRACTION)
+_FREES = (Action.FREE_REQUESTED, Action.FREE_COMPLETED)
+_APART = 1 << 63
+"""Where no recorded address is: what is held is not to be freed by one."""
+_SHOWN = 8
+_ALL_DEVICES = -1
+"""Of an annotation that names none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What lives where the part begins, in bytes asked for.
+
+    kept_bytes: lives at the last request.  left_bytes: freed sooner, left over from before.
+    """
+
+    kept_bytes: int
+    left_bytes: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Body:
+    """The part that is gated, as a trace of its own.
+
+    first: its first entry in the recording.  start: what it asks for before that, as segments of
+    one block each.
+    """
+
+    first: int
+    trace: Trace
+    plan: Plan
+    start: tuple[SegmentState, ...]
+    held: Held
+
+
+def body_of(
+    prepared: Prepared,
+    at: tuple[str, str] | None,
+    *,
+    counts_held: bool,
+    annotations: Sequence[Annotation] = (),
+) -> Body:
+    """The part of a recording from `at` on, None for all of it.
+
+    at: one of `PLACES` and which: ("step", "2"), ("phase", "forward"), ("mark", "prefill"),
+    ("entry", "1200").  counts_held: whether what is held to the end is asked for.  annotations:
+    of the recording.
+    Raises RecordingError if the recording has no such place.
+    """
+    trace = prepared.trace
+    first = 0 if at is None else _place(prepared, *at, annotations)
+    before = prepared.start
+    if first:
+        rounded, limit = prepared.config.round_size, prepared.config.max_split_size
+        before = start_state(trace, first, rounded=rounded, max_split_size=limit)
+    part = trimmed(trace, first, len(trace))
+    asks = np.flatnonzero(part.action == Action.ALLOC)
+    last = int(asks[-1]) if len(asks) else 0
+    freed = set(part.addr[:last][np.isin(part.action[:last], _FREES)].tolist())
+    live = [
+        (segment, block)
+        for segment in before
+        for block in segment.blocks
+        if block.state != INACTIVE
+    ]
+    kept = [
+        (segment, block)
+        for segment, block in live
+        if block.state == ALLOCATED and block.address not in freed
+    ]
+    held = Held(_asked(kept), _asked(live) - _asked(kept))
+    start = _apart(_with_stacks(trace, first, kept)) if counts_held else ()
+    return Body(first, part, _plan(prepared, first), start, held)
+
+
+def _asked(blocks: list[tuple[SegmentState, BlockState]]) -> int:
+    return sum(block.requested_size or block.size for _, block in blocks)
+
+
+def _with_stacks(
+    trace: Trace, first: int, kept: list[tuple[SegmentState, BlockState]]
+) -> list[tuple[SegmentState, BlockState]]:
+    """The same with the stacks that asked for them, where the recording has the request."""
+    asks = np.flatnonzero(trace.action[:first] == Action.ALLOC)
+    stacks = dict(zip(trace.addr[asks].tolist(), trace.frames[asks].tolist(), strict=True))
+    return [
+        (segment, replace(block, frames=stacks.get(block.address, block.frames)))
+        for segment, block in kept
+    ]
+
+
+def _apart(kept: list[tuple[SegmentState, BlockState]]) -> tuple[SegmentState, ...]:
+    """A segment for each, the largest first."""
+    ordered = sorted(kept, key=lambda each: -(each[1].requested_size or each[1].size))
+    found, address = [], _APART
+    for segment, block in ordered:
+        alone = replace(block, address=address, state=ALLOCATED)
+        found.append(replace(segment, address=address, total_size=block.size, blocks=(alone,)))
+        address += round_up(block.size, 1 << 21)
+    return tuple(found)
+
+
+def _plan(prepared: Prepared, first: int) -> Plan:
+    """The steps from entry `first` on, and before them the settings and the pool in force."""
+    steps = prepared.free_plan.steps
+    kept = (steps.entry >= first) | np.isin(steps.kind, _LASTING)
+    scopes = np.flatnonzero((steps.entry < first) & (steps.kind == StepKind.SCOPE))
+    kept[scopes[-1:]] = True
+    moved = Steps(
+        steps.kind[kept],
+        np.maximum(steps.entry[kept] - first, 0),
+        steps.addr[kept],
+        steps.size[kept],
+        steps.stream[kept],
+    )
+    return replace(prepared.free_plan, steps=moved)
+
+
+def _place(prepared: Prepared, kind: str, which: str, annotations: Sequence[Annotation]) -> int:
+    """The first entry of a place."""
+    trace, path = prepared.trace, prepared.path
+    if kind not in PLACES:
+        raise ValueError(f"{kind!r} is not one of {', '.join(PLACES)}")
+    if kind == "entry":
+        number = int(which) if which.isascii() and which.isdecimal() else -1
+        if not 0 <= number < len(trace):
+            raise RecordingError(path, f"there is no entry {which}; expected 0 to {len(trace) - 1}")
+        return number
+    if kind == "step":
+        known = _steps(prepared)
+    elif kind == "phase":
+        phases = [mark for mark in prepared.marks if mark.kind is MarkKind.PHASE]
+        known = {str(mark.value): mark.entry for mark in reversed(phases)}
+    else:
+        known = _annotated(trace, annotations) | _texts(trace)
+    if which not in known:
+        names = list(known)
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        what = f"it has {', '.join(names[:_SHOWN])}{more}" if names else "it has none"
+        raise RecordingError(path, f"there is no {kind} {which}; {what}")
+    return min(known[which], len(trace))
+
+
+def _steps(prepared: Prepared) -> dict[str, int]:
+    """Where the steps begin: as the program marked them, else as its stacks tell."""
+    marks = [mark for mark in prepared.marks if mark.kind is MarkKind.STEP]
+    if marks:
+        return {str(mark.value): mark.entry for mark in reversed(marks)}
+    entries = np.arange(len(prepared.trace), dtype=np.int64)
+    nothing = np.zeros(len(entries), dtype=np.int64)
+    # Steps are told by stacks; how large the blocks are is not asked.
+    scene = scene_of_run(prepared.trace, (), Timeline(entries, nothing, nothing))
+    starts = scene.step_starts.tolist()
+    return dict(zip(map(str, scene.step_numbers.tolist()), starts, strict=True))
+
+
+def _texts(trace: Trace) -> dict[str, int]:
+    """Where each text of the program's own (user_metadata) is met first."""
+    if trace.user_metadata is None:
+        return {}
+    numbers, first = np.unique(trace.user_metadata, return_index=True)
+    pairs = zip(numbers.tolist(), first.tolist(), strict=True)
+    found = [(entry, trace.texts[number]) for number, entry in pairs if number >= 0]
+    return {text: entry for entry, text in sorted(found) if text}
+
+
+def _annotated(trace: Trace, annotations: Sequence[Annotation]) -> dict[str, int]:
+    """Where each annotation starts first, by the clock of the entries."""
+    if trace.time_us is None:
+        return {}
+    here = (trace.device, _ALL_DEVICES)
+    starts = [each for each in annotations if each.stage == "START" and each.device in here]
+    times = [each.time_us for each in starts]
+    entries = np.searchsorted(trace.time_us, np.array(times, dtype=np.int64)).tolist()
+    pairs = zip(reversed(starts), reversed(entries), strict=True)
+    return {each.name: entry for each, entry in pairs}

@@ -1,0 +1,73 @@
+"""Which lines of code hold more than they did.
+
+Rule: the changes of all lines add up to the difference of what is asked for at the two peaks.  A
+line whose number alone is another is the same line, where as many of the function's lines are in
+both, in their order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+__all__ = ["Growth", "growth_of"]
+
+_LINE = re.compile(r":(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """One line.  was: its name before, "" of one that is new; owner: its name now, "" of one gone.
+
+    before, now: bytes that it asked for and held at the peak.
+    """
+
+    owner: str
+    was: str
+    before: int
+    now: int
+
+    @property
+    def bytes(self) -> int:
+        """By how many it holds more."""
+        return self.now - self.before
+
+    @property
+    def status(self) -> str:
+        """ "new", "gone", "larger", "smaller" or "same"."""
+        if not self.was:
+            return "new"
+        if not self.owner:
+            return "gone"
+        if not self.bytes:
+            return "same"
+        return "larger" if self.bytes > 0 else "smaller"
+
+
+def growth_of(before: Mapping[str, int], now: Mapping[str, int]) -> tuple[Growth, ...]:
+    """The lines of both, those that grew most first."""
+    moved = _moved(before.keys() - now.keys(), now.keys() - before.keys())
+    known = {name: name for name in now if name in before} | moved
+    found = [
+        Growth(name, known.get(name, ""), before.get(known.get(name, ""), 0), size)
+        for name, size in now.items()
+    ]
+    gone = before.keys() - set(known.values())
+    found += [Growth("", name, before[name], 0) for name in gone]
+    return tuple(sorted(found, key=lambda each: (-each.bytes, each.owner, each.was)))
+
+
+def _moved(before: Iterable[str], now: Iterable[str]) -> dict[str, str]:
+    """Of names that only one side has, which are the same but for the numbers of their lines."""
+    sides: list[dict[str, list[str]]] = [defaultdict(list), defaultdict(list)]
+    for side, names in zip(sides, (before, now), strict=True):
+        for name in sorted(names, key=lambda each: list(map(int, _LINE.findall(each)))):
+            side[_LINE.sub("", name)].append(name)
+    return {
+        new: old
+        for stem, names in sides[1].items()
+        if len(sides[0].get(stem, ())) == len(names)
+        for new, old in zip(names, sides[0][stem], strict=True)
+    }

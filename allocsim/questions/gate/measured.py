@@ -1,0 +1,142 @@
+"""What a part of a recording needs of an allocator that holds nothing.
+
+Rule: the requests are the recording's, and everything else is the same whatever it began with: no
+memory is cached, the device has no end, addresses count from 0.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from allocsim.core import CachingAllocator
+from allocsim.engine import Drive, Prepared, Progress, Setting, prepare
+from allocsim.errors import RecordingError
+from allocsim.owners import held_at, scene_of_run
+from allocsim.questions.gate.body import Body, Held, body_of
+from allocsim.trace import Action, Recording
+
+__all__ = ["Measured", "measured"]
+
+_NO_END = 1 << 60
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Peaks are in bytes.
+
+    at: where the part began, None for the beginning; first: the entry.
+    conf, torch_version: what it was replayed under.
+    driver_calls: for memory, after what is held.  entry: after which most was allocated.
+    owners: by line, what was asked for and allocated then, the greatest first.
+    """
+
+    path: str
+    device: int
+    at: tuple[str, str] | None
+    counts_held: bool
+    first: int
+    conf: str
+    torch_version: str
+    peak_reserved_bytes: int
+    peak_allocated_bytes: int
+    peak_requested_bytes: int
+    driver_calls: int
+    entry: int
+    held: Held
+    owners: Mapping[str, int]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def fragmentation(self) -> float:
+        """Of what is reserved at the peak the share beyond what is allocated at its own."""
+        if not self.peak_reserved_bytes:
+            return 0.0
+        return 1 - self.peak_allocated_bytes / self.peak_reserved_bytes
+
+
+def measured(
+    recording: Recording,
+    *,
+    at: tuple[str, str] | None = None,
+    counts_held: bool = True,
+    conf: str | None = None,
+    device: int | None = None,
+    torch_version: str | None = None,
+    progress: Progress | None = None,
+) -> Measured:
+    """The requests of a recording from `at` on, answered by an empty allocator.
+
+    at, counts_held: see `body_of`.  conf: PYTORCH_CUDA_ALLOC_CONF, None for what was recorded.
+    device: the only one unless told.  torch_version, progress: as for `replay`.
+    Raises RecordingError if there is nothing to replay or no such place, ConfigError for settings
+    that the release refuses.
+    """
+    trace = recording.only_device(device)
+    if not trace.count(Action.ALLOC):
+        raise RecordingError(recording.path, "holds no requests, so that there is nothing to gate")
+    (prepared,) = prepare(recording, trace.device, torch_version)
+    body = body_of(prepared, at, counts_held=counts_held, annotations=recording.annotations)
+    if not body.trace.count(Action.ALLOC):
+        place = " ".join(at or ())
+        raise RecordingError(recording.path, f"no request comes after {place}, so nothing is gated")
+    setting = prepared.recorded if conf is None else Setting(conf)
+    drive = _driven(prepared, body, setting, progress)
+    timeline = drive.timeline.build(drive.plan.steps.entry)
+    stats = drive.allocator.memory_stats()
+    fullest = int(timeline.entry[np.argmax(timeline.allocated)]) if len(timeline.entry) else -1
+    scene = scene_of_run(body.trace, body.start, timeline)
+    owned = held_at(scene, body.trace, fullest)
+    requested = owned.blocks.requested[owned.rows].tolist()
+    owners: Counter[str] = Counter()
+    for index, size in enumerate(requested):
+        owners[owned.line(index)] += size or owned.sizes[index]
+    return Measured(
+        path=recording.path,
+        device=trace.device,
+        at=at,
+        counts_held=counts_held,
+        first=body.first,
+        conf=setting.conf,
+        torch_version=prepared.release.version,
+        peak_reserved_bytes=stats["reserved_bytes.all.peak"],
+        peak_allocated_bytes=stats["allocated_bytes.all.peak"],
+        peak_requested_bytes=stats.get("requested_bytes.all.peak", sum(requested)),
+        driver_calls=stats.get("num_device_alloc", stats["segment.all.allocated"]),
+        entry=body.first + fullest,
+        held=body.held,
+        owners=dict(sorted(owners.items(), key=lambda each: (-each[1], each[0]))),
+        notes=_notes(drive, body),
+    )
+
+
+def _driven(prepared: Prepared, body: Body, setting: Setting, progress: Progress | None) -> Drive:
+    allocator = CachingAllocator(
+        _NO_END,
+        setting.conf,
+        prepared.release.version,
+        base_address=0,
+        device=prepared.trace.device,
+    )
+    drive = Drive(
+        allocator,
+        prepared.plan_under(setting, body.plan),
+        len(body.trace),
+        dictates=False,
+        progress=progress,
+        lays_out=body.start,
+    )
+    drive.run()
+    return drive
+
+
+def _notes(drive: Drive, body: Body) -> tuple[str, ...]:
+    found = []
+    if body.trace.count(Action.OOM):
+        found.append("requests that failed in the recording are counted: here they are answered")
+    if drive.plan.empties_cache:
+        found.append("the program empties the cache on the way, and so does this replay")
+    return tuple(found)

@@ -1,0 +1,5 @@
+"""Which recordings have arrived in a folder?"""
+
+from allocsim.questions.watch.arrivals import Arrival, Arrivals, Unreadable
+
+__all__ = ["Arrival", "Arrivals", "Unreadable"]

@@ -1,0 +1,166 @@
+"""Whether a recording is within its memory: for a terminal and as JSON.
+
+Rule: the verdict is the first line, then every check, then the lines of code behind it; a screen of
+80 columns and 24 lines by default, and what does not fit is counted in its last row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from allocsim.questions.gate import Check, Gate, Growth, Measured
+from allocsim.report.layout import WIDTH, clipped, number, paragraph, plural, row, rows
+from allocsim.units import format_change, format_size
+
+__all__ = ["gate_document", "gate_text"]
+
+_ROWS = 9
+_GROWN = "{:>12} {:>11} {:>11}  "
+_HOLDS = "{:>12}  "
+_NAMES = {"driver_calls": "driver calls"}
+
+
+def gate_text(found: Gate, count: int | None = None) -> str:
+    """`allocsim gate` on a terminal.  count: rows to show, 0 for all; None for a screen's."""
+    measured = found.measured
+    lines = row("Verdict", _verdict(found))
+    lines += row("Recording", f"{measured.path}, {_part(measured)}")
+    lines += rows("Checks", [_check(check) for check in found.checks])
+    lines += _driver(measured)
+    if measured.held.kept_bytes or measured.held.left_bytes:
+        lines += row("From before", _held(measured))
+    lines += ["", *_owners(found, _ROWS if count is None else count)]
+    for note in measured.notes:
+        lines += paragraph(f"note: {note}", 0)
+    return "\n".join(lines) + "\n"
+
+
+def _verdict(found: Gate) -> str:
+    if found.passed:
+        size = format_size(found.measured.peak_reserved_bytes)
+        return f"passed: {size} reserved at the peak"
+    failed = [check for check in found.checks if not check.passed]
+    more = f", and {plural(len(failed) - 1, 'other check')}" if len(failed) > 1 else ""
+    return f"failed: {_excess(failed[0])}{more}"
+
+
+def _excess(check: Check) -> str:
+    name = _NAMES.get(check.what, check.what)
+    if check.what == "fragmentation":
+        return f"{name} is {check.value:.1%}, above {check.limit:.1%}"
+    if check.what == "driver_calls":
+        return f"{number(int(check.value))} {name}, above {number(int(check.limit))}"
+    if check.baseline is None:
+        over = format_size(int(check.value - check.limit))
+        return f"{name} is {over} above {format_size(int(check.limit))}"
+    change = int(check.value) - check.baseline
+    share = f" ({change / check.baseline:+.1%})" if check.baseline else ""
+    return f"{name} grew by {format_size(change)}{share}"
+
+
+def _part(measured: Measured) -> str:
+    if measured.at is None:
+        return "all of it, by an empty allocator"
+    return (
+        f"from {' '.join(measured.at)} on (entry {number(measured.first)}), by an empty allocator"
+    )
+
+
+def _check(check: Check) -> str:
+    name = _NAMES.get(check.what, check.what)
+    if check.what == "fragmentation":
+        value, limit = f"{check.value:.1%}", f"{check.limit:.1%}"
+    elif check.what == "driver_calls":
+        value, limit = number(int(check.value)), number(int(check.limit))
+    else:
+        value, limit = format_size(int(check.value)), format_size(int(check.limit))
+    before = f", was {format_size(check.baseline)}" if check.baseline is not None else ""
+    told = "holds" if check.passed else "FAILS"
+    return f"{told}  {name} {value}, at most {limit}{before}"
+
+
+def _driver(measured: Measured) -> list[str]:
+    calls = f"{plural(measured.driver_calls, 'call')} for memory"
+    share = f"{measured.fragmentation:.1%} of reserved memory is beyond what is allocated"
+    return row("Driver", f"{calls}; {share}")
+
+
+def _held(measured: Measured) -> str:
+    kept, left = measured.held.kept_bytes, measured.held.left_bytes
+    counted = "counted" if measured.counts_held else "not counted"
+    told = [f"{format_size(kept)} kept to the end, {counted}"] * bool(kept)
+    told += [f"{format_size(left)} freed on the way, not counted"] * bool(left)
+    return "; ".join(told)
+
+
+def _owners(found: Gate, count: int) -> Iterator[str]:
+    changed = [each for each in found.growth if each.bytes]
+    if found.baseline is not None and changed:
+        yield _GROWN.format("change", "baseline", "now") + "line"
+        shown = changed[: count or None]
+        yield from map(_growth, shown)
+        if rest := changed[len(shown) :]:
+            more = format_change(sum(each.bytes for each in rest))
+            yield f"{_GROWN.format(more, '', '')}… and {number(len(rest))} more: -n 0"
+        return
+    if found.baseline is not None:
+        yield "Every line asks for what it did."
+        return
+    held = list(found.measured.owners.items())
+    yield _HOLDS.format("at the peak") + "line"
+    for name, size in held[: count or None]:
+        figures = _HOLDS.format(format_size(size))
+        yield figures + clipped(name, WIDTH - len(figures))
+    if count and (behind := held[count:]):
+        size = sum(bytes_ for _, bytes_ in behind)
+        yield f"{_HOLDS.format(format_size(size))}… and {number(len(behind))} more: -n 0"
+
+
+def _growth(each: Growth) -> str:
+    before = format_size(each.before) if each.was else ""
+    now = format_size(each.now) if each.owner else ""
+    figures = _GROWN.format(format_change(each.bytes), before, now)
+    status = f"{each.status}: " if each.status in ("new", "gone") else ""
+    return figures + clipped(f"{status}{each.owner or each.was}", WIDTH - len(figures))
+
+
+def gate_document(found: Gate) -> dict[str, Any]:
+    """`allocsim gate --json`.  See `gate_text`."""
+    measured, baseline = found.measured, found.baseline
+    return {
+        "passed": found.passed,
+        "peak_reserved_bytes": measured.peak_reserved_bytes,
+        "baseline_bytes": None if baseline is None else baseline.peak_reserved_bytes,
+        "tolerance": found.tolerance,
+        "grown": [_growth_document(each) for each in found.grown],
+        "path": measured.path,
+        "device": measured.device,
+        "from": None if measured.at is None else " ".join(measured.at),
+        "entry": measured.first,
+        "counts_held": measured.counts_held,
+        "conf": measured.conf,
+        "torch_version": measured.torch_version,
+        "peak_allocated_bytes": measured.peak_allocated_bytes,
+        "peak_requested_bytes": measured.peak_requested_bytes,
+        "num_device_alloc": measured.driver_calls,
+        "fragmentation": measured.fragmentation,
+        "held": asdict(measured.held),
+        "checks": [
+            {**asdict(check), "passed": check.passed} for check in found.checks
+        ],
+        "owners": [{"owner": name, "bytes": size} for name, size in measured.owners.items()],
+        "notes": list(measured.notes),
+    }  # fmt: skip
+
+
+def _growth_document(each: Growth) -> dict[str, Any]:
+    return {
+        "owner": each.owner,
+        "was": each.was,
+        "status": each.status,
+        "bytes": each.bytes,
+        "baseline_bytes": each.before,
+        "now_bytes": each.now,
+    }

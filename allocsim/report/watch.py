@@ -1,0 +1,95 @@
+"""A recording that has arrived: a line, and for one that failed the verdict, or an object of JSON.
+
+Rule: what is written of one file is whole before its first character is printed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import PurePath
+from typing import Any
+
+from allocsim.engine import Run
+from allocsim.questions.explain import DeviceExplanation, Verdict
+from allocsim.questions.watch import Arrival, Unreadable
+from allocsim.report.explain_screen import explanation_screen, verdicts_screen
+from allocsim.report.layout import number, plural, printable, row
+from allocsim.units import format_size
+
+__all__ = ["watch_document", "watch_text"]
+
+Explained = tuple[Run, Sequence[DeviceExplanation]]
+_SHOWN = ("Verdict", "Because", "Request", "Advice")
+_PASTE = "To paste"
+
+
+def watch_text(
+    arrived: Arrival | Unreadable,
+    explained: Explained | None = None,
+    verdicts: Sequence[Verdict] = (),
+    problem: str = "",
+) -> str:
+    """One file.
+
+    explained: of one whose history has errors; verdicts: of the text that ended the program.
+    problem: why there is neither.
+    """
+    if isinstance(arrived, Unreadable):
+        return printable(f"cannot be read: {arrived.reason}") + "\n"
+    lines = [_line(arrived)]
+    if explained is not None:
+        lines += _verdict(str(explanation_screen(*explained)))
+    elif verdicts:
+        lines += _verdict(str(verdicts_screen(verdicts)))
+    if problem:
+        lines += row("Not explained", problem)
+    return "\n".join(lines) + "\n"
+
+
+def _line(arrived: Arrival) -> str:
+    name = PurePath(arrived.path).name
+    told = [f"rank {arrived.rank}"] * bool(arrived.rank)
+    if arrived.has_failed:
+        told.append(plural(arrived.ooms, "out-of-memory error") if arrived.ooms else "failed")
+    else:
+        told.append("no error")
+    told.append(f"{format_size(arrived.reserved_bytes)} reserved")
+    told.append(f"{number(arrived.entries)} entries")
+    return printable(f"{name}: {', '.join(told)}")
+
+
+def _verdict(screen: str) -> list[str]:
+    """The first rows of a first screen: why, and of which request."""
+    kept: list[str] = []
+    is_shown = False
+    for line in screen.splitlines():
+        if line[:1] != " ":
+            is_shown = line.startswith(_SHOWN)
+        if (is_shown or line.startswith(_PASTE)) and line:
+            kept.append(line)
+    return kept
+
+
+def watch_document(
+    arrived: Arrival | Unreadable,
+    explained: Explained | None = None,
+    verdicts: Sequence[Verdict] = (),
+    problem: str = "",
+) -> dict[str, Any]:
+    """One line of `allocsim watch --json`.  See `watch_text`."""
+    if isinstance(arrived, Unreadable):
+        return {"path": arrived.path, "error": arrived.reason}
+    causes = [verdict.cause for verdict in verdicts]
+    if explained is not None:
+        causes = [each.cause for device in explained[1] for each in device.shortages]
+    return {
+        "path": arrived.path,
+        "error": problem or None,
+        "rank": arrived.rank,
+        "captured": arrived.captured,
+        "entries": arrived.entries,
+        "reserved_bytes": arrived.reserved_bytes,
+        "allocated_bytes": arrived.allocated_bytes,
+        "num_ooms": arrived.ooms,
+        "causes": causes,
+    }

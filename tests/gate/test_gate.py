@@ -1,0 +1,342 @@
+"""Memory as a test: one figure whatever ran before, and the lines behind what grew."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from allocsim import Budget, CachingAllocator, Recording, gate, load, measured
+from allocsim.errors import ConfigError, RecordingError
+from allocsim.questions.gate import Measured, read_baseline, write_baseline
+from allocsim.units import GIB, MIB
+
+TRACES = Path(__file__).parents[2] / "traces"
+Program = Callable[["Gpu"], None]
+
+
+class Gpu(CachingAllocator):
+    """The model, with a line of code for each request and marks of steps."""
+
+    def __init__(self) -> None:
+        super().__init__("64GiB", record_history=True)
+        self.lines: list[str] = []
+        self.marks: list[dict[str, object]] = []
+
+    def ask(self, size: int, line: str = "net.py:1 forward", stream: int = 0) -> int:
+        self.lines.append(line)
+        ptr = self.malloc(size, stream)
+        assert ptr is not None
+        return ptr
+
+    def step(self, number: int) -> None:
+        mark = {"device": 0, "entry": len(self.history), "kind": "step", "value": number}
+        self.marks.append(mark)
+
+    def save(self, path: Path) -> Recording:
+        snapshot = self.snapshot()
+        asked = [row for row in snapshot["device_traces"][0] if row["action"] == "alloc"]
+        for row, line in zip(asked, self.lines, strict=True):
+            place, name = line.split()
+            file, number = place.split(":")
+            row["frames"] = [{"filename": f"/home/me/{file}", "line": int(number), "name": name}]
+        snapshot["allocsim"] = {"marks": self.marks, "conf_at_start": ""}
+        path.write_bytes(pickle.dumps(snapshot, protocol=4))
+        return load(path)
+
+
+def serves(gpu: Gpu, *, more: int = 0) -> None:
+    """What is gated: a request of a server, whose sizes are of its own."""
+    kept = [gpu.ask(size * MIB + 700, "serve.py:10 prefill") for size in (3, 30, 11, 70)]
+    for size in (200, 90, 5):
+        gpu.free(gpu.ask(size * MIB + more, "serve.py:20 attend"))
+    reply = gpu.ask(150 * MIB + more, "serve.py:30 reply")
+    for ptr in kept:
+        gpu.free(ptr)
+    gpu.free(reply)
+
+
+def nothing(gpu: Gpu) -> None:
+    """The first request of all."""
+    del gpu
+
+
+def short_ones(gpu: Gpu) -> None:
+    for size in (1, 2, 3, 40, 2, 1):
+        gpu.free(gpu.ask(size * MIB))
+
+
+def a_long_one(gpu: Gpu) -> None:
+    rows = [gpu.ask(size * MIB) for size in (500, 37, 900, 61, 12)]
+    for ptr in rows[::-2] + rows[3::-2]:
+        gpu.free(ptr)
+
+
+def one_that_leaves_something(gpu: Gpu) -> None:
+    """It is still there as the next begins, and freed in its course."""
+    a_long_one(gpu)
+    gpu.left = [gpu.ask(45 * MIB), gpu.ask(300 * 1024)]  # type: ignore[attr-defined]
+
+
+def one_that_empties_the_cache(gpu: Gpu) -> None:
+    a_long_one(gpu)
+    short_ones(gpu)
+    gpu.empty_cache()
+    gpu.free(gpu.ask(7 * MIB))
+
+
+WARM_UPS = (nothing, short_ones, a_long_one, one_that_leaves_something, one_that_empties_the_cache)
+
+
+def after(warm_up: Program, path: Path, *, more: int = 0) -> Recording:
+    gpu = Gpu()
+    for size in (100, 60, 1, 0.3):
+        gpu.ask(int(size * MIB), "net.py:5 weights")
+    warm_up(gpu)
+    gpu.step(2)
+    if left := getattr(gpu, "left", None):
+        gpu.free(left.pop())
+    serves(gpu, more=more)
+    return gpu.save(path)
+
+
+@pytest.mark.parametrize("counts_held", [True, False])
+def test_five_warm_ups_and_one_number(tmp_path: Path, counts_held: bool) -> None:
+    found, ended_with = set(), set()
+    for warm_up in WARM_UPS:
+        recording = after(warm_up, tmp_path / "run.pickle")
+        (trace,) = recording.devices
+        ended_with.add(sum(segment.total_size for segment in trace.segments))
+        run = measured(recording, at=("step", "2"), counts_held=counts_held)
+        if warm_up is one_that_leaves_something:
+            # Of what it left one block lives on, and is the program's from then on.
+            assert run.held.left_bytes == 300 * 1024
+            assert run.held.kept_bytes == 206 * MIB + int(0.3 * MIB)
+            if counts_held:
+                continue
+        found.add((run.peak_reserved_bytes, run.peak_allocated_bytes, run.driver_calls))
+    assert len(ended_with) >= 3, "by itself the same request ends with other figures"
+    assert len(found) == 1
+
+
+def test_from_the_first_request_on_it_is_the_recorded_run(tmp_path: Path) -> None:
+    """Where nothing ran before, an empty allocator is the recorded one."""
+    recording = load(TRACES / "sized" / "batch2.npz.gz")
+    peaks = json.loads((TRACES / "sized" / "peaks.json").read_text())["batch2"]
+    run = measured(recording)
+    assert run.peak_reserved_bytes == peaks["reserved_bytes.all.peak"]
+    assert run.peak_allocated_bytes == peaks["allocated_bytes.all.peak"]
+    assert sum(run.owners.values()) == run.peak_requested_bytes
+    assert run.held.kept_bytes == run.held.left_bytes == 0
+    del tmp_path
+
+
+@cache
+def training(name: str, step: str) -> Measured:
+    return measured(load(TRACES / "sized" / f"{name}.npz.gz"), at=("step", step))
+
+
+def test_steps_are_alike_once_they_are_warm() -> None:
+    """Stacks tell the steps; weights and the optimizer's state count, old gradients do not."""
+    second, third = training("batch2", "2"), training("batch2", "3")
+    assert second.peak_reserved_bytes == third.peak_reserved_bytes
+    assert second.held.kept_bytes > 400 * MIB < second.held.left_bytes + 200 * MIB
+    assert sum(second.owners.values()) == second.peak_requested_bytes
+    assert not any("before" in line for line in second.owners), "weights have lines, too"
+
+
+def test_three_percent_more_fails_at_one_and_the_line_is_named(tmp_path: Path) -> None:
+    base, now = tmp_path / "baseline.json", tmp_path / "now.pickle"
+    write_baseline(base, measured(after(a_long_one, now), at=("step", "2")))
+    baseline = read_baseline(base)
+    changed = measured(after(short_ones, now, more=14 * MIB), at=("step", "2"))
+    grown = changed.peak_requested_bytes / baseline.peak_requested_bytes
+    assert 1.02 < grown < 1.05
+    found = gate(changed, baseline=baseline, tolerance=0.01)
+    assert not found.passed
+    assert [(each.owner, each.bytes) for each in found.grown] == [("serve.py:20 attend", 14 * MIB)]
+    assert gate(changed, baseline=baseline, tolerance=0.06).passed
+    same = measured(after(one_that_empties_the_cache, now), at=("step", "2"))
+    assert gate(same, baseline=baseline, tolerance=0).passed
+
+
+def test_a_baseline_is_the_same_text_for_the_same_run(tmp_path: Path) -> None:
+    texts = set()
+    for warm_up in (nothing, a_long_one):
+        recording = after(warm_up, tmp_path / f"{warm_up.__name__}.pickle")
+        write_baseline(tmp_path / "b.json", measured(recording, at=("step", "2")))
+        texts.add((tmp_path / "b.json").read_text())
+    (text,) = texts
+    document = json.loads(text)
+    assert list(document["owners"]) == sorted(document["owners"])
+    assert str(tmp_path) not in text
+    assert not list(tmp_path.glob("*.part"))
+
+
+@pytest.mark.parametrize(
+    ("budget", "passed"),
+    [
+        (Budget(max_reserved=4 * GIB), True),
+        (Budget(max_reserved=3 * GIB), False),
+        (Budget(max_allocated=4 * GIB, max_requested=MIB), False),
+        (Budget(max_driver_calls=71), True),
+        (Budget(max_driver_calls=70), False),
+        (Budget(max_fragmentation=0.11), True),
+        (Budget(max_fragmentation=0.1), False),
+    ],
+)
+def test_each_limit_is_a_check_and_what_meets_it_holds(budget: Budget, passed: bool) -> None:
+    assert gate(training("batch2", "2"), budget).passed is passed
+    exact = Budget(max_reserved=training("batch2", "2").peak_reserved_bytes)
+    assert gate(training("batch2", "2"), exact).passed
+
+
+def test_lines_that_moved_are_the_same_lines(tmp_path: Path) -> None:
+    runs: list[Measured] = []
+    for line in ("net.py:3 f", "net.py:8 f"):
+        gpu = Gpu()
+        gpu.ask(4 * MIB, line)
+        gpu.ask(MIB, "new.py:1 g" if runs else "old.py:1 g")
+        runs.append(measured(gpu.save(tmp_path / "run.pickle")))
+    write_baseline(tmp_path / "b.json", runs[0])
+    found = gate(runs[1], baseline=read_baseline(tmp_path / "b.json"))
+    told = {(each.was, each.owner): each.status for each in found.growth}
+    assert told == {
+        ("net.py:3 f", "net.py:8 f"): "same",
+        ("", "new.py:1 g"): "new",
+        ("old.py:1 g", ""): "gone",
+    }
+
+
+def test_a_part_may_begin_at_a_text_or_an_annotation_of_the_programs_own(tmp_path: Path) -> None:
+    gpu = Gpu()
+    for size in (300, 20, 10):
+        gpu.free(gpu.ask(size * MIB))
+    path = tmp_path / "run.pickle"
+    gpu.save(path)
+    snapshot = pickle.loads(path.read_bytes())
+    (trace,) = snapshot["device_traces"]
+    asks = [row for row in trace if row["action"] == "alloc"]
+    asks[1]["user_metadata"] = "prefill"
+    for clock, row in enumerate(trace):
+        row["time_us"] = 1000 + clock
+    starts = {"name": "decode", "stage": "START", "device": 0, "time_us": asks[2]["time_us"]}
+    ends = starts | {"name": "before", "stage": "END", "time_us": 1000}
+    snapshot["external_annotations"] = [ends, starts]
+    path.write_bytes(pickle.dumps(snapshot, protocol=4))
+    recording = load(path)
+    peaks = {
+        which: measured(recording, at=("mark", which)).peak_allocated_bytes
+        for which in ("prefill", "decode")
+    }
+    assert peaks == {"prefill": 20 * MIB, "decode": 10 * MIB}
+    with pytest.raises(RecordingError, match="there is no mark before; it has decode, prefill"):
+        measured(recording, at=("mark", "before"))
+
+
+def test_a_part_without_requests_is_refused(tmp_path: Path) -> None:
+    gpu = Gpu()
+    ptr = gpu.ask(30 * MIB)
+    gpu.step(2)
+    gpu.free(ptr)
+    with pytest.raises(RecordingError, match="no request comes after step 2"):
+        measured(gpu.save(tmp_path / "run.pickle"), at=("step", "2"))
+
+
+def test_a_part_that_begins_within_a_private_pool_asks_of_it(tmp_path: Path) -> None:
+    """Memory that a private pool has cached is no help to the default one."""
+    gpu = Gpu()
+    gpu.ask(30 * MIB)
+    gpu.begin_allocate_to_pool(1)
+    gpu.ask(30 * MIB, "graph.py:1 capture")
+    gpu.step(2)
+    gpu.free(gpu.ask(40 * MIB, "graph.py:2 capture"))
+    gpu.end_allocate_to_pool(1)
+    gpu.ask(40 * MIB)
+    run = measured(gpu.save(tmp_path / "run.pickle"), at=("step", "2"))
+    assert run.held.kept_bytes == 60 * MIB
+    assert run.peak_reserved_bytes == 140 * MIB
+
+
+def test_settings_that_were_changed_before_hold_on(tmp_path: Path) -> None:
+    gpu = Gpu()
+    conf = "roundup_power2_divisions:2"
+    gpu.free(gpu.ask(5 * MIB))
+    gpu.marks.append(
+        {"device": 0, "entry": len(gpu.history), "kind": "_set_allocator_settings", "value": conf}
+    )
+    gpu.set_allocator_settings(conf)
+    gpu.step(2)
+    gpu.ask(33 * MIB)
+    run = measured(gpu.save(tmp_path / "run.pickle"), at=("step", "2"))
+    assert run.peak_allocated_bytes == 48 * MIB
+
+
+@pytest.mark.parametrize(
+    ("at", "sentence"),
+    [
+        (("step", "9"), "there is no step 9; it has 1, 2, 3"),
+        (("mark", "prefill"), "there is no mark prefill; it has none"),
+        (("phase", "forward"), "there is no phase forward; it has none"),
+        (("entry", "99999"), "there is no entry 99999; expected 0 to"),
+        (("entry", "-1"), "there is no entry -1"),
+    ],
+)
+def test_a_place_that_is_not_there_is_named(at: tuple[str, str], sentence: str) -> None:
+    with pytest.raises(RecordingError, match=sentence):
+        measured(load(TRACES / "sized" / "batch2.npz.gz"), at=at)
+
+
+def document_of(tmp_path: Path) -> dict[str, Any]:
+    write_baseline(tmp_path / "b.json", training("batch2", "2"))
+    document: dict[str, Any] = json.loads((tmp_path / "b.json").read_text())
+    return document
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"allocsim_baseline": 2},
+        {"peak_reserved_bytes": -1},
+        {"peak_reserved_bytes": "1"},
+        {"owners": [1]},
+        {"owners": {"x": None}},
+        {"from": "yesterday"},
+        {"from": 3},
+        {"conf": None},
+    ],
+)
+def test_what_is_no_baseline_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+    (tmp_path / "b.json").write_text(json.dumps(document_of(tmp_path) | change))
+    with pytest.raises(ConfigError, match=r"b\.json is no baseline; --update writes one"):
+        read_baseline(tmp_path / "b.json")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "null", "[" * 100_000, "\udcff"])
+def test_what_is_no_json_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "b.json").write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(ConfigError, match="is no baseline"):
+        read_baseline(tmp_path / "b.json")
+
+
+def test_a_baseline_of_something_else_is_refused(tmp_path: Path) -> None:
+    document_of(tmp_path)
+    baseline = read_baseline(tmp_path / "b.json")
+    for other, sentence in (
+        ({"at": None}, "is of the run from step 2, not from the beginning on"),
+        ({"counts_held": False}, "counts what was held before"),
+        ({"conf": "expandable_segments:True"}, "is of the settings ''"),
+    ):
+        recording = load(TRACES / "sized" / "batch2.npz.gz")
+        asked: dict[str, Any] = {"at": ("step", "2")} | other
+        with pytest.raises(ConfigError, match=sentence):
+            gate(measured(recording, **asked), baseline=baseline)
+    with pytest.raises(ConfigError, match="no limit and no baseline"):
+        gate(training("batch2", "2"))
+    with pytest.raises(ConfigError, match=r"tolerance -0\.1 is negative"):
+        gate(training("batch2", "2"), baseline=baseline, tolerance=-0.1)

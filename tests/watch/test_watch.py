@@ -1,0 +1,84 @@
+"""Recordings as they arrive: each read once, when it is whole, and what is no recording named."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from allocsim import CachingAllocator
+from allocsim.questions.watch import Arrival, Arrivals, Unreadable
+from allocsim.units import MIB
+
+LONG_AFTER = 1e12
+
+
+def asks(gpu: CachingAllocator) -> None:
+    gpu.malloc(30 * MIB)
+
+
+def test_a_recording_is_read_once_and_again_when_it_changed(
+    tmp_path: Path, write: Callable[..., Path]
+) -> None:
+    arrivals = Arrivals(tmp_path)
+    assert not list(arrivals.look(LONG_AFTER))
+    path = write(asks, name="run.pickle")
+    (found,) = arrivals.look(LONG_AFTER)
+    assert isinstance(found, Arrival)
+    assert (found.path, found.ooms, found.has_failed) == (str(path), 0, False)
+    assert (found.reserved_bytes, found.allocated_bytes) == (30 * MIB, 30 * MIB)
+    assert not list(arrivals.look(LONG_AFTER))
+    os.utime(path, (5, 5))
+    assert len(list(arrivals.look(LONG_AFTER))) == 1
+    (tmp_path / "below").mkdir()
+    write(asks, name="below/run.pickle")
+    assert len(list(arrivals.look(LONG_AFTER))) == 1
+
+
+def test_a_file_that_grows_is_waited_for(tmp_path: Path, write: Callable[..., Path]) -> None:
+    path = write(asks, name="run.pickle")
+    whole = path.read_bytes()
+    now = path.stat().st_mtime
+    arrivals = Arrivals(tmp_path)
+    for part in (3, 2):
+        path.write_bytes(whole[: len(whole) // part])
+        os.utime(path, (now, now))
+        assert not list(arrivals.look(now + 0.5))
+        assert arrivals.waits
+    path.write_bytes(whole)
+    os.utime(path, (now, now))
+    assert not list(arrivals.look(now + 1)), "it has grown since the last look"
+    (found,) = arrivals.look(now + 1.5)
+    assert isinstance(found, Arrival) and not arrivals.waits
+
+
+def test_what_is_no_recording_is_named_once(tmp_path: Path) -> None:
+    (tmp_path / "bad.pickle").write_bytes(b"\x80\x04no")
+    (tmp_path / "notes.txt").write_text("nothing of ours")
+    (tmp_path / "half.pickle.part").write_bytes(b"\x80")
+    (tmp_path / "gone.pickle").symlink_to("nowhere")
+    arrivals = Arrivals(tmp_path)
+    (found,) = arrivals.look(LONG_AFTER)
+    assert isinstance(found, Unreadable) and "bad.pickle" in found.reason
+    assert not list(arrivals.look(LONG_AFTER))
+
+
+def test_a_folder_that_is_gone_is_empty(tmp_path: Path) -> None:
+    assert not list(Arrivals(tmp_path / "nowhere").look(LONG_AFTER))
+
+
+@pytest.mark.parametrize("has_room", [True, False])
+def test_one_that_failed_says_so(
+    tmp_path: Path, write: Callable[..., Path], has_room: bool
+) -> None:
+    def fails(gpu: CachingAllocator) -> None:
+        gpu.malloc(30 * MIB)
+        with contextlib.suppress(RuntimeError):
+            gpu.malloc(90 * MIB)
+
+    write(fails, name="run.pickle", memory="200MiB" if has_room else "100MiB")
+    (found,) = Arrivals(tmp_path).look(LONG_AFTER)
+    assert isinstance(found, Arrival) and found.has_failed is not has_room
