@@ -92,6 +92,10 @@ class Steps:
         kept = ~np.isin(self.kind, kinds)
         return Steps(*(column[kept] for column in self._columns()))
 
+    def part(self, start: int, stop: int) -> Steps:
+        """Steps [start, stop)."""
+        return Steps(*(column[start:stop] for column in self._columns()))
+
     def _columns(self) -> tuple[NDArray[Any], ...]:
         return self.kind, self.entry, self.addr, self.size, self.stream
 

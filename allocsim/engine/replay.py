@@ -240,12 +240,13 @@ def drive_as_recorded(
         base_address = prepared.first_base
         if dictates:
             base_address = round_up(prepared.last_address, TIB)
+    keeps_history = any(each.keeps_history for each in observers)
     allocator = prepared.allocator(
         setting,
         memory,
         address_policy="bump" if addresses == "recorded" else addresses,
         base_address=base_address,
-        record_history=is_compared or any(each.keeps_history for each in observers),
+        record_history=is_compared or keeps_history,
         fast_path=not is_stepwise,
         limit=prepared.limit_for(setting, memory, plan),
         start=start,
@@ -261,6 +262,7 @@ def drive_as_recorded(
         progress=progress,
         observers=observers,
         lays_out=prepared.start if start is Start.ANEW else (),
+        keeps_rows=is_compared and not keeps_history,
     )
     return drive, memory, [*notes, *known_notes(prepared), *start_notes(prepared, start)]
 
