@@ -85,7 +85,12 @@ class Steps:
 
     def undictated(self) -> Steps:
         """Those that the program alone decides, not what the recorded driver answered."""
-        return self.without(StepKind.DICTATE, StepKind.ROOM, StepKind.AWAIT)
+        return Steps(*(column[self.is_undictated] for column in self._columns()))
+
+    @property
+    def is_undictated(self) -> NDArray[np.bool_]:
+        """Which those are."""
+        return ~np.isin(self.kind, (StepKind.DICTATE, StepKind.ROOM, StepKind.AWAIT))
 
     def without(self, *kinds: StepKind) -> Steps:
         """Those of other kinds."""
