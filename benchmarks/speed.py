@@ -174,7 +174,7 @@ def table(rows: Sequence[Row], n_ops: int, release: str) -> str:
     """The rows as Markdown, with machine and date."""
     lines = [
         f"{platform.machine()}, {_processor()}, CPython {platform.python_version()}, PyTorch "
-        f"{release} modelled, {datetime.now(UTC):%Y-%m-%d}; the core {_form()}; {n_ops:,} ops, "
+        f"{release} modelled, {datetime.now(UTC):%Y-%m-%d}; the core {form()}; {n_ops:,} ops, "
         f"{len(rows[0].model)} runs, median (lowest to highest)",
         "",
         "| script | model, ops/s | engine, ops/s | real, ops/s | model/real | engine/real |",
@@ -195,7 +195,7 @@ def _rates(rates: list[float]) -> str:
     return f"{median(rates):,.0f} ({min(rates):,.0f} to {max(rates):,.0f})"
 
 
-def _form() -> str:
+def form() -> str:
     """Whether the core that was measured is the plain one or the compiled one."""
     return "compiled by mypyc" if IS_COMPILED else "in plain Python"
 

@@ -184,15 +184,28 @@ class CachingAllocator:
         self._pending.add(block, in_capture=self.private_pools.in_capture)
 
     def play(
-        self, steps: Iterable[PlainStep], waiting: dict[int, RequestedFree], moved: list[int]
+        self,
+        steps: Iterable[PlainStep],
+        waiting: dict[int, RequestedFree],
+        moved: list[int],
+        places: list[int] | None = None,
     ) -> PlainStep | None:
         """Many steps at once, up to one that needs more than the plain rules (fast_path.py).
 
         waiting: by name, the frees that steps ask for and that others complete.
+        places: gets the address of each step's block in place of the entries that the history
+        would have; every step taken leaves those that its kind and its columns say.
         """
+        heap = self.heap
         if not self._has_fast_path:
             return next(iter(steps), None)
-        return play(self.heap, self.private_pools, self._pending, steps, waiting, moved)
+        if places is None:
+            return play(heap, self.private_pools, self._pending, steps, waiting, moved)
+        trace, heap.trace = heap.trace, None
+        try:
+            return play(heap, self.private_pools, self._pending, steps, waiting, moved, places)
+        finally:
+            heap.trace = trace
 
     def give_name(self, ptr: int, name: int) -> Block:
         """Let steps call the block at `ptr` by `name`; its address means nothing from here on."""

@@ -53,12 +53,16 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
     steps: Iterable[_Objects],
     waiting: dict[int, RequestedFree],
     moved: list[int],
+    places: list[int] | None = None,
 ) -> PlainStep | None:
     """Take `steps` while they are plain; the first that is not, None if all were.
 
     waiting: the frees of FREE_REQUESTED, by name, that FREE_COMPLETED tells to be complete.
     moved: gets the change of allocated bytes of each step taken, doubled, and 1 more in the small
     pool (`Journal`).
+    places: gets the address of each step's block, where the caller writes the history of plain
+    steps itself; it says so only of frees that name the size and stream of the request, so that a
+    step and its place tell its entries, and of any other the step is left to the caller.
     """
     pools = plain_pools(heap, private, pending)
     if pools is None:
@@ -168,6 +172,8 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
             if history is not None:
                 # Rule 6.2, twice: what a request leaves in the history.
                 history.append(TraceEntry("alloc", block.ptr, size, stream, pool.id))
+            elif places is not None:
+                places.append(block.ptr)
             sizes.append(2 * rounded + is_small)
             requests.append(size)
             inactive.append(idle if expandable is None else 0)
@@ -177,7 +183,9 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
                 left = kind, name, size, stream
                 break
             block, given = freed, freed.size
-            if block.stream_uses is not None:
+            if block.stream_uses is not None or (
+                places is not None and (block.requested_size != size or block.stream != stream)
+            ):
                 named[name] = block
                 left = kind, name, size, stream
                 break
@@ -193,6 +201,8 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
                 requested = block.requested_size
                 history.append(TraceEntry("free_requested", ptr, requested, block.stream, pool.id))
                 history.append(TraceEntry("free_completed", ptr, requested, block.stream, pool.id))
+            elif places is not None:
+                places.append(ptr)
             # Rule 2.2, twice: merge with both neighbours; `at` is where the last of them was found.
             merged, idle, at = given, 3, -1
             other = block.prev
@@ -247,6 +257,12 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
             if asked is None:
                 left = kind, name, size, stream
                 break
+            if places is not None:
+                if asked.requested_size != size or asked.stream != stream:
+                    named[name] = asked
+                    left = kind, name, size, stream
+                    break
+                places.append(asked.ptr)
             if has_oversize and asked.size >= oversize:
                 oversize_allocations.decrease(1)
             asked.allocated = False
@@ -259,6 +275,13 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
             if waited is None:
                 left = kind, name, size, stream
                 break
+            if places is not None:
+                held = waited.block
+                if held is None or held.requested_size != size or held.stream != stream:
+                    waiting[name] = waited
+                    left = kind, name, size, stream
+                    break
+                places.append(held.ptr)
             moved += sizes[n_before:]
             pending.complete(waited)  # which may fold the journal
             moved.append(0)

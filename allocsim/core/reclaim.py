@@ -124,7 +124,9 @@ def holds_releasable(heap: Heap, private: PrivatePools) -> bool:
     """Whether `release_cached` would give memory back, no free being pending."""
     freeable = (private.freeable[pool_id] for pool_id in private.freeable)
     pools = [heap.large, heap.small, *(half for pool in freeable for half in pool.halves)]
-    return any(_is_releasable(block) for pool in pools for block in pool)
+    every = (free.blocks for pool in pools for free in pool.free.values())
+    # From the largest on: most often those are whole segments.
+    return any(_is_releasable(block) for blocks in every for block in reversed(blocks))
 
 
 def _is_releasable(block: Block) -> bool:

@@ -18,6 +18,7 @@ from allocsim.core import MAX_REQUEST, Block, CachingAllocator, Folder, Requeste
 from allocsim.engine.fidelity import FidelityCheck
 from allocsim.engine.fold import fold
 from allocsim.engine.observers import GiveUpError, Observer, Progress, TimelineBuilder
+from allocsim.engine.placed import PlacedSteps
 from allocsim.engine.plan import Plan, StepKind
 from allocsim.engine.repeats import CYCLE, Period
 from allocsim.engine.result import SimulatedOom
@@ -38,8 +39,9 @@ class Drive:
     dictates: driver bases come from the recording.  check_every: entries between walks of
     every invariant, 0 for none.  folder: counts the statistics.  given_up_at: where an observer
     had seen enough.  lays_out: segments of which what is in use is requested before the first step,
-    where the allocator holds none.  skipped: entries of periods that were passed over;
-    _passed_over: their steps, so far.
+    where the allocator holds none.  keeps_rows: whether `fidelity` is told where plain steps were
+    placed, in place of their entries, which then nobody sees.  skipped: entries of periods that
+    were passed over; _passed_over: their steps, so far.
     """
 
     allocator: CachingAllocator
@@ -52,6 +54,7 @@ class Drive:
     observers: tuple[Observer, ...] = ()
     folder: Folder = fold
     lays_out: Sequence[SegmentState] = ()
+    keeps_rows: bool = False
     ooms: list[SimulatedOom] = field(default_factory=list)
     stopped_at: int | None = None
     given_up_at: int | None = None
@@ -59,10 +62,13 @@ class Drive:
     timeline: TimelineBuilder = field(init=False)
     _waiting: dict[int, RequestedFree] = field(default_factory=dict)
     _scope: PoolId | None = None
+    _placed: PlacedSteps | None = None
     _passed_over: int = 0
 
     def __post_init__(self) -> None:
         self.allocator.count_with(self.folder)
+        if self.keeps_rows:
+            self._placed = PlacedSteps()
         if self.lays_out:
             self._waiting = lay_out(self.allocator, self.lays_out)
             held = sum(block.size for block in self.allocator.named_blocks.values())
@@ -149,13 +155,20 @@ class Drive:
     def _run_some(self, start: int, stop: int) -> None:
         """Steps [start, stop): rows of plain ones in the core's own loop, the others singly."""
         allocator, waiting, moved = self.allocator, self._waiting, self.timeline.moved
+        placed = self._placed
+        places = None if placed is None else placed.places
         self._passed_over = start - len(self.timeline)
         rows = self.plan.steps.rows(start, stop)
         while self.stopped_at is None:
-            step = allocator.play(rows, waiting, moved)
+            step = allocator.play(rows, waiting, moved, places)
             if step is None:
                 return
-            self._take(*step)
+            if placed is None:
+                self._take(*step)
+            else:
+                placed.begin_singly()
+                self._take(*step)
+                placed.ends.append(len(allocator.history))
 
     def _take(self, kind: int, addr: int, size: int, stream: int) -> None:
         """One step, whatever it is."""
@@ -245,7 +258,10 @@ class Drive:
             return
         self._grew(entry)
         if self.fidelity is not None:
-            self.fidelity.unrecorded(self.allocator.history)
+            if self._placed is None:
+                self.fidelity.unrecorded(self.allocator.history)
+            else:
+                self._placed.given_back.append(len(self._placed.ends))
         self.allocator.free(ptr)
 
     def _note_oom(
@@ -302,9 +318,14 @@ class Drive:
             self.allocator.delete_mempool(pool)
 
     def _pause(self, entry: int) -> None:
+        end = self._passed_over + len(self.timeline)
         self.timeline.keep()
         history = self.allocator.take_history()
-        if self.fidelity is not None:
+        if self._placed is not None and self.fidelity is not None:
+            steps = self.plan.steps.part(end - len(self._placed), end)
+            self.fidelity.steps(steps, self._placed, history)
+            self._placed = PlacedSteps()
+        elif self.fidelity is not None:
             self.fidelity.history(history)
         for observer in self.observers:
             if observer.keeps_history:

@@ -13,8 +13,11 @@ from itertools import zip_longest
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from allocsim.core import TraceEntry
+from allocsim.engine.placed import PlacedSteps, Row, rows_of
+from allocsim.engine.plan import Steps
 from allocsim.engine.result import Fidelity, Mismatch
 from allocsim.state import INACTIVE, SegmentState
 from allocsim.trace import Action, Trace
@@ -25,20 +28,20 @@ _IGNORED = (Action.SNAPSHOT, Action.ANNOTATE)
 _NAMES = np.array([action.text for action in Action], dtype=object)
 _ALLOC = Action.ALLOC.text
 
-Row = tuple[str, int, int, int]
-
 
 class FidelityCheck:
     """Fed with the replay's history piece by piece, so that it is never held as a whole.
 
-    Compared are whole columns of a piece, and row by row only where they differ.
+    It is fed with entries, or with steps and where they were placed, which spares the entries of
+    plain steps: a third of a replay's time.  Compared are whole columns of a piece, and row by row
+    only where they differ.
     """
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
         self._entries = np.flatnonzero(~np.isin(trace.action, _IGNORED))
         self._matched = 0
-        self._placed: list[int] = []
+        self._placed: list[NDArray[np.uint64]] = []
         self._unrecorded: list[int] = []
         self._mismatch: Mismatch | None = None
 
@@ -57,7 +60,7 @@ class FidelityCheck:
     def unrecorded(self, pending: Sequence[TraceEntry]) -> None:
         """Of `pending`, which `history` will bring, the last `alloc` answers no recorded one."""
         allocs = sum(entry.action == _ALLOC for entry in pending)
-        self._unrecorded.append(len(self._placed) + allocs - 1)
+        self._unrecorded.append(sum(map(len, self._placed)) + allocs - 1)
 
     def history(self, entries: Sequence[TraceEntry]) -> None:
         """The next entries of the replay."""
@@ -65,7 +68,8 @@ class FidelityCheck:
             return
         actions, addresses, *others, _ = zip(*entries, strict=True)
         allocs = zip(actions, addresses, strict=True)
-        self._placed += [address for action, address in allocs if action == _ALLOC]
+        placed = [address for action, address in allocs if action == _ALLOC]
+        self._placed.append(np.array(placed, dtype=np.uint64))
         if self._mismatch is not None:
             return
         columns = actions, addresses, *others
@@ -79,6 +83,32 @@ class FidelityCheck:
                 return
             self._matched += 1
 
+    def steps(self, steps: Steps, placed: PlacedSteps, history: Sequence[TraceEntry]) -> None:
+        """The next steps of the replay, and the entries of those that were taken singly."""
+        rows = rows_of(steps, placed, history)
+        is_alloc = rows.action == Action.ALLOC
+        if rows.given_back:
+            before = sum(map(len, self._placed))
+            self._unrecorded += (before + np.cumsum(is_alloc)[list(rows.given_back)] - 1).tolist()
+        self._placed.append(rows.addr[is_alloc])
+        if self._mismatch is not None or not len(is_alloc):
+            return
+        trace = self._trace
+        first = self._matched
+        recorded = self._entries[first : first + len(is_alloc)]
+        n = len(recorded)
+        is_same = (
+            (rows.action[:n] == trace.action[recorded])
+            & (rows.addr[:n] == trace.addr[recorded])
+            & (rows.size[:n] == trace.size[recorded])
+            & (rows.stream[:n] == trace.stream[recorded])
+        )
+        at = n if is_same.all() else int(np.argmin(is_same))
+        self._matched += at
+        if at < len(is_alloc):
+            wanted = list(zip(*self._recorded(first + at, first + at + 1), strict=True))
+            self._part(wanted[0] if wanted else None, rows.row(at))
+
     def _part(self, expected: Row | None, got: Row | None) -> None:
         """From the next entry on the two differ."""
         at = self._matched
@@ -90,7 +120,8 @@ class FidelityCheck:
         trace = self._trace
         is_alloc = (trace.action == Action.ALLOC) & (trace.size > 0)  # 0 bytes leave no entry
         recorded = trace.addr[is_alloc]
-        placed = np.delete(np.array(self._placed, dtype=np.uint64), self._unrecorded)
+        nothing = np.zeros(0, dtype=np.uint64)
+        placed = np.delete(np.concatenate([nothing, *self._placed]), self._unrecorded)
         n = min(len(recorded), len(placed))
         return int(np.count_nonzero(recorded[:n] == placed[:n]))
 

@@ -14,6 +14,7 @@ nothing open.
 from __future__ import annotations
 
 import random
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -29,10 +30,13 @@ if TYPE_CHECKING:
     from allocsim.engine.prepared import Prepared
 
 __all__ = [
+    "Probe",
     "Quiet",
+    "asks_moments",
     "has_unseen_calls",
     "leaves_open",
     "may_hide_calls",
+    "moments_of",
     "open_plans",
     "peaks_left_open",
     "quiet_moments",
@@ -115,25 +119,30 @@ def has_unseen_calls(prepared: Prepared) -> bool:
 
 
 def may_hide_calls(prepared: Prepared) -> bool:
-    """Whether the program shows no call of empty_cache, which says little.
+    """Whether the program shows no call of empty_cache, which says little."""
+    return _shows_none(prepared) and prepared.quiet.share >= HIDING
+
+
+def _shows_none(prepared: Prepared) -> bool:
+    """Whether there is no call of empty_cache, as far as is known.
 
     `allocsim record` notes the calls, so that what it recorded made none.
     """
     is_open = prepared.provenance is None and prepared.hints.empties
-    if not is_open or prepared.plan.empties_cache:
-        return False
-    return prepared.quiet.share >= HIDING
+    return is_open and not prepared.plan.empties_cache
 
 
 def quiet_moments(prepared: Prepared) -> Quiet:
     """The moments at which a call of empty_cache would not have shown in the recording.
 
     Of a long recording `MOMENTS` are asked, at random, because a program's periods would meet
-    even distances.  A replay that comes to no end tells nothing of what would have come after.
+    even distances.  Where a proof has looked at them (`Prepared.looked`), that stands.  A replay
+    that comes to no end tells nothing of what would have come after.
     """
+    if prepared.looked:
+        return prepared.looked[0]
     plan, device_memory = prepared.free_plan, prepared.capacity or prepared.inferred
-    n_steps = len(plan.steps)
-    moments = sorted(random.Random(0).sample(range(n_steps), min(n_steps, MOMENTS)))
+    moments = moments_of(prepared)
     quiet: list[int] = []
     try:
         allocator = prepared.allocator(
@@ -142,7 +151,7 @@ def quiet_moments(prepared: Prepared) -> Quiet:
             base_address=prepared.first_base,
             limit=prepared.limit_for(prepared.recorded, device_memory, plan),
         )
-        _Probe(
+        Probe(
             allocator,
             plan,
             len(prepared.trace),
@@ -153,7 +162,18 @@ def quiet_moments(prepared: Prepared) -> Quiet:
         ).look()
     except _NO_RUN:
         pass  # what is known up to there counts
-    return Quiet(tuple(quiet), len(moments))
+    return Quiet(tuple(moments[number] for number in quiet), len(moments))
+
+
+def moments_of(prepared: Prepared) -> list[int]:
+    """The steps of `free_plan` after which it is asked whether a call would have shown."""
+    n_steps = len(prepared.free_plan.steps)
+    return sorted(random.Random(0).sample(range(n_steps), min(n_steps, MOMENTS)))
+
+
+def asks_moments(prepared: Prepared) -> bool:
+    """Whether a what-if has to know them."""
+    return has_unseen_calls(prepared) or _shows_none(prepared)
 
 
 def _called_as_often(plan: Plan, quiet: Quiet) -> Iterator[Plan]:
@@ -191,10 +211,10 @@ def with_calls(plan: Plan, places: Sequence[int]) -> Plan:
 
 
 @dataclass(slots=True)
-class _Probe(Drive):
+class Probe(Drive):
     """A drive that looks after which steps empty_cache would do nothing.
 
-    moments: the steps after which it looks, in order.  quiet: those of them.
+    moments: the steps after which it looks, in order.  quiet: the numbers of those moments.
     """
 
     moments: Sequence[int] = ()
@@ -202,12 +222,17 @@ class _Probe(Drive):
 
     def look(self) -> None:
         """Drive up to the last of the moments, or to an out-of-memory error that is ours alone."""
-        taken = 0
-        for at in self.moments:
-            self._run_some(taken, at + 1)
+        self._run_some(0, self.moments[-1] + 1 if self.moments else 0)
+
+    def _run_some(self, start: int, stop: int) -> None:
+        first = bisect_left(self.moments, start)
+        for number in range(first, bisect_left(self.moments, stop)):
+            after = self.moments[number] + 1
+            Drive._run_some(self, start, after)  # a class with slots is another one to super()
             if self.stopped_at is not None:
                 return
-            taken = at + 1
+            start = after
             may_call = self._scope is None and not self._waiting
             if may_call and not self.allocator.has_cached_memory:
-                self.quiet.append(at)
+                self.quiet.append(number)
+        Drive._run_some(self, start, stop)

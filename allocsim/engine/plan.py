@@ -85,12 +85,21 @@ class Steps:
 
     def undictated(self) -> Steps:
         """Those that the program alone decides, not what the recorded driver answered."""
-        return self.without(StepKind.DICTATE, StepKind.ROOM, StepKind.AWAIT)
+        return Steps(*(column[self.is_undictated] for column in self._columns()))
+
+    @property
+    def is_undictated(self) -> NDArray[np.bool_]:
+        """Which those are."""
+        return ~np.isin(self.kind, (StepKind.DICTATE, StepKind.ROOM, StepKind.AWAIT))
 
     def without(self, *kinds: StepKind) -> Steps:
         """Those of other kinds."""
         kept = ~np.isin(self.kind, kinds)
         return Steps(*(column[kept] for column in self._columns()))
+
+    def part(self, start: int, stop: int) -> Steps:
+        """Steps [start, stop)."""
+        return Steps(*(column[start:stop] for column in self._columns()))
 
     def _columns(self) -> tuple[NDArray[Any], ...]:
         return self.kind, self.entry, self.addr, self.size, self.stream

@@ -14,7 +14,7 @@ from allocsim.engine.setting import Setting
 from allocsim.engine.which_release import can_be_of, releases_of
 from allocsim.errors import ConfigError, RecordingError
 from allocsim.state import SegmentState
-from allocsim.trace import Recording, Trace, refuse_unsound, start_state
+from allocsim.trace import Recording, Rewound, refuse_unsound
 
 __all__ = ["prepare"]
 
@@ -34,7 +34,7 @@ def prepare(
     hints that the release refuses.
     """
     hints = hints or Hints()
-    refuse_unsound(recording)
+    starts = refuse_unsound(recording)
     possible, note = releases_of(recording, torch_version)
     release = MODELLED[possible[-1]]
     for _, changed in hints.settings:
@@ -48,7 +48,7 @@ def prepare(
     traces = recording.devices if device is None else (recording.device(device),)
     found = []
     for trace in traces:
-        start = _start_of(trace, recording, config)
+        start = _start_of(starts.get(trace.device) or Rewound(trace), recording, config)
         found.append(
             Prepared(
                 path=recording.path,
@@ -78,12 +78,11 @@ def _conf_of(recording: Recording) -> str:
 
 
 def _start_of(
-    trace: Trace, recording: Recording, config: AllocatorConfig
+    start: Rewound, recording: Recording, config: AllocatorConfig
 ) -> tuple[SegmentState, ...]:
     recorded = recording.settings
     try:
-        return start_state(
-            trace,
+        return start.state(
             rounded=config.round_size,
             max_split_size=recorded.max_split_size if recorded is not None else None,
         )

@@ -193,6 +193,11 @@ class Prepared:
         return [None] if self.plan.is_proved else []
 
     @cached_property
+    def looked(self) -> list[Quiet]:
+        """The moments of `quiet`, where a proof that holds has looked at them on its way."""
+        return []
+
+    @cached_property
     def free_plan(self) -> Plan:
         """The plan without driver bases: what hangs on the program alone."""
         return replace(self.plan, steps=self.plan.steps.undictated())

@@ -14,7 +14,7 @@ from allocsim.trace.pools import PoolColumn, pools_of
 from allocsim.trace.provenance import Provenance
 from allocsim.trace.recording import Recording
 from allocsim.trace.releases import RELEASES, releases_of
-from allocsim.trace.rewind.start_state import start_state, trimmed
+from allocsim.trace.rewind import Rewound, start_state, trimmed
 from allocsim.trace.settings import RecordedSettings
 from allocsim.trace.store import write_npz
 from allocsim.trace.trace import Action, Entry, Trace
@@ -34,6 +34,7 @@ __all__ = [
     "RELEASES",
     "RecordedSettings",
     "Recording",
+    "Rewound",
     "Trace",
     "lint",
     "load",

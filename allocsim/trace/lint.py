@@ -18,7 +18,8 @@ from allocsim.errors import RecordingError
 from allocsim.state import INACTIVE, SegmentState
 from allocsim.trace.recording import Recording
 from allocsim.trace.releases import RELEASES, unrounded_until
-from allocsim.trace.rewind.start_state import start_state
+from allocsim.trace.rewind.disjoint import never_overlap
+from allocsim.trace.rewind.start_state import Rewound
 from allocsim.trace.trace import Action, Trace
 from allocsim.units import format_size
 
@@ -40,18 +41,20 @@ class Finding:
 
 def lint(recording: Recording) -> tuple[Finding, ...]:
     """All findings about `recording`, errors first."""
-    found = list(_about_file(recording))
-    unrounded = unrounded_until(recording.releases or RELEASES)
-    for trace in recording.devices:
-        found += _about_device(trace, unrounded)
-    return tuple(sorted(found, key=lambda finding: finding.severity != "error"))
+    return _lint(recording, {})
 
 
-def refuse_unsound(recording: Recording) -> None:
-    """Raises RecordingError with the first error that `lint` finds, if it finds any."""
-    for finding in lint(recording):
+def refuse_unsound(recording: Recording) -> dict[int, Rewound]:
+    """Raises RecordingError with the first error that `lint` finds, if it finds any.
+
+    Returns by number what each device was before its first entry, which has been found out on the
+    way; none of one without entries.
+    """
+    starts: dict[int, Rewound] = {}
+    for finding in _lint(recording, starts):
         if finding.severity == "error":
             raise RecordingError(recording.path, finding.text, entry=finding.entry)
+    return starts
 
 
 def refuse_contradictions(recording: Recording) -> None:
@@ -59,6 +62,15 @@ def refuse_contradictions(recording: Recording) -> None:
     for finding in lint(recording):
         if finding.text.startswith(_CONTRADICTS):
             raise RecordingError(recording.path, finding.text, entry=finding.entry)
+
+
+def _lint(recording: Recording, starts: dict[int, Rewound]) -> tuple[Finding, ...]:
+    """All findings; starts: gets each device as it was before its first entry."""
+    found = list(_about_file(recording))
+    unrounded = unrounded_until(recording.releases or RELEASES)
+    for trace in recording.devices:
+        found += _about_device(trace, unrounded, starts)
+    return tuple(sorted(found, key=lambda finding: finding.severity != "error"))
 
 
 def _about_file(recording: Recording) -> Iterator[Finding]:
@@ -77,7 +89,9 @@ def _about_file(recording: Recording) -> Iterator[Finding]:
         yield Finding("note", "no release of PyTorch writes this mixture of fields")
 
 
-def _about_device(trace: Trace, unrounded: str | None) -> Iterator[Finding]:
+def _about_device(
+    trace: Trace, unrounded: str | None, starts: dict[int, Rewound]
+) -> Iterator[Finding]:
     wrong = islice(_segment_errors(trace), 1)
     broken = [_contradiction(trace, what) for what in wrong] or list(_alignment(trace, unrounded))
     yield from broken
@@ -85,7 +99,8 @@ def _about_device(trace: Trace, unrounded: str | None) -> Iterator[Finding]:
     if not len(trace) or any(finding.severity == "error" for finding in broken):
         return
     try:
-        start = start_state(trace)
+        starts[trace.device] = Rewound(trace)
+        start = starts[trace.device].state()
     except RecordingError as error:
         what = str(error).partition(": ")[2].removeprefix(f"entry {error.entry}: ")
         yield _contradiction(trace, what, error.entry)
@@ -158,6 +173,8 @@ def _order(trace: Trace) -> Iterator[Finding]:
 
 def _overlap(trace: Trace, start: tuple[SegmentState, ...]) -> Finding | None:
     """The first alloc that overlaps a block in use."""
+    if never_overlap(trace, start):
+        return None
     ends = {b.address: b.address + b.size for s in start for b in s.blocks if b.state != INACTIVE}
     addresses = sorted(ends)
     entries = np.flatnonzero(np.isin(trace.action, (Action.ALLOC, Action.FREE_COMPLETED)))

@@ -262,6 +262,51 @@ def test_a_free_of_what_nobody_handed_out_is_left(kind: int) -> None:
     assert a.play([step], {}, []) == step
 
 
+def test_places_stand_for_the_entries_of_plain_steps() -> None:
+    """One for each step taken; the history that is kept besides has what happens singly alone."""
+    steps = [
+        (MALLOC, 1, 700, 0),
+        (MALLOC, 2, 900, 0),
+        (FREE, 1, 700, 0),
+        (FREE_REQUESTED, 2, 900, 0),
+        (FREE_COMPLETED, 2, 900, 0),
+    ]
+    told, kept = (CachingAllocator("1GiB", record_history=True) for _ in range(2))
+    for a in (told, kept):
+        a.free(a.malloc(2048))
+        a.take_history()
+    places: list[int] = []
+    assert told.play(steps, {}, [], places) is None
+    assert kept.play(steps, {}, []) is None
+    of_steps = [(at,) * (1 + (kind == FREE)) for (kind, *_), at in zip(steps, places, strict=True)]
+    assert [at for group in of_steps for at in group] == [e.address for e in kept.history]
+    assert told.history == []
+    told.empty_cache()
+    assert [entry.action for entry in told.history] == ["segment_free"]
+    assert told.memory_stats().keys() == kept.memory_stats().keys()
+
+
+@pytest.mark.parametrize("kind", [FREE, FREE_REQUESTED, FREE_COMPLETED])
+@pytest.mark.parametrize(("size", "stream"), [(701, 0), (700, 5)])
+def test_a_free_of_another_size_or_stream_is_left_where_places_are_noted(
+    kind: int, size: int, stream: int
+) -> None:
+    """A step and its place would tell entries that its block does not have."""
+    a = CachingAllocator("1GiB", record_history=True)
+    a.free(a.malloc(2048))
+    a.take_history()
+    waiting: dict[int, RequestedFree] = {}
+    places: list[int] = []
+    before = [(MALLOC, 1, 700, 0)] + [(FREE_REQUESTED, 1, 700, 0)] * (kind == FREE_COMPLETED)
+    assert a.play(before, waiting, [], places) is None
+    step = (kind, 1, size, stream)
+    assert a.play([step], waiting, [], places) == step
+    assert len(places) == len(before)
+    assert a.play([(kind, 1, 700, 0)], waiting, [], places) is None
+    assert len(places) == len(before) + 1
+    a.check()
+
+
 def test_a_free_that_is_told_waits_for_no_stream() -> None:
     """Whatever streams used the block: the recording says when it was complete."""
     fast, slow = CachingAllocator("1GiB"), CachingAllocator("1GiB")

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 from allocsim import CachingAllocator, Hints, replay
-from allocsim.engine import Prepared, Setting, StepKind, left_open, prepare
+from allocsim.engine import Prepared, Setting, StepKind, left_open, parting_of, prepare
 from allocsim.engine.left_open import Quiet, peaks_left_open, with_calls
 from allocsim.engine.plan import Plan
 from allocsim.errors import UndefinedBehaviorError
-from allocsim.trace import Mark, MarkKind, Provenance, Recording
+from allocsim.trace import Action, Mark, MarkKind, Provenance, Recording
 from allocsim.units import GIB, MIB, format_size
+from allocsim.workload import KINDS
 
 Recorded = Callable[..., Recording]
 Program = Callable[[CachingAllocator], None]
@@ -229,6 +230,34 @@ def test_of_a_long_recording_some_moments_are_asked(recorded: Recorded) -> None:
     assert list(quiet.after) == sorted(set(quiet.after))
     assert quiet.after[-1] <= steps // 2
     assert quiet.share == pytest.approx(0.5, abs=0.03)
+
+
+@pytest.mark.parametrize("kind", ["streams", "fragments", "training"])
+def test_a_proof_looks_at_the_moments_on_its_way(kind: str) -> None:
+    """Of a release that orders free blocks by no address of the driver, both are one."""
+    recording = replace(KINDS[kind](), provenance=None)
+    (proved,), (looked_at,) = prepare(recording), prepare(recording)
+    assert parting_of(proved) is None
+    assert proved.looked == [looked_at.quiet]
+    assert proved.quiet is proved.looked[0]
+    assert 0 < len(proved.quiet.after) < proved.quiet.n_asked
+
+
+def test_a_proof_that_fails_is_not_asked(recorded: Recorded) -> None:
+    """What parts from the recording may be elsewhere at any moment."""
+
+    def program(gpu: CachingAllocator) -> None:
+        gpu.malloc(2 * MIB)
+        gpu.free(gpu.malloc(2 * MIB))
+
+    recording = recorded(program)
+    (trace,) = recording.devices
+    size = np.where(trace.action == Action.SEGMENT_ALLOC, 2 * trace.size, trace.size)
+    (prepared,) = prepare(recording)
+    damaged = replace(prepared, trace=replace(trace, size=size))
+    assert parting_of(damaged) is not None
+    assert not damaged.looked
+    assert damaged.quiet.n_asked == 3
 
 
 def test_a_replay_that_pytorch_would_not_survive_is_looked_at_up_to_there(

@@ -45,7 +45,7 @@ def live_before(trace: Trace, entry: int, live: dict[int, Live]) -> dict[int, Li
     if (asked[is_alloc] != size[is_alloc]).any():
         return None
     first = np.flatnonzero(np.append(True, ~goes_on[:-1]) & ~is_alloc)
-    touched = set(addr.tolist())
+    touched = set(addr[~goes_on].tolist())
     before = {at: block for at, block in live.items() if at not in touched}
     is_pending = action[first] == Action.FREE_COMPLETED
     death = rows[np.minimum(first + ~is_pending, len(rows) - 1)]

@@ -10,8 +10,10 @@ free block from its front.  A gap too long to be slack is taken for free space.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from allocsim.state import SegmentState
 from allocsim.trace.trace import Action, Trace
@@ -36,15 +38,23 @@ class Live:
 
 
 class LaterAllocs:
-    """The alloc entries of a trace from one entry on, found by address."""
+    """The alloc entries of a trace from one entry on, found by address.
 
-    __slots__ = ("_addresses", "_indices")
+    They are sorted once one is asked for: a recording of a whole run has no slack to find.
+    """
 
     def __init__(self, trace: Trace, entry: int) -> None:
+        self._trace, self._entry = trace, entry
+
+    @cached_property
+    def _indices(self) -> NDArray[np.intp]:
+        trace, entry = self._trace, self._entry
         indices = entry + np.flatnonzero(trace.action[entry:] == Action.ALLOC)
-        order = indices[np.argsort(trace.addr[indices], kind="stable")]
-        self._addresses = trace.addr[order]
-        self._indices = order
+        return indices[np.argsort(trace.addr[indices], kind="stable")]
+
+    @cached_property
+    def _addresses(self) -> NDArray[np.uint64]:
+        return self._trace.addr[self._indices]
 
     def first(self, low: int, high: int, before: int) -> int | None:
         """The address of the first alloc in [low, high], bounds included, before an entry.

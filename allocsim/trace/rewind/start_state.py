@@ -28,7 +28,7 @@ from allocsim.trace.rewind.slack import LaterAllocs, Live, true_size
 from allocsim.trace.trace import Action, Trace
 from allocsim.units import MIB, round_up
 
-__all__ = ["round_to_512", "start_state", "trimmed"]
+__all__ = ["Rewound", "round_to_512", "start_state", "trimmed"]
 
 _SMALL_SEGMENT = 2 * MIB
 
@@ -51,19 +51,40 @@ def start_state(
     max_split_size: bytes, None for no limit; blocks of that size are never split.
     Raises RecordingError, naming the entry, if the entries do not lead to the final segments.
     """
-    rewind = _Rewind(trace)
-    left = np.arange(entry, len(trace))[::-1]
-    before = live_before(trace, entry, rewind.live)
-    if before is not None:
-        rewind.live = before
-        left = left[~np.isin(trace.action[left], OF_BLOCKS)]
-    pools = (*trace.pool_ids, (0, 0))  # -1, "unknown", finds the default pool
-    columns = (trace.action, trace.addr, trace.size, trace.stream, trace.pool_id)
-    rows = zip(left.tolist(), *(column[left].tolist() for column in columns), strict=True)
-    for index, action, addr, size, stream, pool in rows:
-        rewind.undo(index, action, addr, size=size, stream=stream, pool_id=pools[pool])
-    limit = -1 if max_split_size is None else max_split_size
-    return rewind.state(LaterAllocs(trace, entry), rounded, limit)
+    return Rewound(trace, entry).state(rounded=rounded, max_split_size=max_split_size)
+
+
+class Rewound:
+    """A device just before an entry, as far as no setting decides it; `state` says the rest.
+
+    Raises RecordingError, naming the entry, if the entries do not lead to the final segments.
+    """
+
+    __slots__ = ("_entry", "_rewind", "_trace")
+
+    def __init__(self, trace: Trace, entry: int = 0) -> None:
+        self._trace, self._entry = trace, entry
+        rewind = self._rewind = _Rewind(trace)
+        left = np.arange(entry, len(trace))[::-1]
+        before = live_before(trace, entry, rewind.live)
+        if before is not None:
+            rewind.live = before
+            left = left[~np.isin(trace.action[left], OF_BLOCKS)]
+        pools = (*trace.pool_ids, (0, 0))  # -1, "unknown", finds the default pool
+        columns = (trace.action, trace.addr, trace.size, trace.stream, trace.pool_id)
+        rows = zip(left.tolist(), *(column[left].tolist() for column in columns), strict=True)
+        for index, action, addr, size, stream, pool in rows:
+            rewind.undo(index, action, addr, size=size, stream=stream, pool_id=pools[pool])
+
+    def state(
+        self,
+        *,
+        rounded: Callable[[int], int] = round_to_512,
+        max_split_size: int | None = None,
+    ) -> tuple[SegmentState, ...]:
+        """See `start_state`."""
+        limit = -1 if max_split_size is None else max_split_size
+        return self._rewind.state(LaterAllocs(self._trace, self._entry), rounded, limit)
 
 
 def trimmed(trace: Trace, first: int, last: int) -> Trace:

@@ -1,0 +1,97 @@
+"""Whether no two blocks in use ever overlapped, all of them looked at at once.
+
+Rule: the answer is yes only where looking at one allocation after the other would find no overlap;
+no is no verdict, but leave to look.  Two blocks overlap if one begins inside the other while both
+live.  The entries are taken in stretches, each with the blocks that live in it: sorted by address,
+those that begin inside another stand right behind it, and in one stretch they are few.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allocsim.state import INACTIVE, SegmentState
+from allocsim.trace.trace import Action, Trace
+
+__all__ = ["never_overlap"]
+
+_STRETCH = 4096
+"""Entries in a stretch, at least: fewer pay for more blocks that live in several of them."""
+_MOST_PAIRS = 64
+"""Blocks inside others that are held against them, for each block of a stretch: what has more is
+looked at one by one, in less memory."""
+
+_Ints = NDArray[np.int64]
+_Lives = tuple[NDArray[np.uint64], _Ints, _Ints, _Ints, _Ints]
+"""Every address, ascending, and of each block: the number of its own, bytes, the entries of its
+allocation (-1: before the first) and of its end (as many as there are: none)."""
+
+
+def never_overlap(trace: Trace, start: tuple[SegmentState, ...]) -> bool:
+    """Whether it is certain that no block was allocated over one in use; start: what was there."""
+    lives = _lives(trace, start)
+    if lives is None:
+        return False
+    addresses, place, size, born, died = lives
+    ends = addresses[place] + size.astype(np.uint64)
+    if (ends < addresses[place]).any():
+        return False
+    last = np.searchsorted(addresses, ends)
+    stretch = max(_STRETCH, _most_alive(trace, int(np.count_nonzero(born < 0))))
+    first = np.maximum(born, 0) // stretch
+    n_in = np.minimum(died, len(trace) - 1) // stretch - first + 1
+    block = np.repeat(np.arange(len(n_in)), n_in)
+    number = _counted(n_in) + np.repeat(first, n_in)
+    key = number * (len(addresses) + 1) + place[block]
+    order = np.argsort(key, kind="stable")
+    key, block = key[order], block[order]
+    outer = np.flatnonzero(last[block] > place[block] + 1)
+    of = block[outer]
+    low = np.searchsorted(key, key[outer], side="right")
+    inside = np.searchsorted(key, key[outer] - place[of] + last[of]) - low
+    if inside.sum() > _MOST_PAIRS * (len(block) + _STRETCH):
+        return False
+    one = np.repeat(of, inside)
+    other = block[_counted(inside) + np.repeat(low, inside)]
+    both = np.maximum(born[one], born[other]) < np.minimum(died[one], died[other])
+    return not both.any()
+
+
+def _lives(trace: Trace, start: tuple[SegmentState, ...]) -> _Lives | None:
+    """The blocks that were ever in use; None if an address is taken twice or given back twice."""
+    there = [
+        (block.address, block.size)
+        for segment in start
+        for block in segment.blocks
+        if block.state != INACTIVE
+    ]
+    rows = np.flatnonzero(np.isin(trace.action, (Action.ALLOC, Action.FREE_COMPLETED)))
+    addr = np.concatenate((np.array([at for at, _ in there], np.uint64), trace.addr[rows]))
+    size = np.concatenate((np.array([held for _, held in there], np.int64), trace.size[rows]))
+    entry = np.concatenate((np.full(len(there), -1), rows))
+    is_alloc = np.concatenate((np.ones(len(there), dtype=bool), trace.action[rows] == Action.ALLOC))
+    addresses, place = np.unique(addr, return_inverse=True)
+    order = np.argsort(place, kind="stable")
+    place, size, entry, is_alloc = place[order], size[order], entry[order], is_alloc[order]
+    goes_on = place[1:] == place[:-1]
+    begins = np.append(True, ~goes_on)
+    takes_turns = not (is_alloc[1:] == is_alloc[:-1])[goes_on].any()
+    if not takes_turns or not is_alloc[begins[: len(place)]].all():
+        return None
+    died = np.full(len(place), len(trace))
+    died[:-1][goes_on] = entry[1:][goes_on]
+    return addresses, *(column[is_alloc] for column in (place, size, entry, died))
+
+
+def _most_alive(trace: Trace, at_start: int) -> int:
+    """The most blocks in use after any entry."""
+    action = trace.action
+    moved = (action == Action.ALLOC).astype(np.int64) - (action == Action.FREE_COMPLETED)
+    return at_start + int(np.cumsum(moved).max(initial=0))
+
+
+def _counted(counts: _Ints) -> _Ints:
+    """0, 1, … as often as each of `counts` says, one after the other."""
+    counted: _Ints = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+    return counted

@@ -1,0 +1,118 @@
+"""The proof by rows says what the proof by entries says, of sound and of damaged recordings."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from allocsim import CachingAllocator, Recording
+from allocsim.engine import Fidelity, Observer, Plan, Prepared, prepare
+from allocsim.engine.fidelity import FidelityCheck
+from allocsim.engine.plan import StepKind
+from allocsim.engine.replay import drive_as_recorded
+from allocsim.trace import Action, Trace
+from allocsim.units import MIB
+from allocsim.workload import graphs, oom, streams, training
+
+KINDS: dict[str, Callable[[], Recording]] = {
+    "training": lambda: training(entries=5000),
+    "two streams": lambda: streams(steps=40),
+    "private pools": graphs,
+    "out of memory": oom,
+}
+
+
+class Keeps(Observer):
+    """Wants the history, so that the check is told entries."""
+
+    keeps_history = True
+
+
+def verdict(
+    prepared: Prepared, trace: Trace, plan: Plan, *observers: Observer
+) -> tuple[Fidelity, bool]:
+    """What `plan` comes to beside `trace`, and whether it was told by rows."""
+    drive, _, _ = drive_as_recorded(prepared, prepared.recorded, None, observers=observers)
+    drive.fidelity, drive.plan = FidelityCheck(trace), plan
+    drive.run()
+    return drive.fidelity.result(drive.allocator.segments()), drive.keeps_rows
+
+
+def both(prepared: Prepared, trace: Trace, plan: Plan) -> Fidelity:
+    """The verdict, which both ways give."""
+    by_rows, is_by_rows = verdict(prepared, trace, plan)
+    by_entries, is_not = verdict(prepared, trace, plan, Keeps())
+    assert is_by_rows
+    assert not is_not
+    assert by_rows == by_entries
+    return by_rows
+
+
+def damaged(trace: Trace, rng: random.Random) -> Trace:
+    """`trace` with one number of one entry changed, without its end, or with it twice."""
+    at = rng.randrange(len(trace))
+    columns = {name: column.copy() for name, column in trace.columns().items()}
+    damage = rng.choice(("addr", "size", "stream", "action", "shorter", "longer"))
+    if damage == "shorter":
+        columns = {name: column[:at] for name, column in columns.items()}
+    elif damage == "longer":
+        columns = {name: np.append(column, column[at:]) for name, column in columns.items()}
+    elif damage == "action":
+        columns["action"][at] = (int(trace.action[at]) + 1) % (Action.OOM + 1)
+    else:
+        columns[damage][at] += 512
+    return replace(trace, **columns)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_sound_recording_is_proved_and_a_damaged_one_refuted_alike(kind: str) -> None:
+    (prepared,) = prepare(KINDS[kind]())
+    trace, plan = prepared.trace, prepared.plan
+    assert both(prepared, trace, plan).is_exact
+    rng = random.Random(5)
+    for _ in range(12):
+        found = both(prepared, damaged(trace, rng), plan)
+        assert found.first_mismatch is not None
+
+
+def free_as(plan: Plan, change: str) -> Plan:
+    """`plan` with a free in its middle that is not what was asked for."""
+    steps = plan.steps
+    frees = np.flatnonzero(np.isin(steps.kind, (StepKind.FREE, StepKind.FREE_REQUEST)))
+    column = getattr(steps, change).copy()
+    column[frees[len(frees) // 2]] += 512
+    return replace(plan, steps=replace(steps, **{change: column}))
+
+
+@pytest.mark.parametrize("change", ["addr", "size", "stream"])
+def test_a_free_that_names_another_request_leaves_the_entries_of_its_block(change: str) -> None:
+    """Of another size or stream: those that were asked for.  Of no block: none at all."""
+    (prepared,) = prepare(streams(steps=20))
+    found = both(prepared, prepared.trace, free_as(prepared.plan, change))
+    assert found.is_exact is (change != "addr")
+
+
+def test_a_failed_request_that_succeeds_answers_no_recorded_one(
+    recorded: Callable[..., Recording],
+) -> None:
+    """The recorded device was fuller than the one that is driven: what the request got is given
+    back, and the requests after it are compared with their own entries."""
+
+    def program(a: CachingAllocator) -> None:
+        a.malloc(6 * MIB)
+        with pytest.raises(RuntimeError, match="out of memory"):
+            a.malloc(60 * MIB)
+        for _ in range(3):
+            a.malloc(3 * MIB)
+
+    (prepared,) = prepare(recorded(program, "50MiB"))
+    plan = replace(prepared.plan, capacity=200 * MIB)
+    prepared.__dict__["plan"] = plan
+    found = both(prepared, prepared.trace, plan)
+    assert found.first_mismatch is not None
+    assert "oom" in found.first_mismatch.expected
+    assert found.addresses_matched == found.allocations == 4
