@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from allocsim import load
+from allocsim import load, replay
 from allocsim.errors import ConfigError
 from allocsim.phantom import UnavailableError, find_gpu
 from allocsim.questions.fit import Task, fit, largest, model_of, program_of, run_by_law, run_program
@@ -278,3 +278,16 @@ def test_laws_answer_where_pytorch_is_missing_and_only_where_there_is_one(
             fit(task, gpu, engine=engine)
     with pytest.raises(UnavailableError, match="no torch here"):
         fit(gpt2(), gpu, python="/named/python")
+
+
+def test_a_run_by_law_is_the_replay_of_what_it_keeps(tmp_path: Path) -> None:
+    """Which it does without, and of which it plays a part only."""
+    keep, gpu = tmp_path / "out.pickle", find_gpu("A100 80GB")
+    ran = run_by_law(gpt2(is_training=False, prompt=900, decode=12), gpu, keep=keep)
+    (run,) = replay(load(keep)).devices
+    assert run.fidelity == ran.device_run.fidelity
+    assert run.stats == ran.device_run.stats
+    assert run.peak == ran.device_run.peak
+    for name in ("entry", "allocated", "reserved"):
+        expected, found = (getattr(each.timeline, name) for each in (run, ran.device_run))
+        assert expected.tolist() == found.tolist()
