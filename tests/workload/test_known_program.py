@@ -34,8 +34,8 @@ class Writer:
         self.rows.append((FREE, block, 0, -1))
 
     def program(self) -> KnownProgram:
-        columns = np.array(self.rows, dtype=np.int64).T
-        return KnownProgram(*columns, stretches=tuple(self.stretches))
+        kind, block, size, stack = np.array(self.rows, dtype=np.int64).T
+        return KnownProgram(kind, block, size, stack, tuple(self.stretches))
 
 
 def that_serves(
@@ -92,6 +92,7 @@ def played(
 
 def same(one: object, other: object, name: str = "") -> None:
     if isinstance(one, np.ndarray):
+        assert isinstance(other, np.ndarray)
         assert np.array_equal(one, other), name
     elif is_dataclass(one):
         for field in fields(one):
