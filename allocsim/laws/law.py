@@ -80,6 +80,7 @@ class Law:
     grow with each copy and with the number of copies.
     parts: see `Repeated`.  reset: the row at which the peaks are reset.
     proofs: recordings that came out row by row and were not used for the formulas.
+    period: layers of a copy.
     """
 
     kind: NDArray[np.uint8]
@@ -92,6 +93,7 @@ class Law:
     layers: int
     reset: int
     proofs: int
+    period: int = 1
 
     def requests(self, variables: Mapping[str, int], layers: int) -> Requests:
         """The program at these variables, with the errors of `rows` and `requests_of`."""
@@ -102,16 +104,19 @@ class Law:
     def n_rows(self, layers: int) -> int:
         """How many rows it has."""
         more = sum(stop - start for start, stop in self.parts)
-        return len(self.kind) + more * (layers - self.layers)
+        return len(self.kind) + more * ((layers - self.layers) // self.period)
 
     def rows(self, variables: Mapping[str, int], layers: int) -> Rows:
         """Its rows at these variables, whose blocks are not looked up.
 
-        Raises ConfigError for fewer layers than it was recorded with.
+        Raises ConfigError for fewer layers than it was recorded with, and for a part of a period.
         """
-        least = self.layers - 1
+        least = self.layers - self.period
         if layers < least:
             raise ConfigError(f"{layers} layers: no law for fewer than {least}")
+        copies, rest = divmod(layers - least, self.period)
+        if rest:
+            raise ConfigError(f"{layers} layers: the law is for a multiple of {self.period}")
         is_request = self.kind == REQUEST
         size = np.array([formula.at(variables) for formula in self.formulas], dtype=np.int64)
         value = self.number.copy()
@@ -127,7 +132,7 @@ class Law:
             self.by_copies,
             self.parts,
         )
-        row, value = repeated.rows_with(layers - least)
+        row, value = repeated.rows_with(copies)
         return Rows(row, self.kind[row], self.kin[row], value)
 
 

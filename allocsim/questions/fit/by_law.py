@@ -113,6 +113,8 @@ def laws_name(task: Task) -> str:
         raise ConfigError(f"there is no law for {task.model.name}: its architecture has none")
     for what in _without_law(task):
         raise ConfigError(f"there is no law for {what}")
+    if family.is_eager and task.attention != "eager":
+        raise ConfigError(f"transformers runs {task.model.name} with attention 'eager' alone")
     if not task.is_training:
         if task.attention == "eager":
             return "_".join([family.name_of(config), task.dtype, "serve", "eager"])
