@@ -55,6 +55,7 @@ OTHERWISE = [
     ("Mistral-7B-v0.1", "H100", {"seq": 600, "checkpointing": True}),
     ("Phi-3-mini", "A100 80GB", {"batch": 2, "seq": 777}),
     ("Phi-3-mini", "A100 80GB", {"seq": 2504, "checkpointing": True, "start": "made"}),
+    ("Phi-3-mini", "H100", {"batch": 2, "seq": 600, "dtype": "autocast-bf16"}),
     ("BERT-base", "RTX 4090", {"batch": 16, "seq": 512}),
     ("BERT-base", "RTX 4090", {"batch": 24, "seq": 256, "checkpointing": True}),
     ("ViT-L/16", "L40S", {"batch": 24}),
