@@ -303,3 +303,15 @@ def test_a_run_by_law_is_the_replay_of_what_it_keeps(tmp_path: Path) -> None:
     for name in ("entry", "allocated", "reserved"):
         expected, found = (getattr(each.timeline, name) for each in (run, ran.device_run))
         assert expected.tolist() == found.tolist()
+
+
+def test_a_card_on_which_only_a_retry_helps_is_replayed() -> None:
+    """What a full cache gave back was found out by the replay, as of any recording."""
+    gpu = find_gpu("A100 80GB")
+    task = gpt2(batch=4, seq=512)
+    need = run_by_law(task, gpu)
+    memory = gpu.context_memory + (need.peak_reserved_bytes + need.peak_allocated_bytes) // 2
+    ran = run_by_law(task, replace(gpu, memory=memory))
+    assert ran.device_run.stats["num_alloc_retries"] > 0
+    assert ran.device_run.fidelity is not None and ran.device_run.fidelity.is_exact
+    assert ran.peak_reserved_bytes <= memory - gpu.context_memory

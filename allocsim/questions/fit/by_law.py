@@ -68,7 +68,7 @@ def run_by_law(task: Task, gpu: Gpu, *, conf: str | None = None, keep: Path | No
         seconds,
         is_out_of_memory=bool(played.oom_text),
         engine="laws",
-        made=None if played.oom_text else played,
+        made=None if conf or played.oom_text or played.allocator.calls.retries else played,
     )
 
 
