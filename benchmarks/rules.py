@@ -310,7 +310,8 @@ def _rules_of_training(rows: Sequence[Row]) -> list[Rule]:
             "no row is shared",
             _percent(100 * 2 * 8.030261248e9 / _measured()["N1", "reserved"] - 100)
             + " of torchtitan's Llama 3.1 8B over 8 cards (N1), by stage 3's 2 bytes",
-            fit.format("Llama-3.1-8B --fsdp --ranks 8"),
+            fit.format("Llama-3.1-8B --data-parallel 8 --zero 3")
+            + " by formula; `--fsdp --ranks 8` runs the program of a rank",
         ),
         Rule(
             "100 billion parameters: how many cards?",
@@ -319,7 +320,7 @@ def _rules_of_training(rows: Sequence[Row]) -> list[Rule]:
             "groups of ranks make it more",
             "no row is as large",
             "none",
-            '`allocsim fit config.json --fsdp --find gpus --gpu "A100 80GB"`',
+            '`allocsim fit --parameters 100B --plan --gpu "A100 80GB"`',
         ),
         Rule(
             "estimates are off by 30 %: 50 GB said, 75 needed",
@@ -394,7 +395,8 @@ def _rules_of_the_card() -> list[Rule]:
             "which no allocator knows",
             "no row's card lends",
             "none",
-            "`allocsim fit MODEL --gpu NAME` says how much more than the card is needed",
+            "`allocsim fit MODEL --gpu NAME --host-spill 32GiB` says how much is lent, since when "
+            "and for what",
         ),
         Rule(
             "an inplace ReLU saves its output",

@@ -36,6 +36,7 @@ from allocsim.core.inspection import (
     pool_of_requests,
     returnable_bytes,
     returnable_pools,
+    small_places,
 )
 from allocsim.core.option_string import parse as parse_conf
 from allocsim.core.options import OPTIONS, Option, Role
@@ -100,4 +101,5 @@ __all__ = [
     "pool_of_requests",
     "returnable_bytes",
     "returnable_pools",
+    "small_places",
 ]

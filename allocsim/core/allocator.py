@@ -40,7 +40,7 @@ from allocsim.core.reclaim import (
 from allocsim.core.releases import NEWEST, EmptyCacheInScope, Overflow, find_release
 from allocsim.core.seed import plant
 from allocsim.core.snapshot import memory_snapshot, segments, snapshot
-from allocsim.core.stats import DeviceStats, Folder
+from allocsim.core.stats import DeviceStats, Folder, Journal
 from allocsim.core.summary import memory_summary
 from allocsim.errors import OutOfMemoryError, UpstreamAssertionError
 from allocsim.state import DEFAULT_POOL, PoolId, SegmentState
@@ -483,6 +483,13 @@ class CachingAllocator:
     def count_with(self, folder: Folder) -> None:
         """Let `folder` add the statistics up; see `Folder`."""
         self.heap.stats.folder = folder
+
+    def recount(self, journal: Journal) -> None:
+        """Let the statistics of blocks be those of `journal`: of all that was ever done.
+
+        For who passes steps over that would have come out as others did.
+        """
+        self.heap.stats.recount(journal)
 
     def statistics(self) -> DeviceStats:
         """Every statistic, counted up to now.

@@ -249,6 +249,15 @@ def fingerprint(
     )
 
 
+def small_places(allocator: CachingAllocator) -> Hashable:
+    """What is free of the small pool, so that equal values answer the same requests alike.
+
+    What is not free lies where the rest leaves room; whose it is decides nothing.
+    """
+    pool = allocator.heap.small
+    return _free_keys(pool), tuple((b.stream, b.ptr, b.size) for b in pool.unmapped)
+
+
 def _free_keys(pool: BlockPool) -> tuple[tuple[int, ...], ...]:
     """The streams that have free blocks, each with the keys of its blocks: size, rank, address."""
     of_streams = sorted(pool.free.items())

@@ -121,6 +121,9 @@ _BLOCK_STATS = (
     "reserved_bytes",
 )
 
+_FOLDED: Final = 7
+"""How many of them records tell; the others are of segments."""
+
 
 @dataclass(slots=True)
 class StatGroup:
@@ -155,6 +158,11 @@ class StatGroup:
             stat.current += moved.change
             stat.allocated += moved.grown
             stat.freed += moved.grown - moved.change
+
+    def restart(self) -> None:
+        """Forget what folds counted."""
+        for name in _BLOCK_STATS[:_FOLDED]:
+            setattr(self, name, Stat())
 
     def stats(self) -> tuple[tuple[str, Stat], ...]:
         return tuple((name, getattr(self, name)) for name in _BLOCK_STATS)
@@ -334,6 +342,17 @@ class DeviceStats:
             self.all.advance(every)
             self.pools[True].advance(small)
             self.pools[False].advance(large)
+
+    def recount(self, journal: Journal) -> None:
+        """Count `journal` and nothing else."""
+        for column in self.journal:
+            column.clear()
+        every, small, large = self.folder(journal)
+        for group, moves in zip(
+            (self.all, *self.pools.values()), (every, small, large), strict=True
+        ):
+            group.restart()
+            group.advance(moves)
 
     def free_requested(self, is_small: bool, size: int) -> None:
         """A block was freed by its user and waits for other streams."""

@@ -4,12 +4,13 @@
 runs them under many settings, `Walk` takes them a request at a time.
 """
 
+from allocsim.engine.as_made import run_as_made
 from allocsim.engine.drive import Drive
 from allocsim.engine.fold import fold, fold_allocated
 from allocsim.engine.from_state import StateSource, state_source
 from allocsim.engine.hints import EMPTY_CACHE_WAYS, Hints
 from allocsim.engine.notes import workspace_note
-from allocsim.engine.observers import GiveUpError, Observer, Progress
+from allocsim.engine.observers import GiveUpError, Observer, PeakWatch, Progress
 from allocsim.engine.plan import Plan, StepKind, Steps
 from allocsim.engine.prepare import prepare
 from allocsim.engine.prepared import Prepared
@@ -76,6 +77,7 @@ __all__ = [
     "Observer",
     "Parting",
     "PeakState",
+    "PeakWatch",
     "Plan",
     "Point",
     "Prepared",
@@ -113,6 +115,7 @@ __all__ = [
     "replay",
     "replay_prepared",
     "requests_of",
+    "run_as_made",
     "smallest_device",
     "smallest_fraction",
     "state_source",

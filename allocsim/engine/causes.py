@@ -99,6 +99,13 @@ def called_explanation(gap: Gap) -> Explanation:
     return _with_calls(_called(gap, (), Cause.EMPTY_CACHE), gap)
 
 
+def known_explanation(gap: Gap) -> Explanation | None:
+    """What is known to have been called gave back what was given back; None where it did not."""
+    if not gap.is_open:
+        return plain_explanation(gap)
+    return _known(gap) if gap.calls and gap.released and _gives_back(gap) else None
+
+
 def explanations(gap: Gap, allocator: CachingAllocator, facts: Facts) -> list[Explanation]:
     """The ways to account for `gap`, the likeliest first.
 

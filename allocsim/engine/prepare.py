@@ -25,16 +25,19 @@ def prepare(
     torch_version: str | None = None,
     *,
     hints: Hints | None = None,
+    is_made: bool = False,
 ) -> tuple[Prepared, ...]:
     """Every device of `recording`, or the one asked for, made ready.
 
     torch_version: None for the release that the recording tells.  hints: what is known of the
     program besides.
+    is_made: whether the model itself has just made it, from an empty device on; then nothing in it
+    is looked through.
     Raises RecordingError if there is nothing to replay, ConfigError for an unknown release and for
     hints that the release refuses.
     """
     hints = hints or Hints()
-    starts = refuse_unsound(recording)
+    starts = {} if is_made else refuse_unsound(recording)
     possible, note = releases_of(recording, torch_version)
     release = MODELLED[possible[-1]]
     for _, changed in hints.settings:
@@ -48,7 +51,8 @@ def prepare(
     traces = recording.devices if device is None else (recording.device(device),)
     found = []
     for trace in traces:
-        start = _start_of(starts.get(trace.device) or Rewound(trace), recording, config)
+        rewound = starts.get(trace.device) or Rewound(trace)
+        start = () if is_made else _start_of(rewound, recording, config)
         found.append(
             Prepared(
                 path=recording.path,
@@ -64,6 +68,7 @@ def prepare(
                 is_own_release=can_be_of(recording, release.version),
                 hints=hints,
                 marks=hints.marks(trace),
+                is_made=is_made,
             )
         )
     return tuple(found)

@@ -71,6 +71,7 @@ class Prepared:
     provenance: how the recording was made, None where nobody noted it.
     assumed_memory: bytes of the device as a user says, where the recording does not.
     hints: what a user says of the program; marks: what is known of it, recorded or said.
+    is_made: whether the model has just made the recording, whose marks are all that was called.
     """
 
     path: str
@@ -87,6 +88,7 @@ class Prepared:
     assumed_memory: int | None = None
     hints: Hints = Hints()  # noqa: RUF009  (frozen)
     marks: tuple[Mark, ...] = ()
+    is_made: bool = False
 
     @cached_property
     def plan(self) -> Plan:
@@ -122,6 +124,7 @@ class Prepared:
             collects_at=self.collects_at,
             marks=self.marks,
             empties=self.hints.empties,
+            is_made=self.is_made,
         )
 
     def capacity_of(self, plan: Plan) -> int | None:
@@ -190,7 +193,7 @@ class Prepared:
     @cached_property
     def proofs(self) -> list[Parting | None]:
         """Where the replay as recorded leaves the recording, once one was made."""
-        return [None] if self.plan.is_proved else []
+        return [None] if self.plan.is_proved or self.is_made else []
 
     @cached_property
     def looked(self) -> list[Quiet]:

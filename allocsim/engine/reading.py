@@ -25,6 +25,7 @@ from allocsim.engine.causes import (
     Facts,
     called_explanation,
     explanations,
+    known_explanation,
     plain_explanation,
 )
 from allocsim.engine.drive import PAUSE_EVERY, Drive
@@ -68,13 +69,14 @@ def read_plan(
     collects_at: float | None = None,
     marks: Sequence[Mark] = (),
     empties: bool = True,
+    is_made: bool = False,
 ) -> Plan:
     """The plan of `trace`, which begins with `reserved_at_start` bytes held from the driver.
 
     memory: bytes of the device, None for unknown.  is_assumed: nothing but a guess says so.
     collects_at: the garbage_collection_threshold, where it is not known of what limit.
     marks: what is known to have been called.  empties: whether empty_cache may have been called
-    besides.
+    besides.  is_made: whether the model made the trace and `marks` are all that was called.
     """
     pools = pools_of(trace)
     calls, changes = calls_of(marks, pools.ids)
@@ -87,7 +89,11 @@ def read_plan(
     max_reserved, capacity = most_reserved(trace, reserved_at_start)
     threshold, is_whole, n_either = None, True, 0
     is_driven, named = any(gap.is_open for gap in gaps), _naming_empty_cache(trace)
-    if is_driven:
+    by_calls = [known_explanation(gap) for gap in gaps] if is_driven and is_made else []
+    chosen = [each for each in by_calls if each is not None]
+    if chosen and len(chosen) == len(gaps):
+        pass  # what was called accounts for all of it
+    elif is_driven:
         facts = Facts(memory or capacity, max_reserved, named, is_assumed, empties)
         unread = Plan(plain, 0, None, None, 0, pools.ids, changes=changes)
         reading = _Reading(trace, unread, gaps, places, facts, allocator)

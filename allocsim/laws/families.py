@@ -27,6 +27,9 @@ class Family:
     head: the end of the class that makes it.
     window: the default of sliding_window, None for a family that has none or may not use it.
     has_output_bias: whether the output layer adds one, whose gradient is a sum over the tokens.
+    head_dim: the default of head_dim, None for the width by the heads.
+    is_eager: whether transformers has no other attention for it than its own.
+    period: layers after which they are alike again; laws are for multiples of it.
     """
 
     model_type: str
@@ -37,6 +40,9 @@ class Family:
     head: str = "CausalLM"
     window: int | None = None
     has_output_bias: bool = False
+    head_dim: int | None = None
+    is_eager: bool = False
+    period: int = 1
 
     def sizes_of(self, config: Mapping[str, Any]) -> dict[str, int]:
         """The sizes, `layers` among them, and `window`, 0 without one, and `output_bias`, 1 where
@@ -54,7 +60,7 @@ class Family:
         found = {name: config[key] for name, key in self.keys.items() if config.get(key)}
         if "heads" in found and "hidden" in found:
             found.setdefault("kv_heads", found["heads"])
-            found.setdefault("head_dim", found["hidden"] // max(found["heads"], 1))
+            found.setdefault("head_dim", self.head_dim or found["hidden"] // max(found["heads"], 1))
         if "hidden" in found and self.model_type == "gpt2":
             found.setdefault("intermediate", 4 * found["hidden"])
         if self.window is not None:
@@ -127,6 +133,24 @@ _ALL = (
     Family("qwen2", _LIKE_LLAMA, is_tied=False, linear=_LINEAR, usual={
         **_PLAIN, "use_sliding_window": (False, None),
     }),
+    Family(
+        "gemma2",
+        _LIKE_LLAMA,
+        is_tied=True,
+        linear=_LINEAR,
+        head_dim=256,
+        is_eager=True,
+        period=2,
+        usual={
+            "hidden_activation": ("gelu_pytorch_tanh",),
+            "attention_dropout": (0.0, 0),
+            "attention_bias": (False, None),
+            "attn_logit_softcapping": (50.0,),
+            "final_logit_softcapping": (30.0,),
+            "layer_types": (None,),
+            "quantization_config": (None,),
+        },
+    ),
     Family(
         "phi3",
         _LIKE_LLAMA,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from allocsim.laws.law import Law, Requests, Rows, requests_of
+from allocsim.laws.law import Law, Requests, requests_of
 from allocsim.laws.repeated import refuse_too_long
 from allocsim.laws.variables import Card, Sizes, prompt_regime, step_regime, variables_of
 
@@ -78,13 +78,11 @@ class Serving:
         refuse_too_long(sum(laws[name].n_rows(layers) for name, _ in names))
         known = {name: laws[name[0]].rows(self.variables(name), layers) for name in set(names)}
         stretches = [known[name] for name in names]
-        rows = Rows(
-            *(
-                np.concatenate([getattr(each, column) for each in stretches])
-                for column in ("row", "kind", "kin", "value")
-            )
+        ends = np.cumsum([len(each.row) for each in stretches]).tolist()
+        starts = [ends[i - 1] for i, (name, _) in enumerate(names) if name.startswith(STEP)]
+        return requests_of(
+            stretches, [name for name, _ in names], ends[0], layers, (*starts, ends[-1])
         )
-        return requests_of(rows, len(stretches[0].row), layers)
 
     def variables(self, name: tuple[str, int]) -> dict[str, int]:
         """What the requests of a stretch hang on."""

@@ -88,7 +88,7 @@ def write_laws(laws: Laws, folder: Path = DATA) -> Path:
                 ],
                 dtype=np.int8,
             ),
-            f"{regime}/about": np.array([law.layers, law.reset, law.proofs]),
+            f"{regime}/about": np.array([law.layers, law.reset, law.proofs, law.period]),
         }
     folder.mkdir(exist_ok=True)
     path = folder / f"{laws.name}.npz"
@@ -111,7 +111,7 @@ def _law(regime: str, columns: Mapping[str, NDArray[np.generic]], variables: Seq
     def column(name: str) -> NDArray[np.int64]:
         return columns[f"{regime}/{name}"].astype(np.int64)
 
-    layers, reset, proofs = column("about").tolist()
+    layers, reset, proofs, *period = column("about").tolist()
     formulas = zip(column("shares").tolist(), column("variables").tolist(), strict=True)
     return Law(
         kind=column("kind").astype(np.uint8),
@@ -127,6 +127,7 @@ def _law(regime: str, columns: Mapping[str, NDArray[np.generic]], variables: Seq
         layers=layers,
         reset=reset,
         proofs=proofs,
+        period=period[0] if period else 1,
     )
 
 

@@ -129,6 +129,8 @@ def variables_of(sizes: Sizes, card: Card, *, is_step: bool = False) -> dict[str
     """
     known = {name: sizes.get(name, 0) for name in SIZES}
     length, tokens = sizes["length"], sizes["batch"] * sizes["length"]
+    routed = sizes["batch"] if is_step else tokens
+    choices = routed * known["chosen"]
     is_hopper = card.capability[0] >= _HOPPER
     found = {
         **known,
@@ -147,11 +149,9 @@ def variables_of(sizes: Sizes, card: Card, *, is_step: bool = False) -> dict[str
         ),
         "types_segments": tokens // 10 + _TYPES,
         "types_sort_storage": _sort_storage(tokens, _digits(_TYPES)),
-        "choices_sort_storage": _sort_storage(tokens * known["chosen"], _digits(tokens)),
-        "chosen_sort_storage": _sort_storage(
-            tokens * known["chosen"], _digits(tokens * known["chosen"])
-        ),
-        "experts_sort_storage": _sort_storage(tokens * known["chosen"], 8),
+        "choices_sort_storage": _sort_storage(choices, _digits(routed)),
+        "chosen_sort_storage": _sort_storage(choices, _digits(choices)),
+        "experts_sort_storage": _sort_storage(choices, 8),
     }
     for name, (factor, of) in COLUMNS.items():
         columns = factor * prod(known[size] for size in of)
@@ -278,14 +278,18 @@ def _of_a_family(sizes: Sizes, tokens: int, card: Card) -> list[str]:
         if is_taken_apart:
             found.append("fours" if rows == 4 else "twos")
         found += ["parts"] * (2 * tokens * vocabulary > _INDEXED)
-    if sizes.get("chosen"):
-        found += ["one"] * (sizes["chosen"] == 1)
-        found += ["many"] * (tokens * sizes["chosen"] > _SORTED_BY_ITSELF)
+    found += _of_experts(sizes, tokens)
     if sizes.get("patch"):
         widest = max(sizes.get("intermediate", 0), 3 * sizes["hidden"])
         found += ["narrow"] * (_patch_weights(sizes) < _CHECKED_TWICE_ABOVE)
         found += ["parts"] * (4 * tokens * widest > _INDEXED)
     return found
+
+
+def _of_experts(sizes: Sizes, tokens: int) -> list[str]:
+    """Whether a token has one expert, and whether choices are sorted with storage."""
+    chosen = sizes.get("chosen", 0)
+    return ["one"] * (chosen == 1) + ["many"] * (tokens * chosen > _SORTED_BY_ITSELF)
 
 
 def prompt_regime(sizes: Sizes, card: Card, *, is_fused: bool) -> str:
@@ -294,22 +298,26 @@ def prompt_regime(sizes: Sizes, card: Card, *, is_fused: bool) -> str:
     is_fused: whether attention is FlashAttention's.
     """
     splits = attention_splits(sizes, card.multiprocessors) if is_fused else 1
-    return _served(sizes, splits) if sizes["length"] > 1 else "one token"
+    if sizes["length"] == 1:
+        return "one token"
+    return _served(sizes, splits, sizes["batch"] * sizes["length"])
 
 
 def step_regime(sizes: Sizes, card: Card, *, is_fused: bool) -> str:
     """The way of one token; `length` is what the cache holds then."""
     splits = attention_splits(sizes, card.multiprocessors, is_step=True) if is_fused else 1
-    return _served(sizes, splits)
+    return _served(sizes, splits, sizes["batch"])
 
 
-def _served(sizes: Sizes, splits: int) -> str:
-    """Batch, heads, splits of attention, and whether the token is chosen in parts."""
+def _served(sizes: Sizes, splits: int, tokens: int) -> str:
+    """Batch, heads, splits of attention, whether the token is chosen in parts, and how many experts
+    are."""
     is_large = -(-sizes["vocabulary"] // 512) >= _CHOSEN_IN_PARTS_FROM
     choice = "parts" if is_large else "at-once"
     if sizes["head_dim"] not in _HEADS_SERVED:
         return f"heads of {sizes['head_dim']}"
-    return ".".join((_batch(sizes), _heads(sizes), "split" if splits > 1 else "whole", choice))
+    way = (_batch(sizes), _heads(sizes), "split" if splits > 1 else "whole", choice)
+    return ".".join((*way, *_of_experts(sizes, tokens)))
 
 
 def _batch(sizes: Sizes) -> str:

@@ -195,8 +195,8 @@ def plan_text(training: Training, gpu: Gpu, found: Plan) -> str:
         lines += ["", *row("Front", "more cards that save work")]
         lines += _rows(found.front)
     lines += ["", *_model_lines(training)]
-    lines += row("Searched", f"{found.tried:,} layouts: tensor parallel to 8, pipelines that "
-                 "divide the layers, ZeRO 0 to 3, recomputation none or full")  # fmt: skip
+    lines += row("Searched", f"{found.tried:,} layouts: tensor parallel to 8, pipelines of any "
+                 "depth, ZeRO 0 to 3, recomputation none or full")  # fmt: skip
     return "\n".join(lines) + "\n"
 
 

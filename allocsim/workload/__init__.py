@@ -11,6 +11,7 @@ from allocsim.workload.file import SUFFIXES, write_recording
 from allocsim.workload.fragments import fragments
 from allocsim.workload.graphs import graphs
 from allocsim.workload.kept_history import KeptHistory
+from allocsim.workload.known_program import EMPTY_CACHE, KnownProgram, Played, play_known
 from allocsim.workload.oom import oom
 from allocsim.workload.recorder import Recorder
 from allocsim.workload.server import server
@@ -18,8 +19,8 @@ from allocsim.workload.streams import streams
 from allocsim.workload.training import training
 
 __all__ = [
-    "KINDS", "KeptHistory", "Recorder", "SUFFIXES", "fragments", "graphs", "oom", "server",
-    "streams", "training", "write_recording",
+    "EMPTY_CACHE", "KINDS", "KeptHistory", "KnownProgram", "Played", "Recorder", "SUFFIXES",
+    "fragments", "graphs", "oom", "play_known", "server", "streams", "training", "write_recording",
 ]  # fmt: skip
 
 KINDS: dict[str, Callable[..., Recording]] = {

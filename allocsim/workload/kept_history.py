@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocsim.core import CachingAllocator, TraceEntry
-from allocsim.state import INACTIVE, BlockState, PoolId, SegmentState
+from allocsim.state import DEFAULT_POOL, INACTIVE, BlockState, PoolId, SegmentState
 from allocsim.trace import Action, FrameTable, Provenance, Recording, Trace, read_snapshot
 
 __all__ = ["KeptHistory"]
@@ -31,22 +31,52 @@ class KeptHistory:
         self._pools: dict[PoolId, int] = {}
         self._columns: list[dict[str, NDArray[Any]]] = []
 
-    def take(self, history: Sequence[TraceEntry], frames: NDArray[np.int64]) -> None:
-        """Add entries.  frames: of each the number of its stack, -1 for none."""
+    def take(
+        self, history: Sequence[TraceEntry], frames: NDArray[np.int64]
+    ) -> dict[str, NDArray[Any]]:
+        """Add entries, and give them as columns.  frames: of each the number of its stack, -1 for
+        none."""
         columns = list(zip(*history, strict=True)) or [()] * 5
         actions, addresses, sizes, streams, pools = columns
         for pool in dict.fromkeys(pools):
             self._pools.setdefault(pool, len(self._pools))
+        taken: dict[str, NDArray[Any]] = {
+            "action": np.array([_CODES[action] for action in actions], dtype=np.uint8),
+            "addr": np.array(addresses, dtype=np.uint64),
+            "size": np.array(sizes, dtype=np.int64),
+            "stream": np.array(streams, dtype=np.uint64),
+            "pool_id": np.array([self._pools[pool] for pool in pools], dtype=np.int32),
+            "frames": frames.astype(np.int32),
+        }
+        self._columns.append(taken)
+        return taken
+
+    def put_in(
+        self,
+        action: NDArray[np.uint8],
+        addr: NDArray[np.uint64],
+        size: NDArray[np.int64],
+        frames: NDArray[np.int64],
+    ) -> None:
+        """Add entries of the first stream and the default pool that were found otherwise."""
+        nothing = np.zeros(len(action), dtype=np.uint64)
+        pool = self._pools.setdefault(DEFAULT_POOL, len(self._pools))
         self._columns.append(
             {
-                "action": np.array([_CODES[action] for action in actions], dtype=np.uint8),
-                "addr": np.array(addresses, dtype=np.uint64),
-                "size": np.array(sizes, dtype=np.int64),
-                "stream": np.array(streams, dtype=np.uint64),
-                "pool_id": np.array([self._pools[pool] for pool in pools], dtype=np.int32),
+                "action": action,
+                "addr": addr,
+                "size": size,
+                "stream": nothing,
+                "pool_id": np.full(len(action), pool, dtype=np.int32),
                 "frames": frames.astype(np.int32),
             }
         )
+
+    def arrange(self, order: NDArray[np.int64]) -> None:
+        """Put all entries so far into that order."""
+        names = self._columns[0]
+        whole = {name: np.concatenate([each[name] for each in self._columns]) for name in names}
+        self._columns = [{name: column[order] for name, column in whole.items()}]
 
     def recording(
         self, path: str, allocator: CachingAllocator, table: FrameTable, provenance: Provenance

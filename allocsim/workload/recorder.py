@@ -6,15 +6,13 @@ allocator's own history (`kept_history.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
 
 import numpy as np
-from numpy.typing import NDArray
 
-from allocsim.collector import collector_paused
-from allocsim.core import FREE, MALLOC, NEWEST, CachingAllocator, PlainStep, TraceEntry
+from allocsim.core import NEWEST, CachingAllocator, TraceEntry
 from allocsim.engine import fold
 from allocsim.errors import OutOfMemoryError
 from allocsim.trace import Frame, FrameInterner, FrameTable, Provenance, Recording
@@ -26,8 +24,6 @@ BASE_ADDRESS = 0x7F00_0000_0000
 """Where the driver's addresses begin, as they do on a real machine."""
 
 _CHUNK = 1 << 16
-_AT_ONCE = 1 << 12
-"""Rows that are played without a look at how long the history has grown."""
 
 
 class Recorder:
@@ -92,54 +88,6 @@ class Recorder:
         """Give back what no block uses."""
         self.allocator.empty_cache()
         self._note(-1)
-
-    def play(
-        self,
-        is_free: NDArray[np.bool_],
-        name: NDArray[np.int64],
-        size: NDArray[np.int64],
-        code: NDArray[np.int64],
-    ) -> None:
-        """Many requests and frees in order, a row each; blocks are told by name.
-
-        size: of a request, 0 of a free.  code: as of `malloc` and `free`.
-        The cycle collector rests meanwhile, as in a replay: it was a third of the time.
-        """
-        with collector_paused():
-            for start in range(0, len(name), _AT_ONCE):
-                rows = slice(start, start + _AT_ONCE)
-                kinds = np.where(is_free[rows], FREE, MALLOC)
-                columns = (kinds, name[rows], size[rows], np.zeros_like(kinds))
-                steps = list(zip(*(each.tolist() for each in columns), strict=True))
-                self._play(steps, np.where(is_free[rows], 2, 1), code[rows])
-
-    def _play(
-        self, steps: Sequence[PlainStep], entries: NDArray[np.int64], code: NDArray[np.int64]
-    ) -> None:
-        """Plain steps in the core's own loop, the others singly.
-
-        entries: how many a step leaves that is plain.
-        """
-        left, at = iter(steps), 0
-        while at < len(steps):
-            n_before, moved = len(self._history), list[int]()
-            step = self.allocator.play(left, {}, moved)
-            taken = slice(at, at + len(moved))
-            ends = (n_before + np.cumsum(entries[taken])).tolist()
-            self._calls += zip(ends, code[taken].tolist(), strict=True)
-            at += len(moved)
-            if step is not None:
-                self._take_one(step, int(code[at]))
-                at += 1
-        if len(self._history) >= _CHUNK:
-            self._take()
-
-    def _take_one(self, step: PlainStep, code: int) -> None:
-        kind, name, size, _ = step
-        if kind == MALLOC:
-            self.allocator.give_name(self.malloc(size, code), name)
-        elif (address := self.allocator.take_name(name)) is not None:
-            self.free(address, code)
 
     def rounds(self, rounds: int, entries: int | None) -> Iterator[int]:
         """0, 1, ... up to `rounds`, or until there are `entries` entries if that is given."""

@@ -35,6 +35,7 @@ MORE_FAMILIES = (
     *(("mistral", False), ("phi3", False), ("mixtral", False), ("bert", True)),
     (VIT, False),
 )
+EAGER_FAMILIES = (("gemma2", True),)
 _USUAL = (("bf16", "adamw"), ("autocast-bf16", "adamw"), ("autocast-bf16", "adamw-fused"))
 
 
@@ -53,6 +54,12 @@ def variants() -> Iterator[Variant]:
                 if not (more and family == VIT):  # torchvision has no checkpointing
                     options = {"dtype": dtype, "optimizer": optimizer, **more}
                     yield Variant(family, is_tied, options)
+    for family, is_tied in EAGER_FAMILIES:
+        for dtype, optimizer in _USUAL:
+            for more in ({}, {"checkpointing": True}):
+                options = {"dtype": dtype, "optimizer": optimizer, "attention": "eager", **more}
+                yield Variant(family, is_tied, options)
+    yield Variant("mixtral", False, {"is_training": False, "dtype": "bf16", "attention": "sdpa"})
 
 
 def _options(family: str) -> Iterator[dict[str, Any]]:

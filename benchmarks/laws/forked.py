@@ -21,6 +21,7 @@ import torch.utils.checkpoint
 import torchvision  # noqa: F401
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache  # noqa: F401
 from transformers.models.bert import modeling_bert  # noqa: F401
+from transformers.models.gemma2 import modeling_gemma2  # noqa: F401
 from transformers.models.gpt2 import modeling_gpt2  # noqa: F401
 from transformers.models.llama import modeling_llama  # noqa: F401
 from transformers.models.mistral import modeling_mistral  # noqa: F401

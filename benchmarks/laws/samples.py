@@ -136,19 +136,18 @@ def regimes(variant: Variant) -> Iterator[str]:
 
 def _regimes_of_prompts(variant: Variant) -> Iterator[str]:
     may_split = is_fused(variant.task(_sizes(variant, random.Random(0))))
-    yield from map(
-        ".".join,
-        itertools.product(
-            ("single", "several"),
-            ("own",) if variant.family == "gpt2" else ("shared", "own"),
-            ("whole", "split") if may_split else ("whole",),
-            ("parts",) if variant.family == "qwen2" else ("at-once",),
-        ),
+    ways = itertools.product(
+        ("single", "several"),
+        ("own",) if variant.family == "gpt2" else ("shared", "own"),
+        ("whole", "split") if may_split else ("whole",),
+        ("parts",) if variant.family == "qwen2" else ("at-once",),
+        ("", "many") if variant.family == "mixtral" else ("",),
     )
+    yield from (".".join(filter(None, way)) for way in ways)
 
 
 def drawn(variant: Variant, regime: str, count: int, seed: int) -> list[dict[str, int]]:
-    """`count` sizes in a regime, of three layers; fewer if it hardly ever comes."""
+    """`count` sizes in a regime, of three periods of layers; fewer if it hardly ever comes."""
     card, found = card_of(find_gpu(CARD)), []
     for sizes in _draws(variant, f"{variant.name} {regime} {seed}"):
         if regime_of(sizes, card, mask_unit(variant.task(sizes))) == regime:
@@ -167,7 +166,7 @@ def drawn_to_serve(variant: Variant, count: int) -> list[dict[str, int]]:
     known: Counter[str] = Counter()
     gpu = find_gpu(CARD)
     for regime in regimes(variant):
-        for stretch in (START, STEP):
+        for stretch in (START, STEP) if not regime.endswith("many") else (START,):
             name = f"{stretch}.{regime}"
             for sizes in _draws(variant, f"{variant.name} {name}"):
                 if known[name] >= count:
@@ -242,6 +241,8 @@ def _own_sizes(family: str, sizes: Mapping[str, int], chance: random.Random) -> 
         intermediate = 64 * chance.randrange(4, 60)
         chosen = chance.randrange(2, min(experts, 5))
         return {"experts": experts, "chosen": chosen, "intermediate": intermediate, "window": 0}
+    if family == "gemma2":
+        return {"head_dim": chance.choice([64, 96, 128, 192, 256]), "layers": 6}
     if family in _WINDOWED:
         shorter, longer = chance.randrange(2, length + 1), length + chance.randrange(1, 4000)
         return {"window": chance.choice([0, 0, shorter, longer])}

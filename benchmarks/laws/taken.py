@@ -20,6 +20,7 @@ from allocsim.engine import StepKind
 from allocsim.laws import (
     COLUMNS,
     EMPTY_CACHE,
+    FAMILIES,
     FREE,
     REQUEST,
     SIZES,
@@ -59,6 +60,7 @@ class NoLawError(Exception):
 
 def laws_of(variant: Variant, python: str, torch_version: str) -> tuple[Laws, dict[str, str]]:
     """The laws of a variant by regime, and by regime why there is none."""
+    period = FAMILIES[variant.family].period
     samples = {regime: drawn(variant, regime, SAMPLES, seed=0) for regime in regimes(variant)}
     refused = {
         regime: f"only {len(sizes)} of the sizes drawn come to it"
@@ -69,7 +71,7 @@ def laws_of(variant: Variant, python: str, torch_version: str) -> tuple[Laws, di
         variant.text(at)
         for regime, sizes in samples.items()
         if regime not in refused
-        for at in ({**sizes[0], "layers": 2}, *sizes)
+        for at in ({**sizes[0], "layers": sizes[0]["layers"] - period}, *sizes)
     ]
     programs = recorded(python, texts)
     if variant.family == VIT:
@@ -79,7 +81,7 @@ def laws_of(variant: Variant, python: str, torch_version: str) -> tuple[Laws, di
         if regime not in refused:
             try:
                 small, *larger = [next(programs) for _ in range(1 + len(sizes))]
-                found[regime] = _law(small, larger, sizes, interner)
+                found[regime] = _law(small, larger, sizes, interner, period)
             except NoLawError as error:
                 refused[regime] = str(error)
     return Laws(variant.name, torch_version, interner.table(), found), refused
@@ -90,8 +92,9 @@ def _law(
     programs: Sequence[Program],
     sizes: Sequence[Mapping[str, int]],
     interner: FrameInterner,
+    period: int,
 ) -> Law:
-    """small: the first of `programs` with a layer less."""
+    """small: the first of `programs` with a period of layers less."""
     first = programs[0]
     for program, at in zip(programs, sizes, strict=True):
         row = first.first_difference(program)
@@ -99,13 +102,13 @@ def _law(
             raise NoLawError(f"{at} is otherwise than {sizes[0]} from {program.told(row)}")
     growth = growth_between(small, first)
     if growth is None:
-        raise NoLawError("two layers do not grow to three")
+        raise NoLawError("two periods of layers do not grow to three")
     told, others = list(range(USED)), list(range(USED, len(programs)))
     while True:
         columns = np.array([programs[i].size for i in told]).T
         values = [_variables(sizes[i]) for i in told]
         found = formulas_of(columns, values, _teller(first))
-        law = law_of(growth, *found, interner, proofs=len(others))
+        law = law_of(growth, *found, interner, proofs=len(others), period=period)
         wrong = ((i, _refuted(law, programs[i], sizes[i])) for i in others)
         refuted = next(((i, row) for i, row in wrong if row is not None), None)
         if refuted is None:
@@ -231,10 +234,12 @@ def law_of(
     *,
     proofs: int,
     rows: slice = slice(None),
+    period: int = 1,
 ) -> Law:
     """The law of a program, or of some rows of it, as columns.
 
-    of_request: by request among them, its formula.
+    of_request: by request among them, its formula.  period: layers by which it grew, of three times
+    as many.
     """
     program = growth.second
     kinds = set(program.kind.tolist())
@@ -268,9 +273,10 @@ def law_of(
         by_copies=growth.by_copies[start:stop],
         parts=_parts_in(growth, start, stop),
         formulas=tuple(formulas),
-        layers=3,
+        layers=3 * period,
         reset=int(np.searchsorted(program.steps.entry, reset)) - start,
         proofs=proofs,
+        period=period,
     )
 
 

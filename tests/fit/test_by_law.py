@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from allocsim import load
+from allocsim import load, replay
 from allocsim.errors import ConfigError
 from allocsim.phantom import UnavailableError, find_gpu
 from allocsim.questions.fit import Task, fit, largest, model_of, program_of, run_by_law, run_program
@@ -30,6 +30,8 @@ MADE_UP = [
     (("llama", False, 50_000, 640, 1792, 11, 10, 5), 8, 132, "bf16", "adamw", True, "A100 40GB"),
     (("llama", True, 64_000, 1280, 3456, 6, 20, 4), 4, 600, "autocast-bf16", "adamw-fused", False,
      "RTX 3090"),
+    (("gemma2", True, 50_000, 1152, 3008, 8, 9, 3), 3, 777, "bf16", "adamw", False, "RTX 4090"),
+    (("gemma2", True, 99_999, 1536, 4096, 4, 12, 12), 1, 2504, "bf16", "adamw", False, "H100"),
 ]  # fmt: skip
 """Models that nobody recorded: their sizes, and how they train on which card."""
 
@@ -43,6 +45,8 @@ SERVED = [
     (("llama", True, 99_999, 1280, 3456, 6, 20, 4), 4, 300, "bf16", {"attention": "eager"},
      "A100 80GB"),
     (("gpt2", True, 50_257, 1152, 5, 18, 2048), 5, 250, "fp16", {"decode": 20}, "A100 40GB"),
+    (("mixtral", False, 61_007, 1152, 1600, 5, 18, 6), 3, 250, "bf16", {"decode": 9}, "RTX 4090"),
+    (("mixtral", False, 32_000, 1280, 960, 4, 10, 10), 6, 900, "fp16", {}, "H100"),
 ]  # fmt: skip
 """Models that nobody recorded: their sizes, and how they answer prompts on which card."""
 
@@ -51,6 +55,7 @@ OTHERWISE = [
     ("Mistral-7B-v0.1", "H100", {"seq": 600, "checkpointing": True}),
     ("Phi-3-mini", "A100 80GB", {"batch": 2, "seq": 777}),
     ("Phi-3-mini", "A100 80GB", {"seq": 2504, "checkpointing": True, "start": "made"}),
+    ("Phi-3-mini", "H100", {"batch": 2, "seq": 600, "dtype": "autocast-bf16"}),
     ("BERT-base", "RTX 4090", {"batch": 16, "seq": 512}),
     ("BERT-base", "RTX 4090", {"batch": 24, "seq": 256, "checkpointing": True}),
     ("ViT-L/16", "L40S", {"batch": 24}),
@@ -67,6 +72,19 @@ OTHERWISE = [
     }),
 ]  # fmt: skip
 """Published models on cards and at sizes of no row of the truth."""
+
+
+def made_up(model_type: str, is_tied: bool, *sizes: int, rope_type: str = "default") -> Configured:
+    config = {"model_type": model_type, "tie_word_embeddings": is_tied}
+    keys = LIKE_GPT2 if model_type == "gpt2" else LIKE_LLAMA
+    more: dict[str, Any] = {}
+    if model_type == "mixtral":
+        more |= {"num_local_experts": 5, "num_experts_per_tok": 3}
+    if model_type != "gpt2":
+        more["max_position_embeddings"] = 8192
+        more["rope_parameters"] = {"rope_type": rope_type, "rope_theta": 10_000.0}
+    config |= dict(zip(keys, sizes, strict=True)) | more
+    return Configured("made up", config, "AutoModelForCausalLM")
 
 
 def with_a_law() -> list[dict[str, Any]]:
@@ -114,6 +132,7 @@ def test_models_that_nobody_recorded_are_as_real_pytorch_runs_them(case: tuple[A
     task = Task(
         model=made_up(*sizes),
         batch=batch, seq=seq, dtype=dtype, optimizer=optimizer, checkpointing=checkpointing,
+        attention="eager" if sizes[0] == "gemma2" else "sdpa",
     )  # fmt: skip
     is_as_real_pytorch_runs_it(task, card)
 
@@ -139,17 +158,6 @@ def test_what_is_done_otherwise_is_as_real_pytorch_does_it(
     name: str, card: str, options: dict[str, Any]
 ) -> None:
     is_as_real_pytorch_runs_it(Task(model=model_of(name), **{"seq": 1, **options}), card)
-
-
-def made_up(model_type: str, is_tied: bool, *sizes: int, rope_type: str = "default") -> Configured:
-    config = {"model_type": model_type, "tie_word_embeddings": is_tied}
-    keys = LIKE_GPT2 if model_type == "gpt2" else LIKE_LLAMA
-    more: dict[str, Any] = {}
-    if model_type != "gpt2":
-        more["max_position_embeddings"] = 8192
-        more["rope_parameters"] = {"rope_type": rope_type, "rope_theta": 10_000.0}
-    config |= dict(zip(keys, sizes, strict=True)) | more
-    return Configured("made up", config, "AutoModelForCausalLM")
 
 
 def is_as_real_pytorch_runs_it(task: Task, card: str) -> None:
@@ -188,8 +196,12 @@ def gpt2(**options: Any) -> Task:
             "there is no law for ResNet-50: its architecture has none",
         ),
         (
-            Task(model=model_of("Gemma-2-2B"), attention="eager"),
-            "there is no law for Gemma-2-2B: its architecture has none",
+            Task(model=model_of("Gemma-2-2B")),
+            "transformers runs Gemma-2-2B with attention 'eager' alone",
+        ),
+        (
+            Task(model=made_up("gemma2", True, 50_000, 1152, 3008, 7, 9, 3), attention="eager"),
+            "7 layers: the law is for a multiple of 2",
         ),
     ],
 )
@@ -278,3 +290,28 @@ def test_laws_answer_where_pytorch_is_missing_and_only_where_there_is_one(
             fit(task, gpu, engine=engine)
     with pytest.raises(UnavailableError, match="no torch here"):
         fit(gpt2(), gpu, python="/named/python")
+
+
+def test_a_run_by_law_is_the_replay_of_what_it_keeps(tmp_path: Path) -> None:
+    """Which it does without, and of which it plays a part only."""
+    keep, gpu = tmp_path / "out.pickle", find_gpu("A100 80GB")
+    ran = run_by_law(gpt2(is_training=False, prompt=900, decode=12), gpu, keep=keep)
+    (run,) = replay(load(keep)).devices
+    assert run.fidelity == ran.device_run.fidelity
+    assert run.stats == ran.device_run.stats
+    assert run.peak == ran.device_run.peak
+    for name in ("entry", "allocated", "reserved"):
+        expected, found = (getattr(each.timeline, name) for each in (run, ran.device_run))
+        assert expected.tolist() == found.tolist()
+
+
+def test_a_card_on_which_only_a_retry_helps_is_replayed() -> None:
+    """What a full cache gave back was found out by the replay, as of any recording."""
+    gpu = find_gpu("A100 80GB")
+    task = gpt2(batch=4, seq=512)
+    need = run_by_law(task, gpu)
+    memory = gpu.context_memory + (need.peak_reserved_bytes + need.peak_allocated_bytes) // 2
+    ran = run_by_law(task, replace(gpu, memory=memory))
+    assert ran.device_run.stats["num_alloc_retries"] > 0
+    assert ran.device_run.fidelity is not None and ran.device_run.fidelity.is_exact
+    assert ran.peak_reserved_bytes <= memory - gpu.context_memory

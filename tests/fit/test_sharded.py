@@ -162,7 +162,7 @@ def test_the_plan_leaves_out_nothing_that_fits() -> None:
     found = plan(Training("small", shape, Layout(seq=1024)), card, cards=8, micro_batch=1)
     chosen = {each.answer.training.layout for each in found.choices}
     fitting = set()
-    for t, p in ((t, p) for t in (1, 2, 4, 8) for p in (1, 2, 4, 8) if t * p <= 8):
+    for t, p in ((t, p) for t in (1, 2, 4, 8) for p in range(1, 9) if 8 % (t * p) == 0):
         data = 8 // (t * p)
         for zero in range(1 if data == 1 else 2 if p > 1 else 4):
             for recompute in ("none", "full"):
@@ -173,6 +173,26 @@ def test_the_plan_leaves_out_nothing_that_fits() -> None:
                     fitting.add(layout)
     assert len(fitting) > 5
     assert chosen == fitting
+
+
+def test_a_pipeline_need_not_divide_the_layers() -> None:
+    """Of 61 layers four stages have 16, 15, 15 and 15, and all go at the pace of the first."""
+    shape = Shape(
+        layers=61, width=4096, heads=32, kv_heads=8, head=128, inner=14336, vocabulary=32000
+    )
+    training = Training("odd", shape, Layout(seq=1024))
+    found = plan(training, Gpu("large", 80 * GIB), cards=4, micro_batch=1)
+    (four,) = [
+        each
+        for each in found.choices
+        if each.answer.training.layout.pipeline == 4
+        and each.answer.training.layout.recompute == "none"
+    ]
+    assert [len(four.answer.training.layout.layers_of(stage, 61)) for stage in range(4)] == [
+        *(16, 15, 15, 15)
+    ]
+    assert four.answer.training.worst().stage == 0
+    assert four.extra == pytest.approx((1 + 3 / 16) * 64 / 61 - 1)
 
 
 def test_a_plan_for_so_many_cards_keeps_to_them_and_to_the_batch() -> None:

@@ -64,6 +64,14 @@ def test_a_window_that_is_left_out_is_the_familys() -> None:
             assert family.sizes_of({**config, "sliding_window": None})["window"] == 0
 
 
+def test_a_head_that_is_left_out_is_the_familys() -> None:
+    gemma = family_of({"model_type": "gemma2"})
+    assert gemma is not None
+    config = {**LLAMA, "model_type": "gemma2", "num_key_value_heads": 8}
+    assert gemma.sizes_of(config)["head_dim"] == 256
+    assert gemma.sizes_of({**config, "head_dim": 64})["head_dim"] == 64
+
+
 def test_a_set_of_adapters_has_one_name_in_any_order() -> None:
     llama, gpt2 = family_of(LLAMA), family_of({"model_type": "gpt2"})
     assert llama is not None and gpt2 is not None

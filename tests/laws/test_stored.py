@@ -29,8 +29,11 @@ def test_they_take_less_than_five_megabytes() -> None:
     assert sum(path.stat().st_size for path in stored.DATA.iterdir()) < 5e6
 
 
-def test_what_is_written_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    laws = find_laws(known_laws()[0])
+@pytest.mark.parametrize("name", [known_laws()[0], "gemma2_tied_bf16_adamw_eager"])
+def test_what_is_written_is_read(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    laws = find_laws(name)
     assert laws is not None
     write_laws(laws, tmp_path)
     monkeypatch.setattr(stored, "DATA", tmp_path)
@@ -41,8 +44,9 @@ def test_what_is_written_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for regime, law in laws.by_regime.items():
         other = again.by_regime[regime]
         assert (law.formulas, law.parts, law.reset) == (other.formulas, other.parts, other.reset)
-        for name in ("kind", "kin", "number", "by_copy", "by_copies"):
-            assert np.array_equal(getattr(law, name), getattr(other, name))
+        assert (law.layers, law.period) == (other.layers, other.period)
+        for column in ("kind", "kin", "number", "by_copy", "by_copies"):
+            assert np.array_equal(getattr(law, column), getattr(other, column))
 
 
 def test_a_later_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

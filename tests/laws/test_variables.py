@@ -249,3 +249,12 @@ def test_steps_pass_from_one_way_to_another_as_the_cache_grows() -> None:
         (f"between.{single}.whole.parts", 255), *of_one,
         ("end.default", 255),
     ]  # fmt: skip
+
+
+def test_only_the_token_of_a_step_chooses_experts() -> None:
+    sizes = {**QWEN, "experts": 8, "chosen": 2, "batch": 4, "length": 1024}
+    prompt, step = (variables_of(sizes, A100, is_step=each) for each in (False, True))
+    assert prompt["chosen_sort_storage"] > step["chosen_sort_storage"] == 1
+    assert prompt_regime(sizes, A100, is_fused=True).endswith(".many")
+    assert not step_regime(sizes, A100, is_fused=True).endswith(".many")
+    assert prompt_regime({**sizes, "chosen": 1}, A100, is_fused=True).endswith(".one")

@@ -207,7 +207,6 @@ def test_the_script_says_what_python_says(written: tuple[str, Page]) -> None:
         (["gpt2", "--attention", "eager"], "has no gpt2_tied_bf16_adamw_eager, clean"),
         (["gpt2", "--start", "made"], "has no gpt2_tied_bf16_adamw, made; --engine laws answers"),
         (["gpt2", "--gpu", "T4"], "Tesla T4: laws are for cards of compute capability 8.0"),
-        (["Mistral-7B-v0.1"], "the page of --html has no mistral; --engine laws answers"),
     ],
 )
 def test_what_the_page_has_not_is_refused(

@@ -7,21 +7,20 @@ as in a replay.
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from allocsim.core import FREE, MALLOC, CachingAllocator
 from allocsim.errors import ConfigError
 from allocsim.laws import (
     CLASSIFIERS,
     EMPTY_CACHE,
-    FREE,
     Card,
     Laws,
     Requests,
@@ -36,8 +35,9 @@ from allocsim.phantom import Gpu
 from allocsim.questions.fit.model import Classifier, Configured, Model
 from allocsim.questions.fit.ran import Ran, ran_of
 from allocsim.questions.fit.task import Task
-from allocsim.trace import Mark, MarkKind, Provenance, Recording
-from allocsim.workload import Recorder, write_recording
+from allocsim.trace import Provenance, Recording
+from allocsim.workload import EMPTY_CACHE as EMPTIES
+from allocsim.workload import KnownProgram, Played, play_known, write_recording
 
 __all__ = ["card_of", "has_law", "is_fused", "laws_name", "mask_unit", "run_by_law", "serving_of"]
 
@@ -56,7 +56,8 @@ def run_by_law(task: Task, gpu: Gpu, *, conf: str | None = None, keep: Path | No
     began = time.perf_counter()
     laws = _laws(task)
     requests = _requests(task, gpu, laws)
-    recording, is_out_of_memory = _recording(requests, gpu, laws, conf or "", task.text)
+    played = _played(requests, gpu, laws, conf or "")
+    recording = _recording(played, requests, gpu, laws, task.text)
     if keep is not None:
         write_recording(recording, keep)
     seconds = time.perf_counter() - began
@@ -65,8 +66,9 @@ def run_by_law(task: Task, gpu: Gpu, *, conf: str | None = None, keep: Path | No
         gpu,
         laws.torch_version,
         seconds,
-        is_out_of_memory=is_out_of_memory,
+        is_out_of_memory=bool(played.oom_text),
         engine="laws",
+        made=None if conf or played.oom_text or played.allocator.calls.retries else played,
     )
 
 
@@ -111,6 +113,8 @@ def laws_name(task: Task) -> str:
         raise ConfigError(f"there is no law for {task.model.name}: its architecture has none")
     for what in _without_law(task):
         raise ConfigError(f"there is no law for {what}")
+    if family.is_eager and task.attention != "eager":
+        raise ConfigError(f"transformers runs {task.model.name} with attention 'eager' alone")
     if not task.is_training:
         if task.attention == "eager":
             return "_".join([family.name_of(config), task.dtype, "serve", "eager"])
@@ -226,40 +230,29 @@ def _requests(task: Task, gpu: Gpu, laws: Laws) -> Requests:
     return requests if task.start == "clean" else requests.with_the_making()
 
 
-def _between(requests: Requests) -> Iterator[slice]:
-    """Rows that only request and free, and every other row alone."""
-    seldom = np.flatnonzero(requests.kind == EMPTY_CACHE)
-    resets = [requests.reset] * (requests.reset >= 0)
-    cuts = np.unique([0, *resets, *seldom, *(seldom + 1), len(requests.kind)]).tolist()
-    return (slice(start, stop) for start, stop in itertools.pairwise(cuts))
-
-
-def _recording(
-    requests: Requests, gpu: Gpu, laws: Laws, conf: str, text: str
-) -> tuple[Recording, bool]:
-    """The requests asked of the model; whether one was out of memory."""
-    recorder = Recorder(
+def _played(requests: Requests, gpu: Gpu, laws: Laws, conf: str) -> Played:
+    """The requests asked of the model."""
+    kinds = np.array([MALLOC, FREE, EMPTIES], dtype=np.int64)  # by REQUEST, FREE, EMPTY_CACHE
+    program = KnownProgram(
+        kind=kinds[requests.kind],
+        block=requests.block,
+        size=requests.size,
+        stack=requests.stack,
+        stretches=requests.stretches,
+    )
+    allocator = CachingAllocator(
         gpu.memory,
         conf,
         ".".join(laws.torch_version.split(".")[:2]),
         context_memory=gpu.context_memory,
         base_address=_BASE_ADDRESS,
+        record_history=True,
     )
-    marks: list[Mark] = []
-    with recorder.program():
-        for rows in _between(requests):
-            if rows.start == requests.reset:
-                marks.append(Mark(recorder.n_entries, MarkKind.PEAK_RESET))
-            if requests.kind[rows.start] == EMPTY_CACHE:
-                marks.append(Mark(recorder.n_entries, MarkKind.EMPTY_CACHE))
-                recorder.empty_cache()
-                continue
-            recorder.play(
-                requests.kind[rows] == FREE,
-                requests.block[rows],
-                requests.size[rows],
-                requests.stack[rows],
-            )
+    return play_known(program, allocator)
+
+
+def _recording(played: Played, requests: Requests, gpu: Gpu, laws: Laws, text: str) -> Recording:
+    """What a run of the program would have left."""
     provenance = Provenance(
         torch_version=laws.torch_version,
         device_name=gpu.name,
@@ -267,8 +260,8 @@ def _recording(
         context_memory=gpu.context_memory,
         is_phantom=True,
         command=f"allocsim fit: {text}",
-        oom_text=recorder.oom_text,
+        oom_text=played.oom_text,
     )
-    made = recorder.recording_as(f"fit {text}", laws.stacks, provenance)
-    (trace,) = made.devices
-    return replace(made, devices=(replace(trace, marks=tuple(marks)),)), bool(recorder.oom_text)
+    empties = np.flatnonzero(requests.kind == EMPTY_CACHE).tolist()
+    marks = played.marks(requests.reset, empties)
+    return played.recording(f"fit {text}", laws.stacks, provenance, marks)

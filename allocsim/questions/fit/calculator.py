@@ -2,7 +2,7 @@
 
 Rule: a model is offered where its configuration is one that laws hold for; whether there is one for
 the program asked about, the laws themselves say, as `by_law.py` has them say it.  A page has the
-training of three families, with adapters on all linear modules or none, whose kernels its script
+training of six families, with adapters on all linear modules or none, whose kernels its script
 knows the ways of; the command has more.
 """
 
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 _OLDEST_CAPABILITY = (8, 0)
-_FAMILIES = ("llama", "qwen2", "gpt2")
+_FAMILIES = ("llama", "qwen2", "gpt2", "mistral", "phi3", "mixtral")
 _CARRIED = re.compile(
     rf"({'|'.join(_FAMILIES)})_(un)?tied_[\w-]+_(adamw|adamw-fused|sgd|momentum)"
     r"(_checkpointing)?(_lora)?"
@@ -75,9 +75,11 @@ def law_model(model: Model) -> LawModel:
         raise ConfigError(f"there is no law for {model.name}: its architecture has none")
     if family.model_type not in _FAMILIES:
         raise ConfigError(f"the page of --html has no {family.model_type}; --engine laws answers")
-    family.sizes_of(model.config)
+    found = family.sizes_of(model.config)
     name = family.name_of(model.config)
     sizes = {name: model.config[key] for name, key in family.keys.items() if model.config.get(key)}
+    if family.window is not None:
+        sizes["window"] = found["window"]
     has_law = any(program.startswith(f"{name}_") for program in law_programs())
     is_tied = name == f"{family.model_type}_tied"
     return LawModel(model.name, family.model_type, is_tied, sizes, has_law)

@@ -16,7 +16,10 @@ from allocsim.questions.fit.ran import Ran
 from allocsim.questions.fit.task import Task
 from allocsim.trace import Provenance
 
-__all__ = ["CUDNN_NOTE", "MASK_NOTE", "notes_of", "notes_of_law", "notes_of_run", "release_note"]
+__all__ = [
+    "CUDNN_NOTE", "EXPERTS_NOTE", "MASK_NOTE", "notes_of", "notes_of_law", "notes_of_run",
+    "release_note",
+]  # fmt: skip
 
 _CUDNN_ATTENTION = (9, 0)
 """The least capability at which PyTorch takes cuDNN's attention of its own accord."""
@@ -29,6 +32,11 @@ CUDNN_NOTE = (
 MASK_NOTE = (
     "attention: with checkpointing transformers reads positions, zero here, and makes a mask that "
     "it would do without on a GPU, where another kernel may run"
+)
+
+EXPERTS_NOTE = (
+    "experts: every value is zero here, so that all tokens choose the same experts; with real ones "
+    "the sizes of temporaries differ"
 )
 
 
@@ -47,10 +55,7 @@ def notes_of(task: Task | None, gpu: Gpu) -> Iterator[str]:
     if task.checkpointing and task.attention == "sdpa":
         yield MASK_NOTE
     if isinstance(model, Configured) and model.size("experts"):
-        yield (
-            "experts: every value is zero here, so that all tokens choose the same experts; with "
-            "real ones the sizes of temporaries differ"
-        )
+        yield EXPERTS_NOTE
 
 
 def notes_of_run(task: Task | None, made: Provenance | None) -> Iterator[str]:

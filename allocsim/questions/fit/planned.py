@@ -2,9 +2,10 @@
 
 Rule: every layout in the stated space is computed, none by a shortcut that could miss a smaller
 one; a layout fits if it likely fits (`Sharded.fits`).  The space: tensor parallel 1 to 8 (one
-machine's cards), pipelines that divide the layers, ZeRO 0 to 3 (0 and 1 in a pipeline, whose
-micro-batches would gather and send too often), recomputation none or full, and micro-batches of 1,
-2, 4 and 8 sequences, the largest that surely fits, or one.
+machine's cards), pipelines of any depth, whose first stages have a layer more where they do not
+divide the layers, ZeRO 0 to 3 (0 and 1 in a pipeline, whose micro-batches would gather and send too
+often), recomputation none or full, and micro-batches of 1, 2, 4 and 8 sequences, the largest that
+surely fits, or one.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class Planned:
     """One layout that fits.
 
     extra: work and waiting beside the training's own, as a share of it: recomputation by a third,
-    and the pipeline's bubble, (p-1) of its micro-batches (Narayanan et al. 2021, section 2.2).
+    and the pipeline's bubble, (p-1) of its micro-batches (Narayanan et al. 2021, section 2.2), all
+    at the pace of the stage with the most layers.
     """
 
     answer: Sharded
@@ -125,8 +127,6 @@ class _Search:
         for t in (t for t in _TENSOR if shape.heads % t == 0 and cards % (t * context) == 0):
             left = cards // (t * context)
             for p in (p for p in range(1, min(shape.layers, left) + 1) if left % p == 0):
-                if shape.layers % p:
-                    continue
                 data = left // p
                 shards = data * context
                 groups = replace(
@@ -182,4 +182,6 @@ class _Search:
         p = layout.pipeline
         count = min(layout.micro_batches, _PER_STAGE * p)
         bubble = (p - 1) / (count * layout.chunks)
-        return (1 + again) * (1 + bubble) - 1
+        layers = self.training.shape.layers
+        pace = ceil(layers / p) * p / layers
+        return (1 + again) * (1 + bubble) * pace - 1

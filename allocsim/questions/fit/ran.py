@@ -17,13 +17,14 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from allocsim.engine import DeviceRun, Prepared, SimulatedOom, prepare, replay_prepared
+from allocsim.engine import DeviceRun, Prepared, SimulatedOom, prepare, replay_prepared, run_as_made
 from allocsim.errors import ConfigError
 from allocsim.phantom import Gpu, Program, UnavailableError, find_torch, record
 from allocsim.questions.fit.model import Configured, Made
 from allocsim.questions.fit.program import program_of
 from allocsim.questions.fit.task import Task
 from allocsim.trace import MarkKind, Recording, load
+from allocsim.workload import Played
 
 __all__ = ["Ran", "find_python", "ran_of", "ran_on", "replay_on", "run_program", "run_task"]
 
@@ -185,11 +186,20 @@ def ran_of(
     *,
     is_out_of_memory: bool,
     engine: str,
+    made: Played | None = None,
 ) -> Ran:
-    """What a recording of the task comes to.  The arguments are fields of `Ran`."""
+    """What a recording of the task comes to.  The arguments are fields of `Ran`.
+
+    made: how the model made it, whose replay that is.
+    """
     device = max(recording.devices, key=len).device
-    (prepared,) = prepare(recording, device)
-    (device_run,) = replay_prepared((prepared,)).devices
+    (prepared,) = prepare(recording, device, is_made=made is not None)
+    if made is None:
+        (device_run,) = replay_prepared((prepared,)).devices
+    else:
+        device_run = run_as_made(
+            prepared, made.allocator, made.moved, made.peak, made.peak_device_bytes
+        )
     resets = [mark.entry for mark in prepared.marks if mark.kind is MarkKind.PEAK_RESET]
     return _counted(
         Ran(

@@ -58,10 +58,11 @@ function showAnswer(answer, question) {
 }
 
 // What is not known of a question, as the command notes it.
-function notesOf({ card, dtype, checkpointing }) {
+function notesOf({ card, dtype, checkpointing, model }) {
   const found = [];
   if (card.capability[0] >= HOPPER && dtype !== "fp32") found.push(about.notes.cudnn);
   if (checkpointing) found.push(about.notes.mask);
+  if (model.keys.experts) found.push(about.notes.experts);
   return found;
 }
 

@@ -11,12 +11,13 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
-from allocsim.laws import FAMILIES
+from allocsim.laws import FAMILIES, Family
 from allocsim.owners import CATEGORIES
 from allocsim.phantom import CONTEXT_MEMORY_SEEN, Gpu
 from allocsim.questions.fit import (
     CUDNN_NOTE,
     DTYPES,
+    EXPERTS_NOTE,
     MASK_NOTE,
     OPTIMIZERS,
     LawModel,
@@ -44,13 +45,13 @@ def calculator_page(
     """The page; it opens at `opening`."""
     about = {
         "models": [_model(model) for model in _with(models, opening.model)],
-        "keys": {name: dict(family.keys) for name, family in FAMILIES.items()},
+        "keys": {name: _keys(family) for name, family in FAMILIES.items()},
         "cards": [_card(name, gpu) for name, gpu in cards.items()],
         "dtypes": list(DTYPES),
         "optimizers": list(OPTIMIZERS),
         "purposes": CATEGORIES,
         "process": CONTEXT_MEMORY_SEEN,
-        "notes": {"cudnn": CUDNN_NOTE, "mask": MASK_NOTE},
+        "notes": {"cudnn": CUDNN_NOTE, "mask": MASK_NOTE, "experts": EXPERTS_NOTE},
         "programs": {each.name: each.about for each in laws},
         "opening": _opening(opening),
     }
@@ -82,6 +83,12 @@ def _model(model: LawModel) -> dict[str, Any]:
         "sizes": dict(model.sizes),
         "hasLaw": model.has_law,
     }
+
+
+def _keys(family: Family) -> dict[str, str]:
+    """By size, the key of a configuration that gives it; a window may be 0, for none."""
+    window = {} if family.window is None else {"window": "sliding_window"}
+    return {**family.keys, **window}
 
 
 def _card(name: str, gpu: Gpu) -> dict[str, Any]:

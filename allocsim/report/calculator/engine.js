@@ -35,7 +35,9 @@ function sizesOf(model) {
     found.head_dim ??= floorDiv(found.hidden, found.heads);
   }
   if (found.hidden && model.family === "gpt2") found.intermediate ??= 4 * found.hidden;
+  found.window ??= 0; // none
   for (const [name, key] of Object.entries(model.keys)) {
+    if (name === "window" && found.window === 0) continue;
     if (!Number.isSafeInteger(found[name]) || found[name] < 1 || found[name] >= 2 ** 31) {
       throw new Refused(`${key} is ${found[name] ?? "missing"}; expected a whole number, 1 or more`);
     }
@@ -62,9 +64,11 @@ function refuseImpossible({ model, batch, seq, lora }) {
   }
 }
 
-// With checkpointing transformers makes a mask; its rows are padded to 16 bytes.
-function maskUnit({ checkpointing, dtype }) {
-  if (!checkpointing) return 0;
+// With checkpointing transformers makes a mask, and with a window that the sequence fills; its rows are
+// padded to 16 bytes.
+function maskUnit({ checkpointing, dtype, model, seq }) {
+  const window = model.sizes.window ?? 0;
+  if (!checkpointing && !(window > 0 && window <= seq)) return 0;
   return dtype === "fp32" ? 4 : 8;
 }
 

@@ -7,7 +7,9 @@ const LIKE_AN_A100 = { capability: [8, 0], multiprocessors: 108, threads: 2048, 
 const SIZE_NAMES = {
   layers: "Layers", hidden: "Width", intermediate: "Inner width", heads: "Heads",
   kv_heads: "K/V heads", head_dim: "Head size", vocabulary: "Vocabulary", positions: "Positions",
+  experts: "Experts", chosen: "Experts a token", window: "Sliding window",
 };
+const LEAST = { window: 0 }; // of the others 1
 
 function field(name) {
   return document.getElementById(name);
@@ -51,7 +53,7 @@ function modelChosen() {
 function showSizes(model, sizes = model.sizes) {
   const keys = Object.keys(about.keys[model.family]);
   const inputs = Object.entries(SIZE_NAMES).filter(([name]) => keys.includes(name)).map(([name, label]) => {
-    const input = element("input", { type: "number", min: 1, step: 1, id: `size-${name}`, value: sizes[name] ?? "" });
+    const input = element("input", { type: "number", min: LEAST[name] ?? 1, step: 1, id: `size-${name}`, value: sizes[name] ?? "" });
     return element("label", { textContent: `${label} ` }, input);
   });
   field("sizes").replaceChildren(...inputs);

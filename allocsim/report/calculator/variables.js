@@ -3,7 +3,7 @@
 
 const SIZES = [
   "hidden", "intermediate", "heads", "kv_heads", "head_dim", "vocabulary",
-  "batch", "length", "lora", "positions",
+  "batch", "length", "lora", "positions", "experts", "chosen",
 ];
 const COLUMNS = {
   hidden: [1, ["hidden"]],
@@ -14,16 +14,18 @@ const COLUMNS = {
 };
 const VARIABLES = [
   "hidden", "intermediate", "heads", "kv_heads", "head_dim", "vocabulary",
-  "batch", "length", "lora", "positions",
+  "batch", "length", "lora", "positions", "experts", "chosen", "queries_keys_values",
   "workspace", "length_and_one", "length_by_8", "length_by_16", "length_by_32", "length_by_128",
   "splits", "gradient_workspace", "gradient_workspace_16_bit",
   "touched_rows", "partial_segments", "sort_storage", "scan_storage", "rows_scan_storage",
+  "choices_sort_storage", "chosen_sort_storage", "experts_sort_storage",
   "hidden_by_128", "three_hidden_by_128", "intermediate_by_128", "queries_by_128", "keys_by_128",
   "hidden_partial_sums", "three_hidden_partial_sums", "intermediate_partial_sums",
   "queries_partial_sums", "keys_partial_sums",
 ];
 const SORTED_ABOVE = 3072; // tokens
 const SORTED_BY_ONE_BLOCK = 2304; // indices
+const SORTED_BY_ITSELF = 4096; // choices of experts
 const IN_TWO_PASSES_ABOVE = 1020;
 const NORMED_IN_PARTS_ABOVE = 65536; // where there are positions, and so LayerNorms
 const WORKSPACE = 8519680;
@@ -52,7 +54,12 @@ function variablesOf(sizes, card) {
   found.splits = attentionSplits(found, card.multiprocessors);
   found.gradient_workspace = gradientWorkspace(length, headDim, true);
   found.gradient_workspace_16_bit = gradientWorkspace(length, headDim, false);
+  found.queries_keys_values = (found.heads + 2 * found.kv_heads) * headDim;
   Object.assign(found, sortedVariables(tokens, found.vocabulary));
+  const choices = tokens * found.chosen;
+  found.choices_sort_storage = sortStorage(choices, digitsOf(tokens));
+  found.chosen_sort_storage = sortStorage(choices, digitsOf(choices));
+  found.experts_sort_storage = sortStorage(choices, 8);
   for (const [name, [factor, width]] of Object.entries(COLUMNS)) {
     const columns = width.reduce((product, size) => product * found[size], factor);
     found[`${name}_by_128`] = ceilDiv(columns, 128);
@@ -78,14 +85,18 @@ function gradientWorkspace(length, headDim, isFp32) {
 // What the gradient of an embedding takes to sort its indices.
 function sortedVariables(tokens, vocabulary) {
   const rows = Math.min(tokens, vocabulary);
-  const digits = ceilDiv(Math.max(vocabulary - 1, 1).toString(2).length, 8);
   return {
     touched_rows: rows,
     partial_segments: floorDiv(tokens, 10) + rows,
-    sort_storage: sortStorage(tokens, digits),
+    sort_storage: sortStorage(tokens, digitsOf(vocabulary)),
     scan_storage: 256 * (4 + ceilDiv(tokens, 21504)) - 1,
     rows_scan_storage: 256 * (4 + ceilDiv(rows, 14336)) - 1,
   };
+}
+
+// Digits of 8 bits of an index below `values`.
+function digitsOf(values) {
+  return ceilDiv(Math.max(values - 1, 1).toString(2).length, 8);
 }
 
 // The temporary storage of a radix sort of so many indices, of so many digits of 8 bits.
@@ -95,7 +106,7 @@ function sortStorage(count, digits) {
   return 256 * (arrays + 2 + 8 * digits + 4 * ceilDiv(count, 3840)) - 1;
 }
 
-// The way through the kernels: batch, tokens, heads, splits of attention or its mask.
+// The way through the kernels: batch, tokens, heads, splits of attention or its mask, a window, experts.
 function regimeOf(sizes, card, maskUnit) {
   const tokens = sizes.batch * sizes.length;
   const kvHeads = sizes.kv_heads ?? sizes.heads;
@@ -107,7 +118,11 @@ function regimeOf(sizes, card, maskUnit) {
   let attention;
   if (maskUnit) attention = sizes.length % maskUnit ? "padded" : "masked";
   else attention = attentionSplits(sizes, card.multiprocessors) > 1 ? "split" : "whole";
-  return [sizes.batch === 1 ? "single" : "several", many, shared, attention].join(".");
+  const parts = [sizes.batch === 1 ? "single" : "several", many, shared, attention];
+  if (sizes.window) parts.push("window");
+  if (sizes.chosen === 1) parts.push("one");
+  if (sizes.chosen && tokens * sizes.chosen > SORTED_BY_ITSELF) parts.push("many");
+  return parts.join(".");
 }
 
 // Into how many parts FlashAttention-2 takes the keys, so that a small job fills the card.

@@ -1,0 +1,82 @@
+"""The replay that a recording needs not, because the model has just made it.
+
+Rule: it is what `replay_prepared` comes to for the recording, field for field: same steps, same
+settings, same device, from an empty one on.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allocsim.core import CachingAllocator
+from allocsim.engine.notes import known_notes
+from allocsim.engine.plan import StepKind, Steps
+from allocsim.engine.prepared import Prepared
+from allocsim.engine.replay import device_of
+from allocsim.engine.result import DeviceRun, Fidelity, PeakState, Timeline
+from allocsim.trace import Action
+
+__all__ = ["run_as_made"]
+
+_SIGNS = {
+    Action.SEGMENT_ALLOC: 1,
+    Action.SEGMENT_MAP: 1,
+    Action.SEGMENT_FREE: -1,
+    Action.SEGMENT_UNMAP: -1,
+}
+
+
+def run_as_made(
+    prepared: Prepared,
+    allocator: CachingAllocator,
+    moved: NDArray[np.int64],
+    peak: PeakState,
+    peak_device_bytes: int,
+) -> DeviceRun:
+    """The run of a recording that `allocator` made, none of whose requests failed.
+
+    moved: by request and free, the bytes that became allocated.  peak, peak_device_bytes: fields
+    of `DeviceRun`.
+    """
+    trace, steps = prepared.trace, prepared.plan.steps
+    memory, notes = device_of(prepared)
+    of_step = np.zeros(len(steps), dtype=np.int64)
+    of_step[np.isin(steps.kind, (StepKind.ALLOC, StepKind.FREE))] = moved
+    reserved = np.zeros(len(trace), dtype=np.int64)
+    for action, sign in _SIGNS.items():
+        reserved += np.where(trace.action == action, sign * trace.size, 0)
+    allocations, segments = trace.count(Action.ALLOC), len(trace.segments)
+    return DeviceRun(
+        device=trace.device,
+        entries=len(trace),
+        device_memory=memory,
+        peak_device_bytes=peak_device_bytes,
+        stats=allocator.memory_stats(),
+        timeline=Timeline(
+            entry=steps.entry,
+            allocated=np.cumsum(of_step),
+            reserved=_after(steps, np.cumsum(reserved)),
+        ),
+        peak=peak,
+        ooms=(),
+        fidelity=Fidelity(
+            allocations=allocations,
+            addresses_matched=allocations,
+            segments=segments,
+            segments_matched=segments,
+            entries=len(trace),
+            entries_matched=len(trace),
+            first_mismatch=None,
+        ),
+        notes=(*notes, *known_notes(prepared)),
+        stopped_at=None,
+    )
+
+
+def _after(steps: Steps, reserved: NDArray[np.int64]) -> NDArray[np.int64]:
+    """What is reserved after each step, given that after each entry: the place of a new segment is
+    dictated before there is one."""
+    last = np.where(steps.kind == StepKind.DICTATE, -1, np.arange(len(steps)))
+    last = np.maximum.accumulate(last)
+    return np.where(last < 0, 0, reserved[steps.entry[last]])

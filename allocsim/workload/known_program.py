@@ -1,0 +1,388 @@
+"""A program of which every row is known, played on the model, and its recording.
+
+Rule: the recording is that of every row played, entry for entry.  Stretches that the caller names
+may repeat themselves as far as the small pool goes: a token more changes little but the cache of
+keys and values.  Where such a stretch finds the small pool as an earlier one found it, and asks the
+same of it, its rows there would come out as they did then; they are copied, and the others played.
+The two pools share no block, and the driver is asked by rows that are played, before which all
+others are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allocsim.collector import collector_paused
+from allocsim.core import (
+    FREE,
+    MALLOC,
+    SMALL_SIZE,
+    CachingAllocator,
+    FreeBlockOrder,
+    GroupMoves,
+    Journal,
+    PlainStep,
+    small_places,
+)
+from allocsim.engine import PeakState, PeakWatch, fold
+from allocsim.errors import OutOfMemoryError
+from allocsim.trace import Action, FrameTable, Mark, MarkKind, Provenance, Recording
+from allocsim.workload.kept_history import KeptHistory
+
+__all__ = ["EMPTY_CACHE", "KnownProgram", "Played", "play_known"]
+
+_Ints = NDArray[np.int64]
+
+EMPTY_CACHE = 9
+"""What a row does besides MALLOC and FREE: the cache is emptied."""
+
+_AT_ONCE = 1 << 12
+"""Rows that are handed to the core at a time."""
+
+_SPANS = (1, 2)
+"""Stretches after which the small pool may be as before: two blocks may change places."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KnownProgram:
+    """Its rows, as columns.
+
+    kind: MALLOC, FREE or EMPTY_CACHE.  block: the number of the block, by request from 0 on.
+    size: bytes of a request.  stack: of a request, the number of its stack; -1 in other rows.
+    stretches: the rows at which stretches begin that may repeat themselves, and the last one's end.
+    """
+
+    kind: _Ints
+    block: _Ints
+    size: _Ints
+    stack: _Ints
+    stretches: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Played:
+    """What it came to.
+
+    allocator: at the end.  moved: by request and free, the bytes that became allocated.
+    peak, peak_device_bytes: those of `DeviceRun`.  oom_text: the error that ended it, if any.
+    row: by entry of the history, the row that left it.
+    """
+
+    allocator: CachingAllocator
+    moved: _Ints
+    peak: PeakState
+    peak_device_bytes: int
+    oom_text: str
+    row: _Ints
+    _kept: KeptHistory
+
+    def marks(self, resets: int, empties: Sequence[int]) -> tuple[Mark, ...]:
+        """Where peaks were reset (-1: never) and the cache was emptied, given the rows."""
+        rows = [(resets, 0, MarkKind.PEAK_RESET)] * (resets >= 0)
+        rows += [(row, 1, MarkKind.EMPTY_CACHE) for row in empties]
+        last = int(self.row[-1]) if self.oom_text else None
+        return tuple(
+            Mark(int(np.searchsorted(self.row, row)), kind)
+            for row, _, kind in sorted(rows)
+            if last is None or row <= last
+        )
+
+    def recording(
+        self, path: str, table: FrameTable, provenance: Provenance, marks: Sequence[Mark]
+    ) -> Recording:
+        """Its recording.  path: what it is called.  table: the stacks that rows number."""
+        made = self._kept.recording(path, self.allocator, table, provenance)
+        (trace,) = made.devices
+        return replace(made, devices=(replace(trace, marks=tuple(marks)),))
+
+
+def play_known(program: KnownProgram, allocator: CachingAllocator) -> Played:
+    """`program` on `allocator`, which keeps a history and holds nothing yet.
+
+    The cycle collector rests meanwhile, as in a replay: it was a third of the time.
+    """
+    player = _Player(program, allocator)
+    try:
+        with collector_paused():
+            player.play()
+    except OutOfMemoryError as error:
+        player.end_with(str(error))
+    return player.result()
+
+
+class _Player:
+    """A program under way."""
+
+    def __init__(self, program: KnownProgram, allocator: CachingAllocator) -> None:
+        self._program, self._allocator = program, allocator
+        self._watch = PeakWatch()
+        self._oom_text = ""
+        self._kept = KeptHistory()
+        self._rows: list[_Ints] = []
+        """By piece of the history, the row of each entry."""
+        self._records: list[tuple[_Ints, ...]] = []
+        """What the statistics were told of the rows at hand."""
+        self._told = np.zeros((3, len(program.kind)), dtype=np.int64)
+        """By row, the same of all."""
+        self._repeats = _Repeats(program, allocator)
+        self._address = np.zeros(len(program.kind), dtype=np.uint64)
+        """By block."""
+        self._copied: list[_Ints] = []
+        allocator.count_with(self._count)
+
+    def _count(self, journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
+        self._records.append(tuple(np.array(column, dtype=np.int64) for column in journal[:3]))
+        return fold(journal)
+
+    def play(self) -> None:
+        """All rows."""
+        self._watch.began(self._allocator)
+        starts = [*self._program.stretches]
+        if not starts:
+            return self._play_all(0, len(self._program.kind))
+        self._play_all(0, starts[0])
+        number, last = 0, len(starts) - 1
+        while number < last:
+            number += self._play_stretch(number)
+        return self._play_all(starts[-1], len(self._program.kind))
+
+    def _play_stretch(self, number: int) -> int:
+        """One stretch, or as many as come out as before; how many they were."""
+        starts, repeats = self._program.stretches, self._repeats
+        repeats.found(number, small_places(self._allocator))
+        span = repeats.span(number)
+        if not span:
+            self._play_all(starts[number], starts[number + 1])
+            return 1
+        rows = slice(starts[number], starts[number + span])
+        before = slice(starts[number - span], starts[number])
+        if not self._pass_over(rows, before):
+            self._play_all(starts[number], starts[number + 1])
+            return 1
+        repeats.come_back(number, span)
+        return span
+
+    def _play_all(self, start: int, stop: int) -> None:
+        for first in range(start, stop, _AT_ONCE):
+            rows = np.arange(first, min(first + _AT_ONCE, stop))
+            self._play(rows)
+
+    def _pass_over(self, rows: slice, before: slice) -> bool:
+        """Play the rows of the large pool, and let the others come out as those `before` did.
+
+        False, and nothing is done, where they would not.
+        """
+        program, is_small = self._program, self._repeats.is_small
+        small = rows.start + np.flatnonzero(is_small[rows])
+        model = before.start + np.flatnonzero(is_small[before])
+        of_small = program.block[small]
+        address = self._address.copy()
+        asks = program.kind[small] == MALLOC
+        address[of_small[asks]] = address[program.block[model[asks]]]
+        if not np.array_equal(address[of_small], address[program.block[model]]):
+            return False  # it frees older blocks, which lie elsewhere
+        renamed = self._repeats.replaced(small, address)
+        if renamed is None:
+            return False
+        large = rows.start + np.flatnonzero(~is_small[rows])
+        taken = self._play(large, stops=True)
+        if taken < len(large):
+            # More than the plain rules: all that came before it has to be there.
+            row = int(large[taken])
+            self._play(small[small < row])
+            self._play_all(row, rows.stop)
+            return True
+        self._address = address
+        self._told[:, small] = self._told[:, model]
+        self._told[1, small] = np.where(asks, 1, -1) * self._repeats.requested[of_small]
+        self._copied.append(small)
+        if renamed:
+            self._allocator.rename(lambda name: renamed.get(name, name))
+        return True
+
+    def _play(self, rows: _Ints, *, stops: bool = False) -> int:
+        """Some rows, in order; how many.
+
+        stops: at the first that needs more than the plain rules, which is then not taken.
+        """
+        program, history = self._program, self._allocator.history
+        columns = (program.kind[rows], program.block[rows], program.size[rows])
+        steps = [(*step, 0) for step in zip(*(each.tolist() for each in columns), strict=True)]
+        n_entries = np.where(columns[0] == FREE, 2, 1)
+        left, at, ends = iter(steps), 0, list[int]()
+        try:
+            while at < len(steps):
+                first, moved = len(history), list[int]()
+                step = self._allocator.play(left, {}, moved)
+                taken = slice(at, at + len(moved))
+                ends += (first + np.cumsum(n_entries[taken])).tolist()
+                at += len(moved)
+                if step is None or stops:
+                    break
+                at += 1
+                self._take_one(step, int(rows[at - 1]))
+                ends.append(len(history))
+        finally:
+            if len(ends) < at:
+                ends.append(len(history))  # of an error
+            self._keep(rows[:at], np.array(ends, dtype=np.int64))
+        return at
+
+    def _take_one(self, step: PlainStep, row: int) -> None:
+        kind, name, size, _ = step
+        allocator = self._allocator
+        if kind == EMPTY_CACHE:
+            allocator.empty_cache()
+        elif kind == MALLOC:
+            reserved = allocator.reserved_bytes
+            address = allocator.malloc(size)
+            assert address is not None
+            allocator.give_name(address, name)
+            if allocator.reserved_bytes != reserved:
+                self._watch.grew(allocator, row)
+        elif (taken := allocator.take_name(name)) is not None:
+            allocator.free(taken)
+
+    def _keep(self, rows: _Ints, ends: _Ints) -> None:
+        """Take down what the rows left: entries, and records of the statistics."""
+        self._allocator.statistics()
+        program = self._program
+        of_entry = np.repeat(rows, np.diff(ends, prepend=0))
+        columns = self._kept.take(self._allocator.take_history(), program.stack[of_entry])
+        self._rows.append(of_entry)
+        is_alloc = columns["action"] == Action.ALLOC
+        self._address[program.block[of_entry[is_alloc]]] = columns["addr"][is_alloc]
+        if self._records:
+            records = np.concatenate(self._records, axis=1)
+            moves = rows[program.kind[rows] != EMPTY_CACHE][: records.shape[1]]
+            self._told[:, moves] = records
+            self._records.clear()
+
+    def end_with(self, text: str) -> None:
+        """An error ends the program."""
+        self._oom_text = text
+
+    def result(self) -> Played:
+        """What it came to."""
+        if self._copied:
+            self._put_in(np.concatenate(self._copied))
+        row = np.concatenate(self._rows)
+        order = np.argsort(row, kind="stable")
+        self._kept.arrange(order)
+        row = row[order]
+        peak = self._watch.state
+        if peak.entry >= 0:
+            peak = replace(peak, entry=int(np.searchsorted(row, peak.entry, side="right")) - 1)
+        kind = self._program.kind
+        return Played(
+            self._allocator,
+            self._told[0, kind != EMPTY_CACHE] >> 1,
+            peak,
+            self._watch.device_bytes,
+            self._oom_text,
+            row,
+            self._kept,
+        )
+
+    def _put_in(self, rows: _Ints) -> None:
+        """The entries and the statistics of the rows that were passed over."""
+        program = self._program
+        is_free = program.kind[rows] == FREE
+        of_entry = np.repeat(rows, 1 + is_free)
+        block = program.block[of_entry]
+        action = np.full(len(of_entry), Action.FREE_REQUESTED, dtype=np.uint8)
+        action[program.kind[of_entry] == MALLOC] = Action.ALLOC
+        action[np.cumsum(1 + is_free)[is_free] - 1] = Action.FREE_COMPLETED
+        self._kept.put_in(
+            action, self._address[block], self._repeats.requested[block], program.stack[of_entry]
+        )
+        self._rows.append(of_entry)
+        sizes, requested, inactive = self._told[:, self._told[0] != 0].tolist()
+        self._allocator.count_with(fold)
+        self._allocator.recount((sizes, requested, inactive, [], []))
+
+
+class _Repeats:
+    """Which stretches of a program come out as others did.
+
+    is_small: by row, whether it is one of the small pool.  requested: by block, the bytes.
+    """
+
+    def __init__(self, program: KnownProgram, allocator: CachingAllocator) -> None:
+        self._program = program
+        asks = program.kind == MALLOC
+        self.requested = program.size[asks]
+        sizes, which = np.unique(self.requested, return_inverse=True)
+        rounded = np.array([allocator.round_size(size) for size in sizes.tolist()], dtype=np.int64)
+        self._rounded = rounded[which]
+        """By block."""
+        of_small = self._rounded <= SMALL_SIZE
+        self._number = np.cumsum(of_small)
+        """By block of the small pool, its number among them, from 1 on."""
+        self.is_small = (program.kind != EMPTY_CACHE) & of_small[program.block]
+        self._asked_before = np.cumsum(asks)
+        frees = program.kind == FREE
+        self._freed = np.full(len(self.requested), len(asks))
+        """By block, the row that frees it."""
+        self._freed[program.block[frees]] = np.flatnonzero(frees)
+        self._found: dict[int, object] = {}
+        self._keys: dict[int, tuple[bytes, ...]] = {}
+        counts_objects = allocator.release.free_block_order is FreeBlockOrder.CREATION
+        self._may = allocator.collects_garbage_above is None and not counts_objects
+
+    def found(self, number: int, places: object) -> None:
+        """How stretch `number` finds the small pool."""
+        self._found[number] = places
+
+    def span(self, number: int) -> int:
+        """How many stretches from `number` on ask the same as those before; 0: none do."""
+        last = len(self._program.stretches) - 1
+        for span in _SPANS if self._may else ():
+            if self._found.get(number - span) != self._found[number] or number + span > last:
+                continue
+            pairs = [(number + i, number + i - span) for i in range(span)]
+            if all(self._key(one) == self._key(other) for one, other in pairs):
+                return span
+        return 0
+
+    def come_back(self, number: int, span: int) -> None:
+        """So many stretches from `number` on came out as those before."""
+        for one in range(number + 1, number + span):
+            self._found[one] = self._found[one - span]
+
+    def _key(self, number: int) -> tuple[bytes, ...]:
+        """What a stretch asks of the small pool, with blocks told from its beginning on."""
+        if number not in self._keys:
+            program = self._program
+            start, stop = program.stretches[number], program.stretches[number + 1]
+            small = start + np.flatnonzero(self.is_small[start:stop])
+            block = program.block[small]
+            n_before = int(self._asked_before[start - 1]) if start else 0
+            of_small = int(self._number[n_before - 1]) if n_before else 0
+            columns = program.kind[small], self._rounded[block], self._number[block] - of_small
+            self._keys[number] = tuple(column.tobytes() for column in columns)
+        return self._keys[number]
+
+    def replaced(self, small: _Ints, address: NDArray[np.uint64]) -> dict[int, int] | None:
+        """The names of the older blocks that the rows free, and which of theirs lies there then.
+
+        None where something else does.
+        """
+        program = self._program
+        asks = program.kind[small] == MALLOC
+        asked, freed = program.block[small[asks]], program.block[small[~asks]]
+        # Blocks are numbered by request, so that of a stretch the older ones have lower numbers.
+        older = freed[freed < self._asked_before[small[0] - 1]]
+        younger = asked[self._freed[asked] > small[-1]]
+        older = older[np.argsort(address[older])]
+        younger = younger[np.argsort(address[younger])]
+        if len(older) != len(younger):
+            return None
+        for column in (address, self.requested):
+            if not np.array_equal(column[older], column[younger]):
+                return None
+        return dict(zip(older.tolist(), younger.tolist(), strict=True))

@@ -1,0 +1,172 @@
+"""A program known row by row: what is passed over is what would have come out."""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass, replace
+from random import Random
+
+import numpy as np
+import pytest
+
+from allocsim.core import FREE, MALLOC, CachingAllocator
+from allocsim.engine import DeviceRun, prepare, replay_prepared, run_as_made
+from allocsim.trace import FrameTable, MarkKind, Provenance, Recording
+from allocsim.units import GIB, KIB, MIB
+from allocsim.workload import EMPTY_CACHE, KnownProgram, Played, play_known
+
+CONFS = ["", "expandable_segments:True", "max_split_size_mb:21", "garbage_collection_threshold:0.5"]
+
+
+class Writer:
+    """Writes a program down, a row at a time."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, int, int, int]] = []
+        self.stretches: list[int] = []
+        self.n_blocks = 0
+
+    def ask(self, size: int) -> int:
+        self.rows.append((MALLOC, self.n_blocks, size, -1))
+        self.n_blocks += 1
+        return self.n_blocks - 1
+
+    def free(self, block: int) -> None:
+        self.rows.append((FREE, block, 0, -1))
+
+    def program(self) -> KnownProgram:
+        kind, block, size, stack = np.array(self.rows, dtype=np.int64).T
+        return KnownProgram(kind, block, size, stack, tuple(self.stretches))
+
+
+def that_serves(
+    seed: int, *, tokens: int = 24, cache: int = 3 * MIB, grows: int = 2 * KIB
+) -> KnownProgram:
+    """Layers keep a cache that grows with each token, in the large pool as long as it is so large;
+    what a token passes on to the next changes places with what it got."""
+    random = Random(seed)
+    writer = Writer()
+    weights = [writer.ask(random.randrange(1, 5) * 700 * KIB) for _ in range(4)]
+    writer.rows.append((EMPTY_CACHE, 0, 0, -1))
+    caches = [writer.ask(cache) for _ in range(3)]
+    scratch = [random.randrange(1, 200) * KIB + random.randrange(512) for _ in range(6)]
+    orders = [random.sample(range(3 + layer), 3 + layer) for layer in range(3)]
+    passed = writer.ask(5 * KIB)
+    for token in range(tokens):
+        writer.stretches.append(len(writer.rows))
+        for layer, old in enumerate(caches):
+            held = [writer.ask(size) for size in scratch[: 2 + layer]]
+            held.append(writer.ask(4 * KIB + token))  # grows, below what is rounded
+            caches[layer] = writer.ask(cache + grows * (token + 1))
+            writer.free(old)
+            for number in orders[layer]:
+                writer.free(held[number])
+        got, passed = passed, writer.ask(5 * KIB)
+        writer.free(got)
+    writer.stretches.append(len(writer.rows))
+    for block in (*caches, *weights, passed):
+        writer.free(block)
+    return writer.program()
+
+
+def played(
+    program: KnownProgram, conf: str, memory: int = GIB
+) -> tuple[Played, Recording, DeviceRun | None]:
+    allocator = CachingAllocator(memory, conf, base_address=1 << 44, record_history=True)
+    found = play_known(program, allocator)
+    made = Provenance(
+        torch_version="2.15.0",
+        device_name="a card",
+        device_memory=memory,
+        is_phantom=True,
+        oom_text=found.oom_text,
+    )
+    table = FrameTable((), np.array([], np.int32), np.array([0], np.int64))
+    marks = found.marks(-1, np.flatnonzero(program.kind == EMPTY_CACHE).tolist())
+    recording = found.recording("program", table, made, marks)
+    if found.oom_text:
+        return found, recording, None
+    (prepared,) = prepare(recording, is_made=True)
+    run = run_as_made(prepared, found.allocator, found.moved, found.peak, found.peak_device_bytes)
+    return found, recording, run
+
+
+def same(one: object, other: object, name: str = "") -> None:
+    if isinstance(one, np.ndarray):
+        assert isinstance(other, np.ndarray)
+        assert np.array_equal(one, other), name
+    elif is_dataclass(one):
+        for field in fields(one):
+            same(getattr(one, field.name), getattr(other, field.name), f"{name}.{field.name}")
+    elif isinstance(one, tuple) and isinstance(other, tuple):
+        assert len(one) == len(other), name
+        for number, pair in enumerate(zip(one, other, strict=True)):
+            same(*pair, f"{name}[{number}]")
+    else:
+        assert one == other, name
+
+
+@pytest.mark.parametrize("conf", CONFS)
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("cache", [3 * MIB, 900 * KIB])
+def test_what_is_passed_over_is_as_played(seed: int, conf: str, cache: int) -> None:
+    """The cache of the second grows out of the small pool on its way."""
+    program = that_serves(seed, cache=cache)
+    _, recording, run = played(program, conf)
+    _, whole, run_of_whole = played(replace(program, stretches=()), conf)
+    same(recording.devices, whole.devices)
+    same(run, run_of_whole)
+
+
+@pytest.mark.parametrize("conf", CONFS)
+def test_the_run_as_made_is_the_replay_of_the_recording(conf: str) -> None:
+    _, recording, run = played(that_serves(7), conf)
+    (prepared,) = prepare(recording)
+    (replayed,) = replay_prepared((prepared,)).devices
+    same(run, replayed)
+
+
+def test_most_of_what_repeats_itself_never_reaches_the_core(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken = []
+    play = CachingAllocator.play
+
+    def counted(self: CachingAllocator, steps: object, waiting: object, moved: list[int]) -> object:
+        found = play(self, steps, waiting, moved)  # type: ignore[arg-type]
+        taken.append(len(moved))
+        return found
+
+    monkeypatch.setattr(CachingAllocator, "play", counted)
+    program = that_serves(3, tokens=100)
+    played(program, "")
+    assert sum(taken) < len(program.kind) // 2
+
+
+def test_a_stretch_that_asks_for_something_else_is_played() -> None:
+    writer = Writer()
+    for token in range(6):
+        writer.stretches.append(len(writer.rows))
+        writer.free(writer.ask(64 * KIB if token != 4 else 640 * KIB))
+    writer.stretches.append(len(writer.rows))
+    _, recording, _ = played(writer.program(), "")
+    assert sorted(set(recording.devices[0].size.tolist())) == [64 * KIB, 640 * KIB, 2 * MIB]
+
+
+def test_an_error_in_a_stretch_ends_the_program_there() -> None:
+    program = that_serves(1, tokens=60, grows=256 * KIB)
+    found, recording, _ = played(program, "", memory=90 * MIB)
+    other, whole, _ = played(replace(program, stretches=()), "", memory=90 * MIB)
+    assert found.oom_text.startswith("CUDA out of memory")
+    assert int(found.row[-1]) > program.stretches[20]
+    assert found.oom_text == other.oom_text
+    same(recording.devices, whole.devices)
+
+
+def test_marks_stand_before_the_entries_of_their_rows() -> None:
+    program = that_serves(2)
+    found, recording, _ = played(program, "")
+    (emptied,) = np.flatnonzero(program.kind == EMPTY_CACHE).tolist()
+    marks = found.marks(emptied + 1, [emptied])
+    assert [mark.kind for mark in marks] == [MarkKind.EMPTY_CACHE, MarkKind.PEAK_RESET]
+    assert recording.devices[0][marks[1].entry - 1].size != 3 * MIB
+    assert recording.devices[0][marks[1].entry + 1].size == 3 * MIB
