@@ -51,8 +51,9 @@ def prepare(
     traces = recording.devices if device is None else (recording.device(device),)
     found = []
     for trace in traces:
-        rewound = starts.get(trace.device) or Rewound(trace)
-        start = () if is_made else _start_of(rewound, recording, config)
+        start: tuple[SegmentState, ...] = ()
+        if not is_made:
+            start = _start_of(starts.get(trace.device) or Rewound(trace), recording, config)
         found.append(
             Prepared(
                 path=recording.path,
