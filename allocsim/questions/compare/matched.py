@@ -8,17 +8,14 @@ of lines do not count, so that a line that moved is still the same.
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from allocsim.owners import Held
+from allocsim.owners import LINE, Held, moved_lines
 
 __all__ = ["Change", "changes_of"]
-
-_LINE = re.compile(r":(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +68,9 @@ class Change:
 def changes_of(a: Held, b: Held, by: str) -> tuple[Change, ...]:
     """The owners of both moments, the greatest change first."""
     first, second = _Owned(a, by), _Owned(b, by)
-    moved = _moved(first.indices, second.indices) if by in ("line", "stack", "module") else {}
+    named = moved_lines(first.indices, second.indices) if by in ("line", "stack", "module") else {}
+    moved = {was: now for now, was in named.items()}
     owners = dict.fromkeys([*(moved.get(owner, owner) for owner in first.indices), *second.indices])
-    named = {now: was for was, now in moved.items()}
     made = [_change(first, second, owner, named.get(owner, owner)) for owner in owners]
     return tuple(sorted(made, key=lambda each: (-abs(each.bytes), -each.b_bytes, each.owner)))
 
@@ -96,30 +93,8 @@ class _Owned:
         """Sizes of an owner's blocks by the stacks that made them."""
         found: dict[str, list[int]] = defaultdict(list)
         for index in self.of(owner):
-            found[_LINE.sub("", self.held.name("stack", index))].append(self.sizes[index])
+            found[LINE.sub("", self.held.name("stack", index))].append(self.sizes[index])
         return found
-
-
-def _moved(a: Iterable[str], b: Iterable[str]) -> dict[str, str]:
-    """Which names of A that B lacks are which of B's, but for the numbers of their lines.
-
-    As many of the same name have to be in both; they are in the order of their lines.
-    """
-    known = set(a), set(b)
-    alone: list[dict[str, list[str]]] = [defaultdict(list), defaultdict(list)]
-    for side, other, found in zip(known, known[::-1], alone, strict=True):
-        for name in side - other:
-            found[_LINE.sub("", name)].append(name)
-    moved: dict[str, str] = {}
-    for name, names in alone[0].items():
-        others = alone[1].get(name, [])
-        if len(names) == len(others):
-            moved |= dict(zip(sorted(names, key=_lines), sorted(others, key=_lines), strict=True))
-    return moved
-
-
-def _lines(name: str) -> list[int]:
-    return [int(number) for number in _LINE.findall(name)]
 
 
 def _change(a: _Owned, b: _Owned, owner: str, was: str) -> Change:

@@ -1,20 +1,17 @@
 """Which lines of code hold more than they did.
 
 Rule: the changes of all lines add up to the difference of what is asked for at the two peaks.  A
-line whose number alone is another is the same line, where as many of the function's lines are in
-both, in their order.
+line whose number alone is another is the same line (`moved_lines`).
 """
 
 from __future__ import annotations
 
-import re
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["Growth", "growth_of"]
+from allocsim.owners import moved_lines
 
-_LINE = re.compile(r":(\d+)")
+__all__ = ["Growth", "growth_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +45,7 @@ class Growth:
 
 def growth_of(before: Mapping[str, int], now: Mapping[str, int]) -> tuple[Growth, ...]:
     """The lines of both, those that grew most first."""
-    moved = _moved(before.keys() - now.keys(), now.keys() - before.keys())
-    known = {name: name for name in now if name in before} | moved
+    known = {name: name for name in now if name in before} | moved_lines(before, now)
     found = [
         Growth(name, known.get(name, ""), before.get(known.get(name, ""), 0), size)
         for name, size in now.items()
@@ -57,17 +53,3 @@ def growth_of(before: Mapping[str, int], now: Mapping[str, int]) -> tuple[Growth
     gone = before.keys() - set(known.values())
     found += [Growth("", name, before[name], 0) for name in gone]
     return tuple(sorted(found, key=lambda each: (-each.bytes, each.owner, each.was)))
-
-
-def _moved(before: Iterable[str], now: Iterable[str]) -> dict[str, str]:
-    """Of names that only one side has, which are the same but for the numbers of their lines."""
-    sides: list[dict[str, list[str]]] = [defaultdict(list), defaultdict(list)]
-    for side, names in zip(sides, (before, now), strict=True):
-        for name in sorted(names, key=lambda each: list(map(int, _LINE.findall(each)))):
-            side[_LINE.sub("", name)].append(name)
-    return {
-        new: old
-        for stem, names in sides[1].items()
-        if len(sides[0].get(stem, ())) == len(names)
-        for new, old in zip(names, sides[0][stem], strict=True)
-    }
