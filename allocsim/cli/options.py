@@ -55,6 +55,10 @@ _SHARED: dict[str, dict[str, Any]] = {
         "dest": "settings",
         "help": "the program sets options before that entry; may be repeated",
     },
+    "--dask": {
+        "metavar": "tcp://HOST:PORT",
+        "help": "a Dask scheduler, whose workers see the files",
+    },
     "--by": {
         "choices": ("line", "stack", "module", "category", "stream", "pool"),
         "default": "line",

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
 
+from allocsim.cli.dask import dask_executor
 from allocsim.cli.options import Commands, add_command, add_shared
 from allocsim.cli.output import refuse_input, save_page, write_result
 from allocsim.cli.progress import ProgressBar
@@ -37,6 +39,7 @@ def add_to(commands: Commands[Parser]) -> None:
     smallest = "find the smallest device each rank goes through on, some ten replays"
     add("--smallest", action="store_true", help=smallest)
     add("--jobs", metavar="N", type=processes, help="processes (default: one a core)")
+    add_shared(parser, "--dask")
     add_shared(parser, "--torch", text="PyTorch's release, {releases} (default: as recorded)")
     add_shared(parser, "--json")
 
@@ -46,13 +49,16 @@ def run(arguments: argparse.Namespace) -> int:
     from allocsim.report import ranks_document, ranks_text  # noqa: PLC0415
 
     _refuse_output(arguments.output, arguments.files)
-    with ProgressBar() as bar:
+    with ExitStack() as stack:
+        bar = stack.enter_context(ProgressBar())
+        executor = dask_executor(arguments.dask, stack) if arguments.dask else None
         found = ranks(
             arguments.files,
             conf=arguments.conf,
             torch_version=arguments.torch,
             smallest=arguments.smallest,
             jobs=arguments.jobs,
+            executor=executor,
             watch=bar.stage("replaying"),
         )
     if arguments.output is not None:

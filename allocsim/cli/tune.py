@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
+from allocsim.cli.dask import dask_executor
 from allocsim.cli.options import HINTS, Commands, add_command, add_shared, hints_of
 from allocsim.cli.output import write_answer
 from allocsim.cli.owners import owners_of
@@ -17,8 +18,6 @@ from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError, processes
 
 if TYPE_CHECKING:
-    from concurrent.futures import Executor
-
     from allocsim.questions.top import Top
     from allocsim.questions.tune import Tuning
     from allocsim.report import Loan
@@ -45,7 +44,7 @@ def add_to(commands: Commands[Parser]) -> None:
     add("--no-expandable", action="store_true", help="never propose expandable segments")
     add("--find-device", action="store_true", help="look for the smallest device by setting")
     add("--jobs", metavar="N", type=processes, default=1, help="processes (default: 1)")
-    add("--dask", metavar="tcp://HOST:PORT", help="a Dask scheduler, whose workers see the files")
+    add_shared(parser, "--dask")
     add("--results", metavar="FILE", help="JSON Lines to write to; what it holds is not run again")
     add("--costs", metavar="FILE", help="JSON with microseconds of each driver call")
     add("--exhaustive", action="store_true", help="replay every setting to its end: no tricks")
@@ -60,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     with ExitStack() as stack:
         bar = stack.enter_context(ProgressBar())
         costs = None if arguments.costs is None else read_costs(arguments.costs)
-        executor = _dask(arguments.dask, stack) if arguments.dask else None
+        executor = dask_executor(arguments.dask, stack) if arguments.dask else None
         tuning = tune(
             arguments.files,
             arguments.device_memory if loan is None else loan.card + loan.lent,
@@ -111,21 +110,6 @@ def _owners(tuning: Tuning) -> Top | None:
     from allocsim.engine import replay_prepared  # noqa: PLC0415
 
     return owners_of([tuning.prepared], replay_prepared([tuning.prepared]))
-
-
-def _dask(address: str, stack: ExitStack) -> Executor:
-    from importlib import import_module  # noqa: PLC0415
-
-    try:
-        distributed = import_module("distributed")
-    except ImportError:
-        raise UsageError("--dask needs Dask: pip install 'allocsim[dask]'") from None
-    try:
-        client = stack.enter_context(distributed.Client(address, timeout="10s"))
-    except (OSError, ValueError, TimeoutError) as error:
-        raise UsageError(f"no Dask scheduler answers at {address} ({error})") from None
-    executor: Executor = client.get_executor()
-    return executor
 
 
 def _progress(done: int, total: int, rate: float) -> str:

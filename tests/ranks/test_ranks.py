@@ -6,6 +6,7 @@ import os
 import pickle
 import signal
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -117,6 +118,42 @@ def killed(path: str, *asked: str | None, smallest: bool) -> RankRun:
     if "rank1" in path:
         os.kill(os.getpid(), signal.SIGKILL)
     return run_of(path, *asked, smallest=smallest)
+
+
+def test_any_executor_gives_the_same_and_names_what_a_worker_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for rank in range(3):
+        write(tmp_path / f"rank{rank}.pickle", 20 + rank)
+    told: list[tuple[int, int]] = []
+    with ThreadPoolExecutor(2) as pool:
+        far = ranks([str(tmp_path)], executor=pool, watch=lambda *now: told.append(now))
+        assert far == ranks([str(tmp_path)], jobs=1)
+        assert told == [(1, 3), (2, 3), (3, 3)]
+        monkeypatch.setattr(sys.modules["allocsim.questions.ranks.ranks"], "run_of", lost)
+        (refused,) = ranks([str(tmp_path)], executor=pool).refused
+    assert refused.path.endswith("rank1.pickle")
+    assert "the worker that read it was lost (left the cluster)" in refused.error
+
+
+def lost(path: str, *asked: str | None, smallest: bool) -> RankRun:
+    """Stands in for what a cluster raises of a worker that went away."""
+    if "rank1" in path:
+        raise RuntimeError("left the cluster")
+    return run_of(path, *asked, smallest=smallest)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_cluster_gives_what_one_process_gives(tmp_path: Path) -> None:
+    distributed = pytest.importorskip("distributed")
+    for rank in range(6):
+        write(tmp_path / f"rank{rank}.pickle", 20 + rank)
+    cluster = distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, dashboard_address=None, processes=True
+    )
+    with cluster, distributed.Client(cluster) as client:
+        assert ranks([str(tmp_path)], executor=client.get_executor()) == ranks([str(tmp_path)])
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="a stand-in reaches forked processes only")

@@ -8,7 +8,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    BrokenExecutor,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    as_completed,
+    wait,
+)
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -115,19 +123,23 @@ def ranks(
     torch_version: str | None = None,
     smallest: bool = False,
     jobs: int | None = None,
+    executor: Executor | None = None,
     watch: Watch | None = None,
 ) -> Ranks:
     """Replay the recordings of a job: files, or folders of them.
 
     conf: a setting for all, None for what each was recorded under.  torch_version: as for `replay`.
     smallest: look for the smallest device of each rank, too, which takes some ten replays.
-    jobs: processes that read (default: one a core).  watch: told of progress.
+    jobs: processes that read (default: one a core); executor: any other that is to do it, and whose
+    workers see the files.  watch: told of progress.
     Raises RecordingError if none of the files can be read, or two are of one rank.
     """
     found = found_in(names)
     width = min(jobs or os.cpu_count() or 1, len(found))
     asked = partial(_answer, conf=conf, torch_version=torch_version, smallest=smallest)
-    if width <= 1 or len(found) <= _ALONE:
+    if executor is not None:
+        answers = _elsewhere(found, asked, executor, watch)
+    elif width <= 1 or len(found) <= _ALONE:
         answers = _one_by_one(found, asked, watch)
     else:
         answers = _side_by_side(found, asked, width, watch)
@@ -184,6 +196,22 @@ def _one_by_one(
         answers.append(answer(each.path))
         if watch is not None:
             watch(len(answers), len(found))
+    return answers
+
+
+def _elsewhere(
+    found: Sequence[Found], answer: _Answer, executor: Executor, watch: Watch | None
+) -> list[RankRun | Refused]:
+    """As `_one_by_one`, by a caller's executor, which looks after its own workers."""
+    under_way = [executor.submit(answer, each.path) for each in found]
+    for done, _ in enumerate(as_completed(under_way), 1):
+        if watch is not None:
+            watch(done, len(found))
+    answers = []
+    for each, future in zip(found, under_way, strict=True):
+        error = future.exception()
+        lost = f"the worker that read it was lost ({error})"
+        answers.append(future.result() if error is None else Refused(each.path, lost))
     return answers
 
 

@@ -1,0 +1,32 @@
+"""Work on a Dask cluster.
+
+Rule: Dask is an extra, and without it a command says how to get it.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor
+from contextlib import ExitStack
+
+from allocsim.cli.usage import UsageError
+
+__all__ = ["dask_executor"]
+
+
+def dask_executor(address: str, stack: ExitStack) -> Executor:
+    """An executor whose work the workers of the scheduler at `address` do, until `stack` ends.
+
+    Raises UsageError without Dask, and where no scheduler answers.
+    """
+    from importlib import import_module  # noqa: PLC0415
+
+    try:
+        distributed = import_module("distributed")
+    except ImportError:
+        raise UsageError("--dask needs Dask: pip install 'allocsim[dask]'") from None
+    try:
+        client = stack.enter_context(distributed.Client(address, timeout="10s"))
+    except (OSError, ValueError, TimeoutError) as error:
+        raise UsageError(f"no Dask scheduler answers at {address} ({error})") from None
+    executor: Executor = client.get_executor()
+    return executor
