@@ -27,7 +27,7 @@ PEAKS: dict[str, Any] = json.loads((SIZED / "peaks.json").read_text())
 
 LONG = (
     ("sized/batch2", "sized/batch2-checkpointing"),
-    ("recordings/lora_finetuning-default-torch2.6", "recordings/lora_finetuning-gc-torch2.15"),
+    ("recordings/lora_finetuning-default-torch2.6", "recordings/lora_finetuning-default-torch2.15"),
     ("recordings/gpt2_training-oom-torch2.15", "recordings/gpt2_training-default-torch2.15"),
 )
 PAIRS = [

@@ -19,7 +19,6 @@ from allocsim.report.figures.canvas import (
     new_figure,
     styled,
     unit_of,
-    whole_numbers,
 )
 from allocsim.report.figures.theme import LIGHT
 from allocsim.report.layout import clipped, number, plural
@@ -50,6 +49,7 @@ def changes_figure(found: Comparison, theme: Theme = LIGHT) -> Figure:
         f"{format_size(b.reserved.reserved)}, allocated {format_change(found.allocated_change)}"
     )
     parts = [f"{format_change(getattr(found.parts, name))} {what}" for name, what in PARTS.items()]
+    parts[-1] += "; of an owner's bar the rose part is rounding"
     caption(figure, theme, title, f"A: {a.path}. B: {b.path}.", f"Reserved: {', '.join(parts)}.")
     return figure
 
@@ -68,8 +68,10 @@ def _curves(axes: Axes, found: Comparison, theme: Theme) -> None:
     else:
         axes.text(0.5, 0.5, "states only", color=theme.ink, ha="center", transform=axes.transAxes)
     axes.set_ylim(bottom=0)
-    whole_numbers(axes.xaxis)
     axes.set_xlim(0, 1.12 * axes.get_xlim()[1])
+    step = _even(0.4 * axes.get_xlim()[1])
+    axes.set_xticks([0, step, 2 * step])
+    axes.xaxis.set_major_formatter("{x:,.0f}")
     styled(axes, theme, "entry (count)", f"memory ({shown})")
 
 
@@ -82,23 +84,32 @@ def _steps(side: Side, what: str) -> tuple[np.ndarray, np.ndarray]:
 
 def _bars(axes: Axes, found: Comparison, theme: Theme) -> None:
     shown = list(_shown(found))
-    unit, name = unit_of(max((abs(size) for _, size in shown), default=0))
-    for row, (_, size) in enumerate(reversed(shown)):
-        colour = theme.alarm if size > 0 else theme.ideal
-        axes.barh(row, size / unit, 0.7, color=colour, zorder=3)
+    unit, name = unit_of(max((abs(asked + more) for _, asked, more in shown), default=0))
+    for row, (_, asked, rounding) in enumerate(reversed(shown)):
+        colour = theme.alarm if asked + rounding > 0 else theme.ideal
+        axes.barh(row, asked / unit, 0.7, color=colour, zorder=3)
+        begins = asked / unit if asked * rounding > 0 else 0
+        axes.barh(row, rounding / unit, 0.7, begins, color=theme.requested, zorder=4)
     axes.axvline(0, color=theme.ink, lw=1)
-    labels = [owner for owner, _ in reversed(shown)]
+    labels = [owner for owner, _, _ in reversed(shown)]
     axes.set_yticks(range(len(labels)), labels, fontsize=7, parse_math=False)
     axes.yaxis.tick_right()
     styled(axes, theme, f"change of allocated memory, A to B ({name})", "")
 
 
-def _shown(found: Comparison) -> Iterator[tuple[str, int]]:
+def _even(entry: float) -> float:
+    """An entry with one digit that is not zero, so that labels stay short."""
+    return float(f"{entry:.0e}")
+
+
+def _shown(found: Comparison) -> Iterator[tuple[str, int, int]]:
+    """Each bar's name, and the bytes of it that were asked for and that are rounding."""
     changed = [each for each in found.changes if each.bytes]
     for each in changed[:_MOST]:
         status = f"{each.status}: " if each.status in ("new", "gone") else ""
-        yield clipped(f"{status}{each.owner}", _NAME), each.bytes
+        yield clipped(f"{status}{each.owner}", _NAME), each.requested, each.rounding
     rest = changed[_MOST:]
     if rest:
         owners = plural(len(rest), found.by) if found.by != "category" else number(len(rest))
-        yield f"{owners} more", sum(each.bytes for each in rest)
+        asked = sum(each.requested for each in rest)
+        yield f"{owners} more", asked, sum(each.rounding for each in rest)
