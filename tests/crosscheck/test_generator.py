@@ -55,6 +55,17 @@ def test_marks_are_those_that_a_release_has() -> None:
     assert not marked("2.10", no_split, with_marks=False)
 
 
+def test_no_more_is_asked_than_a_caller_can() -> None:
+    """Whole PyTorch takes sizes from tensors, which are signed; the allocator alone takes more."""
+
+    def most(largest: int) -> int:
+        scripts = (make_script(seed, RELEASES["2.15"], largest=largest) for seed in range(200))
+        return max(int(op[2]) for script in scripts for op in script.ops if op[0] == "a")
+
+    assert most((1 << 64) - 1) == (1 << 63) + 1
+    assert most((1 << 63) - 1) == 1 << 60
+
+
 def test_pools_are_given_up_where_a_release_can() -> None:
     def asked(version: str, what: str, **arguments: bool) -> bool:
         ops = (op for script in scripts_of(RELEASES[version], **arguments) for op in script)

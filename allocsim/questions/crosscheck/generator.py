@@ -29,6 +29,8 @@ _DEVICES = (
     *(256 * MIB, 300 * MIB, 512 * MIB, GIB, 3 * GIB + 777, 16 * GIB),
 )
 _ABSURD = (1 << 40, (1 << 60) - 512, (1 << 60) - 1, 1 << 60, (1 << 63) + 1)
+_LARGEST = (1 << 64) - 1
+"""What the allocator's own type of sizes holds."""
 _LENGTHS = (15, 40, 100, 250, 250, 1000)
 
 
@@ -38,15 +40,23 @@ def make_script(
     *,
     is_reproducible: bool = True,
     with_marks: bool = True,
+    largest: int = _LARGEST,
 ) -> Script:
     """The script of `seed` for `release`.
 
     with_marks: pools may be marked no_split and use_on_oom, emptied by themselves, and given up
-    as a MemPool does, where the release has these calls.
+    as a MemPool does, where the release has these calls.  largest: bytes that can be asked for.
     """
     rng = random.Random(f"{seed} {release.version}")
     memory = rng.choice(_DEVICES)
-    maker = _Maker(rng, release, memory, is_reproducible=is_reproducible, with_marks=with_marks)
+    maker = _Maker(
+        rng,
+        release,
+        memory,
+        is_reproducible=is_reproducible,
+        with_marks=with_marks,
+        largest=largest,
+    )
     conf = maker.options.make() if rng.random() < 0.75 else ""
     if "garbage_collection_threshold" in conf and rng.random() < 0.7:
         maker.limit()  # nothing is collected without one
@@ -67,12 +77,14 @@ class _Maker:
         *,
         is_reproducible: bool,
         with_marks: bool,
+        largest: int,
     ) -> None:
         self.rng = rng
         self.release = release
         reserved = memory + memory // 8  # by an expandable segment
         self.memory = memory
-        self.beyond = (memory, memory + 1, reserved, reserved + 1, *_ABSURD)
+        absurd = (size for size in _ABSURD if size <= largest)
+        self.beyond = (memory, memory + 1, reserved, reserved + 1, *absurd)
         self.with_marks = with_marks
         self.ops: list[Op] = []
         self.live: list[int] = []

@@ -33,6 +33,7 @@ from allocsim.units import GIB
 __all__ = ["InstalledSource", "InstalledTorch", "opened"]
 
 _WITHOUT_ADDRESS = ("oom", "snapshot")
+_LARGEST = (1 << 63) - 1
 _LAST_BYTES = 4096
 
 
@@ -181,9 +182,12 @@ class InstalledSource:
         return opened(self.python, self.is_phantom)
 
     def script(self, real: Real, seed: int) -> Script:
-        """Without marked pools: those are made by MemPool objects, whose ids no script chooses."""
+        """Without marked pools: those are made by MemPool objects, whose ids no script chooses.
+
+        A tensor's size is signed, so that no more than its half can be asked for.
+        """
         release = find_release(self.release)
-        script = make_script(seed, release, with_marks=False)
+        script = make_script(seed, release, with_marks=False, largest=_LARGEST)
         if self.is_phantom or not isinstance(real, InstalledTorch):
             return script
         return on_gpu(script, release, real.memory())
