@@ -56,7 +56,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 from allocsim.capture import for_transformers
 
-torch.backends.cuda.enable_cudnn_sdp(False)
+getattr(torch.backends.cuda, "enable_cudnn_sdp", bool)(False)
 
 class Hungry(GPT2LMHeadModel):
     n = 0
@@ -172,7 +172,7 @@ def test_a_framework_that_runs_out_of_memory_in_step_3(
 _STEPS = """
 import sys, torch
 from allocsim.capture import capture
-torch.backends.cuda.enable_cudnn_sdp(False)
+getattr(torch.backends.cuda, "enable_cudnn_sdp", bool)(False)
 with capture({path!r}, on="step", steps=1) as recording:
     for number in range(6):
         recording.step()
