@@ -1,16 +1,18 @@
 """Laws in files of the package: one for each program of a family, a law for each regime.
 
-Rule: plain columns, read without running anything; a file of another format is refused.
+Rule: plain columns, read without running anything; a file of another format is refused.  A column
+holds the rows of every regime, one after the other: the regimes of a program are nearly alike, and
+what is alike packs well when it lies together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from allocsim.errors import ConfigError
 from allocsim.laws.formula import Formula
@@ -22,8 +24,7 @@ __all__ = ["DATA", "Laws", "find_laws", "known_laws", "write_laws"]
 
 DATA = Path(__file__).parent / "data"
 
-_FORMAT = 1
-_NONE = -1
+_FORMAT = 2
 _PER_ROW = ("kind", "kin", "number", "by_copy", "by_copies")
 
 
@@ -50,54 +51,47 @@ def find_laws(name: str) -> Laws | None:
     path = DATA / f"{name}.npz"
     if not path.is_file():
         return None
-    with np.load(path, allow_pickle=False) as columns:
-        if int(columns["format"]) != _FORMAT:
-            raise ConfigError(f"{path} has format {int(columns['format'])}; expected {_FORMAT}")
-        numbers = [VARIABLES.index(name) for name in columns["variables"].tolist()]
-        regimes = sorted({key.partition("/")[0] for key in columns.files if "/" in key})
-        return Laws(
-            name,
-            str(columns["torch_version"]),
-            _stacks(columns),
-            {regime: _law(regime, columns, numbers) for regime in regimes},
-        )
+    with np.load(path, allow_pickle=False) as file:
+        if int(file["format"]) != _FORMAT:
+            raise ConfigError(f"{path} has format {int(file['format'])}; expected {_FORMAT}")
+        columns = {column: file[column] for column in file.files}
+    return Laws(name, str(columns["torch_version"]), _stacks(columns), _by_regime(columns))
 
 
 def write_laws(laws: Laws, folder: Path = DATA) -> Path:
     """Write the file of one program; where it is."""
+    found = list(laws.by_regime.values())
+    formulas = [formula for law in found for formula in law.formulas]
     columns: dict[str, NDArray[np.generic]] = {
         "format": np.array(_FORMAT),
         "torch_version": np.array(laws.torch_version),
         "frames": np.array(
-            [f"{frame.line}\t{frame.name}\t{frame.filename}" for frame in laws.stacks.frames]
+            "\n".join(f"{each.line}\t{each.name}\t{each.filename}" for each in laws.stacks.frames)
         ),
-        "variables": np.array(VARIABLES),
         "flat": laws.stacks.flat.astype(np.uint16),
         "offsets": laws.stacks.offsets.astype(np.uint32),
+        "regimes": np.array("\n".join(laws.by_regime)),
+        "about": np.array([(law.layers, law.reset, law.proofs, law.period) for law in found]),
+        "parts": _narrow([number for law in found for part in law.parts for number in part]),
+        "shares": _narrow([(each.numerator, each.denominator) for each in formulas]),
+        "variables": np.array(" ".join(VARIABLES)),
+        "factors": _narrow([number for each in formulas for number in each.variables]),
+        "n_factors": _narrow([len(each.variables) for each in formulas]),
+        "n_rows": np.array([len(law.kind) for law in found]),
+        "n_parts": np.array([2 * len(law.parts) for law in found]),
+        "n_formulas": np.array([len(law.formulas) for law in found]),
     }
-    for regime, law in laws.by_regime.items():
-        width = max((len(formula.variables) for formula in law.formulas), default=0)
-        columns |= {f"{regime}/{name}": _narrow(getattr(law, name)) for name in _PER_ROW}
-        columns |= {
-            f"{regime}/parts": _narrow(np.array(law.parts, dtype=np.int64).reshape(-1, 2)),
-            f"{regime}/shares": np.array([(f.numerator, f.denominator) for f in law.formulas]),
-            f"{regime}/variables": np.array(
-                [
-                    [*formula.variables, *[_NONE] * (width - len(formula.variables))]
-                    for formula in law.formulas
-                ],
-                dtype=np.int8,
-            ),
-            f"{regime}/about": np.array([law.layers, law.reset, law.proofs, law.period]),
-        }
+    for name in _PER_ROW:
+        columns[name] = _narrow(np.concatenate([getattr(law, name) for law in found]))
     folder.mkdir(exist_ok=True)
     path = folder / f"{laws.name}.npz"
     np.savez_compressed(path, allow_pickle=False, **columns)
     return path
 
 
-def _narrow(column: NDArray[np.generic]) -> NDArray[np.generic]:
+def _narrow(numbers: ArrayLike) -> NDArray[np.generic]:
     """The column in the narrowest whole numbers that hold it."""
+    column: NDArray[np.generic] = np.asarray(numbers, dtype=np.int64)
     for dtype in (np.int8, np.int16, np.int32):
         narrow = column.astype(dtype)
         if np.array_equal(narrow, column):
@@ -105,36 +99,51 @@ def _narrow(column: NDArray[np.generic]) -> NDArray[np.generic]:
     return column
 
 
-def _law(regime: str, columns: Mapping[str, NDArray[np.generic]], variables: Sequence[int]) -> Law:
-    """variables: what the file's numbers of them are here."""
+def _by_regime(columns: Mapping[str, NDArray[np.generic]]) -> dict[str, Law]:
+    """The laws of a file, out of columns that each holds the rows of all of them."""
+    formulas = _formulas(columns)
+    rows = {name: _cut(columns[name], columns["n_rows"]) for name in _PER_ROW}
+    parts = _cut(columns["parts"], columns["n_parts"])
+    ends = np.cumsum(columns["n_formulas"]).tolist()
+    found = {}
+    for i, regime in enumerate(str(columns["regimes"]).split("\n")):
+        layers, reset, proofs, period = columns["about"][i].tolist()
+        found[regime] = Law(
+            kind=rows["kind"][i].astype(np.uint8),
+            kin=rows["kin"][i].astype(np.int64),
+            number=rows["number"][i].astype(np.int64),
+            by_copy=rows["by_copy"][i].astype(np.int64),
+            by_copies=rows["by_copies"][i].astype(np.int64),
+            parts=[(start, stop) for start, stop in parts[i].reshape(-1, 2).tolist()],
+            formulas=tuple(formulas[ends[i - 1] if i else 0 : ends[i]]),
+            layers=layers,
+            reset=reset,
+            proofs=proofs,
+            period=period,
+        )
+    return found
 
-    def column(name: str) -> NDArray[np.int64]:
-        return columns[f"{regime}/{name}"].astype(np.int64)
 
-    layers, reset, proofs, *period = column("about").tolist()
-    formulas = zip(column("shares").tolist(), column("variables").tolist(), strict=True)
-    return Law(
-        kind=column("kind").astype(np.uint8),
-        kin=column("kin"),
-        number=column("number"),
-        by_copy=column("by_copy"),
-        by_copies=column("by_copies"),
-        parts=[(start, stop) for start, stop in column("parts").tolist()],
-        formulas=tuple(
-            Formula(numerator, denominator, tuple(variables[n] for n in numbers if n != _NONE))
-            for (numerator, denominator), numbers in formulas
-        ),
-        layers=layers,
-        reset=reset,
-        proofs=proofs,
-        period=period[0] if period else 1,
-    )
+def _formulas(columns: Mapping[str, NDArray[np.generic]]) -> list[Formula]:
+    """The monomials of all laws of a file, one after the other."""
+    numbers = [VARIABLES.index(name) for name in str(columns["variables"]).split()]
+    factors = [each.tolist() for each in _cut(columns["factors"], columns["n_factors"])]
+    shares = columns["shares"].reshape(-1, 2).tolist()
+    return [
+        Formula(numerator, denominator, tuple(numbers[number] for number in of))
+        for (numerator, denominator), of in zip(shares, factors, strict=True)
+    ]
+
+
+def _cut(column: NDArray[np.generic], counts: NDArray[np.generic]) -> list[NDArray[np.generic]]:
+    """A column in stretches of so many rows each."""
+    return np.split(column, np.cumsum(counts)[:-1])
 
 
 def _stacks(columns: Mapping[str, NDArray[np.generic]]) -> FrameTable:
     frames = []
-    for text in columns["frames"].tolist():
-        line, name, filename = str(text).split("\t", 2)
+    for text in str(columns["frames"]).split("\n"):
+        line, name, filename = text.split("\t", 2)
         frames.append(Frame(filename, name, int(line)))
     flat, offsets = columns["flat"].astype(np.int32), columns["offsets"].astype(np.int64)
     return FrameTable(tuple(frames), flat, offsets)
