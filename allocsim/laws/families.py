@@ -26,6 +26,8 @@ class Family:
     linear: the names of a layer's linear modules, in its order.
     head: the end of the class that makes it.
     window: the default of sliding_window, None for a family that has none or may not use it.
+    sees: whether it tells images apart; its `vocabulary` is their kinds, which a configuration
+    lists or counts, two where it does neither.
     has_output_bias: whether the output layer adds one, whose gradient is a sum over the tokens.
     head_dim: the default of head_dim, None for the width by the heads.
     is_eager: whether transformers has no other attention for it than its own.
@@ -39,6 +41,7 @@ class Family:
     linear: tuple[str, ...]
     head: str = "CausalLM"
     window: int | None = None
+    sees: bool = False
     has_output_bias: bool = False
     head_dim: int | None = None
     is_eager: bool = False
@@ -63,6 +66,8 @@ class Family:
             found.setdefault("head_dim", self.head_dim or found["hidden"] // max(found["heads"], 1))
         if "hidden" in found and self.model_type == "gpt2":
             found.setdefault("intermediate", 4 * found["hidden"])
+        if self.sees and "vocabulary" in self.keys:
+            found.setdefault("vocabulary", len(config.get("id2label") or _TWO_KINDS))
         if self.window is not None:
             found["window"] = config.get("sliding_window", self.window) or 0
         if self.has_output_bias:
@@ -93,6 +98,9 @@ class Family:
         return f"{self.model_type}_{'tied' if is_tied else 'untied'}"
 
 
+_TWO_KINDS = ("LABEL_0", "LABEL_1")
+"""Which a configuration has that names none."""
+
 _ROPES = (None, "default", "linear", "llama3")
 """Ways to turn positions that are the same at every step; others measure the sequence first."""
 
@@ -120,6 +128,10 @@ _LIKE_LLAMA = {
 }
 _ENCODER = {
     name: _LIKE_LLAMA[name] for name in ("hidden", "intermediate", "layers", "heads", "vocabulary")
+}
+_SEER = {
+    **{name: _ENCODER[name] for name in ("hidden", "intermediate", "layers", "heads")},
+    "patch": "patch_size",
 }
 _PLAIN = {"hidden_act": ("silu",), "attention_dropout": (0.0, 0), "quantization_config": (None,)}
 _ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
@@ -212,14 +224,25 @@ _ALL = (
         },
     ),
     Family(
-        "torchvision-vit",
-        {name: _ENCODER[name] for name in ("hidden", "intermediate", "layers", "heads")}
-        | {"patch": "patch_size"},
+        "vit",
+        {**_SEER, "vocabulary": "num_labels"},
         is_tied=None,
-        linear=(),
-        usual={},
-        head="",
+        linear=("q_proj", "k_proj", "v_proj", "o_proj", "fc1", "fc2"),
+        head="ImageClassification",
+        sees=True,
+        usual={
+            "hidden_act": ("gelu",),
+            "hidden_dropout_prob": (0.0, 0),
+            "attention_probs_dropout_prob": (0.0, 0),
+            "qkv_bias": (True,),
+            "image_size": (224,),
+            "num_channels": (3,),
+            "head_dim": (None,),
+            "problem_type": (None, "single_label_classification"),
+            "quantization_config": (None,),
+        },
     ),
+    Family("torchvision-vit", _SEER, is_tied=None, linear=(), usual={}, head="", sees=True),
 )  # fmt: skip
 
 FAMILIES = {family.model_type: family for family in _ALL}

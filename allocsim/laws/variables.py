@@ -59,7 +59,7 @@ VARIABLES = (
     *("splits", "gradient_workspace", "gradient_workspace_16_bit"),
     *("touched_rows", "partial_segments", "sort_storage"),
     *("scan_storage", "rows_scan_storage"),
-    *("patch_weights_checked",),
+    *("patch_weights_checked", "patch_positions_checked"),
     *("types_segments", "types_sort_storage", "choices_sort_storage", "experts_sort_storage"),
     "chosen_sort_storage",
     *(
@@ -93,8 +93,8 @@ condition in PyTorch's kernel; RMSNorm, as written in transformers, has none."""
 _CHECKED = 8192
 """Numbers that a block checks for one that is true, with as many blocks as fill the card."""
 
-_CHECKED_TWICE_ABOVE = 200_000
-"""Numbers (100,000 | 200,000) from which on the blocks' results are checked in a second pass."""
+_CHECKED_TWICE_ABOVE = 130_560
+"""Numbers (130,560 | 130,561) from which on the blocks' results are checked in a second pass."""
 
 _SORTED_BY_ITSELF = 4096
 """Indices (4,096 | 4,097) up to which torch.sort has a kernel that needs no storage."""
@@ -144,9 +144,8 @@ def variables_of(sizes: Sizes, card: Card, *, is_step: bool = False) -> dict[str
         "gradient_workspace": _gradient_workspace(length, known["head_dim"], is_fp32=True),
         "gradient_workspace_16_bit": _gradient_workspace(length, known["head_dim"], is_fp32=False),
         **_sorted(tokens, known["vocabulary"]),
-        "patch_weights_checked": min(
-            -(-_patch_weights(known) // _CHECKED), card.multiprocessors * (card.threads // 512)
-        ),
+        "patch_weights_checked": _blocks_checking(_patch_weights(known), card),
+        "patch_positions_checked": _blocks_checking(_patch_positions(known), card),
         "types_segments": tokens // 10 + _TYPES,
         "types_sort_storage": _sort_storage(tokens, _digits(_TYPES)),
         "choices_sort_storage": _sort_storage(choices, _digits(routed)),
@@ -171,9 +170,20 @@ def _choice_parts(sizes: Sizes, card: Card) -> int:
     return max(min(-(-blocks // sizes["batch"]), -(-values // 16)), -(-values // 256))
 
 
+def _blocks_checking(numbers: int, card: Card) -> int:
+    """Blocks that check whether numbers that are drawn at random lie within bounds."""
+    return min(-(-numbers // _CHECKED), card.multiprocessors * (card.threads // 512))
+
+
 def _patch_weights(sizes: Sizes) -> int:
-    """Numbers of the convolution that embeds patches of three colours."""
+    """Numbers of the convolution that embeds patches of three colours, which torchvision draws
+    within bounds."""
     return 3 * sizes["hidden"] * sizes["patch"] ** 2
+
+
+def _patch_positions(sizes: Sizes) -> int:
+    """Numbers of an image's positions, which transformers draws within bounds."""
+    return sizes["hidden"] * sizes["length"]
 
 
 def _partial_sums(tokens: int, columns: int, card: Card, rows: int) -> int:
@@ -281,7 +291,9 @@ def _of_a_family(sizes: Sizes, tokens: int, card: Card) -> list[str]:
     found += _of_experts(sizes, tokens)
     if sizes.get("patch"):
         widest = max(sizes.get("intermediate", 0), 3 * sizes["hidden"])
-        found += ["narrow"] * (_patch_weights(sizes) < _CHECKED_TWICE_ABOVE)
+        # Of the two that see, transformers' names the kinds that it tells apart.
+        drawn = _patch_positions(sizes) if vocabulary else _patch_weights(sizes)
+        found += ["narrow"] * (drawn <= _CHECKED_TWICE_ABOVE)
         found += ["parts"] * (4 * tokens * widest > _INDEXED)
     return found
 

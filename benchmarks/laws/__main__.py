@@ -33,7 +33,7 @@ _EAGER = ("bf16", "autocast-bf16", "fp32")
 FAMILIES = (("llama", True), ("llama", False), ("qwen2", True), ("qwen2", False), ("gpt2", True))
 MORE_FAMILIES = (
     *(("mistral", False), ("phi3", False), ("mixtral", False), ("bert", True)),
-    (VIT, False),
+    *((VIT, False), ("vit", False)),
 )
 EAGER_FAMILIES = (("gemma2", True),)
 _USUAL = (("bf16", "adamw"), ("autocast-bf16", "adamw"), ("autocast-bf16", "adamw-fused"))

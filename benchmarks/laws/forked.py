@@ -28,6 +28,7 @@ from transformers.models.mistral import modeling_mistral  # noqa: F401
 from transformers.models.mixtral import modeling_mixtral  # noqa: F401
 from transformers.models.phi3 import modeling_phi3  # noqa: F401
 from transformers.models.qwen2 import modeling_qwen2  # noqa: F401
+from transformers.models.vit import modeling_vit  # noqa: F401
 
 
 def run(program, out):

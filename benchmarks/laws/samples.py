@@ -28,6 +28,7 @@ _FOLDED = re.compile(r"\n    rope_parameters=\{[^}]*\}")
 """Lines that not every configuration has."""
 
 VIT = "torchvision-vit"
+SEEING = tuple(name for name, family in FAMILIES.items() if family.sees)
 _TRIES = 20_000
 _SCALED = {
     "rope_type": "llama3",
@@ -44,14 +45,20 @@ _OF_ONE_KIND = 6
 
 _DECODE = 3
 """Steps of a recorded request: the first, one after another, and the last."""
-_OWN_KEYS = ("gpt2", "bert", VIT)
+_OWN_KEYS = ("gpt2", "bert", *SEEING)
 """Families whose heads have keys of their own."""
-_NEVER_SINGLE = {"gpt2": ("sorted",), "bert": ("two", "sorted"), VIT: ("two", "sorted")}
+_NEVER_SINGLE = {
+    "gpt2": ("sorted",),
+    "bert": ("two", "sorted"),
+    **dict.fromkeys(SEEING, ("two", "sorted")),
+}
 """What one sequence is too short for; so long a one is another regime of GPT-2."""
 _WINDOWED = {"mistral": ("shared",), "phi3": ("own", "shared")}
 """Families whose published models have a sliding window, and their heads."""
-_OWN_WAYS = {"bert": ("", ".twos", ".fours"), "mixtral": ("", ".many")}
+_OWN_WAYS = {"bert": ("", ".twos", ".fours"), "mixtral": ("", ".many"), "vit": ("", ".narrow")}
 """Ends of regimes above a thousand tokens that only these families have."""
+_OWN_WAYS_OF_FEW = {"vit": ("", ".narrow")}
+"""And below."""
 _MADE = "torchvision.models.VisionTransformer(image_size=224, {})"
 """What torchvision's functions of vision transformers call."""
 
@@ -114,16 +121,19 @@ def regimes(variant: Variant) -> Iterator[str]:
     family = variant.family
     shared = ("own",) if family in _OWN_KEYS else ("shared", "own")
     is_eager = variant.options.get("attention") == "eager"
-    has_mask = is_eager or "checkpointing" in variant.options
+    has_mask = is_eager or ("checkpointing" in variant.options and family not in SEEING)
     usual, seldom = ("masked", "padded") if has_mask else ("whole", "split")
     for batch in ("single", "several"):
         for tokens in ("few", "two", "sorted"):
             if batch == "single" and tokens in _NEVER_SINGLE.get(family, ()):
                 continue
             way = f"{batch}.{tokens}"
-            if tokens != "few" and family in _OWN_WAYS:
-                for heads, more in product(shared, _OWN_WAYS[family]):
-                    yield f"{way}.{heads}.{usual}{more}"
+            own = (_OWN_WAYS_OF_FEW if tokens == "few" else _OWN_WAYS).get(family)
+            if own:
+                may_split = family in SEEING and tokens != "sorted"
+                ways = (usual, seldom) if may_split else (usual,)
+                for heads, attention, more in product(shared, ways, own):
+                    yield f"{way}.{heads}.{attention}{more}"
                 continue
             for heads in shared:
                 yield f"{way}.{heads}.{usual}"
@@ -226,7 +236,7 @@ def _sizes(variant: Variant, chance: random.Random) -> dict[str, int]:
 def _own_sizes(family: str, sizes: Mapping[str, int], chance: random.Random) -> dict[str, int]:
     """What a family has beside the others' sizes, or otherwise."""
     heads, head_dim, length = sizes["heads"], sizes["head_dim"], sizes["length"]
-    if family in ("bert", VIT):
+    if family == "bert" or family in SEEING:
         heads = chance.randrange(2, 21)
         batch = chance.choice([1, *range(2, 17), 24, 32, 48, 64, 96, 128, 200])
         own = {"heads": heads, "kv_heads": heads, "hidden": heads * head_dim, "batch": batch}
@@ -235,7 +245,9 @@ def _own_sizes(family: str, sizes: Mapping[str, int], chance: random.Random) -> 
             own |= {"length": length, "positions": 64 * chance.randrange(8, 20)}
             return own | {"output_bias": 1, "vocabulary": chance.randrange(5_000, 60_000)}
         patch = chance.choice([8, 14, 16, 16, 28, 32])
-        return own | {"length": (224 // patch) ** 2 + 1, "patch": patch, "vocabulary": 0}
+        kinds = chance.choice([2, 10, 100, 1000, 21_843, chance.randrange(2, 3000)])
+        own |= {"length": (224 // patch) ** 2 + 1, "patch": patch}
+        return own | {"vocabulary": 0 if family == VIT else kinds}
     if family == "mixtral":
         experts = chance.randrange(3, 12)
         intermediate = 64 * chance.randrange(4, 60)
@@ -256,7 +268,7 @@ def configured(family: str, is_tied: bool, sizes: Mapping[str, int]) -> Model:
     known = FAMILIES[family]
     config: dict[str, Any] = {"model_type": family, "tie_word_embeddings": is_tied}
     config |= {key: sizes[name] for name, key in known.keys.items()}
-    if "positions" not in known.keys:
+    if "positions" not in known.keys and not known.sees:
         config["max_position_embeddings"] = 1 << 17
     if sizes.get("is_scaled"):
         config["rope_parameters"] = _SCALED

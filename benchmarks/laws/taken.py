@@ -36,7 +36,7 @@ from allocsim.questions.scale.growth import Growth, growth_between
 from allocsim.questions.scale.program import Program
 from allocsim.trace import Frame, FrameInterner, MarkKind
 from benchmarks.laws.recorded import CARD, recorded, without_repeats
-from benchmarks.laws.samples import VIT, Variant, drawn, regimes
+from benchmarks.laws.samples import SEEING, Variant, drawn, regimes
 
 __all__ = ["NoLawError", "PROOFS", "SAMPLES", "USED", "formulas_of", "law_of", "laws_of"]
 
@@ -74,7 +74,7 @@ def laws_of(variant: Variant, python: str, torch_version: str) -> tuple[Laws, di
         for at in ({**sizes[0], "layers": sizes[0]["layers"] - period}, *sizes)
     ]
     programs = recorded(python, texts)
-    if variant.family == VIT:
+    if variant.family in SEEING:
         programs = map(without_repeats, programs)
     interner, found = FrameInterner(), {}
     for regime, sizes in samples.items():

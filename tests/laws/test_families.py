@@ -89,6 +89,21 @@ def test_vision_transformers_of_torchvision_have_sizes_and_no_embedding() -> Non
         assert family.sizes_of(config)["head_dim"] == 64
 
 
+def test_the_kinds_that_a_vision_transformer_tells_apart_are_listed_or_counted() -> None:
+    config: dict[str, Any] = {
+        "model_type": "vit", "hidden_size": 768, "intermediate_size": 3072, "patch_size": 16,
+        "num_hidden_layers": 12, "num_attention_heads": 12,
+    }  # fmt: skip
+    vit = family_of(config)
+    assert vit is not None
+    assert vit.name_of(config) == "vit"
+    assert vit.sizes_of(config)["vocabulary"] == 2
+    assert vit.sizes_of({**config, "num_labels": 10})["vocabulary"] == 10
+    assert vit.sizes_of({**config, "id2label": {"0": "a", "1": "b", "2": "c"}})["vocabulary"] == 3
+    with pytest.raises(ConfigError, match="image_size is 384: laws are for 224"):
+        vit.sizes_of({**config, "image_size": 384})
+
+
 def test_an_architecture_without_laws_has_no_family() -> None:
     assert family_of({"model_type": "mamba"}) is None
     assert family_of({}) is None

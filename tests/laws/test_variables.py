@@ -86,6 +86,16 @@ def test_weights_of_patches_are_checked_by_as_many_blocks_as_fill_the_card(
     assert variables_of(sizes, A100)["patch_weights_checked"] == checked
 
 
+@pytest.mark.parametrize(
+    ("hidden", "length", "blocks"), [(192, 65, 2), (768, 197, 19), (768, 257, 25), (9000, 785, 432)]
+)
+def test_positions_of_an_image_are_checked_by_as_many_blocks_as_fill_the_card(
+    hidden: int, length: int, blocks: int
+) -> None:
+    sizes = {**QWEN, "hidden": hidden, "length": length, "patch": 16}
+    assert variables_of(sizes, A100)["patch_positions_checked"] == blocks
+
+
 BERT = {"hidden": 768, "heads": 12, "kv_heads": 12, "head_dim": 64, "output_bias": 1}
 
 
@@ -116,7 +126,11 @@ def test_the_way_through_experts_patches_and_windows() -> None:
     assert regime_of({**vit, "batch": 1021}, A100) == "several.crowd.own.whole"
     assert regime_of({**vit, "batch": 333}, A100) == "several.crowd.own.whole"
     assert regime_of({**vit, "intermediate": 99_999}, A100) == "several.sorted.own.whole.parts"
-    assert regime_of({**vit, "hidden": 192}, A100) == "several.sorted.own.whole.narrow"
+    assert regime_of({**vit, "hidden": 170}, A100) == "several.sorted.own.whole.narrow"
+    assert regime_of({**vit, "hidden": 171}, A100) == "several.sorted.own.whole"
+    named = {**vit, "vocabulary": 1000, "length": 50}
+    assert regime_of({**named, "hidden": 2611}, A100) == "several.sorted.own.whole.narrow"
+    assert regime_of({**named, "hidden": 2612}, A100) == "several.sorted.own.whole"
 
 
 @pytest.mark.parametrize(

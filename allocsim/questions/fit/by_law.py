@@ -90,13 +90,13 @@ def mask_unit(task: Task) -> int:
     """Numbers of attention's mask that its rows are padded to: those that make 16 bytes, and 1 for
     eager attention, which adds it to the scores; 0 for a program that makes none.
 
-    With checkpointing transformers makes one, over a phantom (`notes.py`), and with a window that
-    the sequence fills.
+    With checkpointing transformers makes one, over a phantom (`notes.py`), where tokens have
+    positions that are told, and with a window that the sequence fills.
     """
     if task.attention == "eager":
         return 1
     window = _sizes_of(task.model).get("window", 0)
-    if not (task.checkpointing or 0 < window <= task.seq):
+    if not ((task.checkpointing and not task.model.sees) or 0 < window <= task.seq):
         return 0
     return 4 if task.dtype == "fp32" else 8
 

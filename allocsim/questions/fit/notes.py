@@ -52,7 +52,7 @@ def notes_of(task: Task | None, gpu: Gpu) -> Iterator[str]:
         )
     if gpu.capability >= _CUDNN_ATTENTION and task.dtype != "fp32" and not model.sees:
         yield CUDNN_NOTE
-    if task.checkpointing and task.attention == "sdpa":
+    if task.checkpointing and task.attention == "sdpa" and not model.sees:
         yield MASK_NOTE
     if isinstance(model, Configured) and model.size("experts"):
         yield EXPERTS_NOTE
