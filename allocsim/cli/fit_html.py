@@ -14,10 +14,6 @@ from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import UsageError
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from allocsim.laws import Law, Laws
     from allocsim.phantom import Gpu
     from allocsim.questions.fit import Task
 
@@ -26,18 +22,14 @@ __all__ = ["prepare_html", "run_html"]
 _MODEL, _CARD = "Llama-3.2-1B", "RTX 4090"
 """What the page opens at where nothing is said."""
 _OF_THE_PAGE = (
-    *("run", "html", "words", "gpus", "device_memory", "train", "engine"),
-    *("dtype", "optimizer", "checkpointing", "lora", "batch", "seq"),
+    *("run", "html", "words", "gpus", "device_memory", "train", "serve", "engine"),
+    *("dtype", "optimizer", "checkpointing", "lora", "batch", "seq", "attention"),
+    *("prompt", "decode", "requests"),
 )
-_OF_THE_TASK = ("accumulate", "attention", "compiles", "steps", "start")
+_OF_THE_TASK = ("accumulate", "compiles", "steps", "start")
 """Of training too: laws say themselves for which there are none."""
 _NAMES = {"others": "with", "parallel": "fsdp or --ddp", "cards": "gpus"}
 _USUAL = {"multiple_of": 1}
-_SIZES = {
-    "hidden": 2304, "intermediate": 6208, "heads": 18, "kv_heads": 6, "head_dim": 128,
-    "vocabulary": 61_007, "positions": 2048, "batch": 3, "length": 777, "lora": 8,
-}  # fmt: skip
-"""At which purposes are told: no two sizes of tensors that differ in kind are the same."""
 
 
 def prepare_html(arguments: argparse.Namespace) -> None:
@@ -67,7 +59,13 @@ def prepare_html(arguments: argparse.Namespace) -> None:
 def run_html(out: Path, task: Task, gpu: Gpu) -> int:
     """Write the page, which opens at `task` on `gpu`."""
     from allocsim.laws import find_laws  # noqa: PLC0415
-    from allocsim.questions.fit import law_cards, law_models, law_programs, opening_at  # noqa: PLC0415
+    from allocsim.questions.fit import (  # noqa: PLC0415
+        law_cards,
+        law_models,
+        law_programs,
+        opening_at,
+        purposes_of_laws,
+    )
     from allocsim.report.calculator import calculator_page, packed_laws  # noqa: PLC0415
 
     opening = opening_at(task, gpu)
@@ -79,7 +77,7 @@ def run_html(out: Path, task: Task, gpu: Gpu) -> int:
                 watch(number, len(names))
             laws = find_laws(name)
             assert laws is not None
-            packed.append(packed_laws(laws, _purposes))
+            packed.append(packed_laws(laws, purposes_of_laws(laws)))
     page = calculator_page(packed, law_models(), law_cards(), opening).encode()
     try:
         out.write_bytes(page)
@@ -89,18 +87,3 @@ def run_html(out: Path, task: Task, gpu: Gpu) -> int:
     size = f"{len(page) / 1e6:.1f} MB"
     write(f"{out}: {size}, {n_laws} laws of {len(names)} programs; opens without a network\n")
     return 0
-
-
-def _purposes(laws: Laws, law: Law) -> NDArray[np.int64]:
-    """What the requests of a law are for: the rules of `allocsim top`, asked of its program."""
-    import numpy as np  # noqa: PLC0415
-
-    from allocsim.laws import FREE, REQUEST, Card, variables_of  # noqa: PLC0415
-    from allocsim.owners import purposes_of  # noqa: PLC0415
-
-    made = law.requests(variables_of(_SIZES, Card((8, 0), 108, 2048)), law.layers)
-    n = len(made.kind)
-    asks, frees = np.flatnonzero(made.kind == REQUEST), np.flatnonzero(made.kind == FREE)
-    freed = np.full(len(asks), n)
-    freed[made.block[frees]] = frees
-    return purposes_of(laws.stacks, made.stack[asks], made.size[asks], (asks, freed), n)

@@ -2,7 +2,7 @@
 
 from allocsim.laws.families import CLASSIFIERS, FAMILIES, Family, family_of
 from allocsim.laws.formula import Formula
-from allocsim.laws.law import EMPTY_CACHE, FREE, REQUEST, Law, Requests
+from allocsim.laws.law import EMPTY_CACHE, FREE, REQUEST, Law, Requests, Rows, requests_of
 from allocsim.laws.repeated import BEFORE, Repeated, Unrolled
 from allocsim.laws.serving import AFTER, BETWEEN, END, MAKE, START, STEP, Serving
 from allocsim.laws.stored import DATA, Laws, find_laws, known_laws, write_laws
@@ -21,8 +21,7 @@ from allocsim.laws.variables import (
 __all__ = [
     "AFTER", "BEFORE", "BETWEEN", "CLASSIFIERS", "COLUMNS", "Card", "DATA", "EMPTY_CACHE", "END",
     "FAMILIES", "FREE", "Family", "Formula", "Law", "Laws", "MAKE", "REQUEST", "Repeated",
-    "Requests", "SIZES", "START", "STEP", "Serving", "Unrolled", "VARIABLES", "attention_splits",
-    "family_of", "find_laws", "known_laws", "prompt_regime", "regime_of", "step_regime",
-    "variables_of",
-    "write_laws",
+    "Requests", "Rows", "SIZES", "START", "STEP", "Serving", "Unrolled", "VARIABLES",
+    "attention_splits", "family_of", "find_laws", "known_laws", "prompt_regime", "regime_of",
+    "requests_of", "step_regime", "variables_of", "write_laws",
 ]  # fmt: skip

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from allocsim.cli import main
+from allocsim.errors import ConfigError
 from allocsim.laws import VARIABLES, find_laws
 from allocsim.phantom import Gpu, find_gpu
 from allocsim.questions.fit import (
@@ -35,6 +36,7 @@ from tests.report.page import TYPES, Page
 
 NODE = shutil.which("node")
 PROGRAM = "gpt2_tied_fp32_sgd"
+SERVES = "gpt2_tied_fp32_serve"
 PARTS = files("allocsim.report") / "calculator"
 
 
@@ -48,6 +50,17 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Page]:
         assert main([*command, "--dtype", "fp32", "--optimizer", "sgd"]) == 0
     text = file.read_text(encoding="utf-8")
     return text, Page(text)
+
+
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The page with the laws of one program that serves, which opens at it."""
+    file = tmp_path_factory.mktemp("calculator") / "serving.html"
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("allocsim.questions.fit.calculator.known_laws", lambda: (SERVES,))
+        command = ["fit", "--html", str(file), "gpt2", "--serve", "--prompt", "200"]
+        assert main([*command, "--decode", "9", "--requests", "1", "--dtype", "fp32"]) == 0
+    return file.read_text(encoding="utf-8")
 
 
 def about_of(page: Page) -> dict[str, Any]:
@@ -86,11 +99,18 @@ def test_every_field_that_a_script_names_is_in_the_page(written: tuple[str, Page
     assert {"verdict", "batch", "largest"} <= named <= set(page.ids)
 
 
+def test_the_page_opens_at_a_program_that_serves(serving: str) -> None:
+    opening = about_of(Page(serving))["opening"]
+    assert (opening["work"], opening["prompt"], opening["decode"]) == ("serve", 200, 9)
+    assert opening["requests"] == 1
+
+
 def test_the_page_opens_at_what_was_asked(written: tuple[str, Page]) -> None:
     about = about_of(written[1])
     assert about["opening"] == {
         "model": "gpt2", "card": "A10G", "memory": None, "dtype": "fp32", "optimizer": "sgd",
         "checkpointing": False, "lora": 0, "batch": 8, "seq": 1024,
+        "work": "train", "attention": "sdpa", "prompt": 960, "decode": 64, "requests": 2,
     }  # fmt: skip
     assert {model["family"] for model in about["models"]} >= {"gpt2"}
 
@@ -108,16 +128,19 @@ def test_a_law_comes_back_number_for_number(written: tuple[str, Page]) -> None:
         return [int(value) for value in np.cumsum(changes)]
 
     assert set(about["regimes"]) == set(laws.by_regime)
+    names = ("kind", "kin", "number", "by_copy", "by_copies", "parts", "formulas")
+    columns = {each: column(each) for each in names}
     for regime, law in laws.by_regime.items():
-        for name in ("kind", "kin", "number", "by_copy", "by_copies"):
-            assert column(f"{regime}/{name}") == getattr(law, name).tolist()
-        assert column(f"{regime}/parts") == [number for part in law.parts for number in part]
-        flat = column(f"{regime}/formulas")
+        rows, parts, formulas = (slice(*span) for span in about["regimes"][regime]["spans"])
+        for each in names[:5]:
+            assert columns[each][rows] == getattr(law, each).tolist()
+        assert columns["parts"][parts] == [number for part in law.parts for number in part]
+        flat = columns["formulas"][formulas]
         for formula in law.formulas:
             count = flat[2]
             assert flat[:2] == [formula.numerator, formula.denominator]
-            names = [about["variables"][number] for number in flat[3 : 3 + count]]
-            assert names == [VARIABLES[number] for number in formula.variables]
+            factors = [about["variables"][number] for number in flat[3 : 3 + count]]
+            assert factors == [VARIABLES[number] for number in formula.variables]
             flat = flat[3 + count :]
         assert flat == []
 
@@ -160,35 +183,65 @@ def asked_of(page: Page, task: Task, gpu: Gpu) -> dict[str, Any]:
     return {
         "model": {**model, "keys": about["keys"][model["family"]]},
         "card": {**card, "threads": gpu.limits.threads},
+        "work": "train" if task.is_training else "serve", "attention": task.attention,
         "dtype": task.dtype, "optimizer": task.optimizer, "checkpointing": task.checkpointing,
         "lora": task.lora, "batch": task.batch, "seq": task.seq, "purposes": len(CATEGORIES),
+        "prompt": task.prompt, "decode": task.decode, "requests": task.requests,
     }  # fmt: skip
+
+
+def told_by_script(text: str, program: str, questions: list[tuple[Task, Gpu]]) -> list[Any]:
+    """What the page's engine answers, which has the laws of one program."""
+    page = Page(text)
+    (laws,) = re.findall(rf'data-laws="{program}">([^<]*)<', text)
+    given = {"about": about_of(page)["programs"][program], "laws": laws}
+    given["questions"] = [asked_of(page, *question) for question in questions]
+    script = SCRIPT.replace("{engine}", page.scripts["engine"]).replace("PROGRAM", program)
+    done = subprocess.run(
+        [str(NODE), "-e", script],
+        input=json.dumps(given), capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    found: list[Any] = json.loads(done.stdout)
+    return found
+
+
+def is_as_told(told: dict[str, Any], task: Task, gpu: Gpu) -> None:
+    ran = run_by_law(task, gpu)
+    assert told["reserved"] == ran.peak_reserved_bytes
+    assert told["allocated"] == ran.peak_allocated_bytes
+    assert told["fits"] is not ran.is_out_of_memory
 
 
 @pytest.mark.skipif(NODE is None, reason="Node.js is not installed")
 def test_the_script_says_what_python_says(written: tuple[str, Page]) -> None:
     """A glance; tests/report/test_calculator_browser.py looks at all of it."""
-    text, page = written
     task = Task(model=model_of("gpt2"), dtype="fp32", optimizer="sgd", batch=2, seq=200)
     small = Gpu("small", 3 << 30)
     questions = [(task, find_gpu("H100")), (replace(task, batch=9), small)]
     questions.append((replace(task, optimizer="adamw"), small))
-    (laws,) = re.findall(rf'data-laws="{PROGRAM}">([^<]*)<', text)
-    given = {"about": about_of(page)["programs"][PROGRAM], "laws": laws}
-    given["questions"] = [asked_of(page, *question) for question in questions]
-    script = SCRIPT.replace("{engine}", page.scripts["engine"]).replace("PROGRAM", PROGRAM)
-    done = subprocess.run(
-        [str(NODE), "-e", script],
-        input=json.dumps(given), capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    fitting, failing, refused = json.loads(done.stdout)
-    for told, question in ((fitting, questions[0]), (failing, questions[1])):
-        ran = run_by_law(*question)
-        assert told["reserved"] == ran.peak_reserved_bytes
-        assert told["allocated"] == ran.peak_allocated_bytes
-        assert told["fits"] is not ran.is_out_of_memory
+    fitting, failing, refused = told_by_script(written[0], PROGRAM, questions)
+    is_as_told(fitting, *questions[0])
+    is_as_told(failing, *questions[1])
     assert (fitting["fits"], failing["fits"]) == (True, False)
     assert refused == {"refusal": "there is no law for gpt2_tied_fp32_adamw"}
+
+
+@pytest.mark.skipif(NODE is None, reason="Node.js is not installed")
+def test_the_script_serves_as_python_does(serving: str) -> None:
+    task = Task(
+        model=model_of("gpt2"), is_training=False, dtype="fp32", prompt=200, decode=9, requests=3
+    )
+    small = Gpu("small", 1 << 30)
+    questions = [(task, find_gpu("H100")), (replace(task, batch=9, prompt=700), small)]
+    questions += [(replace(task, prompt=1), small), (replace(task, decode=800), small)]
+    fitting, failing, refused, longest = told_by_script(serving, SERVES, questions)
+    is_as_told(fitting, *questions[0])
+    is_as_told(failing, *questions[1])
+    assert (fitting["fits"], failing["fits"]) == (True, False)
+    with pytest.raises(ConfigError) as caught:
+        run_by_law(*questions[2])
+    assert refused["refusal"] == str(caught.value)
+    is_as_told(longest, *questions[3])
 
 
 @pytest.mark.parametrize(
@@ -204,7 +257,9 @@ def test_the_script_says_what_python_says(written: tuple[str, Page]) -> None:
         (["gpt2", "--accumulate", "4"], "there is no law for accumulate 4"),
         (["BERT-base"], "the page of --html has no bert; --engine laws answers"),
         (["ResNet-50"], "there is no law for ResNet-50: its architecture has none"),
-        (["gpt2", "--attention", "eager"], "has no gpt2_tied_bf16_adamw_eager, clean"),
+        (["gpt2", "--attention", "flash"], "there is no law for attention 'flash'"),
+        (["gpt2", "--serve", "--lengths", "9,12"], "--lengths is for an answer"),
+        (["Gemma-2-2B"], "transformers runs Gemma-2-2B with attention 'eager' alone"),
         (["gpt2", "--start", "made"], "has no gpt2_tied_bf16_adamw, made; --engine laws answers"),
         (["gpt2", "--gpu", "T4"], "Tesla T4: laws are for cards of compute capability 8.0"),
     ],

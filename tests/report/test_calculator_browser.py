@@ -16,7 +16,15 @@ import pytest
 
 from allocsim.cli import main
 from allocsim.errors import ConfigError
-from allocsim.laws import FAMILIES, VARIABLES, Card, regime_of, variables_of
+from allocsim.laws import (
+    FAMILIES,
+    VARIABLES,
+    Card,
+    prompt_regime,
+    regime_of,
+    step_regime,
+    variables_of,
+)
 from allocsim.phantom import CARDS, Gpu, find_gpu
 from allocsim.questions.fit import (
     Task,
@@ -37,7 +45,7 @@ pytestmark = pytest.mark.slow
 
 LIKE = {
     "gpt2": "gpt2", "llama": "SmolLM2-135M", "qwen2": "Qwen2.5-0.5B", "mistral": "Mistral-7B-v0.1",
-    "phi3": "Phi-3-mini", "mixtral": "Mixtral-8x7B",
+    "phi3": "Phi-3-mini", "mixtral": "Mixtral-8x7B", "gemma2": "Gemma-2-2B",
 }  # fmt: skip
 """A preset of each family, whose fields are filled in for a model that is made up."""
 SETTLED = "body[data-settled]:not([data-settled=''])"
@@ -67,46 +75,58 @@ def page(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ope
 
 def drawn(random: Random) -> Drawn:
     """A program that there are laws for, of any model, on any card."""
-    family, tied, dtype, optimizer, *more = random.choice(law_programs()).split("_")
+    is_training = random.random() < 2 / 3
+    programs = [name for name in law_programs() if ("_serve" in name) is not is_training]
+    family, tied, dtype, optimizer, *more = random.choice(programs).split("_")
+    dtype = random.choice(["bf16", "fp16"]) if dtype == "16-bit" else dtype
     is_tied = tied == "tied"
     published = [
         model.name for model in law_models()
         if (model.family, model.is_tied) == (family, is_tied) and model.sizes["layers"] < 33
     ]  # fmt: skip
-    words: dict[str, Any] = {"dtype": dtype, "optimizer": optimizer}
+    words: dict[str, Any] = {"dtype": dtype, "attention": "eager" if "eager" in more else "sdpa"}
     if published and random.random() < 0.3:
         model = model_of(random.choice(published))
         words["model"] = model.name
     else:
-        sizes = made_up(random, family)
+        sizes = made_up(random, family, is_training=is_training)
         keys = {**FAMILIES[family].keys, "window": "sliding_window"}
         config: dict[str, Any] = {keys[name]: size for name, size in sizes.items()}
         config |= {"model_type": family, "tie_word_embeddings": is_tied}
         model = Configured("made up", config, "AutoModelForCausalLM")
         words |= {"model": LIKE[family], "tied": int(is_tied), **sizes}
-    asked: dict[str, Any] = {"batch": random.choice([1, 2, 3, 8, 16]), "seq": length(random)}
-    if "checkpointing" in more:
-        words["checkpointing"] = 1
-    if "lora" in more:
-        words["lora"] = asked["lora"] = random.choice([4, 8, 32])
+    asked: dict[str, Any] = {"batch": random.choice([1, 2, 3, 8, 16])}
+    if is_training:
+        asked |= {"seq": length(random), "optimizer": optimizer}
+        words["checkpointing"] = int("checkpointing" in more)
+        if "lora" in more:
+            asked["lora"] = random.choice([4, 8, 32])
+    else:
+        asked |= {"prompt": length(random), "decode": random.choice([1, 2, 9, 40])}
+        asked["requests"] = random.choice([1, 2, 3])
+        words["work"] = "serve"
     task = Task(
-        model=model, dtype=dtype, optimizer=optimizer, checkpointing="checkpointing" in more,
-        **asked,
+        model=model, is_training=is_training, dtype=dtype, attention=words["attention"],
+        checkpointing="checkpointing" in more, **asked,
     )  # fmt: skip
     gpu, card = card_of(random)
     return Drawn(task, gpu, f"#{urlencode({**words, **asked, **card})}")
 
 
-def made_up(random: Random, family: str) -> dict[str, int]:
+def made_up(random: Random, family: str, *, is_training: bool) -> dict[str, int]:
     shared = random.choice([1, 2, 3])
     heads = shared * random.choice([1, 2, 4])
-    hidden = heads * random.choice([32, 64, 96, 128])
+    hidden = heads * random.choice([32, 64, 96, 128] if is_training else [64, 96, 128, 128])
     sizes = {"hidden": hidden, "intermediate": random.randint(64, 6000), "heads": heads}
     sizes |= {"layers": random.randint(2, 7), "vocabulary": random.randint(200, 130_000)}
+    if family == "qwen2" and not is_training:
+        sizes["vocabulary"] += 131_000
     if family == "gpt2":
         return sizes | {"positions": 1024}
     if FAMILIES[family].window is not None:
         sizes["window"] = random.choice([0, random.randint(32, 600), 5000])
+    if family == "gemma2" and random.random() < 0.5:
+        sizes["head_dim"] = random.choice([64, 128])
     if family == "mixtral":
         sizes |= {"experts": random.randint(3, 8), "chosen": random.randint(1, 3), "window": 0}
     return sizes | {"kv_heads": shared}
@@ -196,8 +216,8 @@ def compare(page: Opened, question: Drawn) -> str:
 
 def test_whatever_is_asked_the_page_says_what_python_says(page: Opened) -> None:
     random = Random(20261122)
-    questions = [drawn(random) for _ in range(64)]
-    questions += [tightened(random, question) for question in questions[:16]]
+    questions = [drawn(random) for _ in range(96)]
+    questions += [tightened(random, question) for question in questions[:24]]
     became = [compare(page, question) for question in questions]
     assert all(became.count(name) >= 3 for name in ("refused", "out of memory", "fits"))
     assert "retried" in became
@@ -231,7 +251,8 @@ def test_every_variable_and_every_regime_is_pythons(page: Opened) -> None:
         sizes = {
             "hidden": random.randint(1, 16_384), "intermediate": random.randint(1, 60_000),
             "heads": heads, "kv_heads": random.choice([1, heads, max(heads // 4, 1)]),
-            "head_dim": random.randint(1, 256), "vocabulary": random.randint(1, 300_000),
+            "head_dim": random.choice([64, 96, 128, random.randint(1, 256)]),
+            "vocabulary": random.randint(1, 300_000),
             "batch": random.choice([1, random.randint(1, 64)]), "length": random.randint(1, 9000),
             "lora": random.choice([0, 8]), "positions": random.choice([0, 8192]),
             "window": random.choice([0, 4096]), "chosen": random.choice([0, 1, 3]),
@@ -245,10 +266,18 @@ def test_every_variable_and_every_regime_is_pythons(page: Opened) -> None:
         }  # fmt: skip
         unit = random.choice([0, 4, 8])
         found = page.page.evaluate(
-            "([s, c, m]) => [variablesOf(s, c), regimeOf(s, c, m)]", [sizes, given, unit]
+            "([s, c, m]) => [variablesOf(s, c), variablesOf(s, c, true), regimeOf(s, c, m), "
+            "servedRegimeOf(s, c, m > 0, false), servedRegimeOf(s, c, m > 0, true)]",
+            [sizes, given, unit],
         )
-        pythons = variables_of(sizes, card)
-        assert found == [{name: pythons[name] for name in known}, regime_of(sizes, card, unit)]
+        pythons, of_a_step = variables_of(sizes, card), variables_of(sizes, card, is_step=True)
+        assert found == [
+            {name: pythons[name] for name in known},
+            {name: of_a_step[name] for name in known},
+            regime_of(sizes, card, unit),
+            prompt_regime(sizes, card, is_fused=unit > 0),
+            step_regime(sizes, card, is_fused=unit > 0),
+        ]
 
 
 def test_a_window_is_a_field_where_a_family_has_one(page: Opened) -> None:
@@ -266,6 +295,33 @@ def test_a_variable_that_the_page_does_not_know_is_refused(page: Opened) -> None
         " catch (error) { return error.message; } })()"
     )
     assert told == "this page does not know the variable moon: write it anew"
+
+
+def test_serving_asks_for_a_prompt_and_tokens_and_gemma_for_its_own_attention(
+    page: Opened,
+) -> None:
+    words = {"model": "SmolLM2-135M", "card": "L4", "batch": 2, "dtype": "bf16"}
+    settled(page, f"#{urlencode({**words, 'work': 'serve', 'prompt': 256, 'decode': 3})}")
+    assert page.text("#verdict") == "It fits"
+    assert page.page.locator("#seq").is_hidden()
+    assert page.page.locator("#optimizer").is_hidden()
+    assert page.page.locator("#decode").input_value() == "3"
+    assert "--serve --batch 2 --prompt 256 --decode 3 --requests" in page.text("#command")
+    page.run("document.body.dataset.settled = ''")
+    page.page.locator("#prompt-slider").fill("512")
+    page.page.wait_for_selector(SETTLED, timeout=LONGEST_WAIT)
+    assert "--prompt 512 " in page.text("#command")
+    page.run("document.body.dataset.settled = ''")
+    page.page.locator("#model").select_option("Gemma-2-2B")
+    page.page.locator("#work").select_option("train")
+    page.page.wait_for_selector(SETTLED, timeout=LONGEST_WAIT)
+    assert page.page.locator("#attention").input_value() == "eager"
+    assert page.page.locator("#prompt").is_hidden()
+    assert "--attention eager" in page.text("#command")
+    page.run("document.body.dataset.settled = ''")
+    page.page.locator("#attention").select_option("sdpa")
+    page.page.wait_for_selector(SETTLED, timeout=LONGEST_WAIT)
+    assert page.text("#refusal") == "Transformers runs Gemma-2-2B with attention 'eager' alone."
 
 
 def test_a_slider_moves_the_bar_and_nothing_scrolls_away(page: Opened) -> None:
@@ -292,7 +348,7 @@ def test_a_program_without_a_law_offers_those_with_one(page: Opened) -> None:
     assert page.text("#verdict") == "No answer"
     assert page.text("#refusal") == "There is no law for gpt2_tied_fp16_adamw."
     page.run("document.body.dataset.settled = ''")
-    page.page.get_by_role("button", name="fp32 sgd").click()
+    page.page.get_by_role("button", name="fp32 sgd", exact=True).click()
     page.page.wait_for_selector(SETTLED, timeout=LONGEST_WAIT)
     assert page.text("#verdict") == "It fits"
     assert "--dtype fp32 --optimizer sgd" in page.text("#command")

@@ -13,6 +13,7 @@ from allocsim.questions.fit.calculator import (
 from allocsim.questions.fit.fit import Fit, fit, fit_command
 from allocsim.questions.fit.frontier import Frontier, frontier, usual_values
 from allocsim.questions.fit.largest import SIZES, Fewest, Largest, Tried, fewest, largest
+from allocsim.questions.fit.law_purposes import purposes_of_laws
 from allocsim.questions.fit.lengths import lengths_of
 from allocsim.questions.fit.model import Configured, Model, model_of, most_positions
 from allocsim.questions.fit.notes import CUDNN_NOTE, EXPERTS_NOTE, MASK_NOTE
@@ -35,12 +36,11 @@ from allocsim.questions.fit.task import (
 
 __all__ = [
     "ATTENTION", "Answered", "CONFIGURATIONS", "CUDNN_NOTE", "Configured", "DTYPES", "EXPERTS_NOTE",
-    "Fewest",
-    "Fit", "Frontier", "Held", "Largest", "LawModel", "MASK_NOTE", "Model", "NCCL_SEEN",
+    "Fewest", "Fit", "Frontier", "Held", "Largest", "LawModel", "MASK_NOTE", "Model", "NCCL_SEEN",
     "OPTIMIZERS", "Opening", "PARALLEL", "Plan", "Planned", "RESERVED_SEEN", "Ran", "SERVERS",
     "SIZES", "STARTS", "Served", "Sharded", "TORCHVISION", "Task", "ToldFront", "Tried",
     "fewest", "fit", "fit_command", "frontier", "held_of", "largest", "law_cards", "law_models",
     "law_programs", "lengths_of", "model_of", "most_positions", "opening_at", "plan",
-    "precision_of", "program_of", "read_answers", "read_frontier", "run_by_law", "run_program",
-    "run_task", "serve", "shape_of", "shard", "usual_lengths", "usual_values",
+    "precision_of", "program_of", "purposes_of_laws", "read_answers", "read_frontier", "run_by_law",
+    "run_program", "run_task", "serve", "shape_of", "shard", "usual_lengths", "usual_values",
 ]  # fmt: skip

@@ -39,7 +39,10 @@ from allocsim.trace import Provenance, Recording
 from allocsim.workload import EMPTY_CACHE as EMPTIES
 from allocsim.workload import KnownProgram, Played, play_known, write_recording
 
-__all__ = ["card_of", "has_law", "is_fused", "laws_name", "mask_unit", "run_by_law", "serving_of"]
+__all__ = [
+    "card_of", "has_law", "is_fused", "laws_name", "mask_unit", "positions_of", "run_by_law",
+    "serving_of",
+]  # fmt: skip
 
 _OLDEST_CAPABILITY = (8, 0)
 """Of cards with FlashAttention, over which the laws were taken."""
@@ -182,13 +185,13 @@ def serving_of(task: Task, gpu: Gpu) -> Serving:
         is_fused=is_fused(task),
         decode=task.decode,
         requests=task.requests,
-        positions=_positions(task),
+        positions=positions_of(task.model),
     )
 
 
-def _positions(task: Task) -> str:
+def positions_of(model: Model) -> str:
     """How positions are scaled, as the configuration of a model with rotary ones says."""
-    config = _config_of(task.model)
+    config = _config_of(model)
     scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
     return str(scaling.get("rope_type") or scaling.get("type") or "default")
 

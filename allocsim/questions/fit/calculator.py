@@ -1,9 +1,9 @@
 """What a calculator by laws offers: models, cards, and the question that it opens at.
 
 Rule: a model is offered where its configuration is one that laws hold for; whether there is one for
-the program asked about, the laws themselves say, as `by_law.py` has them say it.  A page has the
-training of six families, with adapters on all linear modules or none, whose kernels its script
-knows the ways of; the command has more.
+the program asked about, the laws themselves say, as `by_law.py` has them say it.  A page has seven
+families, with adapters on all linear modules or none, whose kernels its script knows the ways of;
+the command has more.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from allocsim.errors import ConfigError
 from allocsim.laws import family_of, known_laws
 from allocsim.phantom import CARDS, Gpu
-from allocsim.questions.fit.by_law import laws_name
+from allocsim.questions.fit.by_law import laws_name, positions_of
 from allocsim.questions.fit.model import Configured, Model
 from allocsim.questions.fit.presets import CONFIGURATIONS
 from allocsim.questions.fit.task import Task
@@ -31,10 +31,10 @@ __all__ = [
 ]
 
 _OLDEST_CAPABILITY = (8, 0)
-_FAMILIES = ("llama", "qwen2", "gpt2", "mistral", "phi3", "mixtral")
+_FAMILIES = ("llama", "qwen2", "gpt2", "mistral", "phi3", "mixtral", "gemma2")
 _CARRIED = re.compile(
-    rf"({'|'.join(_FAMILIES)})_(un)?tied_[\w-]+_(adamw|adamw-fused|sgd|momentum)"
-    r"(_checkpointing)?(_lora)?"
+    rf"({'|'.join(_FAMILIES)})_(un)?tied_[\w-]+_"
+    r"(serve(_eager)?|(adamw|adamw-fused|sgd|momentum)(_checkpointing)?(_eager)?(_lora)?)"
 )
 
 
@@ -43,13 +43,15 @@ class LawModel:
     """A model whose configuration laws hold for.
 
     sizes: those that the configuration gives, by the names that laws have for them; the others
-    follow (`Family.sizes_of`).  has_law: whether there are laws for any program of it.
+    follow (`Family.sizes_of`).  scaling: how its positions are scaled.  has_law: whether there are
+    laws for any program of it.
     """
 
     name: str
     family: str
     is_tied: bool
     sizes: Mapping[str, int]
+    scaling: str
     has_law: bool
 
 
@@ -82,7 +84,8 @@ def law_model(model: Model) -> LawModel:
         sizes["window"] = found["window"]
     has_law = any(program.startswith(f"{name}_") for program in law_programs())
     is_tied = name == f"{family.model_type}_tied"
-    return LawModel(model.name, family.model_type, is_tied, sizes, has_law)
+    scaling = positions_of(model)
+    return LawModel(model.name, family.model_type, is_tied, sizes, scaling, has_law)
 
 
 def law_models() -> tuple[LawModel, ...]:
@@ -112,7 +115,7 @@ def opening_at(task: Task, gpu: Gpu) -> Opening:
     no laws hold for.
     """
     name = laws_name(task)
-    if not task.is_training or task.start != "clean" or not _CARRIED.fullmatch(name):
+    if task.start != "clean" or not _CARRIED.fullmatch(name):
         law_model(task.model)
         raise ConfigError(f"the page of --html has no {name}, {task.start}; --engine laws answers")
     if gpu.capability < _OLDEST_CAPABILITY:

@@ -58,10 +58,10 @@ function showAnswer(answer, question) {
 }
 
 // What is not known of a question, as the command notes it.
-function notesOf({ card, dtype, checkpointing, model }) {
+function notesOf({ card, dtype, attention, checkpointing, model }) {
   const found = [];
   if (card.capability[0] >= HOPPER && dtype !== "fp32") found.push(about.notes.cudnn);
-  if (checkpointing) found.push(about.notes.mask);
+  if (checkpointing && attention === "sdpa") found.push(about.notes.mask);
   if (model.keys.experts) found.push(about.notes.experts);
   return found;
 }
@@ -112,8 +112,12 @@ function showPurposes(answer) {
 function showCommand({ model, card, ...question }) {
   field("line").hidden = !model.isPreset;
   const on = card.short ? `--gpu "${card.short}"` : `--device-memory ${card.memory}`;
-  const parts = [`allocsim fit ${model.name} ${on} --batch ${question.batch} --seq ${question.seq}`];
-  parts.push(`--dtype ${question.dtype} --optimizer ${question.optimizer}`);
+  const { work, batch, seq, prompt, decode, requests, dtype, optimizer, attention } = question;
+  const parts = [`allocsim fit ${model.name} ${on}`];
+  if (work === "serve") {
+    parts.push(`--serve --batch ${batch} --prompt ${prompt} --decode ${decode} --requests ${requests} --dtype ${dtype}`);
+  } else parts.push(`--batch ${batch} --seq ${seq} --dtype ${dtype} --optimizer ${optimizer}`);
+  if (attention !== "sdpa") parts.push(`--attention ${attention}`);
   if (question.checkpointing) parts.push("--checkpointing");
   if (question.lora) parts.push(`--lora ${question.lora}`);
   put("command", [...parts, "--engine laws"].join(" "));
@@ -139,21 +143,18 @@ function showRefusal(words, question) {
   const start = `${question.model.family}_${question.model.tied ? "tied" : "untied"}_`;
   const names = Object.keys(about.programs).filter((name) => name.startsWith(start));
   const buttons = names.map((name) => programButton(name.slice(start.length))).filter(Boolean);
-  field("programs").hidden = !buttons.length || start + programWords(question).join("_") in about.programs;
+  field("programs").hidden = !buttons.length || lawsName(question) in about.programs;
   put("programs", element("p", { textContent: "Programs of such a model that there are laws for:" }), ...buttons);
-}
-
-function programWords({ dtype, optimizer, checkpointing, lora }) {
-  return [dtype, optimizer, ...(checkpointing ? ["checkpointing"] : []), ...(lora ? ["lora"] : [])];
 }
 
 // Batches and lengths near by whose way through the kernels was recorded, as buttons.
 function showNearby(question) {
-  const buttons = nearby(question).map(([batch, seq]) => {
-    const button = element("button", { type: "button", textContent: `${batch} x ${counted(seq)} tokens` });
+  const tokens = question.work === "serve" ? "prompt" : "seq";
+  const buttons = nearby(question, tokens).map(([batch, length]) => {
+    const button = element("button", { type: "button", textContent: `${batch} x ${counted(length)} tokens` });
     button.addEventListener("click", () => {
       field("batch").value = batch;
-      field("seq").value = seq;
+      field(tokens).value = length;
       slideTo();
       ask();
     });
@@ -163,37 +164,43 @@ function showNearby(question) {
   put("nearby", element("p", { textContent: "Near by, and with a law:" }), ...buttons);
 }
 
-function nearby(question) {
+// tokens: the field that says how many there are.
+function nearby(question, tokens) {
   const program = about.programs[lawsName(question)];
   if (!program) return [];
-  const { batch, seq } = question;
-  const edges = [SORTED_ABOVE, IN_TWO_PASSES_ABOVE].map((tokens) => Math.floor(tokens / batch / 8) * 8);
-  const lengths = [seq, seq - 1, Math.ceil(seq / 8) * 8, ...edges];
+  const { batch, [tokens]: asked } = question;
+  const edges = [SORTED_ABOVE, IN_TWO_PASSES_ABOVE].map((most) => Math.floor(most / batch / 8) * 8);
+  const lengths = [asked, asked - 1, asked + 1, Math.ceil(asked / 8) * 8, ...edges];
   const near = [batch, batch - 1, batch + 1, 1].flatMap((some) => lengths.map((length) => [some, length]));
-  const most = question.model.keys.positions ? question.model.sizes.positions : MOST;
-  const isKnown = ([some, length]) => some >= 1 && length >= 1 && length <= most && Boolean(program.regimes[
-    regimeOf({ ...sizesOf(question.model), batch: some, length, lora: question.lora }, question.card, maskUnit(question))
-  ]);
-  try {
-    return near.filter(isKnown).slice(0, OFFERED);
-  } catch (error) { // sizes that no model has
-    if (error instanceof Refused) return [];
-    throw error;
-  }
+  const isKnown = ([some, length]) => {
+    try {
+      const other = { ...question, batch: some, [tokens]: length };
+      refuseImpossible(other);
+      return stretchesOf(other, sizesOf(question.model)).every(({ name }) => program.regimes[name]);
+    } catch (error) { // sizes that no model has
+      if (error instanceof Refused) return false;
+      throw error;
+    }
+  };
+  return near.filter(isKnown).slice(0, OFFERED);
 }
 
 // A button that chooses a program by its name; none for a program that the fields cannot say.
 function programButton(name) {
-  const [dtype, optimizer, ...more] = name.split("_");
-  const isSaid = about.dtypes.includes(dtype) && about.optimizers.includes(optimizer)
-    && more.every((word) => ["checkpointing", "lora"].includes(word));
+  const [precision, doing, ...more] = name.split("_"), isServing = doing === "serve";
+  const dtype = precision === "16-bit" ? "bf16" : precision;
+  const isSaid = about.dtypes.includes(dtype) && (isServing || about.optimizers.includes(doing))
+    && more.every((word) => ["checkpointing", "lora", "eager"].includes(word));
   if (!isSaid) return null;
-  const button = element("button", { type: "button", textContent: [dtype, optimizer, ...more].join(" ") });
+  const button = element("button", { type: "button", textContent: [dtype, doing, ...more].join(" ") });
   button.addEventListener("click", () => {
+    field("work").value = isServing ? "serve" : "train";
     field("dtype").value = dtype;
-    field("optimizer").value = optimizer;
+    if (!isServing) field("optimizer").value = doing;
+    field("attention").value = more.includes("eager") ? "eager" : "sdpa";
     field("checkpointing").checked = more.includes("checkpointing");
     field("lora").value = more.includes("lora") ? Number(field("lora").value) || 8 : 0;
+    slideTo();
     ask();
   });
   return button;

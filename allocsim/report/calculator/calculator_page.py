@@ -49,6 +49,9 @@ def calculator_page(
         "cards": [_card(name, gpu) for name, gpu in cards.items()],
         "dtypes": list(DTYPES),
         "optimizers": list(OPTIMIZERS),
+        "attentions": ["sdpa", "eager"],
+        "eager": [name for name, family in FAMILIES.items() if family.is_eager],
+        "heads": {name: family.head_dim for name, family in FAMILIES.items() if family.head_dim},
         "purposes": CATEGORIES,
         "process": CONTEXT_MEMORY_SEEN,
         "notes": {"cudnn": CUDNN_NOTE, "mask": MASK_NOTE, "experts": EXPERTS_NOTE},
@@ -81,6 +84,7 @@ def _model(model: LawModel) -> dict[str, Any]:
         "family": model.family,
         "tied": model.is_tied,
         "sizes": dict(model.sizes),
+        "scaling": model.scaling,
         "hasLaw": model.has_law,
     }
 
@@ -109,12 +113,14 @@ def _opening(opening: Opening) -> dict[str, Any]:
         "model": opening.model.name,
         "card": opening.card,
         "memory": None if opening.card else opening.gpu.memory,
+        "work": "train" if task.is_training else "serve",
         "dtype": task.dtype,
+        "attention": task.attention,
         "optimizer": task.optimizer,
         "checkpointing": task.checkpointing,
         "lora": task.lora,
         "batch": task.batch,
-        "seq": task.seq,
+        **{name: getattr(task, name) for name in ("seq", "prompt", "decode", "requests")},
     }
 
 

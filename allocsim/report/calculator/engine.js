@@ -6,8 +6,9 @@ const MOST_BATCH = 2 ** 20; // of the search
 const OLDEST_CAPABILITY = 8;
 const ENDLESS = 2 ** 40; // the room of a card without end
 const KEPT_PROGRAMS = 4;
+const FEWEST_ROWS = 80; // of a step, whatever the model
 const laws = new Map(); // by name, a promise of a program's laws
-const unrolledPrograms = new Map();
+const keptPrograms = new Map();
 
 // Digits in groups of three, as Python prints them.
 function counted(number) {
@@ -19,9 +20,16 @@ function takeLaws(name, about, text) {
 }
 
 // The name of the laws of a question's program.
-function lawsName({ model, dtype, optimizer, checkpointing, lora }) {
-  const parts = [model.family, model.tied ? "tied" : "untied", dtype, optimizer];
+function lawsName({ model, work, dtype, attention, optimizer, checkpointing, lora }) {
+  const isEager = attention === "eager", parts = [model.family, model.tied ? "tied" : "untied"];
+  if (work === "serve") {
+    // Requests of fp16 and bf16 are the same.
+    parts.push(isEager || dtype === "fp32" ? dtype : "16-bit", "serve");
+    return [...parts, ...(isEager ? ["eager"] : [])].join("_");
+  }
+  parts.push(dtype, optimizer);
   if (checkpointing) parts.push("checkpointing");
+  if (isEager) parts.push("eager");
   if (lora) parts.push("lora");
   return parts.join("_");
 }
@@ -32,7 +40,7 @@ function sizesOf(model) {
   for (const name of Object.keys(model.keys)) if (model.sizes[name]) found[name] = model.sizes[name];
   if (found.heads && found.hidden) {
     found.kv_heads ??= found.heads;
-    found.head_dim ??= floorDiv(found.hidden, found.heads);
+    found.head_dim ??= model.head ?? floorDiv(found.hidden, found.heads);
   }
   if (found.hidden && model.family === "gpt2") found.intermediate ??= 4 * found.hidden;
   found.window ??= 0; // none
@@ -51,62 +59,97 @@ function sizesOf(model) {
 }
 
 // Raises Refused for a question that no program could be.
-function refuseImpossible({ model, batch, seq, lora }) {
-  for (const [name, value] of Object.entries({ batch, seq })) {
+function refuseImpossible({ model, work, dtype, attention, batch, seq, prompt, decode, requests, lora }) {
+  const isServing = work === "serve";
+  for (const [name, value] of Object.entries(isServing ? { batch, prompt, decode, requests } : { batch, seq })) {
     if (!Number.isSafeInteger(value) || value < 1 || value > MOST) {
       throw new Refused(`${name} ${value} is not possible; expected 1 to ${counted(MOST)}`);
     }
   }
   if (!Number.isSafeInteger(lora) || lora < 0) throw new Refused(`lora ${lora} is not possible; expected a rank`);
-  const most = model.keys.positions && model.sizes.positions;
-  if (most && seq > most) {
-    throw new Refused(`${model.name} has ${counted(most)} positions; ${counted(seq)} tokens are too many`);
+  if (isServing && dtype.startsWith("autocast")) {
+    throw new Refused(`serving in ${dtype} is not usual; expected fp32, bf16 or fp16`);
+  }
+  const most = model.keys.positions && model.sizes.positions, longest = isServing ? prompt + decode : seq;
+  if (most && longest > most) {
+    throw new Refused(`${model.name} has ${counted(most)} positions; ${counted(longest)} tokens are too many`);
+  }
+  if (model.isEager && attention !== "eager") {
+    throw new Refused(`transformers runs ${model.name} with attention 'eager' alone`);
   }
 }
 
 // With checkpointing transformers makes a mask, and with a window that the sequence fills; its rows are
-// padded to 16 bytes.
-function maskUnit({ checkpointing, dtype, model, seq }) {
+// padded to 16 bytes.  Eager attention adds it to the scores.
+function maskUnit({ attention, checkpointing, dtype, model, seq }) {
+  if (attention === "eager") return 1;
   const window = model.sizes.window ?? 0;
   if (!checkpointing && !(window > 0 && window <= seq)) return 0;
   return dtype === "fp32" ? 4 : 8;
 }
 
-// The law that a question falls under, and its variables.  Raises Refused, saying why there is none.
+// The stretches of a question's program, each with the tokens that its attention is over: training is one.
+function stretchesOf(question, sizes) {
+  const { card, batch, seq, prompt, decode, requests, lora } = question;
+  const at = (length) => ({ ...sizes, batch, length, lora });
+  if (question.work !== "serve") return [{ name: regimeOf(at(seq), card, maskUnit(question)), length: seq }];
+  refuseTooLong(requests * decode * FEWEST_ROWS);
+  const isFused = question.attention === "sdpa" && question.dtype !== "fp32";
+  const scaling = question.model.scaling, before = servedRegimeOf(at(prompt), card, isFused, false);
+  const steps = [];
+  for (let length = prompt + 1; length <= prompt + decode; length++) {
+    const regime = servedRegimeOf(at(length), card, isFused, true);
+    steps.push({ name: `step.${regime}`, length, isStep: true }, { name: `after.${regime}`, length, isStep: true });
+  }
+  steps.pop(); // nothing follows the last token
+  const found = [{ name: `make.${scaling}`, length: prompt }, { name: `start.${before}`, length: prompt }, ...steps];
+  for (let request = 1; request < requests; request++) found.push({ name: `between.${before}`, length: prompt }, ...steps);
+  return [...found, { name: `end.${scaling}`, length: prompt }];
+}
+
+// The program that a question falls under, and the variables of its stretches.  Raises Refused, saying why
+// there is none.
 async function found(question) {
   refuseImpossible(question);
-  const name = lawsName(question), { model, card, batch, seq, lora } = question;
+  const name = lawsName(question), { model, card, batch, lora } = question;
   if (!laws.has(name)) throw new Refused(`there is no law for ${name}`);
   const { about, columns } = await laws.get(name);
   if (card.capability[0] < OLDEST_CAPABILITY) {
     throw new Refused(`${card.name}: laws are for cards of compute capability 8.0 or later`);
   }
-  const sizes = { ...sizesOf(model), batch, length: seq, lora };
-  const regime = regimeOf(sizes, card, maskUnit(question));
-  if (!about.regimes[regime]) {
+  const sizes = sizesOf(model), stretches = stretchesOf(question, sizes);
+  const missing = stretches.find((stretch) => !about.regimes[stretch.name]);
+  if (missing) {
+    const tokens = counted(question.work === "serve" ? question.prompt : question.seq);
     throw new Refused(
-      `there is no law for ${name} at batch ${batch} x ${counted(seq)} tokens: its kernels' way there (${regime}) was not recorded`,
+      `there is no law for ${name} at batch ${batch} x ${tokens} tokens: its kernels' way there (${missing.name}) was not recorded`,
     );
   }
-  const law = lawOf(about, columns, regime);
-  return { law, rows: rowsOf(law, `${name}/${regime}`, sizes.layers), variables: variablesOf(sizes, card), about };
+  const names = stretches.map((stretch) => stretch.name), key = [name, sizes.layers, ...names].join("/");
+  const program = kept(key, () => programOf(names, (each) => lawOf(about, columns, each), sizes.layers));
+  const known = new Map(); // of a stretch that comes again
+  const variables = stretches.map(({ name: each, length, isStep }) => {
+    const place = `${each}/${length}`;
+    if (!known.has(place)) known.set(place, variablesOf({ ...sizes, batch, length, lora }, card, isStep));
+    return known.get(place);
+  });
+  return { program, variables, about };
 }
 
 // The last few programs are kept: a search asks for one of them again and again.
-function rowsOf(law, name, layers) {
-  const key = `${name}/${layers}`;
-  const rows = unrolledPrograms.get(key) ?? unrolled(law, layers);
-  unrolledPrograms.delete(key);
-  unrolledPrograms.set(key, rows);
-  if (unrolledPrograms.size > KEPT_PROGRAMS) unrolledPrograms.delete(unrolledPrograms.keys().next().value);
-  return rows;
+function kept(key, make) {
+  const program = keptPrograms.get(key) ?? make();
+  keptPrograms.delete(key);
+  keptPrograms.set(key, program);
+  if (keptPrograms.size > KEPT_PROGRAMS) keptPrograms.delete(keptPrograms.keys().next().value);
+  return program;
 }
 
 // What `allocsim fit --engine laws` answers.  needed: null where it does not fit a card without end either.
 async function answerOf(question) {
-  const { law, rows, variables, about } = await found(question);
+  const { program, variables, about } = await found(question);
   const room = question.card.memory - question.card.context;
-  const run = (bytes) => replayed(law, rows, variables, bytes, question.purposes);
+  const run = (bytes) => replayed(program, variables, bytes, question.purposes);
   const ran = run(room);
   const fits = !ran.isOutOfMemory, unlimited = fits ? ran : run(ENDLESS);
   const needed = unlimited.isOutOfMemory ? null : unlimited.reserved;
@@ -120,9 +163,9 @@ async function largestOf(question, isStale) {
   let more = "";
   const fits = async (batch) => {
     if (!tried.has(batch)) {
-      const { law, rows, variables } = await found({ ...question, batch });
+      const { program, variables } = await found({ ...question, batch });
       const room = question.card.memory - question.card.context;
-      tried.set(batch, !replayed(law, rows, variables, room, question.purposes).isOutOfMemory);
+      tried.set(batch, !replayed(program, variables, room, question.purposes).isOutOfMemory);
     }
     return tried.get(batch);
   };

@@ -6,15 +6,15 @@ const MOST_ROWS = 2 ** 23;
 
 class Refused extends Error {}
 
-// The law of one regime from the packed columns of its program.
+// The law of one regime from the packed columns of its program, which hold the rows of every regime.
 function lawOf(about, columns, regime) {
-  const { layers, reset } = about.regimes[regime];
-  const column = (name) => columns[`${regime}/${name}`];
+  const { layers, period, reset, spans: [rows, parts, formulas] } = about.regimes[regime];
+  const column = (name, [start, stop]) => columns[name].subarray(start, stop);
   return {
-    layers, reset,
-    kind: column("kind"), kin: column("kin"), number: column("number"), purpose: column("purpose"),
-    byCopy: column("by_copy"), byCopies: column("by_copies"),
-    parts: pairsOf(column("parts")), formulas: formulasOf(column("formulas"), about.variables),
+    layers, period, reset,
+    kind: column("kind", rows), kin: column("kin", rows), number: column("number", rows), purpose: column("purpose", rows),
+    byCopy: column("by_copy", rows), byCopies: column("by_copies", rows),
+    parts: pairsOf(column("parts", parts)), formulas: formulasOf(column("formulas", formulas), about.variables),
   };
 }
 
@@ -43,90 +43,147 @@ function bytesAt(formula, variables) {
   return Number((product + denominator - 1n) / denominator);
 }
 
-// The rows of a program of so many layers; hangs on no size, so that it serves every batch.
-function unrolled(law, layers) {
-  const least = law.layers - 1, copies = layers - least;
-  if (copies < 0) throw new Refused(`${layers} layers: no law for fewer than ${least}`);
-  const n = law.kind.length;
+// How often the parts of a law come in a program of so many layers.
+function copiesOf(law, layers) {
+  const least = law.layers - law.period, copies = floorDiv(layers - least, law.period);
+  if (layers < least) throw new Refused(`${layers} layers: no law for fewer than ${least}`);
+  if ((layers - least) % law.period) throw new Refused(`${layers} layers: the law is for a multiple of ${law.period}`);
+  return copies;
+}
+
+function rowsOf(law, copies) {
   const more = law.parts.reduce((sum, [start, stop]) => sum + stop - start, 0);
-  const length = n + more * (copies - 1);
-  if (length > MOST_ROWS) {
-    throw new Refused(`${counted(length)} steps are more than can be replayed; expected ${counted(MOST_ROWS)} or fewer`);
-  }
-  const rows = { row: new Int32Array(length), grown: new Float64Array(length), copies, length };
+  return law.kind.length + more * (copies - 1);
+}
+
+function refuseTooLong(rows) {
+  if (rows <= MOST_ROWS) return;
+  throw new Refused(`${counted(rows)} steps are more than can be replayed; expected ${counted(MOST_ROWS)} or fewer`);
+}
+
+// The rows of a law, with so many copies of its parts, and by how much each has grown.
+function unrolled(law, copies) {
+  const length = rowsOf(law, copies);
+  const row = new Int32Array(length), grown = new Float64Array(length);
   let at = 0, last = 0;
-  const add = (row, copy) => {
-    rows.row[at] = row;
-    rows.grown[at++] = law.byCopies[row] * (copies - 1) + law.byCopy[row] * copy;
+  const add = (each, copy) => {
+    row[at] = each;
+    grown[at++] = law.byCopies[each] * (copies - 1) + law.byCopy[each] * copy;
   };
   for (const [start, stop] of law.parts) {
-    for (let row = last; row < start; row++) add(row, 0);
-    for (let copy = 0; copy < copies; copy++) for (let row = start; row < stop; row++) add(row, copy);
+    for (let each = last; each < start; each++) add(each, 0);
+    for (let copy = 0; copy < copies; copy++) for (let each = start; each < stop; each++) add(each, copy);
     last = stop;
   }
-  for (let row = last; row < n; row++) add(row, 0);
-  rows.block = blocksOf(law, rows, layers);
-  rows.reset = rows.row.indexOf(law.reset);
-  return rows;
+  for (let each = last; each < law.kind.length; each++) add(each, 0);
+  return { row, grown };
+}
+
+// The program that laws are, one after another; hangs on no size, so that it serves every batch.
+// lawNamed: the law of a name.  A program of one law resets its peaks in it, another after its first.
+function programOf(names, lawNamed, layers) {
+  const laws = new Map(names.map((name) => [name, lawNamed(name)]));
+  const copies = (name) => copiesOf(laws.get(name), layers);
+  const length = names.reduce((sum, name) => sum + rowsOf(laws.get(name), copies(name)), 0);
+  refuseTooLong(length);
+  const known = new Map([...laws].map(([name, law]) => [name, unrolled(law, copies(name))]));
+  const program = { row: new Int32Array(length), grown: new Float64Array(length), stretches: [] };
+  let start = 0;
+  for (const name of names) {
+    const { row, grown } = known.get(name), law = laws.get(name);
+    program.row.set(row, start);
+    program.grown.set(grown, start);
+    program.stretches.push({ law, start, stop: start + row.length });
+    start += row.length;
+  }
+  const [{ law, stop }] = program.stretches;
+  program.reset = names.length > 1 ? stop : program.row.indexOf(law.reset);
+  program.block = blocksOf(program, layers);
+  return program;
 }
 
 // Of each row the number of the block that it requests or frees, by request.
-function blocksOf(law, rows, layers) {
+function blocksOf({ row: rows, grown, stretches }, layers) {
   const block = new Int32Array(rows.length), alive = new Map();
   let count = 0;
-  for (let i = 0; i < rows.length; i++) {
-    const row = rows.row[i], kind = law.kind[row];
-    if (kind === EMPTY_CACHE) continue;
-    let like = alive.get(law.kin[row]);
-    if (!like) alive.set(law.kin[row], like = []);
-    if (kind === REQUEST) {
-      block[i] = count;
-      like.push(count++);
-      continue;
+  for (const { law, start, stop } of stretches) {
+    for (let i = start; i < stop; i++) {
+      const row = rows[i], kind = law.kind[row];
+      if (kind === EMPTY_CACHE) continue;
+      let like = alive.get(law.kin[row]);
+      if (!like) alive.set(law.kin[row], like = []);
+      if (kind === REQUEST) {
+        block[i] = count;
+        like.push(count++);
+        continue;
+      }
+      const at = like.length - 1 - (law.number[row] + grown[i]);
+      if (!(at >= 0 && at < like.length)) throw new Refused(`${layers} layers: no law says which block is freed`);
+      block[i] = like[at];
+      like.splice(at, 1);
     }
-    const at = like.length - 1 - (law.number[row] + rows.grown[i]);
-    if (!(at >= 0 && at < like.length)) throw new Refused(`${layers} layers: no law says which block is freed`);
-    block[i] = like[at];
-    like.splice(at, 1);
   }
   return block;
 }
 
-// The rows asked of an allocator that has `room` bytes: peaks from the row on at which they are reset.
-function replayed(law, rows, variables, room, nPurposes) {
-  const sizes = law.formulas.map((formula) => bytesAt(formula, variables));
-  const allocator = new CachingAllocator(room);
-  const blocks = [], held = new Array(nPurposes).fill(0);
-  let reserved = 0, allocated = 0, heldAtPeak = [...held], tried = null;
-  for (let i = 0; i < rows.length; i++) {
-    const row = rows.row[i], number = rows.block[i];
-    if (i === rows.reset) {
-      reserved = 0;
-      allocated = allocator.allocated;
-      heldAtPeak = [...held];
-    }
-    if (law.kind[row] === REQUEST) {
-      const size = sizes[law.number[row]] + rows.grown[i];
-      if (!(size >= 1)) throw new Refused(`a request of ${size} bytes: no law for these sizes`);
-      try {
-        const block = blocks[number] = allocator.malloc(size);
-        held[block.purpose = law.purpose[row]] += block.size;
-      } catch (error) {
-        if (!(error instanceof OutOfMemory)) throw error;
-        tried = error.tried;
-      }
-    } else if (law.kind[row] === FREE) {
-      const block = blocks[number];
-      held[block.purpose] -= block.size;
-      allocator.free(block);
-      blocks[number] = null;
-    } else allocator.emptyCache();
-    reserved = Math.max(reserved, allocator.reserved);
-    if (allocator.allocated > allocated) {
-      allocated = allocator.allocated;
-      heldAtPeak = [...held];
-    }
-    if (tried !== null) break;
+// A program asked of an allocator that has some room, and its peaks since they were reset.
+class Replay {
+  constructor(room, nPurposes) {
+    this.allocator = new CachingAllocator(room);
+    this.blocks = [];
+    this.held = new Array(nPurposes).fill(0);
+    this.tried = null; // the bytes asked of the driver when there was no room
+    this.reset();
   }
-  return { isOutOfMemory: tried !== null, tried, reserved, allocated, held: heldAtPeak, retries: allocator.retries };
+
+  reset() {
+    this.reserved = 0;
+    this.allocated = this.allocator.allocated;
+    this.heldAtPeak = [...this.held];
+  }
+
+  request(number, size, purpose) {
+    if (!(size >= 1)) throw new Refused(`a request of ${size} bytes: no law for these sizes`);
+    try {
+      const block = this.blocks[number] = this.allocator.malloc(size);
+      this.held[block.purpose = purpose] += block.size;
+    } catch (error) {
+      if (!(error instanceof OutOfMemory)) throw error;
+      this.tried = error.tried;
+    }
+  }
+
+  free(number) {
+    const block = this.blocks[number];
+    this.held[block.purpose] -= block.size;
+    this.allocator.free(block);
+    this.blocks[number] = null;
+  }
+
+  measure() {
+    const { reserved, allocated } = this.allocator;
+    if (reserved > this.reserved) this.reserved = reserved;
+    if (allocated > this.allocated) {
+      this.allocated = allocated;
+      this.heldAtPeak = [...this.held];
+    }
+  }
+}
+
+// variables: of each stretch of the program.  room: bytes.
+function replayed(program, variables, room, nPurposes) {
+  const replay = new Replay(room, nPurposes), { row: rows, grown, block, stretches } = program;
+  stretches.forEach(({ law, start, stop }, stretch) => {
+    const sizes = replay.tried === null ? law.formulas.map((formula) => bytesAt(formula, variables[stretch])) : [];
+    for (let i = start; i < stop && replay.tried === null; i++) {
+      const row = rows[i];
+      if (i === program.reset) replay.reset();
+      if (law.kind[row] === REQUEST) replay.request(block[i], sizes[law.number[row]] + grown[i], law.purpose[row]);
+      else if (law.kind[row] === FREE) replay.free(block[i]);
+      else replay.allocator.emptyCache();
+      replay.measure();
+    }
+  });
+  const { tried, reserved, allocated, heldAtPeak } = replay;
+  return { isOutOfMemory: tried !== null, tried, reserved, allocated, held: heldAtPeak, retries: replay.allocator.retries };
 }

@@ -1,12 +1,14 @@
 """Laws of a program for a page: packed columns, and a small dictionary that describes them.
 
 Rule: what the page unpacks is the law row for row and number for number, with the purpose of each
-request beside it.
+request beside it.  A column holds the rows of every regime, one after the other, as in the file
+that the laws are read from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,13 +17,10 @@ from numpy.typing import NDArray
 
 from allocsim.core import FreeBlockOrder, find_release
 from allocsim.errors import ConfigError
-from allocsim.laws import REQUEST, VARIABLES, Formula, Law, Laws
+from allocsim.laws import REQUEST, VARIABLES, Formula, Laws
 from allocsim.report.html import Packer
 
-__all__ = ["PackedLaws", "Purposes", "packed_laws"]
-
-Purposes = Callable[[Laws, Law], NDArray[np.int64]]
-"""What the requests of a law are for, by number, in their order."""
+__all__ = ["PackedLaws", "packed_laws"]
 
 _PER_ROW = ("kind", "kin", "number", "by_copy", "by_copies")
 
@@ -39,9 +38,10 @@ class PackedLaws:
     n_laws: int
 
 
-def packed_laws(laws: Laws, purposes: Purposes) -> PackedLaws:
+def packed_laws(laws: Laws, purposes: Mapping[str, NDArray[np.int64]]) -> PackedLaws:
     """The laws of a program.
 
+    purposes: by regime, what the requests of its law are for, by number, in their order.
     Raises ConfigError for a release whose allocator the page does not have: it knows no order of
     free blocks but that of addresses.
     """
@@ -49,29 +49,51 @@ def packed_laws(laws: Laws, purposes: Purposes) -> PackedLaws:
     if find_release(release).free_block_order is FreeBlockOrder.CREATION:
         raise ConfigError(f"laws of {laws.name} are of PyTorch {release}, whose allocator the "
                           "page does not have")  # fmt: skip
-    packer = Packer()
-    for regime, law in laws.by_regime.items():
-        for name in _PER_ROW:
-            packer.add(f"{regime}/{name}", getattr(law, name))
-        purpose = np.zeros(len(law.kind), dtype=np.int64)
-        purpose[law.kind == REQUEST] = purposes(laws, law)
-        packer.add(f"{regime}/purpose", purpose)
-        packer.add(f"{regime}/parts", np.array(law.parts, dtype=np.int64).reshape(-1))
-        flat = [number for formula in law.formulas for number in _flat(formula)]
-        packer.add(f"{regime}/formulas", np.array(flat, dtype=np.int64))
+    packer, found = Packer(), laws.by_regime.items()
+    for name in _PER_ROW:
+        packer.add(name, _joined(getattr(law, name) for _, law in found))
+    requests = [law.kind == REQUEST for _, law in found]
+    purpose = np.zeros(sum(map(len, requests)), dtype=np.int64)
+    purpose[_joined(requests).astype(bool)] = _joined(purposes[regime] for regime, _ in found)
+    packer.add("purpose", purpose)
+    parts = [np.array(law.parts, dtype=np.int64).reshape(-1) for _, law in found]
+    flat = [_flat(law.formulas) for _, law in found]
+    packer.add("parts", _joined(parts))
+    packer.add("formulas", _joined(flat))
+    kinds = [law.kind for _, law in found]
+    spans = zip(_spans(kinds), _spans(parts), _spans(flat), strict=True)
     about = {
         "release": laws.torch_version,
         "variables": list(VARIABLES),
         "regimes": {
-            regime: {"layers": law.layers, "reset": law.reset}
-            for regime, law in laws.by_regime.items()
+            regime: {"layers": law.layers, "period": law.period, "reset": law.reset, "spans": each}
+            for (regime, law), each in zip(found, spans, strict=True)
         },
         "columns": packer.index,
     }
     return PackedLaws(laws.name, about, packer.text(), len(laws.by_regime))
 
 
-def _flat(formula: Formula) -> list[int]:
-    """Numerator, denominator, how many variables, and they."""
-    variables = formula.variables
-    return [formula.numerator, formula.denominator, len(variables), *variables]
+def _joined(columns: Iterable[NDArray[Any]]) -> NDArray[np.int64]:
+    return np.concatenate([column.astype(np.int64) for column in columns])
+
+
+def _spans(columns: Sequence[NDArray[Any]]) -> list[tuple[int, int]]:
+    """Where each begins and ends when they are joined."""
+    ends = np.cumsum([0, *map(len, columns)]).tolist()
+    return list(itertools.pairwise(ends))
+
+
+def _flat(formulas: Iterable[Formula]) -> NDArray[np.int64]:
+    """Of each numerator, denominator, how many variables, and they."""
+    return np.array(
+        [
+            number
+            for each in formulas
+            for number in (
+                *(each.numerator, each.denominator, len(each.variables)),
+                *each.variables,
+            )
+        ],
+        dtype=np.int64,
+    )

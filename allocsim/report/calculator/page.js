@@ -61,7 +61,10 @@ function listen() {
     if (target.id === "model") {
       showSizes(modelChosen());
       const most = modelChosen().sizes.positions;
-      if (most && about.keys[modelChosen().family].positions) field("seq").value = Math.min(field("seq").value, most);
+      if (most && about.keys[modelChosen().family].positions) {
+        field("seq").value = Math.min(field("seq").value, most);
+        field("prompt").value = Math.min(field("prompt").value, Math.max(most - field("decode").value, 1));
+      }
     }
     if (target.id === "card" && !field("memory").value) field("memory").value = 24;
     if (target.id.endsWith("-slider")) field(target.id.replace("-slider", "")).value = target.value;
@@ -93,6 +96,7 @@ function start() {
   offerCards();
   options(field("dtype"), about.dtypes);
   options(field("optimizer"), about.optimizers);
+  options(field("attention"), about.attentions);
   const { memory, ...opening } = about.opening;
   fillIn({ ...opening, checkpointing: Number(opening.checkpointing), memory: memory && memory / 2 ** 30 });
   if (location.hash) fillIn(Object.fromEntries(new URLSearchParams(location.hash.slice(1))));

@@ -10,6 +10,8 @@ const SIZE_NAMES = {
   experts: "Experts", chosen: "Experts a token", window: "Sliding window",
 };
 const LEAST = { window: 0 }; // of the others 1
+const CHOSEN = ["work", "attention", "dtype", "optimizer"]; // fields that are one of some names
+const COUNTED = ["batch", "seq", "prompt", "decode", "requests"];
 
 function field(name) {
   return document.getElementById(name);
@@ -58,13 +60,20 @@ function showSizes(model, sizes = model.sizes) {
   });
   field("sizes").replaceChildren(...inputs);
   field("tied").checked = model.tied;
+  field("attention").value = attentionOf(model);
   showFollowing(model);
+}
+
+// What a model's attention is where nothing is said.
+function attentionOf(model) {
+  return about.eager.includes(model.family) ? "eager" : "sdpa";
 }
 
 // In empty fields what they stand for.
 function showFollowing(model) {
   const { heads, hidden } = sizesGiven(model);
-  const follows = { kv_heads: heads, head_dim: heads && hidden ? Math.floor(hidden / heads) : "" };
+  const head = about.heads[model.family] ?? (heads && hidden ? Math.floor(hidden / heads) : "");
+  const follows = { kv_heads: heads, head_dim: head };
   if (model.family === "gpt2") follows.intermediate = hidden ? 4 * hidden : "";
   for (const [name, value] of Object.entries(follows)) {
     const input = field(`size-${name}`);
@@ -102,13 +111,19 @@ function questionAsked() {
     model: {
       name: isPreset ? model.name : `a model like ${model.name}`, isPreset,
       family: model.family, keys: about.keys[model.family], tied: field("tied").checked, sizes,
+      scaling: model.scaling, isEager: about.eager.includes(model.family), head: about.heads[model.family],
     },
     card: cardChosen(),
-    dtype: field("dtype").value, optimizer: field("optimizer").value,
-    checkpointing: field("checkpointing").checked, lora: Number(field("lora").value),
-    batch: Number(field("batch").value), seq: Number(field("seq").value),
+    ...Object.fromEntries(CHOSEN.map((name) => [name, field(name).value])),
+    ...Object.fromEntries(COUNTED.map((name) => [name, Number(field(name).value)])),
+    ...(isTraining() ? { checkpointing: field("checkpointing").checked, lora: Number(field("lora").value) }
+      : { checkpointing: false, lora: 0 }),
     purposes: about.purposes.length,
   };
+}
+
+function isTraining() {
+  return field("work").value === "train";
 }
 
 // The fields as an address, and back.
@@ -116,7 +131,11 @@ function addressOf(question) {
   const { model, card } = question;
   const words = new URLSearchParams({ model: field("model").value, card: card.short || ANOTHER });
   if (!card.short) words.set("memory", field("memory").value);
-  for (const name of ["dtype", "optimizer", "batch", "seq"]) words.set(name, question[name]);
+  const isServing = question.work === "serve";
+  const counts = isServing ? ["batch", "prompt", "decode", "requests"] : ["batch", "seq"];
+  for (const name of ["dtype", ...(isServing ? [] : ["optimizer"]), ...counts]) words.set(name, question[name]);
+  if (isServing) words.set("work", "serve");
+  if (question.attention !== attentionOf(modelChosen())) words.set("attention", question.attention);
   if (question.checkpointing) words.set("checkpointing", "1");
   if (question.lora) words.set("lora", question.lora);
   if (!model.isPreset) {
@@ -137,16 +156,18 @@ function fillIn(given) {
   const isKnown = about.cards.some((card) => card.short === given.card);
   if (has("card") || has("memory")) field("card").value = isKnown ? given.card : ANOTHER;
   if (has("memory")) field("memory").value = given.memory;
-  for (const name of ["dtype", "optimizer", "batch", "seq"]) if (has(name)) field(name).value = given[name];
+  for (const name of [...CHOSEN, ...COUNTED]) if (has(name)) field(name).value = given[name];
+  if (!has("work")) field("work").value = "train";
   field("lora").value = has("lora") ? given.lora : 0;
   field("checkpointing").checked = has("checkpointing") && Boolean(Number(given.checkpointing));
   slideTo();
   showFollowing(model);
 }
 
-// The sliders follow the numbers; the one of tokens ends where the model's positions do.
+// The sliders follow the numbers; those of tokens end where the model's positions do.
 function slideTo() {
   const positions = Number(field("size-positions")?.value) || 8192;
-  field("seq-slider").max = Math.max(positions, 64);
-  for (const name of ["batch", "seq"]) field(`${name}-slider`).value = field(name).value;
+  document.body.dataset.work = field("work").value;
+  for (const name of ["seq", "prompt"]) field(`${name}-slider`).max = Math.max(positions, 64);
+  for (const name of ["batch", "seq", "prompt"]) field(`${name}-slider`).value = field(name).value;
 }

@@ -1,0 +1,108 @@
+"""What the requests of laws are for: the rules of `allocsim top`, asked of a program that the laws
+make.
+
+Rule: a purpose hangs on stacks and lives, which sizes do not change; so it is told once for each
+request of a law, at sizes at which no two tensors that differ in kind are as large.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allocsim.laws import (
+    AFTER,
+    BETWEEN,
+    END,
+    FREE,
+    MAKE,
+    REQUEST,
+    START,
+    STEP,
+    Card,
+    Law,
+    Laws,
+    Requests,
+    Rows,
+    requests_of,
+    variables_of,
+)
+from allocsim.owners import purposes_of
+
+__all__ = ["purposes_of_laws"]
+
+_SIZES = {
+    "hidden": 2304, "intermediate": 6208, "heads": 18, "kv_heads": 6, "head_dim": 128,
+    "vocabulary": 61_007, "positions": 2048, "batch": 3, "length": 777, "lora": 8,
+}  # fmt: skip
+_TIMES = 2
+"""A stretch that comes more often is told as it came for the second time, its like before it."""
+_CARD = Card((8, 0), 108, 2048)
+
+
+def purposes_of_laws(laws: Laws) -> dict[str, NDArray[np.int64]]:
+    """By regime, the number in `CATEGORIES` of each request of its law, in their order."""
+    if any(name.startswith(f"{MAKE}.") for name in laws.by_regime):
+        return _of_serving(laws)
+    variables = variables_of(_SIZES, _CARD)
+    return {
+        regime: _purposes(laws, law.requests(variables, law.layers))
+        for regime, law in laws.by_regime.items()
+    }
+
+
+def _purposes(laws: Laws, made: Requests) -> NDArray[np.int64]:
+    n = len(made.kind)
+    asks, frees = np.flatnonzero(made.kind == REQUEST), np.flatnonzero(made.kind == FREE)
+    freed = np.full(len(asks), n)
+    freed[made.block[frees]] = frees
+    return purposes_of(laws.stacks, made.stack[asks], made.size[asks], (asks, freed), n)
+
+
+def _of_serving(laws: Laws) -> dict[str, NDArray[np.int64]]:
+    """Of programs that serve."""
+    found: dict[str, NDArray[np.int64]] = {}
+    for names in _programs(laws.by_regime):
+        stretches = _stretches(laws.by_regime, names)
+        layers = laws.by_regime[names[0]].layers
+        made = requests_of(stretches, names, 0, layers)
+        purposes, told, at = _purposes(laws, made), dict[str, int](), 0
+        for name, rows in zip(names, stretches, strict=True):
+            count = int((rows.kind == REQUEST).sum())
+            told[name] = told.get(name, 0) + 1
+            if told[name] <= _TIMES:
+                found[name] = purposes[at : at + count]
+            at += count
+    return found
+
+
+def _programs(known: Mapping[str, Law]) -> Iterator[Sequence[str]]:
+    """Two requests of three tokens each, so that every law comes in one of them."""
+    regimes = {kind: _regimes(known, kind) for kind in (MAKE, START, STEP)}
+    most = max(map(len, regimes.values()))
+    for i in range(most):
+        make, start, step = (of[i % len(of)] for of in regimes.values())
+        tokens = [f"{STEP}.{step}", f"{AFTER}.{step}"] * 3
+        del tokens[-1]
+        yield [
+            *(f"{MAKE}.{make}", f"{START}.{start}", *tokens),
+            *(f"{BETWEEN}.{start}", *tokens, f"{END}.{make}"),
+        ]
+
+
+def _regimes(known: Mapping[str, Law], kind: str) -> list[str]:
+    return [name.partition(".")[2] for name in known if name.startswith(f"{kind}.")]
+
+
+def _stretches(known: Mapping[str, Law], names: Sequence[str]) -> list[Rows]:
+    """The rows of each name; the cache grows by a token with every step."""
+    found, length = [], _SIZES["length"]
+    for name in names:
+        kind = name.partition(".")[0]
+        length = _SIZES["length"] if kind in (START, BETWEEN) else length + (kind == STEP)
+        is_step = kind in (STEP, AFTER)
+        variables = variables_of({**_SIZES, "length": length}, _CARD, is_step=is_step)
+        found.append(known[name].rows(variables, known[name].layers))
+    return found
