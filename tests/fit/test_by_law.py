@@ -32,6 +32,14 @@ MADE_UP = [
      "RTX 3090"),
     (("gemma2", True, 50_000, 1152, 3008, 8, 9, 3), 3, 777, "bf16", "adamw", False, "RTX 4090"),
     (("gemma2", True, 99_999, 1536, 4096, 4, 12, 12), 1, 2504, "bf16", "adamw", False, "H100"),
+    (("gemma2", True, 61_007, 1280, 3456, 6, 10, 5), 2, 1500, "bf16", "adamw", True, "A10G"),
+    (("gemma2", True, 77_777, 1152, 3008, 4, 9, 9), 5, 300, "autocast-bf16", "adamw", False, "L4"),
+    (("gemma2", True, 50_000, 1536, 4096, 8, 12, 4), 1, 3500, "autocast-bf16", "adamw", True,
+     "A100 40GB"),
+    (("mistral", False, 61_007, 1536, 4096, 5, 12, 4), 3, 777, "autocast-bf16", "adamw", False,
+     "RTX 4090"),
+    (("mistral", False, 32_003, 1920, 5312, 4, 15, 5), 2, 1600, "autocast-bf16", "adamw", True,
+     "L40S"),
 ]  # fmt: skip
 """Models that nobody recorded: their sizes, and how they train on which card."""
 
@@ -50,6 +58,14 @@ SERVED = [
 ]  # fmt: skip
 """Models that nobody recorded: their sizes, and how they answer prompts on which card."""
 
+
+SEEN = [
+    ((1000, 768, 3072, 5, 12, 16), 64, "bf16", False, "RTX 4090"),
+    ((37, 1152, 4304, 4, 18, 14), 9, "bf16", True, "H100"),
+    ((2, 640, 2000, 7, 10, 32), 200, "autocast-bf16", False, "L40S"),
+    ((21_843, 1280, 5120, 3, 20, 28), 3, "autocast-bf16", True, "A10G"),
+]
+"""Vision transformers that nobody recorded: kinds, widths, layers, heads and patch."""
 
 OTHERWISE = [
     ("Mistral-7B-v0.1", "H100", {"seq": 600, "checkpointing": True}),
@@ -85,6 +101,15 @@ def made_up(model_type: str, is_tied: bool, *sizes: int, rope_type: str = "defau
         more["rope_parameters"] = {"rope_type": rope_type, "rope_theta": 10_000.0}
     config |= dict(zip(keys, sizes, strict=True)) | more
     return Configured("made up", config, "AutoModelForCausalLM")
+
+
+def seeing(kinds: int, *sizes: int) -> Configured:
+    keys = (
+        *("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
+        "patch_size",
+    )
+    config = {"model_type": "vit", "num_labels": kinds, **dict(zip(keys, sizes, strict=True))}
+    return Configured("made up", config, "AutoModelForImageClassification")
 
 
 def with_a_law() -> list[dict[str, Any]]:
@@ -134,6 +159,15 @@ def test_models_that_nobody_recorded_are_as_real_pytorch_runs_them(case: tuple[A
         batch=batch, seq=seq, dtype=dtype, optimizer=optimizer, checkpointing=checkpointing,
         attention="eager" if sizes[0] == "gemma2" else "sdpa",
     )  # fmt: skip
+    is_as_real_pytorch_runs_it(task, card)
+
+
+@pytest.mark.slow
+@NEEDS_TORCH
+@pytest.mark.parametrize("case", SEEN, ids=str)
+def test_models_that_nobody_recorded_see_as_real_pytorch_lets_them(case: tuple[Any, ...]) -> None:
+    sizes, batch, dtype, checkpointing, card = case
+    task = Task(model=seeing(*sizes), batch=batch, dtype=dtype, checkpointing=checkpointing)
     is_as_real_pytorch_runs_it(task, card)
 
 

@@ -102,7 +102,8 @@ def drawn(random: Random) -> Drawn:
         if "lora" in more:
             asked["lora"] = random.choice([4, 8, 32])
     else:
-        asked |= {"prompt": length(random), "decode": random.choice([1, 2, 9, 40])}
+        prompt = min(length(random), 960)
+        asked |= {"prompt": prompt, "decode": random.choice([1, 2, 9, 40])}
         asked["requests"] = random.choice([1, 2, 3])
         words["work"] = "serve"
     task = Task(
