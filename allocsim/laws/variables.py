@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
+from allocsim.laws.factored import FACTORED, factored_variables, factored_way
+
 __all__ = [
     "COLUMNS", "SIZES", "VARIABLES", "Card", "Sizes", "attention_splits", "prompt_regime",
     "regime_of", "step_regime", "variables_of",
@@ -68,6 +70,7 @@ VARIABLES = (
     ),
     *(f"{columns}_partial_sums" for columns in COLUMNS),
     "choice_parts",
+    *FACTORED,
 )
 """By number, as formulas name them."""
 
@@ -151,6 +154,7 @@ def variables_of(sizes: Sizes, card: Card, *, is_step: bool = False) -> dict[str
         "choices_sort_storage": _sort_storage(choices, _digits(routed)),
         "chosen_sort_storage": _sort_storage(choices, _digits(choices)),
         "experts_sort_storage": _sort_storage(choices, 8),
+        **factored_variables(known, _blocks(card, 128), _blocks(card, 512)),
     }
     for name, (factor, of) in COLUMNS.items():
         columns = factor * prod(known[size] for size in of)
@@ -159,6 +163,11 @@ def variables_of(sizes: Sizes, card: Card, *, is_step: bool = False) -> dict[str
         found[f"{name}_by_{width}"] = -(-columns // width)
         found[f"{name}_partial_sums"] = _partial_sums(tokens, columns, card, rows)
     return found
+
+
+def _blocks(card: Card, threads: int) -> int:
+    """How many blocks of so many threads fill the card."""
+    return card.multiprocessors * (card.threads // threads)
 
 
 def _choice_parts(sizes: Sizes, card: Card) -> int:
@@ -247,7 +256,8 @@ def _sort_storage(count: int, digits: int) -> int:
 
 
 def regime_of(sizes: Sizes, card: Card, mask_unit: int = 0) -> str:
-    """The way through the kernels: batch, tokens, heads, splits of attention, its mask, a window.
+    """The way through the kernels: batch, tokens, heads, splits of attention, its mask, a window,
+    and where `factored` is set Adafactor's sums.
 
     mask_unit: numbers of a mask that its rows are padded to; 0 without one.  With one no flash
     attention runs.
@@ -272,6 +282,8 @@ def regime_of(sizes: Sizes, card: Card, mask_unit: int = 0) -> str:
     parts = [_batch(sizes), many, _heads(sizes), attention]
     parts += ["window"] * bool(sizes.get("window"))
     parts += _of_a_family(sizes, tokens, card)
+    if sizes.get("factored"):
+        parts.append(factored_way(sizes))
     return ".".join(parts)
 
 

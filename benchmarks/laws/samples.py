@@ -57,6 +57,20 @@ _WINDOWED = {"mistral": ("shared",), "phi3": ("own", "shared")}
 """Families whose published models have a sliding window, and their heads."""
 _OWN_WAYS = {"bert": ("", ".twos", ".fours"), "mixtral": ("", ".many"), "vit": ("", ".narrow")}
 """Ends of regimes above a thousand tokens that only these families have."""
+_FACTORED = {
+    ("llama", False): (
+        "queries-attended-gate-down-embedding",
+        "queries-keys-attended-gate-down-embedding",
+    ),
+    ("llama", True): ("queries-keys-attended-gate-down-embedding",),
+    ("qwen2", False): ("queries-attended-gate-down-embedding.rows",),
+    ("qwen2", True): ("queries-keys-attended-gate-down-embedding.rows",),
+    ("gpt2", True): (
+        "gate-embedding-places",
+        "queries-keys-attended-joined-gate-down-embedding-places",
+    ),
+}
+"""Ways of Adafactor that published models go, by whether heads have their own keys."""
 _OWN_WAYS_OF_FEW = {"vit": ("", ".narrow")}
 """And below."""
 _MADE = "torchvision.models.VisionTransformer(image_size=224, {})"
@@ -118,6 +132,15 @@ def regimes(variant: Variant) -> Iterator[str]:
     if variant.serves:
         yield from _regimes_of_prompts(variant)
         return
+    if variant.options["optimizer"] != "adafactor":
+        yield from _regimes_of_training(variant)
+        return
+    for regime in _regimes_of_training(variant):
+        for more in _FACTORED[variant.family, "own" in regime.split(".")]:
+            yield f"{regime}.tall-{more}"
+
+
+def _regimes_of_training(variant: Variant) -> Iterator[str]:
     family = variant.family
     shared = ("own",) if family in _OWN_KEYS else ("shared", "own")
     is_eager = variant.options.get("attention") == "eager"
@@ -219,6 +242,8 @@ def _sizes(variant: Variant, chance: random.Random) -> dict[str, int]:
     }
     if variant.family == "gpt2":
         sizes |= {"kv_heads": heads, "positions": 64 * chance.randrange(80, 200)}
+    if variant.options.get("optimizer") == "adafactor":
+        sizes["factored"] = 1
     if variant.serves:
         sizes |= {
             "vocabulary": chance.randrange(5_000, 260_000),

@@ -202,7 +202,9 @@ def _sizes(task: Task) -> dict[str, int]:
     length = task.seq if task.is_training else task.prompt
     if task.model.sees:
         length = (task.image // sizes["patch"]) ** 2 + 1
-    return sizes | {"batch": task.batch, "length": length, "lora": task.lora}
+    is_factored = task.is_training and task.optimizer == "adafactor"
+    work = {"batch": task.batch, "length": length, "lora": task.lora}
+    return sizes | work | {"factored": int(is_factored)}
 
 
 def _refuse_without_law(task: Task, gpu: Gpu, laws: Laws) -> None:
