@@ -39,6 +39,8 @@ _IN_TWO_PASSES_ABOVE = 1020
 """Rows (1,020 | 1,021) from which on columns are summed in two passes."""
 _AT_ONCE = 130_560
 """Numbers (130,560 | 130,561) up to which one block sums them all."""
+_INDEXED = (1 << 31) - 1
+"""Bytes of a matrix up to which one kernel sums it; a larger one is taken in parts."""
 _STORED = 512
 """Bytes of a column's partial sum."""
 _AT_A_TIME = 4
@@ -60,7 +62,8 @@ def factored_variables(sizes: Mapping[str, int], narrow: int, wide: int) -> dict
 
 def factored_way(sizes: Mapping[str, int]) -> str:
     """Which matrices' columns are summed in two passes, which are small enough for one block,
-    whether the rows of an embedding are too many for one, and columns that four do not divide."""
+    whether the rows of an embedding are too many for one, columns that four do not divide, and
+    whether a matrix is taken in parts.  `factored` is the bytes of a number."""
     known = {"positions": 0, **sizes}
     names = [name for name in _MATRICES if known["positions"] or name not in _OF_LEARNED_PLACES]
     shapes = {name: _shape(name, known) for name in names}
@@ -69,7 +72,9 @@ def factored_way(sizes: Mapping[str, int]) -> str:
     way = ["-".join(("tall", *tall))] + ["-".join(("small", *small))] * bool(small)
     way += ["rows"] * (sizes["vocabulary"] > _AT_ONCE)
     is_odd = any(columns % _AT_A_TIME for _, columns in shapes.values())
-    return ".".join(way + ["odd"] * is_odd)
+    most = max(rows * columns for rows, columns in shapes.values())
+    way += ["odd"] * is_odd + ["parts"] * (most * sizes["factored"] > _INDEXED)
+    return ".".join(way)
 
 
 def _shape(name: str, sizes: Mapping[str, int]) -> tuple[int, int]:

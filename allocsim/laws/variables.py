@@ -257,7 +257,7 @@ def _sort_storage(count: int, digits: int) -> int:
 
 def regime_of(sizes: Sizes, card: Card, mask_unit: int = 0) -> str:
     """The way through the kernels: batch, tokens, heads, splits of attention, its mask, a window,
-    and where `factored` is set Adafactor's sums.
+    and where `factored` says the bytes of a number Adafactor's sums.
 
     mask_unit: numbers of a mask that its rows are padded to; 0 without one.  With one no flash
     attention runs.

@@ -243,7 +243,7 @@ def _sizes(variant: Variant, chance: random.Random) -> dict[str, int]:
     if variant.family == "gpt2":
         sizes |= {"kv_heads": heads, "positions": 64 * chance.randrange(80, 200)}
     if variant.options.get("optimizer") == "adafactor":
-        sizes["factored"] = 1
+        sizes["factored"] = 2 if variant.options["dtype"] == "bf16" else 4
     if variant.serves:
         sizes |= {
             "vocabulary": chance.randrange(5_000, 260_000),

@@ -9,7 +9,7 @@ from allocsim.laws import Card, regime_of, variables_of
 A100 = Card((8, 0), 108, 2048)
 LLAMA_1B = {
     "hidden": 2048, "intermediate": 8192, "heads": 32, "kv_heads": 8, "head_dim": 64,
-    "vocabulary": 128_256, "batch": 2, "length": 700, "factored": 1,
+    "vocabulary": 128_256, "batch": 2, "length": 700, "factored": 2,
 }  # fmt: skip
 TALL = "tall-queries-attended-gate-down-embedding"
 
@@ -48,6 +48,9 @@ def test_a_sum_of_many_numbers_is_made_by_blocks_that_fill_the_card(
         ({"vocabulary": 151_936}, f"{TALL}.rows"),
         ({"kv_heads": 1, "head_dim": 32, "hidden": 2080, "heads": 65}, f"{TALL}.small-keys"),
         ({"intermediate": 5001}, f"{TALL}.odd"),
+        ({"intermediate": 524_284}, TALL),
+        ({"intermediate": 524_288}, f"{TALL}.parts"),
+        ({"factored": 4, "intermediate": 300_000}, f"{TALL}.parts"),
         ({"positions": 1024, "hidden": 768, "heads": 12, "kv_heads": 12, "intermediate": 3072},
          "tall-gate-embedding-places"),
     ],

@@ -202,9 +202,10 @@ def _sizes(task: Task) -> dict[str, int]:
     length = task.seq if task.is_training else task.prompt
     if task.model.sees:
         length = (task.image // sizes["patch"]) ** 2 + 1
-    is_factored = task.is_training and task.optimizer == "adafactor"
     work = {"batch": task.batch, "length": length, "lora": task.lora}
-    return sizes | work | {"factored": int(is_factored)}
+    if task.is_training and task.optimizer == "adafactor":
+        work["factored"] = 4 if task.parameters_dtype == "float32" else 2
+    return sizes | work
 
 
 def _refuse_without_law(task: Task, gpu: Gpu, laws: Laws) -> None:
