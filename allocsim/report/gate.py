@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from allocsim.questions.gate import Check, Gate, Growth, Measured
-from allocsim.report.layout import WIDTH, clipped, number, paragraph, plural, row, rows
+from allocsim.report.layout import WIDTH, clipped, number, paragraph, plural, row, rows, with_status
 from allocsim.units import format_change, format_size
 
 __all__ = ["gate_document", "gate_text"]
@@ -122,8 +122,7 @@ def _growth(each: Growth) -> str:
     before = format_size(each.before) if each.was else ""
     now = format_size(each.now) if each.owner else ""
     figures = _GROWN.format(format_change(each.bytes), before, now)
-    status = f"{each.status}: " if each.status in ("new", "gone") else ""
-    return figures + clipped(f"{status}{each.owner or each.was}", WIDTH - len(figures))
+    return figures + clipped(with_status(each.status, each.owner or each.was), WIDTH - len(figures))
 
 
 def gate_document(found: Gate) -> dict[str, Any]:

@@ -34,6 +34,7 @@ __all__ = [
     "table",
     "warned",
     "when",
+    "with_status",
 ]
 
 WIDTH = 80
@@ -125,6 +126,11 @@ def number(count: int) -> str:
 def plural(count: int, noun: str, nouns: str | None = None) -> str:
     """ "1 retry", "3 retries"."""
     return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
+
+
+def with_status(status: str, text: str) -> str:
+    """`text` of an owner, behind "new" or "gone" where only one of two moments has it."""
+    return f"{status}: {text}" if status in ("new", "gone") else text
 
 
 def clipped(text: str, width: int) -> str:

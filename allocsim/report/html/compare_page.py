@@ -11,7 +11,7 @@ from allocsim.questions.compare import Change, Comparison, Side
 from allocsim.report.compare import COUNTS, PARTS
 from allocsim.report.html.markup import table, text
 from allocsim.report.html.static_page import LEGEND, outline_curve, static_page
-from allocsim.report.layout import number
+from allocsim.report.layout import number, with_status
 from allocsim.units import format_change, format_size
 
 __all__ = ["compare_page"]
@@ -95,7 +95,6 @@ def _changes(found: Comparison) -> str:
 
 
 def _row(each: Change, most: int) -> list[str]:
-    status = f"{each.status}: " if each.status in ("new", "gone") else ""
     was = f" (was {each.was})" if each.was != each.owner else ""
     blocks = f"{number(each.a_blocks)} to {number(each.b_blocks)}"
     return [
@@ -103,7 +102,7 @@ def _row(each: Change, most: int) -> list[str]:
         _bar(each.bytes, most),
         *map(text, (format_change(each.requested), format_change(each.rounding))),
         *map(text, (format_size(each.a_bytes), format_size(each.b_bytes), blocks)),
-        text(f"{status}{each.owner}{was}"),
+        text(with_status(each.status, f"{each.owner}{was}")),
     ]
 
 
