@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,7 @@ __all__ = [
     "write_json",
     "write_result",
     "write_warnings",
+    "writing",
 ]
 
 
@@ -98,12 +100,19 @@ def write_answer(
         write_screen(screen())
 
 
-def save_page(page: str, output: str) -> None:
-    """Write an HTML page under a name that `refuse_output` lets pass."""
+@contextmanager
+def writing(output: str | Path) -> Iterator[None]:
+    """What writes `output` within it: an error of the disk is a UsageError that names the file."""
     try:
-        Path(output).write_text(page, encoding="utf-8")
+        yield
     except OSError as error:
         raise UsageError(f"{output} cannot be written ({error.strerror})") from None
+
+
+def save_page(page: str, output: str) -> None:
+    """Write an HTML page under a name that `refuse_output` lets pass."""
+    with writing(output):
+        Path(output).write_text(page, encoding="utf-8")
 
 
 def refuse_output(output: str, read: Iterable[str] = (), suffixes: tuple[str, ...] = ()) -> None:
@@ -134,10 +143,8 @@ def save_recording(recording: Recording, output: str) -> None:
     """Write a recording under a name that `refuse_name` lets pass."""
     from allocsim.workload import write_recording  # noqa: PLC0415
 
-    try:
+    with writing(output):
         write_recording(recording, output)
-    except OSError as error:
-        raise UsageError(f"{output} cannot be written ({error.strerror})") from None
 
 
 def refuse_input(output: str, read: str) -> None:
