@@ -7,36 +7,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from string import Template
 
 from allocsim.measures import Outline
-from allocsim.report.html.markup import text
+from allocsim.report.html.markup import legend, page_part, text
 from allocsim.report.layout import number
 from allocsim.units import format_size
 
 __all__ = ["Scale", "scale_of", "static_page"]
 
-_LEGEND = (
-    '<p class="legend"><span><i style="color: var(--reserved)"></i>reserved</span>'
-    '<span><i style="color: var(--allocated)"></i>allocated</span></p>\n'
-)
+_SERIES = ("reserved", "allocated")
 
 
 def static_page(title: str, verdict: Iterable[str], sections: Iterable[tuple[str, str]]) -> str:
     """The page.  verdict: its sentences.  sections: of each its heading, and its HTML."""
-    return Template(_part("static.html")).substitute(
+    return Template(page_part("static.html")).substitute(
         title=text(title),
         verdict="".join(f'<p class="verdict">{text(line)}</p>\n' for line in verdict),
         sections="".join(
             f"<section>\n<h2>{text(name)}</h2>\n{content}</section>\n" for name, content in sections
         ),
-        style=_part("page.css"),
+        style=page_part("page.css"),
     )
-
-
-def _part(name: str) -> str:
-    return (files("allocsim.report") / "html" / name).read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +42,15 @@ class Scale:
         """What the lines are, and the scale.  what: "Both" or "Each"."""
         size, entries = format_size(self.top), number(self.entries)
         note = f"{what} from 0 to {size} upwards and over {entries} entries."
-        return f'{_LEGEND}<p class="note">{text(note)}</p>\n'
+        shown = legend((name, f"--{name}") for name in _SERIES)
+        return f'{shown}<p class="note">{text(note)}</p>\n'
 
     def curve(self, outline: Outline, size: tuple[int, int]) -> str:
         """Reserved and allocated memory as a small picture.  size: pixels."""
         width, height = size
         wide = width * outline.entries / max(self.entries, 1)
         lines = "".join(
-            _line(values, self.top, wide, height, f"--{name}")
-            for name, values in (("reserved", outline.reserved), ("allocated", outline.allocated))
+            _line(getattr(outline, name), self.top, wide, height, f"--{name}") for name in _SERIES
         )
         return (
             f'<svg class="outline" viewBox="0 0 {width} {height}" width="{width}" '
