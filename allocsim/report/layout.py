@@ -20,6 +20,7 @@ __all__ = [
     "LABEL",
     "WIDTH",
     "clipped",
+    "earlier_errors",
     "exact_size",
     "number",
     "others_text",
@@ -131,6 +132,13 @@ def plural(count: int, noun: str, nouns: str | None = None) -> str:
 def with_status(status: str, text: str) -> str:
     """`text` of an owner, behind "new" or "gone" where only one of two moments has it."""
     return f"{status}: {text}" if status in ("new", "gone") else text
+
+
+def earlier_errors(hidden: int) -> list[str]:
+    """That so many errors are not shown, which came before those that are; nothing for none."""
+    if hidden <= 0:
+        return []
+    return row("", f"({plural(hidden, 'error')} before these; --json lists them all)")
 
 
 def clipped(text: str, width: int) -> str:
