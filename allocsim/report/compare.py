@@ -11,7 +11,17 @@ from typing import Any
 
 from allocsim.owners import LINE, Moment
 from allocsim.questions.compare import Change, Comparison, Side
-from allocsim.report.layout import WIDTH, clipped, number, paragraph, plural, row, rows, with_status
+from allocsim.report.layout import (
+    WIDTH,
+    and_more,
+    clipped,
+    number,
+    paragraph,
+    plural,
+    row,
+    rows,
+    with_status,
+)
 from allocsim.report.top import moment_document, moment_text
 from allocsim.units import format_change, format_size
 
@@ -135,7 +145,7 @@ def _rest(rest: list[Change], same: int, by: str) -> list[str]:
     lines = []
     if rest:
         size = format_change(sum(each.bytes for each in rest))
-        lines.append(f"{_FIGURES.format(size, '', '')}… and {number(len(rest))} more: -n 0")
+        lines.append(f"{_FIGURES.format(size, '', '')}{and_more(len(rest))}")
     if same:
         lines.append(f"{_FIGURES.format('', '', '')}{_unchanged(same, by)}")
     return lines

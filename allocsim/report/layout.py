@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LABEL",
     "WIDTH",
+    "and_more",
     "clipped",
     "earlier_errors",
     "exact_size",
@@ -132,6 +133,11 @@ def plural(count: int, noun: str, nouns: str | None = None) -> str:
 def with_status(status: str, text: str) -> str:
     """`text` of an owner, behind "new" or "gone" where only one of two moments has it."""
     return f"{status}: {text}" if status in ("new", "gone") else text
+
+
+def and_more(hidden: int) -> str:
+    """The end of a table's last row: so many are not shown, and -n shows them."""
+    return f"… and {number(hidden)} more: -n 0"
 
 
 def earlier_errors(hidden: int) -> list[str]:
