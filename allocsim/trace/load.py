@@ -54,15 +54,24 @@ def load(path: str | os.PathLike[str]) -> Recording:
     column form (.npz).  Raises RecordingError, in one sentence, for anything else.
     """
     name = os.fspath(path)
-    with open_source(name) as file, collector_paused():
-        kind = kind_of(name, file.read(_HEAD))
-        size = file.seek(0, os.SEEK_END)
-        file.seek(0)
-        if kind == ZIP:
-            return read_npz(name, file)
-        if kind == JSON:
-            return read_snapshot(name, _read_json(name, file, size), size)
-        return _read_pickle(name, file, size)
+    try:
+        with open_source(name) as file, collector_paused():
+            return _read(name, file)
+    except MemoryError:
+        raise RecordingError(name, "does not fit in this machine's memory") from None
+    except OSError as error:
+        raise RecordingError(name, f"cannot be read ({error.strerror or error})") from None
+
+
+def _read(path: str, file: BinaryIO) -> Recording:
+    kind = kind_of(path, file.read(_HEAD))
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    if kind == ZIP:
+        return read_npz(path, file)
+    if kind == JSON:
+        return read_snapshot(path, _read_json(path, file, size), size)
+    return _read_pickle(path, file, size)
 
 
 def _read_pickle(path: str, file: BinaryIO, size: int) -> Recording:
@@ -157,8 +166,6 @@ def _read_json(path: str, file: BinaryIO, size: int) -> object:
 
     try:
         return json.loads(data, object_hook=interned)
-    except MemoryError:
-        raise RecordingError(path, "does not fit in this machine's memory") from None
     except RecursionError:
         raise RecordingError(path, "is nested too deeply to be a recording") from None
     except (ValueError, UnicodeDecodeError) as error:

@@ -1,0 +1,45 @@
+"""The readers driven by atheris: an input that reaches something new is kept and changed further.
+
+    python -m tests.fuzz.guided --inputs 300000 --target recording
+
+Needs `pip install allocsim[fuzz]`.  A fault is left in the working directory as crash-*, oom-*
+(beyond 1 GiB) or timeout-* (beyond 10 s), and the exit code is not 0 then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+import atheris  # type: ignore[import-untyped]
+
+# What is instrumented must not have been imported before.
+with atheris.instrument_imports(include=["allocsim"]):
+    from tests.fuzz.seeds import seeds
+    from tests.fuzz.targets import TARGETS
+
+_LIMITS = ("-max_len=8192", "-timeout=10", "-rss_limit_mb=1024", "-print_final_stats=1")
+
+
+def main() -> None:
+    """The command line; libFuzzer ends the process."""
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.guided", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--inputs", type=int, default=300_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--target", choices=TARGETS, default="recording")
+    arguments = parser.parse_args()
+    read = TARGETS[arguments.target]
+    with tempfile.TemporaryDirectory() as folder:
+        for number, data in enumerate(seeds(arguments.target)):
+            Path(folder, str(number)).write_bytes(data)
+        runs = [f"-runs={arguments.inputs}", f"-seed={arguments.seed}"]
+        # libFuzzer's own function must return nothing.
+        atheris.Setup([sys.argv[0], folder, *runs, *_LIMITS], lambda data: read(data) and None)
+        atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()
