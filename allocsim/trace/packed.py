@@ -102,7 +102,7 @@ class Objects:
         unknown = codes == MISSING_CODE
         if unknown.any():
             for number in np.unique(numbers[unknown]).tolist():
-                self._codes[number] = self._add(self._memo[number])
+                self._codes[number] = self._add(self.get(number))
             codes = self._codes[numbers]
         return codes
 
@@ -136,7 +136,7 @@ class Objects:
         for content in contents:
             if content not in self._stacks:
                 numbers = (one or four for one, four in _REFERENCE.findall(content))
-                members = [self._memo[int.from_bytes(each, "little")] for each in numbers]
+                members = [self.get(int.from_bytes(each, "little")) for each in numbers]
                 self._stacks[content] = self._add(members)
         return [self._stacks[content] for content in contents]
 

@@ -237,7 +237,18 @@ def row_as_frame() -> Plain:
     return snapshot
 
 
-@pytest.mark.parametrize("make", [shared_list, elsewhere, as_annotations, row_as_frame])
+def entries_as_stack() -> Plain:
+    """A list that is not yet whole when its own rows refer to it."""
+    snapshot = long_history()
+    entries = snapshot["device_traces"][0]
+    for entry in entries[200:]:
+        entry["frames"] = entries
+    return snapshot
+
+
+@pytest.mark.parametrize(
+    "make", [shared_list, elsewhere, as_annotations, row_as_frame, entries_as_stack]
+)
 def test_rows_that_something_else_refers_to_become_objects(make: Any) -> None:
     with pytest.raises(Unlike):
         by_bytes(pickle.dumps(make(), 4))
