@@ -17,7 +17,7 @@ from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
-import atheris  # type: ignore[import-untyped]
+import atheris  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
 # What is instrumented must not have been imported before.
 with atheris.instrument_imports(include=["allocsim"]):
