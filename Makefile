@@ -12,7 +12,7 @@ COMPILED_TESTS := $(addprefix tests/,core stress engine measures workload explai
 comma := ,
 INFERS := $(patsubst %,"allocsim/engine/%.py"$(comma),causes reading left_open plan start two_starts)
 
-.PHONY: help laws demo test test-slow notebooks lint types golden stress mutants mutants-core mutants-engine crosscheck bench compiled bench-compiled check check-all
+.PHONY: help laws demo test test-slow notebooks lint types golden stress fuzz mutants mutants-core mutants-engine crosscheck bench compiled bench-compiled check check-all
 .DEFAULT_GOAL := help
 
 help:
@@ -47,6 +47,14 @@ golden: .venv/.installed ## the model against what real PyTorch allocators answe
 
 stress: .venv/.installed ## ten million random operations, core beside the naive model
 	$(BIN)/python -m tests.stress --ops 10000000 --jobs 2
+
+fuzz: .venv/.installed ## a million changed inputs through every reader, then inputs sought by atheris
+	$(BIN)/python -m tests.fuzz --inputs 1000000 --jobs 2
+	$(BIN)/pip install -q -e '.[test,fuzz]'
+	mkdir -p build/fuzz
+	for seed in 1 2 3 4 5; do \
+		$(BIN)/python -m tests.fuzz.guided --inputs 20000 --seed $$seed --keep build/fuzz || exit 1; \
+	done
 
 mutants: mutants-core mutants-engine ## mutation testing of the core and of what the engine infers (hours)
 

@@ -1,12 +1,14 @@
 """The output of commands, on any terminal, pipe or disk.
 
-Rule: a character that the output's encoding lacks is written as an escape, never an error; no
-output overwrites an input, since recordings cannot be made again.
+Rule: a character that the output's encoding lacks, or that a terminal would obey, is written as an
+escape, whatever file it came from; no output overwrites an input, since recordings cannot be made
+again.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -25,6 +27,7 @@ __all__ = [
     "refuse_output",
     "save_page",
     "save_recording",
+    "shown",
     "write",
     "write_answer",
     "write_json",
@@ -34,10 +37,22 @@ __all__ = [
 ]
 
 
+_OBEYED = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\U000e0000-\U000e007f]"
+)
+"""Controls, but for tab and line feed, and what turns the direction of letters or hides them."""
+
+
 def write(text: str) -> None:
     """Write `text` to standard output."""
-    encoding = sys.stdout.encoding or "utf-8"
-    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    sys.stdout.write(shown(text, sys.stdout.encoding))
+
+
+def shown(text: str, encoding: str | None) -> str:
+    """`text` as a terminal or file of that encoding is to have it."""
+    encoding = encoding or "utf-8"
+    text = _OBEYED.sub(lambda match: ascii(match[0])[1:-1], text)
+    return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def write_json(document: object) -> None:
@@ -50,7 +65,7 @@ def write_json(document: object) -> None:
 def write_warnings(warnings: Iterable[str]) -> None:
     """What a command has to say that prints nothing: on standard error."""
     for each in warnings:
-        sys.stderr.write(f"allocsim: {each}\n")
+        sys.stderr.write(shown(f"allocsim: {each}\n", sys.stderr.encoding))
 
 
 def write_result(
@@ -79,10 +94,8 @@ def write_screen(answer: Answer) -> None:
     from rich.text import Text  # noqa: PLC0415
 
     console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
-    encoding = sys.stdout.encoding or "utf-8"
     for line, tone in answer.lines:
-        shown = line.encode(encoding, "backslashreplace").decode(encoding)
-        console.print(Text(shown, style=_STYLES.get(tone, "")))
+        console.print(Text(shown(line, sys.stdout.encoding), style=_STYLES.get(tone, "")))
 
 
 def write_answer(

@@ -14,9 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocsim.state import PoolId, SegmentState
-from allocsim.trace.entries import MISSING, Entries
+from allocsim.trace.entries import MISSING, Columns, Entries, Rows
 from allocsim.trace.fields import INT64_MAX, UINT64_MAX, Fields
 from allocsim.trace.frames import StackReader
+from allocsim.trace.packed import Packed
+from allocsim.trace.packed_columns import PackedReader
 from allocsim.trace.releases import markers_in
 from allocsim.trace.trace import Action, Trace
 
@@ -33,7 +35,7 @@ def read_trace(
     stacks: StackReader,
 ) -> tuple[Trace, set[str]]:
     """The trace of `device`, and the markers of its entries."""
-    reader = _ColumnReader(path, device, entries)
+    reader = _reader(path, f"the entry of device {device}", entries)
     action = reader.actions()
     texts: dict[str, int] = {}
     pool_ids: dict[PoolId, int] = {}
@@ -41,7 +43,7 @@ def read_trace(
         device=device,
         action=action,
         addr=reader.addresses(action),
-        size=reader.integers("size", 0, INT64_MAX).astype(np.int64),
+        size=reader.integers("size", 0, INT64_MAX).view(np.int64),
         stream=reader.integers("stream", 0, UINT64_MAX),
         time_us=reader.times(),
         frames=reader.stacks(stacks),
@@ -52,7 +54,20 @@ def read_trace(
         pool_ids=tuple(pool_ids),
         texts=tuple(texts),
     )
-    return trace, reader.markers(action)
+    return trace, _markers(reader.names, action)
+
+
+def _reader(path: str, where: str, entries: Entries) -> _ColumnReader | PackedReader:
+    if isinstance(entries, Packed):
+        return PackedReader(path, where, entries)
+    return _ColumnReader(path, where, entries)
+
+
+def _markers(names: set[str], action: NDArray[np.uint8]) -> set[str]:
+    """Names of the markers in the entries."""
+    actions = {f"action {Action(code).text}" for code in np.unique(action).tolist()}
+    places = {"entries"} if len(action) else set()
+    return (actions | names).intersection(markers_in("entries")) | places
 
 
 def pool_id_of(fields: Fields, name: str) -> PoolId:
@@ -77,8 +92,8 @@ def _address(row: Fields) -> int:
 class _ColumnReader:
     __slots__ = ("path", "where", "entries", "names")
 
-    def __init__(self, path: str, device: int, entries: Entries) -> None:
-        self.path, self.where = path, f"the entry of device {device}"
+    def __init__(self, path: str, where: str, entries: Rows | Columns) -> None:
+        self.path, self.where = path, where
         self.entries = entries
         if (other := entries.other()) is not None:
             self.row(other)  # refuses it
@@ -172,12 +187,6 @@ class _ColumnReader:
         for key, index in sorted(first.items(), key=lambda item: item[1]):
             numbers[key] = number(self.row(index))
         return np.fromiter(map(numbers.__getitem__, keys), dtype=np.int32, count=count)
-
-    def markers(self, action: NDArray[np.uint8]) -> set[str]:
-        """Names of the markers in the entries."""
-        actions = {f"action {Action(code).text}" for code in np.unique(action).tolist()}
-        places = {"entries"} if len(self.entries) else set()
-        return (actions | self.names).intersection(markers_in("entries")) | places
 
     def _find_culprit(self, check: Callable[[Fields], object]) -> NoReturn:
         for index in range(len(self.entries)):

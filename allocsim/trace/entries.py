@@ -4,7 +4,9 @@ PyTorch writes dictionaries.  A dictionary of lists is what `allocsim fit` has i
 in a third of the time and space: row i of every list is entry i, None where that entry has no
 such field.
 
-Rule: both are looked at by field, never by entry, unless an entry has to be named; a column is a
+A third form, `Packed`, comes straight from the bytes of a pickle of dictionaries.
+
+Rule: all are looked at by field, never by entry, unless an entry has to be named; a column is a
 list of its own, with `MISSING` where an entry lacks the field.
 """
 
@@ -15,6 +17,7 @@ from operator import itemgetter
 from typing import Any
 
 from allocsim.trace.fields import Fields, describe
+from allocsim.trace.packed import Packed
 
 __all__ = ["MISSING", "Columns", "Entries", "Rows", "entries_of"]
 
@@ -86,7 +89,7 @@ class Columns:
         return {name: value for name, value in values if value is not None}
 
 
-Entries = Rows | Columns
+Entries = Rows | Columns | Packed
 
 
 def entries_of(path: str, device: int, value: object) -> Entries:
@@ -94,6 +97,8 @@ def entries_of(path: str, device: int, value: object) -> Entries:
 
     The rows are not looked at yet.
     """
+    if isinstance(value, Packed):
+        return value
     where = f"device_traces[{device}]"
     fields = Fields(path, where, value if isinstance(value, dict) else {})
     if isinstance(value, list):

@@ -12,6 +12,7 @@ pickle or JSON, plain or gzip.  Host segments and traces are ignored: they are n
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -31,12 +32,19 @@ from allocsim.trace.segments import SegmentReader
 from allocsim.trace.settings import RecordedSettings, read_settings
 from allocsim.trace.source import JSON, ZIP, kind_of, open_source
 from allocsim.trace.store import read_npz
+from allocsim.trace.straight import read_straight
 from allocsim.trace.unpickle import check_density, unpickle
+from allocsim.trace.window import Unlike
+from allocsim.units import MIB
 
 __all__ = ["load", "read_snapshot"]
 
 _MAX_DEVICES = 1024
 _HEAD = 512
+_LARGE = MIB
+_BYTES_AN_OPERATION = 40
+"""Of a large recording, operations that are not those of a plain row have this many bytes and more
+between them."""
 
 
 def load(path: str | os.PathLike[str]) -> Recording:
@@ -46,14 +54,33 @@ def load(path: str | os.PathLike[str]) -> Recording:
     column form (.npz).  Raises RecordingError, in one sentence, for anything else.
     """
     name = os.fspath(path)
-    with open_source(name) as file, collector_paused():
-        kind = kind_of(name, file.read(_HEAD))
-        size = file.seek(0, os.SEEK_END)
-        file.seek(0)
-        if kind == ZIP:
-            return read_npz(name, file)
-        value = _read_json(name, file, size) if kind == JSON else unpickle(name, file)
-        return read_snapshot(name, value, size)
+    try:
+        with open_source(name) as file, collector_paused():
+            return _read(name, file)
+    except MemoryError:
+        raise RecordingError(name, "does not fit in this machine's memory") from None
+    except OSError as error:
+        raise RecordingError(name, f"cannot be read ({error.strerror or error})") from None
+
+
+def _read(path: str, file: BinaryIO) -> Recording:
+    kind = kind_of(path, file.read(_HEAD))
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    if kind == ZIP:
+        return read_npz(path, file)
+    if kind == JSON:
+        return read_snapshot(path, _read_json(path, file, size), size)
+    return _read_pickle(path, file, size)
+
+
+def _read_pickle(path: str, file: BinaryIO, size: int) -> Recording:
+    """Straight from the bytes where they are as Python's pickler writes them, else by way of
+    objects, where what is wrong has its name."""
+    if size >= _LARGE:
+        with contextlib.suppress(Unlike, RecordingError):
+            return read_snapshot(path, read_straight(file, size // _BYTES_AN_OPERATION), size)
+    return read_snapshot(path, unpickle(path, file), size)
 
 
 def read_snapshot(path: str, value: object, size: int) -> Recording:
@@ -139,8 +166,6 @@ def _read_json(path: str, file: BinaryIO, size: int) -> object:
 
     try:
         return json.loads(data, object_hook=interned)
-    except MemoryError:
-        raise RecordingError(path, "does not fit in this machine's memory") from None
     except RecursionError:
         raise RecordingError(path, "is nested too deeply to be a recording") from None
     except (ValueError, UnicodeDecodeError) as error:

@@ -97,7 +97,7 @@ def read_npz(path: str, file: BinaryIO) -> Recording:
     """The recording in a file that `write_npz` wrote; RecordingError for anything else."""
     size = file.seek(0, os.SEEK_END)
     try:
-        with zipfile.ZipFile(file) as archive:
+        with zipfile.ZipFile(cast(BinaryIO, _Within(file, size))) as archive:
             members = _members(path, archive, size)
             columns = {name: _array(path, archive, info) for name, info in members.items()}
         header = json.loads(columns[_HEADER].tobytes())
@@ -105,6 +105,25 @@ def read_npz(path: str, file: BinaryIO) -> Recording:
         reason = ascii(str(error)[:100])[1:-1]
         raise RecordingError(path, f"is damaged as a column file ({reason})") from None
     return _recording(path, Fields(path, "the header", header), columns, size)
+
+
+class _Within:
+    """A file that is never asked for more bytes than it has.
+
+    `zipfile` asks for as many as a damaged archive declares, and a buffer of that length is made
+    before a byte is read.
+    """
+
+    __slots__ = ("_file", "_size", "seek", "seekable", "tell")
+
+    def __init__(self, file: BinaryIO, size: int) -> None:
+        self._file, self._size = file, size
+        self.seek, self.tell, self.seekable = file.seek, file.tell, file.seekable
+
+    def read(self, count: int = -1) -> bytes:
+        """Up to `count` bytes; all that are left if it is negative."""
+        left = max(self._size - self._file.tell(), 0)
+        return self._file.read(left if count < 0 else min(count, left))
 
 
 def _members(path: str, archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:

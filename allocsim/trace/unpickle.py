@@ -82,8 +82,6 @@ def unpickle(path: str, file: BinaryIO) -> object:
     file.seek(0)
     try:
         return _PlainUnpickler(file).load()
-    except MemoryError:
-        raise RecordingError(path, "does not fit in this machine's memory") from None
     except _BROKEN as error:
         reason = ascii(str(error)[:100])[1:-1] or type(error).__name__
         raise RecordingError(path, f"is damaged as a pickle ({reason})") from None

@@ -22,6 +22,7 @@ from allocsim.trace import load, write_npz
 from tests.trace.history import training_step, write
 
 LIMIT_MIB = 1024
+SECONDS = 10
 
 
 def refusal(path: Path) -> str:
@@ -193,16 +194,18 @@ def test_bombs_end_within_bounded_memory(tmp_path: Path) -> None:
     for number, data in enumerate(bombs().values()):
         (tmp_path / f"{number}.bomb").write_bytes(data)
     program = textwrap.dedent(f"""
-        import pathlib, resource
+        import pathlib, resource, time
         resource.setrlimit(resource.RLIMIT_AS, ({4 * LIMIT_MIB} << 20, {4 * LIMIT_MIB} << 20))
         from allocsim.errors import RecordingError
         from allocsim.trace import lint, load
         for path in sorted(pathlib.Path({str(tmp_path)!r}).glob("*.bomb")):
+            began = time.process_time()
             try:
                 found = lint(load(path))
                 assert found, path
             except RecordingError as error:
                 assert "\\n" not in str(error)
+            assert time.process_time() - began < {SECONDS}, path
         # ru_maxrss would begin with the parent's; the kernel's own mark begins anew.
         status = pathlib.Path("/proc/self/status").read_text()
         print(int(status.partition("VmHWM:")[2].split()[0]) >> 10)

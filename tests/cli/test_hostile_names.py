@@ -1,0 +1,109 @@
+"""What a file says of itself reaches a terminal as text: no command moves its cursor, clears it,
+sets its title or turns the direction of its letters."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from allocsim import CachingAllocator
+from allocsim.units import MIB
+from tests.trace.history import Plain
+
+Cli = Callable[..., Any]
+
+ESCAPES = "\x1b]0;owned\x07\x1b[2J\x1b[31m\u202e\x9b5m\r\b\x00"
+"""A title, an empty screen, a colour, letters from right to left, and back over what was there."""
+
+
+def hostile(text: str) -> Plain:
+    """A snapshot of a program that ran out of memory, with `text` wherever a file may have one."""
+    gpu = CachingAllocator("64MiB", record_history=True)
+    live = [gpu.malloc((2 + i % 5) * MIB) for i in range(9)]
+    for address in live[::2]:
+        gpu.free(address)
+    gpu.malloc(11 * MIB)
+    with pytest.raises(RuntimeError):
+        gpu.malloc(60 * MIB)
+    snapshot: Plain = gpu.snapshot()
+    frames = [{"filename": f"/a/{text}.py", "name": f"forward{text}", "line": 3}]
+    for index, entry in enumerate(snapshot["device_traces"][0]):
+        entry |= {"frames": frames, "time_us": index, "compile_context": text}
+        entry["user_metadata"] = text
+    for segment in snapshot["segments"]:
+        segment["frames"] = frames
+        for block in segment["blocks"]:
+            block["frames"] = frames
+    mark = {"name": f"Optimizer.step#{text}.step", "stage": "START", "device": 0, "time_us": 5}
+    snapshot["external_annotations"] = [mark, mark | {"stage": "END", "time_us": 9}]
+    snapshot["allocator_settings"]["PYTORCH_CUDA_ALLOC_CONF"] = ""
+    snapshot["allocsim"] = {
+        name: f"{name}{text}"
+        for name in ("torch_version", "device_name", "command", "rank", "oom_text", "captured")
+    }
+    return snapshot
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """The recording, under a name with escapes."""
+    path = tmp_path / "a\x1b[2J\u202e.pickle"
+    path.write_bytes(pickle.dumps(hostile(ESCAPES), 4))
+    return path
+
+
+def assert_plain(text: str) -> None:
+    for line in text.split("\n"):
+        assert line.replace("\t", "").isprintable(), repr(line)
+
+
+COMMANDS = [
+    *("replay", "replay -v", "replay --conf=max_split_size_mb:21", "explain", "explain -v"),
+    *("top", "top --by=line", "top --format=collapsed", "gate --max-reserved=1GiB"),
+    *("gate --max-reserved=1MiB", "risk", "risk -v", "tune", "tune -v", "step --count=3"),
+    *("watch --once", "scale --at=layers=2", "ranks", "compare"),
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("form", ["", "--json"])
+def test_no_command_obeys_a_name(command: str, form: str, file: Path, cli: Cli) -> None:
+    name, *options = command.split()
+    files = [file] * 2 if name in {"compare", "scale --at=layers=2", "ranks"} else [file]
+    form = "" if "--format=collapsed" in options else form
+    done = cli(name, *files, *options, *([form] if form else []))
+    assert done.code in (0, 1, 2)
+    assert_plain(done.out)
+    assert_plain(done.err)
+    if form and done.out:
+        json.loads(done.out)
+
+
+def test_a_sentence_about_a_file_is_plain(tmp_path: Path, cli: Cli) -> None:
+    for name, value in [("size", -1), ("action", ESCAPES), ("addr", ESCAPES), ("frames", ESCAPES)]:
+        snapshot = hostile("")
+        snapshot["device_traces"][0][3][name] = value
+        path = tmp_path / "a\x1b[2J\u202e.pickle"
+        path.write_bytes(pickle.dumps(snapshot, 4))
+        done = cli("replay", path)
+        assert (done.code, done.out) == (2, "")
+        assert_plain(done.err)
+        assert "entry 3" in done.err
+
+
+def test_options_are_quoted_plainly(cli: Cli, file: Path) -> None:
+    for arguments in (
+        ("replay", file, "--conf", ESCAPES),
+        ("replay", file, f"--{ESCAPES}"),
+        ("replay", ESCAPES),
+        (ESCAPES,),
+        ("top", file, "--by", ESCAPES),
+    ):
+        done = cli(*arguments)
+        assert done.code == 2
+        assert_plain(done.err)

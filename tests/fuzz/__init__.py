@@ -1,0 +1,1 @@
+"""Every reader on inputs that nobody meant: `make fuzz` and docs/security.md."""

@@ -1,0 +1,123 @@
+"""Inputs by the million through every reader; a fault is printed, and kept as a file.
+
+    python -m tests.fuzz --inputs 1000000 --seed 0 --jobs 2
+
+Inputs are sound ones with random changes; `tests.fuzz.guided` looks for those that reach new lines.
+Memory is limited to 1 GiB beyond
+what the modules take, time to 10 s an input.  The exit code is 1 if there was a fault.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import resource
+import signal
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.fuzz.mutate import mutated
+from tests.fuzz.seeds import seeds
+from tests.fuzz.targets import TARGETS
+
+_BATCH = 2_000
+_SECONDS = 10
+_MEMORY = 1 << 30
+_SHARES = {"recording": 0.7, "header": 0.1, "message": 0.1, "option_string": 0.1}
+"""Of the inputs, how many each reader gets."""
+
+
+class Done(NamedTuple):
+    """A batch: inputs, how many were taken, the longest time of one, and faults with theirs."""
+
+    inputs: int
+    taken: int
+    slowest: float
+    faults: list[tuple[str, bytes]]
+
+
+def run_batch(target: str, seed: int) -> Done:
+    """`_BATCH` inputs of one reader."""
+    source, sound = random.Random(seed), seeds(target)
+    taken, slowest, faults = 0, 0.0, []
+    for _ in range(_BATCH):
+        data = mutated(source, sound)
+        begin = time.process_time()
+        signal.alarm(_SECONDS)
+        try:
+            taken += TARGETS[target](data)
+        except BaseException as error:
+            faults.append((f"{target}: {type(error).__name__}: {error}", data))
+        signal.alarm(0)
+        slowest = max(slowest, time.process_time() - begin)
+    return Done(_BATCH, taken, slowest, faults)
+
+
+def _limit() -> None:
+    """Refuse a worker memory beyond `_MEMORY`, and time beyond `_SECONDS` an input."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * resource.getpagesize() + _MEMORY
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    signal.signal(signal.SIGALRM, _too_long)
+
+
+def _too_long(*_: object) -> None:
+    raise TimeoutError(f"more than {_SECONDS} s")
+
+
+def jobs_of(inputs: int, seed: int, only: str | None) -> list[tuple[str, int]]:
+    """Batches, by reader, each with a seed of its own."""
+    found: list[tuple[str, int]] = []
+    for target, share in _SHARES.items():
+        count = round(inputs * (1.0 if only else share)) if only in (None, target) else 0
+        found += [(target, seed + len(found) + i) for i in range(-(-count // _BATCH))]
+    return found
+
+
+def run(inputs: int, seed: int, jobs: int, only: str | None) -> int:
+    """All batches; what there was to say is printed.  The number of faults."""
+    tally = {target: Done(0, 0, 0.0, []) for target in TARGETS}
+    begin = time.perf_counter()
+    with ProcessPoolExecutor(jobs, initializer=_limit) as pool:
+        todo = jobs_of(inputs, seed, only)
+        batches = pool.map(run_batch, *zip(*todo, strict=True))
+        for (target, _), done in zip(todo, batches, strict=True):
+            so_far = tally[target]
+            slowest = max(so_far.slowest, done.slowest)
+            faults = so_far.faults + done.faults
+            tally[target] = Done(
+                so_far.inputs + done.inputs, so_far.taken + done.taken, slowest, faults
+            )
+    print("| reader | inputs | taken | longest, s | faults |\n|---|---|---|---|---|")
+    for target, done in tally.items():
+        print(
+            f"| {target} | {done.inputs:,} | {done.taken:,} | {done.slowest:.2f} "
+            f"| {len(done.faults)} |"
+        )
+    print(f"{time.perf_counter() - begin:.0f} s")
+    faults = [fault for done in tally.values() for fault in done.faults]
+    for number, (what, data) in enumerate(faults[:20]):
+        path = Path(f"fault-{number}.bin")
+        path.write_bytes(data)
+        print(f"{what}: {path}", file=sys.stderr)
+    return len(faults)
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--inputs", type=int, default=1_000_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--target", choices=TARGETS)
+    arguments = parser.parse_args()
+    faults = run(arguments.inputs, arguments.seed, arguments.jobs, arguments.target)
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

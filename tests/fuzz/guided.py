@@ -1,0 +1,61 @@
+"""The readers driven by atheris: an input that reaches something new is kept and changed further.
+
+    python -m tests.fuzz.guided --inputs 300000 --target recording
+
+Needs `pip install allocsim[fuzz]`.  A fault is left in the working directory as crash-*, oom-*
+(beyond 1 GiB) or timeout-* (beyond 10 s), and the exit code is not 0 then.  What atheris itself
+keeps grows by some 20 KiB an input and counts: go on every 20,000 in a new process (--keep).
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import sys
+import tempfile
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+
+import atheris  # type: ignore[import-untyped, import-not-found, unused-ignore]
+
+# What is instrumented must not have been imported before.
+with atheris.instrument_imports(include=["allocsim"]):
+    from tests.fuzz.seeds import seeds
+    from tests.fuzz.targets import TARGETS, Target
+
+_LIMITS = ("-max_len=8192", "-timeout=10", "-rss_limit_mb=1024", "-print_final_stats=1")
+
+
+def _alone(read: Target) -> Callable[[bytes], None]:
+    """`read`, and nothing that earlier inputs left counts towards the limit of memory."""
+    inputs = count()
+
+    def one(data: bytes) -> None:
+        read(data)
+        if next(inputs) % 100 == 0:
+            gc.collect()
+
+    return one
+
+
+def main() -> None:
+    """The command line; libFuzzer ends the process."""
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.guided", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--inputs", type=int, default=20_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--target", choices=TARGETS, default="recording")
+    parser.add_argument("--keep", help="a folder for the inputs found, to go on from another time")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = arguments.keep or temporary
+        for number, data in enumerate(seeds(arguments.target)):
+            Path(folder, str(number)).write_bytes(data)
+        runs = [f"-runs={arguments.inputs}", f"-seed={arguments.seed}"]
+        atheris.Setup([sys.argv[0], folder, *runs, *_LIMITS], _alone(TARGETS[arguments.target]))
+        atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()
