@@ -8,6 +8,7 @@
 `top` says who held its memory at a moment, `risk` how near it came to running out of memory;
 `fit` says whether a model fits a card, by running it on one that is not there;
 `tune` says which setting a recording would have done best with;
+`lint` says what is wrong with a recording, `stats` what is in it;
 `step` takes one request at a time, every decision named;
 `picture_of` makes a recording ready to be drawn and `figures` draws it;
 `workload` makes recordings of imagined programs;
@@ -43,11 +44,13 @@ if TYPE_CHECKING:
     )
     from allocsim.questions.fit import Fit, Task, fit, model_of, program_of
     from allocsim.questions.gate import Budget, Gate, Measured, gate, measured
+    from allocsim.questions.lint import Lint, lint, lint_conf
     from allocsim.questions.picture import Picture, Still, owners_of, picture_of, still_of
     from allocsim.questions.ranks import Ranks, ranks
     from allocsim.questions.risk import Risk
     from allocsim.questions.risk import risk_of as risk
     from allocsim.questions.scale import Scaled, Scaling, recording_at, scaling_of
+    from allocsim.questions.stats import Stats, stats
     from allocsim.questions.step import Decision, Request, step
     from allocsim.questions.top import Top, top
     from allocsim.questions.tune import Tuning, tune
@@ -64,17 +67,20 @@ __all__ = [
     "gate",
     "measured",
     "fit",
+    "lint",
     "load",
     "ranks",
     "replay",
     "risk",
     "scaling_of",
+    "stats",
     "step",
     "top",
     "tune",
     "compare_settings",
     "explain_recording",
     "explain_state",
+    "lint_conf",
     "model_of",
     "owners_of",
     "picture_of",
@@ -92,6 +98,7 @@ __all__ = [
     "Fit",
     "Budget",
     "Gate",
+    "Lint",
     "Measured",
     "Picture",
     "Ranks",
@@ -102,6 +109,7 @@ __all__ = [
     "Scaled",
     "Scaling",
     "StateExplanation",
+    "Stats",
     "Still",
     "Task",
     "Top",
@@ -133,10 +141,12 @@ _HOMES = {
     ),
     "questions.fit": ("Fit", "Task", "fit", "model_of", "program_of"),
     "questions.gate": ("Budget", "Gate", "Measured", "gate", "measured"),
+    "questions.lint": ("Lint", "lint", "lint_conf"),
     "questions.picture": ("Picture", "Still", "owners_of", "picture_of", "still_of"),
     "questions.ranks": ("Ranks", "ranks"),
     "questions.risk": ("Risk", "risk"),
     "questions.scale": ("Scaled", "Scaling", "recording_at", "scaling_of"),
+    "questions.stats": ("Stats", "stats"),
     "questions.step": ("Decision", "Request", "step"),
     "questions.top": ("Top", "top"),
     "questions.tune": ("Tuning", "tune"),

@@ -74,6 +74,7 @@ def test_every_table_knows_the_same_releases() -> None:
         "top",
         "compare",
         "gate",
+        "lint",
         "ranks",
         "risk",
         "fit",

@@ -16,6 +16,7 @@ from allocsim.cli import (
     explain,
     fit,
     gate,
+    lint,
     plot,
     ranks,
     record,
@@ -23,6 +24,7 @@ from allocsim.cli import (
     report,
     risk,
     scale,
+    stats,
     step,
     synth,
     top,
@@ -50,7 +52,7 @@ _EXIT_CODES = (
 
 _COMMANDS = (
     *(replay, explain, top, compare, gate, ranks, tune, risk, fit, scale),
-    *(report, plot, step, record, watch, synth, crosscheck),
+    *(report, plot, step, record, lint, stats, watch, synth, crosscheck),
 )
 """In the order of need."""
 

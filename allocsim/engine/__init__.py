@@ -9,7 +9,7 @@ from allocsim.engine.drive import Drive
 from allocsim.engine.fold import fold, fold_allocated
 from allocsim.engine.from_state import StateSource, state_source
 from allocsim.engine.hints import EMPTY_CACHE_WAYS, Hints
-from allocsim.engine.notes import workspace_note
+from allocsim.engine.notes import provenance_notes, workspace_note
 from allocsim.engine.observers import GiveUpError, Observer, PeakWatch, Progress
 from allocsim.engine.plan import Plan, StepKind, Steps
 from allocsim.engine.prepare import prepare
@@ -60,6 +60,7 @@ from allocsim.engine.trial import (
 )
 from allocsim.engine.two_starts import large_segments_matter
 from allocsim.engine.walk import Walk
+from allocsim.engine.which_release import can_be_of, releases_of
 
 __all__ = [
     "Capacity",
@@ -99,6 +100,7 @@ __all__ = [
     "Walk",
     "Watch",
     "bytes_of",
+    "can_be_of",
     "device_of",
     "difference_step_by_step",
     "drive_as_recorded",
@@ -111,7 +113,9 @@ __all__ = [
     "pages_needed",
     "parting_of",
     "prepare",
+    "provenance_notes",
     "releases_needed",
+    "releases_of",
     "replay",
     "replay_prepared",
     "requests_of",

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from allocsim.report.fit_served import served_document, served_text
     from allocsim.report.gate import gate_document, gate_text
     from allocsim.report.layout import others_text, shown_of, warned
+    from allocsim.report.lint import lint_document, lint_text
     from allocsim.report.ranks import ranks_document, ranks_text
     from allocsim.report.record import record_document, record_text
     from allocsim.report.replay import replay_document, replay_text
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
         scale_text,
     )
     from allocsim.report.spill import Loan
+    from allocsim.report.stats import stats_document, stats_text
     from allocsim.report.step import segments_text, step_document, step_text
     from allocsim.report.top import collapsed_text, speedscope_document, top_document, top_text
     from allocsim.report.tune import tuning_document, tuning_text
@@ -59,12 +61,14 @@ __all__ = [
     "explanation_document", "explanation_screen", "explanation_text", "fewest_document",
     "fewest_text", "fit_document", "fit_text", "fits_document", "fits_text", "frontier_document",
     "frontier_text", "largest_fit_document", "largest_fit_text", "largest_text", "others_text",
-    "gate_document", "gate_text", "plan_document", "plan_text", "ranks_document", "ranks_text",
+    "gate_document", "gate_text", "lint_document", "lint_text", "plan_document", "plan_text",
+    "ranks_document", "ranks_text",
     "record_document", "record_text", "replay_document",
     "replay_screen", "replay_text", "risk_document", "risk_screen", "risk_text", "scale_document",
     "scale_frontier_text", "scale_text", "segments_text", "served_document", "served_text",
     "sharded_document", "sharded_text", "shown_of", "speedscope_document", "state_document",
-    "state_screen", "state_text", "step_document", "step_text", "top_document", "top_text",
+    "state_screen", "state_text", "stats_document", "stats_text", "step_document", "step_text",
+    "top_document", "top_text",
     "tuning_document", "tuning_screen", "tuning_text", "verdicts_document", "verdicts_screen",
     "verdicts_text", "warned", "watch_document", "watch_text",
 ]  # fmt: skip
@@ -97,6 +101,8 @@ _HOMES = {
     "plan_document": "fit_plan",
     "plan_text": "fit_plan",
     "gate_document": "gate",
+    "lint_document": "lint",
+    "lint_text": "lint",
     "gate_text": "gate",
     "watch_document": "watch",
     "watch_text": "watch",
@@ -123,6 +129,8 @@ _HOMES = {
     "state_document": "explain_state",
     "state_screen": "explain_state",
     "state_text": "explain_state",
+    "stats_document": "stats",
+    "stats_text": "stats",
     "step_document": "step",
     "step_text": "step",
     "top_document": "top",

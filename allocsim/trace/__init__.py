@@ -6,6 +6,7 @@ the device held before the first entry.  Nothing here knows what an allocator wo
 
 from allocsim.trace.annotation import Annotation
 from allocsim.trace.export import write_snapshot
+from allocsim.trace.form import FileForm, form_of
 from allocsim.trace.frames import Frame, FrameInterner, FrameTable
 from allocsim.trace.lint import Finding, lint, refuse_contradictions, refuse_unsound
 from allocsim.trace.load import load, read_snapshot
@@ -15,6 +16,7 @@ from allocsim.trace.provenance import Provenance
 from allocsim.trace.recording import Recording
 from allocsim.trace.releases import RELEASES, releases_of
 from allocsim.trace.rewind import Rewound, start_state, trimmed
+from allocsim.trace.segments import WrongSum
 from allocsim.trace.settings import RecordedSettings
 from allocsim.trace.store import write_npz
 from allocsim.trace.trace import Action, Entry, Trace
@@ -23,6 +25,7 @@ __all__ = [
     "Action",
     "Annotation",
     "Entry",
+    "FileForm",
     "Finding",
     "Frame",
     "FrameInterner",
@@ -36,6 +39,8 @@ __all__ = [
     "Recording",
     "Rewound",
     "Trace",
+    "WrongSum",
+    "form_of",
     "lint",
     "load",
     "pools_of",

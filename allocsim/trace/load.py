@@ -98,6 +98,7 @@ def read_snapshot(path: str, value: object, size: int) -> Recording:
         markers=frozenset(markers),
         n_device_traces=len(traces),
         provenance=read_provenance(top),
+        wrong_sums=tuple(reader.wrong_sums),
     )
 
 

@@ -14,6 +14,7 @@ from allocsim.trace.annotation import Annotation
 from allocsim.trace.frames import FrameTable
 from allocsim.trace.provenance import Provenance
 from allocsim.trace.releases import releases_of
+from allocsim.trace.segments import WrongSum
 from allocsim.trace.settings import RecordedSettings
 from allocsim.trace.trace import Trace
 from allocsim.units import format_size
@@ -31,6 +32,7 @@ class Recording(Shown):
     markers: what tells releases apart (`releases`).
     n_device_traces: length of the file's device_traces, empty ones included.
     provenance: how it was made, where `allocsim record` noted it.
+    wrong_sums: what the file says of its segments and their blocks do not come to.
     """
 
     path: str
@@ -42,6 +44,7 @@ class Recording(Shown):
     markers: frozenset[str] = frozenset()
     n_device_traces: int = 0
     provenance: Provenance | None = None
+    wrong_sums: tuple[WrongSum, ...] = ()
 
     @property
     def releases(self) -> tuple[str, ...]:
