@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allocsim import CachingAllocator, Recording
+from allocsim import CachingAllocator, Recording, RecordingError, replay
 from allocsim.core import RELEASES, parse_conf
 from allocsim.errors import ConfigError
 from allocsim.questions.lint import Finding, lint, lint_conf
@@ -227,6 +227,20 @@ def test_expandable_segments_that_the_platform_refused_are_seen_in_the_segments(
     other = replace(off.settings, conf="", expandable_segments=False)
     finding = only(about(replace(off, settings=other)))
     assert "is False at the end, and there are expandable segments" in finding.text
+
+
+def test_a_recorded_string_that_the_release_asked_for_refuses_cannot_be_replayed(
+    recorded: Record,
+) -> None:
+    conf = "large_segment_size_mb:40"
+    recording = recorded(program, "1GiB", conf)
+    found = about(recording, torch_version="2.9")
+    assert [(each.check, each.value) for each in found] == [
+        ("option_refused", conf),
+        ("release", "2.9"),
+    ]
+    with pytest.raises(RecordingError, match=r"refused by release 2\.9"):
+        replay(recording, torch_version="2.9")
 
 
 def test_a_string_to_be_set_is_looked_at_in_the_release_asked_for(recorded: Record) -> None:

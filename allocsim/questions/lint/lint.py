@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from allocsim.core import NEWEST, RELEASES, Release, find_release
 from allocsim.display import Shown
 from allocsim.engine import (
-    OTHER_RELEASE,
     can_be_of,
     provenance_notes,
     releases_of,
@@ -22,7 +21,12 @@ from allocsim.engine import (
 )
 from allocsim.questions.lint.finding import ERROR, NOTE, WARNING, Finding, found, gathered
 from allocsim.questions.lint.history import about_history, about_processes, lost_entries
-from allocsim.questions.lint.options import about_command, about_conf, about_recorded
+from allocsim.questions.lint.options import (
+    about_command,
+    about_conf,
+    about_recorded,
+    about_replaying_as,
+)
 from allocsim.trace import Finding as Found
 from allocsim.trace import Recording, Rewound
 from allocsim.trace import lint as lint_trace
@@ -167,11 +171,12 @@ def _about_sums(recording: Recording) -> Iterator[Finding]:
 def _about_making(recording: Recording, release: Release, asked: str | None) -> Iterator[Finding]:
     for note in provenance_notes(recording.provenance):
         yield found("provenance", note)
+    possible, _ = releases_of(recording, None)
     if asked is None:
         return
     if not can_be_of(recording, release.version):
-        yield found("release", OTHER_RELEASE, value=release.version)
-    possible, _ = releases_of(recording, None)
+        text = f"PyTorch {' or '.join(possible)} wrote the recording, not {release.version}"
+        yield found("release", text, value=release.version)
     ways = {RELEASES[version].keeps_cublas_workspaces for version in possible}
     if len(ways) == 1 and (differs := workspace_note(possible[-1], release)) is not None:
         yield found("workspaces", differs, value=release.version)
@@ -182,5 +187,7 @@ def _about_settings(recording: Recording, release: Release, conf: str | None) ->
     own = RELEASES[possible[-1]]
     yield from about_recorded(recording, own)
     yield from about_command(recording, own)
+    if release is not own:
+        yield from about_replaying_as(recording, release)
     if conf is not None:
         yield from about_conf(conf, release)

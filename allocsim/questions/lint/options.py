@@ -15,7 +15,14 @@ from allocsim.errors import ConfigError
 from allocsim.questions.lint.finding import Finding, found
 from allocsim.trace import Action, MarkKind, Recording, Trace
 
-__all__ = ["Assignment", "about_command", "about_conf", "about_recorded", "assignments"]
+__all__ = [
+    "Assignment",
+    "about_command",
+    "about_conf",
+    "about_recorded",
+    "about_replaying_as",
+    "assignments",
+]
 
 _ASSIGNED = re.compile(r"([A-Z][A-Z0-9_]*)=(\"[^\"]*\"|'[^']*'|\S*)")
 _MEANT = re.compile(r"([a-z][a-z0-9_]*)=([^,\s]+)")
@@ -140,6 +147,14 @@ def about_recorded(recording: Recording, release: Release) -> Iterator[Finding]:
     yield from _not_in_force(recording, config)
     for trace in recording.devices:
         yield from _not_as_set(trace, settings.expandable_segments)
+
+
+def about_replaying_as(recording: Recording, release: Release) -> Iterator[Finding]:
+    """The recorded string, where another release than its own is asked to read it."""
+    conf = "" if recording.settings is None else recording.settings.conf
+    for each in _about_string(conf, conf, release, has_limit=True):
+        if each.check == "option_refused":
+            yield each
 
 
 def _not_in_force(recording: Recording, config: AllocatorConfig) -> Iterator[Finding]:
