@@ -69,11 +69,16 @@ def _lint(recording: Recording, starts: dict[int, Rewound]) -> tuple[Finding, ..
     found = list(_about_file(recording))
     unrounded = unrounded_until(recording.releases or RELEASES)
     for trace in recording.devices:
-        found += _about_device(trace, unrounded, starts)
+        if recording.is_requests:  # there is no state that they could lead to
+            found += _order(trace)
+        else:
+            found += _about_device(trace, unrounded, starts)
     return tuple(sorted(found, key=lambda finding: finding.severity != "error"))
 
 
 def _about_file(recording: Recording) -> Iterator[Finding]:
+    for note in recording.notes:
+        yield Finding("note", note)
     if not recording.devices:
         yield Finding("error", "the recording is empty: it holds neither segments nor entries")
     elif not any(len(trace.inputs()) for trace in recording.devices):
