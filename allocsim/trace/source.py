@@ -29,6 +29,7 @@ _SEPARATORS = b",;\t"
 _NAMED = re.compile(
     rb'"(?:device_traces|segments|segment_type|traceEvents|action|\[memory\])"', re.IGNORECASE
 )
+_LIST = re.compile(rb"\[\s*(?:[\[{\"\]]|-?\d[\d.eE+-]*\s*[,\]]|\Z)")
 _NUMBERS = re.compile(rb"\[\s*\[\s*-?\d")
 
 
@@ -100,7 +101,7 @@ def kind_of(path: str, head: bytes) -> Kind:
     if head.startswith(ZIP_MAGIC):
         return Kind.ZIP
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
-    if text[:1] in (b"{", b"["):
+    if _is_json(text):
         return Kind.LINES if _LINES.match(text) else Kind.JSON
     if text[:1] == b"<":
         return Kind.PAGE
@@ -114,9 +115,14 @@ def is_recording(head: bytes) -> bool:
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     if head[:1] == b"\x80" or packing_of(head) is not None or text[:1] == b"<":
         return True
-    if text[:1] in (b"{", b"["):
+    if _is_json(text):
         return bool(_NAMED.search(head) or _NUMBERS.match(text))
     return _is_table(text)
+
+
+def _is_json(text: bytes) -> bool:
+    """Whether a text is JSON's rather than a log whose lines begin with a bracket."""
+    return text[:1] == b"{" or _LIST.match(text) is not None
 
 
 def _is_table(text: bytes) -> bool:
