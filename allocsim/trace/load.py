@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NoReturn
 
 from allocsim.collector import collector_paused
 from allocsim.errors import RecordingError
@@ -102,7 +102,7 @@ def read_snapshot(path: str, value: object, size: int) -> Recording:
             path, f"holds {describe(value)}, expected a snapshot's dictionary or segment list"
         )
     if "segments" not in top:
-        top.refuse("holds a dictionary without segments, expected a PyTorch memory snapshot")
+        _refuse_without_segments(top)
     stacks = StackReader(size)
     reader = SegmentReader(path, stacks, size)
     states = reader.read(top.items("segments"))
@@ -130,6 +130,17 @@ def read_snapshot(path: str, value: object, size: int) -> Recording:
         markers=frozenset(markers),
         n_device_traces=len(traces),
         provenance=read_provenance(top),
+    )
+
+
+def _refuse_without_segments(top: Fields) -> NoReturn:
+    keys = top.keys()
+    if any(key.startswith("allocated_bytes.") for key in keys):
+        top.refuse("holds the figures of torch.cuda.memory_stats(), and no requests or segments")
+    named = ", ".join(map(describe, keys[:3])) if keys else "none"
+    top.refuse(
+        "holds a dictionary without segments, expected a PyTorch memory snapshot (it has the keys "
+        f"{named}{', …' * (len(keys) > 3)})"
     )
 
 
