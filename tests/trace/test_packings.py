@@ -11,6 +11,7 @@ import lzma
 import pickle
 import sys
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -82,18 +83,25 @@ def test_a_bomb_ends_at_a_limit_that_the_error_states(
     monkeypatch.setattr("allocsim.trace.packings._MIN_UNPACKED", 1 << 20)
     monkeypatch.setattr("allocsim.trace.packings._MAX_RATIO", 8)
     path = tmp_path / "a"
-    path.write_bytes(PACKED[packing](b"[" + b" " * (1 << 24)))
+    path.write_bytes(PACKED[packing](b"[" + b" " * (1 << 22)))
     assert "unpacks to more than 1048576 bytes, too many for its own size" in refusal(path)
+
+
+def checked(header: bytes) -> bytes:
+    return header + zlib.crc32(header).to_bytes(4, "little")
+
+
+XZ_OF_2_GIB = b"\xfd7zXZ\x00" + checked(b"\0\0") + checked(b"\x02\0\x21\x01\x26\0\0\0") + bytes(64)
+"""The header of a stream, and that of a block whose dictionary is 2 GiB (property 38)."""
+ZSTD_OF_1_GIB = bytes.fromhex("28b52ffd 00 a0 010000")
+"""A frame of no content: its window is 2 to the power of 10 + 20 bytes."""
 
 
 def test_tables_that_a_small_file_asks_for_are_bounded(tmp_path: Path) -> None:
     path = tmp_path / "a"
-    filters = [{"id": lzma.FILTER_LZMA2, "dict_size": 1 << 30}]
-    path.write_bytes(lzma.compress(b"[]", filters=filters))
+    path.write_bytes(XZ_OF_2_GIB)
     assert "is damaged as a xz file (Memory usage limit exceeded)" in refusal(path)
-    huge = zstandard.ZstdCompressionParameters(window_log=30, enable_ldm=True)
-    stream = zstandard.ZstdCompressor(compression_params=huge).compressobj()
-    path.write_bytes(stream.compress(b"[]" * 100) + stream.flush())
+    path.write_bytes(ZSTD_OF_1_GIB)
     assert "is damaged as a zstd file" in refusal(path)
 
 

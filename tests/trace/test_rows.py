@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from allocsim import replay
@@ -170,6 +170,7 @@ _ROWS = st.lists(
 )
 
 
+@settings(max_examples=40)
 @given(_ROWS)
 def test_any_rows_load_and_replay_or_are_refused(rows: list[dict[str, Any]]) -> None:
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
