@@ -53,9 +53,10 @@ THIRD_PARTY = {
     "pyarrow",
     "shtab",
     "pytest",
+    "zstandard",
 }
 ONLY_FOR_TYPES = {"mypy_extensions"}
-ONLY_IN_FUNCTIONS = {"matplotlib", "torch", "dask", "pyarrow", "shtab"}
+ONLY_IN_FUNCTIONS = {"matplotlib", "torch", "dask", "pyarrow", "shtab", "zstandard"}
 WORLDLY = {
     "datetime",
     "io",

@@ -52,7 +52,7 @@ def prepare(
     found = []
     for trace in traces:
         start: tuple[SegmentState, ...] = ()
-        if not is_made:
+        if not (is_made or recording.is_requests):
             start = _start_of(starts.get(trace.device) or Rewound(trace), recording, config)
         found.append(
             Prepared(
@@ -70,6 +70,8 @@ def prepare(
                 hints=hints,
                 marks=hints.marks(trace),
                 is_made=is_made,
+                is_requests=recording.is_requests,
+                file_notes=recording.notes,
             )
         )
     return tuple(found)

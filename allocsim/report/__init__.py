@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         verdicts_document,
         verdicts_text,
     )
+    from allocsim.report.explain_log import log_document, log_screen, log_text
     from allocsim.report.explain_screen import explanation_screen, verdicts_screen
     from allocsim.report.explain_state import state_document, state_screen, state_text
     from allocsim.report.fit import (
@@ -61,8 +62,8 @@ __all__ = [
     "explanation_document", "explanation_screen", "explanation_text", "fewest_document",
     "fewest_text", "fit_document", "fit_text", "fits_document", "fits_text", "frontier_document",
     "frontier_text", "largest_fit_document", "largest_fit_text", "largest_text", "others_text",
-    "gate_document", "gate_text", "lint_document", "lint_text", "plan_document", "plan_text",
-    "ranks_document", "ranks_text",
+    "gate_document", "gate_text", "lint_document", "lint_text", "log_document", "log_screen",
+    "log_text", "plan_document", "plan_text", "ranks_document", "ranks_text",
     "record_document", "record_text", "replay_document",
     "replay_screen", "replay_text", "risk_document", "risk_screen", "risk_text", "scale_document",
     "scale_frontier_text", "scale_text", "segments_text", "served_document", "served_text",
@@ -107,6 +108,9 @@ _HOMES = {
     "watch_document": "watch",
     "watch_text": "watch",
     "ranks_document": "ranks",
+    "log_document": "explain_log",
+    "log_screen": "explain_log",
+    "log_text": "explain_log",
     "ranks_text": "ranks",
     "record_document": "record",
     "record_text": "record",

@@ -11,6 +11,7 @@ from allocsim.trace.frames import Frame, FrameInterner, FrameTable
 from allocsim.trace.lint import Finding, lint, refuse_contradictions, refuse_unsound
 from allocsim.trace.load import load, read_snapshot
 from allocsim.trace.marks import Mark, MarkKind
+from allocsim.trace.named_text import TEXTS
 from allocsim.trace.pools import PoolColumn, pools_of
 from allocsim.trace.provenance import Provenance
 from allocsim.trace.recording import Recording
@@ -18,6 +19,7 @@ from allocsim.trace.releases import RELEASES, releases_of
 from allocsim.trace.rewind import Rewound, start_state, trimmed
 from allocsim.trace.segments import WrongSum
 from allocsim.trace.settings import RecordedSettings
+from allocsim.trace.source import is_recording
 from allocsim.trace.store import write_npz
 from allocsim.trace.trace import Action, Entry, Trace
 
@@ -35,12 +37,14 @@ __all__ = [
     "PoolColumn",
     "Provenance",
     "RELEASES",
+    "TEXTS",
     "RecordedSettings",
     "Recording",
     "Rewound",
     "Trace",
     "WrongSum",
     "form_of",
+    "is_recording",
     "lint",
     "load",
     "pools_of",

@@ -16,6 +16,7 @@ import numpy as np
 
 from allocsim.errors import RecordingError
 from allocsim.state import INACTIVE, SegmentState
+from allocsim.trace.backend import Backend, backend_of
 from allocsim.trace.recording import Recording
 from allocsim.trace.releases import RELEASES, unrounded_until
 from allocsim.trace.rewind.disjoint import never_overlap
@@ -78,11 +79,18 @@ def _lint(recording: Recording, starts: dict[int, Rewound]) -> tuple[Finding, ..
     found = list(_about_file(recording))
     unrounded = unrounded_until(recording.releases or RELEASES)
     for trace in recording.devices:
-        found += _about_device(trace, unrounded, starts)
+        if recording.is_requests:  # there is no state that they could lead to
+            found += _order(trace)
+        else:
+            found += _about_device(trace, unrounded, starts)
     return tuple(sorted(found, key=lambda finding: finding.severity != "error"))
 
 
 def _about_file(recording: Recording) -> Iterator[Finding]:
+    for note in recording.notes:
+        yield Finding("note", note)
+    if (backend := backend_of(recording)) is not None:
+        yield _about_backend(backend)
     if not recording.devices:
         yield Finding("error", "the recording is empty: it holds neither segments nor entries")
     elif not any(len(trace.inputs()) for trace in recording.devices):
@@ -97,6 +105,17 @@ def _about_file(recording: Recording) -> Iterator[Finding]:
     if not recording.releases:
         what = "no release of PyTorch writes this mixture of fields"
         yield Finding("note", what, check="layout")
+
+
+def _about_backend(backend: Backend) -> Finding:
+    what = f"the recording is of {backend.name}'s build of PyTorch ({backend.evidence})"
+    if backend.is_modelled:
+        return Finding("note", f"{what}: it is replayed as CUDA's, and the proof says whether so")
+    return Finding(
+        "error",
+        f"{what}: its allocator adds 32 bytes to every request before it rounds, which is not "
+        "modelled, so that a replay would say nothing true",
+    )
 
 
 def _about_device(

@@ -76,6 +76,7 @@ def _header(recording: Recording) -> dict[str, object]:
         **({} if made is None else {KEY: made.plain(recording.devices)}),
         "version": _VERSION,
         "layout": recording.layout,
+        **({"notes": list(recording.notes)} if recording.notes else {}),
         "markers": sorted(recording.markers),
         "n_device_traces": recording.n_device_traces,
         "frames": [[f.filename, f.name, f.line] for f in recording.frame_table.frames],
@@ -163,6 +164,7 @@ def _recording(path: str, header: Fields, columns: _Columns, size: int) -> Recor
         markers=frozenset(_texts(header, "markers")),
         n_device_traces=header.integer("n_device_traces", 0, INT32_MAX),
         provenance=read_provenance(header),
+        notes=_texts(header, "notes") if "notes" in header else (),
     )
 
 
