@@ -19,10 +19,15 @@ ERROR, WARNING, NOTE = "error", "warning", "note"
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check.  severity: of what it finds.  meaning: for a replay, a sentence."""
+    """One check.
+
+    severity: of what it finds, unless the trace's own lint calls it an error.
+    meaning: for a replay, a sentence; of_error: of an error, where that means another thing.
+    """
 
     severity: str
     meaning: str
+    of_error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +64,7 @@ CHECKS: dict[str, Check] = {
     "overlap": Check(ERROR, _UNSOUND),
     "free_without_allocation": Check(ERROR, _UNSOUND),
     "history": Check(ERROR, _UNSOUND),
-    "alignment": Check(NOTE, "sizes are replayed as they are recorded, without rounding"),
+    "alignment": Check(NOTE, "sizes are replayed as they are recorded, unrounded", _UNSOUND),
     "layout": Check(
         WARNING,
         "it is replayed as the newest release, whose rules may not be those of the run",
@@ -136,7 +141,7 @@ def gathered(recording: Recording, findings: Iterable[Found]) -> Iterable[Findin
             each.check,
             ERROR if is_error else row.severity,
             each.text,
-            _UNSOUND if is_error and row.severity == NOTE else row.meaning,
+            (row.of_error if is_error else "") or row.meaning,
             each.device,
             each.entry,
             _at(recording, each.device, each.entry),
