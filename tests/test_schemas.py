@@ -68,6 +68,10 @@ LINES = {
     "lint": ["lint", TRACE, "--conf", "PYTORCH_ALLOC_CONF=max_split_size_mb=1", "--torch", "2.6"],
     "lint an option string": ["lint", "--conf", "garbage_collection_threshold:0.5"],
     "stats": ["stats", FAILED],
+    "stats of requests alone": ["stats", "traces/profiled/timeline-torch2.15.raw.json.gz"],
+    "lint of requests alone": ["lint", "traces/profiled/trace-torch2.15.json.gz"],
+    "replay of requests alone": ["replay", "traces/profiled/trace-torch2.15.json.gz"],
+    "explain a table": ["explain", "traces/profiled/summary-torch2.15.txt"],
 }
 """A line of each command, and of each sort of document that it prints; the others stand below."""
 

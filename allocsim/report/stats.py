@@ -23,6 +23,7 @@ _EPOCH_US = 946_684_800_000_000
 _BEGINS = {
     "empty": "from an empty device",
     "state": "a state, no history",
+    "requests": "requests and frees alone",
     "unsound": "the history contradicts the state: see allocsim lint",
 }
 
@@ -61,6 +62,8 @@ def _about_file(found: Stats) -> Iterator[str]:
 
 def _writer(found: Stats) -> str:
     if not found.torch_version:
+        if any(device.begins == "requests" for device in found.devices):
+            return f"a {found.layout}"
         if not found.releases:
             return "no release of PyTorch writes such fields"
         first, *_, last = (*found.releases, found.releases[-1])
@@ -75,14 +78,18 @@ def _about_device(device: DeviceStats) -> Iterator[str]:
     told = ", ".join(f"{number(n)} {action}" for action, n in counts)
     yield _row("Entries", f"{number(device.entries)}{f': {told}' if told else ''}")
     yield _row("History", f"{_begins(device)}; {_time(device)}")
-    if device.peak_reserved_bytes is None or device.peak_requested_bytes is None:
+    if device.peak_requested_bytes is None:
         yield _row("Peak", "not told without a sound history")
+    elif device.peak_reserved_bytes is None:
+        yield _row("Peak", f"{format_size(device.peak_requested_bytes)} requested")
     else:
         yield _row(
             "Peak",
             f"{format_size(device.peak_reserved_bytes)} reserved, "
             f"{format_size(device.peak_requested_bytes)} requested",
         )
+    if device.begins == "requests":
+        return
     held = (
         f"{format_size(device.allocated_bytes)} in {plural(device.blocks, 'block')}",
         f"{format_size(device.reserved_bytes)} in {plural(device.segments, 'segment')}",

@@ -1,23 +1,20 @@
 """What a file is, before anybody asks what it holds: its size, its digest, its form.
 
-Rule: the form is told from the first bytes, as for `load`; nothing is unpacked but a head.
+Rule: the form is told from the first bytes, as it is for `load`.
 """
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from allocsim.errors import RecordingError
-from allocsim.trace.source import PICKLE, kind_of
+from allocsim.trace.packings import ZIP_MAGIC, packing_of
+from allocsim.trace.source import HEAD, Kind, kind_of, open_source
 
 __all__ = ["FileForm", "form_of"]
 
-_GZIP_MAGIC = b"\x1f\x8b"
-_HEAD = 512
+_MAGIC = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +22,7 @@ class FileForm:
     """One file.
 
     size: bytes, as it lies on the disk.  sha256: of those bytes, in hexadecimal.
-    kind: "pickle", "json" or "zip" (of allocsim's own columns).  packing: "gzip", "" for none.
+    kind: the value of a `Kind`, as "pickle".  packing: "gzip", "xz", "zstd" or "zip", "" for none.
     protocol: of a pickle, None of anything else.
     """
 
@@ -44,24 +41,19 @@ class FileForm:
 
 def form_of(path: str) -> FileForm:
     """The form of the file at `path`.  Raises RecordingError if it cannot be read."""
-    try:
-        with Path(path).open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-            size = file.tell()
-            file.seek(0)
-            head = file.read(_HEAD)
-        is_gzip = head.startswith(_GZIP_MAGIC)
-        if is_gzip:
-            with gzip.open(path) as stream:
-                head = stream.read(_HEAD)
-    except (OSError, EOFError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise RecordingError(path, f"cannot be read ({reason})") from None
+    with open_source(path) as file:
+        head = file.read(HEAD)
+    with Path(path).open("rb") as file:
+        packing = packing_of(file.read(_MAGIC))
+        file.seek(0)
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        size = file.tell()
     kind = kind_of(path, head)
+    is_packed = packing is not None and not (packing.magic == ZIP_MAGIC and kind is Kind.ZIP)
     return FileForm(
         size=size,
         sha256=digest,
-        kind=kind,
-        packing="gzip" if is_gzip else "",
-        protocol=head[1] if kind == PICKLE else None,
+        kind=kind.value,
+        packing=packing.name if packing is not None and is_packed else "",
+        protocol=head[1] if kind is Kind.PICKLE else None,
     )

@@ -36,7 +36,8 @@ class Finding:
     """One thing to know; entry, device: where, None if nowhere in particular.
 
     check: the name of what found it: "contents", "layout", "segments", "overlap",
-    "free_without_allocation", "history", "alignment", "clock", "mid_run" or "ring".
+    "free_without_allocation", "history", "alignment", "clock", "mid_run", "ring", "reader" or
+    "backend".
     """
 
     severity: Literal["note", "error"]
@@ -88,7 +89,7 @@ def _lint(recording: Recording, starts: dict[int, Rewound]) -> tuple[Finding, ..
 
 def _about_file(recording: Recording) -> Iterator[Finding]:
     for note in recording.notes:
-        yield Finding("note", note)
+        yield Finding("note", note, check="reader")
     if (backend := backend_of(recording)) is not None:
         yield _about_backend(backend)
     if not recording.devices:
@@ -110,11 +111,12 @@ def _about_file(recording: Recording) -> Iterator[Finding]:
 def _about_backend(backend: Backend) -> Finding:
     what = f"the recording is of {backend.name}'s build of PyTorch ({backend.evidence})"
     if backend.is_modelled:
-        return Finding("note", f"{what}: it is replayed as CUDA's, and the proof says whether so")
+        return Finding("note", f"{what}: it is replayed as CUDA's", check="backend")
     return Finding(
         "error",
         f"{what}: its allocator adds 32 bytes to every request before it rounds, which is not "
         "modelled, so that a replay would say nothing true",
+        check="backend",
     )
 
 

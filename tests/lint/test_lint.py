@@ -99,6 +99,20 @@ def test_recordings_of_others_have_the_findings_that_are_true_of_them(name: str)
     assert checks(lint(load(SHARED / f"{name}.pickle"))) == OF_OTHERS[name]
 
 
+def test_what_requests_alone_lack_is_a_warning() -> None:
+    found = lint(load(TRACES / "profiled" / "timeline-torch2.15.raw.json.gz"))
+    assert checks(found) == ["reader"]
+    assert not found.passed
+
+
+def test_another_build_is_a_note_and_one_that_is_not_modelled_an_error() -> None:
+    made = snapshot(run())
+    made["device_traces"][0][1]["frames"] = [{**STACK[0], "name": "c10::hip::malloc"}]
+    assert only(linted(made), "backend").severity == "note"
+    made["device_traces"][0][1]["frames"] = [{**STACK[0], "filename": "torch_npu/npu.py"}]
+    assert only(linted(made), "backend").severity == "error"
+
+
 # -- what a recording lost -----------------------------------------------------------------
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import lzma
 import pickle
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -54,14 +56,19 @@ def test_a_form_is_that_of_the_bytes_on_the_disk(tmp_path: Path) -> None:
     assert str(form_of(str(path))) == "json"
     write_npz(read_snapshot("x", training_step().snapshot(), 1 << 20), path)
     assert str(form_of(str(path))) == "zip"
+    path.write_bytes(lzma.compress(plain))
+    assert str(form_of(str(path))) == "pickle, protocol 4, xz"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("run.pickle", plain)
+    assert str(form_of(str(path))) == "pickle, protocol 4, zip"
 
 
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (None, "cannot be read"),
+        (None, "does not exist"),
         (b"", "is empty"),
-        (b"\x1f\x8b\x08\x00damaged", "cannot be read"),
+        (b"\x1f\x8b\x08\x00damaged", "is damaged as a gzip file"),
         (b"hello", "is text that begins with"),
     ],
 )
@@ -80,6 +87,15 @@ def test_a_recording_that_no_file_holds_has_no_form() -> None:
     assert found.form is None
     assert repr(found).startswith("Stats(")
     assert "<table>" in found._repr_html_()
+
+
+def test_of_requests_alone_what_was_requested_is_told() -> None:
+    found = stats(load(TRACES / "profiled" / "timeline-torch2.15.raw.json.gz"))
+    (device,) = found.devices
+    assert (found.layout, found.releases, device.begins) == ("memory timeline", (), "requests")
+    assert device.peak_reserved_bytes is None
+    assert device.peak_requested_bytes == 26_147_840
+    assert device.actions == {"alloc": 174, "free_requested": 150, "free_completed": 150}
 
 
 def test_how_a_history_begins() -> None:

@@ -65,6 +65,16 @@ CHECKS: dict[str, Check] = {
     "free_without_allocation": Check(ERROR, _UNSOUND),
     "history": Check(ERROR, _UNSOUND),
     "alignment": Check(NOTE, "sizes are replayed as they are recorded, unrounded", _UNSOUND),
+    "reader": Check(
+        WARNING,
+        "a replay takes what is there, and what was made of it; it is compared with nothing that "
+        "the file lacks",
+    ),
+    "backend": Check(
+        NOTE,
+        "the proof tells whether that build's allocator acts as CUDA's does",
+        "it is refused, since nothing that a replay told would be true",
+    ),
     "layout": Check(
         WARNING,
         "it is replayed as the newest release, whose rules may not be those of the run",

@@ -131,7 +131,8 @@ def about_recorded(recording: Recording, release: Release) -> Iterator[Finding]:
     """The settings that a recording holds, by its string, by their values and by its entries."""
     settings = recording.settings
     if settings is None:
-        yield found("no_settings", "the recording holds no settings, as up to PyTorch 2.2")
+        if not recording.is_requests:
+            yield found("no_settings", "the recording holds no settings, as up to PyTorch 2.2")
         return
     marks = [mark for trace in recording.devices for mark in trace.marks]
     has_limit = any(mark.kind is MarkKind.FRACTION for mark in marks)

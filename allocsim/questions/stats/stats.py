@@ -7,7 +7,7 @@ entries, what blocks were rounded to is not: that is `replay`'s to tell.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +29,8 @@ class DeviceStats:
 
     actions: by PyTorch's name, how many entries have it.
     begins: "empty": at an empty device; "mid_run": with memory held before the first entry;
-        "state": there is no history; "unsound": the entries contradict the state.
+        "state": there is no history; "unsound": the entries contradict the state; "requests": the
+        file holds requests and frees alone.
     start_segments, start_bytes: held before the first entry, None where that cannot be told.
     first_us, last_us: the times of the first and the last entry, None where none is recorded.
     peak_reserved_bytes, peak_requested_bytes: the most held from the driver, and asked for and not
@@ -66,8 +67,8 @@ class Stats(Shown):
     """What is in a file.
 
     form: None of a recording that no file holds.
-    layout: "snapshot", "snapshot 2.0" or "segment list".
-    releases: of PyTorch, that write such a layout, the oldest first.
+    layout: as in `Recording`.
+    releases: of PyTorch, that write such a layout, the oldest first; none of requests alone.
     torch_version, device_name, device_memory, is_phantom, command: as noted by `allocsim record` or
         `allocsim.capture`; "", 0 and False where nobody noted them.
     conf: the option string, None where none is recorded.
@@ -111,21 +112,26 @@ def stats(recording: Recording) -> Stats:
     Raises RecordingError if the file is there and cannot be read.
     """
     made = recording.provenance
-    starts = _starts(recording)
+    starts = {} if recording.is_requests else _starts(recording)
     table = recording.frame_table
     lengths = np.diff(table.offsets)
     return Stats(
         path=recording.path,
         form=_form(recording.path),
         layout=recording.layout,
-        releases=recording.releases,
+        releases=() if recording.is_requests else recording.releases,
         torch_version="" if made is None else made.torch_version,
         device_name="" if made is None else made.device_name,
         device_memory=0 if made is None else made.device_memory,
         is_phantom=made is not None and made.is_phantom,
         command="" if made is None else made.command,
         conf=None if recording.settings is None else recording.settings.conf,
-        devices=tuple(_device(trace, starts.get(trace.device)) for trace in recording.devices),
+        devices=tuple(
+            _requests_of(trace)
+            if recording.is_requests
+            else _device(trace, starts.get(trace.device))
+            for trace in recording.devices
+        ),
         stacks=len(table),
         frames=len(table.frames),
         deepest=int(lengths.max(initial=0)),
@@ -177,6 +183,13 @@ def _device(trace: Trace, start: tuple[SegmentState, ...] | None) -> DeviceStats
         pools=len(pools),
         stackless=int(np.count_nonzero(trace.frames[allocs] < 0)),
     )
+
+
+def _requests_of(trace: Trace) -> DeviceStats:
+    """A device of a file that knows no segments."""
+    _, requested = _peaks(trace, ())
+    found = _device(trace, None)
+    return replace(found, begins="requests", peak_requested_bytes=requested)
 
 
 def _streams(trace: Trace) -> set[int]:
