@@ -41,6 +41,17 @@ class WrongSum:
     recorded: str
     held: int
 
+    @classmethod
+    def from_plain(cls, fields: Fields) -> WrongSum:
+        """What a column file keeps of one."""
+        return cls(
+            device=fields.integer("device", 0, INT32_MAX),
+            address=fields.integer("address", 0, UINT64_MAX),
+            name=fields.text("name"),
+            recorded=fields.text("recorded"),
+            held=fields.integer("held", 0, INT64_MAX),
+        )
+
 
 class SegmentReader:
     """Reads segments by device, and notes their markers and the sums that do not add up."""

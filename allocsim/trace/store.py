@@ -29,7 +29,7 @@ from allocsim.trace.fields import INT32_MAX, Fields, describe
 from allocsim.trace.frames import Frame, FrameTable, StackNumbers
 from allocsim.trace.provenance import KEY, marked, read_provenance
 from allocsim.trace.recording import Recording
-from allocsim.trace.segments import SegmentReader
+from allocsim.trace.segments import SegmentReader, WrongSum
 from allocsim.trace.settings import read_settings
 from allocsim.trace.trace import Action, Trace
 
@@ -82,6 +82,7 @@ def _header(recording: Recording) -> dict[str, object]:
         "frames": [[f.filename, f.name, f.line] for f in recording.frame_table.frames],
         "allocator_settings": None if settings is None else settings.plain(),
         "external_annotations": [mark.plain() for mark in recording.annotations],
+        "wrong_sums": [dataclasses.asdict(wrong) for wrong in recording.wrong_sums],
         "devices": [
             {"device": trace.device, "pool_ids": trace.pool_ids, "texts": trace.texts}
             for trace in recording.devices
@@ -165,7 +166,13 @@ def _recording(path: str, header: Fields, columns: _Columns, size: int) -> Recor
         n_device_traces=header.integer("n_device_traces", 0, INT32_MAX),
         provenance=read_provenance(header),
         notes=_texts(header, "notes") if "notes" in header else (),
+        wrong_sums=_wrong_sums(header),
     )
+
+
+def _wrong_sums(header: Fields) -> tuple[WrongSum, ...]:
+    values = header.items("wrong_sums") if "wrong_sums" in header else []
+    return tuple(WrongSum.from_plain(Fields(header.path, "a wrong sum", v)) for v in values)
 
 
 def _frame_table(header: Fields, columns: _Columns) -> FrameTable:

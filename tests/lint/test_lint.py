@@ -12,7 +12,7 @@ import pytest
 
 from allocsim import CachingAllocator
 from allocsim.questions.lint import CHECKS, Finding, Lint, lint
-from allocsim.trace import Provenance, Recording, load, read_snapshot
+from allocsim.trace import Provenance, Recording, load, read_snapshot, write_npz
 from allocsim.units import MIB
 from tests.trace.history import STACK, History
 
@@ -180,6 +180,15 @@ def test_sums_that_do_not_add_up_are_told_with_what_the_blocks_hold() -> None:
         f"2 sums of segments do not add up, first allocated_size of the one at 0x7f0000000000: "
         f"{3 * MIB + 512} recorded, {3 * MIB} by its blocks"
     )
+
+
+def test_a_file_of_columns_keeps_what_was_wrong_with_its_source(tmp_path: Path) -> None:
+    made = snapshot(run())
+    made["segments"][0]["allocated_size"] += 512
+    del made["device_traces"][0][:2]
+    source = read_snapshot("run.pickle", made, 1 << 20)
+    write_npz(source, tmp_path / "run.npz")
+    assert lint(load(tmp_path / "run.npz")).findings == lint(source).findings
 
 
 def test_two_runs_in_one_file_are_told_from_a_file_that_is_damaged() -> None:
