@@ -85,7 +85,15 @@ def _from_json(path: str, file: BinaryIO, size: int) -> Recording:
     value = _read_json(path, data, size)
     if isinstance(value, list) and is_timeline(value):
         return read_timeline(path, value)
-    return read_row_objects(path, value) if is_rows(value) else read_snapshot(path, value, size)
+    if is_rows(value):
+        return read_row_objects(path, value)
+    if isinstance(value, list) and value and not _is_segment(value[0]):
+        raise RecordingError(
+            path,
+            f"holds a list whose first item is {describe(value[0])}, expected segments, rows with "
+            "an action, or a profiler's events",
+        )
+    return read_snapshot(path, value, size)
 
 
 def read_snapshot(path: str, value: object, size: int) -> Recording:
@@ -132,6 +140,10 @@ def read_snapshot(path: str, value: object, size: int) -> Recording:
         provenance=read_provenance(top),
         wrong_sums=tuple(reader.wrong_sums),
     )
+
+
+def _is_segment(value: object) -> bool:
+    return isinstance(value, dict) and "segment_type" in value
 
 
 def _refuse_without_segments(top: Fields) -> NoReturn:

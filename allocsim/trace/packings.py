@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import lzma
+import struct
 import tempfile
 import zipfile
 import zlib
@@ -111,7 +112,8 @@ def _zip_pieces(path: str, packed: BinaryIO) -> Iterator[bytes]:
 
 
 def _members(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
-    return [info for info in archive.infolist() if not info.is_dir()]
+    # A member may have no name at all, which is_dir() does not survive.
+    return [info for info in archive.infolist() if not info.filename.endswith("/")]
 
 
 PACKINGS = (
@@ -122,11 +124,14 @@ PACKINGS = (
 )
 _DAMAGES = (
     EOFError,
+    IndexError,
+    KeyError,
     NotImplementedError,
     RuntimeError,
     ValueError,
     gzip.BadGzipFile,
     lzma.LZMAError,
+    struct.error,
     zipfile.BadZipFile,
     zlib.error,
 )

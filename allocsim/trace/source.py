@@ -24,6 +24,7 @@ HEAD = 1 << 16
 
 _MAGIC = 8
 _LINES = re.compile(rb"\{[^\n]*\}[ \t\r]*\n\s*\{")
+_ROW = re.compile(rb'\{[^\n]*"(?:action|event|op)"', re.IGNORECASE)
 _CSV = re.compile(rb"[^\n]*\baction\b[^\n]*(?:\r?\n|$)", re.IGNORECASE)
 _SEPARATORS = b",;\t"
 _NAMED = re.compile(
@@ -101,8 +102,10 @@ def kind_of(path: str, head: bytes) -> Kind:
     if head.startswith(ZIP_MAGIC):
         return Kind.ZIP
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
-    if _is_json(text):
-        return Kind.LINES if _LINES.match(text) else Kind.JSON
+    if _is_json(text) and _LINES.match(text) is None:
+        return Kind.JSON
+    if _is_json(text) and _ROW.match(text) is not None:
+        return Kind.LINES
     if text[:1] == b"<":
         return Kind.PAGE
     if _is_table(text):

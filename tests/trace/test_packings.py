@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import bz2
+import contextlib
 import gzip
 import io
 import json
@@ -131,6 +132,16 @@ def test_an_archive_packed_by_other_means(tmp_path: Path) -> None:
         assert "packed by other means than deflate" in refusal(path)
     path.write_bytes(bz2.compress(b"[]"))
     assert "is binary data that begins with bytes 42 5a 68" in refusal(path)
+
+
+@pytest.mark.parametrize("name", ["\0", "\0\0", "/", "x\0y"])
+def test_a_member_with_hardly_a_name(name: str, tmp_path: Path) -> None:
+    """zipfile cuts names at a zero, so that one may be empty."""
+    path = tmp_path / "a.zip"
+    data = zipped(b"[]", "n" * len(name)).replace(b"n" * len(name), name.encode())
+    path.write_bytes(data)
+    with contextlib.suppress(RecordingError):
+        assert load(path).devices == ()
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ STATS: dict[str, Any] = json.loads((KEPT / "stats-torch2.15.json").read_text())
 
 
 def test_the_trace_replays_to_the_bytes_that_the_run_reserved() -> None:
-    run = replay(load(KEPT / "trace-torch2.15.json.gz")).devices[0]
+    run = replay(load(KEPT / "trace-torch2.15.json.xz")).devices[0]
     assert run.peak_reserved_bytes == STATS["reserved_bytes.all.peak"]
     assert run.peak_allocated_bytes == STATS["allocated_bytes.all.peak"]
     for name in ("segment.all.allocated", "allocation.all.allocated", "num_ooms"):
@@ -34,7 +34,7 @@ def test_the_trace_replays_to_the_bytes_that_the_run_reserved() -> None:
 
 
 def test_the_trace_names_lines_and_the_card() -> None:
-    recording = load(KEPT / "trace-torch2.15.json.gz")
+    recording = load(KEPT / "trace-torch2.15.json.xz")
     assert recording.provenance is not None
     assert "4090" in recording.provenance.device_name
     lines = {row.owner for row in top(recording).rows}
@@ -43,7 +43,7 @@ def test_the_trace_names_lines_and_the_card() -> None:
 
 def test_the_timeline_replays_to_what_was_allocated() -> None:
     """Which block is destroyed is a guess, and so is where it lay: reserved may differ."""
-    run = replay(load(KEPT / "timeline-torch2.15.raw.json.gz")).devices[0]
+    run = replay(load(KEPT / "timeline-torch2.15.json.xz")).devices[0]
     assert run.peak_allocated_bytes == STATS["allocated_bytes.all.peak"]
     reserved = STATS["reserved_bytes.all.peak"]
     assert 0.9 * reserved <= run.peak_reserved_bytes <= reserved
@@ -51,8 +51,8 @@ def test_the_timeline_replays_to_what_was_allocated() -> None:
 
 def test_trace_and_timeline_agree_on_what_it_was_for() -> None:
     """The rules of `top` on one side, PyTorch's own categories on the other."""
-    by_rules = load(KEPT / "trace-torch2.15.json.gz")
-    as_told = load(KEPT / "timeline-torch2.15.raw.json.gz")
+    by_rules = load(KEPT / "trace-torch2.15.json.xz")
+    as_told = load(KEPT / "timeline-torch2.15.json.xz")
     found, told = (
         {row.category: row.bytes for row in top(each, by="category").rows}
         for each in (by_rules, as_told)

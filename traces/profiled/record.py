@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import lzma
 import shutil
 import tempfile
 from pathlib import Path
@@ -62,14 +63,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         out = profiled(options.torch_python, Path(folder))
         trace = json.dumps(reduced(json.loads((out / "trace.json").read_text()))).encode()
-        packed = gzip.compress(trace, 9, mtime=0)
-        (FOLDER / f"trace-torch{torch}.json.gz").write_bytes(packed)
-        raw = gzip.decompress((out / "timeline.raw.json.gz").read_bytes())
-        packed = gzip.compress(raw, 9, mtime=0)
-        (FOLDER / f"timeline-torch{torch}.raw.json.gz").write_bytes(packed)
+        rows = gzip.decompress((out / "timeline.raw.json.gz").read_bytes())
+        for name, plain in (("trace", trace), ("timeline", rows)):
+            (FOLDER / f"{name}-torch{torch}.json.xz").write_bytes(lzma.compress(plain, preset=9))
         for name, suffix in (("summary", "txt"), ("stats", "json")):
             shutil.copy(out / f"{name}.{suffix}", FOLDER / f"{name}-torch{torch}.{suffix}")
-    print(f"trace-torch{torch}.json.gz")
+    print(f"trace-torch{torch}.json.xz")
 
 
 if __name__ == "__main__":
