@@ -8,6 +8,8 @@
 `top` says who held its memory at a moment, `risk` how near it came to running out of memory;
 `fit` says whether a model fits a card, by running it on one that is not there;
 `tune` says which setting a recording would have done best with;
+`simulate` records a replay as PyTorch would have recorded that run, `convert` writes a recording in
+the format of another tool;
 `step` takes one request at a time, every decision named;
 `picture_of` makes a recording ready to be drawn and `figures` draws it;
 `workload` makes recordings of imagined programs;
@@ -22,7 +24,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from allocsim import capture, workload
     from allocsim.core import CachingAllocator
-    from allocsim.engine import DeviceRun, Hints, Run, replay
+    from allocsim.engine import DeviceRun, Hints, Run, Simulated, replay, simulate
     from allocsim.errors import (
         AllocsimError,
         ConfigError,
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from allocsim.questions.top import Top, top
     from allocsim.questions.tune import Tuning, tune
     from allocsim.report import explanation_text, figures, segments_text, step_text
+    from allocsim.report.formats import convert
     from allocsim.trace import Action, Recording, load
     from allocsim.units import GIB, KIB, MIB, format_size, parse_size
 
@@ -60,6 +63,7 @@ __all__ = [
     "Hints",
     "OutOfMemoryError",
     "compare",
+    "convert",
     "explain",
     "gate",
     "measured",
@@ -69,6 +73,7 @@ __all__ = [
     "replay",
     "risk",
     "scaling_of",
+    "simulate",
     "step",
     "top",
     "tune",
@@ -101,6 +106,7 @@ __all__ = [
     "Run",
     "Scaled",
     "Scaling",
+    "Simulated",
     "StateExplanation",
     "Still",
     "Task",
@@ -125,7 +131,7 @@ __all__ = [
 
 _HOMES = {
     "core": ("CachingAllocator",),
-    "engine": ("DeviceRun", "Hints", "Run", "replay"),
+    "engine": ("DeviceRun", "Hints", "Run", "Simulated", "replay", "simulate"),
     "questions.compare": ("Comparison", "compare", "compare_settings"),
     "questions.explain": (
         *("DeviceExplanation", "StateExplanation", "Verdict"),
@@ -140,6 +146,7 @@ _HOMES = {
     "questions.step": ("Decision", "Request", "step"),
     "questions.top": ("Top", "top"),
     "questions.tune": ("Tuning", "tune"),
+    "report.formats": ("convert",),
     "report": ("explanation_text", "segments_text", "step_text"),
     "trace": ("Action", "Recording", "load"),
     "units": ("GIB", "KIB", "MIB", "format_size", "parse_size"),

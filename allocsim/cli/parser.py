@@ -12,6 +12,7 @@ import argparse
 
 from allocsim.cli import (
     compare,
+    convert,
     crosscheck,
     explain,
     fit,
@@ -50,7 +51,7 @@ _EXIT_CODES = (
 
 _COMMANDS = (
     *(replay, explain, top, compare, gate, ranks, tune, risk, fit, scale),
-    *(report, plot, step, record, watch, synth, crosscheck),
+    *(report, plot, step, record, watch, convert, synth, crosscheck),
 )
 """In the order of need."""
 

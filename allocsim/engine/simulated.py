@@ -19,10 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocsim.core import CachingAllocator
+from allocsim.engine.hints import Hints
 from allocsim.engine.history import NOT_THE_ALLOCATORS, History, HistoryWatch
 from allocsim.engine.observers import Progress
+from allocsim.engine.prepare import prepare
 from allocsim.engine.prepared import Prepared
-from allocsim.engine.replay import replay_prepared
+from allocsim.engine.replay import bytes_of, replay_prepared
 from allocsim.engine.result import DeviceRun, Run
 from allocsim.engine.setting import Setting
 from allocsim.state import ALLOCATED, DEFAULT_POOL, BlockState, SegmentState
@@ -56,22 +58,27 @@ class _Watch(HistoryWatch):
 
 def simulate(
     recording: Recording,
-    devices: Sequence[Prepared],
-    setting: Setting | None = None,
+    conf: str | None = None,
     *,
-    device_memory: int | None = None,
+    device_memory: int | str | None = None,
+    torch_version: str | None = None,
+    device: int | None = None,
+    hints: Hints | None = None,
     command: str = "",
     progress: Progress | None = None,
 ) -> Simulated:
-    """Replay `devices` of `recording`, and record it.
+    """Replay `recording`, and record the replay as PyTorch would have recorded that run.
 
-    setting, device_memory: as in `replay_prepared`.  command: what the result says made it.
+    command: what the result says made it.  The others are those of `replay`, which has its errors
+    too.
     """
+    devices = prepare(recording, device, torch_version, hints=hints)
+    setting, memory = None if conf is None else Setting(conf), bytes_of(device_memory)
     runs, traces, states = [], [], []
     for prepared in devices:
         watch = _Watch()
         run = replay_prepared(
-            (prepared,), setting, device_memory=device_memory, progress=progress, observers=(watch,)
+            (prepared,), setting, device_memory=memory, progress=progress, observers=(watch,)
         )
         history = watch.of(prepared.trace, run.devices[0])
         state = read_snapshot(recording.path, watch.allocator.snapshot(), _SNAPSHOT_BOUND)

@@ -5,7 +5,7 @@ the device held before the first entry.  Nothing here knows what an allocator wo
 """
 
 from allocsim.trace.annotation import Annotation
-from allocsim.trace.export import write_snapshot
+from allocsim.trace.export import dump_snapshot, write_snapshot
 from allocsim.trace.frames import Frame, FrameInterner, FrameTable
 from allocsim.trace.lint import Finding, lint, refuse_contradictions, refuse_unsound
 from allocsim.trace.load import load, read_snapshot
@@ -16,8 +16,9 @@ from allocsim.trace.recording import Recording
 from allocsim.trace.releases import RELEASES, releases_of
 from allocsim.trace.rewind import Rewound, start_state, trimmed
 from allocsim.trace.settings import RecordedSettings
-from allocsim.trace.store import write_npz
+from allocsim.trace.store import dump_npz, write_npz
 from allocsim.trace.trace import Action, Entry, Trace
+from allocsim.trace.whole_file import whole_file
 
 __all__ = [
     "Action",
@@ -36,6 +37,8 @@ __all__ = [
     "Recording",
     "Rewound",
     "Trace",
+    "dump_npz",
+    "dump_snapshot",
     "lint",
     "load",
     "pools_of",
@@ -45,6 +48,7 @@ __all__ = [
     "releases_of",
     "start_state",
     "trimmed",
+    "whole_file",
     "write_npz",
     "write_snapshot",
 ]

@@ -12,7 +12,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from allocsim.core import CachingAllocator
-from allocsim.engine import Setting, prepare, replay, simulate
+from allocsim.engine import replay, simulate
 from allocsim.engine.history import NOT_THE_ALLOCATORS
 from allocsim.trace import Action, Mark, MarkKind, Recording, Trace, load, read_snapshot
 from allocsim.trace.export import snapshot_of
@@ -66,7 +66,7 @@ def outlines(trace: Trace) -> list[Any]:
 
 def check_recorded(path: Path) -> None:
     recording = load(path)
-    made = simulate(recording, prepare(recording))
+    made = simulate(recording)
     assert plain(made.recording) == plain(recording)
 
 
@@ -88,8 +88,8 @@ def check_what_if(program: str, name: str) -> None:
     real = load(folder / f"{program}-{name}-torch2.15.npz.gz")
     assert real.settings is not None
     assert real.provenance is not None
-    setting, memory = Setting(real.settings.conf), real.provenance.device_memory
-    made = simulate(recording, prepare(recording), setting, device_memory=memory).recording
+    conf, memory = real.settings.conf, real.provenance.device_memory
+    made = simulate(recording, conf, device_memory=memory).recording
     assert made.settings == real.settings
     assert made.releases == real.releases
     found, wanted = made.devices[0], real.devices[0]
@@ -115,13 +115,13 @@ def test_every_what_if_is_what_real_pytorch_wrote(program: str, name: str) -> No
 
 def test_what_a_what_if_wrote_replays_to_the_last_entry() -> None:
     recording = load(TRACES / "gpt2-ragged-torch2.15.pickle.gz")
-    setting = Setting("max_split_size_mb:128")
-    made = simulate(recording, prepare(recording), setting, device_memory=6 << 30)
+    conf = "max_split_size_mb:128"
+    made = simulate(recording, conf, device_memory=6 << 30)
     again = replay(made.recording)
     run, then = made.runs[0].devices[0], again.devices[0]
     assert then.fidelity is not None
     assert then.fidelity.is_exact
-    assert again.conf == setting.conf
+    assert again.conf == conf
     assert then.device_memory == 6 << 30
     assert then.peak_reserved_bytes == run.peak_reserved_bytes
     assert then.stats["num_alloc_retries"] == run.stats["num_alloc_retries"]
@@ -129,7 +129,7 @@ def test_what_a_what_if_wrote_replays_to_the_last_entry() -> None:
 
 def test_an_error_that_the_recording_does_not_have_ends_it() -> None:
     recording = load(TRACES / "gpt2-ragged-torch2.15.pickle.gz")
-    made = simulate(recording, prepare(recording), device_memory=5600 * MIB)
+    made = simulate(recording, device_memory=5600 * MIB)
     trace, run = made.recording.devices[0], made.runs[0].devices[0]
     assert run.stopped_at is not None
     assert trace.action[-1] == Action.OOM
@@ -142,7 +142,7 @@ def test_an_error_that_the_recording_does_not_have_ends_it() -> None:
 
 def test_a_row_has_the_time_and_the_stack_of_its_entry() -> None:
     recording = load(TRACES / "gpt2-ragged-torch2.15.pickle.gz")
-    made = simulate(recording, prepare(recording), Setting("expandable_segments:True"))
+    made = simulate(recording, "expandable_segments:True")
     found, recorded = made.recording.devices[0], recording.devices[0]
     assert found.time_us is not None
     assert recorded.time_us is not None
@@ -159,7 +159,7 @@ def test_what_is_not_recorded_is_not_invented(written: Any) -> None:
     allocator.free(allocator.malloc(3 * MIB))
     allocator.malloc(30 * MIB)
     recording = written(allocator.snapshot())
-    made = simulate(recording, prepare(recording, torch_version="2.15")).recording
+    made = simulate(recording, torch_version="2.15").recording
     trace = made.devices[0]
     assert trace.time_us is None
     assert not np.any(trace.frames >= 0)
@@ -177,7 +177,7 @@ def test_every_device_has_its_part_and_keeps_its_number() -> None:
     snapshot["segments"] = [segment | {"device": 1} for segment in segments]
     snapshot["segments"] += [segment | {"device": 2} for segment in segments]
     two = read_snapshot("two", snapshot, 1 << 30)
-    made = simulate(two, prepare(two), Setting("expandable_segments:True")).recording
+    made = simulate(two, "expandable_segments:True").recording
     assert [trace.device for trace in made.devices] == [1, 2]
     assert made.n_device_traces == 3
     assert len(made.devices[0]) == len(made.devices[1]) > 0
@@ -189,7 +189,7 @@ def test_marks_stand_before_the_row_that_their_entry_became() -> None:
     asked = np.flatnonzero(recorded.action == Action.ALLOC)
     marks = tuple(Mark(int(asked[n]), MarkKind.STEP, n) for n in (0, 30, 200))
     recording = replace(recording, devices=(replace(recorded, marks=marks),))
-    made = simulate(recording, prepare(recording), Setting("expandable_segments:True"))
+    made = simulate(recording, "expandable_segments:True")
     found = made.recording.devices[0]
     assert [mark.value for mark in found.marks] == [0, 30, 200]
     for mark in found.marks:
