@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 from allocsim.collector import collector_paused
 from allocsim.errors import RecordingError
 from allocsim.trace.annotation import read_annotations
+from allocsim.trace.column_cache import with_cache
 from allocsim.trace.columns import read_trace
 from allocsim.trace.entries import Entries, Rows, entries_of
 from allocsim.trace.fields import Fields, describe
@@ -43,9 +44,13 @@ def load(path: str | os.PathLike[str]) -> Recording:
     """The recording in a file of any supported form, told by its content and not its name.
 
     Forms: PyTorch's snapshots (pickle), the same as JSON, either gzipped, and allocsim's own
-    column form (.npz).  Raises RecordingError, in one sentence, for anything else.
+    column form (.npz).  What takes long to read is kept as columns for the next time
+    (docs/convert.md).  Raises RecordingError, in one sentence, for anything else.
     """
-    name = os.fspath(path)
+    return with_cache(os.fspath(path), _load)
+
+
+def _load(name: str) -> Recording:
     with open_source(name) as file, collector_paused():
         kind = kind_of(name, file.read(_HEAD))
         size = file.seek(0, os.SEEK_END)
