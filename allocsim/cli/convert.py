@@ -29,7 +29,7 @@ __all__ = ["FORMAT_NAMES", "add_to", "run"]
 FORMAT_NAMES = (
     *("snapshot", "columns", "perfetto", "speedscope", "minimalloc", "csv", "jsonl", "parquet"),
 )
-_SUMMARY = "write a recording for another tool: Perfetto, speedscope, CSV, PyTorch's viewer"
+_SUMMARY = "write a recording for another tool, as it is or as a what-if"
 _DESCRIPTION = """\
 Writes FILE as OUT, in the format that OUT's name tells: .pickle (PyTorch's own
 viewer), .npz (what allocsim loads fastest), .perfetto.json, .speedscope.json,

@@ -95,13 +95,16 @@ def simulate(
         markers=frozenset().union(fields, maps, *(state.markers for state in states)),
         n_device_traces=max(recording.n_device_traces, *(t.device + 1 for t in traces)),
         annotations=recording.annotations if "external_annotations" in states[0].markers else (),
-        provenance=_provenance(recording, runs[0], command),
+        provenance=_provenance(recording, runs[0], command, states[0]),
     )
     return Simulated(tuple(runs), made)
 
 
-def _provenance(recording: Recording, run: Run, command: str) -> Provenance:
-    """That the model made it; what is known of the device and the job stays."""
+def _provenance(recording: Recording, run: Run, command: str, state: Recording) -> Provenance:
+    """That the model made it; what is known of the device and the job stays.
+
+    state: what the release's layout holds, which may have no place for the option string.
+    """
     device = run.devices[0]
     ended = device.ooms[-1].message if device.stopped_at is not None else ""
     known = recording.provenance or Provenance()
@@ -114,6 +117,7 @@ def _provenance(recording: Recording, run: Run, command: str) -> Provenance:
         command=command,
         rank=known.rank,
         oom_text=ended,
+        conf_at_start=run.conf if state.settings is None else None,
     )
 
 
@@ -141,10 +145,11 @@ def _trace(
         columns["time_us"] = recorded.time_us[entry]
     columns |= _texts(recorded, entry, fields)
     segments = tuple(segment for trace in state.devices for segment in trace.segments)
+    known = recorded.segments if _is_exact(run) else prepared.start
     return Trace(
         device=recorded.device,
         **columns,
-        segments=_with_stacks(segments, columns, _known_segments(prepared, run)),
+        segments=_with_stacks(segments, _block_stacks(prepared, run, columns), known),
         frame_table=recorded.frame_table,
         marks=_marks(recorded.marks, entry, run.stopped_at),
     )
@@ -177,25 +182,32 @@ def _texts(recorded: Trace, entry: NDArray[np.int64], fields: Sequence[str]) -> 
     return found | {"texts": tuple(texts)}
 
 
-def _known_segments(prepared: Prepared, run: DeviceRun) -> tuple[SegmentState, ...]:
-    """The recorded segments whose stacks hold: of an exact replay all, else those it began with."""
-    is_exact = run.fidelity is not None and run.fidelity.is_exact
-    return prepared.trace.segments if is_exact else prepared.start
+def _is_exact(run: DeviceRun) -> bool:
+    return run.fidelity is not None and run.fidelity.is_exact
+
+
+def _block_stacks(prepared: Prepared, run: DeviceRun, columns: Mapping[str, Any]) -> dict[int, int]:
+    """By address the stack of each block that lives at the end."""
+    rows = np.flatnonzero(columns["action"] == Action.ALLOC)
+    addresses, stacks = columns["addr"][rows].tolist(), columns["frames"][rows].tolist()
+    known = _stacks_in(prepared.start)
+    # Of allocations at one address the last counts.
+    known |= dict(zip(addresses, stacks, strict=True))
+    return known | (_stacks_in(prepared.trace.segments) if _is_exact(run) else {})
+
+
+def _stacks_in(segments: Sequence[SegmentState]) -> dict[int, int]:
+    return {block.address: block.frames for each in segments for block in each.blocks}
 
 
 def _with_stacks(
-    segments: Sequence[SegmentState], columns: Mapping[str, Any], known: Sequence[SegmentState]
+    segments: Sequence[SegmentState], of_block: Mapping[int, int], known: Sequence[SegmentState]
 ) -> tuple[SegmentState, ...]:
     """The segments, each allocated block with the stack that asked for it.
 
-    Of a segment PyTorch keeps the stack on one of its blocks, which may be merged away: only where
-    it is known it is told.
+    Of a segment PyTorch keeps the stack on one of its blocks, which may be merged away: only that
+    of a known one is told.
     """
-    rows = np.flatnonzero(columns["action"] == Action.ALLOC)
-    addresses, stacks = columns["addr"][rows].tolist(), columns["frames"][rows].tolist()
-    of_block = {block.address: block.frames for each in known for block in each.blocks}
-    # Of allocations at one address the last counts.
-    of_block |= dict(zip(addresses, stacks, strict=True))
     of_segment = {each.address: each.frames for each in known}
 
     def told(block: BlockState) -> BlockState:

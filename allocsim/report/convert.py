@@ -38,9 +38,10 @@ def convert_text(
 
 def _came_to(run: DeviceRun) -> str:
     peak = f"{format_size(run.peak_reserved_bytes)} reserved at the peak"
-    if run.stopped_at is None:
+    if not run.ooms:
         return peak
-    return f"{peak}, out of memory at entry {run.stopped_at:,}"
+    ends = ", where it ends" if run.stopped_at is not None else ""
+    return f"{peak}, out of memory at entry {run.ooms[-1].entry:,}{ends}"
 
 
 def convert_document(

@@ -108,8 +108,13 @@ def test_json_says_it_too(cli: Any, small: Path, tmp_path: Path) -> None:
 def test_an_error_of_the_run_ends_what_is_written(cli: Any, small: Path, tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     made = cli("convert", small, path, "--device-memory", "20MiB")
-    assert "reserved at the peak, out of memory at entry 4" in made.out
+    assert "reserved at the peak, out of memory at entry 4, where it ends\n" in made.out
     assert json.loads(path.read_text().splitlines()[-1])["action"] == "oom"
+
+
+def test_an_error_as_recorded_does_not_end_it(cli: Any, small: Path, tmp_path: Path) -> None:
+    made = cli("convert", small, tmp_path / "a.csv", "--conf", "")
+    assert made.out.endswith("60.00 MiB reserved at the peak, out of memory at entry 15\n")
 
 
 def test_one_device_can_be_chosen(cli: Any, small: Path, tmp_path: Path) -> None:

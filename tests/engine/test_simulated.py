@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from allocsim.core import CachingAllocator
@@ -16,6 +18,7 @@ from allocsim.engine import replay, simulate
 from allocsim.engine.history import NOT_THE_ALLOCATORS
 from allocsim.trace import Action, Mark, MarkKind, Recording, Trace, load, read_snapshot
 from allocsim.trace.export import snapshot_of
+from tests.report.formats.recordings import recordings
 
 TRACES = Path(__file__).parents[2] / "traces"
 EVERY = sorted([*TRACES.glob("*.pickle.gz"), *TRACES.glob("*/*.npz.gz")])
@@ -73,6 +76,30 @@ def check_recorded(path: Path) -> None:
 @pytest.mark.parametrize("path", SAMPLE, ids=lambda path: path.name)
 def test_a_replay_as_recorded_is_the_recording(path: Path) -> None:
     check_recorded(path)
+
+
+@given(recordings())
+@settings(max_examples=25)
+def test_any_program_as_recorded_is_its_recording(recording: Recording) -> None:
+    if not any(map(len, recording.devices)):
+        return
+    made = simulate(recording, torch_version=recording.releases[-1])
+    (run,) = made.runs[0].devices
+    assert run.fidelity is not None
+    if run.fidelity.is_exact:
+        assert plain(made.recording) == plain(recording)
+
+
+@given(recordings(), st.sampled_from(["", "expandable_segments:True", "max_split_size_mb:32"]))
+@settings(max_examples=25)
+def test_any_what_if_is_a_recording_that_replays_exactly(recording: Recording, conf: str) -> None:
+    if not any(map(len, recording.devices)):
+        return
+    made = simulate(recording, conf)
+    again = replay(made.recording).devices[0]
+    assert again.fidelity is not None
+    assert again.fidelity.is_exact, again.fidelity.first_mismatch
+    assert again.stats["reserved_bytes.all.peak"] == made.runs[0].devices[0].peak_reserved_bytes
 
 
 @pytest.mark.slow

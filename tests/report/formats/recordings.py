@@ -60,5 +60,7 @@ def recordings(draw: st.DrawFn) -> Recording:
         entry["frames"] = stacks[number % len(stacks)]
     for number, segment in enumerate(snapshot["segments"]):
         for block in segment["blocks"]:
+            if block["state"] != "active_allocated":
+                continue
             block["frames"] = stacks[number % len(stacks)]
     return read_snapshot("drawn", snapshot, 1 << 30)
