@@ -9,6 +9,8 @@
 `fit` says whether a model fits a card, by running it on one that is not there;
 `tune` says which setting a recording would have done best with;
 `lint` says what is wrong with a recording, `stats` what is in it;
+`simulate` records a replay as PyTorch would have recorded that run, `convert` writes a recording in
+the format of another tool;
 `step` takes one request at a time, every decision named;
 `picture_of` makes a recording ready to be drawn and `figures` draws it;
 `workload` makes recordings of imagined programs;
@@ -23,7 +25,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from allocsim import capture, workload
     from allocsim.core import CachingAllocator
-    from allocsim.engine import DeviceRun, Hints, Run, replay
+    from allocsim.engine import DeviceRun, Hints, Run, Simulated, replay, simulate
     from allocsim.errors import (
         AllocsimError,
         ConfigError,
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
     from allocsim.questions.top import Top, top
     from allocsim.questions.tune import Tuning, tune
     from allocsim.report import explanation_text, figures, segments_text, step_text
+    from allocsim.report.formats import convert
     from allocsim.trace import Action, Recording, load
     from allocsim.units import GIB, KIB, MIB, format_size, parse_size
 
@@ -63,6 +66,7 @@ __all__ = [
     "Hints",
     "OutOfMemoryError",
     "compare",
+    "convert",
     "explain",
     "gate",
     "measured",
@@ -73,6 +77,7 @@ __all__ = [
     "replay",
     "risk",
     "scaling_of",
+    "simulate",
     "stats",
     "step",
     "top",
@@ -108,6 +113,7 @@ __all__ = [
     "Run",
     "Scaled",
     "Scaling",
+    "Simulated",
     "StateExplanation",
     "Stats",
     "Still",
@@ -133,7 +139,7 @@ __all__ = [
 
 _HOMES = {
     "core": ("CachingAllocator",),
-    "engine": ("DeviceRun", "Hints", "Run", "replay"),
+    "engine": ("DeviceRun", "Hints", "Run", "Simulated", "replay", "simulate"),
     "questions.compare": ("Comparison", "compare", "compare_settings"),
     "questions.explain": (
         *("DeviceExplanation", "StateExplanation", "Verdict"),
@@ -150,6 +156,7 @@ _HOMES = {
     "questions.step": ("Decision", "Request", "step"),
     "questions.top": ("Top", "top"),
     "questions.tune": ("Tuning", "tune"),
+    "report.formats": ("convert",),
     "report": ("explanation_text", "segments_text", "step_text"),
     "trace": ("Action", "Recording", "load"),
     "units": ("GIB", "KIB", "MIB", "format_size", "parse_size"),

@@ -173,7 +173,7 @@ def measure(name: str, n_ops: int, runs: int, release: str) -> Row:
 def table(rows: Sequence[Row], n_ops: int, release: str) -> str:
     """The rows as Markdown, with machine and date."""
     lines = [
-        f"{platform.machine()}, {_processor()}, CPython {platform.python_version()}, PyTorch "
+        f"{platform.machine()}, {processor()}, CPython {platform.python_version()}, PyTorch "
         f"{release} modelled, {datetime.now(UTC):%Y-%m-%d}; the core {form()}; {n_ops:,} ops, "
         f"{len(rows[0].model)} runs, median (lowest to highest)",
         "",
@@ -200,7 +200,8 @@ def form() -> str:
     return "compiled by mypyc" if IS_COMPILED else "in plain Python"
 
 
-def _processor() -> str:
+def processor() -> str:
+    """The processors of this machine, in words."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

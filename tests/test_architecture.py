@@ -247,6 +247,7 @@ def test_a_command_has_one_name() -> None:
         "step",
         "crosscheck",
         "record",
+        "convert",
     }
     assert commands <= shown
     assert commands <= {path.stem for path in (PACKAGE / "cli").glob("*.py")}

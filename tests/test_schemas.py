@@ -68,9 +68,9 @@ LINES = {
     "lint": ["lint", TRACE, "--conf", "PYTORCH_ALLOC_CONF=max_split_size_mb=1", "--torch", "2.6"],
     "lint an option string": ["lint", "--conf", "garbage_collection_threshold:0.5"],
     "stats": ["stats", FAILED],
-    "stats of requests alone": ["stats", "traces/profiled/timeline-torch2.15.raw.json.gz"],
-    "lint of requests alone": ["lint", "traces/profiled/trace-torch2.15.json.gz"],
-    "replay of requests alone": ["replay", "traces/profiled/trace-torch2.15.json.gz"],
+    "stats of requests alone": ["stats", "traces/profiled/timeline-torch2.15.json.xz"],
+    "lint of requests alone": ["lint", "traces/profiled/trace-torch2.15.json.xz"],
+    "replay of requests alone": ["replay", "traces/profiled/trace-torch2.15.json.xz"],
     "explain a table": ["explain", "traces/profiled/summary-torch2.15.txt"],
 }
 """A line of each command, and of each sort of document that it prints; the others stand below."""
@@ -212,6 +212,14 @@ def made() -> dict[str, list[Any]]:
     }
 
 
+@pytest.mark.parametrize("conf", [[], ["--conf", "max_split_size_mb:64"]])
+def test_what_convert_prints_is_what_its_schema_says(
+    conf: list[str], printed: Callable[[list[str]], list[Any]], tmp_path: Path
+) -> None:
+    (document,) = printed(["convert", TRACE, str(tmp_path / "rows.csv"), *conf])
+    assert wrong_with("convert", document) == ""
+
+
 @pytest.mark.parametrize("command", ["record", "crosscheck", "step"])
 def test_what_needs_a_driver_is_looked_at_as_it_would_be_printed(command: str) -> None:
     for document in made()[command]:
@@ -220,7 +228,7 @@ def test_what_needs_a_driver_is_looked_at_as_it_would_be_printed(command: str) -
 
 def test_every_command_has_been_looked_at() -> None:
     # A gate with a baseline, several devices, searches: in tests/cli.
-    assert {line[0] for line in LINES.values()} | {*made()} == with_json()
+    assert {line[0] for line in LINES.values()} | {*made(), "convert"} == with_json()
 
 
 OF_NAMES = ("stats", "categories", "owners", "moved", "actions", "rows", "counts")

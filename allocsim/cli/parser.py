@@ -12,6 +12,7 @@ import argparse
 
 from allocsim.cli import (
     compare,
+    convert,
     crosscheck,
     explain,
     fit,
@@ -52,7 +53,7 @@ _EXIT_CODES = (
 
 _COMMANDS = (
     *(replay, explain, top, compare, gate, ranks, tune, risk, fit, scale),
-    *(report, plot, step, record, lint, stats, watch, synth, crosscheck),
+    *(report, plot, step, record, lint, stats, watch, convert, synth, crosscheck),
 )
 """In the order of need."""
 

@@ -9,6 +9,7 @@ from allocsim.engine.drive import Drive
 from allocsim.engine.fold import fold, fold_allocated
 from allocsim.engine.from_state import StateSource, state_source
 from allocsim.engine.hints import EMPTY_CACHE_WAYS, Hints
+from allocsim.engine.history import History, HistoryWatch, columns_of
 from allocsim.engine.notes import provenance_notes, workspace_note
 from allocsim.engine.observers import GiveUpError, Observer, PeakWatch, Progress
 from allocsim.engine.plan import Plan, StepKind, Steps
@@ -38,6 +39,7 @@ from allocsim.engine.result import (
     Timeline,
 )
 from allocsim.engine.setting import IN_STRING, Setting, in_option_string, releases_needed
+from allocsim.engine.simulated import Simulated, simulate
 from allocsim.engine.smallest_device import (
     Capacity,
     Smallest,
@@ -67,6 +69,8 @@ __all__ = [
     "DeviceRun",
     "EMPTY_CACHE_WAYS",
     "Hints",
+    "History",
+    "HistoryWatch",
     "Drive",
     "Effect",
     "Fidelity",
@@ -85,6 +89,7 @@ __all__ = [
     "Progress",
     "Run",
     "Setting",
+    "Simulated",
     "SimulatedOom",
     "Smallest",
     "Spill",
@@ -101,6 +106,7 @@ __all__ = [
     "Watch",
     "bytes_of",
     "can_be_of",
+    "columns_of",
     "device_of",
     "difference_step_by_step",
     "drive_as_recorded",
@@ -120,6 +126,7 @@ __all__ = [
     "replay_prepared",
     "requests_of",
     "run_as_made",
+    "simulate",
     "smallest_device",
     "smallest_fraction",
     "state_source",

@@ -62,7 +62,7 @@ def prepare(
                 release_note=note,
                 recorded=Setting(conf),
                 config=config,
-                has_settings=recording.settings is not None or hints.first_conf is not None,
+                has_settings=_has_settings(recording, hints),
                 start=start,
                 provenance=recording.provenance,
                 releases=possible,
@@ -75,6 +75,13 @@ def prepare(
             )
         )
     return tuple(found)
+
+
+def _has_settings(recording: Recording, hints: Hints) -> bool:
+    """Whether anything tells the settings: the file, its user, or who made it."""
+    made = recording.provenance
+    told = made is not None and made.conf_at_start is not None
+    return told or recording.settings is not None or hints.first_conf is not None
 
 
 def _conf_of(recording: Recording) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from allocsim.report.answer import Answer, Tone
     from allocsim.report.compare import compare_document, compare_text
+    from allocsim.report.convert import convert_document, convert_text
     from allocsim.report.crosscheck import crosscheck_document, crosscheck_text
     from allocsim.report.explain import (
         explanation_document,
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Answer", "Loan", "Tone", "collapsed_text", "compare_document",
-    "compare_text", "crosscheck_document", "crosscheck_text",
+    "compare_text", "convert_document", "convert_text", "crosscheck_document", "crosscheck_text",
     "explanation_document", "explanation_screen", "explanation_text", "fewest_document",
     "fewest_text", "fit_document", "fit_text", "fits_document", "fits_text", "frontier_document",
     "frontier_text", "largest_fit_document", "largest_fit_text", "largest_text", "others_text",
@@ -82,6 +83,8 @@ _HOMES = {
     "collapsed_text": "top",
     "compare_document": "compare",
     "compare_text": "compare",
+    "convert_document": "convert",
+    "convert_text": "convert",
     "crosscheck_document": "crosscheck",
     "crosscheck_text": "crosscheck",
     "explanation_document": "explain",

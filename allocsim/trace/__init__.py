@@ -5,7 +5,7 @@ the device held before the first entry.  Nothing here knows what an allocator wo
 """
 
 from allocsim.trace.annotation import Annotation
-from allocsim.trace.export import write_snapshot
+from allocsim.trace.export import dump_snapshot, write_snapshot
 from allocsim.trace.form import FileForm, form_of
 from allocsim.trace.frames import Frame, FrameInterner, FrameTable
 from allocsim.trace.lint import Finding, lint, refuse_contradictions, refuse_unsound
@@ -20,8 +20,9 @@ from allocsim.trace.rewind import Rewound, start_state, trimmed
 from allocsim.trace.segments import WrongSum
 from allocsim.trace.settings import RecordedSettings
 from allocsim.trace.source import is_recording
-from allocsim.trace.store import write_npz
+from allocsim.trace.store import dump_npz, write_npz
 from allocsim.trace.trace import Action, Entry, Trace
+from allocsim.trace.whole_file import whole_file
 
 __all__ = [
     "Action",
@@ -43,6 +44,8 @@ __all__ = [
     "Rewound",
     "Trace",
     "WrongSum",
+    "dump_npz",
+    "dump_snapshot",
     "form_of",
     "is_recording",
     "lint",
@@ -54,6 +57,7 @@ __all__ = [
     "releases_of",
     "start_state",
     "trimmed",
+    "whole_file",
     "write_npz",
     "write_snapshot",
 ]

@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, NoReturn
 from allocsim.collector import collector_paused
 from allocsim.errors import RecordingError
 from allocsim.trace.annotation import read_annotations
+from allocsim.trace.column_cache import with_cache
 from allocsim.trace.columns import read_trace
 from allocsim.trace.entries import Entries, Rows, entries_of
 from allocsim.trace.fields import Fields, describe
@@ -56,9 +57,13 @@ def load(path: str | os.PathLike[str]) -> Recording:
     Forms: PyTorch's snapshots (pickle), the same as JSON or in the page of _memory_viz trace_plot,
     allocsim's own column form (.npz), and, as requests alone, traces of PyTorch's profiler, its
     memory timeline, and rows of CSV or JSON; all but the column form also packed by gzip, xz, zstd
-    or zip. Raises RecordingError, in one sentence, for anything else.
+    or zip.  What takes long to read is kept as columns for the next time (docs/convert.md).
+    Raises RecordingError, in one sentence, for anything else.
     """
-    name = os.fspath(path)
+    return with_cache(os.fspath(path), _load)
+
+
+def _load(name: str) -> Recording:
     with open_source(name) as file, collector_paused():
         kind = kind_of(name, file.read(HEAD))
         size = file.seek(0, os.SEEK_END)

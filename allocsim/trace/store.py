@@ -15,7 +15,6 @@ import json
 import os
 import zipfile
 import zlib
-from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import numpy as np
@@ -32,8 +31,9 @@ from allocsim.trace.recording import Recording
 from allocsim.trace.segments import SegmentReader, WrongSum
 from allocsim.trace.settings import read_settings
 from allocsim.trace.trace import Action, Trace
+from allocsim.trace.whole_file import whole_file
 
-__all__ = ["write_npz", "read_npz"]
+__all__ = ["dump_npz", "write_npz", "read_npz"]
 
 _HEADER, _FLAT, _OFFSETS = "recording", "stacks.flat", "stacks.offsets"
 _VERSION = 1
@@ -56,6 +56,12 @@ _Columns = dict[str, NDArray[Any]]
 
 def write_npz(recording: Recording, path: str | os.PathLike[str]) -> None:
     """Write `recording` in the column form, in place of any file at `path`."""
+    with whole_file(path) as file:
+        dump_npz(recording, file)
+
+
+def dump_npz(recording: Recording, file: BinaryIO) -> None:
+    """Write `recording` in the column form to an open file."""
     header = json.dumps(_header(recording), separators=(",", ":")).encode()
     columns: _Columns = {
         _HEADER: np.frombuffer(header, dtype=np.uint8),
@@ -65,8 +71,7 @@ def write_npz(recording: Recording, path: str | os.PathLike[str]) -> None:
     for trace in recording.devices:
         for name, column in trace.columns().items():
             columns[f"{trace.device}.{name}"] = column
-    with Path(path).open("wb") as file:
-        np.savez(file, allow_pickle=False, **columns)
+    np.savez(file, allow_pickle=False, **columns)
 
 
 def _header(recording: Recording) -> dict[str, object]:

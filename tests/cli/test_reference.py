@@ -16,7 +16,8 @@ COMMANDS = commands()
 def test_every_command_is_there() -> None:
     assert set(COMMANDS) == {
         *("replay", "explain", "top", "compare", "ranks", "risk", "fit", "scale", "tune", "record"),
-        *("crosscheck", "step", "synth", "plot", "report", "gate", "watch", "lint", "stats"),
+        *("crosscheck", "step", "synth", "plot", "report", "gate", "watch", "convert", "lint"),
+        "stats",
     }
 
 

@@ -100,7 +100,7 @@ def test_recordings_of_others_have_the_findings_that_are_true_of_them(name: str)
 
 
 def test_what_requests_alone_lack_is_a_warning() -> None:
-    found = lint(load(TRACES / "profiled" / "timeline-torch2.15.raw.json.gz"))
+    found = lint(load(TRACES / "profiled" / "timeline-torch2.15.json.xz"))
     assert checks(found) == ["reader"]
     assert not found.passed
 

@@ -90,7 +90,7 @@ def test_a_recording_that_no_file_holds_has_no_form() -> None:
 
 
 def test_of_requests_alone_what_was_requested_is_told() -> None:
-    found = stats(load(TRACES / "profiled" / "timeline-torch2.15.raw.json.gz"))
+    found = stats(load(TRACES / "profiled" / "timeline-torch2.15.json.xz"))
     (device,) = found.devices
     assert (found.layout, found.releases, device.begins) == ("memory timeline", (), "requests")
     assert device.peak_reserved_bytes is None
