@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from allocsim import CachingAllocator
 from allocsim.questions.lint import CHECKS, Finding, Lint, lint
@@ -65,6 +67,32 @@ def test_a_whole_recording_passes_with_nothing_found() -> None:
 @pytest.mark.parametrize("path", sorted(TRACES.glob("*.pickle.gz")), ids=lambda path: path.name)
 def test_real_recordings_from_an_empty_device_have_no_findings(path: Path) -> None:
     assert checks(lint(load(path))) == []
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 30 * MIB), st.integers(0, 2), st.booleans()), max_size=25),
+    st.sampled_from(["", "expandable_segments:True", "max_split_size_mb:30"]),
+    st.sampled_from(["2.3", "2.9", "2.15"]),
+    st.integers(0, 40),
+)
+def test_runs_of_the_model_raise_no_alarm_and_lose_their_beginning_at_most(
+    requests: list[tuple[int, int, bool]], conf: str, torch: str, lost: int
+) -> None:
+    gpu = CachingAllocator("1GiB", conf, torch_version=torch, record_history=True)
+    for size, stream, is_freed in requests:
+        block = gpu.malloc(size, stream=4096 * stream)
+        if is_freed:
+            gpu.free(block)
+    gpu.empty_cache()
+    made = gpu.snapshot()
+    entries = made["device_traces"][0]
+    whole = linted(made) if requests else None
+    assert whole is None or checks(whole) == ["stacks"]
+    made["device_traces"][0] = rest = entries[lost:]
+    if sum(entry["action"] in ("alloc", "free_requested") for entry in rest) > 1:
+        found = linted(made)
+        assert set(checks(found)) <= {"mid_run", "stacks", "ring"}
+        assert not [each for each in found.findings if each.severity == "error"]
 
 
 @pytest.mark.slow
