@@ -8,6 +8,9 @@
 `top` says who held its memory at a moment, `risk` how near it came to running out of memory;
 `fit` says whether a model fits a card, by running it on one that is not there;
 `tune` says which setting a recording would have done best with;
+`lint` says what is wrong with a recording, `stats` what is in it;
+`simulate` records a replay as PyTorch would have recorded that run, `convert` writes a recording in
+the format of another tool;
 `step` takes one request at a time, every decision named;
 `picture_of` makes a recording ready to be drawn and `figures` draws it;
 `workload` makes recordings of imagined programs;
@@ -22,7 +25,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from allocsim import capture, workload
     from allocsim.core import CachingAllocator
-    from allocsim.engine import DeviceRun, Hints, Run, replay
+    from allocsim.engine import DeviceRun, Hints, Run, Simulated, replay, simulate
     from allocsim.errors import (
         AllocsimError,
         ConfigError,
@@ -43,15 +46,18 @@ if TYPE_CHECKING:
     )
     from allocsim.questions.fit import Fit, Task, fit, model_of, program_of
     from allocsim.questions.gate import Budget, Gate, Measured, gate, measured
+    from allocsim.questions.lint import Lint, lint, lint_conf
     from allocsim.questions.picture import Picture, Still, owners_of, picture_of, still_of
     from allocsim.questions.ranks import Ranks, ranks
     from allocsim.questions.risk import Risk
     from allocsim.questions.risk import risk_of as risk
     from allocsim.questions.scale import Scaled, Scaling, recording_at, scaling_of
+    from allocsim.questions.stats import Stats, stats
     from allocsim.questions.step import Decision, Request, step
     from allocsim.questions.top import Top, top
     from allocsim.questions.tune import Tuning, tune
     from allocsim.report import explanation_text, figures, segments_text, step_text
+    from allocsim.report.formats import convert
     from allocsim.trace import Action, Recording, load
     from allocsim.units import GIB, KIB, MIB, format_size, parse_size
 
@@ -60,21 +66,26 @@ __all__ = [
     "Hints",
     "OutOfMemoryError",
     "compare",
+    "convert",
     "explain",
     "gate",
     "measured",
     "fit",
+    "lint",
     "load",
     "ranks",
     "replay",
     "risk",
     "scaling_of",
+    "simulate",
+    "stats",
     "step",
     "top",
     "tune",
     "compare_settings",
     "explain_recording",
     "explain_state",
+    "lint_conf",
     "model_of",
     "owners_of",
     "picture_of",
@@ -92,6 +103,7 @@ __all__ = [
     "Fit",
     "Budget",
     "Gate",
+    "Lint",
     "Measured",
     "Picture",
     "Ranks",
@@ -101,7 +113,9 @@ __all__ = [
     "Run",
     "Scaled",
     "Scaling",
+    "Simulated",
     "StateExplanation",
+    "Stats",
     "Still",
     "Task",
     "Top",
@@ -125,7 +139,7 @@ __all__ = [
 
 _HOMES = {
     "core": ("CachingAllocator",),
-    "engine": ("DeviceRun", "Hints", "Run", "replay"),
+    "engine": ("DeviceRun", "Hints", "Run", "Simulated", "replay", "simulate"),
     "questions.compare": ("Comparison", "compare", "compare_settings"),
     "questions.explain": (
         *("DeviceExplanation", "StateExplanation", "Verdict"),
@@ -133,13 +147,16 @@ _HOMES = {
     ),
     "questions.fit": ("Fit", "Task", "fit", "model_of", "program_of"),
     "questions.gate": ("Budget", "Gate", "Measured", "gate", "measured"),
+    "questions.lint": ("Lint", "lint", "lint_conf"),
     "questions.picture": ("Picture", "Still", "owners_of", "picture_of", "still_of"),
     "questions.ranks": ("Ranks", "ranks"),
     "questions.risk": ("Risk", "risk"),
     "questions.scale": ("Scaled", "Scaling", "recording_at", "scaling_of"),
+    "questions.stats": ("Stats", "stats"),
     "questions.step": ("Decision", "Request", "step"),
     "questions.top": ("Top", "top"),
     "questions.tune": ("Tuning", "tune"),
+    "report.formats": ("convert",),
     "report": ("explanation_text", "segments_text", "step_text"),
     "trace": ("Action", "Recording", "load"),
     "units": ("GIB", "KIB", "MIB", "format_size", "parse_size"),

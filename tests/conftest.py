@@ -7,6 +7,7 @@ The history is the model's own: such a recording proves what is done with it, no
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,9 @@ from allocsim import CachingAllocator, OutOfMemoryError
 from allocsim.trace import Recording, load
 
 Program = Callable[[CachingAllocator], object]
+
+# Tests leave nothing in the user's cache and find nothing there; those of the cache have their own.
+os.environ["ALLOCSIM_NO_CACHE"] = "1"
 
 # How long an example takes says how busy the machine is, and nothing about the code.
 settings.register_profile("unhurried", deadline=None)

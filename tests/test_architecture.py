@@ -53,9 +53,10 @@ THIRD_PARTY = {
     "pyarrow",
     "shtab",
     "pytest",
+    "zstandard",
 }
 ONLY_FOR_TYPES = {"mypy_extensions"}
-ONLY_IN_FUNCTIONS = {"matplotlib", "torch", "dask", "pyarrow", "shtab"}
+ONLY_IN_FUNCTIONS = {"matplotlib", "torch", "dask", "pyarrow", "shtab", "zstandard"}
 WORLDLY = {
     "datetime",
     "io",
@@ -235,15 +236,18 @@ def test_a_command_has_one_name() -> None:
         "top",
         "compare",
         "gate",
+        "lint",
         "ranks",
         "watch",
         "risk",
         "fit",
         "scale",
+        "stats",
         "tune",
         "step",
         "crosscheck",
         "record",
+        "convert",
     }
     assert commands <= shown
     assert commands <= {path.stem for path in (PACKAGE / "cli").glob("*.py")}
@@ -252,11 +256,13 @@ def test_a_command_has_one_name() -> None:
         "top",
         "compare",
         "gate",
+        "lint",
         "ranks",
         "watch",
         "risk",
         "fit",
         "scale",
+        "stats",
         "tune",
         "step",
         "picture",

@@ -33,8 +33,9 @@ Reads TEXT, an out-of-memory error of PyTorch in any wording since 1.0, or the
 log FILE that holds some, and names the cause of each, the comparison of figures
 that decided it, and what follows from it.  A FILE that is a recording of
 torch.cuda.memory._record_memory_history() is replayed, and each of its errors
-explained.  No GPU is needed.  Without an argument, or with -, standard input is
-read."""
+explained.  Of a start-up log of vLLM, SGLang or llama.cpp, or a table of
+memory_summary(), the figures are shown.  No GPU is needed.  Without an
+argument, or with -, standard input is read."""
 _LARGEST_LOG = 1 << 28
 _HEAD = 1 << 20
 _GZIP = b"\x1f\x8b"
@@ -76,9 +77,25 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--request asks a snapshot; an error's text has none")
     if arguments.device is not None:
         raise UsageError("--device chooses a device of a recording; an error's text has none")
-    from allocsim.questions.explain import explain  # noqa: PLC0415
-    from allocsim.report import verdicts_document, verdicts_screen, verdicts_text  # noqa: PLC0415
+    from allocsim.questions.explain import explain, figures_in, find_messages  # noqa: PLC0415
+    from allocsim.report import (  # noqa: PLC0415
+        log_document,
+        log_screen,
+        log_text,
+        verdicts_document,
+        verdicts_screen,
+        verdicts_text,
+    )
 
+    printed = None if find_messages(text) else figures_in(text)
+    if printed is not None:
+        write_answer(
+            arguments,
+            partial(log_document, printed),
+            partial(log_text, printed),
+            partial(log_screen, printed),
+        )
+        return 0
     verdicts = explain(
         text, arguments.conf, torch_version=arguments.torch, device_memory=arguments.device_memory
     )
@@ -107,6 +124,8 @@ def _read(path: str) -> bytes | None:
 
     A file is opened once, because a pipe (`<(grep ...)`) can be read only once.
     """
+    from allocsim.trace import is_recording  # noqa: PLC0415
+
     try:
         with Path(path).open("rb") as packed:
             file: IO[bytes] = packed
@@ -115,26 +134,20 @@ def _read(path: str) -> bytes | None:
                 packed.seek(0)
                 file = cast("IO[bytes]", gzip.GzipFile(fileobj=packed))
                 head = file.read(_HEAD)
-            return None if _is_recording(head) else head + file.read(_LARGEST_LOG + 1 - len(head))
+            return None if is_recording(head) else head + file.read(_LARGEST_LOG + 1 - len(head))
     except (OSError, EOFError, zlib.error) as error:
         raise UsageError(f"{path} cannot be read ({error})") from None
 
 
-def _is_recording(head: bytes) -> bool:
-    """Whether a file that begins so is a snapshot rather than text."""
-    if head.startswith((b"\x80", b"PK\x03\x04")):
-        return True
-    is_json = head.removeprefix(codecs.BOM_UTF8).lstrip()[:1] in (b"{", b"[")
-    return is_json and re.search(rb'"(?:device_traces|segments|segment_type)"', head) is not None
-
-
 def _decoded(log: bytes, name: str) -> str:
     """A log as text, whatever its encoding; Windows shells write UTF-16."""
+    from allocsim.trace import is_recording  # noqa: PLC0415
+
     if len(log) > _LARGEST_LOG:
         raise UsageError(f"{name} has more than {_LARGEST_LOG} bytes; cut the error out of it")
     if not log.strip():
         raise UsageError(f"{name} is empty; expected an error's text")
-    if _is_recording(log[:_HEAD]) or log.startswith(_GZIP):
+    if is_recording(log[:_HEAD]):
         raise UsageError(f"{name} is no text; give the recording's file as an argument")
     if log.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return log.decode("utf-16", "replace")

@@ -19,7 +19,7 @@ __all__ = ["Commands", "HINTS", "add_command", "add_shared", "expanded", "hints_
 
 Commands = argparse._SubParsersAction  # argparse has no public name for what add_subparsers returns
 
-_FILE = "a snapshot: pickle, JSON or .npz, plain or gzip"
+_FILE = "a snapshot, a profiler trace, rows of requests (docs/formats.md)"
 _SHARED: dict[str, dict[str, Any]] = {
     "file": {"metavar": "FILE", "help": _FILE},
     "files": {"metavar": "FILE", "nargs": "+", "help": _FILE},

@@ -12,10 +12,12 @@ import argparse
 
 from allocsim.cli import (
     compare,
+    convert,
     crosscheck,
     explain,
     fit,
     gate,
+    lint,
     plot,
     ranks,
     record,
@@ -23,6 +25,7 @@ from allocsim.cli import (
     report,
     risk,
     scale,
+    stats,
     step,
     synth,
     top,
@@ -50,7 +53,7 @@ _EXIT_CODES = (
 
 _COMMANDS = (
     *(replay, explain, top, compare, gate, ranks, tune, risk, fit, scale),
-    *(report, plot, step, record, watch, synth, crosscheck),
+    *(report, plot, step, record, lint, stats, watch, convert, synth, crosscheck),
 )
 """In the order of need."""
 

@@ -109,6 +109,11 @@ def _compare_strictly(devices: Sequence[Prepared], result: Run) -> None:
     from allocsim.engine import difference_step_by_step  # noqa: PLC0415
 
     for device_run in result.devices:
+        if device_run.fidelity is not None and not device_run.fidelity.is_compared:
+            raise UsageError(
+                f"--strict compares a replay with its recording, but {result.path} holds requests "
+                "alone, no addresses or segments; leave it out"
+            )
         if device_run.fidelity is None:
             raise UsageError(
                 f"--strict compares a replay with its recording, but device {device_run.device} "

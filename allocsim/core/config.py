@@ -170,6 +170,16 @@ class AllocatorConfig:
         found = (look(self, has_limit) for look in _INERT.values() if look is not None)
         return tuple(text for text in found if text)
 
+    def unsafe_options(self) -> tuple[str, ...]:
+        """Sentences on options that harm together, in every release that has them."""
+        if not self.expandable_segments or self.max_split_size == UNLIMITED:
+            return ()
+        return (
+            f"expandable_segments:True with max_split_size_mb:{self.max_split_size // MIB}; "
+            "together they stop on internal assertions in some releases and let reserved memory "
+            "grow without bound",
+        )
+
     def settings(self) -> dict[str, object]:
         """The `allocator_settings` dict of a snapshot (6.5)."""
         intervals = {str(1 << i): d for i, d in enumerate(self.roundup_power2_divisions)}

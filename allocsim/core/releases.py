@@ -52,6 +52,8 @@ class Release:
     """roundup_power2_divisions:1 leaves the request unrounded (1.2)."""
 
     # Option string (8).
+    conf_variables: tuple[str, ...] = ("PYTORCH_CUDA_ALLOC_CONF",)
+    """The environment variables that may hold the string; the first that is set counts (8.1)."""
     options: frozenset[str] = frozenset(
         {
             "max_split_size_mb",
@@ -259,6 +261,11 @@ CHANGES: tuple[tuple[str, dict[str, Any]], ...] = (
         "2.10",
         {
             "+options": ("per_process_memory_fraction", "pinned_reserve_segment_size_mb"),
+            "conf_variables": (
+                "PYTORCH_CUDA_ALLOC_CONF",
+                "PYTORCH_HIP_ALLOC_CONF",
+                "PYTORCH_ALLOC_CONF",
+            ),
             "separators_checked": False,
             "thresholds_inclusive": True,
             "list_tail_overwrites_last": False,

@@ -9,7 +9,8 @@ from allocsim.engine.drive import Drive
 from allocsim.engine.fold import fold, fold_allocated
 from allocsim.engine.from_state import StateSource, state_source
 from allocsim.engine.hints import EMPTY_CACHE_WAYS, Hints
-from allocsim.engine.notes import workspace_note
+from allocsim.engine.history import History, HistoryWatch, columns_of
+from allocsim.engine.notes import provenance_notes, workspace_note
 from allocsim.engine.observers import GiveUpError, Observer, PeakWatch, Progress
 from allocsim.engine.plan import Plan, StepKind, Steps
 from allocsim.engine.prepare import prepare, prepare_made
@@ -38,6 +39,7 @@ from allocsim.engine.result import (
     Timeline,
 )
 from allocsim.engine.setting import IN_STRING, Setting, in_option_string, releases_needed
+from allocsim.engine.simulated import Simulated, simulate
 from allocsim.engine.smallest_device import (
     Capacity,
     Smallest,
@@ -60,12 +62,15 @@ from allocsim.engine.trial import (
 )
 from allocsim.engine.two_starts import large_segments_matter
 from allocsim.engine.walk import Walk
+from allocsim.engine.which_release import can_be_of, releases_of
 
 __all__ = [
     "Capacity",
     "DeviceRun",
     "EMPTY_CACHE_WAYS",
     "Hints",
+    "History",
+    "HistoryWatch",
     "Drive",
     "Effect",
     "Fidelity",
@@ -84,6 +89,7 @@ __all__ = [
     "Progress",
     "Run",
     "Setting",
+    "Simulated",
     "SimulatedOom",
     "Smallest",
     "Spill",
@@ -99,6 +105,8 @@ __all__ = [
     "Walk",
     "Watch",
     "bytes_of",
+    "can_be_of",
+    "columns_of",
     "device_of",
     "difference_step_by_step",
     "drive_as_recorded",
@@ -112,11 +120,14 @@ __all__ = [
     "parting_of",
     "prepare",
     "prepare_made",
+    "provenance_notes",
     "releases_needed",
+    "releases_of",
     "replay",
     "replay_prepared",
     "requests_of",
     "run_as_made",
+    "simulate",
     "smallest_device",
     "smallest_fraction",
     "state_source",

@@ -22,7 +22,7 @@ from allocsim.engine.result import Fidelity, Mismatch
 from allocsim.state import INACTIVE, SegmentState
 from allocsim.trace import Action, Trace
 
-__all__ = ["FidelityCheck"]
+__all__ = ["FidelityCheck", "Uncompared"]
 
 _IGNORED = (Action.SNAPSHOT, Action.ANNOTATE)
 _NAMES = np.array([action.text for action in Action], dtype=object)
@@ -151,6 +151,20 @@ class FidelityCheck:
             entries_matched=self._matched,
             first_mismatch=self._mismatch,
         )
+
+
+class Uncompared(FidelityCheck):
+    """Of a recording of requests alone: nothing is compared, and so nothing differs."""
+
+    def history(self, entries: Sequence[TraceEntry]) -> None:
+        """Passed over."""
+
+    def steps(self, steps: Steps, placed: PlacedSteps, history: Sequence[TraceEntry]) -> None:
+        """Passed over."""
+
+    def result(self, segments: Iterable[SegmentState]) -> Fidelity:  # noqa: ARG002
+        """Nothing of nothing."""
+        return Fidelity(0, 0, 0, 0, 0, 0, None)
 
 
 def _row_text(row: Row | None) -> str:

@@ -22,6 +22,7 @@ __all__ = [
     "device_note",
     "known_notes",
     "peak_notes",
+    "provenance_notes",
     "start_notes",
     "open_notes",
     "workspace_note",
@@ -96,9 +97,8 @@ def device_note(made: Provenance) -> str:
     return f"{what}: as recorded on {made.device_name or 'a device without a name'}"
 
 
-def known_notes(prepared: Prepared) -> list[str]:
-    """What is known of the program's calls, and from whom; what a phantom could not tell it."""
-    hints, marks, made = prepared.hints, prepared.marks, prepared.provenance
+def provenance_notes(made: Provenance | None) -> list[str]:
+    """What a recording says of its own making that its reader should know."""
     notes = []
     if made is not None and made.captured:
         notes.append(f"captured within the program, {made.captured}")
@@ -112,6 +112,13 @@ def known_notes(prepared: Prepared) -> list[str]:
             f"workspaces of {made.guessed} are a phantom GPU's guess, as small as they can be: a "
             "card may take more"
         )
+    return notes
+
+
+def known_notes(prepared: Prepared) -> list[str]:
+    """What is known of the program's calls, and from whom; what a phantom could not tell it."""
+    hints, marks, made = prepared.hints, prepared.marks, prepared.provenance
+    notes = provenance_notes(made)
     for kind, is_told, what in (
         (
             MarkKind.FRACTION,

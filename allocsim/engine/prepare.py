@@ -37,10 +37,10 @@ def prepare(
     hints that the release refuses.
     """
     starts = refuse_unsound(recording)
-    return tuple(
-        replace(each, start=_start_of(starts, each, recording))
-        for each in _from_empty(recording, device, torch_version, hints or Hints())
-    )
+    found = _from_empty(recording, device, torch_version, hints or Hints())
+    if recording.is_requests:
+        return tuple(found)
+    return tuple(replace(each, start=_start_of(starts, each, recording)) for each in found)
 
 
 def prepare_made(recording: Recording, device: int | None = None) -> tuple[Prepared, ...]:
@@ -75,16 +75,25 @@ def _from_empty(
             release_note=note,
             recorded=Setting(conf),
             config=config,
-            has_settings=recording.settings is not None or hints.first_conf is not None,
+            has_settings=_has_settings(recording, hints),
             start=(),
             provenance=recording.provenance,
             releases=possible,
             is_own_release=can_be_of(recording, release.version),
             hints=hints,
             marks=hints.marks(trace),
+            is_requests=recording.is_requests,
+            file_notes=recording.notes,
         )
         for trace in traces
     ]
+
+
+def _has_settings(recording: Recording, hints: Hints) -> bool:
+    """Whether anything tells the settings: the file, its user, or who made it."""
+    made = recording.provenance
+    told = made is not None and made.conf_at_start is not None
+    return told or recording.settings is not None or hints.first_conf is not None
 
 
 def _conf_of(recording: Recording) -> str:

@@ -72,6 +72,8 @@ class Prepared:
     assumed_memory: bytes of the device as a user says, where the recording does not.
     hints: what a user says of the program; marks: what is known of it, recorded or said.
     is_made: whether the model has just made the recording, whose marks are all that was called.
+    is_requests: whether the recording holds requests alone, which nothing can be compared with.
+    file_notes: what the file lacks, and what was made of it.
     """
 
     path: str
@@ -89,6 +91,8 @@ class Prepared:
     hints: Hints = Hints()  # noqa: RUF009  (frozen)
     marks: tuple[Mark, ...] = ()
     is_made: bool = False
+    is_requests: bool = False
+    file_notes: tuple[str, ...] = ()
 
     @cached_property
     def plan(self) -> Plan:
@@ -193,7 +197,7 @@ class Prepared:
     @cached_property
     def proofs(self) -> list[Parting | None]:
         """Where the replay as recorded leaves the recording, once one was made."""
-        return [None] if self.plan.is_proved or self.is_made else []
+        return [None] if self.plan.is_proved or self.is_made or self.is_requests else []
 
     @cached_property
     def looked(self) -> list[Quiet]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from allocsim.core import AllocatorConfig
 from allocsim.engine.drive import Drive
-from allocsim.engine.fidelity import FidelityCheck
+from allocsim.engine.fidelity import FidelityCheck, Uncompared
 from allocsim.engine.hints import Hints
 from allocsim.engine.left_open import (
     Probe,
@@ -130,7 +130,7 @@ def replay_prepared(
     first = devices[0]
     wanted = setting or first.recorded
     config = wanted.config(first.release)
-    notes = [first.release_note]
+    notes = [first.release_note, *first.file_notes]
     if not first.is_own_release:
         notes.append(OTHER_RELEASE)
     made = first.provenance.release if first.provenance is not None else ""
@@ -269,6 +269,7 @@ def drive_as_recorded(
         if dictates:
             base_address = round_up(prepared.last_address, TIB)
     keeps_history = any(each.keeps_history for each in observers)
+    check_of = Uncompared if prepared.is_requests else FidelityCheck
     allocator = prepared.allocator(
         setting,
         memory,
@@ -286,7 +287,7 @@ def drive_as_recorded(
         len(prepared.trace),
         dictates=dictates,
         check_every=check_every,
-        fidelity=FidelityCheck(prepared.trace) if is_compared else None,
+        fidelity=check_of(prepared.trace) if is_compared else None,
         progress=progress,
         observers=observers,
         lays_out=prepared.start if start is Start.ANEW else (),
@@ -340,10 +341,9 @@ def _device_memory(
             f"{format_size(plan.max_reserved)} to {format_size(inferred)}"
         )
         return inferred, notes
-    notes.append(
-        f"device memory is not recorded: replayed without a limit (at least "
-        f"{format_size(plan.max_reserved)} were reserved)"
-    )
+    at_least = f" (at least {format_size(plan.max_reserved)} were reserved)"
+    least = at_least if plan.max_reserved else ""
+    notes.append(f"device memory is not recorded: replayed without a limit{least}")
     return None, notes
 
 

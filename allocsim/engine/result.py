@@ -108,6 +108,11 @@ class Fidelity:
     first_mismatch: Mismatch | None
 
     @property
+    def is_compared(self) -> bool:
+        """Whether there was anything to compare: a recording of requests alone has nothing."""
+        return self.entries > 0
+
+    @property
     def is_exact(self) -> bool:
         """Whether nothing differs."""
         return self.first_mismatch is None

@@ -22,9 +22,9 @@ def releases_of(recording: Recording, torch_version: str | None) -> tuple[tuple[
     if made_by in MODELLED:
         return (made_by,), f"PyTorch {made_by}: as recorded"
     possible = tuple(version for version in recording.releases if version in MODELLED)
-    if not possible:
+    if not possible or recording.is_requests:
         newest = list(MODELLED)[-1]
-        return tuple(MODELLED), f"PyTorch {newest}: the newest, since the layout tells none"
+        return tuple(MODELLED), f"PyTorch {newest}: the newest, since the file tells none"
     newest = possible[-1]
     if len(possible) == 1:
         return possible, f"PyTorch {newest}: no other release writes this layout"

@@ -4,7 +4,7 @@ one setting that every question recommends."""
 from allocsim.measures.candidates import UNTRIED, candidates
 from allocsim.measures.cost import Cost, Costs, cost_of, read_costs
 from allocsim.measures.equivalence import effect_of, effects_on
-from allocsim.measures.extremes import Extremes, extremes_of, levels_of
+from allocsim.measures.extremes import Extremes, extremes_of, levels_of, turning_rows
 from allocsim.measures.lifetimes import Lifetimes, lifetimes_of
 from allocsim.measures.measures import Measures, measures_of
 from allocsim.measures.outline import Outline, outline_of
@@ -37,5 +37,5 @@ __all__ = [
     "choose", "code_at", "code_of", "cost_of", "effect_of", "effects_on", "extremes_of", "front",
     "is_fitted", "is_hopeless", "late_peak", "levels_of", "lifetimes_of", "measures_of", "merged",
     "outline_of", "overflows", "pack", "proposals", "read_costs", "recommend", "rescues",
-    "sizes_of", "usual_settings", "was_refused",
+    "sizes_of", "turning_rows", "usual_settings", "was_refused",
 ]  # fmt: skip

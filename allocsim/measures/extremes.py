@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Extremes", "extremes_of", "levels_of"]
+__all__ = ["Extremes", "extremes_of", "levels_of", "turning_rows"]
 
 _Column = NDArray[np.int64]
 
@@ -40,3 +40,18 @@ def levels_of(values: _Column, first: int, factor: int, enough: int) -> tuple[Ex
         levels.append(extremes_of(values, step))
         step *= factor
     return tuple(levels)
+
+
+def turning_rows(values: _Column, most: int) -> NDArray[np.intp]:
+    """The rows where `values` changes, the first among them; beyond `most` of them, of each stretch
+    the first, the lowest and the highest."""
+    changed = np.flatnonzero(np.diff(values, prepend=values[:1] - 1))
+    if len(changed) <= most:
+        return changed
+    step = -(-3 * len(changed) // most)
+    starts = np.arange(0, len(changed), step)
+    stretch = np.repeat(np.arange(len(starts)), np.diff([*starts, len(changed)]))
+    by_height = np.lexsort((values[changed], stretch))
+    ends = [*starts[1:] - 1, len(changed) - 1]
+    rows: NDArray[np.intp] = changed[np.unique([*starts, *by_height[starts], *by_height[ends]])]
+    return rows

@@ -71,7 +71,8 @@ def is_foreign(frame: Frame) -> bool:
     if not name or name == "??" or name.startswith("<frozen") or name.endswith(_COMPILED):
         return True
     if "/" in name:
-        return any(part in name for part in _FOREIGN_PARTS)
+        # The profiler's traces name files from the folder of packages on, without a slash.
+        return any(part in f"/{name}" for part in _FOREIGN_PARTS)
     return name in _TORCH_FILES
 
 

@@ -119,6 +119,7 @@ class Recommendation:
     needs: which releases read the best as meant, in words; None where all do that the recording
         can come from.
     since: the oldest release that reads the best as meant; "" without one.
+    is_by_size: whether requests alone were replayed, which nothing shows to be the recorded run.
     """
 
     baseline: Offer
@@ -127,6 +128,7 @@ class Recommendation:
     why_not: WhyNot | None = None
     needs: str | None = None
     since: str = ""
+    is_by_size: bool = False
 
     @property
     def saved_bytes(self) -> int:
@@ -136,7 +138,7 @@ class Recommendation:
     @property
     def is_sure(self) -> bool:
         """Whether the best helps however a recording that starts mid-run began under it."""
-        if self.best is None:
+        if self.best is None or self.is_by_size:
             return False
         low, high = self.best.memory_range
         saved = self.baseline.memory - high
@@ -207,7 +209,8 @@ def recommend(
         offers = offered(map(Setting, confs))
     if why_not is not None:
         return Recommendation(baseline, offers=tuple(offers), why_not=why_not)
-    return choose(baseline, offers, late, release, prepared[0].releases)
+    found = choose(baseline, offers, late, release, prepared[0].releases)
+    return replace(found, is_by_size=prepared[0].is_requests)
 
 
 def overflows(prepared: Prepared, memory: int | None) -> bool:

@@ -163,7 +163,25 @@ def _of_program(known: Evidence) -> _Mask:
     return known.scene.born_in(Phase.PROGRAM, Phase.SETUP) & ~known.scene.is_before
 
 
+_TOLD = (
+    (PARAMETERS, Origin.TOLD_PARAMETER),
+    (OPTIMIZER, Origin.TOLD_OPTIMIZER),
+    (INPUTS, Origin.TOLD_INPUT),
+    (TEMPORARIES, Origin.TOLD_TEMPORARY),
+    (ACTIVATIONS, Origin.TOLD_ACTIVATION),
+    (GRADIENTS, Origin.TOLD_GRADIENT),
+)
+
+
+def _told(origin: Origin) -> Callable[[Evidence], _Mask]:
+    return lambda known: known.scene.came_from(origin)
+
+
 RULES: tuple[Rule, ...] = (
+    *(
+        Rule(category, "the profiler's memory timeline says so", _told(origin))
+        for category, origin in _TOLD
+    ),
     Rule(
         PARAMETERS,
         "a layer of torch.nn makes nothing but its parameters in its constructor, and moving or "

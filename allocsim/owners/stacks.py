@@ -74,6 +74,24 @@ class Origin(IntEnum):
     STATE = 14  # the optimizer's making of its state
     GRADIENT_BUFFER = 15  # one buffer for the gradients of many parameters
     NODE = 16  # the backward of an autograd.Function, or compiled code in its place
+    TOLD_PARAMETER = 17  # by the profiler's memory timeline, as are those that follow
+    TOLD_OPTIMIZER = 18
+    TOLD_INPUT = 19
+    TOLD_TEMPORARY = 20
+    TOLD_ACTIVATION = 21
+    TOLD_GRADIENT = 22
+
+
+_STAND_INS = ("<before>", "<timeline>", "<rows>")
+"""Files of frames that stand for code that a recording of requests alone does not have."""
+_TOLD = {
+    "parameter": Origin.TOLD_PARAMETER,
+    "optimizer state": Origin.TOLD_OPTIMIZER,
+    "input": Origin.TOLD_INPUT,
+    "temporary": Origin.TOLD_TEMPORARY,
+    "activation": Origin.TOLD_ACTIVATION,
+    "gradient": Origin.TOLD_GRADIENT,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +190,10 @@ class _Facts:
             at_work = any(_ENGINE.search(frame.name) for frame in frames)
             phase = Phase.BACKWARD if at_work else Phase.UNTOLD
             return StackKind(phase, Origin.ENGINE if at_work else Origin.OTHER)
+        if python[0].filename in _STAND_INS:
+            is_told = python[0].filename == "<timeline>"
+            told = _TOLD.get(python[0].name, Origin.OTHER) if is_told else Origin.OTHER
+            return StackKind(Phase.UNTOLD, told)
         is_engine_thread = self.has_roots and not _is_root(python)
         origin = _named(python)
         phase = Phase.BACKWARD if is_engine_thread else _phase(python)

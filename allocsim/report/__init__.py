@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from allocsim.report.answer import Answer, Tone
     from allocsim.report.compare import compare_document, compare_text
+    from allocsim.report.convert import convert_document, convert_text
     from allocsim.report.crosscheck import crosscheck_document, crosscheck_text
     from allocsim.report.explain import (
         explanation_document,
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
         verdicts_document,
         verdicts_text,
     )
+    from allocsim.report.explain_log import log_document, log_screen, log_text
     from allocsim.report.explain_screen import explanation_screen, verdicts_screen
     from allocsim.report.explain_state import state_document, state_screen, state_text
     from allocsim.report.fit import (
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from allocsim.report.fit_served import served_document, served_text
     from allocsim.report.gate import gate_document, gate_text
     from allocsim.report.layout import others_text, shown_of, warned
+    from allocsim.report.lint import lint_document, lint_text
     from allocsim.report.ranks import ranks_document, ranks_text
     from allocsim.report.record import record_document, record_text
     from allocsim.report.replay import replay_document, replay_text
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
         scale_text,
     )
     from allocsim.report.spill import Loan
+    from allocsim.report.stats import stats_document, stats_text
     from allocsim.report.step import segments_text, step_document, step_text
     from allocsim.report.top import collapsed_text, speedscope_document, top_document, top_text
     from allocsim.report.tune import tuning_document, tuning_text
@@ -55,16 +59,18 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Answer", "Loan", "Tone", "collapsed_text", "compare_document",
-    "compare_text", "crosscheck_document", "crosscheck_text",
+    "compare_text", "convert_document", "convert_text", "crosscheck_document", "crosscheck_text",
     "explanation_document", "explanation_screen", "explanation_text", "fewest_document",
     "fewest_text", "fit_document", "fit_text", "fits_document", "fits_text", "frontier_document",
     "frontier_text", "largest_fit_document", "largest_fit_text", "largest_text", "others_text",
-    "gate_document", "gate_text", "plan_document", "plan_text", "ranks_document", "ranks_text",
+    "gate_document", "gate_text", "lint_document", "lint_text", "log_document", "log_screen",
+    "log_text", "plan_document", "plan_text", "ranks_document", "ranks_text",
     "record_document", "record_text", "replay_document",
     "replay_screen", "replay_text", "risk_document", "risk_screen", "risk_text", "scale_document",
     "scale_frontier_text", "scale_text", "segments_text", "served_document", "served_text",
     "sharded_document", "sharded_text", "shown_of", "speedscope_document", "state_document",
-    "state_screen", "state_text", "step_document", "step_text", "top_document", "top_text",
+    "state_screen", "state_text", "stats_document", "stats_text", "step_document", "step_text",
+    "top_document", "top_text",
     "tuning_document", "tuning_screen", "tuning_text", "verdicts_document", "verdicts_screen",
     "verdicts_text", "warned", "watch_document", "watch_text",
 ]  # fmt: skip
@@ -77,6 +83,8 @@ _HOMES = {
     "collapsed_text": "top",
     "compare_document": "compare",
     "compare_text": "compare",
+    "convert_document": "convert",
+    "convert_text": "convert",
     "crosscheck_document": "crosscheck",
     "crosscheck_text": "crosscheck",
     "explanation_document": "explain",
@@ -97,10 +105,15 @@ _HOMES = {
     "plan_document": "fit_plan",
     "plan_text": "fit_plan",
     "gate_document": "gate",
+    "lint_document": "lint",
+    "lint_text": "lint",
     "gate_text": "gate",
     "watch_document": "watch",
     "watch_text": "watch",
     "ranks_document": "ranks",
+    "log_document": "explain_log",
+    "log_screen": "explain_log",
+    "log_text": "explain_log",
     "ranks_text": "ranks",
     "record_document": "record",
     "record_text": "record",
@@ -123,6 +136,8 @@ _HOMES = {
     "state_document": "explain_state",
     "state_screen": "explain_state",
     "state_text": "explain_state",
+    "stats_document": "stats",
+    "stats_text": "stats",
     "step_document": "step",
     "step_text": "step",
     "top_document": "top",

@@ -102,6 +102,9 @@ def _heading(run: Run) -> list[str]:
     return lines + rows("Device memory", memories) + rows("Notes", run.named_notes)
 
 
+NOTHING_RECORDED = "none: the file holds requests alone, no addresses or segments to compare with"
+
+
 def proof_rows(device: DeviceRun) -> list[str]:
     """How much of the replay is as recorded."""
     fidelity = device.fidelity
@@ -111,6 +114,8 @@ def proof_rows(device: DeviceRun) -> list[str]:
             "none: the settings or the device memory are not the recorded ones, so there is "
             "nothing to compare with",
         )
+    if not fidelity.is_compared:
+        return row("Proof", NOTHING_RECORDED)
     compared = (
         (fidelity.addresses_matched, fidelity.allocations, "addresses"),
         (fidelity.segments_matched, fidelity.segments, "segments"),
@@ -317,7 +322,7 @@ def _device(device: DeviceRun, shortages: Sequence[Shortage], cure: Cure | None)
         "notes": list(device.notes),
         "parting": parting_document(device.parting),
     }
-    if (found := device.fidelity) is not None:
+    if (found := device.fidelity) is not None and found.is_compared:
         document["fidelity"] = {**asdict(found), "is_exact": found.is_exact}
     if (peaks := device.peaks) is not None:
         document["peak_reserved_range"] = {

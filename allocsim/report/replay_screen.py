@@ -63,5 +63,7 @@ def _proof_in_a_line(device: DeviceRun) -> list[str]:
     fidelity = device.fidelity
     if fidelity is None:
         return row("Proof", f"device {device.device}: none, these are not the recorded settings")
+    if not fidelity.is_compared:
+        return row("Proof", f"device {device.device}: none, the file holds requests alone")
     found = f"{number(fidelity.addresses_matched)} of {number(fidelity.allocations)} addresses"
     return row("Proof", f"device {device.device}: {found} as recorded")

@@ -186,18 +186,36 @@ def _collapsed(name: str) -> str:
     return printable(name).replace(";", "\\x3b")
 
 
-def speedscope_document(top: Top) -> dict[str, Any]:
-    """The memory in the file format of speedscope: a sample is a stack, its weight its bytes."""
+def speedscope_document(*tops: Top) -> dict[str, Any]:
+    """The memory in the file format of speedscope: a sample is a stack, its weight its bytes.
+
+    tops: of one moment each, which has a profile of its own.
+    """
     frames: dict[tuple[str, Frame | None], int] = {}
-    samples, weights = [], []
-    for holding in top.holdings:
-        chain = _chain(holding, is_by_category=_is_by(top))
-        samples.append([frames.setdefault(link, len(frames)) for link in chain])
-        weights.append(holding.bytes)
+    profiles = []
+    for top in tops:
+        samples, weights = [], []
+        for holding in top.holdings:
+            chain = _chain(holding, is_by_category=_is_by(top))
+            samples.append([frames.setdefault(link, len(frames)) for link in chain])
+            weights.append(holding.bytes)
+        of = f"device {top.device} {moment_text(top.at)}: " if len(tops) > 1 else ""
+        profiles.append(
+            {
+                "type": "sampled",
+                "name": f"{of}allocated memory",
+                "unit": "bytes",
+                "startValue": 0,
+                "endValue": sum(weights),
+                "samples": samples,
+                "weights": weights,
+            }
+        )
+    of = f", device {tops[0].device} {moment_text(tops[0].at)}" if len(tops) == 1 else ""
     return {
         "$schema": _SCHEMA,
         "exporter": "allocsim",
-        "name": f"{top.path}, device {top.device} {moment_text(top.at)}",
+        "name": f"{tops[0].path}{of}",
         "activeProfileIndex": 0,
         "shared": {
             "frames": [
@@ -206,17 +224,7 @@ def speedscope_document(top: Top) -> dict[str, Any]:
                 for name, frame in frames
             ]
         },
-        "profiles": [
-            {
-                "type": "sampled",
-                "name": "allocated memory",
-                "unit": "bytes",
-                "startValue": 0,
-                "endValue": sum(weights),
-                "samples": samples,
-                "weights": weights,
-            }
-        ],
+        "profiles": profiles,
     }
 
 

@@ -53,7 +53,8 @@ def _line(arrived: Arrival) -> str:
         told.append(plural(arrived.ooms, "out-of-memory error") if arrived.ooms else "failed")
     else:
         told.append("no error")
-    told.append(f"{format_size(arrived.reserved_bytes)} reserved")
+    if not arrived.recording.is_requests:
+        told.append(f"{format_size(arrived.reserved_bytes)} reserved")
     told.append(f"{number(arrived.entries)} entries")
     return printable(f"{name}: {', '.join(told)}")
 

@@ -5,26 +5,32 @@ the device held before the first entry.  Nothing here knows what an allocator wo
 """
 
 from allocsim.trace.annotation import Annotation
-from allocsim.trace.export import write_snapshot
+from allocsim.trace.export import dump_snapshot, write_snapshot
 from allocsim.trace.folder import ENDINGS, recordings_in
+from allocsim.trace.form import FileForm, form_of
 from allocsim.trace.frames import Frame, FrameInterner, FrameTable
 from allocsim.trace.lint import Finding, lint, refuse_contradictions, refuse_unsound
 from allocsim.trace.load import load, read_snapshot
 from allocsim.trace.marks import Mark, MarkKind
+from allocsim.trace.named_text import TEXTS
 from allocsim.trace.pools import PoolColumn, pools_of
 from allocsim.trace.provenance import Provenance
 from allocsim.trace.recording import Recording
 from allocsim.trace.releases import RELEASES, releases_of
 from allocsim.trace.rewind import Rewound, start_state, trimmed
+from allocsim.trace.segments import WrongSum
 from allocsim.trace.settings import RecordedSettings
-from allocsim.trace.store import write_npz
+from allocsim.trace.source import is_recording
+from allocsim.trace.store import dump_npz, write_npz
 from allocsim.trace.trace import Action, Entry, Trace
+from allocsim.trace.whole_file import whole_file
 
 __all__ = [
     "Action",
     "Annotation",
     "ENDINGS",
     "Entry",
+    "FileForm",
     "Finding",
     "Frame",
     "FrameInterner",
@@ -34,10 +40,16 @@ __all__ = [
     "PoolColumn",
     "Provenance",
     "RELEASES",
+    "TEXTS",
     "RecordedSettings",
     "Recording",
     "Rewound",
     "Trace",
+    "WrongSum",
+    "dump_npz",
+    "dump_snapshot",
+    "form_of",
+    "is_recording",
     "lint",
     "load",
     "pools_of",
@@ -48,6 +60,7 @@ __all__ = [
     "releases_of",
     "start_state",
     "trimmed",
+    "whole_file",
     "write_npz",
     "write_snapshot",
 ]

@@ -12,7 +12,7 @@ import os
 import pickle
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from pathlib import Path
+from typing import BinaryIO, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +21,9 @@ from allocsim.trace.frames import FrameTable
 from allocsim.trace.provenance import KEY
 from allocsim.trace.recording import Recording
 from allocsim.trace.trace import Action, Trace
+from allocsim.trace.whole_file import whole_file
 
-__all__ = ["write_snapshot", "snapshot_of", "segments_plain"]
+__all__ = ["dump_snapshot", "write_snapshot", "snapshot_of", "segments_plain"]
 
 _PROTOCOL = 4
 _OF_BLOCKS = ("address", "size", "requested_size", "state")
@@ -36,12 +37,17 @@ def write_snapshot(recording: Recording, path: str | os.PathLike[str]) -> None:
 
     A name that ends in .gz is packed, without a time: equal recordings give equal bytes.
     """
-    with Path(path).open("wb") as file:
+    with whole_file(path) as file:
         if not os.fspath(path).endswith(".gz"):
-            pickle.dump(snapshot_of(recording), file, protocol=_PROTOCOL)
+            dump_snapshot(recording, file)
             return
         with gzip.GzipFile("", "wb", 6, file, mtime=0) as packed:
-            pickle.dump(snapshot_of(recording), packed, protocol=_PROTOCOL)
+            dump_snapshot(recording, cast(BinaryIO, packed))
+
+
+def dump_snapshot(recording: Recording, file: BinaryIO) -> None:
+    """Write `recording` as a snapshot pickle to an open file."""
+    pickle.dump(snapshot_of(recording), file, protocol=_PROTOCOL)
 
 
 def snapshot_of(recording: Recording) -> object:

@@ -16,6 +16,7 @@ import numpy as np
 
 from allocsim.errors import RecordingError
 from allocsim.state import INACTIVE, SegmentState
+from allocsim.trace.backend import Backend, backend_of
 from allocsim.trace.recording import Recording
 from allocsim.trace.releases import RELEASES, unrounded_until
 from allocsim.trace.rewind.disjoint import never_overlap
@@ -27,21 +28,31 @@ __all__ = ["Finding", "lint", "refuse_contradictions", "refuse_unsound"]
 
 _CONTRADICTS = "the data contradicts itself and cannot be a recording"
 _ALIGNMENT = 512
+_FREES = (Action.FREE_REQUESTED, Action.FREE_COMPLETED)
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing to know; entry, device: where, None if nowhere in particular."""
+    """One thing to know; entry, device: where, None if nowhere in particular.
+
+    check: the name of what found it: "contents", "layout", "segments", "overlap",
+    "free_without_allocation", "history", "alignment", "clock", "mid_run", "ring", "reader" or
+    "backend".
+    """
 
     severity: Literal["note", "error"]
     text: str
     entry: int | None = None
     device: int | None = None
+    check: str = "contents"
 
 
-def lint(recording: Recording) -> tuple[Finding, ...]:
-    """All findings about `recording`, errors first."""
-    return _lint(recording, {})
+def lint(recording: Recording, starts: dict[int, Rewound] | None = None) -> tuple[Finding, ...]:
+    """All findings about `recording`, errors first.
+
+    starts: gets by number each sound device as it was before its first entry, none without entries.
+    """
+    return _lint(recording, {} if starts is None else starts)
 
 
 def refuse_unsound(recording: Recording) -> dict[int, Rewound]:
@@ -69,11 +80,18 @@ def _lint(recording: Recording, starts: dict[int, Rewound]) -> tuple[Finding, ..
     found = list(_about_file(recording))
     unrounded = unrounded_until(recording.releases or RELEASES)
     for trace in recording.devices:
-        found += _about_device(trace, unrounded, starts)
+        if recording.is_requests:  # there is no state that they could lead to
+            found += _order(trace)
+        else:
+            found += _about_device(trace, unrounded, starts)
     return tuple(sorted(found, key=lambda finding: finding.severity != "error"))
 
 
 def _about_file(recording: Recording) -> Iterator[Finding]:
+    for note in recording.notes:
+        yield Finding("note", note, check="reader")
+    if (backend := backend_of(recording)) is not None:
+        yield _about_backend(backend)
     if not recording.devices:
         yield Finding("error", "the recording is empty: it holds neither segments nor entries")
     elif not any(len(trace.inputs()) for trace in recording.devices):
@@ -86,14 +104,29 @@ def _about_file(recording: Recording) -> Iterator[Finding]:
             "a history record with torch.cuda.memory._record_memory_history(max_entries=1_000_000)",
         )
     if not recording.releases:
-        yield Finding("note", "no release of PyTorch writes this mixture of fields")
+        what = "no release of PyTorch writes this mixture of fields"
+        yield Finding("note", what, check="layout")
+
+
+def _about_backend(backend: Backend) -> Finding:
+    what = f"the recording is of {backend.name}'s build of PyTorch ({backend.evidence})"
+    if backend.is_modelled:
+        return Finding("note", f"{what}: it is replayed as CUDA's", check="backend")
+    return Finding(
+        "error",
+        f"{what}: its allocator adds 32 bytes to every request before it rounds, which is not "
+        "modelled, so that a replay would say nothing true",
+        check="backend",
+    )
 
 
 def _about_device(
     trace: Trace, unrounded: str | None, starts: dict[int, Rewound]
 ) -> Iterator[Finding]:
     wrong = islice(_segment_errors(trace), 1)
-    broken = [_contradiction(trace, what) for what in wrong] or list(_alignment(trace, unrounded))
+    broken = [_contradiction(trace, "segments", what) for what in wrong] or list(
+        _alignment(trace, unrounded)
+    )
     yield from broken
     yield from _order(trace)
     if not len(trace) or any(finding.severity == "error" for finding in broken):
@@ -103,19 +136,25 @@ def _about_device(
         start = starts[trace.device].state()
     except RecordingError as error:
         what = str(error).partition(": ")[2].removeprefix(f"entry {error.entry}: ")
-        yield _contradiction(trace, what, error.entry)
+        yield _contradiction(trace, _of_history(trace, error.entry), what, error.entry)
         return
     overlap = _overlap(trace, start)
     yield from _about_start(trace, start) if overlap is None else (overlap,)
 
 
-def _note(trace: Trace, text: str, entry: int | None = None) -> Finding:
-    return Finding("note", text, entry, trace.device)
+def _note(trace: Trace, check: str, text: str, entry: int | None = None) -> Finding:
+    return Finding("note", text, entry, trace.device, check)
 
 
-def _contradiction(trace: Trace, what: str, entry: int | None = None) -> Finding:
+def _contradiction(trace: Trace, check: str, what: str, entry: int | None = None) -> Finding:
     text = f"{_CONTRADICTS}: {what}"
-    return Finding("error", text, entry, trace.device)
+    return Finding("error", text, entry, trace.device, check)
+
+
+def _of_history(trace: Trace, entry: int | None) -> str:
+    """The check that an entry fails which does not lead to what follows."""
+    is_free = entry is not None and trace.action[entry] in _FREES
+    return "free_without_allocation" if is_free else "history"
 
 
 def _segment_errors(trace: Trace) -> Iterator[str]:
@@ -155,9 +194,9 @@ def _alignment(trace: Trace, unrounded: str | None) -> Iterator[Finding]:
     )
     if unrounded is not None:
         text += f"; up to {unrounded} roundup_power2_divisions:1 does that"
-        yield _note(trace, text, entry)
+        yield _note(trace, "alignment", text, entry)
     else:
-        yield _contradiction(trace, text, entry)
+        yield _contradiction(trace, "alignment", text, entry)
 
 
 def _order(trace: Trace) -> Iterator[Finding]:
@@ -168,7 +207,7 @@ def _order(trace: Trace) -> Iterator[Finding]:
         entry = int(back[0]) + 1
         text = f"the entries are not in order of time: time_us goes back {len(back)} times, first "
         text += f"at entry {entry}, as after lowering max_entries while recording"
-        yield _note(trace, text, entry)
+        yield _note(trace, "clock", text, entry)
 
 
 def _overlap(trace: Trace, start: tuple[SegmentState, ...]) -> Finding | None:
@@ -190,7 +229,7 @@ def _overlap(trace: Trace, start: tuple[SegmentState, ...]) -> Finding | None:
                 other = above
             if other is not None:
                 what = f"{size} bytes are allocated at 0x{addr:x}, over the block at 0x{other:x}"
-                return _contradiction(trace, what, index)
+                return _contradiction(trace, "overlap", what, index)
             addresses.insert(at, addr)
             ends[addr] = addr + size
         else:
@@ -204,19 +243,21 @@ def _about_start(trace: Trace, start: tuple[SegmentState, ...]) -> Iterator[Find
     active = sum(segment.active_size for segment in start)
     size = format_size(sum(segment.total_size for segment in start))
     text = f"the recording starts mid-run: {len(start)} segments ({size}) with "
-    yield _note(trace, f"{text}{format_size(active)} in use existed before the first entry")
+    text += f"{format_size(active)} in use existed before the first entry"
+    yield _note(trace, "mid_run", text)
     if len(trace) == 1:
         text = "the recording kept a single entry of a longer run, so there is nothing to replay; "
-        yield Finding("error", f"{text}record with a larger max_entries", 0, trace.device)
+        text += "record with a larger max_entries"
+        yield Finding("error", text, 0, trace.device, "ring")
         return
     lost = _completion_without_request(trace)
     if lost is not None:
         text = f"entry {lost} completes a free that was requested before the first entry: the "
-        yield _note(trace, f"{text}ring of entries may have lost its beginning", lost)
+        yield _note(trace, "ring", f"{text}ring of entries may have lost its beginning", lost)
 
 
 def _completion_without_request(trace: Trace) -> int | None:
-    rows = np.flatnonzero(np.isin(trace.action, (Action.FREE_REQUESTED, Action.FREE_COMPLETED)))
+    rows = np.flatnonzero(np.isin(trace.action, _FREES))
     rows = rows[np.argsort(trace.addr[rows], kind="stable")]
     addr, is_completed = trace.addr[rows], trace.action[rows] == Action.FREE_COMPLETED
     follows_request = np.append(False, (addr[1:] == addr[:-1]) & ~is_completed[:-1])

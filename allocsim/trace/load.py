@@ -7,7 +7,8 @@ allows: entries, segments, blocks and frames together never outnumber its bytes.
 
 Layouts (semantics 6.5): a dictionary with `segments` and `device_traces`, or a bare list of
 segments, as `memory_snapshot()` gives; of 2.0 the blocks have `history` and no address.  Each as
-pickle or JSON, plain or gzip.  Host segments and traces are ignored: they are not CUDA memory.
+pickle or JSON, plain or packed.  Host segments and traces are ignored: they are not CUDA memory.
+Files of requests alone have readers of their own (`requests/`).  docs/formats.md has all formats.
 """
 
 from __future__ import annotations
@@ -16,21 +17,33 @@ import contextlib
 import dataclasses
 import json
 import os
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NoReturn
 
 from allocsim.collector import collector_paused
 from allocsim.errors import RecordingError
 from allocsim.trace.annotation import read_annotations
+from allocsim.trace.column_cache import with_cache
 from allocsim.trace.columns import read_trace
 from allocsim.trace.entries import Entries, Rows, entries_of
 from allocsim.trace.fields import Fields, describe
 from allocsim.trace.frames import StackReader
+from allocsim.trace.page import snapshot_in_page
 from allocsim.trace.provenance import marked, read_provenance
 from allocsim.trace.recording import Recording
 from allocsim.trace.releases import markers_in
+from allocsim.trace.requests import (
+    is_profiler_trace,
+    is_rows,
+    is_timeline,
+    read_csv,
+    read_lines,
+    read_profiler_trace,
+    read_row_objects,
+    read_timeline,
+)
 from allocsim.trace.segments import SegmentReader
 from allocsim.trace.settings import RecordedSettings, read_settings
-from allocsim.trace.source import JSON, ZIP, kind_of, open_source
+from allocsim.trace.source import HEAD, Kind, kind_of, open_source
 from allocsim.trace.store import read_npz
 from allocsim.trace.straight import read_straight
 from allocsim.trace.unpickle import check_density, unpickle
@@ -40,7 +53,6 @@ from allocsim.units import MIB
 __all__ = ["load", "read_snapshot"]
 
 _MAX_DEVICES = 1024
-_HEAD = 512
 _LARGE = MIB
 _BYTES_AN_OPERATION = 40
 """Of a large recording, operations that are not those of a plain row have this many bytes and more
@@ -50,10 +62,16 @@ between them."""
 def load(path: str | os.PathLike[str]) -> Recording:
     """The recording in a file of any supported form, told by its content and not its name.
 
-    Forms: PyTorch's snapshots (pickle), the same as JSON, either gzipped, and allocsim's own
-    column form (.npz).  Raises RecordingError, in one sentence, for anything else.
+    Forms: PyTorch's snapshots (pickle), the same as JSON or in the page of _memory_viz trace_plot,
+    allocsim's own column form (.npz), and, as requests alone, traces of PyTorch's profiler, its
+    memory timeline, and rows of CSV or JSON; all but the column form also packed by gzip, xz, zstd
+    or zip.  What takes long to read is kept as columns for the next time (docs/convert.md).
+    Raises RecordingError, in one sentence, for anything else.
     """
-    name = os.fspath(path)
+    return with_cache(os.fspath(path), _load)
+
+
+def _load(name: str) -> Recording:
     try:
         with open_source(name) as file, collector_paused():
             return _read(name, file)
@@ -63,15 +81,23 @@ def load(path: str | os.PathLike[str]) -> Recording:
         raise RecordingError(name, f"cannot be read ({error.strerror or error})") from None
 
 
-def _read(path: str, file: BinaryIO) -> Recording:
-    kind = kind_of(path, file.read(_HEAD))
+def _read(name: str, file: BinaryIO) -> Recording:
+    kind = kind_of(name, file.read(HEAD))
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
-    if kind == ZIP:
-        return read_npz(path, file)
-    if kind == JSON:
-        return read_snapshot(path, _read_json(path, file, size), size)
-    return _read_pickle(path, file, size)
+    match kind:
+        case Kind.ZIP:
+            return read_npz(name, file)
+        case Kind.PAGE:
+            with snapshot_in_page(name, file) as pickled:
+                return read_snapshot(name, unpickle(name, pickled), size)
+        case Kind.CSV:
+            return read_csv(name, file)
+        case Kind.LINES:
+            return read_lines(name, file)
+        case Kind.JSON:
+            return _from_json(name, file, size)
+    return _read_pickle(name, file, size)
 
 
 def _read_pickle(path: str, file: BinaryIO, size: int) -> Recording:
@@ -81,6 +107,24 @@ def _read_pickle(path: str, file: BinaryIO, size: int) -> Recording:
         with contextlib.suppress(Unlike, RecordingError):
             return read_snapshot(path, read_straight(file, size // _BYTES_AN_OPERATION), size)
     return read_snapshot(path, unpickle(path, file), size)
+
+
+def _from_json(path: str, file: BinaryIO, size: int) -> Recording:
+    data = file.read()
+    if is_profiler_trace(data):
+        return read_profiler_trace(path, data)
+    value = _read_json(path, data, size)
+    if isinstance(value, list) and is_timeline(value):
+        return read_timeline(path, value)
+    if is_rows(value):
+        return read_row_objects(path, value)
+    if isinstance(value, list) and value and not _is_segment(value[0]):
+        raise RecordingError(
+            path,
+            f"holds a list whose first item is {describe(value[0])}, expected segments, rows with "
+            "an action, or a profiler's events",
+        )
+    return read_snapshot(path, value, size)
 
 
 def read_snapshot(path: str, value: object, size: int) -> Recording:
@@ -97,7 +141,7 @@ def read_snapshot(path: str, value: object, size: int) -> Recording:
             path, f"holds {describe(value)}, expected a snapshot's dictionary or segment list"
         )
     if "segments" not in top:
-        top.refuse("holds a dictionary without segments, expected a PyTorch memory snapshot")
+        _refuse_without_segments(top)
     stacks = StackReader(size)
     reader = SegmentReader(path, stacks, size)
     states = reader.read(top.items("segments"))
@@ -125,6 +169,22 @@ def read_snapshot(path: str, value: object, size: int) -> Recording:
         markers=frozenset(markers),
         n_device_traces=len(traces),
         provenance=read_provenance(top),
+        wrong_sums=tuple(reader.wrong_sums),
+    )
+
+
+def _is_segment(value: object) -> bool:
+    return isinstance(value, dict) and "segment_type" in value
+
+
+def _refuse_without_segments(top: Fields) -> NoReturn:
+    keys = top.keys()
+    if any(key.startswith("allocated_bytes.") for key in keys):
+        top.refuse("holds the figures of torch.cuda.memory_stats(), and no requests or segments")
+    named = ", ".join(map(describe, keys[:3])) if keys else "none"
+    top.refuse(
+        "holds a dictionary without segments, expected a PyTorch memory snapshot (it has the keys "
+        f"{named}{', …' * (len(keys) > 3)})"
     )
 
 
@@ -151,8 +211,7 @@ def _settings(top: Fields, markers: set[str]) -> RecordedSettings | None:
     return read_settings(fields)
 
 
-def _read_json(path: str, file: BinaryIO, size: int) -> object:
-    data = file.read()
+def _read_json(path: str, data: bytes, size: int) -> object:
     check_density(path, size, dicts=data.count(b"{"), lists=data.count(b"["))
     frames: dict[tuple[object, ...], dict[str, Any]] = {}
 

@@ -14,23 +14,30 @@ from allocsim.trace.annotation import Annotation
 from allocsim.trace.frames import FrameTable
 from allocsim.trace.provenance import Provenance
 from allocsim.trace.releases import releases_of
+from allocsim.trace.segments import WrongSum
 from allocsim.trace.settings import RecordedSettings
 from allocsim.trace.trace import Trace
 from allocsim.units import format_size
 
-__all__ = ["Recording"]
+__all__ = ["MEMORY_TIMELINE", "PROFILER_TRACE", "ROWS", "Recording"]
+
+PROFILER_TRACE, MEMORY_TIMELINE, ROWS = "profiler trace", "memory timeline", "rows"
+"""Layouts that hold requests alone."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Recording(Shown):
     """One loaded file.
 
-    layout: "segment list" (a bare list, as memory_snapshot() gives), "snapshot 2.0" or "snapshot".
+    layout: "segment list" (a bare list, as memory_snapshot() gives), "snapshot 2.0", "snapshot", or
+    one that holds requests alone (`is_requests`).
     devices: a trace for each device that has entries or segments, by device number.
     settings: None where unrecorded.
     markers: what tells releases apart (`releases`).
     n_device_traces: length of the file's device_traces, empty ones included.
     provenance: how it was made, where `allocsim record` noted it.
+    wrong_sums: what the file says of its segments and their blocks do not come to.
+    notes: what the file lacks, and what was made of it, in sentences.
     """
 
     path: str
@@ -42,6 +49,14 @@ class Recording(Shown):
     markers: frozenset[str] = frozenset()
     n_device_traces: int = 0
     provenance: Provenance | None = None
+    wrong_sums: tuple[WrongSum, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_requests(self) -> bool:
+        """Whether it holds requests and frees alone: addresses that name blocks and say nothing of
+        where they lay, no segments, no state."""
+        return self.layout in (PROFILER_TRACE, MEMORY_TIMELINE, ROWS)
 
     @property
     def releases(self) -> tuple[str, ...]:
@@ -79,7 +94,9 @@ class Recording(Shown):
         """Devices, releases, settings."""
         for trace in self.devices:
             yield f"device {trace.device}", _device(trace).partition(": ")[2]
-        yield "written by PyTorch", ", ".join(self.releases) or "no release writes such fields"
+        if not self.is_requests:
+            releases = ", ".join(self.releases) or "no release writes such fields"
+            yield "written by PyTorch", releases
         settings = "not recorded" if self.settings is None else self.settings.conf
         yield "settings", settings or "defaults"
 

@@ -6,12 +6,14 @@ from the order, and the stack is in the block's `history`.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE, PENDING, BlockState, SegmentState
 from allocsim.trace.columns import pool_id_of
-from allocsim.trace.fields import INT32_MAX, INT64_MAX, UINT64_MAX, Fields
+from allocsim.trace.fields import INT32_MAX, INT64_MAX, UINT64_MAX, Fields, describe
 from allocsim.trace.frames import StackNumbers, StackReader
 
-__all__ = ["SegmentReader"]
+__all__ = ["SegmentReader", "WrongSum"]
 
 _STATES = {
     ALLOCATED: ALLOCATED,
@@ -21,15 +23,45 @@ _STATES = {
     "active_awaiting_free": PENDING,
 }
 
+_SUMS = ("allocated_size", "active_size", "requested_size")
+"""What a snapshot says of a segment, and its blocks say too."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrongSum:
+    """A sum of the file that its own blocks do not come to.
+
+    address: of the segment.  name: the key of the sum.  recorded: as the file has it, fit to be
+    printed.  held: bytes by the blocks.
+    """
+
+    device: int
+    address: int
+    name: str
+    recorded: str
+    held: int
+
+    @classmethod
+    def from_plain(cls, fields: Fields) -> WrongSum:
+        """What a column file keeps of one."""
+        return cls(
+            device=fields.integer("device", 0, INT32_MAX),
+            address=fields.integer("address", 0, UINT64_MAX),
+            name=fields.text("name"),
+            recorded=fields.text("recorded"),
+            held=fields.integer("held", 0, INT64_MAX),
+        )
+
 
 class SegmentReader:
-    """Reads segments by device, and notes their markers."""
+    """Reads segments by device, and notes their markers and the sums that do not add up."""
 
-    __slots__ = ("path", "markers", "_stacks", "_budget", "_size")
+    __slots__ = ("path", "markers", "wrong_sums", "_stacks", "_budget", "_size")
 
     def __init__(self, path: str, stacks: StackReader | StackNumbers, file_size: int) -> None:
         self.path = path
         self.markers: set[str] = set()
+        self.wrong_sums: list[WrongSum] = []
         self._stacks = stacks
         self._size = self._budget = file_size
 
@@ -40,13 +72,22 @@ class SegmentReader:
         for index, value in enumerate(segments):
             fields = Fields(self.path, f"segments[{index}]", value)
             device = fields.integer("device", 0, INT32_MAX)
-            devices.setdefault(device, []).append(self._segment(fields))
+            segment = self._segment(fields)
+            devices.setdefault(device, []).append(segment)
+            self._add_up(fields, device, segment)
         if segments:
             self.markers.add("segments")
         return {
             device: tuple(sorted(states, key=lambda state: state.address))
             for device, states in devices.items()
         }
+
+    def _add_up(self, fields: Fields, device: int, segment: SegmentState) -> None:
+        for name in _SUMS:
+            held: int = getattr(segment, name)
+            if name in fields and (recorded := fields.value(name, "a sum")) != held:
+                wrong = WrongSum(device, segment.address, name, describe(recorded), held)
+                self.wrong_sums.append(wrong)
 
     def _segment(self, fields: Fields) -> SegmentState:
         address = fields.integer("address", 0, UINT64_MAX)

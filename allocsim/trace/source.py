@@ -1,50 +1,68 @@
 """A file of unknown origin, opened as plain bytes whose kind is told from the bytes alone.
 
-Memory stays bounded: nothing is read whole here, and a gzip file is unpacked to a temporary
-file, never to memory, up to `_MAX_RATIO` times its size.
+Memory stays bounded: nothing is read whole here, and what is packed is unpacked to a temporary
+file, never to memory (`packings.py`).
 """
 
 from __future__ import annotations
 
-import gzip
-import tempfile
-import zlib
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from enum import Enum
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
 from allocsim.errors import RecordingError
-from allocsim.units import MIB
+from allocsim.trace.named_text import name_of_text
+from allocsim.trace.packings import ZIP_MAGIC, is_archive_of_one, packing_of, unpacked
 
-__all__ = ["PICKLE", "JSON", "ZIP", "open_source", "kind_of"]
+__all__ = ["HEAD", "Kind", "is_recording", "kind_of", "open_source"]
 
-PICKLE, JSON, ZIP = "pickle", "json", "zip"
+HEAD = 1 << 16
+"""Bytes of a file that tell its kind."""
 
-_GZIP_MAGIC = b"\x1f\x8b"
-_HEAD = 512
-_CHUNK = 1 << 20
-# Real snapshots shrink 11 to 16 times; zlib's own limit is 1,032.
-_MAX_RATIO = 64
-_MIN_UNPACKED = 64 * MIB
+_MAGIC = 8
+_LINES = re.compile(rb"\{[^\n]*\}[ \t\r]*\n\s*\{")
+_ROW = re.compile(rb'\{[^\n]*"(?:action|event|op)"', re.IGNORECASE)
+_CSV = re.compile(rb"[^\n]*\baction\b[^\n]*(?:\r?\n|$)", re.IGNORECASE)
+_SEPARATORS = b",;\t"
+_NAMED = re.compile(
+    rb'"(?:device_traces|segments|segment_type|traceEvents|action|\[memory\])"', re.IGNORECASE
+)
+_LIST = re.compile(rb"\[\s*(?:[\[{\"\]]|-?\d[\d.eE+-]*\s*[,\]]|\Z)")
+_NUMBERS = re.compile(rb"\[\s*\[\s*-?\d")
+
+
+class Kind(Enum):
+    """What the bytes of a file are, before anything in them is looked at."""
+
+    PICKLE = "pickle"
+    JSON = "json"
+    LINES = "JSON lines"
+    CSV = "csv"
+    PAGE = "page"
+    ZIP = "zip"
 
 
 @contextmanager
 def open_source(path: str) -> Iterator[BinaryIO]:
-    """The file at `path`, unpacked if it is gzip, positioned at its first byte.
+    """The file at `path`, unpacked if it is gzip, xz, zstd or a zip of one file, at its first byte.
 
     Raises RecordingError if it is missing, no regular file, unreadable, or damaged or
-    implausible as gzip.
+    implausible as what it is packed by.
     """
     with ExitStack() as files:
         try:
             file = files.enter_context(_regular(path))
-            head = file.read(len(_GZIP_MAGIC))
+            packing = packing_of(file.read(_MAGIC))
+            is_packed = packing is not None and (
+                packing.magic != ZIP_MAGIC or is_archive_of_one(file)
+            )
+            if packing is not None and is_packed:
+                check = _Plainness(path, packing.name)
+                file = files.enter_context(unpacked(path, packing, file, check))
             file.seek(0)
-            if head == _GZIP_MAGIC:
-                plain = cast(BinaryIO, files.enter_context(tempfile.TemporaryFile()))
-                _unpack(path, file, plain)
-                file = plain
         except FileNotFoundError:
             raise RecordingError(path, "does not exist, expected a recording's file") from None
         except (OSError, ValueError) as error:
@@ -61,46 +79,67 @@ def _regular(path: str) -> BinaryIO:
     return Path(path).open("rb")
 
 
-def _unpack(path: str, packed: BinaryIO, plain: BinaryIO) -> None:
-    limit = max(_MIN_UNPACKED, _MAX_RATIO * Path(path).stat().st_size)
-    total = 0
-    try:
-        with gzip.GzipFile(fileobj=packed) as stream:
-            while chunk := stream.read(_CHUNK):
-                if not total:
-                    kind_of(path, chunk[:_HEAD])
-                total += len(chunk)
-                if total > limit:
-                    raise RecordingError(
-                        path, f"unpacks to more than {limit} bytes, too many for its own size"
-                    )
-                plain.write(chunk)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise RecordingError(path, f"is damaged as a gzip file ({error})") from None
-    plain.seek(0)
+class _Plainness:
+    """Refuses what is packed twice or of no kind, before the rest of it is unpacked."""
+
+    def __init__(self, path: str, packing: str) -> None:
+        self._path, self._packing = path, packing
+
+    def __call__(self, head: bytes) -> None:
+        again = packing_of(head)
+        if again is not None and not (again.magic == ZIP_MAGIC and self._packing != "zip"):
+            what = f"is {again.name} inside {self._packing}"
+            raise RecordingError(self._path, f"{what}, expected a PyTorch snapshot")
+        kind_of(self._path, head[:HEAD])
 
 
-def kind_of(path: str, head: bytes) -> str:
-    """PICKLE, JSON or ZIP, told from the first bytes; RecordingError names anything else."""
+def kind_of(path: str, head: bytes) -> Kind:
+    """The kind, told from the first `HEAD` bytes; RecordingError names anything else."""
     if not head:
         raise RecordingError(path, "is empty (0 bytes), expected a PyTorch snapshot")
     if head[:1] == b"\x80":
-        return PICKLE
-    if head.startswith(b"PK\x03\x04"):
-        return ZIP
+        return Kind.PICKLE
+    if head.startswith(ZIP_MAGIC):
+        return Kind.ZIP
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
-    if text[:1] in (b"{", b"["):
-        return JSON
+    if _is_json(text) and _LINES.match(text) is None:
+        return Kind.JSON
+    if _is_json(text) and _ROW.match(text) is not None:
+        return Kind.LINES
+    if text[:1] == b"<":
+        return Kind.PAGE
+    if _is_table(text):
+        return Kind.CSV
     raise RecordingError(path, f"is {_foreign(head, text)}, expected a PyTorch snapshot")
 
 
+def is_recording(head: bytes) -> bool:
+    """Whether a file that begins so is for `load` rather than text to be read for its errors."""
+    text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if head[:1] == b"\x80" or packing_of(head) is not None or text[:1] == b"<":
+        return True
+    if _is_json(text):
+        return bool(_NAMED.search(head) or _NUMBERS.match(text))
+    return _is_table(text)
+
+
+def _is_json(text: bytes) -> bool:
+    """Whether a text is JSON's rather than a log whose lines begin with a bracket."""
+    return text[:1] == b"{" or _LIST.match(text) is not None
+
+
+def _is_table(text: bytes) -> bool:
+    """Whether the first line is the header of rows of allocations."""
+    header = _CSV.match(text)
+    return header is not None and any(byte in _SEPARATORS for byte in header[0])
+
+
 def _foreign(head: bytes, text: bytes) -> str:
-    if text[:1] == b"<":
-        return "a web page or XML file"
-    if head.startswith(_GZIP_MAGIC):
-        return "gzip inside gzip"
     if head[:2] in (b"(d", b"(l", b"}q", b"]q"):
         return "a pickle of protocol 0 or 1 (PyTorch writes 2 or later)"
-    if all(byte >= 32 or byte in b"\t\r\n\f" for byte in head):
+    if all(byte >= 32 or byte in b"\t\r\n\f\x1b" for byte in head):
+        what = name_of_text(text)
+        if what is not None:
+            return f"{what}, of which allocsim explain tells the figures"
         return f"text that begins with {text[:24].decode('utf-8', 'replace')!a}"
     return f"binary data that begins with bytes {head[:4].hex(' ')}"

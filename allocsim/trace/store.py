@@ -15,7 +15,6 @@ import json
 import os
 import zipfile
 import zlib
-from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import numpy as np
@@ -29,11 +28,12 @@ from allocsim.trace.fields import INT32_MAX, Fields, describe
 from allocsim.trace.frames import Frame, FrameTable, StackNumbers
 from allocsim.trace.provenance import KEY, marked, read_provenance
 from allocsim.trace.recording import Recording
-from allocsim.trace.segments import SegmentReader
+from allocsim.trace.segments import SegmentReader, WrongSum
 from allocsim.trace.settings import read_settings
 from allocsim.trace.trace import Action, Trace
+from allocsim.trace.whole_file import whole_file
 
-__all__ = ["write_npz", "read_npz"]
+__all__ = ["dump_npz", "write_npz", "read_npz"]
 
 _HEADER, _FLAT, _OFFSETS = "recording", "stacks.flat", "stacks.offsets"
 _VERSION = 1
@@ -56,6 +56,12 @@ _Columns = dict[str, NDArray[Any]]
 
 def write_npz(recording: Recording, path: str | os.PathLike[str]) -> None:
     """Write `recording` in the column form, in place of any file at `path`."""
+    with whole_file(path) as file:
+        dump_npz(recording, file)
+
+
+def dump_npz(recording: Recording, file: BinaryIO) -> None:
+    """Write `recording` in the column form to an open file."""
     header = json.dumps(_header(recording), separators=(",", ":")).encode()
     columns: _Columns = {
         _HEADER: np.frombuffer(header, dtype=np.uint8),
@@ -65,8 +71,7 @@ def write_npz(recording: Recording, path: str | os.PathLike[str]) -> None:
     for trace in recording.devices:
         for name, column in trace.columns().items():
             columns[f"{trace.device}.{name}"] = column
-    with Path(path).open("wb") as file:
-        np.savez(file, allow_pickle=False, **columns)
+    np.savez(file, allow_pickle=False, **columns)
 
 
 def _header(recording: Recording) -> dict[str, object]:
@@ -76,11 +81,13 @@ def _header(recording: Recording) -> dict[str, object]:
         **({} if made is None else {KEY: made.plain(recording.devices)}),
         "version": _VERSION,
         "layout": recording.layout,
+        **({"notes": list(recording.notes)} if recording.notes else {}),
         "markers": sorted(recording.markers),
         "n_device_traces": recording.n_device_traces,
         "frames": [[f.filename, f.name, f.line] for f in recording.frame_table.frames],
         "allocator_settings": None if settings is None else settings.plain(),
         "external_annotations": [mark.plain() for mark in recording.annotations],
+        "wrong_sums": [dataclasses.asdict(wrong) for wrong in recording.wrong_sums],
         "devices": [
             {"device": trace.device, "pool_ids": trace.pool_ids, "texts": trace.texts}
             for trace in recording.devices
@@ -182,7 +189,14 @@ def _recording(path: str, header: Fields, columns: _Columns, size: int) -> Recor
         markers=frozenset(_texts(header, "markers")),
         n_device_traces=header.integer("n_device_traces", 0, INT32_MAX),
         provenance=read_provenance(header),
+        notes=_texts(header, "notes") if "notes" in header else (),
+        wrong_sums=_wrong_sums(header),
     )
+
+
+def _wrong_sums(header: Fields) -> tuple[WrongSum, ...]:
+    values = header.items("wrong_sums") if "wrong_sums" in header else []
+    return tuple(WrongSum.from_plain(Fields(header.path, "a wrong sum", v)) for v in values)
 
 
 def _frame_table(header: Fields, columns: _Columns) -> FrameTable:

@@ -1,8 +1,12 @@
 """Three words for the tests of the command line: `traces`, where the recordings are, `cli`, and
-`state`, a snapshot without a history."""
+`state`, a snapshot without a history.
+
+Rule: whatever a test runs with --json is held against the schema of its command.
+"""
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +17,7 @@ import pytest
 from allocsim import CachingAllocator
 from allocsim.cli import main
 from allocsim.units import MIB
+from tests.schemas import wrong_with
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +41,23 @@ def cli(capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
 
     def run(*argv: object) -> Done:
         capsys.readouterr()
-        code = main([str(argument) for argument in argv])
-        return Done(code, *capsys.readouterr())
+        words = [str(argument) for argument in argv]
+        done = Done(main(words), *capsys.readouterr())
+        if "--json" in words and done.out:
+            _check_document(words, done.out)
+        return done
 
     return run
+
+
+def _check_document(words: list[str], out: str) -> None:
+    """What a command printed is what its schema says."""
+    if words[0] == "watch":
+        documents = [json.loads(line) for line in out.splitlines()]
+    else:
+        documents = [json.loads(out)]
+    for document in documents:
+        assert wrong_with(words[0], document) == "", " ".join(words)
 
 
 @pytest.fixture

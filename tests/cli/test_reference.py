@@ -16,7 +16,8 @@ COMMANDS = commands()
 def test_every_command_is_there() -> None:
     assert set(COMMANDS) == {
         *("replay", "explain", "top", "compare", "ranks", "risk", "fit", "scale", "tune", "record"),
-        *("crosscheck", "step", "synth", "plot", "report", "gate", "watch"),
+        *("crosscheck", "step", "synth", "plot", "report", "gate", "watch", "convert", "lint"),
+        "stats",
     }
 
 
@@ -31,7 +32,7 @@ def test_the_page_has_the_options_of_the_parser(command: str) -> None:
 def test_a_table_names_arguments_values_and_defaults() -> None:
     text = section(COMMANDS["tune"])
     assert text.startswith("`allocsim tune FILE ...`\n")
-    assert "| `FILE` | a snapshot: pickle, JSON or .npz, plain or gzip |" in text
+    assert "| `FILE` | a snapshot, a profiler trace, rows of requests (docs/formats.md) |" in text
     assert "| `--jobs N` | processes (default: 1) |" in text
 
 

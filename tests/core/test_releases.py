@@ -66,6 +66,10 @@ SINCE: dict[str, dict[str, Any]] = {  # field: the values and the release that b
         "2.13": FreeBlockOrder.SEGMENT,
     },
     "one_division_keeps_size": {"2.1": True, "2.4": False},
+    "conf_variables": {
+        "2.1": ("PYTORCH_CUDA_ALLOC_CONF",),
+        "2.10": ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF"),
+    },
     "separators_checked": {"2.1": True, "2.10": False},
     "thresholds_inclusive": {"2.1": False, "2.10": True},
     "list_divisions_may_be_zero": {"2.1": False, "2.4": True},

@@ -12,6 +12,8 @@ from allocsim.questions.explain.explanation import (
     explain_recording,
 )
 from allocsim.questions.explain.kinds import KINDS
+from allocsim.questions.explain.log import LogFigure, LogFigures, figures_in
+from allocsim.questions.explain.message import find_messages
 from allocsim.questions.explain.of_state import Refusal, StateExplanation, explain_state
 from allocsim.questions.explain.shortage import Blocker, OomWatch, Shortage, shortages_of
 from allocsim.questions.explain.verdict import Verdict
@@ -23,6 +25,8 @@ __all__ = [
     "DeviceExplanation",
     "Figures",
     "KINDS",
+    "LogFigure",
+    "LogFigures",
     "OomWatch",
     "Refusal",
     "Remedy",
@@ -36,5 +40,7 @@ __all__ = [
     "explain_prepared",
     "explain_recording",
     "explain_state",
+    "figures_in",
+    "find_messages",
     "shortages_of",
 ]

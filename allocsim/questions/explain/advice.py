@@ -351,13 +351,10 @@ def _on_settings(situation: Situation) -> list[str]:
     has_limit = figures.real_limit is not None or config.per_process_memory_fraction < 1.0
     found = [f"{sentence}." for sentence in config.inert_options(has_limit=has_limit)]
     split = situation.max_split_size_mb
+    found += [f"Unsafe: {each}. Leave max_split_size_mb out." for each in config.unsafe_options()]
     if split is not None and config.expandable_segments:
-        found.append(
-            f"Unsafe: expandable_segments:True with max_split_size_mb:{split}; together they "
-            "stop on internal assertions in some releases and let reserved memory grow without "
-            "bound. Leave max_split_size_mb out."
-        )
-    elif split is not None and situation.cause in ("full", "impossible", "host_fallback"):
+        return found
+    if split is not None and situation.cause in ("full", "impossible", "host_fallback"):
         found.append(f"max_split_size_mb:{split}, which is set, cannot help here.")
     if not situation.has_native_allocator and str(config):
         found.append(f"{config} has no effect on this backend.")

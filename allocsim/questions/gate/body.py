@@ -8,15 +8,16 @@ sooner is left over from before, and is neither asked for nor freed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from allocsim.core import SMALL_SIZE
 from allocsim.engine import Plan, Prepared, StepKind, Steps, Timeline
 from allocsim.errors import RecordingError
 from allocsim.owners import scene_of_run
-from allocsim.state import ALLOCATED, INACTIVE, BlockState, SegmentState
+from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE, BlockState, SegmentState
 from allocsim.trace import Action, Annotation, MarkKind, Trace, start_state, trimmed
 from allocsim.units import round_up
 
@@ -77,7 +78,9 @@ def body_of(
     trace = prepared.trace
     first = 0 if at is None else _place(prepared, *at, annotations)
     before = prepared.start
-    if first:
+    if first and prepared.is_requests:
+        before = _requested_before(trace, first, prepared.config.round_size)
+    elif first:
         rounded, limit = prepared.config.round_size, prepared.config.max_split_size
         before = start_state(trace, first, rounded=rounded, max_split_size=limit)
     part = trimmed(trace, first, len(trace))
@@ -98,6 +101,23 @@ def body_of(
     held = Held(_asked(kept), _asked(live) - _asked(kept))
     start = _apart(_with_stacks(trace, first, kept)) if counts_held else ()
     return Body(first, part, _plan(prepared, first), start, held)
+
+
+def _requested_before(
+    trace: Trace, first: int, rounded: Callable[[int], int]
+) -> tuple[SegmentState, ...]:
+    """What is in use at entry `first` of requests alone, a segment for each block."""
+    live: dict[int, SegmentState] = {}
+    columns = (trace.action, trace.addr, trace.size, trace.stream)
+    for action, addr, size, stream in zip(*(c[:first].tolist() for c in columns), strict=True):
+        if action == Action.ALLOC:
+            held = rounded(size)
+            block = BlockState(addr, held, size, ALLOCATED)
+            small = held <= SMALL_SIZE
+            live[addr] = SegmentState(addr, held, stream, small, DEFAULT_POOL, False, (block,))
+        elif action == Action.FREE_COMPLETED:
+            live.pop(addr, None)
+    return tuple(live.values())
 
 
 def _asked(blocks: list[tuple[SegmentState, BlockState]]) -> int:

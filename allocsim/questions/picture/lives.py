@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim.questions.picture.history import History, columns_of
+from allocsim.engine import History, columns_of
 from allocsim.state import INACTIVE, PENDING, PoolId
 from allocsim.trace import Action, Trace
 

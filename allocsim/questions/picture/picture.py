@@ -15,6 +15,7 @@ from allocsim.display import Shown
 from allocsim.engine import (
     DeviceRun,
     Hints,
+    HistoryWatch,
     Observer,
     Prepared,
     Progress,
@@ -25,7 +26,6 @@ from allocsim.engine import (
     replay_prepared,
 )
 from allocsim.errors import RecordingError
-from allocsim.questions.picture.history import HistoryWatch
 from allocsim.questions.picture.instant import Instant, instant_of
 from allocsim.questions.picture.lives import Lives, lives_of
 from allocsim.questions.picture.memory_curve import MemoryCurve, memory_curve

@@ -93,7 +93,7 @@ def run_of(
         allocated_bytes=int(timeline.allocated.max(initial=0)),
         retries=device_run.stats["num_alloc_retries"],
         ooms=len(device_run.ooms),
-        is_as_recorded=None if fidelity is None else fidelity.is_exact,
+        is_as_recorded=fidelity.is_exact if fidelity is not None and fidelity.is_compared else None,
         outline=outline_of(timeline, len(trace)),
         smallest_device=None if found is None else found.device_memory,
     )

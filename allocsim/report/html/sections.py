@@ -40,7 +40,9 @@ def overview(picture: Picture) -> str:
     memory = "unknown" if device.device_memory is None else exact_size(device.device_memory)
     fidelity = device.fidelity
     proof = "none: these are not the recorded settings, so there is nothing to compare with"
-    if fidelity is not None:
+    if fidelity is not None and not fidelity.is_compared:
+        proof = "none: the file holds requests alone, so there is nothing to compare with"
+    elif fidelity is not None:
         proof = (
             f"{number(fidelity.entries_matched)} of {number(fidelity.entries)} entries and "
             f"{number(fidelity.addresses_matched)} of {number(fidelity.allocations)} addresses as "

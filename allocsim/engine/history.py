@@ -16,13 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocsim.core import CachingAllocator, TraceEntry
-from allocsim.engine import DeviceRun, Observer
+from allocsim.engine.observers import Observer
+from allocsim.engine.result import DeviceRun
 from allocsim.errors import InvariantError
 from allocsim.state import DEFAULT_POOL, PoolId, SegmentState
 from allocsim.trace import Action, Trace
 
-__all__ = ["History", "HistoryWatch", "columns_of"]
+__all__ = ["History", "HistoryWatch", "NOT_THE_ALLOCATORS", "columns_of"]
 
+NOT_THE_ALLOCATORS = (Action.SNAPSHOT, Action.ANNOTATE)
+"""Entries that others leave in an allocator's history."""
 _CODES = {action.text: int(action) for action in Action}
 _DTYPES = (np.uint8, np.int64, np.int64, np.uint64, np.int32)
 _Column = NDArray[np.int64]
@@ -125,7 +128,7 @@ def _entries(
     ooms = np.flatnonzero(action == Action.OOM)
     if len(ooms) == len(device_run.ooms):  # a refusal by a memory fraction leaves no row
         entry[ooms] = [oom.entry for oom in device_run.ooms]
-    recorded = np.flatnonzero(~np.isin(trace.action, (Action.SNAPSHOT, Action.ANNOTATE)))
+    recorded = np.flatnonzero(~np.isin(trace.action, NOT_THE_ALLOCATORS))
     matched = 0 if device_run.fidelity is None else device_run.fidelity.entries_matched
     entry[:matched] = recorded[: min(matched, len(entry))]
     completed = np.flatnonzero(action == Action.FREE_COMPLETED)

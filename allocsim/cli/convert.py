@@ -1,0 +1,135 @@
+"""`allocsim convert`: a recording in the format of another tool, as it is or under other settings.
+
+Rule: the input is never overwritten, and the output is there whole or not at all.  The names of the
+formats are written here once more, so that --help needs no NumPy; a test compares them.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from allocsim.cli.options import HINTS, Commands, add_command, add_shared, hints_of
+from allocsim.cli.output import refuse_input, write_result, write_warnings
+from allocsim.cli.progress import ProgressBar
+from allocsim.cli.usage import Parser, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from allocsim.engine import Run
+    from allocsim.report.formats import Format
+    from allocsim.trace import Recording
+
+__all__ = ["FORMAT_NAMES", "add_to", "run"]
+
+FORMAT_NAMES = (
+    *("snapshot", "columns", "perfetto", "speedscope", "minimalloc", "csv", "jsonl", "parquet"),
+)
+_SUMMARY = "write a recording for another tool, as it is or as a what-if"
+_DESCRIPTION = """\
+Writes FILE as OUT, in the format that OUT's name tells: .pickle (PyTorch's own
+viewer), .npz (what allocsim loads fastest), .perfetto.json, .speedscope.json,
+.minimalloc.csv, .csv, .jsonl, .parquet; each may be packed (.gz).  With --conf,
+--device-memory or --torch it is the run under those settings that is written,
+as PyTorch would have recorded it."""
+
+
+def add_to(commands: Commands[Parser]) -> None:
+    parser = add_command(commands, "convert", _SUMMARY, _DESCRIPTION, run)
+    add = parser.add_argument
+    add_shared(parser, "file")
+    add("output", metavar="OUT", help="the file to write; its name tells the format")
+    add(
+        "--to",
+        metavar="FORMAT",
+        choices=FORMAT_NAMES,
+        help=f"the format, whatever OUT is called: {', '.join(FORMAT_NAMES)}",
+    )
+    add_shared(parser, "--conf", text="write the run under this PYTORCH_CUDA_ALLOC_CONF instead")
+    add_shared(parser, "--device-memory", text="write the run on a device of this size instead")
+    add_shared(parser, "--torch", text="write the run of this release instead, {releases}")
+    add_shared(parser, "--device", *HINTS, "--json")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from allocsim.report import convert_document, convert_text  # noqa: PLC0415
+    from allocsim.report.formats import write_as  # noqa: PLC0415
+    from allocsim.trace import load  # noqa: PLC0415
+
+    output: str = arguments.output
+    chosen = _format(output, arguments.to)
+    refuse_input(output, arguments.file)
+    runs: Sequence[Run] = ()
+    with ProgressBar() as bar:
+        recording = load(arguments.file)
+        if arguments.device is not None:
+            recording = replace(recording, devices=(recording.device(arguments.device),))
+        if _is_simulated(arguments):
+            recording, runs = _simulated(arguments, recording, bar)
+        try:
+            write_as(chosen, recording, output)
+        except OSError as error:
+            raise UsageError(f"{output} cannot be written ({error.strerror})") from None
+    write_warnings(warning for each in runs for warning in each.warnings)
+    size = Path(output).stat().st_size
+    shown = (output, size, chosen, recording, runs)
+    write_result(arguments.json, convert_document, convert_text, *shown)
+    return 0
+
+
+def _format(output: str, to: str | None) -> Format:
+    """The format to write.  Raises UsageError where none can be written under that name."""
+    from allocsim.report.formats import format_of  # noqa: PLC0415
+
+    chosen = format_of(output, to)
+    if chosen is None:
+        raise UsageError(
+            f"{output} does not tell its format by its ending; expected one of "
+            f"{_endings()}, or --to"
+        )
+    if chosen.needs and find_spec(chosen.needs) is None:
+        raise UsageError(
+            f"{output} needs {chosen.needs}, which is not installed: "
+            f"pip install 'allocsim[{chosen.name}]'"
+        )
+    place = Path(output).absolute()
+    if place.exists() and not place.is_file():
+        what = "a directory" if place.is_dir() else "not a regular file"
+        raise UsageError(f"{output} is {what}; expected the name of a file")
+    if not place.parent.is_dir():
+        raise UsageError(f"{output} cannot be written: there is no such folder")
+    return chosen
+
+
+def _endings() -> str:
+    from allocsim.report.formats import FORMATS  # noqa: PLC0415
+
+    return ", ".join(suffix for each in FORMATS.values() for suffix in each.suffixes)
+
+
+def _is_simulated(arguments: argparse.Namespace) -> bool:
+    """Whether it is a run that is asked for, and not what was recorded."""
+    asked = (arguments.conf, arguments.device_memory, arguments.torch)
+    return any(value is not None for value in (*asked, hints_of(arguments)))
+
+
+def _simulated(
+    arguments: argparse.Namespace, recording: Recording, bar: ProgressBar
+) -> tuple[Recording, Sequence[Run]]:
+    from allocsim.engine import simulate  # noqa: PLC0415
+
+    made = simulate(
+        recording,
+        arguments.conf,
+        device_memory=arguments.device_memory,
+        torch_version=arguments.torch,
+        device=arguments.device,
+        hints=hints_of(arguments),
+        command="allocsim convert",
+        progress=bar.stage("replaying"),
+    )
+    return made.recording, made.runs

@@ -1,0 +1,236 @@
+"""A replay as a recording: what PyTorch would have written of that run.
+
+Rule: entries, addresses and segments are the model's own history; only what it cannot know comes
+from the recording replayed, entry by entry: stacks, times, what the program said beside its
+requests.  A replay as recorded that is exact gives the recording back.
+
+A request and its free keep their entry's stack.  What happens on the way to a request, calls of the
+driver and frees that other streams held up, has that request's, as in PyTorch; so has a call of
+empty_cache, whose own stack is not in the plan of a replay.  Source: semantics 6.1 to 6.5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allocsim.core import CachingAllocator
+from allocsim.engine.hints import Hints
+from allocsim.engine.history import NOT_THE_ALLOCATORS, History, HistoryWatch
+from allocsim.engine.observers import Progress
+from allocsim.engine.prepare import prepare
+from allocsim.engine.prepared import Prepared
+from allocsim.engine.replay import bytes_of, replay_prepared
+from allocsim.engine.result import DeviceRun, Run
+from allocsim.engine.setting import Setting
+from allocsim.state import ALLOCATED, DEFAULT_POOL, BlockState, SegmentState
+from allocsim.trace import Action, Mark, Provenance, Recording, Trace, read_snapshot
+
+__all__ = ["Simulated", "simulate"]
+
+_SNAPSHOT_BOUND = 1 << 40
+_NO_CONTEXT = ("N/A", "")
+"""What PyTorch writes of an entry's compile_context and user_metadata where there is none."""
+_MAPS = (Action.SEGMENT_MAP, Action.SEGMENT_UNMAP)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Simulated:
+    """runs: the replay of each device.  recording: what PyTorch would have written of them."""
+
+    runs: tuple[Run, ...]
+    recording: Recording
+
+
+class _Watch(HistoryWatch):
+    """The history, and the allocator that is left when the replay has ended."""
+
+    allocator: CachingAllocator
+
+    def began(self, allocator: CachingAllocator) -> None:
+        super().began(allocator)
+        self.allocator = allocator
+
+
+def simulate(
+    recording: Recording,
+    conf: str | None = None,
+    *,
+    device_memory: int | str | None = None,
+    torch_version: str | None = None,
+    device: int | None = None,
+    hints: Hints | None = None,
+    command: str = "",
+    progress: Progress | None = None,
+) -> Simulated:
+    """Replay `recording`, and record the replay as PyTorch would have recorded that run.
+
+    command: what the result says made it.  The others are those of `replay`, which has its errors
+    too.
+    """
+    devices = prepare(recording, device, torch_version, hints=hints)
+    setting, memory = None if conf is None else Setting(conf), bytes_of(device_memory)
+    runs, traces, states = [], [], []
+    for prepared in devices:
+        watch = _Watch()
+        run = replay_prepared(
+            (prepared,), setting, device_memory=memory, progress=progress, observers=(watch,)
+        )
+        history = watch.of(prepared.trace, run.devices[0])
+        state = read_snapshot(recording.path, watch.allocator.snapshot(), _SNAPSHOT_BOUND)
+        traces.append(_trace(prepared, history, run.devices[0], state, watch.allocator))
+        runs.append(run)
+        states.append(state)
+    release = devices[0].release
+    fields = {"entries", *release.entry_fields} if any(map(len, traces)) else set()
+    maps = {f"action {a.text}" for a in _MAPS for trace in traces if a in trace.action}
+    made = replace(
+        states[0],
+        devices=tuple(traces),
+        frame_table=recording.frame_table,
+        markers=frozenset().union(fields, maps, *(state.markers for state in states)),
+        n_device_traces=max(recording.n_device_traces, *(t.device + 1 for t in traces)),
+        annotations=recording.annotations if "external_annotations" in states[0].markers else (),
+        provenance=_provenance(recording, runs[0], command, states[0]),
+    )
+    return Simulated(tuple(runs), made)
+
+
+def _provenance(recording: Recording, run: Run, command: str, state: Recording) -> Provenance:
+    """That the model made it; what is known of the device and the job stays.
+
+    state: what the release's layout holds, which may have no place for the option string.
+    """
+    device = run.devices[0]
+    ended = device.ooms[-1].message if device.stopped_at is not None else ""
+    known = recording.provenance or Provenance()
+    return Provenance(
+        torch_version=f"{run.torch_version}.0",
+        device_name="a device that allocsim replayed a recording on",
+        device_memory=device.device_memory or 0,
+        context_memory=known.context_memory,
+        is_phantom=True,
+        command=command,
+        rank=known.rank,
+        oom_text=ended,
+        conf_at_start=run.conf if state.settings is None else None,
+    )
+
+
+def _trace(
+    prepared: Prepared,
+    history: History,
+    run: DeviceRun,
+    state: Recording,
+    allocator: CachingAllocator,
+) -> Trace:
+    recorded, fields = prepared.trace, allocator.release.entry_fields
+    entry = _source(history, recorded, run)
+    columns: dict[str, Any] = {
+        "action": history.action,
+        "addr": history.address.astype(np.uint64),
+        "size": history.size,
+        "stream": history.stream,
+        "frames": recorded.frames[entry],
+        "pool_id": np.full(len(entry), -1, np.int32),
+    }
+    if "pool_id" in fields:
+        columns["pool_id"] = history.pool + 1
+        columns["pool_ids"] = (DEFAULT_POOL, *history.pools)
+    if "time_us" in fields and recorded.time_us is not None:
+        columns["time_us"] = recorded.time_us[entry]
+    columns |= _texts(recorded, entry, fields)
+    segments = tuple(segment for trace in state.devices for segment in trace.segments)
+    known = recorded.segments if _is_exact(run) else prepared.start
+    return Trace(
+        device=recorded.device,
+        **columns,
+        segments=_with_stacks(segments, _block_stacks(prepared, run, columns), known),
+        frame_table=recorded.frame_table,
+        marks=_marks(recorded.marks, entry, run.stopped_at),
+    )
+
+
+def _source(history: History, recorded: Trace, run: DeviceRun) -> NDArray[np.int64]:
+    """The entry that each row has its stack and its time from: as long as the run is the recorded
+    one, its own."""
+    entry = history.entry.copy()
+    matched = 0 if run.fidelity is None else run.fidelity.entries_matched
+    own = np.flatnonzero(~np.isin(recorded.action, NOT_THE_ALLOCATORS))[:matched]
+    entry[: len(own)] = own
+    return entry
+
+
+def _texts(recorded: Trace, entry: NDArray[np.int64], fields: Sequence[str]) -> dict[str, Any]:
+    """The columns of texts that the release writes."""
+    texts = list(recorded.texts)
+    found: dict[str, Any] = {}
+    for name, nothing in zip(("compile_context", "user_metadata"), _NO_CONTEXT, strict=True):
+        if name not in fields:
+            continue
+        column = getattr(recorded, name)
+        if column is not None:
+            found[name] = column[entry]
+            continue
+        if nothing not in texts:
+            texts.append(nothing)
+        found[name] = np.full(len(entry), texts.index(nothing), np.int32)
+    return found | {"texts": tuple(texts)}
+
+
+def _is_exact(run: DeviceRun) -> bool:
+    return run.fidelity is not None and run.fidelity.is_exact
+
+
+def _block_stacks(prepared: Prepared, run: DeviceRun, columns: Mapping[str, Any]) -> dict[int, int]:
+    """By address the stack of each block that lives at the end."""
+    rows = np.flatnonzero(columns["action"] == Action.ALLOC)
+    addresses, stacks = columns["addr"][rows].tolist(), columns["frames"][rows].tolist()
+    known = _stacks_in(prepared.start)
+    # Of allocations at one address the last counts.
+    known |= dict(zip(addresses, stacks, strict=True))
+    return known | (_stacks_in(prepared.trace.segments) if _is_exact(run) else {})
+
+
+def _stacks_in(segments: Sequence[SegmentState]) -> dict[int, int]:
+    return {block.address: block.frames for each in segments for block in each.blocks}
+
+
+def _with_stacks(
+    segments: Sequence[SegmentState], of_block: Mapping[int, int], known: Sequence[SegmentState]
+) -> tuple[SegmentState, ...]:
+    """The segments, each allocated block with the stack that asked for it.
+
+    Of a segment PyTorch keeps the stack on one of its blocks, which may be merged away: only that
+    of a known one is told.
+    """
+    of_segment = {each.address: each.frames for each in known}
+
+    def told(block: BlockState) -> BlockState:
+        frames = of_block.get(block.address, -1) if block.state == ALLOCATED else -1
+        return replace(block, frames=frames)
+
+    return tuple(
+        replace(
+            each,
+            blocks=tuple(map(told, each.blocks)),
+            frames=of_segment.get(each.address, -1),
+        )
+        for each in segments
+    )
+
+
+def _marks(
+    marks: Sequence[Mark], entry: NDArray[np.int64], stopped_at: int | None
+) -> tuple[Mark, ...]:
+    """The marks as far as the replay came, each before the row that its entry has become."""
+    reached = np.maximum.accumulate(entry) if len(entry) else entry
+    return tuple(
+        replace(mark, entry=int(np.searchsorted(reached, mark.entry)))
+        for mark in marks
+        if stopped_at is None or mark.entry <= stopped_at
+    )

@@ -1,0 +1,134 @@
+"""What the entries of a recording show to be missing, mixed or out of time.
+
+Rule: only what a recording proves is said; a program that idled, or that shares its device, does
+nothing wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from itertools import combinations, pairwise
+
+import numpy as np
+
+from allocsim.core import PAGE
+from allocsim.questions.lint.finding import Finding, entry_text, found
+from allocsim.state import INACTIVE, SegmentState
+from allocsim.trace import Action, Recording, Trace
+from allocsim.trace import Finding as Found
+from allocsim.units import format_size
+
+__all__ = ["about_history", "about_processes", "lost_entries"]
+
+_LEAP = timedelta(days=1)
+"""Longer than programs idle between two entries, as a rule."""
+_GROWS = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
+_SHRINKS = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
+
+
+def about_history(trace: Trace, start: tuple[SegmentState, ...]) -> Iterator[Finding]:
+    """Of a sound trace that began with the segments of `start`."""
+    yield from _leaps(trace)
+    yield from _other_holders(trace, start)
+    requests = trace.action == Action.ALLOC
+    if np.any(requests) and not np.any(trace.frames[requests] >= 0):
+        n = int(np.count_nonzero(requests))
+        yield found("stacks", f"none of {n:,} requests has a stack", device=trace.device)
+
+
+def lost_entries(trace: Trace, start: tuple[SegmentState, ...]) -> Finding | None:
+    """That entries were kept before the first, and are gone.
+
+    PyTorch keeps a block's stack only while it records, so that a block with one has had an entry.
+    start: the segments before the first entry.
+    """
+    there = [block for segment in start for block in segment.blocks if block.state != INACTIVE]
+    stacked = [block for block in there if block.frames >= 0]
+    if not stacked:
+        return None
+    size = format_size(sum(block.size for block in stacked))
+    text = (
+        f"{len(stacked):,} of {len(there):,} blocks ({size}) from before the first entry have a "
+        f"stack, so that they were recorded, and their entries are gone: the {len(trace):,} that "
+        "are left are those of a full ring, or of a recording that was begun anew"
+    )
+    first = entry_text(trace[0]) if len(trace) else ""
+    return found("ring", text, device=trace.device, entry=0 if first else None, value=first)
+
+
+def _leaps(trace: Trace) -> Iterator[Finding]:
+    """A clock that was set forward."""
+    if trace.time_us is None:
+        return
+    ahead = np.diff(trace.time_us)
+    leaps = np.flatnonzero(ahead > _LEAP / timedelta(microseconds=1))
+    if len(leaps):
+        at = int(leaps[0]) + 1
+        days = float(ahead[at - 1]) / (_LEAP / timedelta(microseconds=1))
+        times = "once" if len(leaps) == 1 else f"{len(leaps)} times"
+        text = f"time_us leaps ahead {times}, first at entry {at} by {days:.1f} days"
+        yield found("clock", text, device=trace.device, entry=at, value=entry_text(trace[at]))
+
+
+def _other_holders(trace: Trace, start: tuple[SegmentState, ...]) -> Iterator[Finding]:
+    """Errors that tell of devices of several sizes: free bytes and what PyTorch held."""
+    ooms = np.flatnonzero(trace.action == Action.OOM)
+    if len(ooms) < 2:
+        return
+    grown = np.isin(trace.action, _GROWS).astype(np.int64)
+    moved = trace.size * (grown - np.isin(trace.action, _SHRINKS).astype(np.int64))
+    reserved = sum(segment.total_size for segment in start) + np.cumsum(moved)
+    sizes = (reserved[ooms] + trace.addr[ooms].astype(np.int64)).tolist()
+    for (_, before), (at, size) in pairwise(zip(ooms.tolist(), sizes, strict=True)):
+        if abs(size - before) >= PAGE:
+            text = (
+                f"the error at entry {at} left {format_size(size)} to PyTorch, free and reserved, "
+                f"the one before it {format_size(before)}"
+            )
+            what = entry_text(trace[at])
+            yield found("device_memory", text, device=trace.device, entry=at, value=what)
+            return
+
+
+def about_processes(recording: Recording, errors: dict[int, Found]) -> Iterator[Finding]:
+    """Several processes in one file.
+
+    errors: of the devices whose data contradicts itself, the first.
+    """
+    for left, right in combinations(recording.devices, 2):
+        both = _shared_address(left, right)
+        if both is not None:
+            text = (
+                f"device {left.device} and device {right.device} both have a segment at "
+                f"0x{both:x}, and in one process no two devices share addresses"
+            )
+            yield found("processes", text, device=right.device, value=f"0x{both:x}")
+            break
+    for trace in recording.devices:
+        if trace.device in errors and (at := _second_run(trace)) is not None:
+            text = (
+                f"entries 0 to {at - 1:,} and {at:,} to {len(trace) - 1:,} are each in order of "
+                "time and contradict one another: they read like two recordings"
+            )
+            yield found(
+                "processes", text, device=trace.device, entry=at, value=entry_text(trace[at])
+            )
+
+
+def _shared_address(left: Trace, right: Trace) -> int | None:
+    """An address in segments of both."""
+    segments = sorted((*left.segments, *right.segments), key=lambda segment: segment.address)
+    ours = {id(segment) for segment in left.segments}
+    for a, b in pairwise(segments):
+        if a.end > b.address and (id(a) in ours) != (id(b) in ours):
+            return b.address
+    return None
+
+
+def _second_run(trace: Trace) -> int | None:
+    """The entry at which time goes back, if that is once only."""
+    if trace.time_us is None:
+        return None
+    back = np.flatnonzero(np.diff(trace.time_us) < 0)
+    return int(back[0]) + 1 if len(back) == 1 else None

@@ -1,0 +1,193 @@
+"""What is wrong or notable with a recording, gathered from everything that knows, and what each
+means for a replay.
+
+Rule: nothing is replayed here.  A finding rests on what the file says, so that a linter answers in
+the time that loading takes; whether a replay is the recorded run is `replay`'s to prove.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from allocsim.core import NEWEST, RELEASES, Release, find_release
+from allocsim.display import Shown
+from allocsim.engine import (
+    can_be_of,
+    provenance_notes,
+    releases_of,
+    workspace_note,
+)
+from allocsim.questions.lint.finding import ERROR, NOTE, WARNING, Finding, found, gathered
+from allocsim.questions.lint.history import about_history, about_processes, lost_entries
+from allocsim.questions.lint.options import (
+    about_command,
+    about_conf,
+    about_recorded,
+    about_replaying_as,
+)
+from allocsim.trace import Finding as Found
+from allocsim.trace import Recording, Rewound
+from allocsim.trace import lint as lint_trace
+
+__all__ = ["Lint", "lint", "lint_conf"]
+
+_SEVERITIES = (ERROR, WARNING, NOTE)
+_OF_TWO_RUNS = ("overlap", "free_without_allocation", "history")
+"""Checks that the entries of two runs fail, one after the other in one file."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Lint(Shown):
+    """All findings, those that matter most first.
+
+    path: of the recording, "" where an option string alone was looked at.
+    torch_version: the release that it would be replayed as; release_note: why.
+    conf: the recorded option string, None where none is recorded.
+    asked: the option string that was asked about, None for none.
+    """
+
+    path: str
+    torch_version: str
+    release_note: str
+    conf: str | None
+    asked: str | None
+    findings: tuple[Finding, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing was found but notes."""
+        return not any(finding.matters for finding in self.findings)
+
+    def count(self, severity: str) -> int:
+        """How many findings are of "error", "warning" or "note"."""
+        return Counter(finding.severity for finding in self.findings)[severity]
+
+    def headline(self) -> str:
+        """The verdict."""
+        counts = [(self.count(severity), severity) for severity in _SEVERITIES]
+        told = ", ".join(f"{n} {what}{'s' * (n > 1)}" for n, what in counts if n)
+        return f"{'passed' if self.passed else 'failed'}: {told or 'nothing found'}"
+
+    def figures_shown(self) -> Iterator[tuple[str, str]]:
+        """Each finding."""
+        for finding in self.findings:
+            yield finding.severity, finding.text
+
+
+def lint(
+    recording: Recording, conf: str | None = None, *, torch_version: str | None = None
+) -> Lint:
+    """What is wrong or notable with `recording`, and what it means for a replay.
+
+    conf: an option string to be looked at as well, or what a shell would set
+    ("PYTORCH_ALLOC_CONF=expandable_segments:True").  torch_version: the release that it is to be
+    replayed as, and that reads `conf`; None for the one that the recording tells.
+    Raises ConfigError for an unknown release.
+    """
+    possible, release_note = releases_of(recording, torch_version)
+    release = RELEASES[possible[-1]]
+    findings = [
+        *_about_data(recording),
+        *_about_making(recording, release, torch_version),
+        *_about_settings(recording, release, conf),
+    ]
+    return Lint(
+        path=recording.path,
+        torch_version=release.version,
+        release_note=release_note,
+        conf=None if recording.settings is None else recording.settings.conf,
+        asked=conf,
+        findings=_in_order(findings),
+    )
+
+
+def lint_conf(conf: str, torch_version: str | None = None) -> Lint:
+    """What a release makes of an option string, or of what a shell would set.
+
+    torch_version: None for the newest.  Raises ConfigError for an unknown release.
+    """
+    release = find_release(NEWEST if torch_version is None else torch_version)
+    why = "the newest" if torch_version is None else "as asked"
+    return Lint(
+        path="",
+        torch_version=release.version,
+        release_note=f"PyTorch {release.version}: {why}",
+        conf=None,
+        asked=conf,
+        findings=_in_order(about_conf(conf, release)),
+    )
+
+
+def _in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Each once, the most severe first."""
+    once = dict.fromkeys(findings)
+    return tuple(sorted(once, key=lambda finding: _SEVERITIES.index(finding.severity)))
+
+
+def _about_data(recording: Recording) -> Iterator[Finding]:
+    rewound: dict[int, Rewound] = {}
+    known = lint_trace(recording, rewound)
+    broken = {each.device: each for each in known if each.severity == "error"}
+    traces = [trace for trace in recording.devices if trace.device in rewound]
+    starts = {
+        trace.device: rewound[trace.device].state()
+        for trace in traces
+        if trace.device not in broken or broken[trace.device].check == "ring"
+    }
+    sound = [trace for trace in traces if trace.device in starts]
+    replayed = [trace for trace in sound if not {trace.device, None} & broken.keys()]
+    lost = [lost_entries(trace, starts[trace.device]) for trace in replayed]
+    proved = {each.device for each in lost if each is not None}
+    # A ring that is proved to have lost entries need not be suspected of it too.
+    kept = (each for each in known if not _is_suspicion(each) or each.device not in proved)
+    yield from gathered(recording, kept)
+    yield from (each for each in lost if each is not None)
+    for trace in sound:
+        yield from about_history(trace, starts[trace.device])
+    contradicted = {
+        n: each for n, each in broken.items() if n is not None and each.check in _OF_TWO_RUNS
+    }
+    yield from about_processes(recording, contradicted)
+    yield from _about_sums(recording)
+
+
+def _is_suspicion(each: Found) -> bool:
+    return each.check == "ring" and each.severity == "note"
+
+
+def _about_sums(recording: Recording) -> Iterator[Finding]:
+    wrong = recording.wrong_sums
+    if wrong:
+        first = wrong[0]
+        text = (
+            f"{len(wrong):,} sums of segments do not add up, first {first.name} of the one at "
+            f"0x{first.address:x}: {first.recorded} recorded, {first.held} by its blocks"
+        )
+        yield found("sums", text, device=first.device, value=first.recorded)
+
+
+def _about_making(recording: Recording, release: Release, asked: str | None) -> Iterator[Finding]:
+    for note in provenance_notes(recording.provenance):
+        yield found("provenance", note)
+    possible, _ = releases_of(recording, None)
+    if asked is None:
+        return
+    if not can_be_of(recording, release.version):
+        text = f"PyTorch {' or '.join(possible)} wrote the recording, not {release.version}"
+        yield found("release", text, value=release.version)
+    ways = {RELEASES[version].keeps_cublas_workspaces for version in possible}
+    if len(ways) == 1 and (differs := workspace_note(possible[-1], release)) is not None:
+        yield found("workspaces", differs, value=release.version)
+
+
+def _about_settings(recording: Recording, release: Release, conf: str | None) -> Iterator[Finding]:
+    possible, _ = releases_of(recording, None)
+    own = RELEASES[possible[-1]]
+    yield from about_recorded(recording, own)
+    yield from about_command(recording, own)
+    if release is not own:
+        yield from about_replaying_as(recording, release)
+    if conf is not None:
+        yield from about_conf(conf, release)

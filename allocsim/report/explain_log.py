@@ -1,0 +1,68 @@
+"""The figures of a log or a table: for a terminal and as JSON.
+
+Rule: what the text is stands first; figures are shown as they were printed, none is added up.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from allocsim.questions.explain import LogFigure, LogFigures
+from allocsim.report.answer import Answer, answer_of, part
+from allocsim.report.layout import number, printable, row
+
+__all__ = ["log_document", "log_screen", "log_text"]
+
+_SHOWN = 18
+_ADVICE = {
+    "memory_summary": "reserved less allocated is idle; a recording tells what keeps it: allocsim "
+    "record, or torch.cuda.memory._record_memory_history()",
+    "vllm": "allocsim fit MODEL --serve --server vllm --gpu NAME counts the same parts beforehand",
+    "sglang": "allocsim fit MODEL --serve --server sglang --gpu NAME counts the same parts "
+    "beforehand",
+    "llama.cpp": "allocsim fit MODEL.gguf --serve --server llama.cpp --gpu NAME counts the same "
+    "parts beforehand",
+}
+
+
+def log_text(found: LogFigures) -> str:
+    """`allocsim explain -v` of a log."""
+    return "\n".join(_lines(found, found.figures)) + "\n"
+
+
+def log_screen(found: LogFigures) -> Answer:
+    """`allocsim explain` of a log."""
+    shown = found.figures[:_SHOWN]
+    lines = _lines(found, shown)
+    if (hidden := len(found.figures) - len(shown)) > 0:
+        lines += row("", f"({hidden} more; -v shows them)")
+    return answer_of([part(lines)])
+
+
+def _lines(found: LogFigures, figures: tuple[LogFigure, ...]) -> list[str]:
+    lines = row("Text", found.what)
+    label = "Figures"
+    for figure in figures:
+        lines += row(label, _line(figure))
+        label = ""
+    return lines + row("Advice", _ADVICE[found.kind])
+
+
+def _line(figure: LogFigure) -> str:
+    device = f" of {printable(figure.device)}" if figure.device else ""
+    return f"{figure} {figure.label}{device}, line {number(figure.line)}"
+
+
+def log_document(found: LogFigures) -> dict[str, Any]:
+    """The same for JSON."""
+    figures = [
+        {
+            "name": each.name,
+            "label": each.label,
+            "value": int(each.value) if each.value == int(each.value) else each.value,
+            "device": each.device,
+            "line": each.line,
+        }
+        for each in found.figures
+    ]
+    return {"log": {"kind": found.kind, "what": found.what, "figures": figures}}

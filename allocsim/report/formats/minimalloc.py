@@ -1,0 +1,32 @@
+"""The blocks of a device as a problem for MiniMalloc, which packs buffers whose lives are known.
+
+Rule: times are entries, and a buffer is in use in [lower, upper), as MiniMalloc has it; sizes are
+bytes, requests rounded up to 512.  Blocks from before the first entry begin at 0, so that entry n
+is time n + 1.  The id of a buffer is the entry of its request.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import BinaryIO
+
+from allocsim.errors import RecordingError
+from allocsim.measures import lifetimes_of
+from allocsim.trace import Recording
+
+__all__ = ["write_minimalloc"]
+
+
+def write_minimalloc(recording: Recording, file: BinaryIO) -> None:
+    """CSV with the columns id, lower, upper, size.  RecordingError for several devices."""
+    trace = recording.only_device()
+    if not len(trace):
+        raise RecordingError(recording.path, "holds no entries, and so no lives to pack")
+    lives = lifetimes_of(trace)
+    text = io.StringIO()
+    text.write("id,lower,upper,size\n")
+    rows = zip(lives.start.tolist(), lives.end.tolist(), lives.size.tolist(), strict=True)
+    for number, (start, end, size) in enumerate(sorted(rows)):
+        name = start if start >= 0 else f"before-{number}"
+        text.write(f"{name},{start + 1},{end + 1},{size}\n")
+    file.write(text.getvalue().encode())

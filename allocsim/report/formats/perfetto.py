@@ -1,0 +1,193 @@
+"""The memory of a recording as trace events: the JSON that ui.perfetto.dev opens.
+
+Rule: a device is a process; its counters are bytes after each entry, and every block and segment is
+a slice from its request to its end.  Times are the recording's own microseconds; where it has none,
+entry n is microsecond n, and `otherData` says so.  What is left out of a long recording is counted
+there too.
+
+Lives overlap, and slices of a thread must nest, so that blocks are asynchronous slices (phases "b"
+and "e"); those of one line of code have one name, and so one track.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allocsim.errors import RecordingError
+from allocsim.measures import code_of, turning_rows
+from allocsim.questions.picture import Picture, picture_of
+from allocsim.trace import Annotation, MarkKind, Recording, Trace
+
+__all__ = ["perfetto_events", "write_perfetto"]
+
+_MOST_POINTS = 100_000
+_MOST_BLOCKS = 50_000
+"""Of a counter and of a device; a page with some 100 MB of events is slow to open."""
+_SPANS = (MarkKind.STEP, MarkKind.PHASE)
+_UNKNOWN = "no stack recorded"
+
+Event = dict[str, Any]
+_Times = NDArray[np.int64]
+
+
+def write_perfetto(recording: Recording, file: BinaryIO) -> None:
+    """Trace events of every device with entries, an event a line.
+
+    Raises RecordingError for a recording without entries.
+    """
+    devices = [trace.device for trace in recording.devices if len(trace)]
+    pictures = [picture_of(recording, device=device) for device in devices]
+    if not pictures:
+        raise RecordingError(recording.path, "holds no entries, and so nothing that took time")
+    run = pictures[0].run
+    beside = {
+        "exporter": "allocsim",
+        "recording": recording.path.rsplit("/", 1)[-1],
+        "torch_version": run.torch_version,
+        "conf": run.conf,
+        "time": "microseconds, as recorded" if _has_times(pictures) else "numbers of entries",
+        "blocks left out": sum(max(len(p.lives.blocks) - _MOST_BLOCKS, 0) for p in pictures),
+    }
+    file.write(b'{"displayTimeUnit":"ms",\n"traceEvents":[\n')
+    before = b""
+    for event in perfetto_events(pictures, recording.annotations):
+        file.write(before + json.dumps(event, separators=(",", ":")).encode())
+        before = b",\n"
+    file.write(b'\n],\n"otherData":' + json.dumps(beside).encode() + b"}\n")
+
+
+def perfetto_events(
+    pictures: Sequence[Picture], annotations: Sequence[Annotation] = ()
+) -> Iterator[Event]:
+    """The events, device by device.  annotations: of the recording."""
+    for picture in pictures:
+        process = picture.device_run.device + 1  # 0 is the idle process of a machine
+        times = _times(picture)
+        yield _named(process, 0, "process_name", f"GPU {picture.device_run.device}")
+        for events in (_counters, _segments, _blocks, _errors, _spans):
+            for event in events(picture, times):
+                yield {"pid": process, "tid": 0, **event}
+        if picture.trace.time_us is not None:  # what is annotated has no entry, only a time
+            own = [each for each in annotations if each.device in (picture.device_run.device, -1)]
+            for event in _annotated(own, int(times[0]), int(times[-1])):
+                yield {"pid": process, "tid": 0, **event}
+
+
+def _has_times(pictures: Sequence[Picture]) -> bool:
+    return all(picture.trace.time_us is not None for picture in pictures)
+
+
+def _times(picture: Picture) -> _Times:
+    """By entry its time; one more for what outlives them.
+
+    Entries are in the order in which things happened: a clock that steps back stands still.
+    """
+    n, recorded = picture.lives.n_entries, picture.trace.time_us
+    if recorded is None:
+        return np.arange(n + 1, dtype=np.int64)
+    times: _Times = np.maximum.accumulate(recorded[:n])
+    return np.append(times, times[-1:] + 1)
+
+
+def _named(process: int, thread: int, what: str, name: str) -> Event:
+    return {"ph": "M", "pid": process, "tid": thread, "ts": 0, "name": what, "args": {"name": name}}
+
+
+def _counters(picture: Picture, times: _Times) -> Iterator[Event]:
+    for name in ("reserved", "active", "allocated", "requested"):
+        values = getattr(picture.curve, name)
+        rows = turning_rows(values, _MOST_POINTS)
+        for time, value in zip(times[rows].tolist(), values[rows].tolist(), strict=True):
+            yield {"ph": "C", "ts": time, "name": name, "args": {"bytes": value}}
+
+
+def _segments(picture: Picture, times: _Times) -> Iterator[Event]:
+    lives = picture.lives.segments
+    pools = [*(f"{first}:{second}" for first, second in picture.lives.pools), "default"]
+    columns = (lives.address, lives.size, lives.stream, lives.born, lives.died, lives.pool)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    for number, (address, size, stream, born, died, pool) in enumerate(rows):
+        about = {"address": f"0x{address:x}", "bytes": size, "stream": stream, "pool": pools[pool]}
+        yield from _life("segment", f"s{number}", "segments", times[[max(born, 0), died]], about)
+
+
+def _blocks(picture: Picture, times: _Times) -> Iterator[Event]:
+    lives = picture.lives.blocks
+    names = _names(picture.trace)
+    ends = np.minimum(lives.completed, picture.lives.n_entries)
+    rows = np.arange(len(lives))
+    if len(rows) > _MOST_BLOCKS:
+        held = lives.size.astype(float) * (ends - lives.born)
+        rows = np.sort(np.argsort(-held, kind="stable")[:_MOST_BLOCKS])
+    columns = (lives.address, lives.size, lives.requested, lives.stream, lives.born, ends,
+               lives.stack)  # fmt: skip
+    taken = zip(rows.tolist(), *(column[rows].tolist() for column in columns), strict=True)
+    for row, address, size, requested, stream, born, end, stack in taken:
+        about = {
+            "address": f"0x{address:x}",
+            "bytes": size,
+            "requested": requested,
+            "stream": stream,
+            "entry": born,
+        }
+        yield from _life("block", f"b{row}", names[stack], times[[max(born, 0), end]], about)
+
+
+def _names(trace: Trace) -> list[str]:
+    """By stack, the user's own line in it; the last for -1."""
+    table = trace.frame_table
+    codes = (code_of(table.stack(number)) for number in range(len(table)))
+    return [*(_UNKNOWN if code is None else str(code) for code in codes), _UNKNOWN]
+
+
+def _life(kind: str, number: str, name: str, times: _Times, about: Event) -> Iterator[Event]:
+    begin, end = times.tolist()
+    same = {"cat": kind, "id": number, "name": name}
+    yield {"ph": "b", "ts": begin, **same, "args": about}
+    yield {"ph": "e", "ts": end, **same}
+
+
+def _errors(picture: Picture, times: _Times) -> Iterator[Event]:
+    for oom in picture.device_run.ooms:
+        about = {"entry": oom.entry, "requested": oom.requested_bytes, "message": oom.message}
+        time = int(times[oom.entry])
+        yield {"ph": "i", "ts": time, "s": "p", "name": "out of memory", "args": about}
+
+
+def _spans(picture: Picture, times: _Times) -> Iterator[Event]:
+    """Steps and phases, each up to the next of its kind; they nest in no order, so that each kind
+    has a thread."""
+    process = picture.device_run.device + 1
+    n = picture.lives.n_entries
+    for thread, kind in enumerate(_SPANS, start=1):
+        marks = [mark for mark in picture.trace.marks if mark.kind is kind and mark.entry < n]
+        if not marks:
+            continue
+        yield _named(process, thread, "thread_name", f"{kind}s")
+        for mark, end in zip(marks, [*(mark.entry for mark in marks[1:]), n], strict=True):
+            begin, lasts = int(times[mark.entry]), int(times[end] - times[mark.entry])
+            name = f"step {mark.value}" if kind is MarkKind.STEP else str(mark.value)
+            yield {"ph": "X", "ts": begin, "dur": lasts, "tid": thread, "name": name}
+
+
+def _annotated(annotations: Sequence[Annotation], first: int, last: int) -> Iterator[Event]:
+    """What the program annotated, such as an optimizer's steps: from a START to its END.
+
+    PyTorch writes some times by another clock; one outside the recording would stretch the view
+    to years.
+    """
+    begun: dict[str, list[int]] = {}
+    for each in annotations:
+        if not first <= each.time_us <= last:
+            continue
+        if each.stage == "START":
+            begun.setdefault(each.name, []).append(each.time_us)
+        elif each.stage == "END" and begun.get(each.name):
+            about = {"cat": "annotation", "id": f"a{each.name}", "name": each.name}
+            yield {"ph": "b", "ts": begun[each.name].pop(), **about}
+            yield {"ph": "e", "ts": each.time_us, **about}

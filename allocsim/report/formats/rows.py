@@ -1,0 +1,146 @@
+"""A recording as a table, a row for each entry: CSV, JSON Lines and Parquet.
+
+Rule: columns are called as PyTorch calls the keys of an entry, and hold what these hold, unrounded;
+what an entry does not have is empty, never 0.  `load` reads the requests and frees of CSV and JSON
+Lines back.  What a table cannot hold (segments, settings) is left out.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import repeat
+from typing import Any, BinaryIO
+
+from allocsim.errors import RecordingError
+from allocsim.measures import code_of
+from allocsim.trace import Action, FrameTable, Recording, Trace
+
+__all__ = ["COLUMNS", "write_csv", "write_jsonl", "write_parquet"]
+
+COLUMNS = (
+    "device", "entry", "action", "addr", "size", "stream", "time_us", "pool_id", "device_free",
+    "compile_context", "user_metadata", "stack", "name",
+)  # fmt: skip
+"""In this order; docs/formats.md says what each holds."""
+
+_FORMULAS = "=+-@\t\r"
+"""What a formula begins with."""
+_Row = tuple[Any, ...]
+
+
+def write_csv(recording: Recording, file: BinaryIO) -> None:
+    """CSV in UTF-8, the names of the columns in its first line."""
+    text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(COLUMNS)
+    _refuse_empty(recording)
+    names = [_inert(name) for name in _names(recording.frame_table)]
+    for trace in recording.devices:
+        texts = tuple(str(_inert(each)) for each in trace.texts)
+        table.writerows(_rows(replace(trace, texts=texts), names))
+    text.flush()
+    text.detach()
+
+
+def write_jsonl(recording: Recording, file: BinaryIO) -> None:
+    """JSON Lines: an object for each entry, without the keys that it has no value for."""
+    _refuse_empty(recording)
+    names = _names(recording.frame_table)
+    for trace in recording.devices:
+        for row in _rows(trace, names):
+            values = zip(COLUMNS, row, strict=True)
+            known = {name: value for name, value in values if value is not None}
+            file.write(json.dumps(known, separators=(",", ":")).encode() + b"\n")
+
+
+def write_parquet(recording: Recording, file: BinaryIO) -> None:
+    """Parquet, with whole stacks in a column `frames` besides; needs pyarrow."""
+    import pyarrow  # noqa: PLC0415
+    import pyarrow.parquet  # noqa: PLC0415
+
+    _refuse_empty(recording)
+    word = pyarrow.dictionary(pyarrow.int32(), pyarrow.string())
+    types = {
+        "device": pyarrow.int32(),
+        "stack": pyarrow.int32(),
+        "addr": pyarrow.uint64(),
+        "stream": pyarrow.uint64(),
+        **dict.fromkeys(("action", "pool_id", "name"), word),
+        **dict.fromkeys(("compile_context", "user_metadata", "frames"), word),
+    }
+    columns = (*COLUMNS, "frames")
+    schema = pyarrow.schema([(name, types.get(name, pyarrow.int64())) for name in columns])
+    names, stacks = _names(recording.frame_table), _stacks(recording.frame_table)
+    with pyarrow.parquet.ParquetWriter(file, schema, compression="zstd") as writer:
+        for trace in recording.devices:
+            values = list(zip(*_rows(trace, names), strict=True)) or [()] * len(COLUMNS)
+            values.append(tuple(stacks[number] for number in trace.frames.tolist()))
+            arrays = [
+                pyarrow.array(value, type=field.type)
+                for value, field in zip(values, schema, strict=True)
+            ]
+            writer.write_table(pyarrow.Table.from_arrays(arrays, schema=schema))
+
+
+def _refuse_empty(recording: Recording) -> None:
+    if not any(map(len, recording.devices)):
+        raise RecordingError(recording.path, "holds no entries, and so no rows of a table")
+
+
+def _inert(text: str | None) -> str | None:
+    """A cell that no spreadsheet takes for a formula: texts of a recording are a stranger's."""
+    return f"'{text}" if text and text[0] in _FORMULAS else text
+
+
+def _rows(trace: Trace, names: Sequence[str | None]) -> Iterator[_Row]:
+    """The rows of a device, in the order of `COLUMNS`."""
+    actions = {int(action): action.text for action in Action}
+    pools = [*(f"{first}:{second}" for first, second in trace.pool_ids), None]
+    texts = [*map(_encodable, trace.texts), None]
+    size, stack = trace.size.tolist(), trace.frames.tolist()
+    is_oom = (trace.action == Action.OOM).tolist()
+    address = trace.addr.tolist()
+
+    def told(column: Any) -> Iterator[str | None]:
+        return repeat(None) if column is None else (texts[n] for n in column.tolist())
+
+    return zip(
+        repeat(trace.device),
+        range(len(trace)),
+        (actions[code] for code in trace.action.tolist()),
+        (None if oom else addr for oom, addr in zip(is_oom, address, strict=True)),
+        size,
+        trace.stream.tolist(),
+        repeat(None) if trace.time_us is None else trace.time_us.tolist(),
+        (pools[number] for number in trace.pool_id.tolist()),
+        (addr if oom else None for oom, addr in zip(is_oom, address, strict=True)),
+        told(trace.compile_context),
+        told(trace.user_metadata),
+        (None if number < 0 else number for number in stack),
+        (names[number] for number in stack),
+        strict=False,
+    )
+
+
+def _names(table: FrameTable) -> list[str | None]:
+    """By stack, the user's own line in it; the last for -1."""
+    codes = (code_of(table.stack(number)) for number in range(len(table)))
+    return [*(None if code is None else _encodable(str(code)) for code in codes), None]
+
+
+def _stacks(table: FrameTable) -> list[str | None]:
+    """By stack, its frames from the innermost on, a line each; the last for -1."""
+    lines = (
+        "\n".join(f"{frame.filename}:{frame.line} {frame.name}" for frame in table.stack(number))
+        for number in range(len(table))
+    )
+    return [*map(_encodable, lines), None]
+
+
+def _encodable(text: str) -> str:
+    """`text` with an escape for each half of a surrogate pair, which UTF-8 has no bytes for."""
+    return text.encode("utf-8", "backslashreplace").decode()

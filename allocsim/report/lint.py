@@ -1,0 +1,67 @@
+"""What lint found: for a terminal and as JSON.
+
+Rule: the verdict is the first row; then each finding with where it stands, what stands there, and
+what it means for a replay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from allocsim.questions.lint import Finding, Lint
+from allocsim.report.layout import plural, row, rows
+
+__all__ = ["lint_document", "lint_text"]
+
+_LABELS = {"error": "Error", "warning": "Warning", "note": "Note"}
+_NOUNS = {"error": "error", "warning": "warning", "note": "note"}
+
+
+def lint_text(found: Lint) -> str:
+    """`allocsim lint`."""
+    lines = row("Verdict", _verdict(found))
+    if found.path:
+        lines += row("Recording", found.path)
+    lines += row("Release", found.release_note)
+    if found.conf is not None:
+        lines += row("Settings", found.conf or "PyTorch's defaults")
+    if found.asked is not None:
+        lines += row("Asked", found.asked or "no options")
+    for finding in found.findings:
+        lines += ["", *rows(_LABELS[finding.severity], _told(finding))]
+    return "\n".join(lines) + "\n"
+
+
+def _verdict(found: Lint) -> str:
+    counts = [plural(found.count(each), noun) for each, noun in _NOUNS.items() if found.count(each)]
+    told = ", ".join(counts)
+    if found.passed:
+        return f"passed: {told}" if told else "passed: nothing found"
+    return f"failed: {told}"
+
+
+def _told(finding: Finding) -> Iterator[str]:
+    where = [f"device {finding.device}"] if finding.device is not None else []
+    where += [f"entry {finding.entry:,}"] if finding.entry is not None else []
+    yield f"{', '.join(where)}: {finding.text}" if where else finding.text
+    if finding.entry is not None:
+        yield f"the entry: {finding.value}"
+    yield f"Meaning: {finding.meaning}"
+
+
+def lint_document(found: Lint) -> dict[str, Any]:
+    """`allocsim lint --json`."""
+    return {
+        "file": found.path or None,
+        "torch_version": found.torch_version,
+        "release_note": found.release_note,
+        "conf": found.conf,
+        "asked": found.asked,
+        "passed": found.passed,
+        "errors": found.count("error"),
+        "warnings": found.count("warning"),
+        "notes": found.count("note"),
+        "findings": [asdict(finding) for finding in found.findings],
+    }

@@ -1,0 +1,150 @@
+"""What is in a file: for a terminal, ten lines for one device, and as JSON.
+
+Rule: every figure comes from the stats; what the file does not hold is said not to be recorded.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+from allocsim.questions.stats import DeviceStats, Stats
+from allocsim.report.layout import WIDTH, number, plural, printable
+from allocsim.units import format_size
+
+__all__ = ["stats_document", "stats_text"]
+
+_LABEL = 12
+_EPOCH_US = 946_684_800_000_000
+"""The year 2000: earlier times are counts of a model, not those of a clock."""
+_BEGINS = {
+    "empty": "from an empty device",
+    "state": "a state, no history",
+    "requests": "requests and frees alone",
+    "unsound": "the history contradicts the state: see allocsim lint",
+}
+
+
+def stats_text(found: Stats) -> str:
+    """`allocsim stats`."""
+    lines = [*_about_file(found)]
+    for device in found.devices:
+        if len(found.devices) > 1:
+            lines += ["", _row("Device", number(device.device))]
+        lines += _about_device(device)
+    lines.append(_row("Stacks", _stacks(found)))
+    return "\n".join(lines) + "\n"
+
+
+def _row(label: str, text: str) -> str:
+    return textwrap.fill(
+        printable(text),
+        WIDTH,
+        initial_indent=f"{label:{_LABEL}}",
+        subsequent_indent=" " * _LABEL,
+        break_on_hyphens=False,
+    )
+
+
+def _about_file(found: Stats) -> Iterator[str]:
+    form = "no file" if found.form is None else f"{format_size(found.form.size)}, {found.form}"
+    room = WIDTH - _LABEL - len(form) - 2
+    path = printable(found.path)
+    yield _row("File", f"{path if len(path) <= room else '…' + path[1 - room :]}, {form}")
+    if found.form is not None:
+        yield _row("SHA-256", found.form.sha256)
+    conf = "settings not recorded" if found.conf is None else found.conf or "default settings"
+    yield _row("Written by", f"{_writer(found)}; {conf}")
+
+
+def _writer(found: Stats) -> str:
+    if not found.torch_version:
+        if any(device.begins == "requests" for device in found.devices):
+            return f"a {found.layout}"
+        if not found.releases:
+            return "no release of PyTorch writes such fields"
+        first, *_, last = (*found.releases, found.releases[-1])
+        return f"PyTorch {first}" if first == last else f"PyTorch {first} to {last}"
+    on = found.device_name or "a device without a name"
+    phantom = ", a phantom" if found.is_phantom else ""
+    return f"PyTorch {found.torch_version} on {on}{phantom}"
+
+
+def _about_device(device: DeviceStats) -> Iterator[str]:
+    counts = sorted(device.actions.items(), key=lambda item: -item[1])
+    told = ", ".join(f"{number(n)} {action}" for action, n in counts)
+    yield _row("Entries", f"{number(device.entries)}{f': {told}' if told else ''}")
+    yield _row("History", f"{_begins(device)}; {_time(device)}")
+    if device.peak_requested_bytes is None:
+        yield _row("Peak", "not told without a sound history")
+    elif device.peak_reserved_bytes is None:
+        yield _row("Peak", f"{format_size(device.peak_requested_bytes)} requested")
+    else:
+        yield _row(
+            "Peak",
+            f"{format_size(device.peak_reserved_bytes)} reserved, "
+            f"{format_size(device.peak_requested_bytes)} requested",
+        )
+    if device.begins == "requests":
+        return
+    held = (
+        f"{format_size(device.allocated_bytes)} in {plural(device.blocks, 'block')}",
+        f"{format_size(device.reserved_bytes)} in {plural(device.segments, 'segment')}",
+        f"{plural(device.streams, 'stream')}, {plural(device.pools, 'pool')}",
+    )
+    yield _row("At the end", "; ".join(held))
+
+
+def _begins(device: DeviceStats) -> str:
+    if device.begins != "mid_run":
+        return _BEGINS[device.begins]
+    size = format_size(device.start_bytes or 0)
+    return f"mid-run, at {size} in {plural(device.start_segments or 0, 'segment')}"
+
+
+def _time(device: DeviceStats) -> str:
+    if device.first_us is None or device.last_us is None:
+        return "no times"
+    if device.first_us < _EPOCH_US:
+        return "no times of day"
+    begun = datetime.fromtimestamp(device.first_us // 1_000_000, UTC)
+    return f"{(device.last_us - device.first_us) / 1e6:,.2f} s from {begun:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _stacks(found: Stats) -> str:
+    missing = sum(device.stackless for device in found.devices)
+    deep = f", up to {plural(found.deepest, 'frame')} deep" if found.stacks else ""
+    told = f"{number(found.stacks)}{deep}; {plural(missing, 'request')} without"
+    more = [plural(found.annotations, "annotation")] * bool(found.annotations)
+    more += [plural(found.marks, "mark")] * bool(found.marks)
+    return "; ".join([told, *more])
+
+
+def stats_document(found: Stats) -> dict[str, Any]:
+    """`allocsim stats --json`."""
+    form = found.form
+    return {
+        "file": found.path,
+        "size_bytes": None if form is None else form.size,
+        "sha256": None if form is None else form.sha256,
+        "kind": None if form is None else form.kind,
+        "packing": None if form is None else form.packing or None,
+        "protocol": None if form is None else form.protocol,
+        "layout": found.layout,
+        "releases": list(found.releases),
+        "torch_version": found.torch_version or None,
+        "device_name": found.device_name or None,
+        "device_memory": found.device_memory or None,
+        "is_phantom": found.is_phantom,
+        "command": found.command or None,
+        "conf": found.conf,
+        "devices": [asdict(device) for device in found.devices],
+        "stacks": found.stacks,
+        "frames": found.frames,
+        "deepest": found.deepest,
+        "annotations": found.annotations,
+        "marks": found.marks,
+    }

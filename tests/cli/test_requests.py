@@ -1,0 +1,90 @@
+"""Every command on files that hold requests alone: an answer, and nothing that they cannot know."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Cli = Callable[..., Any]
+
+PROFILED = Path(__file__).parents[2] / "traces" / "profiled"
+TRACE = PROFILED / "trace-torch2.15.json.xz"
+TIMELINE = PROFILED / "timeline-torch2.15.json.xz"
+PEAK = json.loads((PROFILED / "stats-torch2.15.json").read_text())["reserved_bytes.all.peak"]
+
+LINES = (
+    "replay FILE",
+    "replay FILE -v",
+    "replay FILE --conf expandable_segments:True --device-memory 1GiB",
+    "explain FILE",
+    "risk FILE",
+    "top FILE",
+    "top FILE --at end --by module",
+    "top FILE --by category",
+    "step FILE --at 40 --count 2",
+    "tune FILE --try max_split_size_mb:32",
+    "gate FILE --max-reserved 1GiB",
+    "compare FILE FILE",
+    "compare FILE --conf expandable_segments:True",
+    "plot memory FILE -o OUT.svg",
+    "plot segments FILE -o OUT.svg",
+    "plot flame FILE -o OUT.svg",
+    "report FILE -o OUT.html",
+)
+
+
+@pytest.mark.parametrize("line", LINES)
+@pytest.mark.parametrize("path", [TRACE, TIMELINE], ids=["trace", "timeline"])
+def test_a_command_answers(path: Path, line: str, cli: Cli, tmp_path: Path) -> None:
+    words = line.replace("FILE", str(path)).replace("OUT", str(tmp_path / "out")).split()
+    done = cli(*words)
+    assert done.code == 0, done.err
+    assert "Traceback" not in done.err
+
+
+def test_the_first_screen_says_that_nothing_is_compared(cli: Cli) -> None:
+    done = cli("replay", TRACE)
+    assert "none: the file holds requests alone" in done.out
+    assert "Proved" not in done.out
+
+
+def test_a_setting_to_paste_is_likely_and_not_proved(cli: Cli) -> None:
+    done = cli("replay", TRACE)
+    assert "Likely, not proved" in done.out
+
+
+def test_json_has_no_fidelity(cli: Cli) -> None:
+    (device,) = json.loads(cli("replay", TRACE, "--json").out)["devices"]
+    assert device["fidelity"] is None
+    assert device["parting"] is None
+    assert device["peak_reserved_bytes"] == PEAK
+
+
+def test_strict_has_nothing_to_hold_it_against(cli: Cli) -> None:
+    done = cli("replay", TRACE, "--strict")
+    assert done.code == 2
+    assert "holds requests alone" in done.err
+    assert done.out == ""
+
+
+def test_ranks_and_watch_take_such_files_among_others(cli: Cli, tmp_path: Path) -> None:
+    for rank in range(2):
+        (tmp_path / f"rank{rank}.json").write_bytes(TRACE.read_bytes())
+    document = json.loads(cli("ranks", tmp_path, "--json").out)
+    assert {row["peak_reserved_bytes"] for row in document["ranks"]} == {PEAK}
+    done = cli("watch", "--once", tmp_path)
+    assert done.code == 0
+    assert "reserved" not in done.out
+
+
+@pytest.mark.parametrize("entry", [0, 1, 100, 250, 300])
+def test_gate_from_an_entry_on_keeps_what_was_requested_before(entry: int, cli: Cli) -> None:
+    """From the beginning on it is the whole run, and no later part needs more."""
+    done = cli("gate", TRACE, "--from", "entry", str(entry), "--max-reserved", "1GiB", "--json")
+    assert done.code == 0, done.err
+    reserved = json.loads(done.out)["peak_reserved_bytes"]
+    assert reserved == PEAK if entry == 0 else 0 < reserved <= PEAK

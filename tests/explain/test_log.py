@@ -1,0 +1,145 @@
+"""Figures of start-up logs and tables: each as its writer printed it, with its device and line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from allocsim import CachingAllocator
+from allocsim.cli import main
+from allocsim.errors import RecordingError
+from allocsim.questions.explain import LogFigures, figures_in
+from allocsim.trace import TEXTS, load
+from allocsim.units import GIB, MIB
+
+VLLM = """\
+INFO 01-30 03:18:12 gpu_model_runner.py:848] Loading model weights took 14.5 GB
+Memory profiling results: total_gpu_memory=24.00GiB initial_memory_usage=15.34GiB \
+peak_torch_memory=17.5GiB non_torch_memory=0.5GiB kv_cache_size=4.00GiB
+INFO 01-30 03:19:14 kv_cache_utils.py:395] # GPU blocks: 1381
+INFO kv_cache_utils.py:524] GPU KV cache size: 22,096 tokens
+INFO kv_cache_utils.py:527] Maximum concurrency for 2,048 tokens per request: 10.79x
+(Worker_TP1 pid=12) INFO gpu_worker.py:300] Available KV cache memory: 8.25 GiB
+INFO Graph capturing finished in 20 secs, took 0.25 GiB
+"""
+SGLANG = """\
+[2026-07-15 13:14:53 TP0] Load weight begin. avail mem=137.29 GB
+[2026-07-15 13:14:53 TP0] Load weight end. type=X, avail mem=230.20 GB, mem usage=56.5 GB.
+[2026-07-15 13:14:54 TP0] KV Cache is allocated. #tokens: 1669816, K size: 76.5 GB, V size: 38.5 GB
+[2026-07-15 13:14:54 TP0] Memory pool end. avail mem=74.5 GB
+[2026-07-15 13:14:58 TP0] max_total_num_tokens=1669816, chunked_prefill_size=8192
+"""
+LLAMA = """\
+llm_load_tensors:        CPU buffer size =   512.00 MiB
+load_tensors:      CUDA0 model buffer size =  5434.50 MiB
+llama_new_context_with_model: n_ctx      = 4096
+llama_kv_cache_init:      CUDA0 KV buffer size =  1536.00 MiB
+llama_context:      CUDA0 compute buffer size =   672.00 MiB
+llama_context:  CUDA_Host  output buffer size =     1.50 MiB
+"""
+
+
+def figures(text: str) -> dict[tuple[str, str], float]:
+    found = figures_in(text)
+    assert found is not None
+    return {(figure.name, figure.device): figure.value for figure in found.figures}
+
+
+def test_a_log_of_vllm() -> None:
+    assert figures(VLLM) == {
+        ("weights_bytes", ""): 14.5 * GIB,
+        ("activation_bytes", ""): 17.5 * GIB,
+        ("other_bytes", ""): GIB / 2,
+        ("kv_cache_bytes", ""): 4 * GIB,
+        ("total_bytes", ""): 24 * GIB,
+        ("kv_cache_blocks", ""): 1381,
+        ("kv_cache_tokens", ""): 22_096,
+        ("concurrency", ""): 10.79,
+        ("kv_cache_bytes", "Worker_TP1"): 8.25 * GIB,
+        ("graphs_bytes", ""): GIB / 4,
+    }
+
+
+def test_a_log_of_sglang() -> None:
+    assert figures(SGLANG) == {
+        ("weights_bytes", "TP0"): 56.5 * GIB,
+        ("kv_cache_tokens", "TP0"): 1_669_816,
+        ("k_cache_bytes", "TP0"): 76.5 * GIB,
+        ("v_cache_bytes", "TP0"): 38.5 * GIB,
+        ("free_bytes", "TP0"): 74.5 * GIB,
+        ("max_total_tokens", "TP0"): 1_669_816,
+    }
+
+
+def test_a_log_of_llama_cpp() -> None:
+    assert figures(LLAMA) == {
+        ("weights_bytes", "CPU"): 512 * MIB,
+        ("weights_bytes", "CUDA0"): 5434.5 * MIB,
+        ("context_tokens", ""): 4096,
+        ("kv_cache_bytes", "CUDA0"): 1536 * MIB,
+        ("compute_bytes", "CUDA0"): 672 * MIB,
+        ("output_bytes", "CUDA_Host"): 1.5 * MIB,
+    }
+
+
+def test_a_table_of_memory_summary() -> None:
+    allocator = CachingAllocator("1GiB")
+    blocks = [allocator.malloc(32 * MIB) for _ in range(4)]
+    allocator.free(blocks[0])
+    found = figures(allocator.memory_summary())
+    stats = allocator.memory_stats()
+    for name in ("allocated", "reserved"):
+        assert found[f"{name}_bytes", ""] == stats[f"{name}_bytes.all.current"]
+        assert found[f"peak_{name}_bytes", ""] == stats[f"{name}_bytes.all.peak"]
+    assert found["num_ooms", ""] == 0
+
+
+def test_what_is_printed_again_replaces_what_was_before() -> None:
+    text = LLAMA + "llama_kv_cache:      CUDA0 KV buffer size =  64.00 MiB\n"
+    assert figures(text)["kv_cache_bytes", "CUDA0"] == 64 * MIB
+
+
+def test_an_ordinary_text_has_none() -> None:
+    assert figures_in("epoch 1, loss 2.3\n") is None
+    assert figures_in("") is None
+    assert figures_in("llama_context: nothing of interest\n") is None
+
+
+@given(st.text(max_size=200), st.sampled_from([VLLM, SGLANG, LLAMA]), st.integers(0, 500))
+def test_no_text_makes_it_raise(text: str, log: str, at: int) -> None:
+    found = figures_in(log[:at] + text + log[at:])
+    assert found is None or isinstance(found, LogFigures)
+
+
+@pytest.mark.parametrize("text", [VLLM, SGLANG, LLAMA], ids=["vllm", "sglang", "llama.cpp"])
+def test_explain_shows_them(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "server.log"
+    path.write_text(text)
+    assert main(["explain", str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert "start-up log of" in shown
+    assert "weights" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+    assert main(["explain", "--json", str(path)]) == 0
+    document = json.loads(capsys.readouterr().out)["log"]
+    assert document["kind"] in {kind for kind, *_ in TEXTS}
+    assert len(document["figures"]) == len(figures(text))
+
+
+@pytest.mark.parametrize("text", [VLLM, SGLANG, LLAMA], ids=["vllm", "sglang", "llama.cpp"])
+def test_load_says_what_a_log_is(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "server.log"
+    path.write_text(text)
+    with pytest.raises(RecordingError, match=r"start-up log of .* explain tells the figures"):
+        load(path)
+
+
+def test_an_error_in_a_log_comes_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "server.log"
+    path.write_text(VLLM + "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.\n")
+    assert main(["explain", str(path)]) == 0
+    assert capsys.readouterr().out.startswith("Verdict")

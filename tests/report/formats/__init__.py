@@ -1,0 +1,1 @@
+"""Recordings in the formats of other tools: what each keeps, and that they read it."""

@@ -1,0 +1,283 @@
+"""Each command's JSON is what its schema says, and every schema says what it is of.
+
+The outputs of the commands are held against them wherever a test runs one with --json
+(tests/cli/conftest.py); here it is the schemas that are looked at, and a document of each command.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from allocsim import CachingAllocator, step
+from allocsim.cli import main
+from allocsim.cli.reference import commands
+from allocsim.phantom import ProcessRecording, Program, Recorded, find_gpu
+from allocsim.questions.crosscheck import Report, Script
+from allocsim.questions.crosscheck.comparison import Difference
+from allocsim.questions.crosscheck.divergence import Divergence
+from allocsim.questions.explain import KINDS
+from allocsim.questions.explain.cause import MESSAGE_CAUSES
+from allocsim.questions.lint import CHECKS
+from allocsim.questions.step import Request
+from allocsim.report import crosscheck_document, record_document, step_document
+from allocsim.trace import Action
+from allocsim.units import MIB
+from tests.schemas import FOLDER, SHARED, schema_of, schemas, wrong_with
+
+ROOT = Path(__file__).parents[1]
+TRACE = "traces/counted/function-torch2.15.npz.gz"
+SIZED = "traces/sized/"
+MESSAGE = (
+    "CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 8.00 GiB total capacity; 7.00 GiB "
+    "already allocated; 512.00 MiB free; 7.25 GiB reserved in total by PyTorch)"
+)
+FAILED = "traces/gpt2-ragged-oom-torch2.15.pickle.gz"
+
+LINES = {
+    "replay": ["replay", FAILED],
+    "replay of another setting": ["replay", TRACE, "--conf", "max_split_size_mb:64"],
+    "replay that searches": ["replay", TRACE, "--cure"],
+    "explain a message": ["explain", MESSAGE],
+    "explain two messages": ["explain", f"{MESSAGE}\n{MESSAGE.replace('2.00', '3.00')}"],
+    "explain nothing": ["explain", "all is well"],
+    "explain a recording": ["explain", TRACE],
+    "top": ["top", TRACE],
+    "top by category": ["top", TRACE, "--by", "category"],
+    "top at an entry": ["top", TRACE, "--at", "100", "--by", "stack"],
+    "compare": ["compare", TRACE, "--conf", "expandable_segments:True"],
+    "gate": ["gate", TRACE, "--max-reserved", "1GiB"],
+    "ranks": ["ranks", f"{SIZED}batch2.npz.gz", f"{SIZED}batch3.npz.gz"],
+    "risk": ["risk", TRACE, "--device-memory", "1GiB", "--try", "expandable_segments:True"],
+    "tune": ["tune", TRACE, "--try", "expandable_segments:True"],
+    "tune for a device": ["tune", TRACE, "--find-device", "--try", "max_split_size_mb:64"],
+    "fit a serving engine": ["fit", "Llama-3.2-1B", "--gpu", "RTX 4090", "--server", "vllm"],
+    "scale": [
+        *("scale", f"{SIZED}batch2.npz.gz", "--at", "batch=2"),
+        *(f"{SIZED}batch3.npz.gz", "--at", "batch=3", "--to", "batch=4"),
+    ],
+    "step": ["step", TRACE, "--at", "100", "--count", "5"],
+    "watch": ["watch", "traces/counted", "--once"],
+    "lint": ["lint", TRACE, "--conf", "PYTORCH_ALLOC_CONF=max_split_size_mb=1", "--torch", "2.6"],
+    "lint an option string": ["lint", "--conf", "garbage_collection_threshold:0.5"],
+    "stats": ["stats", FAILED],
+    "stats of requests alone": ["stats", "traces/profiled/timeline-torch2.15.json.xz"],
+    "lint of requests alone": ["lint", "traces/profiled/trace-torch2.15.json.xz"],
+    "replay of requests alone": ["replay", "traces/profiled/trace-torch2.15.json.xz"],
+    "explain a table": ["explain", "traces/profiled/summary-torch2.15.txt"],
+}
+"""A line of each command, and of each sort of document that it prints; the others stand below."""
+
+
+def subschemas(schema: object) -> Iterator[dict[str, Any]]:
+    if isinstance(schema, dict):
+        if "$ref" in schema or "type" in schema or "enum" in schema or "anyOf" in schema:
+            yield schema
+        for value in schema.values():
+            yield from subschemas(value)
+    elif isinstance(schema, list):
+        for value in schema:
+            yield from subschemas(value)
+
+
+def with_json() -> set[str]:
+    """The commands that have --json."""
+    return {
+        name
+        for name, parser in commands().items()
+        if any("--json" in action.option_strings for action in parser._actions)
+    }
+
+
+# -- the schemas ---------------------------------------------------------------------------
+
+
+def test_every_command_with_json_has_a_schema_and_no_other() -> None:
+    assert set(schemas()) == with_json() | {SHARED}
+
+
+@pytest.mark.parametrize("name", schemas())
+def test_a_schema_is_one_of_the_draft_that_it_names(name: str) -> None:
+    schema = schemas()[name]
+    assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    Draft202012Validator.check_schema(schema)
+    assert name == SHARED or schema["title"] == f"allocsim {name} --json"
+
+
+@pytest.mark.parametrize("name", schemas())
+def test_objects_are_closed_and_say_what_they_are(name: str) -> None:
+    """What is open is a part of others, which are closed: an `allOf` refers to it."""
+    text = "".join(json.dumps(schema) for schema in schemas().values())
+    parts = set(re.findall(r'"allOf": \[((?:\{"\$ref": "[^"]*"\}(?:, )?)+)\]', text))
+    open_ones = {
+        each.rsplit("/", 1)[1] for refs in parts for each in re.findall(r': "([^"]*/[^"]*)"', refs)
+    }
+    assert open_ones
+    for schema in subschemas(schemas()[name]):
+        if "properties" not in schema and "allOf" not in schema:
+            continue
+        assert schema["description"]
+        named = [key for key, each in schemas()[name].get("$defs", {}).items() if each is schema]
+        if not set(named) & open_ones:
+            assert schema.get("additionalProperties", schema.get("unevaluatedProperties")) is False
+        for key in schema.get("required", ()):
+            assert key in schema["properties"], key
+
+
+@pytest.mark.parametrize("name", schemas())
+def test_every_key_says_what_it_means(name: str) -> None:
+    for schema in subschemas(schemas()[name]):
+        for key, value in schema.get("properties", {}).items():
+            assert "description" in value or "$ref" in value, (name, key)
+            if value.get("type") in ("integer", "number") and not key.endswith("_bytes"):
+                assert value["description"].endswith((".", ")")), (name, key)
+
+
+@pytest.mark.parametrize("name", schemas())
+def test_sizes_are_in_bytes_and_never_below_zero_but_where_they_are_differences(name: str) -> None:
+    for schema in subschemas(schemas()[name]):
+        for key, value in schema.get("properties", {}).items():
+            if key.endswith("_bytes") and value.get("type") == "integer":
+                assert "ytes" in value["description"], (name, key)  # a difference
+
+
+def test_words_are_those_of_the_code() -> None:
+    causes = schemas()[SHARED]["$defs"]["cause"]["enum"]
+    assert set(causes) == {*MESSAGE_CAUSES, "pending_free", "private_pool"}
+    findings = schema_of("lint")["properties"]["findings"]
+    assert findings["items"]["properties"]["check"]["enum"] == list(CHECKS)
+    kinds = schemas()[SHARED]["$defs"]["kinds"]["properties"]
+    told = {kind: each["description"].lower().rstrip(".") for kind, each in kinds.items()}
+    assert told == {kind: text.lower() for kind, text in KINDS.items()}
+
+
+def test_the_page_about_formats_links_every_schema() -> None:
+    page = (ROOT / "docs" / "formats.md").read_text()
+    section = page.partition("## JSON output")[2]
+    linked = set(re.findall(r"\(schemas/(\w+)\.json\)", section))
+    assert linked == set(schemas())
+
+
+# -- the documents -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def printed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[[list[str]], list[Any]]:
+    """Runs a line with --json; the documents that it printed."""
+    monkeypatch.chdir(ROOT)
+
+    def run(line: list[str]) -> list[Any]:
+        capsys.readouterr()
+        assert main([*line, "--json"]) in (0, 1, 3)
+        out = capsys.readouterr().out
+        if line[0] == "watch":
+            return [json.loads(each) for each in out.splitlines()]
+        return [json.loads(out)]
+
+    return run
+
+
+@pytest.mark.parametrize("line", LINES.values(), ids=LINES)
+def test_what_a_command_prints_is_what_its_schema_says(
+    line: list[str], printed: Callable[[list[str]], list[Any]]
+) -> None:
+    for document in printed(line):
+        assert wrong_with(line[0], document) == ""
+
+
+def made() -> dict[str, list[Any]]:
+    """Documents of commands that need PyTorch or a driver to say anything."""
+    program = Program(("python", "train.py"), Path("run.pickle"), find_gpu("RTX 4090"))
+    ended = ProcessRecording(Path("run.pickle"), 12, "CUDA out of memory.", "")
+    script = Script([["a", 0, 512, 0]], 64 * MIB)
+    divergence = Divergence("2.15", script, Difference("addresses", 0, 1, 2), [2])
+    same = Report(seeds={"2.15": (1, 3)})
+    gpu = CachingAllocator("1GiB", record_history=True)
+    return {
+        "record": [record_document(program, Recorded(1, (ended,), None))],
+        "crosscheck": [
+            crosscheck_document(same, "the compiled allocator"),
+            crosscheck_document(Report(seeds=same.seeds, divergence=divergence), "the same"),
+        ],
+        "step": [[step_document(step(gpu, Request("malloc", size=3 * MIB, stream=0)))]],
+    }
+
+
+@pytest.mark.parametrize("conf", [[], ["--conf", "max_split_size_mb:64"]])
+def test_what_convert_prints_is_what_its_schema_says(
+    conf: list[str], printed: Callable[[list[str]], list[Any]], tmp_path: Path
+) -> None:
+    (document,) = printed(["convert", TRACE, str(tmp_path / "rows.csv"), *conf])
+    assert wrong_with("convert", document) == ""
+
+
+@pytest.mark.parametrize("command", ["record", "crosscheck", "step"])
+def test_what_needs_a_driver_is_looked_at_as_it_would_be_printed(command: str) -> None:
+    for document in made()[command]:
+        assert wrong_with(command, json.loads(json.dumps(document))) == ""
+
+
+def test_every_command_has_been_looked_at() -> None:
+    # A gate with a baseline, several devices, searches: in tests/cli.
+    assert {line[0] for line in LINES.values()} | {*made(), "convert"} == with_json()
+
+
+OF_NAMES = ("stats", "categories", "owners", "moved", "actions", "rows", "counts")
+"""Maps from names of the data: any name is a key of them."""
+
+
+def keyed(document: Any) -> Iterator[Any]:
+    """The objects of a document whose keys the schema names."""
+    if isinstance(document, dict):
+        yield document
+        for key, value in document.items():
+            if key not in OF_NAMES or not isinstance(value, dict):
+                yield from keyed(value)
+    elif isinstance(document, list):
+        for each in document[:1]:
+            yield from keyed(each)
+
+
+@pytest.mark.parametrize("name", ["replay", "explain a recording", "top", "gate", "lint", "stats"])
+def test_a_key_that_the_schema_does_not_name_fails_wherever_it_is(
+    name: str, printed: Callable[[list[str]], list[Any]]
+) -> None:
+    line = LINES[name]
+    (document,) = printed(line)
+    for number, _ in enumerate(keyed(document)):
+        changed = deepcopy(document)
+        list(keyed(changed))[number]["brand_new"] = 1
+        assert wrong_with(line[0], changed), f"the object {list(keyed(document))[number]}"
+    for key in document:
+        assert wrong_with(line[0], {k: v for k, v in document.items() if k != key}), key
+
+
+def test_actions_of_stats_are_those_of_recordings(
+    printed: Callable[[list[str]], list[Any]],
+) -> None:
+    (document,) = printed(LINES["stats"])
+    assert set(document["devices"][0]["actions"]) <= {action.text for action in Action}
+
+
+@pytest.mark.parametrize("name", schemas())
+def test_references_name_files_of_the_folder_and_what_is_in_them(name: str) -> None:
+    for file, key in re.findall(
+        r'"\$ref": "([^"#]*)#/\$defs/(\w+)"', (FOLDER / f"{name}.json").read_text()
+    ):
+        assert key in schemas()[file.removesuffix(".json") or name]["$defs"]
+
+
+@pytest.mark.parametrize("name", schemas())
+def test_no_definition_is_left_over(name: str) -> None:
+    texts = "".join(path.read_text() for path in FOLDER.glob("*.json"))
+    for key in schemas()[name].get("$defs", {}):
+        assert f'#/$defs/{key}"' in texts

@@ -1,0 +1,82 @@
+"""Snapshots of other builds of PyTorch, laid out as CUDA's: what names them, what follows."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from allocsim import CachingAllocator, replay
+from allocsim.errors import RecordingError
+from allocsim.trace import Recording, lint, load
+from allocsim.trace.backend import backend_of
+
+REQUESTS = (512, 1024, 512, 2048, 512, 1024, 512, 512, 4096, 512)
+
+
+def snapshot(more: int = 0, *, filename: str = "train.py", name: str = "step") -> dict[str, Any]:
+    """Of a program whose build adds `more` bytes to every request; frames: a line of each entry."""
+    allocator = CachingAllocator("1GiB", record_history=True)
+    for size in REQUESTS:
+        allocator.malloc(size + more)
+    value: dict[str, Any] = allocator.snapshot()
+    for entry in value["device_traces"][0]:
+        entry["frames"] = [{"filename": filename, "name": name, "line": 1}]
+        if entry["action"] == "alloc":
+            entry["size"] -= more
+    for segment in value["segments"]:
+        for block in segment["blocks"]:
+            block["requested_size"] -= min(more, block["requested_size"])
+    return value
+
+
+def loaded(tmp_path: Path, value: object) -> Recording:
+    path = tmp_path / "a.pickle"
+    path.write_bytes(pickle.dumps(value, protocol=4))
+    return load(path)
+
+
+def test_cudas_own_is_no_other(tmp_path: Path) -> None:
+    assert backend_of(loaded(tmp_path, snapshot())) is None
+
+
+@pytest.mark.parametrize(
+    ("filename", "name", "backend"),
+    [
+        ("/opt/site-packages/torch_npu/npu/memory.py", "f", "NPU"),
+        (r"C:\site-packages\torch\xpu\memory.py", "f", "XPU"),
+        ("", "c10::xpu::XPUCachingAllocator::malloc(unsigned long)", "XPU"),
+        ("", "c10::hip::HIPCachingAllocator::Native::malloc", "ROCm"),
+    ],
+)
+def test_a_stack_names_the_build(filename: str, name: str, backend: str, tmp_path: Path) -> None:
+    found = backend_of(loaded(tmp_path, snapshot(filename=filename, name=name)))
+    assert found is not None
+    assert (found.name, found.evidence) == (backend, "its stacks name it")
+
+
+def test_blocks_tell_an_npu_without_stacks(tmp_path: Path) -> None:
+    recording = loaded(tmp_path, snapshot(32))
+    found = backend_of(recording)
+    assert found is not None
+    assert found.name == "NPU"
+    with pytest.raises(RecordingError, match=r"NPU's build of PyTorch .* adds 32 bytes"):
+        replay(recording)
+
+
+def test_a_few_blocks_tell_nothing(tmp_path: Path) -> None:
+    value = snapshot(32)
+    for segment in value["segments"]:
+        del segment["blocks"][5:]
+    assert backend_of(loaded(tmp_path, value)) is None
+
+
+def test_a_build_that_acts_alike_is_replayed_and_told(tmp_path: Path) -> None:
+    recording = loaded(tmp_path, snapshot(name="c10::hip::HIPCachingAllocator::malloc"))
+    notes = [finding.text for finding in lint(recording) if finding.severity == "note"]
+    assert any("ROCm's build of PyTorch" in note for note in notes)
+    (device,) = replay(recording).devices
+    assert device.fidelity is not None
+    assert device.fidelity.is_exact

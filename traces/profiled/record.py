@@ -1,0 +1,75 @@
+"""Records program.py under the profiler, over the GPU that is not there, and keeps what is small.
+
+    python -m traces.profiled.record --torch-python ~/torch/bin/python
+
+Rule: what is kept is what PyTorch wrote, less what tells nothing of memory (kernels, shapes, the
+names of temporary files).  stats.json is the run's own `memory_stats()`: the truth that a replay of
+the trace is held against.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import lzma
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from allocsim.phantom.cards import find_gpu
+from allocsim.phantom.launch import find_torch
+from allocsim.phantom.record import Program, record
+
+FOLDER = Path(__file__).parent
+PROGRAM = FOLDER / "program.py"
+_CALLS = ("cpu_op", "python_function")
+_KEPT = ("ph", "cat", "name", "pid", "tid", "ts", "dur", "s")
+
+
+def profiled(python: str, folder: Path) -> Path:
+    """Run the program over a phantom card; the folder that it wrote to."""
+    out = folder / "written"
+    program = Program(
+        (python, str(PROGRAM), str(out)),
+        folder / "recorded.pickle",
+        find_gpu("RTX 4090"),
+        output_to_stderr=True,
+    )
+    exit_code = record(program).exit_code
+    if exit_code:
+        raise SystemExit(f"the program failed with exit code {exit_code}")
+    return out
+
+
+def reduced(trace: dict[str, Any]) -> dict[str, Any]:
+    """The trace without what tells nothing of memory."""
+    events = []
+    for event in trace["traceEvents"]:
+        if event["name"] == "[memory]":
+            events.append(event)
+        elif event.get("cat") in _CALLS:
+            events.append({name: event[name] for name in _KEPT if name in event})
+    kept = {name: trace[name] for name in ("schemaVersion", "deviceProperties") if name in trace}
+    return {**kept, "traceEvents": events}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--torch-python", required=True, help="a Python with torch")
+    options = parser.parse_args()
+    torch = ".".join(find_torch(options.torch_python).version.split(".")[:2])
+    with tempfile.TemporaryDirectory() as folder:
+        out = profiled(options.torch_python, Path(folder))
+        trace = json.dumps(reduced(json.loads((out / "trace.json").read_text()))).encode()
+        rows = gzip.decompress((out / "timeline.raw.json.gz").read_bytes())
+        for name, plain in (("trace", trace), ("timeline", rows)):
+            (FOLDER / f"{name}-torch{torch}.json.xz").write_bytes(lzma.compress(plain, preset=9))
+        for name, suffix in (("summary", "txt"), ("stats", "json")):
+            shutil.copy(out / f"{name}.{suffix}", FOLDER / f"{name}-torch{torch}.{suffix}")
+    print(f"trace-torch{torch}.json.xz")
+
+
+if __name__ == "__main__":
+    main()
