@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from allocsim.cli.options import HINTS, Commands, add_command, add_shared, hints_of
-from allocsim.cli.output import refuse_input, write_result, write_warnings
+from allocsim.cli.output import refuse_output, write_result, write_warnings, writing
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError
 
@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     output: str = arguments.output
     chosen = _format(output, arguments.to)
-    refuse_input(output, arguments.file)
+    refuse_output(output, [arguments.file])
     runs: Sequence[Run] = ()
     with ProgressBar() as bar:
         recording = load(arguments.file)
@@ -70,10 +70,8 @@ def run(arguments: argparse.Namespace) -> int:
             recording = replace(recording, devices=(recording.device(arguments.device),))
         if _is_simulated(arguments):
             recording, runs = _simulated(arguments, recording, bar)
-        try:
+        with writing(output):
             write_as(chosen, recording, output)
-        except OSError as error:
-            raise UsageError(f"{output} cannot be written ({error.strerror})") from None
     write_warnings(warning for each in runs for warning in each.warnings)
     size = Path(output).stat().st_size
     shown = (output, size, chosen, recording, runs)
@@ -97,9 +95,8 @@ def _format(output: str, to: str | None) -> Format:
             f"pip install 'allocsim[{chosen.name}]'"
         )
     place = Path(output).absolute()
-    if place.exists() and not place.is_file():
-        what = "a directory" if place.is_dir() else "not a regular file"
-        raise UsageError(f"{output} is {what}; expected the name of a file")
+    if place.exists() and not (place.is_file() or place.is_dir()):
+        raise UsageError(f"{output} is not a regular file; expected the name of a file")
     if not place.parent.is_dir():
         raise UsageError(f"{output} cannot be written: there is no such folder")
     return chosen

@@ -22,7 +22,8 @@ TRACES = Path(__file__).parents[2] / "traces"
 EVERY = sorted([*TRACES.glob("*.pickle.gz"), *TRACES.glob("*/*.npz.gz")])
 ACTIONS = ("stats", "trace", "segments", "memory", "trace_plot", "segment_plot")
 # The viewer has flame graphs drawn by a script from the net, found here before it looks there.
-FLAMEGRAPH = "#!/bin/sh\necho '<svg>'; cat\n"
+# Both ends would wait for each other if it wrote before it has read all.
+FLAMEGRAPH = "#!/bin/sh\nlines=$(cat)\necho '<svg>'\necho \"$lines\"\n"
 
 
 def viewer(python: str, folder: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
