@@ -5,8 +5,8 @@ BIN := .venv/bin
 PYTHON_TORCH ?=
 OPS ?= 100000
 # What a compiled core may change: all but the tests of the tree itself and of real PyTorch.
-COMPILED_TESTS := $(addprefix tests/,core stress engine measures workload explain risk fit scale tune step \
-	picture report cli golden)
+COMPILED_TESTS := $(addprefix tests/,core stress engine measures workload explain top compare gate ranks watch \
+	risk fit scale tune step picture report cli golden)
 
 # Where the engine infers what a recording does not say, as a list of TOML.
 comma := ,

@@ -10,7 +10,10 @@ import re
 from fractions import Fraction
 from typing import Final
 
-__all__ = ["KIB", "MIB", "GIB", "TIB", "round_up", "format_change", "format_size", "parse_size"]
+__all__ = [
+    "KIB", "MIB", "GIB", "TIB", "round_up", "format_change", "format_range", "format_size",
+    "parse_size",
+]  # fmt: skip
 
 KIB: Final = 1 << 10
 MIB: Final = 1 << 20
@@ -63,6 +66,12 @@ def format_size(size: int) -> str:
 def format_change(size: int) -> str:
     """A difference of `size` bytes with its sign: "+2.00 MiB", "-512 bytes", "no change"."""
     return f"{'+' if size > 0 else '-'}{format_size(abs(size))}" if size else "no change"
+
+
+def format_range(low: int, high: int) -> str:
+    """ "1.20 GiB to 1.50 GiB", or one size where both read the same."""
+    first, second = format_size(low), format_size(high)
+    return first if first == second else f"{first} to {second}"
 
 
 def parse_size(text: str | int) -> int:

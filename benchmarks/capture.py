@@ -15,18 +15,17 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from allocsim.capture import MAX_ENTRIES
 from allocsim.phantom import Gpu, find_torch, phantom_environment
 from allocsim.units import GIB, MIB
+from benchmarks.output import add_output, machine_and_month, show
 
 ROOT = Path(__file__).parents[1]
 WAYS = ("nothing", "stacks none", "stacks python", "stacks all")
@@ -155,21 +154,18 @@ def writing(python: str) -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the tables, or write them."""
+    """The command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.capture")
     parser.add_argument("--python", required=True, help="a Python with a CUDA build of PyTorch")
-    parser.add_argument("-o", "--out", type=Path, help="write the tables there")
+    add_output(parser)
     options = parser.parse_args(arguments)
     torch = find_torch(options.python)
-    when = datetime.now(UTC)
     head = (
-        f"PyTorch {torch.version} over a phantom GPU, {platform.machine()}, {os.cpu_count()} cores "
-        f"shared with other work, {when:%B %Y}; `python -m benchmarks.capture`."
+        f"PyTorch {torch.version} over a phantom GPU, {machine_and_month()}; "
+        "`python -m benchmarks.capture`."
     )
     text = "\n".join([head, "", *ways(options.python), "", *writing(options.python)]) + "\n"
-    if options.out is not None:
-        options.out.write_text(text)
-    print(text, end="")
+    show(text, options.output)
     return 0
 
 

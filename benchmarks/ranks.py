@@ -21,10 +21,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 from allocsim.units import MIB
+from benchmarks.output import add_output, machine_and_month, show
 
 _SEEDS = 50
 _ALLOCSIM = (sys.executable, "-m", "allocsim")
@@ -42,12 +42,12 @@ def make(folder: Path, ranks: int, entries: int) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the line, or write it."""
+    """The command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.ranks")
     parser.add_argument("--ranks", type=int, default=1000)
     parser.add_argument("--entries", type=int, default=10_000)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
-    parser.add_argument("-o", "--out", type=Path, help="write the line there")
+    add_output(parser)
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "job"
@@ -63,17 +63,14 @@ def main(arguments: Sequence[str]) -> int:
     spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     entries = sum(each["entries"] for each in document["ranks"])
     exact = sum(each["is_as_recorded"] for each in document["ranks"])
-    when = datetime.now(UTC)
     text = (
         f"{len(document['ranks'])} ranks, {entries:,} entries, {exact} replays as recorded: "
         f"{wall:.0f} s, {spent:.0f} s of processor time, {options.jobs} processes, "
         f"{after.ru_maxrss * 1024 / MIB:.0f} MiB at most in one; the page {size / MIB:.1f} MiB.\n"
-        f"Python {platform.python_version()}, {platform.machine()}, {os.cpu_count()} cores shared "
-        f"with other work, {when:%B %Y}; `python -m benchmarks.ranks`.\n"
+        f"Python {platform.python_version()}, {machine_and_month()}; "
+        "`python -m benchmarks.ranks`.\n"
     )
-    if options.out is not None:
-        options.out.write_text(text)
-    print(text, end="")
+    show(text, options.output)
     return 0
 
 

@@ -21,7 +21,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
 from multiprocessing import get_context
-from pathlib import Path
 from statistics import median
 
 import numpy as np
@@ -32,6 +31,7 @@ from allocsim.engine import Observer, prepare
 from allocsim.engine.replay import drive_as_recorded
 from allocsim.questions.crosscheck import Script
 from allocsim.trace import Action, Trace
+from benchmarks.output import add_output, show
 from benchmarks.scripts import SCRIPTS, Op
 from benchmarks.speed import DEVICE_MEMORY, PASSES, form, real_allocator
 
@@ -136,7 +136,7 @@ def main() -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--ops", type=int, default=300_000)
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("-o", "--output", type=Path)
+    add_output(parser)
     arguments = parser.parse_args()
     lines = [
         f"{platform.machine()}, CPython {platform.python_version()}, PyTorch {NEWEST} modelled, "
@@ -149,9 +149,7 @@ def main() -> None:
         *(measure(name, arguments.ops, arguments.runs) for name in SCRIPTS),
     ]
     text = "\n".join(lines) + "\n"
-    print(text)
-    if arguments.output is not None:
-        arguments.output.write_text(text)
+    show(text, arguments.output)
 
 
 if __name__ == "__main__":

@@ -40,6 +40,7 @@ from allocsim.engine.reading import read_plan
 from allocsim.phantom import PhantomError
 from allocsim.questions.crosscheck import RealAllocator, Script
 from allocsim.trace import Action, Trace
+from benchmarks.output import add_output, show
 from benchmarks.scripts import SCRIPTS, Op
 
 DEVICE_MEMORY = 1 << 40
@@ -247,7 +248,7 @@ def main() -> None:
     parser.add_argument("--torch", default=NEWEST, help="the release modelled")
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--tricks", action="store_true")
-    parser.add_argument("-o", "--output", type=Path)
+    add_output(parser)
     arguments = parser.parse_args()
     if arguments.profile:
         profile(arguments.ops, arguments.torch)
@@ -257,9 +258,7 @@ def main() -> None:
         return
     rows = [measure(name, arguments.ops, arguments.runs, arguments.torch) for name in SCRIPTS]
     text = table(rows, arguments.ops, arguments.torch)
-    print(text)
-    if arguments.output is not None:
-        arguments.output.write_text(text)
+    show(text, arguments.output)
 
 
 if __name__ == "__main__":

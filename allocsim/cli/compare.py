@@ -6,11 +6,10 @@ Rule: the whole answer is made before its first character is printed.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from allocsim.cli.options import Commands, add_command, add_shared
-from allocsim.cli.output import refuse_input, save_page, write_result
+from allocsim.cli.output import refuse_output, save_page, write_result
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError, moment
 
@@ -57,21 +56,13 @@ def run(arguments: argparse.Namespace) -> int:
 
     output = arguments.output
     if output is not None:
-        _refuse_output(output, arguments.files)
+        refuse_output(output, arguments.files, (".html", ".png", ".svg"))
     found = _compared(arguments)
     if output is not None:
         _save(found, output)
     document, text = partial(compare_document, found), partial(compare_text, found, arguments.count)
     write_result(arguments.json, document, text)
     return 0
-
-
-def _refuse_output(output: str, read: Sequence[str]) -> None:
-    """What is known before the first file is read."""
-    if not output.endswith((".html", ".png", ".svg")):
-        raise UsageError(f"{output} ends in none of .html, .png, .svg")
-    for each in read:
-        refuse_input(output, each)
 
 
 def _save(found: Comparison, output: str) -> None:

@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from allocsim.cli.output import write
+from allocsim.cli.output import write, writing
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import UsageError
 
@@ -81,10 +81,8 @@ def run_html(out: Path, task: Task, gpu: Gpu) -> int:
             assert laws is not None
             packed.append(packed_laws(laws, _purposes))
     page = calculator_page(packed, law_models(), law_cards(), opening).encode()
-    try:
+    with writing(out):
         out.write_bytes(page)
-    except OSError as error:
-        raise UsageError(f"{out} cannot be written ({error.strerror})") from None
     n_laws = sum(each.n_laws for each in packed)
     size = f"{len(page) / 1e6:.1f} MB"
     write(f"{out}: {size}, {n_laws} laws of {len(names)} programs; opens without a network\n")

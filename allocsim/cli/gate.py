@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from allocsim.cli.options import Commands, add_command, add_shared
-from allocsim.cli.output import refuse_input, write_result, write_warnings
+from allocsim.cli.output import refuse_input, write_result, write_warnings, writing
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError, count, fraction, memory_size, share
 
@@ -135,8 +135,6 @@ def _measured(arguments: argparse.Namespace, baseline: Baseline | None) -> Measu
 def _write(path: str, found: Measured) -> None:
     from allocsim.questions.gate import write_baseline  # noqa: PLC0415
 
-    try:
+    with writing(path):
         write_baseline(path, found)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written ({error.strerror})") from None
     write_warnings([f"{path} is written"])

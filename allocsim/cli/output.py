@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "refuse_input",
     "refuse_name",
+    "refuse_output",
     "save_page",
     "save_recording",
     "write",
@@ -28,6 +30,7 @@ __all__ = [
     "write_json",
     "write_result",
     "write_warnings",
+    "writing",
 ]
 
 
@@ -97,22 +100,41 @@ def write_answer(
         write_screen(screen())
 
 
-def save_page(page: str, output: str) -> None:
-    """Write an HTML page.  Raises UsageError if that is not possible."""
-    if Path(output).is_dir():
-        raise UsageError(f"{output} is a directory; expected the name of a file")
+@contextmanager
+def writing(output: str | Path) -> Iterator[None]:
+    """What writes `output` within it: an error of the disk is a UsageError that names the file."""
     try:
-        Path(output).write_text(page, encoding="utf-8")
+        yield
     except OSError as error:
         raise UsageError(f"{output} cannot be written ({error.strerror})") from None
 
 
-def refuse_name(output: str) -> None:
-    """Raises UsageError if no recording can be written under the name `output`."""
+def save_page(page: str, output: str) -> None:
+    """Write an HTML page under a name that `refuse_output` lets pass."""
+    with writing(output):
+        Path(output).write_text(page, encoding="utf-8")
+
+
+def refuse_output(output: str, read: Iterable[str] = (), suffixes: tuple[str, ...] = ()) -> None:
+    """Raises UsageError for a name that a command must not write to, before it reads anything.
+
+    read: the files that it will read.  suffixes: what a name may end in; none where any will do.
+    """
+    for each in read:
+        refuse_input(output, each)
+    if suffixes and not output.endswith(suffixes):
+        one, *more = suffixes
+        wrong = f"ends in none of {', '.join(suffixes)}" if more else f"does not end in {one}"
+        raise UsageError(f"{output} {wrong}")
+    if Path(output).is_dir():
+        raise UsageError(f"{output} is a directory; expected the name of a file")
+
+
+def refuse_name(output: str, read: Iterable[str] = ()) -> None:
+    """As `refuse_output`, for the name of a recording, whose folder must be there."""
     from allocsim.workload import SUFFIXES  # noqa: PLC0415
 
-    if not output.endswith(SUFFIXES):
-        raise UsageError(f"{output} ends in none of {', '.join(SUFFIXES)}")
+    refuse_output(output, read, SUFFIXES)
     if not Path(output).absolute().parent.is_dir():
         raise UsageError(f"{output} cannot be written: there is no such folder")
 
@@ -121,10 +143,8 @@ def save_recording(recording: Recording, output: str) -> None:
     """Write a recording under a name that `refuse_name` lets pass."""
     from allocsim.workload import write_recording  # noqa: PLC0415
 
-    try:
+    with writing(output):
         write_recording(recording, output)
-    except OSError as error:
-        raise UsageError(f"{output} cannot be written ({error.strerror})") from None
 
 
 def refuse_input(output: str, read: str) -> None:

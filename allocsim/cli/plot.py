@@ -9,7 +9,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from allocsim.cli.options import Commands, add_command, add_shared
-from allocsim.cli.output import refuse_input, write_warnings
+from allocsim.cli.output import refuse_output, write_warnings
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError, moment
 
@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     if not arguments.output.lower().endswith((".png", ".svg")):
         raise UsageError(f"{arguments.output}: a figure's name must end in .png or .svg")
-    refuse_input(arguments.output, arguments.file)
+    refuse_output(arguments.output, [arguments.file])
     theme = DARK if arguments.dark else LIGHT
     save_figure(_figure(arguments, theme), arguments.output)
     return 0

@@ -6,15 +6,14 @@ Rule: the whole answer is made before its first character is printed.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 
 from allocsim.cli.dask import dask_executor
 from allocsim.cli.options import Commands, add_command, add_shared
-from allocsim.cli.output import refuse_input, save_page, write_result
+from allocsim.cli.output import refuse_output, save_page, write_result
 from allocsim.cli.progress import ProgressBar
-from allocsim.cli.usage import Parser, UsageError, processes
+from allocsim.cli.usage import Parser, processes
 
 __all__ = ["add_to", "run"]
 
@@ -48,7 +47,8 @@ def run(arguments: argparse.Namespace) -> int:
     from allocsim.questions.ranks import ranks  # noqa: PLC0415
     from allocsim.report import ranks_document, ranks_text  # noqa: PLC0415
 
-    _refuse_output(arguments.output, arguments.files)
+    if arguments.output is not None:
+        refuse_output(arguments.output, arguments.files, (".html",))
     with ExitStack() as stack:
         bar = stack.enter_context(ProgressBar())
         executor = dask_executor(arguments.dask, stack) if arguments.dask else None
@@ -68,13 +68,3 @@ def run(arguments: argparse.Namespace) -> int:
     document, text = partial(ranks_document, found), partial(ranks_text, found, arguments.count)
     write_result(arguments.json, document, text)
     return 0
-
-
-def _refuse_output(output: str | None, read: Sequence[str]) -> None:
-    """What is known before the first file is read."""
-    if output is None:
-        return
-    if not output.endswith(".html"):
-        raise UsageError(f"{output} does not end in .html")
-    for each in read:
-        refuse_input(output, each)

@@ -8,11 +8,10 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from allocsim.cli.options import HINTS, Commands, add_command, add_shared, hints_of
-from allocsim.cli.output import refuse_input, save_page, write_warnings
+from allocsim.cli.output import refuse_output, save_page, write_warnings
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError
 
@@ -57,9 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     from allocsim.questions.picture import is_still, shown_device  # noqa: PLC0415
     from allocsim.trace import load  # noqa: PLC0415
 
-    if Path(arguments.output).is_dir():
-        raise UsageError(f"{arguments.output} is a directory; expected the name of a file")
-    refuse_input(arguments.output, arguments.file)
+    refuse_output(arguments.output, [arguments.file])
     recording = load(arguments.file)
     device = shown_device(recording, arguments.device)
     if device is not None and is_still(recording, device):

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from allocsim.cli.options import Commands, add_command, add_shared
-from allocsim.cli.output import refuse_input, refuse_name, save_recording, write_result
+from allocsim.cli.output import refuse_name, save_recording, write_result
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError, is_there
 
@@ -83,9 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
     runs = _runs(arguments.file, arguments.at)
     _refuse_confused(arguments)
     if arguments.out is not None:
-        for path, _ in runs:
-            refuse_input(arguments.out, path)
-        refuse_name(arguments.out)
+        refuse_name(arguments.out, [path for path, _ in runs])
     with ProgressBar() as bar:
         scaling = scaling_of(
             [(load(path), sizes) for path, sizes in runs],

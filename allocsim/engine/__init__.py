@@ -12,7 +12,7 @@ from allocsim.engine.hints import EMPTY_CACHE_WAYS, Hints
 from allocsim.engine.notes import workspace_note
 from allocsim.engine.observers import GiveUpError, Observer, PeakWatch, Progress
 from allocsim.engine.plan import Plan, StepKind, Steps
-from allocsim.engine.prepare import prepare
+from allocsim.engine.prepare import prepare, prepare_made
 from allocsim.engine.prepared import Prepared
 from allocsim.engine.replay import (
     OTHER_RELEASE,
@@ -111,6 +111,7 @@ __all__ = [
     "pages_needed",
     "parting_of",
     "prepare",
+    "prepare_made",
     "releases_needed",
     "replay",
     "replay_prepared",

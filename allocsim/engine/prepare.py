@@ -6,8 +6,11 @@ the reason is a sentence beside the answer.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 from allocsim.core import RELEASES as MODELLED
-from allocsim.core import AllocatorConfig, parse_conf
+from allocsim.core import parse_conf
 from allocsim.engine.hints import Hints
 from allocsim.engine.prepared import Prepared
 from allocsim.engine.setting import Setting
@@ -16,7 +19,7 @@ from allocsim.errors import ConfigError, RecordingError
 from allocsim.state import SegmentState
 from allocsim.trace import Recording, Rewound, refuse_unsound
 
-__all__ = ["prepare"]
+__all__ = ["prepare", "prepare_made"]
 
 
 def prepare(
@@ -25,19 +28,34 @@ def prepare(
     torch_version: str | None = None,
     *,
     hints: Hints | None = None,
-    is_made: bool = False,
 ) -> tuple[Prepared, ...]:
     """Every device of `recording`, or the one asked for, made ready.
 
     torch_version: None for the release that the recording tells.  hints: what is known of the
     program besides.
-    is_made: whether the model itself has just made it, from an empty device on; then nothing in it
-    is looked through.
     Raises RecordingError if there is nothing to replay, ConfigError for an unknown release and for
     hints that the release refuses.
     """
-    hints = hints or Hints()
-    starts = {} if is_made else refuse_unsound(recording)
+    starts = refuse_unsound(recording)
+    found = _from_empty(recording, device, torch_version, hints or Hints())
+    if recording.is_requests:  # what was there before is requested first
+        return tuple(found)
+    return tuple(replace(each, start=_start_of(starts, each, recording)) for each in found)
+
+
+def prepare_made(recording: Recording, device: int | None = None) -> tuple[Prepared, ...]:
+    """The same of a recording that the model has just made, from an empty device on.
+
+    Nothing in it is looked through, and its marks are all that was called.
+    """
+    found = _from_empty(recording, device, None, Hints())
+    return tuple(replace(each, is_made=True) for each in found)
+
+
+def _from_empty(
+    recording: Recording, device: int | None, torch_version: str | None, hints: Hints
+) -> list[Prepared]:
+    """The devices as if they held nothing before the first entry."""
     possible, note = releases_of(recording, torch_version)
     release = MODELLED[possible[-1]]
     for _, changed in hints.settings:
@@ -49,32 +67,26 @@ def prepare(
         what = f"its settings {conf[:80]!r} are refused by release {release.version}: {error}"
         raise RecordingError(recording.path, what) from None
     traces = recording.devices if device is None else (recording.device(device),)
-    found = []
-    for trace in traces:
-        start: tuple[SegmentState, ...] = ()
-        if not (is_made or recording.is_requests):
-            start = _start_of(starts.get(trace.device) or Rewound(trace), recording, config)
-        found.append(
-            Prepared(
-                path=recording.path,
-                trace=trace,
-                release=release,
-                release_note=note,
-                recorded=Setting(conf),
-                config=config,
-                has_settings=recording.settings is not None or hints.first_conf is not None,
-                start=start,
-                provenance=recording.provenance,
-                releases=possible,
-                is_own_release=can_be_of(recording, release.version),
-                hints=hints,
-                marks=hints.marks(trace),
-                is_made=is_made,
-                is_requests=recording.is_requests,
-                file_notes=recording.notes,
-            )
+    return [
+        Prepared(
+            path=recording.path,
+            trace=trace,
+            release=release,
+            release_note=note,
+            recorded=Setting(conf),
+            config=config,
+            has_settings=recording.settings is not None or hints.first_conf is not None,
+            start=(),
+            provenance=recording.provenance,
+            releases=possible,
+            is_own_release=can_be_of(recording, release.version),
+            hints=hints,
+            marks=hints.marks(trace),
+            is_requests=recording.is_requests,
+            file_notes=recording.notes,
         )
-    return tuple(found)
+        for trace in traces
+    ]
 
 
 def _conf_of(recording: Recording) -> str:
@@ -86,12 +98,13 @@ def _conf_of(recording: Recording) -> str:
 
 
 def _start_of(
-    start: Rewound, recording: Recording, config: AllocatorConfig
+    starts: Mapping[int, Rewound], prepared: Prepared, recording: Recording
 ) -> tuple[SegmentState, ...]:
-    recorded = recording.settings
+    recorded, trace = recording.settings, prepared.trace
+    start = starts.get(trace.device) or Rewound(trace)
     try:
         return start.state(
-            rounded=config.round_size,
+            rounded=prepared.config.round_size,
             max_split_size=recorded.max_split_size if recorded is not None else None,
         )
     except RecordingError as error:

@@ -15,7 +15,7 @@ from allocsim.owners.scene import Scene
 from allocsim.owners.stacks import Phase
 from allocsim.trace import Action, Trace
 
-__all__ = ["Moment", "moment_of"]
+__all__ = ["Moment", "moment_of", "moment_of_state"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,3 +68,14 @@ def moment_of(
         phase="" if phase is Phase.UNTOLD else phase.text,
         requested_bytes=requested,
     )
+
+
+def moment_of_state(path: str, at: str | int | None) -> Moment:
+    """The one moment of a recording that holds a state only, which is called "end".
+
+    Raises RecordingError if another is asked for.
+    """
+    if at not in (None, "end"):
+        what = f"holds a state only and no history: there is no {at!r}, only the end"
+        raise RecordingError(path, what)
+    return Moment(None, "end")

@@ -6,13 +6,22 @@ whatever does not fit is counted in its last row.
 
 from __future__ import annotations
 
-import re
 from dataclasses import asdict
 from typing import Any
 
-from allocsim.owners import Moment
+from allocsim.owners import LINE, Moment
 from allocsim.questions.compare import Change, Comparison, Side
-from allocsim.report.layout import WIDTH, clipped, number, paragraph, plural, row, rows
+from allocsim.report.layout import (
+    WIDTH,
+    and_more,
+    clipped,
+    number,
+    paragraph,
+    plural,
+    row,
+    rows,
+    with_status,
+)
 from allocsim.report.top import moment_document, moment_text
 from allocsim.units import format_change, format_size
 
@@ -23,7 +32,6 @@ _FIGURES = "{:>12} {:>11} {:>11}  "
 _BELOW = 8
 _LONG = ("stack", "module")
 """Answers whose owners need a line of their own."""
-_LINE = re.compile(r":\d+")
 PARTS = {
     "requested": "asked for",
     "rounding": "rounding",
@@ -113,24 +121,31 @@ def _row(each: Change, *, is_long: bool) -> list[str]:
     sizes = [format_size(each.a_bytes) if each.a_blocks else "", ""]
     sizes[1] = format_size(each.b_bytes) if each.b_blocks else ""
     figures = _FIGURES.format(format_change(each.bytes), *sizes)
-    status = f"{each.status}: " if each.status in ("new", "gone") else ""
-    was = f" (was {', '.join(_LINE.findall(each.was))})" if each.was != each.owner else ""
+    was = f" (was {_lines(each.was)})" if each.was != each.owner else ""
     if is_long:
-        return [figures + _blocks(each, status), " " * _BELOW + clipped(each.owner, WIDTH - _BELOW)]
-    return [figures + clipped(f"{status}{each.owner}{was}", WIDTH - len(figures))]
+        return [
+            figures + with_status(each.status, _blocks(each)),
+            " " * _BELOW + clipped(each.owner, WIDTH - _BELOW),
+        ]
+    return [figures + clipped(with_status(each.status, f"{each.owner}{was}"), WIDTH - len(figures))]
 
 
-def _blocks(each: Change, status: str) -> str:
+def _lines(owner: str) -> str:
+    """ ":7, :12": the numbers of lines in the name of an owner."""
+    return ", ".join(match[0] for match in LINE.finditer(owner))
+
+
+def _blocks(each: Change) -> str:
     if each.a_blocks == each.b_blocks:
-        return f"{status}{plural(each.b_blocks, 'block')}"
-    return f"{status}{number(each.a_blocks)} -> {plural(each.b_blocks, 'block')}"
+        return plural(each.b_blocks, "block")
+    return f"{number(each.a_blocks)} -> {plural(each.b_blocks, 'block')}"
 
 
 def _rest(rest: list[Change], same: int, by: str) -> list[str]:
     lines = []
     if rest:
         size = format_change(sum(each.bytes for each in rest))
-        lines.append(f"{_FIGURES.format(size, '', '')}… and {number(len(rest))} more: -n 0")
+        lines.append(f"{_FIGURES.format(size, '', '')}{and_more(len(rest))}")
     if same:
         lines.append(f"{_FIGURES.format('', '', '')}{_unchanged(same, by)}")
     return lines

@@ -5,7 +5,7 @@ Rule: the cause stands first, by its name; every figure comes from the explanati
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ from allocsim.questions.explain import (
 )
 from allocsim.report.answer import of_owners
 from allocsim.report.layout import (
+    earlier_errors,
     exact_size,
     number,
     paragraph,
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CAUSES", "because", "blockers_text", "code_text", "explanation_document", "explanation_text",
-    "repeats_of", "verdicts_document", "verdicts_text",
+    "idle_in_private_pools", "kinds_table", "repeats_of", "verdicts_document", "verdicts_text",
 ]  # fmt: skip
 
 CAUSES = {
@@ -93,9 +94,8 @@ def _device(device: DeviceExplanation) -> list[str]:
         unproved = "unproved: " if device.device_run.parting is not None else ""
         what = "no request failed; allocsim risk tells how close one came"
         return row("Verdict", f"{unproved}{what}")
-    lines: list[str] = []
-    if (hidden := len(device.shortages) - _SHOWN_OOMS) > 0:
-        lines += [*row("", f"({plural(hidden, 'error')} before these; --json lists them all)"), ""]
+    earlier = earlier_errors(len(device.shortages) - _SHOWN_OOMS)
+    lines = [*earlier, ""] if earlier else []
     pairs = list(zip(device.shortages, device.advice, strict=True))
     for shortage, advice in pairs[-_SHOWN_OOMS:]:
         parting = device.device_run.parting
@@ -130,9 +130,20 @@ def because(shortage: Shortage) -> str:
             "for other streams; PyTorch does not search again after that wait"
         )
     if shortage.cause == "private_pool" and findings is not None:
-        held = format_size(findings.kinds["private_pool"])
-        return f"{held} are idle in private pools, which this request may not use"
+        return idle_in_private_pools(findings.kinds)
     return arithmetic_of(shortage.cause, shortage.figures)
+
+
+def idle_in_private_pools(kinds: Mapping[str, int]) -> str:
+    """Why memory that was there would not serve."""
+    held = format_size(kinds["private_pool"])
+    return f"{held} are idle in private pools, which this request may not use"
+
+
+def kinds_table(kinds: Mapping[str, int]) -> list[str]:
+    """The device's memory by what it was doing, and all of it."""
+    lines = [f"  {format_size(n):>{_SIZE_WIDTH}}  {KINDS[kind]}" for kind, n in kinds.items() if n]
+    return [*lines, f"  {exact_size(sum(kinds.values()))} in all"]
 
 
 def code_text(code: Code | None) -> str:
@@ -147,18 +158,12 @@ def _blocks(shortage: Shortage) -> list[str]:
     findings = shortage.findings
     if findings is None:
         return []
-    lines = ["", "Where the device's memory was"]
-    for kind, size in findings.kinds.items():
-        if size:
-            lines.append(f"  {format_size(size):>{_SIZE_WIDTH}}  {KINDS[kind]}")
-    lines += [f"  {exact_size(sum(findings.kinds.values()))} in all", ""]
+    lines = ["", "Where the device's memory was", *kinds_table(findings.kinds), ""]
     largest = format_size(findings.largest_request_bytes)
     lines += row("Largest", f"{largest} would have been answered at that moment")
     if findings.blockers is None:
-        what = "no set of live blocks: without all of them it fails as well"
-        if findings.late_bytes:
-            what = "nothing any more: the same request would be answered now"
-        return lines + row("In the way", what)
+        now = "nothing any more: the same request would be answered now"
+        return lines + row("In the way", now if findings.late_bytes else blockers_text(None))
     lines += row("In the way", blockers_text(findings.blockers))
     lines += ["", f"{'size':>{_SIZE_WIDTH}}  {'age, entries':>12}  {'entry':>9}  made at"]
     lines += [_blocker(blocker) for blocker in shortage.blockers[:_SHOWN_BLOCKERS]]
@@ -166,8 +171,13 @@ def _blocks(shortage: Shortage) -> list[str]:
     return [*lines, *([f"  and {plural(hidden, 'smaller one')}"] if hidden > 0 else []), ""]
 
 
-def blockers_text(found: Blockers) -> str:
-    """How many blocks are in the way, and what would be free without them."""
+def blockers_text(found: Blockers | None) -> str:
+    """How many blocks are in the way, and what would be free without them.
+
+    found: None where no set of them would do.
+    """
+    if found is None:
+        return "no set of live blocks: without all of them it fails as well"
     what = "would be free in one piece" if found.way == "run" else "would go back to the driver"
     least = "the fewest bytes that would do" if found.is_exact else "enough, perhaps not the fewest"
     without = "without it" if len(found.blocks) == 1 else "without them"

@@ -19,7 +19,7 @@ from allocsim.units import format_size
 if TYPE_CHECKING:
     from allocsim.questions.top import Top
 
-__all__ = ["explanation_screen", "verdicts_screen"]
+__all__ = ["explanation_screen", "verdict_of_run", "verdict_of_text", "verdicts_screen"]
 
 _ADVICE_LINES = 15
 _SHOWN_ERRORS = 4
@@ -30,17 +30,22 @@ def explanation_screen(
     run: Run, devices: Sequence[DeviceExplanation], top: Top | None = None
 ) -> Answer:
     """`allocsim explain` of a recording."""
-    shown = most_urgent([device.device_run for device in devices])
-    parts = [warnings(run)]
-    by_number = {device.device_run.device: device for device in devices}
-    for device_run in shown:
-        parts += _explained(run, by_number[device_run.device], is_alone=len(devices) == 1)
-    parts.append(others(run, shown))
+    parts = [warnings(run), *verdict_of_run(run, devices)]
     owners = of_owners(top)
     paste = to_paste(devices[0].recommendation if devices else None, devices)
     is_full = any(s.cause == "full" for d in devices for s in d.shortages[-1:])
     # Where it is simply too much memory, who holds it is the answer.
     return answer_of([*parts, owners, *paste] if is_full else [*parts, *paste, owners])
+
+
+def verdict_of_run(run: Run, devices: Sequence[DeviceExplanation]) -> list[Part]:
+    """Why each device failed, and which request; of many devices those that come first."""
+    shown = most_urgent([device.device_run for device in devices])
+    by_number = {device.device_run.device: device for device in devices}
+    found: list[Part] = []
+    for device_run in shown:
+        found += _explained(run, by_number[device_run.device], is_alone=len(devices) == 1)
+    return [*found, others(run, shown)]
 
 
 def _explained(run: Run, device: DeviceExplanation, *, is_alone: bool) -> list[Part]:
@@ -75,13 +80,15 @@ def _code(shortage: Shortage) -> Iterable[str]:
 
 def verdicts_screen(verdicts: Sequence[Verdict]) -> Answer:
     """`allocsim explain` of a text.  Errors that repeat at once are shown once."""
-    runs = repeats_of(verdicts)
-    verdict = runs[-1][0]
-    parts = []
-    if len(verdicts) > 1:
-        parts.append(part(_listed(runs)))
+    listed = _listed(repeats_of(verdicts)) if len(verdicts) > 1 else ()
+    return answer_of([part(listed), *verdict_of_text(verdicts)], _HIDDEN)
+
+
+def verdict_of_text(verdicts: Sequence[Verdict]) -> list[Part]:
+    """Why the last error of a text came, and what helps."""
+    verdict = repeats_of(verdicts)[-1][0]
     tone = Tone.PLAIN if verdict.cause == "no_figures" else Tone.FAILURE
-    parts.append(part(row("Verdict", f"{verdict.cause}: {CAUSES[verdict.cause]}"), tone))
+    parts = [part(row("Verdict", f"{verdict.cause}: {CAUSES[verdict.cause]}"), tone)]
     if verdict.arithmetic:
         parts.append(part(row("Because", verdict.arithmetic)))
     lines: list[str] = []
@@ -91,7 +98,7 @@ def verdicts_screen(verdicts: Sequence[Verdict]) -> Answer:
             lines += row("", f"({plural(len(verdict.advice) - count, 'more sentence')})")
             break
         lines += added
-    return answer_of([*parts, part(lines, starts=True)], _HIDDEN)
+    return [*parts, part(lines, starts=True)]
 
 
 def _listed(runs: Sequence[Sequence[Verdict]]) -> list[str]:

@@ -11,14 +11,13 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from allocsim.questions.explain import (
-    KINDS,
     Blocker,
     Refusal,
     StateExplanation,
     arithmetic_of,
 )
 from allocsim.report.answer import Answer, Tone, answer_of, of_owners, part
-from allocsim.report.explain import CAUSES, blockers_text
+from allocsim.report.explain import CAUSES, blockers_text, idle_in_private_pools, kinds_table
 from allocsim.report.layout import exact_size, plural, printable, row, rows
 from allocsim.units import format_size
 
@@ -91,28 +90,19 @@ def _because(refusal: Refusal) -> str:
             "PyTorch does not search again after it waited for them"
         )
     if refusal.cause == "private_pool":
-        held = format_size(refusal.findings.kinds["private_pool"])
-        return f"{held} are idle in private pools, which this request may not use"
+        return idle_in_private_pools(refusal.findings.kinds)
     return arithmetic_of(refusal.cause, refusal.figures)
 
 
 def _refusal(refusal: Refusal) -> list[str]:
-    kinds = refusal.findings.kinds
-    lines = ["Where the device's memory is when the request has failed"]
-    for kind, size in kinds.items():
-        if size:
-            lines.append(f"  {format_size(size):>{_SIZE_WIDTH}}  {KINDS[kind]}")
-    lines += [f"  {exact_size(sum(kinds.values()))} in all", ""]
+    heading = "Where the device's memory is when the request has failed"
+    lines = [heading, *kinds_table(refusal.findings.kinds), ""]
     return [*lines, *_in_the_way(refusal), *_owners(refusal.blockers)]
 
 
 def _in_the_way(refusal: Refusal) -> list[str]:
     """The live blocks that would have to go."""
-    found = refusal.findings.blockers
-    if found is None:
-        what = "no set of live blocks: without all of them it fails as well"
-        return row("In the way", what)
-    return row("In the way", blockers_text(found))
+    return row("In the way", blockers_text(refusal.findings.blockers))
 
 
 def _owners(blockers: Sequence[Blocker]) -> list[str]:

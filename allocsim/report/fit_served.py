@@ -11,7 +11,7 @@ from typing import Any
 
 from allocsim.questions.fit import Served
 from allocsim.report.layout import LABEL, number, row, table
-from allocsim.units import format_size
+from allocsim.units import format_range, format_size
 
 __all__ = ["served_document", "served_text"]
 
@@ -23,15 +23,16 @@ def served_text(answers: Sequence[Served]) -> str:
     found = answers[0]
     needs = found.needs
     lines = row("Verdict", found.headline())
-    lines += row("Memory", f"{_range(needs.low, needs.high)} on the card, with {needs.engine}:")
+    needed = format_range(needs.low, needs.high)
+    lines += row("Memory", f"{needed} on the card, with {needs.engine}:")
     for part in needs.parts:
-        lines.append(f"{_range(part.low, part.high):>{LABEL + 24}}  {part.name}")
+        lines.append(f"{format_range(part.low, part.high):>{LABEL + 24}}  {part.name}")
     if found.needs.taken is not None:
-        taken = f"{_range(*found.needs.taken)} as the engine comes, whatever is asked"
+        taken = f"{format_range(*found.needs.taken)} as the engine comes, whatever is asked"
         lines += row("Takes", taken)
     if needs.room is not None:
         lines += row("Room", f"for {number(needs.room[0])} to {number(needs.room[1])} tokens then")
-    host = [f"{_range(part.low, part.high)} {part.name}" for part in needs.host if part.high]
+    host = [f"{format_range(part.low, part.high)} {part.name}" for part in needs.host if part.high]
     if host:
         lines += row("Host", ", ".join(host))
     if needs.paste:
@@ -45,11 +46,6 @@ def served_text(answers: Sequence[Served]) -> str:
     for note in needs.notes:
         lines += row("Note", note)
     return "\n".join([*lines, *row("Source", needs.source)]) + "\n"
-
-
-def _range(low: int, high: int) -> str:
-    first, second = format_size(low), format_size(high)
-    return first if first == second else f"{first} to {second}"
 
 
 def _model(found: Served) -> str:
@@ -66,7 +62,7 @@ def _of_cards(answers: Sequence[Served]) -> str:
     rows: list[tuple[str, ...]] = [("card", "memory", "needs", "")]
     for found in answers:
         verdict = "fits" if found.fits else "may not" if found.may_fit else "does not"
-        needed = _range(found.needs.low, found.needs.high)
+        needed = format_range(found.needs.low, found.needs.high)
         rows.append((found.gpu.name, format_size(found.gpu.memory), needed, verdict))
     lines = table(rows, (30, 12, 26, 11))
     first = answers[0]

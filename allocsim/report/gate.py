@@ -11,7 +11,17 @@ from dataclasses import asdict
 from typing import Any
 
 from allocsim.questions.gate import Check, Gate, Growth, Measured
-from allocsim.report.layout import WIDTH, clipped, number, paragraph, plural, row, rows
+from allocsim.report.layout import (
+    WIDTH,
+    and_more,
+    clipped,
+    number,
+    paragraph,
+    plural,
+    row,
+    rows,
+    with_status,
+)
 from allocsim.units import format_change, format_size
 
 __all__ = ["gate_document", "gate_text"]
@@ -103,7 +113,7 @@ def _owners(found: Gate, count: int) -> Iterator[str]:
         yield from map(_growth, shown)
         if rest := changed[len(shown) :]:
             more = format_change(sum(each.bytes for each in rest))
-            yield f"{_GROWN.format(more, '', '')}… and {number(len(rest))} more: -n 0"
+            yield f"{_GROWN.format(more, '', '')}{and_more(len(rest))}"
         return
     if found.baseline is not None:
         yield "Every line asks for what it did."
@@ -115,15 +125,14 @@ def _owners(found: Gate, count: int) -> Iterator[str]:
         yield figures + clipped(name, WIDTH - len(figures))
     if count and (behind := held[count:]):
         size = sum(bytes_ for _, bytes_ in behind)
-        yield f"{_HOLDS.format(format_size(size))}… and {number(len(behind))} more: -n 0"
+        yield f"{_HOLDS.format(format_size(size))}{and_more(len(behind))}"
 
 
 def _growth(each: Growth) -> str:
     before = format_size(each.before) if each.was else ""
     now = format_size(each.now) if each.owner else ""
     figures = _GROWN.format(format_change(each.bytes), before, now)
-    status = f"{each.status}: " if each.status in ("new", "gone") else ""
-    return figures + clipped(f"{status}{each.owner or each.was}", WIDTH - len(figures))
+    return figures + clipped(with_status(each.status, each.owner or each.was), WIDTH - len(figures))
 
 
 def gate_document(found: Gate) -> dict[str, Any]:

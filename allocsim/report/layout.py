@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 __all__ = [
     "LABEL",
     "WIDTH",
+    "and_more",
     "clipped",
+    "earlier_errors",
     "exact_size",
     "number",
     "others_text",
@@ -34,6 +36,7 @@ __all__ = [
     "table",
     "warned",
     "when",
+    "with_status",
 ]
 
 WIDTH = 80
@@ -125,6 +128,23 @@ def number(count: int) -> str:
 def plural(count: int, noun: str, nouns: str | None = None) -> str:
     """ "1 retry", "3 retries"."""
     return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
+
+
+def with_status(status: str, text: str) -> str:
+    """`text` of an owner, behind "new" or "gone" where only one of two moments has it."""
+    return f"{status}: {text}" if status in ("new", "gone") else text
+
+
+def and_more(hidden: int) -> str:
+    """The end of a table's last row: so many are not shown, and -n shows them."""
+    return f"… and {number(hidden)} more: -n 0"
+
+
+def earlier_errors(hidden: int) -> list[str]:
+    """That so many errors are not shown, which came before those that are; nothing for none."""
+    if hidden <= 0:
+        return []
+    return row("", f"({plural(hidden, 'error')} before these; --json lists them all)")
 
 
 def clipped(text: str, width: int) -> str:

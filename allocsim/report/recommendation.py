@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from allocsim.engine import Setting, Trial
 from allocsim.measures import Recommendation
 from allocsim.report.layout import LABEL, WIDTH, number, paragraph, plural, row
-from allocsim.units import format_size
+from allocsim.units import format_range, format_size
 
 if TYPE_CHECKING:
     from allocsim.questions.explain import Cure, DeviceExplanation
@@ -91,8 +91,7 @@ def paste_rows(
 def _proof(found: Recommendation) -> str:
     base, best = found.baseline, found.best or found.baseline
     retries = plural(best.retries, "retry", "retries")
-    low, high = best.memory_range
-    peak = format_size(high) if low == high else f"{format_size(low)} to {format_size(high)}"
+    peak = format_range(*best.memory_range)
     if not base.goes_through:
         return f"answers every request, the failed one too; {peak} at its peak, {retries}"
     if best.retries < base.retries:

@@ -15,6 +15,7 @@ from allocsim.measures import Recommendation
 from allocsim.questions.explain import Cure, Shortage
 from allocsim.report.answer import of_owners
 from allocsim.report.layout import (
+    earlier_errors,
     exact_size,
     number,
     paragraph,
@@ -210,9 +211,7 @@ def _ooms(shortages: Sequence[Shortage]) -> list[str]:
         says = "; the text, as PyTorch words it:" if oom.message else ""
         lines += row("Out of memory", f"at entry {number(oom.entry)}, {known}{says}")
         lines += paragraph(oom.message, indent=4)
-    if (hidden := len(shortages) - _SHOWN_OOMS) > 0:
-        lines += row("", f"({plural(hidden, 'error')} before these; --json lists them all)")
-    return lines
+    return lines + earlier_errors(len(shortages) - _SHOWN_OOMS)
 
 
 def verdict_sentence(device: DeviceRun, shortages: Sequence[Shortage]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from allocsim.questions.top import Holding, Moment, Row, Top
-from allocsim.report.layout import WIDTH, clipped, number, paragraph, plural, printable
+from allocsim.report.layout import WIDTH, and_more, clipped, number, paragraph, plural, printable
 from allocsim.trace import Frame
 from allocsim.units import format_size
 
@@ -116,7 +116,7 @@ def _rest(top: Top, shown: int) -> list[str]:
         number(sum(row.blocks for row in rest)),
         format_size(max(row.largest_bytes for row in rest)),
     )
-    return [f"{figures}… and {number(len(rest))} more: -n 0"]
+    return [f"{figures}{and_more(len(rest))}"]
 
 
 def _categories(top: Top) -> list[str]:

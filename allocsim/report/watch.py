@@ -5,22 +5,22 @@ Rule: what is written of one file is whole before its first character is printed
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 from typing import Any
 
 from allocsim.engine import Run
 from allocsim.questions.explain import DeviceExplanation, Verdict
 from allocsim.questions.watch import Arrival, Unreadable
-from allocsim.report.explain_screen import explanation_screen, verdicts_screen
+from allocsim.report.answer import Part
+from allocsim.report.explain_screen import verdict_of_run, verdict_of_text
 from allocsim.report.layout import number, plural, printable, row
+from allocsim.report.recommendation import paste_line
 from allocsim.units import format_size
 
 __all__ = ["watch_document", "watch_text"]
 
 Explained = tuple[Run, Sequence[DeviceExplanation]]
-_SHOWN = ("Verdict", "Because", "Request", "Advice")
-_PASTE = "To paste"
 
 
 def watch_text(
@@ -38,9 +38,9 @@ def watch_text(
         return printable(f"cannot be read: {arrived.reason}") + "\n"
     lines = [_line(arrived)]
     if explained is not None:
-        lines += _verdict(str(explanation_screen(*explained)))
+        lines += _of_run(*explained)
     elif verdicts:
-        lines += _verdict(str(verdicts_screen(verdicts)))
+        lines += _lines(verdict_of_text(verdicts))
     if problem:
         lines += row("Not explained", problem)
     return "\n".join(lines) + "\n"
@@ -59,16 +59,14 @@ def _line(arrived: Arrival) -> str:
     return printable(f"{name}: {', '.join(told)}")
 
 
-def _verdict(screen: str) -> list[str]:
-    """The first rows of a first screen: why, and of which request."""
-    kept: list[str] = []
-    is_shown = False
-    for line in screen.splitlines():
-        if line[:1] != " ":
-            is_shown = line.startswith(_SHOWN)
-        if (is_shown or line.startswith(_PASTE)) and line:
-            kept.append(line)
-    return kept
+def _of_run(run: Run, devices: Sequence[DeviceExplanation]) -> list[str]:
+    """Why it failed, and the line to paste, which all devices share."""
+    lines = _lines(verdict_of_run(run, devices))
+    return lines + (paste_line(devices[0].recommendation) if devices else [])
+
+
+def _lines(parts: Iterable[Part]) -> list[str]:
+    return [line for part in parts for line in part.lines]
 
 
 def watch_document(

@@ -6,6 +6,7 @@ the device held before the first entry.  Nothing here knows what an allocator wo
 
 from allocsim.trace.annotation import Annotation
 from allocsim.trace.export import write_snapshot
+from allocsim.trace.folder import ENDINGS, recordings_in
 from allocsim.trace.frames import Frame, FrameInterner, FrameTable
 from allocsim.trace.lint import Finding, lint, refuse_contradictions, refuse_unsound
 from allocsim.trace.load import load, read_snapshot
@@ -24,6 +25,7 @@ from allocsim.trace.trace import Action, Entry, Trace
 __all__ = [
     "Action",
     "Annotation",
+    "ENDINGS",
     "Entry",
     "Finding",
     "Frame",
@@ -44,6 +46,7 @@ __all__ = [
     "load",
     "pools_of",
     "read_snapshot",
+    "recordings_in",
     "refuse_contradictions",
     "refuse_unsound",
     "releases_of",

@@ -34,8 +34,10 @@ class KeptHistory:
     def take(
         self, history: Sequence[TraceEntry], frames: NDArray[np.int64]
     ) -> dict[str, NDArray[Any]]:
-        """Add entries, and give them as columns.  frames: of each the number of its stack, -1 for
-        none."""
+        """Add entries, and give them as columns.
+
+        frames: of each the number of its stack, -1 for none.
+        """
         columns = list(zip(*history, strict=True)) or [()] * 5
         actions, addresses, sizes, streams, pools = columns
         for pool in dict.fromkeys(pools):

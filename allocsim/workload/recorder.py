@@ -15,7 +15,7 @@ import numpy as np
 from allocsim.core import NEWEST, CachingAllocator, TraceEntry
 from allocsim.engine import fold
 from allocsim.errors import OutOfMemoryError
-from allocsim.trace import Frame, FrameInterner, FrameTable, Provenance, Recording
+from allocsim.trace import Frame, FrameInterner, Provenance, Recording
 from allocsim.workload.kept_history import KeptHistory
 
 __all__ = ["BASE_ADDRESS", "Recorder"]
@@ -121,13 +121,10 @@ class Recorder:
             command=f"allocsim synth {kind}" + "".join(_flags(options)),
             oom_text=self.oom_text,
         )
-        return self.recording_as(f"synth {kind}", self._interner.table(), provenance)
-
-    def recording_as(self, path: str, table: FrameTable, provenance: Provenance) -> Recording:
-        """The whole recording.  path: what it is called.  table: the stacks that codes number."""
         self._note(-1)
         self._take()
-        return self._kept.recording(path, self.allocator, table, provenance)
+        table = self._interner.table()
+        return self._kept.recording(f"synth {kind}", self.allocator, table, provenance)
 
     def _take(self) -> None:
         """Turn the history so far into columns, and forget it."""

@@ -61,9 +61,3 @@ def test_a_page_or_a_figure_is_written_beside_the_answer(
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith("Recordings")
     assert out.read_bytes().startswith(start)
-
-
-def test_what_cannot_be_written_is_known_before_a_file_is_read(cli: Cli, tmp_path: Path) -> None:
-    done = cli("compare", "a.pickle", "b.pickle", "-o", tmp_path / "c.pdf")
-    assert (done.code, done.out) == (2, "")
-    assert "ends in none of .html, .png, .svg" in done.err

@@ -71,9 +71,3 @@ def test_a_page_of_all_ranks_is_written_beside_the_answer(
     assert "Smallest device 50.00 MiB for every rank" in done.out
     assert len(done.out.splitlines()) <= 24
     assert page.read_text().count("<figure") == 16
-
-
-def test_what_cannot_be_written_is_known_before_a_file_is_read(cli: Cli, tmp_path: Path) -> None:
-    done = cli("ranks", tmp_path / "none", "-o", tmp_path / "ranks.png")
-    assert (done.code, done.out) == (2, "")
-    assert "does not end in .html" in done.err

@@ -84,18 +84,3 @@ def test_one_device_can_be_asked_for(cli: Callable[..., Any], tmp_path: Path) ->
     assert 'id="about-1"' in text
     assert 'id="about-0"' not in text
     assert "data-tab=" not in text
-
-
-@pytest.mark.parametrize("command", [["report"], ["plot", "memory"]])
-def test_the_recording_is_not_written_over(
-    command: list[str], cli: Callable[..., Any], traces: Path, tmp_path: Path
-) -> None:
-    """By whatever name: it could not be made again."""
-    recording, other = tmp_path / "run.svg", tmp_path / "link.svg"
-    recording.write_bytes((traces / OOM).read_bytes())
-    other.symlink_to(recording)
-    for output in (recording, other):
-        outcome = cli(*command, recording, "-o", output)
-        assert outcome.code == 2
-        assert f"{output} is what is read; expected the name of another file" in outcome.err
-    assert recording.read_bytes() == (traces / OOM).read_bytes()

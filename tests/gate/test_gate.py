@@ -20,32 +20,46 @@ TRACES = Path(__file__).parents[2] / "traces"
 Program = Callable[["Gpu"], None]
 
 
-class Gpu(CachingAllocator):
-    """The model, with a line of code for each request and marks of steps."""
+class Gpu:
+    """The model, with a line of code for each request and marks of steps.
+
+    left: what a program leaves behind, for the next to free.
+    """
 
     def __init__(self) -> None:
-        super().__init__("64GiB", record_history=True)
-        self.lines: list[str] = []
-        self.marks: list[dict[str, object]] = []
+        self.allocator = CachingAllocator("64GiB", record_history=True)
+        self.left: list[int] = []
+        self._lines: list[str] = []
+        self._marks: list[dict[str, object]] = []
 
     def ask(self, size: int, line: str = "net.py:1 forward", stream: int = 0) -> int:
-        self.lines.append(line)
-        ptr = self.malloc(size, stream)
+        self._lines.append(line)
+        ptr = self.allocator.malloc(size, stream)
         assert ptr is not None
         return ptr
 
+    def free(self, ptr: int) -> None:
+        self.allocator.free(ptr)
+
     def step(self, number: int) -> None:
-        mark = {"device": 0, "entry": len(self.history), "kind": "step", "value": number}
-        self.marks.append(mark)
+        self._mark("step", number)
+
+    def set_allocator_settings(self, conf: str) -> None:
+        self._mark("_set_allocator_settings", conf)
+        self.allocator.set_allocator_settings(conf)
+
+    def _mark(self, kind: str, value: object) -> None:
+        entry = len(self.allocator.history)
+        self._marks.append({"device": 0, "entry": entry, "kind": kind, "value": value})
 
     def save(self, path: Path) -> Recording:
-        snapshot = self.snapshot()
+        snapshot = self.allocator.snapshot()
         asked = [row for row in snapshot["device_traces"][0] if row["action"] == "alloc"]
-        for row, line in zip(asked, self.lines, strict=True):
+        for row, line in zip(asked, self._lines, strict=True):
             place, name = line.split()
             file, number = place.split(":")
             row["frames"] = [{"filename": f"/home/me/{file}", "line": int(number), "name": name}]
-        snapshot["allocsim"] = {"marks": self.marks, "conf_at_start": ""}
+        snapshot["allocsim"] = {"marks": self._marks, "conf_at_start": ""}
         path.write_bytes(pickle.dumps(snapshot, protocol=4))
         return load(path)
 
@@ -80,13 +94,13 @@ def a_long_one(gpu: Gpu) -> None:
 def one_that_leaves_something(gpu: Gpu) -> None:
     """It is still there as the next begins, and freed in its course."""
     a_long_one(gpu)
-    gpu.left = [gpu.ask(45 * MIB), gpu.ask(300 * 1024)]  # type: ignore[attr-defined]
+    gpu.left = [gpu.ask(45 * MIB), gpu.ask(300 * 1024)]
 
 
 def one_that_empties_the_cache(gpu: Gpu) -> None:
     a_long_one(gpu)
     short_ones(gpu)
-    gpu.empty_cache()
+    gpu.allocator.empty_cache()
     gpu.free(gpu.ask(7 * MIB))
 
 
@@ -99,8 +113,8 @@ def after(warm_up: Program, path: Path, *, more: int = 0) -> Recording:
         gpu.ask(int(size * MIB), "net.py:5 weights")
     warm_up(gpu)
     gpu.step(2)
-    if left := getattr(gpu, "left", None):
-        gpu.free(left.pop())
+    if gpu.left:
+        gpu.free(gpu.left.pop())
     serves(gpu, more=more)
     return gpu.save(path)
 
@@ -252,11 +266,11 @@ def test_a_part_that_begins_within_a_private_pool_asks_of_it(tmp_path: Path) -> 
     """Memory that a private pool has cached is no help to the default one."""
     gpu = Gpu()
     gpu.ask(30 * MIB)
-    gpu.begin_allocate_to_pool(1)
+    gpu.allocator.begin_allocate_to_pool(1)
     gpu.ask(30 * MIB, "graph.py:1 capture")
     gpu.step(2)
     gpu.free(gpu.ask(40 * MIB, "graph.py:2 capture"))
-    gpu.end_allocate_to_pool(1)
+    gpu.allocator.end_allocate_to_pool(1)
     gpu.ask(40 * MIB)
     run = measured(gpu.save(tmp_path / "run.pickle"), at=("step", "2"))
     assert run.held.kept_bytes == 60 * MIB
@@ -267,9 +281,6 @@ def test_settings_that_were_changed_before_hold_on(tmp_path: Path) -> None:
     gpu = Gpu()
     conf = "roundup_power2_divisions:2"
     gpu.free(gpu.ask(5 * MIB))
-    gpu.marks.append(
-        {"device": 0, "entry": len(gpu.history), "kind": "_set_allocator_settings", "value": conf}
-    )
     gpu.set_allocator_settings(conf)
     gpu.step(2)
     gpu.ask(33 * MIB)

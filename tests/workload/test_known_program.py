@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from allocsim.core import FREE, MALLOC, CachingAllocator
-from allocsim.engine import DeviceRun, prepare, replay_prepared, run_as_made
+from allocsim.engine import DeviceRun, prepare, prepare_made, replay_prepared, run_as_made
 from allocsim.trace import FrameTable, MarkKind, Provenance, Recording
 from allocsim.units import GIB, KIB, MIB
 from allocsim.workload import EMPTY_CACHE, KnownProgram, Played, play_known
@@ -85,7 +85,7 @@ def played(
     recording = found.recording("program", table, made, marks)
     if found.oom_text:
         return found, recording, None
-    (prepared,) = prepare(recording, is_made=True)
+    (prepared,) = prepare_made(recording)
     run = run_as_made(prepared, found.allocator, found.moved, found.peak, found.peak_device_bytes)
     return found, recording, run
 

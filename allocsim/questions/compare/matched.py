@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from allocsim.owners import LINE, Held, moved_lines
+from allocsim.owners import LINE, Held, moved_lines, status_of
 
 __all__ = ["Change", "changes_of"]
 
@@ -55,14 +55,8 @@ class Change:
 
     @property
     def status(self) -> str:
-        """ "new", "gone", "larger", "smaller" or "same"."""
-        if not self.a_blocks:
-            return "new"
-        if not self.b_blocks:
-            return "gone"
-        if not self.bytes:
-            return "same"
-        return "larger" if self.bytes > 0 else "smaller"
+        """See `status_of`."""
+        return status_of(self.bytes, was_there=bool(self.a_blocks), is_there=bool(self.b_blocks))
 
 
 def changes_of(a: Held, b: Held, by: str) -> tuple[Change, ...]:

@@ -13,7 +13,16 @@ import numpy as np
 from allocsim.engine import DeviceRun, Prepared
 from allocsim.errors import RecordingError
 from allocsim.measures import Outline, outline_of
-from allocsim.owners import Held, Moment, Scene, held_at, moment_of, scene_of_run, scene_of_state
+from allocsim.owners import (
+    Held,
+    Moment,
+    Scene,
+    held_at,
+    moment_of,
+    moment_of_state,
+    scene_of_run,
+    scene_of_state,
+)
 from allocsim.trace import Recording, Trace, refuse_contradictions
 
 __all__ = ["Parts", "Side", "side_of_run", "side_of_state"]
@@ -98,11 +107,9 @@ def side_of_run(prepared: Prepared, device_run: DeviceRun, conf: str, at: str | 
 
 def side_of_state(recording: Recording, trace: Trace, at: str | int | None) -> Side:
     """A recording that holds a state only."""
-    if at not in (None, "end"):
-        what = f"holds a state only and no history: there is no {at!r}, only the end"
-        raise RecordingError(recording.path, what)
+    moment = moment_of_state(recording.path, at)
     refuse_contradictions(recording)
-    scene, moment = scene_of_state(trace), Moment(None, "end")
+    scene = scene_of_state(trace)
     return Side(
         path=recording.path,
         device=trace.device,

@@ -39,9 +39,12 @@ from allocsim.trace import Provenance, Recording
 from allocsim.workload import EMPTY_CACHE as EMPTIES
 from allocsim.workload import KnownProgram, Played, play_known, write_recording
 
-__all__ = ["card_of", "has_law", "is_fused", "laws_name", "mask_unit", "run_by_law", "serving_of"]
+__all__ = [
+    "OLDEST_CAPABILITY", "card_of", "has_law", "is_fused", "laws_name", "mask_unit",
+    "refuse_card_without_law", "run_by_law", "serving_of",
+]  # fmt: skip
 
-_OLDEST_CAPABILITY = (8, 0)
+OLDEST_CAPABILITY = (8, 0)
 """Of cards with FlashAttention, over which the laws were taken."""
 
 _BASE_ADDRESS = 0x7000_0000_0000
@@ -202,10 +205,15 @@ def _sizes(task: Task) -> dict[str, int]:
     return sizes | {"batch": task.batch, "length": length, "lora": task.lora}
 
 
+def refuse_card_without_law(gpu: Gpu) -> None:
+    """Raises ConfigError for a card that no law holds for."""
+    if gpu.capability < OLDEST_CAPABILITY:
+        raise ConfigError(f"{gpu.name}: laws are for cards of compute capability 8.0 or later")
+
+
 def _refuse_without_law(task: Task, gpu: Gpu, laws: Laws) -> None:
     """Raises ConfigError for a card or a regime that there is no law for."""
-    if gpu.capability < _OLDEST_CAPABILITY:
-        raise ConfigError(f"{gpu.name}: laws are for cards of compute capability 8.0 or later")
+    refuse_card_without_law(gpu)
     if task.is_training:
         regimes = [regime_of(_sizes(task), card_of(gpu), mask_unit(task))]
     else:

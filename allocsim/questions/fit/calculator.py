@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from allocsim.errors import ConfigError
 from allocsim.laws import family_of, known_laws
 from allocsim.phantom import CARDS, Gpu
-from allocsim.questions.fit.by_law import laws_name
+from allocsim.questions.fit.by_law import OLDEST_CAPABILITY, laws_name, refuse_card_without_law
 from allocsim.questions.fit.model import Configured, Model
 from allocsim.questions.fit.presets import CONFIGURATIONS
 from allocsim.questions.fit.task import Task
@@ -30,7 +30,6 @@ __all__ = [
     "opening_at",
 ]
 
-_OLDEST_CAPABILITY = (8, 0)
 _FAMILIES = ("llama", "qwen2", "gpt2", "mistral", "phi3", "mixtral")
 _CARRIED = re.compile(
     rf"({'|'.join(_FAMILIES)})_(un)?tied_[\w-]+_(adamw|adamw-fused|sgd|momentum)"
@@ -102,7 +101,7 @@ def law_models() -> tuple[LawModel, ...]:
 
 def law_cards() -> dict[str, Gpu]:
     """The cards that laws hold for, by the name that people use."""
-    return {name: gpu for name, gpu in CARDS.items() if gpu.capability >= _OLDEST_CAPABILITY}
+    return {name: gpu for name, gpu in CARDS.items() if gpu.capability >= OLDEST_CAPABILITY}
 
 
 def opening_at(task: Task, gpu: Gpu) -> Opening:
@@ -115,7 +114,6 @@ def opening_at(task: Task, gpu: Gpu) -> Opening:
     if not task.is_training or task.start != "clean" or not _CARRIED.fullmatch(name):
         law_model(task.model)
         raise ConfigError(f"the page of --html has no {name}, {task.start}; --engine laws answers")
-    if gpu.capability < _OLDEST_CAPABILITY:
-        raise ConfigError(f"{gpu.name}: laws are for cards of compute capability 8.0 or later")
+    refuse_card_without_law(gpu)
     short = next((name for name, card in CARDS.items() if card == gpu), "")
     return Opening(law_model(task.model), short, gpu, task)

@@ -17,7 +17,15 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from allocsim.engine import DeviceRun, Prepared, SimulatedOom, prepare, replay_prepared, run_as_made
+from allocsim.engine import (
+    DeviceRun,
+    Prepared,
+    SimulatedOom,
+    prepare,
+    prepare_made,
+    replay_prepared,
+    run_as_made,
+)
 from allocsim.errors import ConfigError
 from allocsim.phantom import Gpu, Program, UnavailableError, find_torch, record
 from allocsim.questions.fit.model import Configured, Made
@@ -193,10 +201,11 @@ def ran_of(
     made: how the model made it, whose replay that is.
     """
     device = max(recording.devices, key=len).device
-    (prepared,) = prepare(recording, device, is_made=made is not None)
     if made is None:
+        (prepared,) = prepare(recording, device)
         (device_run,) = replay_prepared((prepared,)).devices
     else:
+        (prepared,) = prepare_made(recording, device)
         device_run = run_as_made(
             prepared, made.allocator, made.moved, made.peak, made.peak_device_bytes
         )

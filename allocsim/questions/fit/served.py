@@ -37,7 +37,7 @@ from allocsim.estimate import (
 )
 from allocsim.phantom import CONTEXT_MEMORY_SEEN, Gpu
 from allocsim.questions.fit.model import Configured, model_of
-from allocsim.units import format_size
+from allocsim.units import format_range, format_size
 
 __all__ = ["SERVERS", "Held", "Served", "held_of", "serve"]
 
@@ -89,24 +89,16 @@ class Served(Shown):
         """Whether it fits, and by how much."""
         name, memory = self.gpu.name, self.gpu.memory
         if self.fits:
-            return (
-                f"fits {name} with {_range(memory - self.needs.high, memory - self.needs.low)} "
-                "to spare"
-            )
-        needed = _range(self.needs.low, self.needs.high)
+            spare = format_range(memory - self.needs.high, memory - self.needs.low)
+            return f"fits {name} with {spare} to spare"
+        needed = format_range(self.needs.low, self.needs.high)
         of = f"{needed} of {format_size(memory)}"
         return f"may not fit {name}: {of}" if self.may_fit else f"does not fit {name}: {of}"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
         """The parts."""
         for part in self.needs.parts:
-            yield part.name, _range(part.low, part.high)
-
-
-def _range(low: int, high: int) -> str:
-    """ "1.20 to 1.50 GiB", or one figure."""
-    first, second = format_size(low), format_size(high)
-    return first if first == second else f"{first} to {second}"
+            yield part.name, format_range(part.low, part.high)
 
 
 def held_of(text: str, server: str, weights: str | None = None) -> Held:

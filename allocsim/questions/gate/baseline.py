@@ -15,7 +15,6 @@ from typing import Any
 
 from allocsim.errors import ConfigError
 from allocsim.questions.gate.body import PLACES
-from allocsim.questions.gate.measured import Measured
 
 __all__ = ["Baseline", "read_baseline", "write_baseline"]
 
@@ -28,7 +27,14 @@ _FIGURES = (
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """See `Measured`, whose figures these are."""
+    """What a recording came to, as far as it is kept.  Peaks are in bytes.
+
+    path: of the file.  at: where the part began, None for the beginning.
+    counts_held: whether what was held there counts.  conf, torch_version: what it was replayed
+    under.
+    driver_calls: for memory, after what is held.
+    owners: by line, what was asked for and allocated at the peak.
+    """
 
     path: str
     at: tuple[str, str] | None
@@ -42,7 +48,7 @@ class Baseline:
     owners: Mapping[str, int]
 
 
-def write_baseline(path: str | os.PathLike[str], found: Measured) -> None:
+def write_baseline(path: str | os.PathLike[str], found: Baseline) -> None:
     """Write what was measured.  Raises OSError where that cannot be written."""
     document: dict[str, Any] = {
         "allocsim_baseline": _FORMAT,

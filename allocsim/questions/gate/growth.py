@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from allocsim.owners import moved_lines
+from allocsim.owners import moved_lines, status_of
 
 __all__ = ["Growth", "growth_of"]
 
@@ -33,14 +33,8 @@ class Growth:
 
     @property
     def status(self) -> str:
-        """ "new", "gone", "larger", "smaller" or "same"."""
-        if not self.was:
-            return "new"
-        if not self.owner:
-            return "gone"
-        if not self.bytes:
-            return "same"
-        return "larger" if self.bytes > 0 else "smaller"
+        """See `status_of`."""
+        return status_of(self.bytes, was_there=bool(self.was), is_there=bool(self.owner))
 
 
 def growth_of(before: Mapping[str, int], now: Mapping[str, int]) -> tuple[Growth, ...]:

@@ -7,7 +7,6 @@ memory is cached, the device has no end, addresses count from 0.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +15,7 @@ from allocsim.core import CachingAllocator
 from allocsim.engine import Drive, Prepared, Progress, Setting, prepare
 from allocsim.errors import RecordingError
 from allocsim.owners import held_at, scene_of_run
+from allocsim.questions.gate.baseline import Baseline
 from allocsim.questions.gate.body import Body, Held, body_of
 from allocsim.trace import Action, Recording
 
@@ -25,8 +25,8 @@ _NO_END = 1 << 60
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """Peaks are in bytes.
+class Measured(Baseline):
+    """What a baseline keeps, and what this recording alone tells.  Peaks are in bytes.
 
     at: where the part began, None for the beginning; first: the entry.
     conf, torch_version: what it was replayed under.
@@ -34,20 +34,10 @@ class Measured:
     owners: by line, what was asked for and allocated then, the greatest first.
     """
 
-    path: str
     device: int
-    at: tuple[str, str] | None
-    counts_held: bool
     first: int
-    conf: str
-    torch_version: str
-    peak_reserved_bytes: int
-    peak_allocated_bytes: int
-    peak_requested_bytes: int
-    driver_calls: int
     entry: int
     held: Held
-    owners: Mapping[str, int]
     notes: tuple[str, ...] = ()
 
     @property

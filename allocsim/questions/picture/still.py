@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from allocsim.display import Shown
 from allocsim.errors import RecordingError
+from allocsim.owners import moment_of_state
 from allocsim.questions.picture.instant import Instant
 from allocsim.state import ALLOCATED, DEFAULT_POOL, PENDING
 from allocsim.trace import Recording, Trace, refuse_contradictions
@@ -55,9 +56,7 @@ class Still(Shown):
 
     def at(self, moment: str | int | None = None) -> Instant:
         """The one moment there is, whose name is "end"; RecordingError for any other."""
-        if moment not in (None, "end"):
-            what = f"holds a state only and no history: there is no {moment!r}, only the end"
-            raise RecordingError(self.path, what)
+        moment_of_state(self.path, moment)
         return self.instant
 
     @property

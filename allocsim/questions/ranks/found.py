@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from allocsim.errors import RecordingError
+from allocsim.trace import ENDINGS, recordings_in
 
 __all__ = ["Found", "found_in", "rank_in_name"]
 
 _NAMED = re.compile(r"(?:^|[^a-z])(?:global[_-]?)?rank[_\-. =]?(\d+)", re.IGNORECASE)
 _SHORT = re.compile(r"(?:^|[_\-./])r(\d+)(?=$|[_\-./])")
 _NUMBER = re.compile(r"\d+")
-_SUFFIXES = (".pickle", ".pkl", ".json", ".npz")
-_PACKED = ".gz"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +41,9 @@ def found_in(names: Iterable[str]) -> tuple[Found, ...]:
         if not place.is_dir():
             paths.append(name)
             continue
-        inside = sorted(str(each) for each in place.rglob("*") if _is_recording(each))
+        inside = list(map(str, recordings_in(place)))
         if not inside:
-            expected = ", ".join(_SUFFIXES)
+            expected = ", ".join(ENDINGS)
             raise RecordingError(name, f"the folder holds no recording; expected {expected} files")
         paths += inside
     paths = list(dict.fromkeys(paths))
@@ -52,10 +51,6 @@ def found_in(names: Iterable[str]) -> tuple[Found, ...]:
     if None in ranks:
         ranks = _by_difference(paths) or ranks
     return tuple(Found(path, rank) for path, rank in zip(paths, ranks, strict=True))
-
-
-def _is_recording(path: Path) -> bool:
-    return path.is_file() and path.name.removesuffix(_PACKED).endswith(_SUFFIXES)
 
 
 def rank_in_name(path: str) -> int | None:

@@ -20,6 +20,7 @@ from allocsim.questions.scale.law import (
     laws_of,
     lies_between,
     refuse_other_program,
+    refuse_uncombined,
     typed,
 )
 from allocsim.questions.scale.program import Program
@@ -160,10 +161,7 @@ def _laws_of_others(
         yield Law(tuple(firsts), (), {})
         return
     if any(len({first.at[each] for first in firsts}) == 1 for each in varied):
-        raise ConfigError(
-            f"{len(samples)} recordings do not tell how {' and '.join([name, *varied])} act "
-            f"together; expected {2 ** (1 + len(varied))}, each size combined with each other"
-        )
+        refuse_uncombined(len(samples), [name, *varied], 2 ** (1 + len(varied)))
     yield from laws_of(firsts)
 
 

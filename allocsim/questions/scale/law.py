@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
 from math import lcm, prod
+from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +33,7 @@ __all__ = [
     "laws_of",
     "lies_between",
     "refuse_other_program",
+    "refuse_uncombined",
     "typed",
 ]
 
@@ -192,10 +194,15 @@ def laws_of(samples: Sequence[Sample]) -> Iterator[Law]:
             checks = tuple(sample for sample in samples if sample not in chosen)
             yield Law(tuple(chosen), checks, degrees)
         elif max(degrees.values()) == 1:
-            raise ConfigError(
-                f"{len(samples)} recordings do not tell how {' and '.join(varied)} act together; "
-                f"expected {_count(degrees)}, each size combined with each other"
-            )
+            refuse_uncombined(len(samples), varied, _count(degrees))
+
+
+def refuse_uncombined(count: int, varied: Sequence[str], expected: int) -> NoReturn:
+    """Raises ConfigError: so many recordings, of sizes that vary, do not tell of all at once."""
+    raise ConfigError(
+        f"{count} recordings do not tell how {' and '.join(varied)} act together; "
+        f"expected {expected}, each size combined with each other"
+    )
 
 
 def _count(degrees: Mapping[str, int]) -> int:

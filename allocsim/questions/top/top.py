@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from allocsim.display import Shown
 from allocsim.engine import DeviceRun, Prepared, Progress, prepare, replay_prepared
-from allocsim.errors import RecordingError
 from allocsim.owners import (
     BY,
     Held,
@@ -21,6 +20,7 @@ from allocsim.owners import (
     Whose,
     held_at,
     moment_of,
+    moment_of_state,
     scene_of_run,
     scene_of_state,
 )
@@ -180,13 +180,11 @@ def told_of_run(
 def _of_state(
     recording: Recording, trace: Trace, at: str | int | None, by: str, frames: int | None
 ) -> Top:
-    if at not in (None, "end"):
-        what = f"holds a state only and no history: there is no {at!r}, only the end"
-        raise RecordingError(recording.path, what)
+    moment = moment_of_state(recording.path, at)
     refuse_contradictions(recording)
     scene = scene_of_state(trace)
     notes = ["the recording holds a state only: categories are told by stacks alone, without lives"]
-    asked = _Asked(recording.path, Moment(None, "end"), by, frames)
+    asked = _Asked(recording.path, moment, by, frames)
     return _answer(asked, trace, scene, notes)
 
 

@@ -11,12 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from allocsim.errors import RecordingError
-from allocsim.trace import Action, Recording, load
+from allocsim.trace import Action, Recording, load, recordings_in
 
 __all__ = ["Arrival", "Arrivals", "Unreadable"]
 
-_SUFFIXES = (".pickle", ".pkl", ".json", ".npz")
-_PACKED = ".gz"
 _REST = 2.0
 """Seconds without a change after which a file is taken to be whole."""
 _Look = tuple[int, int]
@@ -91,10 +89,9 @@ class Arrivals:
 
     def _files(self) -> list[Path]:
         try:
-            inside = sorted(self.folder.rglob("*"))
-        except OSError:
+            return recordings_in(self.folder)
+        except OSError:  # it goes away while it is looked through
             return []
-        return [path for path in inside if path.name.removesuffix(_PACKED).endswith(_SUFFIXES)]
 
 
 def _arrived(path: str) -> Arrival | Unreadable:

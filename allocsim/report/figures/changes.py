@@ -21,7 +21,7 @@ from allocsim.report.figures.canvas import (
     unit_of,
 )
 from allocsim.report.figures.theme import LIGHT
-from allocsim.report.layout import clipped, number, plural
+from allocsim.report.layout import clipped, number, plural, with_status
 from allocsim.units import format_change, format_size
 
 if TYPE_CHECKING:
@@ -106,8 +106,7 @@ def _shown(found: Comparison) -> Iterator[tuple[str, int, int]]:
     """Each bar's name, and the bytes of it that were asked for and that are rounding."""
     changed = [each for each in found.changes if each.bytes]
     for each in changed[:_MOST]:
-        status = f"{each.status}: " if each.status in ("new", "gone") else ""
-        yield clipped(f"{status}{each.owner}", _NAME), each.requested, each.rounding
+        yield clipped(with_status(each.status, each.owner), _NAME), each.requested, each.rounding
     rest = changed[_MOST:]
     if rest:
         owners = plural(len(rest), found.by) if found.by != "category" else number(len(rest))

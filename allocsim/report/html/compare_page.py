@@ -10,8 +10,8 @@ from dataclasses import asdict
 from allocsim.questions.compare import Change, Comparison, Side
 from allocsim.report.compare import COUNTS, PARTS
 from allocsim.report.html.markup import table, text
-from allocsim.report.html.static_page import LEGEND, outline_curve, static_page
-from allocsim.report.layout import number
+from allocsim.report.html.static_page import scale_of, static_page
+from allocsim.report.layout import number, with_status
 from allocsim.units import format_change, format_size
 
 __all__ = ["compare_page"]
@@ -67,15 +67,13 @@ def _curves(a: Side, b: Side) -> str:
     ]
     if not drawn:
         return "<p>Both hold a state only, and no history to draw.</p>\n"
-    top = max(max(outline.reserved) for _, outline in drawn)
-    entries = max(outline.entries for _, outline in drawn)
+    scale = scale_of([outline for _, outline in drawn])
     pictures = "".join(
-        f"<figure>{outline_curve(outline, top, entries, _SIZE)}"
+        f"<figure>{scale.curve(outline, _SIZE)}"
         f"<figcaption>{name}: {number(outline.entries)} entries</figcaption></figure>\n"
         for name, outline in drawn
     )
-    note = f"Both from 0 to {format_size(top)} upwards and over {number(entries)} entries."
-    return f'{LEGEND}<p class="note">{text(note)}</p>\n{pictures}'
+    return f"{scale.told('Both')}{pictures}"
 
 
 def _changes(found: Comparison) -> str:
@@ -95,7 +93,6 @@ def _changes(found: Comparison) -> str:
 
 
 def _row(each: Change, most: int) -> list[str]:
-    status = f"{each.status}: " if each.status in ("new", "gone") else ""
     was = f" (was {each.was})" if each.was != each.owner else ""
     blocks = f"{number(each.a_blocks)} to {number(each.b_blocks)}"
     return [
@@ -103,7 +100,7 @@ def _row(each: Change, most: int) -> list[str]:
         _bar(each.bytes, most),
         *map(text, (format_change(each.requested), format_change(each.rounding))),
         *map(text, (format_size(each.a_bytes), format_size(each.b_bytes), blocks)),
-        text(f"{status}{each.owner}{was}"),
+        text(with_status(each.status, f"{each.owner}{was}")),
     ]
 
 

@@ -7,7 +7,7 @@ what is there and adds nothing (flame.js).
 from __future__ import annotations
 
 from allocsim.questions.top import FlameBox, FlameGraph, Top, flame_of
-from allocsim.report.html.markup import text
+from allocsim.report.html.markup import legend, text
 from allocsim.report.layout import number, plural
 from allocsim.report.top import moment_text
 from allocsim.units import format_size
@@ -79,11 +79,7 @@ def _legend(flame: FlameGraph, top: Top) -> str:
             kind = _kind(category, flame)
             held = f"{category} {format_size(top.categories[category])}" if category else ""
             names.setdefault(kind, []).append(held or "of several")
-    items = " ".join(
-        f'<span><i style="color: var({_colour(kind)})"></i>{text(", ".join(each))}</span>'
-        for kind, each in names.items()
-    )
-    return f'<p class="legend">{items}</p>\n'
+    return legend((", ".join(each), _colour(kind)) for kind, each in names.items())
 
 
 def _colour(kind: str) -> str:

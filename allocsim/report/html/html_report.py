@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from string import Template
 
 from allocsim.engine import Parting
@@ -19,7 +18,7 @@ from allocsim.report.html import sections
 from allocsim.report.html.answer_panel import device_tabs, to_paste, verdict
 from allocsim.report.html.embedding import embedded
 from allocsim.report.html.flame_panel import flame_panel
-from allocsim.report.html.markup import json_text, text
+from allocsim.report.html.markup import json_text, page_part, text
 from allocsim.report.html.owners_table import owners_tables
 from allocsim.report.html.packed_strip import packed_strip, state_legend
 from allocsim.report.html.still_curve import still_curve
@@ -82,7 +81,7 @@ def html_report(devices: Sequence[DevicePage]) -> str:
     def each(part: Callable[[DevicePage], str]) -> str:
         return _each(devices, part)
 
-    return Template(_part("page.html")).substitute(
+    return Template(page_part("page.html")).substitute(
         title=text(run.path.rsplit("/", 1)[-1]),
         tabs=device_tabs([page.picture for page in devices]),
         verdict=each(lambda page: verdict(_sentence(page), shown_of(page.picture))),
@@ -102,10 +101,10 @@ def html_report(devices: Sequence[DevicePage]) -> str:
         ),
         tables=each(_tables),
         data="".join(_data(page) for page in devices),
-        style=_part("uplot.min.css") + _part("page.css"),
-        library=_part("uplot.min.js"),
-        licence=text(_part("uplot.LICENSE.txt").strip()),
-        script="\n".join(map(_part, _SCRIPTS)),
+        style=page_part("uplot.min.css") + page_part("page.css"),
+        library=page_part("uplot.min.js"),
+        licence=text(page_part("uplot.LICENSE.txt").strip()),
+        script="\n".join(map(page_part, _SCRIPTS)),
     )
 
 
@@ -159,7 +158,3 @@ def _data(page: DevicePage) -> str:
         f"{json_text(about)}</script>\n"
         f'<script type="text/plain" id="columns-{number}">{columns}</script>\n'
     )
-
-
-def _part(name: str) -> str:
-    return (files("allocsim.report") / "html" / name).read_text(encoding="utf-8")

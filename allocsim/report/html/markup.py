@@ -8,14 +8,22 @@ from __future__ import annotations
 import html
 import json
 from collections.abc import Iterable, Sequence
+from importlib.resources import files
 
 from allocsim.measures import Extremes
 from allocsim.report.layout import printable
 
-__all__ = ["definitions", "json_text", "moment_link", "sparkline", "table", "text"]
+__all__ = [
+    "definitions", "json_text", "legend", "moment_link", "page_part", "sparkline", "table", "text",
+]  # fmt: skip
 
 _WIDTH, _HEIGHT = 220, 40
 """Pixels: of a sparkline."""
+
+
+def page_part(name: str) -> str:
+    """A file of the package that pages are put together from."""
+    return (files("allocsim.report") / "html" / name).read_text(encoding="utf-8")
 
 
 def text(words: object) -> str:
@@ -43,6 +51,15 @@ def table(
         f'<div class="scroll"><table{kind}><caption>{text(caption)}</caption>'
         f"<thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>\n"
     )
+
+
+def legend(items: Iterable[tuple[str, str]]) -> str:
+    """What the colours of a picture are.  items: of each its name, and its name in the page's
+    style."""
+    shown = (
+        f'<span><i style="color: var({paint})"></i>{text(name)}</span>' for name, paint in items
+    )
+    return f'<p class="legend">{" ".join(shown)}</p>\n'
 
 
 def moment_link(entry: int, words: str, *, is_button: bool = False) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from allocsim.questions.picture import Instant
-from allocsim.report.html.markup import text
+from allocsim.report.html.markup import legend, text
 from allocsim.report.packing import WIDTH, PackedPool, packed, pieces_of
 from allocsim.state import ALLOCATED, INACTIVE, PENDING, SegmentState
 from allocsim.units import format_size
@@ -26,15 +26,14 @@ _COLOURS = (("--kind-0", ALLOCATED), ("--kind-1", PENDING))
 
 def state_legend(instant: Instant) -> str:
     """The colours of the states, with the bytes in each."""
-    items = " ".join(
-        f'<span><i style="color: var({paint})"></i>{name} {format_size(instant.held(state))}</span>'
-        for paint, name, state in (
-            ("--kind-0", "allocated", ALLOCATED),
-            ("--kind-1", "waiting", PENDING),
-            ("--free", "free", INACTIVE),
-        )
+    states = (
+        ("allocated", ALLOCATED, "--kind-0"),
+        ("waiting", PENDING, "--kind-1"),
+        ("free", INACTIVE, "--free"),
     )
-    return f'<p class="legend">{items}</p>\n'
+    return legend(
+        (f"{name} {format_size(instant.held(state))}", paint) for name, state, paint in states
+    )
 
 
 def packed_strip(instant: Instant) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from allocsim.questions.ranks import RankRun, Ranks
 from allocsim.report.html.markup import definitions, table, text
-from allocsim.report.html.static_page import LEGEND, outline_curve, static_page
+from allocsim.report.html.static_page import scale_of, static_page
 from allocsim.report.layout import number, plural
 from allocsim.units import format_size
 
@@ -58,15 +58,13 @@ def _curves(found: Ranks) -> str:
     drawn = [(run, run.outline) for run in found.runs if run.outline is not None]
     if not drawn:
         return "<p>The files hold states only, and no history to draw.</p>\n"
-    top = max(max(outline.reserved) for _, outline in drawn)
-    entries = max(outline.entries for _, outline in drawn)
+    scale = scale_of([outline for _, outline in drawn])
     pictures = "".join(
-        f"<figure{_deciding(run, found)}>{outline_curve(outline, top, entries, _SIZE)}"
+        f"<figure{_deciding(run, found)}>{scale.curve(outline, _SIZE)}"
         f"<figcaption>{text(_told(run))}</figcaption></figure>\n"
         for run, outline in drawn
     )
-    note = f"Each from 0 to {format_size(top)} upwards and over {number(entries)} entries."
-    return f'{LEGEND}<p class="note">{text(note)}</p>\n<div class="ranks">\n{pictures}</div>\n'
+    return f'{scale.told("Each")}<div class="ranks">\n{pictures}</div>\n'
 
 
 def _deciding(run: RankRun, found: Ranks) -> str:

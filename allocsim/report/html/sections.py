@@ -22,7 +22,7 @@ from allocsim.report.packing import segment_pool
 from allocsim.report.recommendation import peak_text
 from allocsim.report.replay import least_and_most
 from allocsim.state import ALLOCATED, INACTIVE, PENDING
-from allocsim.units import format_size
+from allocsim.units import format_range, format_size
 
 __all__ = [
     "memory_table", "ooms_section", "overview", "segments_table", "what_if_section",
@@ -80,17 +80,13 @@ def memory_table(picture: Picture) -> str:
     columns = [extremes_of(getattr(curve, name), step) for name in SERIES]
     rows = []
     for i, start in enumerate(range(0, n, step)):
-        cells = [_span(int(c.low[i]), int(c.high[i])) for c in columns]
+        cells = [format_range(int(c.low[i]), int(c.high[i])) for c in columns]
         end = min(start + step, n) - 1
         words = number(start) if start == end else f"{number(start)} to {number(end)}"
         entries = moment_link(end, words)
         rows.append([entries, *map(text, cells)])
     of_each = f", lowest to highest of every {number(step)} entries" if step > 1 else ""
     return table(f"Memory after each entry{of_each}", ("entries", *SERIES), rows)
-
-
-def _span(low: int, high: int) -> str:
-    return format_size(low) if low == high else f"{format_size(low)} to {format_size(high)}"
 
 
 def segments_table(picture: Picture) -> str:

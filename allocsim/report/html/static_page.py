@@ -6,53 +6,62 @@ Rule: nothing is loaded and nothing runs, which the page's own policy says.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from importlib.resources import files
+from dataclasses import dataclass
 from string import Template
 
 from allocsim.measures import Outline
-from allocsim.report.html.markup import text
+from allocsim.report.html.markup import legend, page_part, text
+from allocsim.report.layout import number
+from allocsim.units import format_size
 
-__all__ = ["LEGEND", "outline_curve", "static_page"]
+__all__ = ["Scale", "scale_of", "static_page"]
 
-LEGEND = (
-    '<p class="legend"><span><i style="color: var(--reserved)"></i>reserved</span>'
-    '<span><i style="color: var(--allocated)"></i>allocated</span></p>\n'
-)
-"""What the two lines of `outline_curve` are."""
+_SERIES = ("reserved", "allocated")
 
 
 def static_page(title: str, verdict: Iterable[str], sections: Iterable[tuple[str, str]]) -> str:
     """The page.  verdict: its sentences.  sections: of each its heading, and its HTML."""
-    return Template(_part("static.html")).substitute(
+    return Template(page_part("static.html")).substitute(
         title=text(title),
         verdict="".join(f'<p class="verdict">{text(line)}</p>\n' for line in verdict),
         sections="".join(
             f"<section>\n<h2>{text(name)}</h2>\n{content}</section>\n" for name, content in sections
         ),
-        style=_part("page.css"),
+        style=page_part("page.css"),
     )
 
 
-def _part(name: str) -> str:
-    return (files("allocsim.report") / "html" / name).read_text(encoding="utf-8")
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """What all curves of a page are drawn to: from 0 to `top` bytes upwards, over `entries`."""
+
+    top: int
+    entries: int
+
+    def told(self, what: str) -> str:
+        """What the lines are, and the scale.  what: "Both" or "Each"."""
+        size, entries = format_size(self.top), number(self.entries)
+        note = f"{what} from 0 to {size} upwards and over {entries} entries."
+        shown = legend((name, f"--{name}") for name in _SERIES)
+        return f'{shown}<p class="note">{text(note)}</p>\n'
+
+    def curve(self, outline: Outline, size: tuple[int, int]) -> str:
+        """Reserved and allocated memory as a small picture.  size: pixels."""
+        width, height = size
+        wide = width * outline.entries / max(self.entries, 1)
+        lines = "".join(
+            _line(getattr(outline, name), self.top, wide, height, f"--{name}") for name in _SERIES
+        )
+        return (
+            f'<svg class="outline" viewBox="0 0 {width} {height}" width="{width}" '
+            f'height="{height}" aria-hidden="true">{lines}</svg>'
+        )
 
 
-def outline_curve(outline: Outline, top: int, entries: int, size: tuple[int, int]) -> str:
-    """Reserved and allocated memory as a small picture.
-
-    top, entries: the scales, from 0 to `top` bytes and over `entries`; the same on one page.
-    size: pixels.
-    """
-    width, height = size
-    wide = width * outline.entries / max(entries, 1)
-    lines = "".join(
-        _line(values, top, wide, height, f"--{name}")
-        for name, values in (("reserved", outline.reserved), ("allocated", outline.allocated))
-    )
-    return (
-        f'<svg class="outline" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
-        f'aria-hidden="true">{lines}</svg>'
-    )
+def scale_of(outlines: Sequence[Outline]) -> Scale:
+    """The one that the tallest and the longest of them need."""
+    top = max(max(outline.reserved) for outline in outlines)
+    return Scale(top, max(outline.entries for outline in outlines))
 
 
 def _line(values: Sequence[int], top: int, wide: float, height: int, paint: str) -> str:

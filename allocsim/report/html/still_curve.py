@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from allocsim.measures import Extremes, extremes_of
 from allocsim.questions.picture import Picture
 from allocsim.questions.top import Course
-from allocsim.report.html.markup import text
+from allocsim.report.html.markup import legend
 from allocsim.report.layout import number
 from allocsim.units import format_size
 
@@ -41,12 +41,9 @@ def still_curve(picture: Picture, course: Course | None) -> str:
     if course is not None and bands:
         kinds = sorted({int(kind) for kind in course.phase} - {0})
         items += [(course.phases[kind], f"--phase-{kind}") for kind in kinds]
-    legend = " ".join(
-        f'<span><i style="color: var({paint})"></i>{text(name)}</span>' for name, paint in items
-    )
     of_each = f", the highest of every {number(step)}" if step > 1 else ""
     return (
-        f'<div class="still"><p class="legend">{legend}</p>\n'
+        f'<div class="still">{legend(items)}'
         f'<svg class="curve" viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" '
         f'aria-hidden="true">{bands}{lines}{ends}</svg>\n'
         f'<p class="note">0 to {format_size(top)} upwards; entries 0 to {number(n)} from left to '

@@ -8,7 +8,6 @@ for.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.resources import files
 from itertools import pairwise
 from string import Template
 
@@ -17,7 +16,7 @@ from allocsim.measures import code_of
 from allocsim.questions.picture import STILL_KINDS, Still
 from allocsim.questions.top import Top
 from allocsim.report.html.flame_panel import flame_panel
-from allocsim.report.html.markup import definitions, table, text
+from allocsim.report.html.markup import definitions, page_part, table, text
 from allocsim.report.html.owners_table import owners_tables
 from allocsim.report.html.packed_strip import packed_strip, state_legend
 from allocsim.report.layout import exact_size, number, plural, shown_of
@@ -53,7 +52,7 @@ def still_report(
         f'<p class="verdict"><strong>Warning:</strong> {text(each)}</p>\n'
         for each in shown_of(still)
     )
-    return Template(_part("still.html")).substitute(
+    return Template(page_part("still.html")).substitute(
         title=text(still.path.rsplit("/", 1)[-1]),
         warnings=warnings,
         summary=text(_summary(still)),
@@ -65,13 +64,9 @@ def still_report(
         legend=state_legend(still.instant),
         strip=packed_strip(still.instant),
         segments=_segments(still),
-        style=_part("page.css"),
-        script="\n".join(map(_part, _SCRIPTS)),
+        style=page_part("page.css"),
+        script="\n".join(map(page_part, _SCRIPTS)),
     )
-
-
-def _part(name: str) -> str:
-    return (files("allocsim.report") / "html" / name).read_text(encoding="utf-8")
 
 
 def _summary(still: Still) -> str:

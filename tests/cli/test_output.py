@@ -1,0 +1,92 @@
+"""What `-o` must not write to: every command says so before it reads anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Cli = Callable[..., Any]
+
+COMMANDS = {
+    "report": ["report", "{a}"],
+    "plot": ["plot", "memory", "{a}"],
+    "compare": ["compare", "{a}", "{b}"],
+    "ranks": ["ranks", "{a}", "{b}"],
+    "scale": ["scale", "{a}", "--at", "n=2", "{b}", "--at", "n=3", "--to", "n=4"],
+    "synth": ["synth", "oom"],
+}
+ENDINGS = {
+    "report": ".html",
+    "plot": ".svg",
+    "compare": ".svg",
+    "ranks": ".html",
+    "scale": ".npz",
+    "synth": ".npz",
+}
+"""In which the name of something that the command writes may end."""
+OF_TWO = [name for name, words in COMMANDS.items() if "{b}" in words]
+
+
+def command(name: str, *files: Path) -> list[str]:
+    """The command line, which reads `files`."""
+    a, *more = files
+    return [each.format(a=a, b=more[0] if more else a) for each in COMMANDS[name]]
+
+
+def refused(done: Any, sentence: str) -> None:
+    """Assert that it is this sentence alone."""
+    assert (done.code, done.out, done.err) == (2, "", f"allocsim: {sentence}\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "files"),
+    [
+        *((name, lambda read, _: (read,)) for name in ("report", "plot")),
+        *((name, lambda read, other: (read, other)) for name in OF_TWO),
+        *((name, lambda read, other: (other, read)) for name in OF_TWO),
+    ],
+)
+def test_what_is_read_is_not_written_over(
+    cli: Cli, tmp_path: Path, name: str, files: Callable[[Path, Path], tuple[Path, ...]]
+) -> None:
+    """By whatever name, whichever of the files it is: a recording cannot be made again."""
+    recording = tmp_path / f"run{ENDINGS[name]}"
+    link = tmp_path / f"link{ENDINGS[name]}"
+    recording.write_text("not looked at")
+    link.symlink_to(recording)
+    for output in (recording, link):
+        done = cli(*command(name, *files(recording, tmp_path / "none")), "-o", output)
+        refused(done, f"{output} is what is read; expected the name of another file")
+    assert recording.read_text() == "not looked at"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_directory_is_refused_before_a_file_is_read(cli: Cli, tmp_path: Path, name: str) -> None:
+    output = tmp_path / f"here{ENDINGS[name]}"
+    output.mkdir()
+    done = cli(*command(name, tmp_path / "none"), "-o", output)
+    refused(done, f"{output} is a directory; expected the name of a file")
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("plot", "x.pdf: a figure's name must end in .png or .svg"),
+        ("compare", "x.pdf ends in none of .html, .png, .svg"),
+        ("ranks", "x.pdf does not end in .html"),
+        ("scale", "x.pdf ends in none of .pickle, .pkl, .pickle.gz, .pkl.gz, .npz"),
+        ("synth", "x.pdf ends in none of .pickle, .pkl, .pickle.gz, .pkl.gz, .npz"),
+    ],
+)
+def test_a_wrong_ending_is_refused_before_a_file_is_read(
+    cli: Cli, tmp_path: Path, name: str, sentence: str
+) -> None:
+    refused(cli(*command(name, tmp_path / "none"), "-o", "x.pdf"), sentence)
+
+
+def test_a_page_may_have_any_name(cli: Cli, tmp_path: Path) -> None:
+    done = cli(*command("report", tmp_path / "none"), "-o", tmp_path / "page")
+    assert "none: does not exist" in done.err

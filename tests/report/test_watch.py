@@ -1,0 +1,70 @@
+"""What `watch` tells of a recording that failed: rows of the verdict, none of them cut."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from allocsim.engine import Run, Setting
+from allocsim.questions.explain import DeviceExplanation, explain, explain_recording
+from allocsim.questions.watch import Arrival
+from allocsim.report import explanation_screen, verdicts_screen, watch_text
+from allocsim.trace import load
+
+RECORDING = "gpt2_training-oom-torch2.15.npz.gz"
+TEXT = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 748.00 MiB. GPU 0 has a total "
+    "capacity of 8.00 GiB of which 4.00 MiB is free. Including non-PyTorch memory, this process "
+    "has 7.99 GiB memory in use. Of the allocated memory 6.78 GiB is allocated by PyTorch, and "
+    "964.47 MiB is reserved by PyTorch but unallocated."
+)
+
+
+@pytest.fixture(scope="module")
+def arrival() -> Arrival:
+    recording = load(Path(__file__).parents[2] / "traces" / "recordings" / RECORDING)
+    return Arrival(RECORDING, recording, "", "", len(recording.devices[0]), 1, 1, 1, TEXT)
+
+
+@pytest.fixture(scope="module")
+def explained(arrival: Arrival) -> tuple[Run, list[DeviceExplanation]]:
+    run, devices = explain_recording(arrival.recording)
+    return run, list(devices)
+
+
+def test_its_rows_are_those_of_explain(
+    arrival: Arrival, explained: tuple[Run, list[DeviceExplanation]]
+) -> None:
+    told = watch_text(arrival, explained).splitlines()[1:]
+    labels = [line.split("  ")[0] for line in told if line[:1] != " "]
+    assert labels == ["Verdict", "Because", "Request", "To paste"]
+    screen = str(explanation_screen(*explained)).splitlines()
+    assert [line for line in screen if line in told] == told
+
+
+def test_those_of_a_text_too(arrival: Arrival) -> None:
+    verdicts = explain(f"{TEXT}\nlater\n{TEXT.replace('748', '12')}")
+    told = watch_text(arrival, None, verdicts).splitlines()[1:]
+    assert [line.split("  ")[0] for line in told if line[:1] != " "] == [
+        "Verdict",
+        "Because",
+        "Advice",
+    ]
+    assert "12.00 MiB tried" in " ".join(told), "the last error is the one that is told"
+    screen = str(verdicts_screen(verdicts)).splitlines()
+    assert [line for line in screen if line in told] == told
+
+
+def test_a_line_too_long_to_stand_beside_its_label_is_told(
+    arrival: Arrival, explained: tuple[Run, list[DeviceExplanation]]
+) -> None:
+    run, (device,) = explained
+    found = device.recommendation
+    assert found.best is not None
+    conf = "max_split_size_mb:512,roundup_power2_divisions:[256:8,512:4,1024:2,>:1]"
+    long = replace(found, best=replace(found.best, setting=Setting(conf)))
+    told = watch_text(arrival, (run, [replace(device, recommendation=long)])).splitlines()
+    assert told[-2] == "To paste"
+    assert told[-1].startswith("export PYTORCH_CUDA_ALLOC_CONF=") and conf in told[-1]
