@@ -38,7 +38,7 @@ def prepare(
     """
     starts = refuse_unsound(recording)
     found = _from_empty(recording, device, torch_version, hints or Hints())
-    if recording.is_requests:
+    if recording.is_requests:  # what was there before is requested first
         return tuple(found)
     return tuple(replace(each, start=_start_of(starts, each, recording)) for each in found)
 

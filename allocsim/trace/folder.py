@@ -11,7 +11,7 @@ __all__ = ["ENDINGS", "recordings_in"]
 
 ENDINGS = (".pickle", ".pkl", ".json", ".npz")
 """What the names of recordings end in, before the ending of one that is packed."""
-_PACKED = ".gz"
+_PACKED = (".gz", ".xz", ".zst")
 
 
 def recordings_in(folder: Path) -> list[Path]:
@@ -20,4 +20,5 @@ def recordings_in(folder: Path) -> list[Path]:
 
 
 def _is_recording(path: Path) -> bool:
-    return path.name.removesuffix(_PACKED).endswith(ENDINGS) and path.is_file()
+    name = path.with_suffix("").name if path.suffix in _PACKED else path.name
+    return name.endswith(ENDINGS) and path.is_file()

@@ -116,8 +116,10 @@ def kind_of(path: str, head: bytes) -> Kind:
 def is_recording(head: bytes) -> bool:
     """Whether a file that begins so is for `load` rather than text to be read for its errors."""
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
-    if head[:1] == b"\x80" or packing_of(head) is not None or text[:1] == b"<":
+    if head[:1] == b"\x80" or packing_of(head) is not None:
         return True
+    if text[:1] == b"<":  # a saved page of a forum is text
+        return b'"base64"' in head
     if _is_json(text):
         return bool(_NAMED.search(head) or _NUMBERS.match(text))
     return _is_table(text)

@@ -138,6 +138,16 @@ def test_load_says_what_a_log_is(text: str, tmp_path: Path) -> None:
         load(path)
 
 
+@pytest.mark.parametrize("before", ["<html><p>", "<string>:1: ", "[2026-07-15] ", "[rank0]: "])
+def test_a_text_that_begins_like_a_recording_is_read_as_text(
+    before: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "page"
+    path.write_text(before + "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 1 GiB.")
+    assert main(["explain", str(path)]) == 0
+    assert "No out-of-memory error" not in capsys.readouterr().out
+
+
 def test_an_error_in_a_log_comes_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "server.log"
     path.write_text(VLLM + "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.\n")

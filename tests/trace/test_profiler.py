@@ -200,6 +200,18 @@ def test_the_call_stack_that_old_traces_write_beside_an_operator(tmp_path: Path)
     assert [frame.name for frame in trace[0].frames] == ["aten::conv2d", "conv", "step"]
 
 
+def test_what_the_program_named_is_an_annotation(tmp_path: Path) -> None:
+    value: Any = trace_of(random_program(1), NEW)
+    named = call("ProfilerStep#6", 5, 9, cat="user_annotation", ts=START + 5, dur=4)
+    broken = [{**named, "ts": ts, "dur": dur} for ts, dur in ((None, 1), ("x", 2), (1, 10**400))]
+    value["traceEvents"] += [named, *broken, {**named, "name": None}]
+    marks = read(tmp_path, value).annotations
+    assert [(mark.name, mark.stage, mark.time_us - START) for mark in marks] == [
+        ("ProfilerStep#6", "START", 5),
+        ("ProfilerStep#6", "END", 9),
+    ]
+
+
 # -- unsound traces ----------------------------------------------------------------------------
 
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from allocsim.errors import RecordingError
+from allocsim.trace.annotation import Annotation
 from allocsim.trace.fields import INT32_MAX, INT64_MAX, UINT64_MAX, Fields, describe
 from allocsim.trace.frames import Frame, FrameInterner
 from allocsim.trace.provenance import Provenance
@@ -66,6 +67,7 @@ class _Read:
     calls: CallStacks
     by_type: dict[int, int]
     cards: dict[int, tuple[str, int]]
+    annotations: list[Annotation]
     n_oom: int = 0
 
 
@@ -76,7 +78,7 @@ def is_profiler_trace(data: bytes) -> bool:
 
 def read_profiler_trace(path: str, data: bytes) -> Recording:
     """The requests of a trace; RecordingError says what one without them is, and lacks."""
-    read = _Read([], CallStacks(), {}, {})
+    read = _Read([], CallStacks(), {}, {}, [])
     try:
         for number, event in enumerate(_events(path, data.decode("utf-8-sig", "replace"), read)):
             _take(path, number, event, read)
@@ -105,6 +107,7 @@ def read_profiler_trace(path: str, data: bytes) -> Recording:
         layout=PROFILER_TRACE,
         devices=tuple(replace(trace, frame_table=table) for trace in traces),
         frame_table=table,
+        annotations=tuple(sorted(read.annotations, key=lambda mark: mark.time_us)),
         provenance=_provenance(read),
         notes=tuple(notes),
     )
@@ -178,12 +181,29 @@ def _skip(text: str, at: int) -> int:
 
 def _take(path: str, number: int, event: _Event, read: _Read) -> None:
     name = event.get("name")
-    if event.get("ph") == "X":
+    if event.get("cat") == "user_annotation":
+        read.annotations += _marks(event)
+    elif event.get("ph") == "X":
         read.calls.add(event)
     elif name == _OOM:
         read.n_oom += 1
     elif name == _MEMORY:
         _take_memory(Fields(path, f"the [memory] event {number}", event), read)
+
+
+def _marks(event: _Event) -> Iterator[Annotation]:
+    """A stretch that the program named: its start and its end."""
+    name, begin, lasts = event.get("name"), _time(event.get("ts")), _time(event.get("dur"))
+    if not isinstance(name, str) or begin is None or lasts is None:
+        return
+    yield Annotation(name[:200], "START", -1, int(begin))
+    yield Annotation(name[:200], "END", -1, int(begin + lasts))
+
+
+def _time(value: object) -> float | None:
+    if isinstance(value, int | float) and 0 <= value <= INT64_MAX // 2:
+        return value
+    return None
 
 
 def _take_memory(event: Fields, read: _Read) -> None:
