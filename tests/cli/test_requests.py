@@ -38,7 +38,9 @@ LINES = (
 
 
 @pytest.mark.parametrize("line", LINES)
-@pytest.mark.parametrize("path", [TRACE, TIMELINE], ids=["trace", "timeline"])
+@pytest.mark.parametrize(
+    "path", [TRACE, pytest.param(TIMELINE, marks=pytest.mark.slow)], ids=["trace", "timeline"]
+)
 def test_a_command_answers(path: Path, line: str, cli: Cli, tmp_path: Path) -> None:
     words = line.replace("FILE", str(path)).replace("OUT", str(tmp_path / "out")).split()
     done = cli(*words)
@@ -71,6 +73,7 @@ def test_strict_has_nothing_to_hold_it_against(cli: Cli) -> None:
     assert done.out == ""
 
 
+@pytest.mark.slow
 def test_ranks_and_watch_take_such_files_among_others(cli: Cli, tmp_path: Path) -> None:
     for rank in range(2):
         (tmp_path / f"rank{rank}.json").write_bytes(TRACE.read_bytes())
