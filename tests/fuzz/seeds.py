@@ -6,6 +6,7 @@ import gzip
 import importlib
 import io
 import json
+import lzma
 import pickle
 import struct
 import tempfile
@@ -13,8 +14,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import zstandard
+
 from allocsim.trace import load, write_npz
 from tests.trace.history import Plain, training_step
+from tests.trace.profiler_writer import FORMS, random_program, trace_of
+from tests.trace.test_packings import page_of, zipped
 
 __all__ = ["seeds"]
 
@@ -67,6 +72,23 @@ def _recordings() -> Iterator[bytes]:
     yield json.dumps(_snapshot("2.15")).encode()
     yield gzip.compress(pickle.dumps(_snapshot("2.15"), 4), 1)
     yield _npz(_snapshot("2.15"))
+    whole = pickle.dumps(_snapshot("2.15"), 4)
+    for pack in (lzma.compress, zstandard.compress, zipped):
+        yield pack(whole)
+    yield page_of(whole).encode()
+    yield from _requests()
+
+
+def _requests() -> Iterator[bytes]:
+    """Files of requests alone: a profiler's traces of every form, a memory timeline, rows."""
+    for form in FORMS.values():
+        yield json.dumps(trace_of(random_program(1, steps=40), form)).encode()
+    yield json.dumps([[i, 1 + i % 2, 512 * (i // 2), i % 8] for i in range(2, 22)]).encode()
+    rows = [{"action": "alloc", "addr": 512 * i, "size": 512, "stream": 0} for i in range(1, 20)]
+    yield json.dumps(rows).encode()
+    yield "\n".join(map(json.dumps, rows)).encode()
+    lines = ["action,addr,size,stream", *(f"{r['action']},{r['addr']},{r['size']},0" for r in rows)]
+    yield "\n".join(lines).encode()
 
 
 def _npz(snapshot: Plain) -> bytes:
