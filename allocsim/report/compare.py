@@ -7,10 +7,9 @@ whatever does not fit is counted in its last row.
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from allocsim.owners import LINE, Moment
-from allocsim.questions.compare import Change, Comparison, Side
 from allocsim.report.layout import (
     WIDTH,
     and_more,
@@ -24,6 +23,9 @@ from allocsim.report.layout import (
 )
 from allocsim.report.top import moment_document, moment_text
 from allocsim.units import format_change, format_size
+
+if TYPE_CHECKING:
+    from allocsim.questions.compare import Change, Comparison, Side
 
 __all__ = ["COUNTS", "PARTS", "compare_document", "compare_text"]
 

@@ -6,13 +6,16 @@ Rule: the rows of the page are all of the answer's, and add up to its difference
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
-from allocsim.questions.compare import Change, Comparison, Side
 from allocsim.report.compare import COUNTS, PARTS
 from allocsim.report.html.markup import table, text
 from allocsim.report.html.static_page import scale_of, static_page
 from allocsim.report.layout import number, with_status
 from allocsim.units import format_change, format_size
+
+if TYPE_CHECKING:
+    from allocsim.questions.compare import Change, Comparison, Side
 
 __all__ = ["compare_page"]
 
