@@ -29,13 +29,15 @@ __all__ = ["FORMAT_NAMES", "add_to", "run"]
 FORMAT_NAMES = (
     *("snapshot", "columns", "perfetto", "speedscope", "minimalloc", "csv", "jsonl", "parquet"),
 )
+_OF_A_RUN = ("snapshot", "perfetto")
+"""What tells addresses and segments, which a file of requests alone does not have."""
 _SUMMARY = "write a recording for another tool, as it is or as a what-if"
 _DESCRIPTION = """\
 Writes FILE as OUT, in the format that OUT's name tells: .pickle (PyTorch's own
 viewer), .npz (what allocsim loads fastest), .perfetto.json, .speedscope.json,
 .minimalloc.csv, .csv, .jsonl, .parquet; each may be packed (.gz).  With --conf,
 --device-memory or --torch it is the run under those settings that is written,
-as PyTorch would have recorded it."""
+as PyTorch would have recorded it; so it is where FILE holds requests alone."""
 
 
 def add_to(commands: Commands[Parser]) -> None:
@@ -68,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
         recording = load(arguments.file)
         if arguments.device is not None:
             recording = replace(recording, devices=(recording.device(arguments.device),))
-        if _is_simulated(arguments):
+        if _is_simulated(arguments, recording, chosen):
             recording, runs = _simulated(arguments, recording, bar)
         with writing(output):
             write_as(chosen, recording, output)
@@ -108,8 +110,13 @@ def _endings() -> str:
     return ", ".join(suffix for each in FORMATS.values() for suffix in each.suffixes)
 
 
-def _is_simulated(arguments: argparse.Namespace) -> bool:
-    """Whether it is a run that is asked for, and not what was recorded."""
+def _is_simulated(arguments: argparse.Namespace, recording: Recording, chosen: Format) -> bool:
+    """Whether it is a run that is asked for, and not what was recorded.
+
+    Of requests alone there are no addresses and segments but those of a run.
+    """
+    if recording.is_requests and chosen.name in _OF_A_RUN:
+        return True
     asked = (arguments.conf, arguments.device_memory, arguments.torch)
     return any(value is not None for value in (*asked, hints_of(arguments)))
 

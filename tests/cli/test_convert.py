@@ -17,6 +17,8 @@ from allocsim.trace import load
 from allocsim.trace.export import snapshot_of
 from allocsim.workload import oom, write_recording
 
+PROFILED = Path(__file__).parents[2] / "traces" / "profiled" / "trace-torch2.15.json.xz"
+
 OOM = "gpt2-ragged-oom-torch2.15.pickle.gz"
 TEXTS = ("perfetto", "speedscope", "minimalloc", "csv", "jsonl")
 
@@ -228,3 +230,23 @@ def test_a_device_that_is_no_file_is_not_replaced(cli: Any, small: Path) -> None
     assert refused.code == 2
     assert "/dev/null is not a regular file" in refused.err
     assert Path("/dev/null").is_char_device()
+
+
+@pytest.mark.parametrize("name", ["run.pickle", "run.perfetto.json"])
+def test_requests_alone_become_a_run(name: str, cli: Any, tmp_path: Path) -> None:
+    """A profiler's trace has no addresses and segments that a viewer could show."""
+    done = cli("convert", str(PROFILED), str(tmp_path / name))
+    assert done.code == 0, done.err
+    assert "42.00 MiB reserved at the peak" in done.out
+    if name.endswith("pickle"):
+        again = cli("replay", str(tmp_path / name), "--strict")
+        assert again.code == 0, again.err
+        assert "42.00 MiB reserved at the peak" in again.out
+
+
+def test_requests_alone_stay_requests_as_rows(cli: Any, tmp_path: Path) -> None:
+    done = cli("convert", str(PROFILED), str(tmp_path / "rows.csv"))
+    assert done.code == 0, done.err
+    assert "replayed under" not in done.out
+    again = cli("replay", str(tmp_path / "rows.csv"))
+    assert "42.00 MiB reserved at the peak" in again.out
