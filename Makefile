@@ -12,11 +12,11 @@ COMPILED_TESTS := $(addprefix tests/,core stress engine measures workload explai
 comma := ,
 INFERS := $(patsubst %,"allocsim/engine/%.py"$(comma),causes reading left_open plan start two_starts)
 
-.PHONY: help laws demo test test-slow notebooks lint types golden stress fuzz mutants mutants-core mutants-engine crosscheck bench compiled bench-compiled check check-all
+.PHONY: help laws demo test test-slow notebooks lint types golden stress fuzz mutants mutants-core mutants-engine crosscheck bench wheel-compiled compiled bench-compiled check check-all
 .DEFAULT_GOAL := help
 
 help:
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .venv/.installed: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -87,15 +87,19 @@ crosscheck: .venv/.installed ## the model beside real PyTorch (fetches 0.7 GB; d
 bench: .venv/.installed ## the speed measurements
 	$(BIN)/python -m benchmarks.speed
 
-compiled: ## an installation whose core is compiled: the tests of every command
+wheel-compiled: ## a wheel for this platform and Python whose core is compiled, in dist/
 	$(PYTHON) -m venv .venv-compiled
 	# Built from a copy, because mypyc leaves its modules beside the sources.
-	rm -rf .venv-compiled/source .venv-compiled/beside
-	mkdir .venv-compiled/source .venv-compiled/beside
+	rm -rf .venv-compiled/source
+	mkdir -p .venv-compiled/source dist
 	git ls-files -z -c -o --exclude-standard | xargs -0 cp --parents -t .venv-compiled/source
+	HATCH_BUILD_HOOK_ENABLE_MYPYC=1 .venv-compiled/bin/pip wheel -q --no-deps -w dist .venv-compiled/source
+
+compiled: wheel-compiled ## such a wheel, installed: the tests of every command
 	.venv-compiled/bin/pip install -q '.venv-compiled/source[test]'
-	HATCH_BUILD_HOOK_ENABLE_MYPYC=1 .venv-compiled/bin/pip install -q --force-reinstall --no-deps \
-		.venv-compiled/source
+	.venv-compiled/bin/pip install -q --force-reinstall --no-deps "$$(ls -t dist/*-cp*.whl | head -1)"
+	rm -rf .venv-compiled/beside
+	mkdir .venv-compiled/beside
 	cd .venv-compiled/source && cp -r tests benchmarks traces docs notebooks README.md pyproject.toml \
 		../beside
 	cd .venv-compiled/beside && ../bin/python -m pytest -q -n 2 $(COMPILED_TESTS)

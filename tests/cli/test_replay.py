@@ -160,6 +160,7 @@ def test_strict_fails_on_any_difference(
         device = dataclasses.replace(run.devices[0], fidelity=fidelity)
         return dataclasses.replace(run, devices=(device,))
 
+    cli("replay", traces / OOM)  # so that no module takes the patch for good as it is loaded
     replay = allocsim.engine.replay_prepared
     monkeypatch.setattr(allocsim.engine, "replay_prepared", differ)
     assert cli("replay", traces / OOM, "--no-cure").code == 0
