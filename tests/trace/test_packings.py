@@ -134,6 +134,18 @@ def test_an_archive_packed_by_other_means(tmp_path: Path) -> None:
     assert "is binary data that begins with bytes 42 5a 68" in refusal(path)
 
 
+@pytest.mark.parametrize("name", ["../../slip.pickle", "/slip.pickle", "..\\slip.pickle"])
+def test_a_member_s_name_is_no_path(name: str, tmp_path: Path) -> None:
+    """It is read as what it holds, and nothing is written where its name leads."""
+    folder = tmp_path / "a" / "b"
+    folder.mkdir(parents=True)
+    path = folder / "snapshot.zip"
+    path.write_bytes(zipped(pickle.dumps(training_step().snapshot(), protocol=4), name))
+    assert len(load(path).devices) == 1
+    assert [each.name for each in tmp_path.rglob("*") if each.is_file()] == ["snapshot.zip"]
+    assert not Path("/slip.pickle").exists()
+
+
 @pytest.mark.parametrize("name", ["\0", "\0\0", "/", "x\0y"])
 def test_a_member_with_hardly_a_name(name: str, tmp_path: Path) -> None:
     """zipfile cuts names at a zero, so that one may be empty."""
