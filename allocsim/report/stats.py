@@ -13,6 +13,7 @@ from typing import Any
 
 from allocsim.questions.stats import DeviceStats, Stats
 from allocsim.report.layout import WIDTH, number, plural, printable
+from allocsim.trace import ROWS
 from allocsim.units import format_size
 
 __all__ = ["stats_document", "stats_text"]
@@ -63,7 +64,7 @@ def _about_file(found: Stats) -> Iterator[str]:
 def _writer(found: Stats) -> str:
     if not found.torch_version:
         if any(device.begins == "requests" for device in found.devices):
-            return f"a {found.layout}"
+            return "rows of requests" if found.layout == ROWS else f"a {found.layout}"
         if not found.releases:
             return "no release of PyTorch writes such fields"
         first, *_, last = (*found.releases, found.releases[-1])

@@ -15,7 +15,7 @@ from allocsim.trace.marks import Mark, MarkKind
 from allocsim.trace.named_text import TEXTS
 from allocsim.trace.pools import PoolColumn, pools_of
 from allocsim.trace.provenance import Provenance
-from allocsim.trace.recording import Recording
+from allocsim.trace.recording import ROWS, Recording
 from allocsim.trace.releases import RELEASES, releases_of
 from allocsim.trace.rewind import Rewound, start_state, trimmed
 from allocsim.trace.segments import WrongSum
@@ -40,6 +40,7 @@ __all__ = [
     "PoolColumn",
     "Provenance",
     "RELEASES",
+    "ROWS",
     "TEXTS",
     "RecordedSettings",
     "Recording",

@@ -91,3 +91,9 @@ def test_gate_from_an_entry_on_keeps_what_was_requested_before(entry: int, cli: 
     assert done.code == 0, done.err
     reserved = json.loads(done.out)["peak_reserved_bytes"]
     assert reserved == PEAK if entry == 0 else 0 < reserved <= PEAK
+
+
+def test_rows_are_told_as_rows(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("action,addr,size\nalloc,0x200,512\n")
+    assert "Written by  rows of requests; settings not recorded" in cli("stats", str(path)).out

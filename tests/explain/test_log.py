@@ -153,3 +153,13 @@ def test_an_error_in_a_log_comes_first(tmp_path: Path, capsys: pytest.CaptureFix
     path.write_text(VLLM + "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.\n")
     assert main(["explain", str(path)]) == 0
     assert capsys.readouterr().out.startswith("Verdict")
+
+
+def test_a_unit_is_bytes_by_the_thousand_or_the_kibi() -> None:
+    """A prefix belongs to the i: what has an i alone is no size."""
+    line = "load_tensors: CUDA{} model buffer size = 5 {}\n"
+    units = ("B", "KB", "MiB", "GiB", "iB")
+    text = LLAMA + "".join(line.format(9 + n, unit) for n, unit in enumerate(units))
+    values = {each.device: each.value for each in figures_in(text).figures}  # type: ignore[union-attr]
+    found = [values.get(f"CUDA{9 + n}") for n in range(len(units))]
+    assert found == [5, 5 << 10, 5 << 20, 5 << 30, None]

@@ -19,8 +19,8 @@ __all__ = ["LogFigure", "LogFigures", "figures_in"]
 
 _LONGEST_LINE = 2000
 _LONGEST_NUMBER = 15
-_SHIFTS = {"": 0, "B": 0, "K": 10, "M": 20, "G": 30, "T": 40, "P": 50}
-_SIZE = r"(?P<size>[\d,]{1,20}(?:\.\d{1,9})?)\s?(?P<unit>[KMGTP]?i?B)\b"
+_SHIFTS = {"B": 0, "K": 10, "M": 20, "G": 30, "T": 40, "P": 50}
+_SIZE = r"(?P<size>[\d,]{1,20}(?:\.\d{1,9})?)\s?(?P<unit>(?:[KMGTP]i?)?B)\b"
 _COUNT = r"(?P<count>[\d,]{1,20}(?:\.\d{1,4})?)"
 _RANK = re.compile(r"\b(?:TP|DP|PP|Worker_TP|rank[ =]?)\d{1,5}\b", re.IGNORECASE)
 _BUFFER = r"(?P<device>\w{1,20})"
@@ -190,8 +190,7 @@ def _figure(pattern: _Pattern, found: re.Match[str], line: str, number: int) -> 
     if not device and (rank := _RANK.search(line[:_LONGEST_LINE])) is not None:
         device = rank[0]
     if "size" in named:
-        unit = named["unit"]
-        value = _number(named["size"]) * (1 << _SHIFTS[unit[0].upper() if len(unit) > 1 else "B"])
+        value = _number(named["size"]) * (1 << _SHIFTS[named["unit"][0]])
         return LogFigure(pattern.name, pattern.label, int(value), device, number)
     return LogFigure(pattern.name, pattern.label, _number(named["count"]), device, number)
 
