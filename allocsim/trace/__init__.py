@@ -23,7 +23,7 @@ from allocsim.trace.settings import RecordedSettings
 from allocsim.trace.source import is_recording
 from allocsim.trace.store import dump_npz, write_npz
 from allocsim.trace.trace import Action, Entry, Trace
-from allocsim.trace.whole_file import whole_file
+from allocsim.trace.whole_file import packed_file
 
 __all__ = [
     "Action",
@@ -53,6 +53,7 @@ __all__ = [
     "is_recording",
     "lint",
     "load",
+    "packed_file",
     "pools_of",
     "read_snapshot",
     "recordings_in",
@@ -61,7 +62,6 @@ __all__ = [
     "releases_of",
     "start_state",
     "trimmed",
-    "whole_file",
     "write_npz",
     "write_snapshot",
 ]

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from allocsim.errors import RecordingError
+from allocsim.trace.form import sha256_of
 from allocsim.trace.recording import Recording
 from allocsim.trace.store import dump_npz, read_npz
 from allocsim.trace.whole_file import whole_file
@@ -92,7 +93,7 @@ def _kept(path: str, place: Path) -> Recording | None:
         now = _stated(path)
         if now is None or (now.size, now.mtime_ns) != (key.size, key.mtime_ns):
             return None
-        if key.readers != _readers() or key.sha256 != _sha256(now.source):
+        if key.readers != _readers() or key.sha256 != sha256_of(now.source):
             return None
         recording = read_npz(path, file)
         with suppress(OSError):
@@ -120,7 +121,7 @@ def _is_slow(source: str, recording: Recording) -> bool:
 
 def _keep(recording: Recording, place: Path, before: _Key) -> None:
     """Keep the columns, if the source is still what it was before it was read."""
-    digest = _sha256(before.source)
+    digest = sha256_of(before.source)
     if _stated(before.source) != before:
         return
     key = _Key(before.source, before.size, before.mtime_ns, digest, _readers())
@@ -138,11 +139,6 @@ def _stated(path: str) -> _Key | None:
         if stat.S_ISREG(found.st_mode):
             return _Key(str(Path(path).resolve()), found.st_size, found.st_mtime_ns, "", "")
     return None
-
-
-def _sha256(path: str) -> str:
-    with Path(path).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @cache

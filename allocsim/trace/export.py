@@ -7,12 +7,11 @@ keep (host memory, the history of 2.0's blocks) is empty.
 
 from __future__ import annotations
 
-import gzip
 import os
 import pickle
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +20,7 @@ from allocsim.trace.frames import FrameTable
 from allocsim.trace.provenance import KEY
 from allocsim.trace.recording import Recording
 from allocsim.trace.trace import Action, Trace
-from allocsim.trace.whole_file import whole_file
+from allocsim.trace.whole_file import packed_file
 
 __all__ = ["dump_snapshot", "write_snapshot", "snapshot_of", "segments_plain"]
 
@@ -37,12 +36,8 @@ def write_snapshot(recording: Recording, path: str | os.PathLike[str]) -> None:
 
     A name that ends in .gz is packed, without a time: equal recordings give equal bytes.
     """
-    with whole_file(path) as file:
-        if not os.fspath(path).endswith(".gz"):
-            dump_snapshot(recording, file)
-            return
-        with gzip.GzipFile("", "wb", 6, file, mtime=0) as packed:
-            dump_snapshot(recording, cast(BinaryIO, packed))
+    with packed_file(path) as file:
+        dump_snapshot(recording, file)
 
 
 def dump_snapshot(recording: Recording, file: BinaryIO) -> None:

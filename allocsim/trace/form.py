@@ -9,12 +9,9 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from allocsim.trace.packings import ZIP_MAGIC, packing_of
-from allocsim.trace.source import HEAD, Kind, kind_of, open_source
+from allocsim.trace.source import HEAD, Kind, kind_of, open_source, packing_in
 
-__all__ = ["FileForm", "form_of"]
-
-_MAGIC = 8
+__all__ = ["FileForm", "form_of", "sha256_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +38,21 @@ class FileForm:
 
 def form_of(path: str) -> FileForm:
     """The form of the file at `path`.  Raises RecordingError if it cannot be read."""
-    with open_source(path) as file:
+    with open_source(path, enough=HEAD) as file:
         head = file.read(HEAD)
     with Path(path).open("rb") as file:
-        packing = packing_of(file.read(_MAGIC))
-        file.seek(0)
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-        size = file.tell()
+        packing = packing_in(file)
     kind = kind_of(path, head)
-    is_packed = packing is not None and not (packing.magic == ZIP_MAGIC and kind is Kind.ZIP)
     return FileForm(
-        size=size,
-        sha256=digest,
+        size=Path(path).stat().st_size,
+        sha256=sha256_of(path),
         kind=kind.value,
-        packing=packing.name if packing is not None and is_packed else "",
+        packing="" if packing is None else packing.name,
         protocol=head[1] if kind is Kind.PICKLE else None,
     )
+
+
+def sha256_of(path: str) -> str:
+    """Of the bytes of a file, in hexadecimal."""
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -47,12 +47,15 @@ class Finding:
     check: str = "contents"
 
 
-def lint(recording: Recording, starts: dict[int, Rewound] | None = None) -> tuple[Finding, ...]:
+def lint(
+    recording: Recording, starts: dict[int, tuple[SegmentState, ...]] | None = None
+) -> tuple[Finding, ...]:
     """All findings about `recording`, errors first.
 
-    starts: gets by number each sound device as it was before its first entry, none without entries.
+    starts: gets by number the segments of each device before its first entry, where there is one
+    and nothing contradicts them.
     """
-    return _lint(recording, {} if starts is None else starts)
+    return _lint(recording, {}, {} if starts is None else starts)
 
 
 def refuse_unsound(recording: Recording) -> dict[int, Rewound]:
@@ -61,11 +64,11 @@ def refuse_unsound(recording: Recording) -> dict[int, Rewound]:
     Returns by number what each device was before its first entry, which has been found out on the
     way; none of one without entries.
     """
-    starts: dict[int, Rewound] = {}
-    for finding in _lint(recording, starts):
+    rewound: dict[int, Rewound] = {}
+    for finding in _lint(recording, rewound, {}):
         if finding.severity == "error":
             raise RecordingError(recording.path, finding.text, entry=finding.entry)
-    return starts
+    return rewound
 
 
 def refuse_contradictions(recording: Recording) -> None:
@@ -75,15 +78,19 @@ def refuse_contradictions(recording: Recording) -> None:
             raise RecordingError(recording.path, finding.text, entry=finding.entry)
 
 
-def _lint(recording: Recording, starts: dict[int, Rewound]) -> tuple[Finding, ...]:
-    """All findings; starts: gets each device as it was before its first entry."""
+def _lint(
+    recording: Recording,
+    rewound: dict[int, Rewound],
+    starts: dict[int, tuple[SegmentState, ...]],
+) -> tuple[Finding, ...]:
+    """All findings; rewound, starts: get each device as it was before its first entry."""
     found = list(_about_file(recording))
     unrounded = unrounded_until(recording.releases or RELEASES)
     for trace in recording.devices:
         if recording.is_requests:  # there is no state that they could lead to
             found += _order(trace)
         else:
-            found += _about_device(trace, unrounded, starts)
+            found += _about_device(trace, unrounded, rewound, starts)
     return tuple(sorted(found, key=lambda finding: finding.severity != "error"))
 
 
@@ -121,7 +128,10 @@ def _about_backend(backend: Backend) -> Finding:
 
 
 def _about_device(
-    trace: Trace, unrounded: str | None, starts: dict[int, Rewound]
+    trace: Trace,
+    unrounded: str | None,
+    rewound: dict[int, Rewound],
+    starts: dict[int, tuple[SegmentState, ...]],
 ) -> Iterator[Finding]:
     wrong = islice(_segment_errors(trace), 1)
     broken = [_contradiction(trace, "segments", what) for what in wrong] or list(
@@ -132,14 +142,18 @@ def _about_device(
     if not len(trace) or any(finding.severity == "error" for finding in broken):
         return
     try:
-        starts[trace.device] = Rewound(trace)
-        start = starts[trace.device].state()
+        rewound[trace.device] = Rewound(trace)
+        start = rewound[trace.device].state()
     except RecordingError as error:
         what = str(error).partition(": ")[2].removeprefix(f"entry {error.entry}: ")
         yield _contradiction(trace, _of_history(trace, error.entry), what, error.entry)
         return
     overlap = _overlap(trace, start)
-    yield from _about_start(trace, start) if overlap is None else (overlap,)
+    if overlap is not None:
+        yield overlap
+        return
+    starts[trace.device] = start
+    yield from _about_start(trace, start)
 
 
 def _note(trace: Trace, check: str, text: str, entry: int | None = None) -> Finding:

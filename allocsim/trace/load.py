@@ -27,20 +27,9 @@ from allocsim.trace.columns import read_trace
 from allocsim.trace.entries import Entries, Rows, entries_of
 from allocsim.trace.fields import Fields, describe
 from allocsim.trace.frames import StackReader
-from allocsim.trace.page import snapshot_in_page
 from allocsim.trace.provenance import marked, read_provenance
 from allocsim.trace.recording import Recording
 from allocsim.trace.releases import markers_in
-from allocsim.trace.requests import (
-    is_profiler_trace,
-    is_rows,
-    is_timeline,
-    read_csv,
-    read_lines,
-    read_profiler_trace,
-    read_row_objects,
-    read_timeline,
-)
 from allocsim.trace.segments import SegmentReader
 from allocsim.trace.settings import RecordedSettings, read_settings
 from allocsim.trace.source import HEAD, Kind, kind_of, open_source
@@ -89,12 +78,14 @@ def _read(name: str, file: BinaryIO) -> Recording:
         case Kind.ZIP:
             return read_npz(name, file)
         case Kind.PAGE:
+            from allocsim.trace.page import snapshot_in_page  # noqa: PLC0415
+
             with snapshot_in_page(name, file) as pickled:
                 return read_snapshot(name, unpickle(name, pickled), size)
-        case Kind.CSV:
-            return read_csv(name, file)
-        case Kind.LINES:
-            return read_lines(name, file)
+        case Kind.CSV | Kind.LINES:
+            from allocsim.trace.requests import read_csv, read_lines  # noqa: PLC0415
+
+            return (read_csv if kind is Kind.CSV else read_lines)(name, file)
         case Kind.JSON:
             return _from_json(name, file, size)
     return _read_pickle(name, file, size)
@@ -110,6 +101,15 @@ def _read_pickle(path: str, file: BinaryIO, size: int) -> Recording:
 
 
 def _from_json(path: str, file: BinaryIO, size: int) -> Recording:
+    from allocsim.trace.requests import (  # noqa: PLC0415
+        is_profiler_trace,
+        is_rows,
+        is_timeline,
+        read_profiler_trace,
+        read_row_objects,
+        read_timeline,
+    )
+
     data = file.read()
     if is_profiler_trace(data):
         return read_profiler_trace(path, data)

@@ -154,11 +154,16 @@ def is_archive_of_one(file: BinaryIO) -> bool:
 
 @contextmanager
 def unpacked(
-    path: str, packing: Packing, packed: BinaryIO, check: Callable[[bytes], object]
+    path: str,
+    packing: Packing,
+    packed: BinaryIO,
+    check: Callable[[bytes], object],
+    enough: int | None = None,
 ) -> Iterator[BinaryIO]:
     """What `packed` holds, as a temporary file at its first byte.
 
-    check: is shown the first piece, and may refuse before the rest is unpacked.
+    check: is shown the first piece, and may refuse before the rest is unpacked.  enough: bytes
+    after which nothing more is unpacked, None for all.
     Raises RecordingError for what is damaged, and for what grows beyond the limit.
     """
     limit = max(_MIN_UNPACKED, _MAX_RATIO * packed.seek(0, 2))
@@ -175,6 +180,8 @@ def unpacked(
                         path, f"unpacks to more than {limit} bytes, too many for its own size"
                     )
                 plain.write(piece)
+                if enough is not None and total >= enough:
+                    break
         except _DAMAGES as error:
             reason = ascii(str(cast(Any, error))[:100])[1:-1]
             raise RecordingError(path, f"is damaged as a {packing.name} file ({reason})") from None

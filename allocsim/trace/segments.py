@@ -84,8 +84,10 @@ class SegmentReader:
 
     def _add_up(self, fields: Fields, device: int, segment: SegmentState) -> None:
         for name in _SUMS:
+            if name not in fields:
+                continue
             held: int = getattr(segment, name)
-            if name in fields and (recorded := fields.value(name, "a sum")) != held:
+            if (recorded := fields.value(name, "a sum")) != held:
                 wrong = WrongSum(device, segment.address, name, describe(recorded), held)
                 self.wrong_sums.append(wrong)
 

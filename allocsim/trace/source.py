@@ -15,9 +15,9 @@ from typing import BinaryIO
 
 from allocsim.errors import RecordingError
 from allocsim.trace.named_text import name_of_text
-from allocsim.trace.packings import ZIP_MAGIC, is_archive_of_one, packing_of, unpacked
+from allocsim.trace.packings import ZIP_MAGIC, Packing, is_archive_of_one, packing_of, unpacked
 
-__all__ = ["HEAD", "Kind", "is_recording", "kind_of", "open_source"]
+__all__ = ["HEAD", "Kind", "is_recording", "kind_of", "open_source", "packing_in"]
 
 HEAD = 1 << 16
 """Bytes of a file that tell its kind."""
@@ -45,23 +45,28 @@ class Kind(Enum):
     ZIP = "zip"
 
 
+def packing_in(file: BinaryIO) -> Packing | None:
+    """What an open file is packed by; None for a plain one, and for an archive of several."""
+    packing = packing_of(file.read(_MAGIC))
+    if packing is not None and packing.magic == ZIP_MAGIC and not is_archive_of_one(file):
+        return None
+    return packing
+
+
 @contextmanager
-def open_source(path: str) -> Iterator[BinaryIO]:
+def open_source(path: str, enough: int | None = None) -> Iterator[BinaryIO]:
     """The file at `path`, unpacked if it is gzip, xz, zstd or a zip of one file, at its first byte.
 
+    enough: how many bytes of it are wanted, None for all.
     Raises RecordingError if it is missing, no regular file, unreadable, or damaged or
     implausible as what it is packed by.
     """
     with ExitStack() as files:
         try:
             file = files.enter_context(_regular(path))
-            packing = packing_of(file.read(_MAGIC))
-            is_packed = packing is not None and (
-                packing.magic != ZIP_MAGIC or is_archive_of_one(file)
-            )
-            if packing is not None and is_packed:
+            if (packing := packing_in(file)) is not None:
                 check = _Plainness(path, packing.name)
-                file = files.enter_context(unpacked(path, packing, file, check))
+                file = files.enter_context(unpacked(path, packing, file, check, enough))
             file.seek(0)
         except FileNotFoundError:
             raise RecordingError(path, "does not exist, expected a recording's file") from None

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from allocsim import replay
 from allocsim.errors import RecordingError
-from allocsim.trace import Action, Recording, lint, load, write_npz
+from allocsim.trace import Action, FrameTable, Recording, lint, load, write_npz
 from allocsim.trace.requests.blocks import Blocks
 from allocsim.units import MIB, format_size
 from tests.trace.profiler_writer import (
@@ -300,7 +300,7 @@ def test_every_free_is_of_a_block_requested_before_it(kinds: list[str], seed: in
             blocks.alloc(moved, address, time=number)
         else:
             blocks.free(-moved, address, time=number)
-    trace = blocks.trace(0, has_times=True)
+    trace = blocks.trace(0, FrameTable(), has_times=True)
     for action, address in zip(trace.action.tolist(), trace.addr.tolist(), strict=True):
         if action == Action.ALLOC:
             assert address not in live

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from allocsim.trace import whole_file
+from allocsim.trace.whole_file import whole_file
 
 
 def test_what_is_written_takes_the_old_ones_place_at_the_end(tmp_path: Path) -> None:

@@ -27,8 +27,9 @@ from allocsim.questions.lint.options import (
     about_recorded,
     about_replaying_as,
 )
+from allocsim.state import SegmentState
 from allocsim.trace import Finding as Found
-from allocsim.trace import Recording, Rewound
+from allocsim.trace import Recording
 from allocsim.trace import lint as lint_trace
 
 __all__ = ["Lint", "lint", "lint_conf"]
@@ -127,16 +128,10 @@ def _in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def _about_data(recording: Recording) -> Iterator[Finding]:
-    rewound: dict[int, Rewound] = {}
-    known = lint_trace(recording, rewound)
+    starts: dict[int, tuple[SegmentState, ...]] = {}
+    known = lint_trace(recording, starts)
     broken = {each.device: each for each in known if each.severity == "error"}
-    traces = [trace for trace in recording.devices if trace.device in rewound]
-    starts = {
-        trace.device: rewound[trace.device].state()
-        for trace in traces
-        if trace.device not in broken or broken[trace.device].check == "ring"
-    }
-    sound = [trace for trace in traces if trace.device in starts]
+    sound = [trace for trace in recording.devices if trace.device in starts]
     replayed = [trace for trace in sound if not {trace.device, None} & broken.keys()]
     lost = [lost_entries(trace, starts[trace.device]) for trace in replayed]
     proved = {each.device for each in lost if each is not None}

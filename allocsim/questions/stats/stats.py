@@ -14,7 +14,7 @@ import numpy as np
 
 from allocsim.display import Shown
 from allocsim.state import ALLOCATED, SegmentState
-from allocsim.trace import Action, FileForm, Recording, Rewound, Trace, form_of, lint
+from allocsim.trace import Action, FileForm, Recording, Trace, form_of, lint
 from allocsim.units import format_size
 
 __all__ = ["DeviceStats", "Stats", "stats"]
@@ -146,15 +146,10 @@ def _form(path: str) -> FileForm | None:
 
 def _starts(recording: Recording) -> dict[int, tuple[SegmentState, ...]]:
     """The segments before the first entry, of each device with a sound history."""
-    rewound: dict[int, Rewound] = {}
-    unsound = {
-        finding.device
-        for finding in lint(recording, rewound)
-        if finding.severity == "error" and finding.check != "ring"
-    }
+    starts: dict[int, tuple[SegmentState, ...]] = {}
+    lint(recording, starts)
     with_history = {trace.device for trace in recording.devices if len(trace.inputs())}
-    sound = with_history & rewound.keys() - unsound
-    return {device: rewound[device].state() for device in sound}
+    return {device: start for device, start in starts.items() if device in with_history}
 
 
 def _device(trace: Trace, start: tuple[SegmentState, ...] | None) -> DeviceStats:

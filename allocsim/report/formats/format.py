@@ -6,19 +6,18 @@ at all, and the same recording gives the same bytes.
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
 from allocsim.questions.top import top
 from allocsim.report.formats.minimalloc import write_minimalloc
 from allocsim.report.formats.perfetto import write_perfetto
 from allocsim.report.formats.rows import write_csv, write_jsonl, write_parquet
 from allocsim.report.top import speedscope_document
-from allocsim.trace import Recording, dump_npz, dump_snapshot, whole_file
+from allocsim.trace import Recording, dump_npz, dump_snapshot, packed_file
 
 __all__ = ["FORMATS", "Format", "convert", "format_of", "write_as"]
 
@@ -88,9 +87,5 @@ def write_as(chosen: Format, recording: Recording, path: str | os.PathLike[str])
 
     Raises OSError as the system does, RecordingError for what the format cannot hold.
     """
-    with whole_file(path) as file:
-        if not os.fspath(path).endswith(_PACKED):
-            chosen.write(recording, file)
-            return
-        with gzip.GzipFile("", "wb", 6, file, mtime=0) as packed:
-            chosen.write(recording, cast(BinaryIO, packed))
+    with packed_file(path) as file:
+        chosen.write(recording, file)

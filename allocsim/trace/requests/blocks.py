@@ -7,11 +7,10 @@ frees name no block they take the last requested of their size that is still in 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 
 import numpy as np
 
-from allocsim.state import PoolId
 from allocsim.trace.fields import UINT64_MAX
 from allocsim.trace.frames import FrameTable
 from allocsim.trace.trace import Action, Trace
@@ -36,8 +35,6 @@ class Blocks:
         self.n_lost = 0
         """Frees that the file does not show, because their address was requested anew, and
         requests, because it was freed again."""
-        self.allocated = 0
-        """Bytes in use, as far as the rows tell."""
 
     @property
     def n_before(self) -> int:
@@ -71,7 +68,6 @@ class Blocks:
         if name is not None:
             self._named.add(key)
         self._rows.append((Action.ALLOC, address, size, stream, time, stack))
-        self.allocated += size
 
     def free(
         self, size: int, name: int | None, *, time: int, stack: int = -1, group: Hashable = None
@@ -87,7 +83,6 @@ class Blocks:
                 self._named.add(key)
             self._before.append((Action.ALLOC, address, size, 0, time, -1))
             self._live.setdefault(key, []).append((address, size, 0))
-            self.allocated += size
         self._end(key, time, stack)
 
     def request_free(self, name: int, *, time: int, stack: int = -1) -> bool:
@@ -105,7 +100,6 @@ class Blocks:
         if not held:
             return False
         address, size, stream = held.pop()
-        self.allocated -= size
         self._rows.append((Action.FREE_COMPLETED, address, size, stream, time, stack))
         return True
 
@@ -120,9 +114,9 @@ class Blocks:
         self._before.append((Action.ALLOC, self._unused(), size, 0, self._first_time(), stack))
 
     def trace(
-        self, device: int, *, has_times: bool, before: int = -1, pool_ids: Sequence[PoolId] = ()
+        self, device: int, frame_table: FrameTable, *, has_times: bool, before: int = -1
     ) -> Trace:
-        """All of it as a trace, whose table of frames is still to come.
+        """All of it as a trace.
 
         before: the stack of blocks that were there before the first row.
         """
@@ -139,9 +133,8 @@ class Blocks:
             stream=np.array(stream, dtype=np.uint64),
             frames=np.array(frames, dtype=np.int32),
             pool_id=none,
-            pool_ids=tuple(pool_ids),
             time_us=np.array(time, dtype=np.int64) if has_times else None,
-            frame_table=FrameTable(),
+            frame_table=frame_table,
         )
 
     def _first_time(self) -> int:
@@ -152,7 +145,6 @@ class Blocks:
 
     def _end(self, key: Hashable, time: int, stack: int) -> None:
         address, size, stream = self._live[key].pop()
-        self.allocated -= size
         self._rows.append((Action.FREE_REQUESTED, address, size, stream, time, stack))
         self._rows.append((Action.FREE_COMPLETED, address, size, stream, time, stack))
 

@@ -16,7 +16,7 @@ import json
 import math
 import re
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from allocsim.errors import RecordingError
@@ -95,17 +95,17 @@ def read_profiler_trace(path: str, data: bytes) -> Recording:
     ]
     traces = []
     stacks = read.calls.stacks([(each.thread, each.ts) for each in read.moved], interner)
+    table = interner.table()
     for device in sorted({each.device for each in read.moved}):
         rows = [(e, s) for e, s in zip(read.moved, stacks, strict=True) if e.device == device]
         blocks = _blocks(rows)
         notes += _notes(device, [each for each, _ in rows], blocks, before)
-        traces.append(blocks.trace(device, has_times=True, before=before))
+        traces.append(blocks.trace(device, table, has_times=True, before=before))
     notes += _left_out(read)
-    table = interner.table()
     return Recording(
         path=path,
         layout=PROFILER_TRACE,
-        devices=tuple(replace(trace, frame_table=table) for trace in traces),
+        devices=tuple(traces),
         frame_table=table,
         annotations=tuple(sorted(read.annotations, key=lambda mark: mark.time_us)),
         provenance=_provenance(read),

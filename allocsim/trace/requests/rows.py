@@ -16,7 +16,6 @@ import io
 import json
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import BinaryIO, NoReturn
 
 from allocsim.errors import RecordingError
@@ -181,7 +180,7 @@ def _read(path: str, rows: Iterable[object]) -> Recording:
         _refuse_empty(path)
     table = reader.interner.table()
     traces = [
-        replace(blocks.trace(device, has_times=reader.timed[device]), frame_table=table)
+        blocks.trace(device, table, has_times=reader.timed[device])
         for device, blocks in sorted(used.items())
     ]
     return Recording(

@@ -11,7 +11,6 @@ destroyed; nanoseconds are -1 for what was there before, bytes are negative for 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import NoReturn, cast
 
 from allocsim.errors import RecordingError
@@ -84,7 +83,7 @@ def read_timeline(path: str, value: list[object]) -> Recording:
         else:
             blocks.alloc(moved, None, time=moment, stack=frames[category], group=category)
     table = interner.table()
-    trace = replace(blocks.trace(0, has_times=False), frame_table=table)
+    trace = blocks.trace(0, table, has_times=False)
     notes = [
         "a memory timeline of the profiler: it names no block, stream or segment, so each free is "
         "taken for one of the last requested block of its size and category, requests are replayed "
