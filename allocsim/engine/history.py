@@ -22,7 +22,7 @@ from allocsim.errors import InvariantError
 from allocsim.state import DEFAULT_POOL, PoolId, SegmentState
 from allocsim.trace import Action, Trace
 
-__all__ = ["History", "HistoryWatch", "NOT_THE_ALLOCATORS", "columns_of"]
+__all__ = ["History", "HistoryWatch", "NOT_THE_ALLOCATORS", "columns_of", "own_entries"]
 
 NOT_THE_ALLOCATORS = (Action.SNAPSHOT, Action.ANNOTATE)
 """Entries that others leave in an allocator's history."""
@@ -128,13 +128,18 @@ def _entries(
     ooms = np.flatnonzero(action == Action.OOM)
     if len(ooms) == len(device_run.ooms):  # a refusal by a memory fraction leaves no row
         entry[ooms] = [oom.entry for oom in device_run.ooms]
-    recorded = np.flatnonzero(~np.isin(trace.action, NOT_THE_ALLOCATORS))
-    matched = 0 if device_run.fidelity is None else device_run.fidelity.entries_matched
-    entry[:matched] = recorded[: min(matched, len(entry))]
+    own = own_entries(trace, device_run)[: len(entry)]
+    entry[: len(own)] = own
     completed = np.flatnonzero(action == Action.FREE_COMPLETED)
     at_once = completed[action[completed - 1] == Action.FREE_REQUESTED]
     entry[at_once] = entry[at_once - 1]
     return _filled(entry), block_size
+
+
+def own_entries(trace: Trace, device_run: DeviceRun) -> _Column:
+    """The entries of `trace` that the first rows of its replay are: as far as the two are equal."""
+    matched = 0 if device_run.fidelity is None else device_run.fidelity.entries_matched
+    return np.flatnonzero(~np.isin(trace.action, NOT_THE_ALLOCATORS))[:matched]
 
 
 def _answered_rows(trace: Trace, device_run: DeviceRun) -> list[int]:

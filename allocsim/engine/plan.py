@@ -171,19 +171,10 @@ class Plan:
 
 def most_reserved(trace: Trace, reserved_at_start: int) -> tuple[int, int | None]:
     """The most bytes held at any entry, and what was free plus held at the first `oom` entry."""
-    moved = _moved(trace)
-    reserved = reserved_at_start + np.cumsum(moved)
+    reserved = reserved_at_start + np.cumsum(trace.driver_moves())
     ooms = np.flatnonzero(trace.action == Action.OOM)
     capacity = int(reserved[ooms[0]]) + int(trace.addr[ooms[0]]) if len(ooms) else None
     return max(reserved_at_start, int(reserved.max(initial=0))), capacity
-
-
-def _moved(trace: Trace) -> NDArray[np.int64]:
-    """Bytes that each entry takes from the driver (negative: gives back)."""
-    grows = np.isin(trace.action, (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP))
-    shrinks = np.isin(trace.action, (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP))
-    moved: NDArray[np.int64] = trace.size * (grows.astype(np.int64) - shrinks.astype(np.int64))
-    return moved
 
 
 def plain_steps(trace: Trace, sorted_out: Sorted) -> Steps:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from allocsim.core import CachingAllocator
 from allocsim.engine.hints import Hints
-from allocsim.engine.history import NOT_THE_ALLOCATORS, History, HistoryWatch
+from allocsim.engine.history import History, HistoryWatch, own_entries
 from allocsim.engine.observers import Progress
 from allocsim.engine.prepare import prepare
 from allocsim.engine.prepared import Prepared
@@ -157,10 +157,9 @@ def _trace(
 
 def _source(history: History, recorded: Trace, run: DeviceRun) -> NDArray[np.int64]:
     """The entry that each row has its stack and its time from: as long as the run is the recorded
-    one, its own."""
+    one its own, also where it completes a free."""
     entry = history.entry.copy()
-    matched = 0 if run.fidelity is None else run.fidelity.entries_matched
-    own = np.flatnonzero(~np.isin(recorded.action, NOT_THE_ALLOCATORS))[:matched]
+    own = own_entries(recorded, run)
     entry[: len(own)] = own
     return entry
 

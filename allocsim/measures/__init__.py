@@ -8,7 +8,7 @@ from allocsim.measures.extremes import Extremes, extremes_of, levels_of, turning
 from allocsim.measures.lifetimes import Lifetimes, lifetimes_of
 from allocsim.measures.measures import Measures, measures_of
 from allocsim.measures.outline import Outline, outline_of
-from allocsim.measures.owner import Code, code_at, code_of
+from allocsim.measures.owner import Code, code_at, code_names, code_of
 from allocsim.measures.packing import pack
 from allocsim.measures.pareto import Bar, front, is_hopeless
 from allocsim.measures.proposals import (
@@ -33,9 +33,10 @@ from allocsim.measures.sizes import Sizes, merged, sizes_of
 
 __all__ = [
     "Bar", "Case", "Code", "Cost", "Costs", "Extremes", "Lifetimes", "Measures", "Offer",
-    "Outline", "Recommendation", "Sizes", "UNTRIED", "WhyNot", "allows_expandable", "candidates",
-    "choose", "code_at", "code_of", "cost_of", "effect_of", "effects_on", "extremes_of", "front",
-    "is_fitted", "is_hopeless", "late_peak", "levels_of", "lifetimes_of", "measures_of", "merged",
-    "outline_of", "overflows", "pack", "proposals", "read_costs", "recommend", "rescues",
-    "sizes_of", "turning_rows", "usual_settings", "was_refused",
+    "Outline", "Recommendation", "Sizes", "UNTRIED", "WhyNot", "allows_expandable",
+    "candidates", "choose", "code_at", "code_names", "code_of", "cost_of", "effect_of",
+    "effects_on", "extremes_of", "front", "is_fitted", "is_hopeless", "late_peak", "levels_of",
+    "lifetimes_of", "measures_of", "merged", "outline_of", "overflows", "pack", "proposals",
+    "read_costs", "recommend", "rescues", "sizes_of", "turning_rows", "usual_settings",
+    "was_refused",
 ]  # fmt: skip

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from allocsim.trace import Action, Frame, Trace
+from allocsim.trace import Action, Frame, FrameTable, Trace
 
-__all__ = ["Code", "code_at", "code_of", "is_foreign"]
+__all__ = ["Code", "code_at", "code_names", "code_of", "is_foreign"]
 
 _FOREIGN_PARTS = ("site-packages", "dist-packages", "/torch/", "/lib/python", "/usr/include/")
 _COMPILED = (".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".so", ".inl")
@@ -122,3 +122,9 @@ def code_of(stack: Sequence[Frame], inferred: str = "") -> Code | None:
     python = (depth for depth, frame in enumerate(stack) if frame.filename.endswith(".py"))
     depth = next(python, 0)
     return Code(stack[depth], depth, tuple(stack), inferred)
+
+
+def code_names(table: FrameTable) -> list[str | None]:
+    """By stack, the user's own line in it; the last for -1."""
+    codes = (code_of(table.stack(number)) for number in range(len(table)))
+    return [*(None if code is None else str(code) for code in codes), None]

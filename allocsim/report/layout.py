@@ -44,13 +44,13 @@ LABEL = 16
 _SEPARATORS = ("/", "\\", " ")
 
 
-def row(label: str, text: str) -> list[str]:
+def row(label: str, text: str, indent: int = LABEL) -> list[str]:
     """`text` beside a label, wrapped with a hanging indent."""
     return textwrap.wrap(
         printable(text),
         WIDTH,
-        initial_indent=f"{label:{LABEL}}",
-        subsequent_indent=" " * LABEL,
+        initial_indent=f"{label:{indent}}",
+        subsequent_indent=" " * indent,
         break_on_hyphens=False,
     ) or [label]
 

@@ -11,17 +11,14 @@ from dataclasses import asdict
 from typing import Any
 
 from allocsim.questions.lint import Finding, Lint
-from allocsim.report.layout import plural, row, rows
+from allocsim.report.layout import row, rows
 
 __all__ = ["lint_document", "lint_text"]
-
-_LABELS = {"error": "Error", "warning": "Warning", "note": "Note"}
-_NOUNS = {"error": "error", "warning": "warning", "note": "note"}
 
 
 def lint_text(found: Lint) -> str:
     """`allocsim lint`."""
-    lines = row("Verdict", _verdict(found))
+    lines = row("Verdict", found.headline())
     if found.path:
         lines += row("Recording", found.path)
     lines += row("Release", found.release_note)
@@ -30,16 +27,8 @@ def lint_text(found: Lint) -> str:
     if found.asked is not None:
         lines += row("Asked", found.asked or "no options")
     for finding in found.findings:
-        lines += ["", *rows(_LABELS[finding.severity], _told(finding))]
+        lines += ["", *rows(finding.severity.capitalize(), _told(finding))]
     return "\n".join(lines) + "\n"
-
-
-def _verdict(found: Lint) -> str:
-    counts = [plural(found.count(each), noun) for each, noun in _NOUNS.items() if found.count(each)]
-    told = ", ".join(counts)
-    if found.passed:
-        return f"passed: {told}" if told else "passed: nothing found"
-    return f"failed: {told}"
 
 
 def _told(finding: Finding) -> Iterator[str]:

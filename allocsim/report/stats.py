@@ -5,14 +5,13 @@ Rule: every figure comes from the stats; what the file does not hold is said not
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
 from allocsim.questions.stats import DeviceStats, Stats
-from allocsim.report.layout import WIDTH, number, plural, printable
+from allocsim.report.layout import WIDTH, number, plural, printable, row
 from allocsim.trace import ROWS
 from allocsim.units import format_size
 
@@ -34,31 +33,23 @@ def stats_text(found: Stats) -> str:
     lines = [*_about_file(found)]
     for device in found.devices:
         if len(found.devices) > 1:
-            lines += ["", _row("Device", number(device.device))]
+            lines += ["", *row("Device", number(device.device), _LABEL)]
         lines += _about_device(device)
-    lines.append(_row("Stacks", _stacks(found)))
+    lines += row("Stacks", _stacks(found), _LABEL)
     return "\n".join(lines) + "\n"
-
-
-def _row(label: str, text: str) -> str:
-    return textwrap.fill(
-        printable(text),
-        WIDTH,
-        initial_indent=f"{label:{_LABEL}}",
-        subsequent_indent=" " * _LABEL,
-        break_on_hyphens=False,
-    )
 
 
 def _about_file(found: Stats) -> Iterator[str]:
     form = "no file" if found.form is None else f"{format_size(found.form.size)}, {found.form}"
     room = WIDTH - _LABEL - len(form) - 2
     path = printable(found.path)
-    yield _row("File", f"{path if len(path) <= room else '…' + path[1 - room :]}, {form}")
+    yield from row(
+        "File", f"{path if len(path) <= room else '…' + path[1 - room :]}, {form}", _LABEL
+    )
     if found.form is not None:
-        yield _row("SHA-256", found.form.sha256)
+        yield from row("SHA-256", found.form.sha256, _LABEL)
     conf = "settings not recorded" if found.conf is None else found.conf or "default settings"
-    yield _row("Written by", f"{_writer(found)}; {conf}")
+    yield from row("Written by", f"{_writer(found)}; {conf}", _LABEL)
 
 
 def _writer(found: Stats) -> str:
@@ -77,17 +68,18 @@ def _writer(found: Stats) -> str:
 def _about_device(device: DeviceStats) -> Iterator[str]:
     counts = sorted(device.actions.items(), key=lambda item: -item[1])
     told = ", ".join(f"{number(n)} {action}" for action, n in counts)
-    yield _row("Entries", f"{number(device.entries)}{f': {told}' if told else ''}")
-    yield _row("History", f"{_begins(device)}; {_time(device)}")
+    yield from row("Entries", f"{number(device.entries)}{f': {told}' if told else ''}", _LABEL)
+    yield from row("History", f"{_begins(device)}; {_time(device)}", _LABEL)
     if device.peak_requested_bytes is None:
-        yield _row("Peak", "not told without a sound history")
+        yield from row("Peak", "not told without a sound history", _LABEL)
     elif device.peak_reserved_bytes is None:
-        yield _row("Peak", f"{format_size(device.peak_requested_bytes)} requested")
+        yield from row("Peak", f"{format_size(device.peak_requested_bytes)} requested", _LABEL)
     else:
-        yield _row(
+        yield from row(
             "Peak",
             f"{format_size(device.peak_reserved_bytes)} reserved, "
             f"{format_size(device.peak_requested_bytes)} requested",
+            _LABEL,
         )
     if device.begins == "requests":
         return
@@ -96,7 +88,7 @@ def _about_device(device: DeviceStats) -> Iterator[str]:
         f"{format_size(device.reserved_bytes)} in {plural(device.segments, 'segment')}",
         f"{plural(device.streams, 'stream')}, {plural(device.pools, 'pool')}",
     )
-    yield _row("At the end", "; ".join(held))
+    yield from row("At the end", "; ".join(held), _LABEL)
 
 
 def _begins(device: DeviceStats) -> str:

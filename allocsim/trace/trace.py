@@ -137,6 +137,13 @@ class Trace:
         """Numbers of the entries that drive a replay: alloc, both frees, and oom."""
         return np.flatnonzero(np.isin(self.action, INPUT_ACTIONS))
 
+    def driver_moves(self) -> NDArray[np.int64]:
+        """Bytes that each entry takes from the driver (negative: gives back)."""
+        grows = np.isin(self.action, (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP))
+        shrinks = np.isin(self.action, (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP))
+        moved: NDArray[np.int64] = self.size * (grows.astype(np.int64) - shrinks.astype(np.int64))
+        return moved
+
     def count(self, action: Action) -> int:
         """How many entries have `action`."""
         return int(np.count_nonzero(self.action == action))

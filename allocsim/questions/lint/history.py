@@ -23,8 +23,6 @@ __all__ = ["about_history", "about_processes", "lost_entries"]
 
 _LEAP = timedelta(days=1)
 """Longer than programs idle between two entries, as a rule."""
-_GROWS = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
-_SHRINKS = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
 
 
 def about_history(trace: Trace, start: tuple[SegmentState, ...]) -> Iterator[Finding]:
@@ -76,9 +74,7 @@ def _other_holders(trace: Trace, start: tuple[SegmentState, ...]) -> Iterator[Fi
     ooms = np.flatnonzero(trace.action == Action.OOM)
     if len(ooms) < 2:
         return
-    grown = np.isin(trace.action, _GROWS).astype(np.int64)
-    moved = trace.size * (grown - np.isin(trace.action, _SHRINKS).astype(np.int64))
-    reserved = sum(segment.total_size for segment in start) + np.cumsum(moved)
+    reserved = sum(segment.total_size for segment in start) + np.cumsum(trace.driver_moves())
     sizes = (reserved[ooms] + trace.addr[ooms].astype(np.int64)).tolist()
     for (_, before), (at, size) in pairwise(zip(ooms.tolist(), sizes, strict=True)):
         if abs(size - before) >= PAGE:

@@ -68,7 +68,7 @@ class Lint(Shown):
     def headline(self) -> str:
         """The verdict."""
         counts = [(self.count(severity), severity) for severity in _SEVERITIES]
-        told = ", ".join(f"{n} {what}{'s' * (n > 1)}" for n, what in counts if n)
+        told = ", ".join(f"{n:,} {what}{'s' * (n > 1)}" for n, what in counts if n)
         return f"{'passed' if self.passed else 'failed'}: {told or 'nothing found'}"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:

@@ -45,14 +45,19 @@ class Assignment:
 
 def assignments(text: str) -> tuple[Assignment, ...]:
     """What is set in `text`: "A=conf B=conf", as a shell takes it, or an option string alone."""
-    named = [Assignment(match[2].strip("\"'"), match[1]) for match in _ASSIGNED.finditer(text)]
-    return tuple(named) or (Assignment(text.strip()),)
+    return _named(text) or (Assignment(text.strip()),)
+
+
+def _named(text: str) -> tuple[Assignment, ...]:
+    """What is set in `text` under the name of a variable."""
+    found = _ASSIGNED.finditer(text)
+    return tuple(Assignment(match[2].strip("\"'"), match[1]) for match in found)
 
 
 def about_conf(text: str, release: Release) -> Iterator[Finding]:
     """What `release` makes of option strings that somebody wants to set."""
     asked = assignments(text)
-    read = next((each for each in _in_order(asked, release)), None)
+    read = _read_of(asked, release)
     for each in asked:
         if each is not read:
             yield _unread(each, read, release)
@@ -60,11 +65,10 @@ def about_conf(text: str, release: Release) -> Iterator[Finding]:
         yield from _about_string(str(read), read.conf, release, has_limit=False)
 
 
-def _in_order(asked: tuple[Assignment, ...], release: Release) -> list[Assignment]:
-    """The assignments that `release` reads, the one that counts first."""
-    plain = [each for each in asked if not each.variable]
-    known = [each for name in release.conf_variables for each in asked if each.variable == name]
-    return [*plain, *known]
+def _read_of(asked: tuple[Assignment, ...], release: Release) -> Assignment | None:
+    """The assignment that counts for `release`; None if it reads none of them."""
+    names = ("", *release.conf_variables)
+    return next((each for name in names for each in asked if each.variable == name), None)
 
 
 def _unread(each: Assignment, read: Assignment | None, release: Release) -> Finding:
@@ -80,12 +84,8 @@ def about_command(recording: Recording, release: Release) -> Iterator[Finding]:
     """Variables that the recorded command set and its release does not read."""
     made = recording.provenance
     text = made.command if made is not None else ""
-    asked = tuple(
-        Assignment(match[2].strip("\"'"), match[1])
-        for match in _ASSIGNED.finditer(text)
-        if match[1].endswith(_ALLOC_CONF)
-    )
-    read = next((each for each in _in_order(asked, release)), None)
+    asked = tuple(each for each in _named(text) if each.variable.endswith(_ALLOC_CONF))
+    read = _read_of(asked, release)
     yield from (_unread(each, read, release) for each in asked if each is not read)
 
 

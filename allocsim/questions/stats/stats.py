@@ -19,9 +19,6 @@ from allocsim.units import format_size
 
 __all__ = ["DeviceStats", "Stats", "stats"]
 
-_GROWS = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
-_SHRINKS = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
-
 
 @dataclass(frozen=True, slots=True)
 class DeviceStats:
@@ -202,15 +199,7 @@ def _peaks(trace: Trace, start: tuple[SegmentState, ...]) -> tuple[int, int]:
     held = sum(segment.total_size for segment in start)
     live = [b for segment in start for b in segment.blocks if b.state == ALLOCATED]
     asked = sum(block.requested_size for block in live)
-    reserved = held + np.cumsum(trace.size * _signs(trace, _GROWS, _SHRINKS))
-    by_requests = _signs(trace, (Action.ALLOC,), (Action.FREE_REQUESTED,))
-    requested = asked + np.cumsum(trace.size * by_requests)
+    reserved = held + np.cumsum(trace.driver_moves())
+    allocs, frees = trace.action == Action.ALLOC, trace.action == Action.FREE_REQUESTED
+    requested = asked + np.cumsum(trace.size * (allocs.astype(np.int64) - frees))
     return max(held, int(reserved.max(initial=0))), max(asked, int(requested.max(initial=0)))
-
-
-def _signs(
-    trace: Trace, up: tuple[Action, ...], down: tuple[Action, ...]
-) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """1 for the entries that add, -1 for those that take away, 0 for all others."""
-    added = np.isin(trace.action, up).astype(np.int64)
-    return added - np.isin(trace.action, down).astype(np.int64)

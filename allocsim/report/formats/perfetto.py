@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocsim.errors import RecordingError
-from allocsim.measures import code_of, turning_rows
+from allocsim.measures import code_names, turning_rows
 from allocsim.questions.picture import Picture, picture_of
-from allocsim.trace import Annotation, MarkKind, Recording, Trace
+from allocsim.trace import Annotation, MarkKind, Recording
 
 __all__ = ["perfetto_events", "write_perfetto"]
 
@@ -118,7 +118,7 @@ def _segments(picture: Picture, times: _Times) -> Iterator[Event]:
 
 def _blocks(picture: Picture, times: _Times) -> Iterator[Event]:
     lives = picture.lives.blocks
-    names = _names(picture.trace)
+    names = [name or _UNKNOWN for name in code_names(picture.trace.frame_table)]
     ends = np.minimum(lives.completed, picture.lives.n_entries)
     rows = np.arange(len(lives))
     if len(rows) > _MOST_BLOCKS:
@@ -136,13 +136,6 @@ def _blocks(picture: Picture, times: _Times) -> Iterator[Event]:
             "entry": born,
         }
         yield from _life("block", f"b{row}", names[stack], times[[max(born, 0), end]], about)
-
-
-def _names(trace: Trace) -> list[str]:
-    """By stack, the user's own line in it; the last for -1."""
-    table = trace.frame_table
-    codes = (code_of(table.stack(number)) for number in range(len(table)))
-    return [*(_UNKNOWN if code is None else str(code) for code in codes), _UNKNOWN]
 
 
 def _life(kind: str, number: str, name: str, times: _Times, about: Event) -> Iterator[Event]:

@@ -16,7 +16,7 @@ from itertools import repeat
 from typing import Any, BinaryIO
 
 from allocsim.errors import RecordingError
-from allocsim.measures import code_of
+from allocsim.measures import code_names
 from allocsim.trace import Action, FrameTable, Recording, Trace
 
 __all__ = ["COLUMNS", "write_csv", "write_jsonl", "write_parquet"]
@@ -127,9 +127,7 @@ def _rows(trace: Trace, names: Sequence[str | None]) -> Iterator[_Row]:
 
 
 def _names(table: FrameTable) -> list[str | None]:
-    """By stack, the user's own line in it; the last for -1."""
-    codes = (code_of(table.stack(number)) for number in range(len(table)))
-    return [*(None if code is None else _encodable(str(code)) for code in codes), None]
+    return [None if name is None else _encodable(name) for name in code_names(table)]
 
 
 def _stacks(table: FrameTable) -> list[str | None]:
