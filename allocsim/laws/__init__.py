@@ -1,5 +1,6 @@
 """Programs by law: what a model asks the allocator for at any size, from recordings at a few."""
 
+from allocsim.laws.card import Card
 from allocsim.laws.families import CLASSIFIERS, FAMILIES, Family, family_of
 from allocsim.laws.formula import Formula
 from allocsim.laws.law import EMPTY_CACHE, FREE, REQUEST, Law, Requests, Rows, requests_of
@@ -10,7 +11,6 @@ from allocsim.laws.variables import (
     COLUMNS,
     SIZES,
     VARIABLES,
-    Card,
     attention_splits,
     prompt_regime,
     regime_of,

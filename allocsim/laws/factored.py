@@ -12,6 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 
+from allocsim.laws.card import Card
+from allocsim.laws.sums import AT_ONCE, IN_TWO_PASSES_ABOVE, INDEXED, partial_sums, parts_of
+
 __all__ = ["FACTORED", "factored_variables", "factored_way"]
 
 _MATRICES = {
@@ -35,29 +38,21 @@ FACTORED = (
 )
 """The variables, 0 where one pass suffices."""
 
-_IN_TWO_PASSES_ABOVE = 1020
-"""Rows (1,020 | 1,021) from which on columns are summed in two passes."""
-_AT_ONCE = 130_560
-"""Numbers (130,560 | 130,561) up to which one block sums them all."""
-_INDEXED = (1 << 31) - 1
-"""Bytes of a matrix up to which one kernel sums it; a larger one is taken in parts."""
 _STORED = 512
 """Bytes of a column's partial sum."""
 _AT_A_TIME = 4
-"""Columns that a thread sums; of a number that they do not divide the ways are others."""
+"""Columns that a thread sums, with four rows of threads in a block; of a number that they do not
+divide the ways are others."""
 
 
-def factored_variables(sizes: Mapping[str, int], narrow: int, wide: int) -> dict[str, int]:
-    """By name, what the sums store.
-
-    narrow, wide: how many blocks of 128 threads and of 512 fill the card.
-    """
+def factored_variables(sizes: Mapping[str, int], card: Card) -> dict[str, int]:
+    """By name, what the sums store."""
     found = {}
     for name in _MATRICES:
         rows, columns = _shape(name, sizes)
-        found[f"{name}_column_storage"] = _column_storage(rows, columns, narrow)
-        found[f"{name}_parts"] = _parts(rows * columns, wide)
-    return found | {"row_parts": _parts(sizes["vocabulary"], wide)}
+        found[f"{name}_column_storage"] = _column_storage(rows, columns, card)
+        found[f"{name}_parts"] = _parts(rows * columns, card)
+    return found | {"row_parts": _parts(sizes["vocabulary"], card)}
 
 
 def factored_way(sizes: Mapping[str, int]) -> str:
@@ -67,13 +62,13 @@ def factored_way(sizes: Mapping[str, int]) -> str:
     known = {"positions": 0, **sizes}
     names = [name for name in _MATRICES if known["positions"] or name not in _OF_LEARNED_PLACES]
     shapes = {name: _shape(name, known) for name in names}
-    tall = [name for name, (rows, _) in shapes.items() if rows > _IN_TWO_PASSES_ABOVE]
-    small = [name for name, (rows, columns) in shapes.items() if rows * columns <= _AT_ONCE]
+    tall = [name for name, (rows, _) in shapes.items() if rows > IN_TWO_PASSES_ABOVE]
+    small = [name for name, (rows, columns) in shapes.items() if rows * columns <= AT_ONCE]
     way = ["-".join(("tall", *tall))] + ["-".join(("small", *small))] * bool(small)
-    way += ["rows"] * (sizes["vocabulary"] > _AT_ONCE)
+    way += ["rows"] * (sizes["vocabulary"] > AT_ONCE)
     is_odd = any(columns % _AT_A_TIME for _, columns in shapes.values())
     most = max(rows * columns for rows, columns in shapes.values())
-    way += ["odd"] * is_odd + ["parts"] * (most * sizes["factored"] > _INDEXED)
+    way += ["odd"] * is_odd + ["parts"] * (most * sizes["factored"] > INDEXED)
     return ".".join(way)
 
 
@@ -83,17 +78,11 @@ def _shape(name: str, sizes: Mapping[str, int]) -> tuple[int, int]:
     return rows, columns
 
 
-def _column_storage(rows: int, columns: int, blocks: int) -> int:
-    """64 rows for each partial sum, or more where fewer fill the card; 1,024 at most."""
-    if rows <= _IN_TWO_PASSES_ABOVE or not columns:
+def _column_storage(rows: int, columns: int, card: Card) -> int:
+    if rows <= IN_TWO_PASSES_ABOVE or not columns:
         return 0
-    sums = max(min(-(-rows // 64), -(-blocks // -(-columns // 128))), -(-rows // 1024))
-    return _STORED * columns * sums
+    return _STORED * columns * partial_sums(rows, columns, card, _AT_A_TIME)
 
 
-def _parts(numbers: int, blocks: int) -> int:
-    """Blocks of 512 threads that sum so many numbers, of 16 a thread or more, of 256 or fewer."""
-    if numbers <= _AT_ONCE:
-        return 0
-    values = -(-numbers // 512)
-    return max(min(blocks, -(-values // 16)), -(-values // 256))
+def _parts(numbers: int, card: Card) -> int:
+    return 0 if numbers <= AT_ONCE else parts_of(numbers, card.blocks(512))

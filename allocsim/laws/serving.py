@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from allocsim.laws.card import Card
 from allocsim.laws.law import Law, Requests, requests_of
 from allocsim.laws.repeated import refuse_too_long
-from allocsim.laws.variables import Card, Sizes, prompt_regime, step_regime, variables_of
+from allocsim.laws.variables import Sizes, prompt_regime, step_regime, variables_of
 
 __all__ = ["AFTER", "BETWEEN", "END", "MAKE", "START", "STEP", "Serving"]
 

@@ -12,13 +12,22 @@ two sizes named beside it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 
+from allocsim.laws.card import Card
 from allocsim.laws.factored import FACTORED, factored_variables, factored_way
+from allocsim.laws.sums import (
+    AT_ONCE,
+    IN_TWO_PASSES_ABOVE,
+    INDEXED,
+    columns_of_a_block,
+    filling,
+    partial_sums,
+    parts_of,
+)
 
 __all__ = [
-    "COLUMNS", "SIZES", "VARIABLES", "Card", "Sizes", "attention_splits", "prompt_regime",
+    "COLUMNS", "SIZES", "VARIABLES", "Sizes", "attention_splits", "prompt_regime",
     "regime_of", "step_regime", "variables_of",
 ]  # fmt: skip
 
@@ -49,10 +58,6 @@ _ROWS_OF_A_BLOCK = {"vocabulary_in_twos": 8}
 four do not divide the columns and a thread sums two."""
 
 
-def _columns_of_a_block(rows: int) -> int:
-    return 512 // rows
-
-
 VARIABLES = (
     *SIZES,
     "workspace",
@@ -65,7 +70,7 @@ VARIABLES = (
     *("types_segments", "types_sort_storage", "choices_sort_storage", "experts_sort_storage"),
     "chosen_sort_storage",
     *(
-        f"{columns}_by_{_columns_of_a_block(_ROWS_OF_A_BLOCK.get(columns, 4))}"
+        f"{columns}_by_{columns_of_a_block(_ROWS_OF_A_BLOCK.get(columns, 4))}"
         for columns in COLUMNS
     ),
     *(f"{columns}_partial_sums" for columns in COLUMNS),
@@ -76,13 +81,6 @@ VARIABLES = (
 
 _SORTED_ABOVE = 3072
 """Tokens (3,072 | 3,073) from which on the gradient of an embedding sorts its indices."""
-
-_IN_TWO_PASSES_ABOVE = 1020
-"""Tokens (1,020 | 1,021) from which on a sum over them is made in two passes."""
-
-_CHOSEN_IN_PARTS_FROM = 256
-"""Values for each of 512 threads from which on the choice of a token is made in parts
-(vocabularies of 130,560 | 130,561)."""
 
 _HEADS_SERVED = (64, 96, 128)
 """Sizes of a head that were recorded serving; sums of others are rounded up, or blocks smaller."""
@@ -96,33 +94,15 @@ condition in PyTorch's kernel; RMSNorm, as written in transformers, has none."""
 _CHECKED = 8192
 """Numbers that a block checks for one that is true, with as many blocks as fill the card."""
 
-_CHECKED_TWICE_ABOVE = 130_560
-"""Numbers (130,560 | 130,561) from which on the blocks' results are checked in a second pass."""
-
 _SORTED_BY_ITSELF = 4096
 """Indices (4,096 | 4,097) up to which torch.sort has a kernel that needs no storage."""
 
 _TYPES = 2
 """Of BERT's tokens."""
 
-_INDEXED = (1 << 31) - 1
-"""Bytes of a tensor up to which one kernel sums it; a larger one is taken in parts."""
-
 _WORKSPACE = 8_519_680
 _WORKSPACE_SINCE_HOPPER = 32 << 20
 _HOPPER = 9
-
-
-@dataclass(frozen=True, slots=True)
-class Card:
-    """What of a card decides sizes.
-
-    multiprocessors; threads: that one of them holds.
-    """
-
-    capability: tuple[int, int]
-    multiprocessors: int
-    threads: int
 
 
 def variables_of(sizes: Sizes, card: Card, *, is_step: bool = False) -> dict[str, int]:
@@ -154,34 +134,25 @@ def variables_of(sizes: Sizes, card: Card, *, is_step: bool = False) -> dict[str
         "choices_sort_storage": _sort_storage(choices, _digits(routed)),
         "chosen_sort_storage": _sort_storage(choices, _digits(choices)),
         "experts_sort_storage": _sort_storage(choices, 8),
-        **factored_variables(known, _blocks(card, 128), _blocks(card, 512)),
+        **factored_variables(known, card),
     }
     for name, (factor, of) in COLUMNS.items():
         columns = factor * prod(known[size] for size in of)
         rows = _ROWS_OF_A_BLOCK.get(name, 4)
-        width = _columns_of_a_block(rows)
+        width = columns_of_a_block(rows)
         found[f"{name}_by_{width}"] = -(-columns // width)
-        found[f"{name}_partial_sums"] = _partial_sums(tokens, columns, card, rows)
+        found[f"{name}_partial_sums"] = partial_sums(tokens, columns, card, rows)
     return found
 
 
-def _blocks(card: Card, threads: int) -> int:
-    """How many blocks of so many threads fill the card."""
-    return card.multiprocessors * (card.threads // threads)
-
-
 def _choice_parts(sizes: Sizes, card: Card) -> int:
-    """Into how many blocks the choice of the likeliest token of a sequence is taken apart.
-
-    As many as fill the card, of 16 values a thread or more, of 256 or fewer.
-    """
-    values, blocks = -(-sizes["vocabulary"] // 512), card.multiprocessors * (card.threads // 512)
-    return max(min(-(-blocks // sizes["batch"]), -(-values // 16)), -(-values // 256))
+    """Into how many blocks the choice of the likeliest token of a sequence is taken apart."""
+    return parts_of(sizes["vocabulary"], -(-card.blocks(512) // sizes["batch"]))
 
 
 def _blocks_checking(numbers: int, card: Card) -> int:
     """Blocks that check whether numbers that are drawn at random lie within bounds."""
-    return min(-(-numbers // _CHECKED), card.multiprocessors * (card.threads // 512))
+    return min(-(-numbers // _CHECKED), card.blocks(512))
 
 
 def _patch_weights(sizes: Sizes) -> int:
@@ -193,23 +164,6 @@ def _patch_weights(sizes: Sizes) -> int:
 def _patch_positions(sizes: Sizes) -> int:
     """Numbers of an image's positions, which transformers draws within bounds."""
     return sizes["hidden"] * sizes["length"]
-
-
-def _partial_sums(tokens: int, columns: int, card: Card, rows: int) -> int:
-    """Into how many sums a sum over tokens is taken apart first.
-
-    16 tokens for each of a block's rows of threads, or more where fewer sums fill the card with
-    blocks; 256 for each at most.
-    """
-    return max(
-        min(-(-tokens // (16 * rows)), _filling(columns, card, rows)), -(-tokens // (256 * rows))
-    )
-
-
-def _filling(columns: int, card: Card, rows: int) -> int:
-    """How many times the blocks that columns take fill the card, rounded up."""
-    blocks = card.multiprocessors * (card.threads // (32 * rows))
-    return -(-blocks // max(-(-columns // _columns_of_a_block(rows)), 1))
 
 
 def _gradient_workspace(length: int, head_dim: int, *, is_fp32: bool) -> int:
@@ -268,12 +222,12 @@ def regime_of(sizes: Sizes, card: Card, mask_unit: int = 0) -> str:
         many = "long"  # the gradient of the positions is sorted, too
     elif has_layer_norms and tokens > _NORMED_IN_PARTS_ABOVE:
         many = "crowd"
-    elif sizes.get("patch") and sizes["batch"] > _IN_TWO_PASSES_ABOVE:
+    elif sizes.get("patch") and sizes["batch"] > IN_TWO_PASSES_ABOVE:
         many = "crowd"  # what is summed over images is, in two passes
     elif tokens > _SORTED_ABOVE:
         many = "sorted"
     else:
-        many = "two" if tokens > _IN_TWO_PASSES_ABOVE else "few"
+        many = "two" if tokens > IN_TWO_PASSES_ABOVE else "few"
     if mask_unit:
         attention = "padded" if sizes["length"] % mask_unit else "masked"
     else:
@@ -296,17 +250,17 @@ def _of_a_family(sizes: Sizes, tokens: int, card: Card) -> list[str]:
     found, vocabulary = [], sizes.get("vocabulary", 0)
     if sizes.get("output_bias"):
         rows = 4 if vocabulary % 4 == 0 else 8 if vocabulary % 2 == 0 else 0
-        is_taken_apart = rows and tokens > 255 * rows and _filling(vocabulary, card, rows) > 1
+        is_taken_apart = rows and tokens > 255 * rows and filling(vocabulary, card, rows) > 1
         if is_taken_apart:
             found.append("fours" if rows == 4 else "twos")
-        found += ["parts"] * (2 * tokens * vocabulary > _INDEXED)
+        found += ["parts"] * (2 * tokens * vocabulary > INDEXED)
     found += _of_experts(sizes, tokens)
     if sizes.get("patch"):
         widest = max(sizes.get("intermediate", 0), 3 * sizes["hidden"])
         # Of the two that see, transformers' names the kinds that it tells apart.
         drawn = _patch_positions(sizes) if vocabulary else _patch_weights(sizes)
-        found += ["narrow"] * (drawn <= _CHECKED_TWICE_ABOVE)
-        found += ["parts"] * (4 * tokens * widest > _INDEXED)
+        found += ["narrow"] * (drawn <= AT_ONCE)
+        found += ["parts"] * (4 * tokens * widest > INDEXED)
     return found
 
 
@@ -336,8 +290,7 @@ def step_regime(sizes: Sizes, card: Card, *, is_fused: bool) -> str:
 def _served(sizes: Sizes, splits: int, tokens: int) -> str:
     """Batch, heads, splits of attention, whether the token is chosen in parts, and how many experts
     are."""
-    is_large = -(-sizes["vocabulary"] // 512) >= _CHOSEN_IN_PARTS_FROM
-    choice = "parts" if is_large else "at-once"
+    choice = "parts" if sizes["vocabulary"] > AT_ONCE else "at-once"
     if sizes["head_dim"] not in _HEADS_SERVED:
         return f"heads of {sizes['head_dim']}"
     way = (_batch(sizes), _heads(sizes), "split" if splits > 1 else "whole", choice)
