@@ -172,9 +172,9 @@ def lines(folder: Path, entries: int, runs: int) -> Iterator[str]:
     yield ""
     yield (
         "| file | MB | load, s | of the processor, s | pickle.load, s | of the processor, s "
-        "| ratio | memory, MB | columns, MB | bar, s |"
+        "| ratio | memory, MB | of pickle.load, MB | columns, MB | bar, s |"
     )
-    yield "|---|---|---|---|---|---|---|---|---|---|"
+    yield "|---|---|---|---|---|---|---|---|---|---|---|"
     for kind, bar in BARS.items():
         path = folder / f"{kind}-{entries}.pickle"
         if not path.exists():
@@ -189,7 +189,8 @@ def lines(folder: Path, entries: int, runs: int) -> Iterator[str]:
         yield (
             f"| {kind} | {path.stat().st_size / 1e6:.0f} | {mine['wall']:.2f} | {mine['cpu']:.2f} "
             f"| {theirs['wall']:.2f} | {theirs['cpu']:.2f} | {mine['cpu'] / theirs['cpu']:.2f} "
-            f"| {mine['memory'] / 1e6:.0f} | {mine['columns'] / 1e6:.0f} | {bar:g} |"
+            f"| {mine['memory'] / 1e6:.0f} | {theirs['memory'] / 1e6:.0f} "
+            f"| {mine['columns'] / 1e6:.0f} | {bar:g} |"
         )
 
 

@@ -1,6 +1,6 @@
 """The readers driven by atheris: an input that reaches something new is kept and changed further.
 
-    python -m tests.fuzz.guided --inputs 300000 --target recording
+    python -m tests.fuzz.guided --inputs 20000 --target recording --keep FOLDER
 
 Needs `pip install allocsim[fuzz]`.  A fault is left in the working directory as crash-*, oom-*
 (beyond 1 GiB) or timeout-* (beyond 10 s), and the exit code is not 0 then.  What atheris itself

@@ -15,17 +15,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from allocsim.core import RELEASES
 from allocsim.core.option_string import parse
 from allocsim.errors import ConfigError, RecordingError
 from allocsim.estimate.gguf import read_gguf
 from allocsim.estimate.safetensors import read_safetensors
 from allocsim.questions.explain.message import find_messages
-from allocsim.trace import Recording, lint, load, read_snapshot, straight, window
+from allocsim.trace import lint, load, read_snapshot, straight, window
 from allocsim.trace.straight import read_straight
 from allocsim.trace.window import Unlike
+from tests.trace.alike import assert_alike
 
 __all__ = ["TARGETS", "Target"]
 
@@ -85,21 +84,7 @@ def assert_same(data: bytes, path: Path, *, taken: bool) -> None:
             return
     assert taken, "read straight from the bytes, and refused as objects"
     with large_from(1 << 60):
-        _assert_alike(mine, load(path))
-
-
-def _assert_alike(mine: Recording, theirs: Recording) -> None:
-    for one, other in zip(mine.devices, theirs.devices, strict=True):
-        columns, others = one.columns(), other.columns()
-        assert columns.keys() == others.keys()
-        assert all(np.array_equal(columns[name], others[name]) for name in columns)
-        assert (one.segments, one.pool_ids, one.texts) == (
-            other.segments,
-            other.pool_ids,
-            other.texts,
-        )
-    assert (mine.markers, mine.settings) == (theirs.markers, theirs.settings)
-    assert mine.frame_table.frames == theirs.frame_table.frames
+        assert_alike(mine, load(path))
 
 
 class window_of:  # noqa: N801  (a context, used like a function)

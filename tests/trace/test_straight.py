@@ -10,7 +10,6 @@ import random
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -22,6 +21,7 @@ from allocsim.trace.packed import Packed
 from allocsim.trace.straight import read_straight
 from allocsim.trace.unpickle import unpickle
 from allocsim.trace.window import Unlike
+from tests.trace.alike import assert_alike
 from tests.trace.history import BASE, History, Plain, training_step
 
 ALL = 10**9
@@ -54,22 +54,6 @@ def packed_rows(data: bytes) -> int:
     """How many entries never became objects, as far as a list tells."""
     value: Any = read_straight(io.BytesIO(data), ALL)
     return sum(len(each) for each in value["device_traces"] if isinstance(each, Packed))
-
-
-def assert_alike(mine: Recording, theirs: Recording) -> None:
-    for name in ("layout", "settings", "annotations", "markers", "n_device_traces", "provenance"):
-        assert getattr(mine, name) == getattr(theirs, name), name
-    assert mine.frame_table.frames == theirs.frame_table.frames
-    assert np.array_equal(mine.frame_table.flat, theirs.frame_table.flat)
-    assert np.array_equal(mine.frame_table.offsets, theirs.frame_table.offsets)
-    for one, other in zip(mine.devices, theirs.devices, strict=True):
-        for name in ("device", "segments", "pool_ids", "texts", "marks"):
-            assert getattr(one, name) == getattr(other, name), name
-        columns, others = one.columns(), other.columns()
-        assert columns.keys() == others.keys()
-        for name, column in columns.items():
-            assert column.dtype == others[name].dtype, name
-            assert np.array_equal(column, others[name]), name
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name.partition(".")[0])

@@ -26,6 +26,7 @@ from allocsim.laws import (
     Laws,
     Requests,
     Rows,
+    Serving,
     requests_of,
     variables_of,
 )
@@ -40,6 +41,7 @@ _SIZES = {
 _TIMES = 2
 """A stretch that comes more often is told as it came for the second time, its like before it."""
 _CARD = Card((8, 0), 108, 2048)
+_SERVED = Serving(_SIZES, _CARD, is_fused=True, decode=1, requests=1)
 
 
 def purposes_of_laws(laws: Laws) -> dict[str, NDArray[np.int64]]:
@@ -102,7 +104,5 @@ def _stretches(known: Mapping[str, Law], names: Sequence[str]) -> list[Rows]:
     for name in names:
         kind = name.partition(".")[0]
         length = _SIZES["length"] if kind in (START, BETWEEN) else length + (kind == STEP)
-        is_step = kind in (STEP, AFTER)
-        variables = variables_of({**_SIZES, "length": length}, _CARD, is_step=is_step)
-        found.append(known[name].rows(variables, known[name].layers))
+        found.append(known[name].rows(_SERVED.variables((name, length)), known[name].layers))
     return found
