@@ -8,10 +8,11 @@ row and to the byte.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 from itertools import combinations_with_replacement
-from math import comb
+from math import comb, prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +46,8 @@ USED, PROOFS, _MORE = 9, 2, 2
 
 SAMPLES = USED + PROOFS + _MORE
 _MOST_FACTORS = 4
+_NEAR = 1e-9
+"""Of logarithms of which it is to be seen, by whole numbers, whether they are of one course."""
 _SUMS = "_partial_sums"
 _KINDS = {
     StepKind.ALLOC: REQUEST,
@@ -146,14 +149,13 @@ def formulas_of(
     told: a request in words.
     """
     distinct, first, number = np.unique(columns, axis=0, return_index=True, return_inverse=True)
-    known = _monomials(values)
+    known = _Monomials.of(values)
     formulas = []
     for column, request in zip(distinct.tolist(), first.tolist(), strict=True):
         if set(column) == {values[0]["workspace"]}:
             formulas.append(Formula(1, 1, (VARIABLES.index("workspace"),)))
             continue
-        course = tuple(Fraction(each, column[0]) for each in column)
-        shares = ((Fraction(column[0], at), numbers) for numbers, at in known.get(course, ()))
+        shares = ((Fraction(column[0], at), of) for of, at in known.of_course(column))
         sound = [
             Formula(*each.as_integer_ratio(), of) for each, of in shares if _is_whole(each, of)
         ]
@@ -186,30 +188,44 @@ def _summed(numbers: Sequence[int]) -> list[str]:
     return [name.removesuffix(_SUMS) for name in names if name.endswith(_SUMS)]
 
 
-def _monomials(
-    values: Sequence[Mapping[str, int]],
-) -> dict[tuple[Fraction, ...], list[tuple[tuple[int, ...], int]]]:
-    """By their course over the samples, monomials: their variables, and their value at the first.
+@dataclass(frozen=True, slots=True, eq=False)
+class _Monomials:
+    """Products of variables, the simplest first, and how each runs over the samples.
 
-    Of one course the simplest.
+    courses: by product, the logarithm of its value in each sample, over that in the first.
     """
-    found: dict[tuple[Fraction, ...], list[tuple[tuple[int, ...], int]]] = {}
-    there = tuple(n for n, name in enumerate(VARIABLES) if all(each[name] for each in values))
-    for numbers in _products(there):
-        course = [1] * len(values)
-        for number in numbers:
-            course = [a * each[VARIABLES[number]] for a, each in zip(course, values, strict=True)]
-        key = tuple(Fraction(each, course[0]) for each in course)
-        known = found.setdefault(key, [])
-        if not known or _plainness(known[0][0]) == _plainness(numbers):
-            known.append((numbers, course[0]))
-    return found
+
+    values: Sequence[Mapping[str, int]]
+    products: Sequence[tuple[int, ...]]
+    courses: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, values: Sequence[Mapping[str, int]]) -> _Monomials:
+        there = tuple(n for n, name in enumerate(VARIABLES) if all(each[name] for each in values))
+        products, factors = _products(there)
+        known = [[each[VARIABLES[number]] for each in values] for number in there]
+        course = np.log(np.array(known, dtype=np.float64))
+        return cls(values, products, factors @ (course - course[:, :1]))
+
+    def of_course(self, column: Sequence[int]) -> list[tuple[tuple[int, ...], int]]:
+        """The simplest whose values are to each other as those of `column`: their variables, and
+        their value in the first sample."""
+        sought = np.log(np.array(column, dtype=np.float64) / column[0])
+        near = np.flatnonzero((np.abs(self.courses - sought) < _NEAR).all(axis=1))
+        found: list[tuple[tuple[int, ...], int]] = []
+        for numbers in (self.products[place] for place in near.tolist()):
+            if found and _plainness(found[0][0]) != _plainness(numbers):
+                break
+            at = [prod(each[VARIABLES[number]] for number in numbers) for each in self.values]
+            if all(a * column[0] == at[0] * b for a, b in zip(at, column, strict=True)):
+                found.append((numbers, at[0]))
+        return found
 
 
 @cache
-def _products(there: tuple[int, ...]) -> list[tuple[int, ...]]:
+def _products(there: tuple[int, ...]) -> tuple[list[tuple[int, ...]], NDArray[np.float64]]:
     """Of the variables that a family has, products of up to four sizes, and of those with one that
-    is rounded, the simplest first."""
+    is rounded, the simplest first; and by product how often it has each of `there`."""
     plain = [number for number in there if number < len(SIZES)]
     rounded = [number for number in there if number >= len(SIZES)]
     found: list[tuple[int, ...]] = []
@@ -218,7 +234,13 @@ def _products(there: tuple[int, ...]) -> list[tuple[int, ...]]:
         found += combinations_with_replacement(plain, factors)
         sizes = found[-comb(len(plain) + factors - 1, factors) :]
         with_one += [(*each, number) for each in sizes for number in rounded]
-    return sorted(filter(_is_sound, [*found, *with_one]), key=_plainness)
+    products = sorted(filter(_is_sound, [*found, *with_one]), key=_plainness)
+    factors_of = np.zeros((len(products), len(there)))
+    place = {number: column for column, number in enumerate(there)}
+    for row, numbers in enumerate(products):
+        for number in numbers:
+            factors_of[row, place[number]] += 1
+    return products, factors_of
 
 
 def _plainness(numbers: Sequence[int]) -> tuple[bool, int]:
