@@ -150,6 +150,7 @@ _ALL = (
         _LIKE_LLAMA,
         is_tied=True,
         linear=_LINEAR,
+        window=4096,
         head_dim=256,
         is_eager=True,
         period=2,

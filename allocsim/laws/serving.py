@@ -41,6 +41,7 @@ class Serving:
     sizes: of the model and the work, `length` that of the prompt.  is_fused: whether attention is
     FlashAttention's, which splits keys.  decode: steps of a request.  requests: one by one.
     positions: how the model is told them, which decides what making it requests.
+    is_eager: whether attention is no kernel of its own.
     """
 
     sizes: Sizes
@@ -49,6 +50,7 @@ class Serving:
     decode: int
     requests: int
     positions: str = "default"
+    is_eager: bool = False
 
     @property
     def names(self) -> list[tuple[str, int]]:
@@ -58,11 +60,12 @@ class Serving:
         """
         refuse_too_long(self.requests * self.decode * _FEWEST_ROWS)
         prompt = self.sizes["length"]
-        before = prompt_regime(self.sizes, self.card, is_fused=self.is_fused)
+        attention = {"is_fused": self.is_fused, "is_eager": self.is_eager}
+        before = prompt_regime(self.sizes, self.card, **attention)
         steps = []
         for cached in range(prompt + 1, prompt + self.decode + 1):
             sizes = {**self.sizes, "length": cached}
-            regime = step_regime(sizes, self.card, is_fused=self.is_fused)
+            regime = step_regime(sizes, self.card, **attention)
             steps += [(f"{STEP}.{regime}", cached), (f"{AFTER}.{regime}", cached)]
         del steps[-1]
         found = [(f"{MAKE}.{self.positions}", prompt), (f"{START}.{before}", prompt), *steps]

@@ -63,6 +63,7 @@ VARIABLES = (
     "workspace",
     *("length_and_one", "length_less_one", "queries_keys_values"),
     *(f"length_by_{unit}" for unit in (8, 16, 32, 128)),
+    "windowed",
     *("splits", "gradient_workspace", "gradient_workspace_16_bit"),
     *("touched_rows", "partial_segments", "sort_storage"),
     *("scan_storage", "rows_scan_storage"),
@@ -84,6 +85,9 @@ _SORTED_ABOVE = 3072
 
 _HEADS_SERVED = (64, 96, 128)
 """Sizes of a head that were recorded serving; sums of others are rounded up, or blocks smaller."""
+
+_HEADS_SERVED_EAGERLY = (*_HEADS_SERVED, 192, 256)
+"""And with eager attention, which rounds none."""
 _SORTED_BY_ONE_BLOCK = 2304
 """Indices (2,304 | 2,305) up to which a radix sort has no temporary storage."""
 
@@ -122,6 +126,7 @@ def variables_of(sizes: Sizes, card: Card, *, is_step: bool = False) -> dict[str
         "length_less_one": length - 1,
         "queries_keys_values": (known["heads"] + 2 * known["kv_heads"]) * known["head_dim"],
         **{f"length_by_{unit}": -(-length // unit) * unit for unit in (8, 16, 32, 128)},
+        "windowed": min(length, sizes.get("window") or length),
         "splits": attention_splits(known, card.multiprocessors, is_step=is_step),
         "choice_parts": _choice_parts(known, card),
         "gradient_workspace": _gradient_workspace(length, known["head_dim"], is_fp32=True),
@@ -214,7 +219,7 @@ def regime_of(sizes: Sizes, card: Card, mask_unit: int = 0) -> str:
     and where `factored` says the bytes of a number Adafactor's sums.
 
     mask_unit: numbers of a mask that its rows are padded to; 0 without one.  With one no flash
-    attention runs.
+    attention runs.  It is 1 for eager attention, which goes one way whatever the window.
     """
     tokens = sizes["batch"] * sizes["length"]
     has_layer_norms = sizes.get("positions") or sizes.get("patch")
@@ -234,7 +239,7 @@ def regime_of(sizes: Sizes, card: Card, mask_unit: int = 0) -> str:
         splits = attention_splits(sizes, card.multiprocessors)
         attention = "split" if splits > 1 else "whole"
     parts = [_batch(sizes), many, _heads(sizes), attention]
-    parts += ["window"] * bool(sizes.get("window"))
+    parts += ["window"] * bool(sizes.get("window") and mask_unit != 1)
     parts += _of_a_family(sizes, tokens, card)
     if sizes.get("factored"):
         parts.append(factored_way(sizes))
@@ -270,28 +275,28 @@ def _of_experts(sizes: Sizes, tokens: int) -> list[str]:
     return ["one"] * (chosen == 1) + ["many"] * (tokens * chosen > _SORTED_BY_ITSELF)
 
 
-def prompt_regime(sizes: Sizes, card: Card, *, is_fused: bool) -> str:
+def prompt_regime(sizes: Sizes, card: Card, *, is_fused: bool, is_eager: bool = False) -> str:
     """The way of a prompt through the kernels in serving.
 
-    is_fused: whether attention is FlashAttention's.
+    is_fused: whether attention is FlashAttention's.  is_eager: whether it is no kernel of its own.
     """
     splits = attention_splits(sizes, card.multiprocessors) if is_fused else 1
     if sizes["length"] == 1:
         return "one token"
-    return _served(sizes, splits, sizes["batch"] * sizes["length"])
+    return _served(sizes, splits, sizes["batch"] * sizes["length"], is_eager=is_eager)
 
 
-def step_regime(sizes: Sizes, card: Card, *, is_fused: bool) -> str:
+def step_regime(sizes: Sizes, card: Card, *, is_fused: bool, is_eager: bool = False) -> str:
     """The way of one token; `length` is what the cache holds then."""
     splits = attention_splits(sizes, card.multiprocessors, is_step=True) if is_fused else 1
-    return _served(sizes, splits, sizes["batch"])
+    return _served(sizes, splits, sizes["batch"], is_eager=is_eager)
 
 
-def _served(sizes: Sizes, splits: int, tokens: int) -> str:
+def _served(sizes: Sizes, splits: int, tokens: int, *, is_eager: bool) -> str:
     """Batch, heads, splits of attention, whether the token is chosen in parts, and how many experts
     are."""
     choice = "parts" if sizes["vocabulary"] > AT_ONCE else "at-once"
-    if sizes["head_dim"] not in _HEADS_SERVED:
+    if sizes["head_dim"] not in (_HEADS_SERVED_EAGERLY if is_eager else _HEADS_SERVED):
         return f"heads of {sizes['head_dim']}"
     way = (_batch(sizes), _heads(sizes), "split" if splits > 1 else "whole", choice)
     return ".".join((*way, *_of_experts(sizes, tokens)))

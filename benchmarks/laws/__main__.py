@@ -35,7 +35,10 @@ MORE_FAMILIES = (
     *(("mistral", False), ("phi3", False), ("mixtral", False), ("bert", True)),
     *((VIT, False), ("vit", False)),
 )
-EAGER_FAMILIES = (("gemma2", True),)
+_EAGER_FULL = (
+    *(("fp32", "adamw"), ("bf16", "adamw-fused"), ("bf16", "sgd"), ("bf16", "momentum")),
+    *(("fp32", "sgd"), ("fp32", "momentum")),
+)
 _USUAL = (("bf16", "adamw"), ("autocast-bf16", "adamw"), ("autocast-bf16", "adamw-fused"))
 
 
@@ -54,11 +57,12 @@ def variants() -> Iterator[Variant]:
                 if not (more and family == VIT):  # torchvision has no checkpointing
                     options = {"dtype": dtype, "optimizer": optimizer, **more}
                     yield Variant(family, is_tied, options)
-    for family, is_tied in EAGER_FAMILIES:
-        for dtype, optimizer in _USUAL:
-            for more in ({}, {"checkpointing": True}):
-                options = {"dtype": dtype, "optimizer": optimizer, "attention": "eager", **more}
-                yield Variant(family, is_tied, options)
+    for options in _options_of_gemma2():
+        for more in ({}, {"checkpointing": True}):
+            yield Variant("gemma2", True, {**options, "attention": "eager", **more})
+    for dtype in ("bf16", "fp16", "fp32"):
+        options = {"is_training": False, "dtype": dtype, "attention": "eager"}
+        yield Variant("gemma2", True, options)
     yield Variant("mixtral", False, {"is_training": False, "dtype": "bf16", "attention": "sdpa"})
 
 
@@ -69,6 +73,14 @@ def _options(family: str) -> Iterator[dict[str, Any]]:
     for dtype in _EAGER:
         yield {"dtype": dtype, "optimizer": "adamw", "attention": "eager"}
     for targets in ((), _ADAPTED[family]):
+        yield {"dtype": "bf16", "optimizer": "adamw", "lora": 8, "lora_targets": targets}
+
+
+def _options_of_gemma2() -> Iterator[dict[str, Any]]:
+    """What is done with Gemma 2, whose attention is its own."""
+    for dtype, optimizer in (*_USUAL, *_EAGER_FULL):
+        yield {"dtype": dtype, "optimizer": optimizer}
+    for targets in ((), _ADAPTED["llama"]):
         yield {"dtype": "bf16", "optimizer": "adamw", "lora": 8, "lora_targets": targets}
 
 

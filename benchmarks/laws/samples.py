@@ -53,24 +53,34 @@ _NEVER_SINGLE = {
     **dict.fromkeys(SEEING, ("two", "sorted")),
 }
 """What one sequence is too short for; so long a one is another regime of GPT-2."""
+_KNOWING_MANY = ("qwen2", "gemma2")
+"""Families whose published models know so many tokens that one is chosen in parts."""
 _WINDOWED = {"mistral": ("shared",), "phi3": ("own", "shared")}
 """Families whose published models have a sliding window, and their heads."""
 _OWN_WAYS = {"bert": ("", ".twos", ".fours"), "mixtral": ("", ".many"), "vit": ("", ".narrow")}
 """Ends of regimes above a thousand tokens that only these families have."""
+_NARROW_KEYS = "queries-attended-gate-down-embedding"
+_WIDE = "queries-keys-attended-gate-down-embedding"
 _FACTORED = {
-    ("llama", False): (
-        "queries-attended-gate-down-embedding",
-        "queries-keys-attended-gate-down-embedding",
+    ("llama", True, "shared"): (
+        _NARROW_KEYS,
+        _WIDE,
+        "gate-embedding",
+        "gate-embedding.small-keys",
     ),
-    ("llama", True): ("queries-keys-attended-gate-down-embedding",),
-    ("qwen2", False): ("queries-attended-gate-down-embedding.rows",),
-    ("qwen2", True): ("queries-keys-attended-gate-down-embedding.rows",),
-    ("gpt2", True): (
+    ("llama", True, "own"): (_WIDE,),
+    ("llama", False, "shared"): (_NARROW_KEYS, _WIDE),
+    ("llama", False, "own"): (_WIDE,),
+    ("qwen2", True, "shared"): (f"{_NARROW_KEYS}.rows", "gate-embedding.small-keys.rows"),
+    ("qwen2", True, "own"): (f"{_WIDE}.rows",),
+    ("qwen2", False, "shared"): (f"{_NARROW_KEYS}.rows", f"{_WIDE}.rows"),
+    ("qwen2", False, "own"): (f"{_WIDE}.rows",),
+    ("gpt2", True, "own"): (
         "gate-embedding-places",
         "queries-keys-attended-joined-gate-down-embedding-places",
     ),
 }
-"""Ways of Adafactor that published models go, by whether heads have their own keys."""
+"""Ways of Adafactor that published models go, by whether heads share their keys."""
 _OWN_WAYS_OF_FEW = {"vit": ("", ".narrow")}
 """And below."""
 _MADE = "torchvision.models.VisionTransformer(image_size=224, {})"
@@ -136,7 +146,8 @@ def regimes(variant: Variant) -> Iterator[str]:
         yield from _regimes_of_training(variant)
         return
     for regime in _regimes_of_training(variant):
-        for more in _FACTORED[variant.family, "own" in regime.split(".")]:
+        heads = regime.split(".")[2]
+        for more in _FACTORED[variant.family, variant.is_tied, heads]:
             yield f"{regime}.tall-{more}"
 
 
@@ -173,7 +184,7 @@ def _regimes_of_prompts(variant: Variant) -> Iterator[str]:
         ("single", "several"),
         ("own",) if variant.family == "gpt2" else ("shared", "own"),
         ("whole", "split") if may_split else ("whole",),
-        ("parts",) if variant.family == "qwen2" else ("at-once",),
+        ("parts",) if variant.family in _KNOWING_MANY else ("at-once",),
         ("", "many") if variant.family == "mixtral" else ("",),
     )
     yield from (".".join(filter(None, way)) for way in ways)
@@ -243,7 +254,7 @@ def _sizes(variant: Variant, chance: random.Random) -> dict[str, int]:
     if variant.family == "gpt2":
         sizes |= {"kv_heads": heads, "positions": 64 * chance.randrange(80, 200)}
     if variant.options.get("optimizer") == "adafactor":
-        sizes["factored"] = 2 if variant.options["dtype"] == "bf16" else 4
+        sizes |= _factored_sizes(variant, chance)
     if variant.serves:
         sizes |= {
             "vocabulary": chance.randrange(5_000, 260_000),
@@ -251,11 +262,35 @@ def _sizes(variant: Variant, chance: random.Random) -> dict[str, int]:
         }
         if variant.family == "llama":
             sizes["is_scaled"] = chance.randrange(2)
+        if variant.family == "gemma2":
+            sizes["window"] = chance.choice(_windows(sizes["length"], chance))
         if variant.options["dtype"] != "fp32" and variant.options["attention"] == "sdpa":
             sizes["is_fp16"] = chance.randrange(2)
     if "lora" in variant.options:
         sizes["lora"] = chance.choice([4, 8, 16, 24, 32, 64])
     return sizes | _own_sizes(variant.family, sizes, chance)
+
+
+def _factored_sizes(variant: Variant, chance: random.Random) -> dict[str, int]:
+    """Of a program with Adafactor: whose keys and values are wide, whose layers are narrow, or
+    neither; the more tokens a Qwen2 knows."""
+    own = {"factored": 2 if variant.options["dtype"] == "bf16" else 4}
+    if variant.family == "gpt2":
+        return own
+    kind = chance.choice(["wide", "narrow", "neither"])
+    if kind == "wide":
+        head_dim, kv_heads = chance.choice([(128, 8), (128, 10), (96, 12), (64, 16), (64, 20)])
+        heads = kv_heads * chance.choice([1, 1, 2, 3, 4])
+        hidden = heads * chance.choice([64, 96, 128])
+    elif kind == "narrow":
+        head_dim, kv_heads = 64, chance.choice([2, 3, 4, 5])
+        heads = kv_heads * chance.choice([2, 3, 4, 7])
+        hidden = heads * 64
+    if kind != "neither":
+        own |= {"head_dim": head_dim, "kv_heads": kv_heads, "heads": heads, "hidden": hidden}
+    if variant.family == "qwen2":
+        own["vocabulary"] = chance.randrange(131_000, 160_000)
+    return own
 
 
 def _own_sizes(family: str, sizes: Mapping[str, int], chance: random.Random) -> dict[str, int]:
@@ -281,9 +316,13 @@ def _own_sizes(family: str, sizes: Mapping[str, int], chance: random.Random) -> 
     if family == "gemma2":
         return {"head_dim": chance.choice([64, 96, 128, 192, 256]), "layers": 6}
     if family in _WINDOWED:
-        shorter, longer = chance.randrange(2, length + 1), length + chance.randrange(1, 4000)
-        return {"window": chance.choice([0, 0, shorter, longer])}
+        return {"window": chance.choice([0, 0, *_windows(length, chance)])}
     return {}
+
+
+def _windows(length: int, chance: random.Random) -> tuple[int, int]:
+    """Windows that a sequence fills, and does not."""
+    return chance.randrange(2, length + 1), length + chance.randrange(1, 4000)
 
 
 def configured(family: str, is_tied: bool, sizes: Mapping[str, int]) -> Model:
@@ -299,6 +338,6 @@ def configured(family: str, is_tied: bool, sizes: Mapping[str, int]) -> Model:
         config["rope_parameters"] = _SCALED
     if family == "phi3":
         config["pad_token_id"] = 0  # its own is beyond a small vocabulary
-    if known.window is not None:
+    if "window" in sizes:
         config["sliding_window"] = sizes.get("window") or None
     return Configured("a model made up", config, f"AutoModelFor{known.head}")

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocsim.engine import StepKind
-from allocsim.laws import REQUEST, Law, Laws, Serving
+from allocsim.laws import FAMILIES, REQUEST, Law, Laws, Serving
 from allocsim.phantom import find_gpu
 from allocsim.questions.fit.by_law import serving_of
 from allocsim.questions.scale.growth import Growth, growth_between
@@ -37,8 +37,8 @@ class _Run:
     """A recording.
 
     sizes: what it was recorded at.  names: its stretches in their order, as `Serving.names`.
-    places: their rows.  growth: how it grew out of the same with a layer less, None where that was
-    not recorded.
+    places: their rows.  growth: how it grew out of the same with a period of layers less, None
+    where that was not recorded.
     """
 
     program: Program
@@ -94,12 +94,12 @@ def serving_laws_of(
     """The laws of a variant that serves by stretch and regime, and why there are none."""
     sizes = drawn_to_serve(variant, SAMPLES)
     runs = _runs(variant, sizes, python)
-    interner = FrameInterner()
+    interner, period = FrameInterner(), FAMILIES[variant.family].period
     found: dict[str, Law] = {}
     refused: dict[str, str] = {}
     for name, stretches in _by_name(runs).items():
         try:
-            found[name] = _law(stretches, interner)
+            found[name] = _law(stretches, interner, period)
         except NoLawError as error:
             refused[name] = str(error)
     for run in runs:
@@ -112,8 +112,9 @@ def serving_laws_of(
 
 
 def _runs(variant: Variant, sizes: Sequence[Mapping[str, int]], python: str) -> list[_Run]:
-    """The recordings at these sizes; for each stretch one of them with a layer less, too."""
-    gpu = find_gpu(CARD)
+    """The recordings at these sizes; for each stretch one of them with a period of layers less,
+    too."""
+    gpu, period = find_gpu(CARD), FAMILIES[variant.family].period
     serving = [serving_of(variant.task(at), gpu) for at in sizes]
     known: set[str] = set()
     with_less, texts = [], []
@@ -121,7 +122,8 @@ def _runs(variant: Variant, sizes: Sequence[Mapping[str, int]], python: str) -> 
         names = {name for name, _ in each.names}
         with_less.append(not names <= known)
         known |= names
-        texts += [variant.text({**at, "layers": 2})] * with_less[-1] + [variant.text(at)]
+        smaller = {**at, "layers": at["layers"] - period}
+        texts += [variant.text(smaller)] * with_less[-1] + [variant.text(at)]
     line = 1 + next(i for i, each in enumerate(texts[0].splitlines()) if _CHOICE in each)
     programs = recorded(python, texts)
     numbers: dict[Hashable, int] = {}
@@ -131,7 +133,7 @@ def _runs(variant: Variant, sizes: Sequence[Mapping[str, int]], python: str) -> 
         program = next(programs)
         growth = None if small is None else growth_between(small, program)
         if small is not None and growth is None:
-            raise NoLawError(f"two layers do not grow to three at {at}")
+            raise NoLawError(f"two periods of layers do not grow to three at {at}")
         like = likeness_of(program, numbers)
         places = _places(program, line, each.decode)
         found.append(_Run(program, like, each, at, each.names, places, growth))
@@ -174,7 +176,7 @@ def _by_name(runs: Sequence[_Run]) -> dict[str, list[_Stretch]]:
     return found
 
 
-def _law(stretches: Sequence[_Stretch], interner: FrameInterner) -> Law:
+def _law(stretches: Sequence[_Stretch], interner: FrameInterner, period: int) -> Law:
     first = stretches[0]
     for each in stretches:
         row = first.first_difference(each)
@@ -182,7 +184,7 @@ def _law(stretches: Sequence[_Stretch], interner: FrameInterner) -> Law:
             raise NoLawError(f"otherwise than {dict(first.run.sizes)}: {each.told(row)}")
     growth = first.run.growth
     if growth is None:
-        raise NoLawError("it was not recorded with a layer less")
+        raise NoLawError("it was not recorded with a period of layers less")
     told, others = _told_first(stretches)
     rows = first.requests
 
@@ -192,7 +194,7 @@ def _law(stretches: Sequence[_Stretch], interner: FrameInterner) -> Law:
     while True:
         columns = np.array([stretches[i].size for i in told]).T
         found = formulas_of(columns, [stretches[i].variables for i in told], told_by)
-        law = law_of(growth, *found, interner, proofs=len(others), rows=first.rows)
+        law = law_of(growth, *found, interner, proofs=len(others), rows=first.rows, period=period)
         refuted = next((i for i in others if _is_refuted(law, stretches[i])), None)
         if refuted is None:
             return law

@@ -41,6 +41,9 @@ MADE_UP = [
     (("mistral", False, 32_003, 1920, 5312, 4, 15, 5), 2, 1600, "autocast-bf16", "adamw", True,
      "L40S"),
     (("qwen2", True, 140_003, 1536, 4096, 5, 12, 4), 2, 700, "bf16", "adafactor", True, "RTX 4090"),
+    (("qwen2", False, 150_000, 2048, 5504, 4, 16, 8), 3, 500, "bf16", "adafactor", False, "H100"),
+    (("llama", True, 49_152, 576, 1536, 7, 9, 3), 5, 1000, "bf16", "adafactor", False, "RTX 4090"),
+    (("llama", False, 32_000, 2048, 5632, 5, 16, 16), 1, 2048, "bf16", "adafactor", False, "L40S"),
 ]  # fmt: skip
 """Models that nobody recorded: their sizes, and how they train on which card."""
 
@@ -54,6 +57,10 @@ SERVED = [
     (("llama", True, 99_999, 1280, 3456, 6, 20, 4), 4, 300, "bf16", {"attention": "eager"},
      "A100 80GB"),
     (("gpt2", True, 50_257, 1152, 5, 18, 2048), 5, 250, "fp16", {"decode": 20}, "A100 40GB"),
+    (("gemma2", True, 200_003, 1152, 3008, 6, 9, 3), 3, 60, "bf16",
+     {"decode": 20, "attention": "eager"}, "RTX 4090"),
+    (("gemma2", True, 256_000, 1536, 4096, 4, 12, 12), 1, 90, "bf16",
+     {"decode": 6, "requests": 1, "attention": "eager"}, "H100"),
     (("mixtral", False, 61_007, 1152, 1600, 5, 18, 6), 3, 250, "bf16", {"decode": 9}, "RTX 4090"),
     (("mixtral", False, 32_000, 1280, 960, 4, 10, 10), 6, 900, "fp16", {}, "H100"),
 ]  # fmt: skip
@@ -97,6 +104,8 @@ def made_up(model_type: str, is_tied: bool, *sizes: int, rope_type: str = "defau
     config = {"model_type": model_type, "tie_word_embeddings": is_tied}
     keys = LIKE_GPT2 if model_type == "gpt2" else LIKE_LLAMA
     more: dict[str, Any] = {}
+    if model_type == "gemma2":
+        more["sliding_window"] = 64  # which 60 tokens do not fill, and 90 do
     if model_type == "mixtral":
         more |= {"num_local_experts": 5, "num_experts_per_tok": 3}
     if model_type != "gpt2":

@@ -52,7 +52,7 @@ def test_what_no_law_is_for(changed: dict[str, Any], sentence: str) -> None:
 
 
 def test_a_window_that_is_left_out_is_the_familys() -> None:
-    windows = {"llama": None, "mistral": 4096, "phi3": 0, "mixtral": 0}
+    windows = {"llama": None, "mistral": 4096, "gemma2": 4096, "phi3": 0, "mixtral": 0}
     for model_type, window in windows.items():
         config = {**LLAMA, "model_type": model_type, "num_key_value_heads": 8}
         config |= {"head_dim": 128, "num_local_experts": 8, "num_experts_per_tok": 2}

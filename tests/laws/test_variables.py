@@ -250,6 +250,18 @@ def test_a_prompt_and_a_step_have_ways_of_their_own(
     assert step_regime(sizes, A100, is_fused=is_fused) == step
 
 
+def test_a_window_holds_the_keys_of_a_step_and_is_no_way_of_eager_attention() -> None:
+    """Gemma 2, whose heads of 256 were recorded with eager attention alone."""
+    sizes = {**QWEN, "length": 300, "window": 128, "head_dim": 256}
+    assert variables_of(sizes, A100, is_step=True)["windowed"] == 128
+    assert variables_of({**sizes, "window": 500}, A100)["windowed"] == 300
+    assert variables_of({**sizes, "window": 0}, A100)["windowed"] == 300
+    assert regime_of(sizes, A100, 1) == "single.few.shared.masked"
+    for way in (prompt_regime, step_regime):
+        assert way(sizes, A100, is_fused=False) == "heads of 256"
+        assert way(sizes, A100, is_fused=False, is_eager=True) == "single.shared.whole.parts"
+
+
 def test_steps_pass_from_one_way_to_another_as_the_cache_grows() -> None:
     serving = Serving({**QWEN, "length": 255}, A100, is_fused=True, decode=3, requests=2)
     single = "single.shared"

@@ -40,7 +40,7 @@ from allocsim.workload import EMPTY_CACHE as EMPTIES
 from allocsim.workload import KnownProgram, Played, play_known, write_recording
 
 __all__ = [
-    "OLDEST_CAPABILITY", "card_of", "has_law", "is_fused", "laws_name", "mask_unit",
+    "OLDEST_CAPABILITY", "card_of", "config_of", "has_law", "is_fused", "laws_name", "mask_unit",
     "positions_of", "refuse_card_without_law", "run_by_law", "serving_of",
 ]  # fmt: skip
 
@@ -109,7 +109,7 @@ def laws_name(task: Task) -> str:
 
     Raises ConfigError for a model or an option that there are none for.
     """
-    config = _config_of(task.model)
+    config = config_of(task.model)
     family = family_of(config)
     head = task.model.head if isinstance(task.model, Configured) else ""
     if family is None or not head.endswith(family.head):
@@ -132,7 +132,7 @@ def laws_name(task: Task) -> str:
     return "_".join(parts)
 
 
-def _config_of(model: Model) -> Mapping[str, Any]:
+def config_of(model: Model) -> Mapping[str, Any]:
     """The configuration of a model, empty for one that has no laws."""
     if isinstance(model, Configured):
         return model.config
@@ -141,7 +141,7 @@ def _config_of(model: Model) -> Mapping[str, Any]:
 
 def _sizes_of(model: Model) -> dict[str, int]:
     """The sizes of a model that has laws."""
-    config = _config_of(model)
+    config = config_of(model)
     family = family_of(config)
     assert family is not None
     return family.sizes_of(config)
@@ -186,12 +186,13 @@ def serving_of(task: Task, gpu: Gpu) -> Serving:
         decode=task.decode,
         requests=task.requests,
         positions=positions_of(task.model),
+        is_eager=task.attention == "eager",
     )
 
 
 def positions_of(model: Model) -> str:
     """How positions are scaled, as the configuration of a model with rotary ones says."""
-    config = _config_of(model)
+    config = config_of(model)
     scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
     return str(scaling.get("rope_type") or scaling.get("type") or "default")
 
@@ -224,8 +225,9 @@ def _refuse_without_law(task: Task, gpu: Gpu, laws: Laws) -> None:
     for regime in regimes:
         if regime not in laws.by_regime:
             tokens = task.seq if task.is_training else task.prompt
+            length = "" if task.model.sees else f" x {tokens:,} tokens"
             raise ConfigError(
-                f"there is no law for {laws.name} at batch {task.batch} x {tokens:,} tokens: "
+                f"there is no law for {laws.name} at batch {task.batch}{length}: "
                 f"its kernels' way there ({regime}) was not recorded"
             )
 
