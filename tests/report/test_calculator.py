@@ -43,23 +43,24 @@ PARTS = files("allocsim.report") / "calculator"
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Page]:
     """The page with the laws of one program, which opens at gpt2 on an A10G."""
-    file = tmp_path_factory.mktemp("calculator") / "page.html"
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("allocsim.questions.fit.calculator.known_laws", lambda: (PROGRAM,))
-        command = ["fit", "--html", str(file), "gpt2", "--gpu", "A10G", "--batch", "8"]
-        assert main([*command, "--dtype", "fp32", "--optimizer", "sgd"]) == 0
-    text = file.read_text(encoding="utf-8")
+    words = "gpt2 --gpu A10G --batch 8 --dtype fp32 --optimizer sgd"
+    text = page_with(PROGRAM, words, tmp_path_factory.mktemp("calculator"))
     return text, Page(text)
 
 
 @pytest.fixture(scope="module")
 def serving(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The page with the laws of one program that serves, which opens at it."""
-    file = tmp_path_factory.mktemp("calculator") / "serving.html"
+    words = "gpt2 --serve --prompt 200 --decode 9 --requests 1 --dtype fp32"
+    return page_with(SERVES, words, tmp_path_factory.mktemp("calculator"))
+
+
+def page_with(program: str, words: str, folder: Path) -> str:
+    """The page with the laws of one program, which opens at what `words` ask."""
+    file = folder / "page.html"
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("allocsim.questions.fit.calculator.known_laws", lambda: (SERVES,))
-        command = ["fit", "--html", str(file), "gpt2", "--serve", "--prompt", "200"]
-        assert main([*command, "--decode", "9", "--requests", "1", "--dtype", "fp32"]) == 0
+        patched.setattr("allocsim.questions.fit.calculator.known_laws", lambda: (program,))
+        assert main(["fit", "--html", str(file), *words.split()]) == 0
     return file.read_text(encoding="utf-8")
 
 
@@ -150,7 +151,7 @@ def test_the_page_knows_every_variable_that_a_law_it_carries_names() -> None:
     listed = code[code.index("const VARIABLES = [") :].partition("]")[0]
     known = set(re.findall(r'"(\w+)"', listed))
     assert known <= set(VARIABLES)
-    assert len(law_programs()) >= 17
+    assert len(law_programs()) >= 60
     for name in law_programs():
         laws = find_laws(name)
         assert laws is not None
@@ -180,8 +181,10 @@ def asked_of(page: Page, task: Task, gpu: Gpu) -> dict[str, Any]:
     model = next(model for model in about["models"] if model["name"] == task.model.name)
     card = {"name": gpu.name, "memory": gpu.memory, "context": gpu.context_memory}
     card |= {"capability": gpu.capability, "multiprocessors": gpu.multiprocessors}
+    family = model["family"]
+    has_bias = family in about["outputBias"]
     return {
-        "model": {**model, "keys": about["keys"][model["family"]]},
+        "model": {**model, "keys": about["keys"][family], "hasOutputBias": has_bias},
         "card": {**card, "threads": gpu.limits.threads},
         "work": "train" if task.is_training else "serve", "attention": task.attention,
         "dtype": task.dtype, "optimizer": task.optimizer, "checkpointing": task.checkpointing,
@@ -196,7 +199,7 @@ def told_by_script(text: str, program: str, questions: list[tuple[Task, Gpu]]) -
     (laws,) = re.findall(rf'data-laws="{program}">([^<]*)<', text)
     given = {"about": about_of(page)["programs"][program], "laws": laws}
     given["questions"] = [asked_of(page, *question) for question in questions]
-    script = SCRIPT.replace("{engine}", page.scripts["engine"]).replace("PROGRAM", program)
+    script = SCRIPT.replace("PROGRAM", program).replace("{engine}", page.scripts["engine"])
     done = subprocess.run(
         [str(NODE), "-e", script],
         input=json.dumps(given), capture_output=True, text=True, check=True,
@@ -224,6 +227,26 @@ def test_the_script_says_what_python_says(written: tuple[str, Page]) -> None:
     is_as_told(failing, *questions[1])
     assert (fitting["fits"], failing["fits"]) == (True, False)
     assert refused == {"refusal": "there is no law for gpt2_tied_fp32_adamw"}
+
+
+@pytest.mark.skipif(NODE is None, reason="Node.js is not installed")
+@pytest.mark.parametrize(
+    ("program", "model", "options"),
+    [
+        ("bert_tied_bf16_adamw", "BERT-base", {"batch": 9, "seq": 128}),
+        ("torchvision-vit_bf16_adamw", "ViT-B/16", {"batch": 3}),
+        ("gpt2_tied_bf16_adafactor", "gpt2", {"batch": 2, "seq": 200, "optimizer": "adafactor"}),
+        ("qwen2_untied_bf16_adafactor", "Qwen2.5-7B", {"seq": 600, "optimizer": "adafactor"}),
+    ],
+)
+def test_the_script_has_biases_images_and_sums_of_matrices(
+    program: str, model: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    task, gpu = Task(model=model_of(model), **options), find_gpu("H200")
+    words = [f"--{name} {value}" for name, value in options.items()]
+    text = page_with(program, " ".join([model, *words]), tmp_path)
+    (told,) = told_by_script(text, program, [(task, gpu)])
+    is_as_told(told, task, gpu)
 
 
 @pytest.mark.skipif(NODE is None, reason="Node.js is not installed")
@@ -255,7 +278,6 @@ def test_the_script_serves_as_python_does(serving: str) -> None:
         (["--engine", "program"], "--engine program: the page of --html answers by laws"),
         (["--gpu", "L4", "--gpu", "A10"], "the page has every card; name the one"),
         (["gpt2", "--accumulate", "4"], "there is no law for accumulate 4"),
-        (["BERT-base"], "the page of --html has no bert; --engine laws answers"),
         (["ResNet-50"], "there is no law for ResNet-50: its architecture has none"),
         (["gpt2", "--attention", "flash"], "there is no law for attention 'flash'"),
         (["gpt2", "--serve", "--lengths", "9,12"], "--lengths is for an answer"),

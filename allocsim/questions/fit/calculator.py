@@ -1,9 +1,8 @@
 """What a calculator by laws offers: models, cards, and the question that it opens at.
 
 Rule: a model is offered where its configuration is one that laws hold for; whether there is one for
-the program asked about, the laws themselves say, as `by_law.py` has them say it.  A page has seven
-families, with adapters on all linear modules or none, whose kernels its script knows the ways of;
-the command has more.
+the program asked about, the laws themselves say, as `by_law.py` has them say it.  A page has every
+family, with adapters on all linear modules or none, which its fields can say; the command has more.
 """
 
 from __future__ import annotations
@@ -13,17 +12,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from allocsim.errors import ConfigError
-from allocsim.laws import family_of, known_laws
+from allocsim.laws import FAMILIES, family_of, known_laws
 from allocsim.phantom import CARDS, Gpu
 from allocsim.questions.fit.by_law import (
     OLDEST_CAPABILITY,
+    config_of,
     laws_name,
     positions_of,
     refuse_card_without_law,
 )
-from allocsim.questions.fit.model import Configured, Model
-from allocsim.questions.fit.presets import CONFIGURATIONS
-from allocsim.questions.fit.task import Task
+from allocsim.questions.fit.model import Model, model_of
+from allocsim.questions.fit.presets import CONFIGURATIONS, TORCHVISION
+from allocsim.questions.fit.task import OPTIMIZERS, Task
 
 __all__ = [
     "LawModel",
@@ -35,10 +35,9 @@ __all__ = [
     "opening_at",
 ]
 
-_FAMILIES = ("llama", "qwen2", "gpt2", "mistral", "phi3", "mixtral", "gemma2")
 _CARRIED = re.compile(
-    rf"({'|'.join(_FAMILIES)})_(un)?tied_[\w-]+_"
-    r"(serve(_eager)?|(adamw|adamw-fused|sgd|momentum)(_checkpointing)?(_eager)?(_lora)?)"
+    rf"({'|'.join(FAMILIES)})(_(un)?tied)?_[a-z\d-]+_"
+    rf"(serve(_eager)?|({'|'.join(OPTIMIZERS)})(_checkpointing)?(_eager)?(_lora)?)"
 )
 
 
@@ -47,14 +46,15 @@ class LawModel:
     """A model whose configuration laws hold for.
 
     sizes: those that the configuration gives, by the names that laws have for them; the others
-    follow (`Family.sizes_of`).  scaling: how its positions are scaled.  has_law: whether there are
-    laws for any program of it.
+    follow (`Family.sizes_of`).  sees: whether it tells images apart.  scaling: how its positions
+    are scaled.  has_law: whether there are laws for any program of it.
     """
 
     name: str
     family: str
     is_tied: bool
     sizes: Mapping[str, int]
+    sees: bool
     scaling: str
     has_law: bool
 
@@ -76,32 +76,31 @@ def law_programs() -> tuple[str, ...]:
 
 def law_model(model: Model) -> LawModel:
     """`model` as a calculator has it.  Raises ConfigError for one that it has no laws of."""
-    family = family_of(model.config) if isinstance(model, Configured) else None
-    if not isinstance(model, Configured) or family is None:
+    config = config_of(model)
+    family = family_of(config)
+    if family is None:
         raise ConfigError(f"there is no law for {model.name}: its architecture has none")
-    if family.model_type not in _FAMILIES:
-        raise ConfigError(f"the page of --html has no {family.model_type}; --engine laws answers")
-    found = family.sizes_of(model.config)
-    name = family.name_of(model.config)
-    sizes = {name: model.config[key] for name, key in family.keys.items() if model.config.get(key)}
-    if family.window is not None:
-        sizes["window"] = found["window"]
+    found = family.sizes_of(config)
+    name = family.name_of(config)
+    sizes = {name: config[key] for name, key in family.keys.items() if config.get(key)}
+    sizes |= {name: found[name] for name in ("window", "vocabulary") if name in found}
     has_law = any(program.startswith(f"{name}_") for program in law_programs())
     is_tied = name == f"{family.model_type}_tied"
     scaling = positions_of(model)
-    return LawModel(model.name, family.model_type, is_tied, sizes, scaling, has_law)
+    return LawModel(model.name, family.model_type, is_tied, sizes, family.sees, scaling, has_law)
 
 
 def law_models() -> tuple[LawModel, ...]:
     """The presets that laws hold for."""
     known = {name.partition("_")[0] for name in law_programs()}
     found = []
-    for name, config in CONFIGURATIONS.items():
-        family = family_of(config)
+    for name in (*CONFIGURATIONS, *TORCHVISION):
+        model = model_of(name)
+        family = family_of(config_of(model))
         if family is None or family.model_type not in known:
             continue
         try:
-            found.append(law_model(Configured(name, config, "AutoModelForCausalLM")))
+            found.append(law_model(model))
         except ConfigError:
             continue
     return tuple(found)

@@ -36,7 +36,7 @@ __all__ = ["purposes_of_laws"]
 
 _SIZES = {
     "hidden": 2304, "intermediate": 6208, "heads": 18, "kv_heads": 6, "head_dim": 128,
-    "vocabulary": 61_007, "positions": 2048, "batch": 3, "length": 777, "lora": 8,
+    "vocabulary": 61_007, "positions": 2048, "batch": 3, "length": 777, "lora": 8, "patch": 14,
 }  # fmt: skip
 _TIMES = 2
 """A stretch that comes more often is told as it came for the second time, its like before it."""

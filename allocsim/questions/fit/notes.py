@@ -17,8 +17,8 @@ from allocsim.questions.fit.task import Task
 from allocsim.trace import Provenance
 
 __all__ = [
-    "CUDNN_NOTE", "EXPERTS_NOTE", "MASK_NOTE", "notes_of", "notes_of_law", "notes_of_run",
-    "release_note",
+    "CONVOLUTIONS_NOTE", "CUDNN_NOTE", "EXPERTS_NOTE", "MASK_NOTE", "notes_of", "notes_of_law",
+    "notes_of_run", "release_note",
 ]  # fmt: skip
 
 _CUDNN_ATTENTION = (9, 0)
@@ -39,6 +39,11 @@ EXPERTS_NOTE = (
     "the sizes of temporaries differ"
 )
 
+CONVOLUTIONS_NOTE = (
+    "convolutions: cuDNN's workspaces hang on the algorithm that it finds fastest on the card, and "
+    "are not known without one"
+)
+
 
 def notes_of(task: Task | None, gpu: Gpu) -> Iterator[str]:
     """What is open for a task on a card."""
@@ -46,10 +51,7 @@ def notes_of(task: Task | None, gpu: Gpu) -> Iterator[str]:
         return
     model = task.model
     if isinstance(model, Classifier) or model.sees:
-        yield (
-            "convolutions: cuDNN's workspaces hang on the algorithm that it finds fastest on the "
-            "card, and are not known without one"
-        )
+        yield CONVOLUTIONS_NOTE
     if gpu.capability >= _CUDNN_ATTENTION and task.dtype != "fp32" and not model.sees:
         yield CUDNN_NOTE
     if task.checkpointing and task.attention == "sdpa" and not model.sees:

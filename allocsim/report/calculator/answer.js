@@ -59,6 +59,7 @@ function showAnswer(answer, question) {
 
 // What is not known of a question, as the command notes it.
 function notesOf({ card, dtype, attention, checkpointing, model }) {
+  if (model.sees) return [about.notes.convolutions];
   const found = [];
   if (card.capability[0] >= HOPPER && dtype !== "fp32") found.push(about.notes.cudnn);
   if (checkpointing && attention === "sdpa") found.push(about.notes.mask);
@@ -116,7 +117,9 @@ function showCommand({ model, card, ...question }) {
   const parts = [`allocsim fit ${model.name} ${on}`];
   if (work === "serve") {
     parts.push(`--serve --batch ${batch} --prompt ${prompt} --decode ${decode} --requests ${requests} --dtype ${dtype}`);
-  } else parts.push(`--batch ${batch} --seq ${seq} --dtype ${dtype} --optimizer ${optimizer}`);
+  } else {
+    parts.push(`--batch ${batch}`, ...(model.sees ? [] : [`--seq ${seq}`]), `--dtype ${dtype} --optimizer ${optimizer}`);
+  }
   if (attention !== "sdpa") parts.push(`--attention ${attention}`);
   if (question.checkpointing) parts.push("--checkpointing");
   if (question.lora) parts.push(`--lora ${question.lora}`);
@@ -140,7 +143,7 @@ function showRefusal(words, question) {
   put("refusal", words[0].toUpperCase() + words.slice(1) + ".");
   field("refusal").hidden = false;
   showNearby(question);
-  const start = `${question.model.family}_${question.model.tied ? "tied" : "untied"}_`;
+  const start = `${lawsOf(question.model).join("_")}_`;
   const names = Object.keys(about.programs).filter((name) => name.startsWith(start));
   const buttons = names.map((name) => programButton(name.slice(start.length))).filter(Boolean);
   field("programs").hidden = !buttons.length || lawsName(question) in about.programs;
@@ -151,7 +154,8 @@ function showRefusal(words, question) {
 function showNearby(question) {
   const tokens = question.work === "serve" ? "prompt" : "seq";
   const buttons = nearby(question, tokens).map(([batch, length]) => {
-    const button = element("button", { type: "button", textContent: `${batch} x ${counted(length)} tokens` });
+    const words = question.model.sees ? `batch ${batch}` : `${batch} x ${counted(length)} tokens`;
+    const button = element("button", { type: "button", textContent: words });
     button.addEventListener("click", () => {
       field("batch").value = batch;
       field(tokens).value = length;
@@ -170,7 +174,8 @@ function nearby(question, tokens) {
   if (!program) return [];
   const { batch, [tokens]: asked } = question;
   const edges = [SORTED_ABOVE, IN_TWO_PASSES_ABOVE].map((most) => Math.floor(most / batch / 8) * 8);
-  const lengths = [asked, asked - 1, asked + 1, Math.ceil(asked / 8) * 8, ...edges];
+  const others = [asked - 1, asked + 1, Math.ceil(asked / 8) * 8, ...edges];
+  const lengths = [asked, ...(question.model.sees ? [] : others)];
   const near = [batch, batch - 1, batch + 1, 1].flatMap((some) => lengths.map((length) => [some, length]));
   const isKnown = ([some, length]) => {
     try {

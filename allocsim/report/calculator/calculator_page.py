@@ -15,6 +15,7 @@ from allocsim.laws import FAMILIES, Family
 from allocsim.owners import CATEGORIES
 from allocsim.phantom import CONTEXT_MEMORY_SEEN, Gpu
 from allocsim.questions.fit import (
+    CONVOLUTIONS_NOTE,
     CUDNN_NOTE,
     DTYPES,
     EXPERTS_NOTE,
@@ -51,10 +52,16 @@ def calculator_page(
         "optimizers": list(OPTIMIZERS),
         "attentions": ["sdpa", "eager"],
         "eager": [name for name, family in FAMILIES.items() if family.is_eager],
+        "outputBias": [name for name, family in FAMILIES.items() if family.has_output_bias],
         "heads": {name: family.head_dim for name, family in FAMILIES.items() if family.head_dim},
         "purposes": CATEGORIES,
         "process": CONTEXT_MEMORY_SEEN,
-        "notes": {"cudnn": CUDNN_NOTE, "mask": MASK_NOTE, "experts": EXPERTS_NOTE},
+        "notes": {
+            "cudnn": CUDNN_NOTE,
+            "mask": MASK_NOTE,
+            "experts": EXPERTS_NOTE,
+            "convolutions": CONVOLUTIONS_NOTE,
+        },
         "programs": {each.name: each.about for each in laws},
         "opening": _opening(opening),
     }
@@ -83,6 +90,7 @@ def _model(model: LawModel) -> dict[str, Any]:
         "name": model.name,
         "family": model.family,
         "tied": model.is_tied,
+        "sees": model.sees,
         "sizes": dict(model.sizes),
         "scaling": model.scaling,
         "hasLaw": model.has_law,

@@ -7,6 +7,7 @@ const OLDEST_CAPABILITY = 8;
 const ENDLESS = 2 ** 40; // the room of a card without end
 const KEPT_PROGRAMS = 4;
 const FEWEST_ROWS = 80; // of a step, whatever the model
+const TWO_KINDS = 2; // of images, which a model tells apart that names none
 const laws = new Map(); // by name, a promise of a program's laws
 const keptPrograms = new Map();
 
@@ -19,9 +20,14 @@ function takeLaws(name, about, text) {
   laws.set(name, unpacked(text).then((buffer) => ({ about, columns: columnsOf(about.columns, buffer) })));
 }
 
+// What the names of a model's programs begin with; one that sees has no embedding to tie.
+function lawsOf(model) {
+  return model.sees ? [model.family] : [model.family, model.tied ? "tied" : "untied"];
+}
+
 // The name of the laws of a question's program.
 function lawsName({ model, work, dtype, attention, optimizer, checkpointing, lora }) {
-  const isEager = attention === "eager", parts = [model.family, model.tied ? "tied" : "untied"];
+  const isEager = attention === "eager", parts = lawsOf(model);
   if (work === "serve") {
     // Requests of fp16 and bf16 are the same.
     parts.push(isEager || dtype === "fp32" ? dtype : "16-bit", "serve");
@@ -44,6 +50,8 @@ function sizesOf(model) {
   }
   if (found.hidden && model.family === "gpt2") found.intermediate ??= 4 * found.hidden;
   found.window ??= 0; // none
+  if (model.sees && model.keys.vocabulary) found.vocabulary ??= TWO_KINDS;
+  if (model.hasOutputBias) found.output_bias = 1;
   for (const [name, key] of Object.entries(model.keys)) {
     if (name === "window" && found.window === 0) continue;
     if (!Number.isSafeInteger(found[name]) || found[name] < 1 || found[name] >= 2 ** 31) {
@@ -67,13 +75,15 @@ function refuseImpossible({ model, work, dtype, attention, batch, seq, prompt, d
     }
   }
   if (!Number.isSafeInteger(lora) || lora < 0) throw new Refused(`lora ${lora} is not possible; expected a rank`);
+  if (isServing && model.sees) throw new Refused(`${model.name} answers no prompts; serving is for language models`);
   if (isServing && dtype.startsWith("autocast")) {
     throw new Refused(`serving in ${dtype} is not usual; expected fp32, bf16 or fp16`);
   }
-  const most = model.keys.positions && model.sizes.positions, longest = isServing ? prompt + decode : seq;
+  const most = !model.sees && model.keys.positions && model.sizes.positions, longest = isServing ? prompt + decode : seq;
   if (most && longest > most) {
     throw new Refused(`${model.name} has ${counted(most)} positions; ${counted(longest)} tokens are too many`);
   }
+  if (model.sees && attention === "eager") throw new Refused("there is no law for attention 'eager'");
   if (model.isEager && attention !== "eager") {
     throw new Refused(`transformers runs ${model.name} with attention 'eager' alone`);
   }
@@ -84,21 +94,30 @@ function refuseImpossible({ model, work, dtype, attention, batch, seq, prompt, d
 function maskUnit({ attention, checkpointing, dtype, model, seq }) {
   if (attention === "eager") return 1;
   const window = model.sizes.window ?? 0;
-  if (!checkpointing && !(window > 0 && window <= seq)) return 0;
+  if (!(checkpointing && !model.sees) && !(window > 0 && window <= seq)) return 0;
   return dtype === "fp32" ? 4 : 8;
+}
+
+// The sizes of the work besides those of the model.
+function workOf({ batch, lora, work, optimizer, dtype }, length) {
+  const isFactored = work !== "serve" && optimizer === "adafactor";
+  return { batch, length, lora, ...(isFactored ? { factored: /^(bf|fp)16$/.test(dtype) ? 2 : 4 } : {}) };
 }
 
 // The stretches of a question's program, each with the tokens that its attention is over: training is one.
 function stretchesOf(question, sizes) {
-  const { card, batch, seq, prompt, decode, requests, lora } = question;
-  const at = (length) => ({ ...sizes, batch, length, lora });
-  if (question.work !== "serve") return [{ name: regimeOf(at(seq), card, maskUnit(question)), length: seq }];
+  const { model, card, seq, prompt, decode, requests } = question;
+  const at = (length) => ({ ...sizes, ...workOf(question, length) });
+  if (question.work !== "serve") {
+    const length = model.sees ? floorDiv(PIXELS, sizes.patch) ** 2 + 1 : seq; // a class among the patches
+    return [{ name: regimeOf(at(length), card, maskUnit(question)), length }];
+  }
   refuseTooLong(requests * decode * FEWEST_ROWS);
-  const isFused = question.attention === "sdpa" && question.dtype !== "fp32";
-  const scaling = question.model.scaling, before = servedRegimeOf(at(prompt), card, isFused, false);
+  const isEager = question.attention === "eager", isFused = !isEager && question.dtype !== "fp32";
+  const scaling = model.scaling, before = servedRegimeOf(at(prompt), card, isFused, false, isEager);
   const steps = [];
   for (let length = prompt + 1; length <= prompt + decode; length++) {
-    const regime = servedRegimeOf(at(length), card, isFused, true);
+    const regime = servedRegimeOf(at(length), card, isFused, true, isEager);
     steps.push({ name: `step.${regime}`, length, isStep: true }, { name: `after.${regime}`, length, isStep: true });
   }
   steps.pop(); // nothing follows the last token
@@ -111,7 +130,7 @@ function stretchesOf(question, sizes) {
 // there is none.
 async function found(question) {
   refuseImpossible(question);
-  const name = lawsName(question), { model, card, batch, lora } = question;
+  const name = lawsName(question), { model, card, batch } = question;
   if (!laws.has(name)) throw new Refused(`there is no law for ${name}`);
   const { about, columns } = await laws.get(name);
   if (card.capability[0] < OLDEST_CAPABILITY) {
@@ -121,8 +140,9 @@ async function found(question) {
   const missing = stretches.find((stretch) => !about.regimes[stretch.name]);
   if (missing) {
     const tokens = counted(question.work === "serve" ? question.prompt : question.seq);
+    const length = model.sees ? "" : ` x ${tokens} tokens`;
     throw new Refused(
-      `there is no law for ${name} at batch ${batch} x ${tokens} tokens: its kernels' way there (${missing.name}) was not recorded`,
+      `there is no law for ${name} at batch ${batch}${length}: its kernels' way there (${missing.name}) was not recorded`,
     );
   }
   const names = stretches.map((stretch) => stretch.name), key = [name, sizes.layers, ...names].join("/");
@@ -130,7 +150,7 @@ async function found(question) {
   const known = new Map(); // of a stretch that comes again
   const variables = stretches.map(({ name: each, length, isStep }) => {
     const place = `${each}/${length}`;
-    if (!known.has(place)) known.set(place, variablesOf({ ...sizes, batch, length, lora }, card, isStep));
+    if (!known.has(place)) known.set(place, variablesOf({ ...sizes, ...workOf(question, length) }, card, isStep));
     return known.get(place);
   });
   return { program, variables, about };

@@ -7,8 +7,9 @@ const LIKE_AN_A100 = { capability: [8, 0], multiprocessors: 108, threads: 2048, 
 const SIZE_NAMES = {
   layers: "Layers", hidden: "Width", intermediate: "Inner width", heads: "Heads",
   kv_heads: "K/V heads", head_dim: "Head size", vocabulary: "Vocabulary", positions: "Positions",
-  experts: "Experts", chosen: "Experts a token", window: "Sliding window",
+  experts: "Experts", chosen: "Experts a token", window: "Sliding window", patch: "Patch, pixels",
 };
+const KINDS = "Kinds"; // of images: what a vocabulary is to a model that sees
 const LEAST = { window: 0 }; // of the others 1
 const CHOSEN = ["work", "attention", "dtype", "optimizer"]; // fields that are one of some names
 const COUNTED = ["batch", "seq", "prompt", "decode", "requests"];
@@ -56,7 +57,8 @@ function showSizes(model, sizes = model.sizes) {
   const keys = Object.keys(about.keys[model.family]);
   const inputs = Object.entries(SIZE_NAMES).filter(([name]) => keys.includes(name)).map(([name, label]) => {
     const input = element("input", { type: "number", min: LEAST[name] ?? 1, step: 1, id: `size-${name}`, value: sizes[name] ?? "" });
-    return element("label", { textContent: `${label} ` }, input);
+    const words = name === "vocabulary" && model.sees ? KINDS : label;
+    return element("label", { textContent: `${words} ` }, input);
   });
   field("sizes").replaceChildren(...inputs);
   field("tied").checked = model.tied;
@@ -111,6 +113,7 @@ function questionAsked() {
     model: {
       name: isPreset ? model.name : `a model like ${model.name}`, isPreset,
       family: model.family, keys: about.keys[model.family], tied: field("tied").checked, sizes,
+      sees: model.sees, hasOutputBias: about.outputBias.includes(model.family),
       scaling: model.scaling, isEager: about.eager.includes(model.family), head: about.heads[model.family],
     },
     card: cardChosen(),
@@ -132,7 +135,7 @@ function addressOf(question) {
   const words = new URLSearchParams({ model: field("model").value, card: card.short || ANOTHER });
   if (!card.short) words.set("memory", field("memory").value);
   const isServing = question.work === "serve";
-  const counts = isServing ? ["batch", "prompt", "decode", "requests"] : ["batch", "seq"];
+  const counts = isServing ? ["batch", "prompt", "decode", "requests"] : ["batch", ...(model.sees ? [] : ["seq"])];
   for (const name of ["dtype", ...(isServing ? [] : ["optimizer"]), ...counts]) words.set(name, question[name]);
   if (isServing) words.set("work", "serve");
   if (question.attention !== attentionOf(modelChosen())) words.set("attention", question.attention);
@@ -140,7 +143,7 @@ function addressOf(question) {
   if (question.lora) words.set("lora", question.lora);
   if (!model.isPreset) {
     for (const [name, value] of Object.entries(model.sizes)) words.set(name, value);
-    words.set("tied", Number(model.tied));
+    if (!model.sees) words.set("tied", Number(model.tied));
   }
   return `#${words}`;
 }
@@ -168,6 +171,7 @@ function fillIn(given) {
 function slideTo() {
   const positions = Number(field("size-positions")?.value) || 8192;
   document.body.dataset.work = field("work").value;
+  document.body.dataset.input = modelChosen().sees ? "images" : "tokens";
   for (const name of ["seq", "prompt"]) field(`${name}-slider`).max = Math.max(positions, 64);
   for (const name of ["batch", "seq", "prompt"]) field(`${name}-slider`).value = field(name).value;
 }

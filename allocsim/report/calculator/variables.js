@@ -3,7 +3,7 @@
 
 const SIZES = [
   "hidden", "intermediate", "heads", "kv_heads", "head_dim", "vocabulary",
-  "batch", "length", "lora", "positions", "experts", "chosen",
+  "batch", "length", "lora", "positions", "experts", "chosen", "patch",
 ];
 const COLUMNS = {
   hidden: [1, ["hidden"]],
@@ -11,25 +11,53 @@ const COLUMNS = {
   intermediate: [1, ["intermediate"]],
   queries: [1, ["heads", "head_dim"]],
   keys: [1, ["kv_heads", "head_dim"]],
+  vocabulary: [1, ["vocabulary"]],
+  vocabulary_in_twos: [1, ["vocabulary"]],
 };
+const ROWS_OF_A_BLOCK = { vocabulary_in_twos: 8 }; // of the others 4
+// Rows and columns of the matrices whose sums Adafactor takes, as allocsim/laws/factored.py has them.
+const MATRICES = {
+  queries: [["heads", "head_dim"], ["hidden"]],
+  keys: [["kv_heads", "head_dim"], ["hidden"]],
+  attended: [["hidden"], ["heads", "head_dim"]],
+  joined: [["hidden"], ["three", "hidden"]],
+  gate: [["intermediate"], ["hidden"]],
+  down: [["hidden"], ["intermediate"]],
+  embedding: [["vocabulary"], ["hidden"]],
+  places: [["positions"], ["hidden"]],
+};
+const OF_LEARNED_PLACES = ["joined", "places"];
 const VARIABLES = [
   "hidden", "intermediate", "heads", "kv_heads", "head_dim", "vocabulary",
-  "batch", "length", "lora", "positions", "experts", "chosen", "queries_keys_values",
-  "workspace", "length_and_one", "choice_parts", "length_by_8", "length_by_16", "length_by_32", "length_by_128",
+  "batch", "length", "lora", "positions", "experts", "chosen", "patch", "queries_keys_values",
+  "workspace", "length_and_one", "length_less_one", "choice_parts",
+  "length_by_8", "length_by_16", "length_by_32", "length_by_128", "windowed",
   "splits", "gradient_workspace", "gradient_workspace_16_bit",
   "touched_rows", "partial_segments", "sort_storage", "scan_storage", "rows_scan_storage",
   "choices_sort_storage", "chosen_sort_storage", "experts_sort_storage",
+  "patch_weights_checked", "patch_positions_checked", "types_segments", "types_sort_storage",
   "hidden_by_128", "three_hidden_by_128", "intermediate_by_128", "queries_by_128", "keys_by_128",
+  "vocabulary_by_128", "vocabulary_in_twos_by_64",
   "hidden_partial_sums", "three_hidden_partial_sums", "intermediate_partial_sums",
-  "queries_partial_sums", "keys_partial_sums",
+  "queries_partial_sums", "keys_partial_sums", "vocabulary_partial_sums", "vocabulary_in_twos_partial_sums",
+  "queries_column_storage", "keys_column_storage", "attended_column_storage", "joined_column_storage",
+  "gate_column_storage", "down_column_storage", "embedding_column_storage", "places_column_storage",
+  "queries_parts", "keys_parts", "attended_parts", "joined_parts",
+  "gate_parts", "down_parts", "embedding_parts", "places_parts", "row_parts",
 ];
+const AT_ONCE = 130560; // numbers that one block sums
+const INDEXED = 2 ** 31 - 1; // bytes of a tensor that one kernel sums
+const CHECKED = 8192; // numbers that a block checks for one that is true
+const STORED = 512; // bytes of a column's partial sum
+const TYPES_OF_TOKENS = 2; // in BERT
+const PIXELS = 224; // of an image's side
 const SORTED_ABOVE = 3072; // tokens
 const SORTED_BY_ONE_BLOCK = 2304; // indices
 const SORTED_BY_ITSELF = 4096; // choices of experts
-const CHOSEN_IN_PARTS_FROM = 256; // values for each of 512 threads, where a token is chosen
 const HEADS_SERVED = [64, 96, 128]; // their sizes
+const HEADS_SERVED_EAGERLY = [...HEADS_SERVED, 192, 256];
 const IN_TWO_PASSES_ABOVE = 1020;
-const NORMED_IN_PARTS_ABOVE = 65536; // where there are positions, and so LayerNorms
+const NORMED_IN_PARTS_ABOVE = 65536; // where there are LayerNorms
 const WORKSPACE = 8519680;
 const WORKSPACE_SINCE_HOPPER = 32 * 2 ** 20;
 const HOPPER = 9;
@@ -53,6 +81,8 @@ function variablesOf(sizes, card, isStep = false) {
   const tokens = found.batch * length;
   found.workspace = card.capability[0] >= HOPPER ? WORKSPACE_SINCE_HOPPER : WORKSPACE;
   found.length_and_one = length + 1;
+  found.length_less_one = length - 1;
+  found.windowed = Math.min(length, sizes.window || length);
   for (const unit of [8, 16, 32, 128]) found[`length_by_${unit}`] = ceilDiv(length, unit) * unit;
   found.splits = attentionSplits(found, card.multiprocessors, isStep);
   found.choice_parts = choiceParts(found, card);
@@ -64,25 +94,95 @@ function variablesOf(sizes, card, isStep = false) {
   found.choices_sort_storage = sortStorage(choices, digitsOf(routed));
   found.chosen_sort_storage = sortStorage(choices, digitsOf(choices));
   found.experts_sort_storage = sortStorage(choices, 8);
+  found.patch_weights_checked = blocksChecking(patchWeights(found), card);
+  found.patch_positions_checked = blocksChecking(patchPositions(found), card);
+  found.types_segments = floorDiv(tokens, 10) + TYPES_OF_TOKENS;
+  found.types_sort_storage = sortStorage(tokens, digitsOf(TYPES_OF_TOKENS));
   for (const [name, [factor, width]] of Object.entries(COLUMNS)) {
-    const columns = width.reduce((product, size) => product * found[size], factor);
-    found[`${name}_by_128`] = ceilDiv(columns, 128);
-    found[`${name}_partial_sums`] = partialSums(tokens, columns, card);
+    const columns = productOf(found, width, factor), rows = ROWS_OF_A_BLOCK[name] ?? 4;
+    const wide = columnsOfABlock(rows);
+    found[`${name}_by_${wide}`] = ceilDiv(columns, wide);
+    found[`${name}_partial_sums`] = partialSums(tokens, columns, card, rows);
   }
-  return found;
+  return Object.assign(found, factoredVariables(found, card));
+}
+
+function productOf(sizes, names, factor = 1) {
+  return names.reduce((product, name) => product * sizes[name], factor);
+}
+
+// How many blocks of so many threads fill the card.
+function blocksFilling(card, threads) {
+  return card.multiprocessors * floorDiv(card.threads, threads);
 }
 
 // Into how many blocks the choice of the likeliest token of a sequence is taken apart.
 function choiceParts({ vocabulary, batch }, card) {
-  const values = ceilDiv(vocabulary, 512), blocks = card.multiprocessors * floorDiv(card.threads, 512);
-  return Math.max(Math.min(ceilDiv(blocks, batch), ceilDiv(values, 16)), ceilDiv(values, 256));
+  return blocksTaking(vocabulary, ceilDiv(blocksFilling(card, 512), batch));
 }
 
-// Into how many sums a sum over tokens is taken apart first.
-function partialSums(tokens, columns, card) {
-  const blocks = card.multiprocessors * floorDiv(card.threads, 128);
-  const fills = ceilDiv(blocks, Math.max(ceilDiv(columns, 128), 1));
-  return Math.max(Math.min(ceilDiv(tokens, 64), fills), ceilDiv(tokens, 1024));
+// Blocks of 512 threads that take so many numbers: `blocks`, or as many as have enough to do, or few enough.
+function blocksTaking(numbers, blocks) {
+  const values = ceilDiv(numbers, 512);
+  return Math.max(Math.min(blocks, ceilDiv(values, 16)), ceilDiv(values, 256));
+}
+
+// Blocks that check whether numbers drawn at random lie within bounds.
+function blocksChecking(numbers, card) {
+  return Math.min(ceilDiv(numbers, CHECKED), blocksFilling(card, 512));
+}
+
+function patchWeights({ hidden, patch }) {
+  return 3 * hidden * patch ** 2;
+}
+
+function patchPositions({ hidden, length }) {
+  return hidden * length;
+}
+
+function columnsOfABlock(rows) {
+  return 512 / rows;
+}
+
+// How many times the blocks that columns take fill the card.
+function filling(columns, card, rows) {
+  return ceilDiv(blocksFilling(card, 32 * rows), Math.max(ceilDiv(columns, columnsOfABlock(rows)), 1));
+}
+
+// Into how many sums one of each column over so many rows is taken apart first.
+function partialSums(summed, columns, card, rows) {
+  const enough = Math.min(ceilDiv(summed, 16 * rows), filling(columns, card, rows));
+  return Math.max(enough, ceilDiv(summed, 256 * rows));
+}
+
+function matrixOf(name, sizes) {
+  const known = { ...sizes, positions: sizes.positions ?? 0, three: 3 };
+  return MATRICES[name].map((of) => productOf(known, of));
+}
+
+// What Adafactor's sums store, 0 where one pass suffices.
+function factoredVariables(sizes, card) {
+  const parts = (numbers) => (numbers <= AT_ONCE ? 0 : blocksTaking(numbers, blocksFilling(card, 512)));
+  const found = { row_parts: parts(sizes.vocabulary) };
+  for (const name of Object.keys(MATRICES)) {
+    const [rows, columns] = matrixOf(name, sizes), isAtOnce = rows <= IN_TWO_PASSES_ABOVE || !columns;
+    found[`${name}_column_storage`] = isAtOnce ? 0 : STORED * columns * partialSums(rows, columns, card, 4);
+    found[`${name}_parts`] = parts(rows * columns);
+  }
+  return found;
+}
+
+// Which matrices' columns are summed in two passes, and what else of them is another way.
+function factoredWay(sizes) {
+  const names = Object.keys(MATRICES).filter((name) => sizes.positions || !OF_LEARNED_PLACES.includes(name));
+  const shapes = names.map((name) => [name, ...matrixOf(name, sizes)]);
+  const named = (what, isSo) => [what, ...shapes.filter(isSo).map(([name]) => name)].join("-");
+  const small = named("small", ([, rows, columns]) => rows * columns <= AT_ONCE);
+  const way = [named("tall", ([, rows]) => rows > IN_TWO_PASSES_ABOVE), ...(small === "small" ? [] : [small])];
+  if (sizes.vocabulary > AT_ONCE) way.push("rows");
+  if (shapes.some(([, , columns]) => columns % 4)) way.push("odd");
+  if (Math.max(...shapes.map(([, rows, columns]) => rows * columns)) * sizes.factored > INDEXED) way.push("parts");
+  return way.join(".");
 }
 
 // Of a head of a sequence in the backward of memory-efficient attention.
@@ -116,19 +216,39 @@ function sortStorage(count, digits) {
   return 256 * (arrays + 2 + 8 * digits + 4 * ceilDiv(count, 3840)) - 1;
 }
 
-// The way through the kernels: batch, tokens, heads, splits of attention or its mask, a window, experts.
+// The way through the kernels: batch, tokens, heads, splits of attention or its mask, a window, what only
+// some families have, Adafactor's sums where `factored` says the bytes of a number.
 function regimeOf(sizes, card, maskUnit) {
   const tokens = sizes.batch * sizes.length;
   let many = tokens > IN_TWO_PASSES_ABOVE ? "two" : "few";
   if (tokens > SORTED_ABOVE) many = "sorted";
-  if (sizes.positions && tokens > NORMED_IN_PARTS_ABOVE) many = "crowd";
+  if (sizes.patch && sizes.batch > IN_TWO_PASSES_ABOVE) many = "crowd";
+  if ((sizes.positions || sizes.patch) && tokens > NORMED_IN_PARTS_ABOVE) many = "crowd";
   if (sizes.positions && sizes.length > SORTED_ABOVE) many = "long";
   let attention;
   if (maskUnit) attention = sizes.length % maskUnit ? "padded" : "masked";
   else attention = attentionSplits(sizes, card.multiprocessors) > 1 ? "split" : "whole";
   const parts = [batchWay(sizes), many, headsWay(sizes), attention];
-  if (sizes.window) parts.push("window");
-  return [...parts, ...expertsWay(sizes, tokens)].join(".");
+  if (sizes.window && maskUnit !== 1) parts.push("window");
+  parts.push(...biasesWay(sizes, tokens, card), ...expertsWay(sizes, tokens), ...patchesWay(sizes, tokens));
+  if (sizes.factored) parts.push(factoredWay(sizes));
+  return parts.join(".");
+}
+
+// How the columns of a vocabulary's biases are summed, four at a time, two, or one.
+function biasesWay({ output_bias: hasBias, vocabulary }, tokens, card) {
+  if (!hasBias) return [];
+  const rows = vocabulary % 4 === 0 ? 4 : vocabulary % 2 === 0 ? 8 : 0;
+  const isTakenApart = rows && tokens > 255 * rows && filling(vocabulary, card, rows) > 1;
+  const way = isTakenApart ? [rows === 4 ? "fours" : "twos"] : [];
+  return 2 * tokens * vocabulary > INDEXED ? [...way, "parts"] : way;
+}
+
+function patchesWay(sizes, tokens) {
+  if (!sizes.patch) return [];
+  const widest = Math.max(sizes.intermediate ?? 0, 3 * sizes.hidden);
+  const drawn = sizes.vocabulary ? patchPositions(sizes) : patchWeights(sizes);
+  return [...(drawn <= AT_ONCE ? ["narrow"] : []), ...(4 * tokens * widest > INDEXED ? ["parts"] : [])];
 }
 
 function batchWay({ batch }) {
@@ -143,12 +263,13 @@ function expertsWay({ chosen }, tokens) {
   return [...(chosen === 1 ? ["one"] : []), ...(chosen && tokens * chosen > SORTED_BY_ITSELF ? ["many"] : [])];
 }
 
-// The way of a prompt, or of a step of one token, in serving.  isFused: whether attention is FlashAttention's.
-function servedRegimeOf(sizes, card, isFused, isStep) {
+// The way of a prompt, or of a step of one token, in serving.  isFused: whether attention is FlashAttention's;
+// isEager: no kernel of its own.
+function servedRegimeOf(sizes, card, isFused, isStep, isEager = false) {
   if (!isStep && sizes.length === 1) return "one token";
-  if (!HEADS_SERVED.includes(sizes.head_dim)) return `heads of ${sizes.head_dim}`;
+  if (!(isEager ? HEADS_SERVED_EAGERLY : HEADS_SERVED).includes(sizes.head_dim)) return `heads of ${sizes.head_dim}`;
   const isSplit = isFused && attentionSplits(sizes, card.multiprocessors, isStep) > 1;
-  const choice = ceilDiv(sizes.vocabulary, 512) >= CHOSEN_IN_PARTS_FROM ? "parts" : "at-once";
+  const choice = sizes.vocabulary > AT_ONCE ? "parts" : "at-once";
   const tokens = sizes.batch * (isStep ? 1 : sizes.length);
   const way = [batchWay(sizes), headsWay(sizes), isSplit ? "split" : "whole", choice];
   return [...way, ...expertsWay(sizes, tokens)].join(".");
