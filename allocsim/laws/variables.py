@@ -50,12 +50,15 @@ COLUMNS = {
     "keys": (1, ("kv_heads", "head_dim")),
     "vocabulary": (1, ("vocabulary",)),
     "vocabulary_in_twos": (1, ("vocabulary",)),
+    "vocabulary_in_ones": (1, ("vocabulary",)),
 }
 """How wide the tensors are whose columns are summed over the tokens: a number times sizes."""
 
-_ROWS_OF_A_BLOCK = {"vocabulary_in_twos": 8}
+_ROWS_OF_A_BLOCK = {"vocabulary_in_twos": 8, "vocabulary_in_ones": 16}
 """Rows of threads in a block that sums columns, each thread four of them: 4, of 32 threads; 8 where
-four do not divide the columns and a thread sums two."""
+four do not divide the columns and a thread sums two, 16 where it sums one."""
+_BY_ROWS = {4: "fours", 8: "twos", 16: "ones"}
+"""How many columns a thread sums."""
 
 
 VARIABLES = (
@@ -249,15 +252,14 @@ def regime_of(sizes: Sizes, card: Card, mask_unit: int = 0) -> str:
 def _of_a_family(sizes: Sizes, tokens: int, card: Card) -> list[str]:
     """What only some families have: sums of a vocabulary's biases, choices of experts, patches.
 
-    A thread takes four columns at a time, or two, or one, which is never in two passes, nor is it
-    where the columns alone fill the card; above some gigabytes a sum is in parts.
+    A thread takes four columns at a time, or two, or one; never in two passes where the columns
+    alone fill the card.  Above some gigabytes a sum is in parts.
     """
     found, vocabulary = [], sizes.get("vocabulary", 0)
     if sizes.get("output_bias"):
-        rows = 4 if vocabulary % 4 == 0 else 8 if vocabulary % 2 == 0 else 0
-        is_taken_apart = rows and tokens > 255 * rows and filling(vocabulary, card, rows) > 1
-        if is_taken_apart:
-            found.append("fours" if rows == 4 else "twos")
+        rows = 4 if vocabulary % 4 == 0 else 8 if vocabulary % 2 == 0 else 16
+        if tokens > 255 * rows and filling(vocabulary, card, rows) > 1:
+            found.append(_BY_ROWS[rows])
         found += ["parts"] * (2 * tokens * vocabulary > INDEXED)
     found += _of_experts(sizes, tokens)
     if sizes.get("patch"):

@@ -1,10 +1,15 @@
 """Takes the laws of `allocsim/laws/data` from real PyTorch over the phantom GPU.
 
-    python -m benchmarks.laws --python PATH [--only NAME ...] [--list]
+    python -m benchmarks.laws --python PATH [--only NAME ...] [--more]
+    python -m benchmarks.laws --list | --write
 
 PATH is a Python with a CUDA build of PyTorch, transformers and peft.  Each program is recorded at
-thirteen sizes in each regime, a fifth of a second each; a line says how many regimes have a law,
-and why the others have none.  `make laws` runs it.
+thirteen sizes in each regime, a fifth of a second each, and at eight more where they refute each
+other; a line says how many regimes have a law, and why the others have none.  --more keeps the laws
+that a file of the package has, and takes the others.  `make laws` runs it.
+
+--write puts which programs have laws into docs/laws.md, and which have none, each with the nearest
+that has one, into benchmarks/results/laws-missing.txt.
 """
 
 from __future__ import annotations
@@ -14,8 +19,9 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from allocsim.laws import write_laws
+from allocsim.laws import find_laws, write_laws
 from allocsim.phantom import find_torch
+from benchmarks.laws.known import write
 from benchmarks.laws.samples import VIT, Variant
 from benchmarks.laws.served import serving_laws_of
 from benchmarks.laws.taken import laws_of
@@ -88,19 +94,27 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("--python", help="the Python that has PyTorch")
     parser.add_argument("--only", nargs="+", default=(), help="names of programs")
+    parser.add_argument("--more", action="store_true", help="keep the laws that there are")
     parser.add_argument("--list", action="store_true", help="print the names, and stop")
+    parser.add_argument("--write", action="store_true", help="write what has laws, and stop")
     options = parser.parse_args(argv)
     found = {variant.name: variant for variant in variants()}
     if options.list:
         print("\n".join(found))
+        return
+    if options.write:
+        write(list(found.values()))
         return
     if options.python is None:
         parser.error("which Python has PyTorch? --python PATH")
     release = find_torch(options.python).version
     for name in options.only or found:
         began = time.perf_counter()
-        take = serving_laws_of if found[name].serves else laws_of
-        laws, refused = take(found[name], options.python, release)
+        if found[name].serves:
+            laws, refused = serving_laws_of(found[name], options.python, release)
+        else:
+            known = find_laws(name) if options.more else None
+            laws, refused = laws_of(found[name], options.python, release, known)
         size = write_laws(laws).stat().st_size if laws.by_regime else 0
         seconds = time.perf_counter() - began
         print(f"{name}: {len(laws.by_regime)} regimes, {size:,} bytes, {seconds:.0f} s", flush=True)

@@ -57,7 +57,11 @@ _KNOWING_MANY = ("qwen2", "gemma2")
 """Families whose published models know so many tokens that one is chosen in parts."""
 _WINDOWED = {"mistral": ("shared",), "phi3": ("own", "shared")}
 """Families whose published models have a sliding window, and their heads."""
-_OWN_WAYS = {"bert": ("", ".twos", ".fours"), "mixtral": ("", ".many"), "vit": ("", ".narrow")}
+_OWN_WAYS = {
+    "bert": ("", ".ones", ".twos", ".fours"),
+    "mixtral": ("", ".many"),
+    "vit": ("", ".narrow"),
+}
 """Ends of regimes above a thousand tokens that only these families have."""
 _NARROW_KEYS = "queries-attended-gate-down-embedding"
 _WIDE = "queries-keys-attended-gate-down-embedding"

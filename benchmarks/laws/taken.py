@@ -8,7 +8,7 @@ row and to the byte.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
 from itertools import combinations_with_replacement
@@ -45,6 +45,8 @@ USED, PROOFS, _MORE = 9, 2, 2
 """Recordings that tell the formulas, that prove them, and that may refute them first."""
 
 SAMPLES = USED + PROOFS + _MORE
+SAMPLES_AGAIN = 21
+"""Recordings of a regime whose law the first refuted."""
 _MOST_FACTORS = 4
 _NEAR = 1e-9
 """Of logarithms of which it is to be seen, by whole numbers, whether they are of one course."""
@@ -61,14 +63,55 @@ class NoLawError(Exception):
     """Why recordings make no law."""
 
 
-def laws_of(variant: Variant, python: str, torch_version: str) -> tuple[Laws, dict[str, str]]:
-    """The laws of a variant by regime, and by regime why there is none."""
+class RefutedError(NoLawError):
+    """That recordings make a law which another refutes."""
+
+
+def laws_of(
+    variant: Variant, python: str, torch_version: str, known: Laws | None = None
+) -> tuple[Laws, dict[str, str]]:
+    """The laws of a variant by regime, and by regime why there is none.
+
+    known: laws that there are, which stay as they are; the regimes without one are recorded.
+    """
+    interner = FrameInterner()
+    found = {} if known is None else _renumbered(known, interner)
+    sought = [regime for regime in regimes(variant) if regime not in found]
+    refused = _take(variant, python, sought, interner, found, count=SAMPLES)
+    again = [regime for regime, why in refused.items() if isinstance(why, RefutedError)]
+    refused |= _take(variant, python, again, interner, found, count=SAMPLES_AGAIN)
+    ordered = {regime: found[regime] for regime in regimes(variant) if regime in found}
+    why_not = {regime: str(why) for regime, why in refused.items() if regime not in found}
+    return Laws(variant.name, torch_version, interner.table(), ordered), why_not
+
+
+def _renumbered(laws: Laws, interner: FrameInterner) -> dict[str, Law]:
+    """Laws by regime, whose kins are numbered anew."""
+    stacks = (laws.stacks.stack(number) for number in range(len(laws.stacks)))
+    numbers = [interner.stack([interner.frame(frame) for frame in stack]) for stack in stacks]
+    place = np.array([*numbers, -1], dtype=np.int64)
+    return {regime: replace(law, kin=place[law.kin]) for regime, law in laws.by_regime.items()}
+
+
+def _take(
+    variant: Variant,
+    python: str,
+    sought: Sequence[str],
+    interner: FrameInterner,
+    found: dict[str, Law],
+    *,
+    count: int,
+) -> dict[str, NoLawError]:
+    """Put the laws of the regimes `sought` into `found`, and by regime why there is none.
+
+    count: sizes to record each at.
+    """
     period = FAMILIES[variant.family].period
-    samples = {regime: drawn(variant, regime, SAMPLES, seed=0) for regime in regimes(variant)}
+    samples = {regime: drawn(variant, regime, count, seed=0) for regime in sought}
     refused = {
-        regime: f"only {len(sizes)} of the sizes drawn come to it"
+        regime: NoLawError(f"only {len(sizes)} of the sizes drawn come to it")
         for regime, sizes in samples.items()
-        if len(sizes) < SAMPLES
+        if len(sizes) < count
     }
     texts = [
         variant.text(at)
@@ -76,18 +119,17 @@ def laws_of(variant: Variant, python: str, torch_version: str) -> tuple[Laws, di
         if regime not in refused
         for at in ({**sizes[0], "layers": sizes[0]["layers"] - period}, *sizes)
     ]
-    programs = recorded(python, texts)
+    programs = recorded(python, texts) if texts else iter(())
     if variant.family in SEEING:
         programs = map(without_repeats, programs)
-    interner, found = FrameInterner(), {}
     for regime, sizes in samples.items():
         if regime not in refused:
             try:
                 small, *larger = [next(programs) for _ in range(1 + len(sizes))]
                 found[regime] = _law(small, larger, sizes, interner, period)
             except NoLawError as error:
-                refused[regime] = str(error)
-    return Laws(variant.name, torch_version, interner.table(), found), refused
+                refused[regime] = error
+    return refused
 
 
 def _law(
@@ -121,7 +163,7 @@ def _law(
         told.append(number)
         others.remove(number)
         if len(others) < PROOFS:
-            raise NoLawError(f"{sizes[number]} refutes it at {programs[number].told(row)}")
+            raise RefutedError(f"{sizes[number]} refutes it at {programs[number].told(row)}")
 
 
 def _refuted(law: Law, program: Program, sizes: Mapping[str, int]) -> int | None:

@@ -96,6 +96,17 @@ def test_positions_of_an_image_are_checked_by_as_many_blocks_as_fill_the_card(
     assert variables_of(sizes, A100)["patch_positions_checked"] == blocks
 
 
+@pytest.mark.parametrize(
+    ("tokens", "vocabulary", "bytes_"), [(25_088, 12_423, 11_131_008), (6144, 9711, 2_486_016)]
+)
+def test_an_odd_vocabulary_is_summed_one_column_at_a_time(
+    tokens: int, vocabulary: int, bytes_: int
+) -> None:
+    sizes = {**QWEN, "batch": tokens // 8, "length": 8, "vocabulary": vocabulary}
+    sums = variables_of(sizes, A100)["vocabulary_in_ones_partial_sums"]
+    assert 128 * vocabulary * sums == bytes_
+
+
 BERT = {"hidden": 768, "heads": 12, "kv_heads": 12, "head_dim": 64, "output_bias": 1}
 
 
@@ -105,6 +116,7 @@ BERT = {"hidden": 768, "heads": 12, "kv_heads": 12, "head_dim": 64, "output_bias
         (4, 255, 28996, "few.own.whole"), (4, 256, 28996, "two.own.whole.fours"),
         (4, 510, 30522, "two.own.whole"), (4, 511, 30522, "two.own.whole.twos"),
         (64, 512, 30521, "sorted.own.whole"), (16, 512, 57514, "sorted.own.whole"),
+        (8, 510, 12423, "sorted.own.whole"), (64, 392, 12423, "sorted.own.whole.ones"),
         (128, 512, 30522, "sorted.own.whole.twos.parts"),
     ],
 )  # fmt: skip

@@ -41,7 +41,7 @@ from allocsim.workload import KnownProgram, Played, play_known, write_recording
 
 __all__ = [
     "OLDEST_CAPABILITY", "card_of", "config_of", "has_law", "is_fused", "laws_name", "mask_unit",
-    "positions_of", "refuse_card_without_law", "run_by_law", "serving_of",
+    "nearest_law", "positions_of", "refuse_card_without_law", "run_by_law", "serving_of",
 ]  # fmt: skip
 
 OLDEST_CAPABILITY = (8, 0)
@@ -159,16 +159,26 @@ def _without_law(task: Task) -> Iterator[str]:
         yield f"channels last, or images of {task.image} pixels"
 
 
-def _nearest(name: str) -> str:
-    near = get_close_matches(name, known_laws(), n=1, cutoff=0)
-    return f"; the nearest is for {near[0]}" if near else ""
+def nearest_law(name: str) -> str | None:
+    """The name of a program with a law that is most like `name`: of the same family where there is
+    one, and one that trains or serves as it does; None where there is none."""
+    alike = [each for each in known_laws() if _serves(each) == _serves(name)]
+    family = f"{name.partition('_')[0]}_"
+    candidates = [each for each in alike if each.startswith(family)] or alike
+    return next(iter(get_close_matches(name, candidates, n=1, cutoff=0)), None)
+
+
+def _serves(name: str) -> bool:
+    return "serve" in name.split("_")
 
 
 def _laws(task: Task) -> Laws:
     name = laws_name(task)
     laws = find_laws(name)
     if laws is None:
-        raise ConfigError(f"there is no law for {name}{_nearest(name)}")
+        near = nearest_law(name)
+        nearest = f"; the nearest is for {near}" if near else ""
+        raise ConfigError(f"there is no law for {name}{nearest}")
     return laws
 
 

@@ -13,8 +13,10 @@ const COLUMNS = {
   keys: [1, ["kv_heads", "head_dim"]],
   vocabulary: [1, ["vocabulary"]],
   vocabulary_in_twos: [1, ["vocabulary"]],
+  vocabulary_in_ones: [1, ["vocabulary"]],
 };
-const ROWS_OF_A_BLOCK = { vocabulary_in_twos: 8 }; // of the others 4
+const ROWS_OF_A_BLOCK = { vocabulary_in_twos: 8, vocabulary_in_ones: 16 }; // of the others 4
+const BY_ROWS = { 4: "fours", 8: "twos", 16: "ones" }; // columns that a thread sums
 // Rows and columns of the matrices whose sums Adafactor takes, as allocsim/laws/factored.py has them.
 const MATRICES = {
   queries: [["heads", "head_dim"], ["hidden"]],
@@ -37,9 +39,10 @@ const VARIABLES = [
   "choices_sort_storage", "chosen_sort_storage", "experts_sort_storage",
   "patch_weights_checked", "patch_positions_checked", "types_segments", "types_sort_storage",
   "hidden_by_128", "three_hidden_by_128", "intermediate_by_128", "queries_by_128", "keys_by_128",
-  "vocabulary_by_128", "vocabulary_in_twos_by_64",
+  "vocabulary_by_128", "vocabulary_in_twos_by_64", "vocabulary_in_ones_by_32",
   "hidden_partial_sums", "three_hidden_partial_sums", "intermediate_partial_sums",
-  "queries_partial_sums", "keys_partial_sums", "vocabulary_partial_sums", "vocabulary_in_twos_partial_sums",
+  "queries_partial_sums", "keys_partial_sums", "vocabulary_partial_sums",
+  "vocabulary_in_twos_partial_sums", "vocabulary_in_ones_partial_sums",
   "queries_column_storage", "keys_column_storage", "attended_column_storage", "joined_column_storage",
   "gate_column_storage", "down_column_storage", "embedding_column_storage", "places_column_storage",
   "queries_parts", "keys_parts", "attended_parts", "joined_parts",
@@ -238,9 +241,9 @@ function regimeOf(sizes, card, maskUnit) {
 // How the columns of a vocabulary's biases are summed, four at a time, two, or one.
 function biasesWay({ output_bias: hasBias, vocabulary }, tokens, card) {
   if (!hasBias) return [];
-  const rows = vocabulary % 4 === 0 ? 4 : vocabulary % 2 === 0 ? 8 : 0;
-  const isTakenApart = rows && tokens > 255 * rows && filling(vocabulary, card, rows) > 1;
-  const way = isTakenApart ? [rows === 4 ? "fours" : "twos"] : [];
+  const rows = vocabulary % 4 === 0 ? 4 : vocabulary % 2 === 0 ? 8 : 16;
+  const isTakenApart = tokens > 255 * rows && filling(vocabulary, card, rows) > 1;
+  const way = isTakenApart ? [BY_ROWS[rows]] : [];
   return 2 * tokens * vocabulary > INDEXED ? [...way, "parts"] : way;
 }
 

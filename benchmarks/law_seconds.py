@@ -1,0 +1,65 @@
+"""Processor time of `allocsim fit --engine laws`: whole commands, from the interpreter's start on.
+
+    python -m benchmarks.law_seconds [--runs N]
+
+Each runs in a process of its own, N times after one that is not counted, with bytecode kept as of
+any installed package; the median is printed.  Processor time hangs far less than what a clock shows
+on what else the machine does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import statistics
+import subprocess
+import sys
+from tempfile import TemporaryDirectory
+
+QUESTIONS = (
+    "gpt2 --gpu L4 --batch 8",
+    "Llama-3.2-1B --gpu 'RTX 4090' --batch 2 --seq 2048",
+    "Llama-3-8B --gpu H200 --seq 2048 --checkpointing",
+    "Qwen2.5-7B --gpu H200 --seq 600 --optimizer adafactor",
+    "Gemma-2-2B --gpu H200 --attention eager --checkpointing",
+    "BERT-base --gpu A100 --batch 16 --seq 512",
+    "ViT-B/16 --gpu L4 --batch 64",
+    "gpt2 --gpu L4 --serve --prompt 900",
+    "Llama-3-8B --gpu H200 --serve",
+    "Gemma-2-2B --gpu H200 --serve --attention eager",
+    "Qwen2.5-0.5B --gpu L4 --serve",
+    "Llama-3-70B --gpu B200 --serve",
+)
+"""Where nothing else is said: bf16, adamw, one sequence; two prompts of 1,024 tokens and 64 out."""
+
+
+def seconds(question: str, bytecode: str) -> float:
+    """Processor time of one command; raises CalledProcessError where it has no answer.
+
+    bytecode: the folder that keeps it.
+    """
+    environment = {**os.environ, "PYTHONPYCACHEPREFIX": bytecode}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    command = [sys.executable, "-m", "allocsim", "fit", *shlex.split(question), "--engine", "laws"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)
+    _, status, used = os.wait4(process.pid, 0)
+    code = os.waitstatus_to_exitcode(status)
+    process.returncode = code
+    if code not in {0, 3}:  # it fits, or does not
+        raise subprocess.CalledProcessError(code, command)
+    return used.ru_utime + used.ru_stime
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser.add_argument("--runs", type=int, default=3)
+    given = parser.parse_args()
+    with TemporaryDirectory() as bytecode:
+        for question in QUESTIONS:
+            _, *taken = [seconds(question, bytecode) for _ in range(1 + given.runs)]
+            print(f"{statistics.median(taken):6.2f} s  {question}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""Which programs have laws in the package, and which have none, for the pages.
+
+Rule: what is written is told by the files of the package and by the list of programs, and a test
+holds that it is what the pages say.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from allocsim.laws import DATA, find_laws, known_laws
+from allocsim.questions.fit.by_law import nearest_law
+from benchmarks.laws.samples import Variant, regimes
+
+__all__ = ["PAGE", "RESULTS", "missing", "page_with", "write"]
+
+_ROOT = Path(__file__).parents[2]
+PAGE = _ROOT / "docs" / "laws.md"
+RESULTS = _ROOT / "benchmarks" / "results" / "laws-missing.txt"
+
+_BEGIN, _END = "<!-- laws: begin -->", "<!-- laws: end -->"
+_PRECISIONS = ("bf16", "fp16", "autocast-bf16", "fp32")
+_NAME = re.compile(
+    r"([\w-]+?(?:_(?:un)?tied)?)_(16-bit|(?:autocast-)?[bf][fp]?\d+)_([a-z\d-]+)(.*)"
+)
+"""Model, precision, what is done, and how."""
+
+
+def write(variants: Sequence[Variant]) -> None:
+    """Put both into the tree."""
+    PAGE.write_text(page_with(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    RESULTS.write_text("\n".join(missing(variants)) + "\n", encoding="utf-8")
+
+
+def page_with(text: str) -> str:
+    """The page with what has laws between its marks."""
+    before, _, rest = text.partition(f"{_BEGIN}\n")
+    _, _, after = rest.partition(_END)
+    return f"{before}{_BEGIN}\n" + "\n".join(_table()) + f"\n{_END}{after}"
+
+
+def _table() -> Iterator[str]:
+    files = sorted(DATA.glob("*.npz"))
+    size = sum(file.stat().st_size for file in files)
+    laws = [find_laws(name) for name in known_laws()]
+    n_laws = sum(len(each.by_regime) for each in laws if each is not None)
+    yield f"{n_laws:,} laws of {len(files)} programs, {size // 1024:,} KiB in the package:"
+    yield ""
+    yield f"| model | program | {' | '.join(_PRECISIONS)} |"
+    yield "|---|---|" + "---|" * len(_PRECISIONS)
+    cells: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for name in known_laws():
+        found = _NAME.fullmatch(name)
+        assert found is not None, name
+        model, precision, program, how = found.groups()
+        row = cells.setdefault((model.replace("_", ", "), program), {})
+        for each in ("bf16", "fp16") if precision == "16-bit" else (precision,):
+            row.setdefault(each, []).append(_told(how))
+    for (model, program), row in cells.items():
+        told = (", ".join(row.get(precision, ())) for precision in _PRECISIONS)
+        yield f"| {model} | {program} | {' | '.join(told)} |"
+
+
+def _told(how: str) -> str:
+    """The end of a name in words."""
+    way, _, lora = how.partition("_lora")
+    words = way.split("_")[1:]
+    if "_lora" in how:
+        words.append(f"LoRA of {lora[1:].replace('-', ' and ')}" if lora else "LoRA")
+    return " + ".join(words) or "plain"
+
+
+def missing(variants: Sequence[Variant]) -> Iterator[str]:
+    """The programs without a law, and the regimes of those that train without one, a line each."""
+    lacking = [each.name for each in variants if find_laws(each.name) is None]
+    yield f"{len(lacking)} of {len(variants)} programs have no law; the nearest that has one:"
+    yield from (f"    {name}: {nearest_law(name)}" for name in lacking)
+    yield "Ways of kernels without one, of programs that train:"
+    for variant in variants:
+        laws = find_laws(variant.name)
+        if laws is None or variant.serves:
+            continue
+        ways = [regime for regime in regimes(variant) if regime not in laws.by_regime]
+        if ways:
+            yield f"    {variant.name}: {', '.join(ways)}"
