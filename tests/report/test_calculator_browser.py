@@ -366,10 +366,9 @@ def test_a_program_without_a_law_offers_those_with_one(page: Opened) -> None:
 
 
 def test_sizes_without_a_law_offer_some_near_by(page: Opened) -> None:
-    words = {"model": "Llama-3-8B", "card": "H200", "dtype": "bf16", "optimizer": "adamw"}
-    words |= {"batch": "8", "seq": "4096", "checkpointing": "1", "lora": "8"}
-    settled(page, f"#{urlencode(words)}")
-    assert "its kernels' way there (several.sorted.shared.masked)" in page.text("#refusal")
+    words = {"model": "gpt2", "card": "H200", "dtype": "bf16", "optimizer": "adamw"}
+    settled(page, f"#{urlencode({**words, 'batch': '65', 'seq': '1024'})}")
+    assert "its kernels' way there (several.crowd.own.whole)" in page.text("#refusal")
     page.run("document.body.dataset.settled = ''")
     page.page.locator("#nearby button").first.click()
     page.page.wait_for_selector(SETTLED, timeout=LONGEST_WAIT)
