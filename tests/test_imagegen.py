@@ -43,6 +43,6 @@ def test_a_prediction_tells_its_error_and_where_it_agrees() -> None:
     outcome = Outcome.of(row, said)
     assert outcome.error == -(2**21)
     assert outcome.share == pytest.approx(-0.000196, abs=1e-6)
-    assert outcome.equal_intervals == 1
+    assert outcome.equal_means == (3, 4)
     assert outcome.other_releases == ("peft 0.20.0",)
     assert replace(outcome, peak_reserved=row.peak_reserved).error == 0

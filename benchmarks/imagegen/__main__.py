@@ -58,12 +58,12 @@ HEADER = f"{'experiment':32} {'steps':>5} {'predicted':>14} {'measured':>14} {'e
 
 
 def line(outcome: Outcome) -> str:
-    """One row of the table, bytes; after it, in how many intervals every mean is the measured."""
-    row = outcome.row
+    """One row of the table, bytes; after it, how many means are the measured ones."""
+    row, (equal, means) = outcome.row, outcome.equal_means
     shown = (
         f"{row.experiment:32} {outcome.steps:5} {outcome.peak_reserved:14,}"
         f" {row.peak_reserved:14,} {outcome.error:+12,} {100 * outcome.share:+7.3f}"
-        f"  {outcome.equal_intervals} of {len(outcome.intervals)} intervals"
+        f"  {equal} of {means} means"
     )
     return shown + "".join(f", {other}" for other in outcome.other_releases)
 

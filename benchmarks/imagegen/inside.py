@@ -85,13 +85,29 @@ def stay_hollow(model):
     real_to = model.to
 
     def to(*args, **kwargs):
-        where = args[0] if args else kwargs.get("device")
-        if where is not None and torch.device(where).type == "cpu":
+        if goes_to_host(args, kwargs):
             return model.to_empty(device="cpu")
         return real_to(*args, **kwargs)
 
     model.to = to
     return model
+
+
+def goes_to_host(args, kwargs):
+    where = args[0] if args else kwargs.get("device")
+    return where is not None and torch.device(where).type == "cpu"
+
+
+def stay_hollow_with_adapters():
+    """The same of the transformer, which has 8 GB and more."""
+    real_to = peft.PeftModel.to
+
+    def to(self, *args, **kwargs):
+        if goes_to_host(args, kwargs):
+            return self.to_empty(device="cpu")
+        return real_to(self, *args, **kwargs)
+
+    peft.PeftModel.to = to
 
 
 class Tokenizer:
@@ -259,6 +275,7 @@ def change_script(run, steps, out):
 
 def main(folder: str, experiment: str, steps: int, out: Path) -> None:
     stand_in_for_the_hub()
+    stay_hollow_with_adapters()
     leave_out_decompositions()
     os.chdir(folder)
     sys.path.insert(0, folder)

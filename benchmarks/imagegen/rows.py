@@ -71,10 +71,14 @@ class Outcome:
         return self.error / self.row.peak_reserved
 
     @property
-    def equal_intervals(self) -> int:
-        """In how many both means are the measured ones, to the last digit."""
-        both = zip(self.intervals, self.row.intervals, strict=False)
-        return sum(ours == theirs for ours, theirs in both)
+    def equal_means(self) -> tuple[int, int]:
+        """How many means are the measured ones, to the last digit, and of how many."""
+        pairs = [
+            means
+            for interval, measured in zip(self.intervals, self.row.intervals, strict=False)
+            for means in zip(interval, measured, strict=True)
+        ]
+        return sum(ours == theirs for ours, theirs in pairs), len(pairs)
 
     @property
     def other_releases(self) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -177,16 +176,6 @@ def test_a_program_that_fails_is_no_answer(pretend: Pretend) -> None:
     pretend(weights_and_batch, error="Killed")
     with pytest.raises(ConfigError, match="with exit code 1: Killed"):
         fit(task(), CARD)
-
-
-def test_a_model_whose_code_lies_on_a_hub_says_so(pretend: Pretend, tmp_path: Path) -> None:
-    pretend(weights_and_batch, error="ValueError: model type `phi9` is not recognised")
-    config = {"model_type": "phi9", "auto_map": {"AutoModelForCausalLM": "phi9.Phi9"}}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(
-        ConfigError, match=r"names code of its own \(auto_map\), which is not fetch"
-    ):
-        fit(Task(model=model_of(str(tmp_path))), CARD)
 
 
 def test_another_release_than_the_one_meant_is_said(pretend: Pretend) -> None:

@@ -23,6 +23,7 @@ from allocsim.questions.fit import Task, lengths_of, model_of
             "1,030 tokens are too many",
         ),
         ("resnet50", {"is_training": False}, "ResNet-50 answers no prompts"),
+        ("bert-base-uncased", {"is_training": False}, "BERT-base answers no prompts"),
         ("resnet50", {"checkpointing": True}, "checkpointing is for its models"),
         ("gpt2", {"ranks": 4}, "4 ranks share a model by fsdp or ddp; say which"),
         ("gpt2", {"ranks": 4, "rank": 4, "parallel": "ddp"}, "there is no rank 4 of 4"),

@@ -55,6 +55,9 @@ _SIZES = {
 _LEARNED_POSITIONS = frozenset(
     ("gpt2", "bert", "roberta", "distilbert", "electra", "opt", "albert")
 )
+_NEEDED = ("width", "heads", "layers", "vocabulary")
+"""The sizes that no family leaves out by a null."""
+_MOST_LAYERS = 10_000
 _MOST_BYTES = 1 << 20
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
@@ -76,6 +79,11 @@ class Configured:
     def sees(self) -> bool:
         """Whether its inputs are images."""
         return self.head == IMAGES
+
+    @property
+    def writes(self) -> bool:
+        """Whether it writes token after token."""
+        return self.head in ("AutoModelForCausalLM", "AutoModelForSeq2SeqLM")
 
     def size(self, what: str) -> int | None:
         """One of the sizes of `_SIZES`; None where the configuration leaves it to its default."""
@@ -169,19 +177,18 @@ def _head_of(config: Mapping[str, Any]) -> str:
 
 
 def _refuse_impossible(model: Configured, where: str) -> None:
-    """Raises ConfigError for a configuration that no model has: sizes that are none, heads that do
-    not divide, a key that is another's slip."""
-    keys = {key for family in _SIZES.values() for key in family}
-    for key in keys & set(model.config):
-        value = model.config[key]
-        if value is not None and (type(value) is not int or not 0 < value < 1 << 31):
-            raise ConfigError(
-                f"{where}: {key} is {value!r:.80}; expected a whole number, 1 or more"
-            )
-    for key in sorted(set(model.config) - keys):
-        near = get_close_matches(key, sorted(keys - set(model.config)), n=1, cutoff=0.9)
-        if near:
-            raise ConfigError(f"{where}: there is no {key}; did you mean {near[0]}?")
+    """Raises ConfigError for a configuration that no model has."""
+    _refuse_entries(model.config, where)
+    layers, words = model.size("layers"), model.size("vocabulary")
+    if layers and layers > _MOST_LAYERS:
+        raise ConfigError(
+            f"{where}: {layers:,} layers are too many; expected 1 to {_MOST_LAYERS:,}"
+        )
+    padding = model.config.get("pad_token_id")
+    if words and type(padding) is int and padding >= words:
+        raise ConfigError(
+            f"{where}: pad_token_id is {padding}; expected less than vocab_size, {words:,}"
+        )
     width, heads, kv_heads = map(model.size, ("width", "heads", "kv_heads"))
     if width and heads and model.size("head") is None and width % heads:
         raise ConfigError(f"{where}: {heads} heads do not divide the width {width}")
@@ -190,6 +197,23 @@ def _refuse_impossible(model: Configured, where: str) -> None:
     experts, chosen = model.size("experts"), model.size("chosen")
     if experts and chosen and chosen > experts:
         raise ConfigError(f"{where}: a token cannot choose {chosen} of {experts} experts")
+
+
+def _refuse_entries(config: Mapping[str, Any], where: str) -> None:
+    """Raises ConfigError for sizes that are none, and for a key that is another's slip."""
+    keys = {key for family in _SIZES.values() for key in family}
+    needed = {key for family in _NEEDED for key in _SIZES[family]}
+    for key in sorted(keys & set(config)):
+        value = config[key]
+        if value is None and key not in needed:
+            continue
+        if type(value) is not int or not 0 < value < 1 << 31:
+            said = "null" if value is None else repr(value)[:80]
+            raise ConfigError(f"{where}: {key} is {said}; expected a whole number, 1 or more")
+    for key in sorted(set(config) - keys):
+        near = get_close_matches(key, sorted(keys - set(config)), n=1, cutoff=0.9)
+        if near:
+            raise ConfigError(f"{where}: there is no {key}; did you mean {near[0]}?")
 
 
 def most_positions(model: Model) -> int | None:

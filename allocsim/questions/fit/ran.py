@@ -6,7 +6,6 @@ replayed to find the moments, and a replay that is not the recorded run says so 
 
 from __future__ import annotations
 
-import re
 import shutil
 import sys
 import time
@@ -28,7 +27,8 @@ from allocsim.engine import (
 )
 from allocsim.errors import ConfigError
 from allocsim.phantom import Gpu, Program, UnavailableError, find_torch, record
-from allocsim.questions.fit.model import Configured, Made
+from allocsim.questions.fit.failure import why_it_failed
+from allocsim.questions.fit.model import Made, Model
 from allocsim.questions.fit.program import program_of
 from allocsim.questions.fit.task import Task
 from allocsim.trace import MarkKind, Recording, load
@@ -37,9 +37,6 @@ from allocsim.workload import Played
 __all__ = ["Ran", "find_python", "ran_of", "ran_on", "replay_on", "run_program", "run_task"]
 
 _PROGRAM = "program.py"
-_LONGEST = 300
-_ERROR = re.compile(r"^(?:(?:\w+\.)+([A-Z]\w*)|(\w*(?:Error|Exception|Interrupt|Exit))): (.*)")
-"""What Python prints last of an exception: its class, with its module where that is no built-in."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,21 +107,15 @@ def run_task(
 
     Otherwise as `run_program`.
     """
-    try:
-        return run_program(
-            program_of(task),
-            gpu,
-            conf=conf,
-            python=python,
-            torch_version=torch_version,
-            keep=keep,
-            sizes_only=not isinstance(task.model, Made),  # a user's code may use values
-        )
-    except ConfigError as error:
-        if not (isinstance(task.model, Configured) and "auto_map" in task.model.config):
-            raise
-        what = f"{task.model.name} names code of its own (auto_map), which is not fetched"
-        raise ConfigError(f"{what}: {error}") from None
+    return run_program(
+        program_of(task),
+        gpu,
+        conf=conf,
+        python=python,
+        torch_version=torch_version,
+        keep=keep,
+        model=task.model,
+    )
 
 
 def run_program(
@@ -135,12 +126,12 @@ def run_program(
     python: str | None = None,
     torch_version: str | None = None,
     keep: Path | None = None,
-    sizes_only: bool = False,
+    model: Model | None = None,
 ) -> Ran:
     """Run a program, its text or a command line, on a phantom of `gpu`.
 
     conf: PYTORCH_CUDA_ALLOC_CONF.  python, torch_version: as `find_python`, for a text.
-    keep: where the recording goes.  sizes_only: whether the program uses no values, as `Program`.
+    keep: where the recording goes.  model: what a text was made to run.
     Raises UnavailableError where PyTorch is missing, ConfigError if the program ends with another
     error than one of memory, or does not use the GPU.
     """
@@ -162,15 +153,17 @@ def run_program(
                 conf=conf,
                 log=log,
                 by_column=keep is None,  # what is kept is for PyTorch's own viewer too
-                sizes_only=sizes_only,
+                # A user's code may use values.
+                sizes_only=model is not None and not isinstance(model, Made),
             )
         )
         text = log.read_text("utf-8", "replace")
         if not recorded.processes:
-            raise ConfigError(_why_it_failed(text, recorded.exit_code, "without using the GPU"))
+            when = "without using the GPU"
+            raise ConfigError(why_it_failed(text, recorded.exit_code, when, model))
         process = max(recorded.processes, key=lambda each: each.entries)
         if recorded.exit_code and not process.oom_text:
-            raise ConfigError(_why_it_failed(text, recorded.exit_code, "before its end"))
+            raise ConfigError(why_it_failed(text, recorded.exit_code, "before its end", model))
         recording = load(process.file)
         if keep is not None:
             shutil.copyfile(process.file, keep)
@@ -267,14 +260,3 @@ def _counted(ran: Ran) -> Ran:
         peak_reserved_bytes=int(reserved.max()),
         peak_allocated_bytes=int(allocated.max()),
     )
-
-
-def _why_it_failed(log: str, exit_code: int, when: str) -> str:
-    """The program's last error in a sentence."""
-    for line in reversed(log.splitlines()):
-        found = _ERROR.match(line.strip())
-        if found:
-            what = f"{found[1] or found[2]}: {found[3]}"
-            return f"the program ended {when}, with {what[:_LONGEST]}"
-    last = log.strip().splitlines()[-1:] or ["it printed nothing"]
-    return f"the program ended {when}, with exit code {exit_code}: {last[0][:_LONGEST]}"

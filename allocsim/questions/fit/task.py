@@ -127,7 +127,7 @@ class Task:
         """Options that the model has no use for."""
         model = self.model
         is_of_transformers = isinstance(model, Configured)
-        if not self.is_training and (model.sees or not is_of_transformers):
+        if not self.is_training and not (isinstance(model, Configured) and model.writes):
             raise ConfigError(f"{model.name} answers no prompts; serving is for language models")
         if self.lora and isinstance(model, Made):
             raise ConfigError(f"{model.name} makes its own model; its function adds the adapters")
