@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--request asks a snapshot; an error's text has none")
     if arguments.device is not None:
         raise UsageError("--device chooses a device of a recording; an error's text has none")
-    from allocsim.questions.explain import explain, figures_in, find_messages  # noqa: PLC0415
+    from allocsim.questions.explain import explain, figures_in  # noqa: PLC0415
     from allocsim.report import (  # noqa: PLC0415
         log_document,
         log_screen,
@@ -87,7 +87,11 @@ def run(arguments: argparse.Namespace) -> int:
         verdicts_text,
     )
 
-    printed = None if find_messages(text) else figures_in(text)
+    verdicts = explain(
+        text, arguments.conf, torch_version=arguments.torch, device_memory=arguments.device_memory
+    )
+    # An error has words; the verdict on a text without one has none.
+    printed = None if verdicts[0].message.text else figures_in(text)
     if printed is not None:
         write_answer(
             arguments,
@@ -96,9 +100,6 @@ def run(arguments: argparse.Namespace) -> int:
             partial(log_screen, printed),
         )
         return 0
-    verdicts = explain(
-        text, arguments.conf, torch_version=arguments.torch, device_memory=arguments.device_memory
-    )
     write_answer(
         arguments,
         partial(verdicts_document, verdicts),

@@ -22,10 +22,11 @@ from allocsim.trace.segments import WrongSum
 from allocsim.trace.settings import RecordedSettings
 from allocsim.trace.source import is_recording
 from allocsim.trace.store import dump_npz, write_npz
-from allocsim.trace.trace import Action, Entry, Trace
+from allocsim.trace.trace import ACTION_CODES, Action, Entry, Trace
 from allocsim.trace.whole_file import packed_file
 
 __all__ = [
+    "ACTION_CODES",
     "Action",
     "Annotation",
     "ENDINGS",

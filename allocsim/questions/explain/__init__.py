@@ -13,7 +13,6 @@ from allocsim.questions.explain.explanation import (
 )
 from allocsim.questions.explain.kinds import KINDS
 from allocsim.questions.explain.log import LogFigure, LogFigures, figures_in
-from allocsim.questions.explain.message import find_messages
 from allocsim.questions.explain.of_state import Refusal, StateExplanation, explain_state
 from allocsim.questions.explain.shortage import Blocker, OomWatch, Shortage, shortages_of
 from allocsim.questions.explain.verdict import Verdict
@@ -41,6 +40,5 @@ __all__ = [
     "explain_recording",
     "explain_state",
     "figures_in",
-    "find_messages",
     "shortages_of",
 ]
