@@ -60,7 +60,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.text == "-":
         text = _standard_input()
     elif is_there(arguments.text) and not Path(arguments.text).is_dir():
-        log = _log_in(arguments.text)
+        from allocsim.trace import read_log  # noqa: PLC0415
+
+        log = read_log(arguments.text)
         if log is None:
             _explain_file(arguments)
             return 0
@@ -114,16 +116,6 @@ def _words(text: str) -> str:
     if _FILE_NAME.fullmatch(text):
         raise UsageError(f"{text}: does not exist, expected a log or a recording's file")
     return text
-
-
-def _log_in(path: str) -> str | None:
-    """A log's text; None for a recording."""
-    from allocsim.trace import read_log  # noqa: PLC0415
-
-    try:
-        return read_log(path)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read ({error})") from None
 
 
 def _standard_input() -> str:

@@ -3,8 +3,8 @@
 Rule: a build is named by what only it has, names in stacks or the sizes of its blocks; without
 either a recording is taken for CUDA's.  Ascend's adds 32 bytes to every request before it rounds,
 so that none of its blocks is as large as a request of whole 512 bytes.  What their allocators do
-otherwise is known from their sources alone (of 2025 and 2026: `XPUCachingAllocator.cpp` of PyTorch,
-`NPUCachingAllocator.cpp` of torch_npu): there is no recording of an XPU or of ROCm to hold it
+otherwise is known from their sources alone (of 2025 and 2026: the XPU caching allocator of PyTorch,
+the NPU caching allocator of torch_npu): there is no recording of an XPU or of ROCm to hold it
 against, and the sentence that a user sees says so.
 """
 

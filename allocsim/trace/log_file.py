@@ -26,8 +26,15 @@ _BOMS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 def read_log(path: str) -> str | None:
     """The text of the log at `path`; None for a recording, of which only the beginning is read.
 
-    Raises RecordingError for what is no text, OSError as the system does.
+    Raises RecordingError for what is no text, and for what cannot be read.
     """
+    try:
+        return _read(path)
+    except OSError as error:
+        raise RecordingError(path, f"cannot be read ({error.strerror or error})") from None
+
+
+def _read(path: str) -> str | None:
     with Path(path).open("rb") as file:
         packing = packing_in(file) if file.seekable() else None
         if packing is not None:

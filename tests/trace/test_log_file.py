@@ -57,6 +57,22 @@ def test_a_log_that_is_too_long_is_not_read_to_its_end(
         read_log(str(path))
 
 
+def test_an_archive_whose_places_lie_before_its_beginning_is_a_sentence(tmp_path: Path) -> None:
+    """What `python -m tests.fuzz` found: a seek that the system refuses."""
+    path = tmp_path / "a"
+    whole = bytearray(zipped(LOG.encode()))
+    at = whole.rindex(b"PK\x05\x06") + 16  # where the directory of the archive begins
+    whole[at : at + 4] = (len(whole) + 99).to_bytes(4, "little")
+    path.write_bytes(whole)
+    with pytest.raises(RecordingError, match="cannot be read"):
+        read_log(str(path))
+
+
+def test_a_file_that_the_system_cannot_read_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(RecordingError, match="cannot be read"):
+        read_log(str(tmp_path / "none"))
+
+
 def test_what_is_packed_twice_is_no_log(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(zipped(PACKED["gzip"](LOG.encode())))
