@@ -5,10 +5,13 @@ Rule: Dask is an extra, and without it a command says how to get it.
 
 from __future__ import annotations
 
-from concurrent.futures import Executor
-from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 from allocsim.cli.usage import UsageError
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+    from contextlib import ExitStack
 
 __all__ = ["dask_executor"]
 

@@ -3,35 +3,16 @@
 Each command is a module with two functions: `add_to` adds the command and its options to a parser,
 `run` carries it out and returns the exit code.
 
-Rule: building the parser imports no command's machinery; that happens when the command runs.
+Rule: building the parser imports no command's machinery; that happens when the command runs.  Where
+a command line names its command, only that one's parser is built: all of them take longer than a
+small recording does to load.
 """
 
 from __future__ import annotations
 
 import argparse
+from importlib import import_module
 
-from allocsim.cli import (
-    compare,
-    convert,
-    crosscheck,
-    explain,
-    fit,
-    gate,
-    lint,
-    plot,
-    ranks,
-    record,
-    replay,
-    report,
-    risk,
-    scale,
-    stats,
-    step,
-    synth,
-    top,
-    tune,
-    watch,
-)
 from allocsim.cli.completion import SHELLS, PrintCompletion
 from allocsim.cli.usage import Parser
 
@@ -52,10 +33,11 @@ _EXIT_CODES = (
 
 
 _COMMANDS = (
-    *(replay, explain, top, compare, gate, ranks, tune, risk, fit, scale),
-    *(report, plot, step, record, lint, stats, watch, convert, synth, crosscheck),
+    *("replay", "explain", "top", "compare", "gate", "ranks", "tune", "risk", "fit", "scale"),
+    *("report", "plot", "step", "record", "lint", "stats", "watch", "convert", "synth"),
+    "crosscheck",
 )
-"""In the order of need."""
+"""In the order of need; each is a module of this package."""
 
 
 class _Help(argparse.HelpFormatter):
@@ -71,8 +53,11 @@ class _Help(argparse.HelpFormatter):
             self._action_max_length += self._indent_increment
 
 
-def build_parser() -> Parser:
-    """The parser of the whole command line; each command sets `run`."""
+def build_parser(word: str | None = None) -> Parser:
+    """The parser of the whole command line; each command sets `run`.
+
+    word: the first of the command line; if it names a command, the parser knows no others.
+    """
     parser = Parser(
         prog="allocsim",
         description=_DESCRIPTION,
@@ -91,8 +76,8 @@ def build_parser() -> Parser:
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     parser.set_defaults(run=lambda _: _print_help(parser))
-    for command in _COMMANDS:
-        command.add_to(commands)
+    for name in (word,) if word in _COMMANDS else _COMMANDS:
+        import_module(f"allocsim.cli.{name}").add_to(commands)
     return parser
 
 

@@ -27,6 +27,8 @@ class Device:
     host_memory: bytes of the host's memory that the driver lends once the card is full, as drivers
     of Windows do; 0 for one that refuses.
     room: bytes that may be handed out, where a recording shows that a request was refused.
+    refused_below: bytes of the smallest device that would have answered one of the calls that were
+    refused; None as long as none was.
     """
 
     __slots__ = (
@@ -36,6 +38,7 @@ class Device:
         "policy",
         "used",
         "room",
+        "refused_below",
         "_next",
         "_holes",
         "_sizes",
@@ -71,6 +74,7 @@ class Device:
         self.policy = policy
         self.used = 0
         self.room = total + host_memory
+        self.refused_below: int | None = None
         self._next = base_address
         self._holes: SortedDict[int, int] = SortedDict()  # start -> end; coalesced, below _next
         self._sizes: dict[int, int] = {}
@@ -105,6 +109,7 @@ class Device:
         """The address of `size` fresh bytes, or None: out of memory."""
         pages = round_up(size, PAGE)
         if pages > min(self.left, self.room - self.used):
+            self._refuse(pages)
             return None
         self.used += pages
         return self.reserve_address(size)
@@ -117,9 +122,16 @@ class Device:
     def create_handle(self, size: int) -> bool:
         """Take physical memory for one handle of an expandable segment; False: none left."""
         if size > min(self.left, self.room - self.used):
+            self._refuse(size)
             return False
         self.used += size
         return True
+
+    def _refuse(self, size: int) -> None:
+        """Note the device that would have had `size` bytes, where it is the device that has not."""
+        if size > self.left:
+            needed = self.total + size - self.left
+            self.refused_below = min(needed, self.refused_below or needed)
 
     def release_handle(self, size: int) -> None:
         """Give one handle's memory back."""

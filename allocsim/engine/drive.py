@@ -41,7 +41,8 @@ class Drive:
     had seen enough.  lays_out: segments of which what is in use is requested before the first step,
     where the allocator holds none.  keeps_rows: whether `fidelity` is told where plain steps were
     placed, in place of their entries, which then nobody sees.  skipped: entries of periods that
-    were passed over; _passed_over: their steps, so far.
+    were passed over; _passed_over: their steps, so far.  refused_below: `Device.refused_below` at
+    the first out-of-memory error.
     """
 
     allocator: CachingAllocator
@@ -59,6 +60,7 @@ class Drive:
     stopped_at: int | None = None
     given_up_at: int | None = None
     skipped: int = 0
+    refused_below: int | None = None
     timeline: TimelineBuilder = field(init=False)
     _waiting: dict[int, RequestedFree] = field(default_factory=dict)
     _scope: PoolId | None = None
@@ -282,6 +284,8 @@ class Drive:
             reserved_bytes=self.allocator.reserved_bytes,
             limit_bytes=self.allocator.memory_limit,
         )
+        if not self.ooms:
+            self.refused_below = self.allocator.device.refused_below
         self.ooms.append(oom)
         if not oom.is_recorded:
             self.stopped_at = entry

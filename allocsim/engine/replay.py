@@ -389,4 +389,5 @@ def _result(
         notes=tuple(notes),
         stopped_at=drive.stopped_at,
         parting=parting,
+        refused_below=drive.refused_below,
     )

@@ -215,6 +215,8 @@ class DeviceRun(Shown):
     every other replay.  peaks_left_open: the least and the most reserved bytes at the
     peak of a what-if, over what the recording leaves open; None where it leaves nothing.
     spill: of a device whose driver lends host memory, None of one that refuses.
+    refused_below: bytes of the smallest device that would have answered one of the calls that the
+    driver refused up to the first error: on any smaller one it fails there as well; None without.
     """
 
     device: int
@@ -232,6 +234,7 @@ class DeviceRun(Shown):
     peaks: StartPeaks | None = None
     peaks_left_open: tuple[int, int] | None = None
     spill: Spill | None = None
+    refused_below: int | None = None
 
     @property
     def peak_range(self) -> tuple[int, int]:

@@ -2,7 +2,8 @@
 
 Rule: a bound is named with two replays that prove it: one of that size, which answers every
 request, and one of the next smaller size, which does not or could not hold what lives at once.
-Sizes are whole pages of 2 MiB, fractions whole hundredths.  In between, more memory is taken never
+Sizes are whole pages of 2 MiB, fractions whole hundredths.  A replay that fails proves it of every
+size on which the driver would have refused the same calls.  In between, more memory is taken never
 to hurt; the caching allocator does not promise that, so a far smaller device that happens to do
 may be missed, and the bound itself is never wrong.
 
@@ -79,6 +80,7 @@ def find_smallest(
     peak: Guess | None = None,
     same: Guess | None = None,
     needed: Guess | None = None,
+    refused: Guess | None = None,
 ) -> Smallest | None:
     """The least memory on which `holds` is true of the trial; None: there is none up to `most`.
 
@@ -87,6 +89,7 @@ def find_smallest(
     peak: of a trial that holds, the steps of its peak, where that may well be the answer.
     same: of one that holds, the fewest steps on which it would surely have gone the same way.
     needed: of one that does not, the steps that would have let the failed request through.
+    refused: of one that does not, the fewest on which it might have gone another way.
     """
     low, high = least - 1, max(first, least)
     best, step = known, high if peak is None else max(high // 8, 1)
@@ -101,8 +104,8 @@ def find_smallest(
             step = high
     climb = _Climb(2 * best.entries)
     look, is_guess = low + 1 if needed is not None else high - 1, False
-    if peak is not None and needed is None:
-        look = min(peak(best) or high, high - 1)
+    if peak is not None and (needed is None or (peak(best) or high) < high):
+        look, is_guess = min(peak(best) or high, high - 1), needed is not None
     fails_at, share = None, 2
     while high - low > 1:
         at = look if low < look < high else low + max((high - low) // share, 1)
@@ -115,8 +118,10 @@ def find_smallest(
             is_guess = top < high
         else:
             low, fails_at = at, None if tried is None else tried.oom_entry
+            if tried is not None and refused is not None:
+                low = max(low, min(refused(tried) or 0, high) - 1)
             need = None if tried is None or needed is None else needed(tried)
-            look = _NOWHERE if tried is None else climb.next(at, need, tried.entries)
+            look = _NOWHERE if tried is None else climb.next(low, need, tried.entries)
             is_guess = look == need
             # One that fails early is cheap, so that more of them may.
             share = 3 if tried is not None and 2 * tried.entries < best.entries else 2
@@ -182,6 +187,11 @@ def smallest_device(trials: Trials, setting: Setting) -> Capacity | None:
     def reached(trial: Trial) -> int:
         return max(-(-(trial.peak_device_bytes - context) // PAGE), 1)
 
+    def refused(trial: Trial) -> int | None:
+        below = trial.refused_below
+        return None if below is None else -(-(below - context) // PAGE)
+
+    plan = trials.prepared.plan
     config = setting.config(trials.prepared.release)
     is_mapped = config.expandable_segments
     fraction = _least_fraction(trials.prepared, setting)
@@ -189,15 +199,21 @@ def smallest_device(trials: Trials, setting: Setting) -> Capacity | None:
     if fraction is not None:
         first = int(first / max(fraction, _LEAST_FRACTION)) + 1
     least = max(unlimited.peak_allocated_bytes // PAGE, 1)
-    is_free = fraction is None and not trials.prepared.plan.changes
+    is_free = fraction is None and not plan.changes
     is_alike = not is_mapped and is_free and not config.throw_on_cudamalloc_oom
+    # A limit may move with the device, and how a run mid-way begins hang on it.
+    fails_alike = is_alike and plan.limit is None and not trials.prepared.start
     known = unlimited if is_alike or (is_mapped and is_free) else None
+    fails_at: int | None = None
     for memory, trial in trials.known(setting):
         pages: int = (memory - context) // PAGE
-        if trial.goes_through and pages < first:
-            first, known = pages, trial
+        if trial.goes_through:
+            pages = reached(trial) if is_alike else pages
+            first, known = min((first, known), (pages, trial), key=lambda each: each[0])
         elif trial.oom_entry is not None:
-            least = max(least, pages + 1)
+            most = max(pages, (refused(trial) or 0) - 1) if fails_alike else pages
+            if most >= least:
+                least, fails_at = most + 1, trial.oom_entry
     find = partial(
         find_smallest,
         on,
@@ -207,13 +223,15 @@ def smallest_device(trials: Trials, setting: Setting) -> Capacity | None:
         peak=reached if is_mapped else None,
         same=reached if is_alike else None,
         needed=lambda tried: pages_needed(tried, context),
+        refused=refused if fails_alike else None,
     )
     found = find(least=least, known=known)
     if is_mapped and found is not None and found.trial is unlimited:
         found = find(least=first)  # what was only likely to do was never tried
     if found is None:
         return None
-    fails_at = found.fails_at
+    if found.fails_at is not None or found.steps > least:
+        fails_at = found.fails_at
     if fails_at is None and found.steps > 1 and (below := on(found.steps - 1)) is not None:
         fails_at = below.oom_entry
     return Capacity(

@@ -83,6 +83,8 @@ class Trial:
     at_min: (retries, device allocs, device frees) on it.
     oom_entry: the first request without an answer, None if each was answered.
     needed_bytes: of the device that would have let it through as things stood then.
+    refused_below: of the smallest on which any call that was refused until then would have been
+        answered, so that on smaller ones it fails there as well.
     dropped_at: the entry at which the replay was given up, because the setting could no longer
         win; then the figures are those up to it.
     least_peak: bytes that the peak would surely have reached, where that was worked out.
@@ -116,6 +118,7 @@ class Trial:
     at_min: tuple[int, int, int] | None = None
     oom_entry: int | None = None
     needed_bytes: int | None = None
+    refused_below: int | None = None
     dropped_at: int | None = None
     least_peak: int = 0
     was_compared: bool = False
@@ -154,10 +157,11 @@ class Trial:
         Not the conf, which stands elsewhere, and not what only a search asks for.
         """
         values = {part.name: getattr(self, part.name) for part in fields(self)}
+        left_out = ("conf", "needed_bytes", "refused_below")
         return {
             part.name: values[part.name]
             for part in fields(self)
-            if values[part.name] != part.default and part.name not in ("conf", "needed_bytes")
+            if values[part.name] != part.default and part.name not in left_out
         }
 
     @classmethod
@@ -199,6 +203,7 @@ def trial_of(
         refused=bool(stats.num_alloc_retries or ooms or (stats.num_device_free and not empties)),
         oom_entry=ooms[0].entry if ooms else None,
         needed_bytes=ooms[0].needed_bytes if ooms else None,
+        refused_below=drive.refused_below,
         dropped_at=drive.given_up_at,
         entries=(drive.n_entries if last is None else last + 1) - drive.skipped,
         skipped=drive.skipped,
@@ -215,6 +220,7 @@ def trial_of_run(conf: str, device_run: DeviceRun) -> Trial:
         peak_allocated_bytes=device_run.peak_allocated_bytes,
         peak_device_bytes=device_run.peak_device_bytes,
         needed_bytes=device_run.ooms[0].needed_bytes if device_run.ooms else None,
+        refused_below=device_run.refused_below,
         num_alloc_retries=stats["num_alloc_retries"],
         num_device_alloc=stats.get("num_device_alloc", 0),
         num_device_free=stats.get("num_device_free", 0),

@@ -72,6 +72,32 @@ def test_help_loads_nothing_that_it_does_not_need() -> None:
     assert not loaded.intersection(heavy)
 
 
+def test_a_command_loads_its_own_file_and_page_and_no_others(tmp_path: Path) -> None:
+    page = str(tmp_path / "page.html")
+    code = (
+        f"import sys; from allocsim.cli import main; main(['report', {NAME!r}, '-o', {page!r}, "
+        "'--no-what-if']); print(*sorted(sys.modules), sep='\\n')"
+    )
+    loaded = set(run("-c", code).stdout.splitlines())
+    assert {"allocsim.cli.report", "allocsim.report.html.html_report"} <= loaded
+    others = (
+        *("allocsim.cli.tune", "allocsim.cli.fit", "concurrent.futures", "logging"),
+        *("allocsim.report.html.compare_page", "allocsim.report.html.ranks_page"),
+        *("allocsim.report.html.still_report", "allocsim.questions.explain.log"),
+        *("allocsim.questions.explain.of_state", "allocsim.questions.compare"),
+    )
+    assert not loaded.intersection(others)
+
+
+def test_a_page_s_function_is_not_hidden_by_the_file_of_its_name() -> None:
+    code = (
+        "from allocsim.report.html import DevicePage, html_report, still_report; "
+        "print(callable(html_report), callable(still_report))"
+    )
+    done = run("-c", code)
+    assert (done.stdout, done.stderr) == ("True True\n", "")
+
+
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="counts threads in /proc")
 @pytest.mark.parametrize("own", [None, "2"])
 def test_a_command_starts_no_threads_and_leaves_programs_theirs(

@@ -24,6 +24,25 @@ def test_what_the_context_holds_is_not_there() -> None:
     assert device.cuda_malloc(2 * MIB) == 0
 
 
+def test_the_least_device_that_would_have_answered_a_refused_call() -> None:
+    device = Device(16 * MIB, context_memory=2 * MIB)
+    device.cuda_malloc(4 * MIB)
+    assert device.refused_below is None
+    device.cuda_malloc(14 * MIB)
+    assert device.refused_below == 20 * MIB
+    assert not device.create_handle(12 * MIB)
+    assert device.refused_below == 18 * MIB
+    device.cuda_malloc(40 * MIB)
+    assert device.refused_below == 18 * MIB
+
+
+def test_what_a_recording_says_was_refused_tells_of_no_device() -> None:
+    device = Device(16 * MIB)
+    device.room = 4 * MIB
+    assert device.cuda_malloc(8 * MIB) is None
+    assert device.refused_below is None
+
+
 def test_bump_never_reuses_an_address() -> None:
     device = Device(GIB, base_address=4096 * MIB)
     first = device.cuda_malloc(3 * MIB)

@@ -70,6 +70,61 @@ def test_a_program_that_empties_its_cache_needs_its_largest_moment(
     assert found.unlimited.peak_reserved_bytes == 700 * MIB
 
 
+def test_one_failure_proves_all_sizes_on_which_the_same_calls_are_refused(
+    recorded: Callable[[Program], Recording],
+) -> None:
+    """On 900 MiB the second 530 finds no room, nor on any size up to 1,058 MiB: no page of these is
+    tried, and the entry that fails one page below the answer is known all the same."""
+    recording = recorded(two_loads)
+    trials = trials_of(recording)
+    failed = trials.under(Setting(""), 900 * MIB)
+    assert failed.oom_entry == 6
+    assert failed.refused_below == failed.needed_bytes == 1060 * MIB
+    found = smallest_device(trials, Setting(""))
+    assert found is not None
+    assert (found.device_memory, found.fails_at) == (1060 * MIB, 6)
+    assert found.replays == 1  # without a limit: its peak is the answer
+    for pages in (460, 500, 529):
+        tried = Trials(trials.prepared).under(Setting(""), 2 * pages * MIB)
+        assert tried.oom_entry == 6, pages
+
+
+def test_a_call_that_was_refused_before_the_failure_ends_what_it_proves(
+    recorded: Callable[[Program], Recording],
+) -> None:
+    """The retry that makes room for 300 MiB is refused first: where it were not, the run might go
+    another way."""
+
+    def retried(gpu: CachingAllocator) -> None:
+        gpu.free(gpu.malloc(200 * MIB))
+        gpu.malloc(300 * MIB)
+        gpu.malloc(280 * MIB)
+
+    trials = trials_of(recorded(retried))
+    failed = trials.under(Setting(""), 400 * MIB)
+    assert failed.needed_bytes == 580 * MIB
+    assert failed.refused_below == 500 * MIB
+    found = smallest_device(trials, Setting(""))
+    assert found is not None
+    assert found.device_memory == 580 * MIB
+    assert found.trial.goes_through
+    below = Trials(trials.prepared).under(Setting(""), 578 * MIB)
+    assert below.oom_entry == found.fails_at
+
+
+def test_expandable_segments_are_tried_at_a_known_peak_first(
+    recorded: Callable[[Program], Recording],
+) -> None:
+    trials = trials_of(recorded(two_loads))
+    setting = Setting("expandable_segments:True")
+    assert trials.under(setting, 1000 * MIB).goes_through
+    found = smallest_device(trials, setting)
+    assert found is not None
+    assert found.device_memory == 800 * MIB
+    below = Trials(trials.prepared).under(setting, 798 * MIB)
+    assert below.oom_entry == found.fails_at
+
+
 def test_the_least_fraction_is_found_in_hundredths(
     recorded: Callable[[Program], Recording],
 ) -> None:

@@ -1,4 +1,10 @@
-"""Why did a request find no memory, and what would have let it through?"""
+"""Why did a request find no memory, and what would have let it through?
+
+What only texts of servers and snapshots without entries need is imported when it is first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from allocsim.questions.explain.blockers import Blockers
 from allocsim.questions.explain.cause import Figures, arithmetic_of
@@ -12,10 +18,12 @@ from allocsim.questions.explain.explanation import (
     explain_recording,
 )
 from allocsim.questions.explain.kinds import KINDS
-from allocsim.questions.explain.log import LogFigure, LogFigures, figures_in
-from allocsim.questions.explain.of_state import Refusal, StateExplanation, explain_state
 from allocsim.questions.explain.shortage import Blocker, OomWatch, Shortage, shortages_of
 from allocsim.questions.explain.verdict import Verdict
+
+if TYPE_CHECKING:
+    from allocsim.questions.explain.log import LogFigure, LogFigures, figures_in
+    from allocsim.questions.explain.of_state import Refusal, StateExplanation, explain_state
 
 __all__ = [
     "Blocker",
@@ -42,3 +50,21 @@ __all__ = [
     "figures_in",
     "shortages_of",
 ]
+
+_LATER = {
+    "LogFigure": "log",
+    "LogFigures": "log",
+    "Refusal": "of_state",
+    "StateExplanation": "of_state",
+    "explain_state": "of_state",
+    "figures_in": "log",
+}
+"""The module of each name that is imported when it is first used."""
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
+    globals()[name] = value
+    return value

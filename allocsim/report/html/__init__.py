@@ -1,13 +1,41 @@
-"""The report: one HTML file that opens offline."""
+"""The report: one HTML file that opens offline.
 
-from allocsim.report.html.compare_page import compare_page
-from allocsim.report.html.html_report import DevicePage, html_report
-from allocsim.report.html.markup import json_text
-from allocsim.report.html.packed_columns import Packer
-from allocsim.report.html.ranks_page import ranks_page
-from allocsim.report.html.still_report import still_report
+Names are imported when they are first used: a command loads the page that it writes, and no other.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from allocsim.report.html.compare_page import compare_page
+    from allocsim.report.html.html_report import DevicePage, html_report
+    from allocsim.report.html.markup import json_text
+    from allocsim.report.html.packed_columns import Packer
+    from allocsim.report.html.ranks_page import ranks_page
+    from allocsim.report.html.still_report import still_report
 
 __all__ = [
     "DevicePage", "Packer", "compare_page", "html_report", "json_text", "ranks_page",
     "still_report",
 ]  # fmt: skip
+
+_HOMES = {
+    "DevicePage": "html_report",
+    "Packer": "packed_columns",
+    "compare_page": "compare_page",
+    "html_report": "html_report",
+    "json_text": "markup",
+    "ranks_page": "ranks_page",
+    "still_report": "still_report",
+}
+"""The module of each name."""
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = import_module(f"{__name__}.{_HOMES[name]}")
+    # All of its names at once: a function may have its module's, which importing it has put here.
+    its = [each for each, module in _HOMES.items() if module == _HOMES[name]]
+    globals().update({each: getattr(home, each) for each in its})
+    return globals()[name]
