@@ -83,13 +83,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _format(output: str, to: str | None) -> Format:
     """The format to write.  Raises UsageError where none can be written under that name."""
-    from allocsim.report.formats import format_of  # noqa: PLC0415
+    from allocsim.report.formats import endings, format_of  # noqa: PLC0415
 
     chosen = format_of(output, to)
     if chosen is None:
         raise UsageError(
-            f"{output} does not tell its format by its ending; expected one of "
-            f"{_endings()}, or --to"
+            f"{output} does not tell its format by its ending; expected one of {endings()}, or --to"
         )
     if chosen.needs and find_spec(chosen.needs) is None:
         raise UsageError(
@@ -102,12 +101,6 @@ def _format(output: str, to: str | None) -> Format:
     if not place.parent.is_dir():
         raise UsageError(f"{output} cannot be written: there is no such folder")
     return chosen
-
-
-def _endings() -> str:
-    from allocsim.report.formats import FORMATS  # noqa: PLC0415
-
-    return ", ".join(suffix for each in FORMATS.values() for suffix in each.suffixes)
 
 
 def _is_simulated(arguments: argparse.Namespace, recording: Recording, chosen: Format) -> bool:

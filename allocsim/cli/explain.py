@@ -7,14 +7,11 @@ no argument means standard input, and everything else is the text itself.
 from __future__ import annotations
 
 import argparse
-import codecs
-import gzip
 import re
 import sys
-import zlib
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from allocsim.cli.options import HINTS, Commands, add_command, add_shared, hints_of
 from allocsim.cli.output import write_answer
@@ -36,10 +33,9 @@ torch.cuda.memory._record_memory_history() is replayed, and each of its errors
 explained.  Of a start-up log of vLLM, SGLang or llama.cpp, or a table of
 memory_summary(), the figures are shown.  No GPU is needed.  Without an
 argument, or with -, standard input is read."""
-_LARGEST_LOG = 1 << 28
-_HEAD = 1 << 20
-_GZIP = b"\x1f\x8b"
-_FILE_NAME = re.compile(r"\S*(?:/|\\)\S*|\S+\.(?:pickle|pkl|json|npz|gz|log|txt|out|err)")
+_FILE_NAME = re.compile(
+    r"\S*(?:/|\\)\S*|\S+\.(?:pickle|pkl|json|npz|gz|xz|zst|zip|log|txt|out|err)"
+)
 
 
 def add_to(commands: Commands[Parser]) -> None:
@@ -62,13 +58,15 @@ def add_to(commands: Commands[Parser]) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.text == "-":
-        text = _decoded(sys.stdin.buffer.read(_LARGEST_LOG + 1), "standard input")
+        text = _standard_input()
     elif is_there(arguments.text) and not Path(arguments.text).is_dir():
-        log = _read(arguments.text)
+        from allocsim.trace import read_log  # noqa: PLC0415
+
+        log = read_log(arguments.text)
         if log is None:
             _explain_file(arguments)
             return 0
-        text = _decoded(log, arguments.text)
+        text = log
     else:
         text = _words(arguments.text)
     if hints_of(arguments) is not None:
@@ -77,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--request asks a snapshot; an error's text has none")
     if arguments.device is not None:
         raise UsageError("--device chooses a device of a recording; an error's text has none")
-    from allocsim.questions.explain import explain, figures_in, find_messages  # noqa: PLC0415
+    from allocsim.questions.explain import explain, figures_in  # noqa: PLC0415
     from allocsim.report import (  # noqa: PLC0415
         log_document,
         log_screen,
@@ -87,7 +85,11 @@ def run(arguments: argparse.Namespace) -> int:
         verdicts_text,
     )
 
-    printed = None if find_messages(text) else figures_in(text)
+    verdicts = explain(
+        text, arguments.conf, torch_version=arguments.torch, device_memory=arguments.device_memory
+    )
+    # An error has words; the verdict on a text without one has none.
+    printed = None if verdicts[0].message.text else figures_in(text)
     if printed is not None:
         write_answer(
             arguments,
@@ -96,9 +98,6 @@ def run(arguments: argparse.Namespace) -> int:
             partial(log_screen, printed),
         )
         return 0
-    verdicts = explain(
-        text, arguments.conf, torch_version=arguments.torch, device_memory=arguments.device_memory
-    )
     write_answer(
         arguments,
         partial(verdicts_document, verdicts),
@@ -119,41 +118,10 @@ def _words(text: str) -> str:
     return text
 
 
-def _read(path: str) -> bytes | None:
-    """A log's bytes, unpacked; None for a recording, of which only the beginning is read.
+def _standard_input() -> str:
+    from allocsim.trace import LONGEST_LOG, decoded  # noqa: PLC0415
 
-    A file is opened once, because a pipe (`<(grep ...)`) can be read only once.
-    """
-    from allocsim.trace import is_recording  # noqa: PLC0415
-
-    try:
-        with Path(path).open("rb") as packed:
-            file: IO[bytes] = packed
-            head = file.read(_HEAD)
-            if head.startswith(_GZIP):
-                packed.seek(0)
-                file = cast("IO[bytes]", gzip.GzipFile(fileobj=packed))
-                head = file.read(_HEAD)
-            return None if is_recording(head) else head + file.read(_LARGEST_LOG + 1 - len(head))
-    except (OSError, EOFError, zlib.error) as error:
-        raise UsageError(f"{path} cannot be read ({error})") from None
-
-
-def _decoded(log: bytes, name: str) -> str:
-    """A log as text, whatever its encoding; Windows shells write UTF-16."""
-    from allocsim.trace import is_recording  # noqa: PLC0415
-
-    if len(log) > _LARGEST_LOG:
-        raise UsageError(f"{name} has more than {_LARGEST_LOG} bytes; cut the error out of it")
-    if not log.strip():
-        raise UsageError(f"{name} is empty; expected an error's text")
-    if is_recording(log[:_HEAD]):
-        raise UsageError(f"{name} is no text; give the recording's file as an argument")
-    if log.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return log.decode("utf-16", "replace")
-    if b"\0" in log:
-        raise UsageError(f"{name} is neither text nor a recording")
-    return log.decode("utf-8-sig", "replace")
+    return decoded(sys.stdin.buffer.read(LONGEST_LOG + 1), "standard input")
 
 
 def _explain_file(arguments: argparse.Namespace) -> None:

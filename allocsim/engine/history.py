@@ -20,13 +20,12 @@ from allocsim.engine.observers import Observer
 from allocsim.engine.result import DeviceRun
 from allocsim.errors import InvariantError
 from allocsim.state import DEFAULT_POOL, PoolId, SegmentState
-from allocsim.trace import Action, Trace
+from allocsim.trace import ACTION_CODES, Action, Trace
 
 __all__ = ["History", "HistoryWatch", "NOT_THE_ALLOCATORS", "columns_of", "own_entries"]
 
 NOT_THE_ALLOCATORS = (Action.SNAPSHOT, Action.ANNOTATE)
 """Entries that others leave in an allocator's history."""
-_CODES = {action.text: int(action) for action in Action}
 _DTYPES = (np.uint8, np.int64, np.int64, np.uint64, np.int32)
 _Column = NDArray[np.int64]
 
@@ -80,7 +79,7 @@ class HistoryWatch(Observer):
     def history(self, entries: Sequence[TraceEntry]) -> None:
         if entries:
             actions, *others, pools = zip(*entries, strict=True)
-            columns = ([_CODES[action] for action in actions], *others, self._numbers(pools))
+            columns = ([ACTION_CODES[action] for action in actions], *others, self._numbers(pools))
             self._chunks.append(columns_of(columns, _DTYPES))
 
     def _numbers(self, pools: Sequence[PoolId]) -> list[int]:

@@ -17,14 +17,13 @@ from numpy.typing import NDArray
 
 from allocsim.core import TraceEntry
 from allocsim.engine.plan import StepKind, Steps
-from allocsim.trace import Action
+from allocsim.trace import ACTION_CODES, Action
 
 __all__ = ["PlacedSteps", "Row", "Rows", "rows_of"]
 
 Row = tuple[str, int, int, int]
 """(action, address, size, stream) of an entry"""
 
-_CODES = {action.text: int(action) for action in Action}
 
 _ENTRIES = np.zeros(len(StepKind), dtype=np.intp)
 """By the kind of a plain step, how many entries it leaves."""
@@ -98,7 +97,7 @@ def rows_of(steps: Steps, placed: PlacedSteps, history: Sequence[TraceEntry]) ->
     if history:
         rows = np.flatnonzero(is_single[of])
         actions, addresses, sizes, streams, _ = zip(*history, strict=True)
-        action[rows] = [_CODES[name] for name in actions]
+        action[rows] = [ACTION_CODES[name] for name in actions]
         addr[rows] = np.array(addresses, dtype=np.uint64)
         size[rows], stream[rows] = sizes, np.array(streams, dtype=np.uint64)
         given_back = tuple(_last_allocs(placed, actions, rows))

@@ -11,6 +11,7 @@ from allocsim.trace.form import FileForm, form_of
 from allocsim.trace.frames import Frame, FrameInterner, FrameTable
 from allocsim.trace.lint import Finding, lint, refuse_contradictions, refuse_unsound
 from allocsim.trace.load import load, read_snapshot
+from allocsim.trace.log_file import LONGEST_LOG, decoded, read_log
 from allocsim.trace.marks import Mark, MarkKind
 from allocsim.trace.named_text import TEXTS
 from allocsim.trace.pools import PoolColumn, pools_of
@@ -20,12 +21,12 @@ from allocsim.trace.releases import RELEASES, releases_of
 from allocsim.trace.rewind import Rewound, start_state, trimmed
 from allocsim.trace.segments import WrongSum
 from allocsim.trace.settings import RecordedSettings
-from allocsim.trace.source import is_recording
 from allocsim.trace.store import dump_npz, write_npz
-from allocsim.trace.trace import Action, Entry, Trace
+from allocsim.trace.trace import ACTION_CODES, Action, Entry, Trace
 from allocsim.trace.whole_file import packed_file
 
 __all__ = [
+    "ACTION_CODES",
     "Action",
     "Annotation",
     "ENDINGS",
@@ -35,6 +36,7 @@ __all__ = [
     "Frame",
     "FrameInterner",
     "FrameTable",
+    "LONGEST_LOG",
     "Mark",
     "MarkKind",
     "PoolColumn",
@@ -47,14 +49,15 @@ __all__ = [
     "Rewound",
     "Trace",
     "WrongSum",
+    "decoded",
     "dump_npz",
     "dump_snapshot",
     "form_of",
-    "is_recording",
     "lint",
     "load",
     "packed_file",
     "pools_of",
+    "read_log",
     "read_snapshot",
     "recordings_in",
     "refuse_contradictions",

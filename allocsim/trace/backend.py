@@ -2,8 +2,10 @@
 
 Rule: a build is named by what only it has, names in stacks or the sizes of its blocks; without
 either a recording is taken for CUDA's.  Ascend's adds 32 bytes to every request before it rounds,
-so that none of its blocks is as large as a request of whole 512 bytes.  Source: semantics 1.2, and
-recordings of NPUs that others published.
+so that none of its blocks is as large as a request of whole 512 bytes.  What their allocators do
+otherwise is known from their sources alone (of 2025 and 2026: the XPU caching allocator of PyTorch,
+the NPU caching allocator of torch_npu): there is no recording of an XPU or of ROCm to hold it
+against, and the sentence that a user sees says so.
 """
 
 from __future__ import annotations
@@ -25,31 +27,61 @@ _LEAST_BLOCKS = 8
 class Backend:
     """A build that is not CUDA's.
 
-    name: "NPU", "XPU" or "ROCm".  evidence: what says so.  is_modelled: whether its allocator acts
-    as CUDA's does, so far as is known.
+    name: "NPU", "XPU" or "ROCm".  evidence: what says so.  is_modelled: whether its allocator has
+    CUDA's sizes and rules under its own settings.  differs: what it does otherwise.
     """
 
     name: str
     evidence: str
     is_modelled: bool
+    differs: str
 
 
-_BY_NAMES = (
-    ("NPU", ("torch_npu", "c10_npu::"), False),
-    ("XPU", ("/torch/xpu/", "c10::xpu::", "XPUCachingAllocator"), True),
-    ("ROCm", ("c10::hip::", "HIPCachingAllocator"), True),
+@dataclass(frozen=True, slots=True)
+class _Build:
+    """A build as it is known before any recording of it.  words: of stacks, that only it has."""
+
+    name: str
+    words: tuple[str, ...]
+    is_modelled: bool
+    differs: str
+
+    def seen(self, evidence: str) -> Backend:
+        return Backend(self.name, evidence, self.is_modelled, self.differs)
+
+
+_NPU = _Build(
+    "NPU",
+    ("torch_npu", "c10_npu::"),
+    is_modelled=False,
+    differs="adds 32 bytes to every request before it rounds, and has pages of 1 GiB and of its "
+    "collectives besides PyTorch's",
+)
+_BUILDS = (
+    _NPU,
+    _Build(
+        "XPU",
+        ("/torch/xpu/", "c10::xpu::", "XPUCachingAllocator"),
+        is_modelled=True,
+        differs="rounds and splits as CUDA's, but reads no option beside expandable_segments and "
+        "the memory fraction, and on a full device gives back all that is cached at once",
+    ),
+    _Build(
+        "ROCm",
+        ("c10::hip::", "HIPCachingAllocator"),
+        is_modelled=True,
+        differs="is CUDA's source, built for HIP",
+    ),
 )
 
 
 def backend_of(recording: Recording) -> Backend | None:
     """The build, None where nothing says that it is another than CUDA's."""
-    for name, words, is_modelled in _BY_NAMES:
-        found = next((f for f in recording.frame_table.frames if _names(f, words)), None)
-        if found is not None:
-            return Backend(name, "its stacks name it", is_modelled)
+    for build in _BUILDS:
+        if any(_names(frame, build.words) for frame in recording.frame_table.frames):
+            return build.seen("its stacks name it")
     if _adds_to_requests(recording):
-        evidence = "its blocks are 512 bytes larger than requests of whole 512 bytes"
-        return Backend("NPU", evidence, is_modelled=False)
+        return _NPU.seen("its blocks are 512 bytes larger than requests of whole 512 bytes")
     return None
 
 

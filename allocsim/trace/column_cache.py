@@ -24,7 +24,9 @@ from typing import BinaryIO
 
 from allocsim.errors import RecordingError
 from allocsim.trace.form import sha256_of
+from allocsim.trace.packings import ZIP_MAGIC
 from allocsim.trace.recording import Recording
+from allocsim.trace.source import packing_in
 from allocsim.trace.store import dump_npz, read_npz
 from allocsim.trace.whole_file import whole_file
 from allocsim.units import GIB
@@ -37,8 +39,6 @@ _LONG = 250_000
 _MOST_BYTES = 2 * GIB
 _MAGIC = b"allocsim columns 1\n"
 _LONGEST_KEY = 4096
-_COLUMNS = b"PK"
-"""What an archive begins with, and so a file of columns."""
 _UNREADABLE = (OSError, RecordingError, ValueError, RuntimeError)
 
 
@@ -116,7 +116,9 @@ def _is_slow(source: str, recording: Recording) -> bool:
     if sum(map(len, recording.devices)) < _LONG:
         return False
     with Path(source).open("rb") as file:
-        return file.read(len(_COLUMNS)) != _COLUMNS
+        is_packed = packing_in(file) is not None
+        file.seek(0)
+        return is_packed or file.read(len(ZIP_MAGIC)) != ZIP_MAGIC
 
 
 def _keep(recording: Recording, place: Path, before: _Key) -> None:

@@ -20,11 +20,9 @@ from allocsim.trace.frames import StackReader
 from allocsim.trace.packed import Packed
 from allocsim.trace.packed_columns import PackedReader
 from allocsim.trace.releases import markers_in
-from allocsim.trace.trace import Action, Trace
+from allocsim.trace.trace import ACTION_CODES, Action, Trace
 
-__all__ = ["read_trace", "pool_id_of"]
-
-_CODES = {action.text: int(action) for action in Action}
+__all__ = ["read_trace"]
 
 
 def read_trace(
@@ -70,18 +68,6 @@ def _markers(names: set[str], action: NDArray[np.uint8]) -> set[str]:
     return (actions | names).intersection(markers_in("entries")) | places
 
 
-def pool_id_of(fields: Fields, name: str) -> PoolId:
-    """A pool id: two integers, as a tuple or (in JSON and some writers) a list."""
-    expected = "a pool id of two integers"
-    value = fields.value(name, expected)
-    if not isinstance(value, list | tuple) or len(value) != 2:
-        fields.wrong(name, value, expected)
-    for part in value:
-        if type(part) is not int or not 0 <= part <= UINT64_MAX:
-            fields.wrong(name, value, expected)
-    return value[0], value[1]
-
-
 def _address(row: Fields) -> int:
     """An entry's addr; of an oom device_free, as it has no address, though old and foreign writers
     give it one all the same."""
@@ -105,12 +91,12 @@ class _ColumnReader:
     def actions(self) -> NDArray[np.uint8]:
         """Codes of the actions; refuses words that are none."""
         try:
-            codes = list(map(_CODES.__getitem__, self.entries.column("action")))
+            codes = list(map(ACTION_CODES.__getitem__, self.entries.column("action")))
         except (KeyError, TypeError):
             for index in range(len(self.entries)):
                 row = self.row(index)
-                if row.text("action") not in _CODES:
-                    row.wrong("action", row.text("action"), f"one of {', '.join(_CODES)}")
+                if row.text("action") not in ACTION_CODES:
+                    row.wrong("action", row.text("action"), f"one of {', '.join(ACTION_CODES)}")
             raise
         return np.array(codes, dtype=np.uint8)
 
@@ -156,7 +142,7 @@ class _ColumnReader:
     def pools(self, pool_ids: dict[PoolId, int]) -> NDArray[np.int32]:
         """Numbers of the pool ids in `pool_ids`."""
         return self._by_value(
-            "pool_id", lambda row: pool_ids.setdefault(pool_id_of(row, "pool_id"), len(pool_ids))
+            "pool_id", lambda row: pool_ids.setdefault(row.pool_id("pool_id"), len(pool_ids))
         )
 
     def texts(self, name: str, texts: dict[str, int]) -> NDArray[np.int32] | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, NoReturn, cast
 
 from allocsim.errors import RecordingError
+from allocsim.state import PoolId
 
 __all__ = ["Fields", "describe", "UINT64_MAX", "INT64_MAX", "INT32_MAX"]
 
@@ -94,6 +95,17 @@ class Fields:
         if type(value) is not bool:
             self.wrong(name, value, "True or False")
         return value
+
+    def pool_id(self, name: str) -> PoolId:
+        """Two integers, as a tuple or (in JSON and some writers) a list."""
+        expected = "a pool id of two integers"
+        value = self.value(name, expected)
+        if not isinstance(value, list | tuple) or len(value) != 2:
+            self.wrong(name, value, expected)
+        for part in value:
+            if type(part) is not int or not 0 <= part <= UINT64_MAX:
+                self.wrong(name, value, expected)
+        return value[0], value[1]
 
     def items(self, name: str) -> list[object]:
         """A list (or tuple, as JSON and old writers differ)."""

@@ -11,7 +11,7 @@ __all__ = ["ENDINGS", "recordings_in"]
 
 ENDINGS = (".pickle", ".pkl", ".json", ".npz")
 """What the names of recordings end in, before the ending of one that is packed."""
-_PACKED = (".gz", ".xz", ".zst")
+_PACKED = (".gz", ".xz", ".zst", ".zip")
 
 
 def recordings_in(folder: Path) -> list[Path]:

@@ -118,11 +118,14 @@ def _about_file(recording: Recording) -> Iterator[Finding]:
 def _about_backend(backend: Backend) -> Finding:
     what = f"the recording is of {backend.name}'s build of PyTorch ({backend.evidence})"
     if backend.is_modelled:
-        return Finding("note", f"{what}: it is replayed as CUDA's", check="backend")
+        told = f"{what}: it is replayed as CUDA's; by its source, its allocator {backend.differs}"
+        return Finding(
+            "note", f"{told}; no recording of one was there to try it on", check="backend"
+        )
     return Finding(
         "error",
-        f"{what}: its allocator adds 32 bytes to every request before it rounds, which is not "
-        "modelled, so that a replay would say nothing true",
+        f"{what}: its allocator {backend.differs}, which is not modelled, so that a replay would "
+        "say nothing true",
         check="backend",
     )
 

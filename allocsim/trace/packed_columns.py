@@ -1,13 +1,12 @@
 """The entries of one device, from packed rows to columns of numbers.
 
-Rule: what is unsound is `Unlike`, never named here; the file is then read as objects, where the
-culprit is found.
+Rule: what is unsound ends the reading, as `Unlike` or as an error that is passed over; the file is
+then read as objects, where the culprit is found.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +15,10 @@ from allocsim.state import PoolId
 from allocsim.trace.fields import INT64_MAX, UINT64_MAX, Fields
 from allocsim.trace.frames import StackReader
 from allocsim.trace.packed import MISSING_CODE, Packed
-from allocsim.trace.trace import Action
+from allocsim.trace.trace import ACTION_CODES
 from allocsim.trace.window import Unlike
 
 __all__ = ["PackedReader"]
-
-_CODES = {action.text: int(action) for action in Action}
 
 
 class PackedReader:
@@ -35,7 +32,7 @@ class PackedReader:
 
     def actions(self) -> NDArray[np.uint8]:
         """Codes of the actions."""
-        column = self._numbered("action", lambda _, value: _action(value))
+        column = self._numbered("action", self._action)
         if np.any(column < 0):
             raise Unlike("an entry without action")
         return column.astype(np.uint8)
@@ -62,27 +59,29 @@ class PackedReader:
 
     def stacks(self, stacks: StackReader) -> NDArray[np.int32]:
         """Numbers of the stacks."""
-
-        def number(index: int, value: object) -> int:
-            row = {"frames": value}
-            return stacks.read(Fields(self._path, self._where, row, entry=index))
-
-        return self._numbered("frames", number)
+        return self._numbered("frames", stacks.read)
 
     def pools(self, pool_ids: dict[PoolId, int]) -> NDArray[np.int32]:
         """Numbers of the pool ids in `pool_ids`."""
         return self._numbered(
-            "pool_id", lambda _, value: pool_ids.setdefault(_pool_id(value), len(pool_ids))
+            "pool_id", lambda row: pool_ids.setdefault(row.pool_id("pool_id"), len(pool_ids))
         )
 
     def texts(self, name: str, texts: dict[str, int]) -> NDArray[np.int32] | None:
         """Numbers of a text field in `texts`, or None if no entry has it."""
         if name not in self.names:
             return None
-        return self._numbered(name, lambda _, value: texts.setdefault(_text(value), len(texts)))
+        return self._numbered(name, lambda row: texts.setdefault(row.text(name), len(texts)))
 
-    def _numbered(self, name: str, number: Callable[[int, Any], int]) -> NDArray[np.int32]:
-        """`number` of the first entry with each object and the object, in their order."""
+    @staticmethod
+    def _action(row: Fields) -> int:
+        text = row.text("action")
+        if text not in ACTION_CODES:
+            raise Unlike("no action")
+        return ACTION_CODES[text]
+
+    def _numbered(self, name: str, number: Callable[[Fields], int]) -> NDArray[np.int32]:
+        """`number` of the first entry with each object, in their order: the one field of it."""
         codes, objects = self._entries.codes(name), self._entries.objects
         # The last of several items wins, which is the first entry here; the last place is for -1.
         first = np.full(len(objects) + 1, MISSING_CODE, dtype=np.int64)
@@ -90,26 +89,7 @@ class PackedReader:
         table = np.full(len(objects) + 1, -1, dtype=np.int32)
         for code in np.argsort(first[:-1], kind="stable").tolist():
             if first[code] >= 0:
-                table[code] = number(int(first[code]), objects[code])
+                row, index = {name: objects[code]}, int(first[code])
+                table[code] = number(Fields(self._path, self._where, row, entry=index))
         codes[:] = table[codes]
         return codes
-
-
-def _action(value: object) -> int:
-    text = _text(value)
-    if text not in _CODES:
-        raise Unlike("no action")
-    return _CODES[text]
-
-
-def _text(value: object) -> str:
-    if type(value) is not str:
-        raise Unlike("no text")
-    return value
-
-
-def _pool_id(value: Any) -> PoolId:
-    sound = type(value) is tuple and len(value) == 2
-    if not sound or not all(type(n) is int and 0 <= n <= UINT64_MAX for n in value):
-        raise Unlike("no pool id")
-    return value[0], value[1]

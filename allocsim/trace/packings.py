@@ -164,7 +164,7 @@ def unpacked(
 
     check: is shown the first piece, and may refuse before the rest is unpacked.  enough: bytes
     after which nothing more is unpacked, None for all.
-    Raises RecordingError for what is damaged, and for what grows beyond the limit.
+    Raises RecordingError for what is damaged, and, of all, for what grows beyond the limit.
     """
     limit = max(_MIN_UNPACKED, _MAX_RATIO * packed.seek(0, 2))
     packed.seek(0)
@@ -175,7 +175,7 @@ def unpacked(
                 if not total:
                     check(piece)
                 total += len(piece)
-                if total > limit:
+                if enough is None and total > limit:
                     raise RecordingError(
                         path, f"unpacks to more than {limit} bytes, too many for its own size"
                     )

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE, PENDING, BlockState, SegmentState
-from allocsim.trace.columns import pool_id_of
 from allocsim.trace.fields import INT32_MAX, INT64_MAX, UINT64_MAX, Fields, describe
 from allocsim.trace.frames import StackNumbers, StackReader
 
@@ -99,7 +98,7 @@ class SegmentReader:
         pool_id = DEFAULT_POOL
         if "segment_pool_id" in fields:
             self.markers.add("segment_pool_id")
-            pool_id = pool_id_of(fields, "segment_pool_id")
+            pool_id = fields.pool_id("segment_pool_id")
         return SegmentState(
             address=address,
             total_size=fields.integer("total_size", 0, INT64_MAX),

@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 
 from allocsim.errors import RecordingError
 from allocsim.trace.annotation import read_annotations
-from allocsim.trace.columns import pool_id_of
 from allocsim.trace.export import segments_plain
 from allocsim.trace.fields import INT32_MAX, Fields, describe
 from allocsim.trace.frames import Frame, FrameTable, StackNumbers
@@ -217,7 +216,7 @@ def _frame_table(header: Fields, columns: _Columns) -> FrameTable:
 
 def _trace(fields: Fields, device: int, columns: _Columns, table: FrameTable) -> Trace:
     ids = fields.items("pool_ids")
-    pools = tuple(pool_id_of(Fields(fields.path, "pool_ids", {"id": v}), "id") for v in ids)
+    pools = tuple(Fields(fields.path, "pool_ids", {"id": v}).pool_id("id") for v in ids)
     texts = _texts(fields, "texts")
     limits = {
         "action": (0, len(Action) - 1),

@@ -18,7 +18,7 @@ from allocsim.state import PoolId, SegmentState
 from allocsim.trace.frames import Frame, FrameTable
 from allocsim.trace.marks import Mark
 
-__all__ = ["INPUT_ACTIONS", "Action", "Entry", "Trace"]
+__all__ = ["ACTION_CODES", "INPUT_ACTIONS", "Action", "Entry", "Trace"]
 
 
 class Action(IntEnum):
@@ -40,6 +40,9 @@ class Action(IntEnum):
         """The action as snapshots spell it: "alloc", "segment_alloc", "oom", …"""
         return self.name.lower()
 
+
+ACTION_CODES = {action.text: int(action) for action in Action}
+"""The code of an action by PyTorch's own string."""
 
 INPUT_ACTIONS = (Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED, Action.OOM)
 """The actions that drive a replay; every other one is an observation of what PyTorch did."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import lzma
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -86,9 +87,10 @@ def test_a_log_in_a_file(cli: Cli, tmp_path: Path) -> None:
     shown = cli("explain", log, "-v").out
     assert "== line 2 ==" in shown
     assert "== line 4 ==" in shown
-    packed = tmp_path / "train.log.gz"
-    packed.write_bytes(gzip.compress(log.read_bytes()))
-    assert causes(cli("explain", packed, "--json")) == ["fragmentation_likely", "full"]
+    for pack in (gzip.compress, lzma.compress):
+        (tmp_path / "packed").write_bytes(pack(log.read_bytes()))
+        found = causes(cli("explain", tmp_path / "packed", "--json"))
+        assert found == ["fragmentation_likely", "full"]
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "latin-1"])

@@ -8,6 +8,7 @@ import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -66,22 +67,52 @@ COMMANDS = [
     *("replay", "replay -v", "replay --conf=max_split_size_mb:21", "explain", "explain -v"),
     *("top", "top --by=line", "top --format=collapsed", "gate --max-reserved=1GiB"),
     *("gate --max-reserved=1MiB", "risk", "risk -v", "tune", "tune -v", "step --count=3"),
-    *("watch --once", "scale --at=layers=2", "ranks", "compare"),
+    *("watch --once", "scale --at=layers=2", "ranks", "compare", "lint", "lint -v", "stats"),
+    *("top --format=speedscope", "compare --conf=max_split_size_mb:21"),
 ]
+FIGURES = ("memory", "address-map", "segments", "sizes", "flame")
+"""The kinds of `plot` that are of a recording."""
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("form", ["", "--json"])
 def test_no_command_obeys_a_name(command: str, form: str, file: Path, cli: Cli) -> None:
     name, *options = command.split()
-    files = [file] * 2 if name in {"compare", "scale --at=layers=2", "ranks"} else [file]
-    form = "" if "--format=collapsed" in options else form
+    takes_two = name in {"scale", "ranks"} or (name == "compare" and not options)
+    form = "" if any(each.startswith("--format=") for each in options) else form
+    files = [file] * 2 if takes_two else [file]
     done = cli(name, *files, *options, *([form] if form else []))
     assert done.code in (0, 1, 2)
     assert_plain(done.out)
     assert_plain(done.err)
     if form and done.out:
         json.loads(done.out)
+
+
+@pytest.mark.parametrize("kind", FIGURES)
+@pytest.mark.parametrize("text", [ESCAPES, "</svg><script>owned()</script><a href='x'>&amp;]]>"])
+def test_a_figure_shows_names_as_text(kind: str, text: str, cli: Cli, tmp_path: Path) -> None:
+    """An SVG is XML, which a browser opens: no name in it becomes a tag, or breaks it."""
+    path, figure = tmp_path / "a<b>\x1b[2J.pickle", tmp_path / "a.svg"
+    path.write_bytes(pickle.dumps(hostile(text), 4))
+    done = cli("plot", kind, path, "-o", figure)
+    assert done.code == 0, done.err
+    assert_plain(done.out + done.err)
+    tags = {element.tag.rpartition("}")[2] for element in ElementTree.parse(figure).iter()}  # noqa: S314
+    assert not tags & {"script", "a", "foreignObject", "iframe"}
+    assert_plain(figure.read_text())
+
+
+@pytest.mark.parametrize(
+    "ending",
+    ["perfetto.json", "speedscope.json", "csv", "jsonl", "minimalloc.csv", "pickle", "npz"],
+)
+def test_what_is_converted_says_nothing_that_a_terminal_obeys(
+    ending: str, file: Path, cli: Cli, tmp_path: Path
+) -> None:
+    done = cli("convert", file, tmp_path / f"out\x1b[2J.{ending}")
+    assert done.code == 0, done.err
+    assert_plain(done.out + done.err)
 
 
 def test_a_sentence_about_a_file_is_plain(tmp_path: Path, cli: Cli) -> None:

@@ -9,6 +9,10 @@ from typing import Any
 
 import pytest
 
+from allocsim.phantom import UnavailableError
+from tests.pythons import NEEDS_TORCH, PYTHONS
+from traces.profiled.record import profiled
+
 Cli = Callable[..., Any]
 
 PROFILED = Path(__file__).parents[2] / "traces" / "profiled"
@@ -46,6 +50,25 @@ def test_a_command_answers(path: Path, line: str, cli: Cli, tmp_path: Path) -> N
     done = cli(*words)
     assert done.code == 0, done.err
     assert "Traceback" not in done.err
+
+
+@pytest.mark.slow
+@NEEDS_TORCH
+@pytest.mark.parametrize("python", PYTHONS)
+def test_every_command_answers_on_the_traces_of_any_release(
+    python: str, cli: Cli, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        with capsys.disabled():  # a program writes to a real file
+            out = profiled(python, tmp_path)
+    except UnavailableError as error:
+        pytest.skip(str(error))
+    for trace in ("trace.json", "late.json"):
+        for line in (*LINES, "lint FILE", "stats FILE", "convert FILE OUT.pickle"):
+            words = line.replace("FILE", str(out / trace)).replace("OUT", str(tmp_path / "out"))
+            done = cli(*words.split())
+            # What a trace lacks is a warning to lint.
+            assert done.code == line.startswith("lint"), f"{line}: {done.err}"
 
 
 def test_the_first_screen_says_that_nothing_is_compared(cli: Cli) -> None:

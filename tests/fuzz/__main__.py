@@ -3,8 +3,7 @@
     python -m tests.fuzz --inputs 1000000 --seed 0 --jobs 2
 
 Inputs are sound ones with random changes; `tests.fuzz.guided` looks for those that reach new lines.
-Memory is limited to 1 GiB beyond
-what the modules take, time to 10 s an input.  The exit code is 1 if there was a fault.
+Memory and time of an input are limited (`limits.py`).  The exit code is 1 if there was a fault.
 """
 
 from __future__ import annotations
@@ -19,13 +18,12 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.fuzz.limits import MEMORY, SECONDS
 from tests.fuzz.mutate import mutated
 from tests.fuzz.seeds import seeds
 from tests.fuzz.targets import TARGETS
 
 _BATCH = 2_000
-_SECONDS = 10
-_MEMORY = 1 << 30
 _SHARES = {"recording": 0.7, "header": 0.1, "message": 0.1, "option_string": 0.1}
 """Of the inputs, how many each reader gets."""
 
@@ -46,7 +44,7 @@ def run_batch(target: str, seed: int) -> Done:
     for _ in range(_BATCH):
         data = mutated(source, sound)
         begin = time.process_time()
-        signal.alarm(_SECONDS)
+        signal.alarm(SECONDS)
         try:
             taken += TARGETS[target](data)
         except BaseException as error:
@@ -57,15 +55,15 @@ def run_batch(target: str, seed: int) -> Done:
 
 
 def _limit() -> None:
-    """Refuse a worker memory beyond `_MEMORY`, and time beyond `_SECONDS` an input."""
+    """Refuse a worker memory beyond `MEMORY`, and time beyond `SECONDS` an input."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
-    limit = pages * resource.getpagesize() + _MEMORY
+    limit = pages * resource.getpagesize() + MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     signal.signal(signal.SIGALRM, _too_long)
 
 
 def _too_long(*_: object) -> None:
-    raise TimeoutError(f"more than {_SECONDS} s")
+    raise TimeoutError(f"more than {SECONDS} s")
 
 
 def jobs_of(inputs: int, seed: int, only: str | None) -> list[tuple[str, int]]:

@@ -2,8 +2,8 @@
 
     python -m tests.fuzz.guided --inputs 20000 --target recording --keep FOLDER
 
-Needs `pip install allocsim[fuzz]`.  A fault is left in the working directory as crash-*, oom-*
-(beyond 1 GiB) or timeout-* (beyond 10 s), and the exit code is not 0 then.  What atheris itself
+Needs `pip install allocsim[fuzz]`.  A fault is left in the working directory as crash-*, oom-* or
+timeout-* (beyond `limits.py`), and the exit code is not 0 then.  What atheris itself
 keeps grows by some 20 KiB an input and counts: go on every 20,000 in a new process (--keep).
 """
 
@@ -19,12 +19,19 @@ from pathlib import Path
 
 import atheris  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
+from tests.fuzz.limits import MEMORY, SECONDS
+
 # What is instrumented must not have been imported before.
 with atheris.instrument_imports(include=["allocsim"]):
     from tests.fuzz.seeds import seeds
     from tests.fuzz.targets import TARGETS, Target
 
-_LIMITS = ("-max_len=8192", "-timeout=10", "-rss_limit_mb=1024", "-print_final_stats=1")
+_LIMITS = (
+    "-max_len=8192",
+    f"-timeout={SECONDS}",
+    f"-rss_limit_mb={MEMORY >> 20}",
+    "-print_final_stats=1",
+)
 
 
 def _alone(read: Target) -> Callable[[bytes], None]:

@@ -29,6 +29,11 @@ _OOM = (
     b"has 23.00 GiB memory in use. Of the allocated memory 21.00 GiB is allocated by PyTorch, and "
     b"1.50 GiB is reserved by PyTorch but unallocated.\n"
 )
+_STARTED = (
+    b"INFO 01-01 model_runner.py: Loading model weights took 14.2 GB\n"
+    b"INFO 01-01 worker.py: Available KV cache memory: 6.63 GiB\n"
+    b"INFO 01-01 core.py: GPU KV cache size: 49,648 tokens\n"
+)
 _OPTIONS = (
     b"\x0emax_split_size_mb:64,garbage_collection_threshold:0.8",
     b"\x0eexpandable_segments:True,roundup_power2_divisions:[256:1,512:2,>:8]",
@@ -41,10 +46,16 @@ def seeds(target: str) -> list[bytes]:
     found: dict[str, Callable[[], Iterator[bytes]]] = {
         "recording": _recordings,
         "header": _headers,
-        "message": lambda: iter([_OOM, b"step 1\n" + _OOM * 2]),
+        "message": _logs,
         "option_string": lambda: iter(_OPTIONS),
     }
     return list(found[target]())
+
+
+def _logs() -> Iterator[bytes]:
+    log = b"step 1\n" + _OOM * 2
+    yield from (_OOM, log, _STARTED)
+    yield from (pack(log) for pack in (gzip.compress, lzma.compress, zstandard.compress, zipped))
 
 
 def _snapshot(release: str, times: int = 1) -> Plain:

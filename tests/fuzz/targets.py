@@ -20,8 +20,9 @@ from allocsim.core.option_string import parse
 from allocsim.errors import ConfigError, RecordingError
 from allocsim.estimate.gguf import read_gguf
 from allocsim.estimate.safetensors import read_safetensors
+from allocsim.questions.explain.log import figures_in
 from allocsim.questions.explain.message import find_messages
-from allocsim.trace import lint, load, read_snapshot, straight, window
+from allocsim.trace import lint, load, read_log, read_snapshot, straight, window
 from allocsim.trace.straight import read_straight
 from allocsim.trace.window import Unlike
 from tests.trace.alike import assert_alike
@@ -124,8 +125,16 @@ def header(data: bytes) -> bool:
 
 
 def message(data: bytes) -> bool:
-    """A log in which `explain` looks for out-of-memory errors."""
-    return bool(find_messages(data.decode("utf-8", "replace")))
+    """A log, packed or not, in which `explain` looks for out-of-memory errors and for figures."""
+    path = _file(data, ".log")
+    found: list[object] = []
+
+    def read() -> None:
+        text = read_log(str(path))
+        if text is not None:
+            found.append(find_messages(text) or figures_in(text))
+
+    return _taken(read) and any(found)
 
 
 def option_string(data: bytes) -> bool:

@@ -1,5 +1,7 @@
 """Pickles that run code, as they were published against scanners of pickles.
 
+    python -m tests.trace.bypasses
+
 Each has the name of what it does and its source.  A payload writes the file `pwned` where it is
 run, so that one that works can be told; `tests/trace/test_bypasses.py` reads them all.
 """
@@ -193,3 +195,13 @@ def cases() -> Iterator[tuple[str, str, bytes]]:
         "modelaudit pull request 330",
         _LOADED + _HEAD + _SYSTEM + b".",
     )
+
+
+def main() -> None:
+    """What there is, counted."""
+    count = sum(1 for _ in cases())
+    print(f"{len(GLOBALS)} functions, {len(STRUCTURES)} structures, {count} pickles")
+
+
+if __name__ == "__main__":
+    main()

@@ -73,10 +73,22 @@ def test_a_few_blocks_tell_nothing(tmp_path: Path) -> None:
     assert backend_of(loaded(tmp_path, value)) is None
 
 
-def test_a_build_that_acts_alike_is_replayed_and_told(tmp_path: Path) -> None:
-    recording = loaded(tmp_path, snapshot(name="c10::hip::HIPCachingAllocator::malloc"))
-    notes = [finding.text for finding in lint(recording) if finding.severity == "note"]
-    assert any("ROCm's build of PyTorch" in note for note in notes)
+@pytest.mark.parametrize(
+    ("name", "build", "differs"),
+    [
+        ("c10::hip::HIPCachingAllocator::malloc", "ROCm", "is CUDA's source"),
+        ("c10::xpu::XPUCachingAllocator::malloc", "XPU", "no option beside expandable_segments"),
+    ],
+)
+def test_a_build_that_acts_alike_is_replayed_and_told(
+    name: str, build: str, differs: str, tmp_path: Path
+) -> None:
+    recording = loaded(tmp_path, snapshot(name=name))
+    notes = [finding.text for finding in lint(recording) if finding.check == "backend"]
+    assert len(notes) == 1
+    assert f"{build}'s build of PyTorch" in notes[0]
+    assert differs in notes[0]
+    assert "no recording of one was there" in notes[0]
     (device,) = replay(recording).devices
     assert device.fidelity is not None
     assert device.fidelity.is_exact

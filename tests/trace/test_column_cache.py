@@ -6,6 +6,7 @@ import os
 import pickle
 import sys
 import time
+import zipfile
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -87,6 +88,20 @@ def test_kept_columns_are_the_whole_recording(
     assert same(load(path), load(path))
     assert len(reads) == 1
     assert folder.is_dir()
+
+
+def test_a_snapshot_in_a_zip_is_kept_and_columns_are_not(
+    folder: Path, reads: Reads, source: Path
+) -> None:
+    """Both begin alike, but columns load as fast as they are."""
+    packed, columns = source.with_name("a.zip"), source.with_name("a.npz")
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.write(source, "run.pickle")
+    write_npz(_load(str(source)), columns)
+    for path in (packed, columns):
+        assert same(load(path).devices, load(path).devices)
+    assert reads == [str(packed), str(columns), str(columns)]
+    assert len(list(folder.iterdir())) == 1
 
 
 def test_a_source_that_changed_is_read_again(folder: Path, reads: Reads, source: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from allocsim.trace import ENDINGS, recordings_in
 
 
-@pytest.mark.parametrize("packed", ["", ".gz", ".xz", ".zst"])
+@pytest.mark.parametrize("packed", ["", ".gz", ".xz", ".zst", ".zip"])
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_every_form_that_can_be_read_is_found(tmp_path: Path, ending: str, packed: str) -> None:
     path = tmp_path / f"run{ending}{packed}"

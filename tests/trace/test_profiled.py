@@ -19,6 +19,7 @@ from allocsim.questions.top import top
 from allocsim.trace import load
 from tests.pythons import NEEDS_TORCH, PYTHONS
 from tests.trace.test_hostile import refusal
+from traces.profiled.compare import compared
 from traces.profiled.record import PROGRAM, profiled
 
 KEPT = Path(__file__).parents[2] / "traces" / "profiled"
@@ -98,6 +99,26 @@ def test_all_that_a_run_writes_is_read_and_agrees(python: str, tmp_path: Path) -
     assert state.devices[0].segments == load(out / "snapshot.pickle").devices[0].segments
     assert "sums by category" in refusal(out / "timeline.json")
     assert explain((out / "summary.txt").read_text())
+
+
+@pytest.mark.slow
+@NEEDS_TORCH
+@pytest.mark.parametrize("python", PYTHONS)
+def test_every_event_of_a_trace_is_what_the_snapshot_of_the_run_has(
+    python: str, tmp_path: Path
+) -> None:
+    """Whichever release writes it, and where it begins in the middle of the run as well."""
+    try:
+        found = compared(python, tmp_path)
+    except UnavailableError as error:
+        pytest.skip(str(error))
+    assert found.events > 200
+    assert found.alike == found.events
+    assert found.late_events > 200
+    assert found.late_alike == found.late_events
+    assert found.peaks == found.torch_peaks
+    assert found.late_peak == found.torch_late_peak
+    assert "all of CPU; expected some of CUDA or HIP" in found.cpu
 
 
 @pytest.mark.slow

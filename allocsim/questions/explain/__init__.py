@@ -18,7 +18,6 @@ from allocsim.questions.explain.explanation import (
     explain_recording,
 )
 from allocsim.questions.explain.kinds import KINDS
-from allocsim.questions.explain.message import find_messages
 from allocsim.questions.explain.shortage import Blocker, OomWatch, Shortage, shortages_of
 from allocsim.questions.explain.verdict import Verdict
 
@@ -49,7 +48,6 @@ __all__ = [
     "explain_recording",
     "explain_state",
     "figures_in",
-    "find_messages",
     "shortages_of",
 ]
 

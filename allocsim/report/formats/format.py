@@ -19,7 +19,7 @@ from allocsim.report.formats.rows import write_csv, write_jsonl, write_parquet
 from allocsim.report.top import speedscope_document
 from allocsim.trace import Recording, dump_npz, dump_snapshot, packed_file
 
-__all__ = ["FORMATS", "Format", "convert", "format_of", "write_as"]
+__all__ = ["FORMATS", "Format", "convert", "endings", "format_of", "write_as"]
 
 _PACKED = ".gz"
 
@@ -60,6 +60,11 @@ FORMATS = {each.name: each for each in _ROWS}
 """Every format by its name; where one suffix ends in another, the longer one stands first."""
 
 
+def endings() -> str:
+    """Every ending that tells a format, for a sentence."""
+    return ", ".join(suffix for each in FORMATS.values() for suffix in each.suffixes)
+
+
 def format_of(name: str, to: str | None = None) -> Format | None:
     """The format of a file of that name; `to` says it where the name need not.  None: unknown."""
     if to is not None:
@@ -76,8 +81,7 @@ def convert(recording: Recording, path: str | os.PathLike[str], to: str | None =
     """
     chosen = format_of(os.fspath(path), to)
     if chosen is None:
-        endings = ", ".join(suffix for each in FORMATS.values() for suffix in each.suffixes)
-        raise ValueError(f"{os.fspath(path)} ends in none of {endings}")
+        raise ValueError(f"{os.fspath(path)} ends in none of {endings()}")
     write_as(chosen, recording, path)
     return chosen
 

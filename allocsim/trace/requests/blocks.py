@@ -21,6 +21,10 @@ _Row = tuple[int, int, int, int, int, int]
 """(action, address, bytes, stream, time, stack)"""
 
 _UNKNOWN_STEP = 512
+_PAGE = 2 << 20
+"""What the driver's memory is asked for in multiples of, large requests."""
+_SMALL = 1 << 20
+"""The largest request that any remainder is split off from."""
 
 
 class Blocks:
@@ -110,8 +114,17 @@ class Blocks:
             self._live.setdefault(self._key(size, None, other), []).append(held.pop())
 
     def hold(self, size: int, stack: int) -> None:
-        """One block more that was there before the first row, and is never freed."""
-        self._before.append((Action.ALLOC, self._unused(), size, 0, self._first_time(), stack))
+        """So many bytes more that were there before the first row, and are never freed.
+
+        In blocks that no allocator leaves larger than they were asked for: whole pages, and what is
+        left of one as small ones.
+        """
+        left = size % _PAGE
+        for piece in (size - left, min(left, _SMALL), max(left - _SMALL, 0)):
+            if piece:
+                self._before.append(
+                    (Action.ALLOC, self._unused(), piece, 0, self._first_time(), stack)
+                )
 
     def trace(
         self, device: int, frame_table: FrameTable, *, has_times: bool, before: int = -1

@@ -281,7 +281,7 @@ def _notes(device: int, moved: list[_Moved], blocks: Blocks, before: int) -> Ite
     if held > 0:
         yield (
             f"device {device}: {held_text} more were allocated before and are never freed in it: "
-            "they are replayed as one block, requested first"
+            "they are replayed as few blocks, requested first"
         )
         blocks.hold(held, before)
     if any(each.address is None for each in moved):

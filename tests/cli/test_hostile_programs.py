@@ -1,0 +1,134 @@
+"""What a program, a configuration or an answer says of itself is text to `record`, `fit`, `plot`:
+nothing that a terminal obeys, and in a page or a figure no tag."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from allocsim import CachingAllocator
+from allocsim.phantom import ProcessRecording, Recorded
+from allocsim.phantom.launch import TorchInstall
+from allocsim.questions.fit import CONFIGURATIONS
+from allocsim.units import MIB
+from tests.cli.conftest import Done
+from tests.cli.test_hostile_names import ESCAPES, assert_plain
+from tests.fit.conftest import Pretended, pretend
+from tests.report.test_hostile_page import INJECTED, Tags
+
+__all__ = ["pretend"]  # a fixture
+
+Cli = Callable[..., Done]
+Pretend = Callable[..., Pretended]
+
+NAMES = (ESCAPES.replace("\0", ""), *(each.replace("/", "") for each in INJECTED))
+"""Names that a file can have."""
+
+
+def a_batch(allocator: CachingAllocator, _: str) -> int:
+    allocator.malloc(1024 * MIB)
+    return 0
+
+
+def configured(folder: Path, name: str) -> Path:
+    """A configuration under that name, of a model that says the same of itself."""
+    place = folder / name
+    place.mkdir()
+    config = {**CONFIGURATIONS["gpt2"], "_name_or_path": name, "torch_dtype": name}
+    (place / "config.json").write_text(json.dumps(config))
+    return place
+
+
+# -- record ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["", "--json"])
+def test_record_says_what_a_program_left_in_plain_words(
+    form: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its file, its error, the lines that read values back, and the libraries that were guessed."""
+
+    def recorded(_: object) -> Recorded:
+        texts = {"oom_text": ESCAPES, "reads_back": f"{ESCAPES}.py:3", "guessed": ESCAPES}
+        process = ProcessRecording(tmp_path / f"a{ESCAPES}", 3, stopped_by="", **texts)
+        return Recorded(1, (process,), TorchInstall("python", f"2.15{ESCAPES}", "13.2"))
+
+    monkeypatch.setattr("allocsim.phantom.record", recorded)
+    options = [form] if form else []
+    done = cli("record", "--gpu", "L4", *options, "--", sys.executable, f"x{ESCAPES}.py")
+    assert done.code == 1
+    assert_plain(done.out + done.err)
+    assert "owned" in (done.out if form else done.err)
+
+
+def test_a_command_that_is_none_is_named_plainly(cli: Cli) -> None:
+    done = cli("record", "--gpu", "L4", "--", f"/nowhere/x{ESCAPES}")
+    assert done.code == 2
+    assert_plain(done.err)
+    done = cli("record", "--gpu", ESCAPES, "--", sys.executable)
+    assert done.code == 2
+    assert_plain(done.err)
+
+
+# -- fit ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_configuration_is_named_plainly(
+    name: str, cli: Cli, pretend: Pretend, tmp_path: Path
+) -> None:
+    pretended = pretend(a_batch)
+    pretended.reads_back = f"{ESCAPES}.py:31"
+    place = configured(tmp_path, name)
+    for more in ((), ("--json",)):
+        done = cli("fit", place, "--gpu", "L4", *more)
+        assert done.code == 0, done.err
+        assert_plain(done.out + done.err)
+
+
+def test_the_last_words_of_a_program_are_plain(cli: Cli, pretend: Pretend) -> None:
+    pretend(a_batch, f"Traceback ...\nValueError: {ESCAPES}\n")
+    done = cli("fit", "gpt2", "--gpu", "L4")
+    assert done.code == 2
+    assert_plain(done.err)
+    assert "owned" in done.err
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_that_opens_at_it_has_the_tags_of_any_other(
+    name: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = "gpt2_tied_fp32_sgd"
+    monkeypatch.setattr("allocsim.questions.fit.calculator.known_laws", lambda: (one,))
+    found = []
+    for number, each in enumerate(("plain", name)):
+        page = tmp_path / f"{number}.html"
+        options = ("--gpu", "A10G", "--dtype", "fp32", "--optimizer", "sgd")
+        done = cli("fit", "--html", page, configured(tmp_path, each), *options)
+        assert done.code == 0, done.err
+        assert_plain(done.out + done.err)
+        found.append(Tags(page.read_text()))
+    assert found[0].tags == found[1].tags
+    assert found[0].attributes == found[1].attributes
+
+
+# -- plot ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_figure_of_an_answer_shows_names_as_text(
+    name: str, cli: Cli, pretend: Pretend, tmp_path: Path
+) -> None:
+    pretend(a_batch)
+    answer, figure = tmp_path / "answer.json", tmp_path / "fit.svg"
+    answer.write_text(cli("fit", configured(tmp_path, name), "--gpu", "L4", "--json").out)
+    done = cli("plot", "fit", answer, "-o", figure)
+    assert done.code == 0, done.err
+    assert_plain(done.err + figure.read_text())
+    tags = {element.tag.rpartition("}")[2] for element in ElementTree.parse(figure).iter()}  # noqa: S314
+    assert not tags & {"script", "a", "img", "foreignObject"}
