@@ -89,11 +89,11 @@ bench: .venv/.installed ## the speed measurements
 
 wheel-compiled: ## a wheel for this platform and Python whose core is compiled, in dist/
 	$(PYTHON) -m venv .venv-compiled
-	# Built from a copy, because mypyc leaves its modules beside the sources.
+	# Built from a copy, beside which the tests find no sources of the package.
 	rm -rf .venv-compiled/source
 	mkdir -p .venv-compiled/source dist
 	git ls-files -z -c -o --exclude-standard | xargs -0 cp --parents -t .venv-compiled/source
-	HATCH_BUILD_HOOK_ENABLE_MYPYC=1 .venv-compiled/bin/pip wheel -q --no-deps -w dist .venv-compiled/source
+	HATCH_BUILD_HOOK_ENABLE_CUSTOM=1 .venv-compiled/bin/pip wheel -q --no-deps -w dist .venv-compiled/source
 
 compiled: wheel-compiled ## such a wheel, installed: the tests of every command
 	.venv-compiled/bin/pip install -q '.venv-compiled/source[test]'

@@ -198,7 +198,7 @@ def _rates(rates: list[float]) -> str:
 
 def form() -> str:
     """Whether the core that was measured is the plain one or the compiled one."""
-    return "compiled by mypyc" if IS_COMPILED else "in plain Python"
+    return "compiled by Cython" if IS_COMPILED else "in plain Python"
 
 
 def processor() -> str:

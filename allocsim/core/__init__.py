@@ -7,6 +7,7 @@ reads a clock, a file, the environment or a random source, and nothing prints.
 
 from allocsim.core.allocator import CachingAllocator, Calls
 from allocsim.core.block import Block
+from allocsim.core.columns import Column, step_rows
 from allocsim.core.config import NO_DIVISIONS, AllocatorConfig, RoundedSizes
 from allocsim.core.constants import (
     IS_COMPILED,
@@ -51,6 +52,7 @@ __all__ = [
     "Block",
     "CachingAllocator",
     "Calls",
+    "Column",
     "Device",
     "FREE",
     "FREE_COMPLETED",
@@ -102,4 +104,5 @@ __all__ = [
     "returnable_bytes",
     "returnable_pools",
     "small_places",
+    "step_rows",
 ]

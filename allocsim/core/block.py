@@ -21,8 +21,8 @@ class Block:
 
     ptr, size: where, in bytes.  requested_size: the raw request of the last tenant of this
     object, stale while free, as upstream leaves it.  rank: added to the address, its place among
-    free blocks of its size (`Heap.new_segment_rank`).  key: where it is among the free blocks, 0
-    if it is not one of them.
+    free blocks of its size (`Heap.new_segment_rank`).  free: the free blocks of its pool and
+    stream, whether or not it is one.  key: where it is among them, 0 if it is not.
     gc_base: the pool's search counter when it became free.  is_ours: nobody outside the heap
     holds this object once it is free, so that it may be used again.
 
@@ -35,6 +35,7 @@ class Block:
         "requested_size",
         "ptr",
         "pool",
+        "free",
         "allocated",
         "mapped",
         "prev",
@@ -55,6 +56,7 @@ class Block:
         self.requested_size = 0
         self.stream = stream
         self.pool = pool
+        self.free = pool.of(stream)
         self.rank = rank
         self.key = 0
         self.allocated = False

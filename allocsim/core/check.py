@@ -56,9 +56,9 @@ def _check_pool(pool: BlockPool) -> None:
     for free in pool.free.values():
         _require(4, free.keys == sorted(set(free.keys)), "the keys of a pool are not ascending")
         _require(4, len(free.keys) == len(free.blocks), "a key of a pool stands beside no block")
-        for block, key in zip(free.blocks, free.keys, strict=True):
-            true_key = pool.layout.key(block.size, block.rank + block.ptr)
-            is_its_own = block.key == key == true_key and pool.of(block.stream) is free
+        for at, (block, key) in enumerate(zip(free.blocks, free.keys, strict=True)):
+            is_its_own = key == pool.layout.key_of(block) and pool.of(block.stream) is free
+            is_its_own &= pool.place_of(free, block) == at
             _require(4, is_its_own and block.mapped, f"{block} is listed under a wrong key")
             _require(4, not block.is_active, f"{block} is listed as free")
             _require(4, block.pool is pool, f"{block} is listed in another pool")

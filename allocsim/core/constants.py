@@ -8,6 +8,7 @@ is running.  Source: semantics 1.1.
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Final
 
 from allocsim.units import KIB, MIB
@@ -45,5 +46,5 @@ ROUNDUP_FIRST_BIT: Final = 20
 PAGE: Final = 2048 * KIB
 """What the driver hands out memory and addresses in."""
 
-IS_COMPILED: Final = not __file__.endswith(".py")
-"""Whether mypyc has compiled this source: what is quicker in one form is slower in the other."""
+IS_COMPILED: Final = find_spec("allocsim.core._columns") is not None
+"""Whether Cython has compiled this core: what is quicker in one form is slower in the other."""

@@ -16,11 +16,12 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from allocsim.core.block import Block
-from allocsim.core.constants import MIN_BLOCK_SIZE, SMALL_SIZE, UNLIMITED
+from allocsim.core.columns import find
+from allocsim.core.constants import IS_COMPILED, MIN_BLOCK_SIZE, SMALL_SIZE, UNLIMITED
 from allocsim.core.heap import Heap, least_room
 from allocsim.core.history import TraceEntry
 from allocsim.core.pending import PendingFrees, RequestedFree
-from allocsim.core.pool import BlockPool, FreeBlocks, find
+from allocsim.core.pool import BlockPool, FreeBlocks, KeyLayout
 from allocsim.core.private_pools import PrivatePools
 from allocsim.core.stats import FOLD_AT
 
@@ -43,7 +44,7 @@ FREE_COMPLETED: Final = 3
 
 MAX_SPARE: Final = 4096
 
-_NOTHING: Final = FreeBlocks()
+_NOTHING: Final = FreeBlocks(KeyLayout())
 
 
 def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
@@ -132,6 +133,7 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
                     block.size = rounded
                     block.stream = stream
                     block.pool = pool
+                    block.free = free
                     block.rank = tail.rank
                 else:
                     block = Block(ptr, rounded, stream, pool, tail.rank)
@@ -192,9 +194,7 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
             if has_oversize and given >= oversize:
                 oversize_allocations.decrease(1)
             pool, ptr = block.pool, block.ptr
-            of_stream = pool.free.get(block.stream)
-            free = pool.of(block.stream) if of_stream is None else of_stream
-            keys, found = free.keys, free.blocks
+            keys, found = block.free.keys, block.free.blocks
             block.allocated = False
             if history is not None:
                 # Rule 6.2, twice: what a free leaves that waits for nothing.
@@ -304,6 +304,8 @@ def plain_pools(
     Plain: a request below max_split_size comes down to the best fit, or the hole with the least
     room, and a split, and a free without streams to wait for to a merge.
     """
+    if IS_COMPILED and heap.layout.is_wide:
+        return None
     is_mixed = heap.made_expandable and not heap.config.expandable_segments
     if is_mixed or heap.witnessed is not None or heap.numbers_objects or pending.is_waiting:
         return None

@@ -13,11 +13,12 @@ Rules, each with its section of the semantics:
 from __future__ import annotations
 
 from allocsim.core.block import Block
+from allocsim.core.columns import Names, find
 from allocsim.core.config import AllocatorConfig, RoundedSizes
 from allocsim.core.constants import MIN_BLOCK_SIZE, UNLIMITED
 from allocsim.core.device import Device
 from allocsim.core.history import TraceEntry, Witnessed, Work
-from allocsim.core.pool import NARROW_PLACES, BlockPool, KeyLayout, PrivatePool, find
+from allocsim.core.pool import BlockPool, KeyLayout, PrivatePool
 from allocsim.core.releases import FreeBlockOrder, Release
 from allocsim.core.stats import DeviceStats
 from allocsim.errors import UndefinedBehaviorError, UpstreamAssertionError
@@ -72,12 +73,12 @@ class Heap:
         self.release = release
         self.device = device
         self.stats = DeviceStats(release, config.max_split_size_stat())
-        self.layout = KeyLayout()
+        self.layout = KeyLayout(release.free_block_order)
         self.small = BlockPool(True, self.layout)
         self.large = BlockPool(False, self.layout)
         self.pools = [self.small, self.large]
         self.live: dict[int, Block] = {}
-        self.named: dict[int, Block] = {}
+        self.named: dict[int, Block] = Names()
         self.pending: dict[int, Block] = {}
         self.reserved = 0
         self.limit: int | None = None
@@ -127,18 +128,20 @@ class Heap:
 
     def _next_rank(self) -> int:
         self._counter += 1
-        return self._counter << 64
+        return self._counter
 
     def new_segment_rank(self, base: int, size: int) -> int:
         """What every piece of a new segment adds to its address for its place among equals.
 
         Where older segments come first, a segment's places follow those of the one before it.
         """
-        rank = 0
         if self.release.free_block_order is FreeBlockOrder.SEGMENT:
             rank = self._next_place - base
             self._next_place += size
-        if rank + base + size > NARROW_PLACES:
+        else:
+            rank = -self.layout.origin(base)
+        largest = min(size, self.device.total + self.device.host_memory)
+        if not self.layout.takes(rank + base, size, largest):
             self.widen_keys()
         return rank
 
@@ -189,7 +192,7 @@ class Heap:
             if other is not block:
                 if other is None:
                     return None
-                block, at = other, find(free.keys, other.key)
+                block, at = other, pool.place_of(free, other)
         # Rule 1.6, twice: too good for the request, or too long for it.
         oversize = config.max_split_size
         if oversize != UNLIMITED:

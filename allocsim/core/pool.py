@@ -10,56 +10,47 @@ Source: semantics 1.5.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from sortedcontainers import SortedKeyList
 
 from allocsim.core.block import Block
-from allocsim.core.constants import IS_COMPILED, MIN_BLOCK_SIZE, SMALL_SIZE
+from allocsim.core.columns import Keys, find
+from allocsim.core.constants import IS_COMPILED, MIN_BLOCK_SIZE, PAGE, SMALL_SIZE
+from allocsim.core.releases import FreeBlockOrder
 from allocsim.state import DEFAULT_POOL, PoolId
 
-if TYPE_CHECKING:
-    from mypy_extensions import i64
-
-__all__ = ["find", "BlockPool", "FreeBlocks", "KeyLayout", "PrivatePool"]
+__all__ = ["BlockPool", "FreeBlocks", "KeyLayout", "PrivatePool"]
 
 
-def find(keys: list[int], key: int, low: i64 = 0, high: i64 = -1) -> int:
-    """The first index in [low, high) whose key is not below `key`; high: -1 for the end."""
-    middle: i64
-    if high < 0:
-        high = len(keys)
-    while low < high:
-        middle = (low + high) >> 1
-        if keys[middle] < key:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+NARROW_PLACES: Final = 1 << 42
+"""Places below this one fit a narrow key: 4 TiB, counted from the first segment's neighbourhood."""
 
+NARROW_SIZES: Final = 1 << 40
+"""Blocks below this size fit a narrow key of a machine word."""
 
-if not IS_COMPILED:
-    from bisect import bisect_left as find  # type: ignore[assignment]
-
-
-NARROW_PLACES: Final = 1 << 47
-"""Places below this one fit a narrow key: 128 TiB, the addresses of a process."""
+_ASK_LAYOUT: Final = 1
+"""A block's key where a machine word cannot hold the true one."""
 
 
 class KeyLayout:
     """How the free blocks of a heap become keys.
 
     A key is the size, shifted left by `size_shift`, and below it the place, shifted right by
-    `place_shift`.  While sizes are multiples of 512 and places below `NARROW_PLACES`, nothing is
-    lost by leaving out the bits that are always 0, and keys of blocks below 8 GiB fit a machine
-    word, which the compiled form compares in one step.  Wide keys hold any size and any place.
+    `place_shift`.  While sizes are multiples of 512 below `NARROW_SIZES` and places below
+    `NARROW_PLACES`, nothing is lost by leaving out the bits that are always 0, and keys fit a
+    machine word, which the compiled form compares in one step.  Wide keys hold any size and place.
+    rank_shift: how far above its address a block's rank stands in its place: over all of it where
+    objects are numbered.
 
     Mirrors: BlockComparatorSize
     """
 
-    __slots__ = ("size_shift", "place_shift")
+    __slots__ = ("size_shift", "place_shift", "rank_shift", "_origin")
 
-    def __init__(self) -> None:
+    def __init__(self, order: FreeBlockOrder = FreeBlockOrder.ADDRESS) -> None:
+        self.rank_shift = 64 if order is FreeBlockOrder.CREATION else 0
+        self._origin = -1
         self.place_shift = MIN_BLOCK_SIZE.bit_length() - 1
         # Twice: a size ends in as many zeros as a place does.
         self.size_shift = NARROW_PLACES.bit_length() - 1 - 2 * self.place_shift
@@ -68,9 +59,32 @@ class KeyLayout:
         """Of a free block of `size` bytes; without a place not above any block of that size."""
         return (size << self.size_shift) + (place >> self.place_shift)
 
+    def key_of(self, block: Block) -> int:
+        """Of a free block."""
+        place = (block.rank << self.rank_shift) + block.ptr
+        return (block.size << self.size_shift) + (place >> self.place_shift)
+
+    def origin(self, base: int) -> int:
+        """The address that is place 0 where places are addresses.
+
+        base: of a segment; around the first, half of the narrow places lie on either side.
+        """
+        if self._origin < 0:
+            self._origin = max(base - NARROW_PLACES // 2, 0) // PAGE * PAGE
+        return self._origin
+
+    def takes(self, place: int, size: int, largest: int) -> bool:
+        """Whether keys hold every block of a segment; largest: what one block can come to."""
+        fits = 0 <= place <= NARROW_PLACES - size and largest < NARROW_SIZES
+        return self.is_wide or fits
+
     @property
     def is_wide(self) -> bool:
         return not self.place_shift
+
+    def no_keys(self) -> list[int]:
+        """Where the keys of free blocks may stand."""
+        return [] if self.is_wide else Keys()
 
     def widen(self) -> None:
         """Leave nothing out; the keys that there are have to be made again."""
@@ -83,8 +97,8 @@ class FreeBlocks:
 
     __slots__ = ("keys", "blocks")
 
-    def __init__(self) -> None:
-        self.keys: list[int] = []
+    def __init__(self, layout: KeyLayout) -> None:
+        self.keys = layout.no_keys()
         self.blocks: list[Block] = []
 
     def take(self, at: int) -> Block:
@@ -141,32 +155,41 @@ class BlockPool:
         """The free blocks of `stream`; they stay the same object."""
         free = self.free.get(stream)
         if free is None:
-            free = self.free[stream] = FreeBlocks()
+            free = self.free[stream] = FreeBlocks(self.layout)
         return free
 
     def key_again(self) -> None:
         """Make every key anew, for a layout that has changed; the order stays what it was."""
         for free in self.free.values():
-            for block in free.blocks:
-                block.key = self.layout.key(block.size, block.rank + block.ptr)
-            free.keys[:] = [block.key for block in free.blocks]
+            free.keys = [self._key(block) for block in free.blocks]
 
     def insert(self, block: Block) -> None:
         """Add a free mapped block; O(log n) comparisons and a move of pointers.
 
         Mirrors: BlockPool::insert_into_blocks
         """
-        key = block.key = self.layout.key(block.size, block.rank + block.ptr)
-        free = self.of(block.stream)
+        key = self._key(block)
+        free = block.free
         at = find(free.keys, key)
         free.keys.insert(at, key)
         free.blocks.insert(at, block)
         block.gc_base = self.search_calls
 
+    def _key(self, block: Block) -> int:
+        """Of a block that is to be among the free ones, which is told of it."""
+        key = self.layout.key_of(block)
+        block.key = _ASK_LAYOUT if IS_COMPILED and self.layout.is_wide else key
+        return key
+
+    def place_of(self, free: FreeBlocks, block: Block) -> int:
+        """The index of a block that is known to be among `free`."""
+        key = block.key
+        return find(free.keys, self.layout.key_of(block) if key == _ASK_LAYOUT else key)
+
     def remove(self, block: Block) -> None:
         """Take out a block that is known to be in."""
-        free = self.free[block.stream]
-        at = find(free.keys, block.key)
+        free = block.free
+        at = self.place_of(free, block)
         del free.keys[at]
         del free.blocks[at]
         block.key = 0
@@ -179,8 +202,8 @@ class BlockPool:
 
     def following(self, block: Block) -> Iterator[Block]:
         """The free blocks of the same stream after `block`, in key order."""
-        free = self.free[block.stream]
-        for at in range(find(free.keys, block.key) + 1, len(free.keys)):
+        free = block.free
+        for at in range(self.place_of(free, block) + 1, len(free.keys)):
             yield free.blocks[at]
 
     def unmapped_of(self, stream: int) -> Iterator[Block]:

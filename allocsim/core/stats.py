@@ -13,12 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from allocsim.core.columns import Column, column_of
 from allocsim.core.releases import Release
-
-if TYPE_CHECKING:
-    from mypy_extensions import i64
 
 __all__ = [
     "DeviceStats",
@@ -173,7 +171,7 @@ _ActiveMoves = tuple[Moves, Moves, Moves, Moves, Moves]
 
 def fold_records(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
     """The moves of all, small_pool and large_pool, one record after another."""
-    sizes, requests, inactive, at, waits = journal
+    sizes, requests, inactive, at, waits = map(column_of, journal)
     every, small, large = (_moves(sizes, requests, inactive, without) for without in (-1, 0, 1))
     if not waits:
         return every[:2] + every, small[:2] + small, large[:2] + large
@@ -203,35 +201,31 @@ def _allocated(
 
 
 def _moves(  # noqa: PLR0912, PLR0915  (one loop, by design)
-    sizes: list[int], requests: list[int], inactive: list[int], without: i64
+    sizes: list[int], requests: list[int], inactive: list[int], without: int
 ) -> _ActiveMoves:
     """The sums of one column.  without: what is left out, 1 the small pool, 0 the large one.
 
     Local variables, because this loop is most of the price of full accounting; machine words for
     the compiled form.
     """
-    count: i64 = 0
-    peak_count: i64 = 0
-    mallocs: i64 = 0
-    size: i64 = 0
-    peak_size: i64 = 0
-    grown: i64 = 0
-    requested: i64 = 0
-    peak_requested: i64 = 0
-    grown_requested: i64 = 0
-    split: i64 = 0
-    peak_split: i64 = 0
-    grown_split: i64 = 0
-    idle: i64 = 0
-    peak_idle: i64 = 0
-    grown_idle: i64 = 0
-    moved: i64
-    asked: i64
-    rest: i64
-    splits: i64
-    split_bytes: i64
-    # Not strict: of a plain zip mypyc makes a loop over indices.
-    for moved, asked, rest in zip(sizes, requests, inactive):  # noqa: B905
+    count = 0
+    peak_count = 0
+    mallocs = 0
+    size = 0
+    peak_size = 0
+    grown = 0
+    requested = 0
+    peak_requested = 0
+    grown_requested = 0
+    split = 0
+    peak_split = 0
+    grown_split = 0
+    idle = 0
+    peak_idle = 0
+    grown_idle = 0
+    short = SHORT
+    for at in range(len(sizes)):
+        moved, asked, rest = sizes[at], requests[at], inactive[at]
         if moved & 1 == without:
             continue
         held = moved >> 1
@@ -251,7 +245,7 @@ def _moves(  # noqa: PLR0912, PLR0915  (one loop, by design)
         else:
             count -= 1
         if rest != 0:
-            if -SHORT < rest < SHORT:
+            if -short < rest < short:
                 splits = rest >> 1
                 split_bytes = -held
             else:
@@ -308,7 +302,7 @@ class DeviceStats:
         self.max_split_size = max_split_size
         self.all = StatGroup()
         self.pools = {True: StatGroup(), False: StatGroup()}
-        self.journal: Journal = ([], [], [], [], [])
+        self.journal: Journal = (Column(), Column(), Column(), Column(), Column())
         self.folder: Folder = fold_records
         self.oversize_allocations = Stat()
         self.oversize_segments = Stat()

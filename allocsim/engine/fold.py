@@ -76,6 +76,8 @@ def fold_allocated(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves
 
 def int_column(values: list[int]) -> _Ints:
     """`values` as an array; `struct` takes a third of the time of NumPy's own ways."""
+    if IS_COMPILED and not isinstance(values, list):
+        return np.array(values, dtype=np.int64)
     return np.frombuffer(pack(f"{len(values)}q", *values), np.int64)
 
 

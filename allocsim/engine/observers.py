@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim.core import Block, CachingAllocator, TraceEntry
+from allocsim.core import Block, CachingAllocator, Column, TraceEntry
 from allocsim.engine.fold import int_column
 from allocsim.engine.result import PeakState, SimulatedOom, Spill, Timeline
 
@@ -60,7 +60,7 @@ class TimelineBuilder:
     """
 
     def __init__(self, allocated: int, reserved: int) -> None:
-        self.moved: list[int] = []
+        self.moved: list[int] = Column()
         self._kept: list[NDArray[np.int64]] = []
         self._n_kept = 0
         self._allocated = allocated

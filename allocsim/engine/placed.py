@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from struct import pack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim.core import TraceEntry
+from allocsim.core import Column, TraceEntry
+from allocsim.engine.fold import int_column
 from allocsim.engine.plan import StepKind, Steps
 from allocsim.trace import ACTION_CODES, Action
 
@@ -47,7 +47,7 @@ class PlacedSteps:
     given_back: which of them are requests that failed in the recording and succeeded here.
     """
 
-    places: list[int] = field(default_factory=list)
+    places: list[int] = field(default_factory=Column)
     singly: list[int] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
     given_back: list[int] = field(default_factory=list)
@@ -91,7 +91,7 @@ def rows_of(steps: Steps, placed: PlacedSteps, history: Sequence[TraceEntry]) ->
     action = _ACTIONS[steps.kind][of]
     second = np.cumsum(counts)[(steps.kind == StepKind.FREE) & ~is_single] - 1
     action[second] = Action.FREE_COMPLETED
-    places = np.frombuffer(pack(f"{len(placed)}Q", *placed.places), np.uint64)
+    places = int_column(placed.places).view(np.uint64)
     addr, size, stream = places[of], steps.size[of], steps.stream[of]
     given_back: tuple[int, ...] = ()
     if history:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim.core import FREE, FREE_COMPLETED, FREE_REQUESTED, MALLOC, PAGE, PlainStep
+from allocsim.core import FREE, FREE_COMPLETED, FREE_REQUESTED, MALLOC, PAGE, PlainStep, step_rows
 from allocsim.engine.gaps import Sorted
 from allocsim.state import PoolId
 from allocsim.trace import Action, Trace
@@ -107,7 +107,7 @@ class Steps:
     def rows(self, start: int, stop: int) -> Iterator[Step]:
         """Steps [start, stop) as rows of Python's own numbers."""
         columns = (self.kind, self.addr, self.size, self.stream)
-        return zip(*(column[start:stop].tolist() for column in columns), strict=True)
+        return step_rows([column[start:stop] for column in columns])
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ def stray(a: CachingAllocator) -> None:
 
 
 def other_rank(a: CachingAllocator) -> None:
-    live(a, 1024).rank += 1 << 64
+    live(a, 1024).rank += 1 << 40
 
 
 def unlisted(a: CachingAllocator) -> None:
@@ -84,7 +84,7 @@ def not_ascending(a: CachingAllocator) -> None:
 
 
 def key_of_nothing(a: CachingAllocator) -> None:
-    a.heap.small.of(0).keys.append(1 << 99)
+    a.heap.small.of(0).keys.append(1 << 63)
 
 
 def stale_key(a: CachingAllocator) -> None:

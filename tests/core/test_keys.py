@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from allocsim.core import RELEASES, CachingAllocator
 from allocsim.core.block import Block
-from allocsim.core.pool import NARROW_PLACES, BlockPool, KeyLayout
+from allocsim.core.pool import NARROW_PLACES, NARROW_SIZES, BlockPool, KeyLayout
 from allocsim.core.releases import FreeBlockOrder
 from allocsim.units import GIB, MIB, TIB
 from tests.core.planting import segment
@@ -23,7 +23,7 @@ PAGES = NARROW_PLACES // 512
 def free_blocks(draw: st.DrawFn) -> list[tuple[int, int, int]]:
     """(stream, size, place) with no place twice, of few sizes so that there are ties."""
     places = draw(st.lists(st.integers(0, PAGES - 1), unique=True, max_size=30))
-    sizes = st.sampled_from([512, 1024, 20 * MIB, 8 * GIB, 9 * GIB, TIB])
+    sizes = st.sampled_from([512, 1024, 20 * MIB, 8 * GIB, 9 * GIB, NARROW_SIZES - 512])
     return [(draw(st.integers(0, 1)), draw(sizes), 512 * place) for place in places]
 
 
@@ -50,12 +50,14 @@ def test_blocks_are_in_order_of_stream_size_and_place(
         pool.key_again()
 
 
-def test_a_narrow_key_below_8_gib_is_a_machine_word() -> None:
-    """What the compiled form compares in one step has 62 bits."""
+def test_a_narrow_key_is_a_machine_word() -> None:
+    """Which the compiled form keeps in arrays and compares in one step."""
     layout = KeyLayout()
-    last = NARROW_PLACES - 512
-    assert layout.key(8 * GIB - 512, last) < 1 << 62
-    assert layout.key(8 * GIB, 0) == 1 << 62
+    assert layout.key(NARROW_SIZES - 512, NARROW_PLACES - 512) == (1 << 64) - 1
+    assert layout.takes(NARROW_PLACES - 512, 512, NARROW_SIZES - 512)
+    assert not layout.takes(NARROW_PLACES - 512, 1024, NARROW_SIZES - 512)
+    assert not layout.takes(0, 512, NARROW_SIZES)
+    assert not layout.takes(-512, 512, 512)
 
 
 @pytest.mark.parametrize("torch", RELEASES)
@@ -94,41 +96,48 @@ def test_what_a_recording_had_in_odd_sizes_needs_wide_keys(make: Make) -> None:
 
 @pytest.mark.parametrize("torch", [version for version in RELEASES if version != "2.12"])
 @pytest.mark.parametrize("conf", ["", "expandable_segments:True"])
-def test_addresses_beyond_128_tib_need_wide_keys(torch: str, conf: str) -> None:
-    """And change nothing else; from 2.13 on a segment's places begin at 0 wherever it lies."""
+def test_where_a_process_has_its_memory_changes_nothing(torch: str, conf: str) -> None:
+    """Places are counted from the neighbourhood of the first segment, wherever it lies."""
     low, high = (
         CachingAllocator("1GiB", conf, torch_version=torch, base_address=base)
-        for base in (0, NARROW_PLACES)
+        for base in (0, 1 << 47)
     )
     for a in (low, high):
-        base = 0 if a is low else NARROW_PLACES
+        base = 0 if a is low else 1 << 47
         ptrs = [held(a, size * MIB) for size in (12, 14, 12, 3, 3, 1)]
         for ptr in ptrs[::2]:
             a.free(ptr)
         again = [held(a, size * MIB) for size in (11, 12, 3)]
         assert [ptr - base for ptr in again] == [ptr - base for ptr in (ptrs[0], ptrs[2], ptrs[4])]
+        assert not a.heap.layout.is_wide
         a.check()
-    assert not low.heap.layout.is_wide
-    is_by_address = RELEASES[torch].free_block_order is FreeBlockOrder.ADDRESS
-    assert high.heap.layout.is_wide is is_by_address
     assert low.memory_stats() == high.memory_stats()
 
 
+@pytest.mark.parametrize("torch", ["2.11", "2.13", "2.15"])
 @pytest.mark.parametrize(("below", "is_wide"), [(20 * MIB, False), (18 * MIB, True)])
-def test_the_last_narrow_place_is_the_one_before_128_tib(below: int, is_wide: bool) -> None:
-    a = CachingAllocator("1GiB", torch_version="2.11", base_address=NARROW_PLACES - below)
-    ptr = held(a, 3 * MIB)  # a segment of 20 MiB
-    assert a.heap.layout.is_wide is is_wide
-    a.free(ptr)
+def test_addresses_too_far_from_the_first_need_wide_keys(
+    torch: str, below: int, is_wide: bool
+) -> None:
+    """2 TiB to either side; from 2.13 on a segment's places begin at 0 wherever it lies."""
+    a = CachingAllocator(64 * TIB, torch_version=torch, base_address=1 << 47)
+    first = held(a, 12 * MIB)
+    a.device.dictate_address((1 << 47) + NARROW_PLACES // 2 - below)
+    far = held(a, 3 * MIB)  # a segment of 20 MiB
+    is_by_address = RELEASES[torch].free_block_order is FreeBlockOrder.ADDRESS
+    assert a.heap.layout.is_wide is (is_wide and is_by_address)
+    a.free(far)
+    a.free(first)
+    assert held(a, 12 * MIB) == first
     a.check()
 
 
 @pytest.mark.parametrize("torch", ["2.11", "2.13", "2.15"])
-def test_128_tib_of_segments_need_wide_keys(torch: str) -> None:
+def test_4_tib_of_segments_need_wide_keys(torch: str) -> None:
     """However few of them are left: no place is given twice."""
     a = CachingAllocator(64 * TIB, torch_version=torch)
-    for _ in range(3):
-        old = held(a, 48 * TIB)
+    for _ in range(6):
+        old = held(a, NARROW_SIZES - 2 * MIB)
         a.free(old)
         a.empty_cache()
     young = [held(a, 12 * MIB) for _ in range(3)]
@@ -136,4 +145,14 @@ def test_128_tib_of_segments_need_wide_keys(torch: str) -> None:
         a.free(ptr)
     assert a.heap.layout.is_wide
     assert [held(a, 12 * MIB) for _ in young] == young
+    a.check()
+
+
+@pytest.mark.parametrize("torch", ["2.11", "2.13", "2.15"])
+def test_a_block_of_a_tebibyte_needs_wide_keys(torch: str) -> None:
+    a = CachingAllocator(64 * TIB, torch_version=torch)
+    large = held(a, TIB)
+    assert a.heap.layout.is_wide
+    a.free(large)
+    assert held(a, TIB) == large
     a.check()

@@ -84,7 +84,7 @@ def test_ties_between_segments_follow_the_release(make: Make, torch: str) -> Non
 def test_keys_order_by_stream_size_rank_and_address(
     order: FreeBlockOrder, expected: list[int]
 ) -> None:
-    layout = KeyLayout()
+    layout = KeyLayout(order)
     if order is FreeBlockOrder.CREATION:
         layout.widen()
     pool = BlockPool(False, layout)
@@ -93,7 +93,7 @@ def test_keys_order_by_stream_size_rank_and_address(
         rank = {
             FreeBlockOrder.ADDRESS: 0,
             FreeBlockOrder.SEGMENT: (ages[page] - page) * 512,
-            FreeBlockOrder.CREATION: ages[page] << 64,
+            FreeBlockOrder.CREATION: ages[page],
         }[order]
         pool.insert(Block(page * 512, 512, 0, pool, rank))
     pool.insert(Block(5 * 512, 1024, 0, pool, 0))

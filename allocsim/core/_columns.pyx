@@ -1,0 +1,294 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""What the compiled core keeps in C arrays where plain Python has lists and a dictionary.
+
+Rule: each does what the built-in type it stands for would do with the same numbers, and no more.
+"""
+
+from bisect import bisect_left
+
+from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
+from libc.stdint cimport int64_t, uint64_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcpy, memmove
+
+from allocsim.core.block cimport Block
+
+
+cdef class Column:
+    """Numbers of 64 bits with their sign, in place of a list."""
+
+    def __cinit__(self):
+        self.room = 64
+        self.data = <int64_t*> malloc(self.room * sizeof(int64_t))
+        if not self.data:
+            raise MemoryError
+        self.n = 0
+        self.n_shown = 0
+
+    def __dealloc__(self):
+        free(self.data)
+
+    cdef int grow(self, Py_ssize_t least) except -1:
+        if self.n_shown:
+            raise BufferError("a column that is looked at does not grow")
+        cdef Py_ssize_t room = max(least, 2 * self.room)
+        cdef int64_t* data = <int64_t*> realloc(self.data, room * sizeof(int64_t))
+        if not data:
+            raise MemoryError
+        self.data, self.room = data, room
+        return 0
+
+    cpdef append(self, int64_t value):
+        self.push(value)
+
+    cdef int add(self, Column other, Py_ssize_t first) except -1:
+        cdef Py_ssize_t more = other.n - first
+        if self.n + more > self.room:
+            self.grow(self.n + more)
+        memcpy(self.data + self.n, other.data + first, more * sizeof(int64_t))
+        self.n += more
+        return 0
+
+    cpdef clear(self):
+        self.n = 0
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, Py_ssize_t at):
+        if at < 0:
+            at += self.n
+        if not 0 <= at < self.n:
+            raise IndexError(at)
+        return self.data[at]
+
+    def __iter__(self):
+        return (self.data[at] for at in range(self.n))
+
+    def __getbuffer__(self, Py_buffer* view, int flags):
+        self.shape[0] = self.n
+        self.strides[0] = sizeof(int64_t)
+        view.buf = self.data
+        view.obj = self
+        view.len = self.n * sizeof(int64_t)
+        view.readonly = 0
+        view.itemsize = sizeof(int64_t)
+        view.format = b"q"
+        view.ndim = 1
+        view.shape = self.shape
+        view.strides = self.strides
+        view.suboffsets = NULL
+        view.internal = NULL
+        self.n_shown += 1
+
+    def __releasebuffer__(self, Py_buffer* view):
+        self.n_shown -= 1
+
+
+cdef class Keys:
+    """Ascending numbers of 64 bits without a sign, in place of a list."""
+
+    def __cinit__(self):
+        self.room = 16
+        self.data = <uint64_t*> malloc(self.room * sizeof(uint64_t))
+        if not self.data:
+            raise MemoryError
+        self.n = 0
+
+    def __dealloc__(self):
+        free(self.data)
+
+    cdef int grow(self) except -1:
+        cdef uint64_t* data = <uint64_t*> realloc(self.data, 2 * self.room * sizeof(uint64_t))
+        if not data:
+            raise MemoryError
+        self.data, self.room = data, 2 * self.room
+        return 0
+
+    cpdef Py_ssize_t find(self, uint64_t key, Py_ssize_t low=0, Py_ssize_t high=-1):
+        return first_not_below(self, key, low, self.n if high < 0 else high)
+
+    def insert(self, Py_ssize_t at, uint64_t key):
+        put(self, min(at, self.n), key)
+
+    def append(self, uint64_t key):
+        put(self, self.n, key)
+
+    def __delitem__(self, Py_ssize_t at):
+        if not 0 <= at < self.n:
+            raise IndexError(at)
+        take(self, at)
+
+    def __getitem__(self, Py_ssize_t at):
+        if at < 0:
+            at += self.n
+        if not 0 <= at < self.n:
+            raise IndexError(at)
+        return self.data[at]
+
+    def __setitem__(self, Py_ssize_t at, uint64_t key):
+        if not 0 <= at < self.n:
+            raise IndexError(at)
+        self.data[at] = key
+
+    def __len__(self):
+        return self.n
+
+    def __iter__(self):
+        return iter([self.data[at] for at in range(self.n)])
+
+    def __eq__(self, other):
+        return list(self) == list(other)
+
+    def reverse(self):
+        values = list(self)[::-1]
+        for at, value in enumerate(values):
+            self.data[at] = value
+
+
+cdef class Names:
+    """Blocks by a number of 64 bits, in place of a dictionary; in no order that can be relied on."""
+
+    def __cinit__(self):
+        self.n_slots = 64
+        self.n = 0
+        self.names = <uint64_t*> malloc(self.n_slots * sizeof(uint64_t))
+        self.blocks = <PyObject**> malloc(self.n_slots * sizeof(PyObject*))
+        if not self.names or not self.blocks:
+            raise MemoryError
+        for at in range(self.n_slots):
+            self.blocks[at] = NULL
+
+    def __dealloc__(self):
+        for at in range(self.n_slots):
+            if self.blocks[at]:
+                Py_DECREF(<object> self.blocks[at])
+        free(self.names)
+        free(self.blocks)
+
+    cdef int grow(self) except -1:
+        cdef Py_ssize_t n_old = self.n_slots, at, slot
+        cdef uint64_t* names = self.names
+        cdef PyObject** blocks = self.blocks
+        cdef uint64_t* new_names = <uint64_t*> malloc(2 * n_old * sizeof(uint64_t))
+        cdef PyObject** new_blocks = <PyObject**> malloc(2 * n_old * sizeof(PyObject*))
+        if not new_names or not new_blocks:
+            raise MemoryError
+        for at in range(2 * n_old):
+            new_blocks[at] = NULL
+        self.names, self.blocks, self.n_slots = new_names, new_blocks, 2 * n_old
+        for at in range(n_old):
+            if blocks[at]:
+                slot = slot_of(self, names[at])
+                new_names[slot], new_blocks[slot] = names[at], blocks[at]
+        free(names)
+        free(blocks)
+        return 0
+
+    cpdef pop(self, uint64_t name, default=None):
+        cdef Block block = take_named(self, name)
+        return default if block is None else block
+
+    def __setitem__(self, uint64_t name, Block block not None):
+        put_named(self, name, block)
+
+    def __getitem__(self, uint64_t name):
+        cdef Py_ssize_t slot = slot_of(self, name)
+        if not self.blocks[slot]:
+            raise KeyError(name)
+        return <object> self.blocks[slot]
+
+    def get(self, uint64_t name, default=None):
+        cdef Py_ssize_t slot = slot_of(self, name)
+        return <object> self.blocks[slot] if self.blocks[slot] else default
+
+    def __contains__(self, uint64_t name):
+        return self.blocks[slot_of(self, name)] != NULL
+
+    def __len__(self):
+        return self.n
+
+    def __iter__(self):
+        return iter(self.keys())
+
+    def keys(self):
+        return self.as_dict().keys()
+
+    def values(self):
+        return self.as_dict().values()
+
+    def items(self):
+        return self.as_dict().items()
+
+    def as_dict(self):
+        return {
+            self.names[at]: <object> self.blocks[at]
+            for at in range(self.n_slots) if self.blocks[at]
+        }
+
+    def __eq__(self, other):
+        return self.as_dict() == (other.as_dict() if isinstance(other, Names) else other)
+
+    def __or__(self, other):
+        return self.as_dict() | other
+
+    def __ror__(self, other):
+        return other | self.as_dict()
+
+
+def find(keys, key, Py_ssize_t low=0, Py_ssize_t high=-1):
+    """The first index in [low, high) whose key is not below `key`; high: -1 for the end."""
+    if isinstance(keys, Keys):
+        if key > <uint64_t> -1:
+            return (<Keys> keys).n if high < 0 else high
+        return (<Keys> keys).find(key, low, high)
+    return bisect_left(keys, key, low, len(keys) if high < 0 else high)
+
+
+def column_of(values):
+    """`values` as a column."""
+    cdef Column column
+    if isinstance(values, Column):
+        return values
+    column = Column()
+    for value in values:
+        column.push(value)
+    return column
+
+
+cdef int64_t NO_SIZE = <int64_t> 1 << 62
+
+
+cdef class StepRows:
+    """Steps one after another, as columns or from any iterable of rows."""
+
+    def __init__(self, rows=None, unsigned char[::1] kinds=None, uint64_t[::1] names=None, int64_t[::1] sizes=None, uint64_t[::1] streams=None):
+        self.rows = None if rows is None else iter(rows)
+        if rows is None:
+            self.kinds, self.names, self.sizes, self.streams = kinds, names, sizes, streams
+            self.n = kinds.shape[0]
+
+    cdef bint next_row(self) except -1:
+        try:
+            row = next(self.rows)
+        except StopIteration:
+            return False
+        self.row = row
+        self.kind, self.name, size, self.stream = row
+        # A size beyond 64 bits is left to who asks, like any other that is no size.
+        self.size = size if size < NO_SIZE else NO_SIZE
+        return True
+
+    cdef tuple current(self):
+        """The row that was come to last."""
+        if self.rows is not None:
+            return self.row
+        return self.kind, self.name, self.size, self.stream
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if not advance(self):
+            raise StopIteration
+        return self.kind, self.name, self.size, self.stream

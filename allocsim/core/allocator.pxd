@@ -1,0 +1,11 @@
+from allocsim.core.block cimport Block
+from allocsim.core.heap cimport Heap
+from allocsim.core.pending cimport PendingFrees
+from allocsim.core.pool cimport BlockPool
+
+
+cdef class CachingAllocator:
+    cdef public object release, device, device_index, private_pools, _stream_hash, _attempts
+    cdef public Heap heap
+    cdef public PendingFrees _pending
+    cdef public bint _has_fast_path

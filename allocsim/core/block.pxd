@@ -1,0 +1,13 @@
+from allocsim.core.pool cimport BlockPool, FreeBlocks
+
+
+cdef class Block:
+    cdef public unsigned long long stream
+    cdef public long long ptr, size, requested_size, rank
+    cdef public unsigned long long key
+    cdef public BlockPool pool
+    cdef public FreeBlocks free
+    cdef public object expandable, stream_uses, capture_uses
+    cdef public bint allocated, mapped, is_ours
+    cdef public Block prev, next
+    cdef public long long event_count, gc_base

@@ -1,0 +1,47 @@
+"""What the core keeps numbers and named blocks in: lists and a dictionary, C arrays where compiled.
+
+Rule: the same calls do the same with either; only how long they take differs.  The C arrays are in
+_columns.pyx, beside which hatch_build.py says what of the core is compiled, and how.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from allocsim.core.constants import IS_COMPILED
+
+if TYPE_CHECKING:
+    from allocsim.core.block import Block
+
+__all__ = ["Column", "Keys", "Names", "column_of", "find", "step_rows"]
+
+
+class Buffer(Protocol):
+    """A column of numbers that is not the core's own, an array of NumPy."""
+
+    def tolist(self) -> list[int]:
+        """The numbers as Python's own."""
+
+
+if TYPE_CHECKING or not IS_COMPILED:
+    Column = list[int]
+    Keys = list[int]
+    Names = dict[int, "Block"]
+    find = bisect_left
+
+    def column_of(values: Column) -> Column:
+        """`values` as a column."""
+        return values
+
+    def step_rows(columns: Sequence[Buffer]) -> Iterator[tuple[int, int, int, int]]:
+        """Rows of the columns kind, name, size and stream, for `CachingAllocator.play`."""
+        return zip(*(column.tolist() for column in columns), strict=True)
+
+else:
+    from allocsim.core._columns import Column, Keys, Names, StepRows, column_of, find
+
+    def step_rows(columns: Sequence[Buffer]) -> StepRows:
+        """Rows of the columns kind, name, size and stream, for `CachingAllocator.play`."""
+        return StepRows(None, *columns)

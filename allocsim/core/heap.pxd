@@ -1,0 +1,22 @@
+from allocsim.core.block cimport Block
+from allocsim.core.pool cimport BlockPool, KeyLayout
+from allocsim.core.stats cimport DeviceStats
+
+
+cdef class Heap:
+    cdef public object release, config, device, limit, trace, work, witnessed
+    cdef public bint made_expandable, numbers_objects
+    cdef public object rounded_sizes, named
+    cdef public dict live, pending
+    cdef public list spare, pools
+    cdef public DeviceStats stats
+    cdef public BlockPool small, large
+    cdef public KeyLayout layout
+    cdef public long long reserved
+    cdef public object _counter, _next_place
+    cpdef Block take_free(self, BlockPool pool, unsigned long long stream, size, bint expandable)
+    cpdef Block hand_out(
+        self, Block block, long long size, long long requested, bint expandable, bint may_split=*
+    )
+    cpdef free_now(self, Block block)
+    cpdef tuple merge_and_pool(self, Block block)

@@ -1,0 +1,7 @@
+from allocsim.core.heap cimport Heap
+
+
+cdef class PendingFrees:
+    cdef Heap _heap
+    cdef object _queues, _deferred, _requested
+    cdef public bint is_waiting

@@ -1,0 +1,186 @@
+"""Builds the compiled form of the core: Cython makes extension modules of its sources.
+
+Rule: there is one source of each rule.  Modules are compiled as they are, with the fields and the
+arguments that a .pxd file beside them declares as C's; of the loop of fast_path.py, whose lists and
+dictionaries are C arrays there, the few operations in `IN_C` are put in C's words on the way, each
+as often as it says, so that a change of the loop that they do not fit fails the build.
+Off unless asked for: HATCH_BUILD_HOOK_ENABLE_CUSTOM=1 pip install .
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from shutil import copytree
+from tempfile import mkdtemp
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+CORE = Path("allocsim") / "core"
+AS_THEY_ARE = (
+    "block.py", "pool.py", "heap.py", "stats.py", "pending.py", "device.py", "attempts.py",
+    "allocator.py",
+)  # fmt: skip
+LOOP = "fast_path.py"
+ARRAYS = "_columns.pyx"
+
+HEAD = """\
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+# cython: annotation_typing=False
+"""
+
+C_NAMES = """\
+from libc.stdint cimport int64_t, uint64_t
+
+from allocsim.core._columns cimport (
+    Column, Keys, Names, StepRows, advance, first_not_below, put, put_named, take, take_named
+)
+from allocsim.core.block cimport Block
+from allocsim.core.pool cimport BlockPool, FreeBlocks
+"""
+
+DECLARED = """\
+    cdef StepRows rows = steps if isinstance(steps, StepRows) else StepRows(steps)
+    cdef Column moved = told_moved if isinstance(told_moved, Column) else Column()
+    cdef Column places = Column() if isinstance(told_places, list) else told_places
+    cdef Column sizes, requests, inactive
+    cdef BlockPool pool, small, large
+    cdef FreeBlocks free, small_free, large_free
+    cdef Keys keys
+    cdef Names named
+    cdef list found, spare
+    cdef Block tail, block, other, following, prev, before, after, asked, freed
+    cdef int64_t rounded, size, ptr, whole, rest, given, merged, idle, n_before, at
+    cdef int64_t oversize, most_waste, large_rest, least_rest
+    cdef uint64_t name, stream, keys_stream, key
+    cdef int kind, is_small, size_shift, place_shift
+    cdef bint has_oversize, counts_searches
+    cdef bint is_plainly_rounded = not heap.config.rounds_to_power2
+"""
+
+LISTS_BACK = """\
+    if moved is not told_moved:
+        told_moved += moved
+    if places is not told_places:
+        told_places += places
+    return left
+"""
+
+ROUNDED = """\
+if size <= 0 or size > 1 << 39:
+                left = kind, name, size, stream
+                break
+            rounded = (size + 511) & ~511 if is_plainly_rounded else rounded_sizes[size]"""
+"""Up to half a tebibyte, so that the key of what it is rounded up to is a machine word."""
+
+IN_C: tuple[tuple[int, str, str], ...] = (
+    # What is declared; Python's own names of the same things are in the way.
+    (1, r"from allocsim.core.block import Block\nfrom allocsim.core.columns import find\n", ""),
+    (1, r"import BlockPool, FreeBlocks, KeyLayout\n", "import FreeBlocks as Free, KeyLayout\n"),
+    (1, r"= FreeBlocks\(KeyLayout", "= Free(KeyLayout"),
+    (1, r"\n__all__ = ", f"\n{C_NAMES}\n__all__ = "),
+    (
+        1,
+        r"(?s)def play\(.*?\) -> PlainStep \| None:\n",
+        "def play(heap, private, pending, steps, dict waiting, told_moved, told_places=None):\n",
+    ),
+    (1, r"(?=    pools = plain_pools\(heap, private, pending\)\n)", DECLARED),
+    (1, r"    return left\n", LISTS_BACK),
+    # Constants, which are objects elsewhere.
+    (1, r"kind == MALLOC:", "kind == 0:"),
+    (1, r"kind == FREE:", "kind == 1:"),
+    (1, r"kind == FREE_REQUESTED:", "kind == 2:"),
+    (1, r"kind == FREE_COMPLETED:", "kind == 3:"),
+    (1, r"rounded <= SMALL_SIZE:", "rounded <= 1048576:"),
+    (1, r"= MIN_BLOCK_SIZE, 1\n", "= 512, 1\n"),
+    (1, r"= config.max_split_size, ", "= min(config.max_split_size, 1 << 62), "),
+    (1, r"oversize != UNLIMITED", "oversize != 1 << 62"),
+    # Steps from columns, sizes rounded without a look.
+    (
+        1,
+        r"    for kind, name, size, stream in steps:\n",
+        "    while advance(rows):\n"
+        "        kind, name, size, stream = rows.kind, rows.name, rows.size, rows.stream\n",
+    ),
+    (1, r"rounded = rounded_sizes\[size\]", ROUNDED),
+    (10, r"left = kind, name, size, stream", "left = rows.current()"),
+    # Sorted keys.
+    (1, r"find\(keys, key, 0, at\)", "first_not_below(keys, key, 0, at)"),
+    (1, r"find\(keys, rounded <<", "first_not_below(keys, <uint64_t> rounded <<"),
+    (1, r"<< size_shift\)(?=\n +if at == len)", "<< size_shift, 0, keys.n)"),
+    (4, r"find\(keys, (tail\.key|other\.key|key)\)", r"first_not_below(keys, \1, 0, keys.n)"),
+    (2, r"key = \((rest|merged) <<", r"key = (<uint64_t> \1 <<"),
+    (2, r"len\(keys\)", "keys.n"),
+    (4, r"del keys\[at\]", "take(keys, at)"),
+    (2, r"keys\.insert\(at, key\)", "put(keys, at, key)"),
+    (2, r"keys\[at\] = key\n", "keys.data[at] = key\n"),
+    (2, r"keys\[at ([-+]) 1\] > key", r"keys.data[at \1 1] > key"),
+    # Blocks by name.
+    (3, r"named\[name\] = (block|asked)", r"put_named(named, name, \1)"),
+    (2, r"named\.pop\(name, None\)", "take_named(named, name)"),
+    # Columns that grow.
+    (1, r"inactive, _, _ = stats\.journal", "inactive = stats.journal[:3]"),
+    (12, r"(sizes|requests|inactive|places|moved)\.append\(", r"\1.push("),
+    (3, r"moved \+= sizes\[n_before:\]", "moved.add(sizes, n_before)"),
+    (4, r"len\(sizes\)", "sizes.n"),
+)  # fmt: skip
+"""How often an expression is found in fast_path.py, and what stands for it in C's words."""
+
+
+def in_c(source: str) -> str:
+    """The loop with its operations on C arrays.  Raises ValueError where the table does not fit."""
+    for count, pattern, words in IN_C:
+        source, found = re.subn(pattern, words, source)
+        if found != count:
+            raise ValueError(f"{LOOP} has {pattern!r} {found} times; expected {count}")
+    return HEAD + source
+
+
+def compiled(root: Path) -> dict[str, str]:
+    """Extension modules of the core below `root`: where each is, and where in a wheel it goes."""
+    from Cython.Build import cythonize  # noqa: PLC0415  (of the build alone)
+    from setuptools import Distribution, Extension  # noqa: PLC0415
+
+    work = Path(mkdtemp())
+    copytree(root / CORE, work / CORE)
+    for package in (work / CORE, work / CORE.parent):
+        (package / "__init__.py").touch()
+    loop = (work / CORE / LOOP).with_suffix(".pyx")
+    loop.write_text(in_c((root / CORE / LOOP).read_text()))
+    extensions = [
+        Extension(
+            ".".join((*CORE.parts, Path(name).stem)),
+            [str(work / CORE / name)],
+            extra_compile_args=["-O2", "-g0"],
+        )
+        for name in (ARRAYS, loop.name, *AS_THEY_ARE)
+    ]
+    made = cythonize(
+        extensions,
+        include_path=[str(work)],
+        compiler_directives={"language_level": 3, "annotation_typing": False},
+        quiet=True,
+    )
+    distribution = Distribution({"ext_modules": made})
+    build = distribution.get_command_obj("build_ext")
+    build.build_lib, build.build_temp = str(work / "lib"), str(work / "temp")
+    build.ensure_finalized()
+    build.run()
+    modules = sorted((work / "lib" / CORE).iterdir())
+    return {str(path): str(CORE / path.name) for path in modules}
+
+
+class CompiledCore(BuildHookInterface[Any]):
+    """Adds the extension modules to a wheel, beside the sources that they were made of."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002
+        """Called by hatchling before a wheel is put together."""
+        build_data["pure_python"] = False
+        build_data["infer_tag"] = True
+        build_data["force_include"].update(compiled(Path(self.root)))
+
+
+if __name__ == "__main__":
+    sys.stdout.write(in_c((CORE / LOOP).read_text()))

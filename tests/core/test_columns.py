@@ -1,0 +1,132 @@
+"""The C arrays of the compiled core do what the lists and dictionaries do that they stand for."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from allocsim.core import IS_COMPILED, MALLOC, CachingAllocator, step_rows
+from allocsim.core.block import Block
+from allocsim.core.columns import Column, Keys, Names, column_of, find
+from allocsim.core.pool import BlockPool, KeyLayout
+
+only_compiled = pytest.mark.skipif(not IS_COMPILED, reason="plain Python has the lists themselves")
+
+NUMBERS = st.integers(-(1 << 63), (1 << 63) - 1)
+KEYS = st.lists(st.integers(0, 40) | st.integers(1 << 60, (1 << 64) - 1), unique=True).map(sorted)
+
+
+@given(keys=KEYS, key=st.integers(0, 41) | st.integers(1 << 60, 1 << 70), data=st.data())
+def test_a_key_is_found_where_bisect_finds_it(
+    keys: list[int], key: int, data: st.DataObject
+) -> None:
+    """Keys too wide for a machine word stay in a list."""
+    high = data.draw(st.integers(0, len(keys)))
+    low = data.draw(st.integers(0, high))
+    kept = Keys()
+    for each in keys:
+        kept.append(each)
+    for those in (kept, keys, [key << 64 for key in keys]):
+        asked = key << 64 if those and those[-1] >> 64 else key
+        assert find(those, asked) == bisect_left(list(those), asked)
+        assert find(those, asked, low, high) == bisect_left(list(those), asked, low, high)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["insert", "del", "set"]), st.integers(0, 99))))
+def test_keys_are_put_in_taken_out_and_replaced(steps: list[tuple[str, int]]) -> None:
+    mine, expected = Keys(), list[int]()
+    for number, (what, at) in enumerate(steps):
+        if what == "insert":
+            for keys in (mine, expected):
+                keys.insert(min(at, len(keys)), number)
+        elif at < len(expected):
+            for keys in (mine, expected):
+                if what == "del":
+                    del keys[at]
+                else:
+                    keys[at] = number
+    assert list(mine) == expected
+    assert len(mine) == len(expected)
+
+
+@only_compiled
+def test_what_is_not_there_is_refused() -> None:
+    keys, column, names = Keys(), Column(), Names()
+    for call in (lambda: keys[0], lambda: column[0], lambda: keys.__delitem__(0)):
+        with pytest.raises(IndexError):
+            call()
+    with pytest.raises(KeyError):
+        names[7]
+    with pytest.raises(OverflowError):
+        keys.append(1 << 64)
+    with pytest.raises(OverflowError):
+        column.append(1 << 63)
+
+
+@given(st.lists(NUMBERS, max_size=300))
+def test_a_column_keeps_numbers_in_their_order(numbers: list[int]) -> None:
+    column = column_of(list(numbers))
+    assert list(column) == numbers
+    assert len(column) == len(numbers)
+    assert np.array(column, dtype=np.int64).tolist() == numbers
+    column.append(-5)
+    assert column[-1] == column[len(numbers)] == -5
+    column.clear()
+    assert not len(column)
+
+
+@only_compiled
+def test_a_column_that_is_looked_at_does_not_grow() -> None:
+    """Or what looks at it would look at memory that is no longer there."""
+    column = column_of(list(range(64)))
+    view = memoryview(column)  # type: ignore[arg-type]
+    with pytest.raises(BufferError):
+        column.append(1)
+    view.release()
+    column.append(1)
+    assert column[64] == 1
+
+
+def block(number: int) -> Block:
+    return Block(number * 512, 512, 0, BlockPool(True, KeyLayout()), 0)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 70) | st.integers(0, (1 << 64) - 1))))
+def test_blocks_are_kept_by_name(steps: list[tuple[bool, int]]) -> None:
+    """Also names that share a place in the table, after others of them were taken out."""
+    mine: Any = Names()
+    expected: dict[int, Block] = {}
+    for number, (puts, name) in enumerate(steps):
+        if puts:
+            mine[name] = expected[name] = block(number)
+        else:
+            assert mine.pop(name, None) is expected.pop(name, None)
+        assert (name in mine) is (name in expected)
+    assert mine == expected
+    assert dict(mine.items()) == expected
+    assert sorted(mine) == sorted(mine.keys()) == sorted(expected)
+    assert len(mine) == len(expected) == len(list(mine.values()))
+    assert mine | {-1: None} == expected | {-1: None}
+    assert {**expected} | mine == expected
+
+
+def test_rows_of_columns_are_rows_of_numbers() -> None:
+    columns: list[NDArray[Any]] = [
+        np.array([MALLOC, MALLOC], dtype=np.uint8),
+        np.array([1, 1 << 63], dtype=np.uint64),
+        np.array([512, 700], dtype=np.int64),
+        np.array([0, 0], dtype=np.uint64),
+    ]
+    assert list(step_rows(columns)) == [(0, 1, 512, 0), (0, 1 << 63, 700, 0)]
+    a = CachingAllocator("1GiB")
+    a.free(a.malloc(512))
+    rows = step_rows(columns)
+    assert a.play(rows, {}, []) is None
+    assert a.named_blocks.keys() == {1, 1 << 63}
+    assert list(rows) == []
