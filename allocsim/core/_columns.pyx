@@ -189,10 +189,11 @@ cdef class Names:
         cdef Block block = take_named(self, name)
         return default if block is None else block
 
-    def __setitem__(self, uint64_t name, Block block not None):
+    # An index declared as a number would have to fit a Py_ssize_t.
+    def __setitem__(self, name, Block block not None):
         put_named(self, name, block)
 
-    def __getitem__(self, uint64_t name):
+    def __getitem__(self, name):
         cdef Py_ssize_t slot = slot_of(self, name)
         if not self.blocks[slot]:
             raise KeyError(name)

@@ -20,6 +20,7 @@ from allocsim.core import option_string
 from allocsim.core.attempts import AllocParams, Attempts
 from allocsim.core.block import Block
 from allocsim.core.check import check
+from allocsim.core.columns import Names
 from allocsim.core.config import AllocatorConfig, RoundedSizes
 from allocsim.core.constants import MAX_REQUEST, SMALL_SIZE
 from allocsim.core.device import Device
@@ -218,7 +219,10 @@ class CachingAllocator:
 
     def rename(self, new_name: Callable[[int], int]) -> None:
         """Give every named block the name that `new_name` makes of its own."""
-        self.heap.named = {new_name(old): block for old, block in self.heap.named.items()}
+        renamed: dict[int, Block] = Names()
+        for old, block in self.heap.named.items():
+            renamed[new_name(old)] = block
+        self.heap.named = renamed
 
     @property
     def named_blocks(self) -> dict[int, Block]:
