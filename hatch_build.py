@@ -52,9 +52,9 @@ DECLARED = """\
     cdef Names named
     cdef list found, spare
     cdef Block tail, block, other, following, prev, before, after, asked, freed
-    cdef int64_t rounded, size, ptr, whole, rest, given, merged, idle, n_before, at
+    cdef int64_t rounded, size, whole, rest, given, merged, idle, n_before, at
     cdef int64_t oversize, most_waste, large_rest, least_rest
-    cdef uint64_t name, stream, keys_stream, key
+    cdef uint64_t name, stream, keys_stream, key, ptr
     cdef int kind, is_small, size_shift, place_shift
     cdef bint has_oversize, counts_searches
     cdef bint is_plainly_rounded = not heap.config.rounds_to_power2

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocsim.core import Column, TraceEntry
-from allocsim.engine.fold import int_column
+from allocsim.engine.fold import address_column
 from allocsim.engine.plan import StepKind, Steps
 from allocsim.trace import ACTION_CODES, Action
 
@@ -23,7 +23,6 @@ __all__ = ["PlacedSteps", "Row", "Rows", "rows_of"]
 
 Row = tuple[str, int, int, int]
 """(action, address, size, stream) of an entry"""
-
 
 _ENTRIES = np.zeros(len(StepKind), dtype=np.intp)
 """By the kind of a plain step, how many entries it leaves."""
@@ -91,7 +90,7 @@ def rows_of(steps: Steps, placed: PlacedSteps, history: Sequence[TraceEntry]) ->
     action = _ACTIONS[steps.kind][of]
     second = np.cumsum(counts)[(steps.kind == StepKind.FREE) & ~is_single] - 1
     action[second] = Action.FREE_COMPLETED
-    places = int_column(placed.places).view(np.uint64)
+    places = address_column(placed.places)
     addr, size, stream = places[of], steps.size[of], steps.stream[of]
     given_back: tuple[int, ...] = ()
     if history:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from allocsim import CachingAllocator, Recording
+from allocsim import CachingAllocator, Recording, replay
 from allocsim.engine import Fidelity, Observer, Plan, Prepared, prepare
 from allocsim.engine.fidelity import FidelityCheck
 from allocsim.engine.plan import StepKind
@@ -116,3 +117,24 @@ def test_a_failed_request_that_succeeds_answers_no_recorded_one(
     assert found.first_mismatch is not None
     assert "oom" in found.first_mismatch.expected
     assert found.addresses_matched == found.allocations == 4
+
+
+def test_addresses_above_half_of_the_address_space_are_proved(
+    written: Callable[[Any], Recording],
+) -> None:
+    """They are numbers without a sign, in the recording and in the model."""
+    a = CachingAllocator("1GiB", record_history=True)
+    kept = [a.malloc(size) for size in range(1 << 20, 1 << 22, 1 << 18)]
+    for ptr in kept[::2]:
+        a.free(ptr)
+    snapshot = a.snapshot()
+    half = 1 << 63
+    for entry in snapshot["device_traces"][0]:
+        entry["addr"] += half
+    for segment in snapshot["segments"]:
+        segment["address"] += half
+        for block in segment["blocks"]:
+            block["address"] += half
+    (run,) = replay(written(snapshot)).devices
+    assert run.fidelity is not None
+    assert run.fidelity.is_exact
