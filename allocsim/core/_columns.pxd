@@ -27,7 +27,6 @@ cdef class Keys:
     cdef uint64_t* data
     cdef Py_ssize_t n, room
     cdef int grow(self) except -1
-    cpdef Py_ssize_t find(self, uint64_t key, Py_ssize_t low=*, Py_ssize_t high=*)
 
 
 cdef inline Py_ssize_t first_not_below(Keys keys, uint64_t key, Py_ssize_t low, Py_ssize_t high) noexcept:
@@ -111,10 +110,10 @@ cdef inline Block take_named(Names table, uint64_t name):
 
 cdef class StepRows:
     cdef object rows
-    cdef unsigned char[::1] kinds
-    cdef uint64_t[::1] names
-    cdef int64_t[::1] sizes
-    cdef uint64_t[::1] streams
+    cdef const unsigned char[::1] kinds
+    cdef const uint64_t[::1] names
+    cdef const int64_t[::1] sizes
+    cdef const uint64_t[::1] streams
     cdef Py_ssize_t at, n
     cdef int kind
     cdef uint64_t name, stream

@@ -6,24 +6,38 @@ Rule: each does what the built-in type it stands for would do with the same numb
 
 from bisect import bisect_left
 
-from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
+from cpython.ref cimport Py_DECREF, PyObject
 from libc.stdint cimport int64_t, uint64_t
-from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memcpy, memmove
+from libc.stdlib cimport calloc, free, realloc
+from libc.string cimport memcpy
 
 from allocsim.core.block cimport Block
+
+cdef enum:
+    WORD = 8  # bytes of what each array holds: a number or a pointer
+
+
+cdef void* with_room(void* words, Py_ssize_t room) except NULL:
+    """The same words, where there is room for `room`."""
+    words = realloc(words, room * WORD)
+    if not words:
+        raise MemoryError
+    return words
+
+
+cdef void* no_words(Py_ssize_t room) except NULL:
+    """Room for `room` words, all 0."""
+    cdef void* words = calloc(room, WORD)
+    if not words:
+        raise MemoryError
+    return words
 
 
 cdef class Column:
     """Numbers of 64 bits with their sign, in place of a list."""
 
     def __cinit__(self):
-        self.room = 64
-        self.data = <int64_t*> malloc(self.room * sizeof(int64_t))
-        if not self.data:
-            raise MemoryError
-        self.n = 0
-        self.n_shown = 0
+        self.grow(64)
 
     def __dealloc__(self):
         free(self.data)
@@ -32,10 +46,7 @@ cdef class Column:
         if self.n_shown:
             raise BufferError("a column that is looked at does not grow")
         cdef Py_ssize_t room = max(least, 2 * self.room)
-        cdef int64_t* data = <int64_t*> realloc(self.data, room * sizeof(int64_t))
-        if not data:
-            raise MemoryError
-        self.data, self.room = data, room
+        self.data, self.room = <int64_t*> with_room(self.data, room), room
         return 0
 
     cpdef append(self, int64_t value):
@@ -45,7 +56,7 @@ cdef class Column:
         cdef Py_ssize_t more = other.n - first
         if self.n + more > self.room:
             self.grow(self.n + more)
-        memcpy(self.data + self.n, other.data + first, more * sizeof(int64_t))
+        memcpy(self.data + self.n, other.data + first, more * WORD)
         self.n += more
         return 0
 
@@ -67,12 +78,12 @@ cdef class Column:
 
     def __getbuffer__(self, Py_buffer* view, int flags):
         self.shape[0] = self.n
-        self.strides[0] = sizeof(int64_t)
+        self.strides[0] = WORD
         view.buf = self.data
         view.obj = self
-        view.len = self.n * sizeof(int64_t)
+        view.len = self.n * WORD
         view.readonly = 0
-        view.itemsize = sizeof(int64_t)
+        view.itemsize = WORD
         view.format = b"q"
         view.ndim = 1
         view.shape = self.shape
@@ -89,24 +100,15 @@ cdef class Keys:
     """Ascending numbers of 64 bits without a sign, in place of a list."""
 
     def __cinit__(self):
-        self.room = 16
-        self.data = <uint64_t*> malloc(self.room * sizeof(uint64_t))
-        if not self.data:
-            raise MemoryError
-        self.n = 0
+        self.grow()
 
     def __dealloc__(self):
         free(self.data)
 
     cdef int grow(self) except -1:
-        cdef uint64_t* data = <uint64_t*> realloc(self.data, 2 * self.room * sizeof(uint64_t))
-        if not data:
-            raise MemoryError
-        self.data, self.room = data, 2 * self.room
+        cdef Py_ssize_t room = max(16, 2 * self.room)
+        self.data, self.room = <uint64_t*> with_room(self.data, room), room
         return 0
-
-    cpdef Py_ssize_t find(self, uint64_t key, Py_ssize_t low=0, Py_ssize_t high=-1):
-        return first_not_below(self, key, low, self.n if high < 0 else high)
 
     def insert(self, Py_ssize_t at, uint64_t key):
         put(self, min(at, self.n), key)
@@ -150,14 +152,7 @@ cdef class Names:
     """Blocks by a number of 64 bits, in place of a dictionary; in no order that can be relied on."""
 
     def __cinit__(self):
-        self.n_slots = 64
-        self.n = 0
-        self.names = <uint64_t*> malloc(self.n_slots * sizeof(uint64_t))
-        self.blocks = <PyObject**> malloc(self.n_slots * sizeof(PyObject*))
-        if not self.names or not self.blocks:
-            raise MemoryError
-        for at in range(self.n_slots):
-            self.blocks[at] = NULL
+        self.grow()
 
     def __dealloc__(self):
         for at in range(self.n_slots):
@@ -168,19 +163,20 @@ cdef class Names:
 
     cdef int grow(self) except -1:
         cdef Py_ssize_t n_old = self.n_slots, at, slot
+        cdef Py_ssize_t n_new = max(64, 2 * n_old)
         cdef uint64_t* names = self.names
         cdef PyObject** blocks = self.blocks
-        cdef uint64_t* new_names = <uint64_t*> malloc(2 * n_old * sizeof(uint64_t))
-        cdef PyObject** new_blocks = <PyObject**> malloc(2 * n_old * sizeof(PyObject*))
-        if not new_names or not new_blocks:
-            raise MemoryError
-        for at in range(2 * n_old):
-            new_blocks[at] = NULL
-        self.names, self.blocks, self.n_slots = new_names, new_blocks, 2 * n_old
+        cdef PyObject** new_blocks = <PyObject**> no_words(n_new)
+        try:
+            self.names = <uint64_t*> no_words(n_new)
+        except MemoryError:
+            free(new_blocks)
+            raise
+        self.blocks, self.n_slots = new_blocks, n_new
         for at in range(n_old):
             if blocks[at]:
                 slot = slot_of(self, names[at])
-                new_names[slot], new_blocks[slot] = names[at], blocks[at]
+                self.names[slot], new_blocks[slot] = names[at], blocks[at]
         free(names)
         free(blocks)
         return 0
@@ -242,7 +238,7 @@ def find(keys, key, Py_ssize_t low=0, Py_ssize_t high=-1):
     if isinstance(keys, Keys):
         if key > <uint64_t> -1:
             return (<Keys> keys).n if high < 0 else high
-        return (<Keys> keys).find(key, low, high)
+        return first_not_below(<Keys> keys, key, low, (<Keys> keys).n if high < 0 else high)
     return bisect_left(keys, key, low, len(keys) if high < 0 else high)
 
 
@@ -263,7 +259,10 @@ cdef int64_t NO_SIZE = <int64_t> 1 << 62
 cdef class StepRows:
     """Steps one after another, as columns or from any iterable of rows."""
 
-    def __init__(self, rows=None, unsigned char[::1] kinds=None, uint64_t[::1] names=None, int64_t[::1] sizes=None, uint64_t[::1] streams=None):
+    def __init__(
+        self, rows=None, const unsigned char[::1] kinds=None, const uint64_t[::1] names=None,
+        const int64_t[::1] sizes=None, const uint64_t[::1] streams=None,
+    ):
         self.rows = None if rows is None else iter(rows)
         if rows is None:
             self.kinds, self.names, self.sizes, self.streams = kinds, names, sizes, streams

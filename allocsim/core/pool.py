@@ -22,7 +22,6 @@ from allocsim.state import DEFAULT_POOL, PoolId
 
 __all__ = ["BlockPool", "FreeBlocks", "KeyLayout", "PrivatePool"]
 
-
 NARROW_PLACES: Final = 1 << 42
 """Places below this one fit a narrow key: 4 TiB, counted from the first segment's neighbourhood."""
 

@@ -123,6 +123,8 @@ def test_rows_of_columns_are_rows_of_numbers() -> None:
         np.array([512, 700], dtype=np.int64),
         np.array([0, 0], dtype=np.uint64),
     ]
+    for column in columns:
+        column.flags.writeable = False  # as those are that a file is mapped to
     assert list(step_rows(columns)) == [(0, 1, 512, 0), (0, 1 << 63, 700, 0)]
     a = CachingAllocator("1GiB")
     a.free(a.malloc(512))
