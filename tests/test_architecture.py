@@ -25,6 +25,7 @@ FLOORS = {
     "errors": 0,
     "state": 0,
     "display": 0,
+    "lazily": 0,
     "core": 1,
     "trace": 1,
     "capture": 1,

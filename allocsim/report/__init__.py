@@ -3,8 +3,9 @@
 Names are imported when they are first used: a command loads what shows its own result.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from allocsim.lazily import lazily
 
 if TYPE_CHECKING:
     from allocsim.report.answer import Answer, Tone
@@ -153,9 +154,4 @@ _HOMES = {
 """The module of each name."""
 
 
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"allocsim.report.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazily(globals(), _HOMES)

@@ -3,9 +3,9 @@
 What only texts of servers and snapshots without entries need is imported when it is first used.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from allocsim.lazily import lazily
 from allocsim.questions.explain.blockers import Blockers
 from allocsim.questions.explain.cause import Figures, arithmetic_of
 from allocsim.questions.explain.cure import Cure, cures_of
@@ -62,9 +62,4 @@ _LATER = {
 """The module of each name that is imported when it is first used."""
 
 
-def __getattr__(name: str) -> object:
-    if name not in _LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazily(globals(), _LATER)

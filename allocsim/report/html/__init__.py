@@ -3,8 +3,9 @@
 Names are imported when they are first used: a command loads the page that it writes, and no other.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from allocsim.lazily import lazily
 
 if TYPE_CHECKING:
     from allocsim.report.html.compare_page import compare_page
@@ -31,11 +32,4 @@ _HOMES = {
 """The module of each name."""
 
 
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = import_module(f"{__name__}.{_HOMES[name]}")
-    # All of its names at once: a function may have its module's, which importing it has put here.
-    its = [each for each, module in _HOMES.items() if module == _HOMES[name]]
-    globals().update({each: getattr(home, each) for each in its})
-    return globals()[name]
+__getattr__ = lazily(globals(), _HOMES)
