@@ -20,6 +20,7 @@ from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError, is_there, memory_size
 
 if TYPE_CHECKING:
+    from allocsim.estimate import LogFigures
     from allocsim.trace import Recording
 
 __all__ = ["add_to", "run"]
@@ -75,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--request asks a snapshot; an error's text has none")
     if arguments.device is not None:
         raise UsageError("--device chooses a device of a recording; an error's text has none")
-    from allocsim.questions.explain import explain, figures_in  # noqa: PLC0415
+    from allocsim.questions.explain import explain  # noqa: PLC0415
     from allocsim.report import (  # noqa: PLC0415
         log_document,
         log_screen,
@@ -89,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
         text, arguments.conf, torch_version=arguments.torch, device_memory=arguments.device_memory
     )
     # An error has words; the verdict on a text without one has none.
-    printed = None if verdicts[0].message.text else figures_in(text)
+    printed = None if verdicts[0].message.text else _figures_in(text)
     if printed is not None:
         write_answer(
             arguments,
@@ -105,6 +106,12 @@ def run(arguments: argparse.Namespace) -> int:
         partial(verdicts_screen, verdicts),
     )
     return 0
+
+
+def _figures_in(text: str) -> LogFigures | None:
+    from allocsim.estimate import figures_in  # noqa: PLC0415
+
+    return figures_in(text)
 
 
 def _words(text: str) -> str:

@@ -36,6 +36,8 @@ def add_serving(parser: Parser) -> None:
     add("--weights", metavar="FORMAT", help="serving: as bf16, fp8, int8, nf4, gptq-int4, "
         "awq-int4, Q4_K_M (default: 16 bits, of llama.cpp Q4_K_M)")  # fmt: skip
     add("--kv-cache-type", choices=_KV_TYPES, help="serving: of keys and values")
+    add("--log", metavar="FILE", help="serving: what the engine printed when it started with this "
+        "model on one card; its figures stand in place of assumptions")  # fmt: skip
     add("-ngl", "--gpu-layers", metavar="N", type=count, help="llama.cpp: layers on the card "
         "(default: all)")  # fmt: skip
 
@@ -49,7 +51,7 @@ def is_served(arguments: argparse.Namespace) -> bool:
         arguments.server = next(found, None)
     if arguments.server is not None:
         return True
-    for name in ("weights", "kv_cache_type", "gpu_layers"):
+    for name in ("weights", "kv_cache_type", "gpu_layers", "log"):
         if getattr(arguments, name) is not None:
             option = name.replace("_", "-")
             raise UsageError(f"--{option} is for --server ENGINE, as --server vllm")
@@ -70,6 +72,7 @@ def run_served(arguments: argparse.Namespace, gpus: list[Gpu]) -> int:
     given = {name: getattr(arguments, name) for name in _ASKED}
     given = {name: value for name, value in given.items() if value is not None}
     held = held_of(arguments.words[0], arguments.server, arguments.weights)
+    log = "" if arguments.log is None else _log(arguments.log)
     answers = [
         serve(
             held,
@@ -77,9 +80,19 @@ def run_served(arguments: argparse.Namespace, gpus: list[Gpu]) -> int:
             gpu,
             kv_type=arguments.kv_cache_type or "",
             gpu_layers=arguments.gpu_layers,
+            log=log,
             **given,
         )
         for gpu in gpus
     ]
     write_result(arguments.json, partial(served_document, answers), partial(served_text, answers))
     return 0 if any(each.fits for each in answers) else _DOES_NOT_FIT
+
+
+def _log(path: str) -> str:
+    from allocsim.trace import read_log  # noqa: PLC0415
+
+    log = read_log(path)
+    if log is None:
+        raise UsageError(f"{path} is a recording; --log takes what a server printed")
+    return log

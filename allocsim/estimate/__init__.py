@@ -14,18 +14,21 @@ from allocsim.estimate.gguf import Gguf, gguf_sizes, read_gguf
 from allocsim.estimate.growing import LARGE_WORKSPACE, WORKSPACE, Grown, grow
 from allocsim.estimate.kv_cache import KV_TYPES, bytes_a_token, kv_bytes, kv_range
 from allocsim.estimate.llama_cpp import compute_buffer, llama_cpp, ollama
+from allocsim.estimate.log import LogFigure, LogFigures, figures_in
+from allocsim.estimate.logged import Logged, logged_in
 from allocsim.estimate.mixtures import BASES, kind_of
-from allocsim.estimate.needs import Needs, Part, Work
+from allocsim.estimate.needs import AS_LOGGED, Needs, Part, Work
 from allocsim.estimate.safetensors import StoredTensor, read_safetensors
 from allocsim.estimate.shapes import FAMILIES, Shape, Sizes, parameters_of, shapes_of, sizes_of
 from allocsim.estimate.stored import weights_in
 from allocsim.estimate.weights import FORMATS, Stored, Weights, format_in, weights_of
 
 __all__ = [
-    "BASES", "BLOCKS", "Block", "FAMILIES", "FORMATS", "FRACTIONS", "Gguf", "Grown", "KV_TYPES",
-    "LARGE_WORKSPACE", "NUMBERS", "Needs", "Part", "Shape", "Sizes", "Stored", "StoredTensor",
-    "WORKSPACE", "Weights", "Work", "bytes_a_token", "bytes_in", "compute_buffer", "format_in",
-    "gguf_sizes", "grow", "kind_of", "kv_bytes", "kv_range", "llama_cpp", "ollama", "parameters_of",
-    "read_gguf", "read_safetensors", "sglang", "shapes_of", "sizes_of", "static_fraction",
-    "tensorrt_llm", "transformers", "vllm", "weights_in", "weights_of",
+    "AS_LOGGED", "BASES", "BLOCKS", "Block", "FAMILIES", "FORMATS", "FRACTIONS", "Gguf", "Grown",
+    "KV_TYPES", "LARGE_WORKSPACE", "LogFigure", "LogFigures", "Logged", "NUMBERS", "Needs", "Part",
+    "Shape", "Sizes", "Stored", "StoredTensor", "WORKSPACE", "Weights", "Work", "bytes_a_token",
+    "bytes_in", "compute_buffer", "figures_in", "format_in", "gguf_sizes", "grow", "kind_of",
+    "kv_bytes", "kv_range", "llama_cpp", "logged_in", "ollama", "parameters_of", "read_gguf",
+    "read_safetensors", "sglang", "shapes_of", "sizes_of", "static_fraction", "tensorrt_llm",
+    "transformers", "vllm", "weights_in", "weights_of",
 ]  # fmt: skip

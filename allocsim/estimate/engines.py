@@ -15,7 +15,7 @@ import math
 
 from allocsim.estimate.growing import grow
 from allocsim.estimate.kv_cache import bytes_a_token, kv_range
-from allocsim.estimate.needs import Needs, Part, Work, biggest_matrix
+from allocsim.estimate.needs import Needs, Part, Work, biggest_matrix, known_or
 from allocsim.units import GIB, MIB, round_up
 
 __all__ = ["FRACTIONS", "sglang", "static_fraction", "tensorrt_llm", "transformers", "vllm"]
@@ -83,11 +83,11 @@ def vllm(work: Work) -> Needs:
         _weights(work),
         _cache(work, _VLLM_BLOCK),
         activations,
-        _graphs(),
+        _graphs(work),
     )
     needs = Needs(engine="vllm", parts=parts, source="vLLM, gpu_worker.py and Conserving Memory")
-    budget = math.floor(work.memory * FRACTIONS["vllm"])
-    fixed = [part for part in parts if part.name != "keys and values"]
+    budget = math.floor(work.memory * (work.logged.fraction or FRACTIONS["vllm"]))
+    fixed = [known_or(parts[0], work.logged.beside_torch), *parts[1:2], *parts[3:]]
     most = budget - sum(part.low for part in fixed if part.name != "CUDA graphs")
     least = budget - sum(part.high for part in fixed)
     cache = parts[2].high
@@ -129,16 +129,19 @@ def static_fraction(memory: int) -> tuple[float, int]:
 def sglang(work: Work) -> Needs:
     """A server with its own mem_fraction_static, one card."""
     fraction, left = static_fraction(work.memory)
-    profiled = _profiled(work)
-    low = min(profiled.low + _GRAPHS[0], left)
+    if work.logged.fraction:
+        fraction = work.logged.fraction
+        left = round(work.memory * (1 - fraction))
+    profiled, weights = _profiled(work), _weights(work)
+    low = min(profiled.low + _graphs(work).low, left)
     rest = Part("activations and CUDA graphs", low, max(left, low), "to what SGLang leaves for "
                 "them by card; its graphs share one pool")  # fmt: skip
-    parts = (_context(work), _weights(work), _cache(work, 1), rest)
+    parts = (_context(work), weights, _cache(work, 1), rest)
     cache = parts[2].high
     # KV pool = free after loading - free before x (1 - fraction).
     free = [work.memory - context for context in reversed(work.context)]
-    pool = [math.floor(each * fraction) - work.weights.size for each in free]
-    asked = math.ceil((work.weights.size + cache) / max(free[0], 1) * 100) / 100
+    pool = [math.floor(each * fraction) - weights.high for each in free]
+    asked = math.ceil((weights.high + cache) / max(free[0], 1) * 100) / 100
     return Needs(
         engine="sglang",
         parts=parts,
@@ -149,7 +152,9 @@ def sglang(work: Work) -> Needs:
         f"--max-running-requests {work.batch}"
         if asked < 1
         else "",
-        notes=(f"mem_fraction_static is {fraction} on this card if nobody sets it",),
+        notes=()
+        if work.logged.fraction
+        else (f"mem_fraction_static is {fraction} on this card if nobody sets it",),
     )
 
 
@@ -161,7 +166,7 @@ def tensorrt_llm(work: Work) -> Needs:
         _weights(work),
         _cache(work, _TENSORRT_BLOCK),
         activations,
-        _graphs(),
+        _graphs(work),
     )
     fixed = [part for part in parts if part.name != "keys and values"]
     free = [work.memory - sum(part.high for part in fixed)]
@@ -187,13 +192,17 @@ def tensorrt_llm(work: Work) -> Needs:
 
 
 def _context(work: Work) -> Part:
-    return Part("CUDA context", *work.context, "what driver, kernels and libraries took in "
-                "out-of-memory texts")  # fmt: skip
+    why = "what driver, kernels and libraries took in out-of-memory texts"
+    beside = work.logged.beside_torch or 0
+    # Some releases log the context too, others only what came to it while they looked.
+    return known_or(Part("CUDA context", *work.context, why),
+                    beside if beside > work.context[1] else None)  # fmt: skip
 
 
 def _weights(work: Work) -> Part:
     size = work.weights.size
-    return Part("weights", size, size, f"{work.weights.name}, {work.weights.bits:.2f} bits each")
+    why = f"{work.weights.name}, {work.weights.bits:.2f} bits each"
+    return known_or(Part("weights", size, size, why), work.logged.weights)
 
 
 def _cache(work: Work, block: int) -> Part:
@@ -208,7 +217,7 @@ def _cache(work: Work, block: int) -> Part:
 def _profiled(work: Work) -> Part:
     """The profiling run's peak: the largest chunk of prompts, and sampling."""
     rows = 8192 if work.memory >= _LARGE_CARD else 2048
-    return _activations(work, rows)
+    return known_or(_activations(work, rows), work.logged.activations)
 
 
 def _activations(work: Work, rows: int) -> Part:
@@ -224,10 +233,10 @@ def _activations(work: Work, rows: int) -> Part:
         why)  # fmt: skip
 
 
-def _graphs() -> Part:
+def _graphs(work: Work) -> Part:
     """CUDA graphs of all batch sizes, which share the memory of the largest."""
     why = "0.11 to 0.96 GiB in posted logs; nothing with --enforce-eager and the like"
-    return Part("CUDA graphs", *_GRAPHS, why)
+    return known_or(Part("CUDA graphs", *_GRAPHS, why), work.logged.graphs)
 
 
 def _room(work: Work, pool: tuple[int, int], block: int) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from allocsim.estimate.kv_cache import kv_bytes
-from allocsim.estimate.needs import Needs, Part, Work
+from allocsim.estimate.needs import Needs, Part, Work, known_or
 from allocsim.units import GIB, round_up
 
 __all__ = ["compute_buffer", "llama_cpp", "ollama"]
@@ -129,8 +129,11 @@ def _context(work: Work, asked: int) -> Part:
 def _buffer(work: Work, asked: int) -> Part:
     low, high = compute_buffer(work)
     if asked:
-        return Part("compute buffer", low, high, f"{_BATCH} tokens at a time, with and without "
-                    "flash attention")  # fmt: skip
+        why = f"{_BATCH} tokens at a time, with and without flash attention"
+        part = Part("compute buffer", low, high, why)
+        logged = work.logged
+        is_same = logged.cache_tokens == round_up(work.tokens, _CELLS) * work.batch
+        return known_or(part, logged.compute_buffer if is_same else None)
     biggest = max(each.size for each in work.weights.tensors)
     return Part("compute buffer", 0, min(high, GIB) + biggest, "nothing at first; for long prompts "
                 "the products of one tensor at a time")  # fmt: skip

@@ -10,10 +10,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from allocsim.estimate.growing import WORKSPACE
+from allocsim.estimate.logged import NOTHING_LOGGED, Logged
 from allocsim.estimate.shapes import Sizes
 from allocsim.estimate.weights import Weights
 
-__all__ = ["Needs", "Part", "Work"]
+__all__ = ["AS_LOGGED", "Needs", "Part", "Work", "known_or"]
+
+AS_LOGGED = "as the log says"
+"""Why a part is what it is that the engine printed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +28,7 @@ class Work:
     batch: sequences at a time, each of `prompt` tokens and `decode` more; `requests` one by one.
     kv_type: one of `KV_TYPES`, "" for what the engine takes by itself.
     gpu_layers: llama.cpp's -ngl, None for all.  workspace: bytes of cuBLAS's.
+    logged: what the engine printed when it held the model, in place of assumptions.
     """
 
     sizes: Sizes
@@ -37,6 +42,7 @@ class Work:
     kv_type: str = ""
     gpu_layers: int | None = None
     workspace: int = WORKSPACE
+    logged: Logged = NOTHING_LOGGED
 
     @property
     def tokens(self) -> int:
@@ -62,6 +68,13 @@ class Part:
     low: int
     high: int
     why: str = ""
+
+
+def known_or(part: Part, logged: float | None) -> Part:
+    """`part`, or the bytes of it that the engine printed."""
+    if logged is None:
+        return part
+    return Part(part.name, round(logged), round(logged), AS_LOGGED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

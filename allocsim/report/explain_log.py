@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from allocsim.questions.explain import LogFigure, LogFigures
+from allocsim.estimate import LogFigure, LogFigures
 from allocsim.report.answer import Answer, answer_of, part
 from allocsim.report.layout import number, printable, row
 
@@ -17,11 +17,12 @@ _SHOWN = 18
 _ADVICE = {
     "memory_summary": "reserved less allocated is idle; a recording tells what keeps it: allocsim "
     "record, or torch.cuda.memory._record_memory_history()",
-    "vllm": "allocsim fit MODEL --serve --server vllm --gpu NAME counts the same parts beforehand",
-    "sglang": "allocsim fit MODEL --serve --server sglang --gpu NAME counts the same parts "
-    "beforehand",
-    "llama.cpp": "allocsim fit MODEL.gguf --serve --server llama.cpp --gpu NAME counts the same "
-    "parts beforehand",
+    "vllm": "allocsim fit MODEL --server vllm --gpu NAME --log FILE takes these in place of "
+    "what it would assume",
+    "sglang": "allocsim fit MODEL --server sglang --gpu NAME --log FILE takes these in place of "
+    "what it would assume",
+    "llama.cpp": "allocsim fit MODEL.gguf --server llama.cpp --gpu NAME --log FILE takes the "
+    "compute buffer in place of what it would assume",
 }
 
 

@@ -83,7 +83,7 @@ def test_a_command_loads_its_own_file_and_page_and_no_others(tmp_path: Path) -> 
     others = (
         *("allocsim.cli.tune", "allocsim.cli.fit", "concurrent.futures", "logging"),
         *("allocsim.report.html.compare_page", "allocsim.report.html.ranks_page"),
-        *("allocsim.report.html.still_report", "allocsim.questions.explain.log"),
+        *("allocsim.report.html.still_report", "allocsim.estimate.log"),
         *("allocsim.questions.explain.of_state", "allocsim.questions.compare"),
     )
     assert not loaded.intersection(others)

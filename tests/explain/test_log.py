@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from allocsim import CachingAllocator
 from allocsim.cli import main
 from allocsim.errors import RecordingError
-from allocsim.questions.explain import LogFigures, figures_in
+from allocsim.estimate import LogFigures, figures_in
 from allocsim.trace import TEXTS, load
 from allocsim.units import GIB, MIB
 
@@ -52,7 +52,7 @@ def figures(text: str) -> dict[tuple[str, str], float]:
 def test_a_log_of_vllm() -> None:
     assert figures(VLLM) == {
         ("weights_bytes", ""): 14.5 * GIB,
-        ("activation_bytes", ""): 17.5 * GIB,
+        ("peak_torch_bytes", ""): 17.5 * GIB,
         ("other_bytes", ""): GIB / 2,
         ("kv_cache_bytes", ""): 4 * GIB,
         ("total_bytes", ""): 24 * GIB,

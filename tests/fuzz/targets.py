@@ -18,9 +18,9 @@ from typing import Any
 from allocsim.core import RELEASES
 from allocsim.core.option_string import parse
 from allocsim.errors import ConfigError, RecordingError
+from allocsim.estimate import figures_in
 from allocsim.estimate.gguf import read_gguf
 from allocsim.estimate.safetensors import read_safetensors
-from allocsim.questions.explain.log import figures_in
 from allocsim.questions.explain.message import find_messages
 from allocsim.trace import lint, load, read_log, read_snapshot, straight, window
 from allocsim.trace.straight import read_straight

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from allocsim import explain, replay
+from allocsim.estimate import figures_in
 from allocsim.phantom import UnavailableError
-from allocsim.questions.explain import figures_in
 from allocsim.questions.top import top
 from allocsim.trace import load
 from tests.pythons import NEEDS_TORCH, PYTHONS

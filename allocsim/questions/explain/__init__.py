@@ -22,7 +22,6 @@ from allocsim.questions.explain.shortage import Blocker, OomWatch, Shortage, sho
 from allocsim.questions.explain.verdict import Verdict
 
 if TYPE_CHECKING:
-    from allocsim.questions.explain.log import LogFigure, LogFigures, figures_in
     from allocsim.questions.explain.of_state import Refusal, StateExplanation, explain_state
 
 __all__ = [
@@ -32,8 +31,6 @@ __all__ = [
     "DeviceExplanation",
     "Figures",
     "KINDS",
-    "LogFigure",
-    "LogFigures",
     "OomWatch",
     "Refusal",
     "Remedy",
@@ -47,17 +44,13 @@ __all__ = [
     "explain_prepared",
     "explain_recording",
     "explain_state",
-    "figures_in",
     "shortages_of",
 ]
 
 _LATER = {
-    "LogFigure": "log",
-    "LogFigures": "log",
     "Refusal": "of_state",
     "StateExplanation": "of_state",
     "explain_state": "of_state",
-    "figures_in": "log",
 }
 """The module of each name that is imported when it is first used."""
 

@@ -7,22 +7,27 @@ part by its documented arithmetic; what is not known stays a range, and "fits" m
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from allocsim.display import Shown
 from allocsim.errors import ConfigError
 from allocsim.estimate import (
+    AS_LOGGED,
     BASES,
     LARGE_WORKSPACE,
     WORKSPACE,
+    Logged,
     Needs,
     Sizes,
     Weights,
     Work,
+    bytes_a_token,
+    figures_in,
     format_in,
     gguf_sizes,
     llama_cpp,
+    logged_in,
     ollama,
     read_gguf,
     read_safetensors,
@@ -165,8 +170,12 @@ def serve(
     requests: int = 2,
     kv_type: str = "",
     gpu_layers: int | None = None,
+    log: str = "",
 ) -> Served:
-    """What `server`, one of `SERVERS`, needs to answer that on `gpu`."""
+    """What `server`, one of `SERVERS`, needs to answer that on `gpu`.
+
+    log: what the server printed when it held this model on one card, this or another.
+    """
     counts = {"batch": batch, "prompt": prompt, "decode": decode, "requests": requests}
     for name, value in counts.items():
         if not 0 < value <= _MOST_TOKENS:
@@ -188,4 +197,28 @@ def serve(
         gpu_layers=gpu_layers,
         workspace=WORKSPACE if gpu.capability < (9, 0) else LARGE_WORKSPACE,
     )
-    return Served(held, gpu, work, SERVERS[server](work))
+    if log:
+        work = replace(work, logged=_logged(log, server, work, held.name))
+    needs = SERVERS[server](work)
+    if log:
+        needs = replace(needs, notes=(*needs.notes, _from_log(needs, work.logged)))
+    return Served(held, gpu, work, needs)
+
+
+def _from_log(needs: Needs, logged: Logged) -> str:
+    """What of the answer the log says."""
+    names = [part.name for part in needs.parts if part.why == AS_LOGGED]
+    if logged.fraction:
+        names.append(f"the fraction of {logged.fraction:g}")
+    if not names:
+        return "the log has no figure for this work"
+    return f"from the log: {', '.join(names)}"
+
+
+def _logged(log: str, server: str, work: Work, name: str) -> Logged:
+    """What the log says, once its cache is what the model's would be."""
+    logged = logged_in(figures_in(log), server)
+    if not work.sizes.windowed:
+        kind = work.kv_type or ("fp16" if server in _OF_GGML else work.computed_in)
+        logged.refuse_other(bytes_a_token(work.sizes, kind), name)
+    return logged

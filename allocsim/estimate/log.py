@@ -112,26 +112,36 @@ _PATTERNS = {
         (
             "weights_bytes",
             "weights",
-            r"(?:[Ll]oading model weights took|[Mm]odel loading took|[Mm]odel weights take)\s+"
-            + _SIZE,
+            r"(?:[Ll]oading model weights took|[Mm]odel loading took|[Mm]odel weights take"
+            r"|weights memory:)\s+" + _SIZE,
         ),
         (
             "activation_bytes",
             "activations at the peak",
-            rf"activation peak memory takes\s+{_SIZE}",
+            r"(?:activation peak memory(?: takes)?|torch peak memory increase:)\s+" + _SIZE,
         ),
-        ("activation_bytes", "PyTorch at the peak", rf"peak_torch_memory=\s*{_SIZE}"),
-        ("other_bytes", "beside PyTorch", rf"non_torch_memory(?:=| takes )\s*{_SIZE}"),
+        ("peak_torch_bytes", "PyTorch at the peak", rf"peak_torch_memory=\s*{_SIZE}"),
+        (
+            "other_bytes",
+            "beside PyTorch",
+            r"(?:non_torch_memory(?:=| takes|)|non-torch forward increase memory:)\s*" + _SIZE,
+        ),
         (
             "kv_cache_bytes",
             "KV cache",
-            r"(?:Available KV cache memory:|reserved for KV Cache is|kv_cache_size=)\s*" + _SIZE,
+            r"(?:Available KV cache memory:|reserved for KV Cache is|kv_cache_size="
+            r"|available_kv_cache_memory)\s*" + _SIZE,
         ),
-        ("total_bytes", "the card", rf"total_gpu_memory\s?[=(]\s*{_SIZE}"),
+        ("total_bytes", "the card", rf"total_gpu_memory\s*[=(]?\s*{_SIZE}"),
+        ("fraction", "gpu_memory_utilization", rf"gpu_memory_utilization'?\s*[=(:]?\s*{_COUNT}"),
         ("kv_cache_tokens", "tokens in the KV cache", rf"GPU KV cache size:\s*{_COUNT} tokens"),
         ("kv_cache_blocks", "blocks of the KV cache", rf"# (?:GPU|cuda) blocks:\s*{_COUNT}"),
         ("concurrency", "requests at once", rf"Maximum concurrency for [^:]{{1,60}}:\s*{_COUNT}x"),
-        ("graphs_bytes", "CUDA graphs", rf"Graph capturing finished in .{{1,40}}?took\s+{_SIZE}"),
+        (
+            "graphs_bytes",
+            "CUDA graphs",
+            r"(?:Graph capturing finished in .{1,40}?took|CUDA graph pool memory:)\s+" + _SIZE,
+        ),
     ),
     "sglang": _patterns(
         ("weights_bytes", "weights", rf"Load weight end\..{{0,200}}?mem usage=\s*{_SIZE}"),
@@ -146,6 +156,7 @@ _PATTERNS = {
         ("free_bytes", "free behind the pools", rf"Memory pool end\. avail mem=\s*{_SIZE}"),
         ("graphs_bytes", "CUDA graphs", rf"Capture cuda graph end\..*?mem usage=\s*{_SIZE}"),
         ("max_total_tokens", "tokens at once", rf"max_total_num_tokens=\s*{_COUNT}"),
+        ("fraction", "mem_fraction_static", rf"mem_fraction_static=\s*{_COUNT}"),
     ),
     "llama.cpp": _patterns(
         (

@@ -1,0 +1,144 @@
+"""What a server printed when it started stands in place of what would be assumed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from allocsim.estimate import figures_in, logged_in
+from allocsim.phantom import Gpu
+from allocsim.questions.fit import held_of, serve
+from allocsim.units import GIB, MIB
+from tests.cli.conftest import Done
+
+Cli = Callable[..., Done]
+
+OLDER = """\
+worker.py:243] Memory profiling results:
+worker.py:243] total_gpu_memory     79.22GiB
+worker.py:243] gpu_memory_utilization       0.90
+worker.py:243] the current vLLM instance can use    71.29GiB
+worker.py:243] model weights take   14.96GiB
+worker.py:243] non_torch_memory     1.79GiB
+worker.py:243] PyTorch activation peak memory       1.26GiB
+worker.py:243] available_kv_cache_memory    53.29GiB
+"""
+"""Llama 3 8B as posted in vllm-project/vllm#10511."""
+SMALL_CARD = """\
+model_runner.py:1115] Loading model weights took 5.2032 GB
+worker.py:267] the current vLLM instance can use total_gpu_memory (8.00GiB) x \
+gpu_memory_utilization (0.70) = 5.60GiB
+worker.py:267] model weights take 5.20GiB; non_torch_memory takes 0.03GiB; PyTorch activation peak \
+memory takes 1.42GiB; the rest of the memory reserved for KV Cache is -1.05GiB.
+"""
+"""A quantised Qwen2.5 7B that found no room, as posted in vllm-project/vllm#13882."""
+LLAMA = """\
+load_tensors:      CUDA0 model buffer size =  4403.50 MiB
+load_tensors:   CPU_Mapped model buffer size =   281.81 MiB
+llama_new_context_with_model: n_ctx      = 8192
+llama_kv_cache_init:      CUDA0 KV buffer size =  1024.00 MiB
+llama_context:      CUDA0 compute buffer size =   560.00 MiB
+llama_context:  CUDA_Host compute buffer size =    24.01 MiB
+"""
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "server.log"
+
+
+def answer(cli: Cli, log: Path, text: str, *words: str) -> dict[str, Any]:
+    log.write_text(text)
+    done = cli("fit", *words, "--log", str(log), "--json")
+    assert done.code in (0, 3)
+    document: dict[str, Any] = json.loads(done.out)
+    return document
+
+
+def test_the_room_is_what_the_server_logged(cli: Cli, log: Path) -> None:
+    words = ("Llama-3-8B", "--server", "vllm", "--device-memory", f"{round(79.22 * GIB)}B")
+    found = answer(cli, log, OLDER, *words)
+    assert found["ranges"]["activations"] == [int(1.26 * GIB)] * 2
+    assert found["ranges"]["CUDA context"] == [int(1.79 * GIB)] * 2
+    tokens = 53.29 * GIB / 131_072
+    assert found["room_tokens"][1] == pytest.approx(tokens, rel=0.001)
+    assert "from the log: CUDA context, weights, activations" in found["notes"][-1]
+
+
+def test_a_card_without_room_has_none(cli: Cli, log: Path) -> None:
+    """The log's own arithmetic: 0.70 x 8.00 - 5.20 - 0.03 - 1.42 is -1.05 GiB."""
+    words = ("Qwen2.5-7B", "--server", "vllm", "--weights", "awq-int4", "--device-memory", "8GiB")
+    found = answer(cli, log, SMALL_CARD, *words)
+    assert found["room_tokens"] == [0, 0]
+    assert found["taken_bytes"][0] == int(8 * GIB * 0.7)
+    assert found["breakdown"]["weights"] == int(5.2 * GIB)
+
+
+def test_the_compute_buffer_is_of_its_context_alone(cli: Cli, log: Path) -> None:
+    words = ("Llama-3-8B", "--server", "llama.cpp", "--gpu", "RTX 4090", "--prompt")
+    same = answer(cli, log, LLAMA, *words, "8128")
+    assert same["ranges"]["compute buffer"] == [560 * MIB] * 2
+    longer = answer(cli, log, LLAMA, *words, "8192")
+    assert longer["ranges"]["compute buffer"][0] < 560 * MIB
+    assert longer["notes"][-1] == "the log has no figure for this work"
+
+
+def test_a_log_of_sglang_says_its_fraction() -> None:
+    text = (
+        "server_args=ServerArgs(mem_fraction_static=0.8, tp_size=1)\n"
+        "[TP0] Load weight end. type=X, avail mem=60.2 GB, mem usage=15.0 GB.\n"
+        "[TP0] KV Cache is allocated. #tokens: 400000, K size: 24.41 GB, V size: 24.41 GB\n"
+    )
+    held, card = held_of("Llama-3-8B", "sglang"), Gpu("a card", 80 * GIB)
+    found = serve(held, "sglang", card, log=text).needs
+    assert {part.name: part.low for part in found.parts}["weights"] == 15 * GIB
+    assert found.taken == (80 * GIB - round(80 * GIB * (1 - 0.8)), 80 * GIB)
+    assert not any("if nobody sets it" in note for note in found.notes)
+    logged = logged_in(figures_in(text), "sglang")
+    assert logged.bytes_a_token == pytest.approx(131_072, rel=0.001)
+
+
+@pytest.mark.parametrize(
+    ("words", "text", "said"),
+    [
+        (
+            ("Llama-3-8B", "--server", "sglang"),
+            OLDER,
+            "the text is a start-up log of vLLM; expected what sglang",
+        ),
+        (("Llama-3-8B", "--server", "vllm"), "nothing at all", "the text is no start-up log"),
+        (
+            ("Llama-3-8B", "--server", "tensorrt-llm"),
+            OLDER,
+            "tensorrt-llm logs no figures that are known",
+        ),
+        (
+            ("gpt2", "--server", "vllm"),
+            OLDER + "kv_cache_utils.py] GPU KV cache size: 436,544 tokens\n",
+            "the log's cache takes 131,074 bytes a token and gpt2 36,864",
+        ),
+        (
+            ("Llama-3-8B", "--server", "vllm"),
+            "(Worker_TP0) Model loading took 7.5 GiB\n(Worker_TP1) Model loading took 7.5 GiB\n",
+            "the log is of Worker_TP0, Worker_TP1; expected one of a single card",
+        ),
+    ],
+)
+def test_a_log_of_something_else_is_refused(
+    cli: Cli, log: Path, words: tuple[str, ...], text: str, said: str
+) -> None:
+    log.write_text(text)
+    done = cli("fit", *words, "--gpu", "T4", "--log", str(log))
+    assert done.code == 2
+    assert said in done.err.replace("\n", " ")
+
+
+def test_a_recording_is_no_log(cli: Cli) -> None:
+    path = Path(__file__).parents[2] / "traces" / "gpt2-ragged-oom-torch2.15.pickle.gz"
+    done = cli("fit", "gpt2", "--server", "vllm", "--gpu", "T4", "--log", str(path))
+    assert done.code == 2
+    assert "is a recording; --log takes what a server printed" in done.err
