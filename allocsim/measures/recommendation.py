@@ -186,19 +186,27 @@ def recommend(
     for case in cases:
         case.trials.note(setting, case.device_run)
 
+    release = prepared[0].release
+
+    def needed(each: Setting) -> str | None:
+        return releases_needed(each.conf, release, prepared[0].releases)
+
+    def again(each: Setting, found: Iterable[Offer]) -> Offer | None:
+        standing = None if in_full else _standing(baseline, found, each, needed)
+        return _offer(cases, each, setting, standing)
+
     def offered(settings: Iterable[Setting]) -> list[Offer]:
         found: list[Offer] = []
         for each in settings:
-            standing = None if in_full else _standing(baseline, found)
-            offer = _offer(cases, each, setting, standing)
+            offer = again(each, found)
             if offer is not None:
                 found.append(offer)
-        return found
+        # What was given up beside a simpler one counts again where that has lost since.
+        return [again(offer.setting, found) or offer for offer in found]
 
     def late(each: Setting) -> int:
         return max(late_peak(c.trials, each, c.device_run.device_memory) for c in cases)
 
-    release = prepared[0].release
     if confs is None:
         config = setting.config(release)
         offers = offered(proposals(prepared, config))
@@ -249,14 +257,40 @@ def _is_refused(case: Case) -> bool:
     return is_as_recorded and bool(ooms) and was_refused(case.prepared, ooms[0].entry)
 
 
-def _standing(baseline: Offer, found: Sequence[Offer]) -> Standing | None:
-    """What an offer has to beat to be chosen; None while nothing goes through."""
+def _standing(
+    baseline: Offer,
+    found: Iterable[Offer],
+    setting: Setting,
+    needed: Callable[[Setting], str | None],
+) -> Standing | None:
+    """What `setting` has to beat to be chosen; None while nothing goes through.
+
+    needed: see `_simplest`, whose choice this foretells.
+    """
     known = [Standing(baseline.memory, baseline.retries)] if baseline.goes_through else []
-    for offer in found:
-        if helps(baseline, offer) and not offer.is_fitted and not offer.thrashes(baseline):
-            near = offer.memory + offer.memory // WORTH  # of such the simplest is chosen
-            known.append(Standing(near, offer.retries))
+    good = [
+        offer
+        for offer in found
+        if helps(baseline, offer) and not offer.is_fitted and not offer.thrashes(baseline)
+    ]
+    if good:
+        retries, least = min((offer.retries, offer.memory) for offer in good)
+        simpler = [
+            offer.memory
+            for offer in good
+            if offer.retries == retries
+            and _is_near(offer, least)
+            and offer.setting.n_options < setting.n_options
+            and needed(offer.setting) is None
+        ]
+        # Of those within a hundredth of the least the simplest is chosen.
+        most = min(simpler) * WORTH // (WORTH + 1) if simpler else least + least // WORTH
+        known.append(Standing(most, retries))
     return min(known, key=lambda each: (each.retries, each.memory), default=None)
+
+
+def _is_near(offer: Offer, least: int) -> bool:
+    return (offer.memory - least) * WORTH <= least
 
 
 def _offer(
@@ -333,8 +367,7 @@ def _simplest(
     near = [
         offer
         for offer in offers
-        if _order(baseline, offer)[:2] == (thrashes, retries)
-        and (offer.memory - least) * WORTH <= least
+        if _order(baseline, offer)[:2] == (thrashes, retries) and _is_near(offer, least)
     ]
     known = [offer for offer in near if needed(offer) is None]
     # Of equals it is the first: a search that replays settings of equal effect once has only that.

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from allocsim import CachingAllocator, load
 from allocsim.core import find_release
@@ -28,9 +31,11 @@ from allocsim.measures import (
     late_peak,
     proposals,
     recommend,
+    recommendation,
 )
 from allocsim.trace import Frame, FrameTable, Recording
 from allocsim.units import GIB, MIB
+from allocsim.workload import fragments, server, training
 
 TRACES = Path(__file__).parents[2] / "traces"
 RELEASE = find_release("2.15")
@@ -261,14 +266,16 @@ def test_a_device_of_its_own_size_is_kept(tmp_path: Path) -> None:
 RECORDINGS = [*sorted(TRACES.glob("*.pickle.gz")), *sorted(TRACES.glob("recordings/*.npz.gz"))]
 
 
-def shortened_and_whole(recording: Recording) -> tuple[Recommendation, Recommendation]:
+def shortened_and_whole(
+    recording: Recording, confs: Sequence[str] | None = None, device_memory: int | None = None
+) -> tuple[Recommendation, Recommendation]:
     """The recommendation with what cannot win given up, and with every setting in full."""
     prepared = prepare(recording)
-    run = replay_prepared(prepared)
+    run = replay_prepared(prepared, device_memory=device_memory)
 
     def found(*, in_full: bool) -> Recommendation:
         cases = [Case(Trials(each), of) for each, of in zip(prepared, run.devices, strict=True)]
-        return recommend(cases, Setting(run.conf), in_full=in_full)
+        return recommend(cases, Setting(run.conf), confs, in_full=in_full)
 
     return found(in_full=False), found(in_full=True)
 
@@ -289,6 +296,56 @@ def test_what_cannot_win_any_more_is_given_up_and_the_answer_stays(name: str) ->
     ends = [trial.dropped_at for offer in short.offers for trial in offer.trials]
     assert any(end is not None for end in ends)
     assert all(trial.dropped_at is None for offer in whole.offers for trial in offer.trials)
+
+
+OFFERED = (
+    "expandable_segments:True",
+    *(f"max_split_size_mb:{mib}" for mib in (20, 40, 80)),
+    *(f"large_segment_size_mb:{mib}" for mib in (22, 24, 28, 32, 44)),
+    *(f"roundup_power2_divisions:{divisions}" for divisions in (2, 4, 8, 16)),
+)
+
+
+@pytest.fixture(scope="module", params=["training", "server", "fragments"])
+def small(request: pytest.FixtureRequest) -> Recording:
+    makers: dict[str, Callable[[], Recording]] = {
+        "training": lambda: training(entries=2000, ragged=True, hidden=256),
+        "server": lambda: server(entries=2000),
+        "fragments": lambda: fragments(entries=2000),
+    }
+    return makers[request.param]()
+
+
+@given(data=st.data())
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_the_answer_stays_in_whatever_order_settings_are_tried(
+    small: Recording, data: st.DataObject
+) -> None:
+    """Two and three options too; an eighth for a hundredth, so that more of them are near."""
+    some = st.lists(
+        st.sampled_from(OFFERED), min_size=1, max_size=3, unique_by=lambda conf: conf[:5]
+    )
+    confs = data.draw(st.lists(some.map(",".join), min_size=2, max_size=9, unique=True))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recommendation, "WORTH", 8)
+        assert same_answer(*shortened_and_whole(small, confs))
+
+
+def test_what_was_given_up_beside_a_simpler_setting_counts_again_once_that_has_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """594 MiB by one option stand beside 588 by two, until three come to 564, which 588 is still
+    a twentieth from and 594 is not."""
+    monkeypatch.setattr(recommendation, "WORTH", 20)
+    one = "large_segment_size_mb:64"
+    two = "expandable_segments:True,roundup_power2_divisions:4"
+    three = "expandable_segments:True,large_segment_size_mb:32,roundup_power2_divisions:8"
+    recording = training(entries=2000, ragged=True, hidden=256)
+    short, whole = shortened_and_whole(recording, (one, two, three), 615 * MIB)
+    assert [offer.memory // MIB for offer in short.offers] == [594, 588, 564]
+    assert same_answer(short, whole)
+    assert short.best is not None
+    assert short.best.setting.conf == two
 
 
 @pytest.mark.slow
