@@ -5,6 +5,7 @@ from allocsim.measures.candidates import UNTRIED, candidates
 from allocsim.measures.cost import Cost, Costs, cost_of, read_costs
 from allocsim.measures.equivalence import effect_of, effects_on
 from allocsim.measures.extremes import Extremes, extremes_of, levels_of, turning_rows
+from allocsim.measures.hopeless import overflows, was_refused
 from allocsim.measures.lifetimes import Lifetimes, lifetimes_of
 from allocsim.measures.measures import Measures, measures_of
 from allocsim.measures.outline import Outline, outline_of
@@ -25,9 +26,7 @@ from allocsim.measures.recommendation import (
     WhyNot,
     choose,
     late_peak,
-    overflows,
     recommend,
-    was_refused,
 )
 from allocsim.measures.sizes import Sizes, merged, sizes_of
 

@@ -35,14 +35,10 @@ from allocsim.engine import (
     trial_of_run,
 )
 from allocsim.measures.cost import Costs, cost_of
-from allocsim.measures.lifetimes import lifetimes_of
+from allocsim.measures.hopeless import overflows, was_refused
 from allocsim.measures.proposals import is_fitted, proposals, rescues
-from allocsim.trace import Action
 
-__all__ = [
-    "Case", "Offer", "Recommendation", "WhyNot", "choose", "late_peak", "overflows", "recommend",
-    "was_refused",
-]  # fmt: skip
+__all__ = ["Case", "Offer", "Recommendation", "WhyNot", "choose", "late_peak", "recommend"]
 
 WORTH = 100
 """A setting is worth pasting from this part of the peak saved (1/100), and equals are as near."""
@@ -221,15 +217,6 @@ def recommend(
     return replace(found, is_by_size=prepared[0].is_requests)
 
 
-def overflows(prepared: Prepared, memory: int | None) -> bool:
-    """Whether more lives at once than the device has, what failed among it."""
-    if memory is None:
-        return False
-    failed = np.flatnonzero(prepared.trace.action == Action.OOM).tolist()
-    lives = lifetimes_of(prepared.trace, answered=failed, until=Action.FREE_REQUESTED)
-    return lives.peak_bytes > memory - prepared.context_memory
-
-
 def _closed(case: Case) -> WhyNot | None:
     """Why no setting can help one device, as far as that is known without a replay."""
     device_run = case.device_run
@@ -401,21 +388,6 @@ def late_peak(trials: Trials, setting: Setting, device_memory: int | None) -> in
     # What is reserved in the row before is so still at the half's first entry.
     start = max(int(np.searchsorted(timeline.entry, half, side="right")) - 1, 0)
     return int(timeline.reserved[start:].max(initial=0))
-
-
-def was_refused(prepared: Prepared, oom_entry: int | None) -> bool:
-    """Whether a request failed at `oom_entry` of the recording though the device had room for it.
-
-    oom_entry: where the replay as recorded fails first; None where it does not.
-    """
-    if oom_entry is None:
-        return False
-    trace, at_start = prepared.trace, prepared.in_force(prepared.recorded)
-    is_limited = prepared.plan.limit is not None or at_start.fraction(prepared.release) is not None
-    if is_limited or trace.action[oom_entry] != Action.OOM:
-        return False
-    tried = prepared.config.segment_size(int(trace.size[oom_entry]))
-    return int(trace.addr[oom_entry]) >= tried
 
 
 def _since(conf: str, release: Release) -> str:
