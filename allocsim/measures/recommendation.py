@@ -183,22 +183,20 @@ def recommend(
         case.trials.note(setting, case.device_run)
 
     release = prepared[0].release
+    needed = _needed_by(release, prepared[0].releases)
 
-    def needed(each: Setting) -> str | None:
-        return releases_needed(each.conf, release, prepared[0].releases)
-
-    def again(each: Setting, found: Iterable[Offer]) -> Offer | None:
+    def tried(each: Setting, found: Iterable[Offer]) -> Offer | None:
         standing = None if in_full else _standing(baseline, found, each, needed)
         return _offer(cases, each, setting, standing)
 
     def offered(settings: Iterable[Setting]) -> list[Offer]:
         found: list[Offer] = []
         for each in settings:
-            offer = again(each, found)
+            offer = tried(each, found)
             if offer is not None:
                 found.append(offer)
         # What was given up beside a simpler one counts again where that has lost since.
-        return [again(offer.setting, found) or offer for offer in found]
+        return [tried(offer.setting, found) or offer for offer in found]
 
     def late(each: Setting) -> int:
         return max(late_peak(c.trials, each, c.device_run.device_memory) for c in cases)
@@ -261,23 +259,17 @@ def _standing(
         if helps(baseline, offer) and not offer.is_fitted and not offer.thrashes(baseline)
     ]
     if good:
-        retries, least = min((offer.retries, offer.memory) for offer in good)
+        near = _nearest(baseline, good)
         simpler = [
             offer.memory
-            for offer in good
-            if offer.retries == retries
-            and _is_near(offer, least)
-            and offer.setting.n_options < setting.n_options
-            and needed(offer.setting) is None
+            for offer in near
+            if offer.setting.n_options < setting.n_options and needed(offer.setting) is None
         ]
         # Of those within a hundredth of the least the simplest is chosen.
+        least = min(offer.memory for offer in near)
         most = min(simpler) * WORTH // (WORTH + 1) if simpler else least + least // WORTH
-        known.append(Standing(most, retries))
+        known.append(Standing(most, near[0].retries))
     return min(known, key=lambda each: (each.retries, each.memory), default=None)
-
-
-def _is_near(offer: Offer, least: int) -> bool:
-    return (offer.memory - least) * WORTH <= least
 
 
 def _offer(
@@ -312,10 +304,7 @@ def choose(
     tried, late = tuple(offers), cache(late)  # each is a replay
     good = [offer for offer in tried if helps(baseline, offer)]
     plain = [offer for offer in good if not offer.is_fitted]
-
-    def needed(each: Offer) -> str | None:
-        return releases_needed(each.setting.conf, release, possible)
-
+    needed = _needed_by(release, possible)
     best = _simplest(baseline, plain, needed)
     standing = best if best is not None or not baseline.goes_through else baseline
     for offer in sorted(good, key=lambda offer: _order(baseline, offer)):
@@ -325,7 +314,7 @@ def choose(
     found = Recommendation(baseline, best, tried)
     if best is None:
         return replace(found, why_not=WhyNot.NONE_HELPS)
-    return replace(found, needs=needed(best), since=_since(best.setting.conf, release))
+    return replace(found, needs=needed(best.setting), since=_since(best.setting.conf, release))
 
 
 def helps(baseline: Offer, offer: Offer) -> bool:
@@ -344,19 +333,30 @@ def _order(baseline: Offer, offer: Offer) -> tuple[bool, int, int]:
     return offer.thrashes(baseline), offer.retries, offer.memory
 
 
+def _nearest(baseline: Offer, offers: Sequence[Offer]) -> list[Offer]:
+    """Those of some offers that the simplest is chosen from (rule 1)."""
+    thrashes, retries, least = min(_order(baseline, offer) for offer in offers)
+    return [
+        offer
+        for offer in offers
+        if _order(baseline, offer)[:2] == (thrashes, retries)
+        and (offer.memory - least) * WORTH <= least
+    ]
+
+
+def _needed_by(release: Release, possible: Sequence[str]) -> Callable[[Setting], str | None]:
+    """What says which releases read a setting as meant: see `releases_needed`."""
+    return lambda each: releases_needed(each.conf, release, possible)
+
+
 def _simplest(
-    baseline: Offer, offers: Sequence[Offer], needed: Callable[[Offer], str | None]
+    baseline: Offer, offers: Sequence[Offer], needed: Callable[[Setting], str | None]
 ) -> Offer | None:
     """The simplest of those within a hundredth of the best.  needed: see `releases_needed`."""
     if not offers:
         return None
-    thrashes, retries, least = min(_order(baseline, offer) for offer in offers)
-    near = [
-        offer
-        for offer in offers
-        if _order(baseline, offer)[:2] == (thrashes, retries) and _is_near(offer, least)
-    ]
-    known = [offer for offer in near if needed(offer) is None]
+    near = _nearest(baseline, offers)
+    known = [offer for offer in near if needed(offer.setting) is None]
     # Of equals it is the first: a search that replays settings of equal effect once has only that.
     return min(
         known or near, key=lambda offer: (offer.setting.n_options, offer.calls, offer.memory)
