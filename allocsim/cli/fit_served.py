@@ -13,6 +13,7 @@ from allocsim.cli.output import write_result
 from allocsim.cli.usage import Parser, UsageError, count
 
 if TYPE_CHECKING:
+    from allocsim.estimate import Logged
     from allocsim.phantom import Gpu
 
 __all__ = ["add_serving", "is_served", "run_served"]
@@ -72,7 +73,7 @@ def run_served(arguments: argparse.Namespace, gpus: list[Gpu]) -> int:
     given = {name: getattr(arguments, name) for name in _ASKED}
     given = {name: value for name, value in given.items() if value is not None}
     held = held_of(arguments.words[0], arguments.server, arguments.weights)
-    log = "" if arguments.log is None else _log(arguments.log)
+    logged = None if arguments.log is None else _logged(arguments.log, arguments.server)
     answers = [
         serve(
             held,
@@ -80,7 +81,7 @@ def run_served(arguments: argparse.Namespace, gpus: list[Gpu]) -> int:
             gpu,
             kv_type=arguments.kv_cache_type or "",
             gpu_layers=arguments.gpu_layers,
-            log=log,
+            logged=logged,
             **given,
         )
         for gpu in gpus
@@ -89,10 +90,11 @@ def run_served(arguments: argparse.Namespace, gpus: list[Gpu]) -> int:
     return 0 if any(each.fits for each in answers) else _DOES_NOT_FIT
 
 
-def _log(path: str) -> str:
+def _logged(path: str, server: str) -> Logged:
+    from allocsim.estimate import figures_in, logged_in  # noqa: PLC0415
     from allocsim.trace import read_log  # noqa: PLC0415
 
     log = read_log(path)
     if log is None:
         raise UsageError(f"{path} is a recording; --log takes what a server printed")
-    return log
+    return logged_in(figures_in(log), server)

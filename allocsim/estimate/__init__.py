@@ -1,5 +1,10 @@
 """What a model needs by formula: weights, caches, what serving engines take; `training` on many
-cards.  Nothing is run."""
+cards.  Nothing is run.
+
+What only a log needs is imported when it is first used: its patterns take long to compile.
+"""
+
+from typing import TYPE_CHECKING
 
 from allocsim.estimate.blocks import BLOCKS, NUMBERS, Block, bytes_in
 from allocsim.estimate.engines import (
@@ -14,7 +19,6 @@ from allocsim.estimate.gguf import Gguf, gguf_sizes, read_gguf
 from allocsim.estimate.growing import LARGE_WORKSPACE, WORKSPACE, Grown, grow
 from allocsim.estimate.kv_cache import KV_TYPES, bytes_a_token, kv_bytes, kv_range
 from allocsim.estimate.llama_cpp import compute_buffer, llama_cpp, ollama
-from allocsim.estimate.log import LogFigure, LogFigures, figures_in
 from allocsim.estimate.logged import Logged, logged_in
 from allocsim.estimate.mixtures import BASES, kind_of
 from allocsim.estimate.needs import AS_LOGGED, Needs, Part, Work
@@ -22,6 +26,10 @@ from allocsim.estimate.safetensors import StoredTensor, read_safetensors
 from allocsim.estimate.shapes import FAMILIES, Shape, Sizes, parameters_of, shapes_of, sizes_of
 from allocsim.estimate.stored import weights_in
 from allocsim.estimate.weights import FORMATS, Stored, Weights, format_in, weights_of
+from allocsim.lazily import lazily
+
+if TYPE_CHECKING:
+    from allocsim.estimate.log import LogFigure, LogFigures, figures_in
 
 __all__ = [
     "AS_LOGGED", "BASES", "BLOCKS", "Block", "FAMILIES", "FORMATS", "FRACTIONS", "Gguf", "Grown",
@@ -32,3 +40,5 @@ __all__ = [
     "read_safetensors", "sglang", "shapes_of", "sizes_of", "static_fraction", "tensorrt_llm",
     "transformers", "vllm", "weights_in", "weights_of",
 ]  # fmt: skip
+
+__getattr__ = lazily(globals(), dict.fromkeys(("LogFigure", "LogFigures", "figures_in"), "log"))

@@ -1,16 +1,18 @@
 """What a serving engine's start-up log says of a model: figures in place of assumptions.
 
-Rule: a figure takes the place of an assumption only where the log is of the same engine, of one
-card and of the same model: what a token takes in its cache, or its weights, must be what the
-configuration says.
+Rule: a figure takes the place of an assumption only where the log is of the same engine and of one
+card, and where it says what a token takes in its cache, that is what the configuration says.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from allocsim.errors import ConfigError
-from allocsim.estimate.log import LogFigures
+
+if TYPE_CHECKING:
+    from allocsim.estimate.log import LogFigures
 
 __all__ = ["NOTHING_LOGGED", "Logged", "logged_in"]
 
@@ -23,10 +25,12 @@ _PARTS = {
     "other_bytes": "beside_torch",
     "kv_cache_bytes": "cache",
     "kv_cache_tokens": "cache_tokens",
+    "context_tokens": "cache_tokens",
     "compute_bytes": "compute_buffer",
     "fraction": "fraction",
 }
 _HALVES = ("k_cache_bytes", "v_cache_bytes")
+"""SGLang logs the cache as these two."""
 _ROUNDED = 0.02
 """How far figures of two decimals may be off together."""
 _HOSTS = ("CPU", "CUDA_Host", "CPU_Mapped", "CPU_REPACK", "Host")
@@ -86,12 +90,7 @@ def logged_in(figures: LogFigures | None, engine: str) -> Logged:
     if len(cards) > 1:
         raise ConfigError(f"the log is of {', '.join(cards[:8])}; expected one of a single card")
     parts = {_PARTS[each.name]: each.value for each in on_card if each.name in _PARTS}
-    if kind == "sglang":
-        of_both = [
-            each.value for each in on_card if each.name in ("k_cache_bytes", "v_cache_bytes")
-        ]
-        if len(of_both) == 2:
-            parts["cache"] = sum(of_both)
-    if "context_tokens" in (counts := {each.name: each.value for each in figures.figures}):
-        parts["cache_tokens"] = counts["context_tokens"]
+    halves = {each.name: each.value for each in on_card if each.name in _HALVES}
+    if len(halves) == len(_HALVES):
+        parts["cache"] = sum(halves.values())
     return Logged(**parts)

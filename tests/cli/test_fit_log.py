@@ -94,11 +94,11 @@ def test_a_log_of_sglang_says_its_fraction() -> None:
         "[TP0] KV Cache is allocated. #tokens: 400000, K size: 24.41 GB, V size: 24.41 GB\n"
     )
     held, card = held_of("Llama-3-8B", "sglang"), Gpu("a card", 80 * GIB)
-    found = serve(held, "sglang", card, log=text).needs
+    logged = logged_in(figures_in(text), "sglang")
+    found = serve(held, "sglang", card, logged=logged).needs
     assert {part.name: part.low for part in found.parts}["weights"] == 15 * GIB
     assert found.taken == (80 * GIB - round(80 * GIB * (1 - 0.8)), 80 * GIB)
     assert not any("if nobody sets it" in note for note in found.notes)
-    logged = logged_in(figures_in(text), "sglang")
     assert logged.bytes_a_token == pytest.approx(131_072, rel=0.001)
 
 

@@ -23,11 +23,9 @@ from allocsim.estimate import (
     Weights,
     Work,
     bytes_a_token,
-    figures_in,
     format_in,
     gguf_sizes,
     llama_cpp,
-    logged_in,
     ollama,
     read_gguf,
     read_safetensors,
@@ -170,11 +168,11 @@ def serve(
     requests: int = 2,
     kv_type: str = "",
     gpu_layers: int | None = None,
-    log: str = "",
+    logged: Logged | None = None,
 ) -> Served:
     """What `server`, one of `SERVERS`, needs to answer that on `gpu`.
 
-    log: what the server printed when it held this model on one card, this or another.
+    logged: what the server printed when it held this model on one card, this or another.
     """
     counts = {"batch": batch, "prompt": prompt, "decode": decode, "requests": requests}
     for name, value in counts.items():
@@ -197,11 +195,14 @@ def serve(
         gpu_layers=gpu_layers,
         workspace=WORKSPACE if gpu.capability < (9, 0) else LARGE_WORKSPACE,
     )
-    if log:
-        work = replace(work, logged=_logged(log, server, work, held.name))
+    if logged is None:
+        return Served(held, gpu, work, SERVERS[server](work))
+    if not work.sizes.windowed:
+        kind = kv_type or ("fp16" if server in _OF_GGML else work.computed_in)
+        logged.refuse_other(bytes_a_token(work.sizes, kind), held.name)
+    work = replace(work, logged=logged)
     needs = SERVERS[server](work)
-    if log:
-        needs = replace(needs, notes=(*needs.notes, _from_log(needs, work.logged)))
+    needs = replace(needs, notes=(*needs.notes, _from_log(needs, logged)))
     return Served(held, gpu, work, needs)
 
 
@@ -213,12 +214,3 @@ def _from_log(needs: Needs, logged: Logged) -> str:
     if not names:
         return "the log has no figure for this work"
     return f"from the log: {', '.join(names)}"
-
-
-def _logged(log: str, server: str, work: Work, name: str) -> Logged:
-    """What the log says, once its cache is what the model's would be."""
-    logged = logged_in(figures_in(log), server)
-    if not work.sizes.windowed:
-        kind = work.kv_type or ("fp16" if server in _OF_GGML else work.computed_in)
-        logged.refuse_other(bytes_a_token(work.sizes, kind), name)
-    return logged
