@@ -365,6 +365,14 @@ class Prepared:
             return limit
         return limit * device_memory // self.capacity
 
+    def limit_moves(self, setting: Setting) -> bool:
+        """Whether a device of another size may have another limit (1.11) under `setting`.
+
+        Then what a replay on one device reserves does not tell on which it would go the same way.
+        """
+        has_fraction = self.in_force(setting).fraction(self.release) is not None
+        return has_fraction or self.plan.limit is not None or bool(self.plan.changes)
+
     @cached_property
     def _rounded(self) -> dict[tuple[int, ...], RoundedSizes]:
         """By rounding, what was rounded in drives before."""

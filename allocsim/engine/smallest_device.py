@@ -8,9 +8,10 @@ to hurt; the caching allocator does not promise that, so a far smaller device th
 may be missed, and the bound itself is never wrong.
 
 The peak of a replay that goes through is a device that does, too: on one of that size each request
-is answered or refused as before.  Expandable
-segments are the exception, since their address space is 9/8 of the device and a hole beside it is
-ranked by its room to grow (semantics 4.1, 4.4): there the peak is only where the search begins.
+is answered or refused as before.  Two are exceptions, where the peak is only where the search
+begins: expandable segments, since their address space is 9/8 of the device and a hole beside it is
+ranked by its room to grow (semantics 4.1, 4.4), and a memory fraction, the program's own or one of
+the setting, since the limit that it sets moves with the device (semantics 1.11).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from allocsim.core import PAGE
 from allocsim.engine.prepared import Prepared
 from allocsim.engine.setting import Setting
 from allocsim.engine.trial import Trial, Trials
+from allocsim.engine.two_starts import may_break
 
 __all__ = [
     "Capacity",
@@ -191,7 +193,6 @@ def smallest_device(trials: Trials, setting: Setting) -> Capacity | None:
         below = trial.refused_below
         return None if below is None else -(-(below - context) // PAGE)
 
-    plan = trials.prepared.plan
     config = setting.config(trials.prepared.release)
     is_mapped = config.expandable_segments
     fraction = _least_fraction(trials.prepared, setting)
@@ -199,10 +200,9 @@ def smallest_device(trials: Trials, setting: Setting) -> Capacity | None:
     if fraction is not None:
         first = int(first / max(fraction, _LEAST_FRACTION)) + 1
     least = max(unlimited.peak_allocated_bytes // PAGE, 1)
-    is_free = fraction is None and not plan.changes
+    is_free = not (trials.prepared.limit_moves(setting) or may_break(trials.prepared, setting))
     is_alike = not is_mapped and is_free and not config.throw_on_cudamalloc_oom
-    # A limit may move with the device, and how a run mid-way begins hang on it.
-    fails_alike = is_alike and plan.limit is None and not trials.prepared.start
+    fails_alike = is_alike and not trials.prepared.start
     known = unlimited if is_alike or (is_mapped and is_free) else None
     fails_at: int | None = None
     for memory, trial in trials.known(setting):
@@ -244,8 +244,12 @@ def _least_fraction(prepared: Prepared, setting: Setting) -> float | None:
     at_start = prepared.in_force(setting).fraction(prepared.release)
     if setting.fraction(prepared.release) is not None:
         return at_start
-    later = [change for change in prepared.plan.changes if isinstance(change, float)]
-    return min([*later, *([] if at_start is None else [at_start])], default=None)
+    found = [change for change in prepared.plan.changes if isinstance(change, float)]
+    if at_start is not None:
+        found.append(at_start)
+    elif prepared.plan.limit is not None and prepared.capacity is not None:
+        found.append(prepared.plan.limit / prepared.capacity)
+    return min(found, default=None)
 
 
 def smallest_fraction(

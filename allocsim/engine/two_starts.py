@@ -21,7 +21,7 @@ from allocsim.trace import Action
 if TYPE_CHECKING:
     from allocsim.engine.prepared import Prepared
 
-__all__ = ["chosen_start", "large_segments_matter", "peaks_of"]
+__all__ = ["chosen_start", "large_segments_matter", "may_break", "peaks_of"]
 
 
 def chosen_start(prepared: Prepared, setting: Setting, device_memory: int | None) -> Start:
@@ -41,8 +41,22 @@ def chosen_start(prepared: Prepared, setting: Setting, device_memory: int | None
     is_changed = config.large_segment_size != prepared.config.large_segment_size
     if is_changed and large_segments_matter(config, map(config.round_size, _asked(prepared))):
         return Start.ANEW
-    is_odd = _has_cut_block(prepared, config)
+    is_odd = may_break(prepared, setting)
     return Start.ANEW if is_odd and _breaks(prepared, setting, device_memory) else Start.KEPT
+
+
+def may_break(prepared: Prepared, setting: Setting) -> bool:
+    """Whether the kept start has a block that max_split_size would have left whole.
+
+    Then it hangs on the device, too, how a drive under `setting` begins.
+    """
+    size = setting.config(prepared.release).max_split_size
+    return _is_open(prepared, setting) and any(
+        not segment.is_expandable
+        and len(segment.blocks) > 1
+        and any(block.size >= size for block in segment.blocks)
+        for segment in prepared.start
+    )
 
 
 def large_segments_matter(config: AllocatorConfig, rounded: Iterable[int]) -> bool:
@@ -88,16 +102,6 @@ def _asked(prepared: Prepared) -> set[int]:
     trace = prepared.trace
     asked = trace.size[np.isin(trace.action, (Action.ALLOC, Action.OOM)) & (trace.size > 0)]
     return {*np.unique(asked).tolist(), *requests_of(prepared.start)}
-
-
-def _has_cut_block(prepared: Prepared, config: AllocatorConfig) -> bool:
-    """Whether the start has a block that max_split_size would have left whole."""
-    return any(
-        not segment.is_expandable
-        and len(segment.blocks) > 1
-        and any(block.size >= config.max_split_size for block in segment.blocks)
-        for segment in prepared.start
-    )
 
 
 def _breaks(prepared: Prepared, setting: Setting, device_memory: int | None) -> bool:

@@ -6,6 +6,7 @@ card, and where it says what a token takes in its cache, that is what the config
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -33,8 +34,8 @@ _HALVES = ("k_cache_bytes", "v_cache_bytes")
 """SGLang logs the cache as these two."""
 _ROUNDED = 0.02
 """How far figures of two decimals may be off together."""
-_HOSTS = ("CPU", "CUDA_Host", "CPU_Mapped", "CPU_REPACK", "Host")
-"""Buffers of llama.cpp that are not on a card."""
+_HOST = re.compile(r"CPU.*|AMX|.*Host")
+"""Buffers of llama.cpp that are not on a card: CPU_Mapped, CPU_AARCH64, CUDA_Host, ROCm_Host..."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ def logged_in(figures: LogFigures | None, engine: str) -> Logged:
     if figures is None or figures.kind != kind:
         found = "no start-up log" if figures is None else figures.what
         raise ConfigError(f"the text is {found}; expected what {kind} prints when it starts")
-    on_card = [each for each in figures.figures if each.device not in _HOSTS]
+    on_card = [each for each in figures.figures if not _HOST.fullmatch(each.device)]
     cards = sorted({each.device for each in on_card} - {""})
     if len(cards) > 1:
         raise ConfigError(f"the log is of {', '.join(cards[:8])}; expected one of a single card")

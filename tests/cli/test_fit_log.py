@@ -87,6 +87,13 @@ def test_the_compute_buffer_is_of_its_context_alone(cli: Cli, log: Path) -> None
     assert longer["notes"][-1] == "the log has no figure for this work"
 
 
+@pytest.mark.parametrize("host", ["CPU_AARCH64", "CPU_REPACK", "AMX", "ROCm_Host", "Vulkan_Host"])
+def test_what_lies_in_the_host_s_memory_is_no_second_card(host: str) -> None:
+    text = LLAMA.replace("CPU_Mapped", host).replace("CUDA_Host", host)
+    logged = logged_in(figures_in(text), "llama.cpp")
+    assert (logged.weights, logged.compute_buffer) == (4403.5 * MIB, 560 * MIB)
+
+
 def test_a_log_of_sglang_says_its_fraction() -> None:
     text = (
         "server_args=ServerArgs(mem_fraction_static=0.8, tp_size=1)\n"

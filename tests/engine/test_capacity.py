@@ -11,8 +11,10 @@ import pytest
 from allocsim import CachingAllocator, load
 from allocsim.engine import Setting, Trials, prepare, smallest_device, smallest_fraction
 from allocsim.questions.risk.risk import risk_of
+from allocsim.questions.tune.worker import Job, run_job
 from allocsim.trace import Recording
-from allocsim.units import MIB
+from allocsim.units import GIB, MIB
+from tests.engine.test_threshold import HALF, collects
 
 Program = Callable[[CachingAllocator], object]
 
@@ -123,6 +125,27 @@ def test_expandable_segments_are_tried_at_a_known_peak_first(
     assert found.device_memory == 800 * MIB
     below = Trials(trials.prepared).under(setting, 798 * MIB)
     assert below.oom_entry == found.fails_at
+
+
+@pytest.mark.parametrize("conf", ["", HALF, "max_split_size_mb:20", "expandable_segments:True"])
+@pytest.mark.parametrize("fraction", [0.3, 0.5, 0.8])
+def test_a_limit_of_the_program_s_own_moves_with_the_device(
+    fraction: float, conf: str, tmp_path: Path
+) -> None:
+    """So that the peak of a run on one device is none that another has to be content with."""
+    allocator = CachingAllocator(GIB, HALF, record_history=True)
+    collects(fraction, GIB)(allocator)
+    path = tmp_path / "collected.pickle"
+    path.write_bytes(pickle.dumps(allocator.snapshot(), protocol=4))
+    prepared = prepare(load(path), torch_version="2.15")[0].on(GIB)
+    assert prepared.plan.limit == int(fraction * GIB)
+    found = smallest_device(Trials(prepared), Setting(conf))
+    assert found is not None
+    assert Trials(prepared).under(Setting(conf), found.device_memory).goes_through
+    below = Trials(prepared).under(Setting(conf), found.device_memory - 2 * MIB)
+    assert below.oom_entry == found.fails_at is not None
+    job = Job("", str(path), 0, "2.15", Setting(conf), GIB, finds=True)
+    assert run_job(job).unrefused_device is None
 
 
 def test_the_least_fraction_is_found_in_hundredths(
