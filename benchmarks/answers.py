@@ -6,7 +6,8 @@ OLD and NEW are checkouts (NEW: this one).  Each command runs from each checkout
 own code, on the recordings of this one's `traces/`, or on each FILE.  What it prints, its exit code
 and what it writes are compared; how long a search took is not.  --text adds the text forms to the
 JSON ones; --keep holds the answers of OLD for the next time, by its commit.  --more lets NEW say
-more: keys and notes that OLD has not, and files as it likes.
+more: keys, notes and settings tried that OLD has not, and files as it likes.  At the end stands how
+many answers part at which place.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -146,29 +148,68 @@ def without_more(old: Answer, new: Answer) -> tuple[Answer, Answer]:
 
 
 def _common(old: Any, new: Any, key: str = "") -> Any:
-    """`new` without the keys that `old` lacks, and without notes beyond those of `old`."""
+    """`new` without what `old` lacks: keys, settings that were tried, notes."""
     if isinstance(old, dict) and isinstance(new, dict):
         return {name: _common(old[name], new[name], name) for name in old if name in new}
     if not isinstance(old, list) or not isinstance(new, list):
         return new
     if key == "notes":
         return old if set(old) <= set(new) else new
+    before, after = _by_setting(old), _by_setting(new)
+    if before and after:
+        return [_common(each, after[conf]) for conf, each in before.items() if conf in after]
     if len(old) != len(new):
         return new
     return [_common(before, after) for before, after in zip(old, new, strict=True)]
 
 
-def difference(old: Answer, new: Answer) -> str:
-    """The first place where two answers part."""
+def _by_setting(rows: list[Any]) -> dict[str, Any]:
+    """Rows of a search by the setting that each is of; none where they are something else."""
+    if not all(isinstance(row, dict) and "conf" in row for row in rows):
+        return {}
+    named = ("conf", "memory_fraction", "kind")
+    found = {json.dumps([row.get(name) for name in named]): row for row in rows}
+    return found if len(found) == len(rows) else {}
+
+
+def differences(old: Answer, new: Answer) -> dict[str, str]:
+    """By place in the answer, how the two part there."""
+    found = {}
     for name, mine, other in zip(("exit code", "output", "errors", "file"), old, new, strict=True):
-        if mine != other:
-            if not (isinstance(mine, str) and isinstance(other, str)) or name == "file":
-                return f"{name} {mine} became {other}"
-            pairs = zip(mine, other, strict=False)
-            at = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(mine), len(other)))
-            start = max(at - 60, 0)
-            return f"{name} at {at}: {mine[start : at + 60]!r} became {other[start : at + 60]!r}"
-    return "nothing"
+        if mine == other:
+            continue
+        try:
+            before, after = json.loads(str(mine)), json.loads(str(other))
+        except json.JSONDecodeError:
+            found[name] = _shown(mine, other)
+        else:
+            found.update(_parted(before, after, "" if name == "output" else name))
+    return found
+
+
+def _parted(old: Any, new: Any, place: str) -> Iterator[tuple[str, str]]:
+    """Every place at which two documents part, entries of a list under one name."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for name in [*old, *(name for name in new if name not in old)]:
+            there = f"{place}.{name}".lstrip(".")
+            if name in old and name in new:
+                yield from _parted(old[name], new[name], there)
+            else:
+                yield there, "is gone" if name in old else "is new"
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for before, after in zip(old, new, strict=True):
+            yield from _parted(before, after, f"{place}[]")
+    elif old != new:
+        yield place, _shown(old, new)
+
+
+def _shown(old: object, new: object) -> str:
+    """What became of what, around the first letter that is another."""
+    mine, other = str(old), str(new)
+    pairs = zip(mine, other, strict=False)
+    at = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(mine), len(other)))
+    start = max(at - 30, 0)
+    return f"{mine[start : at + 60]!r} became {other[start : at + 60]!r}"
 
 
 def main() -> int:
@@ -185,25 +226,27 @@ def main() -> int:
     lines = list(calls(text=given.text))
     asked = [line for line in lines if not (given.more and line in JSON_ONLY)]
 
-    def compare(file: Path) -> list[str]:
+    def compare(file: Path) -> list[tuple[str, dict[str, str]]]:
         old = kept(given.old.resolve(), file.resolve(), lines, given.keep)
         new = answers(given.new.resolve(), file.resolve(), asked)
         if given.more:
             for line in asked:
                 old[line], new[line] = without_more(old[line], new[line])
         return [
-            f"{file.name}: allocsim {line}: {difference(old[line], new[line])}"
-            for line in asked
-            if old[line] != new[line]
+            (line, differences(old[line], new[line])) for line in asked if old[line] != new[line]
         ]
 
-    n_wrong = 0
+    n_wrong, places = 0, Counter[str]()
     with ThreadPoolExecutor(given.jobs) as pool:
-        for found in pool.map(compare, files):
+        for file, found in zip(files, pool.map(compare, files), strict=True):
             n_wrong += len(found)
-            for row in found:
-                print(row, flush=True)
+            for line, parts in found:
+                places.update(f"{line.split()[0]}: {place}" for place in parts)
+                for place, how in parts.items():
+                    print(f"{file.name}: allocsim {line}: {place}: {how}", flush=True)
     print(f"{len(files)} recordings, {len(asked)} commands each, {n_wrong} answers differ")
+    for place, count in places.most_common():
+        print(f"{count:6} {place}")
     return int(n_wrong > 0)
 
 

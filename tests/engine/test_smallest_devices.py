@@ -1,0 +1,58 @@
+"""Every smallest device that is named for the recordings of the tree, replayed afresh."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from allocsim import load
+from allocsim.core import PAGE
+from allocsim.engine import Prepared, Setting, Trials, prepare, smallest_device
+
+TRACES = Path(__file__).parents[2] / "traces"
+RECORDINGS = sorted(
+    path for path in TRACES.rglob("*.gz") if path.name.endswith((".npz.gz", ".pickle.gz"))
+)
+FEW = [
+    TRACES / "counted" / "warm_start-torch2.15.npz.gz",
+    TRACES / "recordings" / "cuda_graphs-gc-torch2.15.npz.gz",
+    TRACES / "recordings" / "two_streams-tight-torch2.6.npz.gz",
+]
+CONFS = (
+    "",
+    "expandable_segments:True",
+    "garbage_collection_threshold:0.8",
+    "max_split_size_mb:32",
+    "garbage_collection_threshold:0.6,max_split_size_mb:64",
+    "roundup_power2_divisions:8",
+    "per_process_memory_fraction:0.8",
+)
+
+
+def prove(prepared: Prepared) -> int:
+    """How many sizes are named for one device; each is replayed, and one a page below it."""
+    trials, n_claims = Trials(prepared), 0
+    for setting in dict.fromkeys([prepared.recorded, *map(Setting, CONFS)]):
+        found = smallest_device(trials, setting)
+        if found is None:
+            continue
+        n_claims += 1
+        claim = f"{found.device_memory:,} bytes under {setting.conf!r}"
+        assert Trials(prepared).under(setting, found.device_memory).goes_through, claim
+        below = Trials(prepared).under(setting, found.device_memory - PAGE)
+        assert not below.goes_through, claim
+        assert found.fails_at in (None, below.oom_entry), claim
+    return n_claims
+
+
+@pytest.mark.parametrize("path", FEW, ids=lambda path: path.name)
+def test_a_device_that_is_named_does_and_a_page_less_does_not(path: Path) -> None:
+    (prepared,) = prepare(load(path))
+    assert prove(prepared) >= 5
+
+
+@pytest.mark.slow
+def test_all_that_are_named_of_all_recordings() -> None:
+    n_claims = sum(prove(each) for path in RECORDINGS for each in prepare(load(path)))
+    assert n_claims > 800
