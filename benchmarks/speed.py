@@ -4,6 +4,7 @@
     python -m benchmarks.speed --profile           where the time of one run goes
     python -m benchmarks.speed --tricks            the engine without each of its tricks
     python -m benchmarks.speed -o FILE             the table as Markdown, with machine and date
+    python -m benchmarks.speed --json              the same as JSON: medians, lowest and highest
 
 An op is one allocation or one free.  Every run counts every statistic.  "model" calls
 CachingAllocator in a bare loop; "engine" drives the same ops as a recording, with its timeline;
@@ -18,6 +19,7 @@ from __future__ import annotations
 import argparse
 import cProfile
 import gc
+import json
 import platform
 import pstats
 import sys
@@ -190,6 +192,33 @@ def table(rows: Sequence[Row], n_ops: int, release: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def document(rows: Sequence[Row], n_ops: int, release: str) -> str:
+    """The rows as JSON: ops a second of each way, and its share of the real rate."""
+    scripts = {}
+    for row in rows:
+        ways = {"model": row.model, "engine": row.engine, "real": row.real}
+        scripts[row.name] = {way: _spread(rates) for way, rates in ways.items() if rates}
+        for way in ("model", "engine") if row.real else ():
+            shares = [mine / real for mine, real in zip(ways[way], row.real, strict=True)]
+            scripts[row.name][f"{way}_of_real"] = _spread(shares)
+    about = {
+        "machine": platform.machine(),
+        "processors": processor(),
+        "python": platform.python_version(),
+        "torch_version": release,
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "is_compiled": IS_COMPILED,
+        "ops": n_ops,
+        "runs": len(rows[0].model),
+    }
+    return json.dumps({**about, "scripts": scripts}, indent=2) + "\n"
+
+
+def _spread(figures: Sequence[float]) -> dict[str, float]:
+    """Of several runs the median, the lowest and the highest."""
+    return {"median": median(figures), "lowest": min(figures), "highest": max(figures)}
+
+
 def _rates(rates: list[float]) -> str:
     if not rates:
         return "-"
@@ -249,6 +278,7 @@ def main() -> None:
     parser.add_argument("--torch", default=NEWEST, help="the release modelled")
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--tricks", action="store_true")
+    parser.add_argument("--json", action="store_true")
     add_output(parser)
     arguments = parser.parse_args()
     if arguments.profile:
@@ -258,8 +288,8 @@ def main() -> None:
         print(tricks(arguments.ops, arguments.torch))
         return
     rows = [measure(name, arguments.ops, arguments.runs, arguments.torch) for name in SCRIPTS]
-    text = table(rows, arguments.ops, arguments.torch)
-    show(text, arguments.output)
+    form_of = document if arguments.json else table
+    show(form_of(rows, arguments.ops, arguments.torch), arguments.output)
 
 
 if __name__ == "__main__":
