@@ -62,11 +62,11 @@ class Row:
     engine: list[float]
     real: list[float]
 
-    def ratio(self, rates: list[float]) -> float | None:
-        """The median ratio to the real allocator's run beside each."""
-        if not self.real:
-            return None
-        return median(mine / real for mine, real in zip(rates, self.real, strict=True))
+    def shares(self, rates: list[float]) -> list[float]:
+        """Of each run, its share of the rate of the real allocator's run beside it, if there is."""
+        return (
+            [mine / real for mine, real in zip(rates, self.real, strict=True)] if self.real else []
+        )
 
 
 def time_model(ops: Sequence[Op], release: str) -> float:
@@ -186,8 +186,8 @@ def table(rows: Sequence[Row], n_ops: int, release: str) -> str:
     for row in rows:
         cells = [row.name, *(_rates(rates) for rates in (row.model, row.engine, row.real))]
         for rates in (row.model, row.engine):
-            ratio = row.ratio(rates)
-            cells.append("-" if ratio is None else f"{ratio:.3f}")
+            shares = row.shares(rates)
+            cells.append(f"{median(shares):.3f}" if shares else "-")
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
@@ -196,11 +196,14 @@ def document(rows: Sequence[Row], n_ops: int, release: str) -> str:
     """The rows as JSON: ops a second of each way, and its share of the real rate."""
     scripts = {}
     for row in rows:
-        ways = {"model": row.model, "engine": row.engine, "real": row.real}
-        scripts[row.name] = {way: _spread(rates) for way, rates in ways.items() if rates}
-        for way in ("model", "engine") if row.real else ():
-            shares = [mine / real for mine, real in zip(ways[way], row.real, strict=True)]
-            scripts[row.name][f"{way}_of_real"] = _spread(shares)
+        figures = {
+            "model": row.model,
+            "engine": row.engine,
+            "real": row.real,
+            "model_of_real": row.shares(row.model),
+            "engine_of_real": row.shares(row.engine),
+        }
+        scripts[row.name] = {name: _spread(runs) for name, runs in figures.items() if runs}
     about = {
         "machine": platform.machine(),
         "processors": processor(),

@@ -35,7 +35,7 @@ from allocsim.engine.repeats import Period, find_period
 from allocsim.engine.result import Parting
 from allocsim.engine.setting import Setting
 from allocsim.engine.start import Start
-from allocsim.engine.two_starts import chosen_start
+from allocsim.engine.two_starts import chosen_start, may_break
 from allocsim.errors import ConfigError
 from allocsim.state import SegmentState
 from allocsim.trace import (
@@ -365,13 +365,14 @@ class Prepared:
             return limit
         return limit * device_memory // self.capacity
 
-    def limit_moves(self, setting: Setting) -> bool:
-        """Whether a device of another size may have another limit (1.11) under `setting`.
+    def hangs_on_device(self, setting: Setting) -> bool:
+        """Whether a limit (1.11), or how a drive under `setting` begins, moves with the device.
 
         Then what a replay on one device reserves does not tell on which it would go the same way.
         """
         has_fraction = self.in_force(setting).fraction(self.release) is not None
-        return has_fraction or self.plan.limit is not None or bool(self.plan.changes)
+        moves = has_fraction or self.plan.limit is not None or bool(self.plan.changes)
+        return moves or may_break(self, setting)
 
     @cached_property
     def _rounded(self) -> dict[tuple[int, ...], RoundedSizes]:

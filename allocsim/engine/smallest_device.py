@@ -10,8 +10,8 @@ may be missed, and the bound itself is never wrong.
 The peak of a replay that goes through is a device that does, too: on one of that size each request
 is answered or refused as before.  Two are exceptions, where the peak is only where the search
 begins: expandable segments, since their address space is 9/8 of the device and a hole beside it is
-ranked by its room to grow (semantics 4.1, 4.4), and a memory fraction, the program's own or one of
-the setting, since the limit that it sets moves with the device (semantics 1.11).
+ranked by its room to grow (semantics 4.1, 4.4), and what moves with the device, as the limit of a
+memory fraction (semantics 1.11; `Prepared.hangs_on_device`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from allocsim.core import PAGE
 from allocsim.engine.prepared import Prepared
 from allocsim.engine.setting import Setting
 from allocsim.engine.trial import Trial, Trials
-from allocsim.engine.two_starts import may_break
 
 __all__ = [
     "Capacity",
@@ -200,7 +199,7 @@ def smallest_device(trials: Trials, setting: Setting) -> Capacity | None:
     if fraction is not None:
         first = int(first / max(fraction, _LEAST_FRACTION)) + 1
     least = max(unlimited.peak_allocated_bytes // PAGE, 1)
-    is_free = not (trials.prepared.limit_moves(setting) or may_break(trials.prepared, setting))
+    is_free = not trials.prepared.hangs_on_device(setting)
     is_alike = not is_mapped and is_free and not config.throw_on_cudamalloc_oom
     fails_alike = is_alike and not trials.prepared.start
     known = unlimited if is_alike or (is_mapped and is_free) else None

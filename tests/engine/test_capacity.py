@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from allocsim import CachingAllocator, load
+from allocsim import CachingAllocator
 from allocsim.engine import Setting, Trials, prepare, smallest_device, smallest_fraction
 from allocsim.questions.risk.risk import risk_of
 from allocsim.questions.tune.worker import Job, run_job
@@ -16,21 +15,7 @@ from allocsim.trace import Recording
 from allocsim.units import GIB, MIB
 from tests.engine.test_threshold import HALF, collects
 
-Program = Callable[[CachingAllocator], object]
-
-
-@pytest.fixture
-def recorded(tmp_path: Path) -> Callable[[Program], Recording]:
-    """What a program recorded on a device of 16 GiB."""
-
-    def record(program: Program) -> Recording:
-        allocator = CachingAllocator("16GiB", record_history=True)
-        program(allocator)
-        path = tmp_path / "snapshot.pickle"
-        path.write_bytes(pickle.dumps(allocator.snapshot(), protocol=4))
-        return load(path)
-
-    return record
+Recorded = Callable[..., Recording]
 
 
 def trials_of(recording: Recording) -> Trials:
@@ -45,7 +30,7 @@ def two_loads(gpu: CachingAllocator) -> None:
 
 
 def test_the_smallest_device_is_proved_from_both_sides(
-    recorded: Callable[[Program], Recording],
+    recorded: Recorded,
 ) -> None:
     recording = recorded(two_loads)
     found = smallest_device(trials_of(recording), Setting(""))
@@ -59,7 +44,7 @@ def test_the_smallest_device_is_proved_from_both_sides(
 
 
 def test_a_program_that_empties_its_cache_needs_its_largest_moment(
-    recorded: Callable[[Program], Recording],
+    recorded: Recorded,
 ) -> None:
     def in_turns(gpu: CachingAllocator) -> None:
         gpu.free(gpu.malloc(300 * MIB))
@@ -73,7 +58,7 @@ def test_a_program_that_empties_its_cache_needs_its_largest_moment(
 
 
 def test_one_failure_proves_all_sizes_on_which_the_same_calls_are_refused(
-    recorded: Callable[[Program], Recording],
+    recorded: Recorded,
 ) -> None:
     """On 900 MiB the second 530 finds no room, nor on any size up to 1,058 MiB: no page of these is
     tried, and the entry that fails one page below the answer is known all the same."""
@@ -92,7 +77,7 @@ def test_one_failure_proves_all_sizes_on_which_the_same_calls_are_refused(
 
 
 def test_a_call_that_was_refused_before_the_failure_ends_what_it_proves(
-    recorded: Callable[[Program], Recording],
+    recorded: Recorded,
 ) -> None:
     """The retry that makes room for 300 MiB is refused first: where it were not, the run might go
     another way."""
@@ -115,7 +100,7 @@ def test_a_call_that_was_refused_before_the_failure_ends_what_it_proves(
 
 
 def test_expandable_segments_are_tried_at_a_known_peak_first(
-    recorded: Callable[[Program], Recording],
+    recorded: Recorded,
 ) -> None:
     trials = trials_of(recorded(two_loads))
     setting = Setting("expandable_segments:True")
@@ -130,26 +115,24 @@ def test_expandable_segments_are_tried_at_a_known_peak_first(
 @pytest.mark.parametrize("conf", ["", HALF, "max_split_size_mb:20", "expandable_segments:True"])
 @pytest.mark.parametrize("fraction", [0.3, 0.5, 0.8])
 def test_a_limit_of_the_program_s_own_moves_with_the_device(
-    fraction: float, conf: str, tmp_path: Path
+    fraction: float, conf: str, recorded: Recorded, tmp_path: Path
 ) -> None:
     """So that the peak of a run on one device is none that another has to be content with."""
-    allocator = CachingAllocator(GIB, HALF, record_history=True)
-    collects(fraction, GIB)(allocator)
-    path = tmp_path / "collected.pickle"
-    path.write_bytes(pickle.dumps(allocator.snapshot(), protocol=4))
-    prepared = prepare(load(path), torch_version="2.15")[0].on(GIB)
+    recording = recorded(collects(fraction, GIB), "1GiB", HALF)
+    prepared = prepare(recording, torch_version="2.15")[0].on(GIB)
     assert prepared.plan.limit == int(fraction * GIB)
     found = smallest_device(Trials(prepared), Setting(conf))
     assert found is not None
     assert Trials(prepared).under(Setting(conf), found.device_memory).goes_through
     below = Trials(prepared).under(Setting(conf), found.device_memory - 2 * MIB)
     assert below.oom_entry == found.fails_at is not None
-    job = Job("", str(path), 0, "2.15", Setting(conf), GIB, finds=True)
+    path = str(tmp_path / "snapshot.pickle")
+    job = Job("", path, 0, "2.15", Setting(conf), GIB, finds=True)
     assert run_job(job).unrefused_device is None
 
 
 def test_the_least_fraction_is_found_in_hundredths(
-    recorded: Callable[[Program], Recording],
+    recorded: Recorded,
 ) -> None:
     found = smallest_fraction(
         trials_of(recorded(two_loads)), Setting("per_process_memory_fraction:0.25"), 2000 * MIB
@@ -159,12 +142,12 @@ def test_the_least_fraction_is_found_in_hundredths(
     assert found[1].goes_through
 
 
-def test_no_fraction_set_none_looked_for(recorded: Callable[[Program], Recording]) -> None:
+def test_no_fraction_set_none_looked_for(recorded: Recorded) -> None:
     recording = recorded(two_loads)
     assert smallest_fraction(trials_of(recording), Setting(""), 1) is None
 
 
-def test_risk_names_the_closest_call(recorded: Callable[[Program], Recording]) -> None:
+def test_risk_names_the_closest_call(recorded: Recorded) -> None:
     def program(gpu: CachingAllocator) -> None:
         gpu.malloc(100 * MIB)
         cached = gpu.malloc(300 * MIB)

@@ -11,9 +11,7 @@ from allocsim.core import PAGE
 from allocsim.engine import Prepared, Setting, Trials, prepare, smallest_device
 
 TRACES = Path(__file__).parents[2] / "traces"
-RECORDINGS = sorted(
-    path for path in TRACES.rglob("*.gz") if path.name.endswith((".npz.gz", ".pickle.gz"))
-)
+RECORDINGS = sorted(TRACES.rglob("*.gz"))
 FEW = [
     TRACES / "counted" / "warm_start-torch2.15.npz.gz",
     TRACES / "recordings" / "cuda_graphs-gc-torch2.15.npz.gz",

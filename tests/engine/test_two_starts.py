@@ -22,10 +22,12 @@ from allocsim.engine import (
     Trials,
     large_segments_matter,
     prepare,
+    smallest_device,
 )
 from allocsim.errors import ConfigError, UndefinedBehaviorError
 from allocsim.measures import effects_on
 from allocsim.questions.tune import tune
+from allocsim.questions.tune.worker import Job, run_job
 from allocsim.report import replay_document, replay_text, tuning_document, tuning_text
 from allocsim.state import PENDING
 from allocsim.trace import Recording
@@ -179,6 +181,20 @@ def test_a_limit_below_a_split_block_that_nothing_releases(split: Recording) -> 
         (40 + 62) * MIB,
         (20 + 62) * MIB,
     )
+
+
+def test_the_device_decides_how_a_run_under_such_a_limit_begins(
+    split: Recording, tmp_path: Path
+) -> None:
+    """So that no peak tells the smallest: 82 MiB do, where 102 are reserved on a large one."""
+    setting = Setting("max_split_size_mb:25")
+    (prepared,) = prepare(split)
+    found = smallest_device(Trials(prepared), setting)
+    assert found is not None
+    assert found.device_memory == (20 + 62) * MIB
+    assert found.unlimited.peak_reserved_bytes == (40 + 62) * MIB
+    job = Job("", str(tmp_path / "snapshot.pickle"), 0, "2.15", setting, 200 * MIB)
+    assert run_job(job).unrefused_device is None
 
 
 def test_an_error_that_hangs_on_the_start_is_told_as_such(split: Recording) -> None:
