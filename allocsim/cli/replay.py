@@ -60,7 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
     watch = OomWatch()
     with ProgressBar() as bar:
         recording, hints = load(arguments.file), hints_of(arguments)
-        devices = prepare(recording, arguments.device, arguments.torch, hints=hints)
+        ready = prepare(recording, arguments.device, arguments.torch, hints=hints)
+        devices = [each.on(arguments.device_memory) for each in ready]
         result = replay_prepared(
             devices,
             None if arguments.conf is None else Setting(arguments.conf),

@@ -102,7 +102,8 @@ def _page_of_run(arguments: argparse.Namespace, recording: Recording) -> str:
 
     with ProgressBar() as bar:
         hints = hints_of(arguments)
-        devices = prepare(recording, arguments.device, arguments.torch, hints=hints)
+        ready = prepare(recording, arguments.device, arguments.torch, hints=hints)
+        devices = [each.on(arguments.device_memory) for each in ready]
         shown = [each for each in devices if len(each.trace)] or devices[:1]
         numbers = {each.trace.device for each in shown}
         others = tuple(t.device for t in recording.devices if t.device not in numbers)

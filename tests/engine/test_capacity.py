@@ -131,6 +131,15 @@ def test_a_limit_of_the_program_s_own_moves_with_the_device(
     assert run_job(job).unrefused_device is None
 
 
+def test_a_device_that_a_user_names_tells_which_share_of_it_the_limit_is(
+    recorded: Recorded,
+) -> None:
+    recording = recorded(collects(0.5, GIB), "1GiB", HALF)
+    (need,) = risk_of(recording, device_memory=GIB, confs=()).needs
+    assert need.capacity is not None
+    assert need.capacity.device_memory == 2 * 126 * MIB  # the largest request, half of the device
+
+
 def test_the_least_fraction_is_found_in_hundredths(
     recorded: Recorded,
 ) -> None:

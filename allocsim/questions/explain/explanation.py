@@ -144,6 +144,7 @@ def explain_prepared(
     """`explain_recording` of devices that were made ready before."""
     seen = OomWatch()
     setting, memory = None if conf is None else Setting(conf), bytes_of(device_memory)
+    devices = [each.on(memory) for each in devices]
     run = replay_prepared(
         devices, setting, device_memory=memory, progress=progress, observers=(seen,)
     )

@@ -222,6 +222,7 @@ def risk_of(
     seen = HeadroomWatch((size, stream))
     setting = prepared.recorded if conf is None else Setting(conf)
     memory = bytes_of(device_memory)
+    prepared = prepared.on(memory)
     run = replay_prepared(
         (prepared,), setting, device_memory=memory, progress=progress, observers=(seen,)
     )
