@@ -151,6 +151,11 @@ class Trial:
         known = [peak for peak in (self.peak_kept, self.peak_anew) if peak is not None]
         return (min(known), max(known)) if known else None
 
+    @property
+    def least_at_end(self) -> int:
+        """Bytes reserved at the end, at least: not counting what was there before the replay."""
+        return self.obtained_small + self.obtained_large - self.returned_bytes
+
     def plain(self) -> dict[str, Any]:
         """The fields that are not at their default, for a file.
 

@@ -8,6 +8,7 @@ from allocsim.measures.extremes import Extremes, extremes_of, levels_of, turning
 from allocsim.measures.hopeless import overflows, was_refused
 from allocsim.measures.lifetimes import Lifetimes, lifetimes_of
 from allocsim.measures.measures import Measures, measures_of
+from allocsim.measures.offer import Offer
 from allocsim.measures.outline import Outline, outline_of
 from allocsim.measures.owner import Code, code_at, code_names, code_of
 from allocsim.measures.packing import pack
@@ -21,7 +22,6 @@ from allocsim.measures.proposals import (
 )
 from allocsim.measures.recommendation import (
     Case,
-    Offer,
     Recommendation,
     WhyNot,
     choose,

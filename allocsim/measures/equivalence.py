@@ -27,7 +27,6 @@ from collections.abc import Hashable
 from functools import cache
 
 from allocsim.core import (
-    MIN_BLOCK_SIZE,
     MIN_LARGE_ALLOC,
     OPTIONS,
     ROUND_LARGE,
@@ -106,22 +105,15 @@ def _limit(setting: Setting, config: AllocatorConfig, release: Release) -> float
 
 
 def _effect_on(config: AllocatorConfig, part: Sizes) -> Hashable:
-    rounded = _rounded(config, part)
-    sizes = sorted(set(rounded))
+    rounded = part.rounded(config)
+    sizes = rounded.distinct
     shares = any(SMALL_SIZE < size < MIN_LARGE_ALLOC for size in sizes)
     large = config.large_segment_size if large_segments_matter(config, sizes) else 0
-    return rounded, large, _split_effect(config, part, sizes, large if shares else 0)
-
-
-def _rounded(config: AllocatorConfig, part: Sizes) -> tuple[int, ...]:
-    asked = [*(size for size, _ in part.counts), *part.living]
-    if not config.rounds_to_power2:
-        return tuple(round_up(max(size, MIN_BLOCK_SIZE), MIN_BLOCK_SIZE) for size in asked)
-    return tuple(config.round_size(size) for size in asked)
+    return rounded.each, large, _split_effect(config, part, sizes, large if shares else 0)
 
 
 def _split_effect(
-    config: AllocatorConfig, part: Sizes, sizes: list[int], shared: int
+    config: AllocatorConfig, part: Sizes, sizes: tuple[int, ...], shared: int
 ) -> tuple[object, object]:
     """The effect of max_split_size and max_non_split_rounding.
 

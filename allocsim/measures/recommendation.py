@@ -29,69 +29,22 @@ from allocsim.engine import (
     Prepared,
     Setting,
     Standing,
-    Trial,
     Trials,
     releases_needed,
     trial_of_run,
 )
 from allocsim.measures.cost import Costs, cost_of
 from allocsim.measures.hopeless import overflows, was_refused
+from allocsim.measures.offer import Offer
 from allocsim.measures.proposals import is_fitted, proposals, rescues
 
-__all__ = ["Case", "Offer", "Recommendation", "WhyNot", "choose", "late_peak", "recommend"]
+__all__ = ["Case", "Recommendation", "WhyNot", "choose", "late_peak", "recommend"]
 
 WORTH = 100
 """A setting is worth pasting from this part of the peak saved (1/100), and equals are as near."""
 
 _FITTED_WORTH = 20
 """A fitted setting must save this part (1/20) beyond the best that is not fitted."""
-
-_MANY_CALLS = 2
-"""A setting thrashes only if it makes more than so many times the driver calls of the run as is."""
-
-
-@dataclass(frozen=True, slots=True)
-class Offer:
-    """A setting with its replay on each device that it is for, the worst of each figure.
-
-    is_fitted: see `is_fitted`.  churns: whether its driver calls are mostly memory given back and
-    taken again, by the cost model (`Cost.is_thrashing`).
-    """
-
-    setting: Setting
-    trials: tuple[Trial, ...]
-    is_fitted: bool = False
-    churns: bool = False
-
-    @property
-    def goes_through(self) -> bool:
-        """Whether every request of every recording was answered."""
-        return all(trial.goes_through for trial in self.trials)
-
-    @property
-    def retries(self) -> int:
-        """Requests that emptied the cache first."""
-        return max(trial.num_alloc_retries for trial in self.trials)
-
-    @property
-    def memory(self) -> int:
-        """The peak of reserved memory in bytes."""
-        return max(trial.peak_reserved_bytes for trial in self.trials)
-
-    @property
-    def memory_range(self) -> tuple[int, int]:
-        """The peak at least and at most, of a recording that starts mid-run (`StartPeaks`)."""
-        ends = [trial.peak_range or (trial.peak_reserved_bytes,) * 2 for trial in self.trials]
-        return max(low for low, _ in ends), max(high for _, high in ends)
-
-    @property
-    def calls(self) -> int:
-        """Calls that took memory from the driver or gave it back."""
-        return max(trial.num_device_alloc + trial.num_device_free for trial in self.trials)
-
-    def thrashes(self, baseline: Offer) -> bool:
-        """Whether it costs much time in the driver that the run as it is does not."""
-        return self.churns and self.calls > _MANY_CALLS * baseline.calls
 
 
 class WhyNot(StrEnum):
@@ -372,6 +325,8 @@ def _is_worth_fitting(
         return False
     if not _saves(offer.memory_range[1], standing.memory_range[0]):
         return False
+    if _saves(offer.memory, standing.memory_at_end):
+        return True  # whatever the peaks of the second half: one is no higher, one no lower
     return _saves(late(offer.setting), late(standing.setting))
 
 

@@ -7,18 +7,38 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from allocsim.core import MIN_LARGE_ALLOC, SMALL_SIZE
+from allocsim.core import (
+    MIN_BLOCK_SIZE,
+    MIN_LARGE_ALLOC,
+    SMALL_SIZE,
+    AllocatorConfig,
+    Release,
+)
 from allocsim.engine import Prepared, requests_of
 from allocsim.measures.lifetimes import lifetimes_of
 from allocsim.trace import Action
+from allocsim.units import round_up
 
-__all__ = ["Sizes", "merged", "sizes_of"]
+__all__ = ["Rounded", "Sizes", "merged", "sizes_of"]
 
 
 @dataclass(frozen=True, slots=True)
+class Rounded:
+    """Sizes in bytes as a setting rounds them (1.2).
+
+    each: of every size of `Sizes.counts`, then of `Sizes.living`, in their order.
+    distinct: those that come up, ascending.
+    """
+
+    each: tuple[int, ...]
+    distinct: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Sizes:
     """The requests of one device of a recording; bytes.
 
@@ -38,6 +58,22 @@ class Sizes:
     peak_middle: int
     recorded_peak: int
     living: tuple[int, ...] = ()
+
+    def rounded(self, config: AllocatorConfig) -> Rounded:
+        """The sizes as `config` rounds them; worked out once a rounding."""
+        rounding = config.release, config.roundup_power2_divisions
+        if rounding not in self._rounded:
+            asked = [*(size for size, _ in self.counts), *self.living]
+            if config.rounds_to_power2:
+                each = tuple(config.round_size(size) for size in asked)
+            else:
+                each = tuple(round_up(max(size, MIN_BLOCK_SIZE), MIN_BLOCK_SIZE) for size in asked)
+            self._rounded[rounding] = Rounded(each, tuple(sorted(set(each))))
+        return self._rounded[rounding]
+
+    @cached_property
+    def _rounded(self) -> dict[tuple[Release, tuple[int, ...]], Rounded]:
+        return {}
 
 
 def sizes_of(prepared: Prepared) -> Sizes:

@@ -38,6 +38,19 @@ def same(one: str, other: str, *sizes: int, release: str = "2.15") -> bool:
     return effect_of(Setting(one), found, parts) == effect_of(Setting(other), found, parts)
 
 
+def test_sizes_are_rounded_once_a_rounding_and_a_release() -> None:
+    """What one division to a power of two means differs between 2.1 and 2.15 (1.2)."""
+    sizes = asking_for(100, 3 * MIB, 5 * MIB + 1)
+    for release in ("2.1", "2.15"):
+        for conf in ("", "roundup_power2_divisions:1", "roundup_power2_divisions:4", ""):
+            config = parse_conf(conf, find_release(release))
+            rounded = sizes.rounded(config)
+            assert rounded.each == tuple(config.round_size(size) for size, _ in sizes.counts)
+            assert rounded.distinct == tuple(sorted(set(rounded.each)))
+            other = parse_conf(f"{conf},max_split_size_mb:64".lstrip(","), find_release(release))
+            assert sizes.rounded(other) is rounded
+
+
 def test_a_split_limit_above_every_segment_is_none() -> None:
     assert same("max_split_size_mb:64", "", 3 * MIB, 40 * MIB)
     assert not same("max_split_size_mb:40", "", 3 * MIB, 40 * MIB)

@@ -121,6 +121,40 @@ def test_a_fitted_value_must_win_over_the_second_half_as_well() -> None:
     assert chosen(fitted, late={FITTED: 990 * MIB}) is None
 
 
+def held_to_the_end(offer: Offer, memory: int) -> Offer:
+    """An offer of which so many bytes are still reserved at the end of the run."""
+    (trial,) = offer.trials
+    return replace(offer, trials=(replace(trial, obtained_large=memory),))
+
+
+@pytest.mark.parametrize("at_end", [631, 632])
+def test_the_second_half_is_replayed_only_where_the_end_does_not_tell(at_end: int) -> None:
+    """600 MiB are a twentieth less than 631.6, which the plain setting holds at its end or not."""
+    plain = held_to_the_end(offer(EXPANDABLE, 800 * MIB), at_end * MIB)
+    asked: list[str] = []
+
+    def late(setting: Setting) -> int:
+        asked.append(setting.conf)
+        return 600 * MIB if setting.conf == FITTED else at_end * MIB
+
+    found = choose(BASE, [plain, offer(FITTED, 600 * MIB)], late, RELEASE, ("2.15",))
+    assert found.best is not None
+    told = at_end == 632
+    assert (found.best.setting.conf, asked) == (
+        (FITTED, []) if told else (EXPANDABLE, [FITTED, EXPANDABLE])
+    )
+
+
+@pytest.mark.parametrize("path", sorted(TRACES.glob("*.gz")), ids=lambda path: path.name)
+def test_what_is_reserved_at_the_end_is_no_more_than_the_second_half_held(path: Path) -> None:
+    for prepared in prepare(load(path)):
+        trials = Trials(prepared)
+        for conf in ("", EXPANDABLE, "garbage_collection_threshold:0.5"):
+            trial = trials.under(Setting(conf), prepared.capacity)
+            late = late_peak(trials, Setting(conf), prepared.capacity)
+            assert 0 <= trial.least_at_end <= late <= trial.peak_reserved_bytes
+
+
 def test_a_fitted_value_must_save_however_the_recording_began() -> None:
     fitted = offer(FITTED, 600 * MIB)
     (trial,) = fitted.trials
