@@ -17,6 +17,7 @@ from allocsim.measures.proposals import (
     allows_expandable,
     is_fitted,
     proposals,
+    read_alike,
     rescues,
     usual_settings,
 )
@@ -36,6 +37,6 @@ __all__ = [
     "candidates", "choose", "code_at", "code_names", "code_of", "cost_of", "effect_of",
     "effects_on", "extremes_of", "front", "is_fitted", "is_hopeless", "late_peak", "levels_of",
     "lifetimes_of", "measures_of", "merged", "outline_of", "overflows", "pack", "proposals",
-    "read_costs", "recommend", "rescues", "sizes_of", "turning_rows", "usual_settings",
-    "was_refused",
+    "read_alike", "read_costs", "recommend", "rescues", "sizes_of", "turning_rows",
+    "usual_settings", "was_refused",
 ]  # fmt: skip

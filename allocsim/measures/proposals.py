@@ -2,7 +2,8 @@
 
 Rule: options that limit the process (a memory fraction, a reserve) and those of pinned memory stay
 as recorded; only how memory is cut into segments and blocks varies.  Expandable segments are not
-proposed for a program whose paths are of Windows, where PyTorch ignores them.
+proposed for a program whose paths are of Windows, where PyTorch ignores them; nor is, for a program
+whose stacks name another build than CUDA's, an option that this build does not read.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 from allocsim.core import (
     LARGE_BUFFER,
     MIN_LARGE_ALLOC,
+    OPTIONS,
     ROUND_LARGE,
     SMALL_SIZE,
     UNLIMITED,
@@ -26,9 +28,17 @@ from allocsim.errors import ConfigError
 from allocsim.measures.candidates import candidates
 from allocsim.measures.lifetimes import lifetimes_of
 from allocsim.measures.sizes import merged, sizes_of
+from allocsim.trace import options_read
 from allocsim.units import MIB, round_up
 
-__all__ = ["allows_expandable", "is_fitted", "proposals", "rescues", "usual_settings"]
+__all__ = [
+    "allows_expandable",
+    "is_fitted",
+    "proposals",
+    "read_alike",
+    "rescues",
+    "usual_settings",
+]
 
 _USUAL = (
     "",
@@ -66,7 +76,8 @@ def proposals(
     """
     may_expand = expandable and all(allows_expandable(part) for part in parts)
     options = (*_USUAL, *_BESIDE, *_fitted(parts))
-    return tuple(dict.fromkeys(_accepted(options, recorded, expandable=may_expand)))
+    found = dict.fromkeys(_accepted(options, recorded, expandable=may_expand))
+    return read_alike(found, parts, recorded)
 
 
 def rescues(
@@ -75,7 +86,26 @@ def rescues(
     """Every setting that may let a run through which no proposal does.  See `proposals`."""
     may_expand = expandable and all(allows_expandable(part) for part in parts)
     sizes = merged(tuple(sizes_of(part) for part in parts))
-    return candidates(sizes, recorded, expandable=may_expand, limits=False)
+    found = candidates(sizes, recorded, expandable=may_expand, limits=False)
+    return read_alike(found, parts, recorded)
+
+
+def read_alike(
+    settings: Iterable[Setting], parts: Sequence[Prepared], recorded: AllocatorConfig
+) -> tuple[Setting, ...]:
+    """Those that change no option of `recorded` that the programs' builds of PyTorch do not read.
+
+    CUDA's reads all; which other a build is, and what it reads, is known where its stacks name it.
+    """
+    known = [options_read(part.trace.frame_table) for part in parts]
+    unread = {name for each in known if each is not None for name in OPTIONS.keys() - each}
+    fields = {OPTIONS[name].field for name in unread} - {""}
+
+    def is_read(setting: Setting) -> bool:
+        config = setting.config(recorded.release)
+        return all(getattr(config, field) == getattr(recorded, field) for field in fields)
+
+    return tuple(each for each in settings if not fields or is_read(each))
 
 
 def allows_expandable(prepared: Prepared) -> bool:

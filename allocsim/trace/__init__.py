@@ -5,6 +5,7 @@ the device held before the first entry.  Nothing here knows what an allocator wo
 """
 
 from allocsim.trace.annotation import Annotation
+from allocsim.trace.backend import options_read
 from allocsim.trace.export import dump_snapshot, write_snapshot
 from allocsim.trace.folder import ENDINGS, recordings_in
 from allocsim.trace.form import FileForm, form_of
@@ -55,6 +56,7 @@ __all__ = [
     "form_of",
     "lint",
     "load",
+    "options_read",
     "packed_file",
     "pools_of",
     "read_log",

@@ -13,10 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from allocsim.state import INACTIVE
-from allocsim.trace.frames import Frame
+from allocsim.trace.frames import Frame, FrameTable
 from allocsim.trace.recording import Recording
 
-__all__ = ["Backend", "backend_of"]
+__all__ = ["Backend", "backend_of", "options_read"]
 
 _STEP = 512
 _SMALL = 1 << 20
@@ -39,12 +39,16 @@ class Backend:
 
 @dataclass(frozen=True, slots=True)
 class _Build:
-    """A build as it is known before any recording of it.  words: of stacks, that only it has."""
+    """A build as it is known before any recording of it.
+
+    words: of stacks, that only it has.  options: those of CUDA's that it reads, None for all.
+    """
 
     name: str
     words: tuple[str, ...]
     is_modelled: bool
     differs: str
+    options: frozenset[str] | None = None
 
     def seen(self, evidence: str) -> Backend:
         return Backend(self.name, evidence, self.is_modelled, self.differs)
@@ -65,6 +69,7 @@ _BUILDS = (
         is_modelled=True,
         differs="rounds and splits as CUDA's, but reads no option beside expandable_segments and "
         "the memory fraction, and on a full device gives back all that is cached at once",
+        options=frozenset({"expandable_segments", "per_process_memory_fraction"}),
     ),
     _Build(
         "ROCm",
@@ -77,11 +82,24 @@ _BUILDS = (
 
 def backend_of(recording: Recording) -> Backend | None:
     """The build, None where nothing says that it is another than CUDA's."""
-    for build in _BUILDS:
-        if any(_names(frame, build.words) for frame in recording.frame_table.frames):
-            return build.seen("its stacks name it")
+    build = _named_in(recording.frame_table)
+    if build is not None:
+        return build.seen("its stacks name it")
     if _adds_to_requests(recording):
         return _NPU.seen("its blocks are 512 bytes larger than requests of whole 512 bytes")
+    return None
+
+
+def options_read(frames: FrameTable) -> frozenset[str] | None:
+    """The options that the build named in the stacks reads; None: all that its release has."""
+    build = _named_in(frames)
+    return None if build is None else build.options
+
+
+def _named_in(frames: FrameTable) -> _Build | None:
+    for build in _BUILDS:
+        if any(_names(frame, build.words) for frame in frames.frames):
+            return build
     return None
 
 

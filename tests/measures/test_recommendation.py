@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from allocsim import CachingAllocator, load
-from allocsim.core import find_release
+from allocsim.core import find_release, parse_conf
 from allocsim.engine import (
     Prepared,
     Setting,
@@ -32,6 +32,7 @@ from allocsim.measures import (
     proposals,
     recommend,
     recommendation,
+    rescues,
 )
 from allocsim.trace import Frame, FrameTable, Recording
 from allocsim.units import GIB, MIB
@@ -270,6 +271,27 @@ def test_expandable_segments_are_not_proposed_for_windows(tmp_path: Path) -> Non
     confs = [s.conf for s in proposals([on_windows(prepared)], prepared.config)]
     assert confs
     assert not any("expandable" in conf for conf in confs)
+
+
+def on_xpu(prepared: Prepared) -> Prepared:
+    frames = FrameTable((Frame("", "c10::xpu::XPUCachingAllocator::malloc(unsigned long)", 0),))
+    return replace(prepared, trace=replace(prepared.trace, frame_table=frames))
+
+
+def test_what_a_build_does_not_read_is_not_proposed_for_its_programs(tmp_path: Path) -> None:
+    """XPU's reads expandable_segments and the memory fraction alone."""
+    (prepared,) = prepare(recorded(tmp_path, [[9] * 30]))
+    parts, config = [prepared, on_xpu(prepared)], prepared.config
+    assert len(proposals(parts[:1], config)) > len(proposals(parts, config))
+    assert proposals(parts, config) == (Setting(EXPANDABLE),)
+    assert {setting.conf for setting in rescues(parts, config)} <= {"", EXPANDABLE}
+
+
+def test_an_option_that_the_build_does_not_read_is_not_taken_away_either(tmp_path: Path) -> None:
+    (prepared,) = prepare(recorded(tmp_path, [[9] * 30]))
+    config = parse_conf("max_split_size_mb:64", prepared.release)
+    assert proposals([prepared], config)
+    assert proposals([on_xpu(prepared)], config) == ()
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,9 @@ import pytest
 from allocsim import CachingAllocator, load, tune
 from allocsim.engine import Setting
 from allocsim.errors import ConfigError, RecordingError
+from allocsim.questions.risk import risk_of
 from allocsim.questions.tune import EXHAUSTIVE, Costs, Tricks, Tuning
+from allocsim.trace import Frame, FrameTable
 from allocsim.units import GIB, MIB
 from tests.tune.conftest import ragged
 
@@ -87,6 +89,23 @@ def test_expandable_segments_can_be_left_out(write: Write) -> None:
     tuning = tune(write(stranding), "4GiB", expandable=False)
     assert not any("expandable" in row.conf for row in tuning.rows)
     assert tuning.helps
+
+
+def test_a_search_tries_only_what_the_build_of_the_program_reads(write: Write) -> None:
+    """XPU's has no max_split_size_mb: tried, it would tell nothing of an XPU."""
+    recording = load(write(stranding))
+    frames = FrameTable((Frame("", "c10::xpu::XPUCachingAllocator::malloc(unsigned long)", 0),))
+    traces = [replace(trace, frame_table=frames) for trace in recording.devices]
+    on_xpu = replace(recording, devices=tuple(traces), frame_table=frames)
+    tuning = tune(on_xpu, "4GiB")
+    assert {row.conf.split(":")[0] for row in tuning.rows} <= {
+        "",
+        "expandable_segments",
+        "per_process_memory_fraction",
+    }
+    assert len(tune(recording, "4GiB").rows) > len(tuning.rows) > 1
+    needs = {need.conf for need in risk_of(on_xpu).needs}
+    assert needs == {"", "expandable_segments:True"}
 
 
 def test_settings_asked_for_are_replayed_to_their_end_duplicates_marked(write: Write) -> None:

@@ -45,6 +45,7 @@ from allocsim.measures import (
     code_at,
     effects_on,
     measures_of,
+    read_alike,
     recommend,
     usual_settings,
 )
@@ -248,8 +249,9 @@ def risk_of(
 
 def _needs(trials: Trials, setting: Setting, confs: Sequence[str] | None) -> tuple[Need, ...]:
     release = trials.prepared.release
-    usual = usual_settings(setting.config(release), expandable=allows_expandable(trials.prepared))
-    others = usual if confs is None else tuple(map(Setting, confs))
+    prepared, config = trials.prepared, setting.config(release)
+    usual = usual_settings(config, expandable=allows_expandable(prepared))
+    others = read_alike(usual, [prepared], config) if confs is None else tuple(map(Setting, confs))
     for each in others:
         each.config(release)  # a wrong one is the user's to know
     every = dict.fromkeys([setting, *others])

@@ -37,6 +37,7 @@ from allocsim.measures import (
     candidates,
     front,
     merged,
+    read_alike,
 )
 from allocsim.questions.tune.grid import Asked, Search, SearchProgress
 from allocsim.questions.tune.judgement import Bounds, bounds_of, judge
@@ -248,7 +249,8 @@ def _search(
         expandable=expandable,
         limits=not asked.by_device,
     )
-    search.grid([setting for setting in settings if setting != baseline])
+    read = read_alike(settings, [part.prepared for part in asked.parts], config)
+    search.grid([setting for setting in read if setting != baseline])
     shown = [row for row in _front(search) if row.unrefused_device is None and not row.is_baseline]
     search.confirm(
         [row.setting for row in shown if row.setting.config(release).expandable_segments]
