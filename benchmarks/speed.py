@@ -203,21 +203,24 @@ def document(rows: Sequence[Row], n_ops: int, release: str) -> str:
             "model_of_real": row.shares(row.model),
             "engine_of_real": row.shares(row.engine),
         }
-        scripts[row.name] = {name: _spread(runs) for name, runs in figures.items() if runs}
-    about = {
+        scripts[row.name] = {name: spread(runs) for name, runs in figures.items() if runs}
+    about = {**facts(release), "ops": n_ops, "runs": len(rows[0].model)}
+    return json.dumps({**about, "scripts": scripts}, indent=2) + "\n"
+
+
+def facts(release: str) -> dict[str, object]:
+    """What a figure hangs on: the machine, the interpreter, the form of the core, the day."""
+    return {
         "machine": platform.machine(),
         "processors": processor(),
         "python": platform.python_version(),
         "torch_version": release,
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
         "is_compiled": IS_COMPILED,
-        "ops": n_ops,
-        "runs": len(rows[0].model),
     }
-    return json.dumps({**about, "scripts": scripts}, indent=2) + "\n"
 
 
-def _spread(figures: Sequence[float]) -> dict[str, float]:
+def spread(figures: Sequence[float]) -> dict[str, float]:
     """Of several runs the median, the lowest and the highest."""
     return {"median": median(figures), "lowest": min(figures), "highest": max(figures)}
 

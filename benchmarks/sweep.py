@@ -1,6 +1,8 @@
 """Settings times entries a second of `allocsim tune`, on a recording of a million entries.
 
     python -m benchmarks.sweep FILE [--jobs 2]      a free search over FILE, under the clock
+    python -m benchmarks.sweep FILE --runs 5        five, in turn with the real allocator
+    python -m benchmarks.sweep FILE --json          the same as JSON: medians, lowest and highest
 
 Settings count once for each different outcome (peak, retries, driver calls; of one that was given
 up the figures up to there); those that the search proves equal or finds equal count once
@@ -17,9 +19,12 @@ and a regular one: allocsim synth training --entries 1000000 -o regular.npz
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import platform
 import sys
 import time
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from statistics import median
 
@@ -32,6 +37,8 @@ from allocsim.questions.tune import tune
 from allocsim.questions.tune.row import Row
 from allocsim.trace import load
 from allocsim.units import parse_size
+from benchmarks.output import add_output, show
+from benchmarks.speed import PASSES, facts, form, processor, spread
 
 
 def outcome(row: Row) -> tuple[object, ...]:
@@ -65,8 +72,112 @@ class Real:
         self.rates: list[float] = []
 
     def measure(self) -> None:
-        """Three passes in a process of its own."""
-        self.rates += [self._entries / seconds for seconds in self._allocator.time(self._script)]
+        """Some passes in a process of its own."""
+        self.rates += [
+            self._entries / seconds for seconds in self._allocator.time(self._script, PASSES)
+        ]
+
+
+@dataclass(frozen=True)
+class Found:
+    """Searches over one recording; the figures of a search are the same in every run.
+
+    seconds, processor_seconds: of each search, the latter of all processes together.
+    real: the real allocator's entries a second around each search; empty where it is not at hand.
+    """
+
+    release: str
+    jobs: int
+    entries: int
+    settings: int
+    distinct: int
+    replayed: int
+    skipped: int
+    seconds: tuple[float, ...]
+    processor_seconds: tuple[float, ...]
+    real: tuple[float, ...] = ()
+
+    @property
+    def rates(self) -> list[float]:
+        """Distinct settings times entries a second, of each search."""
+        return [self.distinct * self.entries / seconds for seconds in self.seconds]
+
+    @property
+    def shares(self) -> list[float]:
+        """The rates as parts of the real allocator's entries a second, each of its own run."""
+        return [rate / real for rate, real in zip(self.rates, self.real, strict=False)]
+
+
+def measure(path: str, memory: str, jobs: int, runs: int) -> Found:
+    """Search `runs` times, the real allocator before and after each."""
+    entries = len(load(path).device(0))
+    real: Real | None = None
+    try:
+        real = Real(path, parse_size(memory), entries)
+        real.measure()
+    except PhantomError as error:
+        real = None
+        print(f"no ratio: {error}", file=sys.stderr)
+    seconds, of_processor, around = [], [], []
+    for _ in range(runs):
+        begin, before = time.perf_counter(), _processor_seconds()
+        found = tune(path, memory, jobs=jobs)
+        seconds.append(time.perf_counter() - begin)
+        of_processor.append(_processor_seconds() - before)
+        if real is not None:
+            real.measure()
+            around.append(median(real.rates[-2 * PASSES :]))
+    return Found(
+        release=found.torch_version,
+        jobs=jobs,
+        entries=found.entries,
+        settings=len(found.rows),
+        distinct=len({outcome(row) for row in found.rows}),
+        replayed=found.entries_replayed,
+        skipped=found.entries_skipped,
+        seconds=tuple(seconds),
+        processor_seconds=tuple(of_processor),
+        real=tuple(around),
+    )
+
+
+def _processor_seconds() -> float:
+    """User and system time of this process and of its children that have ended."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def sentences(found: Found) -> str:
+    """The figures in words."""
+    lines = [
+        f"{platform.machine()}, {processor()}, CPython {platform.python_version()}, {form()}, "
+        f"{found.jobs} processes, {datetime.now(UTC):%Y-%m-%d}; {len(found.seconds)} runs, medians",
+        f"{found.entries:,} entries, {found.settings} settings, {found.distinct} distinct: "
+        f"{median(found.seconds):.1f} s, of the processor {median(found.processor_seconds):.1f} s, "
+        f"{median(found.rates):,.0f} settings x entries a second; "
+        f"{found.replayed:,} entries replayed, {found.skipped:,} skipped",
+    ]
+    if found.real:
+        lines.append(
+            f"the real allocator: {median(found.real):,.0f} entries a second; the sweep "
+            f"{median(found.shares):.2f} of it ({min(found.shares):.2f} to {max(found.shares):.2f})"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def document(found: Found) -> str:
+    """The figures as JSON."""
+    counts = ("jobs", "entries", "settings", "distinct", "replayed", "skipped")
+    about = {**facts(found.release), "runs": len(found.seconds)}
+    figures = {
+        "seconds": found.seconds,
+        "processor_seconds": found.processor_seconds,
+        "rate": found.rates,
+        "real": found.real,
+        "rate_of_real": found.shares,
+    }
+    told = {name: spread(runs) for name, runs in figures.items() if runs}
+    return json.dumps({**about, **{n: getattr(found, n) for n in counts}, **told}, indent=2) + "\n"
 
 
 def main() -> None:
@@ -74,29 +185,12 @@ def main() -> None:
     parser.add_argument("file")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--memory", default="48GiB")
+    parser.add_argument("--runs", type=int, default=1)
+    parser.add_argument("--json", action="store_true")
+    add_output(parser)
     options = parser.parse_args()
-    try:
-        real = Real(options.file, parse_size(options.memory), len(load(options.file).device(0)))
-        real.measure()
-    except PhantomError as error:
-        real = None
-        print(f"no ratio: {error}", file=sys.stderr)
-    begin = time.perf_counter()
-    found = tune(options.file, options.memory, jobs=options.jobs)
-    seconds = time.perf_counter() - begin
-    distinct = len({outcome(row) for row in found.rows})
-    rate = distinct * found.entries / seconds
-    print(
-        f"{platform.machine()}, CPython {platform.python_version()}, {options.jobs} processes, "
-        f"{datetime.now(UTC):%Y-%m-%d}\n"
-        f"{found.entries:,} entries, {len(found.rows)} settings, {distinct} distinct: "
-        f"{seconds:.1f} s, {rate:,.0f} settings x entries a second; "
-        f"{found.entries_replayed:,} entries replayed, {found.entries_skipped:,} skipped"
-    )
-    if real is not None:
-        real.measure()
-        own = median(real.rates)
-        print(f"the real allocator: {own:,.0f} entries a second; the sweep {rate / own:.2f} of it")
+    found = measure(options.file, options.memory, options.jobs, options.runs)
+    show((document if options.json else sentences)(found), options.output)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,16 @@
-"""What `python -m benchmarks.speed --json` says of rates that are known."""
+"""What the benchmarks of speed say of rates that are known."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
+import pytest
+
+from allocsim.phantom import PhantomError
+from allocsim.trace import write_npz
+from allocsim.workload import training
+from benchmarks import sweep
 from benchmarks.speed import Row, document, table
 
 
@@ -21,3 +28,42 @@ def test_a_share_is_the_median_of_neighbouring_runs_and_not_of_medians() -> None
 def test_without_the_real_allocator_there_is_no_share() -> None:
     found = json.loads(document([Row("a script", [10.0], [30.0], [])], 10, "2.15"))
     assert set(found["scripts"]["a script"]) == {"model", "engine"}
+
+
+SEARCHES = sweep.Found(
+    release="2.15",
+    jobs=2,
+    entries=1_000,
+    settings=9,
+    distinct=6,
+    replayed=4_000,
+    skipped=500,
+    seconds=(2.0, 3.0, 6.0),
+    processor_seconds=(4.0, 5.0, 9.0),
+    real=(1_000.0, 1_000.0, 2_000.0),
+)
+
+
+def test_a_search_is_held_beside_the_real_rate_of_its_own_run() -> None:
+    found = json.loads(sweep.document(SEARCHES))
+    assert (found["runs"], found["settings"], found["distinct"]) == (3, 9, 6)
+    assert found["rate"] == {"median": 2_000, "lowest": 1_000, "highest": 3_000}
+    assert found["rate_of_real"] == {"median": 2, "lowest": 0.5, "highest": 3}
+    assert "the sweep 2.00 of it (0.50 to 3.00)" in sweep.sentences(SEARCHES)
+
+
+def test_a_search_without_the_real_allocator_has_its_own_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def absent(*_: object) -> None:
+        raise PhantomError("no library is at hand")
+
+    monkeypatch.setattr(sweep, "Real", absent)
+    path = tmp_path / "run.npz"
+    write_npz(training(entries=3_000), path)
+    found = sweep.measure(str(path), "24GiB", 1, 2)
+    assert "no ratio: no library" in capsys.readouterr().err
+    assert len(found.seconds) == len(found.processor_seconds) == 2
+    assert found.entries >= 3_000
+    assert 1 < found.distinct <= found.settings
+    assert "real" not in json.loads(sweep.document(found))
