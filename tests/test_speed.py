@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from allocsim.phantom import PhantomError
 from allocsim.trace import write_npz
 from allocsim.workload import training
-from benchmarks import sweep
+from benchmarks import commands, sweep
 from benchmarks.speed import Row, document, table
 
 
@@ -67,3 +68,28 @@ def test_a_search_without_the_real_allocator_has_its_own_figures(
     assert found.entries >= 3_000
     assert 1 < found.distinct <= found.settings
     assert "real" not in json.loads(sweep.document(found))
+
+
+def test_a_commands_ratio_is_of_neighbouring_runs() -> None:
+    new = [commands.Cost(seconds, 1.0, 50 << 20) for seconds in (1.0, 4.0, 9.0)]
+    old = [commands.Cost(seconds, 2.0, 80 << 20) for seconds in (2.0, 4.0, 3.0)]
+    rows = [commands.Row("top", 10, new, old), commands.Row("stats", 10, new)]
+    top, stats = json.loads(commands.document(rows))["commands"]
+    assert top["ratio"] == {"median": 1, "lowest": 0.5, "highest": 3}
+    assert top["old_memory_bytes"]["median"] == 80 << 20
+    assert "ratio" not in stats
+    assert "| `top` | 10 | 4.00 | 1.00 | 50 | 3.00 | 1.00 (0.50 to 3.00) |" in commands.table(rows)
+
+
+def test_commands_are_measured_from_their_start_to_their_end_in_both_checkouts() -> None:
+    (row,) = commands.measure(["stats"], [1_000], 2, commands.HERE)
+    assert (row.command, row.entries, len(row.new), len(row.old)) == ("stats", 1_000, 2, 2)
+    for cost in (*row.new, *row.old):
+        assert cost.processor_seconds > 0
+        assert cost.seconds > 0.01
+        assert cost.memory > 10 << 20
+
+
+def test_a_command_that_gives_no_answer_is_no_figure(tmp_path: Path) -> None:
+    with pytest.raises(subprocess.CalledProcessError):
+        commands.spent(["stats", str(tmp_path / "absent.pickle")], commands.HERE)

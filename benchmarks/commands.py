@@ -1,0 +1,182 @@
+"""Seconds and memory of whole commands, as a user runs them, on recordings of growing length.
+
+    python -m benchmarks.commands [--entries 10000 100000 1000000] [--runs 3] [--json]
+    python -m benchmarks.commands --against OLD     this checkout in turn with another
+
+Each command is a process of its own, from its start to its end, with the bytecode and the column
+file of a first run at hand, as a second run of a user has them.  Memory is the largest that one of
+its processes had resident.  Recordings are synthetic training loops of ragged lengths, pickles
+written by `allocsim synth`.  With OLD, another checkout of this package, each run is followed by
+the same run there, and the ratio is of such neighbours: a step back is one beyond their spread.
+Ten million entries (`--entries 10000000`) take half an hour.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+
+from allocsim.core import NEWEST
+from allocsim.units import MIB
+from benchmarks.output import add_output, show
+from benchmarks.speed import facts, form, processor, spread
+
+HERE = Path(__file__).parents[1]
+COMMANDS = {
+    "replay": ("replay", "FILE"),
+    "replay --no-cure": ("replay", "--no-cure", "FILE"),
+    "explain": ("explain", "FILE"),
+    "tune": ("tune", "FILE", "--jobs", "2"),
+    "report": ("report", "FILE", "-o", "PAGE"),
+    "top": ("top", "FILE"),
+    "risk": ("risk", "FILE"),
+    "stats": ("stats", "FILE"),
+}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a command took: seconds by the clock and of the processor, and bytes."""
+
+    seconds: float
+    processor_seconds: float
+    memory: int
+
+
+@dataclass
+class Row:
+    """One command on one recording; old: of the other checkout, run by run, where there is one."""
+
+    command: str
+    entries: int
+    new: list[Cost] = field(default_factory=list)
+    old: list[Cost] = field(default_factory=list)
+
+    @property
+    def ratios(self) -> list[float]:
+        """The seconds of each run as a part of the other checkout's next to it."""
+        pairs = zip(self.new, self.old, strict=bool(self.old))
+        return [mine.seconds / other.seconds for mine, other in pairs]
+
+
+def spent(arguments: Sequence[str], checkout: Path) -> Cost:
+    """Run a command of the package in `checkout` to its end.
+
+    Raises CalledProcessError unless it gives an answer (0, or 3 where something does not fit).
+    """
+    kept = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    command = [sys.executable, "-m", "allocsim", *arguments]
+    begin = time.perf_counter()
+    with tempfile.TemporaryFile() as told:
+        process = subprocess.Popen(
+            command,
+            cwd=checkout,
+            env={**kept, "PYTHONPATH": str(checkout)},
+            stdout=subprocess.DEVNULL,
+            stderr=told,
+        )
+        _, status, used = os.wait4(process.pid, 0)
+        seconds = time.perf_counter() - begin
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode not in (0, 3):
+            told.seek(0)
+            raise subprocess.CalledProcessError(process.returncode, command, stderr=told.read())
+    return Cost(seconds, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024)
+
+
+def measure(
+    commands: Sequence[str], entries: Sequence[int], runs: int, old: Path | None
+) -> list[Row]:
+    """Every command on a recording of each length; a first run of each is not counted."""
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="allocsim-") as place:
+        for count in entries:
+            path = Path(place) / f"ragged-{count}.pickle"
+            made = ("synth", "training", "--ragged", "--entries", str(count), "-o", str(path))
+            spent(made, HERE)
+            for name in commands:
+                row = Row(name, count)
+                names = {"FILE": str(path), "PAGE": str(Path(place) / "page.html")}
+                arguments = [names.get(word, word) for word in COMMANDS[name]]
+                for run in range(runs + 1):
+                    costs = [spent(arguments, tree) for tree in (HERE, old) if tree is not None]
+                    if run > 0:
+                        row.new.append(costs[0])
+                        row.old += costs[1:]
+                rows.append(row)
+                print(f"{name}, {count:,} entries: {row.new[-1].seconds:.2f} s", file=sys.stderr)
+    return rows
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The rows as Markdown."""
+    is_pair = any(row.old for row in rows)
+    heads = ["command", "entries", "s", "of the processor, s", "memory, MiB"]
+    heads += ["old, s", "new of old (lowest to highest)"] if is_pair else []
+    lines = [
+        f"{platform.machine()}, {processor()}, CPython {platform.python_version()}, {form()}, "
+        f"{datetime.now(UTC):%Y-%m-%d}; {len(rows[0].new)} runs, medians",
+        "",
+        f"| {' | '.join(heads)} |",
+        "|---" * len(heads) + "|",
+    ]
+    for row in rows:
+        cells = [
+            f"`{row.command}`",
+            f"{row.entries:,}",
+            f"{median(cost.seconds for cost in row.new):.2f}",
+            f"{median(cost.processor_seconds for cost in row.new):.2f}",
+            f"{median(cost.memory for cost in row.new) / MIB:,.0f}",
+        ]
+        if row.old:
+            ratios = row.ratios
+            cells.append(f"{median(cost.seconds for cost in row.old):.2f}")
+            cells.append(f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def document(rows: Sequence[Row]) -> str:
+    """The rows as JSON."""
+    found = []
+    for row in rows:
+        figures: dict[str, list[float]] = {"ratio": row.ratios}
+        for name, costs in (("new", row.new), ("old", row.old)):
+            figures[f"{name}_seconds"] = [cost.seconds for cost in costs]
+            figures[f"{name}_processor_seconds"] = [cost.processor_seconds for cost in costs]
+            figures[f"{name}_memory_bytes"] = [float(cost.memory) for cost in costs]
+        told = {name: spread(runs) for name, runs in figures.items() if runs}
+        found.append({"command": row.command, "entries": row.entries, **told})
+    about = {**facts(NEWEST), "runs": len(rows[0].new)}
+    return json.dumps({**about, "commands": found}, indent=2) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.commands")
+    parser.add_argument("--entries", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
+    parser.add_argument("--commands", nargs="+", choices=COMMANDS, default=list(COMMANDS))
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--against", metavar="OLD", type=Path, help="another checkout")
+    parser.add_argument("--json", action="store_true")
+    add_output(parser)
+    options = parser.parse_args()
+    old = None if options.against is None else options.against.resolve()
+    if old is not None and not (old / "allocsim" / "__init__.py").is_file():
+        parser.error(f"--against {options.against} holds no package allocsim")
+    rows = measure(options.commands, options.entries, options.runs, old)
+    show((document if options.json else table)(rows), options.output)
+
+
+if __name__ == "__main__":
+    main()
