@@ -8,7 +8,8 @@ file of a first run at hand, as a second run of a user has them.  Memory is the 
 its processes had resident.  Recordings are synthetic training loops of ragged lengths, pickles
 written by `allocsim synth`.  With OLD, another checkout of this package, each run is followed by
 the same run there, and the ratio is of such neighbours: a step back is one beyond their spread.
-Ten million entries (`--entries 10000000`) take half an hour.
+Ten million entries (`--entries 10000000`) take ten minutes for the four commands of
+benchmarks/results/commands.md.
 """
 
 from __future__ import annotations
