@@ -15,17 +15,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 
 from allocsim.workload import training, write_recording
-from benchmarks.speed import processor
+from benchmarks.output import where_and_when
 
 _PROGRAM = """
 import json, sys, time
@@ -63,10 +61,7 @@ def loaded(path: Path, folder: Path | None) -> _Loaded:
 
 def lines(paths: list[Path], runs: int) -> Iterator[str]:
     """The table, line by line."""
-    yield (
-        f"{platform.machine()}, {processor()}, CPython {platform.python_version()}, "
-        f"{datetime.now(UTC):%Y-%m-%d}; {runs} runs, median"
-    )
+    yield (f"{where_and_when()}; {runs} runs, median")
     yield ""
     yield (
         "| file | MB | entries | pickle, s | processor | MiB | pickle and keep, s | processor "

@@ -17,21 +17,18 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 
 from allocsim.core import NEWEST
 from allocsim.units import MIB
-from benchmarks.output import add_output, show
-from benchmarks.speed import facts, form, processor, spread
+from benchmarks.output import add_output, facts, form, show, spread, where_and_when
 
 HERE = Path(__file__).parents[1]
 COMMANDS = {
@@ -71,10 +68,11 @@ class Row:
         return [mine.seconds / other.seconds for mine, other in pairs]
 
 
-def spent(arguments: Sequence[str], checkout: Path) -> Cost:
+def spent(arguments: Sequence[str], checkout: Path, bytecode: Path) -> Cost:
     """Run a command of the package in `checkout` to its end.
 
-    Raises CalledProcessError unless it gives an answer (0, or 3 where something does not fit).
+    bytecode: the folder that keeps it.  Raises CalledProcessError unless the command gives an
+    answer (0, or 3 where something does not fit).
     """
     kept = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     command = [sys.executable, "-m", "allocsim", *arguments]
@@ -83,7 +81,7 @@ def spent(arguments: Sequence[str], checkout: Path) -> Cost:
         process = subprocess.Popen(
             command,
             cwd=checkout,
-            env={**kept, "PYTHONPATH": str(checkout)},
+            env={**kept, "PYTHONPATH": str(checkout), "PYTHONPYCACHEPREFIX": str(bytecode)},
             stdout=subprocess.DEVNULL,
             stderr=told,
         )
@@ -102,16 +100,17 @@ def measure(
     """Every command on a recording of each length; a first run of each is not counted."""
     rows = []
     with tempfile.TemporaryDirectory(prefix="allocsim-") as place:
+        bytecode = Path(place) / "bytecode"
         for count in entries:
             path = Path(place) / f"ragged-{count}.pickle"
             made = ("synth", "training", "--ragged", "--entries", str(count), "-o", str(path))
-            spent(made, HERE)
+            spent(made, HERE, bytecode)
             for name in commands:
                 row = Row(name, count)
                 names = {"FILE": str(path), "PAGE": str(Path(place) / "page.html")}
                 arguments = [names.get(word, word) for word in COMMANDS[name]]
                 for run in range(runs + 1):
-                    costs = [spent(arguments, tree) for tree in (HERE, old) if tree is not None]
+                    costs = [spent(arguments, tree, bytecode) for tree in (HERE, old) if tree]
                     if run > 0:
                         row.new.append(costs[0])
                         row.old += costs[1:]
@@ -126,8 +125,7 @@ def table(rows: Sequence[Row]) -> str:
     heads = ["command", "entries", "s", "of the processor, s", "memory, MiB"]
     heads += ["old, s", "new of old (lowest to highest)"] if is_pair else []
     lines = [
-        f"{platform.machine()}, {processor()}, CPython {platform.python_version()}, {form()}, "
-        f"{datetime.now(UTC):%Y-%m-%d}; {len(rows[0].new)} runs, medians",
+        f"{where_and_when()}; the core {form()}; {len(rows[0].new)} runs, medians",
         "",
         f"| {' | '.join(heads)} |",
         "|---" * len(heads) + "|",

@@ -10,12 +10,12 @@ on what else the machine does.
 from __future__ import annotations
 
 import argparse
-import os
 import shlex
 import statistics
-import subprocess
-import sys
+from pathlib import Path
 from tempfile import TemporaryDirectory
+
+from benchmarks.commands import HERE, spent
 
 QUESTIONS = (
     "gpt2 --gpu L4 --batch 8",
@@ -39,16 +39,8 @@ def seconds(question: str, bytecode: str) -> float:
 
     bytecode: the folder that keeps it.
     """
-    environment = {**os.environ, "PYTHONPYCACHEPREFIX": bytecode}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    command = [sys.executable, "-m", "allocsim", "fit", *shlex.split(question), "--engine", "laws"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)
-    _, status, used = os.wait4(process.pid, 0)
-    code = os.waitstatus_to_exitcode(status)
-    process.returncode = code
-    if code not in {0, 3}:  # it fits, or does not
-        raise subprocess.CalledProcessError(code, command)
-    return used.ru_utime + used.ru_stime
+    command = ["fit", *shlex.split(question), "--engine", "laws"]
+    return spent(command, HERE, Path(bytecode)).processor_seconds
 
 
 def main() -> None:

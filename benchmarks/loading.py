@@ -18,7 +18,6 @@ import argparse
 import json
 import os
 import pickle
-import platform
 import random
 import select
 import subprocess
@@ -26,12 +25,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.speed import processor
+from benchmarks.output import where_and_when
 
 BARS = {"shared": 2.0, "own": 4.0}
 """Seconds that each is to take at a million entries, on a machine that has nothing else to do."""
@@ -165,10 +163,7 @@ def _anonymous(pid: int) -> int:
 
 def lines(folder: Path, entries: int, runs: int) -> Iterator[str]:
     """The table, line by line."""
-    yield (
-        f"{platform.machine()}, {processor()}, CPython {platform.python_version()}, "
-        f"{datetime.now(UTC):%Y-%m-%d}; {entries:,} entries, {runs} runs, median"
-    )
+    yield (f"{where_and_when()}; {entries:,} entries, {runs} runs, median")
     yield ""
     yield (
         "| file | MB | load, s | of the processor, s | pickle.load, s | of the processor, s "

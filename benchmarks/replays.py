@@ -31,9 +31,9 @@ from allocsim.engine import Observer, prepare
 from allocsim.engine.replay import drive_as_recorded
 from allocsim.questions.crosscheck import Script
 from allocsim.trace import Action, Trace
-from benchmarks.output import add_output, show
+from benchmarks.output import add_output, form, show
 from benchmarks.scripts import SCRIPTS, Op
-from benchmarks.speed import DEVICE_MEMORY, PASSES, form, real_allocator
+from benchmarks.speed import DEVICE_MEMORY, PASSES, real_allocator
 
 WHAT_IF = "max_split_size_mb:64"
 

@@ -20,21 +20,18 @@ import argparse
 import cProfile
 import gc
 import json
-import platform
 import pstats
 import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from multiprocessing import get_context
-from pathlib import Path
 from statistics import median
 
 import numpy as np
 
-from allocsim.core import IS_COMPILED, NEWEST, CachingAllocator
+from allocsim.core import NEWEST, CachingAllocator
 from allocsim.core.stats import Folder, fold_records
 from allocsim.engine.drive import Drive
 from allocsim.engine.fold import fold
@@ -42,7 +39,7 @@ from allocsim.engine.reading import read_plan
 from allocsim.phantom import PhantomError
 from allocsim.questions.crosscheck import RealAllocator, Script
 from allocsim.trace import Action, Trace
-from benchmarks.output import add_output, show
+from benchmarks.output import add_output, facts, form, show, spread, where_and_when
 from benchmarks.scripts import SCRIPTS, Op
 
 DEVICE_MEMORY = 1 << 40
@@ -176,8 +173,7 @@ def measure(name: str, n_ops: int, runs: int, release: str) -> Row:
 def table(rows: Sequence[Row], n_ops: int, release: str) -> str:
     """The rows as Markdown, with machine and date."""
     lines = [
-        f"{platform.machine()}, {processor()}, CPython {platform.python_version()}, PyTorch "
-        f"{release} modelled, {datetime.now(UTC):%Y-%m-%d}; the core {form()}; {n_ops:,} ops, "
+        f"{where_and_when()}; PyTorch {release} modelled, the core {form()}; {n_ops:,} ops, "
         f"{len(rows[0].model)} runs, median (lowest to highest)",
         "",
         "| script | model, ops/s | engine, ops/s | real, ops/s | model/real | engine/real |",
@@ -208,42 +204,10 @@ def document(rows: Sequence[Row], n_ops: int, release: str) -> str:
     return json.dumps({**about, "scripts": scripts}, indent=2) + "\n"
 
 
-def facts(release: str) -> dict[str, object]:
-    """What a figure hangs on: the machine, the interpreter, the form of the core, the day."""
-    return {
-        "machine": platform.machine(),
-        "processors": processor(),
-        "python": platform.python_version(),
-        "torch_version": release,
-        "date": f"{datetime.now(UTC):%Y-%m-%d}",
-        "is_compiled": IS_COMPILED,
-    }
-
-
-def spread(figures: Sequence[float]) -> dict[str, float]:
-    """Of several runs the median, the lowest and the highest."""
-    return {"median": median(figures), "lowest": min(figures), "highest": max(figures)}
-
-
 def _rates(rates: list[float]) -> str:
     if not rates:
         return "-"
     return f"{median(rates):,.0f} ({min(rates):,.0f} to {max(rates):,.0f})"
-
-
-def form() -> str:
-    """Whether the core that was measured is the plain one or the compiled one."""
-    return "compiled by Cython" if IS_COMPILED else "in plain Python"
-
-
-def processor() -> str:
-    """The processors of this machine, in words."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or "unknown processor"
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{len(names)} x {names[0]}" if names else "unknown processor"
 
 
 def tricks(n_ops: int, release: str) -> str:

@@ -21,11 +21,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import sys
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from statistics import median
 
 from allocsim.engine import Prepared, prepare
@@ -37,8 +35,8 @@ from allocsim.questions.tune import tune
 from allocsim.questions.tune.row import Row
 from allocsim.trace import load
 from allocsim.units import parse_size
-from benchmarks.output import add_output, show
-from benchmarks.speed import PASSES, facts, form, processor, spread
+from benchmarks.output import add_output, facts, form, show, spread, where_and_when
+from benchmarks.speed import PASSES
 
 
 def outcome(row: Row) -> tuple[object, ...]:
@@ -116,7 +114,6 @@ def measure(path: str, memory: str, jobs: int, runs: int) -> Found:
         real = Real(path, parse_size(memory), entries)
         real.measure()
     except PhantomError as error:
-        real = None
         print(f"no ratio: {error}", file=sys.stderr)
     seconds, of_processor, around = [], [], []
     for _ in range(runs):
@@ -150,8 +147,8 @@ def _processor_seconds() -> float:
 def sentences(found: Found) -> str:
     """The figures in words."""
     lines = [
-        f"{platform.machine()}, {processor()}, CPython {platform.python_version()}, {form()}, "
-        f"{found.jobs} processes, {datetime.now(UTC):%Y-%m-%d}; {len(found.seconds)} runs, medians",
+        f"{where_and_when()}; the core {form()}; {found.jobs} processes, "
+        f"{len(found.seconds)} runs, medians",
         f"{found.entries:,} entries, {found.settings} settings, {found.distinct} distinct: "
         f"{median(found.seconds):.1f} s, of the processor {median(found.processor_seconds):.1f} s, "
         f"{median(found.rates):,.0f} settings x entries a second; "

@@ -92,4 +92,4 @@ def test_commands_are_measured_from_their_start_to_their_end_in_both_checkouts()
 
 def test_a_command_that_gives_no_answer_is_no_figure(tmp_path: Path) -> None:
     with pytest.raises(subprocess.CalledProcessError):
-        commands.spent(["stats", str(tmp_path / "absent.pickle")], commands.HERE)
+        commands.spent(["stats", str(tmp_path / "absent.pickle")], commands.HERE, tmp_path)

@@ -29,7 +29,7 @@ from allocsim.measures.recommendation import (
     late_peak,
     recommend,
 )
-from allocsim.measures.sizes import Sizes, merged, sizes_of
+from allocsim.measures.sizes import Sizes, merged, rounded_by, sizes_of
 
 __all__ = [
     "Bar", "Case", "Code", "Cost", "Costs", "Extremes", "Lifetimes", "Measures", "Offer",
@@ -37,6 +37,6 @@ __all__ = [
     "candidates", "choose", "code_at", "code_names", "code_of", "cost_of", "effect_of",
     "effects_on", "extremes_of", "front", "is_fitted", "is_hopeless", "late_peak", "levels_of",
     "lifetimes_of", "measures_of", "merged", "outline_of", "overflows", "pack", "proposals",
-    "read_alike", "read_costs", "recommend", "rescues", "sizes_of", "turning_rows",
+    "read_alike", "read_costs", "recommend", "rescues", "rounded_by", "sizes_of", "turning_rows",
     "usual_settings", "was_refused",
 ]  # fmt: skip

@@ -6,6 +6,7 @@ Rule: everything here follows from the requests alone, so it holds under every s
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -23,7 +24,7 @@ from allocsim.measures.lifetimes import lifetimes_of
 from allocsim.trace import Action
 from allocsim.units import round_up
 
-__all__ = ["Rounded", "Sizes", "merged", "sizes_of"]
+__all__ = ["Rounded", "Sizes", "merged", "rounded_by", "sizes_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +65,21 @@ class Sizes:
         rounding = config.release, config.roundup_power2_divisions
         if rounding not in self._rounded:
             asked = [*(size for size, _ in self.counts), *self.living]
-            if config.rounds_to_power2:
-                each = tuple(config.round_size(size) for size in asked)
-            else:
-                each = tuple(round_up(max(size, MIN_BLOCK_SIZE), MIN_BLOCK_SIZE) for size in asked)
-            self._rounded[rounding] = Rounded(each, tuple(sorted(set(each))))
+            each = rounded_by(config, asked)
+            self._rounded[rounding] = Rounded(tuple(each), tuple(sorted(set(each))))
         return self._rounded[rounding]
 
     @cached_property
     def _rounded(self) -> dict[tuple[Release, tuple[int, ...]], Rounded]:
         return {}
+
+
+def rounded_by(config: AllocatorConfig, sizes: Iterable[int]) -> list[int]:
+    """Every size as `AllocatorConfig.round_size` rounds it; bytes, of 1 and more (1.2)."""
+    if config.rounds_to_power2:
+        return [config.round_size(size) for size in sizes]
+    # The last case of the rule, without asking for the others: there may be a million sizes.
+    return [round_up(max(size, MIN_BLOCK_SIZE), MIN_BLOCK_SIZE) for size in sizes]
 
 
 def sizes_of(prepared: Prepared) -> Sizes:

@@ -248,11 +248,11 @@ def risk_of(
 
 
 def _needs(trials: Trials, setting: Setting, confs: Sequence[str] | None) -> tuple[Need, ...]:
-    release = trials.prepared.release
-    prepared, config = trials.prepared, setting.config(release)
+    prepared = trials.prepared
+    config = setting.config(prepared.release)
     usual = usual_settings(config, expandable=allows_expandable(prepared))
     others = read_alike(usual, [prepared], config) if confs is None else tuple(map(Setting, confs))
     for each in others:
-        each.config(release)  # a wrong one is the user's to know
+        each.config(prepared.release)  # a wrong one is the user's to know
     every = dict.fromkeys([setting, *others])
     return tuple(Need(each.conf, smallest_device(trials, each)) for each in every)

@@ -30,7 +30,7 @@ from allocsim.core import (
     CachingAllocator,
 )
 from allocsim.engine import Prepared
-from allocsim.measures import Lifetimes, lifetimes_of
+from allocsim.measures import Lifetimes, lifetimes_of, rounded_by
 from allocsim.trace import Action, Trace, pools_of
 from allocsim.units import round_up
 
@@ -108,7 +108,7 @@ class Demand:
             return None
         divisions = config.roundup_power2_divisions
         if divisions not in self._rounded:
-            self._rounded[divisions] = [config.round_size(size) for size in self._sizes.tolist()]
+            self._rounded[divisions] = rounded_by(config, self._sizes.tolist())
         rounded = self._rounded[divisions]
         oversize = _oversize_from(config, rounded)
         if (divisions, oversize) not in self._known:
