@@ -1,8 +1,10 @@
-"""What differs between PyTorch releases, as data: the only place that knows a version number.
+"""What the allocators of PyTorch's releases do differently, as data.
 
 `Release` is one release's behaviour; `CHANGES` has a row for each release and names only what
-changed since the row above, so that a new release is a new row.  Nothing else in the package
-compares versions.  Source: semantics 9, and the section named at each field.
+changed since the row above, so that a new release is a new row.  Beside it only the tables of
+what recordings hold (`trace/releases.py`) and of published wheels (`phantom/wheel.py`) know
+versions; nothing else in the package compares them.  Source: semantics 9, and the section named
+at each field.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Rule: a call is made wherever the recording is replayed, under any setting, because it is the
 program's.  The memory fraction that a program begins with is no step: it is in force before the
-first one.
+first one.  Calls that nothing names, as empty_cache, are inferred: `causes.py`, tried by
+`reading.py`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Why requests ran out of memory, of a recording or of an error's text: for a terminal and as JSON.
+"""Why requests ran out of memory, of a recording or of an error's text: in full and as JSON.
 
-Rule: the cause stands first, by its name; every figure comes from the explanation.
+Rule: the first screen is in `explain_screen.py`; here, as there, the cause stands first, by its
+name, and every figure comes from the explanation.
 """
 
 from __future__ import annotations

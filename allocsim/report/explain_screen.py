@@ -1,6 +1,6 @@
 """The first screens of `explain`, of a recording and of a text.
 
-Rule: as of every first screen (`screen_parts.py`).
+Rule: as of every first screen (`screen_parts.py`).  What `-v` adds is in `explain.py`.
 """
 
 from __future__ import annotations

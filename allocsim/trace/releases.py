@@ -1,7 +1,7 @@
 """Which PyTorch releases can have written a recording, by what it holds.
 
 `LAYOUTS` has a row for each release and names only what came with it, so that a new release is a
-new row; nothing else in the package compares versions.
+new row.  What their allocators do is in `core/releases.py`.
 
 A marker that is there rules out the releases before its first.  A marker that is not there rules
 out its first release and all later ones, but only if they write it always (`always`) and its place

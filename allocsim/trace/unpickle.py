@@ -1,5 +1,8 @@
 """Reads a pickle of plain values, and nothing else.
 
+Snapshots of 1 MiB and more are first read by `straight.py`, without building objects;
+what it does not know comes here.
+
 Rule 1: no global is ever looked up, no object ever built: `find_class` and `persistent_load`
 always refuse, and a pickle with any operation but those of dictionaries, lists, tuples, text,
 numbers, booleans and None is refused before it is unpickled.

@@ -1,7 +1,8 @@
 """The grid of settings through a sweep, chunk by chunk.
 
 Rule: which replays are given up depends on the finished chunks alone, never on the speed of a
-worker; so a search has the same rows on any executor, and when it resumes.
+worker; so a search has the same rows on any executor, and when it resumes.  Which settings are in
+the grid is decided in `measures/candidates.py`.
 """
 
 from __future__ import annotations
