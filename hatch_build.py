@@ -35,7 +35,8 @@ C_NAMES = """\
 from libc.stdint cimport int64_t, uint64_t
 
 from allocsim.core._columns cimport (
-    Column, Keys, Names, StepRows, advance, first_not_below, put, put_named, take, take_named
+    Column, Keys, Names, StepRows, advance, fetch_ahead, first_not_below, move_higher, move_lower,
+    put_free, put_named, take_free, take_named
 )
 from allocsim.core.block cimport Block
 from allocsim.core.pool cimport BlockPool, FreeBlocks
@@ -75,6 +76,33 @@ if size <= 0 or size > 1 << 39:
             rounded = (size + 511) & ~511 if is_plainly_rounded else rounded_sizes[size]"""
 """Up to half a tebibyte, so that the key of what it is rounded up to is a machine word."""
 
+MOVED_LOWER = r"""(?x)
+    (\ +) del\ keys\[at\]\n
+    \ + del\ found\[at\]\n
+    \ + at\ =\ find\(keys,\ key,\ 0,\ at\)\n
+    \ + keys\.insert\(at,\ key\)\n
+    \ + found\.insert\(at,\ tail\)\n
+"""
+"""A block that is taken out, and put in again further front."""
+
+MOVED_HIGHER = r"""(?x)
+    (\ +) else:\n
+    \ + if\ at\ >=\ 0:\n
+    \ + del\ keys\[at\]\n
+    \ + del\ found\[at\]\n
+    \ + at\ =\ find\(keys,\ key\)\n
+    \ + keys\.insert\(at,\ key\)\n
+    \ + found\.insert\(at,\ block\)\n
+"""
+"""A block that comes in, further back than the neighbour whose place it takes, if there is one."""
+
+PUT_OR_MOVED = r"""\1elif at >= 0:
+\1    found[at] = block
+\1    move_higher(keys, found, at, key)
+\1else:
+\1    put_free(keys, found, key, block)
+"""
+
 IN_C: tuple[tuple[int, str, str], ...] = (
     # What is declared; Python's own names of the same things are in the way.
     (1, r"from allocsim.core.block import Block\nfrom allocsim.core.columns import find\n", ""),
@@ -102,19 +130,20 @@ IN_C: tuple[tuple[int, str, str], ...] = (
         1,
         r"    for kind, name, size, stream in steps:\n",
         "    while advance(rows):\n"
+        "        fetch_ahead(rows, named)\n"
         "        kind, name, size, stream = rows.kind, rows.name, rows.size, rows.stream\n",
     ),
     (1, r"rounded = rounded_sizes\[size\]", ROUNDED),
     (10, r"left = kind, name, size, stream", "left = rows.current()"),
     # Sorted keys.
-    (1, r"find\(keys, key, 0, at\)", "first_not_below(keys, key, 0, at)"),
+    (1, MOVED_LOWER, r"\1move_lower(keys, found, at, key)\n"),
+    (1, MOVED_HIGHER, PUT_OR_MOVED),
+    (2, r"del keys\[at\]\n +del found\[at\]\n", "take_free(keys, found, at)\n"),
     (1, r"find\(keys, rounded <<", "first_not_below(keys, <uint64_t> rounded <<"),
     (1, r"<< size_shift\)(?=\n +if at == len)", "<< size_shift, 0, keys.n)"),
-    (4, r"find\(keys, (tail\.key|other\.key|key)\)", r"first_not_below(keys, \1, 0, keys.n)"),
+    (3, r"find\(keys, (tail\.key|other\.key)\)", r"first_not_below(keys, \1, 0, keys.n)"),
     (2, r"key = \((rest|merged) <<", r"key = (<uint64_t> \1 <<"),
     (2, r"len\(keys\)", "keys.n"),
-    (4, r"del keys\[at\]", "take(keys, at)"),
-    (2, r"keys\.insert\(at, key\)", "put(keys, at, key)"),
     (2, r"keys\[at\] = key\n", "keys.data[at] = key\n"),
     (2, r"keys\[at ([-+]) 1\] > key", r"keys.data[at \1 1] > key"),
     # Blocks by name.

@@ -4,6 +4,11 @@ from libc.string cimport memmove
 
 from allocsim.core.block cimport Block
 
+cdef extern from "Python.h":
+    ctypedef struct PyListObject:
+        PyObject** ob_item
+    void fetch "__builtin_prefetch" (const void* place) nogil
+
 
 cdef class Column:
     cdef int64_t* data
@@ -39,10 +44,15 @@ cdef inline Py_ssize_t first_not_below(Keys keys, uint64_t key, Py_ssize_t low, 
     return (base - keys.data) + (1 if n == 1 and base[0] < key else 0)
 
 
+cdef inline void shift(void* words, Py_ssize_t to, Py_ssize_t at, Py_ssize_t end) noexcept:
+    """Move the words in [at, end) to `to`."""
+    memmove(<uint64_t*> words + to, <uint64_t*> words + at, (end - at) * sizeof(uint64_t))
+
+
 cdef inline int put(Keys keys, Py_ssize_t at, uint64_t key) except -1:
     if keys.n == keys.room:
         keys.grow()
-    memmove(keys.data + at + 1, keys.data + at, (keys.n - at) * sizeof(uint64_t))
+    shift(keys.data, at + 1, at, keys.n)
     keys.data[at] = key
     keys.n += 1
     return 0
@@ -50,12 +60,59 @@ cdef inline int put(Keys keys, Py_ssize_t at, uint64_t key) except -1:
 
 cdef inline void take(Keys keys, Py_ssize_t at) noexcept:
     keys.n -= 1
-    memmove(keys.data + at, keys.data + at + 1, (keys.n - at) * sizeof(uint64_t))
+    shift(keys.data, at, at + 1, keys.n + 1)
+
+
+cdef inline void move(list blocks, Py_ssize_t at, Py_ssize_t to) noexcept:
+    """Move one item of a list; what stands between goes by one, and nothing else."""
+    cdef PyObject** items = (<PyListObject*> blocks).ob_item
+    cdef PyObject* item = items[at]
+    if to < at:
+        shift(items, to + 1, to, at)
+    else:
+        shift(items, at, at + 1, to + 1)
+    items[to] = item
+
+
+cdef inline Block take_free(Keys keys, list blocks, Py_ssize_t at):
+    """The free block at `at`, taken out."""
+    take(keys, at)
+    move(blocks, at, keys.n)
+    return blocks.pop()
+
+
+cdef inline int put_free(Keys keys, list blocks, uint64_t key, Block block) except -1:
+    """Add a free block."""
+    cdef Py_ssize_t at = first_not_below(keys, key, 0, keys.n)
+    put(keys, at, key)
+    blocks.append(block)
+    move(blocks, keys.n - 1, at)
+    return 0
+
+
+cdef inline void move_lower(Keys keys, list blocks, Py_ssize_t at, uint64_t key) noexcept:
+    """Give the block at `at` a lower key."""
+    cdef Py_ssize_t to = first_not_below(keys, key, 0, at)
+    shift(keys.data, to + 1, to, at)
+    move(blocks, at, to)
+    keys.data[to] = key
+
+
+cdef inline void move_higher(Keys keys, list blocks, Py_ssize_t at, uint64_t key) noexcept:
+    """Give the block at `at` a higher key."""
+    cdef Py_ssize_t to = first_not_below(keys, key, at + 1, keys.n) - 1
+    shift(keys.data, at, at + 1, to + 1)
+    move(blocks, at, to)
+    keys.data[to] = key
+
+
+cdef struct Named:
+    uint64_t name
+    PyObject* block
 
 
 cdef class Names:
-    cdef uint64_t* names
-    cdef PyObject** blocks
+    cdef Named* slots
     cdef Py_ssize_t n, n_slots
     cdef int grow(self) except -1
     cpdef pop(self, uint64_t name, default=*)
@@ -68,19 +125,19 @@ cdef inline Py_ssize_t home_of(Names table, uint64_t name) noexcept:
 cdef inline Py_ssize_t slot_of(Names table, uint64_t name) noexcept:
     """Where `name` is, or would be."""
     cdef Py_ssize_t slot = home_of(table, name)
-    while table.blocks[slot] and table.names[slot] != name:
+    while table.slots[slot].block and table.slots[slot].name != name:
         slot = (slot + 1) & (table.n_slots - 1)
     return slot
 
 
 cdef inline int put_named(Names table, uint64_t name, Block block) except -1:
-    cdef Py_ssize_t slot = slot_of(table, name)
+    cdef Named* slot = table.slots + slot_of(table, name)
     Py_INCREF(block)
-    if table.blocks[slot]:
-        Py_DECREF(<object> table.blocks[slot])
-        table.blocks[slot] = <PyObject*> block
+    if slot.block:
+        Py_DECREF(<object> slot.block)
+        slot.block = <PyObject*> block
         return 0
-    table.names[slot], table.blocks[slot] = name, <PyObject*> block
+    slot.name, slot.block = name, <PyObject*> block
     table.n += 1
     if 2 * table.n > table.n_slots:
         table.grow()
@@ -89,22 +146,23 @@ cdef inline int put_named(Names table, uint64_t name, Block block) except -1:
 
 cdef inline Block take_named(Names table, uint64_t name):
     """The block of a name, taken out; None if there is none."""
+    cdef Named* slots = table.slots
     cdef Py_ssize_t slot = slot_of(table, name), mask = table.n_slots - 1, at, home
-    if not table.blocks[slot]:
+    if not slots[slot].block:
         return None
-    cdef Block block = <Block> table.blocks[slot]
+    cdef Block block = <Block> slots[slot].block
     Py_DECREF(block)
     table.n -= 1
     at = slot
     while True:
         at = (at + 1) & mask
-        if not table.blocks[at]:
+        if not slots[at].block:
             break
-        home = home_of(table, table.names[at])
+        home = home_of(table, slots[at].name)
         if ((at - home) & mask) >= ((at - slot) & mask):
-            table.names[slot], table.blocks[slot] = table.names[at], table.blocks[at]
+            slots[slot] = slots[at]
             slot = at
-    table.blocks[slot] = NULL
+    slots[slot].block = NULL
     return block
 
 
@@ -121,6 +179,36 @@ cdef class StepRows:
     cdef tuple row
     cdef bint next_row(self) except -1
     cdef tuple current(self)
+
+
+cdef enum:
+    AHEAD = 4  # steps: what is asked for comes from memory in the time of some four steps
+
+
+cdef inline PyObject* named_at(Names table, uint64_t name) noexcept:
+    """The block of a name where it stands in its first place; else NULL."""
+    cdef Named* slot = table.slots + home_of(table, name)
+    return slot.block if slot.name == name else NULL
+
+
+cdef inline void fetch_ahead(StepRows steps, Names table) noexcept:
+    """Let the memory that coming steps need be on its way: of names, of blocks, of neighbours."""
+    cdef Py_ssize_t at = steps.at
+    cdef PyObject* block
+    if at + 3 * AHEAD >= steps.n:
+        return
+    fetch(table.slots + home_of(table, steps.names[at + 3 * AHEAD]))
+    block = named_at(table, steps.names[at + 2 * AHEAD])
+    if block:
+        fetch(block)
+        fetch(<char*> block + 64)
+        fetch(<char*> block + 128)
+    block = named_at(table, steps.names[at + AHEAD])
+    if block:
+        fetch(<PyObject*> (<Block> block).prev)
+        fetch(<char*> <PyObject*> (<Block> block).prev + 64)
+        fetch(<PyObject*> (<Block> block).next)
+        fetch(<char*> <PyObject*> (<Block> block).next + 64)
 
 
 cdef inline bint advance(StepRows steps) except -1:

@@ -14,20 +14,12 @@ from libc.string cimport memcpy
 from allocsim.core.block cimport Block
 
 cdef enum:
-    WORD = 8  # bytes of what each array holds: a number or a pointer
+    WORD = 8  # bytes of what columns and keys hold
 
 
 cdef void* with_room(void* words, Py_ssize_t room) except NULL:
     """The same words, where there is room for `room`."""
     words = realloc(words, room * WORD)
-    if not words:
-        raise MemoryError
-    return words
-
-
-cdef void* no_words(Py_ssize_t room) except NULL:
-    """Room for `room` words, all 0."""
-    cdef void* words = calloc(room, WORD)
     if not words:
         raise MemoryError
     return words
@@ -156,29 +148,22 @@ cdef class Names:
 
     def __dealloc__(self):
         for at in range(self.n_slots):
-            if self.blocks[at]:
-                Py_DECREF(<object> self.blocks[at])
-        free(self.names)
-        free(self.blocks)
+            if self.slots[at].block:
+                Py_DECREF(<object> self.slots[at].block)
+        free(self.slots)
 
     cdef int grow(self) except -1:
-        cdef Py_ssize_t n_old = self.n_slots, at, slot
+        cdef Py_ssize_t n_old = self.n_slots, at
         cdef Py_ssize_t n_new = max(64, 2 * n_old)
-        cdef uint64_t* names = self.names
-        cdef PyObject** blocks = self.blocks
-        cdef PyObject** new_blocks = <PyObject**> no_words(n_new)
-        try:
-            self.names = <uint64_t*> no_words(n_new)
-        except MemoryError:
-            free(new_blocks)
-            raise
-        self.blocks, self.n_slots = new_blocks, n_new
+        cdef Named* slots = self.slots
+        cdef Named* new_slots = <Named*> calloc(n_new, sizeof(Named))
+        if not new_slots:
+            raise MemoryError
+        self.slots, self.n_slots = new_slots, n_new
         for at in range(n_old):
-            if blocks[at]:
-                slot = slot_of(self, names[at])
-                self.names[slot], new_blocks[slot] = names[at], blocks[at]
-        free(names)
-        free(blocks)
+            if slots[at].block:
+                new_slots[slot_of(self, slots[at].name)] = slots[at]
+        free(slots)
         return 0
 
     cpdef pop(self, uint64_t name, default=None):
@@ -190,17 +175,17 @@ cdef class Names:
         put_named(self, name, block)
 
     def __getitem__(self, name):
-        cdef Py_ssize_t slot = slot_of(self, name)
-        if not self.blocks[slot]:
+        cdef PyObject* block = self.slots[slot_of(self, name)].block
+        if not block:
             raise KeyError(name)
-        return <object> self.blocks[slot]
+        return <object> block
 
     def get(self, uint64_t name, default=None):
-        cdef Py_ssize_t slot = slot_of(self, name)
-        return <object> self.blocks[slot] if self.blocks[slot] else default
+        cdef PyObject* block = self.slots[slot_of(self, name)].block
+        return <object> block if block else default
 
     def __contains__(self, uint64_t name):
-        return self.blocks[slot_of(self, name)] != NULL
+        return self.slots[slot_of(self, name)].block != NULL
 
     def __len__(self):
         return self.n
@@ -219,8 +204,8 @@ cdef class Names:
 
     def as_dict(self):
         return {
-            self.names[at]: <object> self.blocks[at]
-            for at in range(self.n_slots) if self.blocks[at]
+            self.slots[at].name: <object> self.slots[at].block
+            for at in range(self.n_slots) if self.slots[at].block
         }
 
     def __eq__(self, other):
