@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from allocsim.arrays import any_of
 from allocsim.core import CachingAllocator
 from allocsim.engine.notes import known_notes
 from allocsim.engine.plan import StepKind, Steps
@@ -42,7 +43,7 @@ def run_as_made(
     trace, steps = prepared.trace, prepared.plan.steps
     memory, notes = device_of(prepared)
     of_step = np.zeros(len(steps), dtype=np.int64)
-    of_step[np.isin(steps.kind, (StepKind.ALLOC, StepKind.FREE))] = moved
+    of_step[any_of(steps.kind, (StepKind.ALLOC, StepKind.FREE))] = moved
     reserved = np.zeros(len(trace), dtype=np.int64)
     for action, sign in _SIGNS.items():
         reserved += np.where(trace.action == action, sign * trace.size, 0)

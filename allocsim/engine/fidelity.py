@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from allocsim.arrays import any_of
 from allocsim.core import TraceEntry
 from allocsim.engine.placed import PlacedSteps, Row, rows_of
 from allocsim.engine.plan import Steps
@@ -39,7 +40,7 @@ class FidelityCheck:
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
-        self._entries = np.flatnonzero(~np.isin(trace.action, _IGNORED))
+        self._entries = np.flatnonzero(~any_of(trace.action, _IGNORED))
         self._matched = 0
         self._placed: list[NDArray[np.uint64]] = []
         self._unrecorded: list[int] = []
@@ -130,11 +131,11 @@ class FidelityCheck:
         if self._mismatch is None and self._matched < len(self._entries):
             (left,) = zip(*self._recorded(self._matched, self._matched + 1), strict=True)
             self._part(left, None)
-        replayed = {segment.address: _comparable(segment) for segment in segments}
+        replayed = {segment.address: segment for segment in segments}
         matched = 0
         for segment in self._trace.segments:
-            expected = _comparable(segment)
-            got = replayed.pop(segment.address, None)
+            other = replayed.pop(segment.address, None)
+            expected, got = _comparable(segment), None if other is None else _comparable(other)
             matched += got == expected
             if got != expected and self._mismatch is None:
                 self._mismatch = Mismatch(
@@ -188,11 +189,12 @@ def _comparable(segment: SegmentState) -> _Segment:
         segment.pool_id,
         segment.is_expandable,
     )
-    blocks = (
-        (block.address, block.size, block.state)
-        + ((block.requested_size,) if block.state != INACTIVE else ())
+    blocks = [
+        (block.address, block.size, INACTIVE)
+        if block.state == INACTIVE
+        else (block.address, block.size, block.state, block.requested_size)
         for block in segment.blocks
-    )
+    ]
     return (head, *blocks)
 
 

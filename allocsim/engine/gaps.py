@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from allocsim.arrays import any_of
 from allocsim.trace import Action, PoolColumn, Trace
 
 __all__ = ["Call", "Gap", "Recorded", "Sorted", "gaps_of", "sort_out"]
@@ -130,9 +131,9 @@ def sort_out(trace: Trace, pools: PoolColumn, calls: Sequence[Call] = ()) -> Sor
     completes[[call.entry for call in calls if call.entry < len(trace)]] = False
     is_immediate = np.zeros(len(trace), dtype=bool)
     is_immediate[:-1] = completes[1:]
-    is_request = np.isin(action, _REQUESTS)
+    is_request = any_of(action, _REQUESTS)
     is_driving = is_request | (action == Action.FREE_REQUESTED)
-    is_silent = completes | np.isin(action, (Action.SNAPSHOT, Action.ANNOTATE))
+    is_silent = completes | any_of(action, (Action.SNAPSHOT, Action.ANNOTATE))
     is_planned = (~is_driving & ~is_silent) | (action == Action.OOM)
     driving = np.flatnonzero(is_driving)
     following = np.searchsorted(driving, np.flatnonzero(is_planned))
@@ -142,11 +143,12 @@ def sort_out(trace: Trace, pools: PoolColumn, calls: Sequence[Call] = ()) -> Sor
     # A free just before memory is given back may have been waited for.
     is_held = np.zeros(len(trace), dtype=bool)
     if len(driving):
-        after = np.flatnonzero(np.isin(action, _SHRINKS) | (action == Action.OOM))
+        after = np.flatnonzero(any_of(action, _SHRINKS) | (action == Action.OOM))
         is_held[driving[np.maximum(np.searchsorted(driving, after) - 1, 0)]] = True
         is_held &= is_immediate
     is_planned |= is_held
-    is_planned[_scope_changes(pools, np.flatnonzero(is_request))] = True
+    if pools.ids:
+        is_planned[_scope_changes(pools, np.flatnonzero(is_request))] = True
     return Sorted(is_immediate, is_held, is_driving & ~is_planned, is_planned)
 
 

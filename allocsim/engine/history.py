@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from allocsim.arrays import any_of
 from allocsim.core import CachingAllocator, TraceEntry
 from allocsim.engine.observers import Observer
 from allocsim.engine.result import DeviceRun
@@ -138,7 +139,7 @@ def _entries(
 def own_entries(trace: Trace, device_run: DeviceRun) -> _Column:
     """The entries of `trace` that the first rows of its replay are: as far as the two are equal."""
     matched = 0 if device_run.fidelity is None else device_run.fidelity.entries_matched
-    return np.flatnonzero(~np.isin(trace.action, NOT_THE_ALLOCATORS))[:matched]
+    return np.flatnonzero(~any_of(trace.action, NOT_THE_ALLOCATORS))[:matched]
 
 
 def _answered_rows(trace: Trace, device_run: DeviceRun) -> list[int]:

@@ -101,7 +101,9 @@ class PeakWatch(Observer):
     """
 
     def __init__(self) -> None:
-        self.state = PeakState(entry=-1, reserved=-1, allocated=0, active=0, inactive_split=0)
+        # Numbers, because an object for each growth would be seen by nobody but the last.
+        self._reserved = self._entry = -1
+        self._allocated = self._active = self._inactive_split = 0
         self.device_bytes = 0
 
     def began(self, allocator: CachingAllocator) -> None:
@@ -112,15 +114,23 @@ class PeakWatch(Observer):
         """See `Observer`."""
         self.device_bytes = max(self.device_bytes, allocator.device.held)
         reserved = allocator.reserved_bytes
-        if reserved <= self.state.reserved:
+        if reserved <= self._reserved:
             return
-        stats = allocator.statistics()
-        self.state = PeakState(
-            entry=entry,
-            reserved=reserved,
-            allocated=stats.all.allocated_bytes.current,
-            active=stats.all.active_bytes.current,
-            inactive_split=stats.all.inactive_split_bytes.current,
+        every = allocator.statistics().all
+        self._reserved, self._entry = reserved, entry
+        self._allocated = every.allocated_bytes.current
+        self._active = every.active_bytes.current
+        self._inactive_split = every.inactive_split_bytes.current
+
+    @property
+    def state(self) -> PeakState:
+        """At the highest so far."""
+        return PeakState(
+            entry=self._entry,
+            reserved=self._reserved,
+            allocated=self._allocated,
+            active=self._active,
+            inactive_split=self._inactive_split,
         )
 
 

@@ -1,13 +1,16 @@
 """The devices of a recording made ready: which release, which settings, which start.
 
 Rule: what a user says comes first, then what is recorded, then what the layout of the file tells;
-the reason is a sentence beside the answer.
+the reason is a sentence beside the answer.  What is found out about a recording is kept as long as
+the recording is, for one release and one set of hints: who asks for setting after setting has it
+looked through, read and proved once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from weakref import WeakKeyDictionary
 
 from allocsim.core import RELEASES as MODELLED
 from allocsim.core import parse_conf
@@ -20,6 +23,12 @@ from allocsim.state import SegmentState
 from allocsim.trace import Recording, Rewound, refuse_unsound
 
 __all__ = ["prepare", "prepare_made"]
+
+_Asked = tuple[int | None, str | None, Hints]
+"""A device, a release and hints."""
+
+_LAST: WeakKeyDictionary[Recording, tuple[_Asked, tuple[Prepared, ...]]] = WeakKeyDictionary()
+"""Of each recording, what was asked for last, and the answer."""
 
 
 def prepare(
@@ -36,11 +45,16 @@ def prepare(
     Raises RecordingError if there is nothing to replay, ConfigError for an unknown release and for
     hints that the release refuses.
     """
+    asked = device, torch_version, hints or Hints()
+    last = _LAST.get(recording)
+    if last is not None and last[0] == asked:
+        return last[1]
     starts = refuse_unsound(recording)
-    found = _from_empty(recording, device, torch_version, hints or Hints())
-    if recording.is_requests:  # what was there before is requested first
-        return tuple(found)
-    return tuple(replace(each, start=_start_of(starts, each, recording)) for each in found)
+    found = _from_empty(recording, *asked)
+    if not recording.is_requests:  # else what was there before is requested first
+        found = [replace(each, start=_start_of(starts, each, recording)) for each in found]
+    _LAST[recording] = asked, tuple(found)
+    return tuple(found)
 
 
 def prepare_made(recording: Recording, device: int | None = None) -> tuple[Prepared, ...]:

@@ -14,6 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
+from allocsim.arrays import any_of
 from allocsim.core import (
     AllocatorConfig,
     CachingAllocator,
@@ -222,7 +223,7 @@ class Prepared:
     @cached_property
     def first_base(self) -> int:
         """Where the recorded driver's addresses begin."""
-        grown = np.flatnonzero(np.isin(self.trace.action, _GROWS))
+        grown = np.flatnonzero(any_of(self.trace.action, _GROWS))
         if len(grown):
             return int(self.trace.addr[grown[0]])
         return self.trace.segments[0].address if self.trace.segments else 0
@@ -230,7 +231,7 @@ class Prepared:
     @cached_property
     def last_address(self) -> int:
         """The first address past all that the recorded driver handed out."""
-        rows = np.flatnonzero(np.isin(self.trace.action, _GROWS))
+        rows = np.flatnonzero(any_of(self.trace.action, _GROWS))
         moved = zip(self.trace.addr[rows].tolist(), self.trace.size[rows].tolist(), strict=True)
         ends: list[int] = [address + size for address, size in moved]
         return max([0, *ends, *(segment.end for segment in self.trace.segments)])

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from allocsim.arrays import any_of
 from allocsim.core import PAGE, CachingAllocator
 from allocsim.engine.calls import calls_of
 from allocsim.engine.causes import (
@@ -32,12 +33,11 @@ from allocsim.engine.drive import PAUSE_EVERY, Drive
 from allocsim.engine.fidelity import FidelityCheck
 from allocsim.engine.gaps import Gap, gaps_of, sort_out
 from allocsim.engine.plan import (
+    PlainSteps,
     Plan,
     Planned,
     StepKind,
-    joined,
-    most_reserved,
-    plain_steps,
+    capacity_told,
 )
 from allocsim.engine.threshold import Threshold
 from allocsim.errors import AllocsimError
@@ -81,12 +81,13 @@ def read_plan(
     pools = pools_of(trace)
     calls, changes = calls_of(marks, pools.ids)
     sorted_out = sort_out(trace, pools, calls)
-    plain = plain_steps(trace, sorted_out)
+    plain = PlainSteps.of(trace, sorted_out)
     gaps = tuple(gaps_of(trace, pools, sorted_out, calls))
     places: list[int] = np.searchsorted(
         plain.entry, [gap.last for gap in gaps], side="right"
     ).tolist()
-    max_reserved, capacity = most_reserved(trace, reserved_at_start)
+    max_reserved = trace.most_reserved(reserved_at_start)
+    capacity = capacity_told(trace, reserved_at_start)
     threshold, is_whole, n_either = None, True, 0
     is_driven, named = any(gap.is_open for gap in gaps), _naming_empty_cache(trace)
     by_calls = [known_explanation(gap) for gap in gaps] if is_driven and is_made else []
@@ -95,7 +96,7 @@ def read_plan(
         pass  # what was called accounts for all of it
     elif is_driven:
         facts = Facts(memory or capacity, max_reserved, named, is_assumed, empties)
-        unread = Plan(plain, 0, None, None, 0, pools.ids, changes=changes)
+        unread = Plan(plain.steps(trace), 0, None, None, 0, pools.ids, changes=changes)
         reading = _Reading(trace, unread, gaps, places, facts, allocator)
         if collects_at is not None:
             reading.threshold = Threshold(collects_at, max_reserved, facts.memory)
@@ -107,7 +108,7 @@ def read_plan(
         chosen = [plain_explanation(gap) for gap in gaps]
     refused = [each.refused for each in chosen if each.refused is not None]
     return Plan(
-        joined(plain, [(at, each.steps) for at, each in zip(places, chosen, strict=True)]),
+        plain.steps(trace, [(at, each.steps) for at, each in zip(places, chosen, strict=True)]),
         max_reserved,
         capacity,
         min(refused, default=None),
@@ -131,7 +132,7 @@ def _is_named(gap: Gap, explanation: Explanation, named: frozenset[int]) -> bool
 
 def _naming_empty_cache(trace: Trace) -> frozenset[int]:
     """The entries that gave memory back and whose Python stack names empty_cache."""
-    rows = np.flatnonzero(np.isin(trace.action, (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)))
+    rows = np.flatnonzero(any_of(trace.action, (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)))
     stacks = trace.frames[rows]
     naming = [
         stack

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from allocsim.arrays import any_of, stable_order
 from allocsim.engine.plan import StepKind, Steps
 
 __all__ = ["CYCLE", "Period", "find_period"]
@@ -81,7 +82,7 @@ def _codes(steps: Steps) -> NDArray[np.int64]:
     at = np.arange(len(steps))
     asked = _asked(steps)
     is_alloc = steps.kind == StepKind.ALLOC
-    is_free = np.isin(steps.kind, _FREES) & (asked >= 0)
+    is_free = any_of(steps.kind, _FREES) & (asked >= 0)
     # What is neither, or frees what was there before, is like no other step.
     what = np.select([is_alloc, is_free], [0, steps.kind.astype(np.int64) + 1], -1)
     size_or_age = np.select([is_alloc, is_free], [steps.size, at - asked], at)
@@ -97,7 +98,7 @@ def _codes(steps: Steps) -> NDArray[np.int64]:
 
 def _asked(steps: Steps) -> NDArray[np.int64]:
     """For each step, the last alloc before it, or it itself, of its address; -1: there is none."""
-    order = np.argsort(steps.addr, kind="stable")
+    order = stable_order(steps.addr)
     addr = steps.addr[order]
     groups = np.zeros(len(steps), dtype=np.int64)
     groups[1:] = np.cumsum(addr[1:] != addr[:-1])
@@ -121,7 +122,7 @@ def _lengths(codes: NDArray[np.int64]) -> list[int]:
     runs = np.zeros(n_runs, dtype=np.uint64)
     for i in range(_RUN):
         runs = runs * _FACTOR + codes[i : n_runs + i].astype(np.uint64)
-    order = np.argsort(runs, kind="stable")
+    order = stable_order(runs)
     again = runs[order[1:]] == runs[order[:-1]]
     lengths, times = np.unique((order[1:] - order[:-1])[again], return_counts=True)
     return [int(length) for length in lengths[np.argsort(-times, kind="stable")][:_CANDIDATES]]

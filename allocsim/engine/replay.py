@@ -13,6 +13,7 @@ from functools import partial
 
 import numpy as np
 
+from allocsim.collector import collector_paused
 from allocsim.core import AllocatorConfig
 from allocsim.engine.drive import Drive
 from allocsim.engine.fidelity import FidelityCheck, Uncompared
@@ -113,6 +114,7 @@ def bytes_of(size: int | str | None) -> int | None:
         raise ConfigError(str(error)) from None
 
 
+@collector_paused()
 def replay_prepared(
     devices: Sequence[Prepared],
     setting: Setting | None = None,

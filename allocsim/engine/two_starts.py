@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from allocsim.arrays import any_of
 from allocsim.core import MIN_LARGE_ALLOC, SMALL_SIZE, UNLIMITED, AllocatorConfig
 from allocsim.engine.fold import fold_allocated
 from allocsim.engine.setting import Setting
@@ -100,7 +101,7 @@ def _is_open(prepared: Prepared, setting: Setting) -> bool:
 def _asked(prepared: Prepared) -> set[int]:
     """Raw sizes that the recording asks for, what it begins with among them."""
     trace = prepared.trace
-    asked = trace.size[np.isin(trace.action, (Action.ALLOC, Action.OOM)) & (trace.size > 0)]
+    asked = trace.size[any_of(trace.action, (Action.ALLOC, Action.OOM)) & (trace.size > 0)]
     return {*np.unique(asked).tolist(), *requests_of(prepared.start)}
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from allocsim.arrays import any_of, stable_order
 from allocsim.core import MIN_BLOCK_SIZE
 from allocsim.state import ALLOCATED, PENDING
 from allocsim.trace import Action, Trace
@@ -60,8 +61,8 @@ def lifetimes_of(
     whenever that helps, as a caching one does before it gives up.
     """
     stop = len(trace) if stop is None else stop
-    entries = np.flatnonzero(np.isin(trace.action[:stop], (Action.ALLOC, until)))
-    order = entries[np.argsort(trace.addr[entries], kind="stable")]
+    entries = np.flatnonzero(any_of(trace.action[:stop], (Action.ALLOC, until)))
+    order = entries[stable_order(trace.addr[entries])]
     is_alloc = trace.action[order] == Action.ALLOC
     # Sorted by (address, entry), a block's end comes right after its start.
     same = np.zeros(len(order), dtype=bool)

@@ -12,6 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
+from allocsim.arrays import any_of
 from allocsim.core import (
     MIN_BLOCK_SIZE,
     MIN_LARGE_ALLOC,
@@ -85,7 +86,7 @@ def rounded_by(config: AllocatorConfig, sizes: Iterable[int]) -> list[int]:
 def sizes_of(prepared: Prepared) -> Sizes:
     """The sizes of one device of a recording."""
     trace = prepared.trace
-    asked = trace.size[np.isin(trace.action, (Action.ALLOC, Action.OOM)) & (trace.size > 0)]
+    asked = trace.size[any_of(trace.action, (Action.ALLOC, Action.OOM)) & (trace.size > 0)]
     size, count = np.unique(asked, return_counts=True)
     present = {segment.total_size for segment in prepared.start}
     blocks = [block for segment in prepared.start for block in segment.blocks]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from allocsim.arrays import any_of
 from allocsim.engine import Timeline
 from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE, PoolId, SegmentState
 from allocsim.trace import Action, Trace, pools_of
@@ -63,7 +64,7 @@ def blocks_of(trace: Trace, start: tuple[SegmentState, ...], timeline: Timeline)
     """
     pools = pools_of(trace)
     before = _Rows.of_state(start, pools.ids)
-    rows = np.flatnonzero(np.isin(trace.action, _OF_BLOCKS))
+    rows = np.flatnonzero(any_of(trace.action, _OF_BLOCKS))
     action = np.concatenate((before.action, trace.action[rows]))
     address = np.concatenate((before.address, trace.addr[rows]))
     entry = np.concatenate((before.entry, rows))
@@ -134,7 +135,7 @@ def _next_free(
     padded = np.append(order, [-1, -1])
     first, second = padded[made + 1], padded[made + 2]
     here = address[order[made]]
-    is_first = (first >= 0) & (address[first] == here) & np.isin(action[first], _FREES)
+    is_first = (first >= 0) & (address[first] == here) & any_of(action[first], _FREES)
     first = np.where(is_first, first, -1)
     completes = (second >= 0) & (address[second] == here)
     completes &= action[second] == Action.FREE_COMPLETED

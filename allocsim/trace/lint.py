@@ -14,6 +14,7 @@ from typing import Literal
 
 import numpy as np
 
+from allocsim.arrays import any_of, stable_order
 from allocsim.errors import RecordingError
 from allocsim.state import INACTIVE, SegmentState
 from allocsim.trace.backend import Backend, backend_of
@@ -200,7 +201,7 @@ def _segment_errors(trace: Trace) -> Iterator[str]:
 
 def _alignment(trace: Trace, unrounded: str | None) -> Iterator[Finding]:
     """Odd addresses, which up to the release `unrounded` a setting explains; None: nothing does."""
-    rows = np.isin(trace.action, (Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED))
+    rows = any_of(trace.action, (Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED))
     odd = np.flatnonzero(rows & (trace.addr % np.uint64(_ALIGNMENT) != 0))
     if not len(odd):
         return
@@ -233,7 +234,7 @@ def _overlap(trace: Trace, start: tuple[SegmentState, ...]) -> Finding | None:
         return None
     ends = {b.address: b.address + b.size for s in start for b in s.blocks if b.state != INACTIVE}
     addresses = sorted(ends)
-    entries = np.flatnonzero(np.isin(trace.action, (Action.ALLOC, Action.FREE_COMPLETED)))
+    entries = np.flatnonzero(any_of(trace.action, (Action.ALLOC, Action.FREE_COMPLETED)))
     columns = (trace.action == Action.ALLOC, trace.addr, trace.size)
     rows = zip(entries.tolist(), *(column[entries].tolist() for column in columns), strict=True)
     for index, is_alloc, addr, size in rows:
@@ -274,8 +275,8 @@ def _about_start(trace: Trace, start: tuple[SegmentState, ...]) -> Iterator[Find
 
 
 def _completion_without_request(trace: Trace) -> int | None:
-    rows = np.flatnonzero(np.isin(trace.action, _FREES))
-    rows = rows[np.argsort(trace.addr[rows], kind="stable")]
+    rows = np.flatnonzero(any_of(trace.action, _FREES))
+    rows = rows[stable_order(trace.addr[rows])]
     addr, is_completed = trace.addr[rows], trace.action[rows] == Action.FREE_COMPLETED
     follows_request = np.append(False, (addr[1:] == addr[:-1]) & ~is_completed[:-1])
     lost = rows[is_completed & ~follows_request]

@@ -25,7 +25,7 @@ PROFILER_TRACE, MEMORY_TIMELINE, ROWS = "profiler trace", "memory timeline", "ro
 """Layouts that hold requests alone."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False, weakref_slot=True)
 class Recording(Shown):
     """One loaded file.
 

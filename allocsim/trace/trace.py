@@ -14,6 +14,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from allocsim.arrays import any_of
 from allocsim.state import PoolId, SegmentState
 from allocsim.trace.frames import Frame, FrameTable
 from allocsim.trace.marks import Mark
@@ -138,14 +139,25 @@ class Trace:
 
     def inputs(self) -> NDArray[np.intp]:
         """Numbers of the entries that drive a replay: alloc, both frees, and oom."""
-        return np.flatnonzero(np.isin(self.action, INPUT_ACTIONS))
+        return np.flatnonzero(any_of(self.action, INPUT_ACTIONS))
 
-    def driver_moves(self) -> NDArray[np.int64]:
-        """Bytes that each entry takes from the driver (negative: gives back)."""
-        grows = np.isin(self.action, (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP))
-        shrinks = np.isin(self.action, (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP))
-        moved: NDArray[np.int64] = self.size * (grows.astype(np.int64) - shrinks.astype(np.int64))
-        return moved
+    def most_reserved(self, held: int) -> int:
+        """The most bytes reserved at any time; held: those before the first entry."""
+        _, after = self._reserved()
+        return held + max(0, int(after.max(initial=0)))
+
+    def reserved_after(self, entries: NDArray[np.intp], held: int) -> NDArray[np.int64]:
+        """The bytes reserved after each of `entries`; held: those before the first entry."""
+        moved, after = self._reserved()
+        return held + np.append(0, after)[np.searchsorted(moved, entries, side="right")]
+
+    def _reserved(self) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
+        """The entries that took from the driver or gave back, and what all up to each came to."""
+        grows = any_of(self.action, (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP))
+        shrinks = any_of(self.action, (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP))
+        moved = np.flatnonzero(grows | shrinks)
+        size = self.size[moved]
+        return moved, np.cumsum(np.where(grows[moved], size, -size))
 
     def count(self, action: Action) -> int:
         """How many entries have `action`."""

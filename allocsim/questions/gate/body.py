@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from allocsim.arrays import any_of
 from allocsim.core import SMALL_SIZE
 from allocsim.engine import Plan, Prepared, StepKind, Steps, Timeline
 from allocsim.errors import RecordingError
@@ -86,7 +87,7 @@ def body_of(
     part = trimmed(trace, first, len(trace))
     asks = np.flatnonzero(part.action == Action.ALLOC)
     last = int(asks[-1]) if len(asks) else 0
-    freed = set(part.addr[:last][np.isin(part.action[:last], _FREES)].tolist())
+    freed = set(part.addr[:last][any_of(part.action[:last], _FREES)].tolist())
     live = [
         (segment, block)
         for segment in before
@@ -150,7 +151,7 @@ def _apart(kept: list[tuple[SegmentState, BlockState]]) -> tuple[SegmentState, .
 def _plan(prepared: Prepared, first: int) -> Plan:
     """The steps from entry `first` on, and before them the settings and the pool in force."""
     steps = prepared.free_plan.steps
-    kept = (steps.entry >= first) | np.isin(steps.kind, _LASTING)
+    kept = (steps.entry >= first) | any_of(steps.kind, _LASTING)
     scopes = np.flatnonzero((steps.entry < first) & (steps.kind == StepKind.SCOPE))
     kept[scopes[-1:]] = True
     moved = Steps(

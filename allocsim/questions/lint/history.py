@@ -74,8 +74,8 @@ def _other_holders(trace: Trace, start: tuple[SegmentState, ...]) -> Iterator[Fi
     ooms = np.flatnonzero(trace.action == Action.OOM)
     if len(ooms) < 2:
         return
-    reserved = sum(segment.total_size for segment in start) + np.cumsum(trace.driver_moves())
-    sizes = (reserved[ooms] + trace.addr[ooms].astype(np.int64)).tolist()
+    reserved = trace.reserved_after(ooms, sum(segment.total_size for segment in start))
+    sizes = (reserved + trace.addr[ooms].astype(np.int64)).tolist()
     for (_, before), (at, size) in pairwise(zip(ooms.tolist(), sizes, strict=True)):
         if abs(size - before) >= PAGE:
             text = (

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from allocsim.arrays import stable_order
 from allocsim.measures import code_of
 from allocsim.questions.picture.block_sizes import CLASS_NAMES, class_of
 from allocsim.questions.picture.lives import BlockLives, Lives
@@ -80,7 +81,7 @@ class AddressAxis:
     @classmethod
     def of(cls, address: _Column, size: _Column) -> AddressAxis:
         """The axis of the ranges [address, address + size), which may overlap."""
-        order = np.argsort(address, kind="stable")
+        order = stable_order(address)
         address, end = address[order], np.maximum.accumulate((address + size)[order])
         begins = np.ones(len(address), dtype=bool)
         begins[1:] = address[1:] > end[:-1]

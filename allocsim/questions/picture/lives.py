@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from allocsim.arrays import any_of, stable_order
 from allocsim.engine import History, columns_of
 from allocsim.state import INACTIVE, PENDING, PoolId
 from allocsim.trace import Action, Trace
@@ -81,14 +82,14 @@ def lives_of(history: History, trace: Trace, stopped_at: int | None = None) -> L
 
 
 def _blocks(history: History, trace: Trace, n_entries: int) -> BlockLives:
-    rows = np.flatnonzero(np.isin(history.action, _OF_BLOCKS))
+    rows = np.flatnonzero(any_of(history.action, _OF_BLOCKS))
     then: list[NDArray[Any]] = [history.action, history.address, history.block_size, history.size]
     then += [history.stream, history.entry]
     action, address, size, raw, stream, entry = (
         np.concatenate((before, column[rows]))
         for before, column in zip(_before(history), then, strict=True)
     )
-    order = np.argsort(address, kind="stable")
+    order = stable_order(address)
     made = np.flatnonzero(action[order] == Action.ALLOC)
     # In the order of (address, time) a block's end is right behind its beginning.
     freed = _next_is(action, address, order, made + 1, Action.FREE_REQUESTED)
@@ -142,7 +143,7 @@ def _segments(history: History, n_entries: int) -> SegmentLives:
         s.address: (s.total_size, s.stream, -1, number.get(s.pool_id, -1)) for s in history.start
     }
     ended: list[tuple[int, int, int, int, int, int]] = []
-    rows = np.flatnonzero(np.isin(history.action, (*_TAKES, *_GIVES)))
+    rows = np.flatnonzero(any_of(history.action, (*_TAKES, *_GIVES)))
     columns = (history.action, history.address, history.size, history.stream, history.entry,
                history.pool)  # fmt: skip
     for row in zip(*(column[rows].tolist() for column in columns), strict=True):

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from allocsim.arrays import any_of
 from allocsim.core import SMALL_SIZE, Block, CachingAllocator, free_blocks, returnable_bytes
 from allocsim.display import Shown
 from allocsim.engine import (
@@ -142,7 +143,7 @@ def spans_of(timeline: Timeline, count: int) -> tuple[Span, ...]:
 
 def largest_entry(trace: Trace) -> int | None:
     """The first entry with the largest request, a failed one included; None without any."""
-    asks = np.flatnonzero(np.isin(trace.action, (Action.ALLOC, Action.OOM)))
+    asks = np.flatnonzero(any_of(trace.action, (Action.ALLOC, Action.OOM)))
     return int(asks[np.argmax(trace.size[asks])]) if len(asks) else None
 
 

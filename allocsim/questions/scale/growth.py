@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from allocsim.arrays import any_of
 from allocsim.engine import StepKind, Steps
 from allocsim.errors import ConfigError
 from allocsim.laws import BEFORE, Repeated
@@ -85,7 +86,7 @@ class Growth:
 
     def _repeated(self) -> Repeated:
         second, kind, own = self.second, self.second.kind, self.second.block
-        is_free = np.isin(kind, FREES)
+        is_free = any_of(kind, FREES)
         is_request = kind == StepKind.ALLOC
         kin = np.full(len(kind), BEFORE, dtype=np.int64)
         known = (is_request | is_free) & (own >= 0)
@@ -107,7 +108,7 @@ class Growth:
     ) -> NDArray[np.uint64]:
         """What names each block to the engine: its number, or where it was from the start."""
         found = self.second.steps.addr[row].copy()
-        is_own = (kind == StepKind.ALLOC) | (np.isin(kind, FREES) & (block >= 0))
+        is_own = (kind == StepKind.ALLOC) | (any_of(kind, FREES) & (block >= 0))
         found[is_own] = (block[is_own] + _HANDLE).astype(np.uint64)
         return found
 

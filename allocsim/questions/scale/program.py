@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from allocsim.arrays import any_of
 from allocsim.engine import Prepared, StepKind, Steps
 from allocsim.errors import RecordingError
 from allocsim.measures import Code, code_at
@@ -104,7 +105,7 @@ def program_of(prepared: Prepared) -> Program:
     number = {block.address: i - len(there) for i, block in enumerate(there)}
     block, count = np.zeros(len(steps), dtype=np.int64), 0
     is_request = steps.kind == StepKind.ALLOC
-    of_a_block = is_request | np.isin(steps.kind, FREES)
+    of_a_block = is_request | any_of(steps.kind, FREES)
     rows = np.flatnonzero(of_a_block)
     for row, address, asks in zip(
         rows.tolist(), steps.addr[rows].tolist(), is_request[rows].tolist(), strict=True

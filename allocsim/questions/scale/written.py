@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from allocsim.arrays import any_of
 from allocsim.core import TraceEntry
 from allocsim.engine import Drive, Observer, Plan, Setting, StepKind, bytes_of, fold_allocated
 from allocsim.questions.scale.law import typed
@@ -79,7 +80,7 @@ class _Kept(Observer):
         steps = plan.steps
         freed = (StepKind.FREE, StepKind.FREE_REQUEST)
         self._asked = iter(frames[steps.entry[steps.kind == StepKind.ALLOC]].tolist())
-        self._freed = iter(frames[steps.entry[np.isin(steps.kind, freed)]].tolist())
+        self._freed = iter(frames[steps.entry[any_of(steps.kind, freed)]].tolist())
 
     def history(self, entries: Sequence[TraceEntry]) -> None:
         """See `Observer`."""

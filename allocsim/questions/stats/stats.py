@@ -199,7 +199,6 @@ def _peaks(trace: Trace, start: tuple[SegmentState, ...]) -> tuple[int, int]:
     held = sum(segment.total_size for segment in start)
     live = [b for segment in start for b in segment.blocks if b.state == ALLOCATED]
     asked = sum(block.requested_size for block in live)
-    reserved = held + np.cumsum(trace.driver_moves())
     allocs, frees = trace.action == Action.ALLOC, trace.action == Action.FREE_REQUESTED
     requested = asked + np.cumsum(trace.size * (allocs.astype(np.int64) - frees))
-    return max(held, int(reserved.max(initial=0))), max(asked, int(requested.max(initial=0)))
+    return trace.most_reserved(held), max(asked, int(requested.max(initial=0)))

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from allocsim.arrays import any_of
 from allocsim.core import (
     OPTIONS,
     PAGE,
@@ -79,7 +80,7 @@ class Demand:
         groups, self.group = np.unique(pool << 32 | stream, return_inverse=True)
         self._is_private = (groups >> 32 >= 0).tolist()
         self._maps_private = release.expandable_private_pools
-        asked = trace.size[np.isin(trace.action, (Action.ALLOC, Action.OOM))]
+        asked = trace.size[any_of(trace.action, (Action.ALLOC, Action.OOM))]
         self._sizes = np.unique(asked[asked > 0])
         self._moves = self._moves_of_groups(prepared)
         self._rounded: dict[tuple[int, ...], list[int]] = {}

@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from allocsim.arrays import any_of, stable_order
 from allocsim.state import INACTIVE, SegmentState
 from allocsim.trace.trace import Action, Trace
 
@@ -44,7 +45,7 @@ def never_overlap(trace: Trace, start: tuple[SegmentState, ...]) -> bool:
     block = np.repeat(np.arange(len(n_in)), n_in)
     number = _counted(n_in) + np.repeat(first, n_in)
     key = number * (len(addresses) + 1) + place[block]
-    order = np.argsort(key, kind="stable")
+    order = stable_order(key)
     key, block = key[order], block[order]
     outer = np.flatnonzero(last[block] > place[block] + 1)
     of = block[outer]
@@ -66,22 +67,22 @@ def _lives(trace: Trace, start: tuple[SegmentState, ...]) -> _Lives | None:
         for block in segment.blocks
         if block.state != INACTIVE
     ]
-    rows = np.flatnonzero(np.isin(trace.action, (Action.ALLOC, Action.FREE_COMPLETED)))
+    rows = np.flatnonzero(any_of(trace.action, (Action.ALLOC, Action.FREE_COMPLETED)))
     addr = np.concatenate((np.array([at for at, _ in there], np.uint64), trace.addr[rows]))
     size = np.concatenate((np.array([held for _, held in there], np.int64), trace.size[rows]))
     entry = np.concatenate((np.full(len(there), -1), rows))
     is_alloc = np.concatenate((np.ones(len(there), dtype=bool), trace.action[rows] == Action.ALLOC))
-    addresses, place = np.unique(addr, return_inverse=True)
-    order = np.argsort(place, kind="stable")
-    place, size, entry, is_alloc = place[order], size[order], entry[order], is_alloc[order]
-    goes_on = place[1:] == place[:-1]
+    order = stable_order(addr)
+    addr, size, entry, is_alloc = addr[order], size[order], entry[order], is_alloc[order]
+    goes_on = addr[1:] == addr[:-1]
     begins = np.append(True, ~goes_on)
+    place = np.cumsum(begins) - 1
     takes_turns = not (is_alloc[1:] == is_alloc[:-1])[goes_on].any()
-    if not takes_turns or not is_alloc[begins[: len(place)]].all():
+    if not takes_turns or not is_alloc[begins[: len(addr)]].all():
         return None
     died = np.full(len(place), len(trace))
     died[:-1][goes_on] = entry[1:][goes_on]
-    return addresses, *(column[is_alloc] for column in (place, size, entry, died))
+    return addr[begins[: len(addr)]], *(column[is_alloc] for column in (place, size, entry, died))
 
 
 def _most_alive(trace: Trace, at_start: int) -> int:

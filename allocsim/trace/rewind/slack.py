@@ -15,6 +15,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from allocsim.arrays import stable_order
 from allocsim.state import SegmentState
 from allocsim.trace.trace import Action, Trace
 from allocsim.units import MIB
@@ -50,7 +51,7 @@ class LaterAllocs:
     def _indices(self) -> NDArray[np.intp]:
         trace, entry = self._trace, self._entry
         indices = entry + np.flatnonzero(trace.action[entry:] == Action.ALLOC)
-        return indices[np.argsort(trace.addr[indices], kind="stable")]
+        return indices[stable_order(trace.addr[indices])]
 
     @cached_property
     def _addresses(self) -> NDArray[np.uint64]:

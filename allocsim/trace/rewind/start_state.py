@@ -19,6 +19,7 @@ from typing import NoReturn
 
 import numpy as np
 
+from allocsim.arrays import any_of
 from allocsim.errors import RecordingError
 from allocsim.state import ALLOCATED, INACTIVE, PENDING, BlockState, PoolId, SegmentState
 from allocsim.trace.marks import cut_marks
@@ -69,7 +70,7 @@ class Rewound:
         before = live_before(trace, entry, rewind.live)
         if before is not None:
             rewind.live = before
-            left = left[~np.isin(trace.action[left], OF_BLOCKS)]
+            left = left[~any_of(trace.action[left], OF_BLOCKS)]
         pools = (*trace.pool_ids, (0, 0))  # -1, "unknown", finds the default pool
         columns = (trace.action, trace.addr, trace.size, trace.stream, trace.pool_id)
         rows = zip(left.tolist(), *(column[left].tolist() for column in columns), strict=True)

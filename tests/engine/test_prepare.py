@@ -1,0 +1,99 @@
+"""What is found out about a recording is kept with it, and changes no answer."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from weakref import ref
+
+import pytest
+
+from allocsim import CachingAllocator, Hints, Recording, load, replay
+from allocsim.engine import Drive, prepare
+from allocsim.units import MIB
+
+Recorded = Callable[..., Recording]
+
+TRACES = Path(__file__).parents[2] / "traces"
+OTHER = "max_split_size_mb:64"
+
+
+def a_hole(a: CachingAllocator) -> None:
+    """A block freed between two that stay."""
+    a.malloc(12 * MIB)
+    between = a.malloc(8 * MIB)
+    a.malloc(4 * MIB)
+    a.free(between)
+
+
+@pytest.fixture
+def drives(monkeypatch: pytest.MonkeyPatch) -> list[Drive]:
+    """Every drive that is begun from here on."""
+    begun: list[Drive] = []
+    run = Drive.run
+
+    def noted(drive: Drive, *arguments: object) -> None:
+        begun.append(drive)
+        run(drive, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Drive, "run", noted)
+    return begun
+
+
+def test_who_asks_for_setting_after_setting_has_the_recording_proved_once(
+    drives: list[Drive],
+) -> None:
+    recording = load(TRACES / "gpt2-side-stream-torch2.15.pickle.gz")
+    replay(recording, OTHER)
+    assert len(drives) == 2  # the replay as recorded, and the one asked for
+    replay(recording, "garbage_collection_threshold:0.8")
+    assert len(drives) == 3
+
+
+def test_a_replay_as_recorded_is_made_whenever_it_is_asked_for(
+    recorded: Recorded, drives: list[Drive]
+) -> None:
+    recording = recorded(a_hole)
+    for times in (1, 2, 3):
+        fidelity = replay(recording).devices[0].fidelity
+        assert fidelity is not None and fidelity.is_exact
+        assert len(drives) == times
+
+
+@pytest.mark.parametrize("conf", [None, OTHER])
+@pytest.mark.parametrize(
+    "name", ["gpt2-ragged-oom-torch2.15.pickle.gz", "gpt2-side-stream-torch2.15.pickle.gz"]
+)
+def test_the_second_call_answers_as_the_first(name: str, conf: str | None) -> None:
+    recording = load(TRACES / name)
+    first, second = replay(recording, conf), replay(recording, conf)
+    afresh = replay(replace(recording), conf)
+    assert repr(first) == repr(second) == repr(afresh)
+    for run in (second, afresh):
+        for device, before in zip(run.devices, first.devices, strict=True):
+            assert device.stats == before.stats
+            assert device.notes == before.notes
+            assert device.parting == before.parting
+            assert device.timeline.reserved.tolist() == before.timeline.reserved.tolist()
+
+
+def test_another_release_and_other_hints_are_found_out_anew(recorded: Recorded) -> None:
+    recording = recorded(a_hole)
+    (own,) = prepare(recording)
+    assert prepare(recording) == (own,)
+    (older,) = prepare(recording, torch_version="2.6")
+    assert older is not own and older.release.version == "2.6"
+    (never,) = prepare(recording, hints=Hints(empty_cache="never"))
+    assert never is not older and not never.hints.empties
+
+
+def test_it_goes_with_the_recording(recorded: Recorded) -> None:
+    recording = recorded(a_hole)
+    kept = ref(prepare(recording)[0])
+    gc.collect()
+    assert kept() is not None
+    del recording
+    gc.collect()
+    assert kept() is None
