@@ -183,6 +183,7 @@ cdef class StepRows:
 
 cdef enum:
     AHEAD = 4  # steps: what is asked for comes from memory in the time of some four steps
+    MANY = 4096  # blocks: fewer stay in the processor's cache by themselves
 
 
 cdef inline PyObject* named_at(Names table, uint64_t name) noexcept:
@@ -195,7 +196,7 @@ cdef inline void fetch_ahead(StepRows steps, Names table) noexcept:
     """Let the memory that coming steps need be on its way: of names, of blocks, of neighbours."""
     cdef Py_ssize_t at = steps.at
     cdef PyObject* block
-    if at + 3 * AHEAD >= steps.n:
+    if table.n < MANY or at + 3 * AHEAD >= steps.n:
         return
     fetch(table.slots + home_of(table, steps.names[at + 3 * AHEAD]))
     block = named_at(table, steps.names[at + 2 * AHEAD])

@@ -100,58 +100,47 @@ def _lowest_gap(low: NDArray[np.int64], high: NDArray[np.int64], size: int) -> i
 
 
 def _best_fit(rows: Lifetimes) -> NDArray[np.int64]:
-    """Offsets by best fit in the order of the entries; free neighbours are joined."""
-    arena = _Arena()
-    offset = np.zeros(len(rows), dtype=np.int64)
+    """Offsets by best fit in the order of the entries, of equals the lowest; free neighbours are
+    joined.
+
+    The free ranges stand in order as numbers, size before start, and by start and by end.  One
+    loop with numbers, because calls and pairs were two thirds of its time.
+    """
     n = len(rows)
+    sizes: list[int] = rows.size.tolist()
+    offset = [0] * n
+    shift = sum(sizes).bit_length()  # no range starts or ends beyond the sum of all blocks
+    by_size: list[int] = []
+    by_start: dict[int, int] = {}
+    by_end: dict[int, int] = {}
+    top = 0
     moment = np.concatenate((rows.end, rows.start))
     for event in np.argsort(moment, kind="stable").tolist():  # what ends goes first
-        row = event % n
         if event < n:
-            arena.free(int(offset[row]), int(rows.size[row]))
+            start, size = offset[event], sizes[event]
+            end = start + size
+            following = by_start.pop(end, 0)
+            if following:
+                del by_size[bisect_left(by_size, following << shift | end)]
+                end += following
+            before = by_end.pop(start, 0)
+            if before:
+                start -= before
+                del by_size[bisect_left(by_size, before << shift | start)]
         else:
-            offset[row] = arena.allocate(int(rows.size[row]))
-    return offset
-
-
-class _Arena:
-    """Address space from 0 up; its free ranges by size, by start and by end."""
-
-    def __init__(self) -> None:
-        self._top = 0
-        self._by_size: list[tuple[int, int]] = []
-        self._by_start: dict[int, int] = {}
-        self._by_end: dict[int, int] = {}
-
-    def allocate(self, size: int) -> int:
-        """The start of the smallest free range that holds `size`; of equals the lowest."""
-        i = bisect_left(self._by_size, (size, 0))
-        if i == len(self._by_size):
-            start = self._top
-            self._top += size
-            return start
-        length, start = self._by_size[i]
-        self._remove(start, length)
-        if length > size:
-            self._insert(start + size, length - size)
-        return start
-
-    def free(self, start: int, size: int) -> None:
-        """Give a range back."""
-        following = self._by_start.get(start + size)
-        if following is not None:
-            self._remove(start + size, following)
-            size += following
-        before = self._by_end.get(start)
-        if before is not None:
-            self._remove(start - before, before)
-            start, size = start - before, size + before
-        self._insert(start, size)
-
-    def _insert(self, start: int, size: int) -> None:
-        insort(self._by_size, (size, start))
-        self._by_start[start] = self._by_end[start + size] = size
-
-    def _remove(self, start: int, size: int) -> None:
-        del self._by_size[bisect_left(self._by_size, (size, start))]
-        del self._by_start[start], self._by_end[start + size]
+            size = sizes[event - n]
+            at = bisect_left(by_size, size << shift)
+            if at == len(by_size):
+                offset[event - n] = top
+                top += size
+                continue
+            length = by_size[at] >> shift
+            start = offset[event - n] = by_size.pop(at) - (length << shift)
+            end = start + length
+            del by_start[start], by_end[end]
+            if length == size:
+                continue
+            start += size
+        by_start[start] = by_end[end] = end - start
+        insort(by_size, (end - start) << shift | start)
+    return np.array(offset, dtype=np.int64)

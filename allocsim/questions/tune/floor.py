@@ -131,7 +131,7 @@ class Demand:
         peaks = {}
         for group, (which, sign) in enumerate(self._moves):
             classes = size_class[which]
-            for each in np.unique(classes).tolist():
+            for each in np.unique(size_class[_present(which)]).tolist():
                 own = classes == each
                 peaks[3 * group + each] = _peaks_of(which[own], sign[own], held, each != _SMALL)
         return peaks
@@ -154,13 +154,18 @@ def _peaks_of(
     """Of one kind; the lengths, spread over its own, that large requests have."""
     size = held[which]
     peaks = [(0, int(np.cumsum(size * sign).max(initial=0)))]
-    own = np.unique(size)[1:]
+    own = np.unique(held[_present(which)])[1:]
     if is_large and len(own):
         for length in own[np.linspace(len(own) - 1, 0, _LENGTHS + 1).astype(int)[:-1]].tolist():
             is_longer = size >= length
             moved = np.cumsum(size[is_longer] * sign[is_longer])
             peaks.append((length, int(moved.max(initial=0))))
     return tuple(peaks)
+
+
+def _present(which: NDArray[np.intp]) -> NDArray[np.intp]:
+    """The numbers that occur, each once; of few numbers and many rows."""
+    return np.flatnonzero(np.bincount(which))
 
 
 def _oversize_from(config: AllocatorConfig, rounded: list[int]) -> int:
