@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from allocsim.arrays import stable_order
 from allocsim.measures.lifetimes import Lifetimes
 
 __all__ = ["MOST_PLACED", "Packing", "pack"]
@@ -115,7 +116,7 @@ def _best_fit(rows: Lifetimes) -> NDArray[np.int64]:
     by_end: dict[int, int] = {}
     top = 0
     moment = np.concatenate((rows.end, rows.start))
-    for event in np.argsort(moment, kind="stable").tolist():  # what ends goes first
+    for event in stable_order(moment).tolist():  # what ends goes first
         if event < n:
             start, size = offset[event], sizes[event]
             end = start + size

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim.arrays import any_of
+from allocsim.arrays import any_of, stable_order
 from allocsim.engine import Timeline
 from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE, PoolId, SegmentState
 from allocsim.trace import Action, Trace, pools_of
@@ -68,7 +68,7 @@ def blocks_of(trace: Trace, start: tuple[SegmentState, ...], timeline: Timeline)
     action = np.concatenate((before.action, trace.action[rows]))
     address = np.concatenate((before.address, trace.addr[rows]))
     entry = np.concatenate((before.entry, rows))
-    order = np.argsort(address, kind="stable")
+    order = stable_order(address)
     made = np.flatnonzero(action[order] == Action.ALLOC)
     # In the order of (address, time) a block's ends stand right behind its beginning.
     first, second = _next_free(action, address, order, made)

@@ -75,14 +75,15 @@ def _lives(trace: Trace, start: tuple[SegmentState, ...]) -> _Lives | None:
     order = stable_order(addr)
     addr, size, entry, is_alloc = addr[order], size[order], entry[order], is_alloc[order]
     goes_on = addr[1:] == addr[:-1]
-    begins = np.append(True, ~goes_on)
+    begins = np.ones(len(addr), dtype=bool)
+    begins[1:] = ~goes_on
     place = np.cumsum(begins) - 1
     takes_turns = not (is_alloc[1:] == is_alloc[:-1])[goes_on].any()
-    if not takes_turns or not is_alloc[begins[: len(addr)]].all():
+    if not takes_turns or not is_alloc[begins].all():
         return None
     died = np.full(len(place), len(trace))
     died[:-1][goes_on] = entry[1:][goes_on]
-    return addr[begins[: len(addr)]], *(column[is_alloc] for column in (place, size, entry, died))
+    return addr[begins], *(column[is_alloc] for column in (place, size, entry, died))
 
 
 def _most_alive(trace: Trace, at_start: int) -> int:
