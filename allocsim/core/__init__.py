@@ -44,7 +44,15 @@ from allocsim.core.options import OPTIONS, Option, Role
 from allocsim.core.pending import RequestedFree
 from allocsim.core.reclaim import garbage_passes
 from allocsim.core.releases import NEWEST, RELEASES, FreeBlockOrder, Release, find_release
-from allocsim.core.stats import SHORT, Folder, GroupMoves, Journal, Moves, fold_records
+from allocsim.core.stats import (
+    SHORT,
+    Folder,
+    GroupMoves,
+    Journal,
+    Marked,
+    Moves,
+    fold_records,
+)
 
 __all__ = [
     "ADDRESS_POLICIES",
@@ -67,6 +75,7 @@ __all__ = [
     "MAX_REQUEST",
     "MIN_BLOCK_SIZE",
     "MIN_LARGE_ALLOC",
+    "Marked",
     "Moves",
     "NEWEST",
     "NO_DIVISIONS",

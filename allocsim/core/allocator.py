@@ -41,7 +41,7 @@ from allocsim.core.reclaim import (
 from allocsim.core.releases import NEWEST, EmptyCacheInScope, Overflow, find_release
 from allocsim.core.seed import plant
 from allocsim.core.snapshot import memory_snapshot, segments, snapshot
-from allocsim.core.stats import DeviceStats, Folder, Journal
+from allocsim.core.stats import DeviceStats, Folder, Journal, Marked
 from allocsim.core.summary import memory_summary
 from allocsim.errors import OutOfMemoryError, UpstreamAssertionError
 from allocsim.state import DEFAULT_POOL, PoolId, SegmentState
@@ -494,6 +494,14 @@ class CachingAllocator:
         For who passes steps over that would have come out as others did.
         """
         self.heap.stats.recount(journal)
+
+    def mark(self) -> None:
+        """Remember what is allocated, active and inactive split now; the last mark counts."""
+        self.heap.stats.mark()
+
+    def marked(self) -> Marked:
+        """What was allocated, active and inactive split at the last mark."""
+        return self.statistics().marked
 
     def statistics(self) -> DeviceStats:
         """Every statistic, counted up to now.

@@ -23,6 +23,7 @@ __all__ = [
     "Folder",
     "GroupMoves",
     "Journal",
+    "Marked",
     "Moves",
     "Stat",
     "FOLD_AT",
@@ -166,6 +167,15 @@ class StatGroup:
         return tuple((name, getattr(self, name)) for name in _BLOCK_STATS)
 
 
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """Bytes allocated, active and inactive split at a moment that was marked."""
+
+    allocated: int = 0
+    active: int = 0
+    inactive_split: int = 0
+
+
 _ActiveMoves = tuple[Moves, Moves, Moves, Moves, Moves]
 
 
@@ -270,11 +280,21 @@ def _moves(  # noqa: PLR0912, PLR0915  (one loop, by design)
     )
 
 
+def _parted(journal: Journal, n_records: int, n_waits: int) -> tuple[Journal, Journal]:
+    """The first `n_records` records and `n_waits` waits, and those after."""
+    sizes, requests, inactive, at, waits = map(list, journal)
+    before = (sizes[:n_records], requests[:n_records], inactive[:n_records])
+    after = (sizes[n_records:], requests[n_records:], inactive[n_records:])
+    later = [number - n_records for number in at[n_waits:]]
+    return (*before, at[:n_waits], waits[:n_waits]), (*after, later, waits[n_waits:])
+
+
 class DeviceStats:
     """All statistics of one device.
 
     journal: the records not counted yet.  folder: counts them; any that gives what
-    `fold_records` gives.
+    `fold_records` gives.  marked: of the moment of the last mark, once it is counted; mark_at:
+    how many records and waits of the journal came before one that is not.
 
     Mirrors: DeviceStats
     """
@@ -286,6 +306,8 @@ class DeviceStats:
         "pools",
         "journal",
         "folder",
+        "marked",
+        "mark_at",
         "oversize_allocations",
         "oversize_segments",
         "reserved_by_pool",
@@ -304,6 +326,8 @@ class DeviceStats:
         self.pools = {True: StatGroup(), False: StatGroup()}
         self.journal: Journal = (Column(), Column(), Column(), Column(), Column())
         self.folder: Folder = fold_records
+        self.marked = Marked()
+        self.mark_at: tuple[int, int] | None = None
         self.oversize_allocations = Stat()
         self.oversize_segments = Stat()
         self.reserved_by_pool: dict[tuple[int, int], dict[str, Stat]] = {}
@@ -329,18 +353,40 @@ class DeviceStats:
 
     def fold(self) -> None:
         """Count everything recorded so far."""
-        if self.journal[0] or self.journal[3]:
-            every, small, large = self.folder(self.journal)
-            for column in self.journal:
-                column.clear()
+        if self.mark_at is not None:
+            before, after = _parted(self.journal, *self.mark_at)
+            self.mark_at = None
+            self._count(before)
+            every = self.all
+            self.marked = Marked(
+                every.allocated_bytes.current,
+                every.active_bytes.current,
+                every.inactive_split_bytes.current,
+            )
+            self._count(after)
+        else:
+            self._count(self.journal)
+        for column in self.journal:
+            column.clear()
+
+    def _count(self, journal: Journal) -> None:
+        if journal[0] or journal[3]:
+            every, small, large = self.folder(journal)
             self.all.advance(every)
             self.pools[True].advance(small)
             self.pools[False].advance(large)
 
+    def mark(self) -> None:
+        """Have this moment's bytes in `marked` after the next fold.
+
+        Of marks without a fold between them the last counts: who looks for the highest moment
+        marks each growth, and to count at each was a sixth of a replay of many blocks.
+        """
+        self.mark_at = (len(self.journal[0]), len(self.journal[3]))
+
     def recount(self, journal: Journal) -> None:
         """Count `journal` and nothing else."""
-        for column in self.journal:
-            column.clear()
+        self.fold()  # for the sake of a mark
         every, small, large = self.folder(journal)
         for group, moves in zip(
             (self.all, *self.pools.values()), (every, small, large), strict=True

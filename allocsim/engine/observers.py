@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim.core import Block, CachingAllocator, Column, TraceEntry
+from allocsim.core import Block, CachingAllocator, Column, Marked, TraceEntry
 from allocsim.engine.fold import int_column
 from allocsim.engine.result import PeakState, SimulatedOom, Spill, Timeline
 
@@ -97,40 +97,38 @@ class TimelineBuilder:
 class PeakWatch(Observer):
     """The state at the first moment of the highest reserved memory, and the most the device held.
 
-    It has the statistics counted at every such moment, so it looks on only where its state is read.
+    It marks the allocator at each new high, so one watch an allocator, and no other marks.
     """
 
     def __init__(self) -> None:
         # Numbers, because an object for each growth would be seen by nobody but the last.
         self._reserved = self._entry = -1
-        self._allocated = self._active = self._inactive_split = 0
+        self._allocator: CachingAllocator | None = None
         self.device_bytes = 0
 
     def began(self, allocator: CachingAllocator) -> None:
         """See `Observer`."""
+        self._allocator = allocator
         self.grew(allocator, -1)
 
     def grew(self, allocator: CachingAllocator, entry: int) -> None:
         """See `Observer`."""
         self.device_bytes = max(self.device_bytes, allocator.device.held)
         reserved = allocator.reserved_bytes
-        if reserved <= self._reserved:
-            return
-        every = allocator.statistics().all
-        self._reserved, self._entry = reserved, entry
-        self._allocated = every.allocated_bytes.current
-        self._active = every.active_bytes.current
-        self._inactive_split = every.inactive_split_bytes.current
+        if reserved > self._reserved:
+            self._reserved, self._entry = reserved, entry
+            allocator.mark()
 
     @property
     def state(self) -> PeakState:
         """At the highest so far."""
+        marked = Marked() if self._allocator is None else self._allocator.marked()
         return PeakState(
             entry=self._entry,
             reserved=self._reserved,
-            allocated=self._allocated,
-            active=self._active,
-            inactive_split=self._inactive_split,
+            allocated=marked.allocated,
+            active=marked.active,
+            inactive_split=marked.inactive_split,
         )
 
 

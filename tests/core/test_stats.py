@@ -7,7 +7,7 @@ import random
 import pytest
 
 from allocsim import OutOfMemoryError
-from allocsim.core import RELEASES
+from allocsim.core import RELEASES, Marked, RequestedFree
 from allocsim.core.stats import FOLD_AT, DeviceStats, Stat
 from allocsim.units import MIB
 
@@ -223,6 +223,48 @@ def test_folding_counts_as_each_call_would(make: Make, seed: int) -> None:
             eager.memory_stats()
     assert lazy.memory_stats() == eager.memory_stats()
     lazy.check()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_last_mark_has_the_bytes_of_its_moment(make: Make, seed: int) -> None:
+    """As one that counts after every call has them, frees that wait among the calls."""
+    rng = random.Random(seed)
+    lazy, eager = (make("64GiB", record_history=False) for _ in range(2))
+    live: list[int] = []
+    waiting: list[tuple[RequestedFree, RequestedFree]] = []
+    assert lazy.marked() == Marked(0, 0, 0)
+    expected = Marked()
+    for _ in range(3 * FOLD_AT if seed == 0 else 300):
+        what = rng.random()
+        if live and what < 0.3:
+            ptr = live.pop(rng.randrange(len(live)))
+            lazy.free(ptr)
+            eager.free(ptr)
+        elif live and what < 0.45:
+            ptr = live.pop(rng.randrange(len(live)))
+            waiting.append((lazy.request_free(ptr), eager.request_free(ptr)))
+        elif waiting and what < 0.6:
+            of_lazy, of_eager = waiting.pop(rng.randrange(len(waiting)))
+            assert lazy.complete_free(of_lazy)
+            assert eager.complete_free(of_eager)
+        else:
+            size = rng.choice((100, 5000, 2 * MIB, 11 * MIB))
+            address = lazy.malloc(size)
+            assert address is not None
+            assert eager.malloc(size) == address
+            live.append(address)
+        stats = eager.memory_stats()
+        if rng.random() < 0.05:
+            lazy.mark()
+            expected = Marked(
+                allocated=stats["allocated_bytes.all.current"],
+                active=stats["active_bytes.all.current"],
+                inactive_split=stats["inactive_split_bytes.all.current"],
+            )
+        if rng.random() < 0.02:
+            assert lazy.marked() == expected
+    assert lazy.marked() == expected
+    assert lazy.memory_stats() == eager.memory_stats()
 
 
 def test_a_fresh_device_has_no_private_pools() -> None:
