@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allocsim.arrays import any_of, stable_order
+from allocsim.arrays import any_of, distinct, stable_order
 from allocsim.trace import Action
 
 WORDS = st.integers(0, 2**64 - 1)
@@ -18,6 +18,14 @@ FEW = st.integers(0, 5)
 def test_codes_are_found_as_isin_finds_them(codes: list[int], wanted: set[Action]) -> None:
     column = np.array(codes, dtype=np.uint8)
     assert any_of(column, wanted).tolist() == np.isin(column, list(wanted)).tolist()
+
+
+@given(st.one_of(st.lists(FEW), st.lists(WORDS)))
+def test_what_comes_up_comes_once_in_order(numbers: list[int]) -> None:
+    column = np.array(numbers, dtype=np.uint64)
+    assert distinct(column).tolist() == sorted(set(numbers))
+    signed = column.view(np.int64)
+    assert distinct(signed).tolist() == np.unique(signed).tolist()
 
 
 @given(st.one_of(st.lists(FEW), st.lists(WORDS), st.lists(FEW.map(lambda n: 2**64 - 1 - n))))

@@ -66,13 +66,18 @@ class AllocatorConfig:
 
         Mirrors: round_size
         """
-        if size < MIN_BLOCK_SIZE:
-            return MIN_BLOCK_SIZE
+        return round_up(size, self.rounding_step(size))
+
+    def rounding_step(self, size: int) -> int:
+        """What a request of `size` >= 1 bytes is rounded up to a multiple of (1.2).
+
+        From one power of two to the next it changes once at most.
+        """
         divisions = self.divisions_of(size)
         is_effective = divisions > (0 if self.release.one_division_keeps_size else 1)
         if is_effective and size > MIN_BLOCK_SIZE * divisions:
-            return _round_up_power2(size, divisions)
-        return round_up(size, MIN_BLOCK_SIZE)
+            return _power2_step(size, divisions)
+        return MIN_BLOCK_SIZE
 
     def largest_raw(self, rounded: int) -> int:
         """The largest request that is rounded to `rounded` bytes at most."""
@@ -305,8 +310,8 @@ def _signed(word: int) -> int:
     return word - (1 << 64) if word >> 63 else word
 
 
-def _round_up_power2(size: int, divisions: int) -> int:
-    """`size` rounded up to a power of two divided in `divisions` steps; a power of two stays.
+def _power2_step(size: int, divisions: int) -> int:
+    """The part of a power of two that `size` is rounded up to a multiple of; it stays itself.
 
     One division leaves every size as it is, which releases that call this for 1 show (1.2).
     `size` is above 512 * `divisions`, so that a step has at least 512 bytes.
@@ -314,6 +319,5 @@ def _round_up_power2(size: int, divisions: int) -> int:
     Mirrors: roundup_power2_next_division
     """
     if divisions == 1:
-        return size
-    floor = 1 << (size.bit_length() - 1)
-    return round_up(size, floor // divisions)
+        return 1
+    return (1 << (size.bit_length() - 1)) // divisions

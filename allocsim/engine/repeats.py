@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim.arrays import any_of, stable_order
+from allocsim.arrays import any_of, distinct, stable_order
 from allocsim.engine.plan import StepKind, Steps
 
 __all__ = ["CYCLE", "Period", "find_period"]
@@ -32,6 +32,9 @@ _LOOKS = 8
 
 _CANDIDATES = 16
 """Distances that are tried as the length of a period."""
+
+_WORTH = 8
+"""A stretch of less than this part of the requests saves less than it takes to find."""
 
 _RUN = 32
 """Steps that are looked for as a whole."""
@@ -63,7 +66,12 @@ class Period:
 
 
 def find_period(steps: Steps) -> Period | None:
-    """The longest stretch of three equal periods or more, of lengths that runs suggest."""
+    """The longest stretch of three equal periods or more, of lengths that runs suggest.
+
+    None, too, where the sizes alone say that it would hold too few of the requests to be worth it.
+    """
+    if not _may_repeat(steps):
+        return None
     codes = _codes(steps)
     best: Period | None = None
     for length in _lengths(codes):
@@ -75,6 +83,16 @@ def find_period(steps: Steps) -> Period | None:
         if count >= 3 and (best is None or count * length > best.count * best.length):
             best = Period(int(edges[longest]) + 1, length, count)
     return best
+
+
+def _may_repeat(steps: Steps) -> bool:
+    """Whether a stretch of equal periods can hold a share of the requests that is worth a look.
+
+    Of its sizes two thirds at least came up before: each does in every period, of three or more.
+    """
+    sizes = steps.size[steps.kind == StepKind.ALLOC]
+    again = len(sizes) - len(distinct(sizes))
+    return 3 * again * _WORTH >= 2 * len(sizes)
 
 
 def _codes(steps: Steps) -> NDArray[np.int64]:

@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from allocsim.arrays import any_of
+from allocsim.arrays import any_of, distinct
 from allocsim.core import MIN_LARGE_ALLOC, SMALL_SIZE, UNLIMITED, AllocatorConfig
 from allocsim.engine.fold import fold_allocated
 from allocsim.engine.setting import Setting
@@ -102,7 +100,7 @@ def _asked(prepared: Prepared) -> set[int]:
     """Raw sizes that the recording asks for, what it begins with among them."""
     trace = prepared.trace
     asked = trace.size[any_of(trace.action, (Action.ALLOC, Action.OOM)) & (trace.size > 0)]
-    return {*np.unique(asked).tolist(), *requests_of(prepared.start)}
+    return {*distinct(asked).tolist(), *requests_of(prepared.start)}
 
 
 def _breaks(prepared: Prepared, setting: Setting, device_memory: int | None) -> bool:

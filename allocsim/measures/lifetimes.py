@@ -39,7 +39,7 @@ class Lifetimes:
         moment = np.concatenate((self.start, self.end))
         moved = np.concatenate((self.size, -self.size))
         # At one moment frees come first: the next block may take the same place.
-        order = np.lexsort((moved > 0, moment))
+        order = stable_order(2 * moment + (moved > 0))
         return int(np.cumsum(moved[order]).max(initial=0))
 
     def take(self, rows: NDArray[np.intp]) -> Lifetimes:

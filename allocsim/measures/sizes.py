@@ -5,25 +5,19 @@ Rule: everything here follows from the requests alone, so it holds under every s
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
-from allocsim.arrays import any_of
-from allocsim.core import (
-    MIN_BLOCK_SIZE,
-    MIN_LARGE_ALLOC,
-    SMALL_SIZE,
-    AllocatorConfig,
-    Release,
-)
+from allocsim.arrays import any_of, distinct
+from allocsim.core import MIN_LARGE_ALLOC, SMALL_SIZE, AllocatorConfig, Release
 from allocsim.engine import Prepared, requests_of
 from allocsim.measures.lifetimes import lifetimes_of
 from allocsim.trace import Action
-from allocsim.units import round_up
 
 __all__ = ["Rounded", "Sizes", "merged", "rounded_by", "sizes_of"]
 
@@ -32,11 +26,12 @@ __all__ = ["Rounded", "Sizes", "merged", "rounded_by", "sizes_of"]
 class Rounded:
     """Sizes in bytes as a setting rounds them (1.2).
 
-    each: of every size of `Sizes.counts`, then of `Sizes.living`, in their order.
+    each: of every size of `Sizes.counts`, then of `Sizes.living`, in their order; as the bytes of
+        a column, since it is compared and hashed as a whole.
     distinct: those that come up, ascending.
     """
 
-    each: tuple[int, ...]
+    each: bytes
     distinct: tuple[int, ...]
 
 
@@ -65,22 +60,40 @@ class Sizes:
         """The sizes as `config` rounds them; worked out once a rounding."""
         rounding = config.release, config.roundup_power2_divisions
         if rounding not in self._rounded:
-            asked = [*(size for size, _ in self.counts), *self.living]
-            each = rounded_by(config, asked)
-            self._rounded[rounding] = Rounded(tuple(each), tuple(sorted(set(each))))
+            each = rounded_by(config, self._asked)
+            self._rounded[rounding] = Rounded(each.tobytes(), tuple(distinct(each).tolist()))
         return self._rounded[rounding]
+
+    @cached_property
+    def _asked(self) -> NDArray[np.int64]:
+        counted = np.fromiter((size for size, _ in self.counts), np.int64, len(self.counts))
+        return np.concatenate((counted, np.array(self.living, dtype=np.int64)))
 
     @cached_property
     def _rounded(self) -> dict[tuple[Release, tuple[int, ...]], Rounded]:
         return {}
 
 
-def rounded_by(config: AllocatorConfig, sizes: Iterable[int]) -> list[int]:
+def rounded_by(config: AllocatorConfig, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
     """Every size as `AllocatorConfig.round_size` rounds it; bytes, of 1 and more (1.2)."""
-    if config.rounds_to_power2:
-        return [config.round_size(size) for size in sizes]
-    # The last case of the rule, without asking for the others: there may be a million sizes.
-    return [round_up(max(size, MIN_BLOCK_SIZE), MIN_BLOCK_SIZE) for size in sizes]
+    starts, steps = _pieces(config, int(sizes.max(initial=1)))
+    step = steps[np.searchsorted(starts, sizes, side="right") - 1]
+    return -(-sizes // step) * step
+
+
+def _pieces(config: AllocatorConfig, most: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """From which size on, up to the next, which step holds, for sizes up to `most`."""
+    starts = [1]
+    for bits in range(most.bit_length()):
+        low, high = 1 << bits, (2 << bits) - 1
+        first = config.rounding_step(low)
+        if config.rounding_step(high) != first:
+            sizes = range(low, high + 1)
+            starts.append(
+                low + bisect_left(sizes, 1, key=lambda s: config.rounding_step(s) != first)
+            )
+        starts.append(high + 1)
+    return np.array(starts[:-1]), np.array([config.rounding_step(start) for start in starts[:-1]])
 
 
 def sizes_of(prepared: Prepared) -> Sizes:

@@ -11,6 +11,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from allocsim.arrays import distinct
 from allocsim.owners.scene import NEVER, Scene
 from allocsim.owners.stacks import Origin, Phase
 
@@ -51,7 +52,7 @@ class Evidence:
         made = scene.came_from(*MADE_AS_PARAMETERS, Origin.OWN_LAYER)
         made |= self.lasts & scene.born_in(Phase.SETUP)
         made |= scene.is_before & scene.outlives_all
-        return np.unique(self.blocks.requested[made])
+        return distinct(self.blocks.requested[made])
 
     @cached_property
     def gradients(self) -> _Mask:

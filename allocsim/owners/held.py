@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from allocsim.arrays import distinct
 from allocsim.engine import Timeline
 from allocsim.owners.blocks import Blocks, blocks_of, blocks_of_state
 from allocsim.owners.rules import RULES, UNKNOWN, rules_of
@@ -110,7 +111,7 @@ def scene_of_state(trace: Trace) -> Scene:
 
 
 def _scene(trace: Trace, blocks: Blocks, *, is_state_only: bool) -> Scene:
-    kinds = kinds_of(trace.frame_table, np.unique(blocks.stack).tolist())
+    kinds = kinds_of(trace.frame_table, distinct(blocks.stack).tolist())
     return scene_of(blocks, kinds, is_state_only=is_state_only, marks=trace.marks)
 
 

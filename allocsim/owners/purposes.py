@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from allocsim.arrays import distinct
 from allocsim.owners.blocks import Blocks
 from allocsim.owners.rules import CATEGORIES, RULES, UNKNOWN, rules_of
 from allocsim.owners.scene import scene_of
@@ -52,5 +53,5 @@ def purposes_of(
         n_entries=n_entries,
         pools=(),
     )
-    kinds = kinds_of(table, np.unique(blocks.stack).tolist())
+    kinds = kinds_of(table, distinct(blocks.stack).tolist())
     return _NUMBERS[rules_of(scene_of(blocks, kinds, is_state_only=False))]

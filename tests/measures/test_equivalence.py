@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from allocsim.core import find_release, parse_conf
@@ -45,8 +46,9 @@ def test_sizes_are_rounded_once_a_rounding_and_a_release() -> None:
         for conf in ("", "roundup_power2_divisions:1", "roundup_power2_divisions:4", ""):
             config = parse_conf(conf, find_release(release))
             rounded = sizes.rounded(config)
-            assert rounded.each == tuple(config.round_size(size) for size, _ in sizes.counts)
-            assert rounded.distinct == tuple(sorted(set(rounded.each)))
+            each = [config.round_size(size) for size, _ in sizes.counts]
+            assert rounded.each == np.array(each).tobytes()
+            assert rounded.distinct == tuple(sorted(set(each)))
             other = parse_conf(f"{conf},max_split_size_mb:64".lstrip(","), find_release(release))
             assert sizes.rounded(other) is rounded
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from allocsim.arrays import distinct
 from allocsim.display import Shown
 from allocsim.state import ALLOCATED, SegmentState
 from allocsim.trace import Action, FileForm, Recording, Trace, form_of, lint
@@ -171,7 +172,7 @@ def _device(trace: Trace, start: tuple[SegmentState, ...] | None) -> DeviceStats
         active_bytes=sum(segment.active_size for segment in trace.segments),
         requested_bytes=sum(segment.requested_size for segment in trace.segments),
         blocks=sum(b.state == ALLOCATED for segment in trace.segments for b in segment.blocks),
-        streams=len({*np.unique(trace.stream[trace.inputs()]).tolist(), *_streams(trace)}),
+        streams=len({*distinct(trace.stream[trace.inputs()]).tolist(), *_streams(trace)}),
         pools=len(pools),
         stackless=int(np.count_nonzero(trace.frames[allocs] < 0)),
     )

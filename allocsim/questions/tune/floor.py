@@ -19,8 +19,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim.arrays import any_of
+from allocsim.arrays import any_of, distinct, stable_order
 from allocsim.core import (
+    MIN_LARGE_ALLOC,
     OPTIONS,
     PAGE,
     ROUND_LARGE,
@@ -81,9 +82,9 @@ class Demand:
         self._is_private = (groups >> 32 >= 0).tolist()
         self._maps_private = release.expandable_private_pools
         asked = trace.size[any_of(trace.action, (Action.ALLOC, Action.OOM))]
-        self._sizes = np.unique(asked[asked > 0])
+        self._sizes = distinct(asked[asked > 0])
         self._moves = self._moves_of_groups(prepared)
-        self._rounded: dict[tuple[int, ...], list[int]] = {}
+        self._rounded: dict[tuple[int, ...], NDArray[np.int64]] = {}
         self._known: dict[tuple[tuple[int, ...], int], dict[int, _Peaks]] = {}
 
     def _moves_of_groups(
@@ -94,7 +95,7 @@ class Demand:
         rows = np.flatnonzero((lifetimes.start >= 0) & (self.size[lifetimes.start] > 0))
         start, end = lifetimes.start[rows], lifetimes.end[rows]
         begins = np.repeat([True, False], len(rows))
-        order = np.lexsort((begins, np.concatenate((start, end))))  # what ends goes first
+        order = stable_order(2 * np.concatenate((start, end)) + begins)  # what ends goes first
         which = np.searchsorted(self._sizes, np.tile(self.size[start], 2)[order])
         sign = np.where(begins, 1, -1)[order]
         group = np.tile(self.group[start], 2)[order]
@@ -109,15 +110,15 @@ class Demand:
             return None
         divisions = config.roundup_power2_divisions
         if divisions not in self._rounded:
-            self._rounded[divisions] = rounded_by(config, self._sizes.tolist())
+            self._rounded[divisions] = rounded_by(config, self._sizes)
         rounded = self._rounded[divisions]
         oversize = _oversize_from(config, rounded)
         if (divisions, oversize) not in self._known:
-            peaks = self._peaks(np.array(rounded, dtype=np.int64), oversize)
+            peaks = self._peaks(rounded, oversize)
             self._known[divisions, oversize] = peaks
         known = self._known[divisions, oversize]
         kinds = {number: self._kind(config, number, peaks) for number, peaks in known.items()}
-        longest = max(config.segment_size(max(rounded)), config.large_segment_size)
+        longest = max(config.segment_size(int(rounded.max())), config.large_segment_size)
         if config.expandable_segments:
             longest = round_up(longest, config.large_segment_size)
         return Floor(self, kinds, oversize, longest)
@@ -154,7 +155,7 @@ def _peaks_of(
     """Of one kind; the lengths, spread over its own, that large requests have."""
     size = held[which]
     peaks = [(0, int(np.cumsum(size * sign).max(initial=0)))]
-    own = np.unique(held[_present(which)])[1:]
+    own = distinct(held[_present(which)])[1:]
     if is_large and len(own):
         for length in own[np.linspace(len(own) - 1, 0, _LENGTHS + 1).astype(int)[:-1]].tolist():
             is_longer = size >= length
@@ -168,7 +169,7 @@ def _present(which: NDArray[np.intp]) -> NDArray[np.intp]:
     return np.flatnonzero(np.bincount(which))
 
 
-def _oversize_from(config: AllocatorConfig, rounded: list[int]) -> int:
+def _oversize_from(config: AllocatorConfig, rounded: NDArray[np.int64]) -> int:
     """From which size on requests have memory of their own; UNLIMITED if none have.
 
     A segment that a smaller request asked for must not reach that size itself, or it would serve
@@ -177,7 +178,12 @@ def _oversize_from(config: AllocatorConfig, rounded: list[int]) -> int:
     limit = config.max_split_size
     if limit == UNLIMITED or config.expandable_segments:
         return UNLIMITED
-    is_apart = all(config.segment_size(size) < limit for size in rounded if size < limit)
+    # Segments of requests below MIN_LARGE_ALLOC are of one size for each pool.
+    below = rounded[rounded < limit]
+    longest = (
+        below[below < end].max(initial=0) for end in (SMALL_SIZE + 1, MIN_LARGE_ALLOC, limit)
+    )
+    is_apart = all(config.segment_size(int(size)) < limit for size in longest if size)
     return limit if is_apart else UNLIMITED
 
 
@@ -263,7 +269,7 @@ class LivePeak:
         moment = np.concatenate((lifetimes.start, lifetimes.end))
         begins = np.repeat([True, False], len(lifetimes))
         # As in `Lifetimes.peak_bytes`; ordered once, because a sweep asks for every setting.
-        order = np.lexsort((begins, moment))
+        order = stable_order(2 * moment + begins)
         self._which = np.tile(which, 2)[order]
         self._sign = np.where(begins, 1, -1)[order]
         self._plain = lifetimes.peak_bytes
@@ -277,8 +283,9 @@ class LivePeak:
             return 0  # sizes that stay unrounded are below those of the lifetimes
         divisions = config.roundup_power2_divisions
         if divisions not in self._known:
-            sizes = self._sizes.tolist()
-            rounded = [config.round_size(size) if size > 0 else -size for size in sizes]
-            moved = np.array(rounded, dtype=np.int64)[self._which] * self._sign
+            is_asked = self._sizes > 0
+            rounded = np.abs(self._sizes)
+            rounded[is_asked] = rounded_by(config, self._sizes[is_asked])
+            moved = rounded[self._which] * self._sign
             self._known[divisions] = int(np.cumsum(moved).max(initial=0))
         return self._known[divisions]
