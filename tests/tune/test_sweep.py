@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 from collections.abc import Callable
 from concurrent.futures import (
     BrokenExecutor,
@@ -105,6 +106,37 @@ def test_an_unforeseen_error_is_an_outcome_too(monkeypatch: pytest.MonkeyPatch) 
     with ThreadPoolExecutor(1) as executor:
         found = outcomes_of(jobs_on("any", ""), Crew(executor=executor))
     assert found["0|0|"].error == "TypeError: object of type 'Job' has no len()"
+
+
+def where(_: Job) -> int:
+    """The process that carries it out."""
+    return os.getpid()
+
+
+def only_here(job: Job, here: int = os.getpid()) -> int:
+    """`where`, but another process dies of it, one from before as well as one forked from this."""
+    if os.getpid() != here:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return where(job)
+
+
+def test_what_runs_beside_the_jobs_runs_elsewhere_if_it_can() -> None:
+    (job,) = jobs_on("any", "")
+    with Crew(2) as crew:
+        assert crew.beside(where, job)() != os.getpid()
+    for crew in (Crew(), Crew(executor=Refusing())):
+        with crew:
+            assert crew.beside(where, job)() == os.getpid()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a process there is not killed by a signal")
+def test_what_dies_elsewhere_is_found_here(write: Write) -> None:
+    jobs = jobs_on(write(ragged(0)), *CONFS)
+    with Crew(2) as crew:
+        found = crew.beside(only_here, jobs[0])
+        assert found() == os.getpid()
+        # The pool broke; the search goes on with a new one.
+        assert crew.beside(where, jobs[0])() != os.getpid()
 
 
 # -- resuming ----------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from allocsim import CachingAllocator, tune
 from allocsim.engine import Point, Setting, prepare
-from allocsim.questions.tune.judgement import bounds_of
+from allocsim.questions.tune.bounds import bounds_of
 from allocsim.questions.tune.worker import Job, run_job
 from allocsim.trace import load
 from allocsim.units import MIB
@@ -35,7 +35,7 @@ def test_what_waits_for_a_stream_can_be_waited_for(write: Write) -> None:
     path = write(waiting)
     (row,) = (row for row in tune(path, find_device=True).rows if row.is_baseline)
     assert row.min_device_memory_bytes == 102 * MIB
-    bounds = bounds_of([prepare(load(path), 0)[0]])
+    bounds = bounds_of(prepare(load(path), 0)[0])
     assert bounds.peak_live_bytes == 100 * MIB + 512
     assert bounds.packed_bytes == 200 * MIB + 512
 

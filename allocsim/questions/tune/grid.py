@@ -15,11 +15,12 @@ from allocsim.core import LARGE_BUFFER, Release
 from allocsim.engine import Setting, Trial
 from allocsim.errors import ConfigError
 from allocsim.measures import Costs, effect_of, front, is_hopeless
+from allocsim.questions.tune.bounds import Bounds, highest
 from allocsim.questions.tune.part import Part
 from allocsim.questions.tune.results import Results
 from allocsim.questions.tune.row import Row, row_of
 from allocsim.questions.tune.sweep import Crew, sweep
-from allocsim.questions.tune.worker import Job, Tricks
+from allocsim.questions.tune.worker import Job, Tricks, bounds_for
 
 __all__ = ["Asked", "Search", "SearchProgress"]
 
@@ -92,6 +93,16 @@ class Search:
         total = len(fresh) + self._done
         for chunk in _chunks(fresh):
             self._run(chunk, total, is_whole=False)
+
+    def bounds(self) -> Callable[[], Bounds]:
+        """Have the bounds worked out beside the search; what comes back gives them.
+
+        They take as long as some replays, and the search does not wait for them.
+        """
+        baseline = self.asked.parts[0].prepared.recorded
+        jobs = self._jobs(baseline, (), None, is_whole=True, as_recorded=True)
+        each = [self.crew.beside(bounds_for, job) for job in jobs]
+        return lambda: highest([found() for found in each])
 
     def _promise(self, setting: Setting) -> int:
         """What mostly wins goes first, so that the bar is high for the rest."""

@@ -2,49 +2,19 @@
 
 Rule: "nothing helps" is an answer, and it comes with its reason; a setting is worth a line in a
 script if it lets a run through, saves a hundredth of the memory or spares retries.
-
-What could be gained is judged by the recorded requests alone: the peak of live bytes, below which
-nothing goes, and a packing that knows the whole run (`allocsim.measures.packing`), which no
-allocator that answers requests as they come can promise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
-from allocsim.engine import Prepared
-from allocsim.measures import lifetimes_of, pack
-from allocsim.questions.tune.floor import needed_of
+from allocsim.questions.tune.bounds import Bounds
 from allocsim.questions.tune.grid import Asked
 from allocsim.questions.tune.row import Row
 from allocsim.units import format_size
 
-__all__ = ["Bounds", "bounds_of", "judge"]
+__all__ = ["judge"]
 
 _WORTH = 100  # a setting must save this part of the memory (1/100) to be worth setting
 _MOSTLY_LIVE = 1 / 20  # where less than this part of the peak is not live, there is nothing to gain
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """peak_live_bytes: in use at once, requests rounded up to 512; packed_bytes: a placement."""
-
-    peak_live_bytes: int
-    packed_bytes: int
-
-    def above_ideal(self, reserved: int) -> int:
-        """How many bytes more than the peak of live bytes a peak of reserved ones is."""
-        return max(reserved - self.peak_live_bytes, 0)
-
-
-def bounds_of(parts: Sequence[Prepared]) -> Bounds:
-    """The bounds of several recordings: of each the highest."""
-    traces = [part.trace for part in parts]
-    return Bounds(
-        peak_live_bytes=max(needed_of(trace).peak_bytes for trace in traces),
-        packed_bytes=max(pack(lifetimes_of(trace)).height for trace in traces),
-    )
 
 
 def judge(asked: Asked, baseline: Row, best: Row | None, bounds: Bounds) -> tuple[bool, str]:

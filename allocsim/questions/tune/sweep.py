@@ -18,6 +18,7 @@ from concurrent.futures import (
     ProcessPoolExecutor,
     wait,
 )
+from typing import TypeVar
 
 from allocsim.engine import Trial
 from allocsim.questions.tune.worker import Job, run_job
@@ -26,6 +27,8 @@ __all__ = ["Crew", "sweep"]
 
 _PROCESSES_A_CORE = 4  # at most, of a pool of our own: more would only take memory
 _WIDEST = 4096  # jobs handed to a caller's executor at once
+
+_Found = TypeVar("_Found")
 
 Done = Callable[[Job, Trial], None]
 """Called with each job and its trial, in the order in which they come."""
@@ -53,17 +56,34 @@ class Crew:
         if self._pool is not None and self._given is None:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def submit(self, job: Job) -> Future[Trial]:
-        """Hand a job over."""
+    def submit(self, act: Callable[[Job], _Found], job: Job) -> Future[_Found]:
+        """Hand a job over, to be carried out by `act`."""
         if self._pool is not None:
             try:
-                return self._pool.submit(run_job, job)
+                return self._pool.submit(act, job)
             except BrokenExecutor:
                 if self._given is not None:
                     raise
                 self._pool.shutdown(wait=False, cancel_futures=True)
         self._pool = ProcessPoolExecutor(self._jobs)
-        return self._pool.submit(run_job, job)
+        return self._pool.submit(act, job)
+
+    def beside(self, act: Callable[[Job], _Found], job: Job) -> Callable[[], _Found]:
+        """Have a job carried out beside the others; a call of what comes back gives what it found.
+
+        In this process, and only then, where there is no other, and where that one has died.
+        """
+        try:
+            under_way = None if self.is_alone else self.submit(act, job)
+        except BrokenExecutor:
+            under_way = None
+
+        def found() -> _Found:
+            if under_way is None or under_way.exception() is not None:
+                return act(job)
+            return under_way.result()
+
+        return found
 
 
 def sweep(jobs: Sequence[Job], crew: Crew, done: Done) -> None:
@@ -99,7 +119,7 @@ class _Sweep:
 
     def _submit(self, job: Job) -> None:
         try:
-            self._under_way[self._crew.submit(job)] = job
+            self._under_way[self._crew.submit(run_job, job)] = job
         except BrokenExecutor as error:
             self._done(job, Trial(conf=job.setting.conf, error=f"the executor broke: {error}"))
 

@@ -39,8 +39,9 @@ from allocsim.measures import (
     merged,
     read_alike,
 )
+from allocsim.questions.tune.bounds import Bounds
 from allocsim.questions.tune.grid import Asked, Search, SearchProgress
-from allocsim.questions.tune.judgement import Bounds, bounds_of, judge
+from allocsim.questions.tune.judgement import judge
 from allocsim.questions.tune.part import Part, Source, parts_of
 from allocsim.questions.tune.recommended import further_of, propose, recommendation_of
 from allocsim.questions.tune.results import Results
@@ -180,8 +181,12 @@ def tune(
         search = Search(asked, crew, stored, progress)
         baseline = parts[0].prepared.recorded
         expandable = expandable and all(allows_expandable(part.prepared) for part in parts)
+        for conf in confs or ():
+            parse_conf(conf, asked.release)  # a wrong one is the user's to know
+        under_way = search.bounds()
         proposed = _search(search, baseline, confs, expandable=expandable)
-    return _tuning(search, baseline, proposed, time.monotonic() - begin)
+        bounds = under_way()
+    return _tuning(search, baseline, proposed, bounds, time.monotonic() - begin)
 
 
 def _asked(
@@ -234,8 +239,6 @@ def _search(
     asked = search.asked
     release = asked.release
     if confs is not None:
-        for conf in confs:
-            parse_conf(conf, release)  # a wrong one is the user's to know
         tried = tuple(dict.fromkeys([baseline, *map(Setting, confs)]))
         search.whole(tried, baseline)
         return tried
@@ -273,7 +276,11 @@ def _front(search: Search) -> list[Row]:
 
 
 def _tuning(
-    search: Search, baseline: Setting, proposed: Sequence[Setting], seconds: float
+    search: Search,
+    baseline: Setting,
+    proposed: Sequence[Setting],
+    bounds: Bounds,
+    seconds: float,
 ) -> Tuning:
     asked, rows = search.asked, _ranked(search)
     replayed = [trial for row in rows if row.same_as is None for trial in row.parts]
@@ -287,7 +294,6 @@ def _tuning(
         offer = recommendation.best
         best = first if first.survives else None
         best = best if offer is None else search.rows[offer.setting]
-    bounds = bounds_of([part.prepared for part in asked.parts])
     possible = asked.parts[0].prepared.releases  # the others are replayed as the first
     helps, reason = False, "the replay is not the recorded run, so that nothing is proved on it"
     if not warnings:

@@ -36,10 +36,11 @@ from allocsim.engine import (
 )
 from allocsim.errors import AllocsimError
 from allocsim.measures import Bar, is_hopeless
+from allocsim.questions.tune.bounds import Bounds, bounds_of
 from allocsim.questions.tune.floor import Demand, Floor, LivePeak, needed_of
 from allocsim.trace import load
 
-__all__ = ["EXHAUSTIVE", "Job", "Tricks", "keep", "run_job"]
+__all__ = ["EXHAUSTIVE", "Job", "Tricks", "bounds_for", "keep", "run_job"]
 
 _MOST = 8  # recordings that a process keeps; a job of several ranks comes back to each of them
 
@@ -162,6 +163,11 @@ def run_job(job: Job) -> Trial:
         return _Devices(kept, job, tight).added_to(trial) if trial.is_whole else trial
     except AllocsimError as error:
         return Trial(conf=job.setting.conf, error=str(error))
+
+
+def bounds_for(job: Job) -> Bounds:
+    """The bounds of the recording of `job`."""
+    return bounds_of(_kept(job).prepared)
 
 
 class _Watch(Observer):
