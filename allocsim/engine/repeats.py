@@ -37,12 +37,15 @@ _WORTH = 8
 """A stretch of less than this part of the requests saves less than it takes to find."""
 
 _RUN = 32
-"""Steps that are looked for as a whole."""
+"""Steps that are looked for as a whole; a power of two."""
+
+_Ints = NDArray[np.int64]
 
 _FREES = (StepKind.FREE, StepKind.FREE_REQUEST, StepKind.FREE_COMPLETE)
 
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
-"""Of the polynomial whose value stands for a run (an unequal pair costs a useless candidate)."""
+"""Of the polynomial whose value stands for a run (an unequal pair costs a useless candidate), and
+of the number that stands for a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,8 @@ def find_period(steps: Steps) -> Period | None:
     """
     if not _may_repeat(steps):
         return None
-    codes = _codes(steps)
+    columns = _unnamed(steps)
+    codes = _codes(columns)
     best: Period | None = None
     for length in _lengths(codes):
         differs = np.flatnonzero(codes[:-length] != codes[length:])
@@ -82,7 +86,7 @@ def find_period(steps: Steps) -> Period | None:
         count = int(runs[longest]) // length + 1
         if count >= 3 and (best is None or count * length > best.count * best.length):
             best = Period(int(edges[longest]) + 1, length, count)
-    return best
+    return best if best is None or _repeats(columns, best) else None
 
 
 def _may_repeat(steps: Steps) -> bool:
@@ -95,8 +99,9 @@ def _may_repeat(steps: Steps) -> bool:
     return 3 * again * _WORTH >= 2 * len(sizes)
 
 
-def _codes(steps: Steps) -> NDArray[np.int64]:
-    """A number for each step, equal for steps that are equal up to renaming."""
+def _unnamed(steps: Steps) -> tuple[_Ints, _Ints, _Ints]:
+    """Columns in which steps that are equal up to renaming are equal: what is done, size or age,
+    stream."""
     at = np.arange(len(steps))
     asked = _asked(steps)
     is_alloc = steps.kind == StepKind.ALLOC
@@ -104,14 +109,26 @@ def _codes(steps: Steps) -> NDArray[np.int64]:
     # What is neither, or frees what was there before, is like no other step.
     what = np.select([is_alloc, is_free], [0, steps.kind.astype(np.int64) + 1], -1)
     size_or_age = np.select([is_alloc, is_free], [steps.size, at - asked], at)
-    stream = np.where(is_alloc | is_free, steps.stream, 0)
-    order = np.lexsort((stream, size_or_age, what))
-    differs = np.zeros(len(steps), dtype=np.int64)
-    for column in (what, size_or_age, stream):
-        differs[1:] |= column[order[1:]] != column[order[:-1]]
-    codes = np.empty(len(steps), dtype=np.int64)
-    codes[order] = np.cumsum(differs)
+    stream = np.where(is_alloc | is_free, steps.stream, 0).view(np.int64)
+    return what, size_or_age, stream
+
+
+def _codes(columns: tuple[_Ints, _Ints, _Ints]) -> NDArray[np.uint64]:
+    """A number for each row, equal for equal rows; hardly ever for others (see `_repeats`)."""
+    codes = np.zeros(len(columns[0]), dtype=np.uint64)
+    for column in columns:
+        codes = (codes + column.view(np.uint64)) * _FACTOR
+        codes ^= codes >> np.uint64(32)
     return codes
+
+
+def _repeats(columns: tuple[_Ints, _Ints, _Ints], period: Period) -> bool:
+    """Whether the rows of every period are those of the one before it."""
+    rows, next_rows = (
+        slice(period.first, period.end - period.length),
+        slice(period.first + period.length, period.end),
+    )
+    return all(np.array_equal(column[rows], column[next_rows]) for column in columns)
 
 
 def _asked(steps: Steps) -> NDArray[np.int64]:
@@ -128,18 +145,20 @@ def _asked(steps: Steps) -> NDArray[np.int64]:
     return asked
 
 
-def _lengths(codes: NDArray[np.int64]) -> list[int]:
+def _lengths(codes: NDArray[np.uint64]) -> list[int]:
     """The commonest distances between one run of `_RUN` steps and its next occurrence.
 
     What comes once a period is that far apart; what recurs within it suggests shorter lengths
     too, which turn out to hold no longer than a part of a period.
     """
-    n_runs = len(codes) - _RUN + 1
-    if n_runs < 2:
+    if len(codes) < _RUN + 1:
         return []
-    runs = np.zeros(n_runs, dtype=np.uint64)
-    for i in range(_RUN):
-        runs = runs * _FACTOR + codes[i : n_runs + i].astype(np.uint64)
+    runs, factor, length = codes, int(_FACTOR), 1
+    while length < _RUN:  # a polynomial of twice as many steps from two that lie side by side
+        runs = runs[:-length] * np.uint64(factor) + runs[length:]
+        factor, length = factor * factor % (1 << 64), 2 * length
+    # As many of its bits as leave room in a word for a place.
+    runs >>= np.uint64(len(runs).bit_length())
     order = stable_order(runs)
     again = runs[order[1:]] == runs[order[:-1]]
     lengths, times = np.unique((order[1:] - order[:-1])[again], return_counts=True)

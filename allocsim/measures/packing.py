@@ -49,29 +49,30 @@ def pack(lifetimes: Lifetimes, most_placed: int = MOST_PLACED) -> Packing:
     """The lower of two packings of all blocks."""
     if not len(lifetimes):
         return Packing(np.zeros(0, dtype=np.int64), 0, 0)
-    foreseen = _foreseen(lifetimes, most_placed)
-    if foreseen.height == lifetimes.peak_bytes:
-        return foreseen
     online = _best_fit(lifetimes)
+    assert online is not None
     height = int((online + lifetimes.size).max())
-    return foreseen if foreseen.height <= height else Packing(online, height, len(lifetimes))
+    foreseen = _foreseen(lifetimes, most_placed, height)
+    return Packing(online, height, len(lifetimes)) if foreseen is None else foreseen
 
 
-def _foreseen(lifetimes: Lifetimes, most_placed: int) -> Packing:
-    """The largest blocks placed with the whole run known, the others on top of them."""
+def _foreseen(lifetimes: Lifetimes, most_placed: int, most: int) -> Packing | None:
+    """The largest blocks placed with the whole run known, the others on top of them.
+
+    None where that is higher than `most` bytes, as soon as it is.
+    """
     length = lifetimes.end - lifetimes.start
     order = np.lexsort((lifetimes.start, -length, -lifetimes.size))
-    foreseen, online = order[:most_placed], order[most_placed:]
+    foreseen, others = order[:most_placed], order[most_placed:]
     offset = np.zeros(len(lifetimes), dtype=np.int64)
     offset[foreseen] = _by_size(lifetimes.take(foreseen))
-    ends = offset[foreseen] + lifetimes.size[foreseen]
-    height = int(ends.max(initial=0))
-    if len(online):
-        rest = lifetimes.take(online)
-        above = _best_fit(rest)
-        offset[online] = above + height
-        height += int((above + rest.size).max())
-    return Packing(offset, height, len(online))
+    height = int((offset[foreseen] + lifetimes.size[foreseen]).max(initial=0))
+    above = _best_fit(lifetimes.take(others), most - height)
+    if above is None:
+        return None
+    offset[others] = above + height
+    height = int((offset + lifetimes.size).max())
+    return Packing(offset, height, len(others)) if height <= most else None
 
 
 def _by_size(rows: Lifetimes) -> NDArray[np.int64]:
@@ -100,9 +101,9 @@ def _lowest_gap(low: NDArray[np.int64], high: NDArray[np.int64], size: int) -> i
     return int(filled[first] if len(fits) and fits[first] else filled[-1])
 
 
-def _best_fit(rows: Lifetimes) -> NDArray[np.int64]:
+def _best_fit(rows: Lifetimes, most: int | None = None) -> NDArray[np.int64] | None:
     """Offsets by best fit in the order of the entries, of equals the lowest; free neighbours are
-    joined.
+    joined.  None if they reach beyond `most` bytes.
 
     The free ranges stand in order as numbers, size before start, and by start and by end.  One
     loop with numbers, because calls and pairs were two thirds of its time.
@@ -110,7 +111,9 @@ def _best_fit(rows: Lifetimes) -> NDArray[np.int64]:
     n = len(rows)
     sizes: list[int] = rows.size.tolist()
     offset = [0] * n
-    shift = sum(sizes).bit_length()  # no range starts or ends beyond the sum of all blocks
+    total = sum(sizes)
+    most = total if most is None else most
+    shift = total.bit_length()  # no range starts or ends beyond the sum of all blocks
     by_size: list[int] = []
     by_start: dict[int, int] = {}
     by_end: dict[int, int] = {}
@@ -134,6 +137,8 @@ def _best_fit(rows: Lifetimes) -> NDArray[np.int64]:
             if at == len(by_size):
                 offset[event - n] = top
                 top += size
+                if top > most:
+                    return None
                 continue
             length = by_size[at] >> shift
             start = offset[event - n] = by_size.pop(at) - (length << shift)

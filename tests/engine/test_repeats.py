@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import random
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from allocsim import CachingAllocator
@@ -14,6 +16,7 @@ from allocsim.engine.repeats import find_period
 from allocsim.trace import Recording
 from allocsim.units import KIB, MIB
 
+REPEATS = importlib.import_module("allocsim.engine.repeats")
 Recorded = Callable[..., Recording]
 Program = Callable[[CachingAllocator], object]
 CONFS = ["", "expandable_segments:True", "max_split_size_mb:64", "roundup_power2_divisions:4"]
@@ -75,6 +78,15 @@ def test_the_period_is_that_of_the_steps(recorded: Recorded) -> None:
     assert period is not None
     assert period.length == 2 * 26
     assert period.count >= 28
+
+
+def test_steps_that_share_a_number_are_no_period_for_that(
+    recorded: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With one number for all steps every length looks like a period; the steps say it is none."""
+    prepared = prepare(recorded(leaking), 0)[0]
+    monkeypatch.setattr(REPEATS, "_FACTOR", np.uint64(0))
+    assert find_period(prepared.free_plan.steps) is None
 
 
 def carrying(seed: int, steps: int = 150) -> Program:
