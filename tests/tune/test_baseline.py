@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from allocsim import CachingAllocator, OutOfMemoryError, load, replay, tune
 from allocsim.engine import DeviceRun
 from allocsim.questions.tune import Tuning
 from allocsim.units import MIB
+from tests.tune.conftest import ragged
 
 Write = Callable[..., Path]
 TRACES = Path(__file__).parents[2] / "traces"
@@ -113,3 +115,16 @@ def test_each_recording_keeps_its_own_device(write: Write) -> None:
     for together, each in zip(tuning.baseline.parts, alone, strict=True):
         assert together.peak_reserved_bytes == each.peak_reserved_bytes
         assert together.num_alloc_retries == each.num_alloc_retries
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_on_another_device_it_is_said_as_well_where_the_replay_parts(
+    write: Write, jobs: int
+) -> None:
+    """The settings it was made under are lost, so that the default ones do not lead to it."""
+    whole = load(write(ragged(0), conf="large_segment_size_mb:64"))
+    parted = replace(whole, settings=None, provenance=None)
+    tuning = tune(parted, "1700MiB", confs=[], jobs=jobs)
+    assert not tuning.baseline.is_as_recorded
+    assert tuning.warnings == replay(parted).warnings != ()
+    assert tune(whole, "1700MiB", confs=[], jobs=jobs).warnings == ()

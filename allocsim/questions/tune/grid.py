@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from allocsim.core import LARGE_BUFFER, Release
-from allocsim.engine import Setting, Trial
+from allocsim.engine import Setting, Trial, is_recorded_device
 from allocsim.errors import ConfigError
 from allocsim.measures import Costs, effect_of, front, is_hopeless
 from allocsim.questions.tune.bounds import Bounds, highest
@@ -20,7 +20,7 @@ from allocsim.questions.tune.part import Part
 from allocsim.questions.tune.results import Results
 from allocsim.questions.tune.row import Row, row_of
 from allocsim.questions.tune.sweep import Crew, sweep
-from allocsim.questions.tune.worker import Job, Tricks, bounds_for
+from allocsim.questions.tune.worker import Job, Tricks, bounds_for, parting_for
 
 __all__ = ["Asked", "Search", "SearchProgress"]
 
@@ -99,10 +99,31 @@ class Search:
 
         They take as long as some replays, and the search does not wait for them.
         """
-        baseline = self.asked.parts[0].prepared.recorded
-        jobs = self._jobs(baseline, (), None, is_whole=True, as_recorded=True)
-        each = [self.crew.beside(bounds_for, job) for job in jobs]
+        each = [self.crew.beside(bounds_for, job) for job in self._of_parts()]
         return lambda: highest([found() for found in each])
+
+    def partings(self) -> Callable[[], None]:
+        """Have it found out beside the search where the replays as recorded leave the recordings.
+
+        What comes back lets the parts know.  The baseline tells it itself on the recorded device.
+        """
+        under_way = [
+            (part.prepared, self.crew.beside(parting_for, job))
+            for part, job in zip(self.asked.parts, self._of_parts(), strict=True)
+            if part.prepared.is_own_release
+            and not is_recorded_device(part.prepared, job.device_memory)
+        ]
+
+        def known() -> None:
+            for prepared, found in under_way:
+                prepared.proofs[:] = [found()]
+
+        return known
+
+    def _of_parts(self) -> list[Job]:
+        """A job of each part that stands for it."""
+        baseline = self.asked.parts[0].prepared.recorded
+        return self._jobs(baseline, (), None, is_whole=True, as_recorded=True)
 
     def _promise(self, setting: Setting) -> int:
         """What mostly wins goes first, so that the bar is high for the rest."""

@@ -183,10 +183,10 @@ def tune(
         expandable = expandable and all(allows_expandable(part.prepared) for part in parts)
         for conf in confs or ():
             parse_conf(conf, asked.release)  # a wrong one is the user's to know
-        under_way = search.bounds()
+        bounds, partings = search.bounds(), search.partings()
         proposed = _search(search, baseline, confs, expandable=expandable)
-        bounds = under_way()
-    return _tuning(search, baseline, proposed, bounds, time.monotonic() - begin)
+        partings()
+        return _tuning(search, baseline, proposed, bounds(), begin)
 
 
 def _asked(
@@ -280,8 +280,9 @@ def _tuning(
     baseline: Setting,
     proposed: Sequence[Setting],
     bounds: Bounds,
-    seconds: float,
+    begin: float,
 ) -> Tuning:
+    """begin: when the search began, by the clock."""
     asked, rows = search.asked, _ranked(search)
     replayed = [trial for row in rows if row.same_as is None for trial in row.parts]
     first = search.rows[baseline]
@@ -315,7 +316,7 @@ def _tuning(
         entries=sum(len(part.prepared.trace) for part in asked.parts),
         entries_replayed=sum(trial.entries for trial in replayed),
         entries_skipped=sum(trial.skipped for trial in replayed),
-        seconds=seconds,
+        seconds=time.monotonic() - begin,
         by_device=asked.by_device,
         known=search.known,
         warnings=warnings,

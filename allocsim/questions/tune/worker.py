@@ -17,6 +17,7 @@ from allocsim.engine import (
     GiveUpError,
     Hints,
     Observer,
+    Parting,
     Point,
     Prepared,
     Setting,
@@ -30,6 +31,7 @@ from allocsim.engine import (
     fold_allocated,
     is_recorded_device,
     pages_needed,
+    parting_of,
     prepare,
     trial_of,
     with_peaks,
@@ -40,7 +42,7 @@ from allocsim.questions.tune.bounds import Bounds, bounds_of
 from allocsim.questions.tune.floor import Demand, Floor, LivePeak, needed_of
 from allocsim.trace import load
 
-__all__ = ["EXHAUSTIVE", "Job", "Tricks", "bounds_for", "keep", "run_job"]
+__all__ = ["EXHAUSTIVE", "Job", "Tricks", "bounds_for", "keep", "parting_for", "run_job"]
 
 _MOST = 8  # recordings that a process keeps; a job of several ranks comes back to each of them
 
@@ -168,6 +170,11 @@ def run_job(job: Job) -> Trial:
 def bounds_for(job: Job) -> Bounds:
     """The bounds of the recording of `job`."""
     return bounds_of(_kept(job).prepared)
+
+
+def parting_for(job: Job) -> Parting | None:
+    """Where the replay as recorded of the recording of `job` leaves it."""
+    return parting_of(_kept(job).prepared)
 
 
 class _Watch(Observer):
