@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
+from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 import numpy as np
+from numpy.lib.format import write_array
 from numpy.typing import ArrayLike, NDArray
 
 from allocsim.errors import ConfigError
@@ -85,7 +88,13 @@ def write_laws(laws: Laws, folder: Path = DATA) -> Path:
         columns[name] = _narrow(np.concatenate([getattr(law, name) for law in found]))
     folder.mkdir(exist_ok=True)
     path = folder / f"{laws.name}.npz"
-    np.savez_compressed(path, allow_pickle=False, **columns)
+    # NumPy's own writer packs a sixth less.
+    with ZipFile(path, "w") as file:
+        for name, column in columns.items():
+            part = BytesIO()
+            write_array(part, column, allow_pickle=False)
+            # A part without a time, so that equal laws make equal files.
+            file.writestr(ZipInfo(f"{name}.npy"), part.getvalue(), ZIP_DEFLATED, compresslevel=9)
     return path
 
 
