@@ -39,7 +39,7 @@ from allocsim.trace import Frame, FrameInterner, MarkKind
 from benchmarks.laws.recorded import CARD, recorded, without_repeats
 from benchmarks.laws.samples import SEEING, Variant, drawn, regimes
 
-__all__ = ["NoLawError", "PROOFS", "SAMPLES", "USED", "formulas_of", "law_of", "laws_of"]
+__all__ = ["NoLawError", "PROOFS", "SAMPLES", "USED", "formulas_of", "law_of", "laws_of", "refuted"]
 
 USED, PROOFS, _MORE = 9, 2, 2
 """Recordings that tell the formulas, that prove them, and that may refute them first."""
@@ -83,6 +83,30 @@ def laws_of(
     ordered = {regime: found[regime] for regime in regimes(variant) if regime in found}
     why_not = {regime: str(why) for regime, why in refused.items() if regime not in found}
     return Laws(variant.name, torch_version, interner.table(), ordered), why_not
+
+
+def refuted(
+    laws: Laws, variant: Variant, python: str, seed: int
+) -> tuple[int, list[tuple[str, dict[str, int], str]]]:
+    """Hold each law against a recording at sizes that it was not taken from.
+
+    seed: of the draw; the laws were taken at 0.
+    Returns how many were held, and of those that were refuted regime, sizes and the first row.
+    """
+    drawn_at = {regime: drawn(variant, regime, 1, seed) for regime in laws.by_regime}
+    at = {regime: sizes[0] for regime, sizes in drawn_at.items() if sizes}
+    programs = recorded(python, [variant.text(sizes) for sizes in at.values()])
+    if variant.family in SEEING:
+        programs = map(without_repeats, programs)
+    found = []
+    for (regime, sizes), program in zip(at.items(), programs, strict=True):
+        law = laws.by_regime[regime]
+        row = _parting(law, program, sizes)
+        if row is None:
+            row = _refuted(law, program, sizes)
+        if row is not None:
+            found.append((regime, sizes, program.told(row)))
+    return len(at), found
 
 
 def _renumbered(laws: Laws, interner: FrameInterner) -> dict[str, Law]:
@@ -164,6 +188,18 @@ def _law(
         others.remove(number)
         if len(others) < PROOFS:
             raise RefutedError(f"{sizes[number]} refutes it at {programs[number].told(row)}")
+
+
+def _parting(law: Law, program: Program, sizes: Mapping[str, int]) -> int | None:
+    """The first row of a recording that does not request or free the block that the law's does."""
+    made = law.requests(_variables(sizes), sizes["layers"])
+    shared = min(len(made.kind), len(program.kind))
+    kind = np.array([_KINDS.get(StepKind(each), -1) for each in program.kind[:shared].tolist()])
+    differs = kind != made.kind[:shared]
+    differs |= (kind != EMPTY_CACHE) & (made.block[:shared] != program.block[:shared])
+    if differs.any():
+        return int(np.argmax(differs))
+    return None if len(made.kind) == len(program.kind) else shared
 
 
 def _refuted(law: Law, program: Program, sizes: Mapping[str, int]) -> int | None:

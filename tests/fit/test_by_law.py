@@ -44,8 +44,22 @@ MADE_UP = [
     (("qwen2", False, 150_000, 2048, 5504, 4, 16, 8), 3, 500, "bf16", "adafactor", False, "H100"),
     (("llama", True, 49_152, 576, 1536, 7, 9, 3), 5, 1000, "bf16", "adafactor", False, "RTX 4090"),
     (("llama", False, 32_000, 2048, 5632, 5, 16, 16), 1, 2048, "bf16", "adafactor", False, "L40S"),
+    (("llama", True, 48_001, 1792, 4864, 6, 14, 7), 2, 900, "fp32", "adamw", True, "A100 80GB"),
+    (("llama", False, 32_000, 1536, 4096, 5, 12, 12), 3, 700, "autocast-bf16", "adamw", False,
+     "RTX 4090"),
+    (("llama", True, 61_007, 1024, 2816, 6, 16, 8), 4, 600, "bf16", "adamw-foreach-off", False,
+     "A10G"),
+    (("qwen2", False, 140_003, 1152, 3008, 4, 9, 3), 2, 512, "fp32", "sgd", False, "L40S"),
+    (("qwen2", True, 77_777, 1536, 4096, 4, 12, 4), 2, 1200, "autocast-bf16", "adamw-fused", True,
+     "H100"),
+    (("gpt2", True, 50_257, 1152, 5, 18, 2048), 3, 700, "bf16", "adamw-fused", True, "RTX 3090"),
 ]  # fmt: skip
 """Models that nobody recorded: their sizes, and how they train on which card."""
+
+WITHOUT: dict[str, Any] = {
+    "dtype": "fp32", "optimizer": "adamw-foreach-off", "checkpointing": True,
+}  # fmt: skip
+"""What nobody took a law of for GPT-2."""
 
 LIKE_GPT2 = ("vocab_size", "n_embd", "n_layer", "n_head", "n_positions")
 SERVED = [
@@ -95,6 +109,17 @@ OTHERWISE = [
     ("Llama-3.2-1B", "RTX 4090", {
         "batch": 3, "seq": 1500, "checkpointing": True, "start": "made",
         "lora": 8, "lora_targets": ("v_proj", "q_proj"),
+    }),
+    ("gpt2", "RTX 4090", {"batch": 4, "seq": 512, "lora": 8}),
+    ("gpt2-medium", "A10G", {
+        "batch": 2, "seq": 600, "dtype": "fp32", "optimizer": "momentum", "checkpointing": True,
+    }),
+    ("Llama-3.2-1B", "A100 80GB", {"seq": 1024, "dtype": "fp32", "attention": "eager"}),
+    ("Phi-3-mini", "H100", {
+        "seq": 900, "dtype": "autocast-bf16", "optimizer": "adamw-fused", "checkpointing": True,
+    }),
+    ("BERT-base", "RTX 3090", {
+        "batch": 24, "seq": 384, "dtype": "autocast-bf16", "checkpointing": True,
     }),
 ]  # fmt: skip
 """Published models on cards and at sizes of no row of the truth."""
@@ -234,8 +259,9 @@ def gpt2(**options: Any) -> Task:
         ),
         (gpt2(steps=7), "there is no law for steps 7"),
         (
-            gpt2(optimizer="momentum"),
-            "there is no law for gpt2_tied_bf16_momentum; the nearest is for gpt2_tied_bf16_ada",
+            gpt2(**WITHOUT),
+            "there is no law for gpt2_tied_fp32_adamw-foreach-off_checkpointing; the nearest is "
+            "for gpt2_tied_bf16_adamw-foreach-off_checkpointing",
         ),
         (
             Task(model=model_of("ResNet-50")),
@@ -331,7 +357,7 @@ def test_laws_answer_where_pytorch_is_missing_and_only_where_there_is_one(
     gpu = find_gpu("RTX 4090")
     assert fit(gpt2(batch=2), gpu).ran.engine == "laws"
     assert largest(gpt2(batch=2), "batch", gpu, first=18).engine == "laws"
-    for engine, task in (("auto", gpt2(optimizer="momentum")), ("auto", gpt2(steps=5))):
+    for engine, task in (("auto", gpt2(**WITHOUT)), ("auto", gpt2(steps=5))):
         with pytest.raises(UnavailableError, match="no torch here"):
             fit(task, gpu, engine=engine)
     with pytest.raises(UnavailableError, match="no torch here"):

@@ -90,8 +90,8 @@ def card_of(gpu: Gpu) -> Card:
 
 
 def mask_unit(task: Task) -> int:
-    """Numbers of attention's mask that its rows are padded to: those that make 16 bytes, and 1 for
-    eager attention, which adds it to the scores; 0 for a program that makes none.
+    """Numbers of attention's mask that its rows are padded to: 8, however wide, and 1 for eager
+    attention, which adds it to the scores; 0 for a program that makes none.
 
     With checkpointing transformers makes one, over a phantom (`notes.py`), where tokens have
     positions that are told, and with a window that the sequence fills.
@@ -101,7 +101,7 @@ def mask_unit(task: Task) -> int:
     window = _sizes_of(task.model).get("window", 0)
     if not ((task.checkpointing and not task.model.sees) or 0 < window <= task.seq):
         return 0
-    return 4 if task.dtype == "fp32" else 8
+    return 8
 
 
 def laws_name(task: Task) -> str:

@@ -90,12 +90,12 @@ function refuseImpossible({ model, work, dtype, attention, batch, seq, prompt, d
 }
 
 // With checkpointing transformers makes a mask, and with a window that the sequence fills; its rows are
-// padded to 16 bytes.  Eager attention adds it to the scores.
-function maskUnit({ attention, checkpointing, dtype, model, seq }) {
+// padded to 8 numbers.  Eager attention adds it to the scores.
+function maskUnit({ attention, checkpointing, model, seq }) {
   if (attention === "eager") return 1;
   const window = model.sizes.window ?? 0;
   if (!(checkpointing && !model.sees) && !(window > 0 && window <= seq)) return 0;
-  return dtype === "fp32" ? 4 : 8;
+  return 8;
 }
 
 // The sizes of the work besides those of the model.
