@@ -1,7 +1,7 @@
 """Takes the laws of `allocsim/laws/data` from real PyTorch over the phantom GPU.
 
     python -m benchmarks.laws --python PATH [--only NAME ...] [--more]
-    python -m benchmarks.laws --python PATH --check SEED [--withdraw] [--only NAME ...]
+    python -m benchmarks.laws --python PATH --check SEED [--mend] [--only NAME ...]
     python -m benchmarks.laws --list | --write
 
 PATH is a Python with a CUDA build of PyTorch, transformers and peft.  Each program is recorded at
@@ -10,7 +10,8 @@ other; a line says how many regimes have a law, and why the others have none.  -
 that a file of the package has, and takes the others.  `make laws` runs it.
 
 --check holds each law of training against one more recording, at sizes drawn with another SEED than
-0, and exits with 1 where one is refuted; --withdraw writes the files without those.
+0, and exits with 1 where one is refuted; with --mend those are taken anew, what refuted them among
+the recordings, or withdrawn.
 
 --write puts which programs have laws into docs/laws.md, and which have none, each with the nearest
 that has one, into benchmarks/results/laws-missing.txt.
@@ -21,7 +22,6 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 from allocsim.laws import find_laws, write_laws
@@ -29,7 +29,7 @@ from allocsim.phantom import find_torch
 from benchmarks.laws.known import write
 from benchmarks.laws.samples import VIT, Variant
 from benchmarks.laws.served import serving_laws_of
-from benchmarks.laws.taken import laws_of, refuted
+from benchmarks.laws.taken import laws_of, mended, refuted
 
 _ADAPTED = {"llama": ("q_proj", "v_proj"), "qwen2": ("q_proj", "v_proj"), "gpt2": ("c_attn",)}
 """The modules that peft puts adapters on where none are named."""
@@ -95,10 +95,10 @@ def _options_of_gemma2() -> Iterator[dict[str, Any]]:
         yield {"dtype": "bf16", "optimizer": "adamw", "lora": 8, "lora_targets": targets}
 
 
-def _check(chosen: Sequence[Variant], python: str, seed: int, *, withdraws: bool) -> int:
+def _check(chosen: Sequence[Variant], python: str, seed: int, *, mends: bool) -> int:
     """Hold the laws of programs against recordings that they were not taken from; the exit code.
 
-    withdraws: the laws that are refuted are no longer in the files.
+    mends: the laws that are refuted are taken anew, or are no longer in the files.
     """
     n_held = n_refuted = 0
     for variant in chosen:
@@ -110,10 +110,12 @@ def _check(chosen: Sequence[Variant], python: str, seed: int, *, withdraws: bool
         print(f"{variant.name}: {held - len(why)} of {held} hold", flush=True)
         for regime, sizes, row in why:
             print(f"    {regime}: {sizes} is otherwise from {row}", flush=True)
-        if why and withdraws:
-            wrong = {regime for regime, _, _ in why}
-            left = {regime: law for regime, law in laws.by_regime.items() if regime not in wrong}
-            write_laws(replace(laws, by_regime=left))
+        if why and mends:
+            wrong = [regime for regime, _, _ in why]
+            better = mended(laws, variant, python, wrong, seed)
+            write_laws(better)
+            n_mended = len(better.by_regime) - len(laws.by_regime) + len(wrong)
+            print(f"    {n_mended} of them are mended", flush=True)
     print(f"{n_held - n_refuted} of {n_held} laws hold at sizes that they were not taken from")
     return int(n_refuted > 0)
 
@@ -124,7 +126,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", nargs="+", default=(), help="names of programs")
     parser.add_argument("--more", action="store_true", help="keep the laws that there are")
     parser.add_argument("--check", type=int, metavar="SEED", help="hold the laws that there are")
-    parser.add_argument("--withdraw", action="store_true", help="drop those that are refuted")
+    parser.add_argument("--mend", action="store_true", help="take those that are refuted anew")
     parser.add_argument("--list", action="store_true", help="print the names, and stop")
     parser.add_argument("--write", action="store_true", help="write what has laws, and stop")
     options = parser.parse_args(argv)
@@ -139,7 +141,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.error("which Python has PyTorch? --python PATH")
     if options.check is not None:
         chosen = [found[name] for name in options.only or found]
-        raise SystemExit(_check(chosen, options.python, options.check, withdraws=options.withdraw))
+        raise SystemExit(_check(chosen, options.python, options.check, mends=options.mend))
     release = find_torch(options.python).version
     for name in options.only or found:
         began = time.perf_counter()

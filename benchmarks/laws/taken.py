@@ -7,7 +7,7 @@ row and to the byte.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
@@ -39,7 +39,17 @@ from allocsim.trace import Frame, FrameInterner, MarkKind
 from benchmarks.laws.recorded import CARD, recorded, without_repeats
 from benchmarks.laws.samples import SEEING, Variant, drawn, regimes
 
-__all__ = ["NoLawError", "PROOFS", "SAMPLES", "USED", "formulas_of", "law_of", "laws_of", "refuted"]
+__all__ = [
+    "NoLawError",
+    "PROOFS",
+    "SAMPLES",
+    "USED",
+    "formulas_of",
+    "law_of",
+    "laws_of",
+    "mended",
+    "refuted",
+]
 
 USED, PROOFS, _MORE = 9, 2, 2
 """Recordings that tell the formulas, that prove them, and that may refute them first."""
@@ -109,6 +119,20 @@ def refuted(
     return len(at), found
 
 
+def mended(laws: Laws, variant: Variant, python: str, wrong: Collection[str], seed: int) -> Laws:
+    """`laws` with those of the regimes `wrong` taken anew, or without them.
+
+    seed: the draw that refuted them, so that what did is among the recordings.
+    """
+    interner = FrameInterner()
+    found = _renumbered(laws, interner)
+    for regime in wrong:
+        del found[regime]
+    _take(variant, python, list(wrong), interner, found, count=SAMPLES_AGAIN, seed=seed)
+    ordered = {regime: found[regime] for regime in laws.by_regime if regime in found}
+    return Laws(laws.name, laws.torch_version, interner.table(), ordered)
+
+
 def _renumbered(laws: Laws, interner: FrameInterner) -> dict[str, Law]:
     """Laws by regime, whose kins are numbered anew."""
     stacks = (laws.stacks.stack(number) for number in range(len(laws.stacks)))
@@ -125,13 +149,14 @@ def _take(
     found: dict[str, Law],
     *,
     count: int,
+    seed: int = 0,
 ) -> dict[str, NoLawError]:
     """Put the laws of the regimes `sought` into `found`, and by regime why there is none.
 
-    count: sizes to record each at.
+    count: sizes to record each at.  seed: of their draw.
     """
     period = FAMILIES[variant.family].period
-    samples = {regime: drawn(variant, regime, count, seed=0) for regime in sought}
+    samples = {regime: drawn(variant, regime, count, seed) for regime in sought}
     refused = {
         regime: NoLawError(f"only {len(sizes)} of the sizes drawn come to it")
         for regime, sizes in samples.items()
