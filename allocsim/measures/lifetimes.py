@@ -36,11 +36,17 @@ class Lifetimes:
     @property
     def peak_bytes(self) -> int:
         """The most bytes in use at once: no allocator needs less."""
-        moment = np.concatenate((self.start, self.end))
         moved = np.concatenate((self.size, -self.size))
-        # At one moment frees come first: the next block may take the same place.
-        order = stable_order(2 * moment + (moved > 0))
-        return int(np.cumsum(moved[order]).max(initial=0))
+        return int(np.cumsum(moved[self.turns]).max(initial=0))
+
+    @property
+    def turns(self) -> NDArray[np.intp]:
+        """The rows' starts, then their ends, numbered as one column, in the order of their moments.
+
+        At one moment ends come first: the next block may take the same place.
+        """
+        moment = np.concatenate((self.start, self.end))
+        return stable_order(2 * moment + (np.arange(len(moment)) < len(self)))
 
     def take(self, rows: NDArray[np.intp]) -> Lifetimes:
         """These rows, in this order."""

@@ -110,10 +110,7 @@ def refuted(
         programs = map(without_repeats, programs)
     found = []
     for (regime, sizes), program in zip(at.items(), programs, strict=True):
-        law = laws.by_regime[regime]
-        row = _parting(law, program, sizes)
-        if row is None:
-            row = _refuted(law, program, sizes)
+        row = _refuted(laws.by_regime[regime], program, sizes)
         if row is not None:
             found.append((regime, sizes, program.told(row)))
     return len(at), found
@@ -215,23 +212,19 @@ def _law(
             raise RefutedError(f"{sizes[number]} refutes it at {programs[number].told(row)}")
 
 
-def _parting(law: Law, program: Program, sizes: Mapping[str, int]) -> int | None:
-    """The first row of a recording that does not request or free the block that the law's does."""
+def _refuted(law: Law, program: Program, sizes: Mapping[str, int]) -> int | None:
+    """The first row of a recording that requests or frees another block, or other bytes."""
     made = law.requests(_variables(sizes), sizes["layers"])
     shared = min(len(made.kind), len(program.kind))
     kind = np.array([_KINDS.get(StepKind(each), -1) for each in program.kind[:shared].tolist()])
+    size = np.zeros(len(program.kind), dtype=np.int64)
+    size[program.requests] = program.size
     differs = kind != made.kind[:shared]
     differs |= (kind != EMPTY_CACHE) & (made.block[:shared] != program.block[:shared])
+    differs |= made.size[:shared] != size[:shared]
     if differs.any():
         return int(np.argmax(differs))
     return None if len(made.kind) == len(program.kind) else shared
-
-
-def _refuted(law: Law, program: Program, sizes: Mapping[str, int]) -> int | None:
-    """The first request of a recording that the law gives other bytes."""
-    made = law.requests(_variables(sizes), sizes["layers"])
-    wrong = np.flatnonzero(made.size[made.kind == REQUEST] != program.size)
-    return int(program.requests[wrong[0]]) if len(wrong) else None
 
 
 def _variables(sizes: Mapping[str, int]) -> dict[str, int]:

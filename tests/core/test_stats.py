@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from allocsim import OutOfMemoryError
+from allocsim import CachingAllocator, OutOfMemoryError
 from allocsim.core import RELEASES, Marked, RequestedFree
 from allocsim.core.stats import FOLD_AT, DeviceStats, Stat
 from allocsim.units import MIB
@@ -202,6 +202,14 @@ def test_resets_of_what_only_oversize_blocks_and_pools_have(make: Make) -> None:
     assert not any(stats[key] for key in stats if key.startswith(names))
 
 
+def malloc_in_both(one: CachingAllocator, other: CachingAllocator, size: int) -> int:
+    """The address that both give."""
+    address = one.malloc(size)
+    assert address is not None
+    assert other.malloc(size) == address
+    return address
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_folding_counts_as_each_call_would(make: Make, seed: int) -> None:
     """Read after every call, or never until the end: the same, beyond the fold's length."""
@@ -215,10 +223,7 @@ def test_folding_counts_as_each_call_would(make: Make, seed: int) -> None:
             eager.free(ptr)
         else:
             size = rng.choice((100, 5000, 2 * MIB, 11 * MIB))
-            address = lazy.malloc(size)
-            assert address is not None
-            assert eager.malloc(size) == address
-            live.append(address)
+            live.append(malloc_in_both(lazy, eager, size))
         if step % 7 == 0:
             eager.memory_stats()
     assert lazy.memory_stats() == eager.memory_stats()
@@ -249,10 +254,7 @@ def test_the_last_mark_has_the_bytes_of_its_moment(make: Make, seed: int) -> Non
             assert eager.complete_free(of_eager)
         else:
             size = rng.choice((100, 5000, 2 * MIB, 11 * MIB))
-            address = lazy.malloc(size)
-            assert address is not None
-            assert eager.malloc(size) == address
-            live.append(address)
+            live.append(malloc_in_both(lazy, eager, size))
         stats = eager.memory_stats()
         if rng.random() < 0.05:
             lazy.mark()

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim.arrays import any_of, distinct, stable_order
+from allocsim.arrays import any_of, distinct
 from allocsim.core import (
     MIN_LARGE_ALLOC,
     OPTIONS,
@@ -93,11 +93,10 @@ class Demand:
         """For each group, in order, which size came into use (+1) or came free (-1)."""
         lifetimes = lifetimes_of(prepared.trace)
         rows = np.flatnonzero((lifetimes.start >= 0) & (self.size[lifetimes.start] > 0))
-        start, end = lifetimes.start[rows], lifetimes.end[rows]
-        begins = np.repeat([True, False], len(rows))
-        order = stable_order(2 * np.concatenate((start, end)) + begins)  # what ends goes first
+        asked = lifetimes.take(rows)
+        order, start = asked.turns, asked.start
         which = np.searchsorted(self._sizes, np.tile(self.size[start], 2)[order])
-        sign = np.where(begins, 1, -1)[order]
+        sign = np.repeat([1, -1], len(rows))[order]
         group = np.tile(self.group[start], 2)[order]
         return [(which[group == g], sign[group == g]) for g in range(len(self._is_private))]
 
@@ -266,12 +265,9 @@ class LivePeak:
     def __init__(self, lifetimes: Lifetimes) -> None:
         size = np.where(lifetimes.start >= 0, lifetimes.size, -lifetimes.size)
         self._sizes, which = np.unique(size, return_inverse=True)
-        moment = np.concatenate((lifetimes.start, lifetimes.end))
-        begins = np.repeat([True, False], len(lifetimes))
-        # As in `Lifetimes.peak_bytes`; ordered once, because a sweep asks for every setting.
-        order = stable_order(2 * moment + begins)
+        order = lifetimes.turns  # once, because a sweep asks for every setting
         self._which = np.tile(which, 2)[order]
-        self._sign = np.where(begins, 1, -1)[order]
+        self._sign = np.repeat([1, -1], len(lifetimes))[order]
         self._plain = lifetimes.peak_bytes
         self._known: dict[tuple[int, ...], int] = {}
 
