@@ -45,8 +45,9 @@ types: .venv/.installed ## mypy --strict
 golden: .venv/.installed ## the model against what real PyTorch allocators answered
 	$(BIN)/python -m tests.golden --model core --select all --jobs 2
 
-stress: .venv/.installed ## ten million random operations, core beside the naive model
+stress: .venv/.installed ## ten million random operations and 200,000 what-ifs beside the naive model
 	$(BIN)/python -m tests.stress --ops 10000000 --jobs 2
+	$(BIN)/python -m tests.stress --what-ifs 200000 --jobs 2
 
 fuzz: .venv/.installed ## a million changed inputs through every reader, then inputs sought by atheris
 	$(BIN)/python -m tests.fuzz --inputs 1000000 --jobs 2

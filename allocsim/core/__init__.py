@@ -38,6 +38,7 @@ from allocsim.core.inspection import (
     returnable_bytes,
     returnable_pools,
     small_places,
+    would_serve,
 )
 from allocsim.core.option_string import parse as parse_conf
 from allocsim.core.options import OPTIONS, Option, Role
@@ -114,4 +115,5 @@ __all__ = [
     "returnable_pools",
     "small_places",
     "step_rows",
+    "would_serve",
 ]

@@ -119,6 +119,13 @@ class AllocatorConfig:
             return self.large_segment_size
         return round_up(size, ROUND_LARGE)
 
+    def accepts(self, size: int, block: int) -> bool:
+        """Whether a request of rounded `size` takes a free block of `block` bytes (1.5, 1.6)."""
+        limit = self.max_split_size
+        if size < limit:
+            return size <= block and (limit == UNLIMITED or block < limit)
+        return size <= block < size + self.max_non_split_rounding
+
     def expandable_reserve(self, total: int) -> int | None:
         """Bytes of address space that a segment is to reserve, unrounded; None: the 9/8 rule.
 

@@ -34,6 +34,7 @@ __all__ = [
     "pool_of_requests",
     "returnable_bytes",
     "returnable_pools",
+    "would_serve",
 ]
 
 
@@ -108,6 +109,24 @@ def finds_free_block(allocator: CachingAllocator, size: int, stream: int) -> boo
     pool.insert(block)
     block.gc_base = base
     return True
+
+
+def would_serve(allocator: CachingAllocator, block: Block, size: int, stream: int) -> bool:
+    """Whether a request of `size` bytes would be served by an allocated block, were it free.
+
+    As far as size and pool decide (1.5, 1.6): a better fit may come first.
+    """
+    config = allocator.config
+    rounded = config.round_size(size)
+    owner = allocator.private_pools.target(stream)
+    is_own = block.stream == stream and block.pool.owner is owner
+    if not is_own or block.pool.is_small != (rounded <= SMALL_SIZE):
+        return False
+    if block.expandable is not None and not config.expandable_segments:
+        return False
+    neighbours = (each for each in (block.prev, block.next) if each is not None)
+    merged = sum(each.size for each in neighbours if each.mapped and not each.is_active)
+    return config.accepts(rounded, block.size + merged)
 
 
 def largest_request(allocator: CachingAllocator, stream: int) -> int:

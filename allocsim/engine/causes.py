@@ -24,9 +24,11 @@ from allocsim.core import (
     PAGE,
     UNLIMITED,
     CachingAllocator,
+    allocated_block,
     finds_free_block,
     free_blocks,
     returnable_bytes,
+    would_serve,
 )
 from allocsim.engine.gaps import Gap, Recorded
 from allocsim.engine.plan import Planned, StepKind
@@ -136,8 +138,7 @@ def _guesses(gap: Gap, allocator: CachingAllocator, facts: Facts) -> list[Explan
         return requests + plain if is_limited and facts.memory is not None else plain + requests
     calls = _calls(gap, allocator)
     if not gap.is_request or _was_called(gap, allocator, facts):
-        above = allocator.collects_garbage_above
-        if above is None or allocator.reserved_bytes <= above:
+        if not _is_limited(gap, allocator):
             return calls + requests
         own = [each for each in requests if all(kind != StepKind.ROOM for kind, *_ in each.steps)]
         return own + calls + [each for each in requests if each not in own]
@@ -179,6 +180,16 @@ def _was_called(gap: Gap, allocator: CachingAllocator, facts: Facts) -> bool:
     if facts.memory is not None:
         return wanted <= allocator.device.free
     return allocator.reserved_bytes + wanted <= facts.max_reserved
+
+
+def _is_limited(gap: Gap, allocator: CachingAllocator) -> bool:
+    """Whether the request collects garbage, or is more than the program's own limit allows."""
+    reserved, above = allocator.reserved_bytes, allocator.collects_garbage_above
+    if above is not None and reserved > above:
+        return True
+    limit = allocator.memory_limit
+    wanted = sum(entry.size for entry in (*gap.before, *gap.obtained))
+    return limit is not None and reserved + wanted > limit
 
 
 def _calls(gap: Gap, allocator: CachingAllocator) -> list[Explanation]:
@@ -237,7 +248,7 @@ def _requests(gap: Gap, allocator: CachingAllocator, facts: Facts) -> Iterator[E
     refused: int | None = allocator.reserved_bytes + wanted
     if is_oom or allocator.collects_garbage_above is not None:
         refused = None
-    for is_waited_for in _held_ways(gap):
+    for is_waited_for in _held_ways(gap, allocator):
         for n_polled in _polled(gap, allocator, is_waited_for=is_waited_for):
             if is_hit and n_polled == 0 and (is_waited_for or gap.free is None):
                 continue
@@ -249,12 +260,13 @@ def _requests(gap: Gap, allocator: CachingAllocator, facts: Facts) -> Iterator[E
                 )
 
 
-def _held_ways(gap: Gap) -> tuple[bool, ...]:
+def _held_ways(gap: Gap, allocator: CachingAllocator) -> tuple[bool, ...]:
     """Whether the free before it was waited for; the likelier first."""
     free, step = gap.free, gap.step
     if free is None or step is None:
         return (False,)
-    would_do = free.stream == step.stream and free.size >= step.size
+    block = allocator.named_blocks.get(free.addr) or allocated_block(allocator, free.addr)
+    would_do = block is not None and would_serve(allocator, block, step.size, step.stream)
     return (True, False) if would_do else (False, True)
 
 

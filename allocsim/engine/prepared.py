@@ -65,8 +65,7 @@ class Prepared:
     recorded: the settings of the recording; config: what they mean.
     has_settings: whether the recording holds any.
     start: the segments before the first entry.
-    releases: those that can have written the recording, the oldest first; the one that is asked
-        for, or noted, where there is one.
+    releases: those that can have written it, the oldest first; or the one asked for or noted.
     is_own_release: whether the release modelled can have written the recording; where it cannot, a
         replay tells what another would have done.
     provenance: how the recording was made, None where nobody noted it.
@@ -113,24 +112,27 @@ class Prepared:
         return plan
 
     def _read(self, memory: int | None, *, is_assumed: bool = False) -> Plan:
-        return read_plan(
-            self.trace,
-            self.held,
-            lambda memory, limit: self.allocator(
-                self.recorded,
+        """Where calls were noted, at first without a limit that none of them sets."""
+        is_assumed |= self.assumed_memory is not None and not self._recorded_memory
+        base = round_up(self.last_address, TIB)
+        noted = () if self.provenance is None else (None,)
+        for collects_at in dict.fromkeys((*noted, self.collects_at)):
+            plan = read_plan(
+                self.trace,
+                self.held,
+                lambda memory, limit: self.allocator(
+                    self.recorded, memory, base_address=base, record_history=True, limit=limit
+                ),
                 memory,
-                base_address=round_up(self.last_address, TIB),
-                record_history=True,
-                limit=limit,
-            ),
-            memory,
-            is_assumed=is_assumed
-            or (self.assumed_memory is not None and not self._recorded_memory),
-            collects_at=self.collects_at,
-            marks=self.marks,
-            empties=self.hints.empties,
-            is_made=self.is_made,
-        )
+                is_assumed=is_assumed,
+                collects_at=collects_at,
+                marks=self.marks,
+                empties=self.hints.empties,
+                is_made=self.is_made,
+            )
+            if plan.is_whole:
+                break
+        return plan
 
     def capacity_of(self, plan: Plan) -> int | None:
         """Bytes of the device: as named, else as an out-of-memory error tells; None: unknown."""

@@ -21,6 +21,7 @@ __all__ = ["Backend", "backend_of", "options_read"]
 _STEP = 512
 _SMALL = 1 << 20
 _LEAST_BLOCKS = 8
+_LEAST_SIZES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +112,14 @@ def _names(frame: Frame, words: tuple[str, ...]) -> bool:
 def _adds_to_requests(recording: Recording) -> bool:
     """Whether every small block of a request of whole 512 bytes has 512 more.
 
-    A small block is always split where 512 bytes are left, so that CUDA's have none.
+    A small block is always split where 512 bytes are left, so that CUDA's have none but where
+    requests are rounded to divisions of powers of two; by 512 bytes those are rounded of few sizes.
     """
+    settings = recording.settings
+    if settings is not None and any(each > 1 for _, each in settings.roundup_power2_divisions):
+        return False
     asked = [
-        block.size - block.requested_size
+        (block.requested_size, block.size - block.requested_size)
         for trace in recording.devices
         for segment in trace.segments
         if segment.is_small
@@ -123,4 +128,6 @@ def _adds_to_requests(recording: Recording) -> bool:
         and 0 < block.requested_size < _SMALL
         and block.requested_size % _STEP == 0
     ]
-    return len(asked) >= _LEAST_BLOCKS and all(more == _STEP for more in asked)
+    n_sizes = len({size for size, _ in asked})
+    is_enough = len(asked) >= _LEAST_BLOCKS and n_sizes >= _LEAST_SIZES
+    return is_enough and all(more == _STEP for _, more in asked)

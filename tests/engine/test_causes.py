@@ -133,6 +133,17 @@ def test_garbage_is_collected_before_anything_is_refused(missed: Gap) -> None:
     assert "ROOM" in kinds(found[2].steps)
 
 
+def test_a_request_beyond_the_programs_own_limit_is_refused_with_room_on_the_device(
+    missed: Gap,
+) -> None:
+    """60 of 200 MiB are allowed, 30 are held and 40 wanted."""
+    limited = CachingAllocator("200MiB", "per_process_memory_fraction:0.3")
+    limited.free(limited.malloc(30 * MIB))
+    found = explanations(missed, limited, facts(memory=200 * MIB, most=70 * MIB))
+    assert [each.cause for each in found[:2]] == [REQUEST, CALL]
+    assert kinds(found[0].steps) == ["DICTATE", "ALLOC"]
+
+
 def waiting() -> tuple[CachingAllocator, int, int]:
     """A device on which two frees are under way, of 30 and of 40 MiB, with their addresses."""
     full = CachingAllocator("100MiB")
@@ -213,6 +224,34 @@ def test_a_free_that_would_not_have_done_was_complete(
     likeliest, other = (each for each in requests if "ROOM" not in kinds(each.steps))
     assert kinds(likeliest.steps) == ["FREE", "DICTATE", "ALLOC"]
     assert kinds(other.steps) == ["FREE_REQUEST", "DICTATE", "ALLOC", "FREE_COMPLETE"]
+
+
+@pytest.mark.parametrize(
+    ("freed", "wanted", "conf"),
+    [
+        (20 * MIB, 512, ""),
+        (60 * MIB, 20 * MIB, "max_split_size_mb:30"),
+        (60 * MIB, 34 * MIB, "max_split_size_mb:30"),
+    ],
+    ids=["of the other pool", "too good for the request", "too long for it"],
+)
+def test_a_free_whose_block_the_request_leaves_alone_was_complete(
+    freed: int, wanted: int, conf: str, entries: Entries
+) -> None:
+    full = CachingAllocator("70MiB", conf)
+    full.malloc(freed)
+    obtained = 2 * MIB if wanted < MIB else wanted
+    gap = only_gap(
+        entries(
+            (FR, 0, freed),
+            (FC, 0, freed),
+            (SF, 0, freed),
+            (SA, NEW, obtained),
+            (A, NEW, wanted),
+        )
+    )
+    requests = [each for each in explanations(gap, full, facts(70 * MIB)) if each.cause is REQUEST]
+    assert kinds(requests[0].steps)[0] == "FREE"
 
 
 def test_a_free_that_completed_alone_was_not_waited_for(entries: Entries) -> None:

@@ -116,6 +116,26 @@ def test_a_recorded_fraction_is_in_force_from_the_start(written: Written) -> Non
     assert prepared.drive(own, 100 * MIB).allocator.memory_limit == 70 * MIB
 
 
+def test_without_a_recorded_fraction_no_garbage_was_collected(written: Written) -> None:
+    """The device was full: a limit that would do as well would have been recorded."""
+    program = Noted("100MiB", "max_split_size_mb:25,garbage_collection_threshold:0.8")
+    blocks = [program.gpu.malloc(size, 4096) for size in (8 * MIB, MIB // 2)]
+    for block in blocks:
+        program.gpu.free(block)
+    program.gpu.free(program.gpu.malloc(8 * MIB, 4096))
+    other = program.gpu.malloc(MIB // 2)
+    program.gpu.malloc(64 * MIB, 4096)
+    program.gpu.free(other)
+    program.gpu.malloc(8 * MIB)
+    assert program.gpu.memory_stats()["num_alloc_retries"] == 1
+    (prepared,) = prepare(written(program.snapshot()))
+    assert prepared.plan.limit is None
+    (run,) = replay(written(program.snapshot())).devices
+    assert run.stats["num_alloc_retries"] == 1
+    assert run.fidelity is not None
+    assert run.fidelity.is_exact
+
+
 def test_a_told_fraction_is_as_good_as_a_recorded_one(written: Written) -> None:
     recording = written(collecting().snapshot(is_noted=False))
     hints = Hints(memory_fraction=0.5)

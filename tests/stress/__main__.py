@@ -5,6 +5,11 @@
 Every other script runs in rows, the way of a replay.  Prints what was run, by operation, option
 and release.  A divergence is made as short as it can be and printed as a test to paste; the exit
 code is then 1.
+
+    python -m tests.stress --what-ifs 200000
+
+compares whole replays instead: random programs are recorded, and what the replay of the recording
+says of other settings and devices is held against the program run there by the naive model.
 """
 
 from __future__ import annotations
@@ -12,13 +17,17 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections import Counter
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from typing import TypeVar
 
 from allocsim.core import RELEASES
 from allocsim.questions.crosscheck import Script
 from allocsim.questions.crosscheck.generator import make_script
 from allocsim.questions.crosscheck.tally import Tally
 from tests.stress.duel import duel, shortest
+from tests.stress.what_ifs import differences
 
 BATCH = 200
 """Scripts a job: some seconds of work."""
@@ -68,39 +77,106 @@ def report(tally: Tally, seconds: float) -> str:
     return "\n".join(lines)
 
 
+def run_what_ifs(first_seed: int) -> tuple[Counter[str], list[str]]:
+    """The what-ifs of `BATCH` programs, each of the next release: how many, and what differed."""
+    counts: Counter[str] = Counter()
+    found = []
+    releases = list(RELEASES.values())
+    for seed in range(first_seed, first_seed + BATCH):
+        release = releases[seed % len(releases)]
+        for program, asked, difference in differences(seed, release):
+            counts[release.version] += 1
+            if difference is not None:
+                under = f"{program.conf or 'defaults'} on {program.device_memory:,} bytes"
+                found.append(
+                    f"seed {seed}, {release.version}: {len(program.ops)} ops recorded under "
+                    f"{under}, asked for {asked}: {difference}"
+                )
+    return counts, found
+
+
 def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.stress")
     parser.add_argument("--ops", type=int, default=10_000_000, help="operations to run at least")
+    parser.add_argument(
+        "--what-ifs", type=int, metavar="N", help="compare N replays instead, or a few more"
+    )
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     arguments = parser.parse_args()
-    begin = time.monotonic()
-    tally = Tally()
-    seed, done = arguments.seed, 0
-    found: list[Found] = []
-    with ProcessPoolExecutor(arguments.jobs) as executor:
-        waiting: set[Future[Batch]] = set()
-        while (done < arguments.ops and not found) or waiting:
-            while done < arguments.ops and not found and len(waiting) < 2 * arguments.jobs:
-                waiting.add(executor.submit(run_batch, seed))
+    if arguments.what_ifs is not None:
+        return compare_what_ifs(arguments.what_ifs, arguments.seed, arguments.jobs)
+    return compare_scripts(arguments.ops, arguments.seed, arguments.jobs)
+
+
+Batched = TypeVar("Batched")
+
+
+def batches(
+    run: Callable[[int], Batched], seed: int, jobs: int, wants_more: Callable[[], bool]
+) -> Iterator[Batched]:
+    """What `run` returns for batch after batch from `seed` on, as long as more is wanted."""
+    with ProcessPoolExecutor(jobs) as executor:
+        waiting: set[Future[Batched]] = set()
+        while wants_more() or waiting:
+            while wants_more() and len(waiting) < 2 * jobs:
+                waiting.add(executor.submit(run, seed))
                 seed += BATCH
             future = next(as_completed(waiting))
             waiting.remove(future)
-            counts, differing = future.result()
-            tally += counts
-            found += differing
-            done = tally.ops
-            if sys.stderr.isatty():
-                print(f"\r{done:,} operations", end="", file=sys.stderr)
+            yield future.result()
+
+
+def compare_what_ifs(least: int, seed: int, jobs: int) -> int:
+    """Replays of programs beside the programs, `least` of them; the exit code."""
+    begin = time.monotonic()
+    counts: Counter[str] = Counter()
+    found: list[str] = []
+
+    def wants_more() -> bool:
+        return counts.total() < least and not found
+
+    for count, differing in batches(run_what_ifs, seed, jobs, wants_more):
+        counts += count
+        found += differing
+        _say(f"{counts.total():,} what-ifs")
+    print("what-ifs by release")
+    for version in RELEASES:
+        print(f"  {version:32} {counts[version]:>12,}")
+    print(f"{counts.total():,} what-ifs in {time.monotonic() - begin:,.0f} s, from seed {seed} on")
+    for each in found[:10]:
+        print(f"\nDIVERGENCE of {each}")
+    print("no divergence" if not found else f"{len(found)} what-ifs diverge")
+    return 1 if found else 0
+
+
+def compare_scripts(least: int, seed: int, jobs: int) -> int:
+    """Core beside naive model over `least` operations; the exit code."""
+    begin = time.monotonic()
+    tally = Tally()
+    found: list[Found] = []
+
+    def wants_more() -> bool:
+        return tally.ops < least and not found
+
+    for counts, differing in batches(run_batch, seed, jobs, wants_more):
+        tally += counts
+        found += differing
+        _say(f"{tally.ops:,} operations")
     print(report(tally, time.monotonic() - begin))
-    print(f"seeds {arguments.seed} to {seed - 1}")
+    print(f"from seed {seed} on")
     for script, release, in_rows, difference in found[:3]:
         short = shortest(script, release, in_rows=in_rows)
         test = as_test(short, release, in_rows=in_rows)
         print(f"\nDIVERGENCE in {release}: {difference}\n\n{test}")
     print("no divergence" if not found else f"{len(found)} scripts diverge")
     return 1 if found else 0
+
+
+def _say(progress: str) -> None:
+    if sys.stderr.isatty():
+        print(f"\r{progress}", end="", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -66,6 +66,17 @@ def test_blocks_tell_an_npu_without_stacks(tmp_path: Path) -> None:
         replay(recording)
 
 
+@pytest.mark.parametrize("release", ["2.2", "2.10"])
+def test_requests_rounded_by_divisions_are_no_npus(release: str, tmp_path: Path) -> None:
+    """1 MiB less 512 bytes is rounded to 1 MiB; up to 2.2 no setting is recorded."""
+    allocator = CachingAllocator("1GiB", "roundup_power2_divisions:2", release, record_history=True)
+    for _ in range(10):
+        allocator.malloc((1 << 20) - 512)
+    recording = loaded(tmp_path, allocator.snapshot())
+    assert (recording.settings is None) == (release == "2.2")
+    assert backend_of(recording) is None
+
+
 def test_a_few_blocks_tell_nothing(tmp_path: Path) -> None:
     value = snapshot(32)
     for segment in value["segments"]:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from allocsim.core import (
     PAGE,
     SMALL_SIZE,
-    UNLIMITED,
     AllocatorConfig,
     Block,
     CachingAllocator,
@@ -64,12 +63,7 @@ class FailedRequest:
 
     def accepts(self, size: int) -> bool:
         """Whether a free block of `size` bytes that it looks at would serve it (1.5)."""
-        if size < self.rounded_bytes:
-            return False
-        limit = self.config.max_split_size
-        if self.rounded_bytes < limit:
-            return limit == UNLIMITED or size < limit
-        return size < self.rounded_bytes + self.config.max_non_split_rounding
+        return self.config.accepts(self.rounded_bytes, size)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,44 @@
+"""A few hundred what-ifs beside the programs themselves; `make stress` compares 200,000."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from allocsim import replay
+from allocsim.core import RELEASES
+from tests.stress.what_ifs import Program, differences, make_program, recorded
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_what_if_is_what_the_program_comes_to(release: str) -> None:
+    for seed in range(6):
+        for program, asked, difference in differences(seed, RELEASES[release]):
+            assert difference is None, f"seed {seed}: {program.conf!r}, {asked}"
+
+
+def test_the_programs_are_not_all_alike() -> None:
+    """Some requests are refused, some settings run out, frees are held up, caches emptied."""
+    programs = [make_program(seed, RELEASES["2.15"]) for seed in range(60)]
+    letters = {op[0] for program in programs for op in program.ops}
+    assert letters == {"a", "f", "r", "s", "S", "e"}
+    stats = [replay(recorded(each)).devices[0].stats for each in programs if len(each.ops) > 3]
+    assert any(each["num_alloc_retries"] for each in stats)
+    assert any(each["num_device_free"] and not each["num_alloc_retries"] for each in stats)
+
+
+def test_what_a_program_did_not_do_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that frees one block fewer than its recording says."""
+
+    def one_free_less(program: Program) -> Program:
+        kept = [number for number, op in enumerate(program.ops) if op[0] == "f"][:1]
+        ops = tuple(op for number, op in enumerate(program.ops) if number not in kept)
+        return replace(program, ops=ops)
+
+    release = RELEASES["2.15"]
+    monkeypatch.setattr(
+        "tests.stress.what_ifs.recorded", lambda program: recorded(one_free_less(program))
+    )
+    found = [what for seed in range(5) for _, _, what in differences(seed, release)]
+    assert any(what is not None for what in found)

@@ -1,0 +1,244 @@
+"""Random programs recorded under one setting, replayed under others, and really run under those.
+
+Rule: what a replay says of another setting or device is what the naive model comes to when the
+program itself runs there: every statistic at its end, and the text of the error that ends it.
+The recording is all that the replay has, so a program does only what a recording can tell: requests
+and frees on several streams, uses by other streams, and calls of empty_cache that `record` marks.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from allocsim import CachingAllocator, replay
+from allocsim.core import Release
+from allocsim.errors import (
+    AllocsimError,
+    OutOfMemoryError,
+    UndefinedBehaviorError,
+    UpstreamAssertionError,
+)
+from allocsim.questions.crosscheck.random_settings import RandomSettings
+from allocsim.questions.crosscheck.script import HANDLE, Op
+from allocsim.trace import Recording, read_snapshot
+from allocsim.units import GIB, KIB, MIB
+from tests.golden.runner import Allocator
+from tests.naive.model import NaiveAllocator
+
+__all__ = [
+    "Answer",
+    "Program",
+    "WhatIf",
+    "differences",
+    "make_program",
+    "recorded",
+    "run",
+    "what_ifs",
+]
+
+BASE = 0x7F00_0000_0000
+_DEVICES = (100 * MIB + 12345, 200 * MIB - 1, 512 * MIB, GIB, 3 * GIB + 777)
+_EDGES = (512, KIB, MIB, 2 * MIB, 10 * MIB, 20 * MIB, 21 * MIB, 40 * MIB, 64 * MIB)
+_LENGTHS = (10, 30, 60, 120, 400)
+_WHAT_IFS = 10
+"""Of each recording."""
+
+Answer = tuple[str | None, dict[str, int]]
+"""(the error that ended the program, the statistics it left)."""
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """Another setting on another device; policy: how its driver hands out addresses."""
+
+    conf: str
+    device_memory: int
+    policy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Ops in the form of crosscheck's scripts, and what they are recorded under."""
+
+    ops: tuple[Op, ...]
+    release: str
+    conf: str
+    device_memory: int
+
+    @property
+    def is_used_by_others(self) -> bool:
+        """Whether other streams use blocks, and so hold up their frees."""
+        return any(op[0] == "r" for op in self.ops)
+
+
+def make_program(seed: int, release: Release) -> Program:
+    """The program of `seed`: sizes that crowd at the boundaries of the rules, and repeat."""
+    rng = random.Random(f"what-if {seed} {release.version}")
+    conf = RandomSettings(rng, release, has_pools=False).make() if rng.random() < 0.5 else ""
+    device_memory = rng.choice(_DEVICES)
+    favourites = [_size(rng, device_memory) for _ in range(rng.choice((1, 3, 8)))]
+    streams = rng.choice(((0,), (0,), (0, 1), (0, 1, 2)))
+    others = rng.choice((0.0, 0.1, 0.3)) if len(streams) > 1 else 0.0
+    empties = rng.choice((0.0, 0.0, 0.02))
+    grows = rng.choice((0.5, 0.55, 0.7))
+    ops: list[Op] = []
+    live: list[int] = []
+    for name in range(rng.choice(_LENGTHS)):
+        if rng.random() < grows or not live:
+            size = rng.choice(favourites) if rng.random() < 0.6 else _size(rng, device_memory)
+            ops.append(["a", name, size, rng.choice(streams)])
+            live.append(name)
+        else:
+            ops.append(["f", live.pop(rng.choice((0, -1, rng.randrange(len(live)))))])
+        if rng.random() < others:
+            ops.append(["r", rng.choice(live), rng.choice(streams)] if live else ["S"])
+        if rng.random() < others:
+            ops.append(rng.choice((["S"], ["s", rng.choice(streams)])))
+        if rng.random() < empties:
+            ops.append(["e"])
+    return _survived(Program(tuple(ops), release.version, conf, device_memory))
+
+
+def _survived(program: Program) -> Program:
+    """The program up to the request that the device of its recording refuses.
+
+    Without uses by other streams, the first that it refuses for good: a request that waits for what
+    they still do leaves the recording without a word on when that would have been done by itself.
+    """
+    made = CachingAllocator(program.device_memory, program.conf, program.release)
+    live: dict[int, int | None] = {}
+    for number, op in enumerate(program.ops):
+        try:
+            _do(made, op, live)
+        except (OutOfMemoryError, UpstreamAssertionError):
+            return replace(program, ops=program.ops[:number])
+        if program.is_used_by_others and made.memory_stats()["num_alloc_retries"]:
+            return replace(program, ops=program.ops[:number])
+    return program
+
+
+def _size(rng: random.Random, device_memory: int) -> int:
+    if rng.random() < 0.4:
+        return max(1, rng.choice(_EDGES) + rng.choice((-512, -1, 0, 0, 1, 512)))
+    return int(2 ** rng.uniform(0, device_memory.bit_length() - 3))
+
+
+def what_ifs(seed: int, release: Release) -> Iterator[WhatIf]:
+    """Some settings of every option that `release` has, on devices that may be too small."""
+    rng = random.Random(f"settings {seed} {release.version}")
+    for _ in range(_WHAT_IFS):
+        conf = RandomSettings(rng, release, has_pools=False).make()
+        memory = rng.choice((*_DEVICES, 37 * MIB, 16 * GIB))
+        yield WhatIf(conf, memory, rng.choice(("bump", "firstfit")))
+
+
+def recorded(program: Program) -> Recording:
+    """What `record` would have written of it."""
+    made = CachingAllocator(
+        program.device_memory,
+        program.conf,
+        program.release,
+        base_address=BASE,
+        record_history=True,
+    )
+    marks: list[dict[str, Any]] = []
+    live: dict[int, int | None] = {}
+    for op in program.ops:
+        if op[0] == "e":
+            mark = {"device": 0, "entry": len(made.history), "kind": "empty_cache", "value": None}
+            marks.append(mark)
+        _do(made, op, live)
+    noted = {
+        "torch_version": f"{program.release}.0",
+        "conf_at_start": program.conf,
+        "device_memory": program.device_memory,
+        "marks": marks,
+    }
+    return read_snapshot("a random program", {**made.snapshot(), "allocsim": noted}, 1 << 20)
+
+
+def _do(a: Allocator, op: Op, live: dict[int, int | None]) -> None:
+    match op:
+        case ["a", name, size, stream]:
+            live[name] = a.malloc(size, stream * HANDLE)
+        case ["f", name]:
+            a.free(live.pop(name))
+        case ["r", name, stream]:
+            address = live[name]
+            assert address is not None
+            a.record_stream(address, stream * HANDLE)
+        case ["s", stream]:
+            a.synchronize(stream * HANDLE)
+        case ["S"]:
+            a.synchronize()
+        case ["e"]:
+            a.empty_cache()
+
+
+def run(program: Program, asked: WhatIf) -> Answer:
+    """What the naive model comes to when the program itself runs there."""
+    model = NaiveAllocator(
+        asked.device_memory,
+        asked.conf,
+        program.release,
+        address_policy=asked.policy,
+        base_address=BASE,
+    )
+    live: dict[int, int | None] = {}
+    for op in program.ops:
+        try:
+            _do(model, op, live)
+        except OutOfMemoryError as found:
+            return str(found), model.memory_stats()
+        except UpstreamAssertionError as found:
+            return f"{type(found).__name__} raised", {}
+    return None, model.memory_stats()
+
+
+def replayed(recording: Recording, release: str, asked: WhatIf) -> Answer:
+    """What the replay of its recording says."""
+    (device,) = replay(
+        recording,
+        asked.conf,
+        device_memory=asked.device_memory,
+        torch_version=release,
+        addresses=asked.policy,
+        base_address=BASE,
+    ).devices
+    return (device.ooms[-1].message if device.ooms else None), device.stats
+
+
+def differences(seed: int, release: Release) -> Iterator[tuple[Program, WhatIf, str | None]]:
+    """Each what-if of a program, and what differs, in a sentence; None if nothing does."""
+    program = make_program(seed, release)
+    if not any(op[0] == "a" for op in program.ops):
+        return
+    recording = recorded(program)
+    for asked in what_ifs(seed, release):
+        try:
+            said = replayed(recording, program.release, asked)
+        except UndefinedBehaviorError:
+            continue
+        except AllocsimError as error:
+            said = f"{type(error).__name__} raised", {}
+        is_order_open = program.is_used_by_others and said[1].get("num_alloc_retries", 0) > 0
+        yield program, asked, _first(said, run(program, asked), is_order_open=is_order_open)
+
+
+def _first(said: Answer, true: Answer, *, is_order_open: bool) -> str | None:
+    """is_order_open: frees that other streams held up were waited for together.
+
+    Which stream held up which, and so the order in which they then came free, is in no recording;
+    it shows in what lay idle between one and the next.
+    """
+    if said[0] != true[0]:
+        return f"the replay ends with {said[0]!r}, the program with {true[0]!r}"
+    for key in sorted({*said[1], *true[1]}):
+        if is_order_open and key.startswith("inactive_split") and not key.endswith("current"):
+            continue
+        if said[1].get(key) != true[1].get(key):
+            return f"{key}: {said[1].get(key)} by the replay, {true[1].get(key)} by the program"
+    return None
