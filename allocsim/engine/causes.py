@@ -187,9 +187,11 @@ def _is_limited(gap: Gap, allocator: CachingAllocator) -> bool:
     reserved, above = allocator.reserved_bytes, allocator.collects_garbage_above
     if above is not None and reserved > above:
         return True
-    limit = allocator.memory_limit
-    wanted = sum(entry.size for entry in (*gap.before, *gap.obtained))
-    return limit is not None and reserved + wanted > limit
+    limit, config = allocator.memory_limit, allocator.config
+    if limit is None or gap.step is None:
+        return False
+    # Of an expandable segment, too, that is the whole, whatever of it is there (semantics 1.8).
+    return reserved + config.segment_size(config.round_size(gap.step.size)) > limit
 
 
 def _calls(gap: Gap, allocator: CachingAllocator) -> list[Explanation]:

@@ -49,10 +49,17 @@ def prepare(
     last = _LAST.get(recording)
     if last is not None and last[0] == asked:
         return last[1]
-    starts = refuse_unsound(recording)
     found = _from_empty(recording, *asked)
-    if not recording.is_requests:  # else what was there before is requested first
-        found = [replace(each, start=_start_of(starts, each, recording)) for each in found]
+    if torch_version is not None and not can_be_of(recording, found[0].release.version):
+        written = prepare(recording, device, hints=hints)
+        found = [
+            replace(each, written=own, start=own.start)
+            for each, own in zip(found, written, strict=True)
+        ]
+    else:
+        starts = refuse_unsound(recording)
+        if not recording.is_requests:  # else what was there before is requested first
+            found = [replace(each, start=_start_of(starts, each, recording)) for each in found]
     _LAST[recording] = asked, tuple(found)
     return tuple(found)
 
@@ -93,7 +100,6 @@ def _from_empty(
             start=(),
             provenance=recording.provenance,
             releases=possible,
-            is_own_release=can_be_of(recording, release.version),
             hints=hints,
             marks=hints.marks(trace),
             is_requests=recording.is_requests,

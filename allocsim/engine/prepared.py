@@ -12,9 +12,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-import numpy as np
-
-from allocsim.arrays import any_of
 from allocsim.core import (
     AllocatorConfig,
     CachingAllocator,
@@ -39,21 +36,13 @@ from allocsim.engine.start import Start
 from allocsim.engine.two_starts import chosen_start, may_break
 from allocsim.errors import ConfigError
 from allocsim.state import SegmentState
-from allocsim.trace import (
-    Action,
-    Mark,
-    MarkKind,
-    Provenance,
-    Trace,
-)
+from allocsim.trace import Mark, MarkKind, Provenance, Trace
 from allocsim.units import GIB, TIB, format_size, round_up
 
 __all__ = ["UNLIMITED_DEVICE", "Prepared"]
 
 UNLIMITED_DEVICE = 1 << 60
 """Bytes of a device that nothing fills, for recordings that do not tell their device's size."""
-
-_GROWS = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,8 +55,8 @@ class Prepared:
     has_settings: whether the recording holds any.
     start: the segments before the first entry.
     releases: those that can have written it, the oldest first; or the one asked for or noted.
-    is_own_release: whether the release modelled can have written the recording; where it cannot, a
-        replay tells what another would have done.
+    written: the same under the release that wrote the recording, where the one modelled cannot
+        have: what the program did is read off it, and a replay tells what another would have done.
     provenance: how the recording was made, None where nobody noted it.
     assumed_memory: bytes of the device as a user says, where the recording does not.
     hints: what a user says of the program; marks: what is known of it, recorded or said.
@@ -86,7 +75,7 @@ class Prepared:
     start: tuple[SegmentState, ...]
     provenance: Provenance | None
     releases: tuple[str, ...] = ()
-    is_own_release: bool = True
+    written: Prepared | None = None
     assumed_memory: int | None = None
     hints: Hints = Hints()  # noqa: RUF009  (frozen)
     marks: tuple[Mark, ...] = ()
@@ -102,6 +91,8 @@ class Prepared:
         nothing tells its size and none without end will do, the least in whole GiB is tried, and
         the least in halves of one.
         """
+        if self.written is not None:
+            return self.written.plan
         plan = self._read(self.named_memory)
         if plan.is_whole or not self.config.expandable_segments or self.capacity_of(plan):
             return plan
@@ -110,6 +101,11 @@ class Prepared:
             if found.is_whole:
                 return replace(found, fits=memory)
         return plan
+
+    @property
+    def is_own_release(self) -> bool:
+        """Whether the release modelled can have written the recording."""
+        return self.written is None
 
     def _read(self, memory: int | None, *, is_assumed: bool = False) -> Plan:
         """Where calls were noted, at first without a limit that none of them sets."""
@@ -140,6 +136,9 @@ class Prepared:
 
     def on(self, device_memory: int | None) -> Prepared:
         """The same on the device that a user names, if nothing recorded speaks against it."""
+        if self.written is not None:
+            written = self.written.on(device_memory)
+            return replace(self, written=written, assumed_memory=written.assumed_memory)
         if device_memory is None or self.capacity is not None:
             return self
         plan = self.plan
@@ -222,21 +221,19 @@ class Prepared:
         """The moments at which a call of empty_cache would not have shown; see `left_open.py`."""
         return quiet_moments(self)
 
-    @cached_property
+    @property
     def first_base(self) -> int:
         """Where the recorded driver's addresses begin."""
-        grown = np.flatnonzero(any_of(self.trace.action, _GROWS))
-        if len(grown):
-            return int(self.trace.addr[grown[0]])
-        return self.trace.segments[0].address if self.trace.segments else 0
+        return self._addresses[0]
 
-    @cached_property
+    @property
     def last_address(self) -> int:
         """The first address past all that the recorded driver handed out."""
-        rows = np.flatnonzero(any_of(self.trace.action, _GROWS))
-        moved = zip(self.trace.addr[rows].tolist(), self.trace.size[rows].tolist(), strict=True)
-        ends: list[int] = [address + size for address, size in moved]
-        return max([0, *ends, *(segment.end for segment in self.trace.segments)])
+        return self._addresses[1]
+
+    @cached_property
+    def _addresses(self) -> tuple[int, int]:
+        return self.trace.driver_addresses()
 
     def allocator(
         self,

@@ -151,6 +151,16 @@ class Trace:
         moved, after = self._reserved()
         return held + np.append(0, after)[np.searchsorted(moved, entries, side="right")]
 
+    def driver_addresses(self) -> tuple[int, int]:
+        """Where the recorded driver's addresses begin, and the first one past all of them."""
+        grown = np.flatnonzero(any_of(self.action, (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)))
+        bases = self.addr[grown]
+        ends: list[int] = (bases + self.size[grown].astype(np.uint64)).tolist()
+        first = (
+            int(bases[0]) if len(bases) else min((s.address for s in self.segments[:1]), default=0)
+        )
+        return first, max([0, *ends, *(segment.end for segment in self.segments)])
+
     def _reserved(self) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
         """The entries that took from the driver or gave back, and what all up to each came to."""
         grows = any_of(self.action, (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP))

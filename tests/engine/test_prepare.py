@@ -89,6 +89,25 @@ def test_another_release_and_other_hints_are_found_out_anew(recorded: Recorded) 
     assert never is not older and not never.hints.empties
 
 
+def full_once(a: CachingAllocator) -> None:
+    """A cached block, too good for what is asked for next, goes back when the device is full."""
+    a.free(a.malloc(60 * MIB))
+    a.malloc(30 * MIB)
+    a.malloc(24 * MIB)
+
+
+def test_what_the_program_did_is_read_under_the_release_that_wrote_it(recorded: Recorded) -> None:
+    recording = recorded(full_once, "100MiB", "max_split_size_mb:50")
+    (own,) = prepare(recording)
+    (other,) = prepare(recording, torch_version="2.6")
+    assert own.is_own_release and not other.is_own_release
+    assert other.plan is own.plan
+    here, there = other.on(100 * MIB), own.on(100 * MIB)
+    assert there is not own
+    assert here.named_memory == there.named_memory == 100 * MIB
+    assert here.plan.n_empty_cache == there.plan.n_empty_cache == 0
+
+
 def test_it_goes_with_the_recording(recorded: Recorded) -> None:
     recording = recorded(a_hole)
     kept = ref(prepare(recording)[0])
