@@ -240,7 +240,7 @@ def _requests(gap: Gap, allocator: CachingAllocator, facts: Facts) -> Iterator[E
     if step is None or not gap.is_request:
         return
     is_oom = step.action == Action.OOM
-    if not is_oom and not gap.obtained:
+    if not is_oom and not gap.obtained and not _may_grow_in_place(allocator):
         return  # it found a free block, so that it was refused nothing
     is_hit = gap.scope is None and finds_free_block(allocator, step.size, step.stream)
     if is_hit and allocator.config.max_split_size == UNLIMITED:
@@ -260,6 +260,13 @@ def _requests(gap: Gap, allocator: CachingAllocator, facts: Facts) -> Iterator[E
                     tuple(_refused(gap, n_polled, room, is_waited_for=is_waited_for)),
                     refused,
                 )
+
+
+def _may_grow_in_place(allocator: CachingAllocator) -> bool:
+    """Whether a request that no free block may serve can be given one all the same, as a segment's
+    room that needs no mapping (4.2): a block too good for it, which the search leaves alone."""
+    config = allocator.config
+    return config.expandable_segments and config.max_split_size != UNLIMITED
 
 
 def _held_ways(gap: Gap, allocator: CachingAllocator) -> tuple[bool, ...]:
