@@ -57,8 +57,7 @@ DECLARED = """\
     cdef int64_t oversize, most_waste, large_rest, least_rest
     cdef uint64_t name, stream, keys_stream, key, ptr
     cdef int kind, is_small, size_shift, place_shift
-    cdef bint has_oversize, counts_searches
-    cdef bint is_plainly_rounded = not heap.config.rounds_to_power2
+    cdef bint has_oversize, counts_searches, is_plain
 """
 
 LISTS_BACK = """\
@@ -73,8 +72,8 @@ ROUNDED = """\
 if size <= 0 or size > 1 << 39:
                 left = kind, name, size, stream
                 break
-            rounded = (size + 511) & ~511 if is_plainly_rounded else rounded_sizes[size]"""
-"""Up to half a tebibyte, so that the key of what it is rounded up to is a machine word."""
+            rounded = (size + 511) & -512 if is_plain else rounded_sizes[size]"""
+"""None of 0 bytes; up to half a tebibyte, so that the key of what it is rounded up to is a word."""
 
 MOVED_LOWER = r"""(?x)
     (\ +) del\ keys\[at\]\n
@@ -125,7 +124,7 @@ IN_C: tuple[tuple[int, str, str], ...] = (
     (1, r"= MIN_BLOCK_SIZE, 1\n", "= 512, 1\n"),
     (1, r"= config.max_split_size, ", "= min(config.max_split_size, 1 << 62), "),
     (1, r"oversize != UNLIMITED", "oversize != 1 << 62"),
-    # Steps from columns, sizes rounded without a look.
+    # Steps from columns, sizes that are machine words.
     (
         1,
         r"    for kind, name, size, stream in steps:\n",
@@ -133,7 +132,8 @@ IN_C: tuple[tuple[int, str, str], ...] = (
         "        fetch_ahead(rows, named)\n"
         "        kind, name, size, stream = rows.kind, rows.name, rows.size, rows.stream\n",
     ),
-    (1, r"rounded = rounded_sizes\[size\]", ROUNDED),
+    (1, r"rounded = \(size \+ 511\).*", ROUNDED),
+    (1, r" +if size <= 0:  # no request\n.*\n +break\n", ""),
     (10, r"left = kind, name, size, stream", "left = rows.current()"),
     # Sorted keys.
     (1, MOVED_LOWER, r"\1move_lower(keys, found, at, key)\n"),

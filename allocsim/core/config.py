@@ -235,8 +235,8 @@ class AllocatorConfig:
 class RoundedSizes(dict[int, int]):
     """By request, the block size that `config` rounds it to, worked out once.
 
-    A look is quicker than the plainest rounding, and the same for every setting.  What is no
-    request (0 bytes and less) fits in no block.
+    A look is quicker than the calls that work it out.  What is no request (0 bytes and less) fits
+    in no block.
     """
 
     def __init__(self, config: AllocatorConfig) -> None:

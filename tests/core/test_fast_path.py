@@ -650,6 +650,19 @@ def test_spare_objects_are_bounded() -> None:
     assert fast.state() == slow.state()
 
 
+@pytest.mark.parametrize("size", [0, -5, 1 << 41, 1 << 64])
+@pytest.mark.parametrize("conf", ["", "roundup_power2_divisions:4"])
+def test_a_row_leaves_what_is_no_request_or_finds_no_block(conf: str, size: int) -> None:
+    """Such a step is for the caller, and nothing of it has happened."""
+    a = CachingAllocator("1GiB", conf)
+    a.malloc(600)
+    moved: list[int] = []
+    left = a.play([(MALLOC, 1, 512, 0), (MALLOC, 2, size, 0)], {}, moved)
+    assert left == (MALLOC, 2, size, 0)
+    assert moved == [1025]
+    assert 2 not in a.named_blocks
+
+
 @pytest.mark.parametrize("divisions", [0, 1, 4])
 def test_rounded_sizes_are_those_of_the_rule_and_bounded(divisions: int) -> None:
     config = AllocatorConfig(RELEASES["2.15"], roundup_power2_divisions=(divisions,) * 16)
