@@ -151,7 +151,7 @@ CLOSE = replace(SIZES, counts=tuple(sorted([*SIZES.counts, (125 * MIB, 1)])))
 def effect_in_newest(*parts: str) -> object:
     """The effect of the options together; None where they are refused."""
     try:
-        return effect_of(Setting(",".join(filter(None, parts))), NEWEST, (CLOSE,))
+        return effect_of(Setting(",".join(filter(None, parts))), NEWEST, (CLOSE.asked,))
     except ConfigError:
         return None
 

@@ -17,22 +17,46 @@ from allocsim.arrays import any_of, distinct
 from allocsim.core import MIN_LARGE_ALLOC, SMALL_SIZE, AllocatorConfig, Release
 from allocsim.engine import Prepared, requests_of
 from allocsim.measures.lifetimes import lifetimes_of
-from allocsim.trace import Action
+from allocsim.trace import Action, Trace
 
-__all__ = ["Rounded", "Sizes", "merged", "rounded_by", "sizes_of"]
+__all__ = ["Asked", "Rounded", "Sizes", "asked_of", "merged", "rounded_by", "sizes_of"]
 
 
 @dataclass(frozen=True, slots=True)
 class Rounded:
     """Sizes in bytes as a setting rounds them (1.2).
 
-    each: of every size of `Sizes.counts`, then of `Sizes.living`, in their order; as the bytes of
-        a column, since it is compared and hashed as a whole.
+    each: of every size of `Asked`, in their order; as the bytes of a column, since it is compared
+        and hashed as a whole.
     distinct: those that come up, ascending.
     """
 
     each: bytes
     distinct: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """The sizes that requests of one device of a recording have, and what they find; bytes.
+
+    sizes: distinct raw ones, ascending, and after them those of `Sizes.living`.
+    present: of the segments and blocks from before the first entry.
+    """
+
+    sizes: NDArray[np.int64]
+    present: tuple[int, ...]
+
+    def rounded(self, config: AllocatorConfig) -> Rounded:
+        """The sizes as `config` rounds them; worked out once a rounding."""
+        rounding = config.release, config.roundup_power2_divisions
+        if rounding not in self._rounded:
+            each = rounded_by(config, self.sizes)
+            self._rounded[rounding] = Rounded(each.tobytes(), tuple(distinct(each).tolist()))
+        return self._rounded[rounding]
+
+    @cached_property
+    def _rounded(self) -> dict[tuple[Release, tuple[int, ...]], Rounded]:
+        return {}
 
 
 @dataclass(frozen=True)
@@ -56,22 +80,11 @@ class Sizes:
     recorded_peak: int
     living: tuple[int, ...] = ()
 
-    def rounded(self, config: AllocatorConfig) -> Rounded:
-        """The sizes as `config` rounds them; worked out once a rounding."""
-        rounding = config.release, config.roundup_power2_divisions
-        if rounding not in self._rounded:
-            each = rounded_by(config, self._asked)
-            self._rounded[rounding] = Rounded(each.tobytes(), tuple(distinct(each).tolist()))
-        return self._rounded[rounding]
-
     @cached_property
-    def _asked(self) -> NDArray[np.int64]:
+    def asked(self) -> Asked:
+        """The sizes alone."""
         counted = np.fromiter((size for size, _ in self.counts), np.int64, len(self.counts))
-        return np.concatenate((counted, np.array(self.living, dtype=np.int64)))
-
-    @cached_property
-    def _rounded(self) -> dict[tuple[Release, tuple[int, ...]], Rounded]:
-        return {}
+        return Asked(np.concatenate((counted, self.living)).astype(np.int64), self.present)
 
 
 def rounded_by(config: AllocatorConfig, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -96,23 +109,39 @@ def _pieces(config: AllocatorConfig, most: int) -> tuple[NDArray[np.int64], NDAr
     return np.array(starts[:-1]), np.array([config.rounding_step(start) for start in starts[:-1]])
 
 
+def asked_of(prepared: Prepared) -> Asked:
+    """The sizes of one device of a recording, without how much of them lives at once."""
+    sizes = np.concatenate((distinct(_asked_in(prepared.trace)), _living(prepared)))
+    return Asked(sizes.astype(np.int64), _present(prepared))
+
+
 def sizes_of(prepared: Prepared) -> Sizes:
     """The sizes of one device of a recording."""
-    trace = prepared.trace
-    asked = trace.size[any_of(trace.action, (Action.ALLOC, Action.OOM)) & (trace.size > 0)]
-    size, count = np.unique(asked, return_counts=True)
-    present = {segment.total_size for segment in prepared.start}
-    blocks = [block for segment in prepared.start for block in segment.blocks]
-    lifetimes = lifetimes_of(trace)
+    size, count = np.unique(_asked_in(prepared.trace), return_counts=True)
+    lifetimes = lifetimes_of(prepared.trace)
     middle = np.flatnonzero((lifetimes.size > SMALL_SIZE) & (lifetimes.size < MIN_LARGE_ALLOC))
     return Sizes(
         counts=tuple(zip(size.tolist(), count.tolist(), strict=True)),
-        present=tuple(sorted(present | {block.size for block in blocks})),
-        living=tuple(sorted(requests_of(prepared.start))),
+        present=_present(prepared),
+        living=_living(prepared),
         peak_live=lifetimes.peak_bytes,
         peak_middle=lifetimes.take(middle).peak_bytes,
         recorded_peak=prepared.plan.max_reserved,
     )
+
+
+def _asked_in(trace: Trace) -> NDArray[np.int64]:
+    return trace.size[any_of(trace.action, (Action.ALLOC, Action.OOM)) & (trace.size > 0)]
+
+
+def _present(prepared: Prepared) -> tuple[int, ...]:
+    blocks = [block for segment in prepared.start for block in segment.blocks]
+    present = {segment.total_size for segment in prepared.start}
+    return tuple(sorted(present | {block.size for block in blocks}))
+
+
+def _living(prepared: Prepared) -> tuple[int, ...]:
+    return tuple(sorted(requests_of(prepared.start)))
 
 
 def merged(parts: tuple[Sizes, ...]) -> Sizes:

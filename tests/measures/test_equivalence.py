@@ -14,13 +14,14 @@ from allocsim.core import find_release, parse_conf
 from allocsim.engine import Setting, prepare
 from allocsim.measures.candidates import candidates
 from allocsim.measures.equivalence import effect_of
-from allocsim.measures.sizes import Sizes, sizes_of
+from allocsim.measures.sizes import Sizes, asked_of, sizes_of
 from allocsim.questions.tune.worker import Job, run_job
 from allocsim.trace import load
 from allocsim.units import GIB, MIB
 from tests.tune.conftest import ragged
 
 NEWEST = find_release("2.15")
+TRACES = Path(__file__).parents[2] / "traces"
 
 
 def asking_for(*sizes: int) -> Sizes:
@@ -34,7 +35,7 @@ def asking_for(*sizes: int) -> Sizes:
 
 
 def same(one: str, other: str, *sizes: int, release: str = "2.15") -> bool:
-    parts = (asking_for(*sizes),)
+    parts = (asking_for(*sizes).asked,)
     found = find_release(release)
     return effect_of(Setting(one), found, parts) == effect_of(Setting(other), found, parts)
 
@@ -45,12 +46,23 @@ def test_sizes_are_rounded_once_a_rounding_and_a_release() -> None:
     for release in ("2.1", "2.15"):
         for conf in ("", "roundup_power2_divisions:1", "roundup_power2_divisions:4", ""):
             config = parse_conf(conf, find_release(release))
-            rounded = sizes.rounded(config)
+            rounded = sizes.asked.rounded(config)
             each = [config.round_size(size) for size, _ in sizes.counts]
             assert rounded.each == np.array(each).tobytes()
             assert rounded.distinct == tuple(sorted(set(each)))
             other = parse_conf(f"{conf},max_split_size_mb:64".lstrip(","), find_release(release))
-            assert sizes.rounded(other) is rounded
+            assert sizes.asked.rounded(other) is rounded
+
+
+@pytest.mark.parametrize(
+    "name", ["gpt2-ragged-oom-torch2.15.pickle.gz", "counted/warm_start-torch2.15.npz.gz"]
+)
+def test_what_is_asked_is_the_same_with_and_without_its_peaks(name: str) -> None:
+    """The second starts mid-run: blocks that live then may be asked for anew."""
+    (prepared,) = prepare(load(TRACES / name))
+    short, whole = asked_of(prepared), sizes_of(prepared).asked
+    assert short.sizes.tolist() == whole.sizes.tolist()
+    assert short.present == whole.present
 
 
 def test_a_split_limit_above_every_segment_is_none() -> None:
@@ -111,7 +123,7 @@ def test_garbage_collection_without_a_limit_is_nothing() -> None:
     collects = "garbage_collection_threshold:0.5"
     assert same(collects, "", 3 * MIB)
     assert not same(f"{collects},per_process_memory_fraction:0.5", "", 3 * MIB)
-    parts = (asking_for(3 * MIB),)
+    parts = (asking_for(3 * MIB).asked,)
     for release, is_limit in (("2.9", True), ("2.10", False)):
         found = find_release(release)
         whole = effect_of(Setting(collects, 1.0), found, parts)
@@ -140,7 +152,7 @@ def test_equal_effects_are_equal_outcomes(seed: int, write: Callable[..., Path])
     outcomes = defaultdict(set)
     for memory in (None, sizes.peak_live + 300 * MIB):
         for setting in settings:
-            effect = (memory, effect_of(setting, NEWEST, (sizes,)))
+            effect = (memory, effect_of(setting, NEWEST, (sizes.asked,)))
             job = Job("", path, 0, "2.15", setting, memory)
             outcomes[effect].add(replace(run_job(job), conf=""))
     assert len(outcomes) < 2 * len(settings) - 40  # there was something to recognise

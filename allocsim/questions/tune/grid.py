@@ -145,7 +145,7 @@ class Search:
         if not self.asked.tricks.equivalent:
             return setting
         return tuple(
-            effect_of(part.prepared.in_force(setting), self.asked.release, (part.sizes,))
+            effect_of(part.prepared.in_force(setting), self.asked.release, (part.sizes.asked,))
             for part in self.asked.parts
         )
 
