@@ -183,7 +183,12 @@ def _was_called(gap: Gap, allocator: CachingAllocator, facts: Facts) -> bool:
 
 
 def _is_limited(gap: Gap, allocator: CachingAllocator) -> bool:
-    """Whether the request collects garbage, or is more than the program's own limit allows."""
+    """Whether the request collects garbage, or is more than the program's own limit allows.
+
+    A limit or settings that it has just set may be why, whatever was in force before.
+    """
+    if any(call.kind in (StepKind.FRACTION, StepKind.SETTINGS) for call in gap.calls):
+        return True
     reserved, above = allocator.reserved_bytes, allocator.collects_garbage_above
     if above is not None and reserved > above:
         return True

@@ -144,6 +144,35 @@ def test_a_request_beyond_the_programs_own_limit_is_refused_with_room_on_the_dev
     assert kinds(found[0].steps) == ["DICTATE", "ALLOC"]
 
 
+@pytest.mark.parametrize("kind", [StepKind.FRACTION, StepKind.SETTINGS])
+def test_what_the_program_has_just_set_may_be_why_its_request_gave_memory_back(
+    kind: StepKind, entries: Entries, cached: CachingAllocator
+) -> None:
+    """The device had room, and before the call nothing limited the program."""
+    trace = entries((SF, 0, 30 * MIB), (SA, NEW, 40 * MIB), (A, NEW, 40 * MIB))
+    gap = only_gap(trace, Call(0, kind, 0))
+    assert causes(explanations(gap, cached, facts(memory=1 << 30))) == [REQUEST, CALL]
+
+
+@pytest.mark.parametrize(
+    ("conf", "expected"),
+    [
+        ("expandable_segments:True,max_split_size_mb:21", [REQUEST, CALL]),
+        ("expandable_segments:True", [CALL]),
+        ("max_split_size_mb:21", [CALL]),
+    ],
+)
+def test_a_segments_room_may_serve_what_no_free_block_may(
+    conf: str, expected: list[Cause], entries: Entries
+) -> None:
+    """A free block of 40 MiB is too good for 2 MiB; the segment that it lies in has room there."""
+    limited = CachingAllocator("100MiB", f"{conf},per_process_memory_fraction:0.75")
+    for size in (40, 30):
+        limited.free(limited.malloc(size * MIB, 4096 * (size == 30)))
+    gap = only_gap(entries((Action.SEGMENT_UNMAP, NEW, 30 * MIB), (A, 0, 2 * MIB)))
+    assert causes(explanations(gap, limited, facts(memory=100 * MIB))) == expected
+
+
 def waiting() -> tuple[CachingAllocator, int, int]:
     """A device on which two frees are under way, of 30 and of 40 MiB, with their addresses."""
     full = CachingAllocator("100MiB")

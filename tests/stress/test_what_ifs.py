@@ -18,7 +18,7 @@ def test_a_what_if_is_what_the_program_comes_to(release: str) -> None:
             assert difference is None, f"seed {seed}: {program.conf!r}, {asked}"
 
 
-@pytest.mark.parametrize("seed", [612, 1522, 2050, 2100, 2292, 6268, 1010069, 2006969])
+@pytest.mark.parametrize("seed", [612, 1522, 2050, 2100, 2292, 6268, 1010069])
 def test_programs_whose_recording_was_once_misread(seed: int) -> None:
     """By limits, frees, collected garbage or the rules of another release: see tests/engine."""
     release = list(RELEASES.values())[seed % len(RELEASES)]
@@ -31,7 +31,7 @@ def test_the_programs_are_not_all_alike() -> None:
     """Some requests are refused, some settings run out, frees are held up, caches emptied."""
     programs = [make_program(seed, RELEASES["2.15"]) for seed in range(60)]
     letters = {op[0] for program in programs for op in program.ops}
-    assert letters == {"a", "f", "r", "s", "S", "e"}
+    assert letters == {"a", "f", "r", "s", "S", "e", "m", "c"}
     stats = [replay(recorded(each)).devices[0].stats for each in programs if len(each.ops) > 3]
     assert any(each["num_alloc_retries"] for each in stats)
     assert any(each["num_device_free"] and not each["num_alloc_retries"] for each in stats)

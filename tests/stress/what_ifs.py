@@ -3,7 +3,8 @@
 Rule: what a replay says of another setting or device is what the naive model comes to when the
 program itself runs there: every statistic at its end, and the text of the error that ends it.
 The recording is all that the replay has, so a program does only what a recording can tell: requests
-and frees on several streams, uses by other streams, and calls of empty_cache that `record` marks.
+and frees on several streams, uses by other streams, and the calls that `record` marks, of
+empty_cache, set_per_process_memory_fraction and _set_allocator_settings.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from typing import Any
 
 from allocsim import CachingAllocator, replay
 from allocsim.core import RELEASES, Release
+from allocsim.engine import Setting
 from allocsim.errors import (
     AllocsimError,
+    ConfigError,
     OutOfMemoryError,
     RecordingError,
     UndefinedBehaviorError,
-    UpstreamAssertionError,
 )
 from allocsim.questions.crosscheck.random_settings import RandomSettings
 from allocsim.questions.crosscheck.script import HANDLE, Op
@@ -44,6 +46,11 @@ BASE = 0x7F00_0000_0000
 _DEVICES = (100 * MIB + 12345, 200 * MIB - 1, 512 * MIB, GIB, 3 * GIB + 777)
 _EDGES = (512, KIB, MIB, 2 * MIB, 10 * MIB, 20 * MIB, 21 * MIB, 40 * MIB, 64 * MIB)
 _LENGTHS = (10, 30, 60, 120, 400)
+_MARKED = {
+    "e": "empty_cache",
+    "m": "set_per_process_memory_fraction",
+    "c": "_set_allocator_settings",
+}
 _WHAT_IFS = 10
 """Of each recording."""
 
@@ -86,6 +93,9 @@ def make_program(seed: int, release: Release) -> Program:
     others = rng.choice((0.0, 0.1, 0.3)) if len(streams) > 1 else 0.0
     empties = rng.choice((0.0, 0.0, 0.02))
     grows = rng.choice((0.5, 0.55, 0.7))
+    chance = random.Random(f"calls {seed} {release.version}")
+    limits, changes = (chance.choice((0.0, 0.0, 0.0, 0.02)) for _ in range(2))
+    options = RandomSettings(chance, release, has_pools=False)
     ops: list[Op] = []
     live: list[int] = []
     for name in range(rng.choice(_LENGTHS)):
@@ -101,6 +111,10 @@ def make_program(seed: int, release: Release) -> Program:
             ops.append(rng.choice((["S"], ["s", rng.choice(streams)])))
         if rng.random() < empties:
             ops.append(["e"])
+        if chance.random() < limits:
+            ops.append(["m", chance.choice((1.0, 0.5, 0.9, 0.77))])
+        if chance.random() < changes:
+            ops.append(["c", options.make()])
     return _survived(Program(tuple(ops), release.version, conf, device_memory))
 
 
@@ -115,7 +129,7 @@ def _survived(program: Program) -> Program:
     for number, op in enumerate(program.ops):
         try:
             _do(made, op, live)
-        except (OutOfMemoryError, UpstreamAssertionError):
+        except AllocsimError:
             return replace(program, ops=program.ops[:number])
         if program.is_used_by_others and made.memory_stats()["num_alloc_retries"]:
             return replace(program, ops=program.ops[:number])
@@ -151,9 +165,10 @@ def recorded(program: Program) -> Recording:
     marks: list[dict[str, Any]] = []
     live: dict[int, int | None] = {}
     for op in program.ops:
-        if op[0] == "e":
-            mark = {"device": 0, "entry": len(made.history), "kind": "empty_cache", "value": None}
-            marks.append(mark)
+        if op[0] in _MARKED:
+            value = op[1] if len(op) > 1 else None
+            entry = len(made.history)
+            marks.append({"device": 0, "entry": entry, "kind": _MARKED[op[0]], "value": value})
         _do(made, op, live)
     noted = {
         "torch_version": f"{program.release}.0",
@@ -180,6 +195,10 @@ def _do(a: Allocator, op: Op, live: dict[int, int | None]) -> None:
             a.synchronize()
         case ["e"]:
             a.empty_cache()
+        case ["m", fraction]:
+            a.set_per_process_memory_fraction(fraction)
+        case ["c", conf]:
+            a.set_allocator_settings(conf)
 
 
 def run(program: Program, asked: WhatIf) -> Answer:
@@ -192,13 +211,16 @@ def run(program: Program, asked: WhatIf) -> Answer:
         base_address=BASE,
     )
     live: dict[int, int | None] = {}
+    has_limit = Setting(asked.conf).fraction(RELEASES[asked.release]) is not None
     for op in program.ops:
+        if op[0] == "m" and has_limit:
+            continue  # a setting's own limit has the last word
         try:
             _do(model, op, live)
         except OutOfMemoryError as found:
             return str(found), model.memory_stats()
-        except UpstreamAssertionError as found:
-            return f"{type(found).__name__} raised", {}
+        except AllocsimError as found:
+            return _raised(found), {}
     return None, model.memory_stats()
 
 
@@ -231,9 +253,14 @@ def differences(seed: int, release: Release) -> Iterator[tuple[Program, WhatIf, 
                 raise
             continue  # the recorded settings are none of that release
         except AllocsimError as error:
-            said = f"{type(error).__name__} raised", {}
+            said = _raised(error), {}
         is_order_open = program.is_used_by_others and said[1].get("num_alloc_retries", 0) > 0
         yield program, asked, _first(said, run(program, asked), is_order_open=is_order_open)
+
+
+def _raised(error: AllocsimError) -> str:
+    name = "ConfigError" if isinstance(error, ConfigError) else type(error).__name__
+    return f"{name} raised"
 
 
 def _first(said: Answer, true: Answer, *, is_order_open: bool) -> str | None:
