@@ -6,8 +6,8 @@ likelihood, which one is kept is a matter of what follows (`reading.py`).
 
 What tells them apart (semantics 1.8, 2.4, 2.5):
 
-- A request that found a free block was refused nothing: what was given back before it was given
-  back by a call of empty_cache.
+- A request that found a free block was refused nothing (but see `_may_grow_in_place`): what was
+  given back before it was given back by a call of empty_cache.
 - A request is refused where the device is full, so never below what the device is known to hold.
 - The Python stack of an entry may name empty_cache.  One that does not tells nothing: releases
   may write the stack of what once obtained the memory.
@@ -183,11 +183,8 @@ def _was_called(gap: Gap, allocator: CachingAllocator, facts: Facts) -> bool:
 
 
 def _is_limited(gap: Gap, allocator: CachingAllocator) -> bool:
-    """Whether the request collects garbage, or is more than the program's own limit allows.
-
-    A limit or settings that it has just set may be why, whatever was in force before.
-    """
-    if any(call.kind in (StepKind.FRACTION, StepKind.SETTINGS) for call in gap.calls):
+    """Whether garbage is collected, or the program's own limit or what it just set refuses more."""
+    if _has_just_set(gap):
         return True
     reserved, above = allocator.reserved_bytes, allocator.collects_garbage_above
     if above is not None and reserved > above:
@@ -197,6 +194,11 @@ def _is_limited(gap: Gap, allocator: CachingAllocator) -> bool:
         return False
     # Of an expandable segment, too, that is the whole, whatever of it is there (semantics 1.8).
     return reserved + config.segment_size(config.round_size(gap.step.size)) > limit
+
+
+def _has_just_set(gap: Gap) -> bool:
+    """Whether the program set a limit or options right before."""
+    return any(call.kind in (StepKind.FRACTION, StepKind.SETTINGS) for call in gap.calls)
 
 
 def _calls(gap: Gap, allocator: CachingAllocator) -> list[Explanation]:
@@ -247,7 +249,8 @@ def _requests(gap: Gap, allocator: CachingAllocator, facts: Facts) -> Iterator[E
     is_oom = step.action == Action.OOM
     if not is_oom and not gap.obtained and not _may_grow_in_place(allocator):
         return  # it found a free block, so that it was refused nothing
-    is_hit = gap.scope is None and finds_free_block(allocator, step.size, step.stream)
+    is_as_before = gap.scope is None and not _has_just_set(gap)
+    is_hit = is_as_before and finds_free_block(allocator, step.size, step.stream)
     if is_hit and allocator.config.max_split_size == UNLIMITED:
         return  # no free before it can have taken that block away
     rooms = list(_rooms(gap, allocator, facts, is_oom=is_oom))

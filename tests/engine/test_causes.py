@@ -154,6 +154,17 @@ def test_what_the_program_has_just_set_may_be_why_its_request_gave_memory_back(
     assert causes(explanations(gap, cached, facts(memory=1 << 30))) == [REQUEST, CALL]
 
 
+def test_a_block_that_would_do_before_other_rounding_says_nothing(
+    entries: Entries, cached: CachingAllocator
+) -> None:
+    """28 MiB find the 30 that are cached, but rounded to 32 they find none."""
+    trace = entries((SF, 0, 30 * MIB), (SA, NEW, 32 * MIB), (A, NEW, 28 * MIB))
+    gap = only_gap(trace, Call(0, StepKind.SETTINGS, 0))
+    assert causes(explanations(gap, cached, facts(memory=1 << 30))) == [REQUEST, CALL]
+    plain = explanations(only_gap(trace), cached, facts(memory=1 << 30))
+    assert causes(plain) == [CALL]
+
+
 @pytest.mark.parametrize(
     ("conf", "expected"),
     [
