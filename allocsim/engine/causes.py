@@ -284,7 +284,7 @@ def _held_ways(gap: Gap, allocator: CachingAllocator) -> tuple[bool, ...]:
         return (False,)
     block = allocator.named_blocks.get(free.addr) or allocated_block(allocator, free.addr)
     would_do = block is not None and would_serve(allocator, block, step.size, step.stream)
-    return (True, False) if would_do else (False, True)
+    return (True, False) if would_do and not _has_just_set(gap) else (False, True)
 
 
 def _polled(gap: Gap, allocator: CachingAllocator, *, is_waited_for: bool) -> Sequence[int]:

@@ -294,6 +294,25 @@ def test_a_free_whose_block_the_request_leaves_alone_was_complete(
     assert kinds(requests[0].steps)[0] == "FREE"
 
 
+def test_a_free_whose_block_would_have_done_before_settings_changed_was_complete(
+    entries: Entries,
+) -> None:
+    """Under the new ones it may be too good for the request (a random program's, seed 5006674)."""
+    full = CachingAllocator("70MiB")
+    full.malloc(60 * MIB)
+    trace = entries(
+        (FR, 0, 60 * MIB),
+        (FC, 0, 60 * MIB),
+        (SF, 0, 60 * MIB),
+        (SA, NEW, 20 * MIB),
+        (A, NEW, 20 * MIB),
+    )
+    gap = only_gap(trace, Call(2, StepKind.SETTINGS, 0))
+    requests = [each for each in explanations(gap, full, facts(70 * MIB)) if each.cause is REQUEST]
+    assert kinds(requests[0].steps)[0] == "FREE"
+    assert "FREE_REQUEST" in {kinds(each.steps)[0] for each in requests}
+
+
 def test_a_free_that_completed_alone_was_not_waited_for(entries: Entries) -> None:
     """A full device waits for all of them, and another is still under way."""
     full, first, _ = waiting()
