@@ -132,6 +132,9 @@ def _environment(program: Program, torch: TorchInstall | None, folder: Path) -> 
         environment[_CONF_NAMES[0]] = program.conf
     if program.gpu is not None and torch is not None:
         environment |= phantom_environment(torch, program.gpu, work=program.work)
+        # What a compiler timed here is of no use to a card, nor what it timed there to this run;
+        # and a program holds other memory while it compiles than when it finds all compiled.
+        environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder.resolve() / "compiled"))
     if program.sizes_only:
         environment |= {"ALLOCSIM_PHANTOM_SIZES_ONLY": "1", "OMP_NUM_THREADS": "1"}
     places = filter(None, (str(HOOK), environment.get("PYTHONPATH")))

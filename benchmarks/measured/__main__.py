@@ -40,6 +40,8 @@ _LIBRARIES = [
     "lightning",
     "litgpt",
     "torchtitan",
+    "torchtune",
+    "torchao",
     "timm",
 ]
 _VERSIONS = f"""
@@ -152,6 +154,8 @@ def _predicted(figure: str, ran: Ran) -> int | None:
         return _loaded(ran.device_run, ran.entry)
     if ran.is_out_of_memory:
         return None
+    if figure == "active":
+        return ran.device_run.stats["active_bytes.all.peak"]
     return ran.peak_reserved_bytes if figure == "reserved" else ran.peak_allocated_bytes
 
 

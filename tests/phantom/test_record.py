@@ -155,6 +155,29 @@ def test_where_sizes_are_all_there_is_one_thread_to_the_host(pretend: Path) -> N
     assert run(pretend, program, sizes_only=True).exit_code == 1
 
 
+@pytest.mark.parametrize("own", [None, "/a/folder"])
+def test_what_a_compiler_keeps_is_of_one_run_on_a_phantom(
+    own: str | None, pretend: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless the user names a folder: two runs in one would not hold the same memory."""
+    module = sys.modules[record.__module__]
+    monkeypatch.setattr(module, "find_torch", lambda _: object())
+    monkeypatch.setattr(module, "phantom_environment", lambda *_, **__: {})
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    if own is not None:
+        monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", own)
+    file, path = pretend / "folders.txt", pretend / "program.py"
+    path.write_text(
+        "import os\nwith open('FILE', 'a') as file:\n"
+        "    print(os.environ['TORCHINDUCTOR_CACHE_DIR'], file=file)\n".replace("FILE", str(file))
+    )
+    command = (sys.executable, str(path))
+    for _ in range(2):
+        record(Program(command, pretend / "snapshot.pickle", gpu=find_gpu("A100 80GB")))
+    first, second = file.read_text().split()
+    assert first == second == own if own is not None else first != second
+
+
 def test_packed_where_the_name_says_so(pretend: Path) -> None:
     program = "import torch\ntorch.cuda.init()\n"
     (process,) = run(pretend, program, out="run.pickle.gz").processes

@@ -172,6 +172,15 @@ def test_waiting_for_an_event_completes_earlier_work_of_its_stream(device: Devic
     assert not device.is_done(third)
 
 
+def test_between_two_events_lies_a_time_to_divide_by(device: Device) -> None:
+    """Autotuners do, and repeat what seems short."""
+    first, second = (device.event(4096) for _ in range(2))
+    elapsed = ctypes.c_float()
+    for asked in (device.cudart.cudaEventElapsedTime, device.cudart.cudaEventElapsedTime_v2):
+        assert asked(ctypes.byref(elapsed), first, second) == SUCCESS
+        assert elapsed.value == 1000
+
+
 def test_an_unrecorded_event_is_done(device: Device) -> None:
     event = ctypes.c_void_p()
     device.cudart.cudaEventCreateWithFlags(ctypes.byref(event), 0)

@@ -355,9 +355,11 @@ int cudaEventQuery(void *event) {
   return answer(device_is_done(event) ? SUCCESS : NOT_READY);
 }
 int cudaEventSynchronize(void *event) { device_wait(event); return SUCCESS; }
+/* Nothing is computed, so that nothing takes time.  Not zero, by which autotuners divide, and as
+   long a time as they run but once; all that they compare takes the same, and they keep the first. */
 int cudaEventElapsedTime(float *milliseconds, void *start, void *end) {
   (void)start, (void)end;
-  *milliseconds = 0;
+  *milliseconds = 1000;
   return SUCCESS;
 }
 int cudaEventElapsedTime_v2(float *milliseconds, void *start, void *end) {
