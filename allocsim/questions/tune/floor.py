@@ -15,6 +15,7 @@ memory was within one segment of the limit, so no more than that is claimed.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +59,8 @@ _UNBOUND = tuple(OPTIONS[name].field for name, holds in HOLDS.items() if not hol
 
 _SMALL, _LARGE, _OVERSIZE = range(3)
 
+_SORTED = 4  # ways to sort sizes into classes that are kept, each as long as the recording
+
 _LENGTHS = 3  # lengths of request for which shorter segments are counted: more hardly ever help
 
 _Peaks = tuple[tuple[int, int], ...]
@@ -84,21 +87,19 @@ class Demand:
         asked = trace.size[any_of(trace.action, (Action.ALLOC, Action.OOM))]
         self._sizes = distinct(asked[asked > 0])
         self._moves = self._moves_of_groups(prepared)
+        self._sorted: dict[bytes, dict[int, _Moves]] = {}
         self._rounded: dict[tuple[int, ...], NDArray[np.int64]] = {}
         self._known: dict[tuple[tuple[int, ...], int], dict[int, _Peaks]] = {}
 
-    def _moves_of_groups(
-        self, prepared: Prepared
-    ) -> list[tuple[NDArray[np.intp], NDArray[np.int64]]]:
-        """For each group, in order, which size came into use (+1) or came free (-1)."""
+    def _moves_of_groups(self, prepared: Prepared) -> list[NDArray[np.int32]]:
+        """For each group, in order, which size came into use or came free (see `_Moves`)."""
         lifetimes = lifetimes_of(prepared.trace)
         rows = np.flatnonzero((lifetimes.start >= 0) & (self.size[lifetimes.start] > 0))
         asked = lifetimes.take(rows)
         order, start = asked.turns, asked.start
-        which = np.searchsorted(self._sizes, np.tile(self.size[start], 2)[order])
-        sign = np.repeat([1, -1], len(rows))[order]
+        moves = _moves_of(np.searchsorted(self._sizes, self.size[start]), order)
         group = np.tile(self.group[start], 2)[order]
-        return [(which[group == g], sign[group == g]) for g in range(len(self._is_private))]
+        return [moves[group == g] for g in range(len(self._is_private))]
 
     def floor(self, config: AllocatorConfig) -> Floor | None:
         """The bound under `config`; None: there is none."""
@@ -128,13 +129,23 @@ class Demand:
         size_class[rounded >= min(oversize, 1 << 62)] = _OVERSIZE
         pages = -(-rounded // ROUND_LARGE) * ROUND_LARGE
         held = np.where(size_class == _OVERSIZE, pages, rounded)
-        peaks = {}
-        for group, (which, sign) in enumerate(self._moves):
-            classes = size_class[which]
-            for each in np.unique(size_class[_present(which)]).tolist():
-                own = classes == each
-                peaks[3 * group + each] = _peaks_of(which[own], sign[own], held, each != _SMALL)
-        return peaks
+        return {
+            number: _peaks_of(moves, held, is_large=number % 3 != _SMALL)
+            for number, moves in self._moves_by_kind(size_class).items()
+        }
+
+    def _moves_by_kind(self, size_class: NDArray[np.int64]) -> dict[int, _Moves]:
+        """Most settings sort the sizes into the same classes, so that the last few are kept."""
+        key = size_class.tobytes()
+        if key not in self._sorted:
+            if len(self._sorted) == _SORTED:
+                self._sorted.pop(next(iter(self._sorted)))
+            self._sorted[key] = found = {}
+            for group, moves in enumerate(self._moves):
+                for each in np.unique(size_class[_present(moves >> 1)]).tolist():
+                    own = moves[np.repeat(size_class == each, 2)[moves]]
+                    found[3 * group + each] = _Moves(own, _present(own >> 1))
+        return self._sorted[key]
 
     def _kind(self, config: AllocatorConfig, number: int, peaks: _Peaks) -> _Kind:
         group, size_class = divmod(number, 3)
@@ -148,22 +159,51 @@ class Demand:
         )
 
 
-def _peaks_of(
-    which: NDArray[np.intp], sign: NDArray[np.int64], held: NDArray[np.int64], is_large: bool
-) -> _Peaks:
-    """Of one kind; the lengths, spread over its own, that large requests have."""
-    size = held[which]
-    peaks = [(0, int(np.cumsum(size * sign).max(initial=0)))]
-    own = distinct(held[_present(which)])[1:]
+class _Moves(NamedTuple):
+    """What came and went of one kind of memory.
+
+    rows: in order, twice the number of a size that came into use, one more where it came free.
+    present: the numbers of the sizes.
+    """
+
+    rows: NDArray[np.int32]
+    present: NDArray[np.intp]
+
+
+def _moves_of(which: NDArray[np.intp], turns: NDArray[np.intp]) -> NDArray[np.int32]:
+    """The rows of `_Moves` of blocks whose sizes have these numbers.
+
+    Few numbers, so that a setting's sizes are looked up with their signs in one go.
+    """
+    starts = (2 * which).astype(np.int32)
+    return np.concatenate((starts, starts + 1))[turns]
+
+
+def _moved(rows: NDArray[np.int32], held: NDArray[np.int64]) -> NDArray[np.int64]:
+    """By how many bytes the memory in use changes; held: of each size, what it takes."""
+    return np.column_stack((held, -held)).ravel()[rows]
+
+
+def _peak_of(rows: NDArray[np.int32], held: NDArray[np.int64]) -> int:
+    return int(np.cumsum(_moved(rows, held)).max(initial=0))
+
+
+def _peaks_of(moves: _Moves, held: NDArray[np.int64], *, is_large: bool) -> _Peaks:
+    """Of one kind; the lengths, spread over its own, that large requests have.
+
+    held: of each size, the bytes that it takes.
+    """
+    moved = _moved(moves.rows, held)
+    peaks = [(0, int(np.cumsum(moved).max(initial=0)))]
+    own = distinct(held[moves.present])[1:]
     if is_large and len(own):
-        for length in own[np.linspace(len(own) - 1, 0, _LENGTHS + 1).astype(int)[:-1]].tolist():
-            is_longer = size >= length
-            moved = np.cumsum(size[is_longer] * sign[is_longer])
-            peaks.append((length, int(moved.max(initial=0))))
+        for length in own[np.linspace(len(own) - 1, 0, _LENGTHS + 1).astype(int)[-2::-1]].tolist():
+            moved = moved[np.abs(moved) >= length]
+            peaks.append((length, int(np.cumsum(moved).max(initial=0))))
     return tuple(peaks)
 
 
-def _present(which: NDArray[np.intp]) -> NDArray[np.intp]:
+def _present(which: NDArray[np.integer[Any]]) -> NDArray[np.intp]:
     """The numbers that occur, each once; of few numbers and many rows."""
     return np.flatnonzero(np.bincount(which))
 
@@ -264,11 +304,10 @@ class LivePeak:
 
     def __init__(self, lifetimes: Lifetimes) -> None:
         size = np.where(lifetimes.start >= 0, lifetimes.size, -lifetimes.size)
-        self._sizes, which = np.unique(size, return_inverse=True)
-        order = lifetimes.turns  # once, because a sweep asks for every setting
-        self._which = np.tile(which, 2)[order]
-        self._sign = np.repeat([1, -1], len(lifetimes))[order]
-        self._plain = lifetimes.peak_bytes
+        self._sizes = distinct(size)
+        # Once, because a sweep asks for every setting.
+        self._moves = _moves_of(np.searchsorted(self._sizes, size), lifetimes.turns)
+        self._plain = _peak_of(self._moves, np.abs(self._sizes))
         self._known: dict[tuple[int, ...], int] = {}
 
     def under(self, config: AllocatorConfig | None) -> int:
@@ -282,6 +321,5 @@ class LivePeak:
             is_asked = self._sizes > 0
             rounded = np.abs(self._sizes)
             rounded[is_asked] = rounded_by(config, self._sizes[is_asked])
-            moved = rounded[self._which] * self._sign
-            self._known[divisions] = int(np.cumsum(moved).max(initial=0))
+            self._known[divisions] = _peak_of(self._moves, rounded)
         return self._known[divisions]

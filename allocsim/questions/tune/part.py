@@ -26,7 +26,7 @@ Source = str | os.PathLike[str] | Recording
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """name: of the file, for people; path: for jobs; digest: of the entries.
+    """name: of the file, for people; path: for jobs.
 
     assumed_memory: bytes that the user says the recorded device had, None where nobody does.
     """
@@ -36,8 +36,20 @@ class Part:
     device: int
     prepared: Prepared
     sizes: Sizes
-    digest: str
     assumed_memory: int | None = None
+
+    @property
+    def digest(self) -> str:
+        """Of the entries and what else a trial hangs on."""
+        prepared = self.prepared
+        trace = prepared.trace
+        beside: tuple[object, ...] = (len(trace.segments), prepared.recorded.conf)
+        beside += (prepared.context_memory,)
+        if prepared.marks or not prepared.hints.empties:
+            beside += (prepared.marks, prepared.hints.empties)
+        columns = (trace.action, trace.addr, trace.size, trace.stream)
+        data = b"".join(column.tobytes() for column in columns) + repr(beside).encode()
+        return hashlib.sha256(data).hexdigest()[:32]
 
 
 def parts_of(
@@ -69,9 +81,8 @@ def parts_of(
             torch_version = torch_version or prepared.release.version
             prepared = prepared.on(device_memory)
             keep(path, prepared, torch_version, device_memory)
-            digest, sizes = _digest(prepared), sizes_of(prepared)
-            part = Part(recording.path, path, each, prepared, sizes, digest, device_memory)
-            found.append(part)
+            sizes = sizes_of(prepared)
+            found.append(Part(recording.path, path, each, prepared, sizes, device_memory))
     if not found:
         raise ConfigError("there is no recording to tune; expected one or more")
     return tuple(found)
@@ -87,14 +98,3 @@ def _path(source: Source, recording: Recording, scratch: Path | None, number: in
     path = str(scratch / f"{number}.npz")
     write_npz(recording, path)
     return path
-
-
-def _digest(prepared: Prepared) -> str:
-    trace = prepared.trace
-    beside: tuple[object, ...] = (len(trace.segments), prepared.recorded.conf)
-    beside += (prepared.context_memory,)
-    if prepared.marks or not prepared.hints.empties:
-        beside += (prepared.marks, prepared.hints.empties)
-    columns = (trace.action, trace.addr, trace.size, trace.stream)
-    data = b"".join(column.tobytes() for column in columns) + repr(beside).encode()
-    return hashlib.sha256(data).hexdigest()[:32]
