@@ -255,8 +255,8 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
             elif block.prev is None and block.next is None:
                 idle = 8 * (given - merged) + (idle - 3) // 2
             inactive.append(idle)
-            sizes.append((1 if pool.is_small else 0) - 2 * given)
-            requests.append(-block.requested_size)
+            sizes.append(pool.is_small - 2 * given)
+            requests.append(block.requested_size)
         elif kind == FREE_REQUESTED:
             asked = named.pop(name, None)
             if asked is None:

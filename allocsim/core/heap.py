@@ -257,7 +257,7 @@ class Heap:
             self.record("free_requested", block.ptr, requested, block.stream, block.pool)
             self.record("free_completed", block.ptr, requested, block.stream, block.pool)
         splits, split_bytes = self.merge_and_pool(block)
-        self.stats.note(block.pool.is_small, -size, -requested, splits, split_bytes)
+        self.stats.note(block.pool.is_small, -size, requested, splits, split_bytes)
 
     def free_later(self, block: Block) -> None:
         """Mark an allocated block as freed by its user; it stays active."""

@@ -32,12 +32,12 @@ __all__ = [
 ]
 
 Journal = tuple[list[int], list[int], list[int], list[int], list[int]]
-"""Records of active blocks as columns, frees in negative numbers: twice the bytes of the block,
-and 1 more in the small pool; the bytes requested; eight times the bytes that became inactive split,
-and the blocks that did, -2 to 1.  Columns, because a tuple for each record took as long as three
-numbers do.  The last two are of blocks that began to wait for the end of their free, or in
-negative numbers ceased to: how many records there were before; twice the bytes, and 1 more in the
-small pool.
+"""Records of active blocks as columns: twice the bytes of the block, of a free in negative numbers,
+and 1 more in the small pool; the bytes requested, of a free, too; eight times the bytes that became
+inactive split, and the blocks that did, -2 to 1.  Columns, because a tuple for each record took as
+long as three numbers do.  The last two are of blocks that began to wait for the end of their free,
+or in negative numbers ceased to: how many records there were before; twice the bytes, and 1 more in
+the small pool.
 
 Mostly the bytes that become inactive split are those of the block itself: then the last column
 has twice the blocks that did, and 1 more.  Such a short one is below `SHORT`, no other is."""
@@ -240,8 +240,8 @@ def _moves(  # noqa: PLR0912, PLR0915  (one loop, by design)
             continue
         held = moved >> 1
         size += held
-        requested += asked
         if moved > 0:
+            requested += asked
             count += 1
             mallocs += 1
             grown += held
@@ -253,6 +253,7 @@ def _moves(  # noqa: PLR0912, PLR0915  (one loop, by design)
             if requested > peak_requested:
                 peak_requested = requested
         else:
+            requested -= asked
             count -= 1
         if rest != 0:
             if -short < rest < short:
@@ -343,7 +344,7 @@ class DeviceStats:
     def note(
         self, is_small: bool, size: int, requested: int, splits: int, split_bytes: int
     ) -> None:
-        """Leave the record of one malloc, or of one free in negative numbers."""
+        """Leave the record of one malloc, or of one free with its size in negative numbers."""
         sizes, requests, inactive, _, _ = self.journal
         sizes.append(2 * size + is_small)
         requests.append(requested)
@@ -405,7 +406,7 @@ class DeviceStats:
         """A block that waited became free."""
         self.journal[3].append(len(self.journal[0]))
         self.journal[4].append(is_small - 2 * size)
-        self.note(is_small, -size, -requested, splits, split_bytes)
+        self.note(is_small, -size, requested, splits, split_bytes)
 
     # -- what happens seldom ---------------------------------------------------------------
 

@@ -32,6 +32,7 @@ def fold(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
 def fold_columns(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
     """The moves of all, small_pool and large_pool, of one record or more."""
     sizes, requested, inactive, at, waits = map(int_column, journal)
+    sign = np.sign(sizes)
     is_small = sizes & 1
     held = sizes >> 1
     is_short = np.abs(inactive) < SHORT
@@ -39,7 +40,7 @@ def fold_columns(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
     split_bytes = np.where(is_short, held * -(inactive & 1), (inactive - splits) >> 3)
     # One row a statistic, in the order of GroupMoves.  Memory is used again as soon as it can
     # be: arrays above 128 KiB go back to the system each time, which doubles the time.
-    rows = np.stack((np.sign(sizes), held, requested, splits, split_bytes))
+    rows = np.stack((sign, held, sign * requested, splits, split_bytes))
     room = np.maximum(rows, 0)
     grown = room.sum(axis=1)
     room *= is_small

@@ -22,7 +22,7 @@ def journal(count: int, seed: int, waiting: bool) -> Journal:
             waits.append(2 * size * rng.choice((1, -1)) + rng.randrange(2))
         sign, size = rng.choice((1, -1)), 512 * rng.randrange(1, 1 << 16)
         sizes.append(sign * 2 * size + rng.randrange(2))
-        requests.append(sign * rng.randrange(1, size + 1))
+        requests.append(rng.randrange(1, size + 1))
         splits = rng.randrange(-2, 2)
         whole = 8 * sign * 512 * rng.randrange(1, 1 << 16) + splits
         inactive.append(rng.choice((0, 2 * splits + 1, whole)))
@@ -43,7 +43,7 @@ def test_both_ways_come_to_the_same(count: int, seed: int, waiting: bool) -> Non
 def test_a_short_record_moves_the_bytes_of_its_block() -> None:
     """A request of a tail's front, a free that stays split; then eight times the bytes instead."""
     size = 4096
-    sizes, requests = [2 * size, -2 * size, 2 * size, -2 * size], [size, -size, size, -size]
+    sizes, requests = [2 * size, -2 * size, 2 * size, -2 * size], [size] * 4
     short = fold_records((sizes, requests, [1, 3, -1, 1], [], []))
     long = fold_records(
         (sizes, requests, [-8 * size, 8 * size + 1, -8 * size - 1, 8 * size], [], [])
@@ -57,7 +57,7 @@ def test_a_short_record_moves_the_bytes_of_its_block() -> None:
 @pytest.mark.parametrize("is_small", [0, 1])
 def test_each_pool_has_its_own_peaks(is_small: int) -> None:
     sizes = [2 * 512 + is_small, 2 * 1024 + 1 - is_small, -2 * 512 + is_small]
-    records: Journal = (sizes * FEW, [400, 1000, -400] * FEW, [0, 0, 0] * FEW, [], [])
+    records: Journal = (sizes * FEW, [400, 1000, 400] * FEW, [0, 0, 0] * FEW, [], [])
     every, small, large = fold_columns(records)
     mine, other = (small, large) if is_small else (large, small)
     assert mine[0] == Moves(change=0, peak=1, grown=FEW)
@@ -72,7 +72,9 @@ def test_what_waits_is_active_and_not_allocated(count: int) -> None:
     sizes = [2 * 512, 2 * 1024, -2 * 512, -2 * 1024] * count
     at = [i + later for i in range(0, 4 * count, 4) for later in (1, 2)]
     waits = [2 * 512, -2 * 512] * count
-    every, small, large = fold((sizes, sizes, [0] * len(sizes), at, waits))
+    every, small, large = fold(
+        (sizes, [2 * 512, 2 * 1024] * 2 * count, [0] * len(sizes), at, waits)
+    )
     assert every == large
     assert [moves.peak for moves in every[:4]] == [1, 1024, 2, 1536]
     assert [moves.change for moves in every] == [0] * 7
