@@ -198,7 +198,7 @@ class _Player:
             return True
         self._address = address
         self._told[:, small] = self._told[:, model]
-        self._told[1, small] = np.where(asks, 1, -1) * self._repeats.requested[of_small]
+        self._told[1, small] = self._repeats.requested[of_small]
         self._copied.append(small)
         if renamed:
             self._allocator.rename(lambda name: renamed.get(name, name))
