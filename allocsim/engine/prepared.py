@@ -387,11 +387,12 @@ class Prepared:
         return self._rounded[rounding]
 
     @cached_property
-    def _period(self) -> Period | None:
+    def period(self) -> Period | None:
+        """The stretch that repeats itself of the steps that the program alone decides."""
         return find_period(self.free_plan.steps)
 
     def _period_for(self, allocator: CachingAllocator) -> Period | None:
         """The stretch that may be passed over, unless more than the blocks tells what comes."""
         counts_objects = self.release.free_block_order is FreeBlockOrder.CREATION
         collects = allocator.collects_garbage_above is not None
-        return None if counts_objects or collects or self.plan.changes else self._period
+        return None if counts_objects or collects or self.plan.changes else self.period

@@ -1,6 +1,7 @@
 """Figures for any question: lifetimes, packing, fragmentation, lines of code, trade-offs; and the
 one setting that every question recommends."""
 
+from allocsim.measures.best_fit import rounds_of
 from allocsim.measures.candidates import UNTRIED, candidates
 from allocsim.measures.cost import Cost, Costs, cost_of, read_costs
 from allocsim.measures.equivalence import effect_of, effects_on
@@ -37,6 +38,6 @@ __all__ = [
     "candidates", "choose", "code_at", "code_names", "code_of", "cost_of", "effect_of",
     "effects_on", "extremes_of", "front", "is_fitted", "is_hopeless", "late_peak", "levels_of",
     "lifetimes_of", "measures_of", "merged", "outline_of", "overflows", "pack", "proposals",
-    "read_alike", "read_costs", "recommend", "rescues", "rounded_by", "sizes_of", "turning_rows",
-    "usual_settings", "was_refused",
+    "read_alike", "read_costs", "recommend", "rescues", "rounded_by", "rounds_of", "sizes_of",
+    "turning_rows", "usual_settings", "was_refused",
 ]  # fmt: skip

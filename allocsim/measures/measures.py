@@ -78,8 +78,13 @@ class Measures:
         return self.packed_bytes - self.lower_bound_bytes
 
 
-def measures_of(trace: Trace, device_run: DeviceRun) -> Measures:
-    """The measures of a replay of `trace`; one that stopped early is measured up to there."""
+def measures_of(
+    trace: Trace, device_run: DeviceRun, rounds: NDArray[np.int64] | None = None
+) -> Measures:
+    """The measures of a replay of `trace`; one that stopped early is measured up to there.
+
+    rounds: as in `rounds_of`, for an answer sooner; it is the same without.
+    """
     timeline = device_run.timeline
     is_last = np.append(timeline.entry[1:] != timeline.entry[:-1], True)[: len(timeline.entry)]
     reserved, allocated = timeline.reserved[is_last], timeline.allocated[is_last]
@@ -87,7 +92,7 @@ def measures_of(trace: Trace, device_run: DeviceRun) -> Measures:
     recorded = np.flatnonzero(trace.action[: device_run.stopped_at] == Action.OOM).tolist()
     answered = [entry for entry in recorded if entry not in failed]
     lifetimes = lifetimes_of(trace, device_run.stopped_at, answered)
-    packing = pack(lifetimes)
+    packing = pack(lifetimes, rounds=rounds)
     needed = lifetimes_of(trace, device_run.stopped_at, answered, until=Action.FREE_REQUESTED)
     stats = device_run.stats
     blocks = stats["allocated_bytes.all.allocated"]

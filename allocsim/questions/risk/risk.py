@@ -48,6 +48,7 @@ from allocsim.measures import (
     measures_of,
     read_alike,
     recommend,
+    rounds_of,
     usual_settings,
 )
 from allocsim.trace import Action, Recording, Trace
@@ -243,7 +244,7 @@ def risk_of(
         largest_entry=largest,
         largest_bytes=size,
         needs=_needs(trials, setting, confs),
-        measures=measures_of(trace, device_run),
+        measures=measures_of(trace, device_run, rounds_of(prepared)),
         recommendation=recommend([Case(trials, device_run)], setting, confs, in_full=False),
     )
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from allocsim.engine import Prepared
-from allocsim.measures import lifetimes_of, pack
+from allocsim.measures import lifetimes_of, pack, rounds_of
 from allocsim.questions.tune.floor import needed_of
 
 __all__ = ["Bounds", "bounds_of", "highest"]
@@ -34,7 +34,7 @@ def bounds_of(prepared: Prepared) -> Bounds:
     trace = prepared.trace
     return Bounds(
         peak_live_bytes=needed_of(trace).peak_bytes,
-        packed_bytes=pack(lifetimes_of(trace)).height,
+        packed_bytes=pack(lifetimes_of(trace), rounds=rounds_of(prepared)).height,
     )
 
 
