@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["any_of", "distinct", "stable_order"]
+__all__ = ["any_of", "distinct", "numbered", "stable_order"]
 
 _Number = TypeVar("_Number", np.int32, np.int64, np.uint64)
 
@@ -37,6 +37,19 @@ def distinct(numbers: NDArray[_Number]) -> NDArray[_Number]:
     is_first = np.ones(len(ordered), dtype=bool)
     is_first[1:] = ordered[1:] != ordered[:-1]
     return ordered[is_first]
+
+
+def numbered(
+    numbers: NDArray[_Number],
+) -> tuple[NDArray[_Number], NDArray[np.intp]]:
+    """`np.unique(numbers, return_inverse=True)`: each that comes up, and which of them each is.
+
+    For few that differ, streams and pools, of which there is mostly one: no sort of places.
+    """
+    if len(numbers) and numbers.min() == numbers.max():
+        return numbers[:1].copy(), np.zeros(len(numbers), dtype=np.intp)
+    found = distinct(numbers)
+    return found, np.searchsorted(found, numbers)
 
 
 def stable_order(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allocsim.arrays import any_of, distinct, stable_order
+from allocsim.arrays import any_of, distinct, numbered, stable_order
 from allocsim.trace import Action
 
 WORDS = st.integers(0, 2**64 - 1)
@@ -26,6 +26,15 @@ def test_what_comes_up_comes_once_in_order(numbers: list[int]) -> None:
     assert distinct(column).tolist() == sorted(set(numbers))
     signed = column.view(np.int64)
     assert distinct(signed).tolist() == np.unique(signed).tolist()
+
+
+@given(st.one_of(st.lists(FEW), st.lists(WORDS), st.lists(st.just(2**64 - 1))))
+def test_what_comes_up_is_numbered_in_order(numbers: list[int]) -> None:
+    column = np.array(numbers, dtype=np.uint64)
+    found, which = numbered(column)
+    expected, places = np.unique(column, return_inverse=True)
+    assert (found.tolist(), which.tolist()) == (expected.tolist(), places.tolist())
+    assert found.dtype == column.dtype
 
 
 @given(st.one_of(st.lists(FEW), st.lists(WORDS), st.lists(FEW.map(lambda n: 2**64 - 1 - n))))

@@ -107,9 +107,11 @@ def _unnamed(steps: Steps) -> tuple[_Ints, _Ints, _Ints]:
     is_alloc = steps.kind == StepKind.ALLOC
     is_free = any_of(steps.kind, _FREES) & (asked >= 0)
     # What is neither, or frees what was there before, is like no other step.
-    what = np.select([is_alloc, is_free], [0, steps.kind.astype(np.int64) + 1], -1)
-    size_or_age = np.select([is_alloc, is_free], [steps.size, at - asked], at)
-    stream = np.where(is_alloc | is_free, steps.stream, 0).view(np.int64)
+    is_named = is_alloc | is_free
+    what = steps.kind.astype(np.int64) + 1
+    what[is_alloc], what[~is_named] = 0, -1
+    size_or_age = np.where(is_alloc, steps.size, np.where(is_free, at - asked, at))
+    stream = np.where(is_named, steps.stream, 0).view(np.int64)
     return what, size_or_age, stream
 
 

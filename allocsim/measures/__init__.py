@@ -1,7 +1,6 @@
 """Figures for any question: lifetimes, packing, fragmentation, lines of code, trade-offs; and the
 one setting that every question recommends."""
 
-from allocsim.measures.best_fit import rounds_of
 from allocsim.measures.candidates import UNTRIED, candidates
 from allocsim.measures.cost import Cost, Costs, cost_of, read_costs
 from allocsim.measures.equivalence import effect_of, effects_on
@@ -30,14 +29,15 @@ from allocsim.measures.recommendation import (
     late_peak,
     recommend,
 )
+from allocsim.measures.rounds import equally_long, rounds_of, runs_of
 from allocsim.measures.sizes import Sizes, merged, rounded_by, sizes_of
 
 __all__ = [
     "Bar", "Case", "Code", "Cost", "Costs", "Extremes", "Lifetimes", "Measures", "Offer",
     "Outline", "Recommendation", "Sizes", "UNTRIED", "WhyNot", "allows_expandable",
     "candidates", "choose", "code_at", "code_names", "code_of", "cost_of", "effect_of",
-    "effects_on", "extremes_of", "front", "is_fitted", "is_hopeless", "late_peak", "levels_of",
-    "lifetimes_of", "measures_of", "merged", "outline_of", "overflows", "pack", "proposals",
-    "read_alike", "read_costs", "recommend", "rescues", "rounded_by", "rounds_of", "sizes_of",
-    "turning_rows", "usual_settings", "was_refused",
+    "effects_on", "equally_long", "extremes_of", "front", "is_fitted", "is_hopeless",
+    "late_peak", "levels_of", "lifetimes_of", "measures_of", "merged", "outline_of", "overflows",
+    "pack", "proposals", "read_alike", "read_costs", "recommend", "rescues", "rounded_by",
+    "rounds_of", "runs_of", "sizes_of", "turning_rows", "usual_settings", "was_refused",
 ]  # fmt: skip

@@ -19,24 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocsim.arrays import stable_order
-from allocsim.engine import Prepared
 from allocsim.measures.lifetimes import Lifetimes
+from allocsim.measures.rounds import equally_long, runs_of
 
-__all__ = ["best_fit", "rounds_of"]
+__all__ = ["best_fit"]
 
 _LOOKS_BACK = 4
 """How many rounds ago places may have been the same: two blocks may change places."""
 
 _Ints = NDArray[np.int64]
-
-
-def rounds_of(prepared: Prepared) -> _Ints:
-    """The entries with which the rounds of a recording begin that ask the same; may be none."""
-    period = prepared.period
-    if period is None:
-        return np.zeros(0, dtype=np.int64)
-    entries: _Ints = prepared.free_plan.steps.entry[period.first : period.end : period.stride]
-    return entries
 
 
 def best_fit(
@@ -99,33 +90,26 @@ class _Rounds:
 def _equal_rounds(events: _Ints, moment: _Ints, size: _Ints, rounds: _Ints) -> Iterator[_Rounds]:
     """The rounds, one after the other, in which the same happens to blocks of the same sizes."""
     n = len(size)
-    starts = np.searchsorted(moment, rounds)
-    lengths = np.diff(starts)
-    for first, end in _runs((lengths[1:] == lengths[:-1]) & (lengths[1:] > 0)):
-        table = events[starts[first] : starts[end + 1]].reshape(-1, lengths[first])
+    for rows in equally_long(moment, rounds):
+        first, length = rows.start, rows.step
+        table = events[first : rows.stop].reshape(-1, length)
         kind, block = np.divmod(table, n)
         n_blocks = np.count_nonzero(kind, axis=1)
         is_same = (table[1:] - table[:-1] == n_blocks[:-1, None]) & (kind[1:] == kind[:-1])
         is_same &= size[block[1:]] == size[block[:-1]]
-        for at, last in _runs(is_same.all(axis=1)):
+        for at, last in runs_of(is_same.all(axis=1)):
             is_coming = kind[at] > 0
             came, goes = int(block[at][is_coming].min()), block[at][~is_coming]
             ages = range(-(-(came - int(goes.min(initial=came))) // int(n_blocks[at])))
             freed = np.concatenate([goes[:0], *(goes + age * n_blocks[at] for age in ages)])
             yield _Rounds(
-                first=int(starts[first + at]),
-                length=int(lengths[first]),
+                first=first + at * length,
+                length=length,
                 count=last - at + 1,
                 n_blocks=int(n_blocks[at]),
                 came=came,
                 freed=freed[freed < came],
             )
-
-
-def _runs(is_so: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
-    """Of each row of several: the first, and the one after the last."""
-    changes = np.flatnonzero(np.diff(is_so, prepend=False, append=False))
-    yield from zip(changes[::2].tolist(), changes[1::2].tolist(), strict=True)
 
 
 class _Arena:

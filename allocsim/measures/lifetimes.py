@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,13 +24,17 @@ from allocsim.trace import Action, Trace
 __all__ = ["Lifetimes", "lifetimes_of"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Lifetimes:
-    """Blocks with their sizes in bytes, requests rounded up to 512."""
+    """Blocks with their sizes in bytes, requests rounded up to 512; columns are read-only."""
 
     start: NDArray[np.int64]
     end: NDArray[np.int64]
     size: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        for column in (self.start, self.end, self.size):
+            column.flags.writeable = False
 
     def __len__(self) -> int:
         return len(self.start)
@@ -39,7 +45,7 @@ class Lifetimes:
         moved = np.concatenate((self.size, -self.size))
         return int(np.cumsum(moved[self.turns]).max(initial=0))
 
-    @property
+    @cached_property
     def turns(self) -> NDArray[np.intp]:
         """The rows' starts, then their ends, numbered as one column, in the order of their moments.
 
@@ -48,9 +54,19 @@ class Lifetimes:
         moment = np.concatenate((self.start, self.end))
         return stable_order(2 * moment + (np.arange(len(moment)) < len(self)))
 
+    @property
+    def moments(self) -> NDArray[np.int64]:
+        """The entry of each of the turns."""
+        moments: NDArray[np.int64] = np.concatenate((self.start, self.end))[self.turns]
+        return moments
+
     def take(self, rows: NDArray[np.intp]) -> Lifetimes:
         """These rows, in this order."""
         return Lifetimes(self.start[rows], self.end[rows], self.size[rows])
+
+
+_WHOLE: WeakKeyDictionary[Trace, dict[Action, Lifetimes]] = WeakKeyDictionary()
+"""Of recordings as long as they are kept, by `until`: many figures are of these same columns."""
 
 
 def lifetimes_of(
@@ -66,32 +82,34 @@ def lifetimes_of(
     until: the entry that ends a life; FREE_REQUESTED for an allocator that waits for streams
     whenever that helps, as a caching one does before it gives up.
     """
-    stop = len(trace) if stop is None else stop
-    entries = np.flatnonzero(any_of(trace.action[:stop], (Action.ALLOC, until)))
-    order = entries[stable_order(trace.addr[entries])]
-    is_alloc = trace.action[order] == Action.ALLOC
-    # Sorted by (address, entry), a block's end comes right after its start.
-    same = np.zeros(len(order), dtype=bool)
-    same[:-1] = trace.addr[order[1:]] == trace.addr[order[:-1]]
-    ended = np.zeros(len(order), dtype=bool)
-    ended[:-1] = is_alloc[:-1] & ~is_alloc[1:] & same[:-1]
-    end = np.full(len(order), stop, dtype=np.int64)
-    end[:-1][ended[:-1]] = order[1:][ended[:-1]]
-    older = ~is_alloc
-    older[1:] &= ~ended[:-1]
-    size = -(-np.maximum(trace.size[order], 1) // MIN_BLOCK_SIZE) * MIN_BLOCK_SIZE
-    start, end, size = (
-        np.concatenate((order[is_alloc], np.full(int(older.sum()), -1))),
-        np.concatenate((end[is_alloc], order[older])),
-        np.concatenate((size[is_alloc], size[older])),
-    )
+    if stop in (None, len(trace)) and not len(answered):
+        known = _WHOLE.setdefault(trace, {})
+        if until not in known:
+            known[until] = _lifetimes_of(trace, len(trace), (), until)
+        return known[until]
+    return _lifetimes_of(trace, len(trace) if stop is None else stop, answered, until)
+
+
+def _lifetimes_of(trace: Trace, stop: int, answered: Sequence[int], until: Action) -> Lifetimes:
+    order = trace.by_address if stop == len(trace) else trace.by_address[trace.by_address < stop]
+    order = order[any_of(trace.action[order], (Action.ALLOC, until))]
+    is_alloc, addr = trace.action[order] == Action.ALLOC, trace.addr[order]
+    is_ended = np.zeros(len(order), dtype=bool)
+    is_ended[:-1] = is_alloc[:-1] & ~is_alloc[1:] & (addr[1:] == addr[:-1])
+    ends_older = ~is_alloc
+    ends_older[1:] &= ~is_ended[:-1]
+    born, older = order[is_alloc], order[ends_older]
+    end = np.full(len(born), stop, dtype=np.int64)
+    end[is_ended[is_alloc]] = order[1:][is_ended[:-1]]
     outlives = [ALLOCATED] if until == Action.FREE_REQUESTED else [ALLOCATED, PENDING]
-    kept = _kept(trace, order[is_alloc & ~ended], outlives) if stop == len(trace) else []
+    kept = _kept(trace, order[is_alloc & ~is_ended], outlives) if stop == len(trace) else []
     brief = np.array(answered, dtype=np.int64)
+    asked = np.maximum(trace.size[np.concatenate((born, older))], 1)
+    size = (asked + (MIN_BLOCK_SIZE - 1)) & -MIN_BLOCK_SIZE
     return Lifetimes(
-        np.concatenate((start, np.full(len(kept), -1), brief)).astype(np.int64),
-        np.concatenate((end, np.full(len(kept), stop), brief + 1)).astype(np.int64),
-        np.concatenate((size, np.array(kept, dtype=np.int64), trace.size[brief])).astype(np.int64),
+        np.concatenate((born, np.full(len(older) + len(kept), -1), brief)),
+        np.concatenate((end, older, np.full(len(kept), stop), brief + 1)),
+        np.concatenate((size, np.array(kept, dtype=np.int64), trace.size[brief])),
     )
 
 

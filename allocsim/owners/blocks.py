@@ -16,13 +16,12 @@ from numpy.typing import NDArray
 from allocsim.arrays import any_of, stable_order
 from allocsim.engine import Timeline
 from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE, PoolId, SegmentState
-from allocsim.trace import Action, Trace, pools_of
+from allocsim.trace import BLOCK_ACTIONS, Action, Trace, pools_of
 
 __all__ = ["Blocks", "blocks_of", "blocks_of_state"]
 
 _Column = NDArray[np.int64]
 _FREES = (Action.FREE_REQUESTED, Action.FREE_COMPLETED)
-_OF_BLOCKS = (Action.ALLOC, *_FREES)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,7 +63,7 @@ def blocks_of(trace: Trace, start: tuple[SegmentState, ...], timeline: Timeline)
     """
     pools = pools_of(trace)
     before = _Rows.of_state(start, pools.ids)
-    rows = np.flatnonzero(any_of(trace.action, _OF_BLOCKS))
+    rows = np.flatnonzero(any_of(trace.action, BLOCK_ACTIONS))
     action = np.concatenate((before.action, trace.action[rows]))
     address = np.concatenate((before.address, trace.addr[rows]))
     entry = np.concatenate((before.entry, rows))

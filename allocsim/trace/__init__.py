@@ -23,13 +23,14 @@ from allocsim.trace.rewind import Rewound, start_state, trimmed
 from allocsim.trace.segments import WrongSum
 from allocsim.trace.settings import RecordedSettings
 from allocsim.trace.store import dump_npz, write_npz
-from allocsim.trace.trace import ACTION_CODES, Action, Entry, Trace
+from allocsim.trace.trace import ACTION_CODES, BLOCK_ACTIONS, Action, Entry, Trace
 from allocsim.trace.whole_file import packed_file
 
 __all__ = [
     "ACTION_CODES",
     "Action",
     "Annotation",
+    "BLOCK_ACTIONS",
     "ENDINGS",
     "Entry",
     "FileForm",

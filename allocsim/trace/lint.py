@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from allocsim.arrays import any_of, stable_order
+from allocsim.arrays import any_of
 from allocsim.errors import RecordingError
 from allocsim.state import INACTIVE, SegmentState
 from allocsim.trace.backend import Backend, backend_of
@@ -22,7 +22,7 @@ from allocsim.trace.recording import Recording
 from allocsim.trace.releases import RELEASES, unrounded_until
 from allocsim.trace.rewind.disjoint import never_overlap
 from allocsim.trace.rewind.start_state import Rewound
-from allocsim.trace.trace import Action, Trace
+from allocsim.trace.trace import BLOCK_ACTIONS, Action, Trace
 from allocsim.units import format_size
 
 __all__ = ["Finding", "lint", "refuse_contradictions", "refuse_unsound"]
@@ -201,7 +201,7 @@ def _segment_errors(trace: Trace) -> Iterator[str]:
 
 def _alignment(trace: Trace, unrounded: str | None) -> Iterator[Finding]:
     """Odd addresses, which up to the release `unrounded` a setting explains; None: nothing does."""
-    rows = any_of(trace.action, (Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED))
+    rows = any_of(trace.action, BLOCK_ACTIONS)
     odd = np.flatnonzero(rows & (trace.addr % np.uint64(_ALIGNMENT) != 0))
     if not len(odd):
         return
@@ -275,8 +275,8 @@ def _about_start(trace: Trace, start: tuple[SegmentState, ...]) -> Iterator[Find
 
 
 def _completion_without_request(trace: Trace) -> int | None:
-    rows = np.flatnonzero(any_of(trace.action, _FREES))
-    rows = rows[stable_order(trace.addr[rows])]
+    rows = trace.by_address
+    rows = rows[any_of(trace.action[rows], _FREES)]
     addr, is_completed = trace.addr[rows], trace.action[rows] == Action.FREE_COMPLETED
     follows_request = np.append(False, (addr[1:] == addr[:-1]) & ~is_completed[:-1])
     lost = rows[is_completed & ~follows_request]

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from allocsim.core import RELEASES, parse_conf
 from allocsim.measures.lifetimes import Lifetimes
-from allocsim.questions.tune.floor import LivePeak
+from allocsim.questions.tune.floor import LivePeak, _once
 from allocsim.units import KIB, MIB
+from tests.measures.test_best_fit import Loop, loops
 
 # In use at once: 1.25 MiB and the 3 MiB that were there before; then that and 1,536 bytes.
 BLOCKS = [(0, 4, 1280 * KIB), (-1, 9, 3 * MIB), (4, 6, 1536)]
+NO_ROUNDS = np.zeros(0, dtype=np.int64)
 
 
 def lifetimes(*rows: tuple[int, int, int]) -> Lifetimes:
@@ -30,17 +34,48 @@ def lifetimes(*rows: tuple[int, int, int]) -> Lifetimes:
 )
 def test_requests_count_as_they_are_rounded(conf: str, expected: int) -> None:
     """What was there before the recording keeps its size: 3 MiB, which 2 divisions leave too."""
-    peak = LivePeak(lifetimes(*BLOCKS))
+    peak = LivePeak(lifetimes(*BLOCKS), NO_ROUNDS)
     assert peak.under(parse_conf(conf, RELEASES["2.15"])) == expected
 
 
 def test_what_was_there_before_is_not_rounded() -> None:
-    peak = LivePeak(lifetimes((-1, 2, 5 * MIB), (1, 3, 5 * MIB)))
+    peak = LivePeak(lifetimes((-1, 2, 5 * MIB), (1, 3, 5 * MIB)), NO_ROUNDS)
     assert peak.under(None) == 10 * MIB
     assert peak.under(parse_conf("roundup_power2_divisions:2", RELEASES["2.15"])) == 11 * MIB
 
 
 def test_at_one_moment_what_ends_goes_first() -> None:
-    peak = LivePeak(lifetimes((0, 5, 2 * MIB), (5, 9, 2 * MIB)))
+    peak = LivePeak(lifetimes((0, 5, 2 * MIB), (5, 9, 2 * MIB)), NO_ROUNDS)
     assert peak.under(None) == 2 * MIB
     assert peak.under(parse_conf("roundup_power2_divisions:4", RELEASES["2.15"])) == 2 * MIB
+
+
+# -- rounds that ask the same ------------------------------------------------------------
+
+ROUNDINGS = ["", "roundup_power2_divisions:2", "roundup_power2_divisions:[1:8,>:4]"]
+
+
+@given(loops(), st.sampled_from(ROUNDINGS))
+def test_rounds_change_no_peak(loop: Loop, conf: str) -> None:
+    config = parse_conf(conf, RELEASES["2.15"])
+    every, some = LivePeak(loop.blocks, NO_ROUNDS), LivePeak(loop.blocks, loop.rounds)
+    assert some.under(config) == every.under(config)
+
+
+def moves_left(*rows: tuple[int, int, int], length: int) -> int:
+    """How many moves are gone through for each setting; each row is a block of one round."""
+    blocks = lifetimes(
+        *((at + k * length, end + k * length, n) for k in range(9) for at, end, n in rows)
+    )
+    sizes = np.unique(blocks.size)
+    moves = np.concatenate([2 * np.searchsorted(sizes, blocks.size) + ends for ends in (0, 1)])
+    return len(_once(moves[blocks.turns], blocks.moments, length * np.arange(9)))
+
+
+def test_of_equal_rounds_one_is_left() -> None:
+    """The first round frees nothing of one before it; the last is not known to end as they do."""
+    assert moves_left((0, 3, MIB), (1, 12, KIB), length=10) == 3 + 4 + (4 + 1)
+
+
+def test_what_piles_up_is_left_whole() -> None:
+    assert moves_left((0, 3, MIB), (1, 999, KIB), length=10) == 9 * 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 import sys
@@ -22,10 +23,12 @@ import pytest
 from allocsim import tune
 from allocsim.engine import Setting, Trial
 from allocsim.errors import ConfigError
+from allocsim.questions.tune import part as part_module
 from allocsim.questions.tune import sweep as sweep_module
 from allocsim.questions.tune.results import Results
 from allocsim.questions.tune.sweep import Crew, sweep
-from allocsim.questions.tune.worker import Job, run_job
+from allocsim.questions.tune.worker import MOST_KEPT, Job, run_job
+from allocsim.trace import Recording, load, write_npz
 from tests.tune.conftest import ragged
 
 Write = Callable[..., Path]
@@ -129,6 +132,32 @@ def test_what_runs_beside_the_jobs_runs_elsewhere_if_it_can() -> None:
             assert crew.beside(where, job)() == os.getpid()
 
 
+class AtOnce(Executor):
+    """Does what it is handed before anything else; `acts`: what that was."""
+
+    def __init__(self) -> None:
+        self.acts: list[str] = []
+
+    def submit(self, act: Any, /, *args: Any, **_: Any) -> Future[Any]:
+        self.acts.append(act.__name__)
+        future: Future[Any] = Future()
+        future.set_result(act(*args))
+        return future
+
+
+def test_what_runs_beside_a_sweep_is_handed_over_behind_its_jobs(write: Write) -> None:
+    """Somebody waits for those; and one a sweep, so that the next finds room, too."""
+    executor = AtOnce()
+    crew = Crew(executor=executor)
+    first, second = jobs_on(write(ragged(0)), *CONFS[:2])
+    found = [crew.beside(where, first) for _ in range(3)]
+    for jobs in ([first, second], [first]):
+        outcomes_of(jobs, crew)
+    assert executor.acts == ["run_job", "run_job", "where", "run_job", "where"]
+    assert [each() for each in found] == [os.getpid()] * 3
+    assert executor.acts[5:] == ["where"]
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="a process there is not killed by a signal")
 def test_what_dies_elsewhere_is_found_here(write: Write) -> None:
     jobs = jobs_on(write(ragged(0)), *CONFS)
@@ -137,6 +166,44 @@ def test_what_dies_elsewhere_is_found_here(write: Write) -> None:
         assert found() == os.getpid()
         # The pool broke; the search goes on with a new one.
         assert crew.beside(where, jobs[0])() != os.getpid()
+
+
+# -- what jobs read -----------------------------------------------------------------------
+
+
+def columns_written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    written: list[str] = []
+
+    def noted(recording: Recording, path: Path) -> None:
+        written.append(recording.path)
+        write_npz(recording, path)
+
+    monkeypatch.setattr(part_module, "write_npz", noted)
+    return written
+
+
+@pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
+def test_columns_are_written_for_processes_that_begin_with_nothing(
+    method: str, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A forked process has what this one has read; others read it anew, quickly."""
+    context = multiprocessing.get_context(method)
+    monkeypatch.setattr(sweep_module, "get_context", lambda: context)
+    recording = load(write(ragged(0)))
+    written = columns_written(monkeypatch)
+    assert tune(recording, confs=CONFS, jobs=2).rows == tune(recording, confs=CONFS).rows
+    assert written == [recording.path] * (method != "fork")
+
+
+def test_they_are_written_where_a_process_keeps_fewer_recordings(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recordings = [load(write(ragged(0))) for _ in range(MOST_KEPT + 1)]
+    written = columns_written(monkeypatch)
+    tune(recordings[:-1], confs=[""])
+    assert not written
+    tune(recordings, confs=[""])
+    assert len(written) == len(recordings)
 
 
 # -- resuming ----------------------------------------------------------------------------

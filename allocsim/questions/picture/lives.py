@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from allocsim.arrays import any_of, stable_order
 from allocsim.engine import History, columns_of
 from allocsim.state import INACTIVE, PENDING, PoolId
-from allocsim.trace import Action, Trace
+from allocsim.trace import BLOCK_ACTIONS, Action, Trace
 
 __all__ = ["BlockLives", "Lives", "SegmentLives", "lives_of"]
 
@@ -82,7 +82,7 @@ def lives_of(history: History, trace: Trace, stopped_at: int | None = None) -> L
 
 
 def _blocks(history: History, trace: Trace, n_entries: int) -> BlockLives:
-    rows = np.flatnonzero(any_of(history.action, _OF_BLOCKS))
+    rows = np.flatnonzero(any_of(history.action, BLOCK_ACTIONS))
     then: list[NDArray[Any]] = [history.action, history.address, history.block_size, history.size]
     then += [history.stream, history.entry]
     action, address, size, raw, stream, entry = (
@@ -102,9 +102,6 @@ def _blocks(history: History, trace: Trace, n_entries: int) -> BlockLives:
     found: list[NDArray[Any]] = [address[place], size[place], raw[place], stream[place]]
     found += [born, freed, completed, stack.astype(np.int32)]
     return BlockLives(*(column[size[place] > 0] for column in found))
-
-
-_OF_BLOCKS = (Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED)
 
 
 def _next_is(

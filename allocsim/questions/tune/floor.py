@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim.arrays import any_of, distinct
+from allocsim.arrays import any_of, distinct, numbered
 from allocsim.core import (
     MIN_LARGE_ALLOC,
     OPTIONS,
@@ -33,7 +33,14 @@ from allocsim.core import (
     CachingAllocator,
 )
 from allocsim.engine import Prepared
-from allocsim.measures import Lifetimes, lifetimes_of, rounded_by
+from allocsim.measures import (
+    Lifetimes,
+    equally_long,
+    lifetimes_of,
+    rounded_by,
+    rounds_of,
+    runs_of,
+)
 from allocsim.trace import Action, Trace, pools_of
 from allocsim.units import round_up
 
@@ -80,8 +87,8 @@ class Demand:
         self._is_bound = not (prepared.start or prepared.plan.empties_cache or is_unsure)
         self.size = trace.size
         pool = pools_of(trace).number.astype(np.int64)
-        _, stream = np.unique(trace.stream, return_inverse=True)
-        groups, self.group = np.unique(pool << 32 | stream, return_inverse=True)
+        _, stream = numbered(trace.stream)
+        groups, self.group = numbered(pool << 32 | stream)
         self._is_private = (groups >> 32 >= 0).tolist()
         self._maps_private = release.expandable_private_pools
         asked = trace.size[any_of(trace.action, (Action.ALLOC, Action.OOM))]
@@ -99,7 +106,9 @@ class Demand:
         order, start = asked.turns, asked.start
         moves = _moves_of(np.searchsorted(self._sizes, self.size[start]), order)
         group = np.tile(self.group[start], 2)[order]
-        return [moves[group == g] for g in range(len(self._is_private))]
+        moment, rounds = asked.moments, rounds_of(prepared)
+        own = (np.flatnonzero(group == g) for g in range(len(self._is_private)))
+        return [_once(moves[rows], moment[rows], rounds) for rows in own]
 
     def floor(self, config: AllocatorConfig) -> Floor | None:
         """The bound under `config`; None: there is none."""
@@ -177,6 +186,25 @@ def _moves_of(which: NDArray[np.intp], turns: NDArray[np.intp]) -> NDArray[np.in
     """
     starts = (2 * which).astype(np.int32)
     return np.concatenate((starts, starts + 1))[turns]
+
+
+def _once(
+    moves: NDArray[np.int32], moment: NDArray[np.int64], rounds: NDArray[np.int64]
+) -> NDArray[np.int32]:
+    """The moves that reach every sum that all reach.
+
+    A round that moves what the one before it moved, and leaves as much of each size in use as it
+    found, comes to the same sums; so it is left out.  moment: of each move.
+    """
+    once = np.ones(len(moves), dtype=bool)
+    for rows in equally_long(moment, rounds):
+        table = moves[rows.start : rows.stop].reshape(-1, rows.step)
+        for before, last in runs_of((table[1:] == table[:-1]).all(axis=1)):
+            came_and_went = np.bincount(table[before], minlength=2 * (int(moves.max()) // 2 + 1))
+            if (came_and_went[::2] == came_and_went[1::2]).all():
+                first = rows.start + (before + 1) * rows.step
+                once[first : rows.start + (last + 1) * rows.step] = False
+    return moves[once]
 
 
 def _moved(rows: NDArray[np.int32], held: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -302,11 +330,13 @@ class LivePeak:
     Blocks from before the recording keep their sizes.
     """
 
-    def __init__(self, lifetimes: Lifetimes) -> None:
+    def __init__(self, lifetimes: Lifetimes, rounds: NDArray[np.int64]) -> None:
+        """rounds: as `rounds_of` says."""
         size = np.where(lifetimes.start >= 0, lifetimes.size, -lifetimes.size)
         self._sizes = distinct(size)
         # Once, because a sweep asks for every setting.
-        self._moves = _moves_of(np.searchsorted(self._sizes, size), lifetimes.turns)
+        moves = _moves_of(np.searchsorted(self._sizes, size), lifetimes.turns)
+        self._moves = _once(moves, lifetimes.moments, rounds)
         self._plain = _peak_of(self._moves, np.abs(self._sizes))
         self._known: dict[tuple[int, ...], int] = {}
 

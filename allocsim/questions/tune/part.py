@@ -1,7 +1,8 @@
 """One device of one recording among those that share a setting, and the file that jobs name.
 
 Rule: jobs carry paths, so a recording that is only in memory, or is read slowly, is written once
-in its column form; a recording is known by its entries, not by its name.
+in its column form if a process that carries jobs out may not have it; a recording is known by its
+entries, not by its name.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from allocsim.measures import Sizes, sizes_of
 from allocsim.questions.tune.worker import keep
 from allocsim.trace import Recording, load, write_npz
 
-__all__ = ["Part", "Source", "parts_of"]
+__all__ = ["Part", "Source", "parts_of", "write_columns"]
 
 Source = str | os.PathLike[str] | Recording
 """A recording, or the file that holds one."""
@@ -26,13 +27,14 @@ Source = str | os.PathLike[str] | Recording
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """name: of the file, for people; path: for jobs.
+    """name: of the file, for people; path: for jobs, of `recording`.
 
     assumed_memory: bytes that the user says the recorded device had, None where nobody does.
     """
 
     name: str
     path: str
+    recording: Recording
     device: int
     prepared: Prepared
     sizes: Sizes
@@ -63,9 +65,9 @@ def parts_of(
 ) -> tuple[Part, ...]:
     """Every device (or the one asked for) of every recording, under one release.
 
-    torch_version: None for that of the first recording.  scratch: a folder for column files,
-    None if jobs are to name the files that were given.  device_memory: bytes, as the user says.
-    hints: as in `prepare`.
+    torch_version: None for that of the first recording.  scratch: a folder for column files
+    (see `write_columns`), None if jobs are to name the files that were given.
+    device_memory: bytes, as the user says.  hints: as in `prepare`.
     Raises ConfigError if there is nothing, RecordingError for a file that cannot be replayed.
     """
     found: list[Part] = []
@@ -82,7 +84,9 @@ def parts_of(
             prepared = prepared.on(device_memory)
             keep(path, prepared, torch_version, device_memory)
             sizes = sizes_of(prepared)
-            found.append(Part(recording.path, path, each, prepared, sizes, device_memory))
+            found.append(
+                Part(recording.path, path, recording, each, prepared, sizes, device_memory)
+            )
     if not found:
         raise ConfigError("there is no recording to tune; expected one or more")
     return tuple(found)
@@ -95,6 +99,12 @@ def _path(source: Source, recording: Recording, scratch: Path | None, number: in
             return path
     elif scratch is None:
         raise ConfigError(f"{recording.path}: workers elsewhere need the file, not the recording")
-    path = str(scratch / f"{number}.npz")
-    write_npz(recording, path)
-    return path
+    return str(scratch / f"{number}.npz")
+
+
+def write_columns(parts: Sequence[Part], scratch: Path) -> None:
+    """Write the recordings that jobs look for in `scratch`."""
+    recordings = {Path(part.path): part.recording for part in parts}
+    for path, recording in recordings.items():
+        if path.parent == scratch:
+            write_npz(recording, path)

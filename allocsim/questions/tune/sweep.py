@@ -18,7 +18,9 @@ from concurrent.futures import (
     ProcessPoolExecutor,
     wait,
 )
-from typing import TypeVar
+from contextlib import suppress
+from multiprocessing import get_context
+from typing import Any, Generic, TypeVar
 
 from allocsim.engine import Trial
 from allocsim.questions.tune.worker import Job, run_job
@@ -43,9 +45,15 @@ class Crew:
     def __init__(self, jobs: int = 1, executor: Executor | None = None) -> None:
         self._jobs = min(jobs, _PROCESSES_A_CORE * (os.cpu_count() or 1))
         self._given = executor
+        self._context = get_context()
         self._pool: Executor | None = executor
         self.is_alone = executor is None and self._jobs <= 1
         """Whether jobs run in this process, one after the other."""
+        self.inherits = self.is_alone or (
+            executor is None and self._context.get_start_method() == "fork"
+        )
+        """Whether what this process keeps is there where the jobs run."""
+        self._waiting: deque[_Beside[Any]] = deque()
         self.width = self._jobs + 1 if executor is None else _WIDEST
         """How many jobs to hand over at once: in a pool of our own one more than processes."""
 
@@ -65,25 +73,44 @@ class Crew:
                 if self._given is not None:
                     raise
                 self._pool.shutdown(wait=False, cancel_futures=True)
-        self._pool = ProcessPoolExecutor(self._jobs)
+        self._pool = ProcessPoolExecutor(self._jobs, self._context)
         return self._pool.submit(act, job)
 
     def beside(self, act: Callable[[Job], _Found], job: Job) -> Callable[[], _Found]:
-        """Have a job carried out beside the others; a call of what comes back gives what it found.
+        """Have a job carried out beside those of sweeps, one a sweep, whose own jobs go first.
 
-        In this process, and only then, where there is no other, and where that one has died.
+        A call of what comes back gives what it found.  In this process, and only then, where there
+        is no other, and where that one has died.
         """
-        try:
-            under_way = None if self.is_alone else self.submit(act, job)
-        except BrokenExecutor:
-            under_way = None
+        each = _Beside(self, act, job)
+        self._waiting.append(each)
+        return each.found
 
-        def found() -> _Found:
-            if under_way is None or under_way.exception() is not None:
-                return act(job)
-            return under_way.result()
+    def start_waiting(self) -> None:
+        """Hand over one of those that are to be carried out beside other jobs."""
+        if self._waiting:
+            self._waiting.popleft().start()
 
-        return found
+
+class _Beside(Generic[_Found]):
+    """A job beside the others."""
+
+    def __init__(self, crew: Crew, act: Callable[[Job], _Found], job: Job) -> None:
+        self._crew = crew
+        self._act = act
+        self._job = job
+        self._under_way: Future[_Found] | None = None
+
+    def start(self) -> None:
+        if self._under_way is None and not self._crew.is_alone:
+            with suppress(BrokenExecutor):
+                self._under_way = self._crew.submit(self._act, self._job)
+
+    def found(self) -> _Found:
+        self.start()
+        if self._under_way is None or self._under_way.exception() is not None:
+            return self._act(self._job)
+        return self._under_way.result()
 
 
 def sweep(jobs: Sequence[Job], crew: Crew, done: Done) -> None:
@@ -107,9 +134,13 @@ class _Sweep:
 
     def run(self, jobs: Sequence[Job]) -> None:
         pending = deque(jobs)
+        has_room = True
         while pending or self._under_way or self._suspects:
             while pending and len(self._under_way) < self._crew.width:
                 self._submit(pending.popleft())
+            if has_room and not pending:
+                self._crew.start_waiting()
+                has_room = False
             if not self._under_way and self._suspects:
                 self._alone = self._suspects.popleft()
                 self._submit(self._alone)

@@ -38,16 +38,17 @@ from allocsim.measures import (
     front,
     merged,
     read_alike,
+    rounds_of,
 )
 from allocsim.questions.tune.bounds import Bounds
 from allocsim.questions.tune.grid import Asked, Search, SearchProgress
 from allocsim.questions.tune.judgement import judge
-from allocsim.questions.tune.part import Part, Source, parts_of
+from allocsim.questions.tune.part import Part, Source, parts_of, write_columns
 from allocsim.questions.tune.recommended import further_of, propose, recommendation_of
 from allocsim.questions.tune.results import Results
 from allocsim.questions.tune.row import Row
 from allocsim.questions.tune.sweep import Crew
-from allocsim.questions.tune.worker import EXHAUSTIVE, Tricks
+from allocsim.questions.tune.worker import EXHAUSTIVE, MOST_KEPT, Tricks
 from allocsim.trace import Recording
 from allocsim.units import format_size
 
@@ -175,6 +176,11 @@ def tune(
         tricks = _tricks(parts) if tricks is None else tricks
         asked = _asked(parts, named, costs or Costs(), tricks, by_device=find_device)
         crew = stack.enter_context(Crew(jobs, executor))
+        if scratch is not None and not (crew.inherits and len(parts) <= MOST_KEPT):
+            write_columns(parts, scratch)
+        elif crew.inherits:
+            for part in parts:
+                rounds_of(part.prepared)  # every process would have to look for them
         stored = None
         if results is not None:
             stored = stack.enter_context(Results(results, _question(asked)))

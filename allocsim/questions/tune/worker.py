@@ -37,14 +37,17 @@ from allocsim.engine import (
     with_peaks,
 )
 from allocsim.errors import AllocsimError
-from allocsim.measures import Bar, is_hopeless
+from allocsim.measures import Bar, is_hopeless, rounds_of
 from allocsim.questions.tune.bounds import Bounds, bounds_of
 from allocsim.questions.tune.floor import Demand, Floor, LivePeak, needed_of
 from allocsim.trace import load
 
-__all__ = ["EXHAUSTIVE", "Job", "Tricks", "bounds_for", "keep", "parting_for", "run_job"]
+__all__ = [
+    "EXHAUSTIVE", "MOST_KEPT", "Job", "Tricks", "bounds_for", "keep", "parting_for", "run_job",
+]  # fmt: skip
 
-_MOST = 8  # recordings that a process keeps; a job of several ranks comes back to each of them
+MOST_KEPT = 8
+"""Recordings that a process keeps; a job of several ranks comes back to each of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +116,7 @@ class _Kept:
 
     @cached_property
     def live_peak(self) -> LivePeak:
-        return LivePeak(needed_of(self.prepared.trace))
+        return LivePeak(needed_of(self.prepared.trace), rounds_of(self.prepared))
 
     @cached_property
     def demand(self) -> Demand:
@@ -121,14 +124,14 @@ class _Kept:
 
 
 _KEPT: dict[tuple[str, int, str | None, int | None, Hints], _Kept] = {}
-"""By path, device, release, assumed memory and hints, the last `_MOST`."""
+"""By path, device, release, assumed memory and hints, the last `MOST_KEPT`."""
 
 
 def keep(path: str, prepared: Prepared, torch_version: str, assumed: int | None = None) -> None:
     """Let jobs on `path` in this process, and in those forked from it, find `prepared`."""
     key = (path, prepared.trace.device, torch_version, assumed, prepared.hints)
     _KEPT.pop(key, None)  # the file may be another one by now
-    while len(_KEPT) >= _MOST:
+    while len(_KEPT) >= MOST_KEPT:
         _KEPT.pop(next(iter(_KEPT)))
     _KEPT[key] = _Kept(prepared)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim.arrays import any_of, stable_order
+from allocsim.arrays import stable_order
 from allocsim.state import INACTIVE, SegmentState
 from allocsim.trace.trace import Action, Trace
 
@@ -61,19 +61,20 @@ def never_overlap(trace: Trace, start: tuple[SegmentState, ...]) -> bool:
 
 def _lives(trace: Trace, start: tuple[SegmentState, ...]) -> _Lives | None:
     """The blocks that were ever in use; None if an address is taken twice or given back twice."""
-    there = [
+    there = sorted(
         (block.address, block.size)
         for segment in start
         for block in segment.blocks
         if block.state != INACTIVE
-    ]
-    rows = np.flatnonzero(any_of(trace.action, (Action.ALLOC, Action.FREE_COMPLETED)))
-    addr = np.concatenate((np.array([at for at, _ in there], np.uint64), trace.addr[rows]))
-    size = np.concatenate((np.array([held for _, held in there], np.int64), trace.size[rows]))
-    entry = np.concatenate((np.full(len(there), -1), rows))
-    is_alloc = np.concatenate((np.ones(len(there), dtype=bool), trace.action[rows] == Action.ALLOC))
-    order = stable_order(addr)
-    addr, size, entry, is_alloc = addr[order], size[order], entry[order], is_alloc[order]
+    )
+    entry = trace.by_address
+    entry = entry[trace.action[entry] != Action.FREE_REQUESTED]
+    addr, size, is_alloc = trace.addr[entry], trace.size[entry], trace.action[entry] == Action.ALLOC
+    if there:  # before all entries of the same address
+        at = np.searchsorted(addr, np.array([address for address, _ in there], dtype=np.uint64))
+        addr = np.insert(addr, at, [address for address, _ in there])
+        size = np.insert(size, at, [held for _, held in there])
+        entry, is_alloc = np.insert(entry, at, -1), np.insert(is_alloc, at, True)
     goes_on = addr[1:] == addr[:-1]
     begins = np.ones(len(addr), dtype=bool)
     begins[1:] = ~goes_on

@@ -13,20 +13,17 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim.arrays import any_of, stable_order
 from allocsim.state import ALLOCATED, PENDING
 from allocsim.trace.rewind.slack import Live
 from allocsim.trace.trace import Action, Trace
 
-__all__ = ["OF_BLOCKS", "live_before"]
-
-OF_BLOCKS = (Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED)
+__all__ = ["live_before"]
 
 
 def live_before(trace: Trace, entry: int, live: dict[int, Live]) -> dict[int, Live] | None:
     """The blocks in use before `entry`, from those after the last; None if entries contradict."""
-    rows = entry + np.flatnonzero(any_of(trace.action[entry:], OF_BLOCKS))
-    rows = rows[stable_order(trace.addr[rows])]
+    rows = trace.by_address
+    rows = rows[rows >= entry] if entry else rows
     if not len(rows):
         return dict(live)
     action, addr, size = trace.action[rows], trace.addr[rows], trace.size[rows]

@@ -15,7 +15,6 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim.arrays import stable_order
 from allocsim.state import SegmentState
 from allocsim.trace.trace import Action, Trace
 from allocsim.units import MIB
@@ -50,8 +49,9 @@ class LaterAllocs:
     @cached_property
     def _indices(self) -> NDArray[np.intp]:
         trace, entry = self._trace, self._entry
-        indices = entry + np.flatnonzero(trace.action[entry:] == Action.ALLOC)
-        return indices[stable_order(trace.addr[indices])]
+        rows = trace.by_address
+        allocs: NDArray[np.intp] = rows[(rows >= entry) & (trace.action[rows] == Action.ALLOC)]
+        return allocs
 
     @cached_property
     def _addresses(self) -> NDArray[np.uint64]:

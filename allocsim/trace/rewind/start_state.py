@@ -23,10 +23,10 @@ from allocsim.arrays import any_of
 from allocsim.errors import RecordingError
 from allocsim.state import ALLOCATED, INACTIVE, PENDING, BlockState, PoolId, SegmentState
 from allocsim.trace.marks import cut_marks
-from allocsim.trace.rewind.live_before import OF_BLOCKS, live_before
+from allocsim.trace.rewind.live_before import live_before
 from allocsim.trace.rewind.ranges import MappedRange, MappedRanges
 from allocsim.trace.rewind.slack import LaterAllocs, Live, true_size
-from allocsim.trace.trace import Action, Trace
+from allocsim.trace.trace import BLOCK_ACTIONS, Action, Trace
 from allocsim.units import MIB, round_up
 
 __all__ = ["Rewound", "round_to_512", "start_state", "trimmed"]
@@ -70,7 +70,7 @@ class Rewound:
         before = live_before(trace, entry, rewind.live)
         if before is not None:
             rewind.live = before
-            left = left[~any_of(trace.action[left], OF_BLOCKS)]
+            left = left[~any_of(trace.action[left], BLOCK_ACTIONS)]
         pools = (*trace.pool_ids, (0, 0))  # -1, "unknown", finds the default pool
         columns = (trace.action, trace.addr, trace.size, trace.stream, trace.pool_id)
         rows = zip(left.tolist(), *(column[left].tolist() for column in columns), strict=True)

@@ -1,0 +1,44 @@
+"""Where a recording asks for the same again and again, for figures of all that it asks for.
+
+Rule: rounds are where to look, never what is found: who passes over one has compared it, row by
+row, with the one before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allocsim.engine import Prepared
+
+__all__ = ["equally_long", "rounds_of", "runs_of"]
+
+_Ints = NDArray[np.int64]
+
+
+def rounds_of(prepared: Prepared) -> _Ints:
+    """The entries with which the rounds of a recording begin that may ask the same; may be none."""
+    period = prepared.period
+    if period is None:
+        return np.zeros(0, dtype=np.int64)
+    entries: _Ints = prepared.free_plan.steps.entry[period.first : period.end : period.stride]
+    return entries
+
+
+def equally_long(moment: _Ints, rounds: _Ints) -> Iterator[slice]:
+    """Rows of rounds that have as many each, two rounds at least; moment: of each row, ascending.
+
+    The step of a slice is the length of a round.
+    """
+    starts = np.searchsorted(moment, rounds)
+    lengths = np.diff(starts)
+    for first, last in runs_of((lengths[1:] == lengths[:-1]) & (lengths[1:] > 0)):
+        yield slice(int(starts[first]), int(starts[last + 1]), int(lengths[first]))
+
+
+def runs_of(is_so: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+    """Of each row of several: the first, and the one after the last."""
+    changes = np.flatnonzero(np.diff(is_so, prepend=False, append=False))
+    yield from zip(changes[::2].tolist(), changes[1::2].tolist(), strict=True)
