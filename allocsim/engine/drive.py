@@ -326,8 +326,9 @@ class Drive:
         self.timeline.keep()
         history = self.allocator.take_history()
         if self._placed is not None and self.fidelity is not None:
-            steps = self.plan.steps.part(end - len(self._placed), end)
-            self.fidelity.steps(steps, self._placed, history)
+            first = end - len(self._placed)
+            steps = self.plan.steps.part(first, end)
+            self.fidelity.steps(steps, first, self._placed, history)
             self._placed = PlacedSteps()
         elif self.fidelity is not None:
             self.fidelity.history(history)

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim.arrays import any_of
 from allocsim.core import TraceEntry
+from allocsim.engine.expected import Compared, Expected
 from allocsim.engine.placed import PlacedSteps, Row, rows_of
 from allocsim.engine.plan import Steps
 from allocsim.engine.result import Fidelity, Mismatch
@@ -25,8 +24,6 @@ from allocsim.trace import Action, Trace
 
 __all__ = ["FidelityCheck", "Uncompared"]
 
-_IGNORED = (Action.SNAPSHOT, Action.ANNOTATE)
-_NAMES = np.array([action.text for action in Action], dtype=object)
 _ALLOC = Action.ALLOC.text
 
 
@@ -36,22 +33,18 @@ class FidelityCheck:
     It is fed with entries, or with steps and where they were placed, which spares the entries of
     plain steps: a third of a replay's time.  Compared are whole columns of a piece, and row by row
     only where they differ.
+
+    expected: what is known of the steps that it will be fed with; without, a proof takes longer.
     """
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, expected: Expected | None = None) -> None:
         self._trace = trace
-        self._entries = np.flatnonzero(~any_of(trace.action, _IGNORED))
+        self._compared = Compared.of(trace) if expected is None else expected.compared
+        self._expected = expected
         self._matched = 0
         self._placed: list[NDArray[np.uint64]] = []
         self._unrecorded: list[int] = []
         self._mismatch: Mismatch | None = None
-
-    def _recorded(self, first: int, end: int) -> tuple[tuple[Any, ...], ...]:
-        """Rows [first, end) of those that are compared, as far as there are so many: columns."""
-        trace, rows = self._trace, self._entries[first:end]
-        actions = tuple(_NAMES[trace.action[rows]].tolist())
-        numbers = (trace.addr, trace.size, trace.stream)
-        return actions, *(tuple(column[rows].tolist()) for column in numbers)
 
     @property
     def has_parted(self) -> bool:
@@ -73,19 +66,32 @@ class FidelityCheck:
         self._placed.append(np.array(placed, dtype=np.uint64))
         if self._mismatch is not None:
             return
-        columns = actions, addresses, *others
-        expected = self._recorded(self._matched, self._matched + len(entries))
-        if columns == expected:
+        rows = list(zip(actions, addresses, *others, strict=True))
+        expected = self._compared.rows(self._matched, self._matched + len(entries))
+        if rows == expected:
             self._matched += len(entries)
             return
-        for got, wanted in zip_longest(zip(*columns, strict=True), zip(*expected, strict=True)):
+        for got, wanted in zip_longest(rows, expected):
             if got != wanted:
                 self._part(wanted, got)
                 return
             self._matched += 1
 
-    def steps(self, steps: Steps, placed: PlacedSteps, history: Sequence[TraceEntry]) -> None:
-        """The next steps of the replay, and the entries of those that were taken singly."""
+    def steps(
+        self, steps: Steps, first: int, placed: PlacedSteps, history: Sequence[TraceEntry]
+    ) -> None:
+        """The next steps of the replay, and the entries of those that were taken singly.
+
+        first: the number of the first of them in the plan.
+        """
+        expected = self._expected
+        if expected is not None and self._mismatch is None and not placed.given_back:
+            row = self._matched
+            matched = expected.matched(first, placed, row, history)
+            if matched is not None:
+                self._matched += matched
+                self._placed.append(expected.answered(row, row + matched))
+                return
         rows = rows_of(steps, placed, history)
         is_alloc = rows.action == Action.ALLOC
         if rows.given_back:
@@ -94,26 +100,27 @@ class FidelityCheck:
         self._placed.append(rows.addr[is_alloc])
         if self._mismatch is not None or not len(is_alloc):
             return
-        trace = self._trace
-        first = self._matched
-        recorded = self._entries[first : first + len(is_alloc)]
-        n = len(recorded)
+        compared = self._compared
+        row = self._matched
+        recorded = slice(row, row + len(is_alloc))
+        n = len(compared.action[recorded])
         is_same = (
-            (rows.action[:n] == trace.action[recorded])
-            & (rows.addr[:n] == trace.addr[recorded])
-            & (rows.size[:n] == trace.size[recorded])
-            & (rows.stream[:n] == trace.stream[recorded])
+            (rows.action[:n] == compared.action[recorded])
+            & (rows.addr[:n] == compared.addr[recorded])
+            & (rows.size[:n] == compared.size[recorded])
+            & (rows.stream[:n] == compared.stream[recorded])
         )
         at = n if is_same.all() else int(np.argmin(is_same))
         self._matched += at
         if at < len(is_alloc):
-            wanted = list(zip(*self._recorded(first + at, first + at + 1), strict=True))
+            wanted = compared.rows(row + at, row + at + 1)
             self._part(wanted[0] if wanted else None, rows.row(at))
 
     def _part(self, expected: Row | None, got: Row | None) -> None:
         """From the next entry on the two differ."""
         at = self._matched
-        entry = int(self._entries[at]) if at < len(self._entries) else len(self._trace)
+        entries = self._compared.entry
+        entry = int(entries[at]) if at < len(entries) else len(self._trace)
         self._mismatch = Mismatch(entry, _row_text(expected), _row_text(got))
 
     def _addresses_matched(self) -> int:
@@ -128,8 +135,8 @@ class FidelityCheck:
 
     def result(self, segments: Iterable[SegmentState]) -> Fidelity:
         """The verdict, given the replay's final segments."""
-        if self._mismatch is None and self._matched < len(self._entries):
-            (left,) = zip(*self._recorded(self._matched, self._matched + 1), strict=True)
+        if self._mismatch is None and self._matched < len(self._compared):
+            (left,) = self._compared.rows(self._matched, self._matched + 1)
             self._part(left, None)
         replayed = {segment.address: segment for segment in segments}
         matched = 0
@@ -148,7 +155,7 @@ class FidelityCheck:
             addresses_matched=self._addresses_matched(),
             segments=len(self._trace.segments),
             segments_matched=matched,
-            entries=len(self._entries),
+            entries=len(self._compared),
             entries_matched=self._matched,
             first_mismatch=self._mismatch,
         )
@@ -160,7 +167,9 @@ class Uncompared(FidelityCheck):
     def history(self, entries: Sequence[TraceEntry]) -> None:
         """Passed over."""
 
-    def steps(self, steps: Steps, placed: PlacedSteps, history: Sequence[TraceEntry]) -> None:
+    def steps(
+        self, steps: Steps, first: int, placed: PlacedSteps, history: Sequence[TraceEntry]
+    ) -> None:
         """Passed over."""
 
     def result(self, segments: Iterable[SegmentState]) -> Fidelity:  # noqa: ARG002

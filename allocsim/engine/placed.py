@@ -19,14 +19,14 @@ from allocsim.engine.fold import address_column
 from allocsim.engine.plan import StepKind, Steps
 from allocsim.trace import ACTION_CODES, Action
 
-__all__ = ["PlacedSteps", "Row", "Rows", "rows_of"]
+__all__ = ["ENTRIES", "FIRST_ACTIONS", "PlacedSteps", "Row", "Rows", "rows_of"]
 
 Row = tuple[str, int, int, int]
 """(action, address, size, stream) of an entry"""
 
-_ENTRIES = np.zeros(len(StepKind), dtype=np.intp)
+ENTRIES = np.zeros(len(StepKind), dtype=np.int64)
 """By the kind of a plain step, how many entries it leaves."""
-_ACTIONS = np.zeros(len(StepKind), dtype=np.uint8)
+FIRST_ACTIONS = np.zeros(len(StepKind), dtype=np.uint8)
 """By the kind of a plain step, the first of them."""
 for _kind, _count, _action in (
     (StepKind.ALLOC, 1, Action.ALLOC),
@@ -34,7 +34,7 @@ for _kind, _count, _action in (
     (StepKind.FREE_REQUEST, 1, Action.FREE_REQUESTED),
     (StepKind.FREE_COMPLETE, 1, Action.FREE_COMPLETED),
 ):
-    _ENTRIES[_kind], _ACTIONS[_kind] = _count, _action
+    ENTRIES[_kind], FIRST_ACTIONS[_kind] = _count, _action
 
 
 @dataclass(slots=True)
@@ -84,10 +84,10 @@ def rows_of(steps: Steps, placed: PlacedSteps, history: Sequence[TraceEntry]) ->
     """The entries that `steps` left; history: of those that were taken singly."""
     is_single = np.zeros(len(steps), dtype=bool)
     is_single[placed.singly] = True
-    counts = _ENTRIES[steps.kind]
+    counts = ENTRIES[steps.kind]
     counts[placed.singly] = np.diff(placed.ends, prepend=0)
     of = np.repeat(np.arange(len(steps)), counts)
-    action = _ACTIONS[steps.kind][of]
+    action = FIRST_ACTIONS[steps.kind][of]
     second = np.cumsum(counts)[(steps.kind == StepKind.FREE) & ~is_single] - 1
     action[second] = Action.FREE_COMPLETED
     places = address_column(placed.places)

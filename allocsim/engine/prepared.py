@@ -23,6 +23,7 @@ from allocsim.core import (
 )
 from allocsim.engine.calls import fraction_at_start
 from allocsim.engine.drive import Drive
+from allocsim.engine.expected import Compared, Expected
 from allocsim.engine.fold import fold
 from allocsim.engine.hints import Hints
 from allocsim.engine.left_open import Quiet, open_plans, quiet_moments
@@ -385,6 +386,11 @@ class Prepared:
         if rounding not in self._rounded:
             self._rounded[rounding] = RoundedSizes(config)
         return self._rounded[rounding]
+
+    @cached_property
+    def expected(self) -> Expected:
+        """What each step of the plan left in the recording."""
+        return Expected.of(Compared.of(self.trace), self.plan.steps)
 
     @cached_property
     def period(self) -> Period | None:

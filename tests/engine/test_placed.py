@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from allocsim import CachingAllocator, Recording, replay
-from allocsim.engine import Fidelity, Observer, Plan, Prepared, prepare
+from allocsim.engine import Fidelity, Observer, Plan, Prepared, fidelity, prepare
+from allocsim.engine.expected import Compared, Expected
 from allocsim.engine.fidelity import FidelityCheck
 from allocsim.engine.plan import StepKind
 from allocsim.engine.replay import drive_as_recorded
@@ -34,31 +35,38 @@ class Keeps(Observer):
 
 
 def verdict(
-    prepared: Prepared, trace: Trace, plan: Plan, *observers: Observer
+    prepared: Prepared, check: FidelityCheck, plan: Plan, *observers: Observer
 ) -> tuple[Fidelity, bool]:
-    """What `plan` comes to beside `trace`, and whether it was told by rows."""
+    """What `plan` comes to, told to `check`, and whether that was by rows."""
     drive, _, _ = drive_as_recorded(prepared, prepared.recorded, None, observers=observers)
-    drive.fidelity, drive.plan = FidelityCheck(trace), plan
+    drive.fidelity, drive.plan = check, plan
     drive.run()
-    return drive.fidelity.result(drive.allocator.segments()), drive.keeps_rows
+    return check.result(drive.allocator.segments()), drive.keeps_rows
 
 
 def both(prepared: Prepared, trace: Trace, plan: Plan) -> Fidelity:
-    """The verdict, which both ways give."""
-    by_rows, is_by_rows = verdict(prepared, trace, plan)
-    by_entries, is_not = verdict(prepared, trace, plan, Keeps())
+    """The verdict on `trace`, which all ways give: entries, rows, and rows that are expected."""
+    by_rows, is_by_rows = verdict(prepared, FidelityCheck(trace), plan)
+    by_entries, is_not = verdict(prepared, FidelityCheck(trace), plan, Keeps())
+    expected = Expected.of(Compared.of(trace), plan.steps)
+    as_expected, _ = verdict(prepared, FidelityCheck(trace, expected), plan)
     assert is_by_rows
     assert not is_not
-    assert by_rows == by_entries
+    assert by_rows == by_entries == as_expected
     return by_rows
 
 
 def damaged(trace: Trace, rng: random.Random) -> Trace:
-    """`trace` with one number of one entry changed, without its end, or with it twice."""
+    """`trace` with one number of an entry changed, or with an entry or its end missing or twice."""
     at = rng.randrange(len(trace))
     columns = {name: column.copy() for name, column in trace.columns().items()}
-    damage = rng.choice(("addr", "size", "stream", "action", "shorter", "longer"))
-    if damage == "shorter":
+    numbers = ("addr", "size", "stream", "action")
+    damage = rng.choice((*numbers, "shorter", "longer", "missing", "twice"))
+    if damage == "missing":
+        columns = {name: np.delete(column, at) for name, column in columns.items()}
+    elif damage == "twice":
+        columns = {name: np.insert(column, at, column[at]) for name, column in columns.items()}
+    elif damage == "shorter":
         columns = {name: column[:at] for name, column in columns.items()}
     elif damage == "longer":
         columns = {name: np.append(column, column[at:]) for name, column in columns.items()}
@@ -75,9 +83,65 @@ def test_a_sound_recording_is_proved_and_a_damaged_one_refuted_alike(kind: str) 
     trace, plan = prepared.trace, prepared.plan
     assert both(prepared, trace, plan).is_exact
     rng = random.Random(5)
-    for _ in range(12):
+    for _ in range(24):
         found = both(prepared, damaged(trace, rng), plan)
         assert found.first_mismatch is not None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_of_a_sound_recording_no_entry_is_made_to_be_compared(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (prepared,) = prepare(KINDS[kind]())
+
+    def made(*_: Any) -> Any:
+        pytest.fail("entries are made of steps")
+
+    monkeypatch.setattr(fidelity, "rows_of", made)
+    found, _ = verdict(prepared, FidelityCheck(prepared.trace, prepared.expected), prepared.plan)
+    assert found.is_exact
+
+
+def test_a_block_elsewhere_is_seen_where_it_is_asked_for() -> None:
+    """The recording names it alike in all of its entries; the replay places it elsewhere."""
+    (prepared,) = prepare(KINDS["training"]())
+    trace, steps = prepared.trace, prepared.plan.steps
+    at = int(np.flatnonzero(trace.action == Action.ALLOC)[900])
+    other = np.uint64(trace.addr[at] + 512)
+    moved, named = trace.addr.copy(), steps.addr.copy()
+    moved[trace.addr == trace.addr[at]] = named[steps.addr == trace.addr[at]] = other
+    plan = replace(prepared.plan, steps=replace(steps, addr=named))
+    found = both(prepared, replace(trace, addr=moved), plan)
+    assert found.first_mismatch is not None
+    assert f"{other:#x}" in found.first_mismatch.expected
+
+
+def test_an_entry_between_plain_steps_that_no_step_leaves_is_seen_there() -> None:
+    (prepared,) = prepare(KINDS["training"]())
+    trace, steps = prepared.trace, prepared.plan.steps
+    at = int(np.flatnonzero(trace.action == Action.ALLOC)[900])
+    columns = {name: np.insert(column, at, column[at]) for name, column in trace.columns().items()}
+    columns["action"][at] = Action.SEGMENT_FREE
+    later = steps.entry + (steps.entry >= at)
+    plan = replace(prepared.plan, steps=replace(steps, entry=later))
+    found = both(prepared, replace(trace, **columns), plan)  # type: ignore[arg-type]
+    assert found.entries_matched == at
+    assert found.first_mismatch is not None
+    assert "segment_free" in found.first_mismatch.expected
+
+
+def test_a_recording_that_ends_within_a_step_ends_there(
+    recorded: Callable[..., Recording],
+) -> None:
+    def program(a: CachingAllocator) -> None:
+        a.malloc(6 * MIB)
+        a.malloc(60 * MIB)
+
+    (prepared,) = prepare(recorded(program))
+    trace = prepared.trace
+    cut = {name: column[:-1] for name, column in trace.columns().items()}
+    found = both(prepared, replace(trace, **cut), prepared.plan)  # type: ignore[arg-type]
+    assert found.entries_matched == len(trace) - 1
 
 
 def free_as(plan: Plan, change: str) -> Plan:

@@ -1,0 +1,151 @@
+"""Which entries each step of a plan left in the recording, looked up once for every replay of it.
+
+Rule: a plain step is expected to leave the entries that were recorded at it, if these are what its
+kind and its columns say, and none lies between one step's and the next one's.  Where a replay puts
+every such block where the recording has it, their entries are the recorded ones, and need not be
+made to be compared; whatever is otherwise is compared entry by entry (fidelity.py).
+Source: semantics 6.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allocsim.arrays import any_of
+from allocsim.core import TraceEntry
+from allocsim.engine.fold import address_column
+from allocsim.engine.placed import ENTRIES, FIRST_ACTIONS, PlacedSteps
+from allocsim.engine.plan import StepKind, Steps
+from allocsim.trace import ACTION_CODES, Action, Trace
+
+__all__ = ["Compared", "Expected"]
+
+_IGNORED = (Action.SNAPSHOT, Action.ANNOTATE)
+
+_Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Compared:
+    """The entries of a recording that a replay's are compared with; row i is the i-th of them."""
+
+    entry: NDArray[np.intp]
+    action: NDArray[np.uint8]
+    addr: NDArray[np.uint64]
+    size: _Ints
+    stream: NDArray[np.uint64]
+
+    @classmethod
+    def of(cls, trace: Trace) -> Compared:
+        """All but annotations and snapshots."""
+        entry = np.flatnonzero(~any_of(trace.action, _IGNORED))
+        if len(entry) == len(trace):
+            return cls(entry, trace.action, trace.addr, trace.size, trace.stream)
+        numbers = trace.addr[entry], trace.size[entry], trace.stream[entry]
+        return cls(entry, trace.action[entry], *numbers)
+
+    def __len__(self) -> int:
+        return len(self.entry)
+
+    def rows(self, first: int, end: int) -> list[tuple[str, int, int, int]]:
+        """Rows [first, end), as far as there are so many."""
+        actions = [Action(code).text for code in self.action[first:end].tolist()]
+        numbers = (self.addr, self.size, self.stream)
+        return list(zip(actions, *(column[first:end].tolist() for column in numbers), strict=True))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Expected:
+    """Of each step of a plan, the entries that it left if it was a plain one.
+
+    count: how many.  end: the row behind them.  is_recorded: whether they are in the recording.
+    address: of its block there.
+    n_answered: how many requests were answered before each row; answers: all of their addresses.
+    """
+
+    compared: Compared
+    count: _Ints
+    end: _Ints
+    is_recorded: NDArray[np.bool_]
+    address: NDArray[np.uint64]
+    n_answered: _Ints
+    answers: NDArray[np.uint64]
+
+    @classmethod
+    def of(cls, compared: Compared, steps: Steps) -> Expected:
+        """Look them up."""
+        count = ENTRIES[steps.kind]
+        row = np.searchsorted(compared.entry, steps.entry)
+        is_recorded = (count > 0) & (row + count <= len(compared))
+        at = row[is_recorded]
+        kind = steps.kind[is_recorded]
+        action = FIRST_ACTIONS[kind]
+        is_it = compared.action[at] == action
+        wanted = (steps.addr[is_recorded], steps.size[is_recorded], steps.stream[is_recorded])
+        own = (compared.addr, compared.size, compared.stream)
+        for column, values in zip(own, wanted, strict=True):
+            is_it &= column[at] == values
+        is_free = kind == StepKind.FREE
+        second = at[is_free] + 1
+        is_both = compared.action[second] == Action.FREE_COMPLETED
+        for column, values in zip(own, wanted, strict=True):
+            is_both &= column[second] == values[is_free]
+        is_it[is_free] &= is_both
+        is_recorded[is_recorded] = is_it
+        is_alloc = compared.action == Action.ALLOC
+        return cls(
+            compared=compared,
+            count=count,
+            end=row + count,
+            is_recorded=is_recorded,
+            address=steps.addr,
+            n_answered=np.concatenate(([0], np.cumsum(is_alloc))),
+            answers=compared.addr[is_alloc],
+        )
+
+    def answered(self, row: int, end: int) -> NDArray[np.uint64]:
+        """The recorded addresses of requests in rows [row, end)."""
+        return self.answers[self.n_answered[row] : self.n_answered[end]]
+
+    def matched(
+        self, first: int, placed: PlacedSteps, row: int, history: Sequence[TraceEntry]
+    ) -> int | None:
+        """How many entries the steps of a piece left, if they are those of `row` and of all behind.
+
+        first: the number of the first step.  history: what the steps taken singly left.
+        None if any entry differs, or where these columns cannot tell.
+        """
+        piece = slice(first, first + len(placed))
+        count, singly = self.count[piece], placed.singly
+        if singly:
+            count = count.copy()
+            count[singly] = np.diff(placed.ends, prepend=0)
+        end = row + np.cumsum(count)
+        is_same = address_column(placed.places) == self.address[piece]
+        is_same &= end == self.end[piece]
+        is_same &= self.is_recorded[piece]
+        is_same[singly] = True
+        if not is_same.all():
+            return None
+        of_singly = zip(count[singly].tolist(), end[singly].tolist(), strict=True)
+        rows = [each for n, after in of_singly for each in range(after - n, after)]
+        if not self._are(rows, history):
+            return None
+        return int(end[-1]) - row if len(end) else 0
+
+    def _are(self, rows: list[int], history: Sequence[TraceEntry]) -> bool:
+        """Whether these rows of the recording are the entries of `history`."""
+        if not rows:
+            return True
+        if rows[-1] >= len(self.compared):
+            return False
+        actions, *others, _ = zip(*history, strict=True)
+        codes = tuple(ACTION_CODES[name] for name in actions)
+        recorded = self.compared
+        numbers = [column[rows] for column in (recorded.addr, recorded.size, recorded.stream)]
+        columns = [recorded.action[rows], *numbers]
+        return [tuple(column.tolist()) for column in columns] == [codes, *others]
