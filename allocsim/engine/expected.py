@@ -26,6 +26,8 @@ __all__ = ["Compared", "Expected"]
 
 _IGNORED = (Action.SNAPSHOT, Action.ANNOTATE)
 
+_NAMES = np.array([action.text for action in Action], dtype=object)
+
 _Ints = NDArray[np.int64]
 
 
@@ -51,9 +53,24 @@ class Compared:
     def __len__(self) -> int:
         return len(self.entry)
 
+    def row_of(self, entry: _Ints) -> NDArray[np.intp]:
+        """The row of each entry; of one that is not compared, that of the next which is."""
+        if len(self) and self.entry[-1] == len(self) - 1:  # all are compared
+            return entry
+        return np.searchsorted(self.entry, entry)
+
+    @property
+    def is_completed_next(self) -> NDArray[np.bool_]:
+        """Of each row whether the next one completes the free that it requests."""
+        is_it = np.zeros(len(self), dtype=bool)
+        is_it[:-1] = self.action[1:] == Action.FREE_COMPLETED
+        for column in (self.addr, self.size, self.stream):
+            is_it[:-1] &= column[1:] == column[:-1]
+        return is_it
+
     def rows(self, first: int, end: int) -> list[tuple[str, int, int, int]]:
         """Rows [first, end), as far as there are so many."""
-        actions = [Action(code).text for code in self.action[first:end].tolist()]
+        actions = _NAMES[self.action[first:end]].tolist()
         numbers = (self.addr, self.size, self.stream)
         return list(zip(actions, *(column[first:end].tolist() for column in numbers), strict=True))
 
@@ -79,23 +96,15 @@ class Expected:
     def of(cls, compared: Compared, steps: Steps) -> Expected:
         """Look them up."""
         count = ENTRIES[steps.kind]
-        row = np.searchsorted(compared.entry, steps.entry)
+        row = compared.row_of(steps.entry)
         is_recorded = (count > 0) & (row + count <= len(compared))
-        at = row[is_recorded]
-        kind = steps.kind[is_recorded]
-        action = FIRST_ACTIONS[kind]
-        is_it = compared.action[at] == action
-        wanted = (steps.addr[is_recorded], steps.size[is_recorded], steps.stream[is_recorded])
-        own = (compared.addr, compared.size, compared.stream)
-        for column, values in zip(own, wanted, strict=True):
-            is_it &= column[at] == values
-        is_free = kind == StepKind.FREE
-        second = at[is_free] + 1
-        is_both = compared.action[second] == Action.FREE_COMPLETED
-        for column, values in zip(own, wanted, strict=True):
-            is_both &= column[second] == values[is_free]
-        is_it[is_free] &= is_both
-        is_recorded[is_recorded] = is_it
+        if len(compared):
+            at = np.clip(row, 0, len(compared) - 1)
+            is_recorded &= compared.action[at] == FIRST_ACTIONS[steps.kind]
+            is_recorded &= compared.addr[at] == steps.addr
+            is_recorded &= compared.size[at] == steps.size
+            is_recorded &= compared.stream[at] == steps.stream
+            is_recorded &= compared.is_completed_next[at] | (steps.kind != StepKind.FREE)
         is_alloc = compared.action == Action.ALLOC
         return cls(
             compared=compared,
