@@ -4,9 +4,9 @@ BIN := .venv/bin
 # For `make crosscheck`: an interpreter with a CUDA build of torch, and how much to run.
 PYTHON_TORCH ?=
 OPS ?= 100000
-# What a compiled core may change: all but the tests of the tree itself and of real PyTorch.
+# What a compiled core may change: not the tests of the tree itself, of laws and formulas, of real PyTorch.
 COMPILED_TESTS := $(addprefix tests/,core stress engine measures workload explain top compare gate ranks watch \
-	risk fit scale tune step picture report cli golden)
+	trace lint stats risk fit scale tune step picture report cli golden)
 
 # Where the engine infers what a recording does not say, as a list of TOML.
 comma := ,
@@ -96,7 +96,7 @@ wheel-compiled: ## a wheel for this platform and Python whose core is compiled, 
 	git ls-files -z -c -o --exclude-standard | xargs -0 cp --parents -t .venv-compiled/source
 	HATCH_BUILD_HOOK_ENABLE_CUSTOM=1 .venv-compiled/bin/pip wheel -q --no-deps -w dist .venv-compiled/source
 
-compiled: wheel-compiled ## such a wheel, installed: the tests of every command
+compiled: wheel-compiled ## such a wheel, installed: the tests of core, engine, recordings and commands
 	.venv-compiled/bin/pip install -q '.venv-compiled/source[test]'
 	.venv-compiled/bin/pip install -q --force-reinstall --no-deps "$$(ls -t dist/*-cp*.whl | head -1)"
 	rm -rf .venv-compiled/beside

@@ -1,6 +1,6 @@
-"""Questions about long columns that NumPy has slower answers to.
+"""Faster replacements for some of NumPy's calls on long columns.
 
-Rule: each gives what the call of NumPy gives that it names, element for element.
+Rule: each returns what the call of NumPy returns that its docstring names, element for element.
 """
 
 from __future__ import annotations

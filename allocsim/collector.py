@@ -1,4 +1,4 @@
-"""Python's cycle collector, at rest while much is made that stays.
+"""Pauses Python's cycle collector while many objects are made that stay.
 
 Rule: it is left as it was found, whatever happens meanwhile.  Nothing but the standard library is
 imported: the recorder of `allocsim record` loads this file by its path, in an interpreter that need

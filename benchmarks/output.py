@@ -43,7 +43,7 @@ def where_and_when() -> str:
 
 
 def facts(release: str) -> dict[str, object]:
-    """What a figure hangs on: the machine, the interpreter, the form of the core, the day."""
+    """What a figure depends on: the machine, the interpreter, the form of the core, the day."""
     return {
         "machine": platform.machine(),
         "processors": processor(),

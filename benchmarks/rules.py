@@ -391,8 +391,8 @@ def _rules_of_the_card() -> list[Rule]:
         Rule(
             "drivers for Windows lend half of the host's memory: 64 GiB and a card of 4 GiB are 4 "
             "fast and 32 slow, 2 to 3 times slower; past twice the card a CPU may win",
-            "the amount is as said; how slow it gets hangs on how often what was lent is touched, "
-            "which no allocator knows",
+            "the amount is as said; how slow it gets depends on how often what was lent is "
+            "touched, which no allocator knows",
             "no row's card lends",
             "none",
             "`allocsim fit MODEL --gpu NAME --host-spill 32GiB` says how much is lent, since when "

@@ -1,9 +1,9 @@
 """The floors of the house: who may import whom, by which names, and what the model may never touch.
 
-Floor 0 units, arrays, collector, errors, state, display · 1 core, trace, capture · 2 engine ·
-3 measures, workload, phantom, laws, estimate · 4 owners · 5 questions, a package each · 6 report ·
-7 cli.  A module imports its own package and lower floors, and another package only by the names
-that it exports; siblings never import each other.
+Floor 0 units, arrays, collector, errors, state, display, lazily · 1 core, trace, capture ·
+2 engine · 3 measures, workload, phantom, laws, estimate · 4 owners · 5 questions, a package each ·
+6 report · 7 cli.  A module imports its own package and lower floors, and another package only by
+the names that it exports; siblings never import each other.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who wants a module as soon as it is loaded, and not before.
+"""An import hook that calls back as soon as a module has been loaded.
 
 Rule: the module is found and loaded as without it.  Nothing but the standard library is imported:
 the recorder of `allocsim record` loads this file by its path, in an interpreter that need not have

@@ -83,7 +83,7 @@ def _figure(arguments: argparse.Namespace, theme: Theme) -> Figure:
         picture_prepared,
         prepare_one,
     )
-    from allocsim.questions.top import told_of_run  # noqa: PLC0415
+    from allocsim.questions.top import answers_of_run  # noqa: PLC0415
     from allocsim.report import shown_of  # noqa: PLC0415
     from allocsim.report.figures import (  # noqa: PLC0415
         address_map_figure,
@@ -116,7 +116,7 @@ def _figure(arguments: argparse.Namespace, theme: Theme) -> Figure:
     if arguments.kind == "memory":
         course = None
         if picture.device_run.fidelity is not None:  # of another run there are no steps and phases
-            course = told_of_run(prepared, picture.device_run, bys=()).course
+            course = answers_of_run(prepared, picture.device_run, bys=()).course
         return memory_figure(picture, theme, course)
     if arguments.kind == "address-map":
         return address_map_figure(picture, theme, arguments.colour)

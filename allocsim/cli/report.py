@@ -165,7 +165,7 @@ def _device_page(
 ) -> DevicePage:
     """found: of all devices together, None where other settings are not replayed unasked."""
     from allocsim.questions.explain import explain_device  # noqa: PLC0415
-    from allocsim.questions.top import told_of_run  # noqa: PLC0415
+    from allocsim.questions.top import answers_of_run  # noqa: PLC0415
     from allocsim.report.html import DevicePage  # noqa: PLC0415
 
     picture, case = looked.picture, looked.case
@@ -174,5 +174,5 @@ def _device_page(
         explanation = explain_device(case, picture.run, looked.shortages, found)
     told = None
     if picture.device_run.fidelity is not None:
-        told = told_of_run(case.prepared, picture.device_run)
+        told = answers_of_run(case.prepared, picture.device_run)
     return DevicePage(picture, looked.shortages, explanation, runs, told)

@@ -31,6 +31,7 @@ from allocsim.core.inspection import (
     finds_free_block,
     fingerprint,
     free_blocks,
+    garbage,
     handle_sizes,
     helping_pools,
     largest_request,
@@ -43,7 +44,6 @@ from allocsim.core.inspection import (
 from allocsim.core.option_string import parse as parse_conf
 from allocsim.core.options import OPTIONS, Option, Role
 from allocsim.core.pending import RequestedFree
-from allocsim.core.reclaim import garbage_passes
 from allocsim.core.releases import NEWEST, RELEASES, FreeBlockOrder, Release, find_release
 from allocsim.core.stats import (
     SHORT,
@@ -102,9 +102,9 @@ __all__ = [
     "allocated_block",
     "fingerprint",
     "find_release",
-    "garbage_passes",
     "fold_records",
     "free_blocks",
+    "garbage",
     "handle_sizes",
     "helping_pools",
     "finds_free_block",

@@ -7,7 +7,7 @@ Rules (semantics 1.8), each attempt with the function that makes it:
     5  release oversize blocks of the stream, again       `release_available`
     6  release everything cached, again: a retry          `release_cached`
     7  pools marked use_on_oom (2.8 to 2.10)              `_from_overflow`
-    8  out of memory                                      `out_of_memory`
+    8  out of memory                                      `_out_of_memory`
 
 Attempts 1 and 2, polling and the free blocks, are `CachingAllocator.malloc`'s.
 """

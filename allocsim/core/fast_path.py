@@ -1,4 +1,4 @@
-"""The steps that almost all steps of a replay are, a row of them in one loop.
+"""Runs plain steps of a replay, which nearly all steps are, in one loop.
 
 Rule: nothing here is a rule of its own.  A step is what `CachingAllocator` would make of it
 through pool, heap and statistics where only the plain rules can apply (`plain_pools`); at the

@@ -206,7 +206,7 @@ class Heap:
     def hand_out(
         self, block: Block, size: int, requested: int, expandable: bool, may_split: bool = True
     ) -> Block:
-        """Allocate the first `size` bytes of a block that is in no pool.
+        """Allocate the first `size` bytes of a block in no pool; split off the rest if it may be.
 
         expandable: expandable segments are active, so large blocks split down to 512 bytes too.
         Returns the block handed out, which is longer than `size` where it was not split.

@@ -20,6 +20,7 @@ from allocsim.core.constants import (
 )
 from allocsim.core.pending import RequestedFree
 from allocsim.core.pool import BlockPool, PrivatePool
+from allocsim.core.reclaim import garbage_passes
 from allocsim.core.releases import Overflow
 from allocsim.state import DEFAULT_POOL, PoolId
 
@@ -27,6 +28,7 @@ __all__ = [
     "allocated_block",
     "fingerprint",
     "free_blocks",
+    "garbage",
     "handle_sizes",
     "helping_pools",
     "finds_free_block",
@@ -41,6 +43,11 @@ __all__ = [
 def allocated_block(allocator: CachingAllocator, address: int) -> Block | None:
     """The allocated block that begins at `address`, whatever the caller calls it."""
     return allocator.heap.allocated_at(address)
+
+
+def garbage(allocator: CachingAllocator) -> Iterator[list[Block]]:
+    """The blocks that each pass of a garbage collection would release now, in order (1.9)."""
+    return garbage_passes(allocator.heap.large)
 
 
 def free_blocks(allocator: CachingAllocator) -> Iterator[Block]:
@@ -142,14 +149,14 @@ def largest_request(allocator: CachingAllocator, stream: int) -> int:
     large = max(
         _in_block(halves.large, stream, config.expandable_segments),
         _from_driver(allocator, halves.large, stream),
-        *(_in_block(pool.large, stream, fine) for pool, fine in _helping(allocator, owner)),
+        *(_in_block(pool.large, stream, expands) for pool, expands in _helping(allocator, owner)),
     )
     if large > SMALL_SIZE:
         return config.largest_raw(large)
     small = max(
         _in_block(halves.small, stream, config.expandable_segments),
         _from_driver(allocator, halves.small, stream),
-        *(_in_block(pool.small, stream, fine) for pool, fine in _helping(allocator, owner)),
+        *(_in_block(pool.small, stream, expands) for pool, expands in _helping(allocator, owner)),
     )
     return config.largest_raw(min(small, SMALL_SIZE))
 
@@ -161,14 +168,14 @@ def _helping(
     release, private = allocator.release, allocator.private_pools
     if owner is not None or release.overflow is Overflow.NEVER:
         return []
-    fine = allocator.config.expandable_segments and release.overflow_may_be_expandable
-    return [(private.pools[i], fine) for i in private.use_on_oom if i in private.pools]
+    expands = allocator.config.expandable_segments and release.overflow_may_be_expandable
+    return [(private.pools[i], expands) for i in private.use_on_oom if i in private.pools]
 
 
-def _in_block(pool: BlockPool, stream: int, fine: bool) -> int:
+def _in_block(pool: BlockPool, stream: int, expands: bool) -> int:
     """The largest free block that serves a request of its own size."""
     sizes = (
-        block.size for block in pool if block.stream == stream and (fine or not block.expandable)
+        block.size for block in pool if block.stream == stream and (expands or not block.expandable)
     )
     return max(sizes, default=0)
 

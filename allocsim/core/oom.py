@@ -2,7 +2,7 @@
 
 Rule: "Tried to allocate" is the segment that was tried, not the request; free memory is read
 after the caches were released; pending blocks appear under "reserved but unallocated".
-Source: semantics 7.2, 7.3, 12.4, 12.5.  The wordings are in releases.py.
+Source: semantics 7.2, 7.3, 12.4, 12.5.  Wordings that changed with a release are in releases.py.
 """
 
 from __future__ import annotations

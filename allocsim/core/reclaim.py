@@ -1,9 +1,9 @@
-"""Giving cached memory back to the driver, in the three ways that a failed request tries.
+"""Giving cached memory back to the driver: three attempts of a failed request, and empty_cache.
 
 Rules: garbage collection frees whole passes of old unsplit blocks of the default large pool;
 `release_available` frees oversize blocks of the request's stream, and what it released stays
-released when it fails; `release_pool` frees every whole cached segment in key order, ordinary
-ones before expandable ones.  Source: semantics 1.9, 1.10, 2.5.
+released when it fails; `release_cached` frees every whole cached segment of each pool in key order,
+ordinary ones before expandable ones.  Source: semantics 1.9, 1.10, 2.5.
 """
 
 from __future__ import annotations

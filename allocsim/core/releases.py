@@ -1,10 +1,11 @@
 """What the allocators of PyTorch's releases do differently, as data.
 
 `Release` is one release's behaviour; `CHANGES` has a row for each release and names only what
-changed since the row above, so that a new release is a new row.  Beside it only the tables of
-what recordings hold (`trace/releases.py`) and of published wheels (`phantom/wheel.py`) know
-versions; nothing else in the package compares them.  Source: semantics 9, and the section named
-at each field.
+changed since the row above, so that a new release is a new row.  Numbers of releases stand in
+five tables of the package: this one, what recordings hold (`trace/releases.py`), the published
+wheels (`phantom/wheel.py`), and when error texts were worded how (`questions/explain/releases.py`,
+`wording.py`); those of the C++ headers stand in `phantom/stub/release.h`.
+Source: semantics 9, and the section named at each field.
 """
 
 from __future__ import annotations

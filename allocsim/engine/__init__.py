@@ -1,4 +1,4 @@
-"""The replay engine: the one place where a trace meets an allocator.
+"""The replay engine: it drives an allocator along a recorded trace.
 
 `prepare` makes a recording's devices ready, once; `replay` proves them or asks what if, `Trials`
 runs them under many settings, `Walk` takes them a request at a time.

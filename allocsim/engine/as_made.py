@@ -1,4 +1,4 @@
-"""The replay that a recording needs not, because the model has just made it.
+"""The result of replaying a recording that the model has just made, without replaying it.
 
 Rule: it is what `replay_prepared` comes to for the recording, field for field: same steps, same
 settings, same device, from an empty one on.

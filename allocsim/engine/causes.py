@@ -2,7 +2,7 @@
 
 Rule: a cause is a hypothesis.  It is written as the steps that it stands for, so that the model
 can be driven through it and compared with what was recorded; which comes first is a matter of
-likelihood, which one is kept is a matter of what follows (`reading.py`).
+likelihood, which is kept a matter of what follows (`reading.py` asks for `explanations` at gaps).
 
 What tells them apart (semantics 1.8, 2.4, 2.5):
 

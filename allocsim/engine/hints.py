@@ -1,7 +1,8 @@
-"""What a user tells of a recorded program and its recording does not.
+"""What a user knows of the recorded program that its recording does not say.
 
-Rule: what is told is a mark, as `allocsim record` would have made it, and wins over marks of the
-same kind; nothing else in the engine knows who said it.
+Rule: what is said becomes a mark, as `allocsim record` would have made it, and wins over recorded
+marks of the same kind.  What no mark can say, the first settings and that empty_cache is never
+called, is asked of the hints by name; and the notes say what was said.
 """
 
 from __future__ import annotations

@@ -1,14 +1,19 @@
-"""What a recording leaves open, and what a what-if may come to by it.
+"""What a recording leaves open, and the range in which a what-if may lie because of it.
 
-Rule: a call of empty_cache that gave nothing back left no entry, and under another setting may give
-memory back.  A program that calls empty_cache where it shows may have called it wherever it would
-not, so that a what-if is driven with a call at every such moment, and with calls drawn from them as
-often as those that show.  One that shows no call is taken to make none, unless a call would have
-left no entry at one moment in five or more: then a what-if is driven with a call at all of those,
-and at single ones.  A limit that only the collecting of garbage tells is one of a range, so that it
-is driven with the least and the most of it.  What all of them come to is a range.  It is no bound:
-a call that gives memory back early may make the peak higher.  What is marked is known and leaves
-nothing open.
+Rule: a call of empty_cache that gave nothing back left no entry, yet under another setting it may
+give memory back.  What is left open is driven in every way that counts, and the results form a
+range:
+
+- A program whose recording shows calls may have made more wherever one would not have shown.  A
+  what-if is driven with a call at all of those moments, and with as many calls, drawn from those
+  moments, as the recording shows.
+- A program whose recording shows none is taken to make none, unless a call would have left no entry
+  at one moment in five or more.  Then it is driven with calls at all of these, and at single ones.
+- A limit known only from the garbage that was collected under it lies in a range: both ends are
+  driven.
+
+The range is no bound: a call that gives memory back early may make the peak higher.  What is marked
+is known and leaves nothing open.
 """
 
 from __future__ import annotations

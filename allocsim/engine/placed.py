@@ -1,4 +1,4 @@
-"""The history of a replay, told by its steps and where each was placed.
+"""The history of a replay, derived from its steps and the address at which each was placed.
 
 Rule: a plain step leaves the entries that its kind and its columns say, at the address that the
 core noted; a step that was taken singly leaves those of the allocator's history.  Both together

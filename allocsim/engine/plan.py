@@ -29,7 +29,7 @@ __all__ = [
     "Step",
     "StepKind",
     "Steps",
-    "capacity_told",
+    "capacity_from_oom",
     "joined",
 ]
 
@@ -171,7 +171,7 @@ class Plan:
         return self.refused_below - PAGE
 
 
-def capacity_told(trace: Trace, reserved_at_start: int) -> int | None:
+def capacity_from_oom(trace: Trace, reserved_at_start: int) -> int | None:
     """What was free plus held at the first `oom` entry, in bytes; None without one."""
     ooms = np.flatnonzero(any_of(trace.action, (Action.OOM,)))[:1]
     if not len(ooms):

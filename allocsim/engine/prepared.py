@@ -88,7 +88,7 @@ class Prepared:
     def plan(self) -> Plan:
         """The steps, what the driver answered among them.
 
-        The room that an expandable segment has to grow hangs on the device (semantics 4.1): where
+        The room that an expandable segment has to grow depends on the device (semantics 4.1): where
         nothing tells its size and none without end will do, the least in whole GiB is tried, and
         the least in halves of one.
         """
@@ -209,7 +209,7 @@ class Prepared:
 
     @cached_property
     def free_plan(self) -> Plan:
-        """The plan without driver bases: what hangs on the program alone."""
+        """The plan without driver bases: what depends on the program alone."""
         return replace(self.plan, steps=self.plan.steps.undictated())
 
     @cached_property
@@ -355,18 +355,16 @@ class Prepared:
         return {}
 
     def limit_for(self, setting: Setting, device_memory: int | None, plan: Plan) -> int | None:
-        """Bytes that `plan`'s own call allows under `setting` on a device of so many bytes.
-
-        The call is made whatever the setting; one that sets a limit of its own has the last word.
-        """
-        limit = plan.limit
-        if limit is None or self.in_force(setting).fraction(self.release) is not None:
+        """Bytes that `plan`'s own call allows under `setting` (`in_force`) on such a device."""
+        if (limit := plan.limit) is None or self.in_force(setting).fraction(
+            self.release
+        ) is not None:
             return None
         if device_memory is None or self.capacity is None:
             return limit
         return limit * device_memory // self.capacity
 
-    def hangs_on_device(self, setting: Setting) -> bool:
+    def depends_on_device(self, setting: Setting) -> bool:
         """Whether a limit (1.11), or how a drive under `setting` begins, moves with the device.
 
         Then what a replay on one device reserves does not tell on which it would go the same way.

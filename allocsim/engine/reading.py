@@ -1,10 +1,10 @@
-"""What a program did that its recording does not say, found out by driving the model along it.
+"""Infers what a program did that its recording does not say, by driving the model along it.
 
-Rule: every explanation is tested by what follows.  The model is driven through the recording; where
-memory was given back it takes the likeliest cause, and goes on as long as its own history is the
-recorded one.  Where that ends, the last choice that can be made otherwise is made otherwise, and
-the model driven again.  A recording that no choice accounts for keeps those that came furthest.
-A device that refused requests must be one that all else fits on, or it refused nothing.
+Rule: every explanation is tested by what follows.  Where memory was given back the model takes the
+likeliest cause and goes on as long as its history is the recorded one.  Where they part, the last
+choice that has an alternative is changed, and the model is driven again.  If no combination of
+choices accounts for the recording, those that came furthest are kept.  A device that is said to
+have refused requests must be one that everything else fits on, or it refused nothing.
 
 It looks back over `LOOK_BACK` choices and drives the recording a bounded number of times: `DRIVES`,
 or as many as make `STEPS` steps where that is more.
@@ -37,7 +37,7 @@ from allocsim.engine.plan import (
     Plan,
     Planned,
     StepKind,
-    capacity_told,
+    capacity_from_oom,
 )
 from allocsim.engine.threshold import Threshold
 from allocsim.errors import AllocsimError
@@ -87,7 +87,7 @@ def read_plan(
         plain.entry, [gap.last for gap in gaps], side="right"
     ).tolist()
     max_reserved = trace.most_reserved(reserved_at_start)
-    capacity = capacity_told(trace, reserved_at_start)
+    capacity = capacity_from_oom(trace, reserved_at_start)
     threshold, is_whole, n_either = None, True, 0
     is_driven, named = any(gap.is_open for gap in gaps), _naming_empty_cache(trace)
     by_calls = [known_explanation(gap) for gap in gaps] if is_driven and is_made else []

@@ -36,7 +36,6 @@ from allocsim.engine.notes import (
     workspace_note,
 )
 from allocsim.engine.observers import Observer, PeakWatch, Progress, SpillWatch
-from allocsim.engine.plan import Plan
 from allocsim.engine.prepare import prepare
 from allocsim.engine.prepared import UNLIMITED_DEVICE, Prepared
 from allocsim.engine.result import DeviceRun, Parting, Run
@@ -272,6 +271,8 @@ def drive_as_recorded(
         if dictates:
             base_address = round_up(prepared.last_address, TIB)
     keeps_history = any(each.keeps_history for each in observers)
+    check_of = Uncompared if prepared.is_requests else FidelityCheck
+    expected = prepared.expected if is_compared and plan is prepared.plan else None
     allocator = prepared.allocator(
         setting,
         memory,
@@ -289,19 +290,13 @@ def drive_as_recorded(
         len(prepared.trace),
         dictates=dictates,
         check_every=check_every,
-        fidelity=_check_of(prepared, plan) if is_compared else None,
+        fidelity=check_of(prepared.trace, expected) if is_compared else None,
         progress=progress,
         observers=observers,
         lays_out=prepared.start if start is Start.ANEW else (),
         keeps_rows=is_compared and not keeps_history,
     )
     return drive, memory, [*notes, *known_notes(prepared), *start_notes(prepared, start)]
-
-
-def _check_of(prepared: Prepared, plan: Plan) -> FidelityCheck:
-    if prepared.is_requests:
-        return Uncompared(prepared.trace)
-    return FidelityCheck(prepared.trace, prepared.expected if plan is prepared.plan else None)
 
 
 def is_recorded_device(prepared: Prepared, device_memory: int | None) -> bool:

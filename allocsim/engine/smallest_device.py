@@ -11,7 +11,7 @@ The peak of a replay that goes through is a device that does, too: on one of tha
 is answered or refused as before.  Two are exceptions, where the peak is only where the search
 begins: expandable segments, since their address space is 9/8 of the device and a hole beside it is
 ranked by its room to grow (semantics 4.1, 4.4), and what moves with the device, as the limit of a
-memory fraction (semantics 1.11; `Prepared.hangs_on_device`).
+memory fraction (semantics 1.11; `Prepared.depends_on_device`).
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ def smallest_device(trials: Trials, setting: Setting) -> Capacity | None:
     if fraction is not None:
         first = int(first / max(fraction, _LEAST_FRACTION)) + 1
     least = max(unlimited.peak_allocated_bytes // PAGE, 1)
-    is_free = not trials.prepared.hangs_on_device(setting)
+    is_free = not trials.prepared.depends_on_device(setting)
     is_alike = not is_mapped and is_free and not config.throw_on_cudamalloc_oom
     fails_alike = is_alike and not trials.prepared.start
     known = unlimited if is_alike or (is_mapped and is_free) else None

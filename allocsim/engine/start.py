@@ -1,10 +1,10 @@
 """What a drive of a recording that starts mid-run begins with.
 
-Rule: under the recorded settings the segments of the start are facts and are kept.  Under others
-they are what another setting left behind, so there are two ways to begin, and both are wrong
-somewhere: kept, which holds memory that the tried setting would never have reserved or cut so;
-and laid out anew, which asks for what lives at the start under the tried setting and knows
-nothing of the memory that the run had cached by then.  docs/fidelity.md has how far each was off.
+Rule: under the recorded settings the segments of the start are facts and are kept.  Under other
+settings they are what the recorded settings left behind.  There are two ways to begin then, and
+each is wrong somewhere: to keep them, memory included that the tried setting would never have
+reserved or cut so; or to request anew what lives at the start, under the tried setting, which
+ignores the memory that the run had cached by then.  docs/fidelity.md has how far each was off.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""From where on a program's requests collected garbage, when only its collecting tells.
+"""The bytes from which on a program's requests collected garbage, inferred from what was collected.
 
 Rule: garbage_collection_threshold is a share of the limit that the program set by a call, which
 is in no recording.  Each request that went to the driver bounds the bytes from which on garbage is
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from allocsim.core import Block, CachingAllocator, garbage_passes
+from allocsim.core import Block, CachingAllocator, garbage
 from allocsim.engine.gaps import Gap
 from allocsim.trace import Action
 
@@ -79,7 +79,7 @@ class Threshold:
         if not gap.obtained:
             return
         released = [entry.addr for entry in gap.released]
-        passes = list(garbage_passes(allocator.heap.large))
+        passes = list(garbage(allocator))
         sizes = [sum(block.size for block in blocks) for blocks in passes]
         n_passes = _leading(passes, released)
         low, high = self.low, self.high

@@ -147,7 +147,7 @@ class Trial:
 
     @property
     def peak_range(self) -> tuple[int, int] | None:
-        """The peak reserved at least and at most, where it hangs on how the replay begins."""
+        """The peak reserved at least and at most, where it depends on how the replay begins."""
         known = [peak for peak in (self.peak_kept, self.peak_anew) if peak is not None]
         return (min(known), max(known)) if known else None
 

@@ -1,7 +1,7 @@
-"""Which of the two starts a what-if of a recording that starts mid-run shows, and what both give.
+"""Which of its two possible starts a what-if of a recording cut at the front shows; both results.
 
-Rule: shown is the start that was less often wrong on recordings cut in the middle, whose whole
-runs tell the truth (benchmarks/midrun.py; docs/fidelity.md has the table).
+Rule: the one shown is the start that was wrong less often on recordings cut in the middle, judged
+by their whole runs (benchmarks/midrun.py; docs/fidelity.md has the table).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def chosen_start(prepared: Prepared, setting: Setting, device_memory: int | None
 def may_break(prepared: Prepared, setting: Setting) -> bool:
     """Whether the kept start has a block that max_split_size would have left whole.
 
-    Then it hangs on the device, too, how a drive under `setting` begins.
+    Then it depends on the device, too, how a drive under `setting` begins.
     """
     size = setting.config(prepared.release).max_split_size
     return _is_open(prepared, setting) and any(

@@ -1,4 +1,4 @@
-"""What of a card decides sizes, whatever memory it has."""
+"""The properties of a card, other than its memory, that decide how much a program requests."""
 
 from __future__ import annotations
 

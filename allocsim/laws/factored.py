@@ -1,8 +1,8 @@
-"""What Adafactor's sums of a matrix request: those of its columns, and of all of it.
+"""The memory that Adafactor's sums over a matrix request: those of its columns, and of all of it.
 
-Rule: it keeps a number for each row and each column of a gradient, and takes the norms of parameter
-and update.  A sum that one pass cannot make stores what the first left; whether it does hangs on
-the matrix, so its ways are part of the regime.
+Rule: Adafactor keeps a number for each row and each column of a gradient, and takes the norms of
+parameter and update.  A sum that takes two passes stores what the first left; whether it does
+depends on the matrix, so the choice is part of the regime.
 
 Sources: torch.optim.Adafactor as it ran, beside the kernels' other sums (`variables.py`).
 """

@@ -1,8 +1,8 @@
-"""Which blocks a stretch of a program means, found once for all places where the stretch comes.
+"""Which block each free of a stretch gives back, found once for all places where it stands.
 
-Rule: a free names the kin of its block and how many younger ones there are, so within a stretch it
-means the same request wherever the stretch stands, or a block that was there before, told by how
-many of its kin were younger then.
+Rule: a free names the kin of its block, those that the same stack requested, and how many younger
+ones there are.  So within a stretch it means the same request wherever the stretch stands, or else
+a block from before it, told by how many of its kin were younger when the stretch began.
 """
 
 from __future__ import annotations

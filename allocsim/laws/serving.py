@@ -1,8 +1,8 @@
 """A program that serves, put together from the laws of its stretches.
 
-Rule: every request to the model is a prompt and steps of one token each; a step's requests hang on
-the tokens that the cache holds by then and on nothing else that came before.  So a step has a law
-of its own, in regimes of its own, and any number of them makes the program.
+Rule: every request to the model is a prompt and steps of one token each; what a step requests
+depends on the tokens that the cache holds by then and on nothing else that came before.  So a step
+has a law of its own, in regimes of its own, and any number of them makes the program.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Serving:
         )
 
     def variables(self, name: tuple[str, int]) -> dict[str, int]:
-        """What the requests of a stretch hang on."""
+        """What the requests of a stretch depend on."""
         stretch, length = name
         is_step = stretch.startswith((STEP, AFTER))
         return variables_of({**self.sizes, "length": length}, self.card, is_step=is_step)

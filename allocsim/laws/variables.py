@@ -37,7 +37,7 @@ SIZES = (
     *("hidden", "intermediate", "heads", "kv_heads", "head_dim", "vocabulary"),
     *("batch", "length", "lora", "positions", "experts", "chosen", "patch"),
 )
-"""The sizes that a request may hang on; `layers` says how often parts come.
+"""The sizes that a request may depend on; `layers` says how often parts come.
 
 length: tokens of a sequence, an image's class among them.  patch: pixels of a patch's side.
 """

@@ -22,6 +22,7 @@ from allocsim.measures.proposals import (
     usual_settings,
 )
 from allocsim.measures.recommendation import (
+    WORTH,
     Case,
     Recommendation,
     WhyNot,
@@ -34,7 +35,7 @@ from allocsim.measures.sizes import Sizes, merged, rounded_by, sizes_of
 
 __all__ = [
     "Bar", "Case", "Code", "Cost", "Costs", "Extremes", "Lifetimes", "Measures", "Offer",
-    "Outline", "Recommendation", "Sizes", "UNTRIED", "WhyNot", "allows_expandable",
+    "Outline", "Recommendation", "Sizes", "UNTRIED", "WORTH", "WhyNot", "allows_expandable",
     "candidates", "choose", "code_at", "code_names", "code_of", "cost_of", "effect_of",
     "effects_on", "equally_long", "extremes_of", "front", "is_fitted", "is_hopeless",
     "late_peak", "levels_of", "lifetimes_of", "measures_of", "merged", "outline_of", "overflows",

@@ -37,7 +37,7 @@ from allocsim.core import (
 )
 from allocsim.engine import Effect, Prepared, Setting, large_segments_matter
 from allocsim.errors import ConfigError
-from allocsim.measures.sizes import Asked, asked_of
+from allocsim.measures.sizes import RequestedSizes, asked_of
 from allocsim.units import round_up
 
 __all__ = ["RULES", "effect_of", "effects_on"]
@@ -79,7 +79,7 @@ def effects_on(prepared: Prepared) -> Effect:
     return effect
 
 
-def effect_of(setting: Setting, release: Release, parts: tuple[Asked, ...]) -> Hashable:
+def effect_of(setting: Setting, release: Release, parts: tuple[RequestedSizes, ...]) -> Hashable:
     """A value that settings of equal effect on every part share.
 
     Raises ConfigError where the release refuses the setting.
@@ -104,7 +104,7 @@ def _limit(setting: Setting, config: AllocatorConfig, release: Release) -> float
     return fraction if fraction < 1.0 else None
 
 
-def _effect_on(config: AllocatorConfig, part: Asked) -> Hashable:
+def _effect_on(config: AllocatorConfig, part: RequestedSizes) -> Hashable:
     rounded = part.rounded(config)
     sizes = rounded.distinct
     shares = any(SMALL_SIZE < size < MIN_LARGE_ALLOC for size in sizes)
@@ -113,7 +113,7 @@ def _effect_on(config: AllocatorConfig, part: Asked) -> Hashable:
 
 
 def _split_effect(
-    config: AllocatorConfig, part: Asked, sizes: tuple[int, ...], shared: int
+    config: AllocatorConfig, part: RequestedSizes, sizes: tuple[int, ...], shared: int
 ) -> tuple[object, object]:
     """The effect of max_split_size and max_non_split_rounding.
 

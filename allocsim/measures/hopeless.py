@@ -1,4 +1,4 @@
-"""What no setting can help: more in use at once than the device has, requests that others refused.
+"""Cases that no setting helps: more in use at once than the device has, requests refused by others.
 
 Rule: told from the recording alone, without a replay under any setting.
 """

@@ -1,4 +1,4 @@
-"""The one setting to paste: the rule by which every command recommends, and nothing else does.
+"""The one setting to paste: the rule by which every command recommends.
 
 Rule, over settings that answer every request and save a hundredth of the peak or a retry:
 
@@ -11,7 +11,8 @@ Rule, over settings that answer every request and save a hundredth of the peak o
 3. Nothing is recommended where the replay is not the recorded run, or where something outside the
    allocator refused the request: there a replay proves nothing.
 
-What is recommended was replayed on the same requests, device memory and release.
+What is recommended was replayed on the same requests, device memory and release.  Another question,
+and another rule: `tune --find-device` ranks by the smallest device (`Row.rank`).
 """
 
 from __future__ import annotations

@@ -19,15 +19,15 @@ from allocsim.engine import Prepared, requests_of
 from allocsim.measures.lifetimes import lifetimes_of
 from allocsim.trace import Action, Trace
 
-__all__ = ["Asked", "Rounded", "Sizes", "asked_of", "merged", "rounded_by", "sizes_of"]
+__all__ = ["RequestedSizes", "Rounded", "Sizes", "asked_of", "merged", "rounded_by", "sizes_of"]
 
 
 @dataclass(frozen=True, slots=True)
 class Rounded:
     """Sizes in bytes as a setting rounds them (1.2).
 
-    each: of every size of `Asked`, in their order; as the bytes of a column, since it is compared
-        and hashed as a whole.
+    each: of every size of `RequestedSizes`, in their order; as the bytes of a column, since it is
+        compared and hashed as a whole.
     distinct: those that come up, ascending.
     """
 
@@ -36,7 +36,7 @@ class Rounded:
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
+class RequestedSizes:
     """The sizes that requests of one device of a recording have, and what they find; bytes.
 
     sizes: distinct raw ones, ascending, and after them those of `Sizes.living`.
@@ -81,10 +81,10 @@ class Sizes:
     living: tuple[int, ...] = ()
 
     @cached_property
-    def asked(self) -> Asked:
+    def asked(self) -> RequestedSizes:
         """The sizes alone."""
         counted = np.fromiter((size for size, _ in self.counts), np.int64, len(self.counts))
-        return Asked(np.concatenate((counted, self.living)).astype(np.int64), self.present)
+        return RequestedSizes(np.concatenate((counted, self.living)).astype(np.int64), self.present)
 
 
 def rounded_by(config: AllocatorConfig, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -109,10 +109,10 @@ def _pieces(config: AllocatorConfig, most: int) -> tuple[NDArray[np.int64], NDAr
     return np.array(starts[:-1]), np.array([config.rounding_step(start) for start in starts[:-1]])
 
 
-def asked_of(prepared: Prepared) -> Asked:
+def asked_of(prepared: Prepared) -> RequestedSizes:
     """The sizes of one device of a recording, without how much of them lives at once."""
     sizes = np.concatenate((distinct(_asked_in(prepared.trace)), _living(prepared)))
-    return Asked(sizes.astype(np.int64), _present(prepared))
+    return RequestedSizes(sizes.astype(np.int64), _present(prepared))
 
 
 def sizes_of(prepared: Prepared) -> Sizes:

@@ -1,8 +1,8 @@
-"""Which lines of code of two runs are the same though their numbers differ.
+"""Pairs lines of code of two runs that differ in their numbers only.
 
-Rule: names are of one line if they differ in nothing but the numbers of lines, and as many of them
-are in both; then they are in the order of those numbers.  Where lines were added to the very
-function, which of them is new is not known, and nobody guesses.
+Rule: two names are of one line if they differ in nothing but line numbers, and both runs have
+equally many such names; these are paired in the order of their numbers.  Where lines were added to
+the very function, which of them is new is not known, and none is paired.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class Scene:
     is_before: born before the first entry.  is_bare: of the engine, or born without any Python.
     forwards, backwards, optimizers: the parts of the steps.  last_alloc: entry of the last one.
     has_lives: whether there are entries at all; without, a block has a stack and no life.
-    told_starts, told_numbers: of the steps that the program marked the first entry and the number.
+    marked_starts, marked_numbers: of the steps that the program marked, first entry and number.
     """
 
     blocks: Blocks
@@ -83,8 +83,8 @@ class Scene:
     optimizers: Spans
     last_alloc: int
     has_lives: bool
-    told_starts: _Column
-    told_numbers: _Column
+    marked_starts: _Column
+    marked_numbers: _Column
 
     def came_from(self, *origins: Origin) -> _Mask:
         """Blocks of these origins."""
@@ -114,9 +114,9 @@ class Scene:
     def step_at(self, entry: int) -> int:
         """The number of the step that `entry` is in, the program's own where it marked them, else
         from 1; 0 where no steps are seen."""
-        if len(self.told_starts):
-            at = int(np.searchsorted(self.told_starts, entry, side="right")) - 1
-            return int(self.told_numbers[at]) if at >= 0 else 0
+        if len(self.marked_starts):
+            at = int(np.searchsorted(self.marked_starts, entry, side="right")) - 1
+            return int(self.marked_numbers[at]) if at >= 0 else 0
         ends = self._step_ends
         if not len(ends):
             return 0
@@ -126,8 +126,8 @@ class Scene:
     @property
     def step_starts(self) -> _Column:
         """The first entry of each step, as `step_at` counts them; empty where none are seen."""
-        if len(self.told_starts):
-            return self.told_starts
+        if len(self.marked_starts):
+            return self.marked_starts
         ends = self._step_ends
         if not len(ends):
             return ends
@@ -138,7 +138,7 @@ class Scene:
     @property
     def step_numbers(self) -> _Column:
         """The numbers of the steps that begin at `step_starts`."""
-        told = self.told_numbers
+        told = self.marked_numbers
         return told if len(told) else np.arange(1, len(self.step_starts) + 1, dtype=np.int64)
 
     @property
@@ -196,8 +196,8 @@ def scene_of(
         optimizers=_spans(born, part == Phase.OPTIMIZER),
         last_alloc=int(born[-1]) if len(born) else -1,
         has_lives=not is_state_only,
-        told_starts=starts,
-        told_numbers=numbers,
+        marked_starts=starts,
+        marked_numbers=numbers,
     )
 
 

@@ -1,6 +1,7 @@
-"""What became of an owner between two moments, in a word.
+"""How an owner changed between two moments, in a word.
 
-Rule: one that held blocks of no bytes was there; whether it was is not told by its bytes.
+Rule: one that held blocks of no bytes was there; so whether it was is passed in, not told from
+bytes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What keeps `generate()` of transformers from ending over a phantom: it asks the device.
+"""Keeps `generate()` of transformers going over a phantom, where it asks whether to stop.
 
-Rule: runs in the program's interpreter, loaded by the hook from its path, once transformers' module
-is; only the standard library is imported.  Nothing is changed but the answer to whether a sequence
-goes on, which is told by its length, as the host knows it.
+Rule: runs in the program's interpreter, loaded by the hook from its path once transformers' module
+is loaded; only the standard library is imported.  Nothing is changed but the answer to whether a
+sequence goes on, which is told by its length, as the host knows it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What keeps a rank of a distributed job from running alone over a phantom: values of the others.
 
 Rule: runs in the program's interpreter, loaded by the hook from its path, once CUDA is in use on
-a phantom; only the standard library is imported.  Nothing is changed but two answers that hang on
+a phantom; only the standard library is imported.  Nothing is changed but two answers that depend on
 values which no phantom has, and what else they allocate is allocated.
 """
 

@@ -2,7 +2,7 @@
 
 Rule: runs in the program's interpreter, loaded by the hook from its path, once torch is; only the
 standard library is imported.  What is on the device is left alone, and so is what is small: sizes
-may hang on it.
+may depend on it.
 
 Adapters of a model of 70 billion parameters are made on the host: 300 million numbers, three
 seconds, and on a phantom all of them are zero.
@@ -16,7 +16,7 @@ from typing import Any
 __all__ = ["leave_unfilled"]
 
 _LEAST = 1 << 14
-"""Numbers of a tensor whose values nothing hangs on."""
+"""Numbers of a tensor whose values nothing depends on."""
 
 
 def leave_unfilled(torch: Any) -> None:

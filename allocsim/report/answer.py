@@ -1,4 +1,6 @@
-"""The first screen of a command: verdict, cause, line to paste, owners, on 24 lines of 80 columns.
+"""The first screen of `replay`, `explain`, `tune` and `risk`, on 24 lines of 80 columns.
+
+Verdict, cause, line to paste, owners; `compare`, `gate`, `ranks` and `top` lay out their own.
 
 Rule: what does not fit is left out whole, the least needed first, never cut in the middle; the
 last line says how to see the rest.  A tone says what a line is; colours are the terminal's matter.

@@ -1,6 +1,7 @@
-"""The first screens of `explain`, of a recording and of a text.
+"""The first screens of `explain` for a recording and for an error text.
 
-Rule: as of every first screen (`screen_parts.py`).  What `-v` adds is in `explain.py`.
+Rule: that of `screen_parts.py`.  What `-v` adds is in `explain.py`; logs and bare states have their
+texts in `explain_log.py` and `explain_state.py`.
 """
 
 from __future__ import annotations

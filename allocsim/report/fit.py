@@ -41,7 +41,7 @@ def fit_text(fit: Fit, top: Top, spilled: Top | None = None) -> str:
     lines += row(
         "Process",
         f"{format_size(low)} to {format_size(high)} with the CUDA context and its libraries, which "
-        "hang on driver and kernels",
+        "depend on driver and kernels",
     )
     lines += _held_by(fit, top)
     lines.append("")

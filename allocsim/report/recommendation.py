@@ -158,7 +158,7 @@ def range_document(trial: Trial) -> dict[str, int | None]:
 
 
 def peak_text(trial: Trial) -> str:
-    """The peak reserved for a table: a range where it hangs on how the replay begins."""
+    """The peak reserved for a table: a range where it depends on how the replay begins."""
     low, high = trial.peak_range or (0, 0)
     if low == high:
         return format_size(trial.peak_reserved_bytes)
@@ -166,7 +166,7 @@ def peak_text(trial: Trial) -> str:
 
 
 def range_sentence(trial: Trial) -> str | None:
-    """What the peak hangs on in a recording that starts mid-run; None where on nothing."""
+    """What the peak depends on in a recording that starts mid-run; None where on nothing."""
     if trial.peak_range is None:
         return None
     low, high = trial.peak_range
@@ -176,6 +176,6 @@ def range_sentence(trial: Trial) -> str | None:
     if low == high:
         return None
     return (
-        "The recording starts mid-run: the peak hangs on how what was there from before is laid "
+        "The recording starts mid-run: the peak depends on how what was there from before is laid "
         "out under the setting (docs/replay.md)."
     )

@@ -1,6 +1,6 @@
 """The first screen of `replay`.
 
-Rule: as of every first screen (`screen_parts.py`).
+Rule: that of `screen_parts.py`.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ allows: entries, segments, blocks and frames together never outnumber its bytes.
 Layouts (semantics 6.5): a dictionary with `segments` and `device_traces`, or a bare list of
 segments, as `memory_snapshot()` gives; of 2.0 the blocks have `history` and no address.  Each as
 pickle or JSON, plain or packed.  Host segments and traces are ignored: they are not CUDA memory.
-Files of requests alone have readers of their own (`requests/`).  docs/formats.md has all formats.
+Pickles are read by `straight.py`, from 1 MiB on, or by `unpickle.py`.  Files of requests alone have
+readers of their own (`requests/`).  docs/formats.md has all formats.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from allocsim.trace.source import HEAD, Kind, kind_of, open_source
 from allocsim.trace.store import read_npz
 from allocsim.trace.straight import read_straight
 from allocsim.trace.unpickle import check_density, unpickle
-from allocsim.trace.window import Unlike
+from allocsim.trace.window import OtherForm
 from allocsim.units import MIB
 
 __all__ = ["load", "read_snapshot"]
@@ -95,7 +96,7 @@ def _read_pickle(path: str, file: BinaryIO, size: int) -> Recording:
     """Straight from the bytes where they are as Python's pickler writes them, else by way of
     objects, where what is wrong has its name."""
     if size >= _LARGE:
-        with contextlib.suppress(Unlike, RecordingError):
+        with contextlib.suppress(OtherForm, RecordingError):
             return read_snapshot(path, read_straight(file, size // _BYTES_AN_OPERATION), size)
     return read_snapshot(path, unpickle(path, file), size)
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from allocsim.trace.fields import UINT64_MAX
 from allocsim.trace.rows import NEW, Stretch
-from allocsim.trace.window import Unlike
+from allocsim.trace.window import OtherForm
 
 __all__ = ["MISSING_CODE", "Objects", "Packed"]
 
@@ -81,7 +81,7 @@ class Objects:
             known = column[rows]
             is_new = known == NEW
             if np.any(known >= own):
-                raise Unlike("a value from before it was made")
+                raise OtherForm("a value from before it was made")
             if is_new.any():
                 new = np.flatnonzero(is_new)
                 found, before = self._made(name, stretch, rows, new, data)
@@ -161,10 +161,10 @@ class Packed:
         return self._count
 
     def add_rows(self, rows: Iterable[object]) -> None:
-        """Add entries that are dictionaries; Unlike for any other."""
+        """Add entries that are dictionaries; OtherForm for any other."""
         for row in rows:
             if type(row) is not dict:
-                raise Unlike("an entry that is none")
+                raise OtherForm("an entry that is none")
             self.names.update(row)
             self._count += 1
             for name, column in list(self._numbers.items()):
@@ -181,7 +181,7 @@ class Packed:
         if key not in row:
             del self._numbers[name]
         elif type(row[key]) is not int or not 0 <= row[key] <= UINT64_MAX:
-            raise Unlike(f"{name} that is no number")
+            raise OtherForm(f"{name} that is no number")
         else:
             column.append(row[key])
 

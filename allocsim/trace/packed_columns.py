@@ -1,7 +1,7 @@
 """The entries of one device, from packed rows to columns of numbers.
 
-Rule: what is unsound ends the reading, as `Unlike` or as an error that is passed over; the file is
-then read as objects, where the culprit is found.
+Rule: what is unsound ends the reading, as `OtherForm` or as an error that is passed over; the file
+is then read as objects, where the culprit is found.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from allocsim.trace.fields import INT64_MAX, UINT64_MAX, Fields
 from allocsim.trace.frames import StackReader
 from allocsim.trace.packed import MISSING_CODE, Packed
 from allocsim.trace.trace import ACTION_CODES
-from allocsim.trace.window import Unlike
+from allocsim.trace.window import OtherForm
 
 __all__ = ["PackedReader"]
 
@@ -34,7 +34,7 @@ class PackedReader:
         """Codes of the actions."""
         column = self._numbered("action", self._action)
         if np.any(column < 0):
-            raise Unlike("an entry without action")
+            raise OtherForm("an entry without action")
         return column.astype(np.uint8)
 
     def addresses(self, _: NDArray[np.uint8]) -> NDArray[np.uint64]:
@@ -45,7 +45,7 @@ class PackedReader:
         """A column of integers from `low` to `high`."""
         column = self._entries.numbers(name)
         if column is None or (len(column) and not low <= int(column.max()) <= high):
-            raise Unlike(f"{name} out of its range")
+            raise OtherForm(f"{name} out of its range")
         return column
 
     def times(self) -> NDArray[np.int64] | None:
@@ -54,7 +54,7 @@ class PackedReader:
         if column is None:
             return None
         if int(column.max()) > INT64_MAX:
-            raise Unlike("time_us out of its range")
+            raise OtherForm("time_us out of its range")
         return column.view(np.int64)
 
     def stacks(self, stacks: StackReader) -> NDArray[np.int32]:
@@ -77,7 +77,7 @@ class PackedReader:
     def _action(row: Fields) -> int:
         text = row.text("action")
         if text not in ACTION_CODES:
-            raise Unlike("no action")
+            raise OtherForm("no action")
         return ACTION_CODES[text]
 
     def _numbered(self, name: str, number: Callable[[Fields], int]) -> NDArray[np.int32]:

@@ -1,6 +1,6 @@
 """A recording: what one file holds of every device, whatever layout it was written in.
 
-Nothing here knows about files: `load` and `store` make recordings, `lint` checks them.
+Rule: nothing here reads or writes files, and nothing here judges what it holds; `lint` does.
 """
 
 from __future__ import annotations

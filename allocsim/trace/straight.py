@@ -5,7 +5,7 @@ and never become objects; everything else goes operation by operation, and becom
 `pickle` would make of it.
 
 Rule 1: nothing is executed: there are operations for plain values and no others.
-Rule 2: what comes out is what `unpickle` would make, or nothing: `Unlike` says that the file has
+Rule 2: what comes out is what `unpickle` would make, or nothing: `OtherForm` says that the file has
 to be read by `unpickle`, which also finds the words for what is wrong with it.
 Rule 3: no more operations are done one by one than the caller allows, so that the attempt costs
 little where it is in vain.
@@ -21,7 +21,7 @@ import numpy as np
 
 from allocsim.trace.packed import Objects, Packed
 from allocsim.trace.rows import Shape, Stretch, read_shape, read_stretch
-from allocsim.trace.window import Unlike, Window
+from allocsim.trace.window import OtherForm, Window
 
 __all__ = ["read_straight"]
 
@@ -33,14 +33,14 @@ _MOST_SHAPES = 4
 def read_straight(file: BinaryIO, operations: int) -> object:
     """The value pickled in `file`, whose device_traces may be `Packed` instead of lists.
 
-    operations: so many are done one by one.  Raises Unlike for whatever takes more, or is not
+    operations: so many are done one by one.  Raises OtherForm for whatever takes more, or is not
     sound, plain and of protocol 4 or 5 in frames.
     """
     machine = _Machine(Window(file), operations)
     try:
         value = machine.run()
     except (IndexError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise Unlike(str(error)) from None
+        raise OtherForm(str(error)) from None
     return _with_columns(value, machine.packed)
 
 
@@ -51,7 +51,7 @@ def _with_columns(value: object, packed: dict[int, tuple[list[Any], Packed]]) ->
     traces = value.get("device_traces") if isinstance(value, dict) else None
     numbers = [id(trace) for trace in traces] if isinstance(traces, list) else []
     if not isinstance(value, dict) or sorted(packed) != sorted(n for n in numbers if n in packed):
-        raise Unlike("rows in another place")
+        raise OtherForm("rows in another place")
     for rest, entries in packed.values():
         entries.add_rows(rest)
     found = (packed.get(id(trace), (trace, trace)) for trace in value["device_traces"])
@@ -120,12 +120,12 @@ class _Machine:
             operation = operations.get(code)
             self._budget -= 1
             if operation is None or self._budget < 0:
-                raise Unlike("an operation of another sort, or too many")
+                raise OtherForm("an operation of another sort, or too many")
             self._at += 1
             operation()
         (value,) = self._stack
         if self._below:
-            raise Unlike("an open mark")
+            raise OtherForm("an open mark")
         return value
 
     def _move(self) -> None:
@@ -139,14 +139,14 @@ class _Machine:
             # An operation's code stands before its argument, in the same frame.
             self._seam = self._window.seam_after(begin - 1)
             if self._at > self._seam:
-                raise Unlike("an operation beyond its frame")
+                raise OtherForm("an operation beyond its frame")
         return self._window.data[begin : self._at]
 
     def _long(self) -> None:
         data = self._argument(1)
         begin = self._at - 2
         if data[0] > _LONGEST:
-            raise Unlike("a number beyond all sizes")
+            raise OtherForm("a number beyond all sizes")
         number = self._argument(data[0])
         self._same_frame(begin)
         self._stack.append(_signed(number))
@@ -160,18 +160,18 @@ class _Machine:
 
     def _same_frame(self, begin: int) -> None:
         if self._window.seam_after(begin) < self._at:
-            raise Unlike("an operation beyond its frame")
+            raise OtherForm("an operation beyond its frame")
 
     def _get(self, width: int) -> None:
         value = self.objects.get(int.from_bytes(self._argument(width), "little"))
         if id(value) in self.packed:
-            raise Unlike("rows that something else refers to")
+            raise OtherForm("rows that something else refers to")
         self._stack.append(value)
 
     def _pair(self) -> None:
         second, first = self._stack.pop(), self._stack.pop()
         if type(first) is not int or type(second) is not int:
-            raise Unlike("a tuple of something else")
+            raise OtherForm("a tuple of something else")
         self._stack.append((first, second))
 
     def _mark(self) -> None:
@@ -186,7 +186,7 @@ class _Machine:
         """The container to which items are added, which nothing else refers to yet."""
         value = self._stack[-1]
         if type(value) is not kind or self.objects.is_fetched(value):
-            raise Unlike("items of what is no container of its own")
+            raise OtherForm("items of what is no container of its own")
         return value
 
     def _append(self) -> None:
@@ -236,7 +236,7 @@ class _Machine:
         """The columns of the list that is being filled, with all that is in it already."""
         filled = self._below[-1][-1]
         if self.objects.is_fetched(filled):
-            raise Unlike("rows that something else refers to")
+            raise OtherForm("rows that something else refers to")
         _, entries = self.packed.setdefault(id(filled), (filled, Packed(self.objects)))
         entries.add_rows(filled)
         entries.add_rows(self._stack)

@@ -1,7 +1,7 @@
-"""Reads a pickle of plain values, and nothing else.
+"""Reads a pickle of plain values, and nothing else: the safe reader for any of them.
 
-Snapshots of 1 MiB and more are first read by `straight.py`, without building objects;
-what it does not know comes here.
+Snapshots of 1 MiB and more are first tried by `straight.py`, which builds no objects and is
+quicker; what it does not know comes here.
 
 Rule 1: no global is ever looked up, no object ever built: `find_class` and `persistent_load`
 always refuse, and a pickle with any operation but those of dictionaries, lists, tuples, text,

@@ -1,7 +1,7 @@
 """The operations of a pickle of protocol 4 or 5, a stretch at a time and without its frames.
 
 Rule: little more than a stretch is in memory, whatever lengths the file declares.  Whatever is not
-as Python's own pickler writes it is `Unlike`: sound or hostile, which is for `unpickle` to say.
+as Python's own pickler writes it is `OtherForm`: sound or hostile, which is for `unpickle` to say.
 
 A frame is a hint of how many bytes to read at once.  Python's pickler writes them end to end, so
 they are told by their lengths; `seams` are the places in `data` where one begins, because no
@@ -14,7 +14,7 @@ import os
 from bisect import bisect_left
 from typing import BinaryIO
 
-__all__ = ["PAD", "Unlike", "Window"]
+__all__ = ["PAD", "OtherForm", "Window"]
 
 PAD = 64
 """Zeros behind the last byte, so that a look beyond it meets no operation."""
@@ -25,7 +25,7 @@ _FRAME = 0x95
 _HEADER = 9
 
 
-class Unlike(Exception):  # noqa: N818  (no error: the file is read another way)
+class OtherForm(Exception):  # noqa: N818  (no error: the file is read another way)
     """The file is not in the one form that is read straight to columns."""
 
 
@@ -41,7 +41,7 @@ class Window:
         file.seek(0)
         head = file.read(2)
         if head not in (b"\x80\x04", b"\x80\x05"):
-            raise Unlike("an older protocol")
+            raise OtherForm("an older protocol")
         self._in_frame = 0
         self.data, self.end, self.soft_end = bytes(PAD), 0, 0
         self.seams: list[int] = []
@@ -61,7 +61,7 @@ class Window:
             self._in_frame -= len(part)
             self._left -= len(part)
             if not part and self._in_frame:
-                raise Unlike("cut short")
+                raise OtherForm("cut short")
             parts.append(part)
             have += len(part)
         parts.append(bytes(PAD))
@@ -73,7 +73,7 @@ class Window:
         length = int.from_bytes(header[1:], "little")
         self._left -= _HEADER
         if len(header) < _HEADER or header[0] != _FRAME or not 0 < length <= self._left:
-            raise Unlike("not in frames")
+            raise OtherForm("not in frames")
         self._in_frame = length
 
     def seam_after(self, begin: int) -> int:

@@ -38,7 +38,7 @@ _SCALED = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
 }
-"""Positions as Llama 3.1 and later have them; what is computed of them hangs on no value."""
+"""Positions as Llama 3.1 and later have them; what is computed of them depends on no value."""
 
 _OF_ONE_KIND = 6
 """Samples of prompts of a regime that have as many parts of keys."""

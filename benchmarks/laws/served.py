@@ -52,7 +52,7 @@ class _Run:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Stretch:
-    """Rows of a recording, and the variables that they hang on."""
+    """Rows of a recording, and the variables that they depend on."""
 
     run: _Run
     rows: slice

@@ -9,7 +9,7 @@ import pytest
 
 from allocsim.errors import ConfigError
 from allocsim.questions.fit import CONFIGURATIONS, TORCHVISION, model_of
-from allocsim.questions.fit.model import Classifier, Configured, Made
+from allocsim.questions.fit.model import Classifier, Configured, UserModel
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def counted(model: Configured) -> int:
 
 def test_what_makes_a_model_follows_from_its_kind() -> None:
     assert model_of("resnet50") == Classifier("ResNet-50", "resnet50")
-    assert model_of("my.models:build") == Made("my.models:build", "my.models", "build")
+    assert model_of("my.models:build") == UserModel("my.models:build", "my.models", "build")
     bert, llama = model_of("BERT-base"), model_of("Llama-3-8B")
     assert isinstance(bert, Configured)
     assert isinstance(llama, Configured)

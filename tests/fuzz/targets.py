@@ -24,7 +24,7 @@ from allocsim.estimate.safetensors import read_safetensors
 from allocsim.questions.explain.message import find_messages
 from allocsim.trace import lint, load, read_log, read_snapshot, straight, window
 from allocsim.trace.straight import read_straight
-from allocsim.trace.window import Unlike
+from allocsim.trace.window import OtherForm
 from tests.trace.alike import assert_alike
 
 __all__ = ["TARGETS", "Target"]
@@ -81,7 +81,7 @@ def assert_same(data: bytes, path: Path, *, taken: bool) -> None:
     with window_of(256):
         try:
             mine = read_snapshot(str(path), read_straight(io.BytesIO(data), _SHIELD), len(data))
-        except (Unlike, RecordingError):
+        except (OtherForm, RecordingError):
             return
     assert taken, "read straight from the bytes, and refused as objects"
     with large_from(1 << 60):

@@ -3,7 +3,7 @@
 `observe` is called after each event of semantics 3 (one placement, one free, one completion,
 one driver call).  What grew since the last scan counts as `allocated`, what shrank as `freed`:
 the net rule of inactive_split (2.2) needs nothing more.  Only what no block remembers is
-counted by hand: the oversize figures, which hang on the option of the moment, and the plain
+counted by hand: the oversize figures, which depend on the option of the moment, and the plain
 counters.
 """
 

@@ -1,6 +1,6 @@
 """What a cell shows, as far as it must be the same everywhere.
 
-Rule: text is compared to the letter; of an image only that there is one, since its bytes hang on
+Rule: text is compared to the letter; of an image only that there is one, since its bytes depend on
 the version of matplotlib and on the machine's fonts.
 """
 

@@ -10,7 +10,7 @@ import pytest
 
 from allocsim.engine import replay
 from allocsim.phantom import Stubs
-from allocsim.phantom.told import Site, places_of, read_sites, reads_text, watch_reads
+from allocsim.phantom.read_back import Site, places_of, read_sites, reads_text, watch_reads
 from allocsim.trace import Provenance
 from tests.trace.test_provenance import snapshot, written
 

@@ -13,7 +13,7 @@ from allocsim import load
 from allocsim.engine import Setting, Trial
 from allocsim.measures import Offer, Recommendation, WhyNot, recommend
 from allocsim.questions.explain import DeviceExplanation, explain_device
-from allocsim.questions.top import Row, Told, told_of_run
+from allocsim.questions.top import Row, StackAnswers, answers_of_run
 from allocsim.report.html import DevicePage, html_report
 from allocsim.report.html.answer_panel import to_paste
 from allocsim.report.html.owners_table import owners_tables
@@ -31,15 +31,15 @@ def explained() -> tuple[DevicePage, DeviceExplanation]:
     """A run of sixteen entries that ends out of memory, and what helps."""
     picture, shortages, case = looked_at(oom())
     found = recommend([case], Setting(picture.run.conf))
-    told = told_of_run(case.prepared, picture.device_run)
+    told = answers_of_run(case.prepared, picture.device_run)
     explanation = explain_device(case, picture.run, shortages, found)
     return DevicePage(picture, shortages, explanation, (), told), explanation
 
 
 @pytest.fixture(scope="module")
-def gpt2() -> Told:
+def gpt2() -> StackAnswers:
     picture, _, case = looked_at(load(OOM))
-    return told_of_run(case.prepared, picture.device_run)
+    return answers_of_run(case.prepared, picture.device_run)
 
 
 def test_the_answer_stands_before_everything_else(
@@ -103,7 +103,7 @@ def test_where_there_is_nothing_to_paste_it_says_why(
     assert "not looked for" in to_paste([])
 
 
-def test_the_owners_are_told_by_line_and_by_category(gpt2: Told) -> None:
+def test_the_owners_are_told_by_line_and_by_category(gpt2: StackAnswers) -> None:
     by_line, by_category = Page(owners_tables(gpt2.tops)).tables
     assert by_line[0] == ["line", "size", "share", "blocks", "largest", "category"]
     assert by_line[1] == [
@@ -114,7 +114,7 @@ def test_the_owners_are_told_by_line_and_by_category(gpt2: Told) -> None:
     assert len(by_line) == 10
 
 
-def test_what_a_table_cannot_hold_is_counted(gpt2: Told) -> None:
+def test_what_a_table_cannot_hold_is_counted(gpt2: StackAnswers) -> None:
     """And names from a recording are text."""
     (top, _) = gpt2.tops
     many = tuple(Row(f"<b>{i}</b>", "<i>", 1024, 1, 1024, {"<i>": 1024}, "") for i in range(2_010))
@@ -125,6 +125,6 @@ def test_what_a_table_cannot_hold_is_counted(gpt2: Told) -> None:
     assert (page.wrong, "<b>" in text, "<i>" in text) == ([], False, False)
 
 
-def test_a_moment_at_which_nothing_lived_has_no_table(gpt2: Told) -> None:
+def test_a_moment_at_which_nothing_lived_has_no_table(gpt2: StackAnswers) -> None:
     nothing = replace(gpt2.tops[0], rows=(), allocated_bytes=0, blocks=0)
     assert "Nothing was allocated." in owners_tables([nothing])

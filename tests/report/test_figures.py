@@ -16,7 +16,7 @@ from allocsim import top
 from allocsim.engine import prepare
 from allocsim.errors import ConfigError
 from allocsim.questions.picture.picture import Picture, picture_of, picture_prepared
-from allocsim.questions.top import Course, told_of_run
+from allocsim.questions.top import Course, answers_of_run
 from allocsim.questions.tune.tried import read_tried
 from allocsim.report.figures import (
     DARK,
@@ -134,7 +134,7 @@ def test_segments_beyond_the_bars_are_all_packed_into_rows(gpt2: Picture) -> Non
 def test_steps_and_phases_lie_behind_the_curves() -> None:
     (prepared,) = prepare(load(OOM))
     picture = picture_prepared(prepared)
-    told = told_of_run(prepared, picture.device_run, bys=())
+    told = answers_of_run(prepared, picture.device_run, bys=())
     above, _ = memory_figure(picture, LIGHT, told.course).axes
     legend = above.get_legend()
     assert legend is not None

@@ -17,7 +17,7 @@ from allocsim.questions.explain import OomWatch, Shortage, explain_device, short
 from allocsim.questions.picture import picture_prepared
 from allocsim.questions.picture.picture import Picture
 from allocsim.questions.picture.what_if import what_if
-from allocsim.questions.top import told_of_run
+from allocsim.questions.top import answers_of_run
 from allocsim.report.html import DevicePage, html_report
 from allocsim.report.html.packed_columns import Packer
 from allocsim.trace import Frame, Recording, load
@@ -50,7 +50,7 @@ def gpt2() -> tuple[Picture, str, Page]:
     explanation = explain_device(case, picture.run, shortages, found)
     confs = ("expandable_segments:True", "max_split_size_mb:128")
     runs = what_if(case.trials, picture.run, [Setting(conf) for conf in confs])
-    told = told_of_run(case.prepared, picture.device_run)
+    told = answers_of_run(case.prepared, picture.device_run)
     text = html_report([DevicePage(picture, shortages, explanation, runs, told)])
     return picture, text, Page(text)
 
@@ -185,7 +185,7 @@ def test_a_recording_cannot_write_into_the_page() -> None:
     trace = dataclasses.replace(recording.devices[0], frame_table=table)
     hostile = dataclasses.replace(recording, path=evil, frame_table=table, devices=(trace,))
     picture, shortages, case = looked_at(hostile)
-    told = told_of_run(case.prepared, picture.device_run)
+    told = answers_of_run(case.prepared, picture.device_run)
     page = Page(html_report([DevicePage(picture, shortages, None, (), told)]))
     assert any(evil.replace("\x1b", "\\x1b") in row[0] for table in page.tables for row in table)
     assert (page.wrong, page.open) == ([], [])

@@ -20,7 +20,7 @@ from allocsim.trace.load import read_snapshot
 from allocsim.trace.packed import Packed
 from allocsim.trace.straight import read_straight
 from allocsim.trace.unpickle import unpickle
-from allocsim.trace.window import Unlike
+from allocsim.trace.window import OtherForm
 from tests.trace.alike import assert_alike
 from tests.trace.history import BASE, History, Plain, training_step
 
@@ -67,7 +67,7 @@ def test_recordings_of_real_programs(
     try:
         theirs = by_objects(data, tmp_path)
     except RecordingError:
-        with pytest.raises((Unlike, RecordingError)):
+        with pytest.raises((OtherForm, RecordingError)):
             by_bytes(data)
         return
     assert_alike(by_bytes(data), theirs)
@@ -136,18 +136,18 @@ def test_any_rows_by_any_protocol(
     snapshot["device_traces"] = [[dict(row) for row in trace * copies] for trace in traces]
     data = pickled(snapshot, protocol=protocol, in_c=in_c, frame=frame)
     if protocol < 4:
-        with pytest.raises(Unlike):
+        with pytest.raises(OtherForm):
             by_bytes(data)
         return
     try:
         theirs = by_objects(data, tmp_path)
     except RecordingError:
-        with pytest.raises((Unlike, RecordingError)):
+        with pytest.raises((OtherForm, RecordingError)):
             by_bytes(data)
         return
     try:
         mine = by_bytes(data)
-    except Unlike:  # an entry without frames or time is not as PyTorch writes it
+    except OtherForm:  # an entry without frames or time is not as PyTorch writes it
         return
     assert_alike(mine, theirs)
 
@@ -184,7 +184,7 @@ def test_what_a_changed_byte_makes_of_a_file(seed: int, times: int, tmp_path: Pa
             data[source.randrange(2, len(data))] = source.randrange(256)
         try:
             mine = by_bytes(bytes(data))
-        except (Unlike, RecordingError):
+        except (OtherForm, RecordingError):
             continue
         taken += 1
         assert_alike(mine, by_objects(bytes(data), tmp_path))
@@ -237,7 +237,7 @@ def entries_as_stack() -> Plain:
     "make", [shared_list, elsewhere, as_annotations, row_as_frame, entries_as_stack]
 )
 def test_rows_that_something_else_refers_to_become_objects(make: Any) -> None:
-    with pytest.raises(Unlike):
+    with pytest.raises(OtherForm):
         by_bytes(pickle.dumps(make(), 4))
 
 
@@ -248,13 +248,13 @@ def test_a_list_that_grows_after_a_row_referred_to_it() -> None:
     # Fetch memo 2, a container of the snapshot, append to it, and go on.
     grown = data[:-2] + b"\x8c\x01xh\x02(Neu."
     header = (len(grown) - 11).to_bytes(8, "little")
-    with pytest.raises(Unlike):
+    with pytest.raises(OtherForm):
         by_bytes(grown[:3] + header + grown[11:])
 
 
 def test_too_many_operations_are_left_to_the_other_reader() -> None:
     data = pickle.dumps(long_history(), 4)
-    with pytest.raises(Unlike):
+    with pytest.raises(OtherForm):
         read_straight(io.BytesIO(data), 100)
 
 

@@ -217,7 +217,7 @@ def told_by_phantom():
     told = {"reads_back": "", "guessed": ""}
     if os.environ.get("ALLOCSIM_PHANTOM_MEMORY"):
         with contextlib.suppress(Exception):  # it is only to know more
-            module = beside("told")
+            module = beside("read_back")
             told["guessed"] = module.guesses()
             told["reads_back"] = module.reads_text(module.places_of(module.read_sites()))
     return told

@@ -1,9 +1,9 @@
-"""The blocks of two moments, owner by owner and request by request.
+"""The blocks of two moments, paired owner by owner and request by request.
 
 Rule: the changes of all owners add up to the difference of allocated memory, to the byte, and so do
-the parts of each.  A request of the one is that of the other if the same stack made it, as the n-th
-of those that live; where they differ in number, those of the same size are the same.  The numbers
-of lines do not count, so that a line that moved is still the same.
+the parts of each.  Two requests are paired if the same stack made them and they have the same rank
+among the blocks of that stack that live; where these differ in number, blocks of equal size are
+paired first.  Line numbers are ignored, so that a line that moved is still the same.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class RealWork:
     """Streams and their work on a GPU that is there.
 
     A stream of PyTorch's own is given again by its handle, as an external one: the order in
-    which queues of events are polled hangs on a number that only then is the handle.
+    which queues of events are polled depends on a number that only then is the handle.
     """
 
     def __init__(self, torch: Any) -> None:

@@ -261,8 +261,8 @@ def _split_limit(situation: Situation) -> list[str]:
             "prevent it; take it out when expandable_segments is set."
         ]
     return [
-        "Where that cannot be used, max_split_size_mb keeps large blocks whole; the value hangs "
-        "on the program's sizes, so find it by replaying a recording."
+        "Where that cannot be used, max_split_size_mb keeps large blocks whole; the value "
+        "depends on the program's sizes, so find it by replaying a recording."
     ]
 
 

@@ -1,7 +1,8 @@
 """The releases that an error's text can come from: those that are modelled, and those before.
 
 Rule: what a modelled release has is read from the model's own table, so that a new row there needs
-none here; `EARLIER` has the releases before.  Nothing else in the package orders releases.
+none here; `EARLIER` has the releases before.  But for `wording.py`, which dates texts, no other
+module knows releases older than those that are modelled.
 """
 
 from __future__ import annotations

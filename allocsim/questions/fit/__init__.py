@@ -1,6 +1,6 @@
 """Will it fit: a model at work, run by real PyTorch on a GPU that is not there."""
 
-from allocsim.questions.fit.answered import Answered, ToldFront, read_answers, read_frontier
+from allocsim.questions.fit.answered import Answered, ReadFront, read_answers, read_frontier
 from allocsim.questions.fit.by_law import run_by_law
 from allocsim.questions.fit.calculator import (
     LawModel,
@@ -39,7 +39,7 @@ __all__ = [
     "DTYPES", "EXPERTS_NOTE",
     "Fewest", "Fit", "Frontier", "Held", "Largest", "LawModel", "MASK_NOTE", "Model", "NCCL_SEEN",
     "OPTIMIZERS", "Opening", "PARALLEL", "Plan", "Planned", "RESERVED_SEEN", "Ran", "SERVERS",
-    "SIZES", "STARTS", "Served", "Sharded", "TORCHVISION", "Task", "ToldFront", "Tried",
+    "SIZES", "STARTS", "Served", "Sharded", "TORCHVISION", "Task", "ReadFront", "Tried",
     "fewest", "fit", "fit_command", "frontier", "held_of", "largest", "law_cards", "law_models",
     "law_programs", "lengths_of", "model_of", "most_positions", "opening_at", "plan",
     "precision_of", "program_of", "purposes_of_laws", "read_answers", "read_frontier", "run_by_law",

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from allocsim.errors import ConfigError
 
-__all__ = ["Answered", "ToldFront", "read_answers", "read_frontier"]
+__all__ = ["Answered", "ReadFront", "read_answers", "read_frontier"]
 
 _MOST_BYTES = 1 << 24
 
@@ -31,7 +31,7 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
-class ToldFront:
+class ReadFront:
     """The answer to --find of two sizes.
 
     name, other: the sizes.  points: a value of the other, the largest value of the one there, 0
@@ -49,7 +49,7 @@ def read_answers(path: str) -> tuple[Answered, ...]:
     return _read(path, lambda document: tuple(map(_answered, document.get("cards", [document]))))
 
 
-def read_frontier(path: str) -> ToldFront | None:
+def read_frontier(path: str) -> ReadFront | None:
     """The answer to --find of two sizes, None if the file at `path` holds another answer.
 
     Raises ConfigError as `read_answers`.
@@ -73,7 +73,7 @@ def _read(path: str, taken: Callable[[Any], _T]) -> _T:
         ) from None
 
 
-def _frontier(document: Mapping[str, Any]) -> ToldFront:
+def _frontier(document: Mapping[str, Any]) -> ReadFront:
     name, other = map(str, document["find"])
     points = tuple(
         (row["at"][other], row["largest"] or 0, row["peak_reserved_bytes"] or 0)
@@ -82,7 +82,7 @@ def _frontier(document: Mapping[str, Any]) -> ToldFront:
     numbers = [number for point in points for number in point]
     if not points or not all(type(each) is int and each >= 0 for each in numbers):
         raise ValueError
-    return ToldFront(str(document["gpu"]), name, other, points)
+    return ReadFront(str(document["gpu"]), name, other, points)
 
 
 def _answered(document: Mapping[str, Any]) -> Answered:

@@ -1,8 +1,8 @@
-"""What a calculator by laws offers: models, cards, and the question that it opens at.
+"""What a calculator by laws offers: models, cards, and the question that it opens with.
 
-Rule: a model is offered where its configuration is one that laws hold for; whether there is one for
-the program asked about, the laws themselves say, as `by_law.py` has them say it.  A page has every
-family, with adapters on all linear modules or none, which its fields can say; the command has more.
+Rule: a model is offered if its configuration is of a family that has laws; whether the program
+asked about has one, the laws themselves say, as in `by_law.py`.  The page has every family, with
+adapters on all linear modules or on none, which its fields can express; the command has more.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from allocsim.questions.fit.model import Configured, Made, Model
+from allocsim.questions.fit.model import Configured, Model, UserModel
 
 __all__ = ["why_it_failed"]
 
@@ -53,7 +53,7 @@ def _place(lines: list[str]) -> str:
 
 def _blamed(model: Model | None, kind: str, text: str) -> str | None:
     """The part of the model's description that made the error, in a sentence; None if none did."""
-    if isinstance(model, Made):
+    if isinstance(model, UserModel):
         returned = _NO_MODEL.search(text)
         if kind == "AttributeError" and returned:
             what = f"{model.name} returned {returned[1]}"

@@ -1,9 +1,9 @@
 """Whether a task fits a card, by how much, and what it would need.
 
-Rule: the answer is that of a run on the card asked for, and what a task needs that does not fit
-that of a run of the same program on a card of the same kind without end.  One run does for both
-where the program cannot tell the cards apart before it runs out of memory: what it asks for is
-then answered by the card (`ran_on`), and is what it would ask for there.
+Rule: the answer is that of a run on the card asked for.  What a task needs that does not fit is
+that of a run of the same program on the same card without a limit on its memory.  One run serves
+for both where the program cannot tell the two apart before it runs out of memory: its requests are
+then replayed on the card as it is (`ran_on`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from allocsim.engine import DeviceRun, Trials
 from allocsim.measures import Case, Recommendation, effects_on, recommend
 from allocsim.phantom import CONTEXT_MEMORY_SEEN, Gpu, find_gpu
 from allocsim.questions.fit.answering import engine_for, run_by
-from allocsim.questions.fit.model import Made
+from allocsim.questions.fit.model import UserModel
 from allocsim.questions.fit.notes import notes_of, notes_of_law, notes_of_run, release_note
 from allocsim.questions.fit.program import program_of
 from allocsim.questions.fit.ran import Ran, ran_on, replay_on, run_program
@@ -151,7 +151,7 @@ def _is_blind(task: Task) -> bool:
     Convolutions are tried with another algorithm when one runs out of memory, compilers try their
     kernels out, and what a user's own code does is not known.
     """
-    return not (isinstance(task.model, Made) or task.model.sees or task.compiles)
+    return not (isinstance(task.model, UserModel) or task.model.sees or task.compiles)
 
 
 def fit_command(
@@ -230,7 +230,7 @@ def _runs(way: _Way) -> tuple[Ran, Ran | None]:
 
 
 def _close(ran: Ran, gpu: Gpu) -> Iterator[str]:
-    """Whether the answer hangs on how much the CUDA context takes."""
+    """Whether the answer depends on how much the CUDA context takes."""
     _, high = CONTEXT_MEMORY_SEEN
     peak = ran.peak_reserved_bytes
     if not ran.is_out_of_memory and peak + high > gpu.memory:

@@ -1,7 +1,7 @@
 """What the requests of laws are for: the rules of `allocsim top`, asked of a program that the laws
 make.
 
-Rule: a purpose hangs on stacks and lives, which sizes do not change; so it is told once for each
+Rule: a purpose depends on stacks and lives, which sizes do not change; so it is told once for each
 request of a law, at sizes at which no two tensors that differ in kind are as large.
 """
 

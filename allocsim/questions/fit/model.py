@@ -17,7 +17,7 @@ from typing import Any
 from allocsim.errors import ConfigError
 from allocsim.questions.fit.presets import CONFIGURATIONS, TORCHVISION, find_preset
 
-__all__ = ["Classifier", "Configured", "Made", "Model", "model_of", "most_positions"]
+__all__ = ["Classifier", "Configured", "UserModel", "Model", "model_of", "most_positions"]
 
 _HEADS = {
     "ForCausalLM": "AutoModelForCausalLM",
@@ -104,7 +104,7 @@ class Classifier:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class UserModel:
     """A model that a function of the user's makes; it may return a batch beside it."""
 
     name: str
@@ -113,7 +113,7 @@ class Made:
     sees: bool = False
 
 
-Model = Configured | Classifier | Made
+Model = Configured | Classifier | UserModel
 
 
 def model_of(text: str) -> Model:
@@ -132,7 +132,7 @@ def model_of(text: str) -> Model:
         return Configured(preset, config, _head_of(config))
     if _FUNCTION.fullmatch(text):
         module, _, function = text.partition(":")
-        return Made(text, module, function)
+        return UserModel(text, module, function)
     near = get_close_matches(text, [*CONFIGURATIONS, *TORCHVISION], n=1, cutoff=0.5)
     meant = f"; did you mean {near[0]}?" if near else ""
     raise ConfigError(

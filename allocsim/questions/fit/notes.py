@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from allocsim.core import find_release
 from allocsim.engine import workspace_note
 from allocsim.phantom import Gpu
-from allocsim.questions.fit.model import Classifier, Configured, Made
+from allocsim.questions.fit.model import Classifier, Configured, UserModel
 from allocsim.questions.fit.ran import Ran
 from allocsim.questions.fit.task import Task
 from allocsim.trace import Provenance
@@ -40,8 +40,8 @@ EXPERTS_NOTE = (
 )
 
 CONVOLUTIONS_NOTE = (
-    "convolutions: cuDNN's workspaces hang on the algorithm that it finds fastest on the card, and "
-    "are not known without one"
+    "convolutions: cuDNN's workspaces depend on the algorithm that it finds fastest on the card, "
+    "and are not known without one"
 )
 
 
@@ -64,13 +64,13 @@ def notes_of_run(task: Task | None, made: Provenance | None) -> Iterator[str]:
     """What a run told of itself: values that the user's code read back, libraries guessed."""
     if made is None:
         return
-    if made.reads_back and (task is None or isinstance(task.model, Made)):
+    if made.reads_back and (task is None or isinstance(task.model, UserModel)):
         yield (
             f"the program reads values back at {made.reads_back}; they are zero here, and sizes "
-            "that hang on them are not those of a real run"
+            "that depend on them are not those of a real run"
         )
     if made.guessed:
-        yield f"workspaces of {made.guessed} hang on the card and are guessed"
+        yield f"workspaces of {made.guessed} depend on the card and are guessed"
 
 
 def notes_of_law(ran: Ran) -> Iterator[str]:

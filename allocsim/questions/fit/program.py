@@ -9,7 +9,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
-from allocsim.questions.fit.model import IMAGES, Classifier, Configured, Made
+from allocsim.questions.fit.model import IMAGES, Classifier, Configured, UserModel
 from allocsim.questions.fit.task import ATTENTION, OPTIMIZERS, Task
 
 __all__ = ["program_of"]
@@ -34,7 +34,7 @@ def program_of(task: Task) -> str:
 
 def _imports(task: Task) -> Iterator[str]:
     model = task.model
-    if isinstance(model, Made):
+    if isinstance(model, UserModel):
         yield "import sys"
         yield ""
     if task.optimizer == "adam8bit" and task.is_training:
@@ -56,7 +56,7 @@ def _imports(task: Task) -> Iterator[str]:
         yield "from torch.nn.parallel import DistributedDataParallel"
     if task.parallel:
         yield "from torch.testing._internal.distributed.fake_pg import FakeStore"
-    if isinstance(model, Made):
+    if isinstance(model, UserModel):
         yield ""
         yield 'sys.path.insert(0, "")'
         yield f"from {model.module} import {model.function.partition('.')[0]}"
@@ -195,7 +195,7 @@ def _training(task: Task) -> Iterator[str]:
 
 def _batch(task: Task, length: str) -> Iterator[str]:
     model, batch, side = task.model, task.batch, task.image
-    if isinstance(model, Made):
+    if isinstance(model, UserModel):
         yield "if batch is None:"
         yield "    vocabulary = model.config.vocab_size"
         yield f'    ids = torch.randint(0, vocabulary, ({batch}, {length}), device="cuda")'
@@ -216,7 +216,7 @@ def _classes(task: Task) -> str:
 
 def _loss(task: Task) -> str:
     model = task.model
-    if isinstance(model, Made):
+    if isinstance(model, UserModel):
         return "loss_of(batch)"
     if isinstance(model, Classifier):
         return "torch.nn.functional.cross_entropy(model(images), labels)"

@@ -28,7 +28,7 @@ from allocsim.engine import (
 from allocsim.errors import ConfigError
 from allocsim.phantom import Gpu, Program, UnavailableError, find_torch, record
 from allocsim.questions.fit.failure import why_it_failed
-from allocsim.questions.fit.model import Made, Model
+from allocsim.questions.fit.model import Model, UserModel
 from allocsim.questions.fit.program import program_of
 from allocsim.questions.fit.task import Task
 from allocsim.trace import MarkKind, Recording, load
@@ -154,7 +154,7 @@ def run_program(
                 log=log,
                 by_column=keep is None,  # what is kept is for PyTorch's own viewer too
                 # A user's code may use values.
-                sizes_only=model is not None and not isinstance(model, Made),
+                sizes_only=model is not None and not isinstance(model, UserModel),
             )
         )
         text = log.read_text("utf-8", "replace")

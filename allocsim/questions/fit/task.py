@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from allocsim.errors import ConfigError
-from allocsim.questions.fit.model import Configured, Made, Model, most_positions
+from allocsim.questions.fit.model import Configured, Model, UserModel, most_positions
 
 __all__ = [
     "ATTENTION",
@@ -129,7 +129,7 @@ class Task:
         is_of_transformers = isinstance(model, Configured)
         if not self.is_training and not (isinstance(model, Configured) and model.writes):
             raise ConfigError(f"{model.name} answers no prompts; serving is for language models")
-        if self.lora and isinstance(model, Made):
+        if self.lora and isinstance(model, UserModel):
             raise ConfigError(f"{model.name} makes its own model; its function adds the adapters")
         if self.checkpointing and not is_of_transformers:
             raise ConfigError(
@@ -144,7 +144,7 @@ class Task:
             raise ConfigError(f"{self.ranks} ranks share a model by fsdp or ddp; say which")
         if self.parallel and not self.is_training:
             raise ConfigError(f"{self.parallel} is for training")
-        if self.parallel and isinstance(self.model, Made):
+        if self.parallel and isinstance(self.model, UserModel):
             raise ConfigError(f"{self.model.name} makes its own model; its function shards it")
         if not 0 <= self.rank < self.ranks:
             raise ConfigError(f"there is no rank {self.rank} of {self.ranks}; they begin at 0")
@@ -197,7 +197,7 @@ class Task:
     def _amount(self) -> str:
         if self.model.sees:
             return f"batch {self.batch} of {self.image} x {self.image} pixels"
-        if isinstance(self.model, Made):
+        if isinstance(self.model, UserModel):
             return "its own batch"
         length = self.seq if self.is_training else self.prompt
         tokens = f"{length:,} tokens"

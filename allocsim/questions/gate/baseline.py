@@ -1,7 +1,7 @@
 """A baseline: what a recording came to when somebody found it right, as a small JSON file.
 
 Rule: it holds nothing that another run of the same program would write otherwise: no path, date or
-machine.  One figure or line of code a line, in an order that does not hang on their sizes.
+machine.  One figure or line of code a line, in an order that does not depend on their sizes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The part of a recording that is gated, and what the program held as it began.
+"""The part of a recording that is gated, and what the program held when it began.
 
-Rule: nothing here hangs on what ran before.  Of what lives where the part begins, what still lives
-at its last request belongs to it (weights, state of the optimizer), and is asked for first, the
-largest first, as no recording tells an order that another history would have too; what is freed
-sooner is left over from before, and is neither asked for nor freed.
+Rule: nothing here depends on what ran before.  A block that lives when the part begins, and still
+lives at the part's last request, belongs to it (weights, state of the optimizer); those are
+requested first, the largest first, since no recording tells an order that another history would
+have too.  What is freed sooner is left over from before, and is neither requested nor freed.
 """
 
 from __future__ import annotations

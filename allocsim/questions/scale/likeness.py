@@ -1,8 +1,8 @@
 """What makes two rows of two programs alike.
 
-Rule: a row is told by what it does and by its stack; a free by those of the request whose block
-it frees as well.  Which of several like blocks that is, is told by their order: how many requested
-later, or earlier, are still there.  Numbers of requests tell nothing, since one request more
+Rule: a row is told by what it does and by its stack; a free also by those of the request whose
+block it frees.  Which of several like blocks that is, their order tells: how many that were
+requested later, or earlier, still live.  Numbers of requests tell nothing, since one request more
 changes all that follow.
 """
 

@@ -6,14 +6,14 @@ from allocsim.questions.top.flame import FlameBox, FlameGraph, flame_of
 from allocsim.questions.top.top import (
     Holding,
     Row,
-    Told,
+    StackAnswers,
     Top,
-    told_of_run,
+    answers_of_run,
     top,
     top_of_run,
 )
 
 __all__ = [
     "BY", "CATEGORIES", "Course", "FlameBox", "FlameGraph", "Holding", "Moment", "RULES", "Row",
-    "Rule", "Told", "Top", "UNKNOWN", "flame_of", "told_of_run", "top", "top_of_run",
+    "Rule", "StackAnswers", "Top", "UNKNOWN", "flame_of", "answers_of_run", "top", "top_of_run",
 ]  # fmt: skip

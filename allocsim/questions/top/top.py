@@ -28,7 +28,7 @@ from allocsim.questions.top.course import Course, course_of
 from allocsim.trace import Action, Frame, Recording, Trace, refuse_contradictions
 from allocsim.units import format_size
 
-__all__ = ["Holding", "Row", "Told", "Top", "told_of_run", "top", "top_of_run"]
+__all__ = ["Holding", "Row", "StackAnswers", "Top", "answers_of_run", "top", "top_of_run"]
 
 _SHOWN = 10
 """Rows in the table of a notebook."""
@@ -102,7 +102,7 @@ class Top(Shown):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Told:
+class StackAnswers:
     """What the stacks of a run tell.  tops: the answers that were asked for, in that order."""
 
     tops: tuple[Top, ...]
@@ -151,11 +151,11 @@ def top_of_run(
 
     since: only of what was asked for at that entry or later; -1 for all.
     """
-    told = told_of_run(prepared, device_run, at, bys=(by,), frames=frames, since=since)
+    told = answers_of_run(prepared, device_run, at, bys=(by,), frames=frames, since=since)
     return told.tops[0]
 
 
-def told_of_run(
+def answers_of_run(
     prepared: Prepared,
     device_run: DeviceRun,
     at: str | int | None = None,
@@ -163,7 +163,7 @@ def told_of_run(
     bys: Sequence[str] = ("line", "category"),
     frames: int | None = None,
     since: int = -1,
-) -> Told:
+) -> StackAnswers:
     """Several answers of one moment, and the course of the run, for little more than one costs."""
     trace = prepared.trace
     scene = scene_of_run(trace, prepared.start, device_run.timeline)
@@ -174,7 +174,7 @@ def told_of_run(
     asked = [_Asked(prepared.path, moment, by, frames, since) for by in bys]
     n_entries = len(trace) if device_run.stopped_at is None else device_run.stopped_at + 1
     tops = tuple(_answer(each, trace, scene, notes) for each in asked)
-    return Told(tops, course_of(scene, n_entries))
+    return StackAnswers(tops, course_of(scene, n_entries))
 
 
 def _of_state(

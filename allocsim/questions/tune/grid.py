@@ -1,8 +1,9 @@
-"""The grid of settings through a sweep, chunk by chunk.
+"""The settings of a search, run chunk by chunk.
 
 Rule: which replays are given up depends on the finished chunks alone, never on the speed of a
-worker; so a search has the same rows on any executor, and when it resumes.  Which settings are in
-the grid is decided in `measures/candidates.py`.
+worker; so a search has the same rows on any executor, and when it resumes.  Which settings are
+tried is decided in `tune.py` (`_search`), from `measures/candidates.py` and
+`measures/proposals.py`.
 """
 
 from __future__ import annotations

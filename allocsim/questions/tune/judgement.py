@@ -1,11 +1,13 @@
 """Whether the best setting is worth setting, and why, in a sentence.
 
-Rule: "nothing helps" is an answer, and it comes with its reason; a setting is worth a line in a
-script if it lets a run through, saves a hundredth of the memory or spares retries.
+Rule: "nothing helps" is an answer, and it comes with its reason.  A setting is worth a line in a
+script if it lets a run through, spares retries, or saves as much as a recommendation has to
+(`measures.WORTH`).
 """
 
 from __future__ import annotations
 
+from allocsim.measures import WORTH
 from allocsim.questions.tune.bounds import Bounds
 from allocsim.questions.tune.grid import Asked
 from allocsim.questions.tune.row import Row
@@ -13,7 +15,6 @@ from allocsim.units import format_size
 
 __all__ = ["judge"]
 
-_WORTH = 100  # a setting must save this part of the memory (1/100) to be worth setting
 _MOSTLY_LIVE = 1 / 20  # where less than this part of the peak is not live, there is nothing to gain
 
 
@@ -27,7 +28,7 @@ def judge(asked: Asked, baseline: Row, best: Row | None, bounds: Bounds) -> tupl
     if best.is_baseline:
         return False, f"no setting proposed is better by 1 %; {_room(baseline, bounds)}"
     what, saved, before = _saved(asked, baseline, best)
-    if saved * _WORTH >= before:
+    if saved * WORTH >= before:
         return True, what
     if best.num_alloc_retries < baseline.num_alloc_retries:
         return True, "fewer requests have to empty the cache first"

@@ -42,7 +42,7 @@ class Part:
 
     @property
     def digest(self) -> str:
-        """Of the entries and what else a trial hangs on."""
+        """Of the entries and what else a trial depends on."""
         prepared = self.prepared
         trace = prepared.trace
         beside: tuple[object, ...] = (len(trace.segments), prepared.recorded.conf)

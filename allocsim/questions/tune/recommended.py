@@ -1,7 +1,7 @@
-"""The recommendation of `tune`, which is that of every other command, from the rows of a search.
+"""The recommendation of `tune`: from the rows of its search, by the rule of all commands.
 
-Rule: what it is chosen from is replayed to the end, whatever the search would have given up; a row
-that only a wider search has is told, and not recommended.
+Rule: the settings that it is chosen from are always replayed to the end, even those that the search
+would have given up.  A better row that only the wider search has is shown, not recommended.
 """
 
 from __future__ import annotations

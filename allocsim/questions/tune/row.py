@@ -71,7 +71,7 @@ class Row:
 
     @property
     def peak_range(self) -> tuple[int, int] | None:
-        """That at least and at most; None unless it hangs on how a replay begins (`Start`)."""
+        """That at least and at most; None unless it depends on how a replay begins (`Start`)."""
         if all(part.peak_range is None for part in self.parts):
             return None
         ends = [part.peak_range or (part.peak_reserved_bytes,) * 2 for part in self.parts]

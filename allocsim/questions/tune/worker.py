@@ -307,7 +307,7 @@ class _Devices:
     def added_to(self, trial: Trial) -> Trial:
         """`trial` with the devices that the job asks for."""
         job = self._job
-        is_free = not trial.refused and not self._prepared.hangs_on_device(job.setting)
+        is_free = not trial.refused and not self._prepared.depends_on_device(job.setting)
         if is_free and job.tricks.from_peak and not self._expandable:
             trial = replace(trial, unrefused_device=trial.peak_device_bytes)
         elif is_free and (job.confirms or not job.tricks.from_peak):

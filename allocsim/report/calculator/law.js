@@ -79,7 +79,7 @@ function unrolled(law, copies) {
   return { row, grown };
 }
 
-// The program that laws are, one after another; hangs on no size, so that it serves every batch.
+// The program that laws are, one after another; depends on no size, so that it serves every batch.
 // lawNamed: the law of a name.  A program of one law resets its peaks in it, another after its first.
 function programOf(names, lawNamed, layers) {
   const laws = new Map(names.map((name) => [name, lawNamed(name)]));

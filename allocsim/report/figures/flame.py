@@ -120,7 +120,7 @@ def _patches(top: Top, flame: FlameGraph, theme: Theme, colours: dict[str, str])
 
 
 def _name_boxes(axes: Axes, flame: FlameGraph, theme: Theme, unit: int) -> None:
-    """Write the names, which hang on how wide the axes have become."""
+    """Write the names, which depend on how wide the axes have become."""
     from matplotlib.colors import to_rgb  # noqa: PLC0415
 
     figure = axes.figure

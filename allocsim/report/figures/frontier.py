@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from allocsim.questions.fit import ToldFront
+from allocsim.questions.fit import ReadFront
 from allocsim.report.figures.canvas import caption, new_figure, styled, whole_numbers
 from allocsim.report.figures.theme import LIGHT
 from allocsim.report.layout import number, printable
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["frontier_figure"]
 
 
-def frontier_figure(told: ToldFront, theme: Theme = LIGHT) -> Figure:
+def frontier_figure(told: ReadFront, theme: Theme = LIGHT) -> Figure:
     """A point for each value of the second size."""
     figure, (axes,) = new_figure(theme)
     values = [value for value, _, _ in told.points]

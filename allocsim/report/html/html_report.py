@@ -13,7 +13,7 @@ from string import Template
 from allocsim.engine import Parting
 from allocsim.questions.explain import DeviceExplanation, Shortage
 from allocsim.questions.picture import Picture, WhatIf
-from allocsim.questions.top import Course, Told, Top
+from allocsim.questions.top import Course, StackAnswers, Top
 from allocsim.report.html import sections
 from allocsim.report.html.answer_panel import device_tabs, to_paste, verdict
 from allocsim.report.html.embedding import embedded
@@ -50,7 +50,7 @@ class DevicePage:
     shortages: tuple[Shortage, ...]
     explanation: DeviceExplanation | None = None
     runs: tuple[WhatIf, ...] = ()
-    told: Told | None = None
+    told: StackAnswers | None = None
 
     @property
     def number(self) -> int:

@@ -99,7 +99,7 @@ def _is_the_programs(name: str) -> bool:
 
 
 def _is_logged(place: Frame, size: int) -> bool:
-    """Whether a read of `size` bytes is of one float, as of a loss, on which no size hangs."""
+    """Whether a read of `size` bytes is of one float, as of a loss, on which no size depends."""
     text = linecache.getline(*place)
     return size in _OF_A_FLOAT and (".item()" in text or "float(" in text)
 
