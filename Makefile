@@ -10,7 +10,7 @@ COMPILED_TESTS := $(addprefix tests/,core stress engine measures workload explai
 
 # Where the engine infers what a recording does not say, as a list of TOML.
 comma := ,
-INFERS := $(patsubst %,"allocsim/engine/%.py"$(comma),causes reading left_open plan start two_starts)
+INFERS := $(patsubst %,"allocsim/engine/%.py"$(comma),causes likelihood reading left_open plan start two_starts)
 
 .PHONY: help laws demo test test-slow notebooks lint types golden stress fuzz mutants mutants-core mutants-engine crosscheck bench wheel-compiled compiled bench-compiled check check-all
 .DEFAULT_GOAL := help

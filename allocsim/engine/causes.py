@@ -31,6 +31,7 @@ from allocsim.core import (
     would_serve,
 )
 from allocsim.engine.gaps import Gap, Recorded
+from allocsim.engine.likelihood import Facts, has_just_set, is_limited, was_called
 from allocsim.engine.plan import Planned, StepKind
 from allocsim.trace import Action
 from allocsim.units import round_up
@@ -38,7 +39,6 @@ from allocsim.units import round_up
 __all__ = [
     "Cause",
     "Explanation",
-    "Facts",
     "called_explanation",
     "explanations",
     "plain_explanation",
@@ -53,24 +53,6 @@ class Cause(Enum):
     DELETED_POOL = "a MemPool was deleted"
     REQUEST = "the request itself: refused at first, or collecting garbage"
     KNOWN = "the program's own calls, as recorded or told"
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What is known of the device before anything is read.
-
-    memory: bytes of the device; None: unknown.
-    max_reserved: the most that it held at any entry.
-    calls: the entries that gave memory back and whose stack names empty_cache.
-    is_assumed: the memory is an assumption, so that nothing else may have made the device full.
-    empties: whether the program may have called empty_cache where nothing says so.
-    """
-
-    memory: int | None
-    max_reserved: int
-    calls: frozenset[int]
-    is_assumed: bool = False
-    empties: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,18 +109,16 @@ def _guesses(gap: Gap, allocator: CachingAllocator, facts: Facts) -> list[Explan
     """The ways that need no call to be known."""
     step = gap.step
     # An error although the device had room: something else allowed no more.
-    is_limited = (
-        step is not None and step.action == Action.OOM and step.size <= allocator.device.free
-    )
-    if not gap.released and not is_limited and not (gap.free and gap.is_request):
+    had_room = step is not None and step.action == Action.OOM and step.size <= allocator.device.free
+    if not gap.released and not had_room and not (gap.free and gap.is_request):
         return [plain_explanation(gap)]
     requests = list(_requests(gap, allocator, facts))
     if not gap.released:
         plain = [plain_explanation(gap)]
-        return requests + plain if is_limited and facts.memory is not None else plain + requests
+        return requests + plain if had_room and facts.memory is not None else plain + requests
     calls = _calls(gap, allocator)
-    if not gap.is_request or _was_called(gap, allocator, facts):
-        if not _is_limited(gap, allocator):
+    if not gap.is_request or was_called(gap, allocator, facts):
+        if not is_limited(gap, allocator):
             return calls + requests
         own = [each for each in requests if all(kind != StepKind.ROOM for kind, *_ in each.steps)]
         return own + calls + [each for each in requests if each not in own]
@@ -168,37 +148,6 @@ def _made(gap: Gap) -> Iterator[Planned]:
     """What is known to have been called."""
     for call in gap.calls:
         yield (call.kind, gap.last, 0, call.number, 0)
-
-
-def _was_called(gap: Gap, allocator: CachingAllocator, facts: Facts) -> bool:
-    """Whether empty_cache is likelier than a refused request."""
-    if gap.released[0].number in facts.calls:
-        return True
-    if gap.step is not None and gap.step.action == Action.OOM:
-        return False
-    wanted = sum(entry.size for entry in (*gap.before, *gap.obtained))
-    if facts.memory is not None:
-        return wanted <= allocator.device.free
-    return allocator.reserved_bytes + wanted <= facts.max_reserved
-
-
-def _is_limited(gap: Gap, allocator: CachingAllocator) -> bool:
-    """Whether garbage is collected, or the program's own limit or what it just set refuses more."""
-    if _has_just_set(gap):
-        return True
-    reserved, above = allocator.reserved_bytes, allocator.collects_garbage_above
-    if above is not None and reserved > above:
-        return True
-    limit, config = allocator.memory_limit, allocator.config
-    if limit is None or gap.step is None:
-        return False
-    # Of an expandable segment, too, that is the whole, whatever of it is there (semantics 1.8).
-    return reserved + config.segment_size(config.round_size(gap.step.size)) > limit
-
-
-def _has_just_set(gap: Gap) -> bool:
-    """Whether the program set a limit or options right before."""
-    return any(call.kind in (StepKind.FRACTION, StepKind.SETTINGS) for call in gap.calls)
 
 
 def _calls(gap: Gap, allocator: CachingAllocator) -> list[Explanation]:
@@ -249,7 +198,7 @@ def _requests(gap: Gap, allocator: CachingAllocator, facts: Facts) -> Iterator[E
     is_oom = step.action == Action.OOM
     if not is_oom and not gap.obtained and not _may_grow_in_place(allocator):
         return  # it found a free block, so that it was refused nothing
-    is_as_before = gap.scope is None and not _has_just_set(gap)
+    is_as_before = gap.scope is None and not has_just_set(gap)
     is_hit = is_as_before and finds_free_block(allocator, step.size, step.stream)
     if is_hit and allocator.config.max_split_size == UNLIMITED:
         return  # no free before it can have taken that block away
@@ -284,7 +233,7 @@ def _held_ways(gap: Gap, allocator: CachingAllocator) -> tuple[bool, ...]:
         return (False,)
     block = allocator.named_blocks.get(free.addr) or allocated_block(allocator, free.addr)
     would_do = block is not None and would_serve(allocator, block, step.size, step.stream)
-    return (True, False) if would_do and not _has_just_set(gap) else (False, True)
+    return (True, False) if would_do and not has_just_set(gap) else (False, True)
 
 
 def _polled(gap: Gap, allocator: CachingAllocator, *, is_waited_for: bool) -> Sequence[int]:

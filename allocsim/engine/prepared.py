@@ -225,16 +225,12 @@ class Prepared:
     @property
     def first_base(self) -> int:
         """Where the recorded driver's addresses begin."""
-        return self._addresses[0]
+        return self.trace.driver_addresses[0]
 
     @property
     def last_address(self) -> int:
         """The first address past all that the recorded driver handed out."""
-        return self._addresses[1]
-
-    @cached_property
-    def _addresses(self) -> tuple[int, int]:
-        return self.trace.driver_addresses()
+        return self.trace.driver_addresses[1]
 
     def allocator(
         self,
@@ -356,9 +352,8 @@ class Prepared:
 
     def limit_for(self, setting: Setting, device_memory: int | None, plan: Plan) -> int | None:
         """Bytes that `plan`'s own call allows under `setting` (`in_force`) on such a device."""
-        if (limit := plan.limit) is None or self.in_force(setting).fraction(
-            self.release
-        ) is not None:
+        limit = plan.limit
+        if limit is None or self.in_force(setting).fraction(self.release) is not None:
             return None
         if device_memory is None or self.capacity is None:
             return limit

@@ -23,7 +23,6 @@ from allocsim.engine.calls import calls_of
 from allocsim.engine.causes import (
     Cause,
     Explanation,
-    Facts,
     called_explanation,
     explanations,
     known_explanation,
@@ -32,6 +31,7 @@ from allocsim.engine.causes import (
 from allocsim.engine.drive import PAUSE_EVERY, Drive
 from allocsim.engine.fidelity import FidelityCheck
 from allocsim.engine.gaps import Gap, gaps_of, sort_out
+from allocsim.engine.likelihood import Facts
 from allocsim.engine.plan import (
     PlainSteps,
     Plan,

@@ -167,6 +167,7 @@ class Trace:
         moved, after = self._reserved()
         return held + np.append(0, after)[np.searchsorted(moved, entries, side="right")]
 
+    @cached_property
     def driver_addresses(self) -> tuple[int, int]:
         """Where the recorded driver's addresses begin, and the first one past all of them."""
         grown = np.flatnonzero(any_of(self.action, (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)))

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from allocsim import CachingAllocator
-from allocsim.engine.causes import Cause, Explanation, Facts, explanations, plain_explanation
+from allocsim.engine.causes import Cause, Explanation, explanations, plain_explanation
 from allocsim.engine.gaps import Call, Gap, gaps_of, sort_out
+from allocsim.engine.likelihood import Facts
 from allocsim.engine.plan import Planned, StepKind
 from allocsim.trace import Action, Trace, pools_of
 from allocsim.units import MIB
@@ -311,6 +312,20 @@ def test_a_free_whose_block_would_have_done_before_settings_changed_was_complete
     requests = [each for each in explanations(gap, full, facts(70 * MIB)) if each.cause is REQUEST]
     assert kinds(requests[0].steps)[0] == "FREE"
     assert "FREE_REQUEST" in {kinds(each.steps)[0] for each in requests}
+
+
+def test_what_an_expandable_segment_had_room_for_may_have_been_refused_first(
+    entries: Entries,
+) -> None:
+    """A request that no free block serves asks for a handle before it is given what is left: where
+    the device has none, no call is needed (a random program's, seed 5012680)."""
+    conf = "expandable_segments:True,max_split_size_mb:22"
+    trace = entries((SF, 40 * MIB, 40 * MIB), (A, 8 * MIB, 10 * MIB))
+    gap = only_gap(trace)
+    for memory, expected in ((90 * MIB, [REQUEST, CALL]), (110 * MIB, [CALL, REQUEST])):
+        allocator = CachingAllocator(memory, conf)
+        allocator.free(allocator.malloc(80 * MIB))
+        assert causes(explanations(gap, allocator, facts(memory))) == expected
 
 
 def test_a_free_that_completed_alone_was_not_waited_for(entries: Entries) -> None:

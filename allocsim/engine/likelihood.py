@@ -1,0 +1,79 @@
+"""Which of the causes that a recording leaves open is the likelier one.
+
+Rule: likelihood is an order and no verdict.  What comes second is tried where what follows
+contradicts the first (`reading.py`), so that nothing here rules anything out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from allocsim.core import SMALL_BUFFER, SMALL_SIZE, CachingAllocator, finds_free_block
+from allocsim.engine.gaps import Gap
+from allocsim.engine.plan import StepKind
+from allocsim.trace import Action
+
+__all__ = ["Facts", "has_just_set", "is_limited", "was_called"]
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of the device before anything is read.
+
+    memory: bytes of the device; None: unknown.
+    max_reserved: the most that it held at any entry.
+    calls: the entries that gave memory back and whose stack names empty_cache.
+    is_assumed: the memory is an assumption, so that nothing else may have made the device full.
+    empties: whether the program may have called empty_cache where nothing says so.
+    """
+
+    memory: int | None
+    max_reserved: int
+    calls: frozenset[int]
+    is_assumed: bool = False
+    empties: bool = True
+
+
+def was_called(gap: Gap, allocator: CachingAllocator, facts: Facts) -> bool:
+    """Whether empty_cache is likelier than a refused request."""
+    if gap.released[0].number in facts.calls:
+        return True
+    if gap.step is not None and gap.step.action == Action.OOM:
+        return False
+    wanted = _wanted(gap, allocator)
+    if facts.memory is not None:
+        return wanted <= allocator.device.free
+    return allocator.reserved_bytes + wanted <= facts.max_reserved
+
+
+def is_limited(gap: Gap, allocator: CachingAllocator) -> bool:
+    """Whether garbage is collected, or the program's own limit or what it just set refuses more."""
+    if has_just_set(gap):
+        return True
+    reserved, above = allocator.reserved_bytes, allocator.collects_garbage_above
+    if above is not None and reserved > above:
+        return True
+    limit, config = allocator.memory_limit, allocator.config
+    if limit is None or gap.step is None:
+        return False
+    # Of an expandable segment, too, that is the whole, whatever of it is there (semantics 1.8).
+    return reserved + config.segment_size(config.round_size(gap.step.size)) > limit
+
+
+def has_just_set(gap: Gap) -> bool:
+    """Whether the program set a limit or options right before."""
+    return any(call.kind in (StepKind.FRACTION, StepKind.SETTINGS) for call in gap.calls)
+
+
+def _wanted(gap: Gap, allocator: CachingAllocator) -> int:
+    """Bytes that the request asked the driver for, as far as they show.
+
+    One that no free block serves and that got nothing from the driver was placed in the room of an
+    expandable segment: at the last, but first it asked for more, by a handle or more.
+    """
+    step, grown = gap.step, (*gap.before, *gap.obtained)
+    if grown or step is None or finds_free_block(allocator, step.size, step.stream):
+        return sum(entry.size for entry in grown)
+    config = allocator.config
+    is_small = config.round_size(step.size) <= SMALL_SIZE
+    return SMALL_BUFFER if is_small else config.large_segment_size
