@@ -147,6 +147,11 @@ class Device:
         """
         self._dictated = [address]
 
+    @property
+    def dictated(self) -> int | None:
+        """Where what is obtained next will lie, if that is dictated."""
+        return self._dictated[-1] if self._dictated else None
+
     def adopt(self, address: int, size: int) -> None:
         """Take over memory that was there before the simulation began, and its addresses."""
         self.used += round_up(size, PAGE)

@@ -131,19 +131,21 @@ class Heap:
         return self._counter
 
     def new_segment_rank(self, base: int, size: int) -> int:
-        """What every piece of a new segment adds to its address for its place among equals.
-
-        Where older segments come first, a segment's places follow those of the one before it.
-        """
+        """What every piece of a new segment adds to its address for its place among equals."""
         if self.release.free_block_order is FreeBlockOrder.SEGMENT:
-            rank = self._next_place - base
+            rank = self._next_place - base  # behind the places of all segments before
             self._next_place += size
-        else:
+        else:  # an address: that to come, where one is about to be dictated
+            base = base if (there := self.device.dictated) is None else there
             rank = -self.layout.origin(base)
-        largest = min(size, self.device.total + self.device.host_memory)
-        if not self.layout.takes(rank + base, size, largest):
-            self.widen_keys()
+        self.hold_place(rank + base, size)
         return rank
+
+    def hold_place(self, place: int, size: int) -> None:
+        """Let keys hold the free blocks of a segment that begins at this place."""
+        largest = min(size, self.device.total + self.device.host_memory)
+        if not self.layout.takes(place, size, largest):
+            self.widen_keys()
 
     @property
     def active(self) -> tuple[Block, ...]:

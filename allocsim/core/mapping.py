@@ -55,6 +55,7 @@ def _move_as_dictated(heap: Heap, block: Block) -> None:
     block.ptr += distance
     if heap.release.free_block_order is FreeBlockOrder.SEGMENT:
         block.rank -= distance
+    heap.hold_place(block.rank + block.ptr, block.size)
 
 
 def _find_run(pool: BlockPool, stream: int, size: int) -> Block | None:

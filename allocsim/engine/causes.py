@@ -196,7 +196,7 @@ def _requests(gap: Gap, allocator: CachingAllocator, facts: Facts) -> Iterator[E
     if step is None or not gap.is_request:
         return
     is_oom = step.action == Action.OOM
-    if not is_oom and not gap.obtained and not _may_grow_in_place(allocator):
+    if not is_oom and not gap.obtained and not _may_grow_in_place(gap, allocator):
         return  # it found a free block, so that it was refused nothing
     is_as_before = gap.scope is None and not has_just_set(gap)
     is_hit = is_as_before and finds_free_block(allocator, step.size, step.stream)
@@ -219,11 +219,15 @@ def _requests(gap: Gap, allocator: CachingAllocator, facts: Facts) -> Iterator[E
                 )
 
 
-def _may_grow_in_place(allocator: CachingAllocator) -> bool:
+def _may_grow_in_place(gap: Gap, allocator: CachingAllocator) -> bool:
     """Whether a request that no free block may serve can be given one all the same, as a segment's
-    room that needs no mapping (4.2): a block too good for it, which the search leaves alone."""
+    room that needs no mapping (4.2): a block too good for it, which the search leaves alone.
+
+    Under options that the program has just set, it may be so whatever held before.
+    """
     config = allocator.config
-    return config.expandable_segments and config.max_split_size != UNLIMITED
+    is_so = config.expandable_segments and config.max_split_size != UNLIMITED
+    return is_so or has_just_set(gap)
 
 
 def _held_ways(gap: Gap, allocator: CachingAllocator) -> tuple[bool, ...]:

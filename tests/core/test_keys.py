@@ -114,6 +114,22 @@ def test_where_a_process_has_its_memory_changes_nothing(torch: str, conf: str) -
     assert low.memory_stats() == high.memory_stats()
 
 
+@pytest.mark.parametrize("torch", RELEASES)
+@pytest.mark.parametrize("first", [0x7F00_0000_0000, 1 << 47, 2 * MIB])
+def test_an_expandable_segment_where_a_recording_has_it_serves_no_larger_request(
+    torch: str, first: int
+) -> None:
+    """It is made before it is known where it lies (a random program's, seed 5032342)."""
+    a = CachingAllocator("1GiB", "expandable_segments:True", torch_version=torch)
+    for stream, base in ((0, first), (1, first + 2 * GIB), (2, first + 8 * TIB)):
+        a.device.dictate_address(base)
+        size = 20 * MIB + 1  # of 40 MiB, 512 bytes less are left
+        assert held(a, size, stream) == base
+        assert held(a, size, stream) == base + 20 * MIB + 512
+        assert a.reserved_bytes == (stream + 1) * 60 * MIB
+        a.check()
+
+
 @pytest.mark.parametrize("torch", ["2.11", "2.13", "2.15"])
 @pytest.mark.parametrize(("below", "is_wide"), [(20 * MIB, False), (18 * MIB, True)])
 def test_addresses_too_far_from_the_first_need_wide_keys(

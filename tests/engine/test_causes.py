@@ -314,6 +314,16 @@ def test_a_free_whose_block_would_have_done_before_settings_changed_was_complete
     assert "FREE_REQUEST" in {kinds(each.steps)[0] for each in requests}
 
 
+def test_a_segments_room_may_serve_a_request_under_options_just_set(
+    entries: Entries, cached: CachingAllocator
+) -> None:
+    """Before, a request that found a block was refused nothing (seed 6000027)."""
+    trace = entries((SF, 0, 30 * MIB), (A, 8 * MIB, 1))
+    gap = only_gap(trace, Call(0, StepKind.SETTINGS, 0))
+    assert causes(explanations(gap, cached, facts(memory=1 << 30))) == [REQUEST, CALL]
+    assert causes(explanations(only_gap(trace), cached, facts(memory=1 << 30))) == [CALL]
+
+
 def test_what_an_expandable_segment_had_room_for_may_have_been_refused_first(
     entries: Entries,
 ) -> None:
