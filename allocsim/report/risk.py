@@ -116,7 +116,7 @@ def largest_rows(risk: Risk) -> list[str]:
     if risk.largest_entry is None:
         return []
     found = [f"{format_size(risk.largest_bytes)}, first at entry {number(risk.largest_entry)}"]
-    worst = _worst_point(risk)
+    worst = risk.most_unusable
     if worst is not None:
         share = worst.unusable_bytes / max(worst.reserved_bytes, 1)
         found.append(
@@ -124,11 +124,6 @@ def largest_rows(risk: Risk) -> list[str]:
             f"reserved ({share:.0%}) were idle and no use to it (entry {number(worst.entry)})"
         )
     return rows("Largest request", found)
-
-
-def _worst_point(risk: Risk) -> HeadroomPoint | None:
-    """The point at which the most reserved memory was of no use to the largest request."""
-    return max(risk.points, key=lambda point: point.unusable_bytes, default=None)
 
 
 def _needs(needs: Sequence[Need], *, is_proved: bool) -> list[str]:
@@ -173,7 +168,7 @@ def _measures(found: Measures) -> list[str]:
 
 def risk_document(risk: Risk) -> dict[str, Any]:
     """`allocsim risk --json`."""
-    device_run, worst = risk.device_run, _worst_point(risk)
+    device_run, worst = risk.device_run, risk.most_unusable
     return {
         "file": risk.run.path,
         "device": device_run.device,

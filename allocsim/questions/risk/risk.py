@@ -179,6 +179,12 @@ class Risk(Shown):
     measures: Measures
     recommendation: Recommendation
 
+    @property
+    def most_unusable(self) -> HeadroomPoint | None:
+        """The first point at which the most reserved memory was of no use to the largest request;
+        None if nothing came from the driver."""
+        return max(self.points, key=lambda point: point.unusable_bytes, default=None)
+
     def headline(self) -> str:
         """The least headroom, and what the replay came to."""
         tight = self.tightest
