@@ -2,8 +2,8 @@
 
 Floor 0 units, arrays, collector, errors, state, display, lazily · 1 core, trace, capture ·
 2 engine · 3 measures, workload, phantom, laws, estimate · 4 owners · 5 questions, a package each ·
-6 report · 7 cli.  A module imports its own package and lower floors, and another package only by
-the names that it exports; siblings never import each other.
+6 report · 7 cli, pytest_plugin.  A module imports its own package and lower floors, and another
+package only by the names that it exports; siblings never import each other.
 """
 
 from __future__ import annotations
@@ -335,6 +335,16 @@ def test_only_the_phantom_and_the_crosscheck_know_torch() -> None:
     assert not [
         str(found) for found in ALL if found.top == "torch" and home_of(found.file) not in allowed
     ]
+    # Or by name, which no import statement shows.
+    by_name = {
+        home_of(file)
+        for file in files()
+        for node in ast.walk(tree_of(file))
+        if isinstance(node, ast.Call)
+        and _dotted(node.func).endswith("import_module")
+        and [ast.unparse(each) for each in node.args[:1]] == ["'torch'"]
+    }
+    assert by_name == {"questions.crosscheck"}
 
 
 def test_the_package_never_imports_what_stands_beside_it() -> None:
