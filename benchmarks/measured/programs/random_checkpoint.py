@@ -28,7 +28,7 @@ def checkpoint(architecture, config, dtype):
             seen.add(id(each))
             shapes[name] = tuple(each.shape)
     config.architectures = [architecture.__name__]
-    config.dtype = dtype
+    setattr(config, "dtype" if hasattr(config, "dtype") else "torch_dtype", dtype)  # by release
     with TemporaryDirectory() as folder:
         config.save_pretrained(folder)
         _write(Path(folder) / "model.safetensors", shapes, dtype)
