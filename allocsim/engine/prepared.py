@@ -164,9 +164,9 @@ class Prepared:
     def in_force(self, setting: Setting) -> Setting:
         """`setting` with the memory fraction that the program begins with.
 
-        The call is made whatever the setting; one that sets a limit of its own has the last word.
+        The call is made whatever the setting; another one's own limit has the last word.
         """
-        if setting.fraction(self.release) is not None:
+        if self._sets_limit(setting):
             return setting
         return replace(setting, call_fraction=fraction_at_start(self.marks))
 
@@ -327,10 +327,13 @@ class Prepared:
         return drive
 
     def plan_under(self, setting: Setting, plan: Plan) -> Plan:
-        """`plan` without the program's own limits where `setting` sets one."""
-        if not plan.changes or setting.fraction(self.release) is None:
+        """`plan` without the program's own limits where another `setting` sets one."""
+        if not plan.changes or not self._sets_limit(setting):
             return plan
         return replace(plan, steps=plan.steps.without(StepKind.FRACTION))
+
+    def _sets_limit(self, setting: Setting) -> bool:
+        return setting.fraction(self.release) is not None and not self.is_recorded(setting)
 
     def is_recorded(self, setting: Setting) -> bool:
         """Whether `setting` means what the recorded settings mean."""

@@ -116,6 +116,22 @@ def test_a_recorded_fraction_is_in_force_from_the_start(written: Written) -> Non
     assert prepared.drive(own, 100 * MIB).allocator.memory_limit == 70 * MIB
 
 
+@pytest.mark.parametrize("is_at_start", [True, False])
+def test_a_call_lifts_the_limit_of_the_recorded_options(
+    is_at_start: bool, written: Written
+) -> None:
+    """As it did where the program ran; the limit of another setting it does not (seed 206)."""
+    program = Noted("100MiB", "per_process_memory_fraction:0.5")
+    if not is_at_start:
+        program.gpu.malloc(40 * MIB)
+    program("set_per_process_memory_fraction", 1.0)
+    program.gpu.malloc(60 * MIB)
+    recording = written(program.snapshot())
+    assert is_exact(recording)
+    limited = replay(recording, "per_process_memory_fraction:0.55").devices[0]
+    assert limited.stats["num_ooms"] == 1
+
+
 def test_without_a_recorded_fraction_no_garbage_was_collected(written: Written) -> None:
     """The device was full: a limit that would do as well would have been recorded."""
     program = Noted("100MiB", "max_split_size_mb:25,garbage_collection_threshold:0.8")

@@ -2,6 +2,7 @@
 
 Rule: what a replay says of another setting or device is what the naive model comes to when the
 program itself runs there: every statistic at its end, and the text of the error that ends it.
+And the replay as recorded, at the addresses that are dictated to it, is the recording.
 The recording is all that the replay has, so a program does only what a recording can tell: requests
 and frees on several streams, uses by other streams, and the calls that `record` marks, of
 empty_cache, set_per_process_memory_fraction and _set_allocator_settings.
@@ -243,6 +244,7 @@ def differences(seed: int, release: Release) -> Iterator[tuple[Program, WhatIf, 
     if not any(op[0] == "a" for op in program.ops):
         return
     recording = recorded(program)
+    yield program, _as_recorded(program), _unlike_recorded(recording)
     for asked in what_ifs(seed, release):
         try:
             said = replayed(recording, asked)
@@ -256,6 +258,19 @@ def differences(seed: int, release: Release) -> Iterator[tuple[Program, WhatIf, 
             said = _raised(error), {}
         is_order_open = program.is_used_by_others and said[1].get("num_alloc_retries", 0) > 0
         yield program, asked, _first(said, run(program, asked), is_order_open=is_order_open)
+
+
+def _as_recorded(program: Program) -> WhatIf:
+    return WhatIf(program.release, program.conf, program.device_memory, "recorded")
+
+
+def _unlike_recorded(recording: Recording) -> str | None:
+    """What of the replay as recorded is not the recording, every invariant walked on the way."""
+    (device,) = replay(recording, check_every=32).devices
+    assert device.fidelity is not None
+    if device.fidelity.is_exact:
+        return None
+    return f"the replay as recorded has {device.fidelity}"
 
 
 def _raised(error: AllocsimError) -> str:
