@@ -18,11 +18,13 @@ from allocsim.core.constants import (
     SMALL_BUFFER,
     SMALL_SIZE,
 )
+from allocsim.core.mapping import find_run
 from allocsim.core.pending import RequestedFree
 from allocsim.core.pool import BlockPool, PrivatePool
 from allocsim.core.reclaim import garbage_passes
 from allocsim.core.releases import Overflow
 from allocsim.state import DEFAULT_POOL, PoolId
+from allocsim.units import round_up
 
 __all__ = [
     "allocated_block",
@@ -33,6 +35,7 @@ __all__ = [
     "helping_pools",
     "finds_free_block",
     "largest_request",
+    "mapped_for",
     "pool_of_requests",
     "returnable_bytes",
     "returnable_pools",
@@ -116,6 +119,32 @@ def finds_free_block(allocator: CachingAllocator, size: int, stream: int) -> boo
     pool.insert(block)
     block.gc_base = base
     return True
+
+
+def mapped_for(allocator: CachingAllocator, size: int, stream: int) -> int:
+    """Bytes that an expandable segment would map for a request that no free block serves (4.2).
+
+    0 where no expandable segment would be asked.
+    """
+    config, rounded = allocator.config, allocator.config.round_size(size)
+    owner = allocator.private_pools.target(stream)
+    if not config.expandable_segments or (owner and not allocator.release.expandable_private_pools):
+        return 0
+    halves = allocator.heap if owner is None else owner
+    pool = halves.small if rounded <= SMALL_SIZE else halves.large
+    handle = PAGE if pool.is_small else config.large_segment_size
+    block = find_run(pool, stream, rounded)
+    if block is None:
+        return round_up(rounded, handle)
+    mapped = held = 0
+    while block is not None and held < rounded:
+        piece = block.size
+        if not block.mapped:
+            piece = min(piece, round_up(min(piece, rounded - held), handle))
+            mapped += piece
+        held += piece
+        block = block.next
+    return mapped
 
 
 def would_serve(allocator: CachingAllocator, block: Block, size: int, stream: int) -> bool:

@@ -17,7 +17,7 @@ from allocsim.core.releases import FreeBlockOrder
 from allocsim.errors import UpstreamAssertionError
 from allocsim.units import format_size
 
-__all__ = ["allocate_expandable", "new_expandable", "unmap_block"]
+__all__ = ["allocate_expandable", "find_run", "new_expandable", "unmap_block"]
 
 
 def allocate_expandable(heap: Heap, pool: BlockPool, stream: int, size: int) -> Block | None:
@@ -25,7 +25,7 @@ def allocate_expandable(heap: Heap, pool: BlockPool, stream: int, size: int) -> 
 
     Mirrors: try_allocate_expandable_block
     """
-    block = _find_run(pool, stream, size) or _new_segment(heap, pool, stream, size)
+    block = find_run(pool, stream, size) or _new_segment(heap, pool, stream, size)
     if block is None:
         return None
     if not block.mapped and not _map_block(heap, block, min(block.size, size)):
@@ -58,7 +58,7 @@ def _move_as_dictated(heap: Heap, block: Block) -> None:
     heap.hold_place(block.rank + block.ptr, block.size)
 
 
-def _find_run(pool: BlockPool, stream: int, size: int) -> Block | None:
+def find_run(pool: BlockPool, stream: int, size: int) -> Block | None:
     """The start of the lowest run of free and unmapped blocks that holds `size`.
 
     Mirrors: find_expandable_block

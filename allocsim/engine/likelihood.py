@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from allocsim.core import SMALL_BUFFER, SMALL_SIZE, CachingAllocator, finds_free_block
+from allocsim.core import CachingAllocator, finds_free_block, mapped_for
 from allocsim.engine.gaps import Gap
 from allocsim.engine.plan import StepKind
 from allocsim.trace import Action
@@ -66,14 +66,12 @@ def has_just_set(gap: Gap) -> bool:
 
 
 def _wanted(gap: Gap, allocator: CachingAllocator) -> int:
-    """Bytes that the request asked the driver for, as far as they show.
+    """Bytes that the request asked the driver for at first.
 
-    One that no free block serves and that got nothing from the driver was placed in the room of an
-    expandable segment: at the last, but first it asked for more, by a handle or more.
+    As many as it got; but of an expandable segment, which may have had room for it elsewhere once
+    memory had been given back, what it would have mapped as things stood.
     """
-    step, grown = gap.step, (*gap.before, *gap.obtained)
-    if grown or step is None or finds_free_block(allocator, step.size, step.stream):
-        return sum(entry.size for entry in grown)
-    config = allocator.config
-    is_small = config.round_size(step.size) <= SMALL_SIZE
-    return SMALL_BUFFER if is_small else config.large_segment_size
+    got, step = sum(entry.size for entry in (*gap.before, *gap.obtained)), gap.step
+    if step is None or finds_free_block(allocator, step.size, step.stream):
+        return got
+    return mapped_for(allocator, step.size, step.stream) or got

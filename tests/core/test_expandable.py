@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from allocsim import OutOfMemoryError
-from allocsim.core import RELEASES, CachingAllocator
+from allocsim.core import RELEASES, CachingAllocator, finds_free_block, mapped_for
 from allocsim.core.device import Device
 from allocsim.core.expandable import ExpandableSegment
 from allocsim.units import GIB, MIB
@@ -344,3 +348,25 @@ def test_a_recorded_range_has_its_handles_from_its_own_start(make: Make) -> None
     a.empty_cache()
     assert maps(a) == [("unmap", 6, 20)]
     assert (a.memory_snapshot(), a.reserved_bytes) == ([], 0)
+
+
+@given(
+    st.integers(0, 1 << 30),
+    st.sampled_from(["", ",max_split_size_mb:22", ",large_segment_size_mb:24"]),
+)
+def test_what_would_be_mapped_is_told_before(seed: int, more: str) -> None:
+    """Of requests that no free block serves and that the device has room for."""
+    rng = random.Random(seed)
+    a = CachingAllocator("4GiB", f"expandable_segments:True{more}")
+    live = []
+    sizes = (512, MIB, 3 * MIB, 10 * MIB + 1, 20 * MIB - 1, 41 * MIB)
+    for _ in range(60):
+        size, stream = rng.choice(sizes), rng.randrange(2)
+        wants = None if finds_free_block(a, size, stream) else mapped_for(a, size, stream)
+        before = a.reserved_bytes
+        live.append(held(a, size, stream))
+        assert a.reserved_bytes - before == (wants or 0)
+        if rng.random() < 0.6:
+            a.free(live.pop(rng.randrange(len(live))))
+        if rng.random() < 0.05:
+            a.empty_cache()

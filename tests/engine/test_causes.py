@@ -328,13 +328,14 @@ def test_what_an_expandable_segment_had_room_for_may_have_been_refused_first(
     entries: Entries,
 ) -> None:
     """A request that no free block serves asks for a handle before it is given what is left: where
-    the device has none, no call is needed (a random program's, seed 5012680)."""
+    the device has none, no call is needed (random programs', seeds 5012680 and 6508131)."""
     conf = "expandable_segments:True,max_split_size_mb:22"
-    trace = entries((SF, 40 * MIB, 40 * MIB), (A, 8 * MIB, 10 * MIB))
-    gap = only_gap(trace)
-    for memory, expected in ((90 * MIB, [REQUEST, CALL]), (110 * MIB, [CALL, REQUEST])):
+    gap = only_gap(entries((Action.SEGMENT_UNMAP, 20 * MIB, 60 * MIB), (A, 0, 10 * MIB)))
+    for memory, expected in ((110 * MIB, [REQUEST, CALL]), (130 * MIB, [CALL, REQUEST])):
         allocator = CachingAllocator(memory, conf)
-        allocator.free(allocator.malloc(80 * MIB))
+        too_good = allocator.malloc(80 * MIB)
+        allocator.malloc(10 * MIB + 1)  # of 20 MiB, 512 bytes too few are left
+        allocator.free(too_good)
         assert causes(explanations(gap, allocator, facts(memory))) == expected
 
 
