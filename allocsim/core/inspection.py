@@ -132,14 +132,14 @@ def mapped_for(allocator: CachingAllocator, size: int, stream: int) -> int:
         return 0
     halves = allocator.heap if owner is None else owner
     pool = halves.small if rounded <= SMALL_SIZE else halves.large
-    handle = PAGE if pool.is_small else config.large_segment_size
     block = find_run(pool, stream, rounded)
     if block is None:
-        return round_up(rounded, handle)
+        return round_up(rounded, PAGE if pool.is_small else config.large_segment_size)
     mapped = held = 0
     while block is not None and held < rounded:
         piece = block.size
-        if not block.mapped:
+        if block.expandable is not None and not block.mapped:
+            handle = block.expandable.handle_size  # of the settings that it was made under
             piece = min(piece, round_up(min(piece, rounded - held), handle))
             mapped += piece
         held += piece

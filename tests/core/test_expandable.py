@@ -370,3 +370,5 @@ def test_what_would_be_mapped_is_told_before(seed: int, more: str) -> None:
             a.free(live.pop(rng.randrange(len(live))))
         if rng.random() < 0.05:
             a.empty_cache()
+        if rng.random() < 0.05:  # segments keep the handles that they were made with
+            a.set_allocator_settings(f"{ON},large_segment_size_mb:{rng.choice((20, 24, 64))}")
