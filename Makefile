@@ -4,7 +4,8 @@ BIN := .venv/bin
 # For `make crosscheck`: an interpreter with a CUDA build of torch, and how much to run.
 PYTHON_TORCH ?=
 OPS ?= 100000
-# What a compiled core may change: not the tests of the tree itself, of laws and formulas, of real PyTorch.
+# What a compiled core may change: not the tests of the tree itself, of laws and formulas, nor of
+# real PyTorch.
 COMPILED_TESTS := $(addprefix tests/,core stress engine measures workload explain top compare gate ranks watch \
 	trace lint stats risk fit scale tune step picture report cli golden)
 

@@ -107,9 +107,7 @@ def finds_free_block(allocator: CachingAllocator, size: int, stream: int) -> boo
     """
     heap = allocator.heap
     rounded = heap.config.round_size(size)
-    owner = allocator.private_pools.target(stream)
-    halves = heap if owner is None else owner
-    pool = halves.small if rounded <= SMALL_SIZE else halves.large
+    pool = _pool_for(allocator, rounded, stream)
     searches = pool.search_calls
     block = heap.take_free(pool, stream, rounded, heap.config.expandable_segments)
     pool.search_calls = searches
@@ -127,11 +125,9 @@ def mapped_for(allocator: CachingAllocator, size: int, stream: int) -> int:
     0 where no expandable segment would be asked.
     """
     config, rounded = allocator.config, allocator.config.round_size(size)
-    owner = allocator.private_pools.target(stream)
-    if not config.expandable_segments or (owner and not allocator.release.expandable_private_pools):
+    pool = _pool_for(allocator, rounded, stream)
+    if not _maps(allocator, pool):
         return 0
-    halves = allocator.heap if owner is None else owner
-    pool = halves.small if rounded <= SMALL_SIZE else halves.large
     block = find_run(pool, stream, rounded)
     if block is None:
         return round_up(rounded, PAGE if pool.is_small else config.large_segment_size)
@@ -145,6 +141,19 @@ def mapped_for(allocator: CachingAllocator, size: int, stream: int) -> int:
         held += piece
         block = block.next
     return mapped
+
+
+def _pool_for(allocator: CachingAllocator, rounded: int, stream: int) -> BlockPool:
+    """The pool that serves a request of this rounded size (1.4, 5.2)."""
+    owner = allocator.private_pools.target(stream)
+    halves = allocator.heap if owner is None else owner
+    return halves.small if rounded <= SMALL_SIZE else halves.large
+
+
+def _maps(allocator: CachingAllocator, pool: BlockPool) -> bool:
+    """Whether what a pool lacks comes from expandable segments (4.2)."""
+    is_allowed = pool.owner is None or allocator.release.expandable_private_pools
+    return allocator.config.expandable_segments and is_allowed
 
 
 def would_serve(allocator: CachingAllocator, block: Block, size: int, stream: int) -> bool:
@@ -211,13 +220,12 @@ def _in_block(pool: BlockPool, stream: int, expands: bool) -> int:
 
 def _from_driver(allocator: CachingAllocator, pool: BlockPool, stream: int) -> int:
     """The largest rounded size for which the driver and the limit have memory."""
-    config, release = allocator.config, allocator.release
-    if config.expandable_segments and (pool.owner is None or release.expandable_private_pools):
+    if _maps(allocator, pool):
         return _by_mapping(allocator, pool, stream)
     allowed = allocator.device.left
     if allocator.memory_limit is not None:
         allowed = min(allowed, allocator.memory_limit - allocator.reserved_bytes)
-    return _by_segment(pool.is_small, allowed, config.large_segment_size)
+    return _by_segment(pool.is_small, allowed, allocator.config.large_segment_size)
 
 
 def _by_segment(is_small: bool, room: int, large_segment: int) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from allocsim.arrays import any_of
 from allocsim.core import TraceEntry
 from allocsim.engine.fold import address_column
-from allocsim.engine.placed import ENTRIES, FIRST_ACTIONS, PlacedSteps
+from allocsim.engine.placed import ENTRIES, FIRST_ACTIONS, PlacedSteps, Row
 from allocsim.engine.plan import StepKind, Steps
 from allocsim.trace import ACTION_CODES, Action, Trace
 
@@ -68,11 +69,15 @@ class Compared:
             is_it[:-1] &= column[1:] == column[:-1]
         return is_it
 
-    def rows(self, first: int, end: int) -> list[tuple[str, int, int, int]]:
-        """Rows [first, end), as far as there are so many."""
-        actions = _NAMES[self.action[first:end]].tolist()
+    def columns(self, first: int, end: int) -> tuple[tuple[Any, ...], ...]:
+        """Rows [first, end), as far as there are so many, as columns."""
+        actions = tuple(_NAMES[self.action[first:end]].tolist())
         numbers = (self.addr, self.size, self.stream)
-        return list(zip(actions, *(column[first:end].tolist() for column in numbers), strict=True))
+        return actions, *(tuple(column[first:end].tolist()) for column in numbers)
+
+    def row(self, at: int) -> Row | None:
+        """One of them; None behind the last."""
+        return next(zip(*self.columns(at, at + 1), strict=True), None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

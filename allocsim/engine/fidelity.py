@@ -66,12 +66,12 @@ class FidelityCheck:
         self._placed.append(np.array(placed, dtype=np.uint64))
         if self._mismatch is not None:
             return
-        rows = list(zip(actions, addresses, *others, strict=True))
-        expected = self._compared.rows(self._matched, self._matched + len(entries))
-        if rows == expected:
+        columns = actions, addresses, *others
+        expected = self._compared.columns(self._matched, self._matched + len(entries))
+        if columns == expected:
             self._matched += len(entries)
             return
-        for got, wanted in zip_longest(rows, expected):
+        for got, wanted in zip_longest(zip(*columns, strict=True), zip(*expected, strict=True)):
             if got != wanted:
                 self._part(wanted, got)
                 return
@@ -113,8 +113,7 @@ class FidelityCheck:
         at = n if is_same.all() else int(np.argmin(is_same))
         self._matched += at
         if at < len(is_alloc):
-            wanted = compared.rows(row + at, row + at + 1)
-            self._part(wanted[0] if wanted else None, rows.row(at))
+            self._part(compared.row(row + at), rows.row(at))
 
     def _part(self, expected: Row | None, got: Row | None) -> None:
         """From the next entry on the two differ."""
@@ -136,8 +135,7 @@ class FidelityCheck:
     def result(self, segments: Iterable[SegmentState]) -> Fidelity:
         """The verdict, given the replay's final segments."""
         if self._mismatch is None and self._matched < len(self._compared):
-            (left,) = self._compared.rows(self._matched, self._matched + 1)
-            self._part(left, None)
+            self._part(self._compared.row(self._matched), None)
         replayed = {segment.address: segment for segment in segments}
         matched = 0
         for segment in self._trace.segments:

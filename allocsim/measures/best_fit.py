@@ -61,9 +61,8 @@ def _events(blocks: Lifetimes) -> tuple[_Ints, _Ints]:
     once.  What goes at a moment goes first.
     """
     n = len(blocks)
-    moment = np.concatenate((blocks.end, blocks.start))
-    events = stable_order(moment)
-    moment = moment[events]
+    turns, moment = blocks.turns, blocks.moments
+    events = np.where(turns < n, turns + n, turns - n)
     passes = np.flatnonzero(events[:-1] == events[1:] + n)
     events[passes] += n
     kept = np.ones(2 * n, dtype=bool)
@@ -90,9 +89,8 @@ class _Rounds:
 def _equal_rounds(events: _Ints, moment: _Ints, size: _Ints, rounds: _Ints) -> Iterator[_Rounds]:
     """The rounds, one after the other, in which the same happens to blocks of the same sizes."""
     n = len(size)
-    for rows in equally_long(moment, rounds):
-        first, length = rows.start, rows.step
-        table = events[first : rows.stop].reshape(-1, length)
+    for first, end, length in equally_long(moment, rounds):
+        table = events[first:end].reshape(-1, length)
         kind, block = np.divmod(table, n)
         n_blocks = np.count_nonzero(kind, axis=1)
         is_same = (table[1:] - table[:-1] == n_blocks[:-1, None]) & (kind[1:] == kind[:-1])

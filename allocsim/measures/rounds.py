@@ -7,6 +7,7 @@ row, with the one before.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,15 +28,20 @@ def rounds_of(prepared: Prepared) -> _Ints:
     return entries
 
 
-def equally_long(moment: _Ints, rounds: _Ints) -> Iterator[slice]:
-    """Rows of rounds that have as many each, two rounds at least; moment: of each row, ascending.
+class Stretch(NamedTuple):
+    """Rows [first, end) of rounds that have `length` each."""
 
-    The step of a slice is the length of a round.
-    """
+    first: int
+    end: int
+    length: int
+
+
+def equally_long(moment: _Ints, rounds: _Ints) -> Iterator[Stretch]:
+    """The stretches of two such rounds or more; moment: of each row, ascending."""
     starts = np.searchsorted(moment, rounds)
     lengths = np.diff(starts)
     for first, last in runs_of((lengths[1:] == lengths[:-1]) & (lengths[1:] > 0)):
-        yield slice(int(starts[first]), int(starts[last + 1]), int(lengths[first]))
+        yield Stretch(int(starts[first]), int(starts[last + 1]), int(lengths[first]))
 
 
 def runs_of(is_so: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:

@@ -197,13 +197,14 @@ def _once(
     found, comes to the same sums; so it is left out.  moment: of each move.
     """
     once = np.ones(len(moves), dtype=bool)
-    for rows in equally_long(moment, rounds):
-        table = moves[rows.start : rows.stop].reshape(-1, rows.step)
+    n_kinds = 2 * (int(moves.max(initial=0)) // 2 + 1)  # each size comes and goes
+    for first, end, length in equally_long(moment, rounds):
+        table = moves[first:end].reshape(-1, length)
+        kept = once[first:end].reshape(-1, length)
         for before, last in runs_of((table[1:] == table[:-1]).all(axis=1)):
-            came_and_went = np.bincount(table[before], minlength=2 * (int(moves.max()) // 2 + 1))
+            came_and_went = np.bincount(table[before], minlength=n_kinds)
             if (came_and_went[::2] == came_and_went[1::2]).all():
-                first = rows.start + (before + 1) * rows.step
-                once[first : rows.start + (last + 1) * rows.step] = False
+                kept[before + 1 : last + 1] = False
     return moves[once]
 
 
