@@ -35,8 +35,8 @@ C_NAMES = """\
 from libc.stdint cimport int64_t, uint64_t
 
 from allocsim.core._columns cimport (
-    Column, Keys, Names, StepRows, advance, fetch_ahead, first_not_below, move_higher, move_lower,
-    put_free, put_named, take_free, take_named
+    Column, Keys, Names, StepRows, advance, fetch_ahead, first_not_below, has_name, move_higher,
+    move_lower, put_free, put_named, take_free, take_named
 )
 from allocsim.core.block cimport Block
 from allocsim.core.pool cimport BlockPool, FreeBlocks
@@ -53,11 +53,11 @@ DECLARED = """\
     cdef Names named
     cdef list found, spare
     cdef Block tail, block, other, following, prev, before, after, asked, freed
-    cdef int64_t rounded, size, whole, rest, given, merged, idle, n_before, at
+    cdef int64_t rounded, size, whole, rest, given, merged, idle, back, n_before, at
     cdef int64_t oversize, most_waste, large_rest, least_rest
     cdef uint64_t name, stream, keys_stream, key, ptr
     cdef int kind, is_small, size_shift, place_shift
-    cdef bint has_oversize, counts_searches, is_plain
+    cdef bint has_oversize, counts_searches, is_plain, is_split
 """
 
 LISTS_BACK = """\
@@ -116,10 +116,11 @@ IN_C: tuple[tuple[int, str, str], ...] = (
     (1, r"(?=    pools = plain_pools\(heap, private, pending\)\n)", DECLARED),
     (1, r"    return left\n", LISTS_BACK),
     # Constants, which are objects elsewhere.
-    (1, r"kind == MALLOC:", "kind == 0:"),
-    (1, r"kind == FREE:", "kind == 1:"),
-    (1, r"kind == FREE_REQUESTED:", "kind == 2:"),
-    (1, r"kind == FREE_COMPLETED:", "kind == 3:"),
+    (1, r"kind <= MALLOC:", "kind <= 1:"),
+    (1, r"kind == BRIEF ", "kind == 0 "),
+    (1, r"kind == FREE:", "kind == 2:"),
+    (1, r"kind == FREE_REQUESTED:", "kind == 3:"),
+    (1, r"kind == FREE_COMPLETED:", "kind == 4:"),
     (1, r"rounded <= SMALL_SIZE:", "rounded <= 1048576:"),
     (1, r"= MIN_BLOCK_SIZE, 1\n", "= 512, 1\n"),
     (1, r"= config.max_split_size, ", "= min(config.max_split_size, 1 << 62), "),
@@ -127,7 +128,7 @@ IN_C: tuple[tuple[int, str, str], ...] = (
     # Steps from columns, sizes that are machine words.
     (
         1,
-        r"    for kind, name, size, stream in steps:\n",
+        r"    for kind, name, size, stream in coming:\n",
         "    while advance(rows):\n"
         "        fetch_ahead(rows, named)\n"
         "        kind, name, size, stream = rows.kind, rows.name, rows.size, rows.stream\n",
@@ -135,6 +136,7 @@ IN_C: tuple[tuple[int, str, str], ...] = (
     (1, r"rounded = \(size \+ 511\).*", ROUNDED),
     (1, r" +if size <= 0:  # no request\n.*\n +break\n", ""),
     (10, r"left = kind, name, size, stream", "left = rows.current()"),
+    (1, r"next\(coming\)\n", "advance(rows)\n"),
     # Sorted keys.
     (1, MOVED_LOWER, r"\1move_lower(keys, found, at, key)\n"),
     (1, MOVED_HIGHER, PUT_OR_MOVED),
@@ -147,11 +149,12 @@ IN_C: tuple[tuple[int, str, str], ...] = (
     (2, r"keys\[at\] = key\n", "keys.data[at] = key\n"),
     (2, r"keys\[at ([-+]) 1\] > key", r"keys.data[at \1 1] > key"),
     # Blocks by name.
+    (1, r"name not in named:", "not has_name(named, name):"),
     (3, r"named\[name\] = (block|asked)", r"put_named(named, name, \1)"),
     (2, r"named\.pop\(name, None\)", "take_named(named, name)"),
     # Columns that grow.
     (1, r"inactive, _, _ = stats\.journal", "inactive = stats.journal[:3]"),
-    (12, r"(sizes|requests|inactive|places|moved)\.append\(", r"\1.push("),
+    (20, r"(sizes|requests|inactive|places|moved)\.append\(", r"\1.push("),
     (3, r"moved \+= sizes\[n_before:\]", "moved.add(sizes, n_before)"),
     (4, r"len\(sizes\)", "sizes.n"),
 )  # fmt: skip

@@ -50,7 +50,8 @@ def as_script(prepared: Prepared, device_memory: int) -> Script:
     streams: dict[int, int] = {}
     ops: list[Op] = []
     steps = prepared.free_plan.steps
-    for kind, addr, size, stream in steps.rows(0, len(steps)):
+    columns = (steps.kind, steps.addr, steps.size, steps.stream)
+    for kind, addr, size, stream in zip(*(column.tolist() for column in columns), strict=True):
         if kind == StepKind.ALLOC:
             ops.append(["a", addr, size, streams.setdefault(stream, len(streams))])
         elif kind in (StepKind.FREE, StepKind.FREE_REQUEST):

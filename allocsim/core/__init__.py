@@ -24,7 +24,14 @@ from allocsim.core.constants import (
     UNLIMITED,
 )
 from allocsim.core.device import ADDRESS_POLICIES, Device
-from allocsim.core.fast_path import FREE, FREE_COMPLETED, FREE_REQUESTED, MALLOC, PlainStep
+from allocsim.core.fast_path import (
+    BRIEF,
+    FREE,
+    FREE_COMPLETED,
+    FREE_REQUESTED,
+    MALLOC,
+    PlainStep,
+)
 from allocsim.core.history import TraceEntry, Witnessed, Work
 from allocsim.core.inspection import (
     allocated_block,
@@ -59,6 +66,7 @@ from allocsim.core.stats import (
 __all__ = [
     "ADDRESS_POLICIES",
     "AllocatorConfig",
+    "BRIEF",
     "Block",
     "CachingAllocator",
     "Calls",

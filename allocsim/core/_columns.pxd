@@ -130,6 +130,10 @@ cdef inline Py_ssize_t slot_of(Names table, uint64_t name) noexcept:
     return slot
 
 
+cdef inline bint has_name(Names table, uint64_t name) noexcept:
+    return table.slots[slot_of(table, name)].block != NULL
+
+
 cdef inline int put_named(Names table, uint64_t name, Block block) except -1:
     cdef Named* slot = table.slots + slot_of(table, name)
     Py_INCREF(block)

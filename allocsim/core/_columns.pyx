@@ -185,7 +185,7 @@ cdef class Names:
         return <object> block if block else default
 
     def __contains__(self, uint64_t name):
-        return self.slots[slot_of(self, name)].block != NULL
+        return has_name(self, name)
 
     def __len__(self):
         return self.n

@@ -25,22 +25,33 @@ from allocsim.core.pool import BlockPool, FreeBlocks, KeyLayout
 from allocsim.core.private_pools import PrivatePools
 from allocsim.core.stats import FOLD_AT
 
-__all__ = ["FREE", "FREE_COMPLETED", "FREE_REQUESTED", "MALLOC", "PlainStep", "plain_pools", "play"]
+__all__ = [
+    "BRIEF",
+    "FREE",
+    "FREE_COMPLETED",
+    "FREE_REQUESTED",
+    "MALLOC",
+    "PlainStep",
+    "plain_pools",
+    "play",
+]
 
 PlainStep = tuple[int, int, int, int]
 """(what to do, or what only the caller knows, name, size, stream).
 
-MALLOC gives a block a name, in `Heap.named`; FREE and FREE_REQUESTED take it back.
+MALLOC gives a block a name, in `Heap.named`; FREE and FREE_REQUESTED take it back.  BRIEF is a
+MALLOC of which the caller knows that the next step is its FREE, of the same size and stream.
 """
 
 _Objects = tuple[int, Any, Any, int]
 """A step whose name and size are passed on as they are: of a number, the compiled form would make a
 new object each time."""
 
-MALLOC: Final = 0
-FREE: Final = 1
-FREE_REQUESTED: Final = 2
-FREE_COMPLETED: Final = 3
+BRIEF: Final = 0
+MALLOC: Final = 1
+FREE: Final = 2
+FREE_REQUESTED: Final = 3
+FREE_COMPLETED: Final = 4
 
 MAX_SPARE: Final = 4096
 
@@ -65,9 +76,10 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
     steps itself; it says so only of frees that name the size and stream of the request, so that a
     step and its place tell its entries, and of any other the step is left to the caller.
     """
+    coming = iter(steps)
     pools = plain_pools(heap, private, pending)
     if pools is None:
-        return next(iter(steps), None)
+        return next(coming, None)
     small, large = pools
     named, spare = heap.named, heap.spare
     size_shift, place_shift = heap.layout.size_shift, heap.layout.place_shift
@@ -87,8 +99,8 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
     left = None
     keys_stream = -1
     small_free = large_free = _NOTHING
-    for kind, name, size, stream in steps:
-        if kind == MALLOC:
+    for kind, name, size, stream in coming:
+        if kind <= MALLOC:
             if stream != keys_stream:
                 keys_stream = stream
                 small_free, large_free = small.of(stream), large.of(stream)
@@ -129,6 +141,36 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
                 oversize_allocations.increase(1)
             if counts_searches:
                 pool.search_calls += 1
+            if kind == BRIEF and name not in named:
+                # Rules 1.7 and 2.2 undo each other: what is freed at once becomes again the block
+                # that was found, for that had no free neighbour.  One step in five is of such.
+                next(coming)
+                ptr, given = tail.ptr, whole
+                is_split = tail.prev is not None or tail.next is not None
+                idle, back = (-1, 3) if is_split else (0, 0)
+                if rest >= least_rest:
+                    given = rounded
+                    idle, back = (1, 1) if is_split else (8 * rest + 1, -8 * rest - 1)
+                if expandable is not None:
+                    idle = back = 0
+                if has_oversize and given >= oversize:
+                    oversize_allocations.decrease(1)
+                tail.requested_size = size
+                tail.gc_base = pool.search_calls
+                if history is not None:
+                    history.append(TraceEntry("alloc", ptr, size, stream, pool.id))
+                    history.append(TraceEntry("free_requested", ptr, size, stream, pool.id))
+                    history.append(TraceEntry("free_completed", ptr, size, stream, pool.id))
+                elif places is not None:
+                    places.append(ptr)
+                    places.append(ptr)
+                sizes.append(2 * given + is_small)
+                sizes.append(is_small - 2 * given)
+                requests.append(size)
+                requests.append(size)
+                inactive.append(idle)
+                inactive.append(back)
+                continue
             if rest >= least_rest:
                 # Rule 1.7, twice: a new object for the front; the old one becomes the tail.
                 ptr, prev = tail.ptr, tail.prev

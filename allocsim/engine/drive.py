@@ -176,7 +176,8 @@ class Drive:
         """One step, whatever it is."""
         allocator = self.allocator
         reserved = allocator.reserved_bytes
-        if kind == StepKind.ALLOC:
+        is_request = kind in (StepKind.ALLOC, StepKind.BRIEF)
+        if is_request:
             change = self._request(addr, size, stream)
         elif kind == StepKind.FREE:
             change = 0
@@ -188,7 +189,7 @@ class Drive:
         if allocator.reserved_bytes == reserved or self.stopped_at is not None:
             self.timeline.moved.append(2 * change)
             return
-        if kind == StepKind.ALLOC:
+        if is_request:
             self._grew(self._entry())
         self.timeline.moved.append(2 * change)
         self.timeline.reserve(allocator.reserved_bytes)

@@ -16,7 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocsim.arrays import any_of
-from allocsim.core import FREE, FREE_COMPLETED, FREE_REQUESTED, MALLOC, PAGE, PlainStep, step_rows
+from allocsim.core import (
+    BRIEF,
+    FREE,
+    FREE_COMPLETED,
+    FREE_REQUESTED,
+    MALLOC,
+    PAGE,
+    PlainStep,
+    step_rows,
+)
 from allocsim.engine.gaps import Sorted
 from allocsim.state import PoolId
 from allocsim.trace import Action, Trace
@@ -35,29 +44,31 @@ __all__ = [
 
 
 class StepKind(IntEnum):
-    """What to do next.  The first four are the core's own."""
+    """What to do next.  The first five are the core's own."""
 
+    BRIEF = BRIEF
+    """An ALLOC whose FREE is the next step: in rows alone, never in a plan."""
     ALLOC = MALLOC
     FREE = FREE
     FREE_REQUEST = FREE_REQUESTED
     FREE_COMPLETE = FREE_COMPLETED
-    OOM = 4
-    DICTATE = 5
+    OOM = 5
+    DICTATE = 6
     """The driver's next base was `addr`."""
-    EMPTY_CACHE = 6
-    SCOPE = 7
+    EMPTY_CACHE = 7
+    SCOPE = 8
     """Requests go to pool number `size` from here on (-1: the default pool)."""
-    END_POOL = 8
+    END_POOL = 9
     """Nothing uses pool number `size` any more."""
-    DELETE_POOL = 9
+    DELETE_POOL = 10
     """The MemPool of pool number `size` is deleted: the pool's own memory goes back."""
-    ROOM = 10
+    ROOM = 11
     """The driver had `size` bytes in all to give (-1: as many as the device has)."""
-    AWAIT = 11
+    AWAIT = 12
     """A full device waits for the free of `addr` after those named before."""
-    SETTINGS = 12
+    SETTINGS = 13
     """The program sets the options of the plan's change number `size`."""
-    FRACTION = 13
+    FRACTION = 14
     """The program sets the memory fraction of the plan's change number `size`."""
 
 
@@ -107,9 +118,20 @@ class Steps:
         return self.kind, self.entry, self.addr, self.size, self.stream
 
     def rows(self, start: int, stop: int) -> Iterator[Step]:
-        """Steps [start, stop) as rows of Python's own numbers."""
+        """Steps [start, stop) as rows of Python's own numbers, for the core's loop."""
         columns = (self.kind, self.addr, self.size, self.stream)
-        return step_rows([column[start:stop] for column in columns])
+        kind, addr, size, stream = (column[start:stop] for column in columns)
+        brief = np.flatnonzero(addr[1:] == addr[:-1])
+        after = brief + 1
+        brief = brief[
+            (kind[brief] == StepKind.ALLOC)
+            & (kind[after] == StepKind.FREE)
+            & (size[after] == size[brief])
+            & (stream[after] == stream[brief])
+        ]
+        kind = kind.copy()
+        kind[brief] = StepKind.BRIEF
+        return step_rows((kind, addr, size, stream))
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,7 +125,7 @@ def test_rows_of_columns_are_rows_of_numbers() -> None:
     ]
     for column in columns:
         column.flags.writeable = False  # as those are that a file is mapped to
-    assert list(step_rows(columns)) == [(0, 1, 512, 0), (0, 1 << 63, 700, 0)]
+    assert list(step_rows(columns)) == [(MALLOC, 1, 512, 0), (MALLOC, 1 << 63, 700, 0)]
     a = CachingAllocator("1GiB")
     a.free(a.malloc(512))
     rows = step_rows(columns)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from allocsim.core import (
+    BRIEF,
     FREE,
     FREE_COMPLETED,
     FREE_REQUESTED,
@@ -73,7 +74,7 @@ class Played:
 
     def _row(self, steps: list[PlainStep]) -> None:
         """Of a step that is taken all that is told are its bytes."""
-        rest = iter(steps)
+        rest = iter(with_brief(steps))
         while True:
             moved: list[int] = []
             left = self.allocator.play(rest, {}, moved)
@@ -137,6 +138,15 @@ class Played:
 def as_step(op: Op) -> PlainStep:
     letter, name, *rest = op
     return (MALLOC, name, rest[0], rest[1] * HANDLE) if letter == "a" else (FREE, name, 0, 0)
+
+
+def with_brief(steps: list[PlainStep]) -> list[PlainStep]:
+    """The same, requests marked whose free is the next step."""
+    following = [*steps[1:], (MALLOC, -1, 0, 0)]
+    return [
+        (BRIEF, *step[1:]) if step[0] == MALLOC and after[:2] == (FREE, step[1]) else step
+        for step, after in zip(steps, following, strict=True)
+    ]
 
 
 def scope(a: CachingAllocator, what: str, pool: int, marks: tuple[bool, ...]) -> None:
@@ -205,7 +215,7 @@ def test_a_long_churn_ends_the_same_both_ways(conf: str) -> None:
     live: list[int] = []
     for name in range(6000):
         if live and rng.random() < 0.48:
-            ops.append(["f", live.pop(rng.randrange(len(live)))])
+            ops.append(["f", live.pop(-1 if rng.random() < 0.3 else rng.randrange(len(live)))])
         else:
             ops.append(["a", name, rng.choice(palette), rng.randrange(2)])
             live.append(name)
@@ -255,6 +265,49 @@ def test_a_row_stops_at_what_is_not_plain_and_goes_on_after_it() -> None:
     assert blocks.keys() == {2}
 
 
+@pytest.mark.parametrize("held", [(), (512,), (2048,), (512, 30 * MIB)])
+@pytest.mark.parametrize("size", [100, 2 * MIB, 3 * MIB, 12 * MIB, 20 * MIB, 30 * MIB])
+@pytest.mark.parametrize("conf", [*CONFS, "max_split_size_mb:24,garbage_collection_threshold:0.5"])
+def test_a_brief_request_leaves_what_a_request_and_its_free_would(
+    conf: str, size: int, held: tuple[int, ...]
+) -> None:
+    """Of the front of a segment and of what is left of one, of a piece and of the whole."""
+    ways: list[object] = []
+    for kind in (BRIEF, MALLOC):
+        a = CachingAllocator("1GiB", conf, record_history=True)
+        a.set_per_process_memory_fraction(1.0)
+        for each in [a.malloc(2048), a.malloc(2 * MIB), a.malloc(30 * MIB)]:
+            a.free(each)
+        for each in held:
+            a.malloc(each)
+        a.malloc(512)  # a search more, which ages what is cached
+        moved: list[int] = []
+        steps = [(kind, 1, size, 0), (FREE, 1, size, 0)]
+        left = a.play(steps, {}, moved)
+        assert left in (None, steps[0])  # where no free block is long enough
+        pools = (a.heap.small, a.heap.large)
+        ages = [
+            (block.ptr, block.gc_base) for pool in pools for block in pool if not block.is_split
+        ]
+        ways.append((moved, ages, a.memory_stats(), a.memory_snapshot(), a.history))
+        a.check()
+    assert ways[0] == ways[1]
+
+
+def test_a_brief_request_under_a_name_that_another_block_has_takes_it() -> None:
+    """As any request does: what is freed then is the last one's, and the first one's is lost."""
+    ways: list[object] = []
+    for kind in (BRIEF, MALLOC):
+        a = CachingAllocator("1GiB", record_history=True)
+        a.free(a.malloc(2048))
+        steps = [(MALLOC, 1, 512, 0), (kind, 1, 700, 0), (FREE, 1, 700, 0)]
+        places: list[int] = []
+        assert a.play(steps, {}, [], places) is None
+        assert not a.heap.named
+        ways.append((places, a.memory_stats(), a.memory_snapshot()))
+    assert ways[0] == ways[1]
+
+
 @pytest.mark.parametrize("kind", [FREE_REQUESTED, FREE_COMPLETED])
 def test_a_free_of_what_nobody_handed_out_is_left(kind: int) -> None:
     a = CachingAllocator("1GiB")
@@ -270,6 +323,8 @@ def test_places_stand_for_the_entries_of_plain_steps() -> None:
         (FREE, 1, 700, 0),
         (FREE_REQUESTED, 2, 900, 0),
         (FREE_COMPLETED, 2, 900, 0),
+        (BRIEF, 3, 600, 0),
+        (FREE, 3, 600, 0),
     ]
     told, kept = (CachingAllocator("1GiB", record_history=True) for _ in range(2))
     for a in (told, kept):
