@@ -275,7 +275,7 @@ def test_a_brief_request_leaves_what_a_request_and_its_free_would(
     ways: list[object] = []
     for kind in (BRIEF, MALLOC):
         a = CachingAllocator("1GiB", conf, record_history=True)
-        a.set_per_process_memory_fraction(1.0)
+        a.set_per_process_memory_fraction(0.9)
         for each in [a.malloc(2048), a.malloc(2 * MIB), a.malloc(30 * MIB)]:
             a.free(each)
         for each in held:
