@@ -145,12 +145,16 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
                 # Rules 1.7 and 2.2 undo each other: what is freed at once becomes again the block
                 # that was found, for that had no free neighbour.  One step in five is of such.
                 next(coming)
-                ptr, given = tail.ptr, whole
+                ptr = tail.ptr
                 is_split = tail.prev is not None or tail.next is not None
-                idle, back = (-1, 3) if is_split else (0, 0)
                 if rest >= least_rest:
                     given = rounded
-                    idle, back = (1, 1) if is_split else (8 * rest + 1, -8 * rest - 1)
+                    idle = 1 if is_split else 8 * rest + 1
+                    back = 1 if is_split else -8 * rest - 1
+                else:
+                    given = whole
+                    idle = -1 if is_split else 0
+                    back = 3 if is_split else 0
                 if expandable is not None:
                     idle = back = 0
                 if has_oversize and given >= oversize:
