@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -82,7 +83,7 @@ Change = str | float
 """What a program sets at run time: an option string or a memory fraction."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Steps:
     """The steps of a plan as columns; row i is step i."""
 
@@ -119,19 +120,27 @@ class Steps:
 
     def rows(self, start: int, stop: int) -> Iterator[Step]:
         """Steps [start, stop) as rows of Python's own numbers, for the core's loop."""
-        columns = (self.kind, self.addr, self.size, self.stream)
-        kind, addr, size, stream = (column[start:stop] for column in columns)
-        brief = np.flatnonzero(addr[1:] == addr[:-1])
-        after = brief + 1
-        brief = brief[
-            (kind[brief] == StepKind.ALLOC)
-            & (kind[after] == StepKind.FREE)
-            & (size[after] == size[brief])
-            & (stream[after] == stream[brief])
-        ]
-        kind = kind.copy()
-        kind[brief] = StepKind.BRIEF
-        return step_rows((kind, addr, size, stream))
+        kind = self._kind_or_brief[start:stop]
+        if len(kind) and kind[-1] == StepKind.BRIEF:  # its free is not among them
+            kind = kind.copy()
+            kind[-1] = StepKind.ALLOC
+        others = (self.addr, self.size, self.stream)
+        return step_rows((kind, *(column[start:stop] for column in others)))
+
+    @cached_property
+    def _kind_or_brief(self) -> NDArray[np.uint8]:
+        """The kinds, of an ALLOC whose FREE comes next BRIEF; once for all drives of a plan."""
+        at = np.flatnonzero(self.addr[1:] == self.addr[:-1])
+        after = at + 1
+        is_brief = (
+            (self.kind[at] == StepKind.ALLOC)
+            & (self.kind[after] == StepKind.FREE)
+            & (self.size[after] == self.size[at])
+            & (self.stream[after] == self.stream[at])
+        )
+        kind = self.kind.copy()
+        kind[at[is_brief]] = StepKind.BRIEF
+        return kind
 
 
 @dataclass(frozen=True, slots=True)
