@@ -120,7 +120,7 @@ class Steps:
 
     def rows(self, start: int, stop: int) -> Iterator[Step]:
         """Steps [start, stop) as rows of Python's own numbers, for the core's loop."""
-        kind = self._kind_or_brief[start:stop]
+        kind = self.kind_or_brief[start:stop]
         if len(kind) and kind[-1] == StepKind.BRIEF:  # its free is not among them
             kind = kind.copy()
             kind[-1] = StepKind.ALLOC
@@ -128,7 +128,7 @@ class Steps:
         return step_rows((kind, *(column[start:stop] for column in others)))
 
     @cached_property
-    def _kind_or_brief(self) -> NDArray[np.uint8]:
+    def kind_or_brief(self) -> NDArray[np.uint8]:
         """The kinds, of an ALLOC whose FREE comes next BRIEF; once for all drives of a plan."""
         at = np.flatnonzero(self.addr[1:] == self.addr[:-1])
         after = at + 1
