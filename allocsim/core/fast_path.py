@@ -143,8 +143,8 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
                 pool.search_calls += 1
             if kind == BRIEF and name not in named:
                 # Rules 1.7 and 2.2 undo each other: what is freed at once becomes again the block
-                # that was found, for that had no free neighbour.  Of a training program
-                # that is one step in five.
+                # that was found, for that had no free neighbour.  One step in five of a training
+                # program is of such a pair.
                 next(coming)
                 ptr = tail.ptr
                 is_split = tail.prev is not None or tail.next is not None
