@@ -1,12 +1,15 @@
-"""Steps of one rank of a sharded Llama 3.1 8B: FSDP2, over a process group that only pretends.
+"""Steps of one rank of a sharded Llama 3.1: FSDP2, over a process group that only pretends.
 
-    python fsdp_steps.py RANKS BATCH [compile] [fused] [expandable]
+    python fsdp_steps.py RANKS BATCH [model=70B] [tokens=N] [tensor=N] [context=N]
+                         [compile] [full] [fused] [expandable] [float8=RECIPE]
                          [loss] [wide] [apart] [recomputed]
 
 Parameters, gradients and AdamW's states in fp32 and sharded, the work in bf16, gradients reduced in
-fp32; 8,192 tokens; each block checkpointed by operation (every other matrix product, attention and
-the reductions are kept).  compile: each block.  fused: AdamW in one kernel.  expandable: the
-allocator's segments, as torchtitan's own launcher sets them.
+fp32; 8B parameters and 8,192 tokens if nothing else is said; each block checkpointed by operation
+(every other matrix product, attention and the reductions are kept), or full: nothing is kept.
+compile: each block.  fused: AdamW in one kernel.  expandable: the allocator's segments, as
+torchtitan's own launcher sets them.  float8: torchao's tensorwise (gathered in 8 bit), rowwise or
+mxfp8.  tensor: so many ranks share each matrix, in float8; context: so many share each sequence.
 
 What was otherwise at times.  loss: compiled too (pull request 1033, April 2025).  wide: logits in
 fp32 are what the model returns (until autumn 2024).  apart: the embeddings and the output are
@@ -18,13 +21,14 @@ import gc
 import os
 import sys
 from collections import defaultdict
+from contextlib import nullcontext
 
 if "expandable" in sys.argv:
     os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from fsdp_llama import SHAPES, VOCABULARY, Llama
 from torch.distributed import init_process_group
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import init_device_mesh
@@ -33,10 +37,13 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
 n_ranks, batch = int(sys.argv[1]), int(sys.argv[2])
+named = dict(each.split("=") for each in sys.argv[3:] if "=" in each)
+shape, recipe = SHAPES[named.get("model", "8B")], named.get("float8")
+n_tokens, n_tensor, n_context = (
+    int(named.get(name, usual)) for name, usual in [("tokens", 8192), ("tensor", 1), ("context", 1)]
+)
 is_compiled = "compile" in sys.argv
-STEPS, TOKENS, VOCABULARY = 3, 8192, 128256
-WIDTH, INNER, LAYERS, HEADS, KV_HEADS = 4096, 14336, 32, 32, 8
-HEAD = WIDTH // HEADS
+STEPS = 3
 aten = torch.ops.aten
 KEPT = {
     aten.mm.default,
@@ -47,91 +54,6 @@ KEPT = {
 }
 if "recomputed" in sys.argv:
     KEPT = {operation for operation in KEPT if "attention" not in str(operation)}
-
-
-class Norm(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(WIDTH))
-
-    def forward(self, x):
-        wide = x.float()
-        scaled = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-5)
-        return scaled.type_as(x) * self.weight
-
-
-def linear(into, out):
-    return nn.Linear(into, out, bias=False)
-
-
-def rotated(x, angles):
-    pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
-    return torch.view_as_real(pairs * angles).flatten(3)
-
-
-def repeated(x):
-    n = HEADS // KV_HEADS
-    shape = (*x.shape[:3], n, HEAD)
-    return x.unsqueeze(3).expand(shape).reshape(*x.shape[:2], HEADS, HEAD)
-
-
-class Attention(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.q, self.k = linear(WIDTH, WIDTH), linear(WIDTH, KV_HEADS * HEAD)
-        self.v, self.out = linear(WIDTH, KV_HEADS * HEAD), linear(WIDTH, WIDTH)
-
-    def forward(self, x, angles):
-        q, k, v = self.q(x), self.k(x), self.v(x)
-        q, k, v = (each.view(*x.shape[:2], -1, HEAD) for each in (q, k, v))
-        angles = angles[: x.shape[1]].view(1, x.shape[1], 1, -1)
-        rotated_q, rotated_k = rotated(q, angles), rotated(k, angles)
-        q, k = rotated_q.type_as(q), rotated_k.type_as(k)
-        del rotated_q, rotated_k
-        k, v = repeated(k), repeated(v)
-        q, k, v = (each.transpose(1, 2) for each in (q, k, v))
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return self.out(mixed.transpose(1, 2).contiguous().view(*x.shape[:2], -1))
-
-
-class FeedForward(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.gate, self.down, self.up = (
-            linear(WIDTH, INNER),
-            linear(INNER, WIDTH),
-            linear(WIDTH, INNER),
-        )
-
-    def forward(self, x):
-        return self.down(F.silu(self.gate(x)) * self.up(x))
-
-
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.attention, self.feed_forward = Attention(), FeedForward()
-        self.attention_norm, self.feed_forward_norm = Norm(), Norm()
-
-    def forward(self, x, angles):
-        x = x + self.attention(self.attention_norm(x), angles)
-        return x + self.feed_forward(self.feed_forward_norm(x))
-
-
-class Llama(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.embeddings = nn.Embedding(VOCABULARY, WIDTH)
-        self.register_buffer("angles", torch.empty(TOKENS, HEAD // 2, dtype=torch.complex64))
-        self.layers = nn.ModuleDict({str(at): Block() for at in range(LAYERS)})
-        self.norm, self.output = Norm(), linear(WIDTH, VOCABULARY)
-
-    def forward(self, ids):
-        x = self.embeddings(ids)
-        for layer in self.layers.values():
-            x = layer(x, self.angles)
-        logits = self.output(self.norm(x))
-        return logits.float() if "wide" in sys.argv else logits
 
 
 def kept_by_operation():
@@ -153,13 +75,39 @@ def loss_of(logits, labels):
     return F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(0, 1))
 
 
+def sharing(ids, labels):
+    """What a step runs in: a sequence or a loss that several ranks share."""
+    if n_tensor > 1:
+        from torch.distributed.tensor.parallel import loss_parallel
+
+        return loss_parallel()
+    if n_context == 1:
+        return nullcontext()
+    from torch.distributed.tensor.experimental import context_parallel
+
+    buffers = [ids, labels, model.angles]
+    return context_parallel(
+        meshes["by"], buffers=buffers, buffer_seq_dims=[1, 1, 0], no_restore_buffers={ids, labels}
+    )
+
+
 gc.disable()
 init_process_group("fake", rank=0, world_size=n_ranks, store=FakeStore())
-mesh = init_device_mesh("cuda", (n_ranks,))
+by = max(n_tensor, n_context)
+meshes = init_device_mesh("cuda", (n_ranks // by, by), mesh_dim_names=("data", "by"))
+# Those that share a sequence have the same parameters to shard; those that share matrices do not.
+mesh = meshes["data"] if n_tensor > 1 else meshes["data", "by"]._flatten("all")
 with torch.device("meta"):
-    model = Llama()
+    model = Llama(shape, n_tokens, "wide" in sys.argv)
+if recipe:
+    import fsdp_float8
+
+    fsdp_float8.convert(model, recipe)
+if n_tensor > 1:
+    fsdp_float8.share_among(model, meshes["by"])
 for name, layer in model.layers.named_children():
-    block = checkpoint_wrapper(layer, context_fn=kept_by_operation, preserve_rng_state=False)
+    how = {} if "full" in sys.argv else {"context_fn": kept_by_operation}
+    block = checkpoint_wrapper(layer, preserve_rng_state=False, **how)
     model.layers.register_module(
         name, torch.compile(block, fullgraph=True) if is_compiled else block
     )
@@ -175,7 +123,7 @@ is_apart = "apart" in sys.argv
 if is_apart:
     fully_shard(model.embeddings, mesh=mesh, mp_policy=policy)
 for name, layer in model.layers.items():
-    is_kept = int(name) == LAYERS - 1 and not is_apart
+    is_kept = int(name) == shape.layers - 1 and not is_apart
     fully_shard(layer, mesh=mesh, mp_policy=policy, reshard_after_forward=not is_kept)
 if is_apart:
     head = [model.norm, model.output]
@@ -188,12 +136,15 @@ settings = {"lr": 3e-4, "betas": (0.9, 0.95), "weight_decay": 0.1}
 optimizer = torch.optim.AdamW(model.parameters(), fused=is_fused, foreach=not is_fused, **settings)
 torch.cuda.reset_peak_memory_stats()
 for _ in range(STEPS):
-    ids, labels = (torch.randint(VOCABULARY, (batch, TOKENS)).cuda() for _ in range(2))
+    ids, labels = (torch.randint(VOCABULARY, (batch, n_tokens)).cuda() for _ in range(2))
     optimizer.zero_grad()
-    logits = model(ids)
-    loss = loss_of(logits, labels)
-    del logits
-    loss.backward()
+    with sharing(ids, labels):
+        logits = model(ids)
+        loss = loss_of(logits, labels)
+        del logits
+        loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
     optimizer.step()
+    if recipe:
+        fsdp_float8.after_a_step(model, recipe)
     print(torch.cuda.max_memory_allocated() / 2**30, torch.cuda.max_memory_reserved() / 2**30)

@@ -1,14 +1,20 @@
 """The first steps of finetuning a model of LitGPT: adapters, or all of its parameters.
 
-    python litgpt_steps.py MODEL full|lora|nf4|nf4-dq LONGEST NEXT BATCH [RANK LAYER ...]
+    python litgpt_steps.py MODEL METHOD LONGEST NEXT BATCH [RANK LAYER ...] [ranks=N]
+
+METHOD: full, lora, adapter or adapter_v2; the latter three over weights of 4 bit, and by a paged
+AdamW, as in lora-nf4 and lora-nf4-dq.  Low-rank adapters are of rank 8 on queries and values, or of
+RANK on the layers named: query, key, value, projection, mlp, head.
 
 bf16 by Lightning Fabric, AdamW, the head and the loss in chunks of 128 tokens.  The first batch has
-LONGEST tokens, as LitGPT sees to; the next two, after a step, NEXT.  Adapters of rank 8 on queries
-and values, or of RANK on the layers named: query, key, value, projection, mlp, head; over weights
-of 4 bit with nf4 and nf4-dq, by a paged AdamW.
+LONGEST tokens, as LitGPT sees to; those after it NEXT.  Gradients of two batches are added up, of
+four with ranks: one of so many, over a process group that only pretends.  That is FSDP with each
+block checkpointed, whose gradients are whole until the batch after which it steps.
 """
 
+import importlib
 import importlib.util
+import os
 import sys
 import types
 
@@ -16,59 +22,92 @@ import bitsandbytes
 import lightning
 import torch
 from lightning.fabric.plugins import BitsandbytesPrecision
+from lightning.fabric.strategies import FSDPStrategy
 
 if lightning.__version__ < "2.5":  # older than what LitGPT imports, though not for its models
     found = importlib.util.find_spec("litgpt")
     sys.modules["litgpt"] = package = types.ModuleType("litgpt")
     package.__path__ = list(found.submodule_search_locations)
 
-from litgpt.lora import GPT as AdaptedGPT
-from litgpt.lora import Config as AdaptedConfig
-from litgpt.lora import mark_only_lora_as_trainable
-from litgpt.model import GPT, Config
 from litgpt.utils import chunked_cross_entropy
 
 name, method, *numbers = sys.argv[1:6]
 longest, following, batch = map(int, numbers)
 rest = sys.argv[6:]
+n_ranks = next((int(each.split("=")[1]) for each in rest if "=" in each), 1)
+rest = [each for each in rest if "=" not in each]
+kind, _, bits = method.partition("-")
+their = importlib.import_module("litgpt.model" if kind == "full" else f"litgpt.{kind}")
 
-if method in ("nf4", "nf4-dq"):
-    quantized = BitsandbytesPrecision(method, torch.bfloat16)
-    fabric = lightning.Fabric(devices=1, plugins=quantized)
+
+def shared_among(n_ranks):
+    """Fabric on the first of them."""
+    from torch.distributed import init_process_group
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    os.environ |= {"LOCAL_RANK": "0", "NODE_RANK": "0"}  # else it starts the others
+    init_process_group("fake", rank=0, world_size=n_ranks, store=FakeStore())
+    block = {their.Block}
+    sharded = FSDPStrategy(
+        auto_wrap_policy=block,
+        activation_checkpointing_policy=block,
+        state_dict_type="full",
+        limit_all_gathers=True,
+    )
+    fabric = lightning.Fabric(devices=1, num_nodes=n_ranks, strategy=sharded, precision="bf16-true")
+    fabric.launch()
+    return fabric
+
+
+def configured():
+    """The model's shape, with that of its adapters."""
+    if kind != "lora":
+        return their.Config.from_name(name)
+    rank, *layers = rest or ["8", "query", "value"]
+    adapters = {f"lora_{layer}": True for layer in layers}
+    return their.Config.from_name(
+        name, lora_r=int(rank), lora_alpha=16, lora_dropout=0.05, **adapters
+    )
+
+
+if bits:
+    fabric = lightning.Fabric(devices=1, plugins=BitsandbytesPrecision(bits, torch.bfloat16))
+elif n_ranks > 1:
+    fabric = shared_among(n_ranks)
 else:
     fabric = lightning.Fabric(devices=1, precision="bf16-true")
-with fabric.init_module():
-    if method != "full":
-        rank, *layers = rest or ["8", "query", "value"]
-        adapters = {f"lora_{layer}": True for layer in layers}
-        config = AdaptedConfig.from_name(
-            name, lora_r=int(rank), lora_alpha=16, lora_dropout=0.05, **adapters
-        )
-        model = AdaptedGPT(config)
-        mark_only_lora_as_trainable(model)
-    else:
-        config = Config.from_name(name)
-        model = GPT(config)
+config = configured()
+with fabric.init_module(empty_init=n_ranks > 1):
+    model = their.GPT(config)
+if kind != "full":
+    getattr(their, f"mark_only_{kind}_as_trainable")(model)
 model = fabric.setup_module(model)
 parameters = [each for each in model.parameters() if each.requires_grad]
-if method in ("nf4", "nf4-dq"):
-    optimizer = bitsandbytes.optim.PagedAdamW(parameters, lr=3e-4, weight_decay=0.01)
+settings = {"lr": 3e-4, "weight_decay": 0.01}
+if bits:
+    optimizer = bitsandbytes.optim.PagedAdamW(parameters, **settings)
 else:
-    optimizer = torch.optim.AdamW(parameters, lr=3e-4, weight_decay=0.01)
+    optimizer = torch.optim.AdamW(parameters, **settings)
 optimizer = fabric.setup_optimizers(optimizer)
 model.max_seq_length = longest
 model.train()
-for at, length in enumerate((longest, following, following)):
+lengths, steps_after = [longest, following, following], {0, 2}
+if n_ranks > 1:
+    lengths, steps_after = [longest] + 7 * [following], {3, 7}
+for at, length in enumerate(lengths):
     ids = torch.randint(config.vocab_size, (batch, length)).to("cuda")
     labels = ids.clone()
-    if method != "full":
-        logits = model(ids, lm_head_chunk_size=128)
-        logits[-1] = logits[-1][..., :-1, :]
-    else:
-        logits = model(ids)[..., :-1, :]
-    loss = chunked_cross_entropy(logits, labels[..., 1:])
-    fabric.backward(loss)
-    if at != 1:  # gradients of two batches are added up
+    with fabric.no_backward_sync(model, enabled=at not in steps_after):
+        if kind != "full":
+            logits = model(ids, lm_head_chunk_size=128)
+            logits[-1] = logits[-1][..., :-1, :]
+        else:
+            logits = model(ids)[..., :-1, :]
+        loss = chunked_cross_entropy(logits, labels[..., 1:])
+        fabric.backward(loss)
+    if at in steps_after:
         optimizer.step()
         optimizer.zero_grad()
+    for block in model.transformer.h if kind.startswith("adapter") else []:
+        block.attn.adapter_kv_cache = None  # of the graph that is gone
     print(torch.cuda.max_memory_allocated() / 1e9, torch.cuda.max_memory_reserved() / 1e9)
