@@ -211,8 +211,7 @@ _NOT_RUN = ("row", "what", "figure", "measured", "why there is no prediction")
 
 def table(asked: list[Figure]) -> Iterator[str]:
     """The Markdown of every figure: those that were predicted, and then the others."""
-    kept = results()
-    found = [(each, kept.get((each.row, each.figure))) for each in asked]
+    found = _with_results(asked)
     yield summary(asked)
     yield ""
     yield from _markdown(_RUN, [told(each, result) for each, result in found if result])
@@ -230,20 +229,30 @@ def _markdown(heads: tuple[str, ...], lines: Sequence[tuple[str, ...]]) -> Itera
 
 def summary(asked: list[Figure]) -> str:
     """How far off the predictions are."""
-    kept = results()
-    found = [(each, kept.get((each.row, each.figure))) for each in asked]
-    pairs = [(error_percent(*pair), pair) for pair in found]
-    sizes = sorted(abs(off) for off, _ in pairs if off is not None)
+    pairs = _with_results(asked)
+    sizes = sorted(abs(off) for pair in pairs if (off := error_percent(*pair)) is not None)
     if not sizes:
         return f"0 of {len(asked)} figures predicted."
-    same = sum(_is_same(*pair) for off, pair in pairs if off is not None)
+    same, _ = as_printed(asked)
     return (
         f"{len(sizes)} of {len(asked)} figures predicted: {same} as they were printed, "
         f"{sum(each < 1 for each in sizes)} less than 1 % off, "
         f"{sum(each < 10 for each in sizes)} less than 10 %; "
         f"median {median(sizes):.2f} %, worst {sizes[-1]:.1f} %. "
-        f"{sum(_is_oom_too(*pair) for pair in found)} more ran out of memory in both."
+        f"{sum(_is_oom_too(*pair) for pair in pairs)} more ran out of memory in both."
     )
+
+
+def as_printed(asked: list[Figure]) -> tuple[int, int]:
+    """How many predictions, rounded as their figures were, are these; and how many there are."""
+    predicted = [pair for pair in _with_results(asked) if error_percent(*pair) is not None]
+    return sum(_is_same(*pair) for pair in predicted), len(predicted)
+
+
+def _with_results(asked: list[Figure]) -> list[tuple[Figure, Result | None]]:
+    """Each figure with what is kept of it."""
+    kept = results()
+    return [(each, kept.get((each.row, each.figure))) for each in asked]
 
 
 def _is_oom_too(figure: Figure, result: Result | None) -> bool:

@@ -1,7 +1,4 @@
-"""A Llama as torchtitan has it, for fsdp_steps.py: plain modules, made wherever the caller says.
-
-heads, kv_heads: of the whole model; a rank of tensor parallelism holds its part of each.
-"""
+"""A Llama as torchtitan has it, for fsdp_steps.py: plain modules, made wherever the caller says."""
 
 from dataclasses import dataclass
 
@@ -14,6 +11,8 @@ VOCABULARY = 128256
 
 @dataclass(frozen=True)
 class Shape:
+    """Of the whole model: a rank of tensor parallelism holds its part of the heads and of inner."""
+
     width: int
     inner: int
     layers: int

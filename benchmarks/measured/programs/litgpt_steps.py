@@ -12,7 +12,6 @@ four with ranks: one of so many, over a process group that only pretends.  That 
 block checkpointed, whose gradients are whole until the batch after which it steps.
 """
 
-import importlib
 import importlib.util
 import os
 import sys

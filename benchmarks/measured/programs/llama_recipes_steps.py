@@ -1,10 +1,11 @@
 """Steps of one of four ranks that train adapters of Llama 2 7B: FSDP, as llama-recipes had it.
 
-    python llama_recipes_steps.py [drop]
+    python llama_recipes_steps.py [ahead] [drop]
 
 Four sequences of 2,048 tokens, which its data is cut to, all in bf16, each layer checkpointed, at
 most two layers gathered ahead; low-rank adapters of rank 8 on queries and values, sharded one by
-one.  The process group only pretends.  drop: the logits are let go before the backward pass.
+one.  The process group only pretends.  ahead: as many layers are gathered as the program runs ahead
+of the card.  drop: the logits are let go before the backward pass.
 """
 
 import sys
@@ -61,7 +62,7 @@ model = FullyShardedDataParallel(
     model,
     auto_wrap_policy=partial(_or_policy, policies=[leaves, layers]),
     device_id=0,
-    limit_all_gathers=True,
+    limit_all_gathers="ahead" not in sys.argv,
 )
 wrapper = partial(checkpoint_wrapper, checkpoint_impl=CheckpointImpl.NO_REENTRANT)
 apply_activation_checkpointing(model, checkpoint_wrapper_fn=wrapper, check_fn=is_layer)
