@@ -35,8 +35,8 @@ C_NAMES = """\
 from libc.stdint cimport int64_t, uint64_t
 
 from allocsim.core._columns cimport (
-    Column, Keys, Names, StepRows, advance, fetch_ahead, first_not_below, has_name, move_higher,
-    move_lower, put_free, put_named, take_free, take_named
+    Blocks, Column, Keys, Names, StepRows, advance, block_at, fetch_ahead, first_not_below,
+    has_name, move_higher, move_lower, put_free, put_named, replace_block, take_free, take_named
 )
 from allocsim.core.block cimport Block
 from allocsim.core.pool cimport BlockPool, FreeBlocks
@@ -51,7 +51,8 @@ DECLARED = """\
     cdef FreeBlocks free, small_free, large_free
     cdef Keys keys
     cdef Names named
-    cdef list found, spare
+    cdef Blocks found
+    cdef list spare
     cdef Block tail, block, other, following, prev, before, after, asked, freed
     cdef int64_t rounded, size, whole, rest, given, merged, idle, back, n_before, at
     cdef int64_t oversize, most_waste, large_rest, least_rest
@@ -75,12 +76,19 @@ if size <= 0 or size > 1 << 39:
             rounded = (size + 511) & -512 if is_plain else rounded_sizes[size]"""
 """None of 0 bytes; up to half a tebibyte, so that the key of what it is rounded up to is a word."""
 
+INSERTED = r"""
+    \ + if\ is_long:\n
+    \ + keys\[at:at\]\ =\ \(key,\)\n
+    \ + found\[at:at\]\ =\ \((tail|block),\)\n
+    \ + else:\n
+    \ + keys\.insert\(at,\ key\)\n
+    \ + found\.insert\(at,\ (tail|block)\)\n
+"""
+
 MOVED_LOWER = r"""(?x)
     (\ +) del\ keys\[at\]\n
     \ + del\ found\[at\]\n
     \ + at\ =\ find\(keys,\ key,\ 0,\ at\)\n
-    \ + keys\.insert\(at,\ key\)\n
-    \ + found\.insert\(at,\ tail\)\n
 """
 """A block that is taken out, and put in again further front."""
 
@@ -90,13 +98,11 @@ MOVED_HIGHER = r"""(?x)
     \ + del\ keys\[at\]\n
     \ + del\ found\[at\]\n
     \ + at\ =\ find\(keys,\ key\)\n
-    \ + keys\.insert\(at,\ key\)\n
-    \ + found\.insert\(at,\ block\)\n
 """
 """A block that comes in, further back than the neighbour whose place it takes, if there is one."""
 
 PUT_OR_MOVED = r"""\1elif at >= 0:
-\1    found[at] = block
+\1    replace_block(found, at, block)
 \1    move_higher(keys, found, at, key)
 \1else:
 \1    put_free(keys, found, key, block)
@@ -113,6 +119,7 @@ IN_C: tuple[tuple[int, str, str], ...] = (
         r"(?s)def play\(.*?\) -> PlainStep \| None:\n",
         "def play(heap, private, pending, steps, dict waiting, told_moved, told_places=None):\n",
     ),
+    (1, r" +is_long = .*\n", ""),
     (1, r"(?=    pools = plain_pools\(heap, private, pending\)\n)", DECLARED),
     (1, r"    return left\n", LISTS_BACK),
     # Constants, which are objects elsewhere.
@@ -138,8 +145,8 @@ IN_C: tuple[tuple[int, str, str], ...] = (
     (10, r"left = kind, name, size, stream", "left = rows.current()"),
     (1, r"next\(coming\)\n", "advance(rows)\n"),
     # Sorted keys.
-    (1, MOVED_LOWER, r"\1move_lower(keys, found, at, key)\n"),
-    (1, MOVED_HIGHER, PUT_OR_MOVED),
+    (1, MOVED_LOWER + INSERTED, r"\1move_lower(keys, found, at, key)\n"),
+    (1, MOVED_HIGHER + INSERTED, PUT_OR_MOVED),
     (2, r"del keys\[at\]\n +del found\[at\]\n", "take_free(keys, found, at)\n"),
     (1, r"find\(keys, rounded <<", "first_not_below(keys, <uint64_t> rounded <<"),
     (1, r"<< size_shift\)(?=\n +if at == len)", "<< size_shift, 0, keys.n)"),
@@ -147,6 +154,8 @@ IN_C: tuple[tuple[int, str, str], ...] = (
     (2, r"key = \((rest|merged) <<", r"key = (<uint64_t> \1 <<"),
     (2, r"len\(keys\)", "keys.n"),
     (2, r"keys\[at\] = key\n", "keys.data[at] = key\n"),
+    (1, r"tail = found\[at\]", "tail = block_at(found, at)"),
+    (1, r"found\[at\] = block\n", "replace_block(found, at, block)\n"),
     (2, r"keys\[at ([-+]) 1\] > key", r"keys.data[at \1 1] > key"),
     # Blocks by name.
     (1, r"name not in named:", "not has_name(named, name):"),

@@ -4,9 +4,7 @@ from libc.string cimport memmove
 
 from allocsim.core.block cimport Block
 
-cdef extern from "Python.h":
-    ctypedef struct PyListObject:
-        PyObject** ob_item
+cdef extern from *:
     void fetch "__builtin_prefetch" (const void* place) nogil
 
 
@@ -28,10 +26,22 @@ cdef class Column:
         return 0
 
 
-cdef class Keys:
-    cdef uint64_t* data
-    cdef Py_ssize_t n, room
-    cdef int grow(self) except -1
+cdef class Words:
+    cdef uint64_t* data  # the first of them
+    cdef uint64_t* begin  # of the memory that they stand in
+    cdef Py_ssize_t n, n_before, room
+    cdef int spread(self) except -1
+    cdef Py_ssize_t checked(self, Py_ssize_t at) except -1
+
+
+cdef class Keys(Words):
+    pass
+
+
+cdef class Blocks(Words):
+    cdef object none  # makes Cython tell the collector of the type
+    cpdef insert(self, Py_ssize_t at, Block block)
+    cpdef Block pop(self, Py_ssize_t at)
 
 
 cdef inline Py_ssize_t first_not_below(Keys keys, uint64_t key, Py_ssize_t low, Py_ssize_t high) noexcept:
@@ -44,66 +54,89 @@ cdef inline Py_ssize_t first_not_below(Keys keys, uint64_t key, Py_ssize_t low, 
     return (base - keys.data) + (1 if n == 1 and base[0] < key else 0)
 
 
-cdef inline void shift(void* words, Py_ssize_t to, Py_ssize_t at, Py_ssize_t end) noexcept:
+cdef inline void shift(uint64_t* words, Py_ssize_t to, Py_ssize_t at, Py_ssize_t end) noexcept:
     """Move the words in [at, end) to `to`."""
-    memmove(<uint64_t*> words + to, <uint64_t*> words + at, (end - at) * sizeof(uint64_t))
+    memmove(words + to, words + at, (end - at) * sizeof(uint64_t))
 
 
-cdef inline int put(Keys keys, Py_ssize_t at, uint64_t key) except -1:
-    if keys.n == keys.room:
-        keys.grow()
-    shift(keys.data, at + 1, at, keys.n)
-    keys.data[at] = key
-    keys.n += 1
+cdef inline int put(Words words, Py_ssize_t at, uint64_t word) except -1:
+    """Add a word; what stands on its shorter side makes room."""
+    cdef bint is_front = at < words.n >> 1
+    if (words.n_before == 0) if is_front else (words.n_before + words.n == words.room):
+        words.spread()
+    if is_front:
+        words.data -= 1
+        words.n_before -= 1
+        shift(words.data, 0, 1, at + 1)
+    else:
+        shift(words.data, at + 1, at, words.n)
+    words.data[at] = word
+    words.n += 1
     return 0
 
 
-cdef inline void take(Keys keys, Py_ssize_t at) noexcept:
-    keys.n -= 1
-    shift(keys.data, at, at + 1, keys.n + 1)
-
-
-cdef inline void move(list blocks, Py_ssize_t at, Py_ssize_t to) noexcept:
-    """Move one item of a list; what stands between goes by one, and nothing else."""
-    cdef PyObject** items = (<PyListObject*> blocks).ob_item
-    cdef PyObject* item = items[at]
-    if to < at:
-        shift(items, to + 1, to, at)
+cdef inline void take(Words words, Py_ssize_t at) noexcept:
+    """Take a word out; what stands on its shorter side closes the gap."""
+    words.n -= 1
+    if at < words.n >> 1:
+        shift(words.data, 1, 0, at)
+        words.data += 1
+        words.n_before += 1
     else:
-        shift(items, at, at + 1, to + 1)
-    items[to] = item
+        shift(words.data, at, at + 1, words.n + 1)
 
 
-cdef inline Block take_free(Keys keys, list blocks, Py_ssize_t at):
+cdef inline void move(Words words, Py_ssize_t at, Py_ssize_t to, uint64_t word) noexcept:
+    """Take out what is at `at` and put `word` at `to`; only what stands between moves."""
+    if to < at:
+        shift(words.data, to + 1, to, at)
+    else:
+        shift(words.data, at, at + 1, to + 1)
+    words.data[to] = word
+
+
+cdef inline Block block_at(Blocks blocks, Py_ssize_t at):
+    return <Block> <PyObject*> blocks.data[at]
+
+
+cdef inline void replace_block(Blocks blocks, Py_ssize_t at, Block block) noexcept:
+    """Let `block` stand at `at`."""
+    cdef PyObject* old = <PyObject*> blocks.data[at]
+    Py_INCREF(block)
+    blocks.data[at] = <uint64_t> <PyObject*> block
+    Py_DECREF(<object> old)
+
+
+cdef inline Block take_free(Keys keys, Blocks blocks, Py_ssize_t at):
     """The free block at `at`, taken out."""
+    cdef Block block = block_at(blocks, at)
     take(keys, at)
-    move(blocks, at, keys.n)
-    return blocks.pop()
+    take(blocks, at)
+    Py_DECREF(block)
+    return block
 
 
-cdef inline int put_free(Keys keys, list blocks, uint64_t key, Block block) except -1:
+cdef inline int put_free(Keys keys, Blocks blocks, uint64_t key, Block block) except -1:
     """Add a free block."""
     cdef Py_ssize_t at = first_not_below(keys, key, 0, keys.n)
     put(keys, at, key)
-    blocks.append(block)
-    move(blocks, keys.n - 1, at)
+    put(blocks, at, <uint64_t> <PyObject*> block)
+    Py_INCREF(block)
     return 0
 
 
-cdef inline void move_lower(Keys keys, list blocks, Py_ssize_t at, uint64_t key) noexcept:
+cdef inline void move_lower(Keys keys, Blocks blocks, Py_ssize_t at, uint64_t key) noexcept:
     """Give the block at `at` a lower key."""
     cdef Py_ssize_t to = first_not_below(keys, key, 0, at)
-    shift(keys.data, to + 1, to, at)
-    move(blocks, at, to)
-    keys.data[to] = key
+    move(keys, at, to, key)
+    move(blocks, at, to, blocks.data[at])
 
 
-cdef inline void move_higher(Keys keys, list blocks, Py_ssize_t at, uint64_t key) noexcept:
+cdef inline void move_higher(Keys keys, Blocks blocks, Py_ssize_t at, uint64_t key) noexcept:
     """Give the block at `at` a higher key."""
     cdef Py_ssize_t to = first_not_below(keys, key, at + 1, keys.n) - 1
-    shift(keys.data, at, at + 1, to + 1)
-    move(blocks, at, to)
-    keys.data[to] = key
+    move(keys, at, to, key)
+    move(blocks, at, to, blocks.data[at])
 
 
 cdef struct Named:

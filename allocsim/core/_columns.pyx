@@ -6,7 +6,8 @@ Rule: each does what the built-in type it stands for would do with the same numb
 
 from bisect import bisect_left
 
-from cpython.ref cimport Py_DECREF, PyObject
+from cpython.object cimport PyTypeObject, visitproc
+from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcpy
@@ -88,19 +89,45 @@ cdef class Column:
         self.n_shown -= 1
 
 
-cdef class Keys:
-    """Ascending numbers of 64 bits without a sign, in place of a list."""
+cdef class Words:
+    """Words of 64 bits in memory with room before and behind them, so that either side can move.
+
+    Free blocks cost as much as was moved for them: the shorter side of 2,000 of them, in a trial of
+    40,000 live blocks, is 230 on average and what lies behind 810.
+    """
 
     def __cinit__(self):
-        self.grow()
+        self.spread()
 
     def __dealloc__(self):
-        free(self.data)
+        free(self.begin)
 
-    cdef int grow(self) except -1:
-        cdef Py_ssize_t room = max(16, 2 * self.room)
-        self.data, self.room = <uint64_t*> with_room(self.data, room), room
+    cdef int spread(self) except -1:
+        """Have at least a quarter of the memory free before the words, and as much behind."""
+        cdef Py_ssize_t n_before
+        if 2 * self.n >= self.room:
+            self.room = max(32, 2 * self.room)
+            self.begin = <uint64_t*> with_room(self.begin, self.room)
+            self.data = self.begin + self.n_before
+        n_before = (self.room - self.n) >> 1
+        shift(self.begin, n_before, self.n_before, self.n_before + self.n)
+        self.data, self.n_before = self.begin + n_before, n_before
         return 0
+
+    cdef Py_ssize_t checked(self, Py_ssize_t at) except -1:
+        """An index that is one of a word, counted from the end if it is negative."""
+        if at < 0:
+            at += self.n
+        if not 0 <= at < self.n:
+            raise IndexError(at)
+        return at
+
+    def __len__(self):
+        return self.n
+
+
+cdef class Keys(Words):
+    """Ascending numbers without a sign, in place of a list."""
 
     def insert(self, Py_ssize_t at, uint64_t key):
         put(self, min(at, self.n), key)
@@ -109,24 +136,13 @@ cdef class Keys:
         put(self, self.n, key)
 
     def __delitem__(self, Py_ssize_t at):
-        if not 0 <= at < self.n:
-            raise IndexError(at)
-        take(self, at)
+        take(self, self.checked(at))
 
     def __getitem__(self, Py_ssize_t at):
-        if at < 0:
-            at += self.n
-        if not 0 <= at < self.n:
-            raise IndexError(at)
-        return self.data[at]
+        return self.data[self.checked(at)]
 
     def __setitem__(self, Py_ssize_t at, uint64_t key):
-        if not 0 <= at < self.n:
-            raise IndexError(at)
-        self.data[at] = key
-
-    def __len__(self):
-        return self.n
+        self.data[self.checked(at)] = key
 
     def __iter__(self):
         return iter([self.data[at] for at in range(self.n)])
@@ -138,6 +154,57 @@ cdef class Keys:
         values = list(self)[::-1]
         for at, value in enumerate(values):
             self.data[at] = value
+
+
+cdef class Blocks(Words):
+    """Blocks in an order, in place of a list."""
+
+    def __dealloc__(self):
+        drop_all(self)
+
+    cpdef insert(self, Py_ssize_t at, Block block):
+        put(self, min(at, self.n), <uint64_t> <PyObject*> block)
+        Py_INCREF(block)
+
+    cpdef Block pop(self, Py_ssize_t at):
+        cdef Block block
+        at = self.checked(at)
+        block = block_at(self, at)
+        take(self, at)
+        Py_DECREF(block)
+        return block
+
+    def __delitem__(self, Py_ssize_t at):
+        self.pop(at)
+
+    def __getitem__(self, at):
+        return list(self)[at] if isinstance(at, slice) else block_at(self, self.checked(at))
+
+    def __iter__(self):
+        return iter([block_at(self, at) for at in range(self.n)])
+
+
+# Blocks know what they stand in, so that the collector has to see through it, as through a list.
+cdef int visit_all(PyObject* blocks, visitproc visit, void* arg) except -1:
+    cdef Words words = <Words> blocks
+    cdef int stop
+    for at in range(words.n):
+        stop = visit(<PyObject*> words.data[at], arg)
+        if stop:
+            return stop
+    return 0
+
+
+cdef int drop_all(object blocks) except -1:
+    cdef Words words = blocks
+    while words.n:
+        words.n -= 1
+        Py_DECREF(<object> <PyObject*> words.data[words.n])
+    return 0
+
+
+(<PyTypeObject*> Blocks).tp_traverse = visit_all
+(<PyTypeObject*> Blocks).tp_clear = drop_all
 
 
 cdef class Names:

@@ -15,7 +15,7 @@ from allocsim.core.constants import IS_COMPILED
 if TYPE_CHECKING:
     from allocsim.core.block import Block
 
-__all__ = ["Column", "Keys", "Names", "column_of", "find", "step_rows"]
+__all__ = ["Blocks", "Column", "Keys", "Names", "column_of", "find", "step_rows"]
 
 
 class Buffer(Protocol):
@@ -28,6 +28,7 @@ class Buffer(Protocol):
 if TYPE_CHECKING or not IS_COMPILED:
     Column = list[int]
     Keys = list[int]
+    Blocks = list["Block"]
     Names = dict[int, "Block"]
     find = bisect_left
 
@@ -40,7 +41,7 @@ if TYPE_CHECKING or not IS_COMPILED:
         return zip(*(column.tolist() for column in columns), strict=True)
 
 else:
-    from allocsim.core._columns import Column, Keys, Names, StepRows, column_of, find
+    from allocsim.core._columns import Blocks, Column, Keys, Names, StepRows, column_of, find
 
     def step_rows(columns: Sequence[Buffer]) -> StepRows:
         """Rows of the columns kind, name, size and stream, for `CachingAllocator.play`."""

@@ -55,6 +55,10 @@ FREE_COMPLETED: Final = 4
 
 MAX_SPARE: Final = 4096
 
+LONG: Final = 400
+"""Free blocks of which a slice moves those behind in less time than `list.insert`, which goes one
+by one: 220 ns and 390 among 2,000, 86 ns and 62 among 130."""
+
 _NOTHING: Final = FreeBlocks(KeyLayout())
 
 
@@ -96,6 +100,7 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
     oversize_allocations = stats.oversize_allocations
     sizes, requests, inactive, _, _ = stats.journal
     n_before = len(sizes)
+    is_long = len(small) > LONG
     left = None
     keys_stream = -1
     small_free = large_free = _NOTHING
@@ -203,8 +208,12 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
                     del keys[at]
                     del found[at]
                     at = find(keys, key, 0, at)
-                    keys.insert(at, key)
-                    found.insert(at, tail)
+                    if is_long:
+                        keys[at:at] = (key,)
+                        found[at:at] = (tail,)
+                    else:
+                        keys.insert(at, key)
+                        found.insert(at, tail)
                 else:
                     keys[at] = key
                 idle = 1
@@ -294,8 +303,12 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
                     del keys[at]
                     del found[at]
                 at = find(keys, key)
-                keys.insert(at, key)
-                found.insert(at, block)
+                if is_long:
+                    keys[at:at] = (key,)
+                    found[at:at] = (block,)
+                else:
+                    keys.insert(at, key)
+                    found.insert(at, block)
             block.gc_base = pool.search_calls
             if block.expandable is not None:
                 idle = 0

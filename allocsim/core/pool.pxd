@@ -7,8 +7,7 @@ cdef class KeyLayout:
 
 
 cdef class FreeBlocks:
-    cdef public object keys
-    cdef public list blocks
+    cdef public object keys, blocks
     cpdef Block take(self, Py_ssize_t at)
 
 

@@ -15,7 +15,7 @@ from typing import Final
 from sortedcontainers import SortedKeyList
 
 from allocsim.core.block import Block
-from allocsim.core.columns import Keys, find
+from allocsim.core.columns import Blocks, Keys, find
 from allocsim.core.constants import IS_COMPILED, MIN_BLOCK_SIZE, PAGE, SMALL_SIZE
 from allocsim.core.releases import FreeBlockOrder
 from allocsim.state import DEFAULT_POOL, PoolId
@@ -98,7 +98,7 @@ class FreeBlocks:
 
     def __init__(self, layout: KeyLayout) -> None:
         self.keys = layout.no_keys()
-        self.blocks: list[Block] = []
+        self.blocks = Blocks()
 
     def take(self, at: int) -> Block:
         """The block at an index, taken out."""

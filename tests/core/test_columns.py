@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from bisect import bisect_left
 from typing import Any
 
@@ -13,7 +15,7 @@ from numpy.typing import NDArray
 
 from allocsim.core import IS_COMPILED, MALLOC, CachingAllocator, step_rows
 from allocsim.core.block import Block
-from allocsim.core.columns import Column, Keys, Names, column_of, find
+from allocsim.core.columns import Blocks, Column, Keys, Names, column_of, find
 from allocsim.core.pool import BlockPool, KeyLayout
 
 only_compiled = pytest.mark.skipif(not IS_COMPILED, reason="plain Python has the lists themselves")
@@ -57,8 +59,14 @@ def test_keys_are_put_in_taken_out_and_replaced(steps: list[tuple[str, int]]) ->
 
 @only_compiled
 def test_what_is_not_there_is_refused() -> None:
-    keys, column, names = Keys(), Column(), Names()
-    for call in (lambda: keys[0], lambda: column[0], lambda: keys.__delitem__(0)):
+    keys, column, names, blocks = Keys(), Column(), Names(), Blocks()
+    for call in (
+        lambda: keys[0],
+        lambda: column[0],
+        lambda: keys.__delitem__(0),
+        lambda: blocks[0],
+        lambda: blocks.pop(0),
+    ):
         with pytest.raises(IndexError):
             call()
     with pytest.raises(KeyError):
@@ -95,6 +103,61 @@ def test_a_column_that_is_looked_at_does_not_grow() -> None:
 
 def block(number: int) -> Block:
     return Block(number * 512, 512, 0, BlockPool(True, KeyLayout()), 0)
+
+
+PLACES = st.integers(0, 99) | st.integers(0, 3)
+"""Some near the front, where what stands before a block moves, and others behind."""
+
+
+@given(st.lists(st.tuples(st.sampled_from(["insert", "insert", "pop", "del"]), PLACES)))
+def test_blocks_stand_in_order(steps: list[tuple[str, int]]) -> None:
+    mine, expected = Blocks(), list[Block]()
+    for number, (what, at) in enumerate(steps):
+        if what == "insert":
+            new = block(number)
+            for blocks in (mine, expected):
+                blocks.insert(min(at, len(expected)), new)
+        elif at < len(expected):
+            if what == "pop":
+                assert mine.pop(at) is expected.pop(at)
+            else:
+                del mine[at], expected[at]
+    assert list(mine) == expected
+    assert len(mine) == len(expected)
+    assert mine[1:] == expected[1:]
+    if expected:
+        assert mine[0] is expected[0]
+        assert mine[-1] is expected[-1]
+
+
+def test_a_queue_of_blocks_keeps_its_length() -> None:
+    """What comes in behind and goes out in front wanders through the memory that there is."""
+    blocks = Blocks()
+    for number in range(1000):
+        blocks.insert(number, block(number))
+        if number >= 20:
+            assert blocks.pop(0).ptr == (number - 20) * 512
+    assert [each.ptr // 512 for each in blocks] == list(range(980, 1000))
+
+
+class Witness:
+    """Something that a weak reference can tell of."""
+
+
+@pytest.mark.parametrize("takes_out", [False, True])
+def test_free_blocks_are_collected_with_their_pool(takes_out: bool) -> None:
+    """A block knows its pool, which knows the block: only the cycle collector frees them."""
+    pool = BlockPool(True, KeyLayout())
+    witness: Any = Witness()
+    for number in range(50):
+        pool.insert(Block(number * 512, 512, 0, pool, 0))
+    pool.of(0).blocks[20].capture_uses = witness
+    seen = weakref.ref(witness)
+    if takes_out:
+        pool.remove(pool.of(0).blocks[20])
+    del witness, pool
+    gc.collect()
+    assert seen() is None
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 70) | st.integers(0, (1 << 64) - 1))))

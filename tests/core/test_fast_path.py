@@ -24,7 +24,7 @@ from allocsim.core import (
     RequestedFree,
 )
 from allocsim.core.config import MAX_KEPT, AllocatorConfig, RoundedSizes
-from allocsim.core.fast_path import MAX_SPARE, plain_pools
+from allocsim.core.fast_path import LONG, MAX_SPARE, plain_pools
 from allocsim.core.stats import GroupMoves, Journal, Moves, fold_records
 from allocsim.errors import AllocsimError, OutOfMemoryError
 from allocsim.questions.crosscheck.generator import make_script
@@ -223,6 +223,26 @@ def test_a_long_churn_ends_the_same_both_ways(conf: str) -> None:
     assert fast.outcomes == slow.outcomes
     assert fast.state() == slow.state()
     assert fast.taken > len(ops) // 2
+
+
+@pytest.mark.parametrize("conf", ["", "expandable_segments:True"])
+def test_many_free_blocks_end_the_same_both_ways(conf: str) -> None:
+    """So many that they move by slices; a row looks how many there are when it begins."""
+    rng = random.Random(11)
+    ops: list[Op] = []
+    live: list[int] = []
+    for name in range(12_000):
+        if name % 500 == 0:
+            ops.append(["k"])
+        if name > 6000 and rng.random() < 0.5:
+            ops.append(["f", live.pop(rng.randrange(len(live)))])
+        else:
+            ops.append(["a", name, rng.randrange(1, 64 * KIB), 0])
+            live.append(name)
+    fast, slow = both(Script(ops, 64 * GIB, conf, "bump"), "2.15", history=True)
+    assert fast.outcomes == slow.outcomes
+    assert fast.state() == slow.state()
+    assert len(fast.allocator.heap.small) > LONG
 
 
 def row(a: CachingAllocator, *steps: PlainStep) -> tuple[int, list[int]]:
