@@ -255,7 +255,8 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
             if has_oversize and given >= oversize:
                 oversize_allocations.decrease(1)
             pool, ptr = block.pool, block.ptr
-            keys, found = block.free.keys, block.free.blocks
+            free = block.free
+            keys, found = free.keys, free.blocks
             block.allocated = False
             if history is not None:
                 # Rule 6.2, twice: what a free leaves that waits for nothing.
