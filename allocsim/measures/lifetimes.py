@@ -42,7 +42,14 @@ class Lifetimes:
     @property
     def peak_bytes(self) -> int:
         """The most bytes in use at once: no allocator needs less."""
-        moved = np.concatenate((self.size, -self.size))
+        return self._peak_of(self.size)
+
+    def peak_bytes_among(self, is_one: NDArray[np.bool_]) -> int:
+        """The same of some of the blocks; is_one: whether each is one of them."""
+        return self._peak_of(np.where(is_one, self.size, 0))
+
+    def _peak_of(self, size: NDArray[np.int64]) -> int:
+        moved = np.concatenate((size, -size))
         return int(np.cumsum(moved[self.turns]).max(initial=0))
 
     @cached_property
@@ -51,8 +58,15 @@ class Lifetimes:
 
         At one moment ends come first: the next block may take the same place.
         """
-        moment = np.concatenate((self.start, self.end))
-        return stable_order(2 * moment + (np.arange(len(moment)) < len(self)))
+        turn = 2 * np.concatenate((self.start, self.end))
+        turn[: len(self)] += 1
+        # What was there before and what outlives the recording, one behind the other, as if each
+        # had a moment of its own: an entry has one, so that mostly no two turns are equal then.
+        older = np.flatnonzero(self.start < 0)
+        turn[older] = np.arange(-len(older), 0)
+        last = np.flatnonzero(turn == turn.max(initial=0))
+        turn[last] += np.arange(len(last))
+        return stable_order(turn)
 
     @property
     def moments(self) -> NDArray[np.int64]:

@@ -119,13 +119,13 @@ def sizes_of(prepared: Prepared) -> Sizes:
     """The sizes of one device of a recording."""
     size, count = np.unique(_asked_in(prepared.trace), return_counts=True)
     lifetimes = lifetimes_of(prepared.trace)
-    middle = np.flatnonzero((lifetimes.size > SMALL_SIZE) & (lifetimes.size < MIN_LARGE_ALLOC))
+    is_middle = (lifetimes.size > SMALL_SIZE) & (lifetimes.size < MIN_LARGE_ALLOC)
     return Sizes(
         counts=tuple(zip(size.tolist(), count.tolist(), strict=True)),
         present=_present(prepared),
         living=_living(prepared),
         peak_live=lifetimes.peak_bytes,
-        peak_middle=lifetimes.take(middle).peak_bytes,
+        peak_middle=lifetimes.peak_bytes_among(is_middle),
         recorded_peak=prepared.plan.max_reserved,
     )
 
