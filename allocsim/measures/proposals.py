@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-import numpy as np
-
 from allocsim.core import (
     LARGE_BUFFER,
     MIN_LARGE_ALLOC,
@@ -168,4 +166,4 @@ def _shared_peak(prepared: Prepared) -> int:
     """The most of the requests that share segments, made in the first half, that was in use."""
     lives = lifetimes_of(prepared.trace)
     shares = (lives.size > SMALL_SIZE) & (lives.size < MIN_LARGE_ALLOC)
-    return lives.take(np.flatnonzero(shares & (lives.start < len(prepared.trace) // 2))).peak_bytes
+    return lives.peak_bytes_among(shares & (lives.start < len(prepared.trace) // 2))
