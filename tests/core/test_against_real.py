@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from allocsim.core import RELEASES
+from allocsim.core import NEWEST, RELEASES, CachingAllocator
+from allocsim.core.fast_path import LONG
 from allocsim.errors import UpstreamAssertionError
 from allocsim.phantom import UnavailableError
 from allocsim.questions.crosscheck import RealAllocator, Script
@@ -17,6 +18,8 @@ from allocsim.questions.crosscheck.judge import judge
 from allocsim.questions.crosscheck.player import play
 from allocsim.questions.crosscheck.script import Op
 from allocsim.units import GIB, MIB
+from benchmarks.scripts import many_live
+from tests.core.test_fast_path import as_step
 
 N_SCRIPTS = 120
 
@@ -32,6 +35,41 @@ def test_random_scripts_come_out_as_in_the_real_allocator(torch: str) -> None:
     verdicts = {seed: judge(real, source.script(real, seed)) for seed in range(N_SCRIPTS)}
     differing = {s: str(v.divergence.difference) for s, v in verdicts.items() if v.divergence}
     assert differing == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("conf", ["", "max_split_size_mb:24", "expandable_segments:True"])
+def test_rows_of_forty_thousand_live_blocks_stand_where_the_real_allocator_puts_them(
+    conf: str,
+) -> None:
+    """Beyond what random scripts reach: thousands of free blocks, looked for, moved and merged."""
+    try:
+        real = RealAllocator(NEWEST)
+    except UnavailableError as error:
+        pytest.skip(str(error))
+    ops: list[Op] = [list(op[: 4 if op[0] == "a" else 2]) for op in many_live(200_000)]
+    script = Script(ops, 256 * GIB, conf)
+    a = CachingAllocator(script.device_memory, conf, address_policy=script.address_policy)
+    places: dict[int, int] = {}
+    n_single = 0
+    for start in range(0, len(ops), 4096):
+        rows = iter([as_step(op) for op in ops[start : start + 4096]])
+        while (left := a.play(rows, {}, [])) is not None:
+            n_single += 1
+            _, name, size, stream = left
+            ptr = a.malloc(size, stream)
+            assert ptr is not None
+            places[name] = a.give_name(ptr, name).ptr
+        places |= {name: block.ptr for name, block in a.named_blocks.items()}
+    a.check()
+    answered = real.run(script).addresses
+    names = [op[1] for op in ops if op[0] == "a"]
+    by_name = dict(zip(names, answered, strict=True))
+    shift = by_name[names[0]] - places[names[0]]
+    assert {name: by_name[name] - shift for name in places} == places
+    assert len(places) > 80_000
+    assert n_single < 20_000
+    assert len(a.heap.small) > LONG
 
 
 @pytest.mark.parametrize("torch", RELEASES)
