@@ -239,15 +239,15 @@ def _by_segment(is_small: bool, room: int, large_segment: int) -> int:
 def _by_mapping(allocator: CachingAllocator, pool: BlockPool, stream: int) -> int:
     """As the allocator looks: the lowest run of free and unmapped blocks that holds a request."""
     config, device = allocator.config, allocator.device
-    handle = PAGE if pool.is_small else config.large_segment_size
-    room = device.left // handle * handle
     within = _within_limit(allocator, pool.is_small)
     best = longest = 0
     for unmapped in pool.unmapped_of(stream):
+        assert unmapped.expandable is not None
+        handle = unmapped.expandable.handle_size  # of the settings that it was made under
+        left = device.left // handle * handle
         prev = unmapped.prev
         block: Block | None = prev if prev is not None and not prev.is_active else unmapped
         run = reach = 0
-        left = room
         while block is not None and not block.is_active:
             run += block.size
             if reach == run - block.size:  # all before is there
@@ -261,8 +261,9 @@ def _by_mapping(allocator: CachingAllocator, pool: BlockPool, stream: int) -> in
         longest = max(longest, run)
     reserve = config.expandable_reserve(device.total)
     fresh = device.total * 9 // 8 if reserve is None else reserve
+    handle = PAGE if pool.is_small else config.large_segment_size
     fresh = -(-fresh // handle) * handle
-    reach = min(room, within, fresh)
+    reach = min(device.left // handle * handle, within, fresh)
     return max(best, reach if reach > longest else 0)
 
 

@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from allocsim import OutOfMemoryError
-from allocsim.core import RELEASES, CachingAllocator, finds_free_block, mapped_for
+from allocsim.core import (
+    RELEASES,
+    CachingAllocator,
+    finds_free_block,
+    largest_request,
+    mapped_for,
+)
 from allocsim.core.device import Device
 from allocsim.core.expandable import ExpandableSegment
 from allocsim.units import GIB, MIB
@@ -372,3 +378,38 @@ def test_what_would_be_mapped_is_told_before(seed: int, more: str) -> None:
             a.empty_cache()
         if rng.random() < 0.05:  # segments keep the handles that they were made with
             a.set_allocator_settings(f"{ON},large_segment_size_mb:{rng.choice((20, 24, 64))}")
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_largest_request_is_told_where_segments_have_handles_of_several_sizes(
+    seed: int,
+) -> None:
+    """A segment keeps the handles of the settings that it was made under."""
+
+    def after_an_error() -> CachingAllocator:
+        rng = random.Random(seed)
+        a = CachingAllocator(rng.randrange(200, 900) * MIB, ON, "2.15")
+        live: list[int] = []
+        for _ in range(30):
+            what = rng.random()
+            if what < 0.2:
+                megabytes = rng.choice((20, 32, 50, 64))
+                a.set_allocator_settings(f"{ON},large_segment_size_mb:{megabytes}")
+            elif what < 0.45 and live:
+                a.free(live.pop(rng.randrange(len(live))))
+            elif (ptr := answered(a, rng.randrange(1, 60 * MIB))) is not None:
+                live.append(ptr)
+        assert answered(a, 2 * GIB) is None  # what is cached and can go back has gone
+        return a
+
+    most = largest_request(after_an_error(), 0)
+    assert most > 0
+    assert answered(after_an_error(), most) is not None
+    assert answered(after_an_error(), most + 1) is None
+
+
+def answered(a: CachingAllocator, size: int) -> int | None:
+    try:
+        return a.malloc(size)
+    except OutOfMemoryError:
+        return None
