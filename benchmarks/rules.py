@@ -40,6 +40,7 @@ from allocsim.questions.fit import CONFIGURATIONS
 from allocsim.units import GIB, MIB
 from benchmarks.measured.__main__ import as_printed
 from benchmarks.measured.__main__ import figures as measured_figures
+from benchmarks.output import between_marks
 
 __all__ = ["PAGE", "figures", "page"]
 
@@ -598,10 +599,7 @@ TABLES = {"rules": rules_table, "figures": figures_table}
 def page(text: str) -> str:
     """The page with its tables made anew.  text: as it is."""
     for name, made in TABLES.items():
-        first, last = f"<!-- {name}: written by {_COMMAND} -->", f"<!-- end of {name} -->"
-        before, _, rest = text.partition(first)
-        _, _, after = rest.partition(last)
-        text = f"{before}{first}\n\n{made().rstrip()}\n\n{last}{after}"
+        text = between_marks(text, name, _COMMAND, made())
     return text
 
 

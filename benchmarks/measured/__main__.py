@@ -1,14 +1,13 @@
 """Measured by others on real GPUs, and predicted: a line for every figure.
 
     python -m benchmarks.measured [--python PATH] [ROW ...]
-    python -m benchmarks.measured --table
+    python -m benchmarks.measured --docs
 
 Rule: no figure is left out.  `rows.csv` has every one that says what was allocated or reserved,
 with its source; a row without a program says why, and so does one whose program does not run here.
 
 The rows given (every one that has a program, if none is) are run by the Python at PATH and kept in
-`results.csv`; --table prints all rows beside what is kept there, as the Markdown of
-docs/fit-measured.md.
+`results.csv`; --docs writes all rows beside what is kept there into docs/fit-measured.md.
 """
 
 from __future__ import annotations
@@ -27,10 +26,12 @@ from allocsim.engine import DeviceRun
 from allocsim.errors import AllocsimError
 from allocsim.phantom import find_gpu
 from allocsim.questions.fit import Ran, run_program
+from benchmarks.output import between_marks
 
 HERE = Path(__file__).parent
 PROGRAMS = HERE / "programs"
 ROWS, RESULTS = HERE / "rows.csv", HERE / "results.csv"
+PAGE = HERE.parents[1] / "docs" / "fit-measured.md"
 OOM = "out of memory"
 _LIBRARIES = [
     "torch",
@@ -220,6 +221,12 @@ def table(asked: list[Figure]) -> Iterator[str]:
     yield from _markdown(_NOT_RUN, others)
 
 
+def page(text: str) -> str:
+    """The page with its figures made anew.  text: as it is."""
+    made = "\n".join(table(figures()))
+    return between_marks(text, "figures", "python -m benchmarks.measured --docs", made)
+
+
 def _markdown(heads: tuple[str, ...], lines: Sequence[tuple[str, ...]]) -> Iterator[str]:
     yield f"| {' | '.join(heads)} |"
     yield "|" + "---|" * len(heads)
@@ -273,13 +280,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("rows", nargs="*", metavar="ROW", help="a row, or a group by its letter")
     parser.add_argument("--python", default=sys.executable, help="the Python that has PyTorch")
-    parser.add_argument("--table", action="store_true", help="print what is kept, and run nothing")
+    parser.add_argument("--docs", action="store_true", help=f"write {PAGE.name}, and run nothing")
     given = parser.parse_args()
     every = figures()
-    if given.table:
-        print("\n".join(table(every)))
+    if given.docs:
+        PAGE.write_text(page(PAGE.read_text()))
         return 0
-    ran_with = versions(given.python)
+    try:
+        ran_with = versions(given.python)
+    except (OSError, subprocess.CalledProcessError) as error:
+        parser.error(f"--python {given.python} is no Python that runs: {error}")
     for row in dict.fromkeys(each.row for each in every if _is_asked(each.row, given.rows)):
         of_it = [each for each in every if each.row == row]
         to_run = [each for each in of_it if each.program]

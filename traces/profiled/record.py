@@ -51,7 +51,9 @@ def reduced(trace: dict[str, Any]) -> dict[str, Any]:
             events.append(event)
         elif event.get("cat") in _CALLS:
             events.append({name: event[name] for name in _KEPT if name in event})
-    kept = {name: trace[name] for name in ("schemaVersion", "deviceProperties") if name in trace}
+    kept: dict[str, Any] = {
+        name: trace[name] for name in ("schemaVersion", "deviceProperties") if name in trace
+    }
     return {**kept, "traceEvents": events}
 
 

@@ -38,7 +38,10 @@ from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint
 
 n_ranks, batch = int(sys.argv[1]), int(sys.argv[2])
 named = dict(each.split("=") for each in sys.argv[3:] if "=" in each)
-shape, recipe = SHAPES[named.get("model", "8B")], named.get("float8")
+model, recipe = named.get("model", "8B"), named.get("float8")
+if model not in SHAPES:
+    sys.exit(f"model={model} is unknown; expected one of {', '.join(SHAPES)}")
+shape = SHAPES[model]
 n_tokens, n_tensor, n_context = (
     int(named.get(name, usual)) for name, usual in [("tokens", 8192), ("tensor", 1), ("context", 1)]
 )
