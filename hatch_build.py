@@ -111,7 +111,7 @@ PUT_OR_MOVED = r"""\1elif at >= 0:
 IN_C: tuple[tuple[int, str, str], ...] = (
     # What is declared; Python's own names of the same things are in the way.
     (1, r"from allocsim.core.block import Block\nfrom allocsim.core.columns import find\n", ""),
-    (1, r"import BlockPool, FreeBlocks, KeyLayout\n", "import FreeBlocks as Free, KeyLayout\n"),
+    (1, r"import BlockPool, FreeBlocks, (KeyLayout.*)\n", r"import FreeBlocks as Free, \1\n"),
     (1, r"= FreeBlocks\(KeyLayout", "= Free(KeyLayout"),
     (1, r"\n__all__ = ", f"\n{C_NAMES}\n__all__ = "),
     (
@@ -150,11 +150,11 @@ IN_C: tuple[tuple[int, str, str], ...] = (
     (2, r"del keys\[at\]\n +del found\[at\]\n", "take_free(keys, found, at)\n"),
     (1, r"find\(keys, rounded <<", "first_not_below(keys, <uint64_t> rounded <<"),
     (1, r"<< size_shift\)(?=\n +if at == len)", "<< size_shift, 0, keys.n)"),
-    (3, r"find\(keys, (tail\.key|other\.key)\)", r"first_not_below(keys, \1, 0, keys.n)"),
+    (2, r"find\(keys, other\.key\)", "first_not_below(keys, other.key, 0, keys.n)"),
     (2, r"key = \((rest|merged) <<", r"key = (<uint64_t> \1 <<"),
     (2, r"len\(keys\)", "keys.n"),
     (2, r"keys\[at\] = key\n", "keys.data[at] = key\n"),
-    (1, r"tail = found\[at\]", "tail = block_at(found, at)"),
+    (2, r"tail = found\[at\]", "tail = block_at(found, at)"),
     (1, r"found\[at\] = block\n", "replace_block(found, at, block)\n"),
     (2, r"keys\[at ([-+]) 1\] > key", r"keys.data[at \1 1] > key"),
     # Blocks by name.

@@ -18,10 +18,10 @@ from typing import Any, Final
 from allocsim.core.block import Block
 from allocsim.core.columns import find
 from allocsim.core.constants import IS_COMPILED, MIN_BLOCK_SIZE, SMALL_SIZE, UNLIMITED
-from allocsim.core.heap import Heap, least_room
+from allocsim.core.heap import Heap
 from allocsim.core.history import TraceEntry
 from allocsim.core.pending import PendingFrees, RequestedFree
-from allocsim.core.pool import BlockPool, FreeBlocks, KeyLayout
+from allocsim.core.pool import BlockPool, FreeBlocks, KeyLayout, least_room
 from allocsim.core.private_pools import PrivatePools
 from allocsim.core.stats import FOLD_AT
 
@@ -132,9 +132,9 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
                 # Rule 4.4, twice: the hole with the least room; the others are such a hole already.
                 following = tail.next
                 if following is not None and not following.mapped:
-                    tail = least_room(pool, tail)
+                    at = least_room(found, at)
+                    tail = found[at]
                     expandable = tail.expandable
-                    at = find(keys, tail.key)
             whole = tail.size
             rest = whole - rounded
             if has_oversize and whole >= oversize:

@@ -18,14 +18,14 @@ from allocsim.core.config import AllocatorConfig, RoundedSizes
 from allocsim.core.constants import MIN_BLOCK_SIZE, UNLIMITED
 from allocsim.core.device import Device
 from allocsim.core.history import TraceEntry, Witnessed, Work
-from allocsim.core.pool import BlockPool, KeyLayout, PrivatePool
+from allocsim.core.pool import BlockPool, KeyLayout, PrivatePool, least_room, next_not_expandable
 from allocsim.core.releases import FreeBlockOrder, Release
 from allocsim.core.stats import DeviceStats
 from allocsim.errors import UndefinedBehaviorError, UpstreamAssertionError
 from allocsim.state import PoolId
 from allocsim.units import format_size
 
-__all__ = ["Heap", "least_room"]
+__all__ = ["Heap"]
 
 
 class Heap:
@@ -190,11 +190,11 @@ class Heap:
         block = free.blocks[at]
         if block.expandable is not None:
             # Rule 4.4, twice: the hole with the least room.
-            other = least_room(pool, block) if expandable else _not_expandable(pool, block)
-            if other is not block:
-                if other is None:
-                    return None
-                block, at = other, pool.place_of(free, other)
+            blocks = free.blocks
+            at = least_room(blocks, at) if expandable else next_not_expandable(blocks, at)
+            if at < 0:
+                return None
+            block = blocks[at]
         # Rule 1.6, twice: too good for the request, or too long for it.
         oversize = config.max_split_size
         if oversize != UNLIMITED:
@@ -376,23 +376,3 @@ class Heap:
         )
         if block.allocated and block.size >= self.config.max_split_size:
             self.stats.oversize_allocations.increase(1)
-
-
-def _not_expandable(pool: BlockPool, block: Block) -> Block | None:
-    """The next candidate that was there without expandable segments, now switched off (4.4)."""
-    return next((b for b in pool.following(block) if b.expandable is None), None)
-
-
-def least_room(pool: BlockPool, block: Block) -> Block:
-    """From an expandable candidate on, the hole with the least room to grow (4.4)."""
-    for following in pool.following(block):
-        if block.expandable is None or _room(following) >= _room(block):
-            break
-        block = following
-    return block
-
-
-def _room(block: Block) -> int:
-    """The size of a block with the unmapped space behind it (4.4)."""
-    following = block.next
-    return block.size + (following.size if following is not None and not following.mapped else 0)

@@ -9,7 +9,7 @@ Source: semantics 1.5.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from sortedcontainers import SortedKeyList
@@ -20,7 +20,14 @@ from allocsim.core.constants import IS_COMPILED, MIN_BLOCK_SIZE, PAGE, SMALL_SIZ
 from allocsim.core.releases import FreeBlockOrder
 from allocsim.state import DEFAULT_POOL, PoolId
 
-__all__ = ["BlockPool", "FreeBlocks", "KeyLayout", "PrivatePool"]
+__all__ = [
+    "BlockPool",
+    "FreeBlocks",
+    "KeyLayout",
+    "PrivatePool",
+    "least_room",
+    "next_not_expandable",
+]
 
 NARROW_PLACES: Final = 1 << 42
 """Places below this one fit a narrow key: 4 TiB, counted from the first segment's neighbourhood."""
@@ -199,12 +206,6 @@ class BlockPool:
         at = find(free.keys, self.layout.key(size))
         return free.blocks[at] if at < len(free.keys) else None
 
-    def following(self, block: Block) -> Iterator[Block]:
-        """The free blocks of the same stream after `block`, in key order."""
-        free = block.free
-        for at in range(self.place_of(free, block) + 1, len(free.keys)):
-            yield free.blocks[at]
-
     def unmapped_of(self, stream: int) -> Iterator[Block]:
         """The unmapped blocks of `stream` in address order."""
         found: Iterator[Block] = self.unmapped.irange_key(
@@ -246,3 +247,31 @@ class PrivatePool:
     def halves(self) -> tuple[BlockPool, BlockPool]:
         """The small and the large one."""
         return self.small, self.large
+
+
+def next_not_expandable(blocks: Sequence[Block], at: int) -> int:
+    """Where the next candidate stands that was there without expandable segments, now switched
+    off (4.4); -1: nowhere."""
+    places = range(at + 1, len(blocks))
+    return next((place for place in places if blocks[place].expandable is None), -1)
+
+
+def least_room(blocks: Sequence[Block], at: int) -> int:
+    """From the expandable candidate at `at` on, where the hole with the least room to grow stands
+    (4.4)."""
+    room = _room(blocks[at])
+    for place in range(at + 1, len(blocks)):
+        following = blocks[place]
+        its_room = _room(following)
+        if its_room >= room:
+            break
+        at, room = place, its_room
+        if following.expandable is None:
+            break
+    return at
+
+
+def _room(block: Block) -> int:
+    """The size of a block with the unmapped space behind it (4.4)."""
+    following = block.next
+    return block.size + (following.size if following is not None and not following.mapped else 0)
