@@ -92,8 +92,8 @@ cdef class Column:
 cdef class Words:
     """Words of 64 bits in memory with room before and behind them, so that either side can move.
 
-    Free blocks cost as much as was moved for them: the shorter side of 2,000 of them, in a trial of
-    40,000 live blocks, is 230 on average and what lies behind 810.
+    A free block costs what is moved for it: among 2,000, with 40,000 live ones, 230 words on the
+    shorter side on average, 810 on the one behind.
     """
 
     def __cinit__(self):
