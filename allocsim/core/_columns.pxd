@@ -107,21 +107,32 @@ cdef inline void replace_block(Blocks blocks, Py_ssize_t at, Block block) noexce
     Py_DECREF(<object> old)
 
 
-cdef inline Block take_free(Keys keys, Blocks blocks, Py_ssize_t at):
-    """The free block at `at`, taken out."""
+cdef inline int put_block(Blocks blocks, Py_ssize_t at, Block block) except -1:
+    """Add a block."""
+    put(blocks, at, <uint64_t> <PyObject*> block)
+    Py_INCREF(block)
+    return 0
+
+
+cdef inline Block take_block(Blocks blocks, Py_ssize_t at):
+    """The block at `at`, taken out."""
     cdef Block block = block_at(blocks, at)
-    take(keys, at)
     take(blocks, at)
     Py_DECREF(block)
     return block
+
+
+cdef inline Block take_free(Keys keys, Blocks blocks, Py_ssize_t at):
+    """The free block at `at`, taken out."""
+    take(keys, at)
+    return take_block(blocks, at)
 
 
 cdef inline int put_free(Keys keys, Blocks blocks, uint64_t key, Block block) except -1:
     """Add a free block."""
     cdef Py_ssize_t at = first_not_below(keys, key, 0, keys.n)
     put(keys, at, key)
-    put(blocks, at, <uint64_t> <PyObject*> block)
-    Py_INCREF(block)
+    put_block(blocks, at, block)
     return 0
 
 

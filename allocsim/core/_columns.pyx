@@ -163,16 +163,10 @@ cdef class Blocks(Words):
         drop_all(self)
 
     cpdef insert(self, Py_ssize_t at, Block block):
-        put(self, min(at, self.n), <uint64_t> <PyObject*> block)
-        Py_INCREF(block)
+        put_block(self, min(at, self.n), block)
 
     cpdef Block pop(self, Py_ssize_t at):
-        cdef Block block
-        at = self.checked(at)
-        block = block_at(self, at)
-        take(self, at)
-        Py_DECREF(block)
-        return block
+        return take_block(self, self.checked(at))
 
     def __delitem__(self, Py_ssize_t at):
         self.pop(at)
