@@ -72,14 +72,3 @@ def processor() -> str:
 def spread(figures: Sequence[float]) -> dict[str, float]:
     """Of several runs the median, the lowest and the highest."""
     return {"median": median(figures), "lowest": min(figures), "highest": max(figures)}
-
-
-def between_marks(text: str, name: str, command: str, made: str) -> str:
-    """A page with what stands between its marks `name` made anew.
-
-    command: what writes the page, as the first mark says.
-    """
-    first, last = f"<!-- {name}: written by {command} -->", f"<!-- end of {name} -->"
-    before, _, rest = text.partition(first)
-    _, _, after = rest.partition(last)
-    return f"{before}{first}\n\n{made.rstrip()}\n\n{last}{after}"

@@ -21,6 +21,7 @@ from statistics import median
 from typing import Any
 
 from allocsim import load, replay
+from allocsim.cli.reference import between_marks
 from allocsim.estimate import (
     BLOCKS,
     Grown,
@@ -40,7 +41,6 @@ from allocsim.questions.fit import CONFIGURATIONS
 from allocsim.units import GIB, MIB
 from benchmarks.measured.__main__ import as_printed
 from benchmarks.measured.__main__ import figures as measured_figures
-from benchmarks.output import between_marks
 
 __all__ = ["PAGE", "figures", "page"]
 

@@ -18,12 +18,12 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from allocsim.cli.reference import between_marks
+
 __all__ = ["PAGE", "Mirror", "lines", "mirrors", "rewritten", "table"]
 
 PACKAGE = Path(__file__).parents[1] / "allocsim"
 PAGE = "allocator.md"
-BEGIN = "<!-- mirrors: written by python -m tests.mirrors docs -->"
-END = "<!-- end of mirrors -->"
 LINE = re.compile(r"^ *Mirrors: (\w[\w:~]*(?:, \w[\w:]*)*)$", re.MULTILINE)
 
 Mirror = tuple[str, str, str]
@@ -69,11 +69,7 @@ def table() -> str:
 
 def rewritten(text: str) -> str:
     """A page with the table between its marks.  Raises ValueError for a page without them."""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"the marks {BEGIN!r} and {END!r} are not on the page")
-    return f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}"
+    return between_marks(text, "mirrors", "python -m tests.mirrors docs", table())
 
 
 def main(arguments: list[str]) -> None:

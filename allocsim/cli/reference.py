@@ -18,13 +18,10 @@ from allocsim.cli.options import expanded
 from allocsim.cli.parser import build_parser
 from allocsim.cli.usage import UsageError
 
-__all__ = ["PAGES", "commands", "page", "section"]
+__all__ = ["PAGES", "between_marks", "commands", "page", "section"]
 
 PAGES = {"tune": "tuning.md"}
 """Pages that do not have their command's name."""
-
-BEGIN = "<!-- options: written by python -m allocsim.cli.reference docs -->"
-END = "<!-- end of options -->"
 
 
 def page(command: str) -> str:
@@ -86,11 +83,20 @@ def _cell(text: str) -> str:
 
 def rewritten(text: str, options: str) -> str:
     """A page with `options` between its marks.  Raises ValueError for a page without them."""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"the marks {BEGIN!r} and {END!r} are not on the page")
-    return f"{before}{BEGIN}\n\n{options}\n{END}{after}"
+    return between_marks(text, "options", "python -m allocsim.cli.reference docs", options)
+
+
+def between_marks(text: str, name: str, command: str, made: str) -> str:
+    """A page with what stands between its marks `name` made anew.
+
+    command: what writes it, as the first mark says.  Raises ValueError for a page without marks.
+    """
+    begin, end = f"<!-- {name}: written by {command} -->", f"<!-- end of {name} -->"
+    before, has_begin, rest = text.partition(begin)
+    _, has_end, after = rest.partition(end)
+    if not has_begin or not has_end:
+        raise ValueError(f"the marks {begin!r} and {end!r} are not on the page")
+    return f"{before}{begin}\n\n{made.rstrip()}\n\n{end}{after}"
 
 
 def main(arguments: list[str]) -> None:

@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from allocsim.cli.reference import between_marks
 from allocsim.engine import DeviceRun
 from allocsim.errors import AllocsimError
 from allocsim.phantom import find_gpu
 from allocsim.questions.fit import Ran, run_program
-from benchmarks.output import between_marks
 
 HERE = Path(__file__).parent
 PROGRAMS = HERE / "programs"
