@@ -108,6 +108,12 @@ PUT_OR_MOVED = r"""\1elif at >= 0:
 \1    put_free(keys, found, key, block)
 """
 
+UNITS = r"""(?x)
+    (\ +) unit\ =\ 1\ <<\ heap\.layout\.size_shift\n
+    \ + step\ =\ unit\ -\ 1\n
+"""
+"""What a byte counts for in a key, where C's words shift: only that keeps a key in a word."""
+
 IN_C: tuple[tuple[int, str, str], ...] = (
     # What is declared; Python's own names of the same things are in the way.
     (1, r"from allocsim.core.block import Block\nfrom allocsim.core.columns import find\n", ""),
@@ -148,10 +154,11 @@ IN_C: tuple[tuple[int, str, str], ...] = (
     (1, MOVED_LOWER + INSERTED, r"\1move_lower(keys, found, at, key)\n"),
     (1, MOVED_HIGHER + INSERTED, PUT_OR_MOVED),
     (2, r"del keys\[at\]\n +del found\[at\]\n", "take_free(keys, found, at)\n"),
-    (1, r"find\(keys, rounded <<", "first_not_below(keys, <uint64_t> rounded <<"),
-    (1, r"<< size_shift\)(?=\n +if at == len)", "<< size_shift, 0, keys.n)"),
-    (2, r"find\(keys, other\.key\)", "first_not_below(keys, other.key, 0, keys.n)"),
-    (2, r"key = \((rest|merged) <<", r"key = (<uint64_t> \1 <<"),
+    (3, r"find\(keys, (key|rounded \* unit)\)", r"first_not_below(keys, \1, 0, keys.n)"),
+    (1, UNITS, r"\1size_shift, place_shift = heap.layout.size_shift, heap.layout.place_shift\n"),
+    (2, r"(rounded|given) \* step", r"(\1 * unit - (\1 >> place_shift))"),
+    (5, r"(rounded|given|merged) \* unit", r"(<uint64_t> \1 << size_shift)"),
+    (1, r"\(block\.rank \+ ptr\)", "(block.rank + ptr >> place_shift)"),
     (2, r"len\(keys\)", "keys.n"),
     (2, r"keys\[at\] = key\n", "keys.data[at] = key\n"),
     (2, r"tail = found\[at\]", "tail = block_at(found, at)"),

@@ -86,7 +86,9 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
         return next(coming, None)
     small, large = pools
     named, spare = heap.named, heap.spare
-    size_shift, place_shift = heap.layout.size_shift, heap.layout.place_shift
+    # A key grows by so much for each byte of its block, and with its place falls by so much.
+    unit = 1 << heap.layout.size_shift
+    step = unit - 1
     config, rounded_sizes = heap.config, heap.rounded_sizes
     is_plain = not config.rounds_to_power2
     oversize, most_waste = config.max_split_size, config.max_non_split_rounding
@@ -122,7 +124,7 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
                 least_rest, is_small = large_rest, 0
             # Rule 1.5, twice: best fit.
             keys, found = free.keys, free.blocks
-            at = find(keys, rounded << size_shift)
+            at = find(keys, rounded * unit)
             if at == len(keys):
                 left = kind, name, size, stream
                 break
@@ -203,7 +205,7 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
                 tail.size = rest
                 # The tail is smaller than what was found, so it goes no further back.  Its age is
                 # never asked: garbage collection looks at whole segments.
-                key = tail.key = (rest << size_shift) + ((tail.rank + ptr) >> place_shift)
+                key = tail.key = tail.key - rounded * step
                 if at and keys[at - 1] > key:
                     del keys[at]
                     del found[at]
@@ -267,34 +269,41 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
                 places.append(ptr)
             # Rule 2.2, twice: merge with both neighbours; `at` is where the last of them was found.
             merged, idle, at = given, 3, -1
-            other = block.prev
+            other = block.next
             if other is not None and other.key:
-                at = find(keys, other.key)
+                key = other.key
+                at = find(keys, key)
                 other.key = 0
                 merged += other.size
                 idle = 1
-                ptr = block.ptr = other.ptr
-                before = block.prev = other.prev
-                if before is not None:
-                    before.next = block
-                if other.is_ours:
-                    spare.append(other)
-            other = block.next
-            if other is not None and other.key:
-                if at >= 0:
-                    del keys[at]
-                    del found[at]
-                at = find(keys, other.key)
-                other.key = 0
-                merged += other.size
-                idle -= 2
                 after = block.next = other.next
                 if after is not None:
                     after.prev = block
                 if other.is_ours:
                     spare.append(other)
+            other = block.prev
+            if other is not None and other.key:
+                if at >= 0:
+                    del keys[at]
+                    del found[at]
+                key = other.key
+                at = find(keys, key)
+                other.key = 0
+                key += merged * unit
+                merged += other.size
+                idle -= 2
+                block.ptr = other.ptr
+                before = block.prev = other.prev
+                if before is not None:
+                    before.next = block
+                if other.is_ours:
+                    spare.append(other)
+            elif at >= 0:
+                key += given * step
+            else:
+                key = given * unit + (block.rank + ptr)
             block.size = merged
-            key = block.key = (merged << size_shift) + ((block.rank + ptr) >> place_shift)
+            block.key = key
             if at >= 0 and (at + 1 == len(keys) or keys[at + 1] > key):
                 # Larger than the neighbour whose place it takes, so that it goes no further front.
                 keys[at] = key

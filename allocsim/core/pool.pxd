@@ -3,6 +3,7 @@ from allocsim.core.block cimport Block
 
 cdef class KeyLayout:
     cdef public int size_shift, place_shift, rank_shift
+    cdef public bint is_wide
     cdef object _origin
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from allocsim.core import RELEASES, CachingAllocator
 from allocsim.core.block import Block
+from allocsim.core.constants import IS_COMPILED
 from allocsim.core.pool import NARROW_PLACES, NARROW_SIZES, BlockPool, KeyLayout
 from allocsim.core.releases import FreeBlockOrder
 from allocsim.units import GIB, MIB, TIB
@@ -50,10 +51,15 @@ def test_blocks_are_in_order_of_stream_size_and_place(
         pool.key_again()
 
 
-def test_a_narrow_key_is_a_machine_word() -> None:
-    """Which the compiled form keeps in arrays and compares in one step."""
+def test_a_narrow_key_takes_no_more_than_its_form_is_quick_with() -> None:
+    """Compiled, a machine word; plain, a byte of size is worth less than a digit of 30 bits."""
     layout = KeyLayout()
-    assert layout.key(NARROW_SIZES - 512, NARROW_PLACES - 512) == (1 << 64) - 1
+    last = layout.key(NARROW_SIZES - 512, NARROW_PLACES - 512)
+    if IS_COMPILED:
+        assert last == (1 << 64) - 1
+    else:
+        assert layout.size_shift == 29
+        assert last == (NARROW_SIZES << 29) - 512
     assert layout.takes(NARROW_PLACES - 512, 512, NARROW_SIZES - 512)
     assert not layout.takes(NARROW_PLACES - 512, 1024, NARROW_SIZES - 512)
     assert not layout.takes(0, 512, NARROW_SIZES)
@@ -135,10 +141,11 @@ def test_an_expandable_segment_where_a_recording_has_it_serves_no_larger_request
 def test_addresses_too_far_from_the_first_need_wide_keys(
     torch: str, below: int, is_wide: bool
 ) -> None:
-    """2 TiB to either side; from 2.13 on a segment's places begin at 0 wherever it lies."""
+    """A quarter before it, the others behind; from 2.13 on a segment's places begin at 0 wherever
+    it lies."""
     a = CachingAllocator(64 * TIB, torch_version=torch, base_address=1 << 47)
     first = held(a, 12 * MIB)
-    a.device.dictate_address((1 << 47) + NARROW_PLACES // 2 - below)
+    a.device.dictate_address((1 << 47) + 3 * NARROW_PLACES // 4 - below)
     far = held(a, 3 * MIB)  # a segment of 20 MiB
     is_by_address = RELEASES[torch].free_block_order is FreeBlockOrder.ADDRESS
     assert a.heap.layout.is_wide is (is_wide and is_by_address)
@@ -149,11 +156,11 @@ def test_addresses_too_far_from_the_first_need_wide_keys(
 
 
 @pytest.mark.parametrize("torch", ["2.11", "2.13", "2.15"])
-def test_4_tib_of_segments_need_wide_keys(torch: str) -> None:
+def test_more_segments_than_there_are_places_need_wide_keys(torch: str) -> None:
     """However few of them are left: no place is given twice."""
     a = CachingAllocator(64 * TIB, torch_version=torch)
     for _ in range(6):
-        old = held(a, NARROW_SIZES - 2 * MIB)
+        old = held(a, NARROW_PLACES // 5)
         a.free(old)
         a.empty_cache()
     young = [held(a, 12 * MIB) for _ in range(3)]
