@@ -114,6 +114,14 @@ UNITS = r"""(?x)
 """
 """What a byte counts for in a key, where C's words shift: only that keeps a key in a word."""
 
+SOUGHT = r"""(?x)
+    (\ +) try:\n
+    \ + tail\ =\ found\[at\]\n
+    \ + except\ IndexError:.*\n
+    (\ + left\ =.*\n\ + break\n)
+"""
+"""The block at an index that may be one behind the last, which an array does not notice."""
+
 IN_C: tuple[tuple[int, str, str], ...] = (
     # What is declared; Python's own names of the same things are in the way.
     (1, r"from allocsim.core.block import Block\nfrom allocsim.core.columns import find\n", ""),
@@ -159,9 +167,10 @@ IN_C: tuple[tuple[int, str, str], ...] = (
     (2, r"(rounded|given) \* step", r"(\1 * unit - (\1 >> place_shift))"),
     (5, r"(rounded|given|merged) \* unit", r"(<uint64_t> \1 << size_shift)"),
     (1, r"\(block\.rank \+ ptr\)", "(block.rank + ptr >> place_shift)"),
-    (2, r"len\(keys\)", "keys.n"),
+    (1, r"len\(keys\)", "keys.n"),
     (2, r"keys\[at\] = key\n", "keys.data[at] = key\n"),
-    (2, r"tail = found\[at\]", "tail = block_at(found, at)"),
+    (1, SOUGHT, r"\1if at == keys.n:\n\2\1tail = block_at(found, at)\n"),
+    (1, r"tail = found\[at\]", "tail = block_at(found, at)"),
     (1, r"found\[at\] = block\n", "replace_block(found, at, block)\n"),
     (2, r"keys\[at ([-+]) 1\] > key", r"keys.data[at \1 1] > key"),
     # Blocks by name.

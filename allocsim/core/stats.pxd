@@ -7,7 +7,7 @@ import cython
     requested=cython.longlong, peak_requested=cython.longlong, grown_requested=cython.longlong,
     split=cython.longlong, peak_split=cython.longlong, grown_split=cython.longlong,
     idle=cython.longlong, peak_idle=cython.longlong, grown_idle=cython.longlong,
-    moved=cython.longlong, asked=cython.longlong, rest=cython.longlong, held=cython.longlong,
+    asked=cython.longlong, rest=cython.longlong, held=cython.longlong,
     splits=cython.longlong, split_bytes=cython.longlong, short=cython.longlong, at=cython.Py_ssize_t,
 )
 cdef tuple _moves(

@@ -32,19 +32,20 @@ __all__ = [
 ]
 
 Journal = tuple[list[int], list[int], list[int], list[int], list[int]]
-"""Records of active blocks as columns: twice the bytes of the block, of a free in negative numbers,
-and 1 more in the small pool; the bytes requested, of a free, too; eight times the bytes that became
-inactive split, and the blocks that did, -2 to 1.  Columns, because a tuple for each record took as
+"""Records of active blocks as columns: the bytes of the block, of a free in negative numbers; the
+bytes requested, of a free, too; what became inactive split, sixteen times the bytes and twice the
+blocks, -2 to 1, and 1 more in the small pool.  Columns, because a tuple for each record took as
 long as three numbers do.  The last two are of blocks that began to wait for the end of their free,
 or in negative numbers ceased to: how many records there were before; twice the bytes, and 1 more in
 the small pool.
 
-Mostly the bytes that become inactive split are those of the block itself: then the last column
-has twice the blocks that did, and 1 more.  Such a short one is below `SHORT`, no other is."""
+Mostly the bytes that become inactive split are those of the block itself: then the third column
+has four times the blocks that did, and 2 more, and 1 more in the small pool.  Such a short one is
+below `SHORT`, no other is."""
 
-SHORT: Final = 8
+SHORT: Final = 16
 
-FOLD_AT: Final = 1024
+FOLD_AT: Final = 2048
 """Records kept before they are folded: enough to pay for a fold's set-up, few enough for the
 processor's cache."""
 
@@ -186,12 +187,13 @@ def fold_records(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
     if not waits:
         return every[:2] + every, small[:2] + small, large[:2] + large
     groups = ([0, 1], [1], [0])
-    of_every, of_small, of_large = (_allocated(sizes, at, waits, group) for group in groups)
+    columns = (sizes, inactive, at, waits)
+    of_every, of_small, of_large = (_allocated(*columns, group) for group in groups)
     return of_every + every, of_small + small, of_large + large
 
 
 def _allocated(
-    sizes: list[int], at: list[int], waits: list[int], group: list[int]
+    sizes: list[int], inactive: list[int], at: list[int], waits: list[int], group: list[int]
 ) -> tuple[Moves, Moves]:
     """Blocks and bytes that were active and did not wait; group: 1 for the small pool, 0."""
     blocks, size = Moves(), Moves()
@@ -204,9 +206,9 @@ def _allocated(
                 size.change -= waited >> 1
         if number == len(sizes):
             break
-        is_ours = moved & 1 in group
+        is_ours = inactive[number] & 1 in group
         blocks.move((1 if moved > 0 else -1) * is_ours)
-        size.move((moved >> 1) * is_ours)
+        size.move(moved * is_ours)
     return blocks, size
 
 
@@ -235,12 +237,11 @@ def _moves(  # noqa: PLR0912, PLR0915  (one loop, by design)
     grown_idle = 0
     short = SHORT
     for at in range(len(sizes)):
-        moved, asked, rest = sizes[at], requests[at], inactive[at]
-        if moved & 1 == without:
+        held, asked, rest = sizes[at], requests[at], inactive[at]
+        if rest & 1 == without:
             continue
-        held = moved >> 1
         size += held
-        if moved > 0:
+        if held > 0:
             requested += asked
             count += 1
             mallocs += 1
@@ -255,11 +256,12 @@ def _moves(  # noqa: PLR0912, PLR0915  (one loop, by design)
         else:
             requested -= asked
             count -= 1
-        if rest != 0:
+        if not 0 <= rest <= 1:
             if -short < rest < short:
-                splits = rest >> 1
+                splits = rest >> 2
                 split_bytes = -held
             else:
+                rest >>= 1
                 splits = ((rest + 4) & 7) - 4
                 split_bytes = (rest - splits) >> 3
             idle += split_bytes
@@ -346,9 +348,9 @@ class DeviceStats:
     ) -> None:
         """Leave the record of one malloc, or of one free with its size in negative numbers."""
         sizes, requests, inactive, _, _ = self.journal
-        sizes.append(2 * size + is_small)
+        sizes.append(size)
         requests.append(requested)
-        inactive.append(8 * split_bytes + splits)
+        inactive.append(16 * split_bytes + 2 * splits + is_small)
         if len(sizes) > FOLD_AT:
             self.fold()
 

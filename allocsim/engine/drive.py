@@ -187,11 +187,11 @@ class Drive:
         else:
             change = self._seldom(kind, self._entry(), addr, size, stream)
         if allocator.reserved_bytes == reserved or self.stopped_at is not None:
-            self.timeline.moved.append(2 * change)
+            self.timeline.moved.append(change)
             return
         if is_request:
             self._grew(self._entry())
-        self.timeline.moved.append(2 * change)
+        self.timeline.moved.append(change)
         self.timeline.reserve(allocator.reserved_bytes)
 
     def _entry(self) -> int:

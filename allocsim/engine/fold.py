@@ -33,14 +33,14 @@ def fold_columns(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
     """The moves of all, small_pool and large_pool, of one record or more."""
     sizes, requested, inactive, at, waits = map(int_column, journal)
     sign = np.sign(sizes)
-    is_small = sizes & 1
-    held = sizes >> 1
+    is_small = inactive & 1
     is_short = np.abs(inactive) < SHORT
+    inactive = inactive >> 1
     splits = np.where(is_short, inactive >> 1, ((inactive + 4) & 7) - 4)
-    split_bytes = np.where(is_short, held * -(inactive & 1), (inactive - splits) >> 3)
+    split_bytes = np.where(is_short, sizes * -(inactive & 1), (inactive - splits) >> 3)
     # One row a statistic, in the order of GroupMoves.  Memory is used again as soon as it can
     # be: arrays above 128 KiB go back to the system each time, which doubles the time.
-    rows = np.stack((sign, held, sign * requested, splits, split_bytes))
+    rows = np.stack((sign, sizes, sign * requested, splits, split_bytes))
     room = np.maximum(rows, 0)
     grown = room.sum(axis=1)
     room *= is_small
@@ -63,7 +63,7 @@ def fold_columns(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
 def fold_allocated(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
     """The moves of all allocated bytes, and of nothing else: what a sweep reports."""
     sizes, _, _, at, waits = journal
-    held = int_column(sizes) >> 1
+    held = int_column(sizes)
     grown = np.maximum(held, 0).sum(keepdims=True)
     sums = np.cumsum(held)[np.newaxis]
     change = sums[:, -1] if len(sizes) else np.zeros(1, dtype=np.int64)

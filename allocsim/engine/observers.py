@@ -54,9 +54,8 @@ class Observer:
 class TimelineBuilder:
     """Allocated and reserved bytes after each step, kept as what moved.
 
-    moved: twice the change of allocated bytes, or 1 more, as the core's `play` tells it; one for
-    each step since `keep` was called.  Reserved memory changes seldom, so only its changes are
-    kept, with the number of the step.
+    moved: the change of allocated bytes, one for each step since `keep` was called.  Reserved
+    memory changes seldom, so only its changes are kept, with the number of the step.
     """
 
     def __init__(self, allocated: int, reserved: int) -> None:
@@ -72,7 +71,7 @@ class TimelineBuilder:
 
     def keep(self) -> None:
         """Put what moved since the last time into a column."""
-        self._kept.append(int_column(self.moved) >> 1)
+        self._kept.append(int_column(self.moved))
         self._n_kept += len(self.moved)
         self.moved.clear()
 

@@ -280,7 +280,7 @@ class _Player:
         kind = self._program.kind
         return Played(
             self._allocator,
-            self._told[0, kind != EMPTY_CACHE] >> 1,
+            self._told[0, kind != EMPTY_CACHE],
             peak,
             self._watch.device_bytes,
             self._oom_text,

@@ -79,7 +79,7 @@ class Played:
             moved: list[int] = []
             left = self.allocator.play(rest, {}, moved)
             self.taken += len(moved)
-            self.outcomes += [twice >> 1 for twice in moved]
+            self.outcomes += moved
             if left is None:
                 return
             self.outcomes.append(self._long_way(left))
@@ -249,7 +249,7 @@ def row(a: CachingAllocator, *steps: PlainStep) -> tuple[int, list[int]]:
     """The steps taken and the bytes moved, of a row that begins with no block."""
     moved: list[int] = []
     a.play(steps, {}, moved)
-    return len(moved), [twice >> 1 for twice in moved]
+    return len(moved), moved
 
 
 @pytest.mark.parametrize("release", [r for r in RELEASES if r != "2.12"])
@@ -264,7 +264,7 @@ def test_a_hit_and_its_free_are_taken(release: str) -> None:
     assert (found.ptr, found.size, found.requested_size) == (1024, 1024, 1000)
     moved: list[int] = []
     assert a.play([(FREE, 7, 0, 0)], {}, moved) is None
-    assert moved == [-2 * 1024 + 1]  # twice the bytes, and 1 more in the small pool
+    assert moved == [-1024]
     assert blocks == {}
     assert a.heap.live.keys() == {first}
 
@@ -278,10 +278,10 @@ def test_a_row_stops_at_what_is_not_plain_and_goes_on_after_it() -> None:
     blocks = a.heap.named
     moved: list[int] = []
     assert a.play(steps, {}, moved) == unknown
-    assert moved == [2 * 512 + 1]
+    assert moved == [512]
     assert a.play(steps, {}, moved) == own
     assert a.play(steps, {}, moved) is None
-    assert moved == [2 * 512 + 1, 2 * 512 + 1, -2 * 512 + 1]
+    assert moved == [512, 512, -512]
     assert blocks.keys() == {2}
 
 
@@ -573,12 +573,10 @@ def test_frees_that_are_told_to_be_complete_end_the_same_both_ways(conf: str, se
         waiting: dict[int, RequestedFree] = {}
         moved: list[int] = []
         while (left := allocator.play(rest, waiting, moved)) is not None:
-            moved.append(2 * taken_the_long_way(allocator, left, waiting))
+            moved.append(taken_the_long_way(allocator, left, waiting))
         allocator.check()
         told = {name: free.block.ptr for name, free in waiting.items() if free.block}
-        stats.append(
-            (allocator.memory_stats(), allocator.memory_snapshot(), told, [m >> 1 for m in moved])
-        )
+        stats.append((allocator.memory_stats(), allocator.memory_snapshot(), told, moved))
     assert stats[0] == stats[1]
     assert stats[0][0]["active.all.current"] > stats[0][0]["allocation.all.current"]
 
@@ -653,7 +651,7 @@ def test_expandable_segments_are_taken_until_they_are_switched_off() -> None:
     a.free(first)
     moved: list[int] = []
     assert a.play([(MALLOC, 1, 3 * MIB + 1, 0)], {}, moved) is None
-    assert moved == [2 * (3 * MIB + 512)]  # the other 17 MiB less 512 bytes are split off
+    assert moved == [3 * MIB + 512]  # the other 17 MiB less 512 bytes are split off
     a.set_allocator_settings("expandable_segments:False")
     assert a.play([(FREE, 1, 0, 0)], {}, []) == (FREE, 1, 0, 0)
     assert a.malloc(3 * MIB) != first
@@ -733,7 +731,7 @@ def test_a_row_leaves_what_is_no_request_or_finds_no_block(conf: str, size: int)
     moved: list[int] = []
     left = a.play([(MALLOC, 1, 512, 0), (MALLOC, 2, size, 0)], {}, moved)
     assert left == (MALLOC, 2, size, 0)
-    assert moved == [1025]
+    assert moved == [512]
     assert 2 not in a.named_blocks
 
 

@@ -21,11 +21,11 @@ def journal(count: int, seed: int, waiting: bool) -> Journal:
             waited_at.append(at)
             waits.append(2 * size * rng.choice((1, -1)) + rng.randrange(2))
         sign, size = rng.choice((1, -1)), 512 * rng.randrange(1, 1 << 16)
-        sizes.append(sign * 2 * size + rng.randrange(2))
+        sizes.append(sign * size)
         requests.append(rng.randrange(1, size + 1))
         splits = rng.randrange(-2, 2)
-        whole = 8 * sign * 512 * rng.randrange(1, 1 << 16) + splits
-        inactive.append(rng.choice((0, 2 * splits + 1, whole)))
+        whole = 16 * sign * 512 * rng.randrange(1, 1 << 16) + 2 * splits
+        inactive.append(rng.choice((0, 4 * splits + 2, whole)) + rng.randrange(2))
     if waiting:
         waited_at += [count, count]
         waits += [2 * 512, 1 - 2 * 4096]
@@ -41,23 +41,23 @@ def test_both_ways_come_to_the_same(count: int, seed: int, waiting: bool) -> Non
 
 
 def test_a_short_record_moves_the_bytes_of_its_block() -> None:
-    """A request of a tail's front, a free that stays split; then eight times the bytes instead."""
+    """A request of a tail's front, a free that stays split; then sixteen times the bytes."""
     size = 4096
-    sizes, requests = [2 * size, -2 * size, 2 * size, -2 * size], [size] * 4
-    short = fold_records((sizes, requests, [1, 3, -1, 1], [], []))
+    sizes, requests = [size, -size, size, -size], [size] * 4
+    short = fold_records((sizes, requests, [2, 6, -2, 2], [], []))
     long = fold_records(
-        (sizes, requests, [-8 * size, 8 * size + 1, -8 * size - 1, 8 * size], [], [])
+        (sizes, requests, [-16 * size, 16 * size + 2, -16 * size - 2, 16 * size], [], [])
     )
     assert short == long
     assert short[0][5] == Moves(change=0, peak=1, grown=1)
     assert short[0][6] == Moves(change=0, peak=0, grown=2 * size)
-    assert max(map(abs, [1, 3, -1, 1])) < SHORT
+    assert max(map(abs, [2, 6, -2, 2])) + 1 < SHORT
 
 
 @pytest.mark.parametrize("is_small", [0, 1])
 def test_each_pool_has_its_own_peaks(is_small: int) -> None:
-    sizes = [2 * 512 + is_small, 2 * 1024 + 1 - is_small, -2 * 512 + is_small]
-    records: Journal = (sizes * FEW, [400, 1000, 400] * FEW, [0, 0, 0] * FEW, [], [])
+    pools = [is_small, 1 - is_small, is_small]
+    records: Journal = ([512, 1024, -512] * FEW, [400, 1000, 400] * FEW, pools * FEW, [], [])
     every, small, large = fold_columns(records)
     mine, other = (small, large) if is_small else (large, small)
     assert mine[0] == Moves(change=0, peak=1, grown=FEW)
@@ -69,7 +69,7 @@ def test_each_pool_has_its_own_peaks(is_small: int) -> None:
 @pytest.mark.parametrize("count", [4, FEW])
 def test_what_waits_is_active_and_not_allocated(count: int) -> None:
     """A block is freed by its user, another comes, and only then the first free is complete."""
-    sizes = [2 * 512, 2 * 1024, -2 * 512, -2 * 1024] * count
+    sizes = [512, 1024, -512, -1024] * count
     at = [i + later for i in range(0, 4 * count, 4) for later in (1, 2)]
     waits = [2 * 512, -2 * 512] * count
     every, small, large = fold(
