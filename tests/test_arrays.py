@@ -43,6 +43,23 @@ def test_addresses_come_in_the_order_of_a_stable_sort(addresses: list[int]) -> N
     assert stable_order(column).tolist() == np.argsort(column, kind="stable").tolist()
 
 
+@given(
+    st.lists(st.integers(0, 40)), st.integers(1, 2**20), st.integers(0, 2**60), st.integers(0, 20)
+)
+def test_so_do_those_of_one_digit_of_two_and_of_more(
+    numbers: list[int], factor: int, low: int, zeros: int
+) -> None:
+    """What differs in 16 bits, 32 or more, wherever in a word those bits are."""
+    column = np.array([low + (number * factor << zeros) for number in numbers], dtype=np.uint64)
+    assert stable_order(column).tolist() == np.argsort(column, kind="stable").tolist()
+
+
+@pytest.mark.parametrize("bits", [15, 16, 17, 31, 32, 33, 48])
+def test_the_highest_bit_of_a_digit_counts(bits: int) -> None:
+    column = np.array([1 << bits, 3, (1 << bits) + 1, 1, 3] * 3, dtype=np.uint64)
+    assert stable_order(column).tolist() == np.argsort(column, kind="stable").tolist()
+
+
 @given(st.lists(st.integers(-(2**63), 2**63 - 1)))
 def test_so_do_numbers_with_a_sign(numbers: list[int]) -> None:
     column = np.array(numbers, dtype=np.int64)

@@ -128,6 +128,11 @@ class Steps:
         return step_rows((kind, *(column[start:stop] for column in others)))
 
     @cached_property
+    def empties_cache(self) -> bool:
+        """Whether one of them is a call of empty_cache; every trial of a search asks."""
+        return bool((self.kind == int(StepKind.EMPTY_CACHE)).any())
+
+    @cached_property
     def kind_or_brief(self) -> NDArray[np.uint8]:
         """The kinds, of an ALLOC whose FREE comes next BRIEF; once for all drives of a plan."""
         at = np.flatnonzero(self.addr[1:] == self.addr[:-1])
@@ -182,7 +187,7 @@ class Plan:
     @property
     def empties_cache(self) -> bool:
         """Whether the program calls empty_cache, as far as is known."""
-        return bool(np.any(self.steps.kind == StepKind.EMPTY_CACHE))
+        return self.steps.empties_cache
 
     @property
     def n_deleted(self) -> int:

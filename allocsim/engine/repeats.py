@@ -39,6 +39,9 @@ _WORTH = 8
 _RUN = 32
 """Steps that are looked for as a whole; a power of two."""
 
+_HALF = 32
+"""Bits of a word that are not looked at: two runs in four billion look the same and are not."""
+
 _Ints = NDArray[np.int64]
 
 _FREES = (StepKind.FREE, StepKind.FREE_REQUEST, StepKind.FREE_COMPLETE)
@@ -159,9 +162,10 @@ def _lengths(codes: NDArray[np.uint64]) -> list[int]:
     while length < _RUN:  # a polynomial of twice as many steps from two that lie side by side
         runs = runs[:-length] * np.uint64(factor) + runs[length:]
         factor, length = factor * factor % (1 << 64), 2 * length
-    # As many of its bits as leave room in a word for a place.
-    runs >>= np.uint64(len(runs).bit_length())
+    runs >>= np.uint64(_HALF)  # what two digits hold is put in order in half the time
     order = stable_order(runs)
-    again = runs[order[1:]] == runs[order[:-1]]
-    lengths, times = np.unique((order[1:] - order[:-1])[again], return_counts=True)
-    return [int(length) for length in lengths[np.argsort(-times, kind="stable")][:_CANDIDATES]]
+    runs = runs[order]
+    times = np.bincount((order[1:] - order[:-1])[runs[1:] == runs[:-1]])
+    lengths = np.flatnonzero(times)
+    commonest = np.argsort(-times[lengths], kind="stable")[:_CANDIDATES]
+    return [int(length) for length in lengths[commonest]]

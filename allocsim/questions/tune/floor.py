@@ -102,7 +102,7 @@ class Demand:
         """For each group, in order, which size came into use or came free (see `_Moves`)."""
         lifetimes = lifetimes_of(prepared.trace)
         rows = np.flatnonzero((lifetimes.start >= 0) & (self.size[lifetimes.start] > 0))
-        asked = lifetimes.take(rows)
+        asked = lifetimes if len(rows) == len(lifetimes) else lifetimes.take(rows)
         order, start = asked.turns, asked.start
         moves = _moves_of(np.searchsorted(self._sizes, self.size[start]), order)
         group = np.tile(self.group[start], 2)[order]

@@ -44,9 +44,10 @@ def never_overlap(trace: Trace, start: tuple[SegmentState, ...]) -> bool:
     n_in = np.minimum(died, len(trace) - 1) // stretch - first + 1
     block = np.repeat(np.arange(len(n_in)), n_in)
     number = _counted(n_in) + np.repeat(first, n_in)
+    # Blocks come by address already.
+    order = stable_order(number)
+    number, block = number[order], block[order]
     key = number * (len(addresses) + 1) + place[block]
-    order = stable_order(key)
-    key, block = key[order], block[order]
     outer = np.flatnonzero(last[block] > place[block] + 1)
     of = block[outer]
     low = np.searchsorted(key, key[outer], side="right")
