@@ -85,7 +85,8 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
         return next(coming, None)
     small, large = pools
     named, spare = heap.named, heap.spare
-    # A key grows by so much for each byte of its block, and with its place falls by so much.
+    # By how much a key grows with a byte more behind its block, and with one more before it, which
+    # moves its place too.
     unit = 1 << heap.layout.size_shift
     step = unit - 1
     config, rounded_sizes = heap.config, heap.rounded_sizes

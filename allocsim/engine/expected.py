@@ -64,7 +64,7 @@ class Compared:
     def is_completed_next(self) -> NDArray[np.bool_]:
         """Of each row whether the next one completes the free that it requests."""
         is_it = np.zeros(len(self), dtype=bool)
-        is_it[:-1] = self.action[1:] == Action.FREE_COMPLETED
+        is_it[:-1] = any_of(self.action[1:], (Action.FREE_COMPLETED,))
         for column in (self.addr, self.size, self.stream):
             is_it[:-1] &= column[1:] == column[:-1]
         return is_it
@@ -109,8 +109,8 @@ class Expected:
             is_recorded &= compared.addr[at] == steps.addr
             is_recorded &= compared.size[at] == steps.size
             is_recorded &= compared.stream[at] == steps.stream
-            is_recorded &= compared.is_completed_next[at] | (steps.kind != StepKind.FREE)
-        is_alloc = compared.action == Action.ALLOC
+            is_recorded &= compared.is_completed_next[at] | ~any_of(steps.kind, (StepKind.FREE,))
+        is_alloc = any_of(compared.action, (Action.ALLOC,))
         return cls(
             compared=compared,
             count=count,

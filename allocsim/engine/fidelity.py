@@ -14,6 +14,7 @@ from itertools import zip_longest
 import numpy as np
 from numpy.typing import NDArray
 
+from allocsim.arrays import any_of
 from allocsim.core import TraceEntry
 from allocsim.engine.expected import Compared, Expected
 from allocsim.engine.placed import PlacedSteps, Row, rows_of
@@ -125,8 +126,8 @@ class FidelityCheck:
     def _addresses_matched(self) -> int:
         """Recorded requests that were answered with their address."""
         trace = self._trace
-        is_alloc = (trace.action == Action.ALLOC) & (trace.size > 0)  # 0 bytes leave no entry
-        recorded = trace.addr[is_alloc]
+        leaves_entry = trace.size > 0  # a request of 0 bytes leaves none
+        recorded = trace.addr[leaves_entry & any_of(trace.action, (Action.ALLOC,))]
         nothing = np.zeros(0, dtype=np.uint64)
         placed = np.delete(np.concatenate([nothing, *self._placed]), self._unrecorded)
         n = min(len(recorded), len(placed))

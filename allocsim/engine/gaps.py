@@ -121,20 +121,19 @@ def sort_out(trace: Trace, pools: PoolColumn, calls: Sequence[Call] = ()) -> Sor
     calls: what the program is known to have called.
     """
     action, addr = trace.action, trace.addr
-    completes = np.zeros(len(trace), dtype=bool)
-    completes[1:] = (
-        (action[:-1] == Action.FREE_REQUESTED)
-        & (action[1:] == Action.FREE_COMPLETED)
-        & (addr[:-1] == addr[1:])
-    )
+    is_requested = any_of(action, (Action.FREE_REQUESTED,))
+    completes = any_of(action, (Action.FREE_COMPLETED,))
+    completes[:1] = False
+    completes[1:] &= is_requested[:-1] & (addr[:-1] == addr[1:])
     # A call between the two halves of a free: it was the call that waited for it.
     completes[[call.entry for call in calls if call.entry < len(trace)]] = False
     is_immediate = np.zeros(len(trace), dtype=bool)
     is_immediate[:-1] = completes[1:]
     is_request = any_of(action, _REQUESTS)
-    is_driving = is_request | (action == Action.FREE_REQUESTED)
+    is_driving = is_request | is_requested
     is_silent = completes | any_of(action, (Action.SNAPSHOT, Action.ANNOTATE))
-    is_planned = (~is_driving & ~is_silent) | (action == Action.OOM)
+    is_oom = any_of(action, (Action.OOM,))
+    is_planned = ~(is_driving | is_silent) | is_oom
     driving = np.flatnonzero(is_driving)
     following = np.searchsorted(driving, np.flatnonzero(is_planned))
     is_planned[driving[following[following < len(driving)]]] = True
@@ -143,7 +142,7 @@ def sort_out(trace: Trace, pools: PoolColumn, calls: Sequence[Call] = ()) -> Sor
     # A free just before memory is given back may have been waited for.
     is_held = np.zeros(len(trace), dtype=bool)
     if len(driving):
-        after = np.flatnonzero(any_of(action, _SHRINKS) | (action == Action.OOM))
+        after = np.flatnonzero(any_of(action, _SHRINKS) | is_oom)
         is_held[driving[np.maximum(np.searchsorted(driving, after) - 1, 0)]] = True
         is_held &= is_immediate
     is_planned |= is_held

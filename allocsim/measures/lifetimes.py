@@ -107,7 +107,7 @@ def lifetimes_of(
 def _lifetimes_of(trace: Trace, stop: int, answered: Sequence[int], until: Action) -> Lifetimes:
     order = trace.by_address if stop == len(trace) else trace.by_address[trace.by_address < stop]
     order = order[any_of(trace.action[order], (Action.ALLOC, until))]
-    is_alloc, addr = trace.action[order] == Action.ALLOC, trace.addr[order]
+    is_alloc, addr = any_of(trace.action[order], (Action.ALLOC,)), trace.addr[order]
     is_ended = np.zeros(len(order), dtype=bool)
     is_ended[:-1] = is_alloc[:-1] & ~is_alloc[1:] & (addr[1:] == addr[:-1])
     ends_older = ~is_alloc

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim.arrays import stable_order
+from allocsim.arrays import any_of, stable_order
 from allocsim.state import INACTIVE, SegmentState
 from allocsim.trace.trace import Action, Trace
 
@@ -69,8 +69,9 @@ def _lives(trace: Trace, start: tuple[SegmentState, ...]) -> _Lives | None:
         if block.state != INACTIVE
     )
     entry = trace.by_address
-    entry = entry[trace.action[entry] != Action.FREE_REQUESTED]
-    addr, size, is_alloc = trace.addr[entry], trace.size[entry], trace.action[entry] == Action.ALLOC
+    entry = entry[~any_of(trace.action[entry], (Action.FREE_REQUESTED,))]
+    addr, size = trace.addr[entry], trace.size[entry]
+    is_alloc = any_of(trace.action[entry], (Action.ALLOC,))
     if there:  # before all entries of the same address
         at = np.searchsorted(addr, np.array([address for address, _ in there], dtype=np.uint64))
         addr = np.insert(addr, at, [address for address, _ in there])
@@ -85,14 +86,14 @@ def _lives(trace: Trace, start: tuple[SegmentState, ...]) -> _Lives | None:
         return None
     died = np.full(len(place), len(trace))
     died[:-1][goes_on] = entry[1:][goes_on]
-    return addr[begins], *(column[is_alloc] for column in (place, size, entry, died))
+    return addr[begins], place[is_alloc], size[is_alloc], entry[is_alloc], died[is_alloc]
 
 
 def _most_alive(trace: Trace, at_start: int) -> int:
     """The most blocks in use after any entry."""
-    action = trace.action
-    moved = (action == Action.ALLOC).astype(np.int64) - (action == Action.FREE_COMPLETED)
-    return at_start + int(np.cumsum(moved).max(initial=0))
+    moved = any_of(trace.action, (Action.ALLOC,)).view(np.int8)
+    moved = moved - any_of(trace.action, (Action.FREE_COMPLETED,)).view(np.int8)
+    return at_start + int(np.cumsum(moved, dtype=np.int64).max(initial=0))
 
 
 def _counted(counts: _Ints) -> _Ints:

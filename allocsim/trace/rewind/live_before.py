@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from allocsim.arrays import any_of
 from allocsim.state import ALLOCATED, PENDING
 from allocsim.trace.rewind.slack import Live
 from allocsim.trace.trace import Action, Trace
@@ -30,20 +31,24 @@ def live_before(trace: Trace, entry: int, live: dict[int, Live]) -> dict[int, Li
     goes_on = np.append(addr[1:] == addr[:-1], False)
     if not _fits(action[:-1], action[1:])[goes_on[:-1]].all():
         return None
-    left = _left(action[~goes_on], addr[~goes_on].tolist(), live)
-    if left is None:
+    is_last = ~goes_on
+    is_free = any_of(action, (Action.FREE_COMPLETED,)) & is_last
+    is_left = is_last & ~is_free
+    unfreed = addr[is_left].tolist()
+    left = _left(action[is_left].tolist(), unfreed, live)
+    if left is None or not live.keys().isdisjoint(addr[is_free].tolist()):
         return None
     # The bytes asked for of each row's block, known from its end.
     asked = size.copy()
-    asked[~goes_on & (action != Action.FREE_COMPLETED)] = left
+    asked[is_left] = left
     for kind in (Action.FREE_REQUESTED, Action.ALLOC):
-        followed = np.flatnonzero((action == kind) & goes_on)
+        followed = np.flatnonzero(any_of(action, (kind,)) & goes_on)
         asked[followed] = asked[followed + 1]
-    is_alloc = action == Action.ALLOC
+    is_alloc = any_of(action, (Action.ALLOC,))
     if (asked[is_alloc] != size[is_alloc]).any():
         return None
     first = np.flatnonzero(np.append(True, ~goes_on[:-1]) & ~is_alloc)
-    touched = set(addr[~goes_on].tolist())
+    touched = set(unfreed)
     before = {at: block for at, block in live.items() if at not in touched}
     is_pending = action[first] == Action.FREE_COMPLETED
     death = rows[np.minimum(first + ~is_pending, len(rows) - 1)]
@@ -58,26 +63,21 @@ def live_before(trace: Trace, entry: int, live: dict[int, Live]) -> dict[int, Li
 
 def _fits(action: NDArray[np.uint8], following: NDArray[np.uint8]) -> NDArray[np.bool_]:
     """Whether one may come right after the other at an address."""
-    was_alloc, was_requested = action == Action.ALLOC, action == Action.FREE_REQUESTED
-    requested = (following == Action.FREE_REQUESTED) & was_alloc
-    completed = (following == Action.FREE_COMPLETED) & (was_alloc | was_requested)
-    alloc = (following == Action.ALLOC) & (action == Action.FREE_COMPLETED)
-    fits: NDArray[np.bool_] = requested | completed | alloc
+    fits = any_of(following, (Action.FREE_REQUESTED,)) & any_of(action, (Action.ALLOC,))
+    in_use = any_of(action, (Action.ALLOC, Action.FREE_REQUESTED))
+    fits |= any_of(following, (Action.FREE_COMPLETED,)) & in_use
+    fits |= any_of(following, (Action.ALLOC,)) & any_of(action, (Action.FREE_COMPLETED,))
     return fits
 
 
-def _left(action: NDArray[np.uint8], addr: list[int], live: dict[int, Live]) -> list[int] | None:
-    """The bytes asked for of what is in use after the last entry about each address.
-
-    None if one of them is not as that entry left it.
-    """
+def _left(action: list[int], addr: list[int], live: dict[int, Live]) -> list[int] | None:
+    """The bytes asked for of each block that its last entry, an alloc or the request of its free,
+    leaves in use; None if one of them is not as that entry left it."""
     left = []
-    for kind, at in zip(action.tolist(), addr, strict=True):
+    requested = int(Action.FREE_REQUESTED)
+    for kind, at in zip(action, addr, strict=True):
         block = live.get(at)
-        if (kind == Action.FREE_COMPLETED) != (block is None):
+        if block is None or (kind == requested and block.state != PENDING):
             return None
-        if block is not None:
-            if kind == Action.FREE_REQUESTED and block.state != PENDING:
-                return None
-            left.append(block.requested_size)
+        left.append(block.requested_size)
     return left
