@@ -100,6 +100,7 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
     history = heap.trace
     stats = heap.stats
     oversize_allocations = stats.oversize_allocations
+    # `idle` and `back` below are what `Journal` says of the third column, but for the pool.
     sizes, requests, inactive, _, _ = stats.journal
     n_before = len(sizes)
     is_long = len(small) > LONG
