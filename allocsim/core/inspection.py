@@ -20,7 +20,7 @@ from allocsim.core.constants import (
 )
 from allocsim.core.mapping import find_run
 from allocsim.core.pending import RequestedFree
-from allocsim.core.pool import BlockPool, PrivatePool
+from allocsim.core.pool import BlockPool, PrivatePool, least_room
 from allocsim.core.reclaim import garbage_passes
 from allocsim.core.releases import Overflow
 from allocsim.state import DEFAULT_POOL, PoolId
@@ -159,7 +159,8 @@ def _maps(allocator: CachingAllocator, pool: BlockPool) -> bool:
 def would_serve(allocator: CachingAllocator, block: Block, size: int, stream: int) -> bool:
     """Whether a request of `size` bytes would be served by an allocated block, were it free.
 
-    As far as size and pool decide (1.5, 1.6): a better fit may come first.
+    Merged with its neighbours (2.2), it would have to be what is found among the others (1.5, 4.4)
+    and not be too good or too long for the request (1.6).
     """
     config = allocator.config
     rounded = config.round_size(size)
@@ -169,9 +170,30 @@ def would_serve(allocator: CachingAllocator, block: Block, size: int, stream: in
         return False
     if block.expandable is not None and not config.expandable_segments:
         return False
-    neighbours = (each for each in (block.prev, block.next) if each is not None)
-    merged = sum(each.size for each in neighbours if each.mapped and not each.is_active)
-    return config.accepts(rounded, block.size + merged)
+    whole = _were_it_free(block)
+    if not config.accepts(rounded, whole.size):
+        return False
+    found = [whole]
+    for each in block.pool.of(stream).blocks:
+        is_candidate = each.size >= rounded and each is not block.prev and each is not block.next
+        if is_candidate and (config.expandable_segments or each.expandable is None):
+            found.append(each)
+    found.sort(key=block.pool.layout.key_of)
+    at = 0 if found[0].expandable is None else least_room(found, 0)
+    return found[at] is whole
+
+
+def _were_it_free(block: Block) -> Block:
+    """What an allocated block would be once it is free (2.2); in no list and no segment."""
+    first = last = block
+    if block.prev is not None and block.prev.mapped and not block.prev.is_active:
+        first = block.prev
+    if block.next is not None and block.next.mapped and not block.next.is_active:
+        last = block.next
+    size = last.ptr + last.size - first.ptr
+    whole = Block(first.ptr, size, block.stream, block.pool, block.rank)
+    whole.expandable, whole.prev, whole.next = block.expandable, first.prev, last.next
+    return whole
 
 
 def largest_request(allocator: CachingAllocator, stream: int) -> int:

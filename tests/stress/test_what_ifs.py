@@ -20,7 +20,21 @@ def test_a_what_if_is_what_the_program_comes_to(release: str) -> None:
 
 @pytest.mark.parametrize(
     "seed",
-    [612, 1522, 2050, 2100, 2292, 6268, 1010069, 5012680, 5032342, 6000027, 6508131, 6614770],
+    [
+        612,
+        1522,
+        2050,
+        2100,
+        2292,
+        6268,
+        1010069,
+        5012680,
+        5032342,
+        6000027,
+        6508131,
+        6614770,
+        7403665,
+    ],
 )
 def test_programs_whose_recording_was_once_misread(seed: int) -> None:
     """By limits, frees, collected garbage or the rules of another release: see tests/engine."""

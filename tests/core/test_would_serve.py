@@ -1,0 +1,60 @@
+"""Whether an allocated block would serve a request, were it free: as it does once it is."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from allocsim.core import CachingAllocator, allocated_block, finds_free_block, would_serve
+from allocsim.units import KIB, MIB
+
+SIZES = (2 * KIB, 600 * KIB, 3 * MIB, 12 * MIB, 21 * MIB, 22 * MIB, 40 * MIB)
+CONFS = (
+    "",
+    "max_split_size_mb:24",
+    "expandable_segments:True",
+    "expandable_segments:True,max_split_size_mb:21",
+    "expandable_segments:True,max_split_size_mb:21,max_non_split_rounding_mb:40",
+)
+
+
+def made(seed: int, conf: str, torch: str) -> tuple[CachingAllocator, list[int]]:
+    """An allocator in the middle of a program, and what it holds."""
+    rng = random.Random(seed)
+    a = CachingAllocator("3GiB", conf, torch)
+    live: list[int] = []
+    for _ in range(60):
+        if rng.random() < 0.55 or not live:
+            ptr = a.malloc(rng.choice(SIZES) + rng.choice((-512, 0, 512)))
+            assert ptr is not None
+            live.append(ptr)
+        else:
+            a.free(live.pop(rng.randrange(len(live))))
+    return a, live
+
+
+def serves(a: CachingAllocator, ptr: int, size: int) -> bool:
+    """Whether it does once it is free."""
+    block = allocated_block(a, ptr)
+    assert block is not None
+    a.free(ptr)
+    start = block.ptr  # of all that it was merged with
+    return finds_free_block(a, size, 0) and a.malloc(size) == start
+
+
+@pytest.mark.parametrize("conf", CONFS)
+@pytest.mark.parametrize("torch", ["2.11", "2.12", "2.15"])
+def test_it_would_where_it_does(conf: str, torch: str) -> None:
+    answers = []
+    for seed in range(12):
+        a, live = made(seed, conf, torch)
+        for at, size in zip(range(len(live)), SIZES * 9, strict=False):
+            block = allocated_block(a, live[at])
+            assert block is not None
+            said = would_serve(a, block, size, 0)
+            twin, same = made(seed, conf, torch)
+            assert serves(twin, same[at], size) is said
+            answers.append(said)
+        a.check()
+    assert {*answers} == {True, False}
