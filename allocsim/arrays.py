@@ -76,20 +76,21 @@ def stable_order(
         return np.empty(0, dtype=np.intp)
     low = numbers.min()
     span = int(numbers.max()) - int(low) + 1
+    words = (numbers - low).view(np.uint64)
     if span <= _WIDEST_TABLE * len(numbers):
         # Half words where they do: memory that is fresh each time is what a table costs.
         width = np.int32 if len(numbers) < 1 << 31 else np.intp
         table: NDArray[np.signedinteger] = np.full(span, -1, dtype=width)
-        table[(numbers - low).view(np.int64)] = np.arange(len(numbers), dtype=width)
+        table[words.view(np.int64)] = np.arange(len(numbers), dtype=width)
         distinct_order = table[table >= 0]
         if len(distinct_order) == len(numbers):
             return distinct_order.astype(np.intp)
-    words = (numbers - low).view(np.uint64)
     used = int(np.bitwise_or.reduce(words))
     n_zeros = max((used & -used).bit_length() - 1, 0)
-    if (used >> n_zeros).bit_length() <= _MOST_DIGITS * _DIGIT:
+    n_digits = -(-(used >> n_zeros).bit_length() // _DIGIT)
+    if n_digits <= _MOST_DIGITS:
         words >>= np.uint64(n_zeros)
-        return _order_by_digits(words)
+        return _order_by_digits(words, n_digits)
     bits = len(numbers).bit_length()
     if (span - 1).bit_length() + bits > 64:
         order: NDArray[np.intp] = np.argsort(numbers, kind="stable")
@@ -102,10 +103,10 @@ def stable_order(
     return places
 
 
-def _order_by_digits(words: NDArray[np.uint64]) -> NDArray[np.intp]:
-    """The stable order of words of `_MOST_DIGITS` digits, the lowest first."""
+def _order_by_digits(words: NDArray[np.uint64], n_digits: int) -> NDArray[np.intp]:
+    """The stable order of words of so many digits, sorted by the lowest first."""
     order: NDArray[np.intp] = np.argsort(words.astype(np.uint16), kind="stable")
-    high = (words >> np.uint64(_DIGIT)).astype(np.uint16)
-    if high.any():
-        order = order[np.argsort(high[order], kind="stable")]
+    for number in range(1, n_digits):
+        digit = (words >> np.uint64(number * _DIGIT)).astype(np.uint16)
+        order = order[np.argsort(digit[order], kind="stable")]
     return order

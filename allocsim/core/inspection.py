@@ -20,7 +20,7 @@ from allocsim.core.constants import (
 )
 from allocsim.core.mapping import find_run
 from allocsim.core.pending import RequestedFree
-from allocsim.core.pool import BlockPool, PrivatePool, least_room
+from allocsim.core.pool import BlockPool, PrivatePool, least_room, next_not_expandable
 from allocsim.core.reclaim import garbage_passes
 from allocsim.core.releases import Overflow
 from allocsim.state import DEFAULT_POOL, PoolId
@@ -173,22 +173,23 @@ def would_serve(allocator: CachingAllocator, block: Block, size: int, stream: in
     whole = _were_it_free(block)
     if not config.accepts(rounded, whole.size):
         return False
-    found = [whole]
-    for each in block.pool.of(stream).blocks:
-        is_candidate = each.size >= rounded and each is not block.prev and each is not block.next
-        if is_candidate and (config.expandable_segments or each.expandable is None):
-            found.append(each)
-    found.sort(key=block.pool.layout.key_of)
-    at = 0 if found[0].expandable is None else least_room(found, 0)
+    merged = (block.prev, block.next)
+    others = (each for each in block.pool.of(stream).blocks if each not in merged)
+    fitting = (each for each in (whole, *others) if each.size >= rounded)
+    found = sorted(fitting, key=block.pool.layout.key_of)
+    at = 0
+    if found[0].expandable is not None:
+        # With expandable segments switched off `whole` is none of theirs, so that one is found.
+        at = least_room(found, 0) if config.expandable_segments else next_not_expandable(found, 0)
     return found[at] is whole
 
 
 def _were_it_free(block: Block) -> Block:
     """What an allocated block would be once it is free (2.2); in no list and no segment."""
     first = last = block
-    if block.prev is not None and block.prev.mapped and not block.prev.is_active:
+    if block.prev is not None and block.prev.key:
         first = block.prev
-    if block.next is not None and block.next.mapped and not block.next.is_active:
+    if block.next is not None and block.next.key:
         last = block.next
     size = last.ptr + last.size - first.ptr
     whole = Block(first.ptr, size, block.stream, block.pool, block.rank)

@@ -130,7 +130,7 @@ class Steps:
     @cached_property
     def empties_cache(self) -> bool:
         """Whether one of them is a call of empty_cache; every trial of a search asks."""
-        return bool((self.kind == int(StepKind.EMPTY_CACHE)).any())
+        return bool(any_of(self.kind, (StepKind.EMPTY_CACHE,)).any())
 
     @cached_property
     def kind_or_brief(self) -> NDArray[np.uint8]:
