@@ -30,7 +30,7 @@ import numpy as np
 from allocsim import Recording, replay
 from allocsim.core import NEWEST, CachingAllocator
 from allocsim.engine import Observer, prepare
-from allocsim.engine.replay import drive_as_recorded
+from allocsim.engine.as_recorded import drive_as_recorded
 from allocsim.questions.crosscheck import Script
 from allocsim.trace import Action, Trace
 from benchmarks.output import add_output, form, show

@@ -5,6 +5,7 @@ runs them under many settings, `Walk` takes them a request at a time.
 """
 
 from allocsim.engine.as_made import run_as_made
+from allocsim.engine.as_recorded import device_of, drive_as_recorded, is_recorded_device
 from allocsim.engine.drive import Drive
 from allocsim.engine.fold import fold, fold_allocated
 from allocsim.engine.from_state import StateSource, state_source
@@ -15,17 +16,8 @@ from allocsim.engine.observers import GiveUpError, Observer, PeakWatch, Progress
 from allocsim.engine.plan import Plan, StepKind, Steps
 from allocsim.engine.prepare import prepare, prepare_made
 from allocsim.engine.prepared import Prepared
-from allocsim.engine.replay import (
-    OTHER_RELEASE,
-    bytes_of,
-    device_of,
-    difference_step_by_step,
-    drive_as_recorded,
-    is_recorded_device,
-    parting_of,
-    replay,
-    replay_prepared,
-)
+from allocsim.engine.proof import difference_step_by_step, parting_of
+from allocsim.engine.replay import OTHER_RELEASE, bytes_of, replay, replay_prepared
 from allocsim.engine.result import (
     DeviceRun,
     Fidelity,

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from allocsim.arrays import any_of
 from allocsim.core import CachingAllocator
+from allocsim.engine.as_recorded import device_of
 from allocsim.engine.notes import known_notes
 from allocsim.engine.plan import StepKind, Steps
 from allocsim.engine.prepared import Prepared
-from allocsim.engine.replay import device_of
 from allocsim.engine.result import DeviceRun, Fidelity, PeakState, Timeline
 from allocsim.trace import Action
 

@@ -19,14 +19,13 @@ is known and leaves nothing open.
 from __future__ import annotations
 
 import random
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from allocsim.engine.drive import Drive
 from allocsim.engine.fold import fold_allocated
 from allocsim.engine.plan import Plan, StepKind, joined
+from allocsim.engine.quiet import Quiet
 from allocsim.engine.setting import Setting
 from allocsim.errors import ConfigError, UndefinedBehaviorError, UpstreamAssertionError
 from allocsim.trace import MarkKind
@@ -35,21 +34,14 @@ if TYPE_CHECKING:
     from allocsim.engine.prepared import Prepared
 
 __all__ = [
-    "Probe",
-    "Quiet",
     "asks_moments",
     "has_unseen_calls",
     "leaves_open",
     "may_hide_calls",
-    "moments_of",
     "open_plans",
     "peaks_left_open",
-    "quiet_moments",
     "with_calls",
 ]
-
-MOMENTS = 2048
-"""As many moments of a recording are asked whether a call would have shown."""
 
 HIDING = 0.2
 """The share of quiet moments from which on it says little that no call shows: so many single calls
@@ -60,23 +52,6 @@ STEPS = 400_000
 """Plans with calls drawn from the quiet moments: as many as come to so many steps."""
 
 _NO_RUN = (ConfigError, UndefinedBehaviorError, UpstreamAssertionError)
-
-
-@dataclass(frozen=True, slots=True)
-class Quiet:
-    """The moments at which a call of empty_cache would have left no entry.
-
-    after: the steps before them.  n_asked: the moments that were asked, of as many as there are
-    steps.
-    """
-
-    after: tuple[int, ...]
-    n_asked: int
-
-    @property
-    def share(self) -> float:
-        """How many of the moments are quiet, from 0 to 1."""
-        return len(self.after) / max(self.n_asked, 1)
 
 
 def peaks_left_open(
@@ -137,45 +112,6 @@ def _shows_none(prepared: Prepared) -> bool:
     return is_open and not prepared.plan.empties_cache
 
 
-def quiet_moments(prepared: Prepared) -> Quiet:
-    """The moments at which a call of empty_cache would not have shown in the recording.
-
-    Of a long recording `MOMENTS` are asked, at random, because a program's periods would meet
-    even distances.  Where a proof has looked at them (`Prepared.looked`), that stands.  A replay
-    that comes to no end tells nothing of what would have come after.
-    """
-    if prepared.looked:
-        return prepared.looked[0]
-    plan, device_memory = prepared.free_plan, prepared.capacity or prepared.inferred
-    moments = moments_of(prepared)
-    quiet: list[int] = []
-    try:
-        allocator = prepared.allocator(
-            prepared.recorded,
-            device_memory,
-            base_address=prepared.first_base,
-            limit=prepared.limit_for(prepared.recorded, device_memory, plan),
-        )
-        Probe(
-            allocator,
-            plan,
-            len(prepared.trace),
-            dictates=False,
-            folder=fold_allocated,
-            moments=moments,
-            quiet=quiet,
-        ).look()
-    except _NO_RUN:
-        pass  # what is known up to there counts
-    return Quiet(tuple(moments[number] for number in quiet), len(moments))
-
-
-def moments_of(prepared: Prepared) -> list[int]:
-    """The steps of `free_plan` after which it is asked whether a call would have shown."""
-    n_steps = len(prepared.free_plan.steps)
-    return sorted(random.Random(0).sample(range(n_steps), min(n_steps, MOMENTS)))
-
-
 def asks_moments(prepared: Prepared) -> bool:
     """Whether a what-if has to know them."""
     return has_unseen_calls(prepared) or _shows_none(prepared)
@@ -213,31 +149,3 @@ def with_calls(plan: Plan, places: Sequence[int]) -> Plan:
         for at, entry in zip(places, entries, strict=True)
     ]
     return replace(plan, steps=joined(plan.steps, calls))
-
-
-@dataclass(slots=True)
-class Probe(Drive):
-    """A drive that looks after which steps empty_cache would do nothing.
-
-    moments: the steps after which it looks, in order.  quiet: the numbers of those moments.
-    """
-
-    moments: Sequence[int] = ()
-    quiet: list[int] = field(default_factory=list)
-
-    def look(self) -> None:
-        """Drive up to the last of the moments, or to an out-of-memory error that is ours alone."""
-        self._run_some(0, self.moments[-1] + 1 if self.moments else 0)
-
-    def _run_some(self, start: int, stop: int) -> None:
-        first = bisect_left(self.moments, start)
-        for number in range(first, bisect_left(self.moments, stop)):
-            after = self.moments[number] + 1
-            Drive._run_some(self, start, after)  # a class with slots is another one to super()
-            if self.stopped_at is not None:
-                return
-            start = after
-            may_call = self._scope is None and not self._waiting
-            if may_call and not self.allocator.has_cached_memory:
-                self.quiet.append(number)
-        Drive._run_some(self, start, stop)

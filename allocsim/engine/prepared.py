@@ -26,9 +26,10 @@ from allocsim.engine.drive import Drive
 from allocsim.engine.expected import Compared, Expected
 from allocsim.engine.fold import fold
 from allocsim.engine.hints import Hints
-from allocsim.engine.left_open import Quiet, open_plans, quiet_moments
+from allocsim.engine.left_open import open_plans
 from allocsim.engine.observers import Observer, Progress
 from allocsim.engine.plan import Plan, StepKind
+from allocsim.engine.quiet import Quiet, quiet_moments
 from allocsim.engine.reading import read_plan
 from allocsim.engine.repeats import Period, find_period
 from allocsim.engine.result import Parting
@@ -219,7 +220,7 @@ class Prepared:
 
     @cached_property
     def quiet(self) -> Quiet:
-        """The moments at which a call of empty_cache would not have shown; see `left_open.py`."""
+        """The moments at which a call of empty_cache would not have shown; see `quiet.py`."""
         return quiet_moments(self)
 
     @property

@@ -1,12 +1,13 @@
-"""What a replay yields, as frozen values; nothing here computes.
+"""What a replay yields, as frozen values; nothing here computes, but `DeviceRun.parting` of a
+what-if, which is found out when it is asked for.
 
 Sizes are bytes, entries are numbered from 0 in the recording's order for that device.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -201,6 +202,10 @@ class Spill:
     end_bytes: int
 
 
+def _nowhere() -> None:
+    """Finds that a replay leaves its recording nowhere."""
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class DeviceRun(Shown):
     """One device's replay.
@@ -209,8 +214,7 @@ class DeviceRun(Shown):
     peak_device_bytes: the most that it had to hold, the context and odd ends of pages included.
     stats: the flat dict of torch.cuda.memory_stats() at the end.  notes: what had to be
     inferred, in sentences.  stopped_at: the entry of an out-of-memory error that the recording
-    does not have; the program would have ended there.  parting: where the replay under the recorded
-    settings, which this one is or is compared with, leaves the recording; None: nowhere.
+    does not have; the program would have ended there.  find_parting: finds `parting`.
     peaks: what a what-if of a recording that starts mid-run comes to by how it begins; None for
     every other replay.  peaks_left_open: the least and the most reserved bytes at the
     peak of a what-if, over what the recording leaves open; None where it leaves nothing.
@@ -230,11 +234,21 @@ class DeviceRun(Shown):
     fidelity: Fidelity | None
     notes: tuple[str, ...]
     stopped_at: int | None
-    parting: Parting | None = None
+    find_parting: Callable[[], Parting | None] = field(default=_nowhere, compare=False)
     peaks: StartPeaks | None = None
     peaks_left_open: tuple[int, int] | None = None
     spill: Spill | None = None
     refused_below: int | None = None
+
+    @property
+    def parting(self) -> Parting | None:
+        """Where the replay under the recorded settings, which this one is or is compared with,
+        leaves the recording; None: nowhere.
+
+        Of a what-if, the first to ask has that replay made, which takes as long as the what-if;
+        it is made once for all what-ifs of a recording.
+        """
+        return self.find_parting()
 
     @property
     def peak_range(self) -> tuple[int, int]:

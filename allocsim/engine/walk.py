@@ -9,10 +9,11 @@ from __future__ import annotations
 import numpy as np
 
 from allocsim.core import CachingAllocator
+from allocsim.engine.as_recorded import drive_as_recorded
 from allocsim.engine.drive import PAUSE_EVERY
 from allocsim.engine.plan import Step, StepKind
 from allocsim.engine.prepared import Prepared
-from allocsim.engine.replay import drive_as_recorded, parting_of
+from allocsim.engine.proof import parting_of
 from allocsim.engine.result import Parting, SimulatedOom
 from allocsim.errors import RecordingError
 from allocsim.trace import Action

@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import mean
-from typing import Any
 
 import numpy as np
 import pytest
 
 from allocsim import CachingAllocator, Hints, replay
-from allocsim.engine import Prepared, Setting, StepKind, left_open, parting_of, prepare
-from allocsim.engine.left_open import Quiet, peaks_left_open, with_calls
+from allocsim.engine import Prepared, Setting, StepKind, left_open, prepare
+from allocsim.engine.left_open import peaks_left_open, with_calls
 from allocsim.engine.plan import Plan
-from allocsim.errors import UndefinedBehaviorError
-from allocsim.trace import Action, Mark, MarkKind, Provenance, Recording
+from allocsim.trace import Mark, MarkKind, Provenance, Recording
 from allocsim.units import GIB, MIB, format_size
-from allocsim.workload import KINDS
 
 Recorded = Callable[..., Recording]
 Program = Callable[[CachingAllocator], None]
@@ -212,95 +209,8 @@ def test_a_program_that_is_known_to_make_no_call_hides_none(recorded: Recorded) 
     assert peaks_left_open(noted, Setting(UNCUT), None) is None
 
 
-def test_of_a_long_recording_some_moments_are_asked(recorded: Recorded) -> None:
-    """The first half of this one is quiet; then a segment of the cut kind is cached whole."""
-    steps = 3000
-
-    def halves(gpu: CachingAllocator) -> None:
-        for _ in range(steps // 2):
-            gpu.malloc(512)
-        whole = gpu.malloc(40 * MIB)
-        gpu.free(whole)
-        for _ in range(steps // 2 - 2):
-            gpu.malloc(512)
-
-    recording = recorded(halves)
-    quiet = prepare(recording)[0].quiet
-    assert quiet == prepare(recording)[0].quiet
-    assert quiet.n_asked < steps
-    assert list(quiet.after) == sorted(set(quiet.after))
-    assert quiet.after[-1] <= steps // 2
-    assert quiet.share == pytest.approx(0.5, abs=0.03)
-
-
-@pytest.mark.parametrize("kind", ["streams", "fragments", "training"])
-def test_a_proof_looks_at_the_moments_on_its_way(kind: str) -> None:
-    """Of a release that orders free blocks by no address of the driver, both are one."""
-    recording = replace(KINDS[kind](), provenance=None)
-    (proved,), (looked_at,) = prepare(recording), prepare(recording)
-    assert parting_of(proved) is None
-    assert proved.looked == [looked_at.quiet]
-    assert proved.quiet is proved.looked[0]
-    assert 0 < len(proved.quiet.after) < proved.quiet.n_asked
-
-
-def test_a_proof_that_fails_is_not_asked(recorded: Recorded) -> None:
-    """What parts from the recording may be elsewhere at any moment."""
-
-    def program(gpu: CachingAllocator) -> None:
-        gpu.malloc(2 * MIB)
-        gpu.free(gpu.malloc(2 * MIB))
-
-    recording = recorded(program)
-    (trace,) = recording.devices
-    size = np.where(trace.action == Action.SEGMENT_ALLOC, 2 * trace.size, trace.size)
-    (prepared,) = prepare(recording)
-    damaged = replace(prepared, trace=replace(trace, size=size))
-    assert parting_of(damaged) is not None
-    assert not damaged.looked
-    assert damaged.quiet.n_asked == 3
-
-
-def test_a_replay_that_pytorch_would_not_survive_is_looked_at_up_to_there(
-    written: Callable[[Any], Recording],
-) -> None:
-    """Told that a limit was there from the start, on a card too small: a cut block is released."""
-    gpu = CachingAllocator("200MiB", record_history=True)
-    gpu.free(gpu.malloc(40 * MIB))
-    gpu.malloc(8 * MIB)
-    gpu.take_history()
-    gpu.malloc(2 * MIB)
-    gpu.free(gpu.malloc(62 * MIB))
-    gpu.empty_cache()
-    told = Hints(settings=((0, "max_split_size_mb:25"),))
-    (prepared,) = prepare(written(gpu.snapshot()), hints=told)
-    small = replace(prepared, assumed_memory=100 * MIB)
-    assert not small.plan.is_whole
-    with pytest.raises(UndefinedBehaviorError):
-        small.drive(small.recorded, small.capacity)
-    assert small.quiet == Quiet(after=(0,), n_asked=3)
-
-
 def test_calls_that_are_marked_are_all_there_are(recorded: Recorded) -> None:
     (prepared,) = prepare(recorded(two_calls))
     marked = replace(prepared, marks=(Mark(3, MarkKind.EMPTY_CACHE),))
     assert peaks_left_open(prepared, Setting(UNCUT), None) is not None
     assert peaks_left_open(marked, Setting(UNCUT), None) is None
-
-
-@pytest.mark.parametrize("conf", ["expandable_segments:True", ""])
-def test_a_moment_is_quiet_where_empty_cache_gives_nothing_back(conf: str) -> None:
-    """Whatever is cached: whole segments, or whole pages of mapped ones."""
-    gpu = CachingAllocator("16GiB", conf)
-    names: list[Any] = [gpu.malloc(size) for size in (512, 30 * MIB, MIB, 70 * MIB)]
-    for ptr in names:
-        assert not gives_back(gpu) or gpu.has_cached_memory
-        gpu.free(ptr)
-        before = gpu.has_cached_memory
-        assert gives_back(gpu) == before
-
-
-def gives_back(gpu: CachingAllocator) -> bool:
-    reserved = gpu.reserved_bytes
-    gpu.empty_cache()
-    return gpu.reserved_bytes < reserved

@@ -12,10 +12,10 @@ import pytest
 
 from allocsim import CachingAllocator, Recording, replay
 from allocsim.engine import Fidelity, Observer, Plan, Prepared, fidelity, prepare
+from allocsim.engine.as_recorded import drive_as_recorded
 from allocsim.engine.expected import Compared, Expected
 from allocsim.engine.fidelity import FidelityCheck
 from allocsim.engine.plan import StepKind
-from allocsim.engine.replay import drive_as_recorded
 from allocsim.trace import Action, Trace
 from allocsim.units import MIB
 from allocsim.workload import graphs, oom, streams, training

@@ -46,10 +46,24 @@ def test_who_asks_for_setting_after_setting_has_the_recording_proved_once(
     drives: list[Drive],
 ) -> None:
     recording = load(TRACES / "gpt2-side-stream-torch2.15.pickle.gz")
-    replay(recording, OTHER)
-    assert len(drives) == 2  # the replay as recorded, and the one asked for
-    replay(recording, "garbage_collection_threshold:0.8")
+    (first,) = replay(recording, OTHER).devices
+    assert len(drives) == 1  # the one asked for
+    assert first.parting is None
+    assert len(drives) == 2  # the replay as recorded
+    (second,) = replay(recording, "garbage_collection_threshold:0.8").devices
+    assert second.parting is None and first.parting is None
     assert len(drives) == 3
+
+
+def test_what_a_recording_shows_of_calls_may_take_its_proof(
+    recorded: Recorded, drives: list[Drive]
+) -> None:
+    """Of expandable segments a drive alone tells when a call would have shown; it proves too."""
+    (run,) = replay(recorded(a_hole, conf="expandable_segments:True"), OTHER).devices
+    assert len(drives) >= 2
+    drives.clear()
+    assert run.parting is None
+    assert not drives
 
 
 def test_a_replay_as_recorded_is_made_whenever_it_is_asked_for(

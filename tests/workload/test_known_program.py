@@ -95,8 +95,9 @@ def same(one: object, other: object, name: str = "") -> None:
         assert isinstance(other, np.ndarray)
         assert np.array_equal(one, other), name
     elif is_dataclass(one):
-        for field in fields(one):
-            same(getattr(one, field.name), getattr(other, field.name), f"{name}.{field.name}")
+        names = [field.name for field in fields(one) if field.compare]
+        for each in [*names, *(["parting"] if isinstance(one, DeviceRun) else [])]:
+            same(getattr(one, each), getattr(other, each), f"{name}.{each}")
     elif isinstance(one, tuple) and isinstance(other, tuple):
         assert len(one) == len(other), name
         for number, pair in enumerate(zip(one, other, strict=True)):

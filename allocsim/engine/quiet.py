@@ -1,0 +1,187 @@
+"""The moments of a recording at which a call of empty_cache would have left no entry.
+
+Rule: such a call gives nothing back, so that nothing was cached whole at that moment: no segment
+without a block in use, no whole page of an expandable one.  As long as no segment is given back,
+the entries themselves tell which segments hold nothing; else the model is driven along, and looked
+at after the steps that are asked.
+"""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allocsim.arrays import any_of, stable_order
+from allocsim.engine.drive import Drive
+from allocsim.engine.fold import fold_allocated
+from allocsim.engine.plan import StepKind
+from allocsim.errors import ConfigError, UndefinedBehaviorError, UpstreamAssertionError
+from allocsim.state import DEFAULT_POOL, INACTIVE, PENDING, SegmentState
+from allocsim.trace import Action, Trace
+
+if TYPE_CHECKING:
+    from allocsim.engine.prepared import Prepared
+
+__all__ = ["Probe", "Quiet", "is_told_by_entries", "moments_of", "quiet_moments"]
+
+MOMENTS = 2048
+"""As many moments of a recording are asked whether a call would have shown."""
+
+_GIVES_BACK = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
+_FREES = (Action.FREE_REQUESTED, Action.FREE_COMPLETED)
+_OF_THE_PROGRAM = (
+    StepKind.ALLOC,
+    StepKind.FREE,
+    StepKind.FREE_REQUEST,
+    StepKind.FREE_COMPLETE,
+    StepKind.OOM,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Quiet:
+    """The moments at which a call of empty_cache would have left no entry.
+
+    after: the steps before them.  n_asked: the moments that were asked, of as many as there are
+    steps.
+    """
+
+    after: tuple[int, ...]
+    n_asked: int
+
+    @property
+    def share(self) -> float:
+        """How many of the moments are quiet, from 0 to 1."""
+        return len(self.after) / max(self.n_asked, 1)
+
+
+def moments_of(prepared: Prepared) -> list[int]:
+    """The steps of `free_plan` after which it is asked whether a call would have shown.
+
+    Of a long recording `MOMENTS` are drawn, because a program's periods would meet even distances.
+    """
+    n_steps = len(prepared.free_plan.steps)
+    return sorted(random.Random(0).sample(range(n_steps), min(n_steps, MOMENTS)))
+
+
+def is_told_by_entries(prepared: Prepared) -> bool:
+    """Whether the entries alone tell what was cached whole, and no drive is needed for it."""
+    trace = prepared.trace
+    return (
+        not any_of(trace.action, (*_GIVES_BACK, Action.SEGMENT_MAP)).any()
+        and all(not s.is_expandable and s.pool_id == DEFAULT_POOL for s in trace.segments)
+        and bool(any_of(prepared.free_plan.steps.kind, _OF_THE_PROGRAM).all())
+    )
+
+
+def quiet_moments(prepared: Prepared) -> Quiet:
+    """The moments at which a call of empty_cache would not have shown in the recording.
+
+    Where a proof has looked at them (`Prepared.looked`), that stands.
+    """
+    if is_told_by_entries(prepared):
+        return _in_entries(prepared)
+    return prepared.looked[0] if prepared.looked else _in_drive(prepared)
+
+
+def _in_entries(prepared: Prepared) -> Quiet:
+    trace, steps = prepared.trace, prepared.free_plan.steps
+    moments = np.array(moments_of(prepared), dtype=np.intp)
+    # A free by itself is over with the entry after it, which completes it.
+    last = steps.entry[moments] + (steps.kind[moments] == int(StepKind.FREE))
+    is_quiet = (_n_idle(trace, prepared.start)[last] == 0) & (
+        _n_pending(trace, prepared.start)[last] == 0
+    )
+    return Quiet(tuple(moments[is_quiet].tolist()), len(moments))
+
+
+def _n_idle(trace: Trace, start: Sequence[SegmentState]) -> NDArray[np.int64]:
+    """After each entry, the segments with no block in use, none of which is ever given back."""
+    rows = trace.by_address
+    rows = rows[~any_of(trace.action[rows], (Action.FREE_REQUESTED,))]
+    bases = np.array([segment.address for segment in trace.segments], dtype=np.uint64)
+    first = np.searchsorted(trace.addr[rows], bases)
+    n_rows = np.diff(first, append=len(rows))
+    number = np.zeros(len(trace), dtype=np.int64)
+    number[rows] = np.repeat(np.arange(len(bases)), n_rows)
+    # By segment, and in each as they come.
+    entry = np.flatnonzero(any_of(trace.action, (Action.ALLOC, Action.FREE_COMPLETED)))
+    entry = entry[stable_order(number[entry])]
+    moved = np.where(any_of(trace.action[entry], (Action.ALLOC,)), 1, -1)
+    held = {s.address: sum(b.state != INACTIVE for b in s.blocks) for s in start}
+    at_start = np.array(
+        [held.get(segment.address, 0) for segment in trace.segments], dtype=np.int64
+    )
+    sums = np.append(0, np.cumsum(moved))
+    in_use = sums[1:] - np.repeat(sums[first] - at_start, n_rows)
+    turned = np.zeros(len(trace), dtype=np.int64)
+    turned[entry] = (in_use == 0).view(np.int8) - (in_use == moved).view(np.int8)
+    turned[any_of(trace.action, (Action.SEGMENT_ALLOC,))] = 1
+    return sum(segment.is_idle for segment in start) + np.cumsum(turned)
+
+
+def _n_pending(trace: Trace, start: Sequence[SegmentState]) -> NDArray[np.int64]:
+    """After each entry, the frees that wait to be complete."""
+    requested, completed = (any_of(trace.action, (kind,)).view(np.int8) for kind in _FREES)
+    at_start = sum(block.state == PENDING for segment in start for block in segment.blocks)
+    return at_start + np.cumsum(requested - completed, dtype=np.int64)
+
+
+def _in_drive(prepared: Prepared) -> Quiet:
+    """A replay that comes to no end tells nothing of what would have come after."""
+    plan, device_memory = prepared.free_plan, prepared.capacity or prepared.inferred
+    moments = moments_of(prepared)
+    quiet: list[int] = []
+    try:
+        allocator = prepared.allocator(
+            prepared.recorded,
+            device_memory,
+            base_address=prepared.first_base,
+            limit=prepared.limit_for(prepared.recorded, device_memory, plan),
+        )
+        Probe(
+            allocator,
+            plan,
+            len(prepared.trace),
+            dictates=False,
+            folder=fold_allocated,
+            moments=moments,
+            quiet=quiet,
+        ).look()
+    except (ConfigError, UndefinedBehaviorError, UpstreamAssertionError):
+        pass  # what is known up to there counts
+    return Quiet(tuple(moments[number] for number in quiet), len(moments))
+
+
+@dataclass(slots=True)
+class Probe(Drive):
+    """A drive that looks after which steps empty_cache would do nothing.
+
+    moments: the steps after which it looks, in order.  quiet: the numbers of those moments.
+    """
+
+    moments: Sequence[int] = ()
+    quiet: list[int] = field(default_factory=list)
+
+    def look(self) -> None:
+        """Drive up to the last of the moments, or to an out-of-memory error that is ours alone."""
+        self._run_some(0, self.moments[-1] + 1 if self.moments else 0)
+
+    def _run_some(self, start: int, stop: int) -> None:
+        first = bisect_left(self.moments, start)
+        for number in range(first, bisect_left(self.moments, stop)):
+            after = self.moments[number] + 1
+            Drive._run_some(self, start, after)  # a class with slots is another one to super()
+            if self.stopped_at is not None:
+                return
+            start = after
+            may_call = self._scope is None and not self._waiting
+            if may_call and not self.allocator.has_cached_memory:
+                self.quiet.append(number)
+        Drive._run_some(self, start, stop)

@@ -1,0 +1,197 @@
+"""The moments at which a call of empty_cache would have left no entry, told in two ways."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import pytest
+
+from allocsim import CachingAllocator, Hints
+from allocsim.engine import Prepared, parting_of, prepare
+from allocsim.engine.quiet import Quiet, is_told_by_entries
+from allocsim.errors import UndefinedBehaviorError
+from allocsim.trace import Action, Recording, trimmed
+from allocsim.units import MIB
+from allocsim.workload import KINDS
+
+Recorded = Callable[..., Recording]
+Program = Callable[[CachingAllocator], None]
+QUIET = import_module("allocsim.engine.quiet")
+
+
+def looked_at(prepared: Prepared) -> Quiet:
+    """The moments as a drive along the recording finds them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(QUIET, "is_told_by_entries", lambda _: False)
+        return replace(prepared).quiet
+
+
+def on_streams(seed: int) -> Program:
+    """Requests of small sizes or of all; what another stream uses waits for it when it is freed."""
+
+    def program(gpu: CachingAllocator) -> None:
+        rng = random.Random(seed)
+        sizes = (512, 60_000, 300_000, *(3 * MIB, 30 * MIB)[: seed % 3])
+        held: list[Any] = []
+        for _ in range(300):
+            if rng.random() < 0.45 and held:
+                ptr = held.pop(rng.randrange(len(held)))
+                if rng.random() < 0.3:
+                    gpu.record_stream(ptr, 2)
+                gpu.free(ptr)
+            else:
+                held.append(gpu.malloc(rng.choice(sizes), rng.choice((0, 0, 0, 1))))
+            if rng.random() < 0.02:
+                gpu.synchronize()
+            if rng.random() < 0.02:  # a lull, in which nothing or little is left
+                n_kept = rng.randrange(2)
+                for ptr in held[n_kept:]:
+                    gpu.free(ptr)
+                del held[n_kept:]
+
+    return program
+
+
+def test_entries_tell_what_a_drive_along_them_finds(recorded: Recorded) -> None:
+    """Of whole recordings, and of ones that begin in the middle."""
+    n_quiet = n_asked = 0
+    for seed in range(12):
+        recording = recorded(on_streams(seed))
+        (trace,) = recording.devices
+        middle = len(trace) // 3
+        for first in (0, middle, middle + 1, middle + 2):
+            cut = replace(recording, devices=(trimmed(trace, first, len(trace)),))
+            (prepared,) = prepare(cut)
+            assert is_told_by_entries(prepared)
+            assert prepared.quiet == looked_at(prepared)
+            assert prepared.quiet.n_asked == len(prepared.free_plan.steps)
+            n_quiet += len(prepared.quiet.after)
+            n_asked += prepared.quiet.n_asked
+    assert n_asked / 50 < n_quiet < n_asked / 2
+
+
+@pytest.mark.parametrize("kind", ["streams", "fragments", "training"])
+def test_they_tell_it_of_whole_programs(kind: str) -> None:
+    (prepared,) = prepare(replace(KINDS[kind](), provenance=None))
+    assert is_told_by_entries(prepared)
+    assert prepared.quiet == looked_at(prepared)
+    assert parting_of(prepared) is None
+    assert not prepared.looked  # no drive had to look
+
+
+def in_a_pool(gpu: CachingAllocator) -> None:
+    gpu.begin_allocate_to_pool(1)
+    gpu.free(gpu.malloc(30 * MIB))
+    gpu.end_allocate_to_pool(1)
+    gpu.malloc(MIB)
+
+
+@pytest.mark.parametrize(
+    ("program", "conf"),
+    [(in_a_pool, ""), (on_streams(1), "expandable_segments:True")],
+)
+def test_a_proof_looks_at_other_recordings_on_its_way(
+    program: Program, conf: str, recorded: Recorded
+) -> None:
+    """Where a segment is a pool's or grows, the entries alone do not say."""
+    recording = recorded(program, conf=conf)
+    (proved,), (prepared,) = prepare(recording), prepare(replace(recording))
+    assert not is_told_by_entries(prepared)
+    alone = prepared.quiet
+    assert parting_of(proved) is None
+    assert proved.looked == [alone]
+    assert proved.quiet is proved.looked[0]
+
+
+def test_entries_do_not_tell_it_of_memory_that_was_given_back(recorded: Recorded) -> None:
+    """Neither after the free nor after the call that gave it back."""
+
+    def program(gpu: CachingAllocator) -> None:
+        gpu.free(gpu.malloc(30 * MIB))
+        gpu.empty_cache()
+        gpu.malloc(30 * MIB)
+
+    (prepared,) = prepare(recorded(program))
+    assert not is_told_by_entries(prepared)
+    assert prepared.quiet == Quiet(after=(0, 3), n_asked=4)
+
+
+def test_of_a_long_recording_some_moments_are_asked(recorded: Recorded) -> None:
+    """The first half of this one is quiet; then a segment of the cut kind is cached whole."""
+    steps = 3000
+
+    def halves(gpu: CachingAllocator) -> None:
+        for _ in range(steps // 2):
+            gpu.malloc(512)
+        whole = gpu.malloc(40 * MIB)
+        gpu.free(whole)
+        for _ in range(steps // 2 - 2):
+            gpu.malloc(512)
+
+    recording = recorded(halves)
+    quiet = prepare(recording)[0].quiet
+    assert quiet == prepare(recording)[0].quiet
+    assert quiet.n_asked < steps
+    assert list(quiet.after) == sorted(set(quiet.after))
+    assert quiet.after[-1] <= steps // 2
+    assert quiet.share == pytest.approx(0.5, abs=0.03)
+
+
+def test_a_proof_that_fails_is_not_asked(recorded: Recorded) -> None:
+    """What parts from the recording may be elsewhere at any moment."""
+
+    def program(gpu: CachingAllocator) -> None:
+        gpu.malloc(2 * MIB)
+        gpu.free(gpu.malloc(2 * MIB))
+
+    recording = recorded(program)
+    (trace,) = recording.devices
+    size = np.where(trace.action == Action.SEGMENT_ALLOC, 2 * trace.size, trace.size)
+    (prepared,) = prepare(recording)
+    damaged = replace(prepared, trace=replace(trace, size=size))
+    assert parting_of(damaged) is not None
+    assert not damaged.looked
+    assert damaged.quiet.n_asked == 3
+
+
+def test_a_replay_that_pytorch_would_not_survive_is_looked_at_up_to_there(
+    written: Callable[[Any], Recording],
+) -> None:
+    """Told that a limit was there from the start, on a card too small: a cut block is released."""
+    gpu = CachingAllocator("200MiB", record_history=True)
+    gpu.free(gpu.malloc(40 * MIB))
+    gpu.malloc(8 * MIB)
+    gpu.take_history()
+    gpu.malloc(2 * MIB)
+    gpu.free(gpu.malloc(62 * MIB))
+    gpu.empty_cache()
+    told = Hints(settings=((0, "max_split_size_mb:25"),))
+    (prepared,) = prepare(written(gpu.snapshot()), hints=told)
+    small = replace(prepared, assumed_memory=100 * MIB)
+    assert not small.plan.is_whole
+    with pytest.raises(UndefinedBehaviorError):
+        small.drive(small.recorded, small.capacity)
+    assert small.quiet == Quiet(after=(0,), n_asked=3)
+
+
+@pytest.mark.parametrize("conf", ["expandable_segments:True", ""])
+def test_a_moment_is_quiet_where_empty_cache_gives_nothing_back(conf: str) -> None:
+    """Whatever is cached: whole segments, or whole pages of mapped ones."""
+    gpu = CachingAllocator("16GiB", conf)
+    names: list[Any] = [gpu.malloc(size) for size in (512, 30 * MIB, MIB, 70 * MIB)]
+    for ptr in names:
+        assert not gives_back(gpu) or gpu.has_cached_memory
+        gpu.free(ptr)
+        before = gpu.has_cached_memory
+        assert gives_back(gpu) == before
+
+
+def gives_back(gpu: CachingAllocator) -> bool:
+    reserved = gpu.reserved_bytes
+    gpu.empty_cache()
+    return gpu.reserved_bytes < reserved
