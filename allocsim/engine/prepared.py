@@ -53,8 +53,7 @@ class Prepared:
 
     path: of the recording.
     release: the one to model; release_note: why, in a sentence.
-    recorded: the settings of the recording; config: what they mean.
-    has_settings: whether the recording holds any.
+    recorded: the settings of the recording, if it holds any (has_settings); config: their meaning.
     start: the segments before the first entry.
     releases: those that can have written it, the oldest first; or the one asked for or noted.
     written: the same under the release that wrote the recording, where the one modelled cannot
