@@ -77,7 +77,7 @@ def stable_order(
     low = numbers.min()
     span = int(numbers.max()) - int(low) + 1
     words = (numbers - low).view(np.uint64)
-    if span <= _WIDEST_TABLE * len(numbers):
+    if len(numbers) <= span <= _WIDEST_TABLE * len(numbers):
         # Half words where they do: memory that is fresh each time is what a table costs.
         width = np.int32 if len(numbers) < 1 << 31 else np.intp
         table: NDArray[np.signedinteger] = np.full(span, -1, dtype=width)

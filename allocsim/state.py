@@ -59,6 +59,11 @@ class BlockState:
         """The first address past the block."""
         return self.address + self.size
 
+    @property
+    def is_active(self) -> bool:
+        """Whether it is handed out, or waits for a stream."""
+        return self.state != INACTIVE
+
 
 @dataclass(frozen=True, slots=True)
 class SegmentState:

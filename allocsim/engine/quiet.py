@@ -22,7 +22,7 @@ from allocsim.engine.drive import Drive
 from allocsim.engine.fold import fold_allocated
 from allocsim.engine.plan import StepKind
 from allocsim.errors import ConfigError, UndefinedBehaviorError, UpstreamAssertionError
-from allocsim.state import DEFAULT_POOL, INACTIVE, PENDING, SegmentState
+from allocsim.state import DEFAULT_POOL, PENDING, SegmentState
 from allocsim.trace import Action, Trace
 
 if TYPE_CHECKING:
@@ -103,23 +103,23 @@ def _in_entries(prepared: Prepared) -> Quiet:
 
 def _n_idle(trace: Trace, start: Sequence[SegmentState]) -> NDArray[np.int64]:
     """After each entry, the segments with no block in use, none of which is ever given back."""
-    rows = trace.by_address
-    rows = rows[~any_of(trace.action[rows], (Action.FREE_REQUESTED,))]
+    turns = trace.by_address
     bases = np.array([segment.address for segment in trace.segments], dtype=np.uint64)
-    first = np.searchsorted(trace.addr[rows], bases)
-    n_rows = np.diff(first, append=len(rows))
+    first = np.searchsorted(turns.addr, bases)
     number = np.zeros(len(trace), dtype=np.int64)
-    number[rows] = np.repeat(np.arange(len(bases)), n_rows)
+    number[turns.entry] = np.repeat(np.arange(len(bases)), np.diff(first, append=len(turns)))
     # By segment, and in each as they come.
-    entry = np.flatnonzero(any_of(trace.action, (Action.ALLOC, Action.FREE_COMPLETED)))
-    entry = entry[stable_order(number[entry])]
-    moved = np.where(any_of(trace.action[entry], (Action.ALLOC,)), 1, -1)
-    held = {s.address: sum(b.state != INACTIVE for b in s.blocks) for s in start}
-    at_start = np.array(
-        [held.get(segment.address, 0) for segment in trace.segments], dtype=np.int64
-    )
+    moves = any_of(trace.action, (Action.ALLOC, Action.FREE_COMPLETED))
+    entry = np.flatnonzero(moves)
+    number = number[entry]
+    order = stable_order(number)
+    entry, number = entry[order], number[order]
+    moved = 1 - any_of(trace.action[entry], (Action.FREE_COMPLETED,)) * np.int64(2)
+    held = {s.address: sum(block.is_active for block in s.blocks) for s in start}
+    at_start = np.array([held.get(base, 0) for base in bases.tolist()], dtype=np.int64)
     sums = np.append(0, np.cumsum(moved))
-    in_use = sums[1:] - np.repeat(sums[first] - at_start, n_rows)
+    before = sums[np.searchsorted(number, np.arange(len(bases)))]
+    in_use = sums[1:] - (before - at_start)[number]
     turned = np.zeros(len(trace), dtype=np.int64)
     turned[entry] = (in_use == 0).view(np.int8) - (in_use == moved).view(np.int8)
     turned[any_of(trace.action, (Action.SEGMENT_ALLOC,))] = 1

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from allocsim.arrays import any_of, stable_order
 from allocsim.core import MIN_BLOCK_SIZE
 from allocsim.state import ALLOCATED, PENDING
-from allocsim.trace import Action, Trace
+from allocsim.trace import Action, Trace, Turn
 
 __all__ = ["Lifetimes", "lifetimes_of"]
 
@@ -105,9 +105,13 @@ def lifetimes_of(
 
 
 def _lifetimes_of(trace: Trace, stop: int, answered: Sequence[int], until: Action) -> Lifetimes:
-    order = trace.by_address if stop == len(trace) else trace.by_address[trace.by_address < stop]
-    order = order[any_of(trace.action[order], (Action.ALLOC, until))]
-    is_alloc, addr = any_of(trace.action[order], (Action.ALLOC,)), trace.addr[order]
+    turns = trace.by_address
+    is_free = any_of(turns.kind, (Turn.FREE,))
+    # The two entries of such a free follow one another.
+    order = turns.entry - is_free if until == Action.FREE_REQUESTED else turns.entry
+    counts = (is_free | any_of(turns.kind, (Turn.ALLOC, until))) & (order < stop)
+    order = order[counts]
+    is_alloc, addr = any_of(turns.kind[counts], (Turn.ALLOC,)), turns.addr[counts]
     is_ended = np.zeros(len(order), dtype=bool)
     is_ended[:-1] = is_alloc[:-1] & ~is_alloc[1:] & (addr[1:] == addr[:-1])
     ends_older = ~is_alloc

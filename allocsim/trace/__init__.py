@@ -4,8 +4,10 @@
 the device held before the first entry.  Nothing here knows what an allocator would do.
 """
 
+from allocsim.trace.action import ACTION_CODES, BLOCK_ACTIONS, Action
 from allocsim.trace.annotation import Annotation
 from allocsim.trace.backend import options_read
+from allocsim.trace.by_address import Turn
 from allocsim.trace.export import dump_snapshot, write_snapshot
 from allocsim.trace.folder import ENDINGS, recordings_in
 from allocsim.trace.form import FileForm, form_of
@@ -23,7 +25,7 @@ from allocsim.trace.rewind import Rewound, start_state, trimmed
 from allocsim.trace.segments import WrongSum
 from allocsim.trace.settings import RecordedSettings
 from allocsim.trace.store import dump_npz, write_npz
-from allocsim.trace.trace import ACTION_CODES, BLOCK_ACTIONS, Action, Entry, Trace
+from allocsim.trace.trace import Entry, Trace
 from allocsim.trace.whole_file import packed_file
 
 __all__ = [
@@ -50,6 +52,7 @@ __all__ = [
     "Recording",
     "Rewound",
     "Trace",
+    "Turn",
     "WrongSum",
     "decoded",
     "dump_npz",

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from allocsim.state import INACTIVE
+import numpy as np
+
 from allocsim.trace.frames import Frame, FrameTable
 from allocsim.trace.recording import Recording
 
@@ -118,16 +119,13 @@ def _adds_to_requests(recording: Recording) -> bool:
     settings = recording.settings
     if settings is not None and any(each > 1 for _, each in settings.roundup_power2_divisions):
         return False
-    asked = [
-        (block.requested_size, block.size - block.requested_size)
-        for trace in recording.devices
-        for segment in trace.segments
-        if segment.is_small
-        for block in segment.blocks
-        if block.state != INACTIVE
-        and 0 < block.requested_size < _SMALL
-        and block.requested_size % _STEP == 0
-    ]
-    n_sizes = len({size for size, _ in asked})
-    is_enough = len(asked) >= _LEAST_BLOCKS and n_sizes >= _LEAST_SIZES
-    return is_enough and all(more == _STEP for _, more in asked)
+    found = []
+    for tiles in (trace.tiles for trace in recording.devices):
+        if tiles is not None:
+            asked = tiles.requested_size
+            counts = tiles.is_small & tiles.is_active & (asked > 0) & (asked < _SMALL)
+            counts &= asked % _STEP == 0
+            found.append(np.stack((asked[counts], tiles.size[counts])))
+    asked, size = np.concatenate(found or [np.empty((2, 0), dtype=np.int64)], axis=1)
+    is_enough = len(asked) >= _LEAST_BLOCKS and len(np.unique(asked)) >= _LEAST_SIZES
+    return is_enough and bool((size - asked == _STEP).all())

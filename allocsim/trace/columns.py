@@ -14,13 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocsim.state import PoolId, SegmentState
+from allocsim.trace.action import ACTION_CODES, Action
 from allocsim.trace.entries import MISSING, Columns, Entries, Rows
 from allocsim.trace.fields import INT64_MAX, UINT64_MAX, Fields
 from allocsim.trace.frames import StackReader
 from allocsim.trace.packed import Packed
 from allocsim.trace.packed_columns import PackedReader
 from allocsim.trace.releases import markers_in
-from allocsim.trace.trace import ACTION_CODES, Action, Trace
+from allocsim.trace.trace import Trace
 
 __all__ = ["read_trace"]
 

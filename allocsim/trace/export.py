@@ -16,10 +16,11 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from allocsim.trace.action import Action
 from allocsim.trace.frames import FrameTable
 from allocsim.trace.provenance import KEY
 from allocsim.trace.recording import Recording
-from allocsim.trace.trace import Action, Trace
+from allocsim.trace.trace import Trace
 from allocsim.trace.whole_file import packed_file
 
 __all__ = ["dump_snapshot", "write_snapshot", "snapshot_of", "segments_plain"]

@@ -17,12 +17,14 @@ import numpy as np
 from allocsim.arrays import any_of
 from allocsim.errors import RecordingError
 from allocsim.state import INACTIVE, SegmentState
+from allocsim.trace.action import BLOCK_ACTIONS, Action
 from allocsim.trace.backend import Backend, backend_of
+from allocsim.trace.by_address import Turn
 from allocsim.trace.recording import Recording
 from allocsim.trace.releases import RELEASES, unrounded_until
 from allocsim.trace.rewind.disjoint import never_overlap
 from allocsim.trace.rewind.start_state import Rewound
-from allocsim.trace.trace import BLOCK_ACTIONS, Action, Trace
+from allocsim.trace.trace import Trace
 from allocsim.units import format_size
 
 __all__ = ["Finding", "lint", "refuse_contradictions", "refuse_unsound"]
@@ -177,6 +179,8 @@ def _of_history(trace: Trace, entry: int | None) -> str:
 
 def _segment_errors(trace: Trace) -> Iterator[str]:
     """What contradicts itself in the segments; only the first is of use."""
+    if trace.tiles is not None and trace.tiles.are_sound:
+        return
     for left, right in pairwise(trace.segments):
         if left.end > right.address:
             yield (
@@ -197,12 +201,14 @@ def _segment_errors(trace: Trace) -> Iterator[str]:
                 f"the blocks of the segment at 0x{segment.address:x} hold "
                 f"{at - segment.address} bytes, its size is {segment.total_size}"
             )
+    if trace.tiles is None:
+        yield "a segment reaches beyond the last address that 64 bits can name"
 
 
 def _alignment(trace: Trace, unrounded: str | None) -> Iterator[Finding]:
     """Odd addresses, which up to the release `unrounded` a setting explains; None: nothing does."""
     rows = any_of(trace.action, BLOCK_ACTIONS)
-    odd = np.flatnonzero(rows & (trace.addr % np.uint64(_ALIGNMENT) != 0))
+    odd = np.flatnonzero(rows & (trace.addr & np.uint64(_ALIGNMENT - 1) != 0))
     if not len(odd):
         return
     entry = int(odd[0])
@@ -275,9 +281,8 @@ def _about_start(trace: Trace, start: tuple[SegmentState, ...]) -> Iterator[Find
 
 
 def _completion_without_request(trace: Trace) -> int | None:
-    rows = trace.by_address
-    rows = rows[any_of(trace.action[rows], _FREES)]
-    addr, is_completed = trace.addr[rows], trace.action[rows] == Action.FREE_COMPLETED
-    follows_request = np.append(False, (addr[1:] == addr[:-1]) & ~is_completed[:-1])
-    lost = rows[is_completed & ~follows_request]
+    turns = trace.by_address
+    follows_request = np.zeros(len(turns), dtype=bool)
+    follows_request[1:] = any_of(turns.kind[:-1], (Turn.FREE_REQUESTED,)) & turns.goes_on[:-1]
+    lost = turns.entry[any_of(turns.kind, (Turn.FREE_COMPLETED,)) & ~follows_request]
     return int(lost.min()) if len(lost) else None

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocsim.state import PoolId
+from allocsim.trace.action import ACTION_CODES
 from allocsim.trace.fields import INT64_MAX, UINT64_MAX, Fields
 from allocsim.trace.frames import StackReader
 from allocsim.trace.packed import MISSING_CODE, Packed
-from allocsim.trace.trace import ACTION_CODES
 from allocsim.trace.window import OtherForm
 
 __all__ = ["PackedReader"]

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocsim.errors import RecordingError
+from allocsim.trace.action import Action
 from allocsim.trace.annotation import read_annotations
 from allocsim.trace.export import segments_plain
 from allocsim.trace.fields import INT32_MAX, Fields, describe
@@ -29,7 +30,7 @@ from allocsim.trace.provenance import KEY, marked, read_provenance
 from allocsim.trace.recording import Recording
 from allocsim.trace.segments import SegmentReader, WrongSum
 from allocsim.trace.settings import read_settings
-from allocsim.trace.trace import Action, Trace
+from allocsim.trace.trace import Trace
 from allocsim.trace.whole_file import whole_file
 
 __all__ = ["dump_npz", "write_npz", "read_npz"]

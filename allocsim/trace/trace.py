@@ -1,56 +1,27 @@
 """One device's recording as columns: row i of every column is entry i.
 
 Columns are read-only and of one length; `segments` is the state after the last entry.  The loop
-of a replay takes columns with `.tolist()`; `trace[i]` makes one `Entry`.  The codes of `Action` are
-stored in files, so they are never renumbered, only added to (semantics 6.1).
+of a replay takes columns with `.tolist()`; `trace[i]` makes one `Entry`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from enum import IntEnum
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim.arrays import any_of, stable_order
+from allocsim.arrays import any_of
 from allocsim.state import PoolId, SegmentState
+from allocsim.trace.action import INPUT_ACTIONS, Action
+from allocsim.trace.by_address import ByAddress
 from allocsim.trace.frames import Frame, FrameTable
 from allocsim.trace.marks import Mark
+from allocsim.trace.tiles import Tiles
 
-__all__ = ["ACTION_CODES", "BLOCK_ACTIONS", "INPUT_ACTIONS", "Action", "Entry", "Trace"]
-
-
-class Action(IntEnum):
-    """What an entry says happened; `text` is PyTorch's own string."""
-
-    ALLOC = 0
-    FREE_REQUESTED = 1
-    FREE_COMPLETED = 2
-    SEGMENT_ALLOC = 3
-    SEGMENT_FREE = 4
-    SEGMENT_MAP = 5
-    SEGMENT_UNMAP = 6
-    OOM = 7
-    SNAPSHOT = 8
-    ANNOTATE = 9
-
-    @property
-    def text(self) -> str:
-        """The action as snapshots spell it: "alloc", "segment_alloc", "oom", …"""
-        return self.name.lower()
-
-
-ACTION_CODES = {action.text: int(action) for action in Action}
-"""The code of an action by PyTorch's own string."""
-
-INPUT_ACTIONS = (Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED, Action.OOM)
-"""The actions that drive a replay; every other one is an observation of what PyTorch did."""
-
-BLOCK_ACTIONS = (Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED)
-"""The actions in a block's life; at one address they take turns."""
+__all__ = ["Entry", "Trace"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,16 +117,14 @@ class Trace:
         return np.flatnonzero(any_of(self.action, INPUT_ACTIONS))
 
     @cached_property
-    def by_address(self) -> NDArray[np.intp]:
-        """Numbers of the entries about blocks, by address, those of one address in their order.
+    def by_address(self) -> ByAddress:
+        """The entries about blocks, by address; kept, since many questions begin with them."""
+        return ByAddress.of(self.action, self.addr)
 
-        A block's end stands right behind its beginning.  Kept, since many questions begin with it
-        and it takes a sort of all entries.
-        """
-        rows = np.flatnonzero(any_of(self.action, BLOCK_ACTIONS))
-        ordered = rows[stable_order(self.addr[rows])]
-        ordered.flags.writeable = False
-        return ordered
+    @cached_property
+    def tiles(self) -> Tiles | None:
+        """The blocks of the final segments as columns; None where one does not fit in 64 bits."""
+        return Tiles.of(self.segments)
 
     def most_reserved(self, held: int) -> int:
         """The most bytes reserved at any time; held: those before the first entry."""

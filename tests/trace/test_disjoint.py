@@ -114,3 +114,13 @@ def test_a_block_past_the_last_address_is_looked_at() -> None:
     own = addr == addr[np.flatnonzero(trace.action == Action.ALLOC)[0]]
     addr[own] = np.uint64((1 << 64) - 512)
     assert not never_overlap(replace(trace, addr=addr), ())
+
+
+def test_addresses_too_far_apart_for_a_word_are_not_sure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each stretch needs room for all addresses."""
+    (trace,) = training(entries=3000).devices
+    addr = trace.addr.copy()
+    addr[trace.addr == addr.max()] += np.uint64(1 << 62)
+    assert never_overlap(replace(trace, addr=addr), ())
+    monkeypatch.setattr(DISJOINT, "_STRETCH", 512)
+    assert not never_overlap(replace(trace, addr=addr), ())

@@ -15,7 +15,7 @@ from allocsim.errors import RecordingError
 from allocsim.state import ALLOCATED, INACTIVE, PENDING, BlockState, SegmentState
 from allocsim.trace import Action, Trace
 from allocsim.trace.rewind import start_state
-from allocsim.trace.rewind.live_before import live_before
+from allocsim.trace.rewind.live_before import live_after, live_before
 from allocsim.trace.rewind.slack import Live
 
 START_STATE = import_module("allocsim.trace.rewind.start_state")
@@ -93,6 +93,7 @@ def test_a_history_is_undone_from_any_entry(seed: int) -> None:
         at_once, one_by_one = both_ways(trace, entry)
         assert at_once == one_by_one
         assert not isinstance(at_once, str)
+        assert live_before(trace, entry) is not None
 
 
 def damaged(seed: int) -> Iterator[Trace]:
@@ -138,14 +139,19 @@ def test_any_entries_at_all(rows: list[Row], blocks: dict[int, tuple[int, str]])
 
 
 def test_what_no_entry_is_about_stays_as_it_is() -> None:
-    held = Live(700, 1024, ALLOCATED, 3)
-    trace = trace_of([(ALLOC, 1, 512)], {})
-    at = MEGA + STEP
-    assert live_before(trace, 0, {0: held, at: Live(512, 512, ALLOCATED, -1)}) == {0: held}
-    assert live_before(trace, 1, {0: held}) == {0: held}
+    trace = trace_of([(ALLOC, 1, 512)], {0: (700, ALLOCATED), 1: (512, ALLOCATED)})
+    held, new = Live(700, STEP, ALLOCATED, -1), Live(512, STEP, ALLOCATED, -1)
+    assert live_before(trace, 0) == {MEGA: held}
+    assert live_before(trace, 1) == {MEGA: held, MEGA + STEP: new} == live_after(trace)
 
 
 def test_a_block_freed_on_the_way_is_known_by_its_request_and_its_end() -> None:
     trace = trace_of([(Action.OOM, 0, 1), (REQUESTED, 0, 900), (COMPLETED, 0, 900)], {})
-    assert live_before(trace, 0, {}) == {MEGA: Live(900, None, ALLOCATED, -1, 2)}
-    assert live_before(trace, 2, {}) == {MEGA: Live(900, None, PENDING, -1, 2)}
+    assert live_before(trace, 0) == {MEGA: Live(900, None, ALLOCATED, -1, 2)}
+    assert live_before(trace, 2) == {MEGA: Live(900, None, PENDING, -1, 2)}
+
+
+def test_of_a_free_that_waits_the_block_is_as_it_was_before_the_request() -> None:
+    trace = trace_of([(REQUESTED, 2, 900)], {2: (900, PENDING)})
+    assert live_before(trace, 0) == {MEGA + 2 * STEP: Live(900, STEP, ALLOCATED, -1)}
+    assert live_before(trace, 1) == {MEGA + 2 * STEP: Live(900, STEP, PENDING, -1)}

@@ -11,9 +11,10 @@ from collections.abc import Hashable
 
 import numpy as np
 
+from allocsim.trace.action import Action
 from allocsim.trace.fields import UINT64_MAX
 from allocsim.trace.frames import FrameTable
-from allocsim.trace.trace import Action, Trace
+from allocsim.trace.trace import Trace
 
 __all__ = ["Blocks"]
 

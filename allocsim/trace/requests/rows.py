@@ -19,11 +19,11 @@ from collections.abc import Iterable, Iterator
 from typing import BinaryIO, NoReturn
 
 from allocsim.errors import RecordingError
+from allocsim.trace.action import Action
 from allocsim.trace.fields import INT64_MAX, UINT64_MAX, Fields, describe
 from allocsim.trace.frames import Frame, FrameInterner, StackReader
 from allocsim.trace.recording import ROWS, Recording
 from allocsim.trace.requests.blocks import Blocks
-from allocsim.trace.trace import Action
 
 __all__ = ["is_rows", "read_csv", "read_lines", "read_row_objects"]
 

@@ -8,12 +8,17 @@ those that begin inside another stand right behind it, and in one stretch they a
 
 from __future__ import annotations
 
+from itertools import pairwise
+from operator import attrgetter
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
 from allocsim.arrays import any_of, stable_order
-from allocsim.state import INACTIVE, SegmentState
-from allocsim.trace.trace import Action, Trace
+from allocsim.state import SegmentState
+from allocsim.trace.by_address import Turn
+from allocsim.trace.trace import Trace
 
 __all__ = ["never_overlap"]
 
@@ -22,11 +27,25 @@ _STRETCH = 4096
 _MOST_PAIRS = 64
 """Blocks inside others that are held against them, for each block of a stretch: what has more is
 looked at one by one, in less memory."""
+_AT_ONCE = 1 << 15
+"""Blocks of stretches that are looked at together: what is made of them stays in a cache."""
+
+_LAST = np.uint64((1 << 63) - 1)
 
 _Ints = NDArray[np.int64]
-_Lives = tuple[NDArray[np.uint64], _Ints, _Ints, _Ints, _Ints]
-"""Every address, ascending, and of each block: the number of its own, bytes, the entries of its
-allocation (-1: before the first) and of its end (as many as there are: none)."""
+
+
+class _Lives(NamedTuple):
+    """The blocks that were ever in use, by address, those of one address in their order.
+
+    low: the first byte, counted from the lowest of all.  size: bytes.  born, died: the entries of
+    its allocation (-1: before the first) and of its end (as many as there are: none).
+    """
+
+    low: _Ints
+    size: _Ints
+    born: _Ints
+    died: _Ints
 
 
 def never_overlap(trace: Trace, start: tuple[SegmentState, ...]) -> bool:
@@ -34,66 +53,85 @@ def never_overlap(trace: Trace, start: tuple[SegmentState, ...]) -> bool:
     lives = _lives(trace, start)
     if lives is None:
         return False
-    addresses, place, size, born, died = lives
-    ends = addresses[place] + size.astype(np.uint64)
-    if (ends < addresses[place]).any():
-        return False
-    last = np.searchsorted(addresses, ends)
-    stretch = max(_STRETCH, _most_alive(trace, int(np.count_nonzero(born < 0))))
-    first = np.maximum(born, 0) // stretch
-    n_in = np.minimum(died, len(trace) - 1) // stretch - first + 1
+    # Stretches of a power of two, by which to divide is to shift.
+    shift = max(_STRETCH, _most_alive(lives, len(trace))).bit_length() - 1
+    first = np.maximum(lives.born, 0) >> shift
+    n_in = (np.minimum(lives.died, len(trace) - 1) >> shift) - first + 1
     block = np.repeat(np.arange(len(n_in)), n_in)
-    number = _counted(n_in) + np.repeat(first, n_in)
+    number = np.arange(len(block)) - np.repeat(np.cumsum(n_in) - n_in - first, n_in)
     # Blocks come by address already.
     order = stable_order(number)
-    number, block = number[order], block[order]
-    key = number * (len(addresses) + 1) + place[block]
-    outer = np.flatnonzero(last[block] > place[block] + 1)
-    of = block[outer]
-    low = np.searchsorted(key, key[outer], side="right")
-    inside = np.searchsorted(key, key[outer] - place[of] + last[of]) - low
+    block, number = block[order], number[order]
+    room = int((lives.low + lives.size).max(initial=0)) + 1
+    if room * (len(trace) >> shift) + room > np.iinfo(np.int64).max:
+        return False
+    edges = np.searchsorted(number, number[::_AT_ONCE]).tolist()
+    for start_at, end in pairwise(dict.fromkeys([*edges, len(block)])):
+        piece = block[start_at:end]
+        if not _are_apart(lives, piece, number[start_at:end] * room + lives.low[piece]):
+            return False
+    return True
+
+
+def _are_apart(lives: _Lives, block: _Ints, key: _Ints) -> bool:
+    """Whether it is certain that no block in some stretches was allocated over one in use.
+
+    block: their numbers, by stretch and address.  key: of each, what orders them so, a byte for a
+    byte.
+    """
+    born, died = lives.born, lives.died
+    # Those of the same address stand together, and behind them those that may begin inside.
+    behind = np.append(np.flatnonzero(key[1:] != key[:-1]) + 1, len(key))
+    low = np.repeat(behind, np.diff(behind, prepend=0))
+    end = key + lives.size[block]
+    outer = np.flatnonzero(key.take(low, mode="clip") < end)
+    low = low[outer]
+    inside = np.searchsorted(key, end[outer]) - low
     if inside.sum() > _MOST_PAIRS * (len(block) + _STRETCH):
         return False
-    one = np.repeat(of, inside)
+    one = np.repeat(block[outer], inside)
     other = block[_counted(inside) + np.repeat(low, inside)]
     both = np.maximum(born[one], born[other]) < np.minimum(died[one], died[other])
     return not both.any()
 
 
 def _lives(trace: Trace, start: tuple[SegmentState, ...]) -> _Lives | None:
-    """The blocks that were ever in use; None if an address is taken twice or given back twice."""
-    there = sorted(
-        (block.address, block.size)
-        for segment in start
-        for block in segment.blocks
-        if block.state != INACTIVE
-    )
-    entry = trace.by_address
-    entry = entry[~any_of(trace.action[entry], (Action.FREE_REQUESTED,))]
-    addr, size = trace.addr[entry], trace.size[entry]
-    is_alloc = any_of(trace.action[entry], (Action.ALLOC,))
-    if there:  # before all entries of the same address
-        at = np.searchsorted(addr, np.array([address for address, _ in there], dtype=np.uint64))
-        addr = np.insert(addr, at, [address for address, _ in there])
-        size = np.insert(size, at, [held for _, held in there])
-        entry, is_alloc = np.insert(entry, at, -1), np.insert(is_alloc, at, True)
-    goes_on = addr[1:] == addr[:-1]
-    begins = np.ones(len(addr), dtype=bool)
-    begins[1:] = ~goes_on
-    place = np.cumsum(begins) - 1
-    takes_turns = not (is_alloc[1:] == is_alloc[:-1])[goes_on].any()
-    if not takes_turns or not is_alloc[begins].all():
+    """None if an address is taken twice or given back twice, or a block ends where none can."""
+    turns = trace.by_address
+    entry, addr, kind = turns.entry, turns.addr, turns.kind
+    if (is_request := any_of(kind, (Turn.FREE_REQUESTED,))).any():
+        entry, addr, kind = entry[~is_request], addr[~is_request], kind[~is_request]
+    there = [block for segment in start for block in segment.blocks if block.is_active]
+    if there:  # before all turns at the same address
+        there.sort(key=attrgetter("address"))
+        held = np.array([block.address for block in there], dtype=np.uint64)
+        at = np.searchsorted(addr, held)
+        addr, kind = np.insert(addr, at, held), np.insert(kind, at, np.uint8(Turn.ALLOC))
+        entry = np.insert(entry, at, -1)
+    begins = np.ones(len(addr) + 1, dtype=bool)
+    begins[1:-1] = addr[1:] != addr[:-1]
+    is_alloc = any_of(kind, (Turn.ALLOC,))
+    may_be = begins[:-1].copy()
+    may_be[1:] |= ~is_alloc[:-1]
+    if not np.array_equal(is_alloc, may_be):
         return None
-    died = np.full(len(place), len(trace))
-    died[:-1][goes_on] = entry[1:][goes_on]
-    return addr[begins], place[is_alloc], size[is_alloc], entry[is_alloc], died[is_alloc]
+    rows = np.flatnonzero(is_alloc)
+    born, low = entry[rows], addr[rows]
+    died = np.where(begins[rows + 1], len(trace), entry.take(rows + 1, mode="clip"))
+    size = trace.size[born]
+    size[born < 0] = [block.size for block in there]
+    low -= low.min(initial=_LAST)
+    if (low + size.astype(np.uint64) > _LAST).any() or low.max(initial=0) > _LAST:
+        return None
+    return _Lives(low.view(np.int64), size, born, died)
 
 
-def _most_alive(trace: Trace, at_start: int) -> int:
-    """The most blocks in use after any entry."""
-    moved = any_of(trace.action, (Action.ALLOC,)).view(np.int8)
-    moved = moved - any_of(trace.action, (Action.FREE_COMPLETED,)).view(np.int8)
-    return at_start + int(np.cumsum(moved, dtype=np.int64).max(initial=0))
+def _most_alive(lives: _Lives, n_entries: int) -> int:
+    """About as many blocks as were ever in use at once."""
+    n_stretches = n_entries // _STRETCH + 2
+    born = np.bincount(lives.born // _STRETCH + 1, minlength=n_stretches)
+    died = np.bincount(lives.died // _STRETCH + 1, minlength=n_stretches)
+    return int(np.cumsum(born - died).max(initial=0))
 
 
 def _counted(counts: _Ints) -> _Ints:

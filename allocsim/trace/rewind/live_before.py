@@ -14,70 +14,89 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocsim.arrays import any_of
-from allocsim.state import ALLOCATED, PENDING
+from allocsim.state import ALLOCATED, PENDING, BlockState
+from allocsim.trace.by_address import ByAddress, Turn
 from allocsim.trace.rewind.slack import Live
-from allocsim.trace.trace import Action, Trace
+from allocsim.trace.tiles import Tiles
+from allocsim.trace.trace import Trace
 
-__all__ = ["live_before"]
+__all__ = ["live_after", "live_before"]
+
+_FOLLOWS = np.zeros((4, 4), dtype=bool)
+"""Whether the second turn may come right after the first at an address."""
+_FOLLOWS[Turn.ALLOC, [Turn.FREE_REQUESTED, Turn.FREE_COMPLETED, Turn.FREE]] = True
+_FOLLOWS[Turn.FREE_REQUESTED, Turn.FREE_COMPLETED] = True
+_FOLLOWS[[Turn.FREE_COMPLETED, Turn.FREE], Turn.ALLOC] = True
 
 
-def live_before(trace: Trace, entry: int, live: dict[int, Live]) -> dict[int, Live] | None:
-    """The blocks in use before `entry`, from those after the last; None if entries contradict."""
-    rows = trace.by_address
-    rows = rows[rows >= entry] if entry else rows
-    if not len(rows):
-        return dict(live)
-    action, addr, size = trace.action[rows], trace.addr[rows], trace.size[rows]
-    goes_on = np.append(addr[1:] == addr[:-1], False)
-    if not _fits(action[:-1], action[1:])[goes_on[:-1]].all():
+def live_after(trace: Trace) -> dict[int, Live]:
+    """By address the blocks in use after the last entry."""
+    blocks = (block for segment in trace.segments for block in segment.blocks)
+    return {block.address: _alive(block) for block in blocks if block.is_active}
+
+
+def live_before(trace: Trace, entry: int) -> dict[int, Live] | None:
+    """The blocks in use before `entry`, by address; None if entries contradict."""
+    tiles = trace.tiles
+    if tiles is None or not tiles.are_sound:
         return None
-    is_last = ~goes_on
-    is_free = any_of(action, (Action.FREE_COMPLETED,)) & is_last
-    is_left = is_last & ~is_free
-    unfreed = addr[is_left].tolist()
-    left = _left(action[is_left].tolist(), unfreed, live)
-    if left is None or not live.keys().isdisjoint(addr[is_free].tolist()):
+    turns = trace.by_address.since(entry)
+    size = trace.size[turns.entry]
+    left = _left(tiles, turns, size)
+    if left is None or not _fits(turns, size):
         return None
-    # The bytes asked for of each row's block, known from its end.
-    asked = size.copy()
-    asked[is_left] = left
-    for kind in (Action.FREE_REQUESTED, Action.ALLOC):
-        followed = np.flatnonzero(any_of(action, (kind,)) & goes_on)
-        asked[followed] = asked[followed + 1]
-    is_alloc = any_of(action, (Action.ALLOC,))
-    if (asked[is_alloc] != size[is_alloc]).any():
-        return None
-    first = np.flatnonzero(np.append(True, ~goes_on[:-1]) & ~is_alloc)
-    touched = set(unfreed)
-    before = {at: block for at, block in live.items() if at not in touched}
-    is_pending = action[first] == Action.FREE_COMPLETED
-    death = rows[np.minimum(first + ~is_pending, len(rows) - 1)]
-    columns = (addr[first], asked[first], is_pending, goes_on[first], death)
-    for at, held, pending, ends, index in zip(*(c.tolist() for c in columns), strict=True):
-        if pending or ends:
+    is_untouched = tiles.is_active.copy()
+    is_untouched[left] = False
+    untouched = (tiles.blocks[number] for number in np.flatnonzero(is_untouched).tolist())
+    before = {block.address: _alive(block) for block in untouched}
+    # What is older than `entry` begins with its end, or is what is left of a free that waits.
+    is_first = np.ones(len(turns), dtype=bool)
+    is_first[1:] = ~turns.goes_on[:-1]
+    first = np.flatnonzero(is_first & ~any_of(turns.kind, (Turn.ALLOC,)))
+    is_pending = any_of(turns.kind[first], (Turn.FREE_COMPLETED,))
+    waits = any_of(turns.kind[first], (Turn.FREE_REQUESTED,))
+    ends = ~waits | turns.goes_on[first]
+    death = turns.entry[np.minimum(first + waits, max(len(turns) - 1, 0))]
+    columns = (turns.addr[first], size[first], is_pending, ends, death)
+    for at, held, pending, is_over, index in zip(*(c.tolist() for c in columns), strict=True):
+        if is_over:
             before[at] = Live(held, None, PENDING if pending else ALLOCATED, -1, index)
         else:
-            before[at] = replace(live[at], state=ALLOCATED)
+            number = int(np.searchsorted(tiles.address, np.uint64(at)))
+            before[at] = replace(_alive(tiles.blocks[number]), state=ALLOCATED)
     return before
 
 
-def _fits(action: NDArray[np.uint8], following: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Whether one may come right after the other at an address."""
-    fits = any_of(following, (Action.FREE_REQUESTED,)) & any_of(action, (Action.ALLOC,))
-    in_use = any_of(action, (Action.ALLOC, Action.FREE_REQUESTED))
-    fits |= any_of(following, (Action.FREE_COMPLETED,)) & in_use
-    fits |= any_of(following, (Action.ALLOC,)) & any_of(action, (Action.FREE_COMPLETED,))
-    return fits
+def _alive(block: BlockState) -> Live:
+    return Live(block.requested_size, block.size, block.state, block.frames)
 
 
-def _left(action: list[int], addr: list[int], live: dict[int, Live]) -> list[int] | None:
-    """The bytes asked for of each block that its last entry, an alloc or the request of its free,
-    leaves in use; None if one of them is not as that entry left it."""
-    left = []
-    requested = int(Action.FREE_REQUESTED)
-    for kind, at in zip(action, addr, strict=True):
-        block = live.get(at)
-        if block is None or (kind == requested and block.state != PENDING):
-            return None
-        left.append(block.requested_size)
+def _fits(turns: ByAddress, size: NDArray[np.int64]) -> bool:
+    """Whether turns follow one another as they may, and those of one block are of one size."""
+    before, after, goes_on = turns.kind[:-1], turns.kind[1:], turns.goes_on[:-1]
+    may_follow = _FOLLOWS.ravel()[4 * before + after]
+    is_same = any_of(after, (Turn.ALLOC,)) | (size[1:] == size[:-1])
+    return bool(((may_follow & is_same) | ~goes_on).all())
+
+
+def _left(tiles: Tiles, turns: ByAddress, size: NDArray[np.int64]) -> NDArray[np.intp] | None:
+    """The numbers of the blocks that an alloc, or the request of a free, leaves in use at last.
+
+    None if one of them is not as that turn left it, or one is in use that was freed at last.
+    """
+    last = np.flatnonzero(~turns.goes_on)
+    kind, addr = turns.kind[last], turns.addr[last]
+    at = np.searchsorted(tiles.address, addr)
+    at_block = np.minimum(at, max(len(tiles.address) - 1, 0))
+    is_there = np.zeros(len(last), dtype=bool)
+    if len(tiles.address):
+        is_there = (tiles.address[at_block] == addr) & tiles.is_active[at_block]
+    is_left = any_of(kind, (Turn.ALLOC, Turn.FREE_REQUESTED))
+    if not np.array_equal(is_left, is_there):
+        return None
+    left = at_block[is_left]
+    is_asked = tiles.requested_size[left] == size[last[is_left]]
+    waits = any_of(kind[is_left], (Turn.FREE_REQUESTED,))
+    if not is_asked.all() or not tiles.is_pending[left][waits].all():
+        return None
     return left

@@ -15,8 +15,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from allocsim.arrays import any_of
 from allocsim.state import SegmentState
-from allocsim.trace.trace import Action, Trace
+from allocsim.trace.by_address import Turn
+from allocsim.trace.trace import Trace
 from allocsim.units import MIB
 
 __all__ = ["LaterAllocs", "Live", "true_size"]
@@ -48,9 +50,9 @@ class LaterAllocs:
 
     @cached_property
     def _indices(self) -> NDArray[np.intp]:
-        trace, entry = self._trace, self._entry
-        rows = trace.by_address
-        allocs: NDArray[np.intp] = rows[(rows >= entry) & (trace.action[rows] == Action.ALLOC)]
+        turns = self._trace.by_address
+        is_alloc = any_of(turns.kind, (Turn.ALLOC,)) & (turns.entry >= self._entry)
+        allocs: NDArray[np.intp] = turns.entry[is_alloc]
         return allocs
 
     @cached_property

@@ -22,11 +22,12 @@ import numpy as np
 from allocsim.arrays import any_of
 from allocsim.errors import RecordingError
 from allocsim.state import ALLOCATED, INACTIVE, PENDING, BlockState, PoolId, SegmentState
+from allocsim.trace.action import BLOCK_ACTIONS, Action
 from allocsim.trace.marks import cut_marks
-from allocsim.trace.rewind.live_before import live_before
+from allocsim.trace.rewind.live_before import live_after, live_before
 from allocsim.trace.rewind.ranges import MappedRange, MappedRanges
 from allocsim.trace.rewind.slack import LaterAllocs, Live, true_size
-from allocsim.trace.trace import BLOCK_ACTIONS, Action, Trace
+from allocsim.trace.trace import Trace
 from allocsim.units import MIB, round_up
 
 __all__ = ["Rewound", "round_to_512", "start_state", "trimmed"]
@@ -65,12 +66,12 @@ class Rewound:
 
     def __init__(self, trace: Trace, entry: int = 0) -> None:
         self._trace, self._entry = trace, entry
-        rewind = self._rewind = _Rewind(trace)
-        left = np.arange(entry, len(trace))[::-1]
-        before = live_before(trace, entry, rewind.live)
+        before = live_before(trace, entry)
+        rewind = self._rewind = _Rewind(trace, live_after(trace) if before is None else before)
+        left = np.arange(entry, len(trace))
         if before is not None:
-            rewind.live = before
-            left = left[~any_of(trace.action[left], BLOCK_ACTIONS)]
+            left = np.flatnonzero(~any_of(trace.action[entry:], BLOCK_ACTIONS)) + entry
+        left = left[::-1]
         pools = (*trace.pool_ids, (0, 0))  # -1, "unknown", finds the default pool
         columns = (trace.action, trace.addr, trace.size, trace.stream, trace.pool_id)
         rows = zip(left.tolist(), *(column[left].tolist() for column in columns), strict=True)
@@ -102,22 +103,17 @@ class _Rewind:
 
     __slots__ = ("live", "_device", "_ranges", "_segments")
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, live: dict[int, Live]) -> None:
         self._device = trace.device
         self._segments: dict[int, SegmentState] = {}
         self._ranges = MappedRanges()
-        self.live: dict[int, Live] = {}
+        self.live = live
         for segment in trace.segments:
             self._take(segment)
-            for block in segment.blocks:
-                if block.state != INACTIVE:
-                    self.live[block.address] = Live(
-                        block.requested_size, block.size, block.state, block.frames
-                    )
 
     def _take(self, segment: SegmentState) -> None:
         if not segment.is_expandable:
-            self._segments[segment.address] = replace(segment, blocks=())
+            self._segments[segment.address] = segment
             return
         owner = (segment.stream, segment.pool_id, segment.is_small, segment.frames)
         if not self._ranges.add(MappedRange(segment.address, segment.end, *owner)):

@@ -1,0 +1,78 @@
+"""The entries about blocks in the order of their addresses.
+
+Rule: at one address requests and frees take turns, so that a block's end stands right behind its
+beginning, and what has to fit together are neighbours.  A free whose two entries follow one
+another, as nearly all do, is one turn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allocsim.arrays import any_of, stable_order
+from allocsim.trace.action import BLOCK_ACTIONS, Action
+
+__all__ = ["ByAddress", "Turn"]
+
+
+class Turn(IntEnum):
+    """What happens to a block at its address; the first three are codes of `Action`."""
+
+    ALLOC = Action.ALLOC
+    FREE_REQUESTED = Action.FREE_REQUESTED
+    FREE_COMPLETED = Action.FREE_COMPLETED
+    FREE = 3
+    """A free_completed right behind its free_requested, which has no turn of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class ByAddress:
+    """Turns by address, those of one address in their order.
+
+    entry: the number of each, of a FREE that of the second entry.  addr: bytes.  kind: codes of
+    `Turn`.  goes_on: whether the next turn is at the same address.
+    """
+
+    entry: NDArray[np.intp]
+    addr: NDArray[np.uint64]
+    kind: NDArray[np.uint8]
+    goes_on: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.entry)
+
+    @classmethod
+    def of(cls, action: NDArray[np.uint8], addr: NDArray[np.uint64]) -> ByAddress:
+        """The turns of entries, all of them from the first on."""
+        kind, is_turn = action.copy(), any_of(action, BLOCK_ACTIONS)
+        at_once = any_of(action[1:], (Action.FREE_COMPLETED,)) & (addr[1:] == addr[:-1])
+        at_once &= any_of(action[:-1], (Action.FREE_REQUESTED,))
+        kind[1:] += at_once  # a FREE_COMPLETED becomes a FREE
+        is_turn[:-1] &= ~at_once
+        entry = np.flatnonzero(is_turn)
+        entry = entry[stable_order(addr[entry])]
+        return cls._ordered(entry, addr[entry], kind[entry])
+
+    @classmethod
+    def _ordered(
+        cls, entry: NDArray[np.intp], addr: NDArray[np.uint64], kind: NDArray[np.uint8]
+    ) -> ByAddress:
+        goes_on = np.zeros(len(entry), dtype=bool)
+        goes_on[:-1] = addr[1:] == addr[:-1]
+        return cls(entry, addr, kind, goes_on)
+
+    def since(self, first: int) -> ByAddress:
+        """Those of the entries from `first` on.
+
+        A free that was requested before has its completion among them.
+        """
+        if not first:
+            return self
+        kept = self.entry >= first
+        entry, kind = self.entry[kept], self.kind[kept]
+        kind[(entry == first) & any_of(kind, (Turn.FREE,))] = Turn.FREE_COMPLETED
+        return self._ordered(entry, self.addr[kept], kind)

@@ -1,0 +1,82 @@
+"""The blocks that tile a device's segments, as columns.
+
+Rule: a sound state's blocks follow one another in each segment from its address to its end, and
+segments do not overlap; `are_sound` looks at all of them at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allocsim.state import INACTIVE, PENDING, BlockState, SegmentState
+
+__all__ = ["Tiles"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """Blocks in the order of their segments; each column has a row for each block.
+
+    blocks: themselves.  address, size, requested_size: bytes.  is_active, is_pending: whether it is
+    in use or waits, and whether it waits.
+    are_sound: whether the state keeps its rules, see `allocsim.state`.
+    """
+
+    blocks: Sequence[BlockState]
+    address: NDArray[np.uint64]
+    size: NDArray[np.int64]
+    requested_size: NDArray[np.int64]
+    is_active: NDArray[np.bool_]
+    is_pending: NDArray[np.bool_]
+    is_small: NDArray[np.bool_]
+    are_sound: bool
+
+    @classmethod
+    def of(cls, segments: Sequence[SegmentState]) -> Tiles | None:
+        """The blocks of `segments`; None where a number does not fit in 64 bits."""
+        blocks = [block for segment in segments for block in segment.blocks]
+        states = [block.state for block in blocks]
+        try:
+            addresses = np.array([block.address for block in blocks], dtype=np.uint64)
+            sizes = np.array([block.size for block in blocks], dtype=np.int64)
+            asked = np.array([block.requested_size for block in blocks], dtype=np.int64)
+            bases = np.array([segment.address for segment in segments], dtype=np.uint64)
+            totals = np.array([segment.total_size for segment in segments], dtype=np.uint64)
+        except OverflowError:
+            return None
+        counts = np.array([len(segment.blocks) for segment in segments], dtype=np.int64)
+        return cls(
+            blocks=blocks,
+            address=addresses,
+            size=sizes,
+            requested_size=asked,
+            is_active=np.array([state != INACTIVE for state in states], dtype=bool),
+            is_pending=np.array([state == PENDING for state in states], dtype=bool),
+            is_small=np.repeat([segment.is_small for segment in segments], counts).astype(bool),
+            are_sound=_are_sound(addresses, sizes, bases, totals, counts),
+        )
+
+
+def _are_sound(
+    address: NDArray[np.uint64],
+    size: NDArray[np.int64],
+    base: NDArray[np.uint64],
+    total: NDArray[np.uint64],
+    count: NDArray[np.int64],
+) -> bool:
+    """base, total, count: of each segment its address, its bytes and its blocks."""
+    ends = base + total
+    if not len(base):
+        return True
+    if not count.all() or not (ends > base).all() or not (ends[:-1] <= base[1:]).all():
+        return False
+    last = np.cumsum(count)
+    expected = address + size.astype(np.uint64)
+    expected[1:] = expected[:-1].copy()
+    expected[last - count] = base
+    reaches = address[last - 1] + size[last - 1].astype(np.uint64) == ends
+    return bool((expected == address).all() and (size > 0).all() and reaches.all())
