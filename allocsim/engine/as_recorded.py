@@ -41,9 +41,9 @@ def drive_as_recorded(
     compared with what happens.  is_stepwise: every step by itself and without a history, so that
     nothing is compared.  make: the sort of drive.
     """
-    plan = prepared.plan_under(setting, prepared.plan)
     is_same = prepared.is_recorded(setting)
     is_as_recorded = is_same and is_recorded_device(prepared, device_memory) and not host_spill
+    plan = prepared.plan_under(setting, prepared.plan if is_as_recorded else prepared.free_plan)
     memory, notes = _device_memory(prepared, device_memory, is_as_recorded=is_as_recorded)
     is_compared = is_as_recorded and not is_stepwise
     dictates = is_as_recorded and addresses == "recorded"

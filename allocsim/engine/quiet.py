@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim.arrays import any_of, stable_order
+from allocsim.arrays import any_of
 from allocsim.engine.drive import Drive
 from allocsim.engine.fold import fold_allocated
 from allocsim.engine.plan import StepKind
 from allocsim.errors import ConfigError, UndefinedBehaviorError, UpstreamAssertionError
 from allocsim.state import DEFAULT_POOL, PENDING, SegmentState
-from allocsim.trace import Action, Trace
+from allocsim.trace import Action, Trace, Turn
 
 if TYPE_CHECKING:
     from allocsim.engine.prepared import Prepared
@@ -35,12 +35,13 @@ MOMENTS = 2048
 
 _GIVES_BACK = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
 _FREES = (Action.FREE_REQUESTED, Action.FREE_COMPLETED)
-_OF_THE_PROGRAM = (
+_LEAVES_ENTRIES = (
     StepKind.ALLOC,
     StepKind.FREE,
     StepKind.FREE_REQUEST,
     StepKind.FREE_COMPLETE,
     StepKind.OOM,
+    StepKind.DICTATE,
 )
 
 
@@ -76,7 +77,7 @@ def is_told_by_entries(prepared: Prepared) -> bool:
     return (
         not any_of(trace.action, (*_GIVES_BACK, Action.SEGMENT_MAP)).any()
         and all(not s.is_expandable and s.pool_id == DEFAULT_POOL for s in trace.segments)
-        and bool(any_of(prepared.free_plan.steps.kind, _OF_THE_PROGRAM).all())
+        and bool(any_of(prepared.plan.steps.kind, _LEAVES_ENTRIES).all())
     )
 
 
@@ -95,42 +96,50 @@ def _in_entries(prepared: Prepared) -> Quiet:
     moments = np.array(moments_of(prepared), dtype=np.intp)
     # A free by itself is over with the entry after it, which completes it.
     last = steps.entry[moments] + (steps.kind[moments] == int(StepKind.FREE))
-    is_quiet = (_n_idle(trace, prepared.start)[last] == 0) & (
-        _n_pending(trace, prepared.start)[last] == 0
-    )
+    is_quiet = (_n_idle(trace, prepared.start)[last] == 0) & ~_waits(trace, prepared.start, last)
     return Quiet(tuple(moments[is_quiet].tolist()), len(moments))
 
 
-def _n_idle(trace: Trace, start: Sequence[SegmentState]) -> NDArray[np.int64]:
+def _n_idle(trace: Trace, start: Sequence[SegmentState]) -> NDArray[np.int32]:
     """After each entry, the segments with no block in use, none of which is ever given back."""
-    turns = trace.by_address
-    bases = np.array([segment.address for segment in trace.segments], dtype=np.uint64)
-    first = np.searchsorted(turns.addr, bases)
-    number = np.zeros(len(trace), dtype=np.int64)
-    number[turns.entry] = np.repeat(np.arange(len(bases)), np.diff(first, append=len(turns)))
+    turns, bases = trace.by_address, [segment.address for segment in trace.segments]
+    first = np.searchsorted(turns.addr, np.array(bases, dtype=np.uint64))
+    n_turns = np.diff(first, append=len(turns))
+    # Half words where they do: most of the time goes to memory that is fresh.
+    width = np.uint16 if len(bases) < 1 << 16 else np.int64
+    number = np.zeros(len(trace), dtype=width)
+    number[turns.entry] = np.repeat(np.arange(len(bases), dtype=width), n_turns)
+    moves = np.flatnonzero(any_of(trace.action, (Action.ALLOC, Action.FREE_COMPLETED)))
     # By segment, and in each as they come.
-    moves = any_of(trace.action, (Action.ALLOC, Action.FREE_COMPLETED))
-    entry = np.flatnonzero(moves)
-    number = number[entry]
-    order = stable_order(number)
-    entry, number = entry[order], number[order]
-    moved = 1 - any_of(trace.action[entry], (Action.FREE_COMPLETED,)) * np.int64(2)
+    entry = moves[np.argsort(number[moves], kind="stable")]
+    is_alloc = any_of(trace.action[entry], (Action.ALLOC,))
+    moved = 2 * is_alloc.view(np.int8) - 1
+    sums = np.cumsum(moved, dtype=np.int32)
+    n_moves = np.bincount(number[moves], minlength=len(bases))
+    before = np.append(np.int32(0), sums)[np.cumsum(n_moves) - n_moves]
     held = {s.address: sum(block.is_active for block in s.blocks) for s in start}
-    at_start = np.array([held.get(base, 0) for base in bases.tolist()], dtype=np.int64)
-    sums = np.append(0, np.cumsum(moved))
-    before = sums[np.searchsorted(number, np.arange(len(bases)))]
-    in_use = sums[1:] - (before - at_start)[number]
-    turned = np.zeros(len(trace), dtype=np.int64)
+    at_start = np.array([held.get(base, 0) for base in bases], dtype=np.int32)
+    in_use = sums - np.repeat(before - at_start, n_moves)
+    turned = np.zeros(len(trace), dtype=np.int8)
     turned[entry] = (in_use == 0).view(np.int8) - (in_use == moved).view(np.int8)
     turned[any_of(trace.action, (Action.SEGMENT_ALLOC,))] = 1
-    return sum(segment.is_idle for segment in start) + np.cumsum(turned)
+    n_idle = np.cumsum(turned, dtype=np.int32)
+    n_idle += sum(segment.is_idle for segment in start)
+    return n_idle
 
 
-def _n_pending(trace: Trace, start: Sequence[SegmentState]) -> NDArray[np.int64]:
-    """After each entry, the frees that wait to be complete."""
-    requested, completed = (any_of(trace.action, (kind,)).view(np.int8) for kind in _FREES)
+def _waits(
+    trace: Trace, start: Sequence[SegmentState], entries: NDArray[np.intp]
+) -> NDArray[np.bool_]:
+    """Whether after these entries any free waits to be complete."""
     at_start = sum(block.state == PENDING for segment in start for block in segment.blocks)
-    return at_start + np.cumsum(requested - completed, dtype=np.int64)
+    turns = trace.by_address
+    if not at_start and not any_of(turns.kind, (Turn.FREE_REQUESTED,)).any():
+        return np.zeros(len(entries), dtype=bool)
+    requested, completed = (any_of(trace.action, (kind,)).view(np.int8) for kind in _FREES)
+    n_waiting = at_start + np.cumsum(requested - completed, dtype=np.int32)
+    waits: NDArray[np.bool_] = n_waiting[entries] != 0
+    return waits
 
 
 def _in_drive(prepared: Prepared) -> Quiet:

@@ -167,7 +167,7 @@ def _with_peaks(prepared: Prepared, setting: Setting, drive: Drive, run: DeviceR
     peaks = peaks_of(prepared, setting, run.device_memory, drive.start, peak)
     if peaks is not None:
         run = replace(run, peaks=peaks, notes=(*run.notes, *peak_notes(peaks)))
-    if looks_at_moments(prepared) and not prepared.is_recorded(setting):
+    if not prepared.is_recorded(setting) and looks_at_moments(prepared):
         parting_of(prepared)  # which looks at the moments on its way
     found = peaks_left_open(prepared, setting, run.device_memory)
     if found is None or (found == (peak, peak) and not leaves_open(prepared)):
