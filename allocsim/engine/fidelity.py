@@ -8,18 +8,19 @@ them.  The order of entries is compared up to the first that differs; addresses 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import zip_longest
 
 import numpy as np
 from numpy.typing import NDArray
 
 from allocsim.arrays import any_of
-from allocsim.core import TraceEntry
+from allocsim.core import CachingAllocator, TraceEntry
 from allocsim.engine.expected import Compared, Expected
 from allocsim.engine.placed import PlacedSteps, Row, rows_of
 from allocsim.engine.plan import Steps
 from allocsim.engine.result import Fidelity, Mismatch
+from allocsim.engine.same_end import ends_alike
 from allocsim.state import INACTIVE, SegmentState
 from allocsim.trace import Action, Trace
 
@@ -133,11 +134,13 @@ class FidelityCheck:
         n = min(len(recorded), len(placed))
         return int(np.count_nonzero(recorded[:n] == placed[:n]))
 
-    def result(self, segments: Iterable[SegmentState]) -> Fidelity:
-        """The verdict, given the replay's final segments."""
+    def result(self, allocator: CachingAllocator) -> Fidelity:
+        """The verdict, given what the replay ends with."""
         if self._mismatch is None and self._matched < len(self._compared):
             self._part(self._compared.row(self._matched), None)
-        replayed = {segment.address: segment for segment in segments}
+        if ends_alike(self._trace, allocator):
+            return self._fidelity(len(self._trace.segments))
+        replayed = {segment.address: segment for segment in allocator.segments()}
         matched = 0
         for segment in self._trace.segments:
             other = replayed.pop(segment.address, None)
@@ -149,11 +152,14 @@ class FidelityCheck:
                 )
         if replayed and self._mismatch is None:
             self._mismatch = Mismatch(None, "no segment", f"one at {min(replayed):#x}")
+        return self._fidelity(matched)
+
+    def _fidelity(self, segments_matched: int) -> Fidelity:
         return Fidelity(
             allocations=self._trace.count(Action.ALLOC),
             addresses_matched=self._addresses_matched(),
             segments=len(self._trace.segments),
-            segments_matched=matched,
+            segments_matched=segments_matched,
             entries=len(self._compared),
             entries_matched=self._matched,
             first_mismatch=self._mismatch,
@@ -171,7 +177,7 @@ class Uncompared(FidelityCheck):
     ) -> None:
         """Passed over."""
 
-    def result(self, segments: Iterable[SegmentState]) -> Fidelity:  # noqa: ARG002
+    def result(self, allocator: CachingAllocator) -> Fidelity:  # noqa: ARG002
         """Nothing of nothing."""
         return Fidelity(0, 0, 0, 0, 0, 0, None)
 

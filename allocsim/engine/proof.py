@@ -47,7 +47,7 @@ def _proved(prepared: Prepared) -> Parting | None:
     assert drive.fidelity is not None
     with suppress(AllocsimError):  # what PyTorch would not survive did not happen
         drive.run()
-    fidelity = drive.fidelity.result(drive.allocator.segments())
+    fidelity = drive.fidelity.result(drive.allocator)
     parting = fidelity.parting_of(prepared.trace.device)
     if parting is None and moments:
         after = tuple(moments[number] for number in quiet)
@@ -78,7 +78,7 @@ def difference_step_by_step(prepared: Prepared, device_run: DeviceRun) -> str | 
         if stats[key] != value:
             return f"{key} is {stats[key]:,} step by step and {value:,} otherwise"
     check = FidelityCheck(prepared.trace)
-    segments = check.result(drive.allocator.segments()).segments_matched
+    segments = check.result(drive.allocator).segments_matched
     if device_run.fidelity is not None and segments != device_run.fidelity.segments_matched:
         return f"{segments} segments are as recorded step by step"
     return None

@@ -292,8 +292,7 @@ class _Reading:
                 return gap
             self.path += [plain_explanation(each) for each in self.gaps[len(self.path) :]]
             return None
-        segments = allocator.segments()
-        is_as_recorded = not drive.has_parted and check.result(segments).is_exact
+        is_as_recorded = not drive.has_parted and check.result(allocator).is_exact
         return gap if is_checked and not is_as_recorded else None
 
     def _watched(self, gap: int, threshold: Threshold) -> Watch:

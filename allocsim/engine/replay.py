@@ -182,7 +182,7 @@ def _result(
     allocator = drive.allocator
     fidelity = None
     if drive.fidelity is not None:
-        fidelity = drive.fidelity.result(allocator.segments())
+        fidelity = drive.fidelity.result(allocator)
     finds = partial(parting_of, prepared)
     if fidelity is not None and drive.dictates and prepared.is_own_release:
         finds = partial(fidelity.parting_of, prepared.trace.device)

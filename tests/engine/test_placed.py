@@ -41,7 +41,7 @@ def verdict(
     drive, _, _ = drive_as_recorded(prepared, prepared.recorded, None, observers=observers)
     drive.fidelity, drive.plan = check, plan
     drive.run()
-    return check.result(drive.allocator.segments()), drive.keeps_rows
+    return check.result(drive.allocator), drive.keeps_rows
 
 
 def both(prepared: Prepared, trace: Trace, plan: Plan) -> Fidelity:

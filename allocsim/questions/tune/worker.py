@@ -280,7 +280,7 @@ def _as_recorded(prepared: Prepared, job: Job) -> Trial | None:
     drive, _, _ = drive_as_recorded(prepared, job.setting, asked, observers=(watch,))
     drive.run()
     assert drive.fidelity is not None
-    parted = drive.fidelity.result(drive.allocator.segments()).first_mismatch
+    parted = drive.fidelity.result(drive.allocator).first_mismatch
     trial = trial_of(
         drive,
         job.setting.conf,
