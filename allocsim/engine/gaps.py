@@ -54,12 +54,14 @@ class Sorted:
     is_immediate: a free_requested whose free_completed is the next entry.
     is_held: such a free, if what follows says that the allocator may have waited for it.
     is_plain: a step by itself, whatever lies around it.
+    is_growth: a segment that the next entry, a plain request, was given: the base is a step.
     is_planned: those of gaps: whatever is not plain, and the step that follows it.
     """
 
     is_immediate: NDArray[np.bool_]
     is_held: NDArray[np.bool_]
     is_plain: NDArray[np.bool_]
+    is_growth: NDArray[np.bool_]
     is_planned: NDArray[np.bool_]
 
 
@@ -134,6 +136,8 @@ def sort_out(trace: Trace, pools: PoolColumn, calls: Sequence[Call] = ()) -> Sor
     is_silent = completes | any_of(action, (Action.SNAPSHOT, Action.ANNOTATE))
     is_oom = any_of(action, (Action.OOM,))
     is_planned = ~(is_driving | is_silent) | is_oom
+    is_growth = _growths(action, is_driving | completes)
+    is_planned &= ~is_growth
     driving = np.flatnonzero(is_driving)
     following = np.searchsorted(driving, np.flatnonzero(is_planned))
     is_planned[driving[following[following < len(driving)]]] = True
@@ -148,7 +152,22 @@ def sort_out(trace: Trace, pools: PoolColumn, calls: Sequence[Call] = ()) -> Sor
     is_planned |= is_held
     if pools.ids:
         is_planned[_scope_changes(pools, np.flatnonzero(is_request))] = True
-    return Sorted(is_immediate, is_held, is_driving & ~is_planned, is_planned)
+    # What comes before a request that is not plain is of its gap.
+    is_planned[:-1] |= is_growth[:-1] & is_planned[1:]
+    is_growth &= ~is_planned
+    return Sorted(is_immediate, is_held, is_driving & ~is_planned, is_growth, is_planned)
+
+
+def _growths(action: NDArray[np.uint8], ends_step: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """The entries of one segment each, between the end of a step and the request that it is for.
+
+    None where anything was given back or an error raised: then it is asked why one grew.
+    """
+    is_growth = np.zeros(len(action), dtype=bool)
+    if len(action) and not any_of(action, (*_SHRINKS, Action.OOM)).any():
+        is_growth[:-1] = any_of(action[:-1], _GROWS) & any_of(action[1:], (Action.ALLOC,))
+        is_growth[1:] &= ends_step[:-1]
+    return is_growth
 
 
 def _scope_changes(pools: PoolColumn, requests: NDArray[np.intp]) -> NDArray[np.intp]:

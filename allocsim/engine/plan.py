@@ -219,7 +219,8 @@ def capacity_from_oom(trace: Trace, reserved_at_start: int) -> int | None:
 class PlainSteps:
     """The steps of a trace that need no guess, whatever lies around them.
 
-    kind: of each.  entry: its number; the rest of a step is that entry's.
+    kind: of each.  entry: its number; the rest of a step is that entry's.  The base of a segment
+    is dictated for the entry after its own, the request.
     """
 
     kind: NDArray[np.uint8]
@@ -228,12 +229,13 @@ class PlainSteps:
     @classmethod
     def of(cls, trace: Trace, sorted_out: Sorted) -> PlainSteps:
         """Those of `trace`."""
-        entry = np.flatnonzero(sorted_out.is_plain)
+        entry = np.flatnonzero(sorted_out.is_plain | sorted_out.is_growth)
         is_alloc = any_of(trace.action[entry], (Action.ALLOC,))
         # By a table: what is chosen by a mask that nothing foretells takes five times as long.
-        kinds = np.array((StepKind.FREE_REQUEST, StepKind.FREE, StepKind.ALLOC), dtype=np.uint8)
+        kinds = (StepKind.FREE_REQUEST, StepKind.FREE, StepKind.ALLOC, StepKind.DICTATE)
         number = np.maximum(2 * is_alloc.view(np.uint8), sorted_out.is_immediate[entry])
-        return cls(kinds.take(number), entry)
+        number += 3 * sorted_out.is_growth[entry].view(np.uint8)
+        return cls(np.array(kinds, dtype=np.uint8).take(number), entry)
 
     def steps(self, trace: Trace, planned: Sequence[_PlannedAt] = ()) -> Steps:
         """Them and planned ones in one order, each column copied once."""
@@ -241,15 +243,19 @@ class PlainSteps:
             none, address = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.uint64)
             return joined(Steps(self.kind, self.entry, address, none, address), planned)
         places, (kind, entry, *added) = _spread(planned)
-        of = np.insert(self.entry, places, 0)
+        kinds, of = np.insert(self.kind, places, kind), np.insert(self.entry, places, 0)
         at = places + np.arange(len(places))
         columns: list[NDArray[Any]] = [
             column[of] for column in (trace.addr, trace.size, trace.stream)
         ]
+        is_dictated = any_of(self.kind, (StepKind.DICTATE,))
+        dictated = np.flatnonzero(np.insert(is_dictated, places, False))
+        of[dictated] += 1
+        columns[2][dictated] = trace.stream[of[dictated]]
         for column, new in zip(columns, added, strict=True):
             column[at] = np.array(new, dtype=column.dtype)
         of[at] = entry
-        return Steps(np.insert(self.kind, places, kind), of, *columns)
+        return Steps(kinds, of, *columns)
 
 
 _PlannedAt = tuple[int, Sequence[Planned]]

@@ -157,7 +157,7 @@ class Trace:
 
     def count(self, action: Action) -> int:
         """How many entries have `action`."""
-        return int(np.count_nonzero(self.action == action))
+        return int(np.count_nonzero(any_of(self.action, (action,))))
 
     def _text(self, column: NDArray[np.int32] | None, index: int) -> str | None:
         if column is None or column[index] < 0:

@@ -62,10 +62,10 @@ def missed(entries: Entries) -> Gap:
 
 
 def test_without_an_effect_nothing_is_guessed(entries: Entries, cached: CachingAllocator) -> None:
-    gap = only_gap(entries((SA, NEW, 40 * MIB), (A, NEW, 40 * MIB)))
+    gap = only_gap(entries((SA, NEW, 40 * MIB), (FC, 0, 1), (A, NEW, 40 * MIB)))
     (plain,) = explanations(gap, cached, facts())
     assert plain == plain_explanation(gap)
-    assert kinds(plain.steps) == ["DICTATE", "ALLOC"]
+    assert kinds(plain.steps) == ["FREE_COMPLETE", "DICTATE", "ALLOC"]
 
 
 def test_a_request_that_found_a_block_was_refused_nothing(

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 
 import numpy as np
+import pytest
 
+from allocsim.engine import prepare
 from allocsim.engine.gaps import Gap, gaps_of, sort_out
 from allocsim.trace import Action, Trace, pools_of
 from allocsim.units import MIB
+from allocsim.workload import KINDS
+
+GAPS = import_module("allocsim.engine.gaps")
 
 A, FR, FC = Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED
 SA, SF, OOM = Action.SEGMENT_ALLOC, Action.SEGMENT_FREE, Action.OOM
@@ -24,6 +30,10 @@ def gaps(trace: Trace) -> list[Gap]:
 
 def plain(trace: Trace) -> list[int]:
     return np.flatnonzero(sort_out(trace, pools_of(trace)).is_plain).tolist()
+
+
+def growths(trace: Trace) -> list[int]:
+    return np.flatnonzero(sort_out(trace, pools_of(trace)).is_growth).tolist()
 
 
 def numbers(gap: Gap) -> dict[str, list[int]]:
@@ -60,12 +70,50 @@ def test_a_completion_of_another_block_is_no_immediate_free(entries: Entries) ->
 
 
 def test_memory_obtained_stands_before_the_request_that_it_was_for(entries: Entries) -> None:
-    trace = entries((A, 0, 1), (SA, 7 * MIB, 20 * MIB), (A, 7 * MIB, 3 * MIB))
+    grown = ((SA, 7 * MIB, 20 * MIB), (SA, 64 * MIB, 20 * MIB), (A, 7 * MIB, 3 * MIB))
+    trace = entries((A, 0, 1), *grown)
     (gap,) = gaps(trace)
     assert plain(trace) == [0]
-    assert numbers(gap)["obtained"] == [1]
+    assert numbers(gap)["obtained"] == [1, 2]
     assert gap.is_request
     assert not gap.is_open  # nothing else brings memory about
+
+
+def test_a_segment_for_the_request_after_it_is_a_plain_step(entries: Entries) -> None:
+    trace = entries((A, 0, 1), (SA, 7 * MIB, 20 * MIB), (A, 7 * MIB, 3 * MIB))
+    assert gaps(trace) == []
+    assert plain(trace) == [0, 2]
+    assert growths(trace) == [1]
+
+
+@pytest.mark.parametrize("other", [(FC, 0, 1), (SA, 64 * MIB, 20 * MIB), (OOM, 0, 1 << 40)])
+def test_where_more_happened_it_is_none(entries: Entries, other: tuple[int, int, int]) -> None:
+    for between in ((other, (SA, 7 * MIB, 20 * MIB)), ((SA, 7 * MIB, 20 * MIB), other)):
+        trace = entries((A, 0, 1), *between, (A, 7 * MIB, 3 * MIB))
+        assert growths(trace) == []
+        assert gaps(trace)
+
+
+def test_where_memory_was_given_back_anywhere_it_is_asked_why_it_grew(entries: Entries) -> None:
+    trace = entries((A, 0, 1), (SA, 8, 20), (A, 8, 9), (SF, 64, 10), (A, 40, 1))
+    assert growths(trace) == []
+    assert len(gaps(trace)) == 2
+
+
+@pytest.mark.parametrize("conf", ["", "expandable_segments:True"])
+@pytest.mark.parametrize("kind", [*KINDS])
+def test_plans_are_those_of_gaps_alone(
+    kind: str, conf: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever lies between the steps: waits, pools, memory given back."""
+    recording = KINDS[kind](conf=conf)
+    (plan,) = (each.plan for each in prepare(recording))
+    monkeypatch.setattr(GAPS, "_growths", lambda action, _: np.zeros(len(action), dtype=bool))
+    (by_gaps,) = (each.plan for each in prepare(replace(recording)))
+    assert replace(plan, steps=by_gaps.steps) == by_gaps
+    for column in ("kind", "entry", "addr", "size", "stream"):
+        got, expected = (getattr(each.steps, column).tolist() for each in (plan, by_gaps))
+        assert got == expected
 
 
 def test_memory_given_back_leaves_a_gap_open(entries: Entries) -> None:
