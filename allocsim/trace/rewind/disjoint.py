@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim.arrays import any_of, stable_order
+from allocsim.arrays import any_of
 from allocsim.state import SegmentState
 from allocsim.trace.by_address import Turn
 from allocsim.trace.trace import Trace
@@ -54,23 +54,34 @@ def never_overlap(trace: Trace, start: tuple[SegmentState, ...]) -> bool:
     if lives is None:
         return False
     # Stretches of a power of two, by which to divide is to shift.
-    shift = max(_STRETCH, _most_alive(lives, len(trace))).bit_length() - 1
-    first = np.maximum(lives.born, 0) >> shift
-    n_in = (np.minimum(lives.died, len(trace) - 1) >> shift) - first + 1
-    block = np.repeat(np.arange(len(n_in)), n_in)
-    number = np.arange(len(block)) - np.repeat(np.cumsum(n_in) - n_in - first, n_in)
-    # Blocks come by address already.
-    order = stable_order(number)
-    block, number = block[order], number[order]
+    shift = (max(_STRETCH, _most_alive(lives, len(trace))) - 1).bit_length()
+    n_stretches = ((len(trace) - 1) >> shift) + 1
     room = int((lives.low + lives.size).max(initial=0)) + 1
-    if room * (len(trace) >> shift) + room > np.iinfo(np.int64).max:
+    if room * n_stretches > np.iinfo(np.int64).max:
         return False
-    edges = np.searchsorted(number, number[::_AT_ONCE]).tolist()
-    for start_at, end in pairwise(dict.fromkeys([*edges, len(block)])):
-        piece = block[start_at:end]
-        if not _are_apart(lives, piece, number[start_at:end] * room + lives.low[piece]):
+    block, n_alive = _by_stretch(lives, len(trace), shift)
+    ends = np.cumsum(n_alive)
+    edges = np.searchsorted(ends, np.arange(0, len(block), _AT_ONCE), side="right").tolist()
+    for low, high in pairwise(dict.fromkeys([0, *edges, n_stretches])):
+        piece = block[ends[low] - n_alive[low] : ends[high - 1]]
+        base = np.repeat(np.arange(low, high) * room, n_alive[low:high])
+        if not _are_apart(lives, piece, base + lives.low[piece]):
             return False
     return True
+
+
+def _by_stretch(lives: _Lives, n_entries: int, shift: int) -> tuple[_Ints, _Ints]:
+    """The blocks that live in each stretch of 2**shift entries, by address; and how many do."""
+    first = np.maximum(lives.born, 0) >> shift
+    last = np.minimum(lives.died, n_entries - 1) >> shift
+    n_in = last - first + 1
+    block = np.repeat(np.arange(len(n_in)), n_in)
+    number = np.arange(len(block)) - np.repeat(np.cumsum(n_in) - n_in - first, n_in)
+    n_stretches = ((n_entries - 1) >> shift) + 1
+    # Blocks come by address already; half words are sorted by counting them.
+    number = number.astype(np.uint16 if n_stretches < 1 << 16 else np.int64)
+    ordered = block[np.argsort(number, kind="stable")]
+    return ordered, np.bincount(number, minlength=n_stretches)
 
 
 def _are_apart(lives: _Lives, block: _Ints, key: _Ints) -> bool:
@@ -89,10 +100,12 @@ def _are_apart(lives: _Lives, block: _Ints, key: _Ints) -> bool:
     inside = np.searchsorted(key, end[outer]) - low
     if inside.sum() > _MOST_PAIRS * (len(block) + _STRETCH):
         return False
-    one = np.repeat(block[outer], inside)
-    other = block[_counted(inside) + np.repeat(low, inside)]
-    both = np.maximum(born[one], born[other]) < np.minimum(died[one], died[other])
-    return not both.any()
+    at = np.repeat(low - np.cumsum(inside) + inside, inside)
+    at += np.arange(len(at))
+    one, other = block[outer], block[at]
+    began = np.maximum(np.repeat(born[one], inside), born[other])
+    ended = np.minimum(np.repeat(died[one], inside), died[other])
+    return not (began < ended).any()
 
 
 def _lives(trace: Trace, start: tuple[SegmentState, ...]) -> _Lives | None:
@@ -132,9 +145,3 @@ def _most_alive(lives: _Lives, n_entries: int) -> int:
     born = np.bincount(lives.born // _STRETCH + 1, minlength=n_stretches)
     died = np.bincount(lives.died // _STRETCH + 1, minlength=n_stretches)
     return int(np.cumsum(born - died).max(initial=0))
-
-
-def _counted(counts: _Ints) -> _Ints:
-    """0, 1, … as often as each of `counts` says, one after the other."""
-    counted: _Ints = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-    return counted
