@@ -40,7 +40,7 @@ from allocsim.core.reclaim import (
 )
 from allocsim.core.releases import NEWEST, EmptyCacheInScope, Overflow, find_release
 from allocsim.core.seed import plant
-from allocsim.core.snapshot import all_blocks, memory_snapshot, segments, snapshot
+from allocsim.core.snapshot import memory_snapshot, segments, snapshot
 from allocsim.core.stats import DeviceStats, Folder, Journal, Marked
 from allocsim.core.summary import memory_summary
 from allocsim.errors import OutOfMemoryError, UpstreamAssertionError
@@ -541,9 +541,9 @@ class CachingAllocator:
         """The segments and blocks in address order; leaves no entry in the history."""
         return segments(self.heap)
 
-    def blocks(self) -> list[Block]:
-        """Every mapped block of every segment, in no particular order."""
-        return list(all_blocks(self.heap))
+    def blocks(self) -> tuple[list[Block], list[Block]]:
+        """The mapped blocks of every segment, active ones and free ones, in no particular order."""
+        return list(self.heap.active), [block for pool in self.heap.pools for block in pool]
 
     def memory_snapshot(self) -> list[dict[str, Any]]:
         """The list of torch.cuda.memory_snapshot(): the segments as dictionaries."""

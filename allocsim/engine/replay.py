@@ -46,6 +46,7 @@ OTHER_RELEASE = (
 """The note on a release that cannot have written what it replays."""
 
 
+@collector_paused()
 def replay(
     recording: Recording,
     conf: str | None = None,

@@ -18,24 +18,26 @@ __all__ = ["ends_alike"]
 
 def ends_alike(trace: Trace, allocator: CachingAllocator) -> bool:
     """Whether it is certain that `allocator` holds the final segments of `trace`, and no other."""
-    tiles, blocks = trace.tiles, allocator.blocks()
+    tiles, (active, free) = trace.tiles, allocator.blocks()
+    blocks = active + free
     if tiles is None or not tiles.are_sound or len(blocks) != len(tiles.blocks):
         return False
     heads = [block for block in blocks if block.prev is None or not block.prev.mapped]
     if sorted(map(_of_head, heads)) != list(map(_of_segment, trace.segments)):
         return False
     address = np.array([block.ptr for block in blocks], dtype=np.uint64)
+    size = np.array([block.size for block in blocks], dtype=np.int64)
+    asked = np.array([block.requested_size for block in active], dtype=np.int64)
+    waits = np.array([not block.allocated for block in active], dtype=bool)
     order = np.argsort(address)
-    size = np.array([block.size for block in blocks], dtype=np.int64)[order]
-    asked = np.array([block.requested_size for block in blocks], dtype=np.int64)[order]
-    is_active = np.array([block.is_active for block in blocks], dtype=bool)[order]
-    is_allocated = np.array([block.allocated for block in blocks], dtype=bool)[order]
+    is_active = order < len(active)
+    number = order[is_active]
     return (
         np.array_equal(address[order], tiles.address)
-        and np.array_equal(size, tiles.size)
+        and np.array_equal(size[order], tiles.size)
         and np.array_equal(is_active, tiles.is_active)
-        and np.array_equal(is_active & ~is_allocated, tiles.is_pending)
-        and bool(((asked == tiles.requested_size) | ~is_active).all())
+        and np.array_equal(waits[number], tiles.is_pending[is_active])
+        and np.array_equal(asked[number], tiles.requested_size[is_active])
     )
 
 
