@@ -45,7 +45,7 @@ def distinct(numbers: NDArray[_Number]) -> NDArray[_Number]:
     ordered = np.sort(numbers)
     is_first = np.ones(len(ordered), dtype=bool)
     is_first[1:] = ordered[1:] != ordered[:-1]
-    return ordered[is_first]
+    return ordered.compress(is_first)
 
 
 def numbered(
@@ -108,5 +108,5 @@ def _order_by_digits(words: NDArray[np.uint64], n_digits: int) -> NDArray[np.int
     order: NDArray[np.intp] = np.argsort(words.astype(np.uint16), kind="stable")
     for number in range(1, n_digits):
         digit = (words >> np.uint64(number * _DIGIT)).astype(np.uint16)
-        order = order[np.argsort(digit[order], kind="stable")]
+        order = order.take(np.argsort(digit.take(order), kind="stable"))
     return order

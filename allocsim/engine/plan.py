@@ -99,7 +99,7 @@ class Steps:
     def undictated(self) -> Steps:
         """Those that the program alone decides, not what the recorded driver answered."""
         kept = np.flatnonzero(self.is_undictated)
-        return Steps(*(column[kept] for column in self._columns()))
+        return Steps(*(column.take(kept) for column in self._columns()))
 
     @property
     def is_undictated(self) -> NDArray[np.bool_]:
@@ -246,7 +246,7 @@ class PlainSteps:
         kinds, of = np.insert(self.kind, places, kind), np.insert(self.entry, places, 0)
         at = places + np.arange(len(places))
         columns: list[NDArray[Any]] = [
-            column[of] for column in (trace.addr, trace.size, trace.stream)
+            column.take(of) for column in (trace.addr, trace.size, trace.stream)
         ]
         is_dictated = any_of(self.kind, (StepKind.DICTATE,))
         dictated = np.flatnonzero(np.insert(is_dictated, places, False))

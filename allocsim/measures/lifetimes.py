@@ -110,19 +110,21 @@ def _lifetimes_of(trace: Trace, stop: int, answered: Sequence[int], until: Actio
     # The two entries of such a free follow one another.
     order = turns.entry - is_free if until == Action.FREE_REQUESTED else turns.entry
     counts = (is_free | any_of(turns.kind, (Turn.ALLOC, until))) & (order < stop)
-    order = order[counts]
-    is_alloc, addr = any_of(turns.kind[counts], (Turn.ALLOC,)), turns.addr[counts]
+    order, addr, kind = (each.compress(counts) for each in (order, turns.addr, turns.kind))
+    is_alloc = any_of(kind, (Turn.ALLOC,))
     is_ended = np.zeros(len(order), dtype=bool)
     is_ended[:-1] = is_alloc[:-1] & ~is_alloc[1:] & (addr[1:] == addr[:-1])
     ends_older = ~is_alloc
     ends_older[1:] &= ~is_ended[:-1]
-    born, older = order[is_alloc], order[ends_older]
-    end = np.full(len(born), stop, dtype=np.int64)
-    end[is_ended[is_alloc]] = order[1:][is_ended[:-1]]
+    first = np.flatnonzero(is_alloc)
+    born, older = order.take(first), order.compress(ends_older)
+    end = np.where(is_ended.take(first), order.take(first + 1, mode="clip"), stop)
     outlives = [ALLOCATED] if until == Action.FREE_REQUESTED else [ALLOCATED, PENDING]
-    kept = _kept(trace, order[is_alloc & ~is_ended], outlives) if stop == len(trace) else []
+    kept = (
+        _kept(trace, order.compress(is_alloc & ~is_ended), outlives) if stop == len(trace) else []
+    )
     brief = np.array(answered, dtype=np.int64)
-    asked = np.maximum(trace.size[np.concatenate((born, older))], 1)
+    asked = np.maximum(trace.size.take(np.concatenate((born, older))), 1)
     size = (asked + (MIN_BLOCK_SIZE - 1)) & -MIN_BLOCK_SIZE
     return Lifetimes(
         np.concatenate((born, np.full(len(older) + len(kept), -1), brief)),

@@ -54,8 +54,8 @@ class ByAddress:
         kind[1:] += at_once  # a FREE_COMPLETED becomes a FREE
         is_turn[:-1] &= ~at_once
         entry = np.flatnonzero(is_turn)
-        entry = entry[stable_order(addr[entry])]
-        return cls._ordered(entry, addr[entry], kind[entry])
+        entry = entry.take(stable_order(addr.take(entry)))
+        return cls._ordered(entry, addr.take(entry), kind.take(entry))
 
     @classmethod
     def _ordered(

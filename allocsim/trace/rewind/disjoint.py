@@ -65,7 +65,7 @@ def never_overlap(trace: Trace, start: tuple[SegmentState, ...]) -> bool:
     for low, high in pairwise(dict.fromkeys([0, *edges, n_stretches])):
         piece = block[ends[low] - n_alive[low] : ends[high - 1]]
         base = np.repeat(np.arange(low, high) * room, n_alive[low:high])
-        if not _are_apart(lives, piece, base + lives.low[piece]):
+        if not _are_apart(lives, piece, base + lives.low.take(piece)):
             return False
     return True
 
@@ -80,7 +80,7 @@ def _by_stretch(lives: _Lives, n_entries: int, shift: int) -> tuple[_Ints, _Ints
     n_stretches = ((n_entries - 1) >> shift) + 1
     # Blocks come by address already; half words are sorted by counting them.
     number = number.astype(np.uint16 if n_stretches < 1 << 16 else np.int64)
-    ordered = block[np.argsort(number, kind="stable")]
+    ordered = block.take(np.argsort(number, kind="stable"))
     return ordered, np.bincount(number, minlength=n_stretches)
 
 
@@ -94,7 +94,7 @@ def _are_apart(lives: _Lives, block: _Ints, key: _Ints) -> bool:
     # Those of the same address stand together, and behind them those that may begin inside.
     behind = np.append(np.flatnonzero(key[1:] != key[:-1]) + 1, len(key))
     low = np.repeat(behind, np.diff(behind, prepend=0))
-    end = key + lives.size[block]
+    end = key + lives.size.take(block)
     outer = np.flatnonzero(key.take(low, mode="clip") < end)
     low = low[outer]
     inside = np.searchsorted(key, end[outer]) - low
@@ -102,9 +102,9 @@ def _are_apart(lives: _Lives, block: _Ints, key: _Ints) -> bool:
         return False
     at = np.repeat(low - np.cumsum(inside) + inside, inside)
     at += np.arange(len(at))
-    one, other = block[outer], block[at]
-    began = np.maximum(np.repeat(born[one], inside), born[other])
-    ended = np.minimum(np.repeat(died[one], inside), died[other])
+    one, other = block.take(outer), block.take(at)
+    began = np.maximum(np.repeat(born.take(one), inside), born.take(other))
+    ended = np.minimum(np.repeat(died.take(one), inside), died.take(other))
     return not (began < ended).any()
 
 
@@ -129,9 +129,9 @@ def _lives(trace: Trace, start: tuple[SegmentState, ...]) -> _Lives | None:
     if not np.array_equal(is_alloc, may_be):
         return None
     rows = np.flatnonzero(is_alloc)
-    born, low = entry[rows], addr[rows]
+    born, low = entry.take(rows), addr.take(rows)
     died = np.where(begins[rows + 1], len(trace), entry.take(rows + 1, mode="clip"))
-    size = trace.size[born]
+    size = trace.size.take(born, mode="clip")
     size[born < 0] = [block.size for block in there]
     low -= low.min(initial=_LAST)
     if (low + size.astype(np.uint64) > _LAST).any() or low.max(initial=0) > _LAST:

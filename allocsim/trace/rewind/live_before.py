@@ -41,7 +41,7 @@ def live_before(trace: Trace, entry: int) -> dict[int, Live] | None:
     if tiles is None or not tiles.are_sound:
         return None
     turns = trace.by_address.since(entry)
-    size = trace.size[turns.entry]
+    size = trace.size.take(turns.entry)
     left = _left(tiles, turns, size)
     if left is None or not _fits(turns, size):
         return None
