@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from struct import error as StructError  # noqa: N812  (it is a class)
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allocsim.arrays import any_of, distinct, numbered, stable_order
+from allocsim.arrays import (
+    address_column,
+    any_of,
+    distinct,
+    int_column,
+    numbered,
+    stable_order,
+)
 from allocsim.trace import Action
 
 WORDS = st.integers(0, 2**64 - 1)
@@ -71,3 +80,19 @@ def test_the_widest_span_that_a_word_holds_beside_a_place(span: int) -> None:
     # 256 places need nine bits, which leaves 55 of 64.
     column = np.array([span, 0, span, 0] * 64, dtype=np.uint64) + np.uint64(2**40)
     assert stable_order(column).tolist() == np.argsort(column, kind="stable").tolist()
+
+
+@given(st.lists(st.integers(-(1 << 63), (1 << 63) - 1)))
+def test_a_list_becomes_a_column(numbers: list[int]) -> None:
+    assert int_column(numbers).tolist() == numbers
+    addresses = [number + (1 << 63) for number in numbers]
+    column = address_column(addresses)
+    assert column.dtype == np.uint64 and column.tolist() == addresses
+
+
+@pytest.mark.parametrize("number", [-1, 1 << 64])
+def test_what_a_word_does_not_hold_is_refused(number: int) -> None:
+    with pytest.raises(StructError):
+        address_column([number])
+    with pytest.raises(StructError):
+        int_column([number << 63])

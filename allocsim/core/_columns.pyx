@@ -299,6 +299,21 @@ def column_of(values):
     return column
 
 
+def block_columns(list blocks):
+    """Some blocks as columns, see columns.py."""
+    cdef Column ptr = Column(), size = Column(), requested = Column(), allocated = Column()
+    cdef list heads = []
+    cdef Block block
+    for block in blocks:
+        ptr.push(<int64_t> block.ptr)
+        size.push(block.size)
+        requested.push(block.requested_size)
+        allocated.push(block.allocated)
+        if block.prev is None or not block.prev.mapped:
+            heads.append(block)
+    return ptr, size, requested, allocated, heads
+
+
 cdef int64_t NO_SIZE = <int64_t> 1 << 62
 
 

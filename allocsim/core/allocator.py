@@ -20,7 +20,7 @@ from allocsim.core import option_string
 from allocsim.core.attempts import AllocParams, Attempts
 from allocsim.core.block import Block
 from allocsim.core.check import check
-from allocsim.core.columns import Names
+from allocsim.core.columns import BlockColumns, Names, block_columns
 from allocsim.core.config import AllocatorConfig, RoundedSizes
 from allocsim.core.constants import MAX_REQUEST, SMALL_SIZE
 from allocsim.core.device import Device
@@ -541,9 +541,11 @@ class CachingAllocator:
         """The segments and blocks in address order; leaves no entry in the history."""
         return segments(self.heap)
 
-    def blocks(self) -> tuple[list[Block], list[Block]]:
-        """The mapped blocks of every segment, active ones and free ones, in no particular order."""
-        return list(self.heap.active), [block for pool in self.heap.pools for block in pool]
+    def block_columns(self) -> tuple[BlockColumns, int]:
+        """The blocks of every segment as columns, the active ones first; and how many those are."""
+        active = self.heap.active
+        free = [block for pool in self.heap.pools for block in pool]
+        return block_columns([*active, *free]), len(active)
 
     def memory_snapshot(self) -> list[dict[str, Any]]:
         """The list of torch.cuda.memory_snapshot(): the segments as dictionaries."""

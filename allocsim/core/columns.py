@@ -15,7 +15,17 @@ from allocsim.core.constants import IS_COMPILED
 if TYPE_CHECKING:
     from allocsim.core.block import Block
 
-__all__ = ["Blocks", "Column", "Keys", "Names", "column_of", "find", "step_rows"]
+__all__ = [
+    "BlockColumns",
+    "Blocks",
+    "Column",
+    "Keys",
+    "Names",
+    "block_columns",
+    "column_of",
+    "find",
+    "step_rows",
+]
 
 
 class Buffer(Protocol):
@@ -24,6 +34,11 @@ class Buffer(Protocol):
     def tolist(self) -> list[int]:
         """The numbers as Python's own."""
 
+
+BlockColumns = tuple["Column", "Column", "Column", "Column", "list[Block]"]
+"""Of blocks their addresses, sizes, requested bytes and whether they are allocated, 1 or 0; and
+those of them before which no other is mapped in the same segment.  A compiled column has addresses
+as numbers with a sign."""
 
 if TYPE_CHECKING or not IS_COMPILED:
     Column = list[int]
@@ -36,12 +51,31 @@ if TYPE_CHECKING or not IS_COMPILED:
         """`values` as a column."""
         return values
 
+    def block_columns(blocks: list[Block]) -> BlockColumns:
+        """Some blocks as columns, for who compares all of a device."""
+        return (
+            [block.ptr for block in blocks],
+            [block.size for block in blocks],
+            [block.requested_size for block in blocks],
+            [block.allocated for block in blocks],
+            [block for block in blocks if block.prev is None or not block.prev.mapped],
+        )
+
     def step_rows(columns: Sequence[Buffer]) -> Iterator[tuple[int, int, int, int]]:
         """Rows of the columns kind, name, size and stream, for `CachingAllocator.play`."""
         return zip(*(column.tolist() for column in columns), strict=True)
 
 else:
-    from allocsim.core._columns import Blocks, Column, Keys, Names, StepRows, column_of, find
+    from allocsim.core._columns import (
+        Blocks,
+        Column,
+        Keys,
+        Names,
+        StepRows,
+        block_columns,
+        column_of,
+        find,
+    )
 
     def step_rows(columns: Sequence[Buffer]) -> StepRows:
         """Rows of the columns kind, name, size and stream, for `CachingAllocator.play`."""

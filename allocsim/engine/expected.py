@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim.arrays import any_of
+from allocsim.arrays import address_column, any_of
 from allocsim.core import TraceEntry
-from allocsim.engine.fold import address_column
 from allocsim.engine.placed import ENTRIES, FIRST_ACTIONS, PlacedSteps, Row
 from allocsim.engine.plan import StepKind, Steps
 from allocsim.trace import ACTION_CODES, Action, Trace

@@ -7,15 +7,14 @@ no NumPy, so the engine hands it in (`python -m benchmarks.speed --tricks` has w
 from __future__ import annotations
 
 from collections.abc import Iterator
-from struct import pack
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from allocsim.arrays import int_column
 from allocsim.core import IS_COMPILED, SHORT, GroupMoves, Journal, Moves, fold_records
 
-__all__ = ["address_column", "fold", "fold_allocated", "fold_columns", "int_column"]
+__all__ = ["fold", "fold_allocated", "fold_columns"]
 
 _Ints = NDArray[np.int64]
 
@@ -74,24 +73,6 @@ def fold_allocated(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves
     (moves,) = _summed(sums, change, grown) if len(sizes) else (Moves(int(change[0])),)
     nothing = (none,) * 7
     return (none, moves, none, none, none, none, none), nothing, nothing
-
-
-def int_column(values: list[int]) -> _Ints:
-    """`values` as an array."""
-    return _words(values, "q")
-
-
-def address_column(values: list[int]) -> NDArray[np.uint64]:
-    """The same of numbers from 0 to 2**64 - 1."""
-    return _words(values, "Q")
-
-
-def _words(values: list[int], kind: str) -> NDArray[Any]:
-    """kind: of a word of 64 bits, "q" with its sign and "Q" without, for NumPy and `struct` alike,
-    which takes a third of the time of NumPy's own ways."""
-    if not isinstance(values, list):  # a column of the compiled core
-        return np.array(values).view(kind)
-    return np.frombuffer(pack(f"{len(values)}{kind}", *values), kind)
 
 
 def _waiting(at: _Ints, waits: _Ints, n_records: int) -> _Ints:

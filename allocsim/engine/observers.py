@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from allocsim.arrays import int_column
 from allocsim.core import Block, CachingAllocator, Column, Marked, TraceEntry
-from allocsim.engine.fold import int_column
 from allocsim.engine.result import PeakState, SimulatedOom, Spill, Timeline
 
 __all__ = ["GiveUpError", "Observer", "PeakWatch", "Progress", "SpillWatch", "TimelineBuilder"]

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from allocsim.arrays import address_column
 from allocsim.core import Column, TraceEntry
-from allocsim.engine.fold import address_column
 from allocsim.engine.plan import StepKind, Steps
 from allocsim.trace import ACTION_CODES, Action
 

@@ -10,6 +10,7 @@ from operator import attrgetter
 
 import numpy as np
 
+from allocsim.arrays import address_column, int_column
 from allocsim.core import Block, CachingAllocator
 from allocsim.trace import Trace
 
@@ -18,25 +19,22 @@ __all__ = ["ends_alike"]
 
 def ends_alike(trace: Trace, allocator: CachingAllocator) -> bool:
     """Whether it is certain that `allocator` holds the final segments of `trace`, and no other."""
-    tiles, (active, free) = trace.tiles, allocator.blocks()
-    blocks = active + free
-    if tiles is None or not tiles.are_sound or len(blocks) != len(tiles.blocks):
+    tiles, (columns, n_active) = trace.tiles, allocator.block_columns()
+    *numbers, heads = columns
+    if tiles is None or not tiles.are_sound or len(numbers[0]) != len(tiles.blocks):
         return False
-    heads = [block for block in blocks if block.prev is None or not block.prev.mapped]
     if sorted(map(_of_head, heads)) != list(map(_of_segment, trace.segments)):
         return False
-    address = np.array([block.ptr for block in blocks], dtype=np.uint64)
-    size = np.array([block.size for block in blocks], dtype=np.int64)
-    asked = np.array([block.requested_size for block in active], dtype=np.int64)
-    waits = np.array([not block.allocated for block in active], dtype=bool)
+    address = address_column(numbers[0])
     order = np.argsort(address)
-    is_active = order < len(active)
+    size, asked, is_allocated = (int_column(column) for column in numbers[1:])
+    is_active = order < n_active
     number = order[is_active]
     return (
         np.array_equal(address[order], tiles.address)
         and np.array_equal(size[order], tiles.size)
         and np.array_equal(is_active, tiles.is_active)
-        and np.array_equal(waits[number], tiles.is_pending[is_active])
+        and np.array_equal(is_allocated[number] == 0, tiles.is_pending[is_active])
         and np.array_equal(asked[number], tiles.requested_size[is_active])
     )
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from struct import error as StructError  # noqa: N812  (it is a class)
 
 import numpy as np
 from numpy.typing import NDArray
 
+from allocsim.arrays import address_column, int_column
 from allocsim.state import INACTIVE, PENDING, BlockState, SegmentState
 
 __all__ = ["Tiles"]
@@ -41,12 +43,12 @@ class Tiles:
         blocks = [block for segment in segments for block in segment.blocks]
         states = [block.state for block in blocks]
         try:
-            addresses = np.array([block.address for block in blocks], dtype=np.uint64)
-            sizes = np.array([block.size for block in blocks], dtype=np.int64)
-            asked = np.array([block.requested_size for block in blocks], dtype=np.int64)
-            bases = np.array([segment.address for segment in segments], dtype=np.uint64)
-            totals = np.array([segment.total_size for segment in segments], dtype=np.uint64)
-        except OverflowError:
+            addresses = address_column([block.address for block in blocks])
+            sizes = int_column([block.size for block in blocks])
+            asked = int_column([block.requested_size for block in blocks])
+            bases = address_column([segment.address for segment in segments])
+            totals = address_column([segment.total_size for segment in segments])
+        except StructError:
             return None
         counts = np.array([len(segment.blocks) for segment in segments], dtype=np.int64)
         return cls(

@@ -195,3 +195,21 @@ def test_rows_of_columns_are_rows_of_numbers() -> None:
     assert a.play(rows, {}, []) is None
     assert a.named_blocks.keys() == {1, 1 << 63}
     assert list(rows) == []
+
+
+@pytest.mark.parametrize("conf", ["", "expandable_segments:True"])
+def test_blocks_as_columns_are_those_of_the_segments(conf: str) -> None:
+    gpu = CachingAllocator("1GiB", conf, base_address=(1 << 64) - (1 << 42))
+    held = [gpu.malloc(size, stream) for stream in (0, 1) for size in (700, 3 << 20, 30 << 20)]
+    for ptr in held[::2]:
+        gpu.free(ptr)
+    (ptr, size, requested, allocated, heads), n_active = gpu.block_columns()
+    segments = gpu.segments()
+    blocks = [block for segment in segments for block in segment.blocks]
+    sized = [(at % (1 << 64), n) for at, n in zip(list(ptr), list(size), strict=True)]
+    assert sorted(sized) == [(block.address, block.size) for block in blocks]
+    assert sorted(head.ptr for head in heads) == [segment.address for segment in segments]
+    active = zip((at for at, _ in sized), list(requested), list(allocated), strict=True)
+    assert sorted(list(active)[:n_active]) == [
+        (block.address, block.requested_size, True) for block in blocks if block.is_active
+    ]
