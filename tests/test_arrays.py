@@ -90,9 +90,10 @@ def test_a_list_becomes_a_column(numbers: list[int]) -> None:
     assert column.dtype == np.uint64 and column.tolist() == addresses
 
 
-@pytest.mark.parametrize("number", [-1, 1 << 64])
-def test_what_a_word_does_not_hold_is_refused(number: int) -> None:
-    with pytest.raises(StructError):
-        address_column([number])
-    with pytest.raises(StructError):
-        int_column([number << 63])
+def test_what_a_word_does_not_hold_is_refused() -> None:
+    for number in (-1, 1 << 64):
+        with pytest.raises(StructError):
+            address_column([number])
+    for number in (-(1 << 63) - 1, 1 << 63):
+        with pytest.raises(StructError):
+            int_column([number])

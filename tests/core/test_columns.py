@@ -201,8 +201,8 @@ def test_rows_of_columns_are_rows_of_numbers() -> None:
 def test_blocks_as_columns_are_those_of_the_segments(conf: str) -> None:
     gpu = CachingAllocator("1GiB", conf, base_address=(1 << 64) - (1 << 42))
     held = [gpu.malloc(size, stream) for stream in (0, 1) for size in (700, 3 << 20, 30 << 20)]
-    for ptr in held[::2]:
-        gpu.free(ptr)
+    for given in held[::2]:
+        gpu.free(given)
     (ptr, size, requested, allocated, heads), n_active = gpu.block_columns()
     segments = gpu.segments()
     blocks = [block for segment in segments for block in segment.blocks]
