@@ -43,6 +43,9 @@ Rows of as many are Python's numbers at a time: more of them do not stay in a pr
 and of fewer the compiled loop takes less time than what is done between two pieces.
 """
 
+# Plain integers: to compare with a member of an enumeration takes as long as a dictionary's look.
+DICTATE, REQUESTS = int(StepKind.DICTATE), (int(StepKind.ALLOC), int(StepKind.BRIEF))
+
 
 @dataclass(slots=True)
 class Drive:
@@ -187,8 +190,13 @@ class Drive:
     def _take(self, kind: int, addr: int, size: int, stream: int) -> None:
         """One step, whatever it is."""
         allocator = self.allocator
+        if kind == DICTATE:  # there are as many as segments
+            if self.dictates:
+                allocator.device.dictate_address(addr)
+            self.timeline.moved.append(0)
+            return
         reserved = allocator.reserved_bytes
-        is_request = kind in (StepKind.ALLOC, StepKind.BRIEF)
+        is_request = kind in REQUESTS
         if is_request:
             change = self._request(addr, size, stream)
         elif kind == StepKind.FREE:
@@ -238,8 +246,6 @@ class Drive:
                 self.allocator.complete_free(free)
         elif kind == StepKind.OOM:
             self._recorded_oom(entry, size, stream)
-        elif kind == StepKind.DICTATE and self.dictates:
-            self.allocator.device.dictate_address(addr)
         elif kind == StepKind.ROOM and self.dictates:
             device = self.allocator.device
             device.room = size if size >= 0 else device.total + device.host_memory
