@@ -82,7 +82,11 @@ def find_period(steps: Steps) -> Period | None:
     codes = _codes(columns)
     best: Period | None = None
     for length in _lengths(codes):
-        differs = np.flatnonzero(codes[:-length] != codes[length:])
+        is_other = codes[:-length] != codes[length:]
+        # Where so many differ, no stretch can be longer than the longest found.
+        if best is not None and len(codes) - np.count_nonzero(is_other) <= best.count * best.length:
+            continue
+        differs = np.flatnonzero(is_other)
         edges = np.concatenate(([-1], differs, [len(codes) - length]))
         runs = np.diff(edges) - 1
         longest = int(np.argmax(runs))
@@ -97,7 +101,7 @@ def _may_repeat(steps: Steps) -> bool:
 
     Of its sizes two thirds at least came up before: each does in every period, of three or more.
     """
-    sizes = steps.size[steps.kind == StepKind.ALLOC]
+    sizes = steps.size.compress(any_of(steps.kind, (StepKind.ALLOC,)))
     again = len(sizes) - len(distinct(sizes))
     return 3 * again * _WORTH >= 2 * len(sizes)
 
@@ -107,7 +111,7 @@ def _unnamed(steps: Steps) -> tuple[_Ints, _Ints, _Ints]:
     stream."""
     at = np.arange(len(steps))
     asked = _asked(steps)
-    is_alloc = steps.kind == StepKind.ALLOC
+    is_alloc = any_of(steps.kind, (StepKind.ALLOC,))
     is_free = any_of(steps.kind, _FREES) & (asked >= 0)
     # What is neither, or frees what was there before, is like no other step.
     is_named = is_alloc | is_free
@@ -139,12 +143,12 @@ def _repeats(columns: tuple[_Ints, _Ints, _Ints], period: Period) -> bool:
 def _asked(steps: Steps) -> NDArray[np.int64]:
     """For each step, the last alloc before it, or it itself, of its address; -1: there is none."""
     order = stable_order(steps.addr)
-    addr = steps.addr[order]
+    addr = steps.addr.take(order)
     groups = np.zeros(len(steps), dtype=np.int64)
     groups[1:] = np.cumsum(addr[1:] != addr[:-1])
     # Each address begins above all that the ones before it have reached.
     base = groups * (len(steps) + 1)
-    allocs = np.where(steps.kind[order] == StepKind.ALLOC, order + 1, 0)
+    allocs = np.where(any_of(steps.kind.take(order), (StepKind.ALLOC,)), order + 1, 0)
     asked = np.empty(len(steps), dtype=np.int64)
     asked[order] = np.maximum.accumulate(base + allocs) - base - 1
     return asked
@@ -164,8 +168,8 @@ def _lengths(codes: NDArray[np.uint64]) -> list[int]:
         factor, length = factor * factor % (1 << 64), 2 * length
     runs >>= np.uint64(_HALF)  # what two digits hold is put in order in half the time
     order = stable_order(runs)
-    runs = runs[order]
-    times = np.bincount((order[1:] - order[:-1])[runs[1:] == runs[:-1]])
+    runs = runs.take(order)
+    times = np.bincount((order[1:] - order[:-1]).compress(runs[1:] == runs[:-1]))
     lengths = np.flatnonzero(times)
     commonest = np.argsort(-times[lengths], kind="stable")[:_CANDIDATES]
     return [int(length) for length in lengths[commonest]]

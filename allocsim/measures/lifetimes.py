@@ -26,11 +26,15 @@ __all__ = ["Lifetimes", "lifetimes_of"]
 
 @dataclass(frozen=True, eq=False)
 class Lifetimes:
-    """Blocks with their sizes in bytes, requests rounded up to 512; columns are read-only."""
+    """Blocks with their sizes in bytes, requests rounded up to 512; columns are read-only.
+
+    in_order_of: those of another sort that come and go in the same order, where there are such.
+    """
 
     start: NDArray[np.int64]
     end: NDArray[np.int64]
     size: NDArray[np.int64]
+    in_order_of: Lifetimes | None = None
 
     def __post_init__(self) -> None:
         for column in (self.start, self.end, self.size):
@@ -58,6 +62,8 @@ class Lifetimes:
 
         At one moment ends come first: the next block may take the same place.
         """
+        if self.in_order_of is not None:
+            return self.in_order_of.turns
         turn = 2 * np.concatenate((self.start, self.end))
         turn[: len(self)] += 1
         # What was there before and what outlives the recording, one behind the other, as if each
@@ -99,9 +105,19 @@ def lifetimes_of(
     if stop in (None, len(trace)) and not len(answered):
         known = _WHOLE.setdefault(trace, {})
         if until not in known:
-            known[until] = _lifetimes_of(trace, len(trace), (), until)
+            known[until] = _whole_lifetimes(trace, until)
         return known[until]
     return _lifetimes_of(trace, len(trace) if stop is None else stop, answered, until)
+
+
+def _whole_lifetimes(trace: Trace, until: Action) -> Lifetimes:
+    """Where no free waits, a life ends with the request an entry before it ends with the end."""
+    waits = any_of(trace.by_address.kind, (Turn.FREE_REQUESTED, Turn.FREE_COMPLETED)).any()
+    is_pending = (block.state == PENDING for segment in trace.segments for block in segment.blocks)
+    if until != Action.FREE_REQUESTED or waits or any(is_pending):
+        return _lifetimes_of(trace, len(trace), (), until)
+    whole = lifetimes_of(trace)
+    return Lifetimes(whole.start, whole.end - (whole.end < len(trace)), whole.size, whole)
 
 
 def _lifetimes_of(trace: Trace, stop: int, answered: Sequence[int], until: Action) -> Lifetimes:

@@ -91,7 +91,7 @@ class Demand:
         groups, self.group = numbered(pool << 32 | stream)
         self._is_private = (groups >> 32 >= 0).tolist()
         self._maps_private = release.expandable_private_pools
-        asked = trace.size[any_of(trace.action, (Action.ALLOC, Action.OOM))]
+        asked = trace.size.compress(any_of(trace.action, (Action.ALLOC, Action.OOM)))
         self._sizes = distinct(asked[asked > 0])
         self._moves = self._moves_of_groups(prepared)
         self._sorted: dict[bytes, dict[int, _Moves]] = {}
@@ -105,8 +105,10 @@ class Demand:
         asked = lifetimes if len(rows) == len(lifetimes) else lifetimes.take(rows)
         order, start = asked.turns, asked.start
         moves = _moves_of(np.searchsorted(self._sizes, self.size[start]), order)
-        group = np.tile(self.group[start], 2)[order]
         moment, rounds = asked.moments, rounds_of(prepared)
+        if len(self._is_private) == 1:
+            return [_once(moves, moment, rounds)]
+        group = np.tile(self.group[start], 2)[order]
         own = (np.flatnonzero(group == g) for g in range(len(self._is_private)))
         return [_once(moves[rows], moment[rows], rounds) for rows in own]
 

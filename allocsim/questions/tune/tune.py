@@ -38,7 +38,6 @@ from allocsim.measures import (
     front,
     merged,
     read_alike,
-    rounds_of,
 )
 from allocsim.questions.tune.bounds import Bounds
 from allocsim.questions.tune.grid import Asked, Search, SearchProgress
@@ -178,9 +177,6 @@ def tune(
         crew = stack.enter_context(Crew(jobs, executor))
         if scratch is not None and not (crew.inherits and len(parts) <= MOST_KEPT):
             write_columns(parts, scratch)
-        elif crew.inherits:
-            for part in parts:
-                rounds_of(part.prepared)  # every process would have to look for them
         stored = None
         if results is not None:
             stored = stack.enter_context(Results(results, _question(asked)))
