@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from weakref import WeakKeyDictionary
 
+from allocsim.arrays import keep_pages
 from allocsim.core import RELEASES as MODELLED
 from allocsim.core import parse_conf
 from allocsim.engine.hints import Hints
@@ -45,6 +46,7 @@ def prepare(
     Raises RecordingError if there is nothing to replay, ConfigError for an unknown release and for
     hints that the release refuses.
     """
+    keep_pages()
     asked = device, torch_version, hints or Hints()
     last = _LAST.get(recording)
     if last is not None and last[0] == asked:
