@@ -6,7 +6,6 @@ Rule: each returns what the call of NumPy returns that its docstring names, elem
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cache
 from struct import pack
 from typing import Any, TypeVar
 
@@ -18,7 +17,6 @@ __all__ = [
     "any_of",
     "distinct",
     "int_column",
-    "keep_pages",
     "numbered",
     "stable_order",
 ]
@@ -30,9 +28,6 @@ _WIDEST_TABLE = 4
 
 _DIGIT = 16
 """Bits of the longest numbers that NumPy sorts by counting them."""
-
-_LONGEST = (32 << 20) - (1 << 13)
-"""Bytes of the longest array by which glibc measures, with room for its own words."""
 
 _MOST_DIGITS = 2
 """Of more, to sort by each takes as long as to sort by all at once."""
@@ -72,20 +67,6 @@ def numbered(
         return numbers[:1].copy(), np.zeros(len(numbers), dtype=np.intp)
     found = distinct(numbers)
     return found, np.searchsorted(found, numbers)
-
-
-@cache
-def keep_pages() -> None:
-    """Let the C library keep the memory of freed columns for those to come, up to 64 MiB.
-
-    glibc gives what is free at the end of its heap back to the kernel when it is more than twice
-    the longest array freed so far (32 MiB at most), and the kernel clears every page that it hands
-    out again: a sixth of the first replay of a recording with the compiled core, a twentieth in
-    plain Python, whose columns are a few MiB each (benchmarks/results/speed.md).  So one as long
-    as counts is freed that nobody has touched, which takes no time and no memory; what other C
-    libraries do is not changed by it.
-    """
-    np.empty(_LONGEST, dtype=np.uint8)
 
 
 def int_column(values: Sequence[int]) -> NDArray[np.int64]:

@@ -23,6 +23,7 @@ FLOORS = {
     "units": 0,
     "arrays": 0,
     "collector": 0,
+    "pages": 0,
     "errors": 0,
     "state": 0,
     "display": 0,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from resource import RUSAGE_SELF, getrusage
 from struct import error as StructError  # noqa: N812  (it is a class)
 
 import numpy as np
@@ -15,7 +14,6 @@ from allocsim.arrays import (
     any_of,
     distinct,
     int_column,
-    keep_pages,
     numbered,
     stable_order,
 )
@@ -99,11 +97,3 @@ def test_what_a_word_does_not_hold_is_refused() -> None:
     for number in (-(1 << 63) - 1, 1 << 63):
         with pytest.raises(StructError):
             int_column([number])
-
-
-def test_to_keep_pages_takes_none() -> None:
-    """What counts for the C library is an array's length, not that anybody wrote to it."""
-    keep_pages.cache_clear()
-    before = getrusage(RUSAGE_SELF).ru_maxrss
-    keep_pages()
-    assert getrusage(RUSAGE_SELF).ru_maxrss - before < 4096  # KiB, of 32 MiB

@@ -44,7 +44,7 @@ and of fewer the compiled loop takes less time than what is done between two pie
 """
 
 # Plain integers: to compare with a member of an enumeration takes as long as a dictionary's look.
-DICTATE, REQUESTS = int(StepKind.DICTATE), (int(StepKind.ALLOC), int(StepKind.BRIEF))
+_DICTATE, _REQUESTS = int(StepKind.DICTATE), (int(StepKind.ALLOC), int(StepKind.BRIEF))
 
 
 @dataclass(slots=True)
@@ -190,13 +190,13 @@ class Drive:
     def _take(self, kind: int, addr: int, size: int, stream: int) -> None:
         """One step, whatever it is."""
         allocator = self.allocator
-        if kind == DICTATE:  # there are as many as segments
+        if kind == _DICTATE:  # there are as many as segments
             if self.dictates:
                 allocator.device.dictate_address(addr)
             self.timeline.moved.append(0)
             return
         reserved = allocator.reserved_bytes
-        is_request = kind in REQUESTS
+        is_request = kind in _REQUESTS
         if is_request:
             change = self._request(addr, size, stream)
         elif kind == StepKind.FREE:

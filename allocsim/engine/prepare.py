@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from weakref import WeakKeyDictionary
 
-from allocsim.arrays import keep_pages
 from allocsim.core import RELEASES as MODELLED
 from allocsim.core import parse_conf
 from allocsim.engine.hints import Hints
@@ -20,6 +19,7 @@ from allocsim.engine.prepared import Prepared
 from allocsim.engine.setting import Setting
 from allocsim.engine.which_release import can_be_of, releases_of
 from allocsim.errors import ConfigError, RecordingError
+from allocsim.pages import keep_pages
 from allocsim.state import SegmentState
 from allocsim.trace import Recording, Rewound, refuse_unsound
 
