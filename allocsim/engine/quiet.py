@@ -78,7 +78,29 @@ def is_told_by_entries(prepared: Prepared) -> bool:
         not any_of(trace.action, (*_GIVES_BACK, Action.SEGMENT_MAP)).any()
         and all(not s.is_expandable and s.pool_id == DEFAULT_POOL for s in trace.segments)
         and bool(any_of(prepared.plan.steps.kind, _LEAVES_ENTRIES).all())
+        and _lie_in_segments(trace)
     )
+
+
+def _lie_in_segments(trace: Trace) -> bool:
+    """Whether all blocks do: those of requests alone have none, and nothing else says so of blocks
+    that came and went."""
+    addr, bases, first = trace.by_address.addr, _bases(trace), _first_turns(trace)
+    if not len(addr) or not len(bases):
+        return not len(addr)
+    last = np.append(first[1:], len(addr)) - 1
+    total = np.array([segment.total_size for segment in trace.segments], dtype=np.uint64)
+    is_inside = (last < first) | (addr[last] - bases < total)
+    return bool(first[0] == 0 and is_inside.all())
+
+
+def _bases(trace: Trace) -> NDArray[np.uint64]:
+    return np.array([segment.address for segment in trace.segments], dtype=np.uint64)
+
+
+def _first_turns(trace: Trace) -> NDArray[np.intp]:
+    """By address, the first turn that is in each segment or behind it."""
+    return np.searchsorted(trace.by_address.addr, _bases(trace))
 
 
 def quiet_moments(prepared: Prepared) -> Quiet:
@@ -103,8 +125,7 @@ def _in_entries(prepared: Prepared) -> Quiet:
 def _n_idle(trace: Trace, start: Sequence[SegmentState]) -> NDArray[np.int32]:
     """After each entry, the segments with no block in use, none of which is ever given back."""
     turns, bases = trace.by_address, [segment.address for segment in trace.segments]
-    first = np.searchsorted(turns.addr, np.array(bases, dtype=np.uint64))
-    n_turns = np.diff(first, append=len(turns))
+    n_turns = np.diff(_first_turns(trace), append=len(turns))
     # Half words where they do: most of the time goes to memory that is fresh.
     width = np.uint16 if len(bases) < 1 << 16 else np.int64
     number = np.zeros(len(trace), dtype=width)

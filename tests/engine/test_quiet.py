@@ -6,12 +6,13 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from allocsim import CachingAllocator, Hints
+from allocsim import CachingAllocator, Hints, load, replay
 from allocsim.engine import Prepared, parting_of, prepare
 from allocsim.engine.quiet import Quiet, is_told_by_entries
 from allocsim.errors import UndefinedBehaviorError
@@ -106,6 +107,37 @@ def test_a_proof_looks_at_other_recordings_on_its_way(
     assert parting_of(proved) is None
     assert proved.looked == [alone]
     assert proved.quiet is proved.looked[0]
+
+
+def test_requests_alone_tell_of_no_segment(tmp_path: Path) -> None:
+    rows = "action,id,size\nalloc,1,1000000\nalloc,2,30000000\nfree,1,\nalloc,3,5000000\nfree,2,\n"
+    path = tmp_path / "requests.csv"
+    path.write_text(rows)
+    recording = load(path)
+    (prepared,) = prepare(recording)
+    assert not is_told_by_entries(prepared)
+    assert prepared.quiet == Quiet(after=(0, 1), n_asked=5)
+    assert replay(recording, "max_split_size_mb:32").devices[0].parting is None
+
+
+@pytest.mark.parametrize("moved", [-(1 << 30), 1 << 30])
+def test_a_block_that_came_and_went_outside_of_every_segment(
+    moved: int, recorded: Recorded
+) -> None:
+    """Nothing that contradicts itself, and nothing that tells what was cached."""
+
+    def program(gpu: CachingAllocator) -> None:
+        gpu.malloc(30 * MIB)
+        gpu.free(gpu.malloc(2 * MIB))
+
+    (prepared,) = prepare(recorded(program))
+    assert is_told_by_entries(prepared)
+    trace = prepared.trace
+    addr = trace.addr.astype(np.int64)
+    addr[trace.size == 2 * MIB] += moved
+    outside = replace(prepared, trace=replace(trace, addr=addr.astype(np.uint64)))
+    assert not is_told_by_entries(outside)
+    assert outside.quiet.n_asked == 3
 
 
 def test_entries_do_not_tell_it_of_memory_that_was_given_back(recorded: Recorded) -> None:
