@@ -245,11 +245,23 @@ def _polled(gap: Gap, allocator: CachingAllocator, *, is_waited_for: bool) -> Se
     n_all = len(gap.completed)
     if allocator.collects_garbage_above is not None:
         return tuple(dict.fromkeys((gap.n_early, 0, n_all)))
-    # A device that is full waits for every free that is under way.
+    # A device that is full waits for every free that is under way, unless before that it finds
+    # blocks too good for requests, which it gives back without a wait (1.8).
     waiting = {free.block.ptr for free in allocator.requested_frees if free.block is not None}
-    if is_waited_for or waiting == {entry.addr for entry in gap.completed}:
-        return tuple(dict.fromkeys((0, n_all)))
-    return tuple(dict.fromkeys((n_all, 0)))
+    waits = waiting == {entry.addr for entry in gap.completed} and not _are_too_good(gap, allocator)
+    return tuple(dict.fromkeys((0, n_all) if is_waited_for or waits else (n_all, 0)))
+
+
+def _are_too_good(gap: Gap, allocator: CachingAllocator) -> bool:
+    """Whether all that was given back was of max_split_size or more, in the request's own stream.
+
+    A wait gives back whatever is cached besides; where nothing is, that says nothing, and it is
+    likelier that a free was complete than that a request waited for it to take its block away.
+    """
+    least, step = allocator.config.max_split_size, gap.step
+    is_oversize = [entry.size >= least for entry in gap.released]
+    streams = {entry.stream for entry in gap.released}
+    return step is not None and all(is_oversize) and streams == {step.stream}
 
 
 def _rooms(

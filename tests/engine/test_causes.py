@@ -225,6 +225,32 @@ def test_frees_that_a_full_device_waited_for_complete_after_the_request(entries:
     ]
 
 
+@pytest.mark.parametrize(
+    ("least", "stream", "likeliest"),
+    [
+        (25, 0, ["FREE_COMPLETE", "DICTATE", "ALLOC"]),
+        (35, 0, ["DICTATE", "ALLOC", "FREE_COMPLETE"]),  # it was cached like any other
+        (25, 4096, ["DICTATE", "ALLOC", "FREE_COMPLETE"]),  # another stream's
+    ],
+)
+def test_a_block_too_good_for_the_request_is_given_back_without_a_wait(
+    least: int, stream: int, likeliest: list[str], entries: Entries
+) -> None:
+    """What max_split_size keeps whole goes before anything is waited for (1.8)."""
+    full = CachingAllocator("50MiB", f"max_split_size_mb:{least}")
+    address = full.malloc(30 * MIB, stream)
+    assert address is not None
+    full.request_free(address)
+    given_back = ((FC, address, 30 * MIB, stream), (SF, address, 30 * MIB, stream))
+    gap = only_gap(entries((A, 1, 1), *given_back, (SA, NEW, 24 * MIB), (A, NEW, 24 * MIB)))
+    found = explanations(gap, full, facts(memory=50 * MIB))
+    assert found[0].cause is REQUEST
+    assert kinds(found[0].steps) == likeliest
+    ways = [kinds(each.steps) for each in found]
+    assert ["FREE_COMPLETE", "DICTATE", "ALLOC"] in ways
+    assert ["DICTATE", "ALLOC", "FREE_COMPLETE"] in ways
+
+
 def test_the_free_right_before_was_waited_for_if_it_would_have_done(entries: Entries) -> None:
     """Had it been complete, the request would have taken its block."""
     full = CachingAllocator("30MiB")
