@@ -35,6 +35,7 @@ def test_a_what_if_is_what_the_program_comes_to(release: str) -> None:
         6614770,
         7403665,
         7610253,
+        7700774,
     ],
 )
 def test_programs_whose_recording_was_once_misread(seed: int) -> None:

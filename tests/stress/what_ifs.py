@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from allocsim import CachingAllocator, replay
-from allocsim.core import RELEASES, Release
+from allocsim.core import RELEASES, Release, parse_conf
 from allocsim.engine import Setting
 from allocsim.errors import (
     AllocsimError,
@@ -212,10 +212,12 @@ def run(program: Program, asked: WhatIf) -> Answer:
         base_address=BASE,
     )
     live: dict[int, int | None] = {}
-    has_limit = Setting(asked.conf).fraction(RELEASES[asked.release]) is not None
+    release = RELEASES[asked.release]
+    is_other = str(parse_conf(asked.conf, release)) != str(parse_conf(program.conf, release))
+    has_limit = is_other and Setting(asked.conf).fraction(release) is not None
     for op in program.ops:
         if op[0] == "m" and has_limit:
-            continue  # a setting's own limit has the last word
+            continue  # another setting's own limit has the last word
         try:
             _do(model, op, live)
         except OutOfMemoryError as found:
