@@ -112,9 +112,10 @@ def lifetimes_of(
 
 def _whole_lifetimes(trace: Trace, until: Action) -> Lifetimes:
     """Where no free waits, a life ends with the request an entry before it ends with the end."""
+    tiles = trace.tiles
     waits = any_of(trace.by_address.kind, (Turn.FREE_REQUESTED, Turn.FREE_COMPLETED)).any()
-    is_pending = (block.state == PENDING for segment in trace.segments for block in segment.blocks)
-    if until != Action.FREE_REQUESTED or waits or any(is_pending):
+    waits |= tiles is None or tiles.is_pending.any()
+    if until != Action.FREE_REQUESTED or waits:
         return _lifetimes_of(trace, len(trace), (), until)
     whole = lifetimes_of(trace)
     return Lifetimes(whole.start, whole.end - (whole.end < len(trace)), whole.size, whole)

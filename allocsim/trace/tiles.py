@@ -23,8 +23,8 @@ __all__ = ["Tiles"]
 class Tiles:
     """Blocks in the order of their segments; each column has a row for each block.
 
-    blocks: themselves.  address, size, requested_size: bytes.  is_active, is_pending: whether it is
-    in use or waits, and whether it waits.
+    blocks: themselves.  address, size, requested_size: bytes.  is_active: whether it is in use or
+    waits; is_pending: whether it waits; is_small: whether its segment is of the small pool.
     are_sound: whether the state keeps its rules, see `allocsim.state`.
     """
 
