@@ -6,6 +6,7 @@ Rule: a recording is proved once, when somebody asks; the proof is kept with wha
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -18,7 +19,7 @@ from allocsim.engine.quiet import Probe, Quiet, is_told_by_entries, moments_of
 from allocsim.engine.result import DeviceRun, Parting
 from allocsim.errors import AllocsimError
 
-__all__ = ["difference_step_by_step", "looks_at_moments", "parting_of"]
+__all__ = ["FindsParting", "difference_step_by_step", "looks_at_moments", "parting_of"]
 
 
 def parting_of(prepared: Prepared) -> Parting | None:
@@ -31,6 +32,23 @@ def parting_of(prepared: Prepared) -> Parting | None:
     if not prepared.proofs:
         prepared.proofs.append(_proved(prepared))
     return prepared.proofs[0]
+
+
+@dataclass(frozen=True, slots=True)
+class FindsParting:
+    """`parting_of` a device, when it is called; pickled, the answer in place of the recording."""
+
+    prepared: Prepared
+
+    def __call__(self) -> Parting | None:
+        return parting_of(self.prepared)
+
+    def __reduce__(self) -> tuple[type[partial[Parting | None]], tuple[object, ...]]:
+        return partial, (_known, self())
+
+
+def _known(parting: Parting | None) -> Parting | None:
+    return parting
 
 
 def _proved(prepared: Prepared) -> Parting | None:

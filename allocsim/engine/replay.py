@@ -6,7 +6,7 @@ Rule: whatever the recording does not contain is inferred, and every inference i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -24,8 +24,8 @@ from allocsim.engine.notes import (
 from allocsim.engine.observers import Observer, PeakWatch, Progress, SpillWatch
 from allocsim.engine.prepare import prepare
 from allocsim.engine.prepared import Prepared
-from allocsim.engine.proof import looks_at_moments, parting_of
-from allocsim.engine.result import DeviceRun, Run
+from allocsim.engine.proof import FindsParting, looks_at_moments, parting_of
+from allocsim.engine.result import DeviceRun, Parting, Run
 from allocsim.engine.setting import Setting
 from allocsim.engine.two_starts import peaks_of
 from allocsim.errors import ConfigError
@@ -184,7 +184,7 @@ def _result(
     fidelity = None
     if drive.fidelity is not None:
         fidelity = drive.fidelity.result(allocator)
-    finds = partial(parting_of, prepared)
+    finds: Callable[[], Parting | None] = FindsParting(prepared)
     if fidelity is not None and drive.dictates and prepared.is_own_release:
         finds = partial(fidelity.parting_of, prepared.trace.device)
     if drive.stopped_at is not None:

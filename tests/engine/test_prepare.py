@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -53,6 +54,18 @@ def test_who_asks_for_setting_after_setting_has_the_recording_proved_once(
     (second,) = replay(recording, "garbage_collection_threshold:0.8").devices
     assert second.parting is None and first.parting is None
     assert len(drives) == 3
+
+
+def test_a_what_if_that_is_sent_elsewhere_takes_its_proof_along(drives: list[Drive]) -> None:
+    """And not the recording, which is several times as long as the answer."""
+    recording = load(TRACES / "gpt2-side-stream-torch2.15.pickle.gz")
+    run, as_recorded = replay(recording, OTHER), replay(recording)
+    sent = pickle.dumps(run)
+    assert len(sent) < 1.1 * len(pickle.dumps(as_recorded))
+    drives.clear()
+    (device,) = pickle.loads(sent).devices
+    assert device.parting is None and device.stats == run.devices[0].stats
+    assert not drives
 
 
 def test_what_a_recording_shows_of_calls_may_take_its_proof(
