@@ -46,6 +46,7 @@ from allocsim.core.inspection import (
     pool_of_requests,
     returnable_bytes,
     returnable_pools,
+    served_once_free,
     small_places,
     would_serve,
 )
@@ -123,6 +124,7 @@ __all__ = [
     "pool_of_requests",
     "returnable_bytes",
     "returnable_pools",
+    "served_once_free",
     "small_places",
     "step_rows",
     "would_serve",

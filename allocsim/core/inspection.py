@@ -39,6 +39,7 @@ __all__ = [
     "pool_of_requests",
     "returnable_bytes",
     "returnable_pools",
+    "served_once_free",
     "would_serve",
 ]
 
@@ -162,26 +163,40 @@ def would_serve(allocator: CachingAllocator, block: Block, size: int, stream: in
     Merged with its neighbours (2.2), it would have to be what is found among the others (1.5, 4.4)
     and not be too good or too long for the request (1.6).
     """
-    config = allocator.config
-    rounded = config.round_size(size)
-    owner = allocator.private_pools.target(stream)
-    is_own = block.stream == stream and block.pool.owner is owner
-    if not is_own or block.pool.is_small != (rounded <= SMALL_SIZE):
-        return False
-    if block.expandable is not None and not config.expandable_segments:
-        return False
+    rounded = allocator.config.round_size(size)
     whole = _were_it_free(block)
-    if not config.accepts(rounded, whole.size):
-        return False
-    merged = (block.prev, block.next)
-    others = (each for each in block.pool.of(stream).blocks if each not in merged)
+    is_own = _is_searched(allocator, block, rounded, stream)
+    return is_own and _found_beside(allocator, block, whole, rounded) is whole
+
+
+def served_once_free(allocator: CachingAllocator, block: Block, size: int, stream: int) -> bool:
+    """`finds_free_block`, were an allocated block free: what it merges with may then be too good
+    for the request (1.6)."""
+    rounded = allocator.config.round_size(size)
+    if not _is_searched(allocator, block, rounded, stream):
+        return finds_free_block(allocator, size, stream)
+    return _found_beside(allocator, block, _were_it_free(block), rounded) is not None
+
+
+def _is_searched(allocator: CachingAllocator, block: Block, rounded: int, stream: int) -> bool:
+    """Whether a request would look for a block where this one would be, were it free."""
+    is_of_stream = block.stream == stream and block.pool is _pool_for(allocator, rounded, stream)
+    return is_of_stream and (block.expandable is None or allocator.config.expandable_segments)
+
+
+def _found_beside(
+    allocator: CachingAllocator, block: Block, whole: Block, rounded: int
+) -> Block | None:
+    """What serves a request among the free blocks of `block`'s pool and stream and `whole`, which
+    it would be, were it free; None: nothing does."""
+    config, merged = allocator.config, (block.prev, block.next)
+    others = (each for each in block.pool.of(block.stream).blocks if each not in merged)
     fitting = (each for each in (whole, *others) if each.size >= rounded)
     found = sorted(fitting, key=block.pool.layout.key_of)
-    at = 0
-    if found[0].expandable is not None:
-        # With expandable segments switched off `whole` is none of theirs, so that one is found.
+    at = 0 if found else -1
+    if found and found[0].expandable is not None:
         at = least_room(found, 0) if config.expandable_segments else next_not_expandable(found, 0)
-    return found[at] is whole
+    return found[at] if at >= 0 and config.accepts(rounded, found[at].size) else None
 
 
 def _were_it_free(block: Block) -> Block:

@@ -8,8 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from allocsim.core import CachingAllocator, finds_free_block, mapped_for
-from allocsim.engine.gaps import Gap
+from allocsim.core import (
+    CachingAllocator,
+    allocated_block,
+    finds_free_block,
+    mapped_for,
+    served_once_free,
+)
+from allocsim.engine.gaps import Gap, Recorded
 from allocsim.engine.plan import StepKind
 from allocsim.trace import Action
 
@@ -72,6 +78,17 @@ def _wanted(gap: Gap, allocator: CachingAllocator) -> int:
     memory had been given back, what it would have mapped as things stood.
     """
     got, step = sum(entry.size for entry in (*gap.before, *gap.obtained)), gap.step
-    if step is None or finds_free_block(allocator, step.size, step.stream):
+    if step is None or _finds_free_block(gap, step, allocator):
         return got
     return mapped_for(allocator, step.size, step.stream) or got
+
+
+def _finds_free_block(gap: Gap, step: Recorded, allocator: CachingAllocator) -> bool:
+    """Whether the request would have been served as things stood, the free before it complete."""
+    freed = None
+    if gap.free is not None:
+        named = allocator.named_blocks.get(gap.free.addr)
+        freed = named or allocated_block(allocator, gap.free.addr)
+    if freed is None:
+        return finds_free_block(allocator, step.size, step.stream)
+    return served_once_free(allocator, freed, step.size, step.stream)

@@ -6,7 +6,13 @@ import random
 
 import pytest
 
-from allocsim.core import CachingAllocator, allocated_block, finds_free_block, would_serve
+from allocsim.core import (
+    CachingAllocator,
+    allocated_block,
+    finds_free_block,
+    served_once_free,
+    would_serve,
+)
 from allocsim.units import KIB, MIB
 
 SIZES = (2 * KIB, 600 * KIB, 3 * MIB, 12 * MIB, 21 * MIB, 22 * MIB, 40 * MIB)
@@ -58,3 +64,25 @@ def test_it_would_where_it_does(conf: str, torch: str) -> None:
             answers.append(said)
         a.check()
     assert {*answers} == {True, False}
+
+
+@pytest.mark.parametrize("conf", CONFS)
+@pytest.mark.parametrize("torch", ["2.11", "2.12", "2.15"])
+def test_once_it_is_free_a_request_is_served_or_not(conf: str, torch: str) -> None:
+    """By that block, by another, or by none: what it merged with may be too good by then."""
+    answers = []
+    for seed in range(12):
+        a, live = made(seed, conf, torch)
+        for at, size in zip(range(len(live)), SIZES * 9, strict=False):
+            block = allocated_block(a, live[at])
+            assert block is not None
+            for stream in (0, 4096):
+                before = finds_free_block(a, size, stream)
+                said = served_once_free(a, block, size, stream)
+                twin, same = made(seed, conf, torch)
+                twin.free(same[at])
+                assert finds_free_block(twin, size, stream) is said
+                answers.append((before, said))
+    takes_away = "expandable" in conf and "max_split_size_mb" in conf
+    assert {*answers} >= {(True, True), (False, False), (False, True)}
+    assert ((True, False) in answers) is takes_away
