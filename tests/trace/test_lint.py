@@ -126,3 +126,13 @@ def test_unrounded_sizes_of_old_releases_are_only_notable() -> None:
             block["address"] += 8
     assert "no multiples of 512" in texts(snapshot, "note")
     assert not texts(snapshot, "error")
+
+
+def test_a_segment_that_no_device_address_reaches() -> None:
+    """Release 2.0 wrote no addresses of blocks, so that they follow from their order."""
+    snapshot = training_step().snapshot()
+    segment = snapshot["segments"][0]
+    segment["address"] = (1 << 64) - segment["blocks"][0]["size"]
+    for block in segment["blocks"]:
+        del block["address"]
+    assert "beyond the last address that 64 bits can name" in texts(snapshot, "error")
