@@ -24,14 +24,13 @@ from allocsim.core import (
     PAGE,
     UNLIMITED,
     CachingAllocator,
-    allocated_block,
     finds_free_block,
     free_blocks,
     returnable_bytes,
     would_serve,
 )
 from allocsim.engine.gaps import Gap, Recorded
-from allocsim.engine.likelihood import Facts, has_just_set, is_limited, was_called
+from allocsim.engine.likelihood import Facts, freed_block, has_just_set, is_limited, was_called
 from allocsim.engine.plan import Planned, StepKind
 from allocsim.trace import Action
 from allocsim.units import round_up
@@ -232,10 +231,9 @@ def _may_grow_in_place(gap: Gap, allocator: CachingAllocator) -> bool:
 
 def _held_ways(gap: Gap, allocator: CachingAllocator) -> tuple[bool, ...]:
     """Whether the free before it was waited for; the likelier first."""
-    free, step = gap.free, gap.step
-    if free is None or step is None:
+    block, step = freed_block(gap, allocator), gap.step
+    if gap.free is None or step is None:
         return (False,)
-    block = allocator.named_blocks.get(free.addr) or allocated_block(allocator, free.addr)
     would_do = block is not None and would_serve(allocator, block, step.size, step.stream)
     return (True, False) if would_do and not has_just_set(gap) else (False, True)
 

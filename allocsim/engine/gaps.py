@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocsim.arrays import any_of
-from allocsim.trace import Action, PoolColumn, Trace
+from allocsim.trace import Action, PoolColumn, Trace, completes_at_once
 
 __all__ = ["Call", "Gap", "Recorded", "Sorted", "gaps_of", "sort_out"]
 
@@ -122,11 +122,9 @@ def sort_out(trace: Trace, pools: PoolColumn, calls: Sequence[Call] = ()) -> Sor
 
     calls: what the program is known to have called.
     """
-    action, addr = trace.action, trace.addr
+    action = trace.action
     is_requested = any_of(action, (Action.FREE_REQUESTED,))
-    completes = any_of(action, (Action.FREE_COMPLETED,))
-    completes[:1] = False
-    completes[1:] &= is_requested[:-1] & (addr[:-1] == addr[1:])
+    completes = completes_at_once(action, trace.addr)
     # A call between the two halves of a free: it was the call that waited for it.
     completes[[call.entry for call in calls if call.entry < len(trace)]] = False
     is_immediate = np.zeros(len(trace), dtype=bool)

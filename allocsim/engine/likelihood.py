@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from allocsim.core import (
+    Block,
     CachingAllocator,
     allocated_block,
     finds_free_block,
@@ -19,7 +20,7 @@ from allocsim.engine.gaps import Gap, Recorded
 from allocsim.engine.plan import StepKind
 from allocsim.trace import Action
 
-__all__ = ["Facts", "has_just_set", "is_limited", "was_called"]
+__all__ = ["Facts", "freed_block", "has_just_set", "is_limited", "was_called"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +84,17 @@ def _wanted(gap: Gap, allocator: CachingAllocator) -> int:
     return mapped_for(allocator, step.size, step.stream) or got
 
 
+def freed_block(gap: Gap, allocator: CachingAllocator) -> Block | None:
+    """What the free before a gap gives up, while it is allocated; None where there is none."""
+    if gap.free is None:
+        return None
+    address = gap.free.addr
+    return allocator.named_blocks.get(address) or allocated_block(allocator, address)
+
+
 def _finds_free_block(gap: Gap, step: Recorded, allocator: CachingAllocator) -> bool:
     """Whether the request would have been served as things stood, the free before it complete."""
-    freed = None
-    if gap.free is not None:
-        named = allocator.named_blocks.get(gap.free.addr)
-        freed = named or allocated_block(allocator, gap.free.addr)
+    freed = freed_block(gap, allocator)
     if freed is None:
         return finds_free_block(allocator, step.size, step.stream)
     return served_once_free(allocator, freed, step.size, step.stream)

@@ -127,7 +127,7 @@ def _n_idle(trace: Trace, start: Sequence[SegmentState]) -> NDArray[np.int32]:
     turns, bases = trace.by_address, [segment.address for segment in trace.segments]
     n_turns = np.diff(_first_turns(trace), append=len(turns))
     # Half words where they do: most of the time goes to memory that is fresh.
-    width = np.uint16 if len(bases) < 1 << 16 else np.int64
+    width = np.min_scalar_type(len(bases))
     number = np.zeros(len(trace), dtype=width)
     number[turns.entry] = np.repeat(np.arange(len(bases), dtype=width), n_turns)
     moves = np.flatnonzero(any_of(trace.action, (Action.ALLOC, Action.FREE_COMPLETED)))

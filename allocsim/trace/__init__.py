@@ -7,7 +7,7 @@ the device held before the first entry.  Nothing here knows what an allocator wo
 from allocsim.trace.action import ACTION_CODES, BLOCK_ACTIONS, Action
 from allocsim.trace.annotation import Annotation
 from allocsim.trace.backend import options_read
-from allocsim.trace.by_address import Turn
+from allocsim.trace.by_address import Turn, completes_at_once
 from allocsim.trace.export import dump_snapshot, write_snapshot
 from allocsim.trace.folder import ENDINGS, recordings_in
 from allocsim.trace.form import FileForm, form_of
@@ -54,6 +54,7 @@ __all__ = [
     "Trace",
     "Turn",
     "WrongSum",
+    "completes_at_once",
     "decoded",
     "dump_npz",
     "dump_snapshot",

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from allocsim.arrays import any_of, stable_order
 from allocsim.trace.action import BLOCK_ACTIONS, Action
 
-__all__ = ["ByAddress", "Turn"]
+__all__ = ["ByAddress", "Turn", "completes_at_once"]
 
 
 class Turn(IntEnum):
@@ -27,6 +27,14 @@ class Turn(IntEnum):
     FREE_COMPLETED = Action.FREE_COMPLETED
     FREE = 3
     """A free_completed right behind its free_requested, which has no turn of its own."""
+
+
+def completes_at_once(action: NDArray[np.uint8], addr: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Which entries are a free_completed right behind its free_requested."""
+    at_once = any_of(action, (Action.FREE_COMPLETED,))
+    at_once[:1] = False
+    at_once[1:] &= any_of(action[:-1], (Action.FREE_REQUESTED,)) & (addr[1:] == addr[:-1])
+    return at_once
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +56,10 @@ class ByAddress:
     @classmethod
     def of(cls, action: NDArray[np.uint8], addr: NDArray[np.uint64]) -> ByAddress:
         """The turns of entries, all of them from the first on."""
-        kind, is_turn = action.copy(), any_of(action, BLOCK_ACTIONS)
-        at_once = any_of(action[1:], (Action.FREE_COMPLETED,)) & (addr[1:] == addr[:-1])
-        at_once &= any_of(action[:-1], (Action.FREE_REQUESTED,))
-        kind[1:] += at_once  # a FREE_COMPLETED becomes a FREE
-        is_turn[:-1] &= ~at_once
+        at_once = completes_at_once(action, addr)
+        kind = action + at_once  # a FREE_COMPLETED becomes a FREE
+        is_turn = any_of(action, BLOCK_ACTIONS)
+        is_turn[:-1] &= ~at_once[1:]
         entry = np.flatnonzero(is_turn)
         entry = entry.take(stable_order(addr.take(entry)))
         return cls._ordered(entry, addr.take(entry), kind.take(entry))

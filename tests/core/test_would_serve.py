@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from allocsim.core import (
+    Block,
     CachingAllocator,
     allocated_block,
     finds_free_block,
@@ -49,20 +51,34 @@ def serves(a: CachingAllocator, ptr: int, size: int) -> bool:
     return finds_free_block(a, size, 0) and a.malloc(size) == start
 
 
-@pytest.mark.parametrize("conf", CONFS)
-@pytest.mark.parametrize("torch", ["2.11", "2.12", "2.15"])
-def test_it_would_where_it_does(conf: str, torch: str) -> None:
-    answers = []
+Case = tuple[CachingAllocator, Block, int, Callable[[], tuple[CachingAllocator, int]]]
+
+
+def cases(conf: str, torch: str) -> Iterator[Case]:
+    """Allocators, a block that each holds, the size of a request, and what makes a twin of the
+    allocator, with the block's address there."""
     for seed in range(12):
         a, live = made(seed, conf, torch)
         for at, size in zip(range(len(live)), SIZES * 9, strict=False):
             block = allocated_block(a, live[at])
             assert block is not None
-            said = would_serve(a, block, size, 0)
-            twin, same = made(seed, conf, torch)
-            assert serves(twin, same[at], size) is said
-            answers.append(said)
+
+            def twin(seed: int = seed, at: int = at) -> tuple[CachingAllocator, int]:
+                other, same = made(seed, conf, torch)
+                return other, same[at]
+
+            yield a, block, size, twin
         a.check()
+
+
+@pytest.mark.parametrize("conf", CONFS)
+@pytest.mark.parametrize("torch", ["2.11", "2.12", "2.15"])
+def test_it_would_where_it_does(conf: str, torch: str) -> None:
+    answers = []
+    for a, block, size, twin in cases(conf, torch):
+        said = would_serve(a, block, size, 0)
+        assert serves(*twin(), size) is said
+        answers.append(said)
     assert {*answers} == {True, False}
 
 
@@ -71,18 +87,14 @@ def test_it_would_where_it_does(conf: str, torch: str) -> None:
 def test_once_it_is_free_a_request_is_served_or_not(conf: str, torch: str) -> None:
     """By that block, by another, or by none: what it merged with may be too good by then."""
     answers = []
-    for seed in range(12):
-        a, live = made(seed, conf, torch)
-        for at, size in zip(range(len(live)), SIZES * 9, strict=False):
-            block = allocated_block(a, live[at])
-            assert block is not None
-            for stream in (0, 4096):
-                before = finds_free_block(a, size, stream)
-                said = served_once_free(a, block, size, stream)
-                twin, same = made(seed, conf, torch)
-                twin.free(same[at])
-                assert finds_free_block(twin, size, stream) is said
-                answers.append((before, said))
+    for a, block, size, twin in cases(conf, torch):
+        for stream in (0, 4096):
+            before = finds_free_block(a, size, stream)
+            said = served_once_free(a, block, size, stream)
+            other, ptr = twin()
+            other.free(ptr)
+            assert finds_free_block(other, size, stream) is said
+            answers.append((before, said))
     takes_away = "expandable" in conf and "max_split_size_mb" in conf
     assert {*answers} >= {(True, True), (False, False), (False, True)}
     assert ((True, False) in answers) is takes_away

@@ -79,7 +79,7 @@ def _by_stretch(lives: _Lives, n_entries: int, shift: int) -> tuple[_Ints, _Ints
     number = np.arange(len(block)) - np.repeat(np.cumsum(n_in) - n_in - first, n_in)
     n_stretches = ((n_entries - 1) >> shift) + 1
     # Blocks come by address already; half words are sorted by counting them.
-    number = number.astype(np.uint16 if n_stretches < 1 << 16 else np.int64)
+    number = number.astype(np.min_scalar_type(n_stretches))
     ordered = block.take(np.argsort(number, kind="stable"))
     return ordered, np.bincount(number, minlength=n_stretches)
 
