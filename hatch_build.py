@@ -53,7 +53,7 @@ DECLARED = """\
     cdef Names named
     cdef Blocks found
     cdef list spare
-    cdef Block tail, block, other, following, prev, before, after, asked, freed
+    cdef Block tail, block, other, following, prev, before, after, asked, freed, held
     cdef int64_t rounded, size, whole, rest, given, merged, idle, back, n_before, at
     cdef int64_t oversize, most_waste, large_rest, least_rest
     cdef uint64_t name, stream, keys_stream, key, ptr
@@ -70,11 +70,11 @@ LISTS_BACK = """\
 """
 
 ROUNDED = """\
-if size <= 0 or size > 1 << 39:
+if size <= 0 or size > 1 << 38:
                 left = kind, name, size, stream
                 break
             rounded = (size + 511) & -512 if is_plain else rounded_sizes[size]"""
-"""None of 0 bytes; up to half a tebibyte, so that the key of what it is rounded up to is a word."""
+"""None of 0 bytes; up to 256 GiB, so that the key of what it is rounded up to is a word."""
 
 INSERTED = r"""
     \ + if\ is_long:\n

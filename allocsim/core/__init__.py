@@ -22,6 +22,7 @@ from allocsim.core.constants import (
     SMALL_BUFFER,
     SMALL_SIZE,
     UNLIMITED,
+    UNLIMITED_DEVICE,
 )
 from allocsim.core.device import ADDRESS_POLICIES, Device
 from allocsim.core.fast_path import (
@@ -107,6 +108,7 @@ __all__ = [
     "RequestedFree",
     "TraceEntry",
     "UNLIMITED",
+    "UNLIMITED_DEVICE",
     "Witnessed",
     "Work",
     "allocated_block",

@@ -2,8 +2,8 @@ from allocsim.core.pool cimport BlockPool, FreeBlocks
 
 
 cdef class Block:
-    cdef public unsigned long long stream, ptr, key
-    cdef public long long size, requested_size, rank
+    cdef public unsigned long long stream, ptr, key, rank
+    cdef public long long size, requested_size
     cdef public BlockPool pool
     cdef public FreeBlocks free
     cdef public object expandable, stream_uses, capture_uses

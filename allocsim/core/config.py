@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from allocsim.core.constants import (
     LARGE_BUFFER,
+    LARGEST_CARD,
     MIN_BLOCK_SIZE,
     MIN_LARGE_ALLOC,
     N_ROUNDUP_INTERVALS,
@@ -21,12 +22,13 @@ from allocsim.core.constants import (
     SMALL_BUFFER,
     SMALL_SIZE,
     UNLIMITED,
+    UNLIMITED_DEVICE,
 )
 from allocsim.core.options import OPTIONS, Role
 from allocsim.core.releases import Release
 from allocsim.units import MIB, round_up
 
-__all__ = ["AllocatorConfig", "NO_DIVISIONS", "RoundedSizes"]
+__all__ = ["AllocatorConfig", "NO_DIVISIONS", "RoundedSizes", "longest_reserve"]
 
 NO_DIVISIONS = (0,) * N_ROUNDUP_INTERVALS
 
@@ -127,15 +129,15 @@ class AllocatorConfig:
         return size <= block < size + self.max_non_split_rounding
 
     def expandable_reserve(self, total: int) -> int | None:
-        """Bytes of address space that a segment is to reserve, unrounded; None: the 9/8 rule.
+        """Bytes of address space that a segment is to reserve, unrounded; None: the longest.
 
-        Values above 9/8 of the device are clamped (4.8).
+        Values above that are clamped (4.8).
         """
         if self.expandable_segments_reserve is None:
             return None
         number, unit = self.expandable_segments_reserve
         wanted = number * (1024 * MIB if unit else total)
-        return int(min(wanted, total + total // 8))
+        return int(min(wanted, longest_reserve(total)))
 
     def with_default_cuts(self) -> AllocatorConfig:
         """This with every option at its default that decides how memory is cut."""
@@ -328,3 +330,14 @@ def _power2_step(size: int, divisions: int) -> int:
     if divisions == 1:
         return 1
     return (1 << (size.bit_length() - 1)) // divisions
+
+
+def longest_reserve(total: int) -> int:
+    """Bytes of address space that an expandable segment takes at most, unrounded: 9/8 of the
+    device's `total` (4.1).
+
+    Of a device without end as of the largest card: what is full has another segment behind it, and
+    however many there are, addresses and keys remain machine words.
+    """
+    card = total if total < UNLIMITED_DEVICE else LARGEST_CARD
+    return card + card // 8

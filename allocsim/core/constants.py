@@ -11,7 +11,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import Final
 
-from allocsim.units import KIB, MIB
+from allocsim.units import GIB, KIB, MIB
 
 MIN_BLOCK_SIZE: Final = 512
 """kMinBlockSize: the quantum and the minimum of every rounded size."""
@@ -36,6 +36,12 @@ MAX_REQUEST: Final = 1 << 60
 
 UNLIMITED: Final = (1 << 64) - 1
 """SIZE_MAX, which upstream uses for "no max_split_size"."""
+
+UNLIMITED_DEVICE: Final = 1 << 60
+"""Bytes of a device that stands for one without end."""
+
+LARGEST_CARD: Final = 448 * GIB
+"""Memory that no card has yet; what depends on a card's memory is this one's without an end."""
 
 N_ROUNDUP_INTERVALS: Final = 16
 """kRoundUpPowerOfTwoIntervals: below 2 MiB, [2, 4) MiB, ... up to 32 GiB and above."""

@@ -7,6 +7,7 @@ mapped range was split.  Source: semantics 4.1, 4.3, 4.6, 12.9.
 
 from __future__ import annotations
 
+from allocsim.core.config import longest_reserve
 from allocsim.core.device import Device
 from allocsim.units import round_up
 
@@ -16,7 +17,7 @@ __all__ = ["ExpandableSegment"]
 class ExpandableSegment:
     """Address space of `size` bytes for one pool and stream.
 
-    size: 9/8 of the device, or the configured reserve, in whole handles.  base: of one from before
+    size: `longest_reserve`, or the configured reserve, in whole handles.  base: of one from before
     the simulation, whose addresses are taken over.
 
     Mirrors: ExpandableSegment
@@ -32,7 +33,7 @@ class ExpandableSegment:
         reserve: int | None,
         base: int | None = None,
     ) -> None:
-        wanted = device.total + device.total // 8 if reserve is None else reserve
+        wanted = longest_reserve(device.total) if reserve is None else reserve
         self.handle_size = handle_size
         self.size = round_up(wanted, handle_size)
         self.stream = stream

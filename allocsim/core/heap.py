@@ -18,7 +18,14 @@ from allocsim.core.config import AllocatorConfig, RoundedSizes
 from allocsim.core.constants import MIN_BLOCK_SIZE, UNLIMITED
 from allocsim.core.device import Device
 from allocsim.core.history import TraceEntry, Witnessed, Work
-from allocsim.core.pool import BlockPool, KeyLayout, PrivatePool, least_room, next_not_expandable
+from allocsim.core.pool import (
+    RANKS,
+    BlockPool,
+    KeyLayout,
+    PrivatePool,
+    least_room,
+    next_not_expandable,
+)
 from allocsim.core.releases import FreeBlockOrder, Release
 from allocsim.core.stats import DeviceStats
 from allocsim.errors import UndefinedBehaviorError, UpstreamAssertionError
@@ -139,7 +146,7 @@ class Heap:
             base = base if (there := self.device.dictated) is None else there
             rank = -self.layout.origin(base)
         self.hold_place(rank + base, size)
-        return rank
+        return rank & RANKS
 
     def hold_place(self, place: int, size: int) -> None:
         """Let keys hold the free blocks of a segment that begins at this place."""

@@ -12,7 +12,7 @@ from allocsim.core.block import Block
 from allocsim.core.constants import SMALL_BUFFER
 from allocsim.core.expandable import ExpandableSegment
 from allocsim.core.heap import Heap
-from allocsim.core.pool import BlockPool
+from allocsim.core.pool import RANKS, BlockPool
 from allocsim.core.releases import FreeBlockOrder
 from allocsim.errors import UpstreamAssertionError
 from allocsim.units import format_size
@@ -54,8 +54,8 @@ def _move_as_dictated(heap: Heap, block: Block) -> None:
     distance = block.expandable.dictated_move()
     block.ptr += distance
     if heap.release.free_block_order is FreeBlockOrder.SEGMENT:
-        block.rank -= distance
-    heap.hold_place(block.rank + block.ptr, block.size)
+        block.rank = (block.rank - distance) & RANKS
+    heap.hold_place(heap.layout.place_of(block), block.size)
 
 
 def find_run(pool: BlockPool, stream: int, size: int) -> Block | None:

@@ -4,7 +4,7 @@ from allocsim.core.block cimport Block
 cdef class KeyLayout:
     cdef public int size_shift, place_shift, rank_shift
     cdef public bint is_wide
-    cdef object _origin
+    cdef object _origin, _places, _order
 
 
 cdef class FreeBlocks:

@@ -26,6 +26,7 @@ __all__ = [
     "FreeBlocks",
     "KeyLayout",
     "PrivatePool",
+    "RANKS",
     "least_room",
     "next_not_expandable",
 ]
@@ -33,16 +34,19 @@ __all__ = [
 ZEROS: Final = MIN_BLOCK_SIZE.bit_length() - 1
 """Of the bits that a size ends in, and a place, while sizes are multiples of 512."""
 
-NARROW_PLACES: Final = 4 * TIB if IS_COMPILED else 256 * GIB
+NARROW_PLACES: Final = 8 * TIB if IS_COMPILED else 256 * GIB
 """Places below this one fit a narrow key, counted from the first segment's neighbourhood.
 
-Compiled, 4 TiB: with what `NARROW_SIZES` leaves, a key is a machine word.  Plain, 256 GiB: a byte
+Compiled, 8 TiB: with what `NARROW_SIZES` leaves, a key is a machine word.  Plain, 256 GiB: a byte
 of size is worth less than 2**30, a digit of Python's numbers, in a key, so that the loop of
 fast_path.py takes keys from keys in less than half the time that it makes them anew in: 29 ns and
 71, and 41 where it is worth more."""
 
-NARROW_SIZES: Final = 1 << 40
-"""Blocks below this size fit a narrow key."""
+NARROW_SIZES: Final = 1 << 39
+"""Blocks below this size fit a narrow key, and what a card's expandable segment can come to."""
+
+RANKS: Final = (1 << 64) - 1 if IS_COMPILED else -1
+"""The bits of a rank that are kept: compiled, a word's, so that one below 0 is 2**64 more."""
 
 _ASK_LAYOUT: Final = 1
 """A block's key where a machine word cannot hold the true one."""
@@ -62,11 +66,21 @@ class KeyLayout:
     Mirrors: BlockComparatorSize
     """
 
-    __slots__ = ("size_shift", "place_shift", "rank_shift", "is_wide", "_origin")
+    __slots__ = (
+        "size_shift",
+        "place_shift",
+        "rank_shift",
+        "is_wide",
+        "_origin",
+        "_places",
+        "_order",
+    )
 
     def __init__(self, order: FreeBlockOrder = FreeBlockOrder.ADDRESS) -> None:
         self.rank_shift = 64 if order is FreeBlockOrder.CREATION else 0
+        self._order = order
         self._origin = -1
+        self._places = RANKS
         self.is_wide = False
         self.place_shift = ZEROS if IS_COMPILED else 0
         self.size_shift = NARROW_PLACES.bit_length() - 1 - self.place_shift - ZEROS
@@ -77,8 +91,11 @@ class KeyLayout:
 
     def key_of(self, block: Block) -> int:
         """Of a free block."""
-        place = (block.rank << self.rank_shift) + block.ptr
-        return (block.size << self.size_shift) + (place >> self.place_shift)
+        return (block.size << self.size_shift) + (self.place_of(block) >> self.place_shift)
+
+    def place_of(self, block: Block) -> int:
+        """Of a block, among others of its size."""
+        return ((block.rank << self.rank_shift) + block.ptr) & self._places
 
     def origin(self, base: int) -> int:
         """The address that is place 0 where places are addresses.
@@ -104,6 +121,8 @@ class KeyLayout:
         self.is_wide = True
         self.place_shift = 0
         self.size_shift = 104  # addresses of 64 bits, and 40 for the numbers of blocks
+        if self._order is not FreeBlockOrder.SEGMENT:
+            self._places = -1  # all ranks are one, or numbers: with one too many they order as well
 
 
 class FreeBlocks:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from allocsim.core import UNLIMITED_DEVICE
 from allocsim.engine.drive import Drive
 from allocsim.engine.fidelity import FidelityCheck, Uncompared
 from allocsim.engine.notes import cause_notes, device_note, known_notes, start_notes
 from allocsim.engine.observers import Observer, Progress
-from allocsim.engine.prepared import UNLIMITED_DEVICE, Prepared
+from allocsim.engine.prepared import Prepared
 from allocsim.engine.setting import Setting
 from allocsim.engine.start import Start
 from allocsim.errors import ConfigError

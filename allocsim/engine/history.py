@@ -27,7 +27,7 @@ __all__ = ["History", "HistoryWatch", "NOT_THE_ALLOCATORS", "columns_of", "own_e
 
 NOT_THE_ALLOCATORS = (Action.SNAPSHOT, Action.ANNOTATE)
 """Entries that others leave in an allocator's history."""
-_DTYPES = (np.uint8, np.int64, np.int64, np.uint64, np.int32)
+_DTYPES = (np.uint8, np.uint64, np.int64, np.uint64, np.int32)
 _Column = NDArray[np.int64]
 
 
@@ -51,7 +51,7 @@ class History:
     """
 
     action: NDArray[np.uint8]
-    address: _Column
+    address: NDArray[np.uint64]
     size: _Column
     stream: NDArray[np.uint64]
     entry: _Column

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from allocsim.core import (
+    UNLIMITED_DEVICE,
     AllocatorConfig,
     CachingAllocator,
     Folder,
@@ -41,10 +42,7 @@ from allocsim.state import SegmentState
 from allocsim.trace import Mark, MarkKind, Provenance, Trace
 from allocsim.units import GIB, TIB, format_size, round_up
 
-__all__ = ["UNLIMITED_DEVICE", "Prepared"]
-
-UNLIMITED_DEVICE = 1 << 60
-"""Bytes of a device that nothing fills, for recordings that do not tell their device's size."""
+__all__ = ["Prepared"]
 
 
 @dataclass(frozen=True, eq=False)

@@ -132,7 +132,7 @@ def _trace(
     entry = _source(history, recorded, run)
     columns: dict[str, Any] = {
         "action": history.action,
-        "addr": history.address.astype(np.uint64),
+        "addr": history.address,
         "size": history.size,
         "stream": history.stream,
         "frames": recorded.frames[entry],

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from allocsim.core import Block, CachingAllocator, garbage
+from allocsim.core import UNLIMITED_DEVICE, Block, CachingAllocator, garbage
 from allocsim.engine.gaps import Gap
 from allocsim.trace import Action
 
@@ -51,7 +51,7 @@ class Threshold:
     @property
     def in_force(self) -> int:
         """The limit to drive with: one that nothing reaches, so that searches are counted."""
-        return self.limit if self.limit is not None else (self.memory or 1 << 60) - 1
+        return self.limit if self.limit is not None else (self.memory or UNLIMITED_DEVICE) - 1
 
     @property
     def found(self) -> int | None:

@@ -104,12 +104,11 @@ def test_what_a_recording_had_in_odd_sizes_needs_wide_keys(make: Make) -> None:
 @pytest.mark.parametrize("conf", ["", "expandable_segments:True"])
 def test_where_a_process_has_its_memory_changes_nothing(torch: str, conf: str) -> None:
     """Places are counted from the neighbourhood of the first segment, wherever it lies."""
-    low, high = (
-        CachingAllocator("1GiB", conf, torch_version=torch, base_address=base)
-        for base in (0, 1 << 47)
+    bases = (0, 1 << 47, 0xFF00 << 48)
+    low, *others = (
+        CachingAllocator("1GiB", conf, torch_version=torch, base_address=base) for base in bases
     )
-    for a in (low, high):
-        base = 0 if a is low else 1 << 47
+    for a, base in zip((low, *others), bases, strict=True):
         ptrs = [held(a, size * MIB) for size in (12, 14, 12, 3, 3, 1)]
         for ptr in ptrs[::2]:
             a.free(ptr)
@@ -117,11 +116,12 @@ def test_where_a_process_has_its_memory_changes_nothing(torch: str, conf: str) -
         assert [ptr - base for ptr in again] == [ptr - base for ptr in (ptrs[0], ptrs[2], ptrs[4])]
         assert not a.heap.layout.is_wide
         a.check()
-    assert low.memory_stats() == high.memory_stats()
+    for high in others:
+        assert low.memory_stats() == high.memory_stats()
 
 
 @pytest.mark.parametrize("torch", RELEASES)
-@pytest.mark.parametrize("first", [0x7F00_0000_0000, 1 << 47, 2 * MIB])
+@pytest.mark.parametrize("first", [0x7F00_0000_0000, 1 << 47, 2 * MIB, 0xFF00 << 48])
 def test_an_expandable_segment_where_a_recording_has_it_serves_no_larger_request(
     torch: str, first: int
 ) -> None:

@@ -5,7 +5,11 @@ from __future__ import annotations
 import base64
 import dataclasses
 import gzip
+import json
 import re
+import shutil
+import subprocess
+from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
@@ -21,10 +25,13 @@ from allocsim.questions.top import answers_of_run
 from allocsim.report.html import DevicePage, html_report
 from allocsim.report.html.packed_columns import Packer
 from allocsim.trace import Frame, Recording, load
+from allocsim.units import MIB
 from allocsim.workload.oom import oom
+from allocsim.workload.recorder import Recorder
 
 from .page import TYPES, Page
 
+NODE = shutil.which("node")
 OOM = Path(__file__).parents[2] / "traces" / "gpt2-ragged-oom-torch2.15.pickle.gz"
 
 
@@ -134,6 +141,23 @@ def test_the_columns_are_the_picture(classic: tuple[Picture, Page]) -> None:
     assert columns["reserved"].tolist() == picture.curve.reserved.tolist()
     assert columns["ideal"].tolist() == picture.curve.ideal.tolist()
     assert columns["action"].tolist() == picture.trace.action.tolist()
+
+
+@pytest.mark.skipif(NODE is None, reason="node is not installed")
+@pytest.mark.parametrize("first", [0x7F00 << 32, 0xFF00 << 48])
+def test_the_page_names_addresses_to_the_byte(first: int) -> None:
+    """Of 64 bits too, as an Intel GPU has them, which no number of JavaScript is."""
+    recorder = Recorder("1GiB", base_address=first)
+    sizes = (3 * MIB, 512, 30 * MIB, 700_000, 3 * MIB)
+    addresses = [recorder.malloc(size, -1) for size in sizes]
+    picture, page = page_of(recorder.recording("oom", {}))
+    assert picture.lives.blocks.address.tolist() == addresses
+    named = {name: column.tolist() for name, column in page.columns().items()}
+    code = (files("allocsim.report") / "html" / "view.js").read_text()
+    code += f"data = {json.dumps({'columns': named, 'unit': 512})};"
+    code += 'console.log(data.columns["block.place"].map((at) => hex(addressOf(at))).join(" "))'
+    told = subprocess.run([str(NODE), "-e", code], check=True, capture_output=True, text=True)
+    assert told.stdout.split() == [hex(address) for address in addresses]
 
 
 def test_steps_and_phases_travel_as_columns(gpt2: tuple[Picture, str, Page]) -> None:

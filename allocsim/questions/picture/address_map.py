@@ -68,26 +68,28 @@ def _ends(first: _Floats, last: _Floats, length: int) -> list[tuple[NDArray[np.i
 
 
 _Column = NDArray[np.int64]
+_Addresses = NDArray[np.uint64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AddressAxis:
     """start, length: of each range of addresses without a gap; offset: its place on the axis."""
 
-    start: _Column
+    start: _Addresses
     length: _Column
     offset: _Column
 
     @classmethod
-    def of(cls, address: _Column, size: _Column) -> AddressAxis:
+    def of(cls, address: _Addresses, size: _Column) -> AddressAxis:
         """The axis of the ranges [address, address + size), which may overlap."""
         order = stable_order(address)
-        address, end = address[order], np.maximum.accumulate((address + size)[order])
+        ends = address + size.astype(np.uint64)
+        address, end = address[order], np.maximum.accumulate(ends[order])
         begins = np.ones(len(address), dtype=bool)
         begins[1:] = address[1:] > end[:-1]
         start = address[begins]
         last = np.append(np.flatnonzero(begins)[1:] - 1, len(address) - 1)[: len(start)]
-        length = end[last] - start
+        length = (end[last] - start).astype(np.int64)
         return cls(start, length, np.cumsum(length) - length)
 
     @property
@@ -95,10 +97,10 @@ class AddressAxis:
         """Bytes of the whole axis."""
         return int(self.length.sum())
 
-    def place(self, address: _Column) -> _Column:
+    def place(self, address: _Addresses) -> _Column:
         """Where `address`, which was reserved at some time, lies on the axis."""
         row = np.searchsorted(self.start, address, side="right") - 1
-        return self.offset[row] + address - self.start[row]
+        return self.offset[row] + (address - self.start[row]).astype(np.int64)
 
 
 COLOURINGS = ("state", "size", "owner")
@@ -148,7 +150,7 @@ def address_map(
     axis, blocks, segments = axis_of(lives), lives.blocks, lives.segments
     x, y = shape[1] / max(lives.n_entries, 1), shape[0] / max(axis.total, 1)
 
-    def shares(address: _Column, size: _Column, born: _Column, end: _Column) -> _Shares:
+    def shares(address: _Addresses, size: _Column, born: _Column, end: _Column) -> _Shares:
         if not len(address):
             return np.zeros(shape, dtype=np.float32)
         low = axis.place(address)

@@ -58,7 +58,8 @@ def instant_of(lives: Lives, entry: int, *, is_expandable: bool) -> Instant:
             *(c[used].tolist() for c in columns), strict=True
         )
     ]
-    starts = np.searchsorted(blocks.address[used], [start for start, *_ in ranges])
+    firsts = np.array([start for start, *_ in ranges], dtype=np.uint64)
+    starts = np.searchsorted(blocks.address[used], firsts)
     cuts = [*starts.tolist(), len(in_use)]
     return Instant(
         entry,

@@ -22,6 +22,7 @@ from allocsim.trace import BLOCK_ACTIONS, Action, Trace
 __all__ = ["BlockLives", "Lives", "SegmentLives", "lives_of"]
 
 _Column = NDArray[np.int64]
+_Addresses = NDArray[np.uint64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,7 +34,7 @@ class BlockLives:
     stack: number in the recording's frame table, -1 where none is recorded.
     """
 
-    address: _Column
+    address: _Addresses
     size: _Column
     requested: _Column
     stream: NDArray[np.uint64]
@@ -53,7 +54,7 @@ class SegmentLives:
     pool: index into `Lives.pools`, -1 for the default pool.
     """
 
-    address: _Column
+    address: _Addresses
     size: _Column
     stream: NDArray[np.uint64]
     born: _Column
@@ -105,7 +106,7 @@ def _blocks(history: History, trace: Trace, n_entries: int) -> BlockLives:
 
 
 def _next_is(
-    action: NDArray[np.uint8], address: _Column, order: _Column, at: _Column, wanted: Action
+    action: NDArray[np.uint8], address: _Addresses, order: _Column, at: _Column, wanted: Action
 ) -> _Column:
     """Row numbers of what stands at places `at` of `order`, -1 where it is not what is wanted."""
     inside = np.minimum(at, len(order) - 1)
@@ -125,7 +126,7 @@ def _before(history: History) -> list[NDArray[Any]]:
                 rows.append((Action.ALLOC, *row))
             if block.state == PENDING:
                 rows.append((Action.FREE_REQUESTED, *row))
-    dtypes = (np.uint8, np.int64, np.int64, np.int64, np.uint64, np.int64)
+    dtypes = (np.uint8, np.uint64, np.int64, np.int64, np.uint64, np.int64)
     return columns_of(zip(*rows, strict=True), dtypes)
 
 
@@ -163,5 +164,5 @@ def _segments(history: History, n_entries: int) -> SegmentLives:
         (at, size, stream, born, n_entries, pool) for at, (size, stream, born, pool) in held.items()
     ]
     ended.sort(key=lambda row: (row[3], row[0]))
-    dtypes = (np.int64, np.int64, np.uint64, np.int64, np.int64, np.int32)
+    dtypes = (np.uint64, np.int64, np.uint64, np.int64, np.int64, np.int32)
     return SegmentLives(*columns_of(zip(*ended, strict=True), dtypes))

@@ -35,7 +35,8 @@ def embedded(picture: Picture, course: Course | None = None) -> tuple[dict[str, 
     packer = Packer()
     steps = _curve(packer, picture)
     axis = axis_of(picture.lives)
-    packer.add("range.start", axis.start // MIN_BLOCK_SIZE)
+    for name, word in zip(("high", "low"), np.divmod(axis.start, 1 << 32), strict=True):
+        packer.add(f"range.{name}", word)
     packer.add("range.offset", axis.offset // MIN_BLOCK_SIZE)
     streams = np.unique(picture.lives.blocks.stream)
     owners, stacks = _blocks(packer, picture, streams)

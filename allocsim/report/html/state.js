@@ -15,7 +15,7 @@ function rangesAt(entry) {
   for (const i of liveAt(segments, segments.born, segments.died, entry)) {
     const last = ranges.at(-1);
     const joins = last && data.expandable && last.group === segments.group[i];
-    if (joins && addressOf(last.place) + last.size * data.unit === addressOf(segments.place[i])) last.size += segments.size[i];
+    if (joins && addressOf(last.place) + BigInt(last.size * data.unit) === addressOf(segments.place[i])) last.size += segments.size[i];
     else ranges.push({ place: segments.place[i], size: segments.size[i], group: segments.group[i], blocks: [] });
   }
   return ranges;

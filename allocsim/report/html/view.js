@@ -103,8 +103,8 @@ function legendItems(items) {
   });
 }
 
+// A BigInt: addresses of some devices do not fit a number of JavaScript.
 function addressOf(place) {
-  const start = data.columns["range.start"];
   const offset = data.columns["range.offset"];
   let low = 0;
   let high = offset.length - 1;
@@ -113,7 +113,8 @@ function addressOf(place) {
     if (offset[middle] <= place) low = middle;
     else high = middle - 1;
   }
-  return (start[low] + place - offset[low]) * data.unit;
+  const start = (BigInt(data.columns["range.high"][low]) << 32n) + BigInt(data.columns["range.low"][low]);
+  return start + BigInt((place - offset[low]) * data.unit);
 }
 
 const hex = (address) => `0x${address.toString(16)}`;
