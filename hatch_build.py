@@ -58,7 +58,7 @@ DECLARED = """\
     cdef int64_t oversize, most_waste, large_rest, least_rest
     cdef uint64_t name, stream, keys_stream, key, ptr
     cdef int kind, is_small, size_shift, place_shift
-    cdef bint has_oversize, counts_searches, is_plain, is_split
+    cdef bint has_oversize, counts_searches, is_plain, is_split, numbers_objects, cuts_oversize
 """
 
 LISTS_BACK = """\
@@ -110,9 +110,14 @@ PUT_OR_MOVED = r"""\1elif at >= 0:
 
 UNITS = r"""(?x)
     (\ +) unit\ =\ 1\ <<\ heap\.layout\.size_shift\n
-    \ + step\ =\ unit\ -\ 1\n
+    \ + step\ =\ unit\ if\ numbers_objects\ else\ unit\ -\ 1\n
 """
 """What a byte counts for in a key, where C's words shift: only that keeps a key in a word."""
+
+SHIFTS = r"""\1size_shift = heap.layout.size_shift
+\1place_shift = 63 if numbers_objects else heap.layout.place_shift
+"""
+"""By so much a number of bytes is none: it moves no place that is a number of objects."""
 
 SOUGHT = r"""(?x)
     (\ +) try:\n
@@ -163,9 +168,9 @@ IN_C: tuple[tuple[int, str, str], ...] = (
     (1, MOVED_HIGHER + INSERTED, PUT_OR_MOVED),
     (2, r"del keys\[at\]\n +del found\[at\]\n", "take_free(keys, found, at)\n"),
     (3, r"find\(keys, (key|rounded \* unit)\)", r"first_not_below(keys, \1, 0, keys.n)"),
-    (1, UNITS, r"\1size_shift, place_shift = heap.layout.size_shift, heap.layout.place_shift\n"),
+    (1, UNITS, SHIFTS),
     (2, r"(rounded|given) \* step", r"(\1 * unit - (\1 >> place_shift))"),
-    (5, r"(rounded|given|merged) \* unit", r"(<uint64_t> \1 << size_shift)"),
+    (6, r"(rounded|given|merged) \* unit", r"(<uint64_t> \1 << size_shift)"),
     (1, r"\(block\.rank \+ ptr\)", "(block.rank + ptr >> place_shift)"),
     (1, r"len\(keys\)", "keys.n"),
     (2, r"keys\[at\] = key\n", "keys.data[at] = key\n"),

@@ -1,7 +1,7 @@
 """A walk over everything that must hold between two calls; it trusts no counter.
 
 1. The blocks of a segment tile it: `block.ptr + block.size == block.next.ptr`.
-2. `block.next.prev is block`, and a chain shares pool, stream and rank where ranks are segments'.
+2. `block.next.prev is block`, and a chain shares pool, stream and rank unless objects are numbered.
 3. Two free blocks, or two unmapped ones, never stand side by side: they would have merged.
 4. A pool lists exactly its free mapped blocks, in ascending key order, each under its own key.
 5. A block in `live` or `named` is allocated, one in `pending` is active but not allocated.
@@ -82,7 +82,7 @@ def _check_states(heap: Heap) -> None:
 
 def _check_chains(heap: Heap, blocks: list[Block]) -> None:
     known = {id(block) for block in blocks}
-    ranks_are_segments = heap.release.free_block_order is FreeBlockOrder.SEGMENT
+    ranks_are_shared = heap.release.free_block_order is not FreeBlockOrder.CREATION
     n_seen = 0
     ranges = []
     for head in (block for block in blocks if block.prev is None):
@@ -91,7 +91,7 @@ def _check_chains(heap: Heap, blocks: list[Block]) -> None:
             n_seen += 1
             _require(2, id(block) in known, f"{block} is in a chain but in no list")
             _require(2, block.pool is head.pool and block.stream == head.stream, f"{block} strays")
-            _require(2, not ranks_are_segments or block.rank == head.rank, f"{block} has a rank")
+            _require(2, not ranks_are_shared or block.rank == head.rank, f"{block} has a rank")
             last = block
         ranges.append((head.ptr, last.ptr + last.size))
     _require(2, n_seen == len(blocks), "a block is in no chain or in two")

@@ -86,16 +86,16 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
     small, large = pools
     named, spare = heap.named, heap.spare
     # By how much a key grows with a byte more behind its block, and with one more before it, which
-    # moves its place too.
+    # moves its place too unless that is its number.
+    numbers_objects = heap.numbers_objects
     unit = 1 << heap.layout.size_shift
-    step = unit - 1
+    step = unit if numbers_objects else unit - 1
     config, rounded_sizes = heap.config, heap.rounded_sizes
     is_plain = not config.rounds_to_power2
     oversize, most_waste = config.max_split_size, config.max_non_split_rounding
     has_oversize = oversize != UNLIMITED
+    cuts_oversize = config.expandable_segments
     large_rest = MIN_BLOCK_SIZE if config.expandable_segments else large.least_rest
-    if has_oversize and config.expandable_segments:
-        most_waste = 0  # blocks of that size are split there, by a rule that is not here
     counts_searches = heap.collects_garbage
     history = heap.trace
     stats = heap.stats
@@ -142,15 +142,17 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
             whole = tail.size
             rest = whole - rounded
             if has_oversize and whole >= oversize:
-                # Rule 1.6, twice: too good for the request, or too long; else taken whole.
+                # Rule 1.6, twice: too good for the request, or too long; else taken whole, unless
+                # it may be expandable.
                 if rounded < oversize or rest >= most_waste:
                     left = kind, name, size, stream
                     break
-                rest = 0
+                if not cuts_oversize:
+                    rest = 0
                 oversize_allocations.increase(1)
             if counts_searches:
                 pool.search_calls += 1
-            if kind == BRIEF and name not in named:
+            if kind == BRIEF and not numbers_objects and name not in named:
                 # Rules 1.7 and 2.2 undo each other: what is freed at once becomes again the block
                 # that was found, for that had no free neighbour.  One step in five of a training
                 # program is of such a pair.
@@ -198,6 +200,8 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
                     block.rank = tail.rank
                 else:
                     block = Block(ptr, rounded, stream, pool, tail.rank)
+                if numbers_objects:
+                    block.rank = heap.next_rank()
                 block.expandable = expandable
                 block.next = tail
                 block.prev = prev
@@ -304,6 +308,8 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
                 key += given * step
             else:
                 key = given * unit + (block.rank + ptr)
+            if numbers_objects:
+                key = merged * unit + block.rank
             block.size = merged
             block.key = key
             if at >= 0 and (at + 1 == len(keys) or keys[at + 1] > key):
@@ -384,7 +390,7 @@ def plain_pools(
     if IS_COMPILED and heap.layout.is_wide:
         return None
     is_mixed = heap.made_expandable and not heap.config.expandable_segments
-    if is_mixed or heap.witnessed is not None or heap.numbers_objects or pending.is_waiting:
+    if is_mixed or heap.witnessed is not None or pending.is_waiting:
         return None
     if not private.scopes:
         return heap.small, heap.large

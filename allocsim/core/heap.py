@@ -12,6 +12,8 @@ Rules, each with its section of the semantics:
 
 from __future__ import annotations
 
+from itertools import chain
+
 from allocsim.core.block import Block
 from allocsim.core.columns import Names, find
 from allocsim.core.config import AllocatorConfig, RoundedSizes
@@ -102,7 +104,7 @@ class Heap:
         """Put settings in force."""
         self.config = config
         self.rounded_sizes = RoundedSizes(config)
-        if self.numbers_objects or not config.rounds_to_quantum:
+        if not config.rounds_to_quantum:
             self.widen_keys()
 
     # -- pools and the order of their blocks -----------------------------------------------
@@ -119,21 +121,26 @@ class Heap:
         self.pools.remove(pool.large)
 
     def widen_keys(self) -> None:
-        """Let keys hold any size and any place."""
-        if not self.layout.is_wide:
-            self.layout.widen()
-            for pool in self.pools:
-                pool.key_again()
+        """Let keys hold any size and any place; addresses are their own places from then on."""
+        if self.layout.is_wide:
+            return
+        self.layout.widen()
+        if self.release.free_block_order is FreeBlockOrder.ADDRESS:
+            for block in chain(self.active, *self.pools, *(pool.unmapped for pool in self.pools)):
+                block.rank = 0
+        for pool in self.pools:
+            pool.key_again()
 
     # -- blocks and their identity -------------------------------------------------------
 
     def new_block(self, ptr: int, size: int, pool: BlockPool, stream: int, rank: int) -> Block:
         """A fresh object.  `rank` is that of its segment; 2.12 numbers every object instead."""
         if self.numbers_objects:
-            rank = self._next_rank()
+            rank = self.next_rank()
         return Block(ptr, size, stream, pool, rank)
 
-    def _next_rank(self) -> int:
+    def next_rank(self) -> int:
+        """The number of a new object."""
         self._counter += 1
         return self._counter
 
@@ -142,11 +149,12 @@ class Heap:
         if self.release.free_block_order is FreeBlockOrder.SEGMENT:
             rank = self._next_place - base  # behind the places of all segments before
             self._next_place += size
-        else:  # an address: that to come, where one is about to be dictated
-            base = base if (there := self.device.dictated) is None else there
-            rank = -self.layout.origin(base)
-        self.hold_place(rank + base, size)
-        return rank & RANKS
+            self.hold_place(rank + base, size)
+            return rank & RANKS
+        # An address: that to come, where one is about to be dictated.
+        base = base if (there := self.device.dictated) is None else there
+        self.hold_place(base - self.layout.origin(base), size)
+        return -self.layout.origin(base) & RANKS
 
     def hold_place(self, place: int, size: int) -> None:
         """Let keys hold the free blocks of a segment that begins at this place."""
@@ -233,7 +241,7 @@ class Heap:
         if split:
             # Rule 1.7, twice: a new object for the front; the old one becomes the tail.
             tail = block
-            rank = self._next_rank() if self.numbers_objects else tail.rank
+            rank = self.next_rank() if self.numbers_objects else tail.rank
             block = Block(tail.ptr, size, tail.stream, pool, rank)
             block.expandable = tail.expandable
             tail.insert_before(block)

@@ -45,17 +45,18 @@ def allocate_expandable(heap: Heap, pool: BlockPool, stream: int, size: int) -> 
     return block
 
 
-def _move_as_dictated(heap: Heap, block: Block) -> None:
-    """Let a segment that is one block, about to be mapped, lie where the recording has it.
+def _dictated_move(heap: Heap, block: Block) -> int:
+    """How far a segment that is one block, about to be mapped, moves to where the recording has it.
 
-    Its place among blocks of equal size stays what it was.
+    Where places are segments' its place among blocks of equal size stays what it was.
     """
     assert block.expandable is not None
     distance = block.expandable.dictated_move()
-    block.ptr += distance
     if heap.release.free_block_order is FreeBlockOrder.SEGMENT:
         block.rank = (block.rank - distance) & RANKS
-    heap.hold_place(heap.layout.place_of(block), block.size)
+    else:
+        heap.hold_place(heap.layout.place_of(block) + distance, block.size)
+    return distance
 
 
 def find_run(pool: BlockPool, stream: int, size: int) -> Block | None:
@@ -110,9 +111,9 @@ def _map_block(heap: Heap, block: Block, size: int) -> bool:
     mapped = block.expandable.map(size)
     if mapped is None:
         return False
+    distance = 0 if block.is_split else _dictated_move(heap, block)
     pool.unmapped.remove(block)
-    if not block.is_split:
-        _move_as_dictated(heap, block)
+    block.ptr += distance
     block.mapped = True
     start = block.ptr
     if mapped < block.size:

@@ -2,9 +2,9 @@ from allocsim.core.block cimport Block
 
 
 cdef class KeyLayout:
-    cdef public int size_shift, place_shift, rank_shift
+    cdef public int size_shift, place_shift
     cdef public bint is_wide
-    cdef object _origin, _places, _order
+    cdef object _origin, _order
 
 
 cdef class FreeBlocks:

@@ -59,9 +59,8 @@ class KeyLayout:
     `place_shift`.  While sizes are multiples of 512 below `NARROW_SIZES` and places below
     `NARROW_PLACES`, nothing is lost where the highest bits of the place stand in those of the size
     that are always 0, and, in the compiled form, nothing by leaving out those of both.  Wide keys
-    hold any size and place.
-    rank_shift: how far above its address a block's rank stands in its place: over all of it where
-    objects are numbered.
+    hold any size and place.  Where objects are numbered the place is that number, which is never as
+    large.
 
     Mirrors: BlockComparatorSize
     """
@@ -69,21 +68,18 @@ class KeyLayout:
     __slots__ = (
         "size_shift",
         "place_shift",
-        "rank_shift",
         "is_wide",
         "_origin",
-        "_places",
         "_order",
     )
 
     def __init__(self, order: FreeBlockOrder = FreeBlockOrder.ADDRESS) -> None:
-        self.rank_shift = 64 if order is FreeBlockOrder.CREATION else 0
         self._order = order
         self._origin = -1
-        self._places = RANKS
         self.is_wide = False
-        self.place_shift = ZEROS if IS_COMPILED else 0
-        self.size_shift = NARROW_PLACES.bit_length() - 1 - self.place_shift - ZEROS
+        left_out = ZEROS if IS_COMPILED else 0
+        self.place_shift = 0 if order is FreeBlockOrder.CREATION else left_out
+        self.size_shift = NARROW_PLACES.bit_length() - 1 - left_out - ZEROS
 
     def key(self, size: int, place: int = 0) -> int:
         """Of a free block of `size` bytes; without a place not above any block of that size."""
@@ -95,7 +91,9 @@ class KeyLayout:
 
     def place_of(self, block: Block) -> int:
         """Of a block, among others of its size."""
-        return ((block.rank << self.rank_shift) + block.ptr) & self._places
+        if self._order is FreeBlockOrder.CREATION:
+            return block.rank
+        return (block.rank + block.ptr) & RANKS
 
     def origin(self, base: int) -> int:
         """The address that is place 0 where places are addresses.
@@ -109,20 +107,20 @@ class KeyLayout:
 
     def takes(self, place: int, size: int, largest: int) -> bool:
         """Whether keys hold every block of a segment; largest: what one block can come to."""
-        fits = 0 <= place <= NARROW_PLACES - size and largest < NARROW_SIZES
-        return self.is_wide or fits
+        fits = 0 <= place <= NARROW_PLACES - size or self._order is FreeBlockOrder.CREATION
+        return self.is_wide or (fits and largest < NARROW_SIZES)
 
     def no_keys(self) -> list[int]:
         """Where the keys of free blocks may stand."""
         return [] if self.is_wide else Keys()
 
     def widen(self) -> None:
-        """Leave nothing out; the keys that there are have to be made again."""
+        """Leave nothing out; the keys that there are have to be made again, and the ranks of blocks
+        whose places are addresses."""
         self.is_wide = True
         self.place_shift = 0
-        self.size_shift = 104  # addresses of 64 bits, and 40 for the numbers of blocks
-        if self._order is not FreeBlockOrder.SEGMENT:
-            self._places = -1  # all ranks are one, or numbers: with one too many they order as well
+        self.size_shift = 72
+        self._origin = 0
 
 
 class FreeBlocks:

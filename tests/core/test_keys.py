@@ -67,8 +67,8 @@ def test_a_narrow_key_takes_no_more_than_its_form_is_quick_with() -> None:
 
 
 @pytest.mark.parametrize("torch", RELEASES)
-def test_only_2_12_needs_wide_keys_from_the_start(make: Make, torch: str) -> None:
-    assert make(torch_version=torch).heap.layout.is_wide is (torch == "2.12")
+def test_no_release_needs_wide_keys_from_the_start(make: Make, torch: str) -> None:
+    assert not make(torch_version=torch).heap.layout.is_wide
 
 
 @pytest.mark.parametrize("torch", UNROUNDED)
@@ -100,7 +100,7 @@ def test_what_a_recording_had_in_odd_sizes_needs_wide_keys(make: Make) -> None:
     a.check()
 
 
-@pytest.mark.parametrize("torch", [version for version in RELEASES if version != "2.12"])
+@pytest.mark.parametrize("torch", RELEASES)
 @pytest.mark.parametrize("conf", ["", "expandable_segments:True"])
 def test_where_a_process_has_its_memory_changes_nothing(torch: str, conf: str) -> None:
     """Places are counted from the neighbourhood of the first segment, wherever it lies."""
@@ -136,7 +136,58 @@ def test_an_expandable_segment_where_a_recording_has_it_serves_no_larger_request
         a.check()
 
 
-@pytest.mark.parametrize("torch", ["2.11", "2.13", "2.15"])
+@pytest.mark.parametrize("torch", ["2.11", "2.12", "2.15"])
+@pytest.mark.parametrize("there", [2 * MIB, 1 << 46, 0xFF00 << 48])
+def test_the_lowest_address_comes_first_however_far_it_is_from_the_others(
+    torch: str, there: int
+) -> None:
+    """Before the first segment as behind it; of other releases the older block does."""
+    a = CachingAllocator("1GiB", torch_version=torch, base_address=1 << 47)
+    near = held(a, 12 * MIB)
+    a.device.dictate_address(there)
+    far = held(a, 12 * MIB)
+    assert far == there
+    a.free(far)
+    a.free(near)
+    is_by_address = RELEASES[torch].free_block_order is FreeBlockOrder.ADDRESS
+    assert held(a, 12 * MIB) == (min(near, far) if is_by_address else near)
+    a.check()
+
+
+@pytest.mark.parametrize("torch", RELEASES)
+@pytest.mark.parametrize("conf", ["", "expandable_segments:True"])
+def test_all_that_is_there_goes_along_when_keys_become_wide(torch: str, conf: str) -> None:
+    """Whatever state it is in: in use, waiting, free, in a private pool, without memory yet."""
+    a = CachingAllocator("4GiB", conf, torch_version=torch, base_address=1 << 47)
+    used, waits, free = (held(a, size * MIB) for size in (12, 14, 16))
+    a.begin_allocate_to_pool(1)
+    private = held(a, 18 * MIB)
+    a.end_allocate_to_pool(1)
+    a.record_stream(waits, 7)
+    a.free(waits)
+    a.free(free)
+    a.device.dictate_address(2 * MIB)
+    assert held(a, 30 * MIB, stream=1) == 2 * MIB
+    a.check()
+    a.synchronize()
+    a.free(used)
+    a.free(private)
+    grown = held(a, 100 * MIB)
+    assert held(a, 12 * MIB) == (grown + 100 * MIB if conf else used)
+    a.check()
+
+
+@pytest.mark.parametrize("order", FreeBlockOrder)
+def test_a_smaller_block_comes_first_wherever_it_lies(order: FreeBlockOrder) -> None:
+    layout = KeyLayout(order)
+    layout.widen()
+    pool = BlockPool(False, layout)
+    for size, ptr in ((1024, 0), (512, (1 << 64) - 512), (1536, 1 << 40)):
+        pool.insert(Block(ptr, size, 0, pool, 0))
+    assert [block.size for block in pool] == [512, 1024, 1536]
+
+
+@pytest.mark.parametrize("torch", ["2.11", "2.12", "2.13", "2.15"])
 @pytest.mark.parametrize(("below", "is_wide"), [(20 * MIB, False), (18 * MIB, True)])
 def test_addresses_too_far_from_the_first_need_wide_keys(
     torch: str, below: int, is_wide: bool

@@ -6,7 +6,7 @@ import pytest
 
 from allocsim.core import RELEASES
 from allocsim.core.block import Block
-from allocsim.core.pool import BlockPool, KeyLayout
+from allocsim.core.pool import RANKS, BlockPool, KeyLayout
 from allocsim.core.releases import FreeBlockOrder
 from allocsim.units import KIB, MIB
 
@@ -85,14 +85,12 @@ def test_keys_order_by_stream_size_rank_and_address(
     order: FreeBlockOrder, expected: list[int]
 ) -> None:
     layout = KeyLayout(order)
-    if order is FreeBlockOrder.CREATION:
-        layout.widen()
     pool = BlockPool(False, layout)
     ages = {10: 3, 20: 1, 30: 2}
     for page in (30, 10, 20):
         rank = {
             FreeBlockOrder.ADDRESS: 0,
-            FreeBlockOrder.SEGMENT: (ages[page] - page) * 512,
+            FreeBlockOrder.SEGMENT: (ages[page] - page) * 512 & RANKS,
             FreeBlockOrder.CREATION: ages[page],
         }[order]
         pool.insert(Block(page * 512, 512, 0, pool, rank))
