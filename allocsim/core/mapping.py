@@ -55,7 +55,7 @@ def _dictated_move(heap: Heap, block: Block) -> int:
     if heap.release.free_block_order is FreeBlockOrder.SEGMENT:
         block.rank = (block.rank - distance) & RANKS
     else:
-        heap.hold_place(heap.layout.place_of(block) + distance, block.size)
+        heap.hold_place(heap.layout.place(block.rank, block.ptr + distance), block.size)
     return distance
 
 

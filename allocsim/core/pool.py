@@ -87,13 +87,11 @@ class KeyLayout:
 
     def key_of(self, block: Block) -> int:
         """Of a free block."""
-        return (block.size << self.size_shift) + (self.place_of(block) >> self.place_shift)
+        return self.key(block.size, self.place(block.rank, block.ptr))
 
-    def place_of(self, block: Block) -> int:
-        """Of a block, among others of its size."""
-        if self._order is FreeBlockOrder.CREATION:
-            return block.rank
-        return (block.rank + block.ptr) & RANKS
+    def place(self, rank: int, ptr: int) -> int:
+        """Of a block at `ptr`, among others of its size."""
+        return rank if self._order is FreeBlockOrder.CREATION else (rank + ptr) & RANKS
 
     def origin(self, base: int) -> int:
         """The address that is place 0 where places are addresses.

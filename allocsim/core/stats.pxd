@@ -15,6 +15,18 @@ cdef tuple _moves(
 )
 
 
+@cython.locals(
+    count=cython.longlong, peak_count=cython.longlong, mallocs=cython.longlong,
+    size=cython.longlong, peak_size=cython.longlong, grown=cython.longlong,
+    held=cython.longlong, waited=cython.longlong, number=cython.Py_ssize_t,
+    done=cython.Py_ssize_t, n_sizes=cython.Py_ssize_t, n_waits=cython.Py_ssize_t,
+)
+cdef tuple _allocated(
+    long long[:] sizes, long long[:] inactive, long long[:] at, long long[:] waits,
+    long long without
+)
+
+
 cdef class DeviceStats:
     cdef public object release, max_split_size, all, pools, folder, marked, mark_at
     cdef public tuple journal

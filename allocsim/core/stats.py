@@ -186,30 +186,47 @@ def fold_records(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
     every, small, large = (_moves(sizes, requests, inactive, without) for without in (-1, 0, 1))
     if not waits:
         return every[:2] + every, small[:2] + small, large[:2] + large
-    groups = ([0, 1], [1], [0])
-    columns = (sizes, inactive, at, waits)
-    of_every, of_small, of_large = (_allocated(*columns, group) for group in groups)
+    of_every, of_small, of_large = (
+        _allocated(sizes, inactive, at, waits, without) for without in (-1, 0, 1)
+    )
     return of_every + every, of_small + small, of_large + large
 
 
 def _allocated(
-    sizes: list[int], inactive: list[int], at: list[int], waits: list[int], group: list[int]
+    sizes: list[int], inactive: list[int], at: list[int], waits: list[int], without: int
 ) -> tuple[Moves, Moves]:
-    """Blocks and bytes that were active and did not wait; group: 1 for the small pool, 0."""
-    blocks, size = Moves(), Moves()
+    """Blocks and bytes that were active and did not wait.  without: as `_moves` takes it."""
+    count = 0
+    peak_count = 0
+    mallocs = 0
+    size = 0
+    peak_size = 0
+    grown = 0
     done = 0
-    for number, moved in enumerate([*sizes, 0]):
-        while done < len(at) and at[done] <= number:
-            waited, done = waits[done], done + 1
-            if waited & 1 in group:
-                blocks.change -= 1 if waited > 0 else -1
-                size.change -= waited >> 1
-        if number == len(sizes):
+    n_sizes, n_waits = len(sizes), len(at)
+    for number in range(n_sizes + 1):
+        while done < n_waits and at[done] <= number:
+            waited = waits[done]
+            done += 1
+            if waited & 1 != without:
+                count -= 1 if waited > 0 else -1
+                size -= waited >> 1
+        if number == n_sizes:
             break
-        is_ours = inactive[number] & 1 in group
-        blocks.move((1 if moved > 0 else -1) * is_ours)
-        size.move(moved * is_ours)
-    return blocks, size
+        if inactive[number] & 1 != without:
+            held = sizes[number]
+            size += held
+            if held > 0:
+                count += 1
+                mallocs += 1
+                grown += held
+            else:
+                count -= 1
+        if count > peak_count:
+            peak_count = count
+        if size > peak_size:
+            peak_size = size
+    return Moves(count, peak_count, mallocs), Moves(size, peak_size, grown)
 
 
 def _moves(  # noqa: PLR0912, PLR0915  (one loop, by design)

@@ -353,7 +353,7 @@ def _split(gap: Gap) -> tuple[list[Planned], list[Planned]]:
         head.append((StepKind.SCOPE, step.number, 0, gap.scope, step.stream))
     grown = (*gap.before, *gap.obtained)
     if grown:
-        base = grown[0]
+        base = grown[-1]  # the others grew a segment that there was: a fresh one has room for all
         head.append((StepKind.DICTATE, step.number, base.addr, base.size, step.stream))
     kind = StepKind.ALLOC if step.action == Action.ALLOC else StepKind.OOM
     return head, [(kind, *_row(step))]

@@ -132,6 +132,7 @@ def test_an_expandable_segment_where_a_recording_has_it_serves_no_larger_request
         size = 20 * MIB + 1  # of 40 MiB, 512 bytes less are left
         assert held(a, size, stream) == base
         assert held(a, size, stream) == base + 20 * MIB + 512
+        assert stream == 2 or not a.heap.layout.is_wide
         assert a.reserved_bytes == (stream + 1) * 60 * MIB
         a.check()
 
