@@ -7,7 +7,9 @@ import os
 
 import pytest
 
-__all__ = ["NEEDS_TORCH", "PYTHONS"]
+from allocsim.phantom.launch import find_torch
+
+__all__ = ["NEEDS_TORCH", "PYTHONS", "python_of"]
 
 PYTHONS = [path for path in os.environ.get("ALLOCSIM_TORCH_PYTHON", "").split(os.pathsep) if path]
 """ALLOCSIM_TORCH_PYTHON: paths as those of PATH."""
@@ -15,3 +17,12 @@ PYTHONS = [path for path in os.environ.get("ALLOCSIM_TORCH_PYTHON", "").split(os
 NEEDS_TORCH = pytest.mark.skipif(
     not PYTHONS, reason="ALLOCSIM_TORCH_PYTHON names no Python with torch"
 )
+
+
+def python_of(release: str) -> str:
+    """The first of them whose PyTorch is `release`, as "2.15", for what was recorded by it; the
+    test is skipped where there is none."""
+    found = next((path for path in PYTHONS if find_torch(path).release == release), None)
+    if found is None:
+        pytest.skip(f"ALLOCSIM_TORCH_PYTHON names no Python with torch {release}")
+    return found

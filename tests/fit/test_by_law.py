@@ -16,7 +16,7 @@ from allocsim.questions.fit import Task, fit, largest, model_of, program_of, run
 from allocsim.questions.fit.by_law import has_law
 from allocsim.questions.fit.model import Configured
 from benchmarks.truth import gpu_of, rows, task_of
-from tests.pythons import NEEDS_TORCH, PYTHONS
+from tests.pythons import NEEDS_TORCH, python_of
 
 LIKE_LLAMA = (
     *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers"),
@@ -232,8 +232,8 @@ def test_what_is_done_otherwise_is_as_real_pytorch_does_it(
 
 
 def is_as_real_pytorch_runs_it(task: Task, card: str) -> None:
-    gpu = find_gpu(card)
-    law, program = run_by_law(task, gpu), run_program(program_of(task), gpu, python=PYTHONS[0])
+    gpu, python = find_gpu(card), python_of("2.15")
+    law, program = run_by_law(task, gpu), run_program(program_of(task), gpu, python=python)
     assert law.peak_allocated_bytes == program.peak_allocated_bytes
     assert law.peak_reserved_bytes == program.peak_reserved_bytes
     assert law.is_out_of_memory == program.is_out_of_memory
