@@ -4,6 +4,7 @@ skipped where it names none."""
 from __future__ import annotations
 
 import os
+from functools import cache
 
 import pytest
 
@@ -19,6 +20,7 @@ NEEDS_TORCH = pytest.mark.skipif(
 )
 
 
+@cache
 def python_of(release: str) -> str:
     """The first of them whose PyTorch is `release`, as "2.15", for what was recorded by it; the
     test is skipped where there is none."""

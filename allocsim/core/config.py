@@ -128,13 +128,11 @@ class AllocatorConfig:
             return size <= block and (limit == UNLIMITED or block < limit)
         return size <= block < size + self.max_non_split_rounding
 
-    def expandable_reserve(self, total: int) -> int | None:
-        """Bytes of address space that a segment is to reserve, unrounded; None: the longest.
-
-        Values above that are clamped (4.8).
-        """
+    def expandable_reserve(self, total: int) -> int:
+        """Bytes of address space that a segment is to reserve, unrounded: the longest, or what the
+        option says, which is clamped to that (4.8)."""
         if self.expandable_segments_reserve is None:
-            return None
+            return longest_reserve(total)
         number, unit = self.expandable_segments_reserve
         wanted = number * (1024 * MIB if unit else total)
         return int(min(wanted, longest_reserve(total)))

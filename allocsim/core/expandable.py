@@ -7,7 +7,6 @@ mapped range was split.  Source: semantics 4.1, 4.3, 4.6, 12.9.
 
 from __future__ import annotations
 
-from allocsim.core.config import longest_reserve
 from allocsim.core.device import Device
 from allocsim.units import round_up
 
@@ -17,8 +16,8 @@ __all__ = ["ExpandableSegment"]
 class ExpandableSegment:
     """Address space of `size` bytes for one pool and stream.
 
-    size: `longest_reserve`, or the configured reserve, in whole handles.  base: of one from before
-    the simulation, whose addresses are taken over.
+    size: `AllocatorConfig.expandable_reserve`, in whole handles.  base: of one from before the
+    simulation, whose addresses are taken over.
 
     Mirrors: ExpandableSegment
     """
@@ -30,12 +29,11 @@ class ExpandableSegment:
         device: Device,
         stream: int,
         handle_size: int,
-        reserve: int | None,
+        reserve: int,
         base: int | None = None,
     ) -> None:
-        wanted = longest_reserve(device.total) if reserve is None else reserve
         self.handle_size = handle_size
-        self.size = round_up(wanted, handle_size)
+        self.size = round_up(reserve, handle_size)
         self.stream = stream
         self._device = device
         if base is None:

@@ -10,7 +10,6 @@ from collections.abc import Hashable, Iterator, Mapping
 
 from allocsim.core.allocator import CachingAllocator
 from allocsim.core.block import Block
-from allocsim.core.config import longest_reserve
 from allocsim.core.constants import (
     MIN_BLOCK_SIZE,
     MIN_LARGE_ALLOC,
@@ -298,10 +297,8 @@ def _by_mapping(allocator: CachingAllocator, pool: BlockPool, stream: int) -> in
         if reach > longest:
             best = max(best, reach)
         longest = max(longest, run)
-    reserve = config.expandable_reserve(device.total)
-    fresh = longest_reserve(device.total) if reserve is None else reserve
     handle = PAGE if pool.is_small else config.large_segment_size
-    fresh = -(-fresh // handle) * handle
+    fresh = round_up(config.expandable_reserve(device.total), handle)
     reach = min(device.left // handle * handle, within, fresh)
     return max(best, reach if reach > longest else 0)
 

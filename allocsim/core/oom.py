@@ -60,8 +60,8 @@ def _advice(figures: OomFigures, config: AllocatorConfig) -> str:
     release = config.release
     if not config.expandable_segments or release.oom_advice_expandable is None:
         return release.oom_advice
-    reserve = config.expandable_reserve(figures.total)
-    if reserve is not None and reserve < figures.tried <= figures.total:
+    is_set, reserve = config.expandable_segments_reserve, config.expandable_reserve(figures.total)
+    if is_set is not None and reserve < figures.tried <= figures.total:
         return (
             " This allocation exceeds the expandable-segment reserve of "
             f"{format_size(reserve)} for this stream, and a single allocation cannot span "

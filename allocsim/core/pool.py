@@ -65,13 +65,7 @@ class KeyLayout:
     Mirrors: BlockComparatorSize
     """
 
-    __slots__ = (
-        "size_shift",
-        "place_shift",
-        "is_wide",
-        "_origin",
-        "_order",
-    )
+    __slots__ = ("size_shift", "place_shift", "is_wide", "_origin", "_order")
 
     def __init__(self, order: FreeBlockOrder = FreeBlockOrder.ADDRESS) -> None:
         self._order = order

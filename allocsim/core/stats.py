@@ -195,7 +195,8 @@ def fold_records(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
 def _allocated(
     sizes: list[int], inactive: list[int], at: list[int], waits: list[int], without: int
 ) -> tuple[Moves, Moves]:
-    """Blocks and bytes that were active and did not wait.  without: as `_moves` takes it."""
+    """Blocks and bytes that were active and did not wait; in local variables, as in `_moves`, which
+    says what `without` is."""
     count = 0
     peak_count = 0
     mallocs = 0

@@ -11,14 +11,16 @@ from hypothesis import strategies as st
 from allocsim import OutOfMemoryError
 from allocsim.core import (
     RELEASES,
+    UNLIMITED_DEVICE,
     CachingAllocator,
     finds_free_block,
     largest_request,
     mapped_for,
 )
+from allocsim.core.config import longest_reserve
 from allocsim.core.device import Device
 from allocsim.core.expandable import ExpandableSegment
-from allocsim.units import GIB, MIB
+from allocsim.units import GIB, MIB, TIB, round_up
 from tests.core.planting import segment
 
 from .conftest import Make, held
@@ -69,7 +71,21 @@ def test_the_example_of_4_7(make: Make, torch: str) -> None:
 def test_a_reservation_is_nine_eighths_in_whole_handles(
     total: int, handle: int, reserve: int | None, size: int
 ) -> None:
+    reserve = longest_reserve(total) if reserve is None else reserve
     assert ExpandableSegment(Device(total), 0, handle, reserve).size == size
+
+
+@pytest.mark.parametrize("total", [GIB, 24 * GIB, 448 * GIB, 2 * TIB, UNLIMITED_DEVICE - 1])
+def test_a_device_that_ends_reserves_nine_eighths_of_it(total: int) -> None:
+    assert longest_reserve(total) == total + total // 8
+
+
+def test_a_segment_of_a_device_without_end_that_is_full_has_another_behind_it() -> None:
+    a = CachingAllocator(UNLIMITED_DEVICE, ON, torch_version="2.15")
+    reserve = round_up(longest_reserve(UNLIMITED_DEVICE), 20 * MIB)
+    half = reserve // 2 // GIB * GIB
+    assert [a.malloc(half, 0) for _ in range(3)] == [0, half, reserve]
+    a.check()
 
 
 @pytest.mark.parametrize(
@@ -87,7 +103,7 @@ def test_whole_handles_are_counted_from_the_base(
     ptr: int, size: int, start: int, length: int
 ) -> None:
     """12.9: the base is a multiple of 2 MiB, not of the handle."""
-    segment = ExpandableSegment(Device(GIB, base_address=6 * MIB), 0, 20 * MIB, None)
+    segment = ExpandableSegment(Device(GIB, base_address=6 * MIB), 0, 20 * MIB, 9 * GIB // 8)
     found = segment.whole_handles(6 * MIB + ptr * MIB, size * MIB)
     assert found[1] == length * MIB
     assert found[0] == 6 * MIB + start * MIB
@@ -95,7 +111,7 @@ def test_whole_handles_are_counted_from_the_base(
 
 def test_handles_come_back_if_one_is_missing() -> None:
     device = Device(50 * MIB)
-    segment = ExpandableSegment(device, 0, 20 * MIB, None)
+    segment = ExpandableSegment(device, 0, 20 * MIB, 60 * MIB)
     assert segment.map(60 * MIB) is None
     assert device.used == 0
     assert segment.map(21 * MIB) == 40 * MIB

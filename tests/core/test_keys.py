@@ -11,6 +11,7 @@ from allocsim.core.block import Block
 from allocsim.core.constants import IS_COMPILED
 from allocsim.core.pool import NARROW_PLACES, NARROW_SIZES, BlockPool, KeyLayout
 from allocsim.core.releases import FreeBlockOrder
+from allocsim.errors import OutOfMemoryError
 from allocsim.units import GIB, MIB, TIB
 from tests.core.planting import segment
 
@@ -175,6 +176,24 @@ def test_all_that_is_there_goes_along_when_keys_become_wide(torch: str, conf: st
     a.free(private)
     grown = held(a, 100 * MIB)
     assert held(a, 12 * MIB) == (grown + 100 * MIB if conf else used)
+    a.check()
+
+
+@pytest.mark.parametrize("torch", RELEASES)
+def test_a_segment_that_was_made_before_it_was_told_where_it_lies(torch: str) -> None:
+    """The device had no memory for it then; where it is to lie needs wide keys."""
+    a = CachingAllocator(
+        "80MiB", "expandable_segments:True", torch_version=torch, base_address=1 << 47
+    )
+    first = held(a, 60 * MIB)
+    with pytest.raises(OutOfMemoryError):
+        a.malloc(30 * MIB, 1)
+    a.free(first)
+    a.empty_cache()
+    a.device.dictate_address(2 * MIB)
+    assert held(a, 30 * MIB, 1) == 2 * MIB
+    a.free(2 * MIB)
+    assert held(a, 40 * MIB, 1) == 2 * MIB
     a.check()
 
 

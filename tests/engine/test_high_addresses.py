@@ -13,13 +13,10 @@ from typing import Any
 import pytest
 
 from allocsim import load, replay
-from allocsim.core import UNLIMITED_DEVICE, CachingAllocator
-from allocsim.core.config import longest_reserve
-from allocsim.core.fast_path import plain_pools
 from allocsim.engine import simulate
 from allocsim.questions.picture import picture_of
 from allocsim.trace import Recording
-from allocsim.units import GIB, MIB, TIB, round_up
+from allocsim.units import MIB
 
 from .test_recordings import FIRST_BASE, OURS, TRACES, assert_exact
 
@@ -89,30 +86,3 @@ def test_a_device_without_end_has_room_for_any_number_of_expandable_segments(
     run = replay(recording, "expandable_segments:True").devices[0]
     assert run.device_memory is None
     assert run.peak_reserved_bytes == 60 * 20 * MIB
-
-
-@pytest.mark.parametrize("torch", ["2.4", "2.11", "2.13", "2.15"])
-def test_expandable_segments_of_a_device_without_end_are_plain_steps(torch: str) -> None:
-    """What-ifs of recordings that do not tell their device took the compiled form 18 times longer
-    while each reserved 9/8 of an exbibyte: keys were wide, which are not in its loop."""
-    a = CachingAllocator(
-        UNLIMITED_DEVICE, "expandable_segments:True", torch_version=torch, base_address=FIRST_BASE
-    )
-    for stream in range(5):
-        a.malloc(MIB, stream)
-        a.malloc(12 * MIB, stream)
-    assert plain_pools(a.heap, a.private_pools, a._pending) is not None
-    a.check()
-
-
-def test_a_segment_of_a_device_without_end_that_is_full_has_another_behind_it() -> None:
-    a = CachingAllocator(UNLIMITED_DEVICE, "expandable_segments:True", torch_version="2.15")
-    reserve = round_up(longest_reserve(UNLIMITED_DEVICE), 20 * MIB)
-    half = reserve // 2 // GIB * GIB
-    assert [a.malloc(half, 0) for _ in range(3)] == [0, half, reserve]
-    a.check()
-
-
-@pytest.mark.parametrize("total", [GIB, 24 * GIB, 448 * GIB, 2 * TIB, UNLIMITED_DEVICE - 1])
-def test_a_device_that_ends_reserves_nine_eighths_of_it(total: int) -> None:
-    assert longest_reserve(total) == total + total // 8

@@ -7,7 +7,6 @@ ALLOCSIM_TORCH_PYTHON, and a C compiler.
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,12 +14,11 @@ import pytest
 
 from allocsim.phantom import find_gpu
 from allocsim.questions.fit import Task, model_of, run_task
-
-PYTHONS = [path for path in os.environ.get("ALLOCSIM_TORCH_PYTHON", "").split(os.pathsep) if path]
+from tests.pythons import NEEDS_TORCH, PYTHONS
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not PYTHONS, reason="ALLOCSIM_TORCH_PYTHON names no Python with torch")
+@NEEDS_TORCH
 def test_a_compiled_model_keeps_less_for_its_backward_pass(tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     file.write_text(json.dumps({"model_type": "gpt2", "n_layer": 2}))
