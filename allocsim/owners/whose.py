@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,10 +34,11 @@ _PLUMBING = {
     *("_call_impl", "_wrapped_call_impl", "__torch_function__", "decorate_context", "_use_grad"),
     *("_fn", "maybe_fallback", "__call__", "no_grad", "inference_mode"),
     *("forward_with_checkpointing", "recompute_fn", "unpack_hook", "wrapper", "inner", "wrapped"),
+    *("wrapped_func", "decorate_autocast"),
 }
-_DECORATORS = {"wrapper", "forward_with_checkpointing", "recompute_fn"}
-"""What stands between the calling of a module and its own forward."""
 _PLUMBING_FILES = {"_compile.py", "checkpoint.py", "eval_frame.py"}
+_CALLS_AGAIN = "recompute_fn"
+"""Calls a function that a checkpoint has kept: a module's own forward."""
 _MOVES = {"to", "cuda", "half", "float", "bfloat16"}
 """What only moves or converts a module."""
 
@@ -90,11 +90,7 @@ def is_plumbing(frame: Frame) -> bool:
 
 def module_name(stack: Sequence[Frame], frames: int) -> str:
     """The innermost `frames` modules of a stack; the innermost functions where none is called."""
-    called = [
-        inner
-        for inner, outer in pairwise(stack)
-        if not is_call(inner) and not is_plumbing(inner) and _is_called(outer)
-    ]
+    called = _called(stack)
     if not called:
         called = [frame for frame in stack if not is_plumbing(frame) and not _moves(frame)]
     parts: list[str] = []
@@ -105,8 +101,17 @@ def module_name(stack: Sequence[Frame], frames: int) -> str:
     return " < ".join(parts[:frames])
 
 
-def _is_called(outer: Frame) -> bool:
-    return is_call(outer) or outer.name in _DECORATORS
+def _called(stack: Sequence[Frame]) -> list[Frame]:
+    """Each called module's own frame, innermost first, whatever decorators its forward has."""
+    called = []
+    is_next = False
+    for frame in reversed(stack):
+        if is_call(frame) or frame.name == _CALLS_AGAIN:
+            is_next = True
+        elif is_next and not is_plumbing(frame):
+            called.append(frame)
+            is_next = False
+    return called[::-1]
 
 
 def _moves(frame: Frame) -> bool:

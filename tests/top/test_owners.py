@@ -35,6 +35,29 @@ def test_a_part_of_the_model_is_the_row_of_its_modules() -> None:
     assert module_name(stack, 3).endswith("< modeling_qwen2.forward:221")
 
 
+def test_what_decorates_a_forward_is_no_part_of_the_model() -> None:
+    """transformers 5.24 wraps the forward of models, layers and attention once more."""
+    modeling = "/env/site-packages/transformers/models/llama/modeling_llama.py"
+    renamed = Frame("/env/site-packages/transformers/utils/deprecation.py", "wrapped_func", 173)
+    call = Frame("torch/nn/modules/module.py", "_call_impl", 1798)
+    stack = [
+        *(Frame(modeling, "forward", 245), renamed, call),
+        *(Frame(modeling, "forward", 300), renamed),
+        Frame("/env/site-packages/transformers/modeling_layers.py", "forward_with_checkpointing", 8),
+        *(call, Frame("train.py", "<module>", 12)),
+    ]
+    assert module_name(stack, 3) == "modeling_llama.forward:245 < modeling_llama.forward:300"
+
+
+def test_a_layer_that_is_recomputed_is_named_without_a_call() -> None:
+    stack = [
+        Frame("modeling_llama.py", "forward", 300),
+        Frame("torch/utils/checkpoint.py", "recompute_fn", 1135),
+        Frame("torch/utils/checkpoint.py", "unpack_hook", 1189),
+    ]
+    assert module_name(stack, 3) == "modeling_llama.forward:300"
+
+
 def test_qualified_names_are_taken_where_the_release_has_them() -> None:
     stack = called(("modeling_qwen2.py", 46, "Qwen2MLP.forward"), ("m.py", 2, "Qwen2Layer.forward"))
     assert module_name(stack, 3) == "Qwen2MLP.forward < Qwen2Layer.forward"
