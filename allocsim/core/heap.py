@@ -12,6 +12,7 @@ Rules, each with its section of the semantics:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import chain
 
 from allocsim.core.block import Block
@@ -21,6 +22,7 @@ from allocsim.core.constants import MIN_BLOCK_SIZE, UNLIMITED
 from allocsim.core.device import Device
 from allocsim.core.history import TraceEntry, Witnessed, Work
 from allocsim.core.pool import (
+    NARROW_PLACES,
     RANKS,
     BlockPool,
     KeyLayout,
@@ -126,10 +128,32 @@ class Heap:
             return
         self.layout.widen()
         if self.release.free_block_order is FreeBlockOrder.ADDRESS:
-            for block in chain(self.active, *self.pools, *(pool.unmapped for pool in self.pools)):
+            for block in self._blocks():
                 block.rank = 0
         for pool in self.pools:
             pool.key_again()
+
+    def _close_gaps(self) -> None:
+        """Give the segments that there are the first places, in the order that theirs have: those
+        of segments that went back to the driver are given again."""
+        place = self.layout.place
+        firsts = [block for block in self._blocks() if block.prev is None]
+        firsts.sort(key=lambda block: place(block.rank, block.ptr))
+        end = 0
+        for first in firsts:
+            change = end - place(first.rank, first.ptr)
+            block: Block | None = first
+            while block is not None:
+                block.rank = (block.rank + change) & RANKS
+                end += block.size
+                block = block.next
+        self._next_place = end
+        for pool in self.pools:
+            pool.key_again()
+
+    def _blocks(self) -> Iterator[Block]:
+        """Every block of every segment."""
+        return chain(self.active, *self.pools, *(pool.unmapped for pool in self.pools))
 
     # -- blocks and their identity -------------------------------------------------------
 
@@ -147,6 +171,8 @@ class Heap:
     def new_segment_rank(self, base: int, size: int) -> int:
         """What every piece of a new segment adds to its address for its place among equals."""
         if self.release.free_block_order is FreeBlockOrder.SEGMENT:
+            if self._next_place + size > NARROW_PLACES and not self.layout.is_wide:
+                self._close_gaps()
             rank = self._next_place - base  # behind the places of all segments before
             self._next_place += size
             self.hold_place(rank + base, size)

@@ -184,7 +184,9 @@ class BlockPool:
     def key_again(self) -> None:
         """Make every key anew, for a layout that has changed; the order stays what it was."""
         for free in self.free.values():
-            free.keys = [self._key(block) for block in free.blocks]
+            free.keys = self.layout.no_keys()
+            for block in free.blocks:
+                free.keys.append(self._key(block))
 
     def insert(self, block: Block) -> None:
         """Add a free mapped block; O(log n) comparisons and a move of pointers.

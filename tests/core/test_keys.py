@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +21,7 @@ from .conftest import Make, held
 
 UNROUNDED = [version for version, release in RELEASES.items() if release.one_division_keeps_size]
 PAGES = NARROW_PLACES // 512
+_SIZES = (512, 4096, MIB, 3 * MIB, 12 * MIB, 12 * MIB, 40 * MIB)
 
 
 @st.composite
@@ -227,8 +230,8 @@ def test_addresses_too_far_from_the_first_need_wide_keys(
 
 
 @pytest.mark.parametrize("torch", ["2.11", "2.13", "2.15"])
-def test_more_segments_than_there_are_places_need_wide_keys(torch: str) -> None:
-    """However few of them are left: no place is given twice."""
+def test_segments_that_went_back_leave_their_places_to_others(torch: str) -> None:
+    """From 2.13 on; up to 2.11 the driver gives no address twice, and keys are wide at last."""
     a = CachingAllocator(64 * TIB, torch_version=torch)
     for _ in range(6):
         old = held(a, NARROW_PLACES // 5)
@@ -237,9 +240,63 @@ def test_more_segments_than_there_are_places_need_wide_keys(torch: str) -> None:
     young = [held(a, 12 * MIB) for _ in range(3)]
     for ptr in reversed(young):
         a.free(ptr)
-    assert a.heap.layout.is_wide
+    is_by_address = RELEASES[torch].free_block_order is FreeBlockOrder.ADDRESS
+    assert a.heap.layout.is_wide is is_by_address
     assert [held(a, 12 * MIB) for _ in young] == young
     a.check()
+
+
+def test_places_given_again_go_by_those_before_and_not_by_who_was_handed_out_first() -> None:
+    a = CachingAllocator(64 * TIB)
+    first, second, third = (held(a, 12 * MIB) for _ in range(3))
+    a.free(first)
+    assert held(a, 12 * MIB) == first  # the youngest of those that are allocated
+    for _ in range(6):
+        a.free(held(a, NARROW_PLACES // 5))
+        a.empty_cache()
+    assert not a.heap.layout.is_wide
+    for ptr in (second, third, first):
+        a.free(ptr)
+    assert [held(a, 12 * MIB) for _ in range(3)] == [first, second, third]
+    a.check()
+
+
+def test_more_segments_at_a_time_than_there_are_places_need_wide_keys() -> None:
+    a = CachingAllocator(64 * TIB)
+    for _ in range(6):
+        held(a, NARROW_PLACES // 5)
+    assert a.heap.layout.is_wide
+    a.check()
+
+
+@pytest.mark.parametrize("conf", ["", "expandable_segments:True"])
+@pytest.mark.parametrize("seed", range(4))
+def test_places_given_again_keep_the_order_of_segments(conf: str, seed: int) -> None:
+    """Beside an allocator whose keys are wide from the first, which gives every place once."""
+    draw = Random(seed)
+    total = 200 * GIB
+    a, b = CachingAllocator(total, conf), CachingAllocator(total, conf)
+    b.heap.widen_keys()
+    live: list[int] = []
+    taken = 0
+    while taken < 2 * NARROW_PLACES:
+        for _ in range(60):
+            if live and draw.random() < 0.55:
+                ptr = live.pop(draw.randrange(len(live)))
+                a.free(ptr)
+                b.free(ptr)
+            else:
+                size, stream = draw.choice(_SIZES), draw.choice((0, 0, 7))
+                ptr = held(a, size, stream)
+                assert held(b, size, stream) == ptr
+                live.append(ptr)
+        for each in (a, b):
+            each.free(held(each, 90 * GIB))
+            each.empty_cache()
+        taken += 90 * GIB
+        a.check()
+    assert not a.heap.layout.is_wide or conf
+    assert a.snapshot()["segments"] == b.snapshot()["segments"]
 
 
 @pytest.mark.parametrize("torch", ["2.11", "2.13", "2.15"])
