@@ -21,6 +21,8 @@ from .conftest import Make, held
 
 UNROUNDED = [version for version, release in RELEASES.items() if release.one_division_keeps_size]
 PAGES = NARROW_PLACES // 512
+_LARGE = min(NARROW_PLACES // 5, NARROW_SIZES // 2)
+_ROUNDS = NARROW_PLACES // _LARGE + 1
 _SIZES = (512, 4096, MIB, 3 * MIB, 12 * MIB, 12 * MIB, 40 * MIB)
 
 
@@ -233,8 +235,8 @@ def test_addresses_too_far_from_the_first_need_wide_keys(
 def test_segments_that_went_back_leave_their_places_to_others(torch: str) -> None:
     """From 2.13 on; up to 2.11 the driver gives no address twice, and keys are wide at last."""
     a = CachingAllocator(64 * TIB, torch_version=torch)
-    for _ in range(6):
-        old = held(a, NARROW_PLACES // 5)
+    for _ in range(_ROUNDS):
+        old = held(a, _LARGE)
         a.free(old)
         a.empty_cache()
     young = [held(a, 12 * MIB) for _ in range(3)]
@@ -251,8 +253,8 @@ def test_places_given_again_go_by_those_before_and_not_by_who_was_handed_out_fir
     first, second, third = (held(a, 12 * MIB) for _ in range(3))
     a.free(first)
     assert held(a, 12 * MIB) == first  # the youngest of those that are allocated
-    for _ in range(6):
-        a.free(held(a, NARROW_PLACES // 5))
+    for _ in range(_ROUNDS):
+        a.free(held(a, _LARGE))
         a.empty_cache()
     assert not a.heap.layout.is_wide
     for ptr in (second, third, first):
@@ -263,8 +265,8 @@ def test_places_given_again_go_by_those_before_and_not_by_who_was_handed_out_fir
 
 def test_more_segments_at_a_time_than_there_are_places_need_wide_keys() -> None:
     a = CachingAllocator(64 * TIB)
-    for _ in range(6):
-        held(a, NARROW_PLACES // 5)
+    for _ in range(_ROUNDS):
+        held(a, _LARGE)
     assert a.heap.layout.is_wide
     a.check()
 
