@@ -20,6 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from allocsim.errors import AllocsimError
+from allocsim.laws import TRANSFORMERS
 from allocsim.phantom import CARDS, Gpu, find_gpu
 from allocsim.questions.fit import Ran, Task, model_of, run_by_law, run_task
 from allocsim.units import MIB
@@ -64,7 +65,7 @@ def run(row: Mapping[str, Any], python: str | None, engine: str = "program") -> 
     with TemporaryDirectory() as place:
         task = task_of(row, Path(place))
         if engine == "laws":
-            return run_by_law(task, gpu_of(row))
+            return run_by_law(task, gpu_of(row), transformers=TRANSFORMERS[0])
         return run_task(task, gpu_of(row), python=python)
 
 

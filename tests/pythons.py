@@ -4,13 +4,14 @@ skipped where it names none."""
 from __future__ import annotations
 
 import os
+import subprocess
 from functools import cache
 
 import pytest
 
 from allocsim.phantom.launch import find_torch
 
-__all__ = ["NEEDS_TORCH", "PYTHONS", "python_of"]
+__all__ = ["NEEDS_TORCH", "PYTHONS", "python_of", "pythons_of", "transformers_of"]
 
 PYTHONS = [path for path in os.environ.get("ALLOCSIM_TORCH_PYTHON", "").split(os.pathsep) if path]
 """ALLOCSIM_TORCH_PYTHON: paths as those of PATH."""
@@ -21,10 +22,32 @@ NEEDS_TORCH = pytest.mark.skipif(
 
 
 @cache
-def python_of(release: str) -> str:
-    """The first of them whose PyTorch is `release`, as "2.15", for what was recorded by it; the
-    test is skipped where there is none."""
-    found = next((path for path in PYTHONS if find_torch(path).release == release), None)
-    if found is None:
+def pythons_of(release: str) -> list[str]:
+    """Those of them whose PyTorch is `release`, as "2.15"; the test is skipped where there is
+    none."""
+    found = [path for path in PYTHONS if find_torch(path).release == release]
+    if not found:
         pytest.skip(f"ALLOCSIM_TORCH_PYTHON names no Python with torch {release}")
     return found
+
+
+@cache
+def python_of(release: str, transformers: str = "") -> str:
+    """The first of them whose PyTorch is `release`, for what was recorded by it.
+
+    transformers: the release of it that the recording is of, as "5.23".
+    The test is skipped where there is none.
+    """
+    for path in pythons_of(release):
+        if not transformers or transformers_of(path).startswith(f"{transformers}."):
+            return path
+    pytest.skip(f"no Python with torch {release} has transformers {transformers}")
+
+
+@cache
+def transformers_of(python: str) -> str:
+    """The version of transformers that a Python has."""
+    ask = "from importlib.metadata import version; print(version('transformers'))"
+    return subprocess.run(
+        [python, "-c", ask], capture_output=True, text=True, check=True
+    ).stdout.strip()

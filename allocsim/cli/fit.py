@@ -117,6 +117,8 @@ def add_to(commands: Commands[Parser]) -> None:
         help="look among multiples of N (default: 1)")  # fmt: skip
     add_shared(parser, "--conf", text="PYTORCH_CUDA_ALLOC_CONF for the program")
     add_shared(parser, "--torch", text="PyTorch's release, {releases} (default: the one installed)")
+    add("--transformers", metavar="VERSION", help="of laws: the release of transformers that is "
+        "meant, 5.23 or 5.24 (default: the one installed, else 5.23)")  # fmt: skip
     add("--python", metavar="PATH", help="the Python that has PyTorch (default: this one, then "
         "python3)")  # fmt: skip
     add("--engine", choices=("auto", "program", "laws", "formula"), default="auto",
@@ -168,7 +170,7 @@ def _write_page(arguments: argparse.Namespace) -> int:
     prepare_html(arguments)
     task, (gpu,) = _task(arguments), _gpus(arguments)
     assert task is not None
-    return run_html(arguments.html, task, gpu)
+    return run_html(arguments.html, task, gpu, arguments.transformers)
 
 
 def _list_models() -> int:
@@ -200,6 +202,11 @@ def _task(arguments: argparse.Namespace) -> Task | None:
         if given or arguments.train or arguments.serve or arguments.find:
             name = next(iter(given), "find" if arguments.find else "train")
             raise UsageError(f"--{name} is for a MODEL; a program says itself what it does")
+        for name in ("python", "transformers"):
+            if getattr(arguments, name) is not None:
+                raise UsageError(f"--{name} is for a MODEL; a program is run as it stands")
+        if arguments.engine not in ("auto", "program"):
+            raise UsageError(f"--engine {arguments.engine} is for a MODEL; a program is run")
         return None
     if "lora_targets" in given:
         given["lora_targets"] = tuple(filter(None, given["lora_targets"].split(",")))
@@ -249,13 +256,13 @@ def _fit(arguments: argparse.Namespace, task: Task | None, gpus: list[Gpu]) -> i
         _refuse_out(arguments.out)
     lent = arguments.host_spill
     more = {"conf": arguments.conf, "torch_version": arguments.torch, "host_spill": lent}
+    of_a_task = {name: getattr(arguments, name) for name in ("engine", "python", "transformers")}
     keep = arguments.out
 
     def answered(gpu: Gpu) -> Fit:
         if task is None:
             return fit_command(arguments.words, gpu, **more, keep=keep)
-        engine = arguments.engine
-        return fit(task, gpu, engine=engine, **more, python=arguments.python, keep=keep)
+        return fit(task, gpu, **more, **of_a_task, keep=keep)
 
     with ProgressBar() as bar:
         if stage := bar.stage("running"):
@@ -349,6 +356,7 @@ def _find_frontier(arguments: argparse.Namespace, task: Task, gpu: Gpu) -> int:
             conf=arguments.conf,
             python=arguments.python,
             torch_version=arguments.torch,
+            transformers=arguments.transformers,
             watch=bar.trying,
         )
     document = partial(frontier_document, task, gpu, found)
@@ -370,9 +378,9 @@ def _of_a_search(arguments: argparse.Namespace) -> dict[str, Any]:
     """The options that every search has."""
     if arguments.out is not None:
         _refuse_out(arguments.out)
-    names = {"engine": "engine", "conf": "conf", "python": "python", "torch_version": "torch"}
-    named = {name: getattr(arguments, option) for name, option in names.items()}
-    return named | {"keep": arguments.out}
+    names = ("engine", "conf", "python", "transformers")
+    named = {name: getattr(arguments, name) for name in names}
+    return named | {"torch_version": arguments.torch, "keep": arguments.out}
 
 
 def _find_gpus(arguments: argparse.Namespace, task: Task, gpu: Gpu) -> int:

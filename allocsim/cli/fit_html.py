@@ -23,7 +23,7 @@ _MODEL, _CARD = "Llama-3.2-1B", "RTX 4090"
 """What the page opens at where nothing is said."""
 _OF_THE_PAGE = (
     *("run", "html", "words", "gpus", "device_memory", "train", "serve", "engine"),
-    *("dtype", "optimizer", "checkpointing", "lora", "batch", "seq", "attention"),
+    *("transformers", "dtype", "optimizer", "checkpointing", "lora", "batch", "seq", "attention"),
     *("prompt", "decode", "requests"),
 )
 _OF_THE_TASK = ("accumulate", "compiles", "steps", "start")
@@ -56,9 +56,9 @@ def prepare_html(arguments: argparse.Namespace) -> None:
         arguments.gpus = [_CARD]
 
 
-def run_html(out: Path, task: Task, gpu: Gpu) -> int:
-    """Write the page, which opens at `task` on `gpu`."""
-    from allocsim.laws import find_laws  # noqa: PLC0415
+def run_html(out: Path, task: Task, gpu: Gpu, transformers: str | None) -> int:
+    """Write the page, which opens at `task` on `gpu`, by the laws of a release of transformers."""
+    from allocsim.laws import find_laws, transformers_release  # noqa: PLC0415
     from allocsim.questions.fit import (  # noqa: PLC0415
         law_cards,
         law_models,
@@ -70,12 +70,13 @@ def run_html(out: Path, task: Task, gpu: Gpu) -> int:
 
     opening = opening_at(task, gpu)
     names, packed = law_programs(), []
+    release = transformers_release(transformers)
     with ProgressBar() as bar:
         watch = bar.stage("packing laws")
         for number, name in enumerate(names):
             if watch:
                 watch(number, len(names))
-            laws = find_laws(name)
+            laws = find_laws(name, release)
             assert laws is not None
             packed.append(packed_laws(laws, purposes_of_laws(laws)))
     page = calculator_page(packed, law_models(), law_cards(), opening).encode()

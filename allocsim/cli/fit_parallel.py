@@ -37,7 +37,7 @@ _ALIKE = ("dtype", "optimizer", "batch", "seq", "accumulate", "attention", "chec
 _REFUSED = (
     *("serve", "image", "lengths", "lora", "lora_targets", "compiles", "channels_last", "steps"),
     *("prompt", "decode", "requests", "start", "parallel", "ranks", "rank", "find", "conf"),
-    *("torch", "python", "out", "show_program", "host_spill"),
+    *("torch", "transformers", "python", "out", "show_program", "host_spill"),
 )
 _NAMES = {"compiles": "compile", "parallel": "fsdp or --ddp", "out": "out"}
 _USUAL_SEQ = 4096

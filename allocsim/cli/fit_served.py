@@ -24,7 +24,8 @@ _ASKED = ("batch", "prompt", "decode", "requests")
 _OTHERS = (
     *("train", "dtype", "seq", "image", "lengths", "optimizer", "checkpointing", "accumulate"),
     *("lora", "lora_targets", "attention", "compiles", "channels_last", "steps", "start"),
-    *("parallel", "ranks", "rank", "find", "conf", "torch", "python", "out", "show_program"),
+    *("parallel", "ranks", "rank", "find", "conf", "torch", "transformers", "python", "out"),
+    "show_program",
 )
 _DOES_NOT_FIT = 3
 

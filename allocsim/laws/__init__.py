@@ -4,6 +4,12 @@ from allocsim.laws.card import Card
 from allocsim.laws.families import CLASSIFIERS, FAMILIES, Family, family_of
 from allocsim.laws.formula import Formula
 from allocsim.laws.law import EMPTY_CACHE, FREE, REQUEST, Law, Requests, Rows, requests_of
+from allocsim.laws.library import (
+    TRANSFORMERS,
+    installed_transformers,
+    numbers_of,
+    transformers_release,
+)
 from allocsim.laws.repeated import BEFORE, Repeated, Unrolled
 from allocsim.laws.serving import AFTER, BETWEEN, END, MAKE, START, STEP, Serving
 from allocsim.laws.stored import DATA, Laws, find_laws, known_laws, write_laws
@@ -21,7 +27,8 @@ from allocsim.laws.variables import (
 __all__ = [
     "AFTER", "BEFORE", "BETWEEN", "CLASSIFIERS", "COLUMNS", "Card", "DATA", "EMPTY_CACHE", "END",
     "FAMILIES", "FREE", "Family", "Formula", "Law", "Laws", "MAKE", "REQUEST", "Repeated",
-    "Requests", "Rows", "SIZES", "START", "STEP", "Serving", "Unrolled", "VARIABLES",
-    "attention_splits", "family_of", "find_laws", "known_laws", "prompt_regime", "regime_of",
-    "requests_of", "step_regime", "variables_of", "write_laws",
+    "Requests", "Rows", "SIZES", "START", "STEP", "Serving", "TRANSFORMERS", "Unrolled",
+    "VARIABLES", "attention_splits", "family_of", "find_laws", "installed_transformers",
+    "known_laws", "numbers_of", "prompt_regime", "regime_of", "requests_of", "step_regime",
+    "transformers_release", "variables_of", "write_laws",
 ]  # fmt: skip

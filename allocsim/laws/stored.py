@@ -1,5 +1,8 @@
 """Laws in files of the package: one for each program of a family, a law for each regime.
 
+A folder has those of a release of transformers (`library.py`); a program that asks no otherwise
+than in the release before has no file there.
+
 Rule: plain columns, read without running anything; a file of another format is refused.  A column
 holds the rows of every regime, one after the other: the regimes of a program are nearly alike, and
 what is alike packs well when it lies together.
@@ -20,6 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from allocsim.errors import ConfigError
 from allocsim.laws.formula import Formula
 from allocsim.laws.law import Law
+from allocsim.laws.library import TRANSFORMERS
 from allocsim.laws.variables import VARIABLES
 from allocsim.trace import Frame, FrameTable
 
@@ -35,33 +39,42 @@ _PER_ROW = ("kind", "kin", "number", "by_copy", "by_copies")
 class Laws:
     """The laws of one program, by regime.
 
-    torch_version: the release that ran it.  stacks: what kins number.
+    torch_version: the release that ran it.  transformers: the row of `TRANSFORMERS` that they are
+    for.  stacks: what kins number.
     """
 
     name: str
     torch_version: str
+    transformers: str
     stacks: FrameTable
     by_regime: Mapping[str, Law]
 
 
 def known_laws() -> tuple[str, ...]:
     """The names of the programs that there are laws for."""
-    return tuple(sorted(path.stem for path in DATA.glob("*.npz")))
+    return tuple(sorted({path.stem for path in DATA.glob("*/*.npz")}))
 
 
-def find_laws(name: str) -> Laws | None:
-    """The laws of the program `name`; None if there are none."""
-    path = DATA / f"{name}.npz"
-    if not path.is_file():
+def find_laws(name: str, transformers: str = TRANSFORMERS[0]) -> Laws | None:
+    """The laws of the program `name`, in a release of `TRANSFORMERS`; None if there are none."""
+    upto = TRANSFORMERS[: TRANSFORMERS.index(transformers) + 1]
+    paths = [_folder(each) / f"{name}.npz" for each in reversed(upto)]
+    path = next((each for each in paths if each.is_file()), None)
+    if path is None:
         return None
     with np.load(path, allow_pickle=False) as file:
         if int(file["format"]) != _FORMAT:
             raise ConfigError(f"{path} has format {int(file['format'])}; expected {_FORMAT}")
         columns = {column: file[column] for column in file.files}
-    return Laws(name, str(columns["torch_version"]), _stacks(columns), _by_regime(columns))
+    torch_version = str(columns["torch_version"])
+    return Laws(name, torch_version, transformers, _stacks(columns), _by_regime(columns))
 
 
-def write_laws(laws: Laws, folder: Path = DATA) -> Path:
+def _folder(transformers: str) -> Path:
+    return DATA / f"transformers-{transformers}"
+
+
+def write_laws(laws: Laws) -> Path:
     """Write the file of one program; where it is."""
     found = list(laws.by_regime.values())
     formulas = [formula for law in found for formula in law.formulas]
@@ -86,6 +99,7 @@ def write_laws(laws: Laws, folder: Path = DATA) -> Path:
     }
     for name in _PER_ROW:
         columns[name] = _narrow(np.concatenate([getattr(law, name) for law in found]))
+    folder = _folder(laws.transformers)
     folder.mkdir(exist_ok=True)
     path = folder / f"{laws.name}.npz"
     # NumPy's own writer packs a sixth less.

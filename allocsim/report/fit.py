@@ -109,7 +109,8 @@ def _grounds(fit: Fit) -> list[str]:
         proof += "recorded"
     by = f"PyTorch {ran.torch_version} on a phantom {ran.gpu.name}, {ran.seconds:.0f} s{proof}"
     if ran.engine == "laws":
-        by = f"the law of its requests in PyTorch {ran.torch_version}"
+        by = f"the law of its requests in PyTorch {ran.torch_version}, transformers "
+        by += str(ran.transformers)
     return lines + row("Run by", by)
 
 
@@ -141,17 +142,25 @@ def _document(fit: Fit) -> dict[str, Any]:
         "context_memory": ran.gpu.context_memory,
         "peak_reserved_bytes": ran.peak_reserved_bytes,
         "peak_allocated_bytes": ran.peak_allocated_bytes,
+        "peak_reserved_bytes_keeping_up": _keeping_up(fit),
         "needed_bytes": fit.needed_bytes,
         "num_alloc_retries": ran.device_run.stats["num_alloc_retries"],
         "process_bytes": list(fit.process_bytes),
         "engine": ran.engine,
         "torch_version": ran.torch_version,
+        "transformers": ran.transformers,
         "conf": fit.conf,
         "oom": None if oom is None else {"entry": oom.entry, "message": oom.message},
         "helps": None if best is None else best.setting.conf,
         "seconds": round(ran.seconds, 3),
         "notes": list(fit.notes),
     }
+
+
+def _keeping_up(fit: Fit) -> int | None:
+    """Of a card that keeps up with the program, where that makes a difference."""
+    there = fit.keeping_up
+    return None if there is None or there.is_out_of_memory else there.peak_reserved_bytes
 
 
 def fits_text(fits: Sequence[Fit]) -> str:

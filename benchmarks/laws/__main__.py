@@ -6,7 +6,8 @@
 
 PATH is a Python with a CUDA build of PyTorch, transformers and peft.  Each program is recorded at
 thirteen sizes in each regime, a fifth of a second each, and at eight more where they refute each
-other; a line says how many regimes have a law, and why the others have none.  --more keeps the laws
+other; a line says how many regimes have a law, and why the others have none.  They are written for
+the release of transformers that PATH has (`allocsim.laws.TRANSFORMERS`).  --more keeps the laws
 that a file of the package has, and takes the others.  `make laws` runs it.
 
 --check holds each law of training against one more recording, at sizes drawn with another SEED than
@@ -25,8 +26,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from allocsim.laws import find_laws, write_laws
-from allocsim.phantom import find_torch
 from benchmarks.laws.known import write
+from benchmarks.laws.recorded import releases_of
 from benchmarks.laws.samples import VIT, Variant
 from benchmarks.laws.served import serving_laws_of
 from benchmarks.laws.taken import laws_of, mended, refuted
@@ -101,8 +102,9 @@ def _check(chosen: Sequence[Variant], python: str, seed: int, *, mends: bool) ->
     mends: the laws that are refuted are taken anew, or are no longer in the files.
     """
     n_held = n_refuted = 0
+    transformers = releases_of(python).transformers
     for variant in chosen:
-        laws = None if variant.serves else find_laws(variant.name)
+        laws = None if variant.serves else find_laws(variant.name, transformers)
         if laws is None:
             continue
         held, why = refuted(laws, variant, python, seed)
@@ -142,14 +144,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     if options.check is not None:
         chosen = [found[name] for name in options.only or found]
         raise SystemExit(_check(chosen, options.python, options.check, mends=options.mend))
-    release = find_torch(options.python).version
+    releases = releases_of(options.python)
     for name in options.only or found:
         began = time.perf_counter()
         if found[name].serves:
-            laws, refused = serving_laws_of(found[name], options.python, release)
+            laws, refused = serving_laws_of(found[name], options.python, releases)
         else:
-            known = find_laws(name) if options.more else None
-            laws, refused = laws_of(found[name], options.python, release, known)
+            known = find_laws(name, releases.transformers) if options.more else None
+            laws, refused = laws_of(found[name], options.python, releases, known)
         size = write_laws(laws).stat().st_size if laws.by_regime else 0
         seconds = time.perf_counter() - began
         print(f"{name}: {len(laws.by_regime)} regimes, {size:,} bytes, {seconds:.0f} s", flush=True)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from allocsim.laws import DATA, find_laws, known_laws
+from allocsim.laws import DATA, TRANSFORMERS, find_laws, known_laws
 from allocsim.questions.fit.by_law import nearest_law
 from benchmarks.laws.samples import Variant, regimes
 
@@ -42,11 +42,10 @@ def page_with(text: str) -> str:
 
 
 def _table() -> Iterator[str]:
-    files = sorted(DATA.glob("*.npz"))
-    size = sum(file.stat().st_size for file in files)
-    laws = [find_laws(name) for name in known_laws()]
-    n_laws = sum(len(each.by_regime) for each in laws if each is not None)
-    yield f"{n_laws:,} laws of {len(files)} programs, {size // 1024:,} KiB in the package:"
+    size = sum(file.stat().st_size for file in DATA.glob("*/*.npz"))
+    names = known_laws()
+    laws = f"{_count(names, TRANSFORMERS[0]):,} laws of {len(names)} programs"
+    yield f"{laws}, {size // 1024:,} KiB in the package:"
     yield ""
     yield f"| model | program | {' | '.join(_PRECISIONS)} |"
     yield "|---|---|" + "---|" * len(_PRECISIONS)
@@ -61,6 +60,17 @@ def _table() -> Iterator[str]:
     for (model, program), row in cells.items():
         told = (", ".join(row.get(precision, ())) for precision in _PRECISIONS)
         yield f"| {model} | {program} | {' | '.join(told)} |"
+    for release in TRANSFORMERS[1:]:
+        own = sorted(path.stem for path in (DATA / f"transformers-{release}").glob("*.npz"))
+        yield ""
+        yield f"{_count(own, release):,} laws of transformers {release}, of {len(own)} programs: "
+        yield ", ".join(f"`{name}`" for name in own)
+
+
+def _count(names: Sequence[str], transformers: str) -> int:
+    """The laws of programs in a release of transformers."""
+    found = (find_laws(name, transformers) for name in names)
+    return sum(len(each.by_regime) for each in found if each is not None)
 
 
 def _told(how: str) -> str:

@@ -12,24 +12,42 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 import numpy as np
 
 from allocsim.engine import StepKind, Steps, prepare
+from allocsim.laws import transformers_release
 from allocsim.phantom import find_gpu, find_torch, phantom_environment
 from allocsim.phantom.record import HOOK
 from allocsim.questions.scale.program import Program, program_of
 from allocsim.trace import load
 
-__all__ = ["CARD", "FailedError", "recorded", "without_repeats"]
+__all__ = ["CARD", "FailedError", "Releases", "recorded", "releases_of", "without_repeats"]
 
 CARD = "A100 80GB"
 _MEMORY = 1 << 40
 _FORKED = Path(__file__).with_name("forked.py")
 
 
+_ASK = "from importlib.metadata import version; print(version('transformers'))"
+
+
 class FailedError(Exception):
     """A program that left no recording."""
+
+
+class Releases(NamedTuple):
+    """What a Python has: PyTorch's version, and the row of transformers that its laws are for."""
+
+    torch: str
+    transformers: str
+
+
+def releases_of(python: str) -> Releases:
+    """Those of `python`, which has both."""
+    done = subprocess.run([python, "-c", _ASK], capture_output=True, text=True, check=True)
+    return Releases(find_torch(python).version, transformers_release(done.stdout.strip()))
 
 
 def recorded(python: str, programs: Sequence[str], card: str = CARD) -> Iterator[Program]:

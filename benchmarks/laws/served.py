@@ -22,7 +22,7 @@ from allocsim.questions.scale.growth import Growth, growth_between
 from allocsim.questions.scale.likeness import Likeness, likeness_of
 from allocsim.questions.scale.program import Program
 from allocsim.trace import FrameInterner, MarkKind
-from benchmarks.laws.recorded import CARD, recorded
+from benchmarks.laws.recorded import CARD, Releases, recorded
 from benchmarks.laws.samples import Variant, drawn_to_serve
 from benchmarks.laws.taken import PROOFS, SAMPLES, USED, NoLawError, formulas_of, law_of
 
@@ -88,9 +88,7 @@ class _Stretch:
         return f"{dict(self.run.sizes)}, {self.run.program.told(self.rows.start + row)}"
 
 
-def serving_laws_of(
-    variant: Variant, python: str, torch_version: str
-) -> tuple[Laws, dict[str, str]]:
+def serving_laws_of(variant: Variant, python: str, of: Releases) -> tuple[Laws, dict[str, str]]:
     """The laws of a variant that serves by stretch and regime, and why there are none."""
     sizes = drawn_to_serve(variant, SAMPLES)
     runs = _runs(variant, sizes, python)
@@ -108,7 +106,7 @@ def serving_laws_of(
             start = run.names[1][0]
             found.pop(start, None)
             refused[start] = f"{dict(run.sizes)}: {why}"
-    return Laws(variant.name, torch_version, interner.table(), found), refused
+    return Laws(variant.name, *of, interner.table(), found), refused
 
 
 def _runs(variant: Variant, sizes: Sequence[Mapping[str, int]], python: str) -> list[_Run]:

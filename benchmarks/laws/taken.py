@@ -36,7 +36,7 @@ from allocsim.questions.fit.by_law import card_of
 from allocsim.questions.scale.growth import Growth, growth_between
 from allocsim.questions.scale.program import Program
 from allocsim.trace import Frame, FrameInterner, MarkKind
-from benchmarks.laws.recorded import CARD, recorded, without_repeats
+from benchmarks.laws.recorded import CARD, Releases, recorded, without_repeats
 from benchmarks.laws.samples import SEEING, Variant, drawn, regimes
 
 __all__ = [
@@ -78,11 +78,12 @@ class RefutedError(NoLawError):
 
 
 def laws_of(
-    variant: Variant, python: str, torch_version: str, known: Laws | None = None
+    variant: Variant, python: str, of: Releases, known: Laws | None = None
 ) -> tuple[Laws, dict[str, str]]:
     """The laws of a variant by regime, and by regime why there is none.
 
-    known: laws that there are, which stay as they are; the regimes without one are recorded.
+    of: what `python` has.  known: laws that there are, which stay as they are; the regimes
+    without one are recorded.
     """
     interner = FrameInterner()
     found = {} if known is None else _renumbered(known, interner)
@@ -92,7 +93,7 @@ def laws_of(
     refused |= _take(variant, python, again, interner, found, count=SAMPLES_AGAIN)
     ordered = {regime: found[regime] for regime in regimes(variant) if regime in found}
     why_not = {regime: str(why) for regime, why in refused.items() if regime not in found}
-    return Laws(variant.name, torch_version, interner.table(), ordered), why_not
+    return Laws(variant.name, *of, interner.table(), ordered), why_not
 
 
 def refuted(
@@ -127,7 +128,7 @@ def mended(laws: Laws, variant: Variant, python: str, wrong: Collection[str], se
         del found[regime]
     _take(variant, python, list(wrong), interner, found, count=SAMPLES_AGAIN, seed=seed)
     ordered = {regime: found[regime] for regime in laws.by_regime if regime in found}
-    return Laws(laws.name, laws.torch_version, interner.table(), ordered)
+    return replace(laws, stacks=interner.table(), by_regime=ordered)
 
 
 def _renumbered(laws: Laws, interner: FrameInterner) -> dict[str, Law]:

@@ -296,6 +296,50 @@ def test_the_program_and_the_presets_can_be_looked_at(cli: Cli) -> None:
     assert "Llama-3.2-1B\n" in cli("fit", "--list-models").out
 
 
+def test_a_law_is_of_the_release_of_transformers_that_is_meant(cli: Cli) -> None:
+    command = ("fit", "Mistral-7B", "--gpu", "H100", "--seq", "904", "--dtype", "autocast-bf16")
+    peaks = {}
+    for meant in ("5.23", "5.24.0"):
+        answer = json.loads(
+            cli(*command, "--engine", "laws", "--transformers", meant, "--json").out
+        )
+        assert answer["transformers"] == meant[:4]
+        assert len(answer["notes"]) == 2  # that it is by law, and attention's
+        peaks[meant] = answer["needed_bytes"]
+    assert peaks["5.24.0"] < peaks["5.23"]  # values of the cache stay in 16 bits
+    newer = cli(*command, "--engine", "laws", "--transformers", "5.31.2")
+    told = " ".join(newer.out.split())
+    assert "PyTorch 2.15.0, transformers 5.24" in told
+    assert "transformers 5.31.2 is newer than the laws, which are of 5.24" in told
+    older = cli(*command, "--engine", "laws", "--transformers", "4.57").out
+    assert "transformers 4.57 is older than the laws, which are of 5.23" in " ".join(older.split())
+
+
+@pytest.mark.parametrize(
+    ("option", "sentence"),
+    [
+        (("--engine", "laws"), "--engine laws is for a MODEL; a program is run"),
+        (("--transformers", "5.24"), "--transformers is for a MODEL; a program is run as it"),
+        (("--python", "python3"), "--python is for a MODEL; a program is run as it stands"),
+    ],
+)
+def test_what_a_program_settles_itself_is_refused_beside_it(
+    cli: Cli, option: tuple[str, ...], sentence: str
+) -> None:
+    done = cli("fit", "--gpu", "L4", *option, "--", "python", "train.py")
+    assert done.code == 2
+    assert sentence in done.err
+
+
+def test_a_program_has_its_own_transformers(cli: Cli) -> None:
+    done = cli("fit", "gpt2", "--gpu", "T4", "--engine", "program", "--transformers", "5.24")
+    assert done.code == 2
+    assert "transformers 5.24 is for laws (--engine laws)" in done.err
+    done = cli("fit", "gpt2", "--gpu", "A100", "--engine", "laws", "--transformers", "new")
+    assert done.code == 2
+    assert "'new' is no version of transformers; expected one as 5.24" in done.err
+
+
 def test_the_command_answers_without_pytorch(cli: Cli, tmp_path: Path) -> None:
     """And its recording replays as any other."""
     out = tmp_path / "law.pickle"

@@ -32,6 +32,7 @@ class Pretended:
     reads_back: str = "train.py:31 (3 times)"
     programs: list[str] = field(default_factory=list)
     memories: list[int] = field(default_factory=list)
+    works: list[str] = field(default_factory=list)
 
     def find_torch(self, python: str) -> TorchInstall:
         if "python" not in python:
@@ -46,6 +47,7 @@ class Pretended:
         text = file.read_text() if file.name == "program.py" else " ".join(program.command)
         self.programs.append(text)
         self.memories.append(program.gpu.memory)
+        self.works.append(program.work)
         program.log.write_text(self.error)
         torch = TorchInstall(program.command[0], self.version, "13.2")
         if self.error:

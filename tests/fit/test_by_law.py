@@ -11,12 +11,13 @@ import pytest
 
 from allocsim import load, replay
 from allocsim.errors import ConfigError
+from allocsim.laws import TRANSFORMERS
 from allocsim.phantom import UnavailableError, find_gpu
 from allocsim.questions.fit import Task, fit, largest, model_of, program_of, run_by_law, run_program
 from allocsim.questions.fit.by_law import has_law
 from allocsim.questions.fit.model import Configured
 from benchmarks.truth import gpu_of, rows, task_of
-from tests.pythons import NEEDS_TORCH, python_of
+from tests.pythons import NEEDS_TORCH, pythons_of, transformers_of
 
 LIKE_LLAMA = (
     *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers"),
@@ -161,7 +162,7 @@ AS_THE_PROGRAM = {"4090-015": 491_520, "4090-015-clean": 491_520}
 
 
 def compare(row: dict[str, Any], folder: Path) -> None:
-    ran = run_by_law(task_of(row, folder), gpu_of(row))
+    ran = run_by_law(task_of(row, folder), gpu_of(row), transformers=TRANSFORMERS[0])
     assert ran.engine == "laws"
     less = AS_THE_PROGRAM.get(row["id"], 0)
     assert ran.peak_allocated_bytes == row["peak_allocated"] - less
@@ -232,11 +233,13 @@ def test_what_is_done_otherwise_is_as_real_pytorch_does_it(
 
 
 def is_as_real_pytorch_runs_it(task: Task, card: str) -> None:
-    gpu, python = find_gpu(card), python_of("2.15")
-    law, program = run_by_law(task, gpu), run_program(program_of(task), gpu, python=python)
-    assert law.peak_allocated_bytes == program.peak_allocated_bytes
-    assert law.peak_reserved_bytes == program.peak_reserved_bytes
-    assert law.is_out_of_memory == program.is_out_of_memory
+    gpu = find_gpu(card)
+    for python in pythons_of("2.15"):
+        law = run_by_law(task, gpu, transformers=transformers_of(python))
+        program = run_program(program_of(task), gpu, python=python)
+        assert law.peak_allocated_bytes == program.peak_allocated_bytes
+        assert law.peak_reserved_bytes == program.peak_reserved_bytes
+        assert law.is_out_of_memory == program.is_out_of_memory
 
 
 def gpt2(**options: Any) -> Task:

@@ -141,6 +141,35 @@ def test_a_program_of_ones_own(pretend: Pretend) -> None:
     assert (found.program, ran.programs) == ("python train.py", ["python train.py"])
 
 
+def test_a_card_that_keeps_up_holds_less_where_freed_blocks_wait(pretend: Pretend) -> None:
+    """As FSDP gathers layers on a stream of its own, without a limit on how many."""
+
+    def gathered(allocator: CachingAllocator, _text: str) -> int:
+        for _layer in range(8):
+            block = allocator.malloc(100 * MIB, stream=7)
+            assert block is not None
+            allocator.record_stream(block, 0)
+            allocator.free(block)
+            if ran.works[-1] == "at-once":
+                allocator.synchronize()
+        return 0
+
+    ran = pretend(gathered)
+    found = fit_command(["python", "train.py"], CARD)
+    assert ran.works == ["when-waited", "at-once"]
+    assert found.ran.peak_reserved_bytes == 800 * MIB
+    assert found.keeping_up is not None
+    assert found.keeping_up.peak_reserved_bytes == 100 * MIB
+    assert any("where the card keeps up, 100.00 MiB" in note for note in found.notes)
+    assert found.needed_bytes == 800 * MIB
+
+
+def test_a_program_of_one_stream_is_run_once(pretend: Pretend) -> None:
+    ran = pretend(weights_and_batch)
+    assert fit_command(["python", "train.py"], CARD).keeping_up is None
+    assert ran.works == ["when-waited"]
+
+
 def test_values_that_are_read_back_are_told_of_code_that_is_not_ours(pretend: Pretend) -> None:
     pretend(weights_and_batch)
     (note,) = fit_command(["python", "train.py"], CARD).notes

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from allocsim.laws import TRANSFORMERS
 from allocsim.questions.fit import fit, program_of
 from benchmarks.truth import gpu_of, rows, run, task_of
 from tests.pythons import NEEDS_TORCH, python_of
@@ -31,7 +32,7 @@ def test_every_row_is_a_task_on_a_card(tmp_path: Path) -> None:
 @NEEDS_TORCH
 @pytest.mark.parametrize("row", [row for row in rows() if row["id"] in SOME], ids=str)
 def test_a_run_comes_to_the_same_bytes(row: dict[str, Any]) -> None:
-    ran = run(row, python_of("2.15"))
+    ran = run(row, python_of("2.15", TRANSFORMERS[0]))
     assert ran.peak_allocated_bytes == row["peak_allocated"]
     assert ran.peak_reserved_bytes == row["peak_reserved"]
     assert ran.is_out_of_memory == ("oom_in_step" in row)
@@ -45,8 +46,13 @@ def test_a_run_comes_to_the_same_bytes(row: dict[str, Any]) -> None:
 def test_what_runs_out_of_memory_is_answered_by_one_run(
     row: dict[str, Any], tmp_path: Path
 ) -> None:
-    found = fit(task_of(row, tmp_path), gpu_of(row), engine="program", python=python_of("2.15"))
-    there = run(row, python_of("2.15"))
+    found = fit(
+        task_of(row, tmp_path),
+        gpu_of(row),
+        engine="program",
+        python=python_of("2.15", TRANSFORMERS[0]),
+    )
+    there = run(row, python_of("2.15", TRANSFORMERS[0]))
     assert found.unlimited is not None
     assert found.ran.peak_allocated_bytes == row["peak_allocated"]
     assert found.ran.peak_reserved_bytes == row["peak_reserved"]

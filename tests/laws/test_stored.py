@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from allocsim.errors import ConfigError
-from allocsim.laws import REQUEST, VARIABLES, find_laws, known_laws, stored, write_laws
+from allocsim.laws import (
+    REQUEST,
+    TRANSFORMERS,
+    VARIABLES,
+    find_laws,
+    known_laws,
+    stored,
+    write_laws,
+)
 
 
+@pytest.mark.parametrize("transformers", TRANSFORMERS)
 @pytest.mark.parametrize("name", known_laws())
-def test_every_law_is_whole(name: str) -> None:
-    laws = find_laws(name)
+def test_every_law_is_whole(name: str, transformers: str) -> None:
+    laws = find_laws(name, transformers)
     assert laws is not None
     assert laws.by_regime
     for law in laws.by_regime.values():
@@ -27,7 +37,7 @@ def test_every_law_is_whole(name: str) -> None:
 
 def test_they_take_less_than_five_megabytes() -> None:
     """A program some 15 kilobytes: the columns of its regimes lie together."""
-    sizes = [path.stat().st_size for path in stored.DATA.iterdir()]
+    sizes = [path.stat().st_size for path in stored.DATA.glob("*/*.npz")]
     assert sum(sizes) < 5e6
     assert sum(sizes) / len(sizes) < 25_000
 
@@ -38,8 +48,8 @@ def test_what_is_written_is_read(
 ) -> None:
     laws = find_laws(name)
     assert laws is not None
-    write_laws(laws, tmp_path)
     monkeypatch.setattr(stored, "DATA", tmp_path)
+    write_laws(laws)
     again = find_laws(laws.name)
     assert again is not None
     assert again.torch_version == laws.torch_version
@@ -52,8 +62,32 @@ def test_what_is_written_is_read(
             assert np.array_equal(getattr(law, column), getattr(other, column))
 
 
+def test_a_release_without_a_file_asks_as_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    laws = find_laws("gpt2_tied_bf16_adamw")
+    assert laws is not None
+    monkeypatch.setattr(stored, "DATA", tmp_path)
+    first, second = TRANSFORMERS
+    path = write_laws(laws)
+    assert path.parent.name == f"transformers-{first}"
+    unchanged = find_laws(laws.name, second)
+    assert unchanged is not None
+    assert unchanged.transformers == second
+    regime = next(iter(laws.by_regime))
+    write_laws(replace(unchanged, by_regime={regime: laws.by_regime[regime]}))
+    before, after = find_laws(laws.name, first), find_laws(laws.name, second)
+    assert before is not None
+    assert after is not None
+    assert list(before.by_regime) == list(laws.by_regime)
+    assert list(after.by_regime) == [regime]
+    assert known_laws() == (laws.name,)
+
+
 def test_a_later_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    np.savez(tmp_path / "gpt2.npz", format=np.array(3))
+    folder = tmp_path / f"transformers-{TRANSFORMERS[0]}"
+    folder.mkdir()
+    np.savez(folder / "gpt2.npz", format=np.array(3))
     monkeypatch.setattr(stored, "DATA", tmp_path)
     with pytest.raises(ConfigError, match="has format 3; expected 2"):
         find_laws("gpt2")

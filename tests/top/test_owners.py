@@ -43,7 +43,9 @@ def test_what_decorates_a_forward_is_no_part_of_the_model() -> None:
     stack = [
         *(Frame(modeling, "forward", 245), renamed, call),
         *(Frame(modeling, "forward", 300), renamed),
-        Frame("/env/site-packages/transformers/modeling_layers.py", "forward_with_checkpointing", 8),
+        Frame(
+            "/env/site-packages/transformers/modeling_layers.py", "forward_with_checkpointing", 8
+        ),
         *(call, Frame("train.py", "<module>", 12)),
     ]
     assert module_name(stack, 3) == "modeling_llama.forward:245 < modeling_llama.forward:300"

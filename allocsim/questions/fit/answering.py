@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from allocsim.errors import ConfigError
 from allocsim.phantom import Gpu, UnavailableError
 from allocsim.questions.fit.by_law import has_law, run_by_law
 from allocsim.questions.fit.ran import Ran, find_python, run_task
@@ -43,9 +44,18 @@ def run_by(
     conf: str | None = None,
     python: str | None = None,
     torch_version: str | None = None,
+    transformers: str | None = None,
     keep: Path | None = None,
+    work: str = "when-waited",
 ) -> Ran:
     """The run of `task` on `gpu` by "program" or "laws", with the arguments and errors of `fit`."""
     if engine == "laws":
-        return run_by_law(task, gpu, conf=conf, keep=keep)
-    return run_task(task, gpu, conf=conf, python=python, torch_version=torch_version, keep=keep)
+        return run_by_law(task, gpu, conf=conf, transformers=transformers, keep=keep)
+    if transformers is not None:
+        raise ConfigError(
+            f"transformers {transformers} is for laws (--engine laws); a program runs with the one "
+            "that its Python has"
+        )
+    return run_task(
+        task, gpu, conf=conf, python=python, torch_version=torch_version, keep=keep, work=work
+    )

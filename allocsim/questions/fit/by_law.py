@@ -29,6 +29,7 @@ from allocsim.laws import (
     find_laws,
     known_laws,
     regime_of,
+    transformers_release,
     variables_of,
 )
 from allocsim.phantom import Gpu
@@ -50,14 +51,22 @@ OLDEST_CAPABILITY = (8, 0)
 _BASE_ADDRESS = 0x7000_0000_0000
 
 
-def run_by_law(task: Task, gpu: Gpu, *, conf: str | None = None, keep: Path | None = None) -> Ran:
+def run_by_law(
+    task: Task,
+    gpu: Gpu,
+    *,
+    conf: str | None = None,
+    transformers: str | None = None,
+    keep: Path | None = None,
+) -> Ran:
     """What `run_program` would give for the program of `task`, by its law.
 
-    conf: PYTORCH_CUDA_ALLOC_CONF.  keep: where the recording goes.
+    conf: PYTORCH_CUDA_ALLOC_CONF.  transformers: the version that is meant (`library.py`).
+    keep: where the recording goes.
     Raises ConfigError where there is no law.
     """
     began = time.perf_counter()
-    laws = _laws(task)
+    laws = _laws(task, transformers)
     requests = _requests(task, gpu, laws)
     played = _played(requests, gpu, laws, conf or "")
     recording = _recording(played, requests, gpu, laws, task.text)
@@ -71,6 +80,7 @@ def run_by_law(task: Task, gpu: Gpu, *, conf: str | None = None, keep: Path | No
         seconds,
         is_out_of_memory=bool(played.oom_text),
         engine="laws",
+        transformers=laws.transformers,
         made=None if conf or played.oom_text or played.allocator.calls.retries else played,
     )
 
@@ -172,9 +182,9 @@ def _serves(name: str) -> bool:
     return "serve" in name.split("_")
 
 
-def _laws(task: Task) -> Laws:
+def _laws(task: Task, transformers: str | None = None) -> Laws:
     name = laws_name(task)
-    laws = find_laws(name)
+    laws = find_laws(name, transformers_release(transformers))
     if laws is None:
         near = nearest_law(name)
         nearest = f"; the nearest is for {near}" if near else ""

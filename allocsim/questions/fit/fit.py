@@ -3,7 +3,8 @@
 Rule: the answer is that of a run on the card asked for.  What a task needs that does not fit is
 that of a run of the same program on the same card without a limit on its memory.  One run serves
 for both where the program cannot tell the two apart before it runs out of memory: its requests are
-then replayed on the card as it is (`ran_on`).
+then replayed on the card as it is (`ran_on`).  Where freed blocks wait for other streams, how long
+is a matter of the card's speed: that run has them wait as long as they can, another as little.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from allocsim.units import TIB, format_size
 
 __all__ = ["Fit", "fit", "fit_command"]
 
+_AT_LAST = "when-waited"
+
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Fit(Shown):
@@ -40,6 +43,8 @@ class Fit(Shown):
     lent: where it does not fit and the driver lends the host's memory, the same requests on the
     card with that; None else.
     recommendation: where it does not fit, the setting under which it does, if there is one.
+    keeping_up: where freed blocks waited for other streams, the run on a card that is done with its
+    work as soon as it is given; `ran` is on one that is done only when something waits for it.
     notes: what is not known, in sentences.
     """
 
@@ -50,6 +55,7 @@ class Fit(Shown):
     unlimited: Ran | None
     lent: DeviceRun | None
     recommendation: Recommendation | None
+    keeping_up: Ran | None
     notes: tuple[str, ...]
 
     @property
@@ -119,6 +125,7 @@ def fit(
     conf: str | None = None,
     python: str | None = None,
     torch_version: str | None = None,
+    transformers: str | None = None,
     keep: Path | None = None,
     host_spill: int = 0,
 ) -> Fit:
@@ -129,6 +136,7 @@ def fit(
     PyTorch is missing.
     python: an interpreter with a CUDA build of PyTorch (default: this one, or that on the PATH).
     torch_version: the release that is meant; another one that has to do is a note.
+    transformers: likewise, of laws (default: the one installed, else that of the first laws).
     keep: a file for the recording.  host_spill: bytes of the host's memory that the driver lends.
     Raises UnavailableError without PyTorch, ConfigError if the program fails otherwise than by
     memory, or has no law.
@@ -136,12 +144,20 @@ def fit(
     card = find_gpu(gpu) if isinstance(gpu, str) else gpu
     chosen = engine_for(engine, python, task, card)
 
-    def run(gpu: Gpu, keep: Path | None) -> Ran:
+    def run(gpu: Gpu, keep: Path | None, work: str) -> Ran:
         return run_by(
-            chosen, task, gpu, conf=conf, python=python, torch_version=torch_version, keep=keep
+            chosen,
+            task,
+            gpu,
+            conf=conf,
+            python=python,
+            torch_version=torch_version,
+            transformers=transformers,
+            keep=keep,
+            work=work,
         )
 
-    way = _Way(run, card, conf, torch_version, keep, host_spill, is_blind=_is_blind(task))
+    way = _Way(run, card, conf, torch_version, keep, host_spill, transformers, _is_blind(task))
     return _answer(task, program_of(task), way)
 
 
@@ -165,8 +181,8 @@ def fit_command(
 ) -> Fit:
     """`fit` of any program: the command line that starts it."""
 
-    def run(gpu: Gpu, keep: Path | None) -> Ran:
-        return run_program(command, gpu, conf=conf, keep=keep)
+    def run(gpu: Gpu, keep: Path | None, work: str) -> Ran:
+        return run_program(command, gpu, conf=conf, keep=keep, work=work)
 
     way = _Way(run, gpu, conf, torch_version, keep, host_spill)
     return _answer(None, shlex.join(command), way)
@@ -176,15 +192,17 @@ def fit_command(
 class _Way:
     """How a program is run, and where.
 
-    run: on a card, and where its recording is kept.  is_blind: to what the card has left.
+    run: on a card, where its recording is kept, and when the card is done with its work, as
+    `run_program` has it.  is_blind: to what the card has left.
     """
 
-    run: Callable[[Gpu, Path | None], Ran]
+    run: Callable[[Gpu, Path | None, str], Ran]
     gpu: Gpu
     conf: str | None
     torch_version: str | None
     keep: Path | None
     host_spill: int
+    transformers: str | None = None
     is_blind: bool = False
 
     @property
@@ -201,32 +219,52 @@ def _answer(task: Task | None, text: str, way: _Way) -> Fit:
         recommendation = _recommended(unlimited, gpu)
         if way.host_spill:
             lent = replay_on(gpu, unlimited, way.host_spill)
+    keeping_up = None
+    if _waits(ran):
+        keeping_up = way.run(gpu, None, "at-once")
     parting = ran.device_run.parting
     notes = (
         *([] if parting is None else [str(parting)]),
         *release_note(way.torch_version, ran.torch_version),
         *notes_of(task, gpu),
-        *notes_of_law(ran),
+        *notes_of_law(ran, way.transformers),
         *notes_of_run(task, ran.prepared.provenance),
+        *_range(keeping_up),
         *_close(ran, gpu),
     )
-    return Fit(task, text, way.conf, ran, unlimited, lent, recommendation, notes)
+    return Fit(task, text, way.conf, ran, unlimited, lent, recommendation, keeping_up, notes)
 
 
 def _runs(way: _Way) -> tuple[Ran, Ran | None]:
     """The run on the card and, if it does not fit and does come to an end, that without."""
     unlimited = None
     if way.is_blind and way.keep is None:
-        unlimited = way.run(way.endless, None)
+        unlimited = way.run(way.endless, None, _AT_LAST)
     if unlimited is not None and not unlimited.is_out_of_memory:
         ran = ran_on(way.gpu, unlimited)
     else:
-        ran = way.run(way.gpu, way.keep)
+        ran = way.run(way.gpu, way.keep, _AT_LAST)
     if not ran.is_out_of_memory:
         return ran, None
     if unlimited is None:
-        unlimited = way.run(way.endless, None)
+        unlimited = way.run(way.endless, None, _AT_LAST)
     return ran, None if unlimited.is_out_of_memory else unlimited
+
+
+def _waits(ran: Ran) -> bool:
+    """Whether blocks that were freed waited for other streams where it counts."""
+    stats = ran.device_run.stats
+    return stats["active_bytes.all.peak"] > stats["allocated_bytes.all.peak"]
+
+
+def _range(keeping_up: Ran | None) -> Iterator[str]:
+    """What the card's speed decides."""
+    if keeping_up is not None and not keeping_up.is_out_of_memory:
+        yield (
+            "freed blocks wait for other streams: this is reserved where the program runs as far "
+            "ahead of the card as it can; where the card keeps up, "
+            f"{format_size(keeping_up.peak_reserved_bytes)}"
+        )
 
 
 def _close(ran: Ran, gpu: Gpu) -> Iterator[str]:

@@ -63,6 +63,7 @@ def frontier(
     conf: str | None = None,
     python: str | None = None,
     torch_version: str | None = None,
+    transformers: str | None = None,
     watch: Callable[[str], object] | None = None,
 ) -> Frontier:
     """The largest value of the size `name` at which `task` fits `gpu`, for each of `values` of the
@@ -85,6 +86,7 @@ def frontier(
             conf=conf,
             python=python,
             torch_version=torch_version,
+            transformers=transformers,
             watch=None if watch is None else _watched(watch, f"{other}={value}"),
         )
         rows.append((value, found))

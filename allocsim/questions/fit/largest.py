@@ -85,6 +85,7 @@ def largest(
     conf: str | None = None,
     python: str | None = None,
     torch_version: str | None = None,
+    transformers: str | None = None,
     keep: Path | None = None,
     watch: Callable[[str], object] | None = None,
 ) -> Largest:
@@ -95,11 +96,11 @@ def largest(
     watch: called with each value before it is run.  The others are as of `fit`.
     Raises ConfigError for a size of another task, and if the memory does not grow with it.
     """
-    run = _runner(engine_for(engine, python, task, gpu), conf, python, torch_version)
+    run = _runner(engine_for(engine, python, task, gpu), conf, python, torch_version, transformers)
     search = _Search(task, name, gpu, step, run)
     found = search.run(first, watch or (lambda _: None))
     _keep(found.fitting, keep)
-    return replace(found, notes=_notes(torch_version, found.fitting or found.failing))
+    return replace(found, notes=_notes(torch_version, transformers, found.fitting or found.failing))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,6 +126,7 @@ def fewest(
     conf: str | None = None,
     python: str | None = None,
     torch_version: str | None = None,
+    transformers: str | None = None,
     keep: Path | None = None,
     watch: Callable[[str], object] | None = None,
 ) -> Fewest:
@@ -134,7 +136,7 @@ def fewest(
     the first, which has as much as any.
     """
     tried = list[Tried]()
-    run = _runner(engine_for(engine, python, task, gpu), conf, python, torch_version)
+    run = _runner(engine_for(engine, python, task, gpu), conf, python, torch_version, transformers)
     notes: tuple[str, ...] = ()
     ranks = 2
     while ranks <= _MOST_RANKS:
@@ -144,7 +146,7 @@ def fewest(
         shared = [replace(task, ranks=each, rank=0) for each in pair]
         runs = dict(zip(pair, _side_by_side(run, shared, gpu), strict=True))
         tried += [_tried(n, ran, is_limited=True) for n, ran in runs.items()]
-        notes = _notes(torch_version, runs[ranks])
+        notes = _notes(torch_version, transformers, runs[ranks])
         for n, ran in runs.items():
             if not ran.is_out_of_memory:
                 _keep(ran, keep)
@@ -156,11 +158,25 @@ def fewest(
 _Run = Callable[[Task, Gpu], Ran]
 
 
-def _runner(engine: str, conf: str | None, python: str | None, torch_version: str | None) -> _Run:
+def _runner(
+    engine: str,
+    conf: str | None,
+    python: str | None,
+    torch_version: str | None,
+    transformers: str | None,
+) -> _Run:
     """How a task is run on a card."""
 
     def run(task: Task, gpu: Gpu) -> Ran:
-        return run_by(engine, task, gpu, conf=conf, python=python, torch_version=torch_version)
+        return run_by(
+            engine,
+            task,
+            gpu,
+            conf=conf,
+            python=python,
+            torch_version=torch_version,
+            transformers=transformers,
+        )
 
     return run
 
@@ -171,11 +187,11 @@ def _keep(ran: Ran | None, keep: Path | None) -> None:
         write_snapshot(ran.recording, keep)
 
 
-def _notes(torch_version: str | None, ran: Ran | None) -> tuple[str, ...]:
+def _notes(torch_version: str | None, transformers: str | None, ran: Ran | None) -> tuple[str, ...]:
     """Whether another release ran than was asked for, or a law."""
     if ran is None:
         return ()
-    return (*release_note(torch_version, ran.torch_version), *notes_of_law(ran))
+    return (*release_note(torch_version, ran.torch_version), *notes_of_law(ran, transformers))
 
 
 def _side_by_side(run: _Run, tasks: Sequence[Task], gpu: Gpu) -> list[Ran]:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from allocsim.core import find_release
 from allocsim.engine import workspace_note
+from allocsim.laws import TRANSFORMERS, installed_transformers, numbers_of
 from allocsim.phantom import Gpu
 from allocsim.questions.fit.model import Classifier, Configured, UserModel
 from allocsim.questions.fit.ran import Ran
@@ -73,12 +74,23 @@ def notes_of_run(task: Task | None, made: Provenance | None) -> Iterator[str]:
         yield f"workspaces of {made.guessed} depend on the card and are guessed"
 
 
-def notes_of_law(ran: Ran) -> Iterator[str]:
-    """That the requests are a law's, where they are."""
-    if ran.engine == "laws":
+def notes_of_law(ran: Ran, transformers: str | None = None) -> Iterator[str]:
+    """That the requests are a law's, where they are.
+
+    transformers: the version that was asked for.
+    """
+    if ran.engine != "laws":
+        return
+    yield (
+        f"by law: the requests are those that PyTorch {ran.torch_version} made of this program "
+        "at other sizes, over a phantom A100; --engine program runs the program itself"
+    )
+    meant = transformers or installed_transformers()
+    if meant is not None and (numbers := numbers_of(meant)) != numbers_of(str(ran.transformers)):
+        older = "older" if numbers < numbers_of(TRANSFORMERS[0]) else "newer"
         yield (
-            f"by law: the requests are those that PyTorch {ran.torch_version} made of this program "
-            "at other sizes, over a phantom A100; --engine program runs the program itself"
+            f"transformers {meant} is {older} than the laws, which are of {ran.transformers}, and "
+            "may ask otherwise"
         )
 
 

@@ -51,6 +51,7 @@ class Ran:
     is_out_of_memory: whether an out-of-memory error ended the program.
     torch_version: the release that ran it.  seconds: of the run, imports included.
     engine: what made the requests, "program" or "laws".
+    transformers: the release of transformers that a law is for; None of a program.
     """
 
     gpu: Gpu
@@ -66,6 +67,7 @@ class Ran:
     torch_version: str
     seconds: float
     engine: str
+    transformers: str | None = None
 
     @property
     def oom(self) -> SimulatedOom | None:
@@ -102,6 +104,7 @@ def run_task(
     python: str | None = None,
     torch_version: str | None = None,
     keep: Path | None = None,
+    work: str = "when-waited",
 ) -> Ran:
     """Run a task's own program on a phantom of `gpu`.
 
@@ -114,6 +117,7 @@ def run_task(
         python=python,
         torch_version=torch_version,
         keep=keep,
+        work=work,
         model=task.model,
     )
 
@@ -126,12 +130,14 @@ def run_program(
     python: str | None = None,
     torch_version: str | None = None,
     keep: Path | None = None,
+    work: str = "when-waited",
     model: Model | None = None,
 ) -> Ran:
     """Run a program, its text or a command line, on a phantom of `gpu`.
 
     conf: PYTORCH_CUDA_ALLOC_CONF.  python, torch_version: as `find_python`, for a text.
-    keep: where the recording goes.  model: what a text was made to run.
+    keep: where the recording goes.  work: when the card is done with it, as `phantom_environment`
+    has it.  model: what a text was made to run.
     Raises UnavailableError where PyTorch is missing, ConfigError if the program ends with another
     error than one of memory, or does not use the GPU.
     """
@@ -151,6 +157,7 @@ def run_program(
                 out,
                 gpu,
                 conf=conf,
+                work=work,
                 log=log,
                 by_column=keep is None,  # what is kept is for PyTorch's own viewer too
                 # A user's code may use values.
@@ -187,6 +194,7 @@ def ran_of(
     *,
     is_out_of_memory: bool,
     engine: str,
+    transformers: str | None = None,
     made: Played | None = None,
 ) -> Ran:
     """What a recording of the task comes to.  The arguments are fields of `Ran`.
@@ -218,6 +226,7 @@ def ran_of(
             torch_version=torch_version,
             seconds=seconds,
             engine=engine,
+            transformers=transformers,
         )
     )
 
