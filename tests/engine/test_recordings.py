@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from allocsim import load, replay
+from allocsim.core import heap
+from allocsim.core.constants import IS_COMPILED
 from allocsim.engine import Run
+from allocsim.units import MIB
 
 ROOT = Path(__file__).parents[2]
 TRACES = ROOT / "traces"
@@ -43,6 +46,24 @@ def assert_exact(run: Run, counts: tuple[int, int, int]) -> None:
         fidelity.entries_matched,
     ) == counts
     assert (fidelity.allocations, fidelity.segments, fidelity.entries) == counts
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_they_do_where_segments_get_places_anew_at_nearly_every_one(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heap, "NARROW_PLACES", 64 * MIB)
+    closed: list[heap.Heap] = []
+    close_gaps = heap.Heap._close_gaps
+
+    def counted(self: heap.Heap) -> None:
+        closed.append(self)
+        close_gaps(self)
+
+    if not IS_COMPILED:  # whose classes are closed
+        monkeypatch.setattr(heap.Heap, "_close_gaps", counted)
+    assert_exact(replay(load(TRACES / f"{name}.pickle.gz")), OURS[name])
+    assert closed or IS_COMPILED
 
 
 @pytest.mark.parametrize("name", OURS)
