@@ -45,12 +45,22 @@ def _table() -> Iterator[str]:
     size = sum(file.stat().st_size for file in DATA.glob("*/*.npz"))
     names = known_laws()
     laws = f"{_count(names, TRANSFORMERS[0]):,} laws of {len(names)} programs"
-    yield f"{laws}, {size // 1024:,} KiB in the package:"
+    yield f"{laws}, {size // 1024:,} KiB in the package with those below:"
+    yield from _rows(names)
+    for release in TRANSFORMERS[1:]:
+        own = sorted(path.stem for path in (DATA / f"transformers-{release}").glob("*.npz"))
+        yield ""
+        yield f"{_count(own, release):,} of {len(own)} programs in transformers {release}:"
+        yield from _rows(own)
+
+
+def _rows(names: Sequence[str]) -> Iterator[str]:
+    """Which programs they are, as a table."""
     yield ""
     yield f"| model | program | {' | '.join(_PRECISIONS)} |"
     yield "|---|---|" + "---|" * len(_PRECISIONS)
     cells: dict[tuple[str, str], dict[str, list[str]]] = {}
-    for name in known_laws():
+    for name in names:
         found = _NAME.fullmatch(name)
         assert found is not None, name
         model, precision, program, how = found.groups()
@@ -60,11 +70,6 @@ def _table() -> Iterator[str]:
     for (model, program), row in cells.items():
         told = (", ".join(row.get(precision, ())) for precision in _PRECISIONS)
         yield f"| {model} | {program} | {' | '.join(told)} |"
-    for release in TRANSFORMERS[1:]:
-        own = sorted(path.stem for path in (DATA / f"transformers-{release}").glob("*.npz"))
-        yield ""
-        yield f"{_count(own, release):,} laws of transformers {release}, of {len(own)} programs: "
-        yield ", ".join(f"`{name}`" for name in own)
 
 
 def _count(names: Sequence[str], transformers: str) -> int:

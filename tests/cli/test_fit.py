@@ -12,6 +12,7 @@ import pytest
 
 from allocsim import CachingAllocator, load
 from allocsim.cli import fit as of_command
+from allocsim.laws import TRANSFORMERS
 from allocsim.questions.fit import ATTENTION, DTYPES, OPTIMIZERS, PARALLEL, SIZES, STARTS, Task
 from allocsim.trace import Action
 from allocsim.units import MIB
@@ -329,6 +330,12 @@ def test_what_a_program_settles_itself_is_refused_beside_it(
     done = cli("fit", "--gpu", "L4", *option, "--", "python", "train.py")
     assert done.code == 2
     assert sentence in done.err
+
+
+def test_the_help_names_the_releases_that_have_laws(cli: Cli) -> None:
+    told = " ".join(cli("fit", "--help").out.split())
+    assert f"meant, {' or '.join(TRANSFORMERS)} (default: the one installed" in told
+    assert f"else {TRANSFORMERS[0]})" in told
 
 
 def test_a_program_has_its_own_transformers(cli: Cli) -> None:
