@@ -18,7 +18,7 @@ import pytest
 
 from allocsim.cli import main
 from allocsim.errors import ConfigError
-from allocsim.laws import VARIABLES, find_laws
+from allocsim.laws import TRANSFORMERS, VARIABLES, find_laws
 from allocsim.phantom import Gpu, find_gpu
 from allocsim.questions.fit import (
     CONFIGURATIONS,
@@ -114,6 +114,20 @@ def test_the_page_opens_at_what_was_asked(written: tuple[str, Page]) -> None:
         "work": "train", "attention": "sdpa", "prompt": 960, "decode": 64, "requests": 2,
     }  # fmt: skip
     assert {model["family"] for model in about["models"]} >= {"gpt2"}
+
+
+@pytest.mark.parametrize("transformers", TRANSFORMERS)
+def test_the_page_has_the_laws_of_the_release_that_is_meant(
+    tmp_path: Path, transformers: str
+) -> None:
+    program = "mistral_untied_autocast-bf16_adamw"
+    words = f"Mistral-7B --gpu H100 --dtype autocast-bf16 --transformers {transformers}"
+    page = Page(page_with(program, words, tmp_path))
+    assert f"that PyTorch 2.15.0 and transformers {transformers} made of these" in page.words
+    laws = find_laws(program, transformers)
+    assert laws is not None
+    lengths = about_of(page)["programs"][program]["columns"]["kind"][1]
+    assert lengths == sum(len(law.kind) for law in laws.by_regime.values())
 
 
 def test_a_law_comes_back_number_for_number(written: tuple[str, Page]) -> None:

@@ -73,6 +73,7 @@ def calculator_page(
         about=json_text(about),
         n_programs=str(len(laws)),
         n_laws=str(n_laws),
+        releases=", ".join(sorted({each.releases for each in laws})),
         laws="".join(
             f'<script type="text/plain" data-laws="{each.name}">{each.text}</script>\n'
             for each in laws

@@ -30,12 +30,14 @@ class PackedLaws:
     """The laws of the program `name`, as a page carries them.
 
     about: for JSON.  text: the columns that its `columns` describes.  n_laws: one a regime.
+    releases: of PyTorch and transformers, in words.
     """
 
     name: str
     about: dict[str, Any]
     text: str
     n_laws: int
+    releases: str
 
 
 def packed_laws(laws: Laws, purposes: Mapping[str, NDArray[np.int64]]) -> PackedLaws:
@@ -71,7 +73,8 @@ def packed_laws(laws: Laws, purposes: Mapping[str, NDArray[np.int64]]) -> Packed
         },
         "columns": packer.index,
     }
-    return PackedLaws(laws.name, about, packer.text(), len(laws.by_regime))
+    releases = f"PyTorch {laws.torch_version} and transformers {laws.transformers}"
+    return PackedLaws(laws.name, about, packer.text(), len(laws.by_regime), releases)
 
 
 def _joined(columns: Iterable[NDArray[Any]]) -> NDArray[np.int64]:
