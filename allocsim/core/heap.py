@@ -54,29 +54,10 @@ class Heap:
     """
 
     __slots__ = (
-        "release",
-        "config",
-        "made_expandable",
-        "rounded_sizes",
-        "spare",
-        "device",
-        "stats",
-        "small",
-        "large",
-        "pools",
-        "layout",
-        "live",
-        "named",
-        "pending",
-        "reserved",
-        "limit",
-        "trace",
-        "work",
-        "witnessed",
-        "_counter",
-        "_next_place",
-        "numbers_objects",
-    )
+        "release", "config", "made_expandable", "rounded_sizes", "spare", "device", "stats",
+        "small", "large", "pools", "layout", "live", "named", "pending", "reserved", "limit",
+        "trace", "work", "witnessed", "_counter", "_next_place", "numbers_objects",
+    )  # fmt: skip
 
     def __init__(
         self, release: Release, config: AllocatorConfig, device: Device, *, record_history: bool

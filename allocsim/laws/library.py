@@ -32,7 +32,7 @@ def transformers_release(meant: str | None = None) -> str:
     Before the first row it is the first, which `fit` says.  Raises ConfigError for what is no
     version.
     """
-    text = meant or installed_transformers() or TRANSFORMERS[0]
+    text = installed_transformers() or TRANSFORMERS[0] if meant is None else meant
     upto = [each for each in TRANSFORMERS if numbers_of(each) <= numbers_of(text)]
     return max(upto, key=numbers_of, default=TRANSFORMERS[0])
 

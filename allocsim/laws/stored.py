@@ -66,6 +66,8 @@ def find_laws(name: str, transformers: str = TRANSFORMERS[0]) -> Laws | None:
         if int(file["format"]) != _FORMAT:
             raise ConfigError(f"{path} has format {int(file['format'])}; expected {_FORMAT}")
         columns = {column: file[column] for column in file.files}
+    if not str(columns["regimes"]):
+        return None  # those of the release before were refuted, and none took their place
     torch_version = str(columns["torch_version"])
     return Laws(name, torch_version, transformers, _stacks(columns), _by_regime(columns))
 
@@ -75,7 +77,7 @@ def _folder(transformers: str) -> Path:
 
 
 def write_laws(laws: Laws) -> Path:
-    """Write the file of one program; where it is."""
+    """Write the file of one program; where it is.  One without laws says that there are none."""
     found = list(laws.by_regime.values())
     formulas = [formula for law in found for formula in law.formulas]
     columns: dict[str, NDArray[np.generic]] = {
@@ -98,7 +100,8 @@ def write_laws(laws: Laws) -> Path:
         "n_formulas": np.array([len(law.formulas) for law in found]),
     }
     for name in _PER_ROW:
-        columns[name] = _narrow(np.concatenate([getattr(law, name) for law in found]))
+        rows = [getattr(law, name) for law in found]
+        columns[name] = _narrow(np.concatenate(rows) if rows else [])
     folder = _folder(laws.transformers)
     folder.mkdir(exist_ok=True)
     path = folder / f"{laws.name}.npz"

@@ -85,7 +85,7 @@ def line_of(frame: Frame) -> str:
 
 def is_plumbing(frame: Frame) -> bool:
     """Whether a frame only stands between a call and what is called."""
-    return frame.name in _PLUMBING or stem_of(frame) in _PLUMBING_FILES
+    return frame.name.rpartition("<locals>.")[2] in _PLUMBING or stem_of(frame) in _PLUMBING_FILES
 
 
 def module_name(stack: Sequence[Frame], frames: int) -> str:
@@ -102,7 +102,7 @@ def module_name(stack: Sequence[Frame], frames: int) -> str:
 
 
 def _called(stack: Sequence[Frame]) -> list[Frame]:
-    """Each called module's own frame, innermost first, whatever decorators its forward has."""
+    """Each called module's own frame, innermost first, behind what is known to decorate it."""
     called = []
     is_next = False
     for frame in reversed(stack):

@@ -158,7 +158,8 @@ def _document(fit: Fit) -> dict[str, Any]:
 
 
 def _keeping_up(fit: Fit) -> int | None:
-    """Of a card that keeps up with the program, where that makes a difference."""
+    """Of a card that keeps up with the program, where freed blocks wait; None if that is not
+    known."""
     there = fit.keeping_up
     return None if there is None or there.is_out_of_memory else there.peak_reserved_bytes
 
@@ -173,9 +174,9 @@ def fits_text(fits: Sequence[Fit]) -> str:
         rows.append((fit.gpu.name, *sizes, verdict))
     lines = table(rows, (30, 13, 13, 13, 11))
     first = fits[0]
-    return "\n".join(
-        [*lines, "", *row("Program", first.task.text if first.task else first.program), ""]
-    )
+    notes = dict.fromkeys(note for fit in fits for note in fit.notes)
+    lines += ["", *row("Program", first.task.text if first.task else first.program)]
+    return "\n".join([*lines, *_notes(list(notes)), ""])
 
 
 def _signed(size: int) -> str:

@@ -25,7 +25,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from allocsim.laws import find_laws, write_laws
+from allocsim.laws import TRANSFORMERS, find_laws, write_laws
 from benchmarks.laws.known import write
 from benchmarks.laws.recorded import releases_of
 from benchmarks.laws.samples import VIT, Variant
@@ -152,7 +152,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         else:
             known = find_laws(name, releases.transformers) if options.more else None
             laws, refused = laws_of(found[name], options.python, releases, known)
-        size = write_laws(laws).stat().st_size if laws.by_regime else 0
+        is_told = laws.by_regime or releases.transformers != TRANSFORMERS[0]
+        size = write_laws(laws).stat().st_size if is_told else 0
         seconds = time.perf_counter() - began
         print(f"{name}: {len(laws.by_regime)} regimes, {size:,} bytes, {seconds:.0f} s", flush=True)
         for regime, why in refused.items():

@@ -94,9 +94,19 @@ def missing(variants: Sequence[Variant]) -> Iterator[str]:
     yield from (f"    {name}: {nearest_law(name)}" for name in lacking)
     yield "Ways of kernels without one, of programs that train:"
     for variant in variants:
-        laws = find_laws(variant.name)
-        if laws is None or variant.serves:
-            continue
-        ways = [regime for regime in regimes(variant) if regime not in laws.by_regime]
+        ways = _ways_without(variant, TRANSFORMERS[0])
         if ways:
             yield f"    {variant.name}: {', '.join(ways)}"
+    for release in TRANSFORMERS[1:]:
+        yield f"And in transformers {release}:"
+        for variant in variants:
+            known = _ways_without(variant, TRANSFORMERS[0])
+            ways = [way for way in _ways_without(variant, release) if way not in known]
+            if ways:
+                yield f"    {variant.name}: {', '.join(ways)}"
+
+
+def _ways_without(variant: Variant, transformers: str) -> list[str]:
+    """The regimes of a program that trains and has laws, for which it has none."""
+    laws = None if variant.serves else find_laws(variant.name, transformers)
+    return [] if laws is None else [each for each in regimes(variant) if each not in laws.by_regime]

@@ -48,6 +48,7 @@ def assert_exact(run: Run, counts: tuple[int, int, int]) -> None:
     assert (fidelity.allocations, fidelity.segments, fidelity.entries) == counts
 
 
+@pytest.mark.skipif(IS_COMPILED, reason="what a compiled module is told later it does not heed")
 @pytest.mark.parametrize("name", OURS)
 def test_they_do_where_segments_get_places_anew_at_nearly_every_one(
     name: str, monkeypatch: pytest.MonkeyPatch
@@ -60,10 +61,9 @@ def test_they_do_where_segments_get_places_anew_at_nearly_every_one(
         closed.append(self)
         close_gaps(self)
 
-    if not IS_COMPILED:  # whose classes are closed
-        monkeypatch.setattr(heap.Heap, "_close_gaps", counted)
+    monkeypatch.setattr(heap.Heap, "_close_gaps", counted)
     assert_exact(replay(load(TRACES / f"{name}.pickle.gz")), OURS[name])
-    assert closed or IS_COMPILED
+    assert closed
 
 
 @pytest.mark.parametrize("name", OURS)

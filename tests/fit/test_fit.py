@@ -164,6 +164,82 @@ def test_a_card_that_keeps_up_holds_less_where_freed_blocks_wait(pretend: Preten
     assert found.needed_bytes == 800 * MIB
 
 
+def waiting(allocator: CachingAllocator, work: str, count: int = 8) -> None:
+    """Blocks of 100 MiB that wait for another stream, or, on a card that keeps up, do not."""
+    for _ in range(count):
+        block = allocator.malloc(100 * MIB, stream=7)
+        assert block is not None
+        allocator.record_stream(block, 0)
+        allocator.free(block)
+        if work == "at-once":
+            allocator.synchronize()
+
+
+@pytest.mark.parametrize("is_reset", [True, False])
+def test_waiting_is_seen_behind_a_higher_peak_before_it(pretend: Pretend, is_reset: bool) -> None:
+    """As of the weights that a program loads before it trains."""
+
+    def loaded(allocator: CachingAllocator, _text: str) -> int:
+        weights = allocator.malloc(1500 * MIB)
+        allocator.free(weights)
+        allocator.empty_cache()
+        reset = len(allocator.history)
+        allocator.reset_peak_memory_stats()
+        waiting(allocator, ran.works[-1])
+        return reset if is_reset else 0
+
+    ran = pretend(loaded)
+    found = fit_command(["python", "train.py"], CARD)
+    assert found.keeping_up is not None
+    if is_reset:
+        assert found.ran.peak_reserved_bytes == 800 * MIB
+        assert found.keeping_up.peak_reserved_bytes == 100 * MIB
+
+
+def test_waiting_that_changes_no_peak_is_no_note(pretend: Pretend) -> None:
+    def little(allocator: CachingAllocator, _text: str) -> int:
+        waiting(allocator, ran.works[-1], count=1)
+        weights_and_batch(allocator, _text)
+        return 0
+
+    ran = pretend(little)
+    found = fit_command(["python", "train.py"], CARD)
+    assert ran.works == ["when-waited", "at-once"]
+    assert not any("freed blocks wait" in note for note in found.notes)
+
+
+def test_an_answer_outlives_a_second_run_that_fails(pretend: Pretend) -> None:
+    """As where the program will not write its files twice."""
+
+    def once(allocator: CachingAllocator, _text: str) -> int:
+        waiting(allocator, ran.works[-1])
+        ran.error = "FileExistsError: out"
+        return 0
+
+    ran = pretend(once)
+    found = fit_command(["python", "train.py"], CARD)
+    assert found.keeping_up is None
+    assert found.needed_bytes == 800 * MIB
+    (note,) = [note for note in found.notes if "keeps up" in note]
+    assert note.startswith("what a card holds that keeps up with the program is not known: ")
+    assert "FileExistsError" in note
+
+
+def test_a_card_too_small_for_what_waits_may_hold_what_does_not(pretend: Pretend) -> None:
+    def beside(allocator: CachingAllocator, _text: str) -> int:
+        kept = allocator.malloc(CARD.room - 250 * MIB)
+        waiting(allocator, ran.works[-1])
+        if ran.works[-1] == "when-waited":
+            allocator.malloc(CARD.room)
+        allocator.free(kept)
+        return 0
+
+    ran = pretend(beside)
+    found = fit_command(["python", "train.py"], CARD)
+    assert not found.fits
+    assert any("on a card that keeps up with the program it fits" in each for each in found.notes)
+
+
 def test_a_program_of_one_stream_is_run_once(pretend: Pretend) -> None:
     ran = pretend(weights_and_batch)
     assert fit_command(["python", "train.py"], CARD).keeping_up is None

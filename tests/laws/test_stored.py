@@ -84,6 +84,18 @@ def test_a_release_without_a_file_asks_as_the_one_before(
     assert known_laws() == (laws.name,)
 
 
+def test_laws_that_a_release_refuted_and_none_replaced_are_none_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    laws = find_laws("gpt2_tied_bf16_adamw")
+    assert laws is not None
+    monkeypatch.setattr(stored, "DATA", tmp_path)
+    write_laws(laws)
+    write_laws(replace(laws, transformers=TRANSFORMERS[1], by_regime={}))
+    assert find_laws(laws.name, TRANSFORMERS[0]) is not None
+    assert find_laws(laws.name, TRANSFORMERS[1]) is None
+
+
 def test_a_later_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / f"transformers-{TRANSFORMERS[0]}"
     folder.mkdir()

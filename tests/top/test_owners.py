@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from allocsim import load, top
 from allocsim.owners.stacks import Origin, Phase, kinds_of
@@ -35,10 +36,13 @@ def test_a_part_of_the_model_is_the_row_of_its_modules() -> None:
     assert module_name(stack, 3).endswith("< modeling_qwen2.forward:221")
 
 
-def test_what_decorates_a_forward_is_no_part_of_the_model() -> None:
+@pytest.mark.parametrize(
+    "name", ["wrapped_func", "deprecate_kwarg.<locals>.wrapper.<locals>.wrapped_func"]
+)
+def test_what_decorates_a_forward_is_no_part_of_the_model(name: str) -> None:
     """transformers 5.24 wraps the forward of models, layers and attention once more."""
     modeling = "/env/site-packages/transformers/models/llama/modeling_llama.py"
-    renamed = Frame("/env/site-packages/transformers/utils/deprecation.py", "wrapped_func", 173)
+    renamed = Frame("/env/site-packages/transformers/utils/deprecation.py", name, 173)
     call = Frame("torch/nn/modules/module.py", "_call_impl", 1798)
     stack = [
         *(Frame(modeling, "forward", 245), renamed, call),

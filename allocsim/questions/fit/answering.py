@@ -19,7 +19,9 @@ __all__ = ["ENGINES", "engine_for", "run_by"]
 ENGINES = ("auto", "program", "laws")
 
 
-def engine_for(engine: str, python: str | None, task: Task, gpu: Gpu) -> str:
+def engine_for(
+    engine: str, python: str | None, task: Task, gpu: Gpu, transformers: str | None = None
+) -> str:
     """What answers: for "auto" the program, or laws where PyTorch is missing and there is one.
 
     Raises UnavailableError if PyTorch is missing and there is no law, or `python` is named and has
@@ -30,7 +32,7 @@ def engine_for(engine: str, python: str | None, task: Task, gpu: Gpu) -> str:
     try:
         find_python(python)
     except UnavailableError:
-        if python is not None or not has_law(task, gpu):
+        if python is not None or not has_law(task, gpu, transformers):
             raise
         return "laws"
     return "program"

@@ -85,10 +85,10 @@ def run_by_law(
     )
 
 
-def has_law(task: Task, gpu: Gpu) -> bool:
-    """Whether there is a law for a task on a card."""
+def has_law(task: Task, gpu: Gpu, transformers: str | None = None) -> bool:
+    """Whether there is a law for a task on a card, in a release of transformers."""
     try:
-        _refuse_without_law(task, gpu, _laws(task))
+        _refuse_without_law(task, gpu, _laws(task, transformers))
     except ConfigError:
         return False
     return True

@@ -14,16 +14,21 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
+from allocsim.arrays import any_of
 from allocsim.display import Shown
 from allocsim.engine import DeviceRun, Trials
+from allocsim.errors import ConfigError
 from allocsim.measures import Case, Recommendation, effects_on, recommend
-from allocsim.phantom import CONTEXT_MEMORY_SEEN, Gpu, find_gpu
+from allocsim.phantom import CONTEXT_MEMORY_SEEN, Gpu, UnavailableError, find_gpu
 from allocsim.questions.fit.answering import engine_for, run_by
 from allocsim.questions.fit.model import UserModel
 from allocsim.questions.fit.notes import notes_of, notes_of_law, notes_of_run, release_note
 from allocsim.questions.fit.program import program_of
 from allocsim.questions.fit.ran import Ran, ran_on, replay_on, run_program
 from allocsim.questions.fit.task import Task
+from allocsim.trace import Action, completes_at_once
 from allocsim.units import TIB, format_size
 
 __all__ = ["Fit", "fit", "fit_command"]
@@ -142,7 +147,7 @@ def fit(
     memory, or has no law.
     """
     card = find_gpu(gpu) if isinstance(gpu, str) else gpu
-    chosen = engine_for(engine, python, task, card)
+    chosen = engine_for(engine, python, task, card, transformers)
 
     def run(gpu: Gpu, keep: Path | None, work: str) -> Ran:
         return run_by(
@@ -219,9 +224,7 @@ def _answer(task: Task | None, text: str, way: _Way) -> Fit:
         recommendation = _recommended(unlimited, gpu)
         if way.host_spill:
             lent = replay_on(gpu, unlimited, way.host_spill)
-    keeping_up = None
-    if _waits(ran):
-        keeping_up = way.run(gpu, None, "at-once")
+    keeping_up, untold = _keeping_up(way, ran)
     parting = ran.device_run.parting
     notes = (
         *([] if parting is None else [str(parting)]),
@@ -229,7 +232,8 @@ def _answer(task: Task | None, text: str, way: _Way) -> Fit:
         *notes_of(task, gpu),
         *notes_of_law(ran, way.transformers),
         *notes_of_run(task, ran.prepared.provenance),
-        *_range(keeping_up),
+        *_range(ran, keeping_up),
+        *untold,
         *_close(ran, gpu),
     )
     return Fit(task, text, way.conf, ran, unlimited, lent, recommendation, keeping_up, notes)
@@ -251,20 +255,41 @@ def _runs(way: _Way) -> tuple[Ran, Ran | None]:
     return ran, None if unlimited.is_out_of_memory else unlimited
 
 
+def _keeping_up(way: _Way, ran: Ran) -> tuple[Ran | None, list[str]]:
+    """The run on a card that keeps up with the program, None where no block waits, and in
+    sentences why it is not known."""
+    if not _waits(ran):
+        return None, []
+    try:
+        return way.run(way.gpu, None, "at-once"), []
+    except (ConfigError, UnavailableError) as error:
+        return None, [f"what a card holds that keeps up with the program is not known: {error}"]
+
+
 def _waits(ran: Ran) -> bool:
-    """Whether blocks that were freed waited for other streams where it counts."""
-    stats = ran.device_run.stats
-    return stats["active_bytes.all.peak"] > stats["allocated_bytes.all.peak"]
+    """Whether blocks that were freed waited for other streams, once it counts."""
+    trace = ran.prepared.trace
+    requested = any_of(trace.action[ran.entry :], (Action.FREE_REQUESTED,))
+    at_once = completes_at_once(trace.action, trace.addr)[ran.entry :]
+    return int(np.count_nonzero(requested)) != int(np.count_nonzero(at_once))
 
 
-def _range(keeping_up: Ran | None) -> Iterator[str]:
+def _range(ran: Ran, keeping_up: Ran | None) -> Iterator[str]:
     """What the card's speed decides."""
-    if keeping_up is not None and not keeping_up.is_out_of_memory:
+    if keeping_up is None or keeping_up.peak_reserved_bytes == ran.peak_reserved_bytes:
+        return
+    if ran.is_out_of_memory or keeping_up.is_out_of_memory:
+        other = "does not fit either" if keeping_up.is_out_of_memory else "fits"
         yield (
-            "freed blocks wait for other streams: this is reserved where the program runs as far "
-            "ahead of the card as it can; where the card keeps up, "
-            f"{format_size(keeping_up.peak_reserved_bytes)}"
+            "freed blocks wait for other streams, here as long as they can: on a card that keeps "
+            f"up with the program it {other}"
         )
+        return
+    yield (
+        "freed blocks wait for other streams: this is reserved where the program runs as far "
+        "ahead of the card as it can; where the card keeps up, "
+        f"{format_size(keeping_up.peak_reserved_bytes)}"
+    )
 
 
 def _close(ran: Ran, gpu: Gpu) -> Iterator[str]:

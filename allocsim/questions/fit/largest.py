@@ -96,7 +96,13 @@ def largest(
     watch: called with each value before it is run.  The others are as of `fit`.
     Raises ConfigError for a size of another task, and if the memory does not grow with it.
     """
-    run = _runner(engine_for(engine, python, task, gpu), conf, python, torch_version, transformers)
+    run = _runner(
+        engine_for(engine, python, task, gpu, transformers),
+        conf,
+        python,
+        torch_version,
+        transformers,
+    )
     search = _Search(task, name, gpu, step, run)
     found = search.run(first, watch or (lambda _: None))
     _keep(found.fitting, keep)
@@ -136,7 +142,13 @@ def fewest(
     the first, which has as much as any.
     """
     tried = list[Tried]()
-    run = _runner(engine_for(engine, python, task, gpu), conf, python, torch_version, transformers)
+    run = _runner(
+        engine_for(engine, python, task, gpu, transformers),
+        conf,
+        python,
+        torch_version,
+        transformers,
+    )
     notes: tuple[str, ...] = ()
     ranks = 2
     while ranks <= _MOST_RANKS:

@@ -82,10 +82,11 @@ def notes_of_law(ran: Ran, transformers: str | None = None) -> Iterator[str]:
     if ran.engine != "laws":
         return
     yield (
-        f"by law: the requests are those that PyTorch {ran.torch_version} made of this program "
-        "at other sizes, over a phantom A100; --engine program runs the program itself"
+        f"by law: the requests are those that PyTorch {ran.torch_version} and transformers "
+        f"{ran.transformers} made of this program at other sizes, over a phantom A100; --engine "
+        "program runs the program itself"
     )
-    meant = transformers or installed_transformers()
+    meant = installed_transformers() if transformers is None else transformers
     if meant is not None and (numbers := numbers_of(meant)) != numbers_of(str(ran.transformers)):
         older = "older" if numbers < numbers_of(TRANSFORMERS[0]) else "newer"
         yield (
