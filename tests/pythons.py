@@ -4,14 +4,14 @@ skipped where it names none."""
 from __future__ import annotations
 
 import os
-import subprocess
 from functools import cache
 
 import pytest
 
 from allocsim.phantom.launch import find_torch
+from benchmarks.laws.recorded import transformers_of
 
-__all__ = ["NEEDS_TORCH", "PYTHONS", "python_of", "pythons_of", "transformers_of"]
+__all__ = ["NEEDS_TORCH", "PYTHONS", "python_of", "pythons_of"]
 
 PYTHONS = [path for path in os.environ.get("ALLOCSIM_TORCH_PYTHON", "").split(os.pathsep) if path]
 """ALLOCSIM_TORCH_PYTHON: paths as those of PATH."""
@@ -42,12 +42,3 @@ def python_of(release: str, transformers: str = "") -> str:
         if not transformers or transformers_of(path).startswith(f"{transformers}."):
             return path
     pytest.skip(f"no Python with torch {release} has transformers {transformers}")
-
-
-@cache
-def transformers_of(python: str) -> str:
-    """The version of transformers that a Python has."""
-    ask = "from importlib.metadata import version; print(version('transformers'))"
-    return subprocess.run(
-        [python, "-c", ask], capture_output=True, text=True, check=True
-    ).stdout.strip()

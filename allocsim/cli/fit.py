@@ -254,15 +254,14 @@ def _fit(arguments: argparse.Namespace, task: Task | None, gpus: list[Gpu]) -> i
 
     if arguments.out is not None:
         _refuse_out(arguments.out)
-    lent = arguments.host_spill
-    more = {"conf": arguments.conf, "torch_version": arguments.torch, "host_spill": lent}
-    of_a_task = {name: getattr(arguments, name) for name in ("engine", "python", "transformers")}
     keep = arguments.out
+    more = {"keep": keep, "host_spill": arguments.host_spill}
 
     def answered(gpu: Gpu) -> Fit:
         if task is None:
-            return fit_command(arguments.words, gpu, **more, keep=keep)
-        return fit(task, gpu, **more, **of_a_task, keep=keep)
+            conf, release = arguments.conf, arguments.torch
+            return fit_command(arguments.words, gpu, conf=conf, torch_version=release, **more)
+        return fit(task, gpu, **_how(arguments), **more)
 
     with ProgressBar() as bar:
         if stage := bar.stage("running"):
@@ -352,11 +351,7 @@ def _find_frontier(arguments: argparse.Namespace, task: Task, gpu: Gpu) -> int:
             gpu,
             values=_values(arguments.others, other),
             step=max(arguments.multiple_of, 1),
-            engine=arguments.engine,
-            conf=arguments.conf,
-            python=arguments.python,
-            torch_version=arguments.torch,
-            transformers=arguments.transformers,
+            **_how(arguments),
             watch=bar.trying,
         )
     document = partial(frontier_document, task, gpu, found)
@@ -378,9 +373,14 @@ def _of_a_search(arguments: argparse.Namespace) -> dict[str, Any]:
     """The options that every search has."""
     if arguments.out is not None:
         _refuse_out(arguments.out)
+    return _how(arguments) | {"keep": arguments.out}
+
+
+def _how(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What answers for a task."""
     names = ("engine", "conf", "python", "transformers")
     named = {name: getattr(arguments, name) for name in names}
-    return named | {"torch_version": arguments.torch, "keep": arguments.out}
+    return named | {"torch_version": arguments.torch}
 
 
 def _find_gpus(arguments: argparse.Namespace, task: Task, gpu: Gpu) -> int:

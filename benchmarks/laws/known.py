@@ -7,7 +7,7 @@ holds that it is what the pages say.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from allocsim.laws import DATA, TRANSFORMERS, find_laws, known_laws
@@ -48,7 +48,7 @@ def _table() -> Iterator[str]:
     yield f"{laws}, {size // 1024:,} KiB in the package with those below:"
     yield from _rows(names)
     for release in TRANSFORMERS[1:]:
-        own = sorted(path.stem for path in (DATA / f"transformers-{release}").glob("*.npz"))
+        own = _own(release)
         yield ""
         yield f"{_count(own, release):,} of {len(own)} programs in transformers {release}:"
         yield from _rows(own)
@@ -72,6 +72,11 @@ def _rows(names: Sequence[str]) -> Iterator[str]:
         yield f"| {model} | {program} | {' | '.join(told)} |"
 
 
+def _own(release: str) -> list[str]:
+    """The programs that have laws of their own in a release of transformers."""
+    return sorted(path.stem for path in (DATA / f"transformers-{release}").glob("*.npz"))
+
+
 def _count(names: Sequence[str], transformers: str) -> int:
     """The laws of programs in a release of transformers."""
     found = (find_laws(name, transformers) for name in names)
@@ -93,17 +98,19 @@ def missing(variants: Sequence[Variant]) -> Iterator[str]:
     yield f"{len(lacking)} of {len(variants)} programs have no law; the nearest that has one:"
     yield from (f"    {name}: {nearest_law(name)}" for name in lacking)
     yield "Ways of kernels without one, of programs that train:"
-    for variant in variants:
-        ways = _ways_without(variant, TRANSFORMERS[0])
-        if ways:
-            yield f"    {variant.name}: {', '.join(ways)}"
+    first = {each.name: _ways_without(each, TRANSFORMERS[0]) for each in variants}
+    yield from _told_ways(first)
     for release in TRANSFORMERS[1:]:
         yield f"And in transformers {release}:"
-        for variant in variants:
-            known = _ways_without(variant, TRANSFORMERS[0])
-            ways = [way for way in _ways_without(variant, release) if way not in known]
-            if ways:
-                yield f"    {variant.name}: {', '.join(ways)}"
+        own = _own(release)
+        there = {each.name: _ways_without(each, release) for each in variants if each.name in own}
+        yield from _told_ways(
+            {name: [way for way in ways if way not in first[name]] for name, ways in there.items()}
+        )
+
+
+def _told_ways(ways: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    yield from (f"    {name}: {', '.join(without)}" for name, without in ways.items() if without)
 
 
 def _ways_without(variant: Variant, transformers: str) -> list[str]:

@@ -23,13 +23,14 @@ from allocsim.phantom.record import HOOK
 from allocsim.questions.scale.program import Program, program_of
 from allocsim.trace import load
 
-__all__ = ["CARD", "FailedError", "Releases", "recorded", "releases_of", "without_repeats"]
+__all__ = [
+    "CARD", "FailedError", "Releases", "recorded", "releases_of", "transformers_of",
+    "without_repeats",
+]  # fmt: skip
 
 CARD = "A100 80GB"
 _MEMORY = 1 << 40
 _FORKED = Path(__file__).with_name("forked.py")
-
-
 _ASK = "from importlib.metadata import version; print(version('transformers'))"
 
 
@@ -46,8 +47,13 @@ class Releases(NamedTuple):
 
 def releases_of(python: str) -> Releases:
     """Those of `python`, which has both."""
+    return Releases(find_torch(python).version, transformers_release(transformers_of(python)))
+
+
+def transformers_of(python: str) -> str:
+    """The version of transformers that a Python has."""
     done = subprocess.run([python, "-c", _ASK], capture_output=True, text=True, check=True)
-    return Releases(find_torch(python).version, transformers_release(done.stdout.strip()))
+    return done.stdout.strip()
 
 
 def recorded(python: str, programs: Sequence[str], card: str = CARD) -> Iterator[Program]:

@@ -16,8 +16,9 @@ from allocsim.phantom import UnavailableError, find_gpu
 from allocsim.questions.fit import Task, fit, largest, model_of, program_of, run_by_law, run_program
 from allocsim.questions.fit.by_law import has_law
 from allocsim.questions.fit.model import Configured
+from benchmarks.laws.recorded import transformers_of
 from benchmarks.truth import gpu_of, rows, task_of
-from tests.pythons import NEEDS_TORCH, pythons_of, transformers_of
+from tests.pythons import NEEDS_TORCH, pythons_of
 
 LIKE_LLAMA = (
     *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers"),

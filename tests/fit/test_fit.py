@@ -141,17 +141,22 @@ def test_a_program_of_ones_own(pretend: Pretend) -> None:
     assert (found.program, ran.programs) == ("python train.py", ["python train.py"])
 
 
+def waiting(allocator: CachingAllocator, work: str, count: int = 8) -> None:
+    """Blocks of 100 MiB that wait for another stream, or, on a card that keeps up, do not."""
+    for _ in range(count):
+        block = allocator.malloc(100 * MIB, stream=7)
+        assert block is not None
+        allocator.record_stream(block, 0)
+        allocator.free(block)
+        if work == "at-once":
+            allocator.synchronize()
+
+
 def test_a_card_that_keeps_up_holds_less_where_freed_blocks_wait(pretend: Pretend) -> None:
     """As FSDP gathers layers on a stream of its own, without a limit on how many."""
 
     def gathered(allocator: CachingAllocator, _text: str) -> int:
-        for _layer in range(8):
-            block = allocator.malloc(100 * MIB, stream=7)
-            assert block is not None
-            allocator.record_stream(block, 0)
-            allocator.free(block)
-            if ran.works[-1] == "at-once":
-                allocator.synchronize()
+        waiting(allocator, ran.works[-1])
         return 0
 
     ran = pretend(gathered)
@@ -162,17 +167,6 @@ def test_a_card_that_keeps_up_holds_less_where_freed_blocks_wait(pretend: Preten
     assert found.keeping_up.peak_reserved_bytes == 100 * MIB
     assert any("where the card keeps up, 100.00 MiB" in note for note in found.notes)
     assert found.needed_bytes == 800 * MIB
-
-
-def waiting(allocator: CachingAllocator, work: str, count: int = 8) -> None:
-    """Blocks of 100 MiB that wait for another stream, or, on a card that keeps up, do not."""
-    for _ in range(count):
-        block = allocator.malloc(100 * MIB, stream=7)
-        assert block is not None
-        allocator.record_stream(block, 0)
-        allocator.free(block)
-        if work == "at-once":
-            allocator.synchronize()
 
 
 @pytest.mark.parametrize("is_reset", [True, False])

@@ -13,6 +13,7 @@ from allocsim.laws import (
     REQUEST,
     TRANSFORMERS,
     VARIABLES,
+    Laws,
     find_laws,
     known_laws,
     stored,
@@ -62,12 +63,16 @@ def test_what_is_written_is_read(
             assert np.array_equal(getattr(law, column), getattr(other, column))
 
 
-def test_a_release_without_a_file_asks_as_the_one_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    laws = find_laws("gpt2_tied_bf16_adamw")
-    assert laws is not None
+@pytest.fixture
+def laws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Laws:
+    """Laws of one program, beside a folder that holds none."""
+    found = find_laws("gpt2_tied_bf16_adamw")
+    assert found is not None
     monkeypatch.setattr(stored, "DATA", tmp_path)
+    return found
+
+
+def test_a_release_without_a_file_asks_as_the_one_before(laws: Laws) -> None:
     first, second = TRANSFORMERS
     path = write_laws(laws)
     assert path.parent.name == f"transformers-{first}"
@@ -84,12 +89,7 @@ def test_a_release_without_a_file_asks_as_the_one_before(
     assert known_laws() == (laws.name,)
 
 
-def test_laws_that_a_release_refuted_and_none_replaced_are_none_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    laws = find_laws("gpt2_tied_bf16_adamw")
-    assert laws is not None
-    monkeypatch.setattr(stored, "DATA", tmp_path)
+def test_laws_that_a_release_refuted_and_none_replaced_are_none_there(laws: Laws) -> None:
     write_laws(laws)
     write_laws(replace(laws, transformers=TRANSFORMERS[1], by_regime={}))
     assert find_laws(laws.name, TRANSFORMERS[0]) is not None

@@ -6,6 +6,8 @@ nothing falls back from one to the other within a question.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from allocsim.errors import ConfigError
@@ -14,13 +16,13 @@ from allocsim.questions.fit.by_law import has_law, run_by_law
 from allocsim.questions.fit.ran import Ran, find_python, run_task
 from allocsim.questions.fit.task import Task
 
-__all__ = ["ENGINES", "engine_for", "run_by"]
+__all__ = ["ENGINES", "engine_for", "run_by", "runner_for"]
 
 ENGINES = ("auto", "program", "laws")
 
 
 def engine_for(
-    engine: str, python: str | None, task: Task, gpu: Gpu, transformers: str | None = None
+    engine: str, python: str | None, task: Task, gpu: Gpu, transformers: str | None
 ) -> str:
     """What answers: for "auto" the program, or laws where PyTorch is missing and there is one.
 
@@ -36,6 +38,28 @@ def engine_for(
             raise
         return "laws"
     return "program"
+
+
+def runner_for(
+    task: Task,
+    gpu: Gpu,
+    engine: str,
+    *,
+    conf: str | None,
+    python: str | None,
+    torch_version: str | None,
+    transformers: str | None,
+) -> Callable[..., Ran]:
+    """`run_by` with what answers for `task` on `gpu`, for tasks and cards like them; `keep` and
+    `work` are left to say.  The arguments are those of `fit`."""
+    return partial(
+        run_by,
+        engine_for(engine, python, task, gpu, transformers),
+        conf=conf,
+        python=python,
+        torch_version=torch_version,
+        transformers=transformers,
+    )
 
 
 def run_by(

@@ -12,6 +12,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from allocsim.engine import DeviceRun, Trials
 from allocsim.errors import ConfigError
 from allocsim.measures import Case, Recommendation, effects_on, recommend
 from allocsim.phantom import CONTEXT_MEMORY_SEEN, Gpu, UnavailableError, find_gpu
-from allocsim.questions.fit.answering import engine_for, run_by
+from allocsim.questions.fit.answering import runner_for
 from allocsim.questions.fit.model import UserModel
 from allocsim.questions.fit.notes import notes_of, notes_of_law, notes_of_run, release_note
 from allocsim.questions.fit.program import program_of
@@ -32,8 +33,6 @@ from allocsim.trace import Action, completes_at_once
 from allocsim.units import TIB, format_size
 
 __all__ = ["Fit", "fit", "fit_command"]
-
-_AT_LAST = "when-waited"
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -147,21 +146,16 @@ def fit(
     memory, or has no law.
     """
     card = find_gpu(gpu) if isinstance(gpu, str) else gpu
-    chosen = engine_for(engine, python, task, card, transformers)
-
-    def run(gpu: Gpu, keep: Path | None, work: str) -> Ran:
-        return run_by(
-            chosen,
-            task,
-            gpu,
-            conf=conf,
-            python=python,
-            torch_version=torch_version,
-            transformers=transformers,
-            keep=keep,
-            work=work,
-        )
-
+    runner = runner_for(
+        task,
+        card,
+        engine,
+        conf=conf,
+        python=python,
+        torch_version=torch_version,
+        transformers=transformers,
+    )
+    run = partial(runner, task)
     way = _Way(run, card, conf, torch_version, keep, host_spill, transformers, _is_blind(task))
     return _answer(task, program_of(task), way)
 
@@ -185,10 +179,7 @@ def fit_command(
     host_spill: int = 0,
 ) -> Fit:
     """`fit` of any program: the command line that starts it."""
-
-    def run(gpu: Gpu, keep: Path | None, work: str) -> Ran:
-        return run_program(command, gpu, conf=conf, keep=keep, work=work)
-
+    run = partial(run_program, command, conf=conf)
     way = _Way(run, gpu, conf, torch_version, keep, host_spill)
     return _answer(None, shlex.join(command), way)
 
@@ -197,11 +188,11 @@ def fit_command(
 class _Way:
     """How a program is run, and where.
 
-    run: on a card, where its recording is kept, and when the card is done with its work, as
-    `run_program` has it.  is_blind: to what the card has left.
+    run: on a card; `keep` and `work` as `run_program` has them.  is_blind: to what the card has
+    left.
     """
 
-    run: Callable[[Gpu, Path | None, str], Ran]
+    run: Callable[..., Ran]
     gpu: Gpu
     conf: str | None
     torch_version: str | None
@@ -243,15 +234,15 @@ def _runs(way: _Way) -> tuple[Ran, Ran | None]:
     """The run on the card and, if it does not fit and does come to an end, that without."""
     unlimited = None
     if way.is_blind and way.keep is None:
-        unlimited = way.run(way.endless, None, _AT_LAST)
+        unlimited = way.run(way.endless)
     if unlimited is not None and not unlimited.is_out_of_memory:
         ran = ran_on(way.gpu, unlimited)
     else:
-        ran = way.run(way.gpu, way.keep, _AT_LAST)
+        ran = way.run(way.gpu, keep=way.keep)
     if not ran.is_out_of_memory:
         return ran, None
     if unlimited is None:
-        unlimited = way.run(way.endless, None, _AT_LAST)
+        unlimited = way.run(way.endless)
     return ran, None if unlimited.is_out_of_memory else unlimited
 
 
@@ -261,7 +252,7 @@ def _keeping_up(way: _Way, ran: Ran) -> tuple[Ran | None, list[str]]:
     if not _waits(ran):
         return None, []
     try:
-        return way.run(way.gpu, None, "at-once"), []
+        return way.run(way.gpu, work="at-once"), []
     except (ConfigError, UnavailableError) as error:
         return None, [f"what a card holds that keeps up with the program is not known: {error}"]
 

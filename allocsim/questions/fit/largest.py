@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from allocsim.errors import ConfigError
 from allocsim.phantom import Gpu
-from allocsim.questions.fit.answering import engine_for, run_by
+from allocsim.questions.fit.answering import runner_for
 from allocsim.questions.fit.notes import notes_of_law, release_note
 from allocsim.questions.fit.ran import Ran
 from allocsim.questions.fit.task import Task, most_of
@@ -96,12 +96,14 @@ def largest(
     watch: called with each value before it is run.  The others are as of `fit`.
     Raises ConfigError for a size of another task, and if the memory does not grow with it.
     """
-    run = _runner(
-        engine_for(engine, python, task, gpu, transformers),
-        conf,
-        python,
-        torch_version,
-        transformers,
+    run = runner_for(
+        task,
+        gpu,
+        engine,
+        conf=conf,
+        python=python,
+        torch_version=torch_version,
+        transformers=transformers,
     )
     search = _Search(task, name, gpu, step, run)
     found = search.run(first, watch or (lambda _: None))
@@ -142,12 +144,14 @@ def fewest(
     the first, which has as much as any.
     """
     tried = list[Tried]()
-    run = _runner(
-        engine_for(engine, python, task, gpu, transformers),
-        conf,
-        python,
-        torch_version,
-        transformers,
+    run = runner_for(
+        task,
+        gpu,
+        engine,
+        conf=conf,
+        python=python,
+        torch_version=torch_version,
+        transformers=transformers,
     )
     notes: tuple[str, ...] = ()
     ranks = 2
@@ -168,29 +172,7 @@ def fewest(
 
 
 _Run = Callable[[Task, Gpu], Ran]
-
-
-def _runner(
-    engine: str,
-    conf: str | None,
-    python: str | None,
-    torch_version: str | None,
-    transformers: str | None,
-) -> _Run:
-    """How a task is run on a card."""
-
-    def run(task: Task, gpu: Gpu) -> Ran:
-        return run_by(
-            engine,
-            task,
-            gpu,
-            conf=conf,
-            python=python,
-            torch_version=torch_version,
-            transformers=transformers,
-        )
-
-    return run
+"""How a task is run on a card."""
 
 
 def _keep(ran: Ran | None, keep: Path | None) -> None:
