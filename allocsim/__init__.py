@@ -22,6 +22,8 @@ Names are imported when they are first used: `allocsim --help` needs no NumPy.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+__version__ = "0.1.0"
+
 if TYPE_CHECKING:
     from allocsim import capture, workload
     from allocsim.core import CachingAllocator

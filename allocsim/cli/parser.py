@@ -13,13 +13,11 @@ from __future__ import annotations
 import argparse
 from importlib import import_module
 
+from allocsim import __version__
 from allocsim.cli.completion import SHELLS, PrintCompletion
 from allocsim.cli.usage import Parser
 
-__all__ = ["VERSION", "build_parser"]
-
-VERSION = "0.1.0"
-"""As in pyproject.toml (a test compares them): reading the installed metadata takes 80 ms."""
+__all__ = ["build_parser"]
 
 _DESCRIPTION = (
     "A bit-exact model of PyTorch's CUDA caching allocator.  It replays a recorded memory "
@@ -65,7 +63,7 @@ def build_parser(word: str | None = None) -> Parser:
         allow_abbrev=False,
         formatter_class=_Help,
     )
-    parser.add_argument("--version", action="version", version=f"allocsim {VERSION}")
+    parser.add_argument("--version", action="version", version=f"allocsim {__version__}")
     parser.add_argument(
         "--print-completion",
         action=PrintCompletion,

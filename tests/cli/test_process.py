@@ -6,13 +6,13 @@ import gc
 import os
 import subprocess
 import sys
-import tomllib
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
-from allocsim.cli.parser import VERSION
+import allocsim
 from tests.cli.conftest import Done
 
 ROOT = Path(__file__).parents[2]
@@ -40,10 +40,15 @@ def test_an_error_of_a_process() -> None:
     )
 
 
-def test_the_version_is_the_package_s() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert project["version"] == VERSION
-    assert run("-m", "allocsim", "--version").stdout == f"allocsim {VERSION}\n"
+def test_version_option_prints_the_version_of_the_installed_package() -> None:
+    assert allocsim.__version__ == version("allocsim")
+    done = run("-m", "allocsim", "--version")
+    assert done.stdout == f"allocsim {allocsim.__version__}\n"
+
+
+def test_citation_names_the_version_of_the_package() -> None:
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert f"\nversion: {allocsim.__version__}\n" in citation
 
 
 def test_no_command_at_all_is_a_question() -> None:
