@@ -1,7 +1,8 @@
 """Recordings of PyTorch's memory history, as columns.
 
-`load` reads any file that holds one; `lint` says what is wrong with it; `start_state` is what
-the device held before the first entry.  Nothing here knows what an allocator would do.
+`load` reads a recording from any supported file, `lint` reports problems in it, and `start_state`
+reconstructs the segments that existed before the first entry.  This package does not depend on the
+allocator model.
 """
 
 from allocsim.trace.action import ACTION_CODES, BLOCK_ACTIONS, Action

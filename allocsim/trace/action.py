@@ -1,6 +1,6 @@
-"""What an entry says happened, by the codes that columns hold.
+"""Actions of entries, as the codes that columns store.
 
-The codes are stored in files, so they are never renumbered, only added to (semantics 6.1).
+Files store the codes.  Add new ones, and never renumber the existing ones (semantics 6.1).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ __all__ = ["ACTION_CODES", "BLOCK_ACTIONS", "INPUT_ACTIONS", "Action"]
 
 
 class Action(IntEnum):
-    """What an entry says happened; `text` is PyTorch's own string."""
+    """Action of an entry; `text` is PyTorch's name for it."""
 
     ALLOC = 0
     FREE_REQUESTED = 1
@@ -26,15 +26,15 @@ class Action(IntEnum):
 
     @property
     def text(self) -> str:
-        """The action as snapshots spell it: "alloc", "segment_alloc", "oom", …"""
+        """Name in snapshots: "alloc", "segment_alloc", "oom", …"""
         return self.name.lower()
 
 
 ACTION_CODES = {action.text: int(action) for action in Action}
-"""The code of an action by PyTorch's own string."""
+"""Code of each action, by PyTorch's name."""
 
 INPUT_ACTIONS = (Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED, Action.OOM)
-"""The actions that drive a replay; every other one is an observation of what PyTorch did."""
+"""Actions that a replay takes as input; all others are outputs of PyTorch, only compared."""
 
 BLOCK_ACTIONS = (Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED)
-"""The actions in a block's life; at one address they take turns."""
+"""Actions on blocks; at one address they alternate."""

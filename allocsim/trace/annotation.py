@@ -1,6 +1,6 @@
-"""Marks that the recorded program left beside the trace, such as an optimizer's step.
+"""External annotations of a snapshot, such as an optimizer step.
 
-They are kept as they are; PyTorch writes a START and an END for each (semantics 6.5).
+They are kept unchanged; PyTorch writes a START and an END for each (semantics 6.5).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["Annotation", "read_annotations"]
 
 @dataclass(frozen=True, slots=True)
 class Annotation:
-    """One mark; stage: "START" or "END"; time_us: as in the entries."""
+    """One external annotation; `stage` is "START" or "END", `time_us` uses the clock of entries."""
 
     name: str
     stage: str
@@ -22,12 +22,12 @@ class Annotation:
     time_us: int
 
     def plain(self) -> dict[str, object]:
-        """The dictionary of a snapshot."""
+        """Return the annotation as a snapshot's dictionary."""
         return asdict(self)
 
 
 def read_annotations(top: Fields, size: int) -> tuple[Annotation, ...]:
-    """The external annotations of a snapshot of `size` bytes; none where it has none."""
+    """Return the external annotations of a snapshot file of `size` bytes, or an empty tuple."""
     if "external_annotations" not in top:
         return ()
     values = top.items("external_annotations")

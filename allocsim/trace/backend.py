@@ -1,11 +1,10 @@
-"""Which build of PyTorch wrote a recording: CUDA, or another whose snapshots are laid out alike.
+"""Detect which build of PyTorch wrote a recording: CUDA, XPU, ROCm or Ascend NPU.
 
-Rule: a build is named by what only it has, names in stacks or the sizes of its blocks; without
-either a recording is taken for CUDA's.  Ascend's adds 32 bytes to every request before it rounds,
-so that none of its blocks is as large as a request of whole 512 bytes.  What their allocators do
-otherwise is known from their sources alone (of 2025 and 2026: the XPU caching allocator of PyTorch,
-the NPU caching allocator of torch_npu): there is no recording of an XPU or of ROCm to hold it
-against, and the sentence that a user sees says so.
+A build is recognised by names in stacks or by the sizes of its blocks; without such evidence a
+recording is treated as CUDA's.  torch_npu adds 32 bytes to every request before rounding, so its
+blocks are never exactly as large as a request that is a multiple of 512 bytes.  The differences of
+these allocators are known only from their sources (2025 and 2026).  No XPU or ROCm recording was
+available to check them, and the message for the user says so.
 """
 
 from __future__ import annotations
@@ -27,10 +26,12 @@ _LEAST_SIZES = 3
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """A build that is not CUDA's.
+    """Build of PyTorch other than CUDA's.
 
-    name: "NPU", "XPU" or "ROCm".  evidence: what says so.  is_modelled: whether its allocator has
-    CUDA's sizes and rules under its own settings.  differs: what it does otherwise.
+    name: "NPU", "XPU" or "ROCm".
+    evidence: reason for the detection, as a clause.
+    is_modelled: True if its allocator uses CUDA's sizes and rules under the recorded settings.
+    differs: differences from CUDA's allocator, as a clause.
     """
 
     name: str
@@ -41,9 +42,10 @@ class Backend:
 
 @dataclass(frozen=True, slots=True)
 class _Build:
-    """A build as it is known before any recording of it.
+    """Known properties of a build.
 
-    words: of stacks, that only it has.  options: those of CUDA's that it reads, None for all.
+    words: substrings of stack frames that only this build has.
+    options: CUDA options that it reads; None for all.
     """
 
     name: str
@@ -83,7 +85,7 @@ _BUILDS = (
 
 
 def backend_of(recording: Recording) -> Backend | None:
-    """The build, None where nothing says that it is another than CUDA's."""
+    """Return the build that wrote the recording; None for CUDA."""
     build = _named_in(recording.frame_table)
     if build is not None:
         return build.seen("its stacks name it")
@@ -93,7 +95,7 @@ def backend_of(recording: Recording) -> Backend | None:
 
 
 def options_read(frames: FrameTable) -> frozenset[str] | None:
-    """The options that the build named in the stacks reads; None: all that its release has."""
+    """Return the options that the build named in the stacks reads; None if it reads all."""
     build = _named_in(frames)
     return None if build is None else build.options
 
@@ -111,10 +113,10 @@ def _names(frame: Frame, words: tuple[str, ...]) -> bool:
 
 
 def _adds_to_requests(recording: Recording) -> bool:
-    """Whether every small block of a request of whole 512 bytes has 512 more.
+    """Return True if every small block is 512 bytes larger than its request of 512 n bytes.
 
-    A small block is always split where 512 bytes are left, so that CUDA's have none but where
-    requests are rounded to divisions of powers of two; by 512 bytes those are rounded of few sizes.
+    CUDA's allocator splits a small block whenever 512 bytes remain, so its blocks have no such
+    excess unless roundup_power2_divisions is set, and then only for few sizes.
     """
     settings = recording.settings
     if settings is not None and any(each > 1 for _, each in settings.roundup_power2_divisions):

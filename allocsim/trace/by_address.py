@@ -1,8 +1,8 @@
-"""The entries about blocks in the order of their addresses.
+"""Entries about blocks, sorted by address.
 
-Rule: at one address requests and frees take turns, so that a block's end stands right behind its
-beginning, and what has to fit together are neighbours.  A free whose two entries follow one
-another, as nearly all do, is one turn.
+At one address allocations and frees alternate, so sorting by address puts the end of each block
+directly after its beginning.  A free whose two entries are adjacent, as nearly all are, counts as
+one turn.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ __all__ = ["ByAddress", "Turn", "completes_at_once"]
 
 
 class Turn(IntEnum):
-    """What happens to a block at its address; the first three are codes of `Action`."""
+    """Event in the life of a block; the first three values are codes of `Action`."""
 
     ALLOC = Action.ALLOC
     FREE_REQUESTED = Action.FREE_REQUESTED
     FREE_COMPLETED = Action.FREE_COMPLETED
     FREE = 3
-    """A free_completed right behind its free_requested, which has no turn of its own."""
+    """A free_requested directly followed by its free_completed, counted once."""
 
 
 def completes_at_once(action: NDArray[np.uint8], addr: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Which entries are a free_completed right behind its free_requested."""
+    """Return a mask of the free_completed entries that directly follow their free_requested."""
     at_once = any_of(action, (Action.FREE_COMPLETED,))
     at_once[:1] = False
     at_once[1:] &= any_of(action[:-1], (Action.FREE_REQUESTED,)) & (addr[1:] == addr[:-1])
@@ -39,10 +39,12 @@ def completes_at_once(action: NDArray[np.uint8], addr: NDArray[np.uint64]) -> ND
 
 @dataclass(frozen=True, slots=True)
 class ByAddress:
-    """Turns by address, those of one address in their order.
+    """Turns sorted by address, in recorded order within one address.
 
-    entry: the number of each, of a FREE that of the second entry.  addr: bytes.  kind: codes of
-    `Turn`.  goes_on: whether the next turn is at the same address.
+    entry: entry number; for a FREE, that of the free_completed.
+    addr: address of the block.
+    kind: codes of `Turn`.
+    goes_on: True if the next turn has the same address.
     """
 
     entry: NDArray[np.intp]
@@ -55,7 +57,7 @@ class ByAddress:
 
     @classmethod
     def of(cls, action: NDArray[np.uint8], addr: NDArray[np.uint64]) -> ByAddress:
-        """The turns of entries, all of them from the first on."""
+        """Build the turns of all entries of a trace."""
         at_once = completes_at_once(action, addr)
         kind = action + at_once  # a FREE_COMPLETED becomes a FREE
         is_turn = any_of(action, BLOCK_ACTIONS)
@@ -73,9 +75,9 @@ class ByAddress:
         return cls(entry, addr, kind, goes_on)
 
     def since(self, first: int) -> ByAddress:
-        """Those of the entries from `first` on.
+        """Return the turns of the entries from `first` on.
 
-        A free that was requested before has its completion among them.
+        They include the completion of a free that was requested before `first`.
         """
         if not first:
             return self

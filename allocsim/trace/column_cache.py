@@ -1,12 +1,11 @@
-"""The columns of recordings that take long to read, kept for the next time.
+"""Cache of the columns of large recordings.
 
-Rule: a kept file is never trusted over its source.  It counts only while the source has the size,
-the time and the SHA-256 that it had, and these readers are the ones that read it; whatever is
-missing, damaged or different means that the source is read again.  No error in here is anyone's.
+A cached file is used only while the source has the recorded size, modification time and SHA-256
+and the reader code is unchanged.  In every other case the source is read again.  Cache errors are
+never raised.
 
-Files lie in the user's own folder and not beside the recordings: what lies beside a stranger's
-file is a stranger's too, and folders of recordings are searched, watched and read-only.  Of
-all together the least recently used go first (`_MOST_BYTES`).
+The cache is in the user's own folder, because a folder of recordings may be untrusted, watched or
+read-only.  The least recently used files are deleted first (`_MOST_BYTES`).
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ __all__ = ["with_cache"]
 
 _FOLDER, _OFF = "ALLOCSIM_CACHE", "ALLOCSIM_NO_CACHE"
 _LONG = 250_000
-"""Entries from which on reading again costs more than a look at a clock."""
+"""Smallest recording that is cached, in entries; smaller ones load quickly."""
 _MOST_BYTES = 2 * GIB
 _MAGIC = b"allocsim columns 1\n"
 _LONGEST_KEY = 4096
@@ -44,7 +43,7 @@ _UNREADABLE = (OSError, RecordingError, ValueError, RuntimeError)
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """What a kept file is of.  readers: SHA-256 of the code that read it."""
+    """Identity of a cached file's source; `readers` is the SHA-256 of the reader code."""
 
     source: str
     size: int
@@ -54,10 +53,10 @@ class _Key:
 
 
 def with_cache(path: str, read: Callable[[str], Recording]) -> Recording:
-    """What `read` makes of the file at `path`, from its kept columns where they hold.
+    """Return the recording at `path`, from the cache if it is valid, else from `read`.
 
-    Environment: ALLOCSIM_NO_CACHE, where it is set, keeps and reads none; ALLOCSIM_CACHE is the
-    folder (default: ~/.cache/allocsim).
+    Environment: ALLOCSIM_NO_CACHE disables the cache; ALLOCSIM_CACHE is its folder (default:
+    ~/.cache/allocsim).
     """
     place = _place(path)
     if place is None:
@@ -74,7 +73,7 @@ def with_cache(path: str, read: Callable[[str], Recording]) -> Recording:
 
 
 def _place(path: str) -> Path | None:
-    """Where the columns of that file are kept, whether they are there or not; None: nowhere."""
+    """Return the path of the cached columns, which may not exist; None if caching is off."""
     if os.environ.get(_OFF):
         return None
     try:
@@ -87,7 +86,7 @@ def _place(path: str) -> Path | None:
 
 
 def _kept(path: str, place: Path) -> Recording | None:
-    """The recording that is kept of the file at `path`, if it is of what lies there now."""
+    """Return the cached recording if it matches the file that is now at `path`."""
     with suppress(*_UNREADABLE), place.open("rb") as file:
         key = _key_in(file)
         now = _stated(path)
@@ -97,14 +96,14 @@ def _kept(path: str, place: Path) -> Recording | None:
             return None
         from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  (slow; hardly needed)
 
-        # Either takes as long as the other, and neither holds the interpreter's lock.
+        # Both take equally long, and both release the GIL.
         with ThreadPoolExecutor(1) as beside:
             digest = beside.submit(sha256_of, now.source)
             recording = read_npz(path, file)
             if digest.result() != key.sha256:
                 return None
         with suppress(OSError):
-            os.utime(place)  # for the order in which files go
+            os.utime(place)  # marks the file as recently used
         return recording
     return None
 
@@ -119,7 +118,7 @@ def _key_in(file: BinaryIO) -> _Key:
 
 
 def _is_slow(source: str, recording: Recording) -> bool:
-    """Whether it is worth the space; a file of columns loads as fast as it is."""
+    """Return True if caching pays off; .npz files load quickly without it."""
     if sum(map(len, recording.devices)) < _LONG:
         return False
     with Path(source).open("rb") as file:
@@ -129,7 +128,7 @@ def _is_slow(source: str, recording: Recording) -> bool:
 
 
 def _keep(recording: Recording, place: Path, before: _Key) -> None:
-    """Keep the columns, if the source is still what it was before it was read."""
+    """Write the columns to the cache unless the source changed while it was read."""
     digest = sha256_of(before.source)
     if _stated(before.source) != before:
         return
@@ -142,7 +141,7 @@ def _keep(recording: Recording, place: Path, before: _Key) -> None:
 
 
 def _stated(path: str) -> _Key | None:
-    """What the system says of the source, nothing read; None for what is no regular file."""
+    """Return path, size and modification time of the source; None if it is not a regular file."""
     with suppress(OSError, ValueError):
         found = os.stat(path)  # noqa: PTH116  (a path may be one that pathlib cannot hold)
         if stat.S_ISREG(found.st_mode):
@@ -152,7 +151,7 @@ def _stated(path: str) -> _Key | None:
 
 @cache
 def _readers() -> str:
-    """Of the code of this package: what another version reads may be another recording."""
+    """Return a digest of this package's code, since another version may read a file differently."""
     digest = hashlib.sha256()
     for file in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(file.read_bytes())
@@ -160,7 +159,7 @@ def _readers() -> str:
 
 
 def _tidy(folder: Path) -> None:
-    """Let the files go that were not used for longest, until the rest is small enough."""
+    """Delete the least recently used files until the rest fits in `_MOST_BYTES`."""
     known = [(file.stat(), file) for file in folder.iterdir()]
     known.sort(key=lambda each: each[0].st_mtime_ns)
     total = sum(found.st_size for found, _ in known)

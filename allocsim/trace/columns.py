@@ -1,8 +1,8 @@
-"""The entries of one device, from the values of a file to columns of numbers.
+"""Convert the entries of one device to columns of numbers.
 
-Each column is taken in one pass that assumes sound values; only if it fails are the entries
-walked, one by one, to name the culprit.  Repeated objects (stacks, pool ids) are
-looked up by identity first, since a pickle shares them, and by value second, since JSON does not.
+Each column is converted in one pass that assumes valid values.  If the pass fails, the entries are
+checked one by one to name the invalid one.  Repeated objects (stacks, pool ids) are looked up by
+identity first, since a pickle shares them, and by value second, since JSON does not.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def read_trace(
     segments: tuple[SegmentState, ...],
     stacks: StackReader,
 ) -> tuple[Trace, set[str]]:
-    """The trace of `device`, and the markers of its entries."""
+    """Return the trace of `device`, and the layout markers found in its entries."""
     reader = _reader(path, f"the entry of device {device}", entries)
     action = reader.actions()
     texts: dict[str, int] = {}
@@ -63,15 +63,17 @@ def _reader(path: str, where: str, entries: Entries) -> _ColumnReader | PackedRe
 
 
 def _markers(names: set[str], action: NDArray[np.uint8]) -> set[str]:
-    """Names of the markers in the entries."""
+    """Return the layout markers found in the entries."""
     actions = {f"action {Action(code).text}" for code in np.unique(action).tolist()}
     places = {"entries"} if len(action) else set()
     return (actions | names).intersection(markers_in("entries")) | places
 
 
 def _address(row: Fields) -> int:
-    """An entry's addr; of an oom device_free, as it has no address, though old and foreign writers
-    give it one all the same."""
+    """Return an entry's addr, or device_free for an oom.
+
+    An oom has no address, although old releases and other writers store one.
+    """
     name = "device_free" if row.text("action") == "oom" and "device_free" in row else "addr"
     return row.integer(name, 0, UINT64_MAX)
 
@@ -90,7 +92,7 @@ class _ColumnReader:
         return Fields(self.path, self.where, self.entries.row(index), entry=index)
 
     def actions(self) -> NDArray[np.uint8]:
-        """Codes of the actions; refuses words that are none."""
+        """Return the action codes; refuse unknown actions."""
         try:
             codes = list(map(ACTION_CODES.__getitem__, self.entries.column("action")))
         except (KeyError, TypeError):
@@ -102,14 +104,14 @@ class _ColumnReader:
         return np.array(codes, dtype=np.uint8)
 
     def addresses(self, action: NDArray[np.uint8]) -> NDArray[np.uint64]:
-        """addr, or device_free for oom."""
+        """Return addr, or device_free for an oom."""
         values = self.entries.column("addr")
         for index in np.flatnonzero(action == Action.OOM).tolist():
             values[index] = _address(self.row(index))
         return self._sound(values, UINT64_MAX, _address)
 
     def integers(self, name: str, low: int, high: int) -> NDArray[np.uint64]:
-        """A column of integers; refuses the first that is missing or out of range."""
+        """Return a column of integers; refuse the first that is missing or out of range."""
         return self._sound(
             self.entries.column(name), high, lambda row: row.integer(name, low, high)
         )
@@ -117,7 +119,7 @@ class _ColumnReader:
     def _sound(
         self, values: list[Any], high: int, check: Callable[[Fields], object]
     ) -> NDArray[np.uint64]:
-        """`values` as integers from 0 to `high`; `check` refuses the first row that has none."""
+        """Return `values` as integers from 0 to `high`; `check` refuses the first invalid row."""
         try:
             sound = set(map(type, values)) <= {int}
             column = np.array(values if sound else [], dtype=np.uint64)
@@ -129,25 +131,25 @@ class _ColumnReader:
         return column
 
     def times(self) -> NDArray[np.int64] | None:
-        """time_us, or None if any entry lacks it."""
+        """Return time_us, or None if any entry lacks it."""
         values = self.entries.column("time_us")
         if not values or MISSING in values:
             return None
         return self.integers("time_us", 0, INT64_MAX).astype(np.int64)
 
     def stacks(self, stacks: StackReader) -> NDArray[np.int32]:
-        """Numbers of the stacks, each read once."""
+        """Return the stack numbers; each stack is read once."""
         keys = list(map(id, self.entries.column("frames")))
         return self._numbered(keys, id(MISSING), stacks.read)
 
     def pools(self, pool_ids: dict[PoolId, int]) -> NDArray[np.int32]:
-        """Numbers of the pool ids in `pool_ids`."""
+        """Return the numbers of the pool ids in `pool_ids`, adding new ones."""
         return self._by_value(
             "pool_id", lambda row: pool_ids.setdefault(row.pool_id("pool_id"), len(pool_ids))
         )
 
     def texts(self, name: str, texts: dict[str, int]) -> NDArray[np.int32] | None:
-        """Numbers of a text field in `texts`, or None if no entry has it."""
+        """Return the numbers of a text field in `texts`, or None if no entry has it."""
         if name not in self.names:
             return None
         return self._by_value(name, lambda row: texts.setdefault(row.text(name), len(texts)))
@@ -155,7 +157,7 @@ class _ColumnReader:
     def _by_value(self, name: str, number: Callable[[Fields], int]) -> NDArray[np.int32]:
         values = self.entries.column(name)
         if not set(map(type, values)) <= {tuple, str, object}:
-            # JSON has lists for pairs; what is neither is refused when its row is looked at.
+            # JSON has lists for pairs; other types are refused when their row is checked.
             values = [
                 tuple(map(id, value)) if isinstance(value, list) else value for value in values
             ]
@@ -166,7 +168,7 @@ class _ColumnReader:
     def _numbered(
         self, keys: list[Any], missing: object, number: Callable[[Fields], int]
     ) -> NDArray[np.int32]:
-        """`number` of each row, asked once, at its first row, for each distinct key."""
+        """Call `number` once per distinct key, for its first row, and spread the results."""
         count = len(keys)
         first = dict(zip(reversed(keys), range(count - 1, -1, -1), strict=True))
         first.pop(missing, None)

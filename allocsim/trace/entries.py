@@ -1,13 +1,10 @@
-"""The entries of one device as a file holds them: a dictionary each, or a list for each field.
+"""Entries of one device in the forms that files use.
 
-PyTorch writes dictionaries.  A dictionary of lists is what `allocsim fit` has its own runs write,
-in a third of the time and space: row i of every list is entry i, None where that entry has no
-such field.
+PyTorch writes a list of dictionaries (`Rows`).  The runs of `allocsim fit` write a dictionary of
+lists (`Columns`), in a third of the time and space: row i of every list is entry i, None where the
+entry lacks the field.  `Packed` is read directly from the bytes of a pickle of dictionaries.
 
-A third form, `Packed`, comes straight from the bytes of a pickle of dictionaries.
-
-Rule: all are looked at by field, never by entry, unless an entry has to be named; a column is a
-list of its own, with `MISSING` where an entry lacks the field.
+All forms are read by field.  A column is a new list, with `MISSING` where an entry lacks the field.
 """
 
 from __future__ import annotations
@@ -22,11 +19,11 @@ from allocsim.trace.packed import Packed
 __all__ = ["MISSING", "Columns", "Entries", "Rows", "entries_of"]
 
 MISSING = object()
-"""Stands in a column for an entry without that field."""
+"""Column value of an entry that lacks the field."""
 
 
 class Rows:
-    """A dictionary for each entry."""
+    """Entries as a list of dictionaries."""
 
     __slots__ = ("_rows",)
 
@@ -37,30 +34,30 @@ class Rows:
         return len(self._rows)
 
     def other(self) -> int | None:
-        """The first entry that is no dictionary, if there is one."""
+        """Return the number of the first entry that is not a dictionary, or None."""
         if set(map(type, self._rows)) <= {dict}:
             return None
         return next(index for index, row in enumerate(self._rows) if type(row) is not dict)
 
     def names(self) -> set[str]:
-        """The fields that any entry has."""
+        """Return the names of the fields that any entry has."""
         return set(chain.from_iterable(self._rows))
 
     def column(self, name: str) -> list[Any]:
-        """A field of every entry."""
+        """Return one field of every entry."""
         try:
-            # Half the time of asking with a default, and most fields are in every entry.
+            # Twice as fast as dict.get, and most fields are in every entry.
             return list(map(itemgetter(name), self._rows))
         except KeyError:
             return [row.get(name, MISSING) for row in self._rows]
 
     def row(self, index: int) -> Any:
-        """The fields of one entry."""
+        """Return the fields of one entry."""
         return self._rows[index]
 
 
 class Columns:
-    """A list for each field."""
+    """Entries as one list per field."""
 
     __slots__ = ("_columns", "_count")
 
@@ -72,19 +69,19 @@ class Columns:
         return self._count
 
     def other(self) -> None:
-        """None: an entry is made of its fields."""
+        """Return None, since every row is a dictionary by construction."""
 
     def names(self) -> set[str]:
-        """The fields that any entry has."""
+        """Return the names of the fields that any entry has."""
         return set(self._columns)
 
     def column(self, name: str) -> list[Any]:
-        """A field of every entry."""
+        """Return one field of every entry."""
         column = self._columns.get(name, [None] * self._count)
         return [MISSING if value is None else value for value in column]
 
     def row(self, index: int) -> dict[str, Any]:
-        """The fields of one entry."""
+        """Return the fields of one entry."""
         values = ((name, column[index]) for name, column in self._columns.items())
         return {name: value for name, value in values if value is not None}
 
@@ -93,9 +90,9 @@ Entries = Rows | Columns | Packed
 
 
 def entries_of(path: str, device: int, value: object) -> Entries:
-    """The entries of `device` in a file; RecordingError if they are neither the one nor the other.
+    """Return the entries of `device` without checking the rows.
 
-    The rows are not looked at yet.
+    Raises RecordingError if `value` is neither a list nor a dictionary of equally long lists.
     """
     if isinstance(value, Packed):
         return value

@@ -1,8 +1,8 @@
-"""Writes a recording as PyTorch writes its snapshots, for its own viewer and for trimming.
+"""Write a recording as a PyTorch snapshot, for PyTorch's viewer and for trimming.
 
-The file is a protocol 4 pickle (the viewer reads no later one) of plain values, in the layout that
-the recording was read from, so that it reads back as the same release's.  What a recording does not
-keep (host memory, the history of 2.0's blocks) is empty.
+The file is a protocol 4 pickle, the latest that the viewer reads, of plain values.  It keeps the
+layout of the source, so that the release detected from it stays the same.  Data that a `Recording`
+does not store (host memory, block history of 2.0) is written as empty lists.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ Frames = Callable[[int], object]
 
 
 def write_snapshot(recording: Recording, path: str | os.PathLike[str]) -> None:
-    """Write `recording` as a snapshot pickle, in place of any file at `path`.
+    """Write `recording` as a snapshot pickle, replacing any file at `path`.
 
-    A name that ends in .gz is packed, without a time: equal recordings give equal bytes.
+    A path that ends in .gz is compressed, without a timestamp: equal recordings give equal bytes.
     """
     with packed_file(path) as file:
         dump_snapshot(recording, file)
@@ -47,7 +47,7 @@ def dump_snapshot(recording: Recording, file: BinaryIO) -> None:
 
 
 def snapshot_of(recording: Recording) -> object:
-    """The snapshot's value: a dictionary, or a bare list if the recording was one."""
+    """Return the snapshot as a dictionary, or as a list of segments if the source was one."""
     frames = _stacks(recording.frame_table)
     has_pools = "segment_pool_id" in recording.markers or "segments" not in recording.markers
     segments = [
@@ -74,7 +74,7 @@ def snapshot_of(recording: Recording) -> object:
 
 
 def segments_plain(trace: Trace, frames: Frames, *, has_pools: bool = True) -> list[Plain]:
-    """The segments of `trace` as PyTorch's dictionaries; `frames` gives a stack's value."""
+    """Return the segments of `trace` as PyTorch's dictionaries; `frames` maps a stack number."""
     every = []
     for segment in trace.segments:
         plain: Plain = {"device": trace.device, "address": segment.address}
@@ -94,7 +94,7 @@ def segments_plain(trace: Trace, frames: Frames, *, has_pools: bool = True) -> l
 
 
 def _entries(trace: Trace, frames: Frames) -> list[Plain]:
-    """The entries as PyTorch's dictionaries; of a field that is -1 in a row there is no key."""
+    """Return the entries as PyTorch's dictionaries; a numbered field of -1 is left out."""
     names = {int(action): action.text for action in Action}
     columns = (trace.action, trace.addr, trace.size, trace.stream, trace.frames)
     entries: list[Plain] = []
@@ -120,9 +120,9 @@ def _entries(trace: Trace, frames: Frames) -> list[Plain]:
 
 
 def _stacks(table: FrameTable) -> Frames:
-    """Stacks as lists of dictionaries, each made once, so that the pickle shares them."""
+    """Return a lookup of stacks as lists of dictionaries, shared so that the pickle is small."""
     frames = [{"name": f.name, "filename": f.filename, "line": f.line} for f in table.frames]
     flat = [frames[number] for number in table.flat.tolist()]
     stacks = [flat[first:last] for first, last in pairwise(table.offsets.tolist())]
-    stacks.append([])  # of -1
+    stacks.append([])  # stack number -1
     return stacks.__getitem__

@@ -1,6 +1,7 @@
-"""Values of a file, taken with their type and range checked; every refusal is one sentence.
+"""Checked access to the values of an untrusted file.
 
-Values are not trusted: containers are named by type, never printed; they may be deep or huge.
+Each getter checks type and range and raises RecordingError with one sentence.  Messages name
+containers by type and length and never print them, because they may be deep or huge.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _SHOWN = 60
 
 
 def describe(value: object) -> str:
-    """A value in a few words that are safe to print."""
+    """Return a short description of a value that is safe to print."""
     if isinstance(value, str):
         text = ascii(value[:_SHOWN])
         return text if len(value) <= _SHOWN else f"{text}… ({len(value)} characters)"
@@ -33,7 +34,7 @@ def describe(value: object) -> str:
 
 
 class Fields:
-    """A dictionary of the file, and where it stands in it."""
+    """Dictionary of a file, with its position for error messages."""
 
     __slots__ = ("path", "where", "entry", "_values")
 
@@ -48,25 +49,25 @@ class Fields:
         return name in self._values
 
     def keys(self) -> list[str]:
-        """The names of the fields, those that are text."""
+        """Return the names of the fields that are text."""
         return [key for key in self._values if isinstance(key, str)]
 
     def refuse(self, what: str) -> NoReturn:
-        """Raise the one error of this file."""
+        """Raise RecordingError with `what`, the file and the entry."""
         raise RecordingError(self.path, what, entry=self.entry)
 
     def value(self, name: str, expected: str) -> object:
-        """The field as it is; refused if it is missing."""
+        """Return the field unchecked; refuse a missing one."""
         if name not in self._values:
             self.refuse(f"{self.where} has no {name}, expected {expected}")
         return cast(object, self._values[name])
 
     def wrong(self, name: str, value: object, expected: str) -> NoReturn:
-        """Refuse the value of a field."""
+        """Raise RecordingError for the value of a field."""
         self.refuse(f"{self.where} has {name} {describe(value)}, expected {expected}")
 
     def integer(self, name: str, low: int, high: int) -> int:
-        """An `int` (no bool) from `low` to `high`."""
+        """Return an `int` (not a bool) from `low` to `high`."""
         expected = f"an integer from {low} to {high}"
         value = self.value(name, expected)
         if type(value) is not int or not low <= value <= high:
@@ -74,7 +75,7 @@ class Fields:
         return value
 
     def number(self, name: str) -> float:
-        """An `int` or `float`."""
+        """Return an `int` or `float` as a float."""
         value = self.value(name, "a number")
         if type(value) is int and value.bit_length() <= 64:
             return float(value)
@@ -83,21 +84,21 @@ class Fields:
         return value
 
     def text(self, name: str) -> str:
-        """A `str`."""
+        """Return a `str`."""
         value = self.value(name, "text")
         if type(value) is not str:
             self.wrong(name, value, "text")
         return value
 
     def boolean(self, name: str) -> bool:
-        """True or False."""
+        """Return a bool."""
         value = self.value(name, "True or False")
         if type(value) is not bool:
             self.wrong(name, value, "True or False")
         return value
 
     def pool_id(self, name: str) -> PoolId:
-        """Two integers, as a tuple or (in JSON and some writers) a list."""
+        """Return a pool id; JSON and some writers have a list in place of a tuple."""
         expected = "a pool id of two integers"
         value = self.value(name, expected)
         if not isinstance(value, list | tuple) or len(value) != 2:
@@ -108,7 +109,7 @@ class Fields:
         return value[0], value[1]
 
     def items(self, name: str) -> list[object]:
-        """A list (or tuple, as JSON and old writers differ)."""
+        """Return a list or tuple as it is in the file."""
         value = self.value(name, "a list")
         if not isinstance(value, list | tuple):
             self.wrong(name, value, "a list")

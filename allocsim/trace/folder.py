@@ -1,6 +1,6 @@
-"""Which files in a folder are recordings, told by their names alone.
+"""Find recordings in a folder by file name, without opening files.
 
-Rule: no file is opened.  One that is named may have any name, since `load` looks at what it holds.
+A file that the user names directly may have any name, since `load` inspects its contents.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from pathlib import Path
 __all__ = ["ENDINGS", "recordings_in"]
 
 ENDINGS = (".pickle", ".pkl", ".json", ".npz")
-"""What the names of recordings end in, before the ending of one that is packed."""
+"""File name endings of recordings, before the ending of a compressed file."""
 _PACKED = (".gz", ".xz", ".zst", ".zip")
 
 
 def recordings_in(folder: Path) -> list[Path]:
-    """The recordings in a folder and below, by their names; none where there is no folder."""
+    """Return the recordings below `folder`, sorted by path; none if the folder does not exist."""
     return sorted(filter(_is_recording, folder.rglob("*")), key=str)
 
 

@@ -1,6 +1,6 @@
-"""What a file is, before anybody asks what it holds: its size, its digest, its form.
+"""Size, digest and format of a file.
 
-Rule: the form is told from the first bytes, as it is for `load`.
+The format is detected from the first bytes, as `load` does.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ __all__ = ["FileForm", "form_of", "sha256_of"]
 
 @dataclass(frozen=True, slots=True)
 class FileForm:
-    """One file.
+    """Form of one file.
 
-    size: bytes, as it lies on the disk.  sha256: of those bytes, in hexadecimal.
-    kind: the value of a `Kind`, as "pickle".  packing: "gzip", "xz", "zstd" or "zip", "" for none.
-    protocol: of a pickle, None of anything else.
+    size: bytes on disk.
+    sha256: digest of the bytes on disk, in hexadecimal.
+    kind: value of a `Kind`, such as "pickle".
+    packing: "gzip", "xz", "zstd" or "zip"; "" for none.
+    protocol: pickle protocol; None for other kinds.
     """
 
     size: int
@@ -31,13 +33,13 @@ class FileForm:
 
     def __str__(self) -> str:
         """ "pickle, protocol 4, gzip"."""
-        told = [self.kind]
-        told += [f"protocol {self.protocol}"] * (self.protocol is not None)
-        return ", ".join([*told, *[self.packing] * bool(self.packing)])
+        parts = [self.kind]
+        parts += [f"protocol {self.protocol}"] * (self.protocol is not None)
+        return ", ".join([*parts, *[self.packing] * bool(self.packing)])
 
 
 def form_of(path: str) -> FileForm:
-    """The form of the file at `path`.  Raises RecordingError if it cannot be read."""
+    """Return the form of the file at `path`.  Raises RecordingError if it cannot be read."""
     with open_source(path, enough=HEAD) as file:
         head = file.read(HEAD)
     with Path(path).open("rb") as file:
@@ -53,6 +55,6 @@ def form_of(path: str) -> FileForm:
 
 
 def sha256_of(path: str) -> str:
-    """Of the bytes of a file, in hexadecimal."""
+    """Return the SHA-256 of a file, in hexadecimal."""
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

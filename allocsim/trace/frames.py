@@ -1,13 +1,13 @@
-"""Stack frames, each kept once: `FrameTable.frames` are unique, and so are its stacks.
+"""Unique stack frames and stacks.
 
-A recording of a million entries holds a few hundred stacks and a few thousand frames; a
-column of stack numbers stands for all of them.  Stack i is `flat[offsets[i]:offsets[i + 1]]`,
-innermost frame first, as PyTorch writes them.
+A recording of a million entries has a few hundred distinct stacks and a few thousand frames, so
+entries store stack numbers.  Stack i is `flat[offsets[i]:offsets[i + 1]]`, innermost frame first,
+as PyTorch writes it.
 
-A pickle shares a stack between its entries, and frames between stacks, so both are known by
-identity while the file's objects are alive; JSON repeats them, and then they are known by their
-values.  No more frames are walked than the file has bytes, however often it refers to one long
-stack.
+A pickle shares stacks between entries and frames between stacks, so both are looked up by identity
+while the objects of the file are alive.  JSON repeats them, and they are looked up by value.  The
+reader visits at most as many frames as the file has bytes, however often a long stack is
+referenced.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _WINDOWS = re.compile(r"[A-Za-z]:[\\/]|\\\\")
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A line of a program."""
+    """One frame: file name, function name and line."""
 
     filename: str
     name: str
@@ -44,11 +44,11 @@ class FrameTable:
     offsets: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, np.int64))
 
     def __len__(self) -> int:
-        """The number of stacks."""
+        """Return the number of stacks."""
         return len(self.offsets) - 1
 
     def stack(self, index: int) -> tuple[Frame, ...]:
-        """The frames of stack `index`, innermost first; none for -1."""
+        """Return the frames of stack `index`, innermost first; an empty tuple for -1."""
         if index < 0:
             return ()
         if index >= len(self):
@@ -58,12 +58,12 @@ class FrameTable:
 
     @property
     def has_windows_paths(self) -> bool:
-        r"""Whether a frame's file is named as on Windows: after a drive (C:\) or a server."""
+        r"""True if a file name begins with a Windows drive (C:\) or server."""
         return any(_WINDOWS.match(frame.filename) for frame in self.frames)
 
 
 class FrameInterner:
-    """Numbers frames and stacks as they are met, and makes the table of them."""
+    """Builder of a `FrameTable` that numbers frames and stacks in order of first use."""
 
     __slots__ = ("_frames", "_stacks")
 
@@ -72,16 +72,16 @@ class FrameInterner:
         self._stacks: dict[tuple[int, ...], int] = {}
 
     def frame(self, frame: Frame) -> int:
-        """The number of `frame`, new or known."""
+        """Return the number of `frame`, adding it if it is new."""
         return self._frames.setdefault(frame, len(self._frames))
 
     def stack(self, numbers: Iterable[int]) -> int:
-        """The number of the stack of these frame numbers; -1 for the empty one."""
+        """Return the number of the stack of these frame numbers; -1 for an empty stack."""
         key = tuple(numbers)
         return self._stacks.setdefault(key, len(self._stacks)) if key else -1
 
     def table(self) -> FrameTable:
-        """Everything met so far."""
+        """Return the table of all frames and stacks added so far."""
         lengths = [0, *(len(stack) for stack in self._stacks)]
         flat = [number for stack in self._stacks for number in stack]
         return FrameTable(
@@ -92,7 +92,7 @@ class FrameInterner:
 
 
 class StackNumbers:
-    """Stands in for `StackReader` where a file holds numbers of stacks in a known table."""
+    """Replacement for `StackReader` for files that store stack numbers of a known table."""
 
     __slots__ = ("_count",)
 
@@ -100,12 +100,12 @@ class StackNumbers:
         self._count = count
 
     def read(self, owner: Fields, name: str = "frames") -> int:
-        """The stack number in field `name` of `owner`."""
+        """Return the stack number in field `name` of `owner`."""
         return owner.integer(name, -1, self._count - 1)
 
 
 class StackReader:
-    """Turns lists of frame dictionaries into stack numbers."""
+    """Reader that converts lists of frame dictionaries into stack numbers."""
 
     __slots__ = ("_alike", "_budget", "_frames", "_interner", "_stacks")
 
@@ -117,7 +117,7 @@ class StackReader:
         self._alike: dict[tuple[int, ...], int] = {}
 
     def read(self, owner: Fields, name: str = "frames") -> int:
-        """The number of the stack in field `name` of `owner`; -1 for an empty one."""
+        """Return the number of the stack in field `name` of `owner`; -1 for an empty stack."""
         stack = owner.items(name)
         known = self._stacks.get(id(stack))
         if known is not None:
@@ -137,7 +137,7 @@ class StackReader:
         return number
 
     def table(self) -> FrameTable:
-        """All frames and stacks read."""
+        """Return the table of all frames and stacks read."""
         return self._interner.table()
 
     def _frame(self, owner: Fields, value: object) -> int:
@@ -147,6 +147,6 @@ class StackReader:
         fields = Fields(owner.path, f"a frame of {owner.where}", value, entry=owner.entry)
         filename, name = fields.text("filename"), fields.text("name")
         line = fields.integer("line", -INT32_MAX, UINT64_MAX)
-        # Frames of C++ without a line are written as -1, which some releases write unsigned.
+        # PyTorch writes -1 for C++ frames without a line; some releases write it unsigned.
         frame = Frame(filename, name, line - UINT64_MAX - 1 if line > INT64_MAX else line)
         return self._frames.setdefault(id(value), self._interner.frame(frame))

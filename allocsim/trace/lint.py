@@ -1,7 +1,8 @@
-"""What is wrong or notable with a recording, in sentences ready to print.
+"""Check a recording and describe its problems in sentences ready to print.
 
-An "error": it cannot be replayed, or contradicts itself.  A "note": it can be replayed, but its
-reader should know.  What a check finds many times is reported once, with the number.
+An "error" means that the recording cannot be replayed or contradicts itself.  A "note" is
+information about a recording that can be replayed.  Repeated findings are reported once, with their
+number.
 """
 
 from __future__ import annotations
@@ -36,11 +37,12 @@ _FREES = (Action.FREE_REQUESTED, Action.FREE_COMPLETED)
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing to know; entry, device: where, None if nowhere in particular.
+    """One finding.
 
-    check: the name of what found it: "contents", "layout", "segments", "overlap",
-    "free_without_allocation", "history", "alignment", "clock", "mid_run", "ring", "reader" or
-    "backend".
+    entry, device: position in the recording; None if it concerns the whole file.
+    check: name of the check: "contents", "layout", "segments", "overlap",
+        "free_without_allocation", "history", "alignment", "clock", "mid_run", "ring", "reader" or
+        "backend".
     """
 
     severity: Literal["note", "error"]
@@ -53,19 +55,19 @@ class Finding:
 def lint(
     recording: Recording, starts: dict[int, tuple[SegmentState, ...]] | None = None
 ) -> tuple[Finding, ...]:
-    """All findings about `recording`, errors first.
+    """Return all findings about `recording`, errors first.
 
-    starts: gets by number the segments of each device before its first entry, where there is one
-    and nothing contradicts them.
+    starts: output; receives the segments of each device before its first entry, by device number,
+        for devices with entries and without contradictions.
     """
     return _lint(recording, {}, {} if starts is None else starts)
 
 
 def refuse_unsound(recording: Recording) -> dict[int, Rewound]:
-    """Raises RecordingError with the first error that `lint` finds, if it finds any.
+    """Raise RecordingError with the first error that `lint` finds.
 
-    Returns by number what each device was before its first entry, which has been found out on the
-    way; none of one without entries.
+    Return the reconstructed state of each device before its first entry, by device number; devices
+    without entries are left out.
     """
     rewound: dict[int, Rewound] = {}
     for finding in _lint(recording, rewound, {}):
@@ -75,7 +77,7 @@ def refuse_unsound(recording: Recording) -> dict[int, Rewound]:
 
 
 def refuse_contradictions(recording: Recording) -> None:
-    """Raises RecordingError if the data contradicts itself; a state without history is sound."""
+    """Raise RecordingError if the data contradicts itself; a state without history is allowed."""
     for finding in lint(recording):
         if finding.text.startswith(_CONTRADICTS):
             raise RecordingError(recording.path, finding.text, entry=finding.entry)
@@ -86,11 +88,11 @@ def _lint(
     rewound: dict[int, Rewound],
     starts: dict[int, tuple[SegmentState, ...]],
 ) -> tuple[Finding, ...]:
-    """All findings; rewound, starts: get each device as it was before its first entry."""
+    """Return all findings, and store each device's state before its first entry in `rewound`."""
     found = list(_about_file(recording))
     unrounded = unrounded_until(recording.releases or RELEASES)
     for trace in recording.devices:
-        if recording.is_requests:  # there is no state that they could lead to
+        if recording.is_requests:  # without segments there is no state to check
             found += _order(trace)
         else:
             found += _about_device(trace, unrounded, rewound, starts)
@@ -172,13 +174,13 @@ def _contradiction(trace: Trace, check: str, what: str, entry: int | None = None
 
 
 def _of_history(trace: Trace, entry: int | None) -> str:
-    """The check that an entry fails which does not lead to what follows."""
+    """Return the name of the check that fails when `entry` contradicts the later state."""
     is_free = entry is not None and trace.action[entry] in _FREES
     return "free_without_allocation" if is_free else "history"
 
 
 def _segment_errors(trace: Trace) -> Iterator[str]:
-    """What contradicts itself in the segments; only the first is of use."""
+    """Yield contradictions in the final segments; only the first is meaningful."""
     if trace.tiles is not None and trace.tiles.are_sound:
         return
     for left, right in pairwise(trace.segments):
@@ -206,7 +208,10 @@ def _segment_errors(trace: Trace) -> Iterator[str]:
 
 
 def _alignment(trace: Trace, unrounded: str | None) -> Iterator[Finding]:
-    """Odd addresses, which up to the release `unrounded` a setting explains; None: nothing does."""
+    """Report unaligned addresses.
+
+    unrounded: last release in which a setting can cause them; None if no setting can.
+    """
     rows = any_of(trace.action, BLOCK_ACTIONS)
     odd = np.flatnonzero(rows & (trace.addr & np.uint64(_ALIGNMENT - 1) != 0))
     if not len(odd):
@@ -235,7 +240,7 @@ def _order(trace: Trace) -> Iterator[Finding]:
 
 
 def _overlap(trace: Trace, start: tuple[SegmentState, ...]) -> Finding | None:
-    """The first alloc that overlaps a block in use."""
+    """Return the first alloc that overlaps a live block."""
     if never_overlap(trace, start):
         return None
     ends = {b.address: b.address + b.size for s in start for b in s.blocks if b.state != INACTIVE}

@@ -1,15 +1,15 @@
-"""Reads what PyTorch's memory history wrote, in the layout of any release.
+"""Read recordings of PyTorch's memory history, in the layout of any release.
 
-Rule 1: the file is not trusted.  Nothing in it is executed, every value used is checked, and
-what is wrong ends in one RecordingError; unknown keys are ignored.
-Rule 2: a file that refers to one list a million times is walked no further than its size
-allows: entries, segments, blocks and frames together never outnumber its bytes.
+Rule 1: files are untrusted.  Nothing in them is executed, every value that is used is checked, and
+an error raises RecordingError.  Unknown keys are ignored.
+Rule 2: the work is bounded by the size of the file, even if it refers to one list a million times:
+there are never more entries, segments, blocks and frames than bytes.
 
-Layouts (semantics 6.5): a dictionary with `segments` and `device_traces`, or a bare list of
-segments, as `memory_snapshot()` gives; of 2.0 the blocks have `history` and no address.  Each as
-pickle or JSON, plain or packed.  Host segments and traces are ignored: they are not CUDA memory.
-Pickles are read by `straight.py`, from 1 MiB on, or by `unpickle.py`.  Files of requests alone have
-readers of their own (`requests/`).  docs/formats.md has all formats.
+Layouts (semantics 6.5): a dictionary with `segments` and `device_traces`, or a list of segments, as
+`memory_snapshot()` returns it.  Blocks of 2.0 have `history` and no address.  Each layout can be a
+pickle or JSON, plain or compressed.  Host segments and host traces are ignored, since they are not
+CUDA memory.  Pickles of 1 MiB or more are read by `straight.py`, others by `unpickle.py`.  Files
+that contain only requests have their own readers (`requests/`).  docs/formats.md lists all formats.
 """
 
 from __future__ import annotations
@@ -45,18 +45,17 @@ __all__ = ["load", "read_snapshot"]
 _MAX_DEVICES = 1024
 _LARGE = MIB
 _BYTES_AN_OPERATION = 40
-"""Of a large recording, operations that are not those of a plain row have this many bytes and more
-between them."""
+"""Lower bound of the mean distance, in bytes, between irregular operations of a large pickle."""
 
 
 def load(path: str | os.PathLike[str]) -> Recording:
-    """The recording in a file of any supported form, told by its content and not its name.
+    """Read a recording from a file in any supported format.
 
-    Forms: PyTorch's snapshots (pickle), the same as JSON or in the page of _memory_viz trace_plot,
-    allocsim's own column form (.npz), and, as requests alone, traces of PyTorch's profiler, its
-    memory timeline, and rows of CSV or JSON; all but the column form also packed by gzip, xz, zstd
-    or zip.  What takes long to read is kept as columns for the next time (docs/convert.md).
-    Raises RecordingError, in one sentence, for anything else.
+    The format is detected from the contents, not the name.  Formats: PyTorch snapshots as pickle,
+    JSON, or the page of `_memory_viz trace_plot`; allocsim's columns (.npz); and, with requests
+    only, traces of PyTorch's profiler, its memory timeline, and rows of CSV or JSON. All but .npz
+    may be compressed by gzip, xz, zstd or zip.  Columns of large files are cached
+    (docs/convert.md).  Raises RecordingError for anything else.
     """
     return with_cache(os.fspath(path), _load)
 
@@ -93,8 +92,10 @@ def _read(name: str, file: BinaryIO) -> Recording:
 
 
 def _read_pickle(path: str, file: BinaryIO, size: int) -> Recording:
-    """Straight from the bytes where they are as Python's pickler writes them, else by way of
-    objects, where what is wrong has its name."""
+    """Read a pickle from its bytes if Python's pickler wrote it, else through objects.
+
+    The slower way through objects gives precise error messages.
+    """
     if size >= _LARGE:
         with contextlib.suppress(OtherForm, RecordingError):
             return read_snapshot(path, read_straight(file, size // _BYTES_AN_OPERATION), size)
@@ -129,7 +130,10 @@ def _from_json(path: str, file: BinaryIO, size: int) -> Recording:
 
 
 def read_snapshot(path: str, value: object, size: int) -> Recording:
-    """The recording in an unpickled snapshot; size: of its file, the bound on what is walked."""
+    """Return the recording in an unpickled snapshot.
+
+    size: bytes of its file, the bound on the number of objects visited.
+    """
     markers: set[str] = set()
     if isinstance(value, list):
         top = Fields(path, "the segment list", {"segments": value})

@@ -1,7 +1,7 @@
-"""A log of unknown origin as text: whatever it is packed by, whatever its encoding, never too long.
+"""Read a log of any compression and encoding as text.
 
-Rule: what is a recording is not read as text, and a file that can be read only once (a pipe) is
-read once.  Of a packed file no more is unpacked than a log may have.
+Recordings are not read as text.  Pipes are read only once.  At most `LONGEST_LOG` bytes of a
+compressed file are unpacked.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from allocsim.trace.source import is_recording, packing_in
 __all__ = ["LONGEST_LOG", "decoded", "read_log"]
 
 LONGEST_LOG = 1 << 28
-"""Bytes of a log: more is the log of another day, in which nobody looks for one error."""
+"""Largest log that is read, in bytes."""
 
 _HEAD = 1 << 20
 _BOMS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def read_log(path: str) -> str | None:
-    """The text of the log at `path`; None for a recording, of which only the beginning is read.
+    """Return the text of the log at `path`; None if the file is a recording.
 
-    Raises RecordingError for what is no text, and for what cannot be read.
+    Raises RecordingError if the file is not text or cannot be read.
     """
     try:
         return _read(path)
@@ -51,15 +51,16 @@ def _read(path: str) -> str | None:
 
 
 def _unpacked(path: str, packing: Packing, file: BinaryIO, enough: int) -> bytes:
-    """The first `enough` bytes of what a file holds, whatever they are."""
+    """Return the first `enough` unpacked bytes of a compressed file."""
     with unpacked(path, packing, file, lambda _: None, enough) as plain:
         return plain.read(enough)
 
 
 def decoded(log: bytes, name: str) -> str:
-    """The bytes of a log as text; Windows shells write UTF-16.
+    """Decode the bytes of a log; Windows shells write UTF-16.
 
-    name: for errors.  Raises RecordingError for what is no text, too long or empty.
+    name: file name for error messages.
+    Raises RecordingError if the log is not text, is too long or is empty.
     """
     if len(log) > LONGEST_LOG:
         raise RecordingError(name, f"has more than {LONGEST_LOG} bytes; cut the error out of it")

@@ -1,8 +1,8 @@
-"""What a program did that leaves no entry: marks between the entries of a device's trace.
+"""Marks: calls of the program that leave no entry in PyTorch's history.
 
-Rule: `allocsim record` and `allocsim.capture` write them, in the snapshot's key "allocsim", because
-PyTorch does not; those of steps and phases a capture alone, where its program tells them.  A mark
-says how many entries were there before it.
+`allocsim record` and `allocsim.capture` write them under the snapshot's key "allocsim".  Only a
+capture writes steps and phases, when its program reports them.  A mark stores the number of entries
+before it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _Value = str | float | int | PoolId | None
 
 
 class MarkKind(StrEnum):
-    """What was called, or happened."""
+    """Call or event that a mark records."""
 
     EMPTY_CACHE = "empty_cache"
     FRACTION = "set_per_process_memory_fraction"
@@ -34,17 +34,18 @@ class MarkKind(StrEnum):
 
 
 _LASTING = (MarkKind.FRACTION, MarkKind.SETTINGS)
-"""Each call of these changes something that others have left as it was."""
+"""Kinds whose effect lasts until another mark of the same kind changes it."""
 _REPLACING = (MarkKind.STEP, MarkKind.PHASE)
-"""Each of these ends the one before it."""
+"""Kinds that replace the previous mark of the same kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """entry: how many entries of the device came before.
+    """One mark of a device.
 
-    value: of FRACTION a number from 0 to 1, of SETTINGS an option string, of pools the id, of STEP
-    the number of the step that begins, of PHASE "setup", "forward", "backward" or "optimizer".
+    entry: number of entries of the device before the mark.
+    value: FRACTION: a number from 0 to 1; SETTINGS: an option string; pools: the pool id; STEP: the
+        number of the step that begins; PHASE: "setup", "forward", "backward" or "optimizer".
     """
 
     entry: int
@@ -53,9 +54,9 @@ class Mark:
 
 
 def cut_marks(marks: Iterable[Mark], first: int, last: int) -> tuple[Mark, ...]:
-    """The marks of entries [first, last), as those of a trace of its own.
+    """Return the marks of entries [first, last), numbered from `first`.
 
-    What was set before holds from its beginning, and so do the step and the phase that it was in.
+    Settings made before `first`, and the step and phase that contain it, are moved to entry 0.
     """
     before: dict[MarkKind, Mark] = {}
     kept: list[Mark] = []
@@ -69,7 +70,7 @@ def cut_marks(marks: Iterable[Mark], first: int, last: int) -> tuple[Mark, ...]:
 
 
 def plain_marks(device: int, marks: Iterable[Mark]) -> list[dict[str, object]]:
-    """The marks of a device as the key holds them."""
+    """Return the marks of a device in the form of the snapshot's key."""
     return [
         {"device": device, "entry": mark.entry, "kind": str(mark.kind), "value": mark.value}
         for mark in marks
@@ -77,7 +78,7 @@ def plain_marks(device: int, marks: Iterable[Mark]) -> list[dict[str, object]]:
 
 
 def read_marks(fields: Fields, size: int) -> dict[int, tuple[Mark, ...]]:
-    """By device, the marks in the key's dictionary, of a file of `size` bytes."""
+    """Return the marks of each device in a file of `size` bytes."""
     found: dict[int, list[Mark]] = {}
     values = fields.items(MARKS) if MARKS in fields else []
     if len(values) > size:
@@ -87,10 +88,10 @@ def read_marks(fields: Fields, size: int) -> dict[int, tuple[Mark, ...]]:
         device, entry = row.integer("device", 0, INT32_MAX), row.integer("entry", 0, INT64_MAX)
         name = row.text("kind")
         if name not in set(MarkKind):
-            continue  # of a later release of allocsim
+            continue  # written by a later release of allocsim
         kind = MarkKind(name)
         found.setdefault(device, []).append(Mark(entry, kind, _value(row, kind)))
-    # Of marks with one place the order is that in which they were made.
+    # Stable sort: marks at the same entry keep the order of the calls.
     return {
         device: tuple(sorted(marks, key=lambda mark: mark.entry)) for device, marks in found.items()
     }

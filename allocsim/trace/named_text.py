@@ -1,7 +1,6 @@
-"""What a text is that people take for a recording: logs and tables that hold figures of memory.
+"""Recognise texts that users pass in place of a recording, such as logs with memory figures.
 
-Rule: a text is named by words that only its writer prints; a text without them has no name.  What
-the figures are is not looked at here.
+A text is recognised by words that only its writer prints.
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ TEXTS = (
         rb"|llama_context|ggml_backend_\w+|llama_model_load\w*):",
     ),
 )
-"""The short name of each text, what it is, and the words that tell it."""
+"""Short name, description and pattern of each known text."""
 
 
 def name_of_text(text: bytes) -> str | None:
-    """What the text is, None where nothing in it says so."""
+    """Return a description of the text, or None if it is unknown."""
     for _, what, words in TEXTS:
         if re.search(words, text):
             return what

@@ -1,8 +1,8 @@
-"""Entries of one device as they come straight from a pickle's bytes: columns, and no objects.
+"""Entries of one device as columns, read from a pickle's bytes without creating row objects.
 
-Rule: a number is a number; every other value is a number too, that of an object in `Objects`, where
-equal objects may have several.  An object that a row refers to is the one that `pickle` would have
-put there, but for lists of frames: of those with the same members one stands for all.
+Integer fields are stored as they are.  Every other field is stored as the number of an object in
+`Objects`; equal objects may have several numbers.  The object is the one that `pickle` would
+create, except that lists of the same frames are merged.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from allocsim.trace.window import OtherForm
 __all__ = ["MISSING_CODE", "Objects", "Packed"]
 
 MISSING_CODE = -1
-"""Stands in a column of codes for an entry without that field."""
+"""Code of an entry that lacks the field."""
 
 _NUMBERS = ("addr", "size", "stream", "time_us")
 _CODES = ("action", "frames", "pool_id", "compile_context", "user_metadata")
@@ -30,9 +30,9 @@ _REFERENCE = re.compile(rb"h(.)|j(.{4})", re.DOTALL)
 
 
 class Objects:
-    """The pickle's memo, and the objects that rows refer to.
+    """Memo of the pickle, and the objects that rows refer to.
 
-    values: those objects, by code.
+    values: objects by code.
     """
 
     __slots__ = ("values", "_codes", "_count", "_fetched", "_memo", "_pairs", "_stacks")
@@ -41,19 +41,19 @@ class Objects:
         self.values: list[Any] = []
         self._memo: dict[int, Any] = {}
         self._count = 0
-        # By memo number; rows are not in the memo, and neither is what they make.
+        # Codes by memo number.  Rows and the objects created in rows are not in `_memo`.
         self._codes = np.full(1 << 12, MISSING_CODE, dtype=np.int32)
         self._pairs: dict[tuple[int, int], int] = {}
         self._stacks: dict[bytes, int] = {}
         self._fetched: set[int] = set()
 
     def memoize(self, value: object) -> None:
-        """Give `value` the next memo number."""
+        """Store `value` under the next memo number."""
         self._memo[self._count] = value
         self._count += 1
 
     def get(self, number: int) -> Any:
-        """The value with a memo number; KeyError for a row, and for what is not there."""
+        """Return the value of a memo number; KeyError for a row or an unknown number."""
         if number in self._memo:
             value = self._memo[number]
         else:
@@ -67,11 +67,11 @@ class Objects:
         return value
 
     def is_fetched(self, value: object) -> bool:
-        """Whether anything but the place where it was made may refer to a list or dictionary."""
+        """Return True if a list or dictionary may be referenced from more than one place."""
         return id(value) in self._fetched
 
     def add_to(self, entries: Packed, stretch: Stretch, rows: slice, data: bytes) -> None:
-        """Add to `entries` some rows of a stretch, which come next in the pickle."""
+        """Append the next rows of a stretch to `entries`."""
         memos = stretch.memos[rows]
         own = self._count + np.cumsum(memos) - memos
         self._count += int(memos.sum())
@@ -113,7 +113,7 @@ class Objects:
     def _made(
         self, name: str, stretch: Stretch, rows: slice, new: NDArray[np.int64], data: bytes
     ) -> tuple[list[int] | NDArray[np.int32], NDArray[np.int64]]:
-        """Of the rows that make a value: its codes, and the memo numbers that they took before."""
+        """Return the codes of values created in rows, and the memo numbers used before them."""
         first, second, before = (part[rows][new] for part in stretch.made[name])
         if name == "frames":
             places = zip(first.tolist(), second.tolist(), strict=True)
@@ -129,7 +129,7 @@ class Objects:
         return code
 
     def _lists(self, contents: list[bytes]) -> list[int]:
-        """Codes of lists by their contents: references, which name the same objects each time."""
+        """Return the codes of lists, looked up by their bytes, which are memo references."""
         codes = list(map(self._stacks.get, contents))
         if None not in codes:
             return codes  # type: ignore[return-value]
@@ -142,9 +142,10 @@ class Objects:
 
 
 class Packed:
-    """The entries of a device as columns that grow.
+    """Entries of a device as growing columns.
 
-    names: of all fields that any entry has.  objects: what codes are numbers of.
+    names: fields that any entry has.
+    objects: objects that codes refer to.
     """
 
     __slots__ = ("names", "objects", "_codes", "_count", "_numbers")
@@ -153,7 +154,7 @@ class Packed:
         self.names: set[Any] = set()
         self.objects = objects.values
         self._count = 0
-        # An array of the standard library grows in its place; NumPy's would be copied.
+        # array.array grows in place; a NumPy array would be copied.
         self._numbers = {name: array("Q") for name in _NUMBERS}
         self._codes = {name: array("i") for name in _CODES}
 
@@ -161,7 +162,7 @@ class Packed:
         return self._count
 
     def add_rows(self, rows: Iterable[object]) -> None:
-        """Add entries that are dictionaries; OtherForm for any other."""
+        """Append entries given as dictionaries; raise OtherForm for other types."""
         for row in rows:
             if type(row) is not dict:
                 raise OtherForm("an entry that is none")
@@ -175,7 +176,7 @@ class Packed:
                     self.objects.append(row[name])
 
     def _add_number(self, row: dict[Any, Any], name: str, column: array[int]) -> None:
-        # An entry that says how much of the device was free has no address: that is its addr.
+        # An oom entry has no address; the column stores device_free in its place.
         is_free = name == "addr" and row.get("action") == "oom" and "device_free" in row
         key = "device_free" if is_free else name
         if key not in row:
@@ -191,7 +192,7 @@ class Packed:
         numbers: dict[str, NDArray[np.uint64]],
         codes: dict[str, NDArray[np.int32]],
     ) -> None:
-        """Add `count` entries of one shape."""
+        """Append `count` entries that have the same fields."""
         self.names.update(numbers, codes)
         self._count += count
         for name, column in list(self._numbers.items()):
@@ -204,10 +205,10 @@ class Packed:
             known.frombytes(missing.tobytes())
 
     def numbers(self, name: str) -> NDArray[np.uint64] | None:
-        """A field of every entry; None if one has none of that name."""
+        """Return one integer field of every entry; None if an entry lacks it."""
         column = self._numbers.get(name)
         return None if column is None else np.frombuffer(column, dtype=np.uint64)
 
     def codes(self, name: str) -> NDArray[np.int32]:
-        """The number in `objects` of a field of every entry, MISSING_CODE where it has none."""
+        """Return the codes of one field of every entry, MISSING_CODE where an entry lacks it."""
         return np.frombuffer(self._codes[name], dtype=np.int32)

@@ -1,7 +1,7 @@
-"""The entries of one device, from packed rows to columns of numbers.
+"""Convert packed entries of one device to columns of numbers.
 
-Rule: what is unsound ends the reading, as `OtherForm` or as an error that is passed over; the file
-is then read as objects, where the culprit is found.
+An invalid value raises `OtherForm` or RecordingError.  The caller then reads the file again through
+objects, which names the invalid entry.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["PackedReader"]
 
 
 class PackedReader:
-    """Reads columns, each once: they are the entries' own, and not copied."""
+    """Reader of the columns of `Packed` entries; it reuses their memory, so each is read once."""
 
     __slots__ = ("names", "_entries", "_path", "_where")
 
@@ -31,25 +31,25 @@ class PackedReader:
         self.names: set[str] = entries.names
 
     def actions(self) -> NDArray[np.uint8]:
-        """Codes of the actions."""
+        """Return the action codes."""
         column = self._numbered("action", self._action)
         if np.any(column < 0):
             raise OtherForm("an entry without action")
         return column.astype(np.uint8)
 
     def addresses(self, _: NDArray[np.uint8]) -> NDArray[np.uint64]:
-        """addr, or device_free for oom."""
+        """Return addr, or device_free for an oom."""
         return self.integers("addr", 0, UINT64_MAX)
 
     def integers(self, name: str, low: int, high: int) -> NDArray[np.uint64]:
-        """A column of integers from `low` to `high`."""
+        """Return a column of integers from `low` to `high`."""
         column = self._entries.numbers(name)
         if column is None or (len(column) and not low <= int(column.max()) <= high):
             raise OtherForm(f"{name} out of its range")
         return column
 
     def times(self) -> NDArray[np.int64] | None:
-        """time_us, or None if any entry lacks it."""
+        """Return time_us, or None if any entry lacks it."""
         column = self._entries.numbers("time_us")
         if column is None:
             return None
@@ -58,17 +58,17 @@ class PackedReader:
         return column.view(np.int64)
 
     def stacks(self, stacks: StackReader) -> NDArray[np.int32]:
-        """Numbers of the stacks."""
+        """Return the stack numbers."""
         return self._numbered("frames", stacks.read)
 
     def pools(self, pool_ids: dict[PoolId, int]) -> NDArray[np.int32]:
-        """Numbers of the pool ids in `pool_ids`."""
+        """Return the numbers of the pool ids in `pool_ids`, adding new ones."""
         return self._numbered(
             "pool_id", lambda row: pool_ids.setdefault(row.pool_id("pool_id"), len(pool_ids))
         )
 
     def texts(self, name: str, texts: dict[str, int]) -> NDArray[np.int32] | None:
-        """Numbers of a text field in `texts`, or None if no entry has it."""
+        """Return the numbers of a text field in `texts`, or None if no entry has it."""
         if name not in self.names:
             return None
         return self._numbered(name, lambda row: texts.setdefault(row.text(name), len(texts)))
@@ -81,9 +81,10 @@ class PackedReader:
         return ACTION_CODES[text]
 
     def _numbered(self, name: str, number: Callable[[Fields], int]) -> NDArray[np.int32]:
-        """`number` of the first entry with each object, in their order: the one field of it."""
+        """Call `number` for the first entry with each object, in entry order, and spread it."""
         codes, objects = self._entries.codes(name), self._entries.objects
-        # The last of several items wins, which is the first entry here; the last place is for -1.
+        # NumPy keeps the last of several assignments, so reversing finds the first entry.  The
+        # extra element receives the entries with code -1.
         first = np.full(len(objects) + 1, MISSING_CODE, dtype=np.int64)
         first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
         table = np.full(len(objects) + 1, -1, dtype=np.int32)

@@ -1,8 +1,8 @@
-"""Packed files, unpacked piece by piece and never past a limit that the error states.
+"""Unpack compressed files piece by piece, up to a size limit.
 
-Rule: what is unpacked goes to a temporary file, never to memory, and the tables that a format lets
-a file ask for are bounded too, so that no small file takes much.  No name in an archive is a path
-here: one member is read, and nothing is ever written under its name.
+The data goes to a temporary file and not to memory.  The tables that a format allocates are bounded
+as well, so that a small file cannot use much memory.  Names in archives are never used as paths:
+one member is read, and nothing is written under its name.
 """
 
 from __future__ import annotations
@@ -26,21 +26,22 @@ __all__ = ["ZIP_MAGIC", "Packing", "is_archive_of_one", "packing_of", "unpacked"
 ZIP_MAGIC = b"PK\x03\x04"
 _CHUNK = 1 << 20
 _ZSTD_CHUNK = 1 << 12
-"""Four bytes of zstd can stand for 128 KiB, and all that a call is given is unpacked by it."""
-# Snapshots shrink to a 14th of their size by gzip and a 25th by xz or zstd; profiler traces of one
-# layer a thousand times over to a 44th and a 73rd.  zlib's own limit is 1,032.
+"""Input bytes per call: a call unpacks its whole input, and 4 bytes of zstd can give 128 KiB."""
+# Measured ratios: snapshots 14 (gzip) and 25 (xz, zstd); profiler traces of a thousand equal layers
+# 44 and 73.  zlib's maximum is 1,032.
 _MAX_RATIO = 128
 _MIN_UNPACKED = 64 * MIB
 _MAX_TABLES = 256 * MIB
-"""What xz may take for its dictionary, and zstd for its window: xz -9 asks for 65 MiB."""
+"""Limit of xz's dictionary and zstd's window, in bytes; `xz -9` needs 65 MiB."""
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """A way to pack a file.
+    """Compression format.
 
-    magic: its first bytes.  pieces: of what is unpacked, the file's path given for its errors.
+    magic: first bytes of a file.
+    pieces: function that yields unpacked data; the path is for error messages.
     """
 
     name: str
@@ -138,12 +139,12 @@ _DAMAGES = (
 
 
 def packing_of(head: bytes) -> Packing | None:
-    """What a file that begins with `head` is packed by; None for a plain one."""
+    """Return the format of a file that begins with `head`; None if it is not compressed."""
     return next((each for each in PACKINGS if head.startswith(each.magic)), None)
 
 
 def is_archive_of_one(file: BinaryIO) -> bool:
-    """Whether a zip archive is one file that was packed, and no file of arrays or tensors."""
+    """Return True if a zip archive holds one file and is not a NumPy or PyTorch file."""
     try:
         with zipfile.ZipFile(file) as archive:
             names = [info.filename for info in _members(archive)]
@@ -160,11 +161,11 @@ def unpacked(
     check: Callable[[bytes], object],
     enough: int | None = None,
 ) -> Iterator[BinaryIO]:
-    """What `packed` holds, as a temporary file at its first byte.
+    """Unpack `packed` to a temporary file, positioned at its start.
 
-    check: is shown the first piece, and may refuse before the rest is unpacked.  enough: bytes
-    after which nothing more is unpacked, None for all.
-    Raises RecordingError for what is damaged, and, of all, for what grows beyond the limit.
+    check: called with the first piece; it may raise before the rest is unpacked.
+    enough: number of bytes after which unpacking stops; None for all.
+    Raises RecordingError for a damaged file, and for data that exceeds the limit.
     """
     limit = max(_MIN_UNPACKED, _MAX_RATIO * packed.seek(0, 2))
     packed.seek(0)

@@ -1,7 +1,7 @@
-"""The page that `python -m torch.cuda._memory_viz trace_plot` writes: a snapshot inside a script.
+"""Read the snapshot in a page written by `python -m torch.cuda._memory_viz trace_plot`.
 
-Rule: nothing of the page is run or rendered.  The one text in it that is base64 beside the name
-"base64" is decoded piece by piece to a temporary file, and read as any pickle is.
+The page is neither executed nor rendered.  The base64 text under the key "base64" is decoded piece
+by piece to a temporary file, and read as a pickle.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _KNOWN = (
 
 @contextmanager
 def snapshot_in_page(path: str, file: BinaryIO) -> Iterator[BinaryIO]:
-    """The pickle in the page, at its first byte; RecordingError for a page without one."""
+    """Yield the pickle in the page, positioned at its start; RecordingError if there is none."""
     with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         found = _SNAPSHOT.search(data)
         if found is None:
@@ -62,5 +62,5 @@ def snapshot_in_page(path: str, file: BinaryIO) -> Iterator[BinaryIO]:
             if not pickled.tell():
                 raise RecordingError(path, "is a page with an empty snapshot")
             pickled.seek(0)
-            del found  # a mapping cannot be closed while a match looks at it
+            del found  # a mmap cannot be closed while a match object refers to it
             yield cast(BinaryIO, pickled)

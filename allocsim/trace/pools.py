@@ -1,7 +1,7 @@
-"""Which private pool each entry of a trace belongs to.
+"""Private pool of each entry of a trace.
 
-Rule: entries have it from 2.12 on; before, an address belongs to the pool of the segment that holds
-it at the end, else to the default pool (semantics 6.6).
+Entries store the pool id since 2.12.  In older recordings an address belongs to the pool of the
+final segment that contains it, else to the default pool (semantics 6.6).
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ __all__ = ["PoolColumn", "pools_of"]
 
 @dataclass(frozen=True, slots=True)
 class PoolColumn:
-    """The number of each entry's pool in `ids`, -1 for the default pool."""
+    """Index of each entry's pool in `ids`, -1 for the default pool."""
 
     number: NDArray[np.int32]
     ids: tuple[PoolId, ...]
 
 
 def pools_of(trace: Trace) -> PoolColumn:
-    """The pools of a trace's entries."""
+    """Return the pools of the entries of `trace`."""
     if trace.pool_ids:
         default = [i for i, pool in enumerate(trace.pool_ids) if pool == DEFAULT_POOL]
         is_default = np.isin(trace.pool_id, default)

@@ -1,6 +1,6 @@
-"""A recording: what one file holds of every device, whatever layout it was written in.
+"""A recording: the contents of one file for all devices, independent of its layout.
 
-Rule: nothing here reads or writes files, and nothing here judges what it holds; `lint` does.
+This module does not read or write files and does not check the contents; `lint` does.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from allocsim.units import format_size
 __all__ = ["MEMORY_TIMELINE", "PROFILER_TRACE", "ROWS", "Recording"]
 
 PROFILER_TRACE, MEMORY_TIMELINE, ROWS = "profiler trace", "memory timeline", "rows"
-"""Layouts that hold requests alone."""
+"""Layouts that contain only requests."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, weakref_slot=True)
 class Recording(Shown):
     """One loaded file.
 
-    layout: "segment list" (a bare list, as memory_snapshot() gives), "snapshot 2.0", "snapshot", or
-    one that holds requests alone (`is_requests`).
-    devices: a trace for each device that has entries or segments, by device number.
-    settings: None where unrecorded.
-    markers: what tells releases apart (`releases`).
-    n_device_traces: length of the file's device_traces, empty ones included.
-    provenance: how it was made, where `allocsim record` noted it.
-    wrong_sums: what the file says of its segments and their blocks do not come to.
-    notes: what the file lacks, and what was made of it, in sentences.
+    layout: "segment list" (a list, as memory_snapshot() returns it), "snapshot 2.0", "snapshot", or
+        a layout that contains only requests (`is_requests`).
+    devices: traces of the devices that have entries or segments, by device number.
+    settings: allocator settings; None if not recorded.
+    markers: fields and actions by which releases differ (`releases`).
+    n_device_traces: length of the file's device_traces, including empty ones.
+    provenance: data written by `allocsim record` or a capture; None for other files.
+    wrong_sums: sums of segments that differ from the sums of their blocks.
+    notes: sentences about missing data and how it was replaced.
     """
 
     path: str
@@ -54,17 +54,16 @@ class Recording(Shown):
 
     @property
     def is_requests(self) -> bool:
-        """Whether it holds requests and frees alone: addresses that name blocks and say nothing of
-        where they lay, no segments, no state."""
+        """True if it contains only requests and frees: no segments, and addresses are mere ids."""
         return self.layout in (PROFILER_TRACE, MEMORY_TIMELINE, ROWS)
 
     @property
     def releases(self) -> tuple[str, ...]:
-        """The releases that can have written it, oldest first; empty if none writes such fields."""
+        """Releases that can have written it, oldest first; empty if no release matches."""
         return releases_of(self.markers)
 
     def device(self, number: int) -> Trace:
-        """The trace of device `number`; RecordingError names the devices there are."""
+        """Return the trace of device `number`; RecordingError lists the recorded devices."""
         for trace in self.devices:
             if trace.device == number:
                 return trace
@@ -72,9 +71,9 @@ class Recording(Shown):
         raise RecordingError(self.path, f"device {number} is not in the recording; it has: {known}")
 
     def only_device(self, number: int | None = None) -> Trace:
-        """The trace of device `number`; None: of the only one.
+        """Return the trace of device `number`, or of the only device if it is None.
 
-        Raises RecordingError if there are several and none is named, or there is none.
+        Raises RecordingError if there is no such device, or if several exist and `number` is None.
         """
         if number is not None:
             return self.device(number)
@@ -86,12 +85,12 @@ class Recording(Shown):
         return self.devices[0]
 
     def headline(self) -> str:
-        """The file, and what it holds of each device."""
+        """Return the file name with a summary of each device."""
         name = self.path.rsplit("/", 1)[-1]
         return f"{name}: {'; '.join(map(_device, self.devices)) or 'no device'}"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Devices, releases, settings."""
+        """Yield label and text of devices, releases and settings."""
         for trace in self.devices:
             yield f"device {trace.device}", _device(trace).partition(": ")[2]
         if not self.is_requests:

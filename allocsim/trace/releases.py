@@ -1,12 +1,12 @@
-"""Which PyTorch releases can have written a recording, by what it holds.
+"""Detect which PyTorch releases can have written a recording, from its fields.
 
-`LAYOUTS` has a row for each release and names only what came with it, so that a new release is a
-new row.  What their allocators do is in `core/releases.py`.
+`LAYOUTS` has a row for each release with the fields that it introduced, so a new release is a new
+row.  Differences of the allocators are in `core/releases.py`.
 
-A marker that is there rules out the releases before its first.  A marker that is not there rules
-out its first release and all later ones, but only if they write it always (`always`) and its place
-(`where`) is in the file: a trace without entries says nothing about the keys of entries.
-Sources: semantics 6.3, 6.5 and 9; that 2.11.0 writes no pool_id was seen in recordings.
+A marker that is present rules out the releases before its first.  A missing marker rules out its
+first release and all later ones, but only if they always write it (`always`) and its place
+(`where`) is in the file: a trace without entries gives no information about the keys of entries.
+Sources: semantics 6.3, 6.5 and 9; recordings show that 2.11.0 writes no pool_id.
 """
 
 from __future__ import annotations
@@ -19,7 +19,11 @@ __all__ = ["RELEASES", "Layout", "Marker", "markers_in", "releases_of", "unround
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """A trait of a recording: its name, its place, and whether it is always written."""
+    """Field or action whose presence depends on the release.
+
+    where: "segments", "entries", "snapshot" or "settings".
+    always: True if every file with that place has the marker.
+    """
 
     name: str
     where: str
@@ -28,12 +32,12 @@ class Marker:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What the recordings of one release hold that those before it do not."""
+    """Markers that one release introduced."""
 
     release: str
     markers: tuple[Marker, ...] = ()
     is_unrounded: bool = False
-    """roundup_power2_divisions:1 leaves sizes, and so addresses, unrounded."""
+    """True if roundup_power2_divisions:1 leaves sizes, and therefore addresses, unrounded."""
 
 
 LAYOUTS = (
@@ -65,23 +69,24 @@ LAYOUTS = (
     ),
     Layout("2.15", (Marker("internal_metadata", "entries", always=False),)),
 )
-"""One row a release, the oldest first."""
+"""One row per release, oldest first."""
 
 RELEASES = tuple(layout.release for layout in LAYOUTS)
-"""The releases that a recording can come from, oldest first."""
+"""Releases that a recording can come from, oldest first."""
 
 
 def markers_in(where: str) -> tuple[str, ...]:
-    """Names of the markers that stand in `where`; an action's begin with "action "."""
+    """Return the names of the markers in `where`; those of actions begin with "action "."""
     return tuple(
         marker.name for layout in LAYOUTS for marker in layout.markers if marker.where == where
     )
 
 
 def releases_of(present: Set[str]) -> tuple[str, ...]:
-    """The releases that can have written a file with these markers; empty if they contradict.
+    """Return the releases that can have written a file with these markers, oldest first.
 
     present: names of markers and of places ("segments", "entries", "snapshot", "settings").
+    The result is empty if the markers contradict each other.
     """
     lowest, highest = 0, len(LAYOUTS) - 1
     for since, layout in enumerate(LAYOUTS):
@@ -94,6 +99,6 @@ def releases_of(present: Set[str]) -> tuple[str, ...]:
 
 
 def unrounded_until(releases: tuple[str, ...]) -> str | None:
-    """The newest release whose sizes may be unrounded; None where none of `releases` is such."""
+    """Return the newest release with unrounded sizes, or None if `releases` contains none."""
     unrounded = [layout.release for layout in LAYOUTS if layout.is_unrounded]
     return unrounded[-1] if set(unrounded) & set(releases) else None

@@ -1,12 +1,12 @@
-"""Rows of one shape in a stretch of a pickle, all of them read at once, column by column.
+"""Read all rows of one shape in a stretch of a pickle at once, column by column.
 
-A recording's entries are dictionaries of the same keys in the same order, and the keys are known
-texts, so that a row is the same few operations each time.  Every place that may begin a row is
-followed operation by operation, in step with all others, as arrays of places.
+The entries of a recording are dictionaries with the same keys in the same order, and the keys are
+memoized, so every row is the same short sequence of operations.  All positions that may begin a row
+are parsed in lockstep, as arrays of positions.
 
-Rule: what is read here is exactly what the operations mean; a row that has any other operation, a
-negative number or a text of its own is no row of the shape.  A place within a text or a number may
-look like a row: it is never used, because a row is taken only where the operation before it ends.
+The result is exactly what the operations mean.  A row with another operation, a negative number or
+a new text does not match the shape.  A position within a text or number may look like a row, but is
+never used, because a row must begin where the previous operation ends.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from allocsim.trace.window import Window
 __all__ = ["NEW", "Made", "Shape", "Stretch", "read_shape", "read_stretch"]
 
 NEW = -1
-"""Stands for the memo number of a value that the row makes itself."""
+"""Placeholder for the memo number of a value that the row creates."""
 
 _NUMBERS = frozenset({"addr", "size", "stream", "time_us"})
 _STACKS, _PAIRS = "frames", "pool_id"
@@ -32,7 +32,7 @@ _BEGIN = b"}\x94("
 _GET, _LONG_GET, _LONG, _TUPLE2, _MEMOIZE, _SET = (ord(c) for c in "hj\x8a\x86\x94u")
 _EMPTY_LIST, _MARK, _APPEND, _APPENDS = (ord(c) for c in "](ae")
 _DEEPEST = 1024
-"""Stacks of more frames are not looked for."""
+"""Largest number of frames in a stack; rows with deeper stacks do not match."""
 
 _INTEGER = rb"(?:K.|M..|J.{4}|\x8a[\x00-\x09](?!\Z))"
 _KEY = re.compile(rb"h(.)|j(.{4})", re.DOTALL)
@@ -58,7 +58,7 @@ def _table(**lengths: int) -> NDArray[np.int64]:
     return table
 
 
-# By operation: its whole length, and which bits of what follows its code are its number.
+# Tables by operation code: total length, and mask of the argument in the bytes after the code.
 _REF_LENGTH = _table(h=2, j=5)
 _INT_LENGTH = _table(K=2, M=3, J=5)
 _MASK = np.zeros(256, dtype=np.uint64)
@@ -68,16 +68,16 @@ for _code, _bits in (("h", 8), ("K", 8), ("M", 16), ("J", 32), ("j", 32)):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """fields: each key's operation as bytes, its name, and what sort of value it has."""
+    """Sequence of fields in a row: operation of the key as bytes, name, and kind of value."""
 
     fields: tuple[tuple[bytes, str, str], ...]
 
 
 class Made(NamedTuple):
-    """What rows make themselves.
+    """Values that rows create.
 
-    first, second: the two numbers of a row's tuple, or where the frames of its list begin and end.
-    before: how many memo numbers the row took before.
+    first, second: integers of the tuple, or begin and end of the list's frames.
+    before: memo numbers that the row used before the value.
     """
 
     first: _Places
@@ -87,12 +87,14 @@ class Made(NamedTuple):
 
 @dataclass(slots=True)
 class Stretch:
-    """What a window holds of one shape: an item for each place that is one, in order.
+    """Rows of one shape in a window, in order; all arrays have one item per row.
 
-    begin, end: of the row's operations; memos: how many memo numbers it takes.
-    numbers: values; known: memo numbers of values, or NEW; made: what is NEW, other items are
-    meaningless.
-    last: the last row of the run that each row belongs to, one row ending where the next begins.
+    begin, end: positions of the row's operations.
+    memos: memo numbers that the row uses.
+    last: last row of the uninterrupted run that contains the row.
+    numbers: integer fields.
+    known: memo numbers of other fields, or NEW.
+    made: created values; meaningful only where `known` is NEW.
     """
 
     begin: _Places
@@ -105,9 +107,9 @@ class Stretch:
 
 
 def read_shape(window: Window, at: int, name_of: Callable[[int], object]) -> Shape | None:
-    """The shape of the row that begins at `at`; None if it is no row of any shape.
+    """Return the shape of the row at `at`, or None if there is no row.
 
-    name_of: the value with a memo number.
+    name_of: lookup of a value by memo number.
     """
     data = window.data
     if not data.startswith(_BEGIN, at):
@@ -140,7 +142,7 @@ def _sort_of(name: str) -> str:
 
 
 def read_stretch(window: Window, shape: Shape) -> Stretch:
-    """All rows of `shape` in `window`."""
+    """Read all rows of `shape` in `window`."""
     walk = _Walk(window)
     numbers: dict[str, _Words] = {}
     known: dict[str, _Places] = {}
@@ -169,9 +171,9 @@ def read_stretch(window: Window, shape: Shape) -> Stretch:
 
 
 def _last_of_runs(window: Window, begin: _Places, end: _Places) -> _Places:
-    """Of each row the last one that follows without a gap.
+    """Return for each row the last row that follows it without a gap.
 
-    A list is pickled a thousand items at a time; what stands between is no gap.
+    Lists are pickled in batches of 1,000 items; the operations between batches are not a gap.
     """
     data = np.frombuffer(window.data, dtype=np.uint8)
     after = end.copy()
@@ -182,9 +184,9 @@ def _last_of_runs(window: Window, begin: _Places, end: _Places) -> _Places:
 
 
 class _Walk:
-    """Every place that may begin a row, and how far each has come.
+    """Candidate rows and the current position of each.
 
-    A place that turns out to be none goes to the zeros behind the end, where nothing matches.
+    Failed candidates are moved into the zero padding, where nothing matches.
     """
 
     __slots__ = ("begin", "at", "memos", "_data", "_end", "_window", "_words")
@@ -192,7 +194,7 @@ class _Walk:
     def __init__(self, window: Window) -> None:
         self._window, self._end = window, window.end
         self._data = np.frombuffer(window.data, dtype=np.uint8)
-        # The eight bytes from each place on.
+        # The eight bytes at each position, as overlapping words.
         count = len(window.data) - 8
         self._words = np.ndarray((count,), "<u8", window.data, strides=(1,))
         data = self._data[: window.end]
@@ -214,24 +216,24 @@ class _Walk:
             self.at[beyond] = self._end
 
     def drop_others(self) -> None:
-        """Forget all places that are none already."""
+        """Drop the failed candidates."""
         kept = self.at < self._end
         self.begin, self.at, self.memos = self.begin[kept], self.at[kept], self.memos[kept]
 
     def key(self, key: bytes) -> None:
-        """The operation of a key."""
+        """Match the operation of a key."""
         mask = (1 << 8 * len(key)) - 1
         found = (self._word(self.at) & _U64(mask)) == _U64(int.from_bytes(key, "little"))
         self.at += len(key)
         self._lose(~found)
 
     def number(self) -> _Words:
-        """An integer from 0 to 2**64 - 1."""
+        """Parse an integer from 0 to 2**64 - 1."""
         word = self._word(self.at)
         code = (word & _U64(0xFF)).astype(np.uint8)
         value = (word >> _U64(8)) & _MASK[code]
         length = _INT_LENGTH[code]
-        # BININT has a sign.
+        # BININT is signed.
         lost = (length == 0) | ((length == 5) & (value > _U64(0x7FFFFFFF)))
         longs = np.flatnonzero(code == _LONG)
         if len(longs):
@@ -246,7 +248,7 @@ class _Walk:
         value = self._word(places)
         short = np.minimum(count, 8)
         shift = (64 - 8 * short).astype(np.uint64)
-        # A shift by 64 is undefined, and a number without bytes is rare: it is left to others.
+        # A shift by 64 is undefined, so integers without bytes, which are rare, fail here.
         lost = (count == 0) | (count > 9)
         value = (value << np.where(lost, 0, shift).astype(np.uint64)) >> np.where(
             lost, 0, shift
@@ -266,13 +268,13 @@ class _Walk:
         return number, length == 0, code
 
     def known(self) -> _Places:
-        """The memo number of a value."""
+        """Parse a reference to a memoized value and return its memo number."""
         number, lost, _ = self._reference()
         self._lose(lost)
         return number
 
     def pair(self) -> tuple[_Places, Made]:
-        """A memo number, or a tuple of two integers of a byte each."""
+        """Parse a reference, or a tuple of two one-byte integers."""
         number, other, code = self._reference()
         word = self._word(self.at)
         # K first K second TUPLE2 MEMOIZE
@@ -287,7 +289,7 @@ class _Walk:
         return number, pairs
 
     def stack(self) -> tuple[_Places, Made]:
-        """A memo number, or a list of values with memo numbers."""
+        """Parse a reference, or a list of references."""
         number, other, _ = self._reference()
         begin, end = self.at.copy(), self.at.copy()
         before = self.memos.copy()
@@ -312,7 +314,7 @@ class _Walk:
         return number, Made(begin, end, before)
 
     def _behind_references(self, begin: _Places) -> _Places:
-        """The first place from each of `begin` on where no reference begins."""
+        """Return the first position at or after each of `begin` without a reference."""
         stop = begin.copy()
         rows, at = np.arange(len(begin)), begin.copy()
         for _ in range(_DEEPEST):
@@ -329,7 +331,7 @@ class _Walk:
         return stop
 
     def finish(self) -> _Places:
-        """The end of the row; which of the places are rows, each operation of them in one frame."""
+        """Match the end of the rows and return the indices of the valid ones."""
         rows = np.flatnonzero(self._data[self.at] == _SET)
         self.at += 1
         return rows[self._in_frames(rows)]
@@ -350,7 +352,7 @@ _OPERATION = re.compile(rb"[hK].|M..|[jJ].{4}|\x8a|[}\x94(u\]ea\x86]", re.DOTALL
 
 
 def _meets_seams(window: Window, at: int, end: int) -> bool:
-    """Whether each frame that begins in the sound row [at, end) begins with an operation."""
+    """Return True if every frame that begins in the row [at, end) begins at an operation."""
     data, seam = window.data, window.seam_after(at)
     while at < end:
         if at == seam:

@@ -1,7 +1,7 @@
-"""Segments and blocks of a snapshot's state, in the layouts of all releases.
+"""Read the segments and blocks of a snapshot, in the layouts of all releases.
 
-2.1 and later: blocks have their address and frames.  2.0: they have neither; addresses follow
-from the order, and the stack is in the block's `history`.
+Since 2.1 blocks have an address and frames.  In 2.0 addresses follow from the order of the blocks,
+and the stack is in the block's `history`.
 """
 
 from __future__ import annotations
@@ -18,20 +18,22 @@ _STATES = {
     ALLOCATED: ALLOCATED,
     PENDING: PENDING,
     INACTIVE: INACTIVE,
-    # PyTorch's own documentation calls it so; writers who follow it exist.
+    # Spelling of PyTorch's documentation, used by some other writers.
     "active_awaiting_free": PENDING,
 }
 
 _SUMS = ("allocated_size", "active_size", "requested_size")
-"""What a snapshot says of a segment, and its blocks say too."""
+"""Fields of a segment that are sums over its blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class WrongSum:
-    """A sum of the file that its own blocks do not come to.
+    """Recorded sum of a segment that differs from the sum over its blocks.
 
-    address: of the segment.  name: the key of the sum.  recorded: as the file has it, fit to be
-    printed.  held: bytes by the blocks.
+    address: address of the segment.
+    name: key of the sum.
+    recorded: recorded value, as printable text.
+    held: sum over the blocks, in bytes.
     """
 
     device: int
@@ -42,7 +44,7 @@ class WrongSum:
 
     @classmethod
     def from_plain(cls, fields: Fields) -> WrongSum:
-        """What a column file keeps of one."""
+        """Read a value that a column file stores."""
         return cls(
             device=fields.integer("device", 0, INT32_MAX),
             address=fields.integer("address", 0, UINT64_MAX),
@@ -53,7 +55,7 @@ class WrongSum:
 
 
 class SegmentReader:
-    """Reads segments by device, and notes their markers and the sums that do not add up."""
+    """Reader of segments that also collects layout markers and wrong sums."""
 
     __slots__ = ("path", "markers", "wrong_sums", "_stacks", "_budget", "_size")
 
@@ -65,7 +67,7 @@ class SegmentReader:
         self._size = self._budget = file_size
 
     def read(self, segments: list[object]) -> dict[int, tuple[SegmentState, ...]]:
-        """Segments of each device that has any, in order of address."""
+        """Return the segments of each device that has any, sorted by address."""
         self._spend(Fields(self.path, "segments", {}), len(segments))
         devices: dict[int, list[SegmentState]] = {}
         for index, value in enumerate(segments):

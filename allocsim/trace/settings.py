@@ -1,7 +1,7 @@
-"""The allocator's options as a snapshot kept them: the last ones in force, not their history.
+"""Allocator settings in a snapshot: those in effect at its end, without their history.
 
-Options that PyTorch does not put in a snapshot (non-split rounding, segment size, fraction,
-reserves) can only be seen in `conf`, if they were set there (semantics 6.5).
+PyTorch does not store every option in a snapshot (non-split rounding, segment size, fraction,
+reserves).  These are known only from `conf`, if they were set there (semantics 6.5).
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _MAX_KEYS = 1000
 class RecordedSettings:
     """`allocator_settings` of a snapshot (2.3 and later).
 
-    conf: the option string, "" if none.
-    max_split_size: bytes, None for no limit.
-    roundup_power2_divisions: (interval in MiB, divisions) pairs.
-    other: the remaining keys.
+    conf: option string; "" if none.
+    max_split_size: bytes; None for no limit.
+    roundup_power2_divisions: pairs of interval in MiB and number of divisions.
+    other: remaining keys and values.
     """
 
     conf: str = ""
@@ -39,7 +39,7 @@ class RecordedSettings:
     other: tuple[tuple[str, int | float | str], ...] = ()
 
     def plain(self) -> dict[str, object]:
-        """The dictionary of a snapshot, keys as PyTorch names them."""
+        """Return the settings as a snapshot's dictionary, with PyTorch's keys."""
         return {
             _CONF: self.conf,
             _LIMIT: -1 if self.max_split_size is None else self.max_split_size,
@@ -51,11 +51,11 @@ class RecordedSettings:
 
 
 def read_settings(fields: Fields) -> RecordedSettings:
-    """The settings in a snapshot's dictionary; keys that are missing get their defaults."""
+    """Read the settings from a snapshot's dictionary; missing keys get their defaults."""
     limit = fields.integer(_LIMIT, -1, UINT64_MAX) if _LIMIT in fields else -1
     return RecordedSettings(
         conf=fields.text(_CONF) if _CONF in fields else "",
-        # "No limit" is the greatest unsigned number, -1 after upstream's signed conversion.
+        # "No limit" is the largest unsigned integer, which upstream may convert to -1.
         max_split_size=limit if 0 <= limit <= INT64_MAX else None,
         garbage_collection_threshold=fields.number(_THRESHOLD) if _THRESHOLD in fields else 0.0,
         expandable_segments=_EXPANDABLE in fields and fields.boolean(_EXPANDABLE),

@@ -1,7 +1,7 @@
-"""A file of unknown origin, opened as plain bytes whose kind is told from the bytes alone.
+"""Open a file of unknown origin and detect its kind from its first bytes.
 
-Memory stays bounded: nothing is read whole here, and what is packed is unpacked to a temporary
-file, never to memory (`packings.py`).
+Memory is bounded: files are not read whole, and compressed files are unpacked to a temporary file
+(`packings.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from allocsim.trace.packings import ZIP_MAGIC, Packing, is_archive_of_one, packi
 __all__ = ["HEAD", "Kind", "is_recording", "kind_of", "open_source", "packing_in"]
 
 HEAD = 1 << 16
-"""Bytes of a file that tell its kind."""
+"""Number of first bytes that the detection uses."""
 
 _MAGIC = 8
 _LINES = re.compile(rb"\{[^\n]*\}[ \t\r]*\n\s*\{")
@@ -35,7 +35,7 @@ _NUMBERS = re.compile(rb"\[\s*\[\s*-?\d")
 
 
 class Kind(Enum):
-    """What the bytes of a file are, before anything in them is looked at."""
+    """Kind of file, detected before its contents are parsed."""
 
     PICKLE = "pickle"
     JSON = "json"
@@ -46,7 +46,7 @@ class Kind(Enum):
 
 
 def packing_in(file: BinaryIO) -> Packing | None:
-    """What an open file is packed by; None for a plain one, and for an archive of several."""
+    """Return the compression of an open file; None for a plain file or an archive of several."""
     packing = packing_of(file.read(_MAGIC))
     if packing is not None and packing.magic == ZIP_MAGIC and not is_archive_of_one(file):
         return None
@@ -55,11 +55,10 @@ def packing_in(file: BinaryIO) -> Packing | None:
 
 @contextmanager
 def open_source(path: str, enough: int | None = None) -> Iterator[BinaryIO]:
-    """The file at `path`, unpacked if it is gzip, xz, zstd or a zip of one file, at its first byte.
+    """Open the file at `path`; unpack gzip, xz, zstd, and a zip of one file.
 
-    enough: how many bytes of it are wanted, None for all.
-    Raises RecordingError if it is missing, no regular file, unreadable, or damaged or
-    implausible as what it is packed by.
+    enough: number of bytes that the caller needs; None for all.
+    Raises RecordingError if the file is missing, not a regular file, unreadable, or damaged.
     """
     with ExitStack() as files:
         try:
@@ -85,7 +84,7 @@ def _regular(path: str) -> BinaryIO:
 
 
 class _Plainness:
-    """Refuses what is packed twice or of no kind, before the rest of it is unpacked."""
+    """Check of the first unpacked bytes that refuses doubly compressed and unknown data."""
 
     def __init__(self, path: str, packing: str) -> None:
         self._path, self._packing = path, packing
@@ -99,7 +98,7 @@ class _Plainness:
 
 
 def kind_of(path: str, head: bytes) -> Kind:
-    """The kind, told from the first `HEAD` bytes; RecordingError names anything else."""
+    """Return the kind of a file from its first `HEAD` bytes; RecordingError if it is unknown."""
     if not head:
         raise RecordingError(path, "is empty (0 bytes), expected a PyTorch snapshot")
     if head[:1] == b"\x80":
@@ -119,11 +118,11 @@ def kind_of(path: str, head: bytes) -> Kind:
 
 
 def is_recording(head: bytes) -> bool:
-    """Whether a file that begins so is for `load` rather than text to be read for its errors."""
+    """Return True if a file that begins with `head` is a recording rather than a log."""
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     if head[:1] == b"\x80" or packing_of(head) is not None:
         return True
-    if text[:1] == b"<":  # a saved page of a forum is text
+    if text[:1] == b"<":  # a page without a snapshot, such as a saved forum thread, is text
         return b'"base64"' in head
     if _is_json(text):
         return bool(_NAMED.search(head) or _NUMBERS.match(text))
@@ -131,12 +130,12 @@ def is_recording(head: bytes) -> bool:
 
 
 def _is_json(text: bytes) -> bool:
-    """Whether a text is JSON's rather than a log whose lines begin with a bracket."""
+    """Return True for JSON, and False for a log whose lines begin with a bracket."""
     return text[:1] == b"{" or _LIST.match(text) is not None
 
 
 def _is_table(text: bytes) -> bool:
-    """Whether the first line is the header of rows of allocations."""
+    """Return True if the first line is the header of a table of allocations."""
     header = _CSV.match(text)
     return header is not None and any(byte in _SEPARATORS for byte in header[0])
 

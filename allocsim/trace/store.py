@@ -1,10 +1,10 @@
-"""The column form (.npz): what a snapshot becomes after its first reading.
+"""Read and write the column format (.npz).
 
-Rule 1: nothing is ever pickled in it; an array of objects is refused.
-Rule 2: members are stored, not compressed, so that what is read is bounded by the file, and so
-that a million entries load in the time it takes to read them.
-Names are `device.column`; what is no column (frames, texts, segments, settings) lies in one
-JSON member, `recording`, in PyTorch's own words, so that one reader checks both forms.
+Rule 1: the file contains no pickles; arrays of objects are refused.
+Rule 2: members are stored without compression, so that memory is bounded by the file and loading
+takes as long as reading the file.
+Members are named `device.column`.  Everything else (frames, texts, segments, settings) is in one
+JSON member, `recording`, with PyTorch's keys, so that the same code checks both formats.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ _Columns = dict[str, NDArray[Any]]
 
 
 def write_npz(recording: Recording, path: str | os.PathLike[str]) -> None:
-    """Write `recording` in the column form, in place of any file at `path`."""
+    """Write `recording` in the column format, replacing any file at `path`."""
     with whole_file(path) as file:
         dump_npz(recording, file)
 
 
 def dump_npz(recording: Recording, file: BinaryIO) -> None:
-    """Write `recording` in the column form to an open file."""
+    """Write `recording` in the column format to an open file."""
     header = json.dumps(_header(recording), separators=(",", ":")).encode()
     columns: _Columns = {
         _HEADER: np.frombuffer(header, dtype=np.uint8),
@@ -101,7 +101,7 @@ def _header(recording: Recording) -> dict[str, object]:
 
 
 def read_npz(path: str, file: BinaryIO) -> Recording:
-    """The recording in a file that `write_npz` wrote; RecordingError for anything else."""
+    """Read a file that `write_npz` wrote; RecordingError for anything else."""
     size = file.seek(0, os.SEEK_END)
     try:
         with zipfile.ZipFile(cast(BinaryIO, _Within(file, size))) as archive:
@@ -115,10 +115,10 @@ def read_npz(path: str, file: BinaryIO) -> Recording:
 
 
 class _Within:
-    """A file that is never asked for more bytes than it has.
+    """File wrapper that limits reads to the remaining bytes.
 
-    `zipfile` asks for as many as a damaged archive declares, and a buffer of that length is made
-    before a byte is read.
+    `zipfile` reads as many bytes as a damaged archive declares, and Python allocates a buffer of
+    that length before it reads.
     """
 
     __slots__ = ("_file", "_size", "seek", "seekable", "tell")
@@ -128,13 +128,13 @@ class _Within:
         self.seek, self.tell, self.seekable = file.seek, file.tell, file.seekable
 
     def read(self, count: int = -1) -> bytes:
-        """Up to `count` bytes; all that are left if it is negative."""
+        """Return up to `count` bytes, or all remaining bytes if it is negative."""
         left = max(self._size - self._file.tell(), 0)
         return self._file.read(left if count < 0 else min(count, left))
 
 
 def _members(path: str, archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
-    """The archive's arrays by name, if it is ours; together no longer than the file."""
+    """Return the arrays of the archive by name; refuse foreign or oversized archives."""
     infos = {info.filename: info for info in archive.infolist()}
     if f"{_HEADER}.npy" not in infos:
         is_model = any(name.endswith("data.pkl") for name in infos)

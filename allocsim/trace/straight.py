@@ -1,14 +1,13 @@
-"""From the bytes of a pickle straight to columns, for snapshots as Python's pickler writes them.
+"""Read a snapshot from the bytes of a pickle directly to columns.
 
-Rows of one shape, which nearly all entries of a recording are, are read many at a time (`rows`)
-and never become objects; everything else goes operation by operation, and becomes the object that
-`pickle` would make of it.
+Nearly all entries of a recording have one of a few shapes.  They are read in bulk (`rows`) without
+creating objects.  Everything else is read operation by operation, and gives the same objects as
+`pickle`.
 
-Rule 1: nothing is executed: there are operations for plain values and no others.
-Rule 2: what comes out is what `unpickle` would make, or nothing: `OtherForm` says that the file has
-to be read by `unpickle`, which also finds the words for what is wrong with it.
-Rule 3: no more operations are done one by one than the caller allows, so that the attempt costs
-little where it is in vain.
+Rule 1: nothing is executed; only operations for plain values are supported.
+Rule 2: the result equals that of `unpickle`.  Otherwise `OtherForm` is raised, and the caller reads
+the file by `unpickle`, which also reports errors.
+Rule 3: the number of single operations is limited, so that a failed attempt costs little.
 """
 
 from __future__ import annotations
@@ -31,10 +30,11 @@ _MOST_SHAPES = 4
 
 
 def read_straight(file: BinaryIO, operations: int) -> object:
-    """The value pickled in `file`, whose device_traces may be `Packed` instead of lists.
+    """Return the value pickled in `file`, with `Packed` in place of lists in device_traces.
 
-    operations: so many are done one by one.  Raises OtherForm for whatever takes more, or is not
-    sound, plain and of protocol 4 or 5 in frames.
+    operations: limit of single operations.
+    Raises OtherForm if the limit is exceeded, and for anything but a valid pickle of plain values
+    in protocol 4 or 5 with frames.
     """
     machine = _Machine(Window(file), operations)
     try:
@@ -45,7 +45,7 @@ def read_straight(file: BinaryIO, operations: int) -> object:
 
 
 def _with_columns(value: object, packed: dict[int, tuple[list[Any], Packed]]) -> object:
-    """`value` with the columns in place of the lists that they were read from."""
+    """Return `value` with columns in place of the lists from which they were read."""
     if not packed:
         return value
     traces = value.get("device_traces") if isinstance(value, dict) else None
@@ -59,9 +59,9 @@ def _with_columns(value: object, packed: dict[int, tuple[list[Any], Packed]]) ->
 
 
 class _Machine:
-    """A pickle's machine: `_stack` above the newest mark, `_below` what lay under each.
+    """Pickle virtual machine; `_stack` is above the newest mark, `_below` has the stacks under it.
 
-    packed: by identity, lists whose first items went to columns, with these columns.
+    packed: lists whose first items were moved to columns, and the columns, by id of the list.
     """
 
     __slots__ = (
@@ -108,8 +108,8 @@ class _Machine:
         }
 
     def run(self) -> Any:
-        """The value at the end."""
-        # Not kept by the machine, whose memo would live on in the cycle.
+        """Run the pickle and return its value."""
+        # A local variable: stored on self, it would form a cycle that keeps the memo alive.
         window, operations = self._window, self._table()
         while True:
             if self._at >= window.soft_end:
@@ -136,7 +136,7 @@ class _Machine:
     def _argument(self, length: int) -> bytes:
         begin, self._at = self._at, self._at + length
         if self._at > self._seam:
-            # An operation's code stands before its argument, in the same frame.
+            # The operation's code directly precedes its argument, in the same frame.
             self._seam = self._window.seam_after(begin - 1)
             if self._at > self._seam:
                 raise OtherForm("an operation beyond its frame")
@@ -183,7 +183,7 @@ class _Machine:
         return items
 
     def _growing(self, kind: type[Any]) -> Any:
-        """The container to which items are added, which nothing else refers to yet."""
+        """Return the container that receives items; refuse one with other references."""
         value = self._stack[-1]
         if type(value) is not kind or self.objects.is_fetched(value):
             raise OtherForm("items of what is no container of its own")
@@ -210,7 +210,7 @@ class _Machine:
             self._stack.append({})
 
     def _rows(self) -> bool:
-        """Take the rows that begin here, if enough of one shape do."""
+        """Read the run of rows that begins here; return False if it is too short."""
         at = self._at - 1
         for shape in self._shapes:
             stretch = self._parsed.get(shape)
@@ -233,7 +233,7 @@ class _Machine:
         return False
 
     def _columns(self) -> Packed:
-        """The columns of the list that is being filled, with all that is in it already."""
+        """Return the columns of the list that is being filled, and move its items there."""
         filled = self._below[-1][-1]
         if self.objects.is_fetched(filled):
             raise OtherForm("rows that something else refers to")

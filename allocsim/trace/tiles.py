@@ -1,7 +1,7 @@
-"""The blocks that tile a device's segments, as columns.
+"""Blocks of a device's segments, as columns.
 
-Rule: a sound state's blocks follow one another in each segment from its address to its end, and
-segments do not overlap; `are_sound` looks at all of them at once.
+In a valid state the blocks of a segment cover it without gaps, and segments do not overlap.
+`are_sound` checks all of them at once.
 """
 
 from __future__ import annotations
@@ -21,11 +21,14 @@ __all__ = ["Tiles"]
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """Blocks in the order of their segments; each column has a row for each block.
+    """Blocks in the order of their segments; each column has one item per block.
 
-    blocks: themselves.  address, size, requested_size: bytes.  is_active: whether it is in use or
-    waits; is_pending: whether it waits; is_small: whether its segment is of the small pool.
-    are_sound: whether the state keeps its rules, see `allocsim.state`.
+    blocks: block states.
+    address, size, requested_size: bytes.
+    is_active: True if allocated or waiting for a free to complete.
+    is_pending: True if waiting for a free to complete.
+    is_small: True if the segment is in the small pool.
+    are_sound: True if the state is valid, see `allocsim.state`.
     """
 
     blocks: Sequence[BlockState]
@@ -39,7 +42,7 @@ class Tiles:
 
     @classmethod
     def of(cls, segments: Sequence[SegmentState]) -> Tiles | None:
-        """The blocks of `segments`; None where a number does not fit in 64 bits."""
+        """Build the columns of `segments`; None if a number does not fit in 64 bits."""
         blocks = [block for segment in segments for block in segment.blocks]
         states = [block.state for block in blocks]
         try:
@@ -70,7 +73,10 @@ def _are_sound(
     total: NDArray[np.uint64],
     count: NDArray[np.int64],
 ) -> bool:
-    """base, total, count: of each segment its address, its bytes and its blocks."""
+    """Return True if the blocks cover the segments and no segments overlap.
+
+    base, total, count: address, bytes and number of blocks of each segment.
+    """
     ends = base + total
     if not len(base):
         return True

@@ -1,7 +1,7 @@
-"""One device's recording as columns: row i of every column is entry i.
+"""Recorded history of one device as columns: item i of every column is entry i.
 
-Columns are read-only and of one length; `segments` is the state after the last entry.  The loop
-of a replay takes columns with `.tolist()`; `trace[i]` makes one `Entry`.
+Columns are read-only and equally long.  `segments` is the state after the last entry.  A replay
+reads columns with `.tolist()`; `trace[i]` returns one `Entry`.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ __all__ = ["Entry", "Trace"]
 class Entry:
     """One entry of a device's trace (semantics 6.1 and 6.3).
 
-    addr: bytes from 0; for `oom` the device's free bytes.
-    size: bytes, the raw request for alloc and both frees, rounded for `oom`, actual for segments.
-    time_us, pool_id, compile_context, user_metadata: None where not recorded.
+    addr: address; for `oom` the device's free bytes.
+    size: bytes: the raw request for alloc and both frees, rounded for `oom`, actual for segments.
+    time_us, pool_id, compile_context, user_metadata: None if not recorded.
     """
 
     action: Action
@@ -46,16 +46,16 @@ class Entry:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """The entries of one device, and its segments after them.
+    """Entries of one device, and its segments after the last entry.
 
     action: codes of `Action`.
-    addr, size: bytes (for `oom` addr is the device's free bytes).
+    addr, size: bytes; for `oom`, addr is the device's free bytes.
     stream: raw handle.
     frames: stack number in `frame_table`, -1 for none.
     pool_id: index into `pool_ids`, -1 for none.
-    time_us: None if unrecorded.
-    compile_context, user_metadata: index into `texts`, -1 for none; None if unrecorded.
-    marks: what left no entry, in order, where `allocsim record` noted it.
+    time_us: microseconds; None if not recorded.
+    compile_context, user_metadata: index into `texts`, -1 for none; None if not recorded.
+    marks: calls that leave no entry, in order, if the recorder stored them.
     """
 
     device: int
@@ -108,37 +108,40 @@ class Trace:
         return (self[index] for index in range(len(self)))
 
     def columns(self) -> dict[str, NDArray[np.generic]]:
-        """The recorded columns by name."""
+        """Return the recorded columns by name."""
         values = ((part.name, getattr(self, part.name)) for part in fields(self))
         return {name: value for name, value in values if isinstance(value, np.ndarray)}
 
     def inputs(self) -> NDArray[np.intp]:
-        """Numbers of the entries that drive a replay: alloc, both frees, and oom."""
+        """Return the numbers of the entries that a replay takes as input."""
         return np.flatnonzero(any_of(self.action, INPUT_ACTIONS))
 
     @cached_property
     def by_address(self) -> ByAddress:
-        """The entries about blocks, by address; kept, since many questions begin with them."""
+        """Entries about blocks sorted by address, cached because many analyses need them."""
         return ByAddress.of(self.action, self.addr)
 
     @cached_property
     def tiles(self) -> Tiles | None:
-        """The blocks of the final segments as columns; None where one does not fit in 64 bits."""
+        """Blocks of the final segments as columns; None if a number does not fit in 64 bits."""
         return Tiles.of(self.segments)
 
     def most_reserved(self, held: int) -> int:
-        """The most bytes reserved at any time; held: those before the first entry."""
+        """Return the peak of reserved bytes; `held`: bytes reserved before the first entry."""
         _, after = self._reserved()
         return held + max(0, int(after.max(initial=0)))
 
     def reserved_after(self, entries: NDArray[np.intp], held: int) -> NDArray[np.int64]:
-        """The bytes reserved after each of `entries`; held: those before the first entry."""
+        """Return the bytes reserved after each of `entries`.
+
+        held: bytes reserved before the first entry.
+        """
         moved, after = self._reserved()
         return held + np.append(0, after)[np.searchsorted(moved, entries, side="right")]
 
     @cached_property
     def driver_addresses(self) -> tuple[int, int]:
-        """Where the recorded driver's addresses begin, and the first one past all of them."""
+        """First segment address that the driver returned, and the end of the highest segment."""
         grown = np.flatnonzero(any_of(self.action, (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)))
         bases = self.addr[grown]
         ends: list[int] = (bases + self.size[grown].astype(np.uint64)).tolist()
@@ -148,7 +151,7 @@ class Trace:
         return first, max([0, *ends, *(segment.end for segment in self.segments)])
 
     def _reserved(self) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
-        """The entries that took from the driver or gave back, and what all up to each came to."""
+        """Return the entries that change reserved memory, and the sum of changes up to each."""
         grows = any_of(self.action, (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP))
         shrinks = any_of(self.action, (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP))
         moved = np.flatnonzero(grows | shrinks)
@@ -156,7 +159,7 @@ class Trace:
         return moved, np.cumsum(np.where(grows[moved], size, -size))
 
     def count(self, action: Action) -> int:
-        """How many entries have `action`."""
+        """Return the number of entries with `action`."""
         return int(np.count_nonzero(any_of(self.action, (action,))))
 
     def _text(self, column: NDArray[np.int32] | None, index: int) -> str | None:

@@ -1,19 +1,19 @@
-"""Reads a pickle of plain values, and nothing else: the safe reader for any of them.
+"""Read a pickle of plain values safely.
 
-Snapshots of 1 MiB and more are first tried by `straight.py`, which builds no objects and is
-quicker; what it does not know comes here.
+Snapshots of 1 MiB or more are first read by `straight.py`, which is faster because it creates no
+objects.  Files that it does not support are read here.
 
-Rule 1: no global is ever looked up, no object ever built: `find_class` and `persistent_load`
-always refuse, and a pickle with any operation but those of dictionaries, lists, tuples, text,
-numbers, booleans and None is refused before it is unpickled.
-Rule 2: memory is bounded by the file.  Before unpickling, `scan` refuses what would let a small
-file take much: lengths and frames beyond the end, memo numbers beyond the file's size, integers
-beyond 72 bits, and more containers than a recording has to the byte.
-Rule 3: no tuple but a pair of integers (a pool id).  Hashing tuples that are nested a million deep
-would overflow the interpreter's own stack.
+Rule 1: no global is looked up and no object is constructed.  `find_class` and `persistent_load`
+always raise, and a pickle with operations other than those of dictionaries, lists, tuples, text,
+numbers, booleans and None is refused before unpickling.
+Rule 2: memory is bounded by the size of the file.  Before unpickling, `scan` refuses lengths and
+frames beyond the end, memo numbers beyond the file's size, integers beyond 72 bits, and more
+containers per byte than a recording has.
+Rule 3: the only tuples are pairs of integers (pool ids).  Hashing tuples nested a million deep
+would overflow the interpreter's stack.
 
-The scan runs at C speed: one possessive regular expression eats a run of operations of fixed
-length; Python only steps over texts.  (0.7 s for a million entries, 88 MB.)
+The scan is fast: one possessive regular expression matches a run of operations of fixed length, and
+Python code only skips texts (0.7 s for a million entries, 88 MB).
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _NAMES = {ord(op.code): op.name for op in pickletools.opcodes}
 _FIXED = {ord("K"): 1, ord("h"): 1, ord("M"): 2, ord("J"): 4, ord("j"): 4, ord("G"): 8}
 _CHUNK = 1 << 22
 
-# Bytes that a container of one operation takes in CPython, with its slots; honest snapshots
-# come to 6 to 13 times their file by this estimate.
+# Estimated bytes of a container in CPython.  By this estimate real snapshots need 6 to 13 times the
+# size of their file.
 _DICT_BYTES, _LIST_BYTES, _PLAIN_FACTOR = 300, 100, 8
 _MAX_FACTOR = 16
 _ALWAYS_ALLOWED = 640 * MIB
@@ -57,7 +57,7 @@ _BROKEN = (
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """The unpickler that knows no names."""
+    """Unpickler without access to globals."""
 
     def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
         raise pickle.UnpicklingError(f"it asks for {module_name!a}.{global_name!a}")
@@ -67,9 +67,10 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def unpickle(path: str, file: BinaryIO) -> object:
-    """The value pickled in `file`, which begins at its start; nothing in it is executed.
+    """Return the value pickled in `file` without executing anything.
 
-    Raises RecordingError, naming `path`, for anything but plain values in a sound pickle.
+    path: file name for error messages.
+    Raises RecordingError for anything but plain values in a valid pickle.
     """
     with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         scan(path, data)
@@ -79,7 +80,7 @@ def unpickle(path: str, file: BinaryIO) -> object:
             for first in range(0, len(view), _CHUNK):
                 counts += np.bincount(view[first : first + _CHUNK], minlength=256)
         finally:
-            del view  # a mapping cannot be closed while an array looks at it
+            del view  # a mmap cannot be closed while an array refers to it
     lists = counts[ord("]")] + counts[_PAIR]
     check_density(path, int(counts.sum()), dicts=int(counts[ord("}")]), lists=int(lists))
     file.seek(0)
@@ -91,7 +92,7 @@ def unpickle(path: str, file: BinaryIO) -> object:
 
 
 def check_density(path: str, size: int, *, dicts: int, lists: int) -> None:
-    """Refuse a file whose containers would take far more memory than its size suggests."""
+    """Raise RecordingError if the containers of a file need too much memory for its size."""
     estimate = dicts * _DICT_BYTES + lists * _LIST_BYTES + size * _PLAIN_FACTOR
     if estimate > max(_ALWAYS_ALLOWED, size * _MAX_FACTOR):
         raise RecordingError(
@@ -102,9 +103,9 @@ def check_density(path: str, size: int, *, dicts: int, lists: int) -> None:
 
 
 def scan(path: str, data: mmap.mmap | bytes) -> None:
-    """Check every operation of a pickle up to its STOP, without performing any.
+    """Check every operation of a pickle up to its STOP without executing any.
 
-    Raises RecordingError with the place and name of the first operation that is refused.
+    Raises RecordingError with position and name of the first refused operation.
     """
     size = len(data)
     if data[0] != _PROTO or size < 2 or not 2 <= data[1] <= pickle.HIGHEST_PROTOCOL:
@@ -126,7 +127,7 @@ def scan(path: str, data: mmap.mmap | bytes) -> None:
 
 
 def _length(data: mmap.mmap | bytes, at: int) -> int:
-    """The bytes that the operation at `at` declares to follow its code."""
+    """Return the number of argument bytes of the operation at `at`."""
     code = data[at] if at < len(data) else None
     if code in (_SHORT_TEXT, 0x8A):
         return 1 + int.from_bytes(data[at + 1 : at + 2], "little")
@@ -148,13 +149,13 @@ def _refuse(path: str, code: int, at: int) -> NoReturn:
 
 
 def _runs(size: int) -> re.Pattern[bytes]:
-    """A run of harmless operations of known length, for a file of `size` bytes."""
-    # A memo number needs an operation of its own, so none reaches the file's size; no frame is
+    """Return a pattern for a run of allowed operations in a file of `size` bytes."""
+    # Each memo number needs an operation, so memo numbers are below the file's size; no frame is
     # longer than the file.
     memo, frame = rb"r" + _bounded(size, 4), rb"\x95" + _bounded(size, 8)
     lengths = b"|".join(b"\\x%02x.{%d}" % (n, n) for n in (6, 4, 5, 7, 3, 2, 1, 8, 9, 0))
     integer = rb"(?:K.|J.{4}|M..|\x8a(?:" + lengths + rb"))"
-    # A frame may begin between any two operations, within a pair too.
+    # A frame may begin between any two operations, even within a pair.
     pair = rb"(?:(?:" + frame + rb")?+" + integer + rb"(?:" + frame + rb")?+\x86)?+"
     return re.compile(
         rb"(?:[()\]}aesuN\x88\x89\x94]++|j.{4}|[hq].|"
@@ -165,6 +166,6 @@ def _runs(size: int) -> re.Pattern[bytes]:
 
 
 def _bounded(limit: int, width: int) -> bytes:
-    """A little-endian number of `width` bytes, up to `limit` or little more."""
+    """Return a pattern for little-endian integers of `width` bytes up to about `limit`."""
     places = (limit >> 8 * place for place in range(width))
     return b"".join(b"[\\x00-\\x%02x]" % top if top < 256 else b"." for top in places)

@@ -1,8 +1,7 @@
-"""A file that is written whole or not at all.
+"""Write files atomically.
 
-Rule: what is written goes into a file of another name in the same folder, which takes the place of
-the old one when all of it is there.  An error on the way leaves the old one as it was, and nothing
-beside it.
+Data goes to a temporary file in the same folder, which replaces the target at the end.  After an
+error the target is unchanged and the temporary file is deleted.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ __all__ = ["packed_file", "whole_file"]
 
 @contextmanager
 def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """The file to write to, which becomes `path` at the end of the block.
+    """Open a temporary file that replaces `path` at the end of the block.
 
-    Raises OSError as the system does; a link keeps pointing to what it points to.
+    Symbolic links are followed and kept.  Raises OSError if writing fails.
     """
     place = Path(path).resolve()
     beside = place.with_name(f".{place.name[:200]}.{os.getpid()}.part")
@@ -36,8 +35,10 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 @contextmanager
 def packed_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """As `whole_file`; a name that ends in .gz is packed, without a time: equal contents give equal
-    bytes."""
+    """Open a file as `whole_file` does, and compress it if `path` ends in .gz.
+
+    The gzip header has no timestamp, so equal contents give equal bytes.
+    """
     with whole_file(path) as file:
         if not os.fspath(path).endswith(".gz"):
             yield file

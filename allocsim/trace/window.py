@@ -1,11 +1,11 @@
-"""The operations of a pickle of protocol 4 or 5, a stretch at a time and without its frames.
+"""Read the operations of a pickle of protocol 4 or 5 in stretches, with frame headers removed.
 
-Rule: little more than a stretch is in memory, whatever lengths the file declares.  Whatever is not
-as Python's own pickler writes it is `OtherForm`: sound or hostile, which is for `unpickle` to say.
+Memory use is little more than one stretch, whatever lengths the file declares.  Anything that
+Python's pickler would not write raises `OtherForm`; `unpickle` decides whether such a file is
+valid.
 
-A frame is a hint of how many bytes to read at once.  Python's pickler writes them end to end, so
-they are told by their lengths; `seams` are the places in `data` where one begins, because no
-operation may cross them.
+Python's pickler writes frames one after another, so their positions follow from their lengths.
+`seams` are the positions in `data` where frames begin; no operation may cross one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import BinaryIO
 __all__ = ["PAD", "OtherForm", "Window"]
 
 PAD = 64
-"""Zeros behind the last byte, so that a look beyond it meets no operation."""
+"""Zero bytes after the data, so that reads beyond its end find no operation."""
 
 _STRETCH = 1 << 20
 _RESERVE = 1 << 16
@@ -26,12 +26,16 @@ _HEADER = 9
 
 
 class OtherForm(Exception):  # noqa: N818  (no error: the file is read another way)
-    """The file is not in the one form that is read straight to columns."""
+    """The file cannot be read directly to columns."""
 
 
 class Window:
-    """data: a stretch and PAD zeros; end: where its operations end; soft_end: ask for `more` from
-    there on."""
+    """Sliding window over the operations of a pickle.
+
+    data: current stretch and PAD zero bytes.
+    end: end of the operations in `data`.
+    soft_end: position from which the caller should call `more`.
+    """
 
     __slots__ = ("data", "end", "seams", "soft_end", "_file", "_in_frame", "_left")
 
@@ -48,7 +52,7 @@ class Window:
         self.more(0)
 
     def more(self, at: int) -> None:
-        """Let go of what lies before `at`, which becomes 0, and read on."""
+        """Drop the data before `at` and read the next stretch; `at` becomes position 0."""
         parts = [self.data[at : self.end]]
         have = len(parts[0])
         self.seams = [seam - at for seam in self.seams if seam >= at]
@@ -77,6 +81,6 @@ class Window:
         self._in_frame = length
 
     def seam_after(self, begin: int) -> int:
-        """The first place behind `begin` where a frame begins, or the end of the window."""
+        """Return the first position after `begin` where a frame begins, or the window's end."""
         at = bisect_left(self.seams, begin + 1)
         return self.seams[at] if at < len(self.seams) else self.end

@@ -1,7 +1,7 @@
-"""Files that hold requests alone: sizes in order, without segments and so without a state.
+"""Read files that contain only requests: sizes in order, without segments or state.
 
-What they lack is told in the recording's notes.  Such a recording is replayed by sizes, and there
-is nothing that its addresses could be compared with.
+The notes of the recording report missing data.  Such a recording is replayed by size, and its
+addresses cannot be compared with anything.
 """
 
 from allocsim.trace.requests.profiler import is_profiler_trace, read_profiler_trace

@@ -1,8 +1,8 @@
-"""Requests and frees in the order of a file, as the columns of a trace.
+"""Convert requests and frees, in file order, to the columns of a trace.
 
-Rule: every free is of a block that was requested before it.  A free of a block that the file never
-shows requested says that it was there before: its request is put in front of all others.  Where
-frees name no block they take the last requested of their size that is still in use.
+Every free needs an earlier request.  If the file frees a block that it never requested, the block
+existed before the first row, and its request is inserted at the front.  A free that names no block
+frees the most recent live block of its size.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _Row = tuple[int, int, int, int, int, int]
 
 _UNKNOWN_STEP = 512
 _PAGE = 2 << 20
-"""What the driver's memory is asked for in multiples of, large requests."""
+"""Granularity of large segments, in bytes."""
 _SMALL = 1 << 20
-"""The largest request that any remainder is split off from."""
+"""Largest request that is served from the small pool, in bytes."""
 
 
 class Blocks:
-    """The blocks of one device, as the rows of a file come in."""
+    """Builder of one device's trace from the rows of a file."""
 
     def __init__(self) -> None:
         self._rows: list[_Row] = []
@@ -38,31 +38,32 @@ class Blocks:
         self._named: set[Hashable] = set()
         self._next_name = 0
         self.n_lost = 0
-        """Frees that the file does not show, because their address was requested anew, and
-        requests, because it was freed again."""
+        """Number of missing rows: frees before a second request of an address, and requests
+        before a second free."""
 
     @property
     def n_before(self) -> int:
-        """Blocks that were in use before the first row."""
+        """Number of blocks that existed before the first row."""
         return len(self._before)
 
     @property
     def bytes_before(self) -> int:
-        """Their bytes."""
+        """Bytes of the blocks that existed before the first row."""
         return sum(row[2] for row in self._before)
 
     @property
     def n_requests(self) -> int:
-        """The requests of the file itself."""
+        """Number of requests in the file."""
         return sum(row[0] == Action.ALLOC for row in self._rows)
 
     def alloc(
         self, size: int, name: int | None, *, time: int, stack: int = -1, stream: int = 0,
         group: Hashable = None,
     ) -> None:  # fmt: skip
-        """A request.  name: of its block, an address mostly; None where the file names none.
+        """Add a request.
 
-        group: what else frees tell of a block that has no name.
+        name: id of the block, mostly its address; None if the file names no blocks.
+        group: further property by which frees find a block without a name.
         """
         key = self._key(size, name, group)
         if name is not None and self._live.get(key):
@@ -77,7 +78,7 @@ class Blocks:
     def free(
         self, size: int, name: int | None, *, time: int, stack: int = -1, group: Hashable = None
     ) -> None:
-        """A free of a block of `size` bytes (0: of as many as were requested)."""
+        """Add the free of a block of `size` bytes (0: the requested size)."""
         key = self._key(size, name, group)
         if not self._live.get(key) and key in self._named:
             self.n_lost += 1
@@ -91,7 +92,7 @@ class Blocks:
         self._end(key, time, stack)
 
     def request_free(self, name: int, *, time: int, stack: int = -1) -> bool:
-        """A free that completes later; False if the block is not known."""
+        """Add a free_requested; return False if the block is unknown."""
         held = self._live.get((name,))
         if not held:
             return False
@@ -100,7 +101,7 @@ class Blocks:
         return True
 
     def complete_free(self, name: int, *, time: int, stack: int = -1) -> bool:
-        """The completion of a free that was requested; False if the block is not known."""
+        """Add a free_completed; return False if the block is unknown."""
         held = self._live.get((name,))
         if not held:
             return False
@@ -109,16 +110,16 @@ class Blocks:
         return True
 
     def move(self, size: int, group: Hashable, other: Hashable) -> None:
-        """A block without a name of one group is of another from here on."""
+        """Move a block without a name from one group to another."""
         held = self._live.get(self._key(size, None, group))
         if held:
             self._live.setdefault(self._key(size, None, other), []).append(held.pop())
 
     def hold(self, size: int, stack: int) -> None:
-        """So many bytes more that were there before the first row, and are never freed.
+        """Add `size` bytes that existed before the first row and are never freed.
 
-        In blocks that no allocator leaves larger than they were asked for: whole pages, and what is
-        left of one as small ones.
+        The sizes of the blocks (whole 2 MiB pages, and small blocks for the rest) are chosen so
+        that the allocator adds no slack.
         """
         left = size % _PAGE
         for piece in (size - left, min(left, _SMALL), max(left - _SMALL, 0)):
@@ -130,9 +131,9 @@ class Blocks:
     def trace(
         self, device: int, frame_table: FrameTable, *, has_times: bool, before: int = -1
     ) -> Trace:
-        """All of it as a trace.
+        """Return the trace.
 
-        before: the stack of blocks that were there before the first row.
+        before: stack number of blocks that existed before the first row.
         """
         start = self._first_time()
         stacks = ((*row[:4], start, before if row[5] < 0 else row[5]) for row in self._before)
@@ -163,6 +164,6 @@ class Blocks:
         self._rows.append((Action.FREE_COMPLETED, address, size, stream, time, stack))
 
     def _unused(self) -> int:
-        """An address that no row names, for a block that has none: from the top down."""
+        """Return an unused address, counted down from the highest, for a block without a name."""
         self._next_name += 1
         return UINT64_MAX + 1 - _UNKNOWN_STEP * self._next_name

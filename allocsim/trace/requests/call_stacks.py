@@ -1,7 +1,7 @@
-"""Who asked: the calls of a profiler's trace that a moment lies in, innermost first.
+"""Call stacks from the duration events of a profiler trace.
 
-Rule: calls of one thread nest, as they did when they were made; a call that is over before another
-begins is around none of its moments.  Calls without a file keep their name alone.
+The calls of a thread are nested.  The stack at a moment consists of the calls that contain it,
+innermost first.  A call without a file keeps only its name.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ _MOST_FRAMES = 200
 
 _Thread = tuple[str, str]
 _Call = tuple[float, float, str, str]
-"""(begin, end, name, the call stack that old traces write beside it)"""
+"""(begin, end, name, call stack that old traces store in the event)"""
 
 
 class CallStacks:
-    """The calls of a trace, by thread."""
+    """Calls of a trace, by thread."""
 
     def __init__(self) -> None:
         self._calls: dict[_Thread, list[_Call]] = {}
         self._numbers: dict[str, int] = {}
 
     def add(self, event: dict[str, Any]) -> None:
-        """An event that lasts; what is no call of the program is passed over."""
+        """Add a duration event; ignore events that are not calls of the program."""
         name, begin, lasts = event.get("name"), event.get("ts"), event.get("dur")
         if event.get("cat") not in _CALLS or not isinstance(name, str):
             return
@@ -53,7 +53,7 @@ class CallStacks:
     def stacks(
         self, moments: Sequence[tuple[_Thread, float]], interner: FrameInterner
     ) -> list[int]:
-        """The number of the stack at each moment; -1 where no call is around it."""
+        """Return the stack number at each moment; -1 if no call contains it."""
         found = [-1] * len(moments)
         by_thread: dict[_Thread, list[int]] = {}
         for number, (thread, _) in enumerate(moments):
@@ -79,7 +79,7 @@ class CallStacks:
         frames: list[int] = []
         for _, _, name, beside in reversed(around[-_MOST_FRAMES:]):
             frames.append(self._frame(name, interner))
-            if beside:  # it is of the whole stack, so that outer calls add nothing
+            if beside:  # it has the whole stack, including the outer calls
                 frames += [self._frame(line, interner) for line in beside.split(";")]
                 break
         return interner.stack(frames[:_MOST_FRAMES])
@@ -92,7 +92,7 @@ class CallStacks:
 
 
 def _frame_of(name: str) -> Frame:
-    """The frame of a call: of Python's functions file and line stand in the name."""
+    """Return the frame of a call; the names of Python functions contain file and line."""
     python = _PYTHON.fullmatch(name)
     if python is None:
         return Frame("", _ADDRESS.sub("", name[:200]), 0)

@@ -1,12 +1,11 @@
-"""Rows of allocations and frees that people write themselves: CSV with a header, JSON Lines.
+"""Read rows of allocations and frees in users' own files: CSV with a header, or JSON Lines.
 
-Rule: a row names its block, by `addr` (a number, decimal or 0x…) or by `id` (any text); what is
-freed has been requested, or was there before.  Columns are known by their names, in any order;
-unknown ones are passed over, as are the actions that say what the allocator did (`segment_alloc`
-and the like).
+A row names its block by `addr` (a number, decimal or 0x…) or `id` (any text).  Columns are found by
+name, in any order.  Unknown columns are ignored, and so are rows with actions of the allocator,
+such as `segment_alloc`.
 
 Columns: action (alloc, free; PyTorch's free_requested and free_completed), size or bytes, addr or
-id; and, where a file has them, device, stream, time_us, name (what asked) and, in JSON, frames.
+id; optional: device, stream, time_us, name (label of the request) and, in JSON, frames.
 """
 
 from __future__ import annotations
@@ -45,13 +44,13 @@ _EXPECTED = "a row of allocations: action, size, and addr or id"
 
 
 def is_rows(value: object) -> bool:
-    """Whether JSON is a list of rows, or a single one."""
+    """Return True if a JSON value is a list of rows, or one row."""
     first = value[0] if isinstance(value, list) and value else value
     return isinstance(first, dict) and _column(first, "action") in first and "ph" not in first
 
 
 def read_csv(path: str, file: BinaryIO) -> Recording:
-    """The rows of a CSV file whose first line names the columns."""
+    """Read a CSV file whose first line names the columns."""
     text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
     try:
         sample = text.readline(1 << 16)
@@ -70,14 +69,14 @@ def read_csv(path: str, file: BinaryIO) -> Recording:
 
 
 def _plain(path: str, row: dict[str, str | None]) -> dict[str, object]:
-    """The fields that are there, by column."""
+    """Return the non-empty fields of a row by column."""
     if None in row:
         raise RecordingError(path, f"has a row with more fields than columns: {describe(row)}")
     return {name: value.strip() for name, value in row.items() if value and value.strip()}
 
 
 def read_lines(path: str, file: BinaryIO) -> Recording:
-    """The rows of a JSON Lines file, an object each."""
+    """Read a JSON Lines file with one object per line."""
     return _read(path, _objects(path, file))
 
 
@@ -91,12 +90,12 @@ def _objects(path: str, file: BinaryIO) -> Iterator[object]:
 
 
 def read_row_objects(path: str, value: object) -> Recording:
-    """The rows of a JSON list, or the one that is no list."""
+    """Read a JSON list of rows, or one row."""
     return _read(path, value if isinstance(value, list) else [value])
 
 
 class _Reader:
-    """Rows on their way to blocks."""
+    """Reader of rows into the blocks of each device."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -109,7 +108,7 @@ class _Reader:
         self._labels: dict[str, int] = {}
 
     def take(self, number: int, value: object) -> None:
-        """The next row."""
+        """Add the next row."""
         row = Fields(self.path, f"row {number}", value, entry=None)
         at = {part: _column(row, part) for part in _ALIASES}
         action = row.text(at["action"]).lower()
@@ -142,7 +141,7 @@ class _Reader:
             self.n_missed += 1
 
     def _name(self, row: Fields, column: str) -> int:
-        """The number of a block: its address, or one for each id."""
+        """Return the number of a block: its address, or a number assigned to its id."""
         value = row.value(column, "the block's address or id")
         if type(value) is int and 0 <= value <= UINT64_MAX:
             return value
@@ -156,7 +155,7 @@ class _Reader:
 
     def _stack(self, row: Fields, label: str) -> int:
         if "frames" in row and not isinstance(row.value("frames", "a list"), str):
-            # A list of a row's own is nobody else's: its identity says nothing later on.
+            # Each row has its own list, so a shared reader could not look stacks up by identity.
             frames = StackReader(INT64_MAX)
             frames.read(row)
             table = frames.table()
@@ -217,12 +216,12 @@ def _refuse_empty(path: str) -> NoReturn:
 
 
 def _column(row: Fields | dict[str, object], part: str) -> str:
-    """The name that the row has for a column; the first of those it may have if it has none."""
+    """Return the row's name of a column; its first alias if the row lacks it."""
     return next((name for name in _ALIASES[part] if name in row), _ALIASES[part][0])
 
 
 def _integer(row: Fields, column: str, high: int) -> int:
-    """A number that JSON has as one and CSV as text."""
+    """Return an integer, which is a number in JSON and text in CSV."""
     value = row.value(column, "a number")
     if isinstance(value, str) and _NUMBER.fullmatch(value):
         value = int(value, 0) if value.startswith("0x") else int(value)

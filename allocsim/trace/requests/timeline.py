@@ -1,11 +1,11 @@
-"""PyTorch's memory timeline as `export_memory_timeline` writes its raw rows, and its other forms.
+"""Read the raw rows of PyTorch's memory timeline, as `export_memory_timeline` writes them.
 
-Rule: a row moves bytes and names no block.  Of the rows of one category and size a free takes the
-last block requested; a new version of a tensor (a free of one category beside a request of another)
-keeps its block.
+Rows name no blocks.  A free takes the most recent live block of its category and size.  A new
+version of a tensor (a free in one category next to a request in another) keeps its block.
 
-A row is [nanoseconds, action, bytes, category]: 1 there before, 2 created, 3 a new version, 4
-destroyed; nanoseconds are -1 for what was there before, bytes are negative for what ends.
+A row is [nanoseconds, action, bytes, category]. Actions are 1 (existed before), 2 (created), 3 (new
+version) and 4 (destroyed).  Nanoseconds are -1 for blocks that existed before, and bytes are
+negative for memory that is released.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ CATEGORIES = (
     "autograd detail",
     "unknown",
 )
-"""By the number that stands in a row."""
+"""Categories by their number in rows."""
 
 _Row = tuple[int, int, int, int]
 
 
 def is_timeline(value: object) -> bool:
-    """Whether JSON is a timeline, its rows or its sums."""
+    """Return True if a JSON value is a memory timeline, as rows or as sums."""
     return isinstance(value, list) and (_is_row(value[:1]) or _is_sums(value))
 
 
@@ -51,7 +51,7 @@ def _is_row(rows: list[object]) -> bool:
 
 
 def _is_sums(value: list[object]) -> bool:
-    """[times, sizes by category]: as many rows as moments."""
+    """Return True for [times, sizes by category] with one row of sizes per time."""
     match value:
         case [[int() | float(), *_] as times, [[*_], *_] as sums]:
             return len(times) == len(sums)
@@ -59,7 +59,7 @@ def _is_sums(value: list[object]) -> bool:
 
 
 def read_timeline(path: str, value: list[object]) -> Recording:
-    """The requests of a raw timeline; RecordingError names the sums of categories."""
+    """Read a raw timeline; raise RecordingError for a timeline of sums."""
     if not _is_row(value[:1]):
         _refuse_sums(path, value)
     interner = FrameInterner()
@@ -68,7 +68,7 @@ def read_timeline(path: str, value: list[object]) -> Recording:
     left: tuple[int, int] | None = None
     for number, (time, action, moved, category) in enumerate(_rows(path, value)):
         if action == _VERSION:
-            # Rows come in pairs: the old version goes, the new one comes.
+            # Versions come in pairs of rows: the old version ends, the new one begins.
             if left is None:
                 left = -moved, category
             elif left[0] == moved:
@@ -136,6 +136,6 @@ def _refuse_sums(path: str, value: list[object]) -> NoReturn:
 
 
 def _sum(row: object) -> int:
-    """The sum of one moment; the first number of a row is always 0."""
+    """Return the sum over the categories of one moment."""
     values = row if isinstance(row, list) else []
     return sum(v for v in values if type(v) is int and 0 <= v <= INT64_MAX)

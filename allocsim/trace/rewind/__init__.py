@@ -1,4 +1,4 @@
-"""The state before the first entry, told by undoing the entries from the state after the last."""
+"""Reconstruct the state before an entry by undoing the entries after it."""
 
 from allocsim.trace.rewind.disjoint import never_overlap
 from allocsim.trace.rewind.start_state import Rewound, start_state, trimmed

@@ -1,9 +1,9 @@
-"""Whether no two blocks in use ever overlapped, all of them looked at at once.
+"""Check quickly that no two live blocks of a recording overlapped.
 
-Rule: the answer is yes only where looking at one allocation after the other would find no overlap;
-no is no verdict, but leave to look.  Two blocks overlap if one begins inside the other while both
-live.  The entries are taken in stretches, each with the blocks that live in it: sorted by address,
-those that begin inside another stand right behind it, and in one stretch they are few.
+True is certain; False means that the caller must check the allocations one by one.  Two blocks
+overlap if one begins inside the other while both are live.  Entries are processed in stretches,
+each with the blocks that are live in it.  Sorted by address, the blocks that begin inside another
+block directly follow it, and within a stretch there are few of them.
 """
 
 from __future__ import annotations
@@ -23,12 +23,11 @@ from allocsim.trace.trace import Trace
 __all__ = ["never_overlap"]
 
 _STRETCH = 4096
-"""Entries in a stretch, at least: fewer pay for more blocks that live in several of them."""
+"""Minimum entries per stretch; with shorter stretches more blocks are live in several."""
 _MOST_PAIRS = 64
-"""Blocks inside others that are held against them, for each block of a stretch: what has more is
-looked at one by one, in less memory."""
+"""Limit of compared pairs per block of a stretch, to bound memory; more give False."""
 _AT_ONCE = 1 << 15
-"""Blocks of stretches that are looked at together: what is made of them stays in a cache."""
+"""Blocks per batch of stretches, so that the arrays fit in the CPU cache."""
 
 _LAST = np.uint64((1 << 63) - 1)
 
@@ -36,10 +35,12 @@ _Ints = NDArray[np.int64]
 
 
 class _Lives(NamedTuple):
-    """The blocks that were ever in use, by address, those of one address in their order.
+    """All blocks that were ever live, sorted by address, then by time.
 
-    low: the first byte, counted from the lowest of all.  size: bytes.  born, died: the entries of
-    its allocation (-1: before the first) and of its end (as many as there are: none).
+    low: first byte, relative to the lowest block.
+    size: bytes.
+    born: entry of the allocation; -1 if before the first entry.
+    died: entry of the completed free; the number of entries if there is none.
     """
 
     low: _Ints
@@ -49,11 +50,14 @@ class _Lives(NamedTuple):
 
 
 def never_overlap(trace: Trace, start: tuple[SegmentState, ...]) -> bool:
-    """Whether it is certain that no block was allocated over one in use; start: what was there."""
+    """Return True if certainly no block was allocated over a live one.
+
+    start: segments before the first entry.
+    """
     lives = _lives(trace, start)
     if lives is None:
         return False
-    # Stretches of a power of two, by which to divide is to shift.
+    # A power of two, so that a shift replaces the division.
     shift = (max(_STRETCH, _most_alive(lives, len(trace))) - 1).bit_length()
     n_stretches = ((len(trace) - 1) >> shift) + 1
     room = int((lives.low + lives.size).max(initial=0)) + 1
@@ -71,27 +75,27 @@ def never_overlap(trace: Trace, start: tuple[SegmentState, ...]) -> bool:
 
 
 def _by_stretch(lives: _Lives, n_entries: int, shift: int) -> tuple[_Ints, _Ints]:
-    """The blocks that live in each stretch of 2**shift entries, by address; and how many do."""
+    """Return the blocks live in each stretch of 2**shift entries, by address, and their counts."""
     first = np.maximum(lives.born, 0) >> shift
     last = np.minimum(lives.died, n_entries - 1) >> shift
     n_in = last - first + 1
     block = np.repeat(np.arange(len(n_in)), n_in)
     number = np.arange(len(block)) - np.repeat(np.cumsum(n_in) - n_in - first, n_in)
     n_stretches = ((n_entries - 1) >> shift) + 1
-    # Blocks come by address already; half words are sorted by counting them.
+    # Blocks are already sorted by address.  NumPy sorts 16-bit integers by counting.
     number = number.astype(np.min_scalar_type(n_stretches))
     ordered = block.take(np.argsort(number, kind="stable"))
     return ordered, np.bincount(number, minlength=n_stretches)
 
 
 def _are_apart(lives: _Lives, block: _Ints, key: _Ints) -> bool:
-    """Whether it is certain that no block in some stretches was allocated over one in use.
+    """Return True if certainly no block in these stretches was allocated over a live one.
 
-    block: their numbers, by stretch and address.  key: of each, what orders them so, a byte for a
-    byte.
+    block: block numbers, sorted by stretch and address.
+    key: sort key of each block; its unit is one byte of address.
     """
     born, died = lives.born, lives.died
-    # Those of the same address stand together, and behind them those that may begin inside.
+    # Blocks of equal address are adjacent; blocks that may begin inside them follow.
     behind = np.append(np.flatnonzero(key[1:] != key[:-1]) + 1, len(key))
     low = np.repeat(behind, np.diff(behind, prepend=0))
     end = key + lives.size.take(block)
@@ -109,13 +113,16 @@ def _are_apart(lives: _Lives, block: _Ints, key: _Ints) -> bool:
 
 
 def _lives(trace: Trace, start: tuple[SegmentState, ...]) -> _Lives | None:
-    """None if an address is taken twice or given back twice, or a block ends where none can."""
+    """Return the lives of all blocks.
+
+    None if an address is allocated or freed twice in a row, or numbers do not fit in 64 bits.
+    """
     turns = trace.by_address
     entry, addr, kind = turns.entry, turns.addr, turns.kind
     if (is_request := any_of(kind, (Turn.FREE_REQUESTED,))).any():
         entry, addr, kind = entry[~is_request], addr[~is_request], kind[~is_request]
     there = [block for segment in start for block in segment.blocks if block.is_active]
-    if there:  # before all turns at the same address
+    if there:  # they precede all turns at the same address
         there.sort(key=attrgetter("address"))
         held = np.array([block.address for block in there], dtype=np.uint64)
         at = np.searchsorted(addr, held)
@@ -140,7 +147,7 @@ def _lives(trace: Trace, start: tuple[SegmentState, ...]) -> _Lives | None:
 
 
 def _most_alive(lives: _Lives, n_entries: int) -> int:
-    """About as many blocks as were ever in use at once."""
+    """Return the approximate peak number of live blocks."""
     n_stretches = n_entries // _STRETCH + 2
     born = np.bincount(lives.born // _STRETCH + 1, minlength=n_stretches)
     died = np.bincount(lives.died // _STRETCH + 1, minlength=n_stretches)

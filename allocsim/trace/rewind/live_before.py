@@ -1,9 +1,9 @@
-"""The blocks in use before an entry, all entries about blocks undone at once.
+"""Reconstruct the live blocks before an entry by undoing all block entries at once.
 
-Rule: the result is that of undoing them one by one (start_state.py), or nothing where they do not
-fit together; then undoing them one by one finds the entry that does not.  At one address alloc,
-free_requested and free_completed take turns, so that sorting by address puts next to one another
-what has to fit: a million entries take a tenth of a second.
+The result equals undoing them one by one (start_state.py), or is None if the entries contradict
+each other; undoing them one by one then finds the wrong entry.  At one address alloc,
+free_requested and free_completed alternate, so after sorting by address related entries are
+adjacent.  A million entries take 0.1 s.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from allocsim.trace.trace import Trace
 __all__ = ["live_after", "live_before"]
 
 _FOLLOWS = np.zeros((4, 4), dtype=bool)
-"""Whether the second turn may come right after the first at an address."""
+"""Allowed successions: _FOLLOWS[first, second] of two turns at one address."""
 _FOLLOWS[Turn.ALLOC, [Turn.FREE_REQUESTED, Turn.FREE_COMPLETED, Turn.FREE]] = True
 _FOLLOWS[Turn.FREE_REQUESTED, Turn.FREE_COMPLETED] = True
 _FOLLOWS[[Turn.FREE_COMPLETED, Turn.FREE], Turn.ALLOC] = True
 
 
 def live_after(trace: Trace) -> dict[int, Live]:
-    """By address the blocks in use after the last entry."""
+    """Return the live blocks after the last entry, by address."""
     blocks = (block for segment in trace.segments for block in segment.blocks)
     return {block.address: _alive(block) for block in blocks if block.is_active}
 
 
 def live_before(trace: Trace, entry: int) -> dict[int, Live] | None:
-    """The blocks in use before `entry`, by address; None if entries contradict."""
+    """Return the live blocks before `entry`, by address; None if entries contradict."""
     tiles = trace.tiles
     if tiles is None or not tiles.are_sound:
         return None
@@ -49,7 +49,7 @@ def live_before(trace: Trace, entry: int) -> dict[int, Live] | None:
     is_untouched[left] = False
     untouched = (tiles.blocks[number] for number in np.flatnonzero(is_untouched).tolist())
     before = {block.address: _alive(block) for block in untouched}
-    # What is older than `entry` begins with its end, or is what is left of a free that waits.
+    # The first turn of a block that is older than `entry` is a free or a part of one.
     is_first = np.ones(len(turns), dtype=bool)
     is_first[1:] = ~turns.goes_on[:-1]
     first = np.flatnonzero(is_first & ~any_of(turns.kind, (Turn.ALLOC,)))
@@ -72,7 +72,7 @@ def _alive(block: BlockState) -> Live:
 
 
 def _fits(turns: ByAddress, size: NDArray[np.int64]) -> bool:
-    """Whether turns follow one another as they may, and those of one block are of one size."""
+    """Return True if turns alternate correctly and those of one block have the same size."""
     before, after, goes_on = turns.kind[:-1], turns.kind[1:], turns.goes_on[:-1]
     may_follow = _FOLLOWS.ravel()[4 * before + after]
     is_same = any_of(after, (Turn.ALLOC,)) | (size[1:] == size[:-1])
@@ -80,9 +80,9 @@ def _fits(turns: ByAddress, size: NDArray[np.int64]) -> bool:
 
 
 def _left(tiles: Tiles, turns: ByAddress, size: NDArray[np.int64]) -> NDArray[np.intp] | None:
-    """The numbers of the blocks that an alloc, or the request of a free, leaves in use at last.
+    """Return the indices of final blocks whose last turn is an alloc or a free_requested.
 
-    None if one of them is not as that turn left it, or one is in use that was freed at last.
+    None if the final state contradicts the last turns.
     """
     last = np.flatnonzero(~turns.goes_on)
     kind, addr = turns.kind[last], turns.addr[last]

@@ -1,7 +1,7 @@
-"""The mapped ranges of expandable segments, as a snapshot lists them.
+"""Mapped ranges of expandable segments, as a snapshot lists them.
 
-Invariant: ranges are sorted, do not overlap, and no two that touch belong to the same stream,
-pool and size class; mapping joins, unmapping cuts (semantics 4.1, 6.5).
+Invariant: ranges are sorted and disjoint, and adjacent ranges differ in stream, pool or size class.
+Mapping joins ranges and unmapping cuts them (semantics 4.1, 6.5).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LARGE_HANDLE = 20 * MIB
 
 @dataclass(frozen=True, slots=True)
 class MappedRange:
-    """Mapped addresses [start, end); is_small: None while its class is not known."""
+    """Mapped addresses [start, end); `is_small` is None while the size class is unknown."""
 
     start: int
     end: int
@@ -30,19 +30,19 @@ class MappedRange:
     frames: int = -1
 
     def joins(self, other: MappedRange) -> bool:
-        """Whether two ranges that touch are one."""
+        """Return True if two adjacent ranges belong together."""
         kinds = {self.is_small, other.is_small} - {None}
         return self.stream == other.stream and self.pool_id == other.pool_id and len(kinds) < 2
 
     def guessed_small(self) -> bool:
-        """The size class, told from the handles' size where nothing better is known."""
+        """Return the size class, guessed from the size of handles if it is unknown."""
         if self.is_small is None:
             return (self.end - self.start) % _LARGE_HANDLE != 0
         return self.is_small
 
 
 class MappedRanges:
-    """The mapped ranges of one device."""
+    """Mapped ranges of one device."""
 
     __slots__ = ("_ranges",)
 
@@ -53,7 +53,10 @@ class MappedRanges:
         return iter(self._ranges)
 
     def add(self, new: MappedRange) -> bool:
-        """Map a range, joined with its neighbours; False, and no change, if it overlaps."""
+        """Map a range and join it with its neighbours.
+
+        Return False without a change if it overlaps another range.
+        """
         at = bisect_right(self._ranges, new.start, key=lambda r: r.start)
         before = self._ranges[at - 1] if at else None
         after = self._ranges[at] if at < len(self._ranges) else None
@@ -70,7 +73,7 @@ class MappedRanges:
         return True
 
     def cut(self, start: int, end: int) -> bool:
-        """Unmap [start, end); False, and no change, unless one range holds all of it."""
+        """Unmap [start, end); return False without a change unless one range contains it."""
         at = bisect_right(self._ranges, start, key=lambda r: r.start) - 1
         if at < 0 or self._ranges[at].end < end:
             return False

@@ -1,10 +1,10 @@
-"""How long a block really was, when only its request is known.
+"""Determine the true size of a block when only its request is known.
 
-A large block may keep up to 1 MiB that was not worth splitting off (semantics 1.7).  Rule: an
-unsplit gap after a block that was live before the recording is that block's slack unless a
-later allocation lands inside it while the block lives.  The first that does shows the block's true
-end: between two live blocks of a segment there is at most one free block, and allocations take a
-free block from its front.  A gap too long to be slack is taken for free space.
+A large block may keep up to 1 MiB that the allocator did not split off (semantics 1.7).  The gap
+after a block that was live before the recording is the block's slack, unless a later allocation
+begins inside the gap while the block is live.  The first such allocation marks the block's end,
+because there is at most one free block between two live blocks of a segment, and an allocation
+takes a free block from its front.  A gap that is too large to be slack is free space.
 """
 
 from __future__ import annotations
@@ -30,7 +30,11 @@ _LAST_ADDRESS = (1 << 64) - 1
 
 @dataclass(slots=True)
 class Live:
-    """A block in use; size: None if only the request is known; death: the entry that frees it."""
+    """Live block.
+
+    size: bytes; None if only the request is known.
+    death: entry that completes its free; -1 if there is none.
+    """
 
     requested_size: int
     size: int | None
@@ -40,9 +44,9 @@ class Live:
 
 
 class LaterAllocs:
-    """The alloc entries of a trace from one entry on, found by address.
+    """Index by address of the alloc entries from one entry on.
 
-    They are sorted once one is asked for: a recording of a whole run has no slack to find.
+    It is built on first use, because the recording of a whole run does not need it.
     """
 
     def __init__(self, trace: Trace, entry: int) -> None:
@@ -60,9 +64,9 @@ class LaterAllocs:
         return self._trace.addr[self._indices]
 
     def first(self, low: int, high: int, before: int) -> int | None:
-        """The address of the first alloc in [low, high], bounds included, before an entry.
+        """Return the address of the first alloc in [low, high] before entry `before`.
 
-        The upper bound counts: where the next block began, an alloc can only land if that block
+        `high` is included: an alloc can begin at the address of the next block only if that block
         was freed and did not merge with free space below it.
         """
         if low > _LAST_ADDRESS:
@@ -84,11 +88,11 @@ def true_size(
     landed: int | None,
     never_split: bool = False,
 ) -> int:
-    """The size of the block at `address` whose rounded request is `least`, in bytes.
+    """Return the size in bytes of the block at `address` whose rounded request is `least`.
 
-    gap_end: the next block in use, or the segment's end.  landed: where the first alloc fell
-    between the rounded end and there while the block lived.  never_split: the request reached
-    max_split_size, so that the block got all there was.
+    gap_end: address of the next live block, or the segment's end.
+    landed: address of the first alloc in the gap while the block was live; None if there is none.
+    never_split: True if the request reached max_split_size, so that the block was not split.
     """
     room = gap_end - address
     if least >= room or never_split:

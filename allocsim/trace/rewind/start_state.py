@@ -1,13 +1,14 @@
-"""The state before an entry, rebuilt by undoing the entries after it from the final segments.
+"""Reconstruct the state before an entry by undoing the later entries from the final segments.
 
-Undone in reverse, a completed free makes a block pending again, a requested free makes it
-allocated, an alloc makes it free space; a segment_alloc makes its segment vanish, a segment_free
-makes it appear, free and unsplit; map and unmap likewise.  A recording from an empty device rewinds
-to nothing; one that contradicts itself stops with the entry that does not fit.
+Undoing a free_completed makes a block pending, undoing a free_requested makes it allocated, and
+undoing an alloc makes it free space.  Undoing a segment_alloc removes the segment, and undoing a
+segment_free adds it as one free block; map and unmap are treated alike.  A recording that began
+with an empty device rewinds to an empty state.  A contradiction raises RecordingError with the
+entry.
 
-The entries do not hold the true size of a block that was live at the start and freed since:
-`slack` decides it.  Everything else is exact, except the pool and class of segments that were
-freed before PyTorch wrote pool_id (the default pool; the class by size).
+The entries do not contain the true size of a block that was live at the start and freed later;
+`slack` determines it.  Everything else is exact, except for segments that were freed in a recording
+without pool_id: they are assigned to the default pool, and their size class is guessed by size.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _SMALL_SEGMENT = 2 * MIB
 
 
 def round_to_512(size: int) -> int:
-    """A request's rounded size under default options (semantics 1.2)."""
+    """Return a request's rounded size under default options (semantics 1.2)."""
     return max(512, round_up(size, 512))
 
 
@@ -47,17 +48,17 @@ def start_state(
     rounded: Callable[[int], int] = round_to_512,
     max_split_size: int | None = None,
 ) -> tuple[SegmentState, ...]:
-    """The segments just before entry `entry`, by address; empty for an empty device.
+    """Return the segments before entry `entry`, sorted by address; empty for an empty device.
 
-    rounded: the rounding of requests in force (roundup_power2_divisions changes it).
-    max_split_size: bytes, None for no limit; blocks of that size are never split.
+    rounded: rounding of requests in effect (roundup_power2_divisions changes it).
+    max_split_size: bytes; None for no limit.  Blocks of that size or more are never split.
     Raises RecordingError, naming the entry, if the entries do not lead to the final segments.
     """
     return Rewound(trace, entry).state(rounded=rounded, max_split_size=max_split_size)
 
 
 class Rewound:
-    """A device just before an entry, as far as no setting decides it; `state` says the rest.
+    """Device before an entry, without the parts that depend on settings; `state` adds them.
 
     Raises RecordingError, naming the entry, if the entries do not lead to the final segments.
     """
@@ -84,13 +85,13 @@ class Rewound:
         rounded: Callable[[int], int] = round_to_512,
         max_split_size: int | None = None,
     ) -> tuple[SegmentState, ...]:
-        """See `start_state`."""
+        """Return the segments; see `start_state`."""
         limit = -1 if max_split_size is None else max_split_size
         return self._rewind.state(LaterAllocs(self._trace, self._entry), rounded, limit)
 
 
 def trimmed(trace: Trace, first: int, last: int) -> Trace:
-    """Entries [first, last) of `trace` as a trace of its own, with the segments at `last`."""
+    """Return entries [first, last) of `trace` as a trace, with the segments at `last`."""
     first, last, _ = slice(first, last).indices(len(trace))
     columns = {name: column[first:last] for name, column in trace.columns().items()}
     segments = trace.segments if last == len(trace) else start_state(trace, last)
@@ -99,7 +100,7 @@ def trimmed(trace: Trace, first: int, last: int) -> Trace:
 
 
 class _Rewind:
-    """The state of a device, moved one entry back at a time."""
+    """State of a device that moves back one entry at a time."""
 
     __slots__ = ("live", "_device", "_ranges", "_segments")
 
@@ -122,7 +123,7 @@ class _Rewind:
     def undo(
         self, index: int, action: int, addr: int, *, size: int, stream: int, pool_id: PoolId
     ) -> None:
-        """Go back to the state before this entry."""
+        """Move to the state before this entry."""
         if action == Action.ALLOC:
             self._undo_alloc(index, addr, size)
         elif action == Action.FREE_REQUESTED:
@@ -171,7 +172,7 @@ class _Rewind:
     def state(
         self, later: LaterAllocs, rounded: Callable[[int], int], max_split_size: int
     ) -> tuple[SegmentState, ...]:
-        """The segments, tiled with the live blocks and the free space between them."""
+        """Return the segments with their live blocks and the free blocks between them."""
         segments = [*self._segments.values(), *map(_segment_of, self._ranges)]
         segments.sort(key=lambda segment: segment.address)
         for left, right in pairwise(segments):
@@ -219,7 +220,7 @@ class _Rewind:
                         f"than {end - address} can have been in use",
                     )
                 least = rounded(live.requested_size)
-                # No alloc at a segment's end is this segment's.
+                # An alloc at the segment's end belongs to the next segment.
                 last = end if end < segment.end else end - 1
                 landed = later.first(address + least, last, live.death)
                 never_split = 0 <= max_split_size <= least
