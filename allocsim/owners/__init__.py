@@ -1,4 +1,4 @@
-"""Whose memory each block of a recording is, and what it is for, told by stacks and lives."""
+"""Owner and category of each block of a recording, inferred from its stack and lifetime."""
 
 from allocsim.owners.held import BY, Held, held_at, scene_of_run, scene_of_state
 from allocsim.owners.moment import Moment, moment_of, moment_of_state

@@ -1,9 +1,9 @@
-"""Every block of a device, as columns: from which entry to which, how large, made by which stack.
+"""All blocks of a device as columns: lifetime, size and stack.
 
-Rule: a block's size is what a replay as recorded counted for it, so that the blocks in use after
-an entry add up to allocated bytes there.  A block is in use after entry e if `born <= e < freed`,
-and waits for other streams, no longer counted as allocated, if `freed <= e < completed`.
-Blocks from before the first entry are born at -1; what outlives the last entry ends at `n_entries`.
+A block's size is the one that the baseline replay counted, so that the live blocks after an entry
+add up to the allocated bytes.  A block is allocated after entry e if `born <= e < freed`, and it
+waits for other streams, without counting as allocated, if `freed <= e < completed`.  Blocks from
+before the first entry have `born` -1.  Blocks that outlive the last entry end at `n_entries`.
 """
 
 from __future__ import annotations
@@ -26,10 +26,13 @@ _FREES = (Action.FREE_REQUESTED, Action.FREE_COMPLETED)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Blocks:
-    """Blocks in the order of their births.
+    """Blocks in order of allocation.
 
-    size, requested: bytes in the segment, and asked for.  stack: number in the recording's frame
-    table, -1 where none is recorded.  pool: index into `pools`, -1 for the default pool.
+    size: bytes of the block.
+    requested: bytes of the request.
+    stack: stack number in the recording's frame table, -1 for none.
+    pool: index into `pools`, -1 for the default pool.
+    born, freed, completed: entries of the allocation, the requested free and its completion.
     """
 
     address: NDArray[np.uint64]
@@ -48,18 +51,19 @@ class Blocks:
         return len(self.born)
 
     def in_use(self, entry: int) -> NDArray[np.intp]:
-        """Numbers of the blocks that are allocated after `entry`."""
+        """Return the indices of the blocks that are allocated after `entry`."""
         return np.flatnonzero((self.born <= entry) & (entry < self.freed))
 
     def pending(self, entry: int) -> NDArray[np.intp]:
-        """Numbers of the blocks that are freed and wait for other streams after `entry`."""
+        """Return the indices of the freed blocks that wait for other streams after `entry`."""
         return np.flatnonzero((self.freed <= entry) & (entry < self.completed))
 
 
 def blocks_of(trace: Trace, start: tuple[SegmentState, ...], timeline: Timeline) -> Blocks:
-    """The blocks of a replay as recorded.
+    """Return the blocks of a baseline replay.
 
-    start: the segments before the first entry.  timeline: of the whole recording.
+    start: segments before the first entry.
+    timeline: timeline of the whole recording.
     """
     pools = pools_of(trace)
     before = _Rows.of_state(start, pools.ids)
@@ -69,7 +73,7 @@ def blocks_of(trace: Trace, start: tuple[SegmentState, ...], timeline: Timeline)
     entry = np.concatenate((before.entry, rows))
     order = stable_order(address)
     made = np.flatnonzero(action[order] == Action.ALLOC)
-    # In the order of (address, time) a block's ends stand right behind its beginning.
+    # Sorted by (address, time), the frees of a block directly follow its allocation.
     first, second = _next_free(action, address, order, made)
     never = np.append(entry, len(trace))
     place = order[made]
@@ -94,7 +98,7 @@ def blocks_of(trace: Trace, start: tuple[SegmentState, ...], timeline: Timeline)
 
 
 def blocks_of_state(trace: Trace) -> Blocks:
-    """The blocks of a recording that holds a state only; all of them from before."""
+    """Return the blocks of a recording without entries, as if allocated before the first entry."""
     ids = tuple(dict.fromkeys(segment.pool_id for segment in trace.segments))
     rows = _Rows.of_state(trace.segments, ids)
     made = np.flatnonzero(rows.action == Action.ALLOC)
@@ -115,7 +119,7 @@ def blocks_of_state(trace: Trace) -> Blocks:
 
 
 def _moved(trace: Trace, timeline: Timeline, held: int) -> _Column:
-    """By entry, how many bytes became allocated there."""
+    """Return the change of allocated bytes at each entry."""
     moved = np.zeros(len(trace), dtype=np.int64)
     np.add.at(moved, timeline.entry, np.diff(timeline.allocated, prepend=held))
     return moved
@@ -127,9 +131,10 @@ def _next_free(
     order: NDArray[np.intp],
     made: NDArray[np.intp],
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Of the blocks at places `made` of `order`, the rows of the two ends; -1 where none is.
+    """Return the rows of free_requested and free_completed of each block, -1 for none.
 
-    A free that was never requested has one end only, which is its first.
+    made: positions in `order` of the allocations.
+    A block whose free was never requested has its free_completed in the first result.
     """
     padded = np.append(order, [-1, -1])
     first, second = padded[made + 1], padded[made + 2]
@@ -142,14 +147,14 @@ def _next_free(
 
 
 def _ends(action: NDArray[np.uint8], row: NDArray[np.intp]) -> NDArray[np.bool_]:
-    """Whether the row is there and completes a free."""
+    """Return True for rows that exist and complete a free."""
     found: NDArray[np.bool_] = (row >= 0) & (np.append(action, 255)[row] == Action.FREE_COMPLETED)
     return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Rows:
-    """Rows that would have made the blocks of a state, and freed those that wait."""
+    """Rows that allocate the blocks of a state, and request the frees of pending ones."""
 
     action: NDArray[np.uint8]
     address: NDArray[np.uint64]

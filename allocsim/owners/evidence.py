@@ -1,7 +1,7 @@
-"""What several rules ask of a scene, each worked out once and only if it is asked for.
+"""Facts about a scene that several category rules use, computed on demand and cached.
 
-Rule: everything here is of the lives and stacks of the blocks; the one thing that is asked of their
-sizes is that a gradient is as large as its parameter.
+They are derived from lifetimes and stacks.  Sizes are used only to match a gradient with its
+parameter, and to recognise workspaces.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ _Mask = NDArray[np.bool_]
 _Column = NDArray[np.int64]
 
 WORKSPACE_SIZES = (8_519_680, 33_554_432, 1_048_576)
-"""cuBLAS's workspace by PyTorch's default (two of 4 MiB, eight of 16 KiB), the same on Hopper,
-cuBLASLt's."""
+"""Sizes in bytes of cuBLAS's default workspace (two of 4 MiB, eight of 16 KiB), cuBLAS's on Hopper,
+and cuBLASLt's."""
 
 _NEAR = 8
-"""Allocations of one constructor that are looked at together."""
+"""Number of neighbouring allocations of one constructor that are compared."""
 
 MADE_AS_PARAMETERS = (Origin.LAYER, Origin.CONVERTED, Origin.SHARDED, Origin.COPIED)
 _MADE_OTHERWISE = (Origin.OWN_LAYER, Origin.OTHER, Origin.FILLED, Origin.LOADED)
 
 
 class Evidence:
-    """The evidence of one scene."""
+    """Cached facts about one scene; masks have one item per block."""
 
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
@@ -40,14 +40,14 @@ class Evidence:
 
     @cached_property
     def lasts(self) -> _Mask:
-        """Set up, and there when work on the model begins, or at the end if none does."""
+        """Allocated during setup and live when the first forward pass begins, or at the end."""
         begins = int(np.append(self.scene.forwards.first, NEVER)[0])
         begins = min(begins, self.scene.last_alloc)
         return self.scene.born_in(Phase.SETUP, Phase.PROGRAM) & (self.blocks.freed > begins)
 
     @cached_property
     def model_sizes(self) -> NDArray[np.int64]:
-        """Sizes asked for of what was made as a parameter, or looks like it."""
+        """Requested sizes of blocks that are parameters or look like parameters."""
         scene = self.scene
         made = scene.came_from(*MADE_AS_PARAMETERS, Origin.OWN_LAYER)
         made |= self.lasts & scene.born_in(Phase.SETUP)
@@ -56,7 +56,7 @@ class Evidence:
 
     @cached_property
     def gradients(self) -> _Mask:
-        """The engine's blocks that outlive the backward pass they were born in."""
+        """Blocks allocated by autograd that outlive their backward pass."""
         scene, blocks = self.scene, self.blocks
         made = scene.born_in(Phase.BACKWARD) & ~scene.is_before
         made &= scene.came_from(Origin.ENGINE, Origin.NODE) | (
@@ -64,7 +64,7 @@ class Evidence:
         )
         last, after = scene.span_end(scene.backwards)
         stays = (blocks.freed > after) & (after != NEVER)
-        # Dropped before anything else was asked for: only what has a parameter's size is one.
+        # Freed before the next request: a gradient only if a parameter has the same size.
         dropped = (blocks.freed > last) & ~stays & np.isin(blocks.requested, self.model_sizes)
         before = scene.is_before & scene.came_from(Origin.ENGINE) & scene.outlives_all
         before &= ~np.isin(blocks.requested, WORKSPACE_SIZES[:2])
@@ -73,7 +73,7 @@ class Evidence:
 
     @cached_property
     def stays_as_workspace(self) -> _Mask:
-        """Blocks of a workspace's size, made within a step, that are there to the end."""
+        """Blocks of a workspace's size that were allocated within a step and never freed."""
         scene, blocks = self.scene, self.blocks
         sized = np.isin(blocks.requested, WORKSPACE_SIZES[:2])
         sized &= ~np.isin(blocks.requested, self.model_sizes)
@@ -82,19 +82,19 @@ class Evidence:
 
     @cached_property
     def at_once(self) -> _Mask:
-        """Blocks freed before anything else is asked for."""
+        """Blocks freed before the next request."""
         born = self.blocks.born
         following = np.append(born[1:], NEVER)
         return (self.blocks.freed < following) & ~self.scene.is_before
 
     @cached_property
     def next_backward(self) -> _Column:
-        """Where the next backward pass begins after each birth."""
+        """Entry at which the next backward pass after each allocation begins."""
         return self.scene.backwards.next_first(self.blocks.born)
 
     @cached_property
     def trained(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Sizes of gradients, and how many of each were there at once at most."""
+        """Sizes of gradients, and the peak number of live gradients of each size."""
         rows = np.flatnonzero(self.gradients)
         spans = self.scene.backwards.of(self.blocks.born[rows])
         best: dict[int, int] = {}
@@ -109,8 +109,10 @@ class Evidence:
 
     @cached_property
     def has_gradient(self) -> _Mask:
-        """Set up in no way that says what for, and of the size of a gradient that no parameter
-        known otherwise accounts for; the first so many."""
+        """Setup blocks of unknown purpose that match gradients without a known parameter.
+
+        For n such gradients of a size, the first n blocks of that size are selected.
+        """
         scene, blocks = self.scene, self.blocks
         stays = self.lasts & (scene.born_in(Phase.SETUP) | scene.outlives_all)
         open_rows = np.flatnonzero(stays & scene.came_from(*_MADE_OTHERWISE))
@@ -124,7 +126,7 @@ class Evidence:
 
     @cached_property
     def all_train(self) -> bool:
-        """Whether every parameter known as one has its gradient: then what has none is none."""
+        """True if every known parameter has a gradient; a block without one is no parameter."""
         scene, blocks = self.scene, self.blocks
         known = blocks.requested[self.lasts & scene.came_from(*MADE_AS_PARAMETERS)]
         size, count = np.unique(known, return_counts=True)
@@ -134,7 +136,7 @@ class Evidence:
 
     @cached_property
     def repeats_a_buffer(self) -> _Mask:
-        """As large as what a function worked out for the same constructor just before."""
+        """Blocks as large as one that a function computed for the same constructor just before."""
         scene, blocks = self.scene, self.blocks
         worked_out = self.lasts & scene.born_in(Phase.SETUP) & scene.came_from(Origin.OTHER)
         found = np.zeros(len(blocks), dtype=bool)
@@ -156,7 +158,7 @@ class Evidence:
         n_whole = np.bincount(blocks.stack[whole] + 1, minlength=n_stacks)
         likely = 2 * n_kept > n_whole
         cut = forward & (self.next_backward == NEVER) & scene.outlives_all
-        # A line seen for the first time: what piles up from call to call is kept for something.
+        # A line without earlier steps: blocks that accumulate from call to call are kept.
         repeats = np.bincount(blocks.stack[cut] + 1, minlength=n_stacks) > 1
         piled = (n_whole == 0) & (self.piles_up | (repeats & bool(len(scene.backwards))))
         found: _Mask = cut & (likely | piled)[blocks.stack + 1] & ~scene.is_without_grad
@@ -164,7 +166,7 @@ class Evidence:
 
     @cached_property
     def of_forward(self) -> _Mask:
-        """Born in a forward pass, or between it and the backward pass, as a loss is."""
+        """Allocated in a forward pass, or between it and the backward pass, like a loss."""
         scene = self.scene
         program = scene.born_in(Phase.PROGRAM) & ~scene.is_before
         born = self.blocks.born
@@ -172,19 +174,21 @@ class Evidence:
         others = np.maximum(
             scene.backwards.previous_last(born), scene.optimizers.previous_last(born)
         )
-        # Where no module is ever called, the program's own code is the forward pass.
+        # If no module is ever called, the program's own code is the forward pass.
         is_forward = (forward > others) | (not len(scene.forwards))
         between = program & is_forward & (self.next_backward != NEVER)
         between &= self.blocks.freed > self.next_backward
-        # A batch made before the next forward pass is no part of the one before.
+        # A batch created before the next forward pass does not belong to the previous one.
         between &= ~(scene.forwards.next_first(born) < self.next_backward)
         found: _Mask = (scene.born_in(Phase.FORWARD) & ~scene.is_engine_thread) | between
         return found
 
     @cached_property
     def piles_up(self) -> bool:
-        """Whether a forward pass that nothing follows keeps more than half of what it asked for:
-        so does training that never came to its first backward pass."""
+        """True if the last forward pass keeps more than half of its requested bytes.
+
+        Training that failed before its first backward pass does so; inference does not.
+        """
         scene, blocks = self.scene, self.blocks
         if not len(scene.forwards) or scene.backwards.first.size:
             return False
@@ -196,24 +200,23 @@ class Evidence:
 
     @cached_property
     def call_end(self) -> tuple[_Column, _Column]:
-        """Of the forward pass that each block was born in, its end and the next one's start."""
+        """End of the forward pass in which each block was allocated, and start of the next one."""
         last, _ = self.scene.span_end(self.scene.forwards)
         return last, self.scene.forwards.next_first(self.blocks.born)
 
     @cached_property
     def dies_within_later_call(self) -> _Mask:
-        """Freed in the midst of a later forward pass: something replaced it there."""
+        """Blocks freed within a later forward pass, which replaced them."""
         spans = self.scene.forwards
         later = spans.of(self.blocks.freed) > spans.of(self.blocks.born)
         return self.scene.dies_within(spans) & later
 
     @cached_property
     def from_before(self) -> tuple[_Mask, _Mask]:
-        """Blocks from before that are parameters, and optimizer state, told by gradients alone.
+        """Parameters and optimizer state among the blocks from before the recording.
 
-        With n gradients of a size there are n parameters of that size and, with an optimizer at
-        work, one or two times as many blocks of state: there to the end if it makes none any
-        more, replaced in its step if it does.
+        n gradients of a size imply n parameters of that size and, if an optimizer is used, n or 2n
+        blocks of state.  These live to the end, or are replaced in the optimizer's step.
         """
         scene, blocks = self.scene, self.blocks
         parameters = np.zeros(len(blocks), dtype=bool)
@@ -233,7 +236,7 @@ class Evidence:
 
     @cached_property
     def state_of_step(self) -> _Mask:
-        """What an optimizer's step asked for and did not give back."""
+        """Blocks that an optimizer's step allocated and did not free."""
         scene, blocks = self.scene, self.blocks
         born = scene.born_in(Phase.OPTIMIZER) & ~scene.is_before
         last, after = scene.span_end(scene.optimizers)

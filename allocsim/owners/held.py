@@ -1,7 +1,7 @@
-"""The blocks that are allocated at one moment, and whose each of them is.
+"""Blocks that are allocated at one moment, and their owners.
 
-Rule: they add up, to the byte, to what was allocated then; each has one name of every kind, "no
-stack recorded" where nothing tells.
+Their sizes add up exactly to the allocated bytes.  Each block has one name of every kind; a block
+without a stack is named "no stack recorded".
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from allocsim.trace import Trace
 __all__ = ["BY", "Held", "held_at", "scene_of_run", "scene_of_state"]
 
 BY = ("line", "stack", "module", "category", "stream", "pool")
-"""What names can be by."""
+"""Kinds of owner names."""
 
 _MODULES = 3
 _STACK = 8
@@ -33,10 +33,11 @@ _STACK = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Held:
-    """The blocks of a moment, in the order of their births.
+    """Allocated blocks of a moment, in order of allocation.
 
-    rows: their numbers among `blocks`.  whose, rules: of each, who asked for it and which of
-    `RULES` tells its category, -1 for none.
+    rows: indices into `blocks`.
+    whose: origin of each block.
+    rules: index in `RULES` of the rule that gives the category of each block, -1 for none.
     """
 
     blocks: Blocks
@@ -51,38 +52,38 @@ class Held:
 
     @property
     def sizes(self) -> list[int]:
-        """Bytes of each, as they count as allocated."""
+        """Allocated bytes of each block."""
         found: list[int] = self.blocks.size[self.rows].tolist()
         return found
 
     def category(self, index: int) -> str:
-        """What the block at `index` is for."""
+        """Return the category of the block at `index`."""
         rule = self.rules[index]
         return RULES[rule].category if rule >= 0 else UNKNOWN
 
     def reason(self, index: int) -> str:
-        """Why the block at `index` is of its category."""
+        """Return the reason for the category of the block at `index`."""
         rule = self.rules[index]
         return RULES[rule].reason if rule >= 0 else "no rule reaches it"
 
     def line(self, index: int) -> str:
-        """The program's own line that asked for the block at `index`."""
+        """Return the line of the user's program that requested the block at `index`."""
         whose = self.whose[index]
         if whose not in self._lines:
             self._lines[whose] = whose.line()
         return self._lines[whose]
 
     def part(self, index: int) -> str:
-        """The part of the model that asked for the block at `index`."""
+        """Return the part of the model that requested the block at `index`."""
         whose = self.whose[index]
         if whose not in self._parts:
             self._parts[whose] = whose.module(_MODULES)
         return self._parts[whose]
 
     def name(self, by: str, index: int, frames: int | None = None) -> str:
-        """Whose the block at `index` is, by one of `BY`.
+        """Return the owner of the block at `index`, as a name of kind `by` (see `BY`).
 
-        frames: how many frames tell lines, stacks or modules apart (1, 8, 3).
+        frames: frames in the name; None for 1 (line), 8 (stack) or 3 (module).
         """
         whose = self.whose[index]
         if by == "line":
@@ -98,15 +99,16 @@ class Held:
 
 
 def scene_of_run(trace: Trace, start: tuple[SegmentState, ...], timeline: Timeline) -> Scene:
-    """What the stacks and lives of a run as recorded tell.
+    """Return the scene of a baseline replay.
 
-    start: the segments before the first entry.  timeline: of the replay.
+    start: segments before the first entry.
+    timeline: timeline of the replay.
     """
     return _scene(trace, blocks_of(trace, start, timeline), is_state_only=False)
 
 
 def scene_of_state(trace: Trace) -> Scene:
-    """What the stacks of a recording that holds a state only tell."""
+    """Return the scene of a recording without entries."""
     return _scene(trace, blocks_of_state(trace), is_state_only=True)
 
 
@@ -116,9 +118,10 @@ def _scene(trace: Trace, blocks: Blocks, *, is_state_only: bool) -> Scene:
 
 
 def held_at(scene: Scene, trace: Trace, entry: int, since: int = -1) -> Held:
-    """What is allocated after `entry`, -1 for the state of one that holds no entries.
+    """Return the blocks allocated after `entry`.
 
-    since: only of what was asked for at that entry or later; -1 for all.
+    entry: -1 for the state of a recording without entries.
+    since: only blocks requested at this entry or later; -1 for all.
     """
     rows = scene.blocks.in_use(entry)
     rows = rows[scene.blocks.born[rows] >= since]

@@ -1,6 +1,6 @@
-"""A moment of a recording: after which entry, and what the program was doing then.
+"""A moment of a recording: the entry, and the program's step and phase.
 
-Rule: an answer about a moment names the entry, so that another question about it is of the same.
+Answers name the entry, so that a second question can refer to the same moment.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ __all__ = ["Moment", "moment_of", "moment_of_state"]
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """When: after entry `entry`; None where a recording holds a state only.
+    """Moment after an entry.
 
-    what: "peak", "oom", "end" or "entry".  step: its number from 1, 0 where no steps are seen.
-    phase: "forward", "backward", …, "" where nothing tells.  requested_bytes: what could not be
-    had, at an out-of-memory error.
+    entry: entry number; None for a recording without entries.
+    what: "peak", "oom", "end" or "entry".
+    step: step number from 1; 0 if no steps are known.
+    phase: "forward", "backward", …; "" if unknown.
+    requested_bytes: size of the failed request at an out-of-memory error.
     """
 
     entry: int | None
@@ -37,9 +39,10 @@ class Moment:
 def moment_of(
     path: str, trace: Trace, device_run: DeviceRun, scene: Scene, at: str | int | None
 ) -> Moment:
-    """The moment asked for: "peak", "oom", "end" or an entry; None for "oom" if there is one.
+    """Return the moment `at`: "peak", "oom", "end" or an entry number.
 
-    "peak" is where most was allocated.  Raises RecordingError if the recording does not have it.
+    None selects "oom" if the recording has one, else "peak", the peak of allocated bytes.
+    Raises RecordingError if the recording does not contain the moment.
     """
     ooms = np.flatnonzero(trace.action == Action.OOM)
     last = len(trace) - 1 if device_run.stopped_at is None else device_run.stopped_at
@@ -71,9 +74,9 @@ def moment_of(
 
 
 def moment_of_state(path: str, at: str | int | None) -> Moment:
-    """The one moment of a recording that holds a state only, which is called "end".
+    """Return the only moment of a recording without entries, "end".
 
-    Raises RecordingError if another is asked for.
+    Raises RecordingError if `at` is another moment.
     """
     if at not in (None, "end"):
         what = f"holds a state only and no history: there is no {at!r}, only the end"

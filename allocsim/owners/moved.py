@@ -1,8 +1,7 @@
-"""Pairs lines of code of two runs that differ in their numbers only.
+"""Match code lines of two runs whose line numbers changed.
 
-Rule: two names are of one line if they differ in nothing but line numbers, and both runs have
-equally many such names; these are paired in the order of their numbers.  Where lines were added to
-the very function, which of them is new is not known, and none is paired.
+Names that differ only in line numbers are paired in the order of the numbers, if both runs have
+equally many of them.  If the counts differ, it is unknown which lines are new, and none is paired.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from collections.abc import Iterable
 __all__ = ["LINE", "moved_lines"]
 
 LINE = re.compile(r":(\d+)")
-"""The number of a line in the name of an owner."""
+"""Line number in the name of an owner."""
 
 
 def moved_lines(before: Iterable[str], now: Iterable[str]) -> dict[str, str]:
-    """Of the names that only one side has, those of before by the names that they have now."""
+    """Return the old name for each new name, among the names that only one side has."""
     known = set(before), set(now)
     alone: list[dict[str, list[str]]] = [defaultdict(list), defaultdict(list)]
     for side, other, found in zip(known, known[::-1], alone, strict=True):

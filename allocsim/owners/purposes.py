@@ -1,7 +1,7 @@
-"""What blocks are for that no recording holds: by stacks and lives of a program's requests.
+"""Categories of blocks that are known only as requests of a program, without a recording.
 
-Rule: the rules are those of a recording's blocks, and what they ask is answered alike; a request's
-place among the program's requests and frees is its entry.
+The rules are those for the blocks of a recording.  The position of a request among the program's
+requests and frees serves as its entry number.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["purposes_of"]
 _NUMBERS = np.array(
     [*(CATEGORIES.index(rule.category) for rule in RULES), CATEGORIES.index(UNKNOWN)]
 )
-"""The category of each rule, and last that of a block that none reaches."""
+"""Category of each rule; the last item is for blocks to which no rule applies."""
 
 
 def purposes_of(
@@ -33,10 +33,11 @@ def purposes_of(
     lives: Sequence[NDArray[np.int64]],
     n_entries: int,
 ) -> NDArray[np.int64]:
-    """The number in `CATEGORIES` of each block, in the order of births.
+    """Return the index in `CATEGORIES` of each block, in order of allocation.
 
-    stack: of each block, its number in `table`.  requested: bytes asked for.
-    lives: the entries that each is born and freed at, `n_entries` where it stays.
+    stack: stack number in `table` of each block.
+    requested: bytes of each request.
+    lives: entries of allocation and free of each block; `n_entries` if it is not freed.
     """
     born, freed = lives
     n = len(born)

@@ -1,8 +1,8 @@
-"""What a block is for: rules, the first that holds of a block decides.
+"""Rules that assign a category to each block; the first matching rule decides.
 
-Rule: every rule says why it is true; a block that none of them reaches is unknown.  A rule sees
-stacks, phases and lives (`Scene`), never the sizes of a particular model but for one thing: a
-gradient is as large as its parameter.
+Every rule has a reason.  A block without a matching rule is unknown.  Rules use stacks, phases and
+lifetimes (`Scene`).  They use sizes only to match a gradient with its parameter, and to recognise
+workspaces.
 """
 
 from __future__ import annotations
@@ -48,7 +48,12 @@ CATEGORIES = (
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """category: of the blocks for which it `holds`.  reason: why that is so."""
+    """Rule of a category.
+
+    category: category of the matching blocks.
+    reason: justification, as a clause.
+    holds: function that returns the mask of matching blocks.
+    """
 
     category: str
     reason: str
@@ -69,7 +74,7 @@ def _own_layer(known: Evidence) -> _Mask:
 
 
 def _is_told_none(known: Evidence) -> _Mask:
-    """Without a gradient where every parameter has one."""
+    """Return the blocks that have no gradient although every known parameter has one."""
     nobody = np.full(len(known.blocks), known.all_train)
     return nobody & ~known.has_gradient
 
@@ -132,7 +137,7 @@ def _kept_for_backward(known: Evidence) -> _Mask:
 
 
 def _recomputed(known: Evidence) -> _Mask:
-    """Python of the engine's thread whose block outlives that stretch of Python."""
+    """Return blocks allocated by Python code in autograd's thread that outlive that code."""
     scene, blocks = known.scene, known.blocks
     again = scene.is_engine_thread & scene.born_in(Phase.BACKWARD) & ~scene.is_before
     engine = np.sort(blocks.born[scene.is_bare & ~scene.is_before])
@@ -286,7 +291,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def rules_of(scene: Scene) -> NDArray[np.int64]:
-    """For each block the number of the rule that decides, -1 where none does."""
+    """Return the index of the first matching rule of each block, -1 for none."""
     known = Evidence(scene)
     found = np.full(len(scene.blocks), -1, dtype=np.int64)
     for number, rule in enumerate(RULES):

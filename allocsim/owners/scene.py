@@ -1,9 +1,9 @@
-"""Of each block, the part of the step it was born in and what it lived through.
+"""Training phase in which each block was allocated, and the phases it outlived.
 
-Rule: columns are by block, in the order of births; nothing here says what a block is for.  An
-allocation without Python frames is the engine's, autograd's own thread, where a backward pass is
-seen in the recording at all: that thread runs no Python.  Marks of steps, where the program made
-some, number them; marks of phases tell those of the allocations whose stacks do not.
+Columns have one item per block, in order of allocation.  If the recording contains a backward pass,
+an allocation without Python frames belongs to autograd's thread, which runs no Python.  Marks of
+steps, if the program made them, number the steps.  Marks of phases give the phase of allocations
+whose stacks do not show it.
 """
 
 from __future__ import annotations
@@ -29,13 +29,16 @@ _TOLD = {
     "backward": Phase.BACKWARD,
     "optimizer": Phase.OPTIMIZER,
 }
-"""Of a mark's value the phase; a step that begins ends the phase before it."""
+"""Phase by the value of a mark; the begin of a step ends the previous phase."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Spans:
-    """Stretches of allocations of one phase.  first, last: entries of their first and last
-    allocation.  after: entry of the first allocation behind, `NEVER` if none is."""
+    """Runs of consecutive allocations of one phase.
+
+    first, last: entries of the first and last allocation of each run.
+    after: entry of the first allocation after the run; `NEVER` if there is none.
+    """
 
     first: _Column
     last: _Column
@@ -45,30 +48,34 @@ class Spans:
         return len(self.first)
 
     def next_first(self, entry: _Column) -> _Column:
-        """Where the next stretch after `entry` begins; `NEVER` if none does."""
+        """Return the first entry of the next run after `entry`; `NEVER` if there is none."""
         starts = np.append(self.first, NEVER)
         found: _Column = starts[np.searchsorted(self.first, entry, side="right")]
         return found
 
     def previous_last(self, entry: _Column) -> _Column:
-        """The last allocation at or before `entry` that is in a stretch; -1 if none is."""
+        """Return the last entry at or before `entry` that is in a run; -1 if there is none."""
         at = np.searchsorted(self.first, entry, side="right") - 1
         found = np.where(at >= 0, np.minimum(np.append(self.last, 0)[at], entry), -1)
         return found.astype(np.int64)
 
     def of(self, entry: _Column) -> NDArray[np.intp]:
-        """The number of the stretch that began last at or before `entry`, -1 for none."""
+        """Return the index of the last run that began at or before `entry`, -1 for none."""
         return np.searchsorted(self.first, entry, side="right") - 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scene:
-    """The blocks of one device with what is known of their lives.
+    """Blocks of one device with their phases and origins.
 
-    is_before: born before the first entry.  is_bare: of the engine, or born without any Python.
-    forwards, backwards, optimizers: the parts of the steps.  last_alloc: entry of the last one.
-    has_lives: whether there are entries at all; without, a block has a stack and no life.
-    marked_starts, marked_numbers: of the steps that the program marked, first entry and number.
+    is_engine_thread: allocated by Python code in autograd's thread.
+    is_without_grad: allocated while gradients were disabled.
+    is_bare: allocated by autograd itself, or without Python frames.
+    is_before: allocated before the first entry.
+    forwards, backwards, optimizers: runs of each phase.
+    last_alloc: entry of the last allocation.
+    has_lives: True if the recording has entries; without entries lifetimes are unknown.
+    marked_starts, marked_numbers: first entry and number of each step that the program marked.
     """
 
     blocks: Blocks
@@ -87,33 +94,35 @@ class Scene:
     marked_numbers: _Column
 
     def came_from(self, *origins: Origin) -> _Mask:
-        """Blocks of these origins."""
+        """Return the mask of the blocks of these origins."""
         return np.isin(self.origin, origins)
 
     def born_in(self, *phases: Phase) -> _Mask:
-        """Blocks of these phases."""
+        """Return the mask of the blocks of these phases."""
         return np.isin(self.phase, phases)
 
     @property
     def outlives_all(self) -> _Mask:
-        """Blocks that are still in use at the last allocation."""
+        """Blocks that are still allocated at the last allocation."""
         return self.blocks.freed > self.last_alloc
 
     def span_end(self, spans: Spans) -> tuple[_Column, _Column]:
-        """Of the stretch that each block was born in, its last allocation and the one behind."""
+        """Return the last entry of the run in which each block was allocated, and the next one."""
         at = spans.of(self.blocks.born)
         return np.append(spans.last, -1)[at], np.append(spans.after, NEVER)[at]
 
     def dies_within(self, spans: Spans) -> _Mask:
-        """Blocks freed in the midst of a stretch."""
+        """Return the mask of the blocks freed within a run."""
         freed = self.blocks.freed
         at = spans.of(freed)
         found: _Mask = (at >= 0) & (freed < np.append(spans.last, -1)[at])
         return found
 
     def step_at(self, entry: int) -> int:
-        """The number of the step that `entry` is in, the program's own where it marked them, else
-        from 1; 0 where no steps are seen."""
+        """Return the number of the step that contains `entry`; 0 if no steps are known.
+
+        The number is the program's own if it marked steps, else it counts from 1.
+        """
         if len(self.marked_starts):
             at = int(np.searchsorted(self.marked_starts, entry, side="right")) - 1
             return int(self.marked_numbers[at]) if at >= 0 else 0
@@ -125,30 +134,30 @@ class Scene:
 
     @property
     def step_starts(self) -> _Column:
-        """The first entry of each step, as `step_at` counts them; empty where none are seen."""
+        """First entry of each step, as `step_at` counts them; empty if no steps are known."""
         if len(self.marked_starts):
             return self.marked_starts
         ends = self._step_ends
         if not len(ends):
             return ends
-        # What comes after the last allocation belongs to the last step.
+        # Entries after the last allocation belong to the last step.
         closed = ends[:-1] if self.last_alloc == ends[-1] else ends
         return np.append(np.int64(0), closed + 1)
 
     @property
     def step_numbers(self) -> _Column:
-        """The numbers of the steps that begin at `step_starts`."""
+        """Number of each step in `step_starts`."""
         told = self.marked_numbers
         return told if len(told) else np.arange(1, len(self.step_starts) + 1, dtype=np.int64)
 
     @property
     def _step_ends(self) -> _Column:
-        """Steps end with the optimizer, or where it asks for nothing with the backward pass."""
+        """Last entry of each step: the end of the optimizer, or of the backward pass without it."""
         told = len(self.optimizers) > 1 or len(self.backwards) <= 1
         return (self.optimizers if told and len(self.optimizers) else self.backwards).last
 
     def phase_at(self, entry: int) -> Phase:
-        """The phase of the last allocation at or before `entry`."""
+        """Return the phase of the last allocation at or before `entry`."""
         born = self.blocks.born
         at = int(np.searchsorted(born, entry, side="right")) - 1
         return Phase(int(self.phase[at])) if at >= 0 and born[at] >= 0 else Phase.UNTOLD
@@ -161,7 +170,11 @@ def scene_of(
     is_state_only: bool,
     marks: Sequence[Mark] = (),
 ) -> Scene:
-    """The scene of `blocks`, whose stacks are of `kinds`.  marks: those of the trace, in order."""
+    """Return the scene of `blocks`.
+
+    kinds: kind of each stack number.
+    marks: marks of the trace, in order.
+    """
     numbers = np.array(sorted(kinds), dtype=np.int64)
     which = np.searchsorted(numbers, blocks.stack) if len(numbers) else np.zeros(0, np.intp)
     table = [kinds[number] for number in numbers.tolist()]
@@ -202,13 +215,13 @@ def scene_of(
 
 
 def _told_steps(marks: Sequence[Mark]) -> tuple[_Column, _Column]:
-    """Where the steps begin that the program marked, and their numbers; the last of one place."""
+    """Return entry and number of the marked steps; the last mark at an entry counts."""
     steps = {mark.entry: mark.value for mark in marks if mark.kind is MarkKind.STEP}
     return np.array(list(steps), dtype=np.int64), np.array(list(steps.values()), dtype=np.int64)
 
 
 def _told_phases(marks: Sequence[Mark], born: _Column) -> NDArray[np.uint8]:
-    """Of each birth the phase that the program was in, as it marked them."""
+    """Return the marked phase at each allocation."""
     edges = [mark for mark in marks if mark.kind in (MarkKind.STEP, MarkKind.PHASE)]
     places = np.array([mark.entry for mark in edges], dtype=np.int64)
     phases = [_TOLD.get(str(mark.value), Phase.UNTOLD) for mark in edges]

@@ -1,9 +1,9 @@
-"""What a stack tells of the moment at which it asked for memory: which part of a step it was.
+"""Infer from a stack the training phase and the kind of code that requested memory.
 
-Rule: the innermost frame that says something decides; only names that PyTorch and the libraries
-on it have borne for years are asked for, and a stack that says nothing is the program's own.
-Files are known by their path where it is recorded, else by their last part.  C++ frames are
-passed over but for the one thing they tell: that autograd's engine was at work.
+The innermost frame with a known name decides.  Only names that PyTorch and its libraries have used
+for years are recognised.  A stack without such a name belongs to the user's program.  Files are
+recognised by their path if it is recorded, else by their name.  C++ frames are ignored, except as
+evidence that autograd's engine was running.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = [
 
 
 class Phase(IntEnum):
-    """The part of a program that asked."""
+    """Part of the program that requested memory."""
 
     UNTOLD = 0
     SETUP = 1
@@ -40,7 +40,7 @@ class Phase(IntEnum):
 
     @property
     def text(self) -> str:
-        """As it is said: "forward", "setting up", …"""
+        """Name for users: "forward", "setting up", …"""
         return _PHASE_TEXTS[self]
 
 
@@ -55,26 +55,26 @@ _PHASE_TEXTS = {
 
 
 class Origin(IntEnum):
-    """What kind of code a block came from, beyond the phase."""
+    """Kind of code that requested a block."""
 
     OTHER = 0
     ENGINE = 1  # autograd's engine itself
     LAYER = 2  # the __init__ of one of PyTorch's layers: a parameter
     LAYER_STATISTICS = 3  # the same: running statistics of a norm
-    CONVERTED = 4  # module.to() and its like: a parameter
+    CONVERTED = 4  # module.to() or similar: a parameter
     CONVERTED_REST = 5  # the same: a buffer
-    OWN_LAYER = 6  # the __init__ of somebody's own module
+    OWN_LAYER = 6  # the __init__ of a module of the user's program
     SHARDED = 7  # a shard of a parameter, or a buffer of many parameters
     COPIED = 8  # a copy of a parameter by copy.deepcopy
     LOADED = 9  # read from a checkpoint into a module
-    FILLED = 10  # initialising values: nothing that stays
-    CACHE = 11  # code that is called a cache of keys and values
-    EXCHANGE = 12  # code that exchanges with other ranks
-    SCALER = 13  # the gradient scaler's own
-    STATE = 14  # the optimizer's making of its state
+    FILLED = 10  # initialising values: temporary
+    CACHE = 11  # code with the name of a key-value cache
+    EXCHANGE = 12  # communication with other ranks
+    SCALER = 13  # the gradient scaler
+    STATE = 14  # creation of optimizer state
     GRADIENT_BUFFER = 15  # one buffer for the gradients of many parameters
     NODE = 16  # the backward of an autograd.Function, or compiled code in its place
-    TOLD_PARAMETER = 17  # by the profiler's memory timeline, as are those that follow
+    TOLD_PARAMETER = 17  # given by the profiler's memory timeline, like the following
     TOLD_OPTIMIZER = 18
     TOLD_INPUT = 19
     TOLD_TEMPORARY = 20
@@ -83,7 +83,7 @@ class Origin(IntEnum):
 
 
 _STAND_INS = ("<before>", "<timeline>", "<rows>")
-"""Files of frames that stand for code that a recording of requests alone does not have."""
+"""File names of synthetic frames in recordings that contain only requests."""
 _TOLD = {
     "parameter": Origin.TOLD_PARAMETER,
     "optimizer state": Origin.TOLD_OPTIMIZER,
@@ -96,9 +96,11 @@ _TOLD = {
 
 @dataclass(frozen=True, slots=True)
 class StackKind:
-    """phase, origin: see there.  is_engine_thread: Python that autograd's own thread called, as
-    recomputed activations and hooks are.  is_without_grad: the model was called from a function
-    decorated with no_grad or inference_mode."""
+    """Classification of a stack.
+
+    is_engine_thread: Python code called by autograd's thread, such as recomputation and hooks.
+    is_without_grad: the model was called under no_grad or inference_mode.
+    """
 
     phase: Phase
     origin: Origin = Origin.OTHER
@@ -107,7 +109,7 @@ class StackKind:
 
 
 _ROOTS = {"<module>", "_run_module_as_main", "_run_code", "_bootstrap", "_bootstrap_inner"}
-"""Where a thread of the program begins; autograd's threads begin elsewhere."""
+"""Outermost functions of the program's threads; autograd's threads have others."""
 
 _CALLS = {"_call_impl", "_wrapped_call_impl"}
 _LAYER_FILES = {
@@ -116,7 +118,7 @@ _LAYER_FILES = {
 }
 _NORM_FILES = {"batchnorm.py", "instancenorm.py"}
 _FLAT_BUFFERS = "param_and_grad_buffer.py"
-"""Megatron's: its constructor makes one buffer for parameters, then one for gradients."""
+"""File of Megatron whose constructor allocates a buffer for parameters, then one for gradients."""
 _OPTIMIZER_FILES = {
     *("adam.py", "adamw.py", "sgd.py", "adagrad.py", "adadelta.py", "adamax.py", "asgd.py"),
     *("nadam.py", "radam.py", "rmsprop.py", "rprop.py", "lbfgs.py", "sparse_adam.py"),
@@ -140,27 +142,27 @@ _CACHE = re.compile(
 _FILLS = re.compile(r"_?(reset|init|initialize)_\w+|_no_grad_\w+|trunc_normal_|orthogonal_")
 _STATE_MAKERS = {"_init_group", "init_state", "_init_state", "load_state_dict"}
 _PASSED = {"_device.py", "_contextlib.py", "functional.py", "_decorators.py"}
-"""Files whose frames lie between a constructor and the memory it asks for."""
+"""Files whose frames may be between a constructor and its request."""
 _ENGINE = re.compile(r"torch::autograd::(python::Python)?Engine::|torch::autograd::Node::")
 
 
 def stem_of(frame: Frame) -> str:
-    """The last part of a frame's file name."""
+    """Return the last component of a frame's file name."""
     return frame.filename.replace("\\", "/").rpartition("/")[2]
 
 
 def is_python(frame: Frame) -> bool:
-    """Whether a frame is one of Python."""
+    """Return True if a frame is a Python frame."""
     return frame.filename.endswith(".py") or frame.filename.startswith("<")
 
 
 def is_call(frame: Frame) -> bool:
-    """Whether a frame is PyTorch's calling of a module."""
+    """Return True if a frame is PyTorch's call of a module."""
     return frame.name in _CALLS or (frame.name == "inner" and stem_of(frame) == "module.py")
 
 
 def kinds_of(table: FrameTable, stacks: Sequence[int]) -> dict[int, StackKind]:
-    """The kind of each of `stacks`, which together tell more than one by one."""
+    """Return the kind of each stack; the classification uses all stacks of the recording."""
     known = {stack: table.stack(stack) for stack in stacks}
     python = {
         stack: tuple(frame for frame in frames if is_python(frame))
@@ -174,7 +176,7 @@ def kinds_of(table: FrameTable, stacks: Sequence[int]) -> dict[int, StackKind]:
 
 
 class _Facts:
-    """What all the stacks of a recording tell together."""
+    """Facts derived from all stacks of a recording."""
 
     def __init__(self, stacks: Sequence[tuple[Frame, ...]]) -> None:
         self.has_roots = any(stack and _is_root(stack) for stack in stacks)
@@ -185,7 +187,7 @@ class _Facts:
         self.flat = _lines(frame for frame in constructors if stem_of(frame) == _FLAT_BUFFERS)
 
     def kind(self, frames: Sequence[Frame], python: tuple[Frame, ...]) -> StackKind:
-        """The kind of one stack; python: its frames of Python."""
+        """Return the kind of one stack; `python` are its Python frames."""
         if not python:
             at_work = any(_ENGINE.search(frame.name) for frame in frames)
             phase = Phase.BACKWARD if at_work else Phase.UNTOLD
@@ -214,7 +216,7 @@ class _Facts:
         return StackKind(phase, origin, is_engine_thread, is_without_grad)
 
     def _made_by(self, python: tuple[Frame, ...]) -> Origin:
-        """How a model's part came to be, OTHER if no part of a model did."""
+        """Return how a part of a model was created; OTHER if the stack creates none."""
         names = {frame.name for frame in python}
         if "_init_sharded_param" in names:
             return Origin.SHARDED
@@ -233,7 +235,10 @@ class _Facts:
         return Origin.LOADED if any(_LOADS.search(name) for name in names) else Origin.OTHER
 
     def _constructed(self, constructor: Frame) -> Origin:
-        """A norm makes weight and bias first, then its running statistics, three lines."""
+        """Return the origin of memory that a constructor requested.
+
+        A norm allocates weight and bias first, then its running statistics in three lines.
+        """
         if stem_of(constructor) == _FLAT_BUFFERS:
             is_first = constructor.line == self.flat[constructor.filename][0]
             return Origin.SHARDED if is_first else Origin.GRADIENT_BUFFER
@@ -254,8 +259,10 @@ def _is_root(python: tuple[Frame, ...]) -> bool:
 
 
 def _is_without_grad(python: tuple[Frame, ...]) -> bool:
-    """Whether a decorator of PyTorch's stands outside of all modules: inside, a function that
-    needs no gradients may make what those after it need."""
+    """Return True if PyTorch's no_grad decorator is outside all module calls.
+
+    Inside a module, a function without gradients may create tensors that later ones need.
+    """
     for frame in reversed(python):
         if is_call(frame):
             break
@@ -265,12 +272,12 @@ def _is_without_grad(python: tuple[Frame, ...]) -> bool:
 
 
 def _is_node(outermost: Frame) -> bool:
-    """Whether the engine's thread called a node's backward, and no hook."""
+    """Return True if autograd's thread called the backward of a node and not a hook."""
     return outermost.name.startswith("apply") and stem_of(outermost) == "function.py"
 
 
 def _phase(python: tuple[Frame, ...]) -> Phase:
-    """The phase that the innermost telling frame names; PROGRAM if none does."""
+    """Return the phase of the innermost recognised frame; PROGRAM if there is none."""
     for frame in python:
         if is_call(frame):
             return Phase.FORWARD
@@ -293,7 +300,7 @@ def _is_optimizer(frame: Frame, stem: str) -> bool:
 
 
 def _named(python: tuple[Frame, ...]) -> Origin:
-    """What the names of files and functions say by themselves."""
+    """Return the origin that file and function names alone show."""
     if any(_CACHE.search(frame.name) or _CACHE.search(stem_of(frame)) for frame in python):
         return Origin.CACHE
     names = {frame.name for frame in python}
@@ -311,7 +318,7 @@ def _named(python: tuple[Frame, ...]) -> Origin:
 
 
 def is_layer(frame: Frame) -> bool:
-    """Whether a frame is in one of PyTorch's own layers."""
+    """Return True if a frame is in one of PyTorch's layers."""
     path = frame.filename.replace("\\", "/")
     if "/" in path:
         return "/torch/nn/modules/" in path
@@ -319,7 +326,7 @@ def is_layer(frame: Frame) -> bool:
 
 
 def _constructor(python: tuple[Frame, ...]) -> Frame | None:
-    """The constructor that asked for the memory itself; None if something else did."""
+    """Return the constructor that made the request directly, or None."""
     for frame in python:
         if stem_of(frame) not in _PASSED:
             return frame if frame.name == "__init__" else None
@@ -327,7 +334,7 @@ def _constructor(python: tuple[Frame, ...]) -> Frame | None:
 
 
 def _converting(python: tuple[Frame, ...]) -> Frame | None:
-    """The line of `Module._apply` that asked: one for parameters, later ones for the rest."""
+    """Return the frame of `Module._apply`, whose first line is for parameters, or None."""
     for frame in python:
         if is_call(frame):
             return None
@@ -344,7 +351,7 @@ def _lines(frames: Iterable[Frame]) -> dict[str, list[int]]:
 
 
 def _module_files(stacks: Sequence[tuple[Frame, ...]]) -> set[str]:
-    """Files that define modules: called as such, or building PyTorch's layers."""
+    """Return the files that define modules: called as modules, or constructing layers."""
     found = set()
     for stack in stacks:
         for inner, outer in pairwise(stack):

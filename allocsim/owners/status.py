@@ -1,7 +1,6 @@
-"""How an owner changed between two moments, in a word.
+"""Change of an owner between two moments, as one word.
 
-Rule: one that held blocks of no bytes was there; so whether it was is passed in, not told from
-bytes.
+An owner may hold blocks of zero bytes, so its presence is passed in and not derived from bytes.
 """
 
 from __future__ import annotations
@@ -10,7 +9,10 @@ __all__ = ["status_of"]
 
 
 def status_of(change: int, *, was_there: bool, is_there: bool) -> str:
-    """ "new", "gone", "larger", "smaller" or "same".  change: by how many bytes it holds more."""
+    """Return "new", "gone", "larger", "smaller" or "same".
+
+    change: difference in bytes.
+    """
     if not was_there:
         return "new"
     if not is_there:

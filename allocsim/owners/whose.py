@@ -1,13 +1,12 @@
-"""Whose memory a block is, by name: a line, a stack, a part of the model, a stream, a pool.
+"""Names of a block's owner: line, stack, part of the model, stream or pool.
 
-Rules: a line is the program's own (`measures.owner`).  A part of the model is the row of modules
-that were being called, the innermost first, so that the one line that calls the model is never
-the whole answer; a class stands before `forward` where the release records qualified names, else
-the file does, with the line where it is not one of PyTorch's own layers.
+A line is in the user's program (`measures.owner`).  A part of the model is the chain of module
+calls, innermost first.  A module is named by its class if the release records qualified names, else
+by its file, with a line number unless it is one of PyTorch's layers.
 
-What autograd's thread asks for has no frames.  It belongs to the code common to the activation
-that the backward pass gave up before and the one that it gives up next: the engine lets a node's
-saved tensors go when the node is done, so the node lies between.  It is said to be inferred.
+Requests of autograd's thread have no frames.  Autograd frees the saved tensors of a node when the
+node is done.  The owner of such a request is therefore inferred as the code common to the
+activations freed directly before and after it, and it is marked as inferred.
 """
 
 from __future__ import annotations
@@ -38,25 +37,25 @@ _PLUMBING = {
 }
 _PLUMBING_FILES = {"_compile.py", "checkpoint.py", "eval_frame.py"}
 _CALLS_AGAIN = "recompute_fn"
-"""Calls a function that a checkpoint has kept: a module's own forward."""
+"""Function of torch.utils.checkpoint that calls a module's forward again."""
 _MOVES = {"to", "cuda", "half", "float", "bfloat16"}
-"""What only moves or converts a module."""
+"""Functions that move or convert a module."""
 
 
 @dataclass(frozen=True, slots=True)
 class Whose:
-    """Where one block came from.
+    """Origin of one block.
 
-    stack: frames of Python, innermost first, of the block itself or of the code that its
-    backward belongs to; empty where nothing tells.  silent: "" where the stack is the block's
-    own, else what there is instead of one.
+    stack: Python frames, innermost first: the block's own, or those of the forward code to which
+        its backward belongs; empty if unknown.
+    silent: "" if the stack is the block's own, else a description used in its place.
     """
 
     stack: tuple[Frame, ...]
     silent: str = ""
 
     def line(self, frames: int = 1) -> str:
-        """The program's own line, and as many callers of it as make `frames`."""
+        """Return the line in the user's program with its callers, `frames` lines in all."""
         code = code_of(self.stack)
         if code is None:
             return self.silent or NO_STACK
@@ -64,12 +63,12 @@ class Whose:
         return self._said(" < ".join(line_of(frame) for frame in own))
 
     def module(self, frames: int) -> str:
-        """The part of the model, at most `frames` modules of the row."""
+        """Return the part of the model, as at most `frames` nested modules."""
         name = module_name(self.stack, frames)
         return self._said(name) if name else self.silent or NO_STACK
 
     def whole(self, frames: int) -> str:
-        """The stack, at most `frames` of it."""
+        """Return the innermost `frames` frames of the stack."""
         shown = [frame for frame in self.stack if not is_plumbing(frame)][:frames]
         lines = " < ".join(map(line_of, shown))
         return self._said(lines) if lines else self.silent or NO_STACK
@@ -79,17 +78,17 @@ class Whose:
 
 
 def line_of(frame: Frame) -> str:
-    """The file, without its folders, the line and the function."""
+    """Return file name, line and function of a frame, without folders."""
     return f"{stem_of(frame)}:{frame.line} {frame.name}"
 
 
 def is_plumbing(frame: Frame) -> bool:
-    """Whether a frame only stands between a call and what is called."""
+    """Return True for wrapper frames between a call and the called function."""
     return frame.name.rpartition("<locals>.")[2] in _PLUMBING or stem_of(frame) in _PLUMBING_FILES
 
 
 def module_name(stack: Sequence[Frame], frames: int) -> str:
-    """The innermost `frames` modules of a stack; the innermost functions where none is called."""
+    """Return the innermost `frames` modules of a stack, or functions if no module is called."""
     called = _called(stack)
     if not called:
         called = [frame for frame in stack if not is_plumbing(frame) and not _moves(frame)]
@@ -102,7 +101,7 @@ def module_name(stack: Sequence[Frame], frames: int) -> str:
 
 
 def _called(stack: Sequence[Frame]) -> list[Frame]:
-    """Each called module's own frame, innermost first, behind what is known to decorate it."""
+    """Return the frame of each called module, innermost first, without known decorators."""
     called = []
     is_next = False
     for frame in reversed(stack):
@@ -129,7 +128,10 @@ def _part(frame: Frame) -> str:
 def whose_of(
     scene: Scene, rows: NDArray[np.intp], table: FrameTable, activations: NDArray[np.bool_]
 ) -> list[Whose]:
-    """Whose each of the blocks `rows` is.  activations: which blocks were kept for backward."""
+    """Return the origin of each block in `rows`.
+
+    activations: mask of the blocks that were kept for backward.
+    """
     blocks = scene.blocks
     python: dict[int, tuple[Frame, ...]] = {}
     between: dict[tuple[int, ...], Whose] = {}
@@ -155,7 +157,7 @@ def whose_of(
 
 
 class _Nodes:
-    """The activations that a backward pass gave up around a moment."""
+    """Index of the activations that backward passes freed, by time."""
 
     def __init__(self, scene: Scene, activations: NDArray[np.bool_]) -> None:
         self._scene = scene
@@ -165,11 +167,14 @@ class _Nodes:
         self._freed = scene.blocks.freed[self._rows]
 
     def sees_backward(self, row: int) -> bool:
-        """Whether the block was made in a backward pass."""
+        """Return True if the block was allocated in a backward pass."""
         return bool(self._scene.backwards.of(self._scene.blocks.born[row : row + 1])[0] >= 0)
 
     def around(self, row: int) -> tuple[int, ...]:
-        """Stacks of the activations given up before and after the block's birth, in its pass."""
+        """Return stacks of the activations freed directly before and after the allocation.
+
+        Only activations freed in the same backward pass count.
+        """
         scene, blocks = self._scene, self._scene.blocks
         born = int(blocks.born[row])
         span = int(scene.backwards.of(blocks.born[row : row + 1])[0])
@@ -181,7 +186,7 @@ class _Nodes:
 
 
 def _common(table: FrameTable, stacks: tuple[int, ...]) -> tuple[Frame, ...]:
-    """The frames that the stacks share, from the outermost on, given innermost first."""
+    """Return the outermost frames that all stacks share, innermost first."""
     if not stacks:
         return ()
     known = [[f for f in table.stack(stack) if is_python(f)][::-1] for stack in stacks]
@@ -196,12 +201,12 @@ def _common(table: FrameTable, stacks: tuple[int, ...]) -> tuple[Frame, ...]:
 
 
 def stream_name(blocks: Blocks, row: int) -> str:
-    """The stream that a block belongs to."""
+    """Return the name of a block's stream."""
     stream = int(blocks.stream[row])
     return f"stream 0x{stream:x}" if stream else "the default stream"
 
 
 def pool_name(blocks: Blocks, row: int) -> str:
-    """The pool that a block lies in."""
+    """Return the name of a block's pool."""
     pool = int(blocks.pool[row])
     return "the default pool" if pool < 0 else f"private pool {blocks.pools[pool]}"
