@@ -1,7 +1,7 @@
-"""Synthetic recordings: imagined programs, played on the model and written as PyTorch would.
+"""Synthetic recordings: simulated programs, recorded as PyTorch would record them.
 
-Every function of `KINDS` returns a `Recording` of one device.  The same arguments give the same
-entries; each replays exactly, because it names the release and the memory of its device.
+Every function in `KINDS` returns a `Recording` of one device.  Equal arguments give equal entries.
+Each recording replays exactly, because it stores the release and the device memory.
 """
 
 from collections.abc import Callable
@@ -31,4 +31,4 @@ KINDS: dict[str, Callable[..., Recording]] = {
     "streams": streams,
     "graphs": graphs,
 }
-"""Every kind by its name in `allocsim synth`."""
+"""Functions by their names in `allocsim synth`."""

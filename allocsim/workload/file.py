@@ -1,6 +1,6 @@
-"""A recording written to a file, in the format that the file's name says.
+"""Write a recording in the format given by the file name.
 
-Rule: the same recording gives the same bytes; a gzip file holds no time.
+Equal recordings give equal bytes; gzip files have no timestamp.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from allocsim.trace import Recording, write_npz, write_snapshot
 __all__ = ["SUFFIXES", "write_recording"]
 
 SUFFIXES = (".pickle", ".pkl", ".pickle.gz", ".pkl.gz", ".npz")
-"""What a name may end in.  Pickles open in PyTorch's own viewer; `.npz` loads fastest."""
+"""Supported endings.  PyTorch's viewer opens pickles; `.npz` loads fastest."""
 
 
 def write_recording(recording: Recording, path: str | os.PathLike[str]) -> None:
-    """Write `recording` to `path`, in place of any file there.
+    """Write `recording` to `path`, replacing any file there.
 
-    Raises ValueError for a name that ends in none of `SUFFIXES`, OSError as the system does.
+    Raises ValueError if the name ends in none of `SUFFIXES`, and OSError if writing fails.
     """
     name = os.fspath(path)
     if not name.endswith(SUFFIXES):

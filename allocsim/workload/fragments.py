@@ -1,7 +1,7 @@
-"""Interleaved lifetimes: blocks that die young between blocks that stay.
+"""Interleaved lifetimes: short-lived blocks between long-lived ones.
 
-Shown: what is freed lies in holes between survivors.  The bytes are there, but each round asks
-for sizes a little larger than the holes of the last, so that segments pile up half empty.
+The freed blocks leave holes between the long-lived ones.  Each round requests slightly larger
+sizes than the holes of the previous round, so half-empty segments accumulate.
 """
 
 from __future__ import annotations
@@ -30,13 +30,15 @@ def fragments(
     conf: str = "",
     entries: int | None = None,
 ) -> Recording:
-    """Interleaved lifetimes that fragment.
+    """Simulate interleaved lifetimes that cause fragmentation.
 
-    rounds: each makes `blocks` pairs of a block that is freed at the round's end and one that
-    lives for `life` rounds more.  block_size: of the first round's short-lived blocks, about;
-    the others have between a quarter of that and all of it.  growth: percent by which the
-    short-lived ones grow from round to round, up to eight times, then they start again.
-    entries: go on for as many entries instead of `rounds`.
+    rounds: number of rounds; each allocates `blocks` pairs of a block that is freed at the end of
+        the round and a block that lives for `life` more rounds.
+    block_size: approximate size of the first round's short-lived blocks; long-lived blocks have
+        between a quarter of it and all of it.
+    growth: percent by which short-lived blocks grow per round, up to a factor of eight, after which
+        they restart.
+    entries: number of entries to generate, in place of `rounds`.
     """
     options = dict(locals())
     base = parse_size(block_size)

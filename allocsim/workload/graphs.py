@@ -1,7 +1,7 @@
-"""CUDA graphs: each captured into a private pool, with ordinary work around them.
+"""CUDA graphs, each captured into a private pool, with ordinary work around them.
 
-Shown: a pool keeps its memory for its graph.  What is free in it serves no request outside and
-empty_cache leaves it alone, until the graph is gone; then it goes back to the driver.
+A private pool keeps its memory for its graph.  Its free blocks serve no other request, and
+empty_cache does not release them until the graph is deleted.
 """
 
 from __future__ import annotations
@@ -28,12 +28,14 @@ def graphs(
     conf: str = "",
     entries: int | None = None,
 ) -> Recording:
-    """Private pools of CUDA graphs.
+    """Simulate private pools of CUDA graphs.
 
-    pools: graphs, each captured into one.  tensors: made in a capture, of between an eighth and
-    all of `tensor_size`; all but the last are freed in it.  rounds: of ordinary work after the
-    captures.  Then every other graph is dropped and the cache is emptied.  entries: go on with
-    ordinary work for as many entries instead of `rounds`.
+    pools: number of graphs, each captured into its own pool.
+    tensors: tensors allocated in a capture, with between an eighth of `tensor_size` and all of it;
+        all but the last are freed within the capture.
+    rounds: rounds of ordinary work after the captures.  Then every other graph is deleted and the
+        cache is emptied.
+    entries: number of entries to generate by ordinary work, in place of `rounds`.
     """
     options = dict(locals())
     largest = parse_size(tensor_size)

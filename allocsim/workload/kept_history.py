@@ -1,8 +1,7 @@
-"""The history of an allocator as a recording.
+"""Convert the history of a `CachingAllocator` to a recording.
 
-Rule: no entry is invented.  Addresses, driver calls and their order are those of a
-`CachingAllocator` that keeps its history; only the stack of each entry and the provenance are
-added.  Source: semantics 6.1 to 6.5.
+Addresses, driver calls and their order are the allocator's.  Only the stack of each entry and the
+provenance are added.  Source: semantics 6.1 to 6.5.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _CODES = {action.text: int(action) for action in Action}
 
 
 class KeptHistory:
-    """The entries of one device so far, as columns."""
+    """Growing columns of the entries of one device."""
 
     def __init__(self) -> None:
         self._pools: dict[PoolId, int] = {}
@@ -34,9 +33,9 @@ class KeptHistory:
     def take(
         self, history: Sequence[TraceEntry], frames: NDArray[np.int64]
     ) -> dict[str, NDArray[Any]]:
-        """Add entries, and give them as columns.
+        """Append entries and return them as columns.
 
-        frames: of each the number of its stack, -1 for none.
+        frames: stack number of each entry, -1 for none.
         """
         columns = list(zip(*history, strict=True)) or [()] * 5
         actions, addresses, sizes, streams, pools = columns
@@ -60,7 +59,7 @@ class KeptHistory:
         size: NDArray[np.int64],
         frames: NDArray[np.int64],
     ) -> None:
-        """Add entries of the first stream and the default pool that were found otherwise."""
+        """Append entries of stream 0 and the default pool that were not played."""
         nothing = np.zeros(len(action), dtype=np.uint64)
         pool = self._pools.setdefault(DEFAULT_POOL, len(self._pools))
         self._columns.append(
@@ -75,7 +74,7 @@ class KeptHistory:
         )
 
     def arrange(self, order: NDArray[np.int64]) -> None:
-        """Put all entries so far into that order."""
+        """Reorder all entries."""
         names = self._columns[0]
         whole = {name: np.concatenate([each[name] for each in self._columns]) for name in names}
         self._columns = [{name: column[order] for name, column in whole.items()}]
@@ -83,9 +82,10 @@ class KeptHistory:
     def recording(
         self, path: str, allocator: CachingAllocator, table: FrameTable, provenance: Provenance
     ) -> Recording:
-        """The recording of `allocator`, whose history was taken whole.
+        """Return the recording of `allocator`, whose whole history was appended.
 
-        path: what it is called.  table: the stacks that entries name.
+        path: name of the recording.
+        table: stacks to which entries refer.
         """
         empty = read_snapshot(path, allocator.snapshot(), _SNAPSHOT_BOUND)
         allocator.take_history()
@@ -120,9 +120,9 @@ class KeptHistory:
 def _with_code(
     segments: tuple[SegmentState, ...], columns: Mapping[str, NDArray[Any]]
 ) -> tuple[SegmentState, ...]:
-    """The segments, each active block with the code that made it."""
+    """Return the segments with the stack of each active block."""
     rows = np.flatnonzero(columns["action"] == Action.ALLOC)
-    # Of allocations at one address the last counts.
+    # The last allocation at an address counts.
     code = dict(zip(columns["addr"][rows].tolist(), columns["frames"][rows].tolist(), strict=True))
 
     def known(block: BlockState) -> BlockState:

@@ -1,11 +1,11 @@
-"""A program of which every row is known, played on the model, and its recording.
+"""Play a program whose requests are all known on the model, and return its recording.
 
-Rule: the recording is that of every row played, entry for entry.  Stretches that the caller names
-may repeat themselves as far as the small pool goes: a token more changes little but the cache of
-keys and values.  Where such a stretch finds the small pool as an earlier one found it, and asks the
-same of it, its rows there would come out as they did then; they are copied, and the others played.
-The two pools share no block, and the driver is asked by rows that are played, before which all
-others are.
+The recording equals that of playing every row.  To be fast, results of the small pool are reused:
+the caller marks stretches that may repeat, such as the steps of decoding, which change little but
+the key-value cache.  If a stretch finds the small pool in the state of an earlier stretch and makes
+the same requests of it, their results are copied and only the other rows are played.  This is exact
+because the two pools share no blocks, and rows that need more than the plain rules are played in
+order after all rows before them.
 """
 
 from __future__ import annotations
@@ -38,22 +38,24 @@ __all__ = ["EMPTY_CACHE", "KnownProgram", "Played", "play_known"]
 _Ints = NDArray[np.int64]
 
 EMPTY_CACHE = 9
-"""What a row does besides MALLOC and FREE: the cache is emptied."""
+"""Kind of a row that calls empty_cache, besides MALLOC and FREE."""
 
 _AT_ONCE = 1 << 12
-"""Rows that are handed to the core at a time."""
+"""Rows passed to the core per call."""
 
 _SPANS = (1, 2)
-"""Stretches after which the small pool may be as before: two blocks may change places."""
+"""Periods in stretches that are tried; two blocks may alternate between two addresses."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KnownProgram:
-    """Its rows, as columns.
+    """Rows of a program, as columns.
 
-    kind: MALLOC, FREE or EMPTY_CACHE.  block: the number of the block, by request from 0 on.
-    size: bytes of a request.  stack: of a request, the number of its stack; -1 in other rows.
-    stretches: the rows at which stretches begin that may repeat themselves, and the last one's end.
+    kind: MALLOC, FREE or EMPTY_CACHE.
+    block: number of the block, counted by request from 0.
+    size: bytes of a request.
+    stack: stack number of a request; -1 in other rows.
+    stretches: first rows of the stretches that may repeat, and the end of the last one.
     """
 
     kind: _Ints
@@ -65,11 +67,13 @@ class KnownProgram:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Played:
-    """What it came to.
+    """Result of a played program.
 
-    allocator: at the end.  moved: by request and free, the bytes that became allocated.
-    peak, peak_device_bytes: those of `DeviceRun`.  oom_text: the error that ended it, if any.
-    row: by entry of the history, the row that left it.
+    allocator: the allocator at the end.
+    moved: change of allocated bytes by each request and free.
+    peak, peak_device_bytes: as in `DeviceRun`.
+    oom_text: out-of-memory error that ended the program; "" for none.
+    row: row that caused each entry of the history.
     """
 
     allocator: CachingAllocator
@@ -81,7 +85,7 @@ class Played:
     _kept: KeptHistory
 
     def marks(self, resets: int, empties: Sequence[int]) -> tuple[Mark, ...]:
-        """Where peaks were reset (-1: never) and the cache was emptied, given the rows."""
+        """Return marks for a peak reset (row `resets`, -1 for none) and calls of empty_cache."""
         rows = [(resets, 0, MarkKind.PEAK_RESET)] * (resets >= 0)
         rows += [(row, 1, MarkKind.EMPTY_CACHE) for row in empties]
         last = int(self.row[-1]) if self.oom_text else None
@@ -94,16 +98,16 @@ class Played:
     def recording(
         self, path: str, table: FrameTable, provenance: Provenance, marks: Sequence[Mark]
     ) -> Recording:
-        """Its recording.  path: what it is called.  table: the stacks that rows number."""
+        """Return the recording; `table` has the stacks to which rows refer."""
         made = self._kept.recording(path, self.allocator, table, provenance)
         (trace,) = made.devices
         return replace(made, devices=(replace(trace, marks=tuple(marks)),))
 
 
 def play_known(program: KnownProgram, allocator: CachingAllocator) -> Played:
-    """`program` on `allocator`, which keeps a history and holds nothing yet.
+    """Play `program` on `allocator`, which must record its history and be empty.
 
-    The cycle collector rests meanwhile, as in a replay: it was a third of the time.
+    The cycle collector is paused, as in a replay; it took a third of the time.
     """
     player = _Player(program, allocator)
     try:
@@ -115,7 +119,7 @@ def play_known(program: KnownProgram, allocator: CachingAllocator) -> Played:
 
 
 class _Player:
-    """A program under way."""
+    """State of a program while it is played."""
 
     def __init__(self, program: KnownProgram, allocator: CachingAllocator) -> None:
         self._program, self._allocator = program, allocator
@@ -123,14 +127,14 @@ class _Player:
         self._oom_text = ""
         self._kept = KeptHistory()
         self._rows: list[_Ints] = []
-        """By piece of the history, the row of each entry."""
+        """Row of each entry, by part of the history."""
         self._records: list[tuple[_Ints, ...]] = []
-        """What the statistics were told of the rows at hand."""
+        """Records of the statistics for the current rows."""
         self._told = np.zeros((3, len(program.kind)), dtype=np.int64)
-        """By row, the same of all."""
+        """Records of the statistics of all rows, by row."""
         self._repeats = _Repeats(program, allocator)
         self._address = np.zeros(len(program.kind), dtype=np.uint64)
-        """By block."""
+        """Address of each block."""
         self._copied: list[_Ints] = []
         allocator.count_with(self._count)
 
@@ -139,7 +143,7 @@ class _Player:
         return fold(journal)
 
     def play(self) -> None:
-        """All rows."""
+        """Play all rows."""
         self._watch.began(self._allocator)
         starts = [*self._program.stretches]
         if not starts:
@@ -151,7 +155,7 @@ class _Player:
         return self._play_all(starts[-1], len(self._program.kind))
 
     def _play_stretch(self, number: int) -> int:
-        """One stretch, or as many as come out as before; how many they were."""
+        """Play one stretch, or copy several that repeat; return the number of stretches."""
         starts, repeats = self._program.stretches, self._repeats
         repeats.found(number, small_places(self._allocator))
         span = repeats.span(number)
@@ -172,9 +176,9 @@ class _Player:
             self._play(rows)
 
     def _pass_over(self, rows: slice, before: slice) -> bool:
-        """Play the rows of the large pool, and let the others come out as those `before` did.
+        """Play the rows of the large pool and copy the results of the others from `before`.
 
-        False, and nothing is done, where they would not.
+        Return False without a change if the results would differ.
         """
         program, is_small = self._program, self._repeats.is_small
         small = rows.start + np.flatnonzero(is_small[rows])
@@ -184,14 +188,14 @@ class _Player:
         asks = program.kind[small] == MALLOC
         address[of_small[asks]] = address[program.block[model[asks]]]
         if not np.array_equal(address[of_small], address[program.block[model]]):
-            return False  # it frees older blocks, which lie elsewhere
+            return False  # it frees older blocks at other addresses
         renamed = self._repeats.replaced(small, address)
         if renamed is None:
             return False
         large = rows.start + np.flatnonzero(~is_small[rows])
         taken = self._play(large, stops=True)
         if taken < len(large):
-            # More than the plain rules: all that came before it has to be there.
+            # The row needs more than the plain rules, so all earlier rows must be played.
             row = int(large[taken])
             self._play(small[small < row])
             self._play_all(row, rows.stop)
@@ -205,9 +209,9 @@ class _Player:
         return True
 
     def _play(self, rows: _Ints, *, stops: bool = False) -> int:
-        """Some rows, in order; how many.
+        """Play rows in order and return their number.
 
-        stops: at the first that needs more than the plain rules, which is then not taken.
+        stops: stop before the first row that needs more than the plain rules.
         """
         program, history = self._program, self._allocator.history
         columns = (program.kind[rows], program.block[rows], program.size[rows])
@@ -228,7 +232,7 @@ class _Player:
                 ends.append(len(history))
         finally:
             if len(ends) < at:
-                ends.append(len(history))  # of an error
+                ends.append(len(history))  # after an error
             self._keep(rows[:at], np.array(ends, dtype=np.int64))
         return at
 
@@ -248,7 +252,7 @@ class _Player:
             allocator.free(taken)
 
     def _keep(self, rows: _Ints, ends: _Ints) -> None:
-        """Take down what the rows left: entries, and records of the statistics."""
+        """Store the entries and statistics records of the played rows."""
         self._allocator.statistics()
         program = self._program
         of_entry = np.repeat(rows, np.diff(ends, prepend=0))
@@ -263,11 +267,11 @@ class _Player:
             self._records.clear()
 
     def end_with(self, text: str) -> None:
-        """An error ends the program."""
+        """Stop the program with an error text."""
         self._oom_text = text
 
     def result(self) -> Played:
-        """What it came to."""
+        """Return the result."""
         if self._copied:
             self._put_in(np.concatenate(self._copied))
         row = np.concatenate(self._rows)
@@ -289,7 +293,7 @@ class _Player:
         )
 
     def _put_in(self, rows: _Ints) -> None:
-        """The entries and the statistics of the rows that were passed over."""
+        """Add entries and statistics of the rows that were copied."""
         program = self._program
         is_free = program.kind[rows] == FREE
         of_entry = np.repeat(rows, 1 + is_free)
@@ -307,9 +311,10 @@ class _Player:
 
 
 class _Repeats:
-    """Which stretches of a program come out as others did.
+    """Index of stretches that repeat the results of earlier ones.
 
-    is_small: by row, whether it is one of the small pool.  requested: by block, the bytes.
+    is_small: True for rows of the small pool.
+    requested: bytes of each block.
     """
 
     def __init__(self, program: KnownProgram, allocator: CachingAllocator) -> None:
@@ -319,15 +324,15 @@ class _Repeats:
         sizes, which = np.unique(self.requested, return_inverse=True)
         rounded = np.array([allocator.round_size(size) for size in sizes.tolist()], dtype=np.int64)
         self._rounded = rounded[which]
-        """By block."""
+        """Rounded size of each block."""
         of_small = self._rounded <= SMALL_SIZE
         self._number = np.cumsum(of_small)
-        """By block of the small pool, its number among them, from 1 on."""
+        """Number of each block within the small pool, from 1."""
         self.is_small = (program.kind != EMPTY_CACHE) & of_small[program.block]
         self._asked_before = np.cumsum(asks)
         frees = program.kind == FREE
         self._freed = np.full(len(self.requested), len(asks))
-        """By block, the row that frees it."""
+        """Row that frees each block."""
         self._freed[program.block[frees]] = np.flatnonzero(frees)
         self._found: dict[int, object] = {}
         self._keys: dict[int, tuple[bytes, ...]] = {}
@@ -335,11 +340,11 @@ class _Repeats:
         self._may = allocator.collects_garbage_above is None and not counts_objects
 
     def found(self, number: int, places: object) -> None:
-        """How stretch `number` finds the small pool."""
+        """Store the state in which stretch `number` finds the small pool."""
         self._found[number] = places
 
     def span(self, number: int) -> int:
-        """How many stretches from `number` on ask the same as those before; 0: none do."""
+        """Return the period in stretches after which the requests repeat; 0 if they do not."""
         last = len(self._program.stretches) - 1
         for span in _SPANS if self._may else ():
             if self._found.get(number - span) != self._found[number] or number + span > last:
@@ -350,12 +355,12 @@ class _Repeats:
         return 0
 
     def come_back(self, number: int, span: int) -> None:
-        """So many stretches from `number` on came out as those before."""
+        """Record that `span` stretches from `number` on repeated the earlier ones."""
         for one in range(number + 1, number + span):
             self._found[one] = self._found[one - span]
 
     def _key(self, number: int) -> tuple[bytes, ...]:
-        """What a stretch asks of the small pool, with blocks told from its beginning on."""
+        """Return a stretch's requests to the small pool, with blocks numbered relative to it."""
         if number not in self._keys:
             program = self._program
             start, stop = program.stretches[number], program.stretches[number + 1]
@@ -368,14 +373,14 @@ class _Repeats:
         return self._keys[number]
 
     def replaced(self, small: _Ints, address: NDArray[np.uint64]) -> dict[int, int] | None:
-        """The names of the older blocks that the rows free, and which of theirs lies there then.
+        """Map the older blocks that the rows free to the blocks now at these addresses.
 
-        None where something else does.
+        Return None if another block is there.
         """
         program = self._program
         asks = program.kind[small] == MALLOC
         asked, freed = program.block[small[asks]], program.block[small[~asks]]
-        # Blocks are numbered by request, so that of a stretch the older ones have lower numbers.
+        # Blocks are numbered by request, so blocks older than a stretch have lower numbers.
         older = freed[freed < self._asked_before[small[0] - 1]]
         younger = asked[self._freed[asked] > small[-1]]
         older = older[np.argsort(address[older])]

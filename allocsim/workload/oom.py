@@ -1,7 +1,7 @@
-"""Out of memory with memory free, in ten calls.
+"""Out of memory although memory is free, in ten calls.
 
-Shown: 33 MiB of a 60 MiB device are idle, the largest idle piece has 9 MiB, and a request of
-12 MiB fails.  The survivors in the middle hold every segment, so nothing can go back either.
+33 MiB of a 60 MiB device are unused, the largest free block has 9 MiB, and a request of 12 MiB
+fails.  A live block in every segment prevents its release.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["oom"]
 
 
 def oom(*, device_memory: int | str = "60MiB", conf: str = "") -> Recording:
-    """The classic: six blocks of 9 MiB in three segments, every other one freed, then 12 MiB."""
+    """Allocate six blocks of 9 MiB in three segments, free every other one, request 12 MiB."""
     options = dict(locals())
     recorder = Recorder(device_memory, conf)
     make = recorder.code("classic.py", "make", 4)

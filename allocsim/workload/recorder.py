@@ -1,7 +1,7 @@
-"""Requests played on the model, and its history of them as a recording.
+"""Make requests on the model and return its history as a recording.
 
-Rule: every request names its line of code; what the recording says of it besides is the
-allocator's own history (`kept_history.py`).
+Every request has a line of code; everything else in the recording is the allocator's own history
+(`kept_history.py`).
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from allocsim.workload.kept_history import KeptHistory
 __all__ = ["BASE_ADDRESS", "Recorder"]
 
 BASE_ADDRESS = 0x7F00_0000_0000
-"""Where the driver's addresses begin, as they do on a real machine."""
+"""First address of the driver, typical of a real machine."""
 
 _CHUNK = 1 << 16
 
 
 class Recorder:
-    """A device, and the recording of what is asked of it.
+    """Device with an allocator whose requests are recorded.
 
-    device_memory: bytes, or text such as "16GiB".  conf: what PYTORCH_CUDA_ALLOC_CONF says.
-    The others are those of `CachingAllocator`.  oom_text: the error that ended the program, if any.
-    Raises ConfigError for what the allocator refuses.
+    device_memory: bytes, or text such as "16GiB".
+    conf: value of PYTORCH_CUDA_ALLOC_CONF.
+    oom_text: out-of-memory error that ended the program; "" for none.
+    Other arguments are those of `CachingAllocator`.  Raises ConfigError for an invalid setting.
     """
 
     def __init__(
@@ -63,15 +64,15 @@ class Recorder:
 
     @property
     def n_entries(self) -> int:
-        """How many entries the recording has so far."""
+        """Number of entries recorded so far."""
         return self._taken + len(self._history)
 
     def code(self, filename: str, name: str, line: int) -> int:
-        """The number of a line of the imagined program, to be given with its requests."""
+        """Return the number of a line of the simulated program, to be passed with requests."""
         return self._interner.stack([self._interner.frame(Frame(filename, name, line))])
 
     def malloc(self, size: int, code: int, stream: int = 0) -> int:
-        """The address of a block of at least `size` bytes, 1 or more."""
+        """Allocate `size` bytes, 1 or more, and return the address."""
         try:
             address = self.allocator.malloc(size, stream)
         finally:
@@ -85,12 +86,12 @@ class Recorder:
         self._note(code)
 
     def empty_cache(self) -> None:
-        """Give back what no block uses."""
+        """Release all cached segments."""
         self.allocator.empty_cache()
         self._note(-1)
 
     def rounds(self, rounds: int, entries: int | None) -> Iterator[int]:
-        """0, 1, ... up to `rounds`, or until there are `entries` entries if that is given."""
+        """Yield 0, 1, … up to `rounds`, or until there are `entries` entries if that is given."""
         for number in count():
             if (number >= rounds) if entries is None else (self.n_entries >= entries):
                 return
@@ -98,7 +99,7 @@ class Recorder:
 
     @contextmanager
     def program(self) -> Iterator[None]:
-        """A program that an out-of-memory error ends, as it would a real one."""
+        """Run a program that an out-of-memory error ends."""
         try:
             yield
         except OutOfMemoryError as error:
@@ -112,7 +113,7 @@ class Recorder:
     # -- the recording -------------------------------------------------------------------
 
     def recording(self, kind: str, options: Mapping[str, object]) -> Recording:
-        """The whole recording.  kind, options: those of `allocsim synth`."""
+        """Return the recording; `kind` and `options` are those of `allocsim synth`."""
         provenance = Provenance(
             torch_version=f"{NEWEST}.0",
             device_name="a device that allocsim synth imagined",
@@ -127,7 +128,7 @@ class Recorder:
         return self._kept.recording(f"synth {kind}", self.allocator, table, provenance)
 
     def _take(self) -> None:
-        """Turn the history so far into columns, and forget it."""
+        """Convert the history so far to columns and clear it."""
         ends, codes = np.array(self._calls, dtype=np.int64).T
         self._kept.take(self._history, np.repeat(codes, np.diff(ends, prepend=0)))
         self._taken += len(self._history)
@@ -136,7 +137,7 @@ class Recorder:
 
 
 def _flags(options: Mapping[str, object]) -> Iterator[str]:
-    """The options that are not off, as on a command line, each with a space before it."""
+    """Yield the options that are set as on a command line, each with a leading space."""
     for name, value in options.items():
         flag = f" --{name.replace('_', '-')}"
         if value is True:

@@ -1,7 +1,7 @@
-"""A language model that serves several requests at once, each with a cache that grows.
+"""A language model that serves several requests at once, each with a growing cache.
 
-Shown: a cache that is grown by making a longer one and freeing the old leaves holes that are
-always a little too short for the next, because every cache in flight keeps growing.
+A cache grows by allocating a larger one and freeing the old one.  The holes are always slightly too
+small for the next cache, because all caches keep growing.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _FILE = "serve.py"
 
 @dataclass(slots=True)
 class _Session:
-    """A request being answered.
+    """Request in progress.
 
-    cache: the address of its cache.
-    tokens: in the cache.
-    end: the tokens at which the answer is complete.
+    cache: address of its cache.
+    tokens: number of tokens in the cache.
+    end: number of tokens at which the answer is complete.
     """
 
     cache: int
@@ -46,12 +46,14 @@ def server(
     conf: str = "",
     entries: int | None = None,
 ) -> Recording:
-    """Growing caches of a server.
+    """Simulate the growing caches of a server.
 
-    concurrent: requests answered at the same time.  prompt, answer: the most tokens of each; the
-    real numbers are drawn, from an eighth up.  growth: tokens that a cache is made longer by.
-    cache_size: bytes of cache for each token.  weights: of the model, in 64 MiB tensors.
-    entries: go on for as many entries instead of `requests`.
+    concurrent: number of requests in progress at a time.
+    prompt, answer: maximum tokens of each; actual numbers are random, from an eighth of it.
+    growth: tokens by which a cache grows.
+    cache_size: bytes of cache per token.
+    weights: bytes of the model, in tensors of 64 MiB.
+    entries: number of entries to generate, in place of `requests`.
     """
     options = dict(locals())
     bytes_a_token = parse_size(cache_size)
@@ -63,7 +65,7 @@ def server(
     sessions: list[_Session] = []
 
     def turn() -> None:
-        """Every session gets `growth` tokens; one that is done makes room."""
+        """Add `growth` tokens to every session and finish the complete ones."""
         for session in list(sessions):
             session.tokens += growth
             longer = recorder.malloc(session.tokens * bytes_a_token, grow)

@@ -1,8 +1,8 @@
-"""Two streams: one fills buffers, the other copies them, with record_stream between the two.
+"""Two streams: one fills buffers, the other copies them, with record_stream in between.
 
-Shown: a block freed while the side stream still reads it is pending.  It cannot be used again
-until the side stream has finished and a later request processes its event; meanwhile the same
-loop takes new memory, several times what it needs at once.
+A block that is freed while the side stream reads it is pending.  It cannot be reused until the side
+stream has finished and a later request has processed its event.  Meanwhile the loop allocates new
+memory, several times what it needs at once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from allocsim.workload.recorder import Recorder
 __all__ = ["SIDE_STREAM", "streams"]
 
 SIDE_STREAM = 4096
-"""The raw handle of the side stream."""
+"""Raw handle of the side stream."""
 
 _FILE = "overlap.py"
 
@@ -32,11 +32,11 @@ def streams(
     conf: str = "",
     entries: int | None = None,
 ) -> Recording:
-    """Compute on the default stream, copies on a side stream, record_stream between them.
+    """Simulate computation on the default stream and copies on a side stream.
 
-    buffers: made in each step, of between half and all of `buffer_size`.  lag: steps after which
-    the side stream has caught up each time.  entries: go on for as many entries instead of
-    `steps`.
+    buffers: number of buffers per step, with between half of `buffer_size` and all of it.
+    lag: steps after which the side stream has caught up.
+    entries: number of entries to generate, in place of `steps`.
     """
     options = dict(locals())
     largest = parse_size(buffer_size)

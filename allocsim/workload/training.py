@@ -1,8 +1,8 @@
-"""A training loop of a transformer: blocks that live for the run, for a step or for a moment.
+"""Training loop of a transformer, with blocks that live for the run, a step or a moment.
 
-Shown: with one sequence length, the second step finds every block that the first left, and the
-driver is never asked again.  With ragged ones each step asks for other sizes; blocks cut for one
-do not fit the next, and reserved memory grows past what any step needs.
+With a fixed sequence length the second step reuses all blocks of the first, without driver calls.
+With varying lengths each step requests other sizes.  Blocks split for one step do not fit the next,
+and reserved memory grows beyond the need of any single step.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ def training(
     conf: str = "",
     entries: int | None = None,
 ) -> Recording:
-    """A training loop: forward, backward, Adam.
+    """Simulate a training loop with forward, backward and Adam.
 
-    layers, hidden, batch, sequence: of the model and its input.  ragged: every step has a
-    sequence length of its own, from a quarter of `sequence` up.  entries: go on for as many
-    entries instead of `steps`.
+    layers, hidden, batch, sequence: sizes of the model and its input.
+    ragged: draw a sequence length for every step, from a quarter of `sequence` to all of it.
+    entries: number of entries to generate, in place of `steps`.
     """
     options = dict(locals())
     chance = random.Random(seed)
@@ -50,7 +50,7 @@ def training(
 
 
 class _Loop:
-    """The program: parameters and Adam's state live for the run, gradients for a step."""
+    """Program whose parameters and Adam state live for the run, and gradients for a step."""
 
     def __init__(self, recorder: Recorder, layers: int, hidden: int) -> None:
         self._recorder = recorder
@@ -73,7 +73,7 @@ class _Loop:
         return [self._embedding, *sizes]
 
     def step(self, tokens: int, *, is_first: bool) -> None:
-        """One step on so many tokens."""
+        """Run one step with `tokens` tokens."""
         recorder = self._recorder
         batch = recorder.malloc(tokens * _TOKEN, recorder.code(_FILE, "load_batch", 22))
         saved = [self._layer_forward(tokens) for _ in self._weights]
@@ -89,8 +89,10 @@ class _Loop:
         self._optimize(is_first)
 
     def _layer_forward(self, tokens: int) -> list[int]:
-        """The blocks of norm, attention and the two halves of the perceptron that the backward
-        pass needs; one temporary block each."""
+        """Allocate the blocks of norm, attention and MLP that the backward pass needs.
+
+        Each part also allocates and frees a temporary block.
+        """
         recorder, code = self._recorder, self._forward
         row = tokens * self._hidden * _HALF
         kept = []
@@ -103,7 +105,7 @@ class _Loop:
     def _layer_backward(
         self, weights: list[int], kept: list[int], gradient: int, tokens: int
     ) -> int:
-        """Free the blocks that a layer kept, last first; returns the gradient of its input."""
+        """Free the blocks that a layer kept, last first, and return the gradient of its input."""
         recorder, code = self._recorder, self._backward
         row = tokens * self._hidden * _HALF
         for block in reversed(kept):
