@@ -1,8 +1,7 @@
-"""Pauses Python's cycle collector while many objects are made that stay.
+"""Pause Python's cycle collector while many long-lived objects are created.
 
-Rule: it is left as it was found, whatever happens meanwhile.  Nothing but the standard library is
-imported: the recorder of `allocsim record` loads this file by its path, in an interpreter that need
-not have allocsim.
+Only the standard library is imported, because the recorder of `allocsim record` loads this file by
+its path in an interpreter that may not have allocsim.
 """
 
 from __future__ import annotations
@@ -16,7 +15,10 @@ __all__ = ["collector_paused"]
 
 @contextlib.contextmanager
 def collector_paused() -> Iterator[None]:
-    """Without the collector, which would walk millions of objects that live on again and again."""
+    """Disable the collector, which would traverse millions of live objects repeatedly.
+
+    The previous state is restored, also after an exception.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,7 +1,6 @@
-"""How a result shows itself: one line at a prompt, a small table in a notebook.
+"""Representation of results: one line at a prompt, a small table in a notebook.
 
-Rule: both say the verdict and its figures and nothing else; what comes from a recording is escaped,
-so that a name can neither be a tag nor a command of the terminal.
+Text from a recording is escaped, so that it cannot contain HTML tags or terminal commands.
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ _LONGEST_LINE = 300
 
 
 class Shown(ABC):
-    """What results have in common: they say what they are."""
+    """Base class of results, with representations for prompts and notebooks."""
 
     __slots__ = ()
 
     @abstractmethod
     def headline(self) -> str:
-        """The verdict with its figures, on one line."""
+        """Return the result in one line."""
 
     @abstractmethod
     def figures_shown(self) -> Iterable[tuple[str, str]]:
-        """The rows of the table in a notebook: what it is, and how much."""
+        """Return the rows of the notebook's table as pairs of label and text."""
 
     def __repr__(self) -> str:
         line = printable(self.headline())
@@ -35,7 +34,7 @@ class Shown(ABC):
         return f"{type(self).__name__}({line})"
 
     def _repr_html_(self) -> str:
-        """What Jupyter shows."""
+        """Return the HTML for Jupyter."""
         rows = "".join(
             f'<tr><th style="text-align:left">{_escaped(name)}</th>'
             f'<td style="text-align:left">{_escaped(value)}</td></tr>'
@@ -46,7 +45,7 @@ class Shown(ABC):
 
 
 def printable(text: str) -> str:
-    """`text` with what cannot be printed written as an escape."""
+    """Return `text` with unprintable characters escaped."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

@@ -1,15 +1,15 @@
-"""What can go wrong, grouped by who must act.
+"""Exceptions, grouped by who must act.
 
     AllocsimError
-      RecordingError            the file is wrong      path, entry, value, what was expected
-      ConfigError               a setting is wrong     also a ValueError
-      OutOfMemoryError          the simulated GPU is full, in PyTorch's own words; a RuntimeError
-      UpstreamAssertionError    PyTorch itself stops here on an internal assertion
-      UndefinedBehaviorError    what PyTorch does here is undefined; the model refuses to guess
-      InvariantError            we are wrong           number of the rule, dump; please report it
+      RecordingError            invalid file: path, entry, value and what was expected
+      ConfigError               invalid setting; also a ValueError
+      OutOfMemoryError          simulated GPU out of memory, with PyTorch's text; a RuntimeError
+      UpstreamAssertionError    PyTorch itself fails here with an internal assertion
+      UndefinedBehaviorError    undefined behavior in PyTorch, which the model does not guess
+      InvariantError            bug in allocsim, with rule number and dump; please report it
 
-A message is one sentence that names the culprit and the value.  An operation that raises one
-of these has changed nothing but what upstream itself changes before failing.
+A message is one sentence that names the cause and the value.  An operation that raises one of these
+has changed no state, except for changes that upstream makes before it fails.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ __all__ = [
 
 
 class AllocsimError(Exception):
-    """The base of every error that allocsim raises on purpose."""
+    """Base class of all errors that allocsim raises deliberately."""
 
 
 class RecordingError(AllocsimError):
-    """A file that cannot be read or replayed as a recording."""
+    """File that cannot be read or replayed as a recording."""
 
     def __init__(self, path: str, what: str, *, entry: int | None = None) -> None:
         where = f"{path}: entry {entry}" if entry is not None else path
@@ -40,15 +40,15 @@ class RecordingError(AllocsimError):
 
 
 class ConfigError(AllocsimError, ValueError):
-    """An option string, release or device description that PyTorch or the model refuses."""
+    """Option string, release or device description that PyTorch or the model refuses."""
 
 
 class OutOfMemoryError(AllocsimError, RuntimeError):
-    """The simulated device is full.  The text is that of the release being modelled.
+    """Simulated device out of memory; the text is that of the modelled release.
 
-    requested_bytes: the raw request.  rounded_bytes: after rounding, what a recorded `oom`
-    entry carries.  tried_bytes: the segment that was tried, what the text prints; 0 where the
-    text prints none.
+    requested_bytes: raw request.
+    rounded_bytes: request after rounding, as in a recorded `oom` entry.
+    tried_bytes: size of the attempted segment, as printed in the text; 0 if none is printed.
     """
 
     def __init__(
@@ -61,12 +61,12 @@ class OutOfMemoryError(AllocsimError, RuntimeError):
 
 
 class UpstreamAssertionError(AllocsimError):
-    """PyTorch of the modelled release stops here on an internal assertion."""
+    """Internal assertion of PyTorch in the modelled release."""
 
 
 class UndefinedBehaviorError(AllocsimError):
-    """PyTorch of the modelled release runs into undefined behaviour here (use after free)."""
+    """Undefined behavior of PyTorch in the modelled release, such as use after free."""
 
 
 class InvariantError(AllocsimError):
-    """The model broke one of its own rules: a defect of allocsim, not of the input."""
+    """Violated invariant of the model: a bug in allocsim, not an invalid input."""

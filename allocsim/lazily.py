@@ -1,7 +1,6 @@
-"""Names of a package that are imported when they are first used.
+"""Lazy imports: names of a package that are imported on first use.
 
-Rule: a package that says where its names are has imported none of them until somebody asks for
-one, so that a command loads what it needs and nothing else.
+A command then loads only the modules that it needs.
 """
 
 from __future__ import annotations
@@ -13,10 +12,10 @@ __all__ = ["lazily"]
 
 
 def lazily(namespace: dict[str, object], homes: Mapping[str, str]) -> Callable[[str], object]:
-    """The `__getattr__` of a package.
+    """Return the `__getattr__` function of a package.
 
-    namespace: its `globals()`, where a name stays once it is found.  homes: the module of each
-    name, from the package on.
+    namespace: the package's `globals()`, in which imported names are stored.
+    homes: module of each name, relative to the package.
     """
     package = str(namespace["__name__"])
 
@@ -24,8 +23,8 @@ def lazily(namespace: dict[str, object], homes: Mapping[str, str]) -> Callable[[
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         home = import_module(f"{package}.{homes[name]}")
-        # All of its names at once: a function may have its module's, which importing it has put
-        # in the package.
+        # Set all names of the module, since a function may have the module's name, which the import
+        # has bound to the module.
         its = [each for each, module in homes.items() if module == homes[name]]
         namespace.update({each: getattr(home, each) for each in its})
         return namespace[name]

@@ -1,6 +1,6 @@
-"""The memory of freed columns, which the next ones are to have.
+"""Keep glibc from returning freed array memory to the kernel.
 
-Rule: what is done here changes how long things take, and nothing else.
+This affects only speed.
 """
 
 from __future__ import annotations
@@ -12,18 +12,17 @@ import numpy as np
 __all__ = ["keep_pages"]
 
 _LONGEST = (32 << 20) - (1 << 13)
-"""Bytes of the longest array by which glibc measures, with room for its own words."""
+"""Size in bytes of the largest array that raises glibc's threshold, less its bookkeeping."""
 
 
 @cache
 def keep_pages() -> None:
-    """Let the C library keep the memory of freed columns for those to come, up to 64 MiB.
+    """Make glibc keep up to 64 MiB of freed memory.
 
-    glibc gives what is free at the end of its heap back to the kernel when it is more than twice
-    the longest array freed so far (32 MiB at most), and the kernel clears every page that it hands
-    out again: a fifth of the first replay of a recording with the compiled core, a twentieth in
-    plain Python, whose columns are a few MiB each (benchmarks/results/speed.md).  So one as long
-    as counts is freed that nobody has touched, which takes no time and no memory; what other C
-    libraries do is not changed by it.
+    glibc returns free memory at the end of its heap to the kernel when it exceeds twice the size of
+    the largest array freed so far (at most 32 MiB), and the kernel clears every page that it maps
+    again.  That took a fifth of the first replay of a recording with the compiled core, and a
+    twentieth in plain Python (benchmarks/results/speed.md).  Allocating and freeing an untouched
+    array of the maximal size raises the threshold at no cost.  Other C libraries are unaffected.
     """
     np.empty(_LONGEST, dtype=np.uint8)

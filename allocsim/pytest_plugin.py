@@ -1,12 +1,11 @@
-"""A plugin of pytest: `@pytest.mark.limit_reserved("2GiB")` and `@pytest.mark.allocsim(...)`.
+"""pytest plugin with `@pytest.mark.limit_reserved("2GiB")` and `@pytest.mark.allocsim(...)`.
 
-Rule: a session without such a mark pays for nothing: this imports pytest and the standard library,
-and looks at the marks of each test once.  A test with one is recorded by `allocsim.capture` on the
-GPU that is there; without one it runs in an interpreter of its own over a phantom GPU, and its
-outcome comes back.  Where PyTorch is missing it is skipped, and the reason said.
+Tests without these marks are unaffected.  A marked test is recorded by `allocsim.capture` if a GPU
+is available.  Otherwise it runs in a separate interpreter over a phantom GPU, and its outcome is
+reported here.  Without PyTorch it is skipped with a reason.
 
-The limits hold for what the test's body asks for, replayed by an empty allocator: what other tests
-left behind does not count, nor what its fixtures hold.
+The limits apply to the requests of the test's body, replayed on an empty allocator.  Memory of
+other tests and of fixtures does not count.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ __all__ = [
 ]
 
 _OUTCOME = "ALLOCSIM_PYTEST_OUTCOME"
-"""In the interpreter of a test over a phantom: the file that its outcome goes to."""
+"""Environment variable with the file for the outcome of a test over a phantom GPU."""
 _MOST_ENTRIES = 2_000_000
 _LOST = "older"
-"""A capture that lacks entries says how many older ones."""
+"""Word in the text of a capture that lost its oldest entries."""
 _SIZES = ("max_reserved", "max_allocated", "max_requested")
 _OTHERS = ("max_driver_calls", "max_fragmentation")
 _KNOWN = (*_SIZES, *_OTHERS, "gpu")
@@ -46,7 +45,7 @@ _CARD = "H100 80GB"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marks known."""
+    """Register the marks."""
     what = "fail if the test's body needs more GPU memory"
     config.addinivalue_line("markers", f'limit_reserved("2GiB"): {what} (allocsim)')
     known = ", ".join(f"{name}=..." for name in _KNOWN)
@@ -55,14 +54,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """A test with a mark, where there is no GPU: its body and its fixtures run elsewhere."""
+    """Run a marked test over a phantom GPU if there is no GPU."""
     if _is_marked(item) and not _is_recorded_here():
         vars(item).update(setup=lambda: None, runtest=lambda: _run_over_a_phantom(item))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
-    """A test with a mark, where there is a GPU of either kind: recorded and judged."""
+    """Record and check a marked test if there is a real or phantom GPU."""
     if not (_is_marked(item) and _is_recorded_here()):
         return (yield)
     budget, _ = _asked(item)
@@ -83,7 +82,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """In the interpreter of a test over a phantom: tell the one that asked for it."""
+    """Report the outcome of a test over a phantom GPU to the interpreter that started it."""
     report = yield
     if _OUTCOME in os.environ and _is_marked(item):
         text = report.longreprtext
@@ -101,7 +100,7 @@ def _is_marked(item: pytest.Item) -> bool:
 
 
 def _asked(item: pytest.Item) -> tuple[Budget, str]:
-    """The limits of a test's marks, the nearest first, and the card's name."""
+    """Return the limits of a test's marks, closest mark first, and the name of the card."""
     from allocsim.questions.gate import Budget  # noqa: PLC0415
 
     values: dict[str, Any] = {}
@@ -136,7 +135,7 @@ def _read(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _judge(item: pytest.Item, budget: Budget, files: Sequence[str]) -> None:
-    """Fail the test if it is beyond a limit."""
+    """Fail the test if it exceeds a limit."""
     from allocsim.questions.gate import gate, measured  # noqa: PLC0415
     from allocsim.report import gate_text  # noqa: PLC0415
     from allocsim.trace import Action, load  # noqa: PLC0415
@@ -164,7 +163,7 @@ def _judge(item: pytest.Item, budget: Budget, files: Sequence[str]) -> None:
 
 
 def _is_recorded_here() -> bool:
-    """Whether this process has a GPU, of either kind."""
+    """Return True if this process has a real or phantom GPU."""
     return _OUTCOME in os.environ or _has_gpu()
 
 
@@ -176,7 +175,7 @@ def _has_gpu() -> bool:
 
 
 def _run_over_a_phantom(item: pytest.Item) -> None:
-    """The test, in an interpreter of its own; it ends here as it ended there."""
+    """Run the test in a separate interpreter and repeat its outcome here."""
     from allocsim.phantom import (  # noqa: PLC0415
         PhantomError,
         find_gpu,
@@ -207,7 +206,7 @@ def _run_over_a_phantom(item: pytest.Item) -> None:
 
 def _end_as(reports: Sequence[Mapping[str, str]], done: subprocess.CompletedProcess[str]) -> None:
     for report in reports:
-        if report["when"] == "teardown":  # by then it has all that was printed
+        if report["when"] == "teardown":  # the last report, with all captured output
             sys.stdout.write(report["output"])
     for report in reports:
         if report["outcome"] == "skipped":
@@ -220,9 +219,9 @@ def _end_as(reports: Sequence[Mapping[str, str]], done: subprocess.CompletedProc
 
 
 def _command(item: pytest.Item) -> list[str]:
-    """pytest for this test alone: its configuration, and none of what one adds for all tests.
+    """Return the pytest command for this test only, without options that apply to all tests.
 
-    That a test is expected to fail is judged where it is reported.
+    xfail marks are evaluated in the reporting process.
     """
     config = item.config
     within = item.nodeid.partition("::")[2]

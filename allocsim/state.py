@@ -1,9 +1,8 @@
-"""A device's memory at one moment: segments, and the blocks that tile each of them.
+"""Memory of a device at one moment: segments and their blocks.
 
-A sound state keeps three rules, which `trace.lint` checks of a recording and `core.check` of the
-model: the blocks of a segment follow one another from its address to its end without gap or
-overlap; segments of a device do not overlap; a block's state is one of PyTorch's three strings.
-Source: semantics 6.5.
+In a valid state the blocks of a segment cover it without gap or overlap, the segments of a device
+do not overlap, and a block's state is one of PyTorch's three strings.  `trace.lint` checks this for
+recordings and `core.check` for the model.  Source: semantics 6.5.
 """
 
 from __future__ import annotations
@@ -21,29 +20,29 @@ __all__ = [
 ]
 
 ALLOCATED = "active_allocated"
-"""Handed out."""
+"""State of an allocated block."""
 
 PENDING = "active_pending_free"
-"""Freed by the program, and waiting for a stream that used it."""
+"""State of a block that the program freed and that waits for a stream."""
 
 INACTIVE = "inactive"
-"""Free: cached by the allocator, in use by nobody."""
+"""State of a free block, cached by the allocator."""
 
 PoolId = tuple[int, int]
-"""A private pool, as CUDA graphs and MemPools are numbered."""
+"""Id of a private pool, as CUDA graphs and MemPools number them."""
 
 DEFAULT_POOL: PoolId = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class BlockState:
-    """A block of a segment.
+    """Block of a segment.
 
-    address: its first byte.
-    size: bytes in the segment.
-    requested_size: bytes asked for; stale where the block is inactive.
+    address: first byte.
+    size: bytes of the block.
+    requested_size: bytes of the request; meaningless if the block is inactive.
     state: `ALLOCATED`, `PENDING` or `INACTIVE`.
-    frames: number of the stack that allocated it, -1 where unknown.
+    frames: stack number of the allocation, -1 if unknown.
 
     Mirrors: BlockInfo
     """
@@ -56,26 +55,26 @@ class BlockState:
 
     @property
     def end(self) -> int:
-        """The first address past the block."""
+        """First address after the block."""
         return self.address + self.size
 
     @property
     def is_active(self) -> bool:
-        """Whether it is handed out, or waits for a stream."""
+        """True if the block is allocated or waits for a stream."""
         return self.state != INACTIVE
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentState:
-    """A segment of cudaMalloc, or one mapped range of an expandable segment.
+    """Segment from cudaMalloc, or one mapped range of an expandable segment.
 
-    address: its first byte.
+    address: first byte.
     total_size: bytes.
-    stream: the raw handle that it belongs to.
-    is_small: whether it is of the small pool.
+    stream: raw handle of its stream.
+    is_small: True if it is in the small pool.
     pool_id: `DEFAULT_POOL`, or the private pool that owns it.
-    blocks: tile it in address order.
-    frames: number of the stack that allocated it, -1 where unknown.
+    blocks: blocks in address order, without gaps.
+    frames: stack number of the allocation, -1 if unknown.
 
     Mirrors: SegmentInfo
     """
@@ -91,34 +90,34 @@ class SegmentState:
 
     @property
     def end(self) -> int:
-        """The first address past the segment."""
+        """First address after the segment."""
         return self.address + self.total_size
 
     def held(self, state: str) -> int:
-        """Bytes of the blocks in `state`."""
+        """Return the bytes of the blocks in `state`."""
         return sum(block.size for block in self.blocks if block.state == state)
 
     @property
     def allocated_size(self) -> int:
-        """Bytes of blocks handed out."""
+        """Bytes of allocated blocks."""
         return self.held(ALLOCATED)
 
     @property
     def active_size(self) -> int:
-        """Bytes of blocks handed out or waiting for other streams."""
+        """Bytes of blocks that are allocated or wait for other streams."""
         return sum(block.size for block in self.blocks if block.state != INACTIVE)
 
     @property
     def requested_size(self) -> int:
-        """Bytes asked for by the active blocks."""
+        """Requested bytes of the active blocks."""
         return sum(block.requested_size for block in self.blocks if block.state != INACTIVE)
 
     @property
     def largest_free(self) -> int:
-        """Bytes of the largest inactive block, 0 for none."""
+        """Bytes of the largest inactive block; 0 if there is none."""
         return max((block.size for block in self.blocks if block.state == INACTIVE), default=0)
 
     @property
     def is_idle(self) -> bool:
-        """Whether no block of it is in use or waiting."""
+        """True if all its blocks are inactive."""
         return all(block.state == INACTIVE for block in self.blocks)

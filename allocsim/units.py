@@ -1,7 +1,7 @@
-"""Sizes are `int` bytes everywhere; text with units exists only at the edge.
+"""Parse and format sizes; everywhere else a size is an `int` in bytes.
 
-`parse_size` reads what people type ("24GiB", "5600 MiB", "512"); `format_size` writes sizes
-as PyTorch's own error messages do, because the two are compared letter by letter.
+`parse_size` reads user input ("24GiB", "5600 MiB", "512").  `format_size` formats sizes exactly as
+PyTorch's error messages do.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ _WRAP = 1 << 64
 
 
 def round_up(size: int, multiple: int) -> int:
-    """The least multiple of `multiple` that is not below `size`."""
+    """Return the smallest multiple of `multiple` that is at least `size`."""
     return -(-size // multiple) * multiple
 
 
 def format_size(size: int) -> str:
-    """`size` bytes as PyTorch prints them: "512 bytes", "2.00 MiB", "1024.00 MiB", "1.50 GiB".
+    """Format `size` bytes as PyTorch does: "512 bytes", "2.00 MiB", "1024.00 MiB", "1.50 GiB".
 
-    The limits are inclusive (exactly 1 MiB is "1024.00 KiB") and the argument is unsigned, so
-    a negative difference shows as an enormous figure, as upstream shows it (semantics 7.1).
+    The limits are inclusive (exactly 1 MiB is "1024.00 KiB").  The argument is unsigned, so a
+    negative difference gives a huge number, as upstream prints it (semantics 7.1).
 
     Mirrors: format_size
     """
@@ -64,21 +64,21 @@ def format_size(size: int) -> str:
 
 
 def format_change(size: int) -> str:
-    """A difference of `size` bytes with its sign: "+2.00 MiB", "-512 bytes", "no change"."""
+    """Format a difference in bytes with its sign: "+2.00 MiB", "-512 bytes", "no change"."""
     return f"{'+' if size > 0 else '-'}{format_size(abs(size))}" if size else "no change"
 
 
 def format_range(low: int, high: int) -> str:
-    """ "1.20 GiB to 1.50 GiB", or one size where both read the same."""
+    """Format a range as "1.20 GiB to 1.50 GiB", or as one size if both ends look the same."""
     first, second = format_size(low), format_size(high)
     return first if first == second else f"{first} to {second}"
 
 
 def parse_size(text: str | int) -> int:
-    """Bytes from "24GiB", "5600 MiB", "1.5g", "512" or an `int`.
+    """Parse a size such as "24GiB", "5600 MiB", "1.5g", "512" or an `int`; return bytes.
 
-    KiB, MiB, GiB, TiB and the bare letters are powers of two; KB, MB, GB, TB powers of ten.
-    Raises ValueError, naming the text, for anything else, negative sizes and broken bytes.
+    KiB, MiB, GiB, TiB and single letters are powers of two; KB, MB, GB, TB are powers of ten.
+    Raises ValueError, naming the text, for anything else, negative sizes and fractional bytes.
     """
     if isinstance(text, int):
         if text < 0:
