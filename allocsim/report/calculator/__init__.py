@@ -1,4 +1,4 @@
-"""The calculator: one HTML file with the laws inside, which answers offline."""
+"""Calculator page: one HTML file with embedded laws that works offline."""
 
 from allocsim.report.calculator.calculator_page import calculator_page
 from allocsim.report.calculator.packed_laws import PackedLaws, packed_laws

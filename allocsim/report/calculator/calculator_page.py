@@ -1,7 +1,7 @@
-"""The calculator's page: laws, models and cards inside, and the scripts that play them.
+"""Build the calculator page with embedded laws, models, cards and scripts.
 
-Rule: the page loads nothing from outside, and its own policy forbids it; every figure that it shows
-is worked out from the laws in it, by the scripts of allocsim/report/calculator.
+The page loads nothing from outside, and its content security policy forbids it.  Its scripts, in
+allocsim/report/calculator, compute all figures from the embedded laws.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ENGINE = (
     *("html/columns.js", "calculator/variables.js", "calculator/allocator.js"),
     *("calculator/law.js", "calculator/engine.js"),
 )
-"""What a worker runs too."""
+"""Scripts that the web worker also runs."""
 _PAGE = ("calculator/question.js", "calculator/answer.js", "calculator/page.js")
 
 
@@ -43,7 +43,7 @@ def calculator_page(
     cards: Mapping[str, Gpu],
     opening: Opening,
 ) -> str:
-    """The page; it opens at `opening`."""
+    """Return the page; it shows `opening` first."""
     about = {
         "models": [_model(model) for model in _with(models, opening.model)],
         "keys": {name: _keys(family) for name, family in FAMILIES.items()},
@@ -82,7 +82,7 @@ def calculator_page(
 
 
 def _with(models: Sequence[LawModel], more: LawModel) -> list[LawModel]:
-    """The models, and `more` first where it is none of them."""
+    """Return the models, with `more` first if it is not among them."""
     return [*([] if more in models else [more]), *models]
 
 
@@ -99,7 +99,7 @@ def _model(model: LawModel) -> dict[str, Any]:
 
 
 def _keys(family: Family) -> dict[str, str]:
-    """By size, the key of a configuration that gives it; a window may be 0, for none."""
+    """Return the configuration key of each size; a window of 0 means none."""
     window = {} if family.window is None else {"window": "sliding_window"}
     return {**family.keys, **window}
 

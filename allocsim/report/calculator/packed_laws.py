@@ -1,8 +1,7 @@
-"""Laws of a program for a page: packed columns, and a small dictionary that describes them.
+"""Pack the laws of a program for a page: columns, and a dictionary that describes them.
 
-Rule: what the page unpacks is the law row for row and number for number, with the purpose of each
-request beside it.  A column holds the rows of every regime, one after the other, as in the file
-that the laws are read from.
+The packing is lossless and adds the category of each request.  A column holds the rows of all
+regimes, one after the other, as in the file of the laws.
 """
 
 from __future__ import annotations
@@ -27,10 +26,12 @@ _PER_ROW = ("kind", "kin", "number", "by_copy", "by_copies")
 
 @dataclass(frozen=True, slots=True)
 class PackedLaws:
-    """The laws of the program `name`, as a page carries them.
+    """Packed laws of the program `name`.
 
-    about: for JSON.  text: the columns that its `columns` describes.  n_laws: one a regime.
-    releases: of PyTorch and transformers, in words.
+    about: description for JSON.
+    text: columns described by the `columns` of `about`.
+    n_laws: number of laws, one per regime.
+    releases: releases of PyTorch and transformers, as text.
     """
 
     name: str
@@ -41,11 +42,11 @@ class PackedLaws:
 
 
 def packed_laws(laws: Laws, purposes: Mapping[str, NDArray[np.int64]]) -> PackedLaws:
-    """The laws of a program.
+    """Pack the laws of a program.
 
-    purposes: by regime, what the requests of its law are for, by number, in their order.
-    Raises ConfigError for a release whose allocator the page does not have: it knows no order of
-    free blocks but that of addresses.
+    purposes: category numbers of the requests of each regime's law, in order.
+    Raises ConfigError for a release that orders free blocks otherwise than by address, since the
+    page does not implement it.
     """
     release = ".".join(laws.torch_version.split(".")[:2])
     if find_release(release).free_block_order is FreeBlockOrder.CREATION:
@@ -82,13 +83,13 @@ def _joined(columns: Iterable[NDArray[Any]]) -> NDArray[np.int64]:
 
 
 def _spans(columns: Sequence[NDArray[Any]]) -> list[tuple[int, int]]:
-    """Where each begins and ends when they are joined."""
+    """Return begin and end of each column after concatenation."""
     ends = np.cumsum([0, *map(len, columns)]).tolist()
     return list(itertools.pairwise(ends))
 
 
 def _flat(formulas: Iterable[Formula]) -> NDArray[np.int64]:
-    """Of each numerator, denominator, how many variables, and they."""
+    """Return numerator, denominator, number of variables and the variables of each formula."""
     return np.array(
         [
             number

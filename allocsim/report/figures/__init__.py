@@ -1,4 +1,4 @@
-"""Figures for papers, pages and talks; matplotlib is imported when one is drawn."""
+"""Figures drawn with matplotlib, which is imported on first use."""
 
 from allocsim.report.figures.address_map import address_map_figure
 from allocsim.report.figures.block_sizes import block_sizes_figure

@@ -1,7 +1,7 @@
-"""The address map: the addresses of all blocks and segments over the run.
+"""Address map: the addresses of all blocks and segments over the run.
 
-Rule: a pixel shows the density of the entries and bytes that share it
-(`allocsim/questions/picture/address_map.py`), and the caption says how many these are.
+A pixel shows the density of the entries and bytes that it covers
+(`allocsim/questions/picture/address_map.py`); the caption gives their numbers.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 __all__ = ["address_map_figure"]
 
 SHAPE = (700, 1500)
-"""Rows and columns of pixels."""
+"""Number of pixel rows and columns."""
 
 _LONGEST_NAME = 34
 
 
 def address_map_figure(picture: Picture, theme: Theme = LIGHT, colouring: str = "state") -> Figure:
-    """The map.  colouring: "state", "size" or "owner"."""
+    """Draw the map; `colouring` is "state", "size" or "owner"."""
     found = address_map(picture.lives, picture.trace.frame_table, colouring, SHAPE)
     colours = _colours(theme, colouring, len(found.layers))
     figure, (axes,) = new_figure(theme)
@@ -91,7 +91,7 @@ def _colours(theme: Theme, colouring: str, count: int) -> list[str]:
 
 
 def _patches(picture: Picture, theme: Theme, names: list[str], colours: list[str]) -> list[Patch]:
-    """What the colours mean, as far as the map has them."""
+    """Return legend patches for the colours that occur in the map."""
     from matplotlib.patches import Patch  # noqa: PLC0415
 
     waits = bool(np.any(picture.lives.blocks.completed > picture.lives.blocks.freed))

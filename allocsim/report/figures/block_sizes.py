@@ -1,7 +1,7 @@
-"""Block sizes: blocks handed out over the run, and memory in use and free at one moment.
+"""Block sizes: blocks allocated over the run, and allocated and free memory at one moment.
 
-Rule: both panels have the same bins, powers of two, so that free memory stands above the
-requests that could use it.
+Both panels have the same bins, powers of two, so that free memory is above the requests that could
+use it.
 """
 
 from __future__ import annotations
@@ -26,13 +26,16 @@ if TYPE_CHECKING:
 __all__ = ["block_sizes_figure"]
 
 _FEW = 200
-"""Blocks in the fullest bar, below which an axis of decades alone would have two labels."""
+"""Height of the tallest bar below which an axis with decades only would have too few labels."""
 
 
 def block_sizes_figure(
     picture: Picture | Still, theme: Theme = LIGHT, at: str | int | None = None
 ) -> Figure:
-    """The histograms; at: the moment of the second, None where reserved memory was highest."""
+    """Draw the histograms.
+
+    at: moment of the second panel; None for peak reserved memory.
+    """
     instant = picture.at(at)
     is_still = isinstance(picture, Still)
     sizes = block_sizes(None if isinstance(picture, Still) else picture.lives, instant)
@@ -64,7 +67,7 @@ def block_sizes_figure(
 
 
 def _count_axis(axes: Axes, most: int) -> None:
-    """Decades from 1, and 0 below; with steps between them where there are few decades."""
+    """Set a logarithmic axis from 1 with 0 below it, with minor labels if there are few decades."""
     from matplotlib.ticker import StrMethodFormatter, SymmetricalLogLocator  # noqa: PLC0415
 
     axes.set_yscale("symlog", linthresh=1)

@@ -1,8 +1,7 @@
-"""What every figure has: a theme's colours, title, axes, a caption, a file.
+"""Common parts of figures: colours, title, axes, caption and output file.
 
-Rule: every axis gets its label with its unit here, and no text that comes from a recording is read
-as a formula or runs out of the figure.  The same figure gives the same file: no date, and no
-random names within an SVG.
+Every axis has a label with its unit.  Text from a recording is never parsed as a formula and never
+exceeds the figure.  Equal figures give equal files: no dates, and no random ids in SVG.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ __all__ = [
 ]  # fmt: skip
 
 WIDTH, HEIGHT = 10.0, 5.6
-"""Inches."""
+"""Size of a figure, in inches."""
 _SMALL = 8
-"""Points: of a legend's letters."""
+"""Font size of legends, in points."""
 _MOST_COLUMNS = 5
 _LEGEND_WIDTH = 0.86 * WIDTH * 72
-"""Points: what is left of the width beside the labels of an axis."""
+"""Width available to a legend beside the axis labels, in points."""
 _HANDLE, _GAP = 2.8 * _SMALL, 2.0 * _SMALL
-"""Points: matplotlib's own, of a legend's handle with its space, and between columns."""
+"""matplotlib's width of a legend handle with its padding, and of a column gap, in points."""
 _TITLE_LETTERS, _CAPTION_LETTERS = 100, 170
 _DOTS_PER_INCH = 170
 
@@ -47,7 +46,11 @@ _DOTS_PER_INCH = 170
 def new_figure(
     theme: Theme, rows: int = 1, columns: int = 1, *, height: float = HEIGHT, **grid: Any
 ) -> tuple[Figure, Sequence[Axes]]:
-    """A figure and its axes, row by row.  height: inches.  grid: for matplotlib's `subplots`."""
+    """Return a figure and its axes, row by row.
+
+    height: inches.
+    grid: further arguments of matplotlib's `subplots`.
+    """
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     figure = Figure(figsize=(WIDTH, height), facecolor=theme.page, layout="constrained")
@@ -56,7 +59,7 @@ def new_figure(
 
 
 def styled(axes: Axes, theme: Theme, x: str, y: str) -> None:
-    """Colours and labels; x, y: what the axes show, and the unit in brackets."""
+    """Set colours and axis labels; `x` and `y` contain the unit in brackets."""
     axes.set_facecolor(theme.page)
     axes.set_xlabel(x, color=theme.ink)
     axes.set_ylabel(y, color=theme.ink)
@@ -68,12 +71,12 @@ def styled(axes: Axes, theme: Theme, x: str, y: str) -> None:
 
 
 def unit_of(most: int) -> tuple[int, str]:
-    """The unit for sizes up to `most` bytes: its bytes and its name."""
+    """Return bytes and name of the unit for sizes up to `most` bytes."""
     return (GIB, "GiB") if most >= 2 * GIB else (MIB, "MiB")
 
 
 def whole_numbers(axis: Axis) -> None:
-    """Label an axis with whole numbers, their thousands set apart."""
+    """Label an axis with integers and thousands separators."""
     from matplotlib.ticker import MaxNLocator, StrMethodFormatter  # noqa: PLC0415
 
     axis.set_major_locator(MaxNLocator(nbins="auto", steps=[1, 2, 2.5, 5, 10], integer=True))
@@ -81,10 +84,10 @@ def whole_numbers(axis: Axis) -> None:
 
 
 def legend(axes: Axes, theme: Theme, handles: Sequence[Any] | None = None, **where: Any) -> None:
-    """A legend in the theme's colours.  handles: None for all that the axes have."""
+    """Add a legend in the theme's colours; `handles` is None for all handles of the axes."""
     options: dict[str, Any] = {"frameon": False, "labelcolor": theme.ink, "fontsize": _SMALL}
     shown = axes.get_legend_handles_labels()[0] if handles is None else handles
-    # Labels are set afterwards: matplotlib may leave out labels that begin with "_".
+    # Labels are set afterwards, because matplotlib may drop labels that begin with "_".
     made = axes.legend(shown, [" "] * len(shown), **options, **where)
     for text, handle in zip(made.get_texts(), shown, strict=True):
         text.set_parse_math(False)
@@ -94,7 +97,7 @@ def legend(axes: Axes, theme: Theme, handles: Sequence[Any] | None = None, **whe
 def legend_above(
     axes: Axes, theme: Theme, handles: Sequence[Any] | None = None, *, lift: float = 0
 ) -> None:
-    """A legend between the axes and the figure's title.  lift: points of room below it."""
+    """Add a legend between the axes and the title; `lift` is the space below it in points."""
     from matplotlib.transforms import ScaledTranslation  # noqa: PLC0415
 
     shown = axes.get_legend_handles_labels()[0] if handles is None else handles
@@ -105,7 +108,7 @@ def legend_above(
 
 
 def _columns(labels: Sequence[str]) -> int:
-    """The most columns of a legend that stay within the figure, filled one after the other."""
+    """Return the largest number of legend columns that fit in the figure."""
     widths = np.array([points(label) + _HANDLE for label in labels])
     for count in range(min(len(widths), _MOST_COLUMNS), 1, -1):
         columns = np.array_split(widths, count)
@@ -115,7 +118,7 @@ def _columns(labels: Sequence[str]) -> int:
 
 
 def points(text: str, size: float = _SMALL) -> float:
-    """How wide `text` is in letters of `size` points."""
+    """Return the width of `text` in points at a font size of `size` points."""
     from matplotlib.font_manager import FontProperties  # noqa: PLC0415
     from matplotlib.textpath import text_to_path  # noqa: PLC0415
 
@@ -128,7 +131,7 @@ def points(text: str, size: float = _SMALL) -> float:
 
 
 def caption(figure: Figure, theme: Theme, title: str, *notes: str) -> None:
-    """The title, and the notes below the figure."""
+    """Add the title, and the notes below the figure."""
     left: dict[str, Any] = {"color": theme.ink, "x": 0.01, "ha": "left", "parse_math": False}
     figure.suptitle(textwrap.fill(printable(title), _TITLE_LETTERS), fontsize=11, **left)
     text = textwrap.fill(" ".join(note for note in notes if note), _CAPTION_LETTERS)
@@ -136,7 +139,7 @@ def caption(figure: Figure, theme: Theme, title: str, *notes: str) -> None:
 
 
 def save_figure(figure: Figure, path: str) -> None:
-    """Write `figure` to `path`.  Raises ConfigError for another suffix or an error of the disk."""
+    """Write `figure` to `path`.  Raises ConfigError for an unknown suffix or a write error."""
     suffix = Path(path).suffix.lower()
     if suffix not in (".png", ".svg"):
         raise ConfigError(f"{path}: a figure's name must end in .png or .svg")
@@ -148,7 +151,7 @@ def save_figure(figure: Figure, path: str) -> None:
             rc_context({"svg.hashsalt": "allocsim", "svg.fonttype": "none"}),
             warnings.catch_warnings(),
         ):
-            # A letter that the font lacks is drawn as a box, which says enough.
+            # A glyph that the font lacks is drawn as a box; no warning is needed.
             warnings.filterwarnings("ignore", r"Glyph \d+ ")
             figure.savefig(path, dpi=_DOTS_PER_INCH, metadata=metadata)
     except OSError as error:

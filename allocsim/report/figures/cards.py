@@ -1,6 +1,6 @@
-"""Whether it fits: what a model needs beside what each card has.
+"""Required memory of a model against the memory of each card.
 
-Rule: one scale for all cards; what is needed is drawn in full where it is more than there is.
+All cards share one scale; a requirement is drawn in full even if it exceeds the card.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 __all__ = ["cards_figure"]
 
 _MOST = 24
-"""Cards in one figure."""
+"""Largest number of cards in a figure."""
 _HEIGHT = 0.6
 
 
 def cards_figure(answers: Sequence[Answered], theme: Theme = LIGHT) -> Figure:
-    """A bar for each card; of one card alone, by what the memory is for."""
+    """Draw a bar for each card; a single card is split by category."""
     shown = sorted(answers[:_MOST], key=lambda each: each.device_memory)
     figure, (axes,) = new_figure(theme)
     unit, name = unit_of(max(max(each.device_memory, each.needed_bytes) for each in shown))
@@ -50,7 +50,7 @@ def cards_figure(answers: Sequence[Answered], theme: Theme = LIGHT) -> Figure:
 
 
 def _bar(axes: Axes, row: int, each: Answered, theme: Theme, unit: int, *, by_use: bool) -> None:
-    """What is needed, in one colour or by what it is for."""
+    """Draw the required memory, in one colour or by category."""
     if not by_use or not each.breakdown or not each.fits:
         colour = theme.allocated if each.fits else theme.alarm
         label = "reserved at the peak" if each.fits else "needed"

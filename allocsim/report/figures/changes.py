@@ -1,7 +1,6 @@
-"""What differs between two runs: both curves on one scale, and the owners that moved most.
+"""Difference between two runs: both curves on one scale, and the owners that changed most.
 
-Rule: the bars of a figure add up to the difference of allocated memory; what has no bar of its own
-is in the last.
+The bars add up to the difference of allocated memory; the last bar contains all other owners.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ if TYPE_CHECKING:
 __all__ = ["changes_figure"]
 
 _MOST = 12
-"""Owners with a bar of their own."""
+"""Largest number of owners with their own bar."""
 _NAME = 44
-"""Letters of an owner's name."""
+"""Largest number of characters in an owner's name."""
 
 
 def changes_figure(found: Comparison, theme: Theme = LIGHT) -> Figure:
-    """The figure."""
+    """Draw the figure."""
     figure, (curves, bars) = new_figure(theme, 1, 2, width_ratios=[2, 3])
     _curves(curves, found, theme)
     _bars(bars, found, theme)
@@ -98,12 +97,12 @@ def _bars(axes: Axes, found: Comparison, theme: Theme) -> None:
 
 
 def _even(entry: float) -> float:
-    """An entry with one digit that is not zero, so that labels stay short."""
+    """Round an entry number to one significant digit, so that labels stay short."""
     return float(f"{entry:.0e}")
 
 
 def _shown(found: Comparison) -> Iterator[tuple[str, int, int]]:
-    """Each bar's name, and the bytes of it that were asked for and that are rounding."""
+    """Yield each bar's name, its requested bytes and its rounding bytes."""
     changed = [each for each in found.changes if each.bytes]
     for each in changed[:_MOST]:
         yield clipped(with_status(each.status, each.owner), _NAME), each.requested, each.rounding

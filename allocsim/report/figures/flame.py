@@ -1,7 +1,7 @@
-"""Who held the memory at a moment, as a flame graph: outermost frames above, their callees below.
+"""Owners of memory at a moment as a flame graph, with outermost frames at the top.
 
-Rule: widths are bytes, to scale; a name is drawn where at least its beginning fits its box, and cut
-there.  What is folded is in the caption, and so is every note of the answer.
+Widths are proportional to bytes.  A name is truncated to its box, and left out if too little fits.
+The caption reports folded frames and all notes.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ if TYPE_CHECKING:
 __all__ = ["flame_figure"]
 
 _FRAME_HEIGHT, _ROW_HEIGHT = 1.9, 0.21
-"""Inches: of a figure without rows, and of a row in it."""
+"""Height in inches of a figure without rows, and of a row."""
 _LEAST_ROWS = 6
 _LETTERS = 7
-"""Points: of a name's letters."""
+"""Font size of names, in points."""
 _MARGIN = 3
-"""Points: on both sides of a name."""
+"""Margin on both sides of a name, in points."""
 _FEWEST_LETTERS = 4
 _NARROW = 1 / 300
-"""Of the axis: what is narrower has no line around it, which would hide it."""
+"""Share of the axis below which a box has no outline, since the outline would hide it."""
 _MIXED = "of several"
 
 
 def flame_figure(top: Top, theme: Theme = LIGHT, *, is_one_of: bool = False) -> Figure:
-    """The flame graph of an answer.  is_one_of: whether the recording has other devices."""
+    """Draw the flame graph; `is_one_of` is True if the recording has several devices."""
     flame = flame_of(top)
     rows = max(flame.rows, _LEAST_ROWS)
     figure, (axes,) = new_figure(theme, height=_FRAME_HEIGHT + _ROW_HEIGHT * rows)
@@ -98,14 +98,14 @@ def _notes(top: Top, flame: FlameGraph) -> list[str]:
 
 
 def _colours(flame: FlameGraph, theme: Theme) -> dict[str, str]:
-    """By category; the last colour of the theme is of all for which there is no other."""
+    """Return a colour for each category; categories beyond the theme's share the last one."""
     *kinds, rest = theme.kinds
     named = dict(zip(flame.categories, kinds, strict=False))
     return {"": theme.free, **dict.fromkeys(flame.categories, rest), **named}
 
 
 def _patches(top: Top, flame: FlameGraph, theme: Theme, colours: dict[str, str]) -> list[Patch]:
-    """What the colours mean, as far as they are drawn, and the bytes of each category."""
+    """Return legend patches with the bytes of each category that is drawn."""
     from matplotlib.patches import Patch  # noqa: PLC0415
 
     drawn = {box.category for box in flame.boxes}
@@ -120,7 +120,7 @@ def _patches(top: Top, flame: FlameGraph, theme: Theme, colours: dict[str, str])
 
 
 def _name_boxes(axes: Axes, flame: FlameGraph, theme: Theme, unit: int) -> None:
-    """Write the names, which depend on how wide the axes have become."""
+    """Draw the names, which depend on the final width of the axes."""
     from matplotlib.colors import to_rgb  # noqa: PLC0415
 
     figure = axes.figure
@@ -146,7 +146,7 @@ def _label(box: FlameBox) -> str:
 
 
 def _fitted(text: str, width: float) -> str:
-    """As much of `text` as `width` points hold; "" if that is next to nothing."""
+    """Truncate `text` to `width` points; return "" if almost nothing fits."""
     length = len(text)
     while length >= _FEWEST_LETTERS:
         shown = text if length == len(text) else f"{text[: length - 1].rstrip()}…"

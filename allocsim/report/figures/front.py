@@ -1,7 +1,7 @@
-"""The settings that `allocsim tune` tried: memory against driver calls.
+"""Settings tried by `allocsim tune`: memory against driver calls.
 
-Rule: a setting under which a request failed is drawn as a cross and is never on the front; the
-front is that of `measures/pareto.py`.
+A setting with a failed request is drawn as a cross and is never on the Pareto front
+(`measures/pareto.py`).
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ __all__ = ["front_figure"]
 _MOST_NAMES = 9
 _NAME_WIDTH = 40
 _MOST_LINES = 27
-"""Of all names together, which stand beside the axes from top to bottom."""
+"""Largest number of lines in the legend beside the axes."""
 _PLACES = tuple(
     (far * x, far * y) for far in (8, 14, 20) for x, y in ((1, 1), (-1, -1), (1, -1), (-1, 1))
 )
-"""Points from a mark to its number, the best place first."""
+"""Offsets in points from a marker to its number, in order of preference."""
 
 
 def front_figure(tried: Tried, theme: Theme = LIGHT) -> Figure:
-    """The figure.  Retries are the size of a mark."""
+    """Draw the figure; the size of a marker shows the number of retries."""
     figure, (axes,) = new_figure(theme)
     whole = [each for each in tried.settings if each.is_whole]
     points = {each.point for each in tried.front}
@@ -83,7 +83,7 @@ def front_figure(tried: Tried, theme: Theme = LIGHT) -> Figure:
 
 
 def _axes(axes: Axes, front: Sequence[TriedSetting], theme: Theme, unit: int) -> None:
-    """The limits, whole numbers of calls, and the line of the least calls for the memory."""
+    """Set limits and integer labels, and draw the Pareto front."""
     x, y = _points(front, unit)
     least = np.minimum.accumulate(np.array(y, dtype=np.int64))
     axes.plot(x, least, color=theme.ideal, linewidth=1, drawstyle="steps-post", zorder=2)
@@ -97,7 +97,7 @@ def _axes(axes: Axes, front: Sequence[TriedSetting], theme: Theme, unit: int) ->
 
 
 def _names(named: Sequence[TriedSetting], whole: Sequence[TriedSetting]) -> list[str]:
-    """The legend's text of each setting, shortened if all together would be too high."""
+    """Return the legend text of each setting, shortened if the legend would be too tall."""
     figures = []
     for each in named:
         size, calls = format_size(each.peak_reserved_bytes), plural(each.driver_calls, "call")
@@ -127,8 +127,8 @@ def _handles(names: Sequence[str], theme: Theme) -> list[Line2D]:
 def _numbers(
     figure: Figure, axes: Axes, points: tuple[list[float], list[int]], theme: Theme
 ) -> None:
-    """A number at each of the points, if possible on no other and on no point's mark."""
-    # Distances between the marks are known only after the layout.
+    """Draw a number at each point, avoiding other numbers and markers if possible."""
+    # Distances between markers are known only after the layout.
     figure.draw_without_rendering()
     marks = (axes.transData.transform(np.column_stack(points)) * 72 / figure.dpi).tolist()
     taken = [(x, y) for x, y in marks]

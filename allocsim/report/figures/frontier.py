@@ -1,7 +1,7 @@
-"""What fits a card: the largest of one size over the values of another.
+"""Largest value of one size that fits, for several values of another size.
 
-Rule: a point is a value that has run, beside the next, which did not fit; between points nothing is
-said.
+Each point was computed, and so was the next larger value, which does not fit.  The figure does not
+interpolate between points.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["frontier_figure"]
 
 
 def frontier_figure(told: ReadFront, theme: Theme = LIGHT) -> Figure:
-    """A point for each value of the second size."""
+    """Draw a point for each value of the second size."""
     figure, (axes,) = new_figure(theme)
     values = [value for value, _, _ in told.points]
     largest = [value for _, value, _ in told.points]

@@ -1,7 +1,7 @@
-"""Memory over the run: reserved, allocated, requested and the least possible, errors marked.
+"""Memory over the run: reserved, allocated, requested and ideal, with out-of-memory errors.
 
-Rule: a curve of more entries than the figure has columns is drawn by its lowest and highest
-value in each column, and the caption says so.
+A curve with more entries than the figure has columns is drawn by its minimum and maximum in each
+column, and the caption says so.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ if TYPE_CHECKING:
 __all__ = ["mark_ooms", "memory_figure", "title_of", "warnings_of"]
 
 COLUMNS = 1500
-"""What the figure can show beside one another."""
+"""Number of columns that the figure can resolve."""
 _FEW_STEPS = 60
 _TINT = 0.2
 _FEW_OOMS = 60
-"""Errors up to which lines across the whole figure leave something of it to see."""
+"""Largest number of errors that are drawn as lines across the figure."""
 
 
 def memory_figure(picture: Picture, theme: Theme = LIGHT, course: Course | None = None) -> Figure:
-    """The curves above, the driver calls below.
+    """Draw the curves, with the driver calls below them.
 
-    course: the steps and phases to lie behind the curves, None for none.
+    course: steps and phases in the background; None for none.
     """
     figure, (above, below) = new_figure(theme, 2, 1, sharex=True, height_ratios=(4, 1))
     step = max(1, -(-len(picture.curve) // COLUMNS))
@@ -78,7 +78,7 @@ _IDEAL = (
 
 
 def title_of(picture: Picture | Still, what: str) -> str:
-    """What is shown, of which recording under which settings; a state has none."""
+    """Return the title: content, recording, and settings if there are any."""
     if isinstance(picture, Still):
         named = picture.trace.device or picture.others
         device = f", device {picture.trace.device}" if named else ""
@@ -92,14 +92,14 @@ def title_of(picture: Picture | Still, what: str) -> str:
 
 
 def warnings_of(picture: Picture | Still) -> list[str]:
-    """What stands first under a figure: that it is not of the recorded run, or not of all of it."""
+    """Return warnings that the figure shows a what-if replay or only part of the run."""
     return [f"{each}." for each in shown_of(picture)]
 
 
 def _curves(axes: Axes, picture: Picture, theme: Theme, step: int, unit: int) -> None:
-    """The four curves, the upper ones thinner, so that all can be seen where they coincide.
+    """Draw the four curves, the upper ones thinner, so that all are visible where they coincide.
 
-    Only curves drawn entry by entry are dashed; among spikes dashes would be noise.
+    Only curves drawn entry by entry are dashed, since dashes would disappear among spikes.
     """
     curve = picture.curve
     asked: dict[str, Any] = {"color": theme.requested, "linewidth": 0.8}
@@ -124,7 +124,7 @@ def _curves(axes: Axes, picture: Picture, theme: Theme, step: int, unit: int) ->
 
 
 def _bands(axes: Axes, course: Course, n: int, theme: Theme) -> None:
-    """The phases as bands, of each column the one at its middle; the steps as lines."""
+    """Draw phases as bands, sampled at the middle of each column, and steps as lines."""
     middles = (np.arange(COLUMNS) + 0.5) * n / COLUMNS
     kinds = course.phase[np.searchsorted(course.phase_starts, middles, side="right") - 1]
     if n <= COLUMNS:
@@ -149,14 +149,14 @@ def _bands(axes: Axes, course: Course, n: int, theme: Theme) -> None:
 
 
 def _joined(first: NDArray[Any], last: NDArray[Any]) -> list[tuple[float, float]]:
-    """Stretches as (start, length), neighbours as one."""
+    """Return ranges as (start, length), with adjacent ranges joined."""
     begins = np.append(True, first[1:] > last[:-1])
     ends = np.append(begins[1:], True)
     return list(zip(first[begins], last[ends] - first[begins], strict=True))
 
 
 def _needs(picture: Picture) -> list[int]:
-    """The reserved bytes that each failed request would have needed."""
+    """Return the reserved bytes that each failed request would have needed."""
     ooms = picture.device_run.ooms
     return [oom.reserved_bytes + (oom.tried_bytes or oom.rounded_bytes) for oom in ooms]
 
@@ -178,7 +178,7 @@ def _errors(axes: Axes, picture: Picture, theme: Theme, unit: int) -> None:
 
 
 def _device(axes: Axes, picture: Picture, theme: Theme, unit: int) -> None:
-    """The device's memory, where the curves come near it."""
+    """Draw the device memory if the curves come close to it."""
     memory = picture.device_run.device_memory
     if memory is None or memory >= 2 * picture.curve.reserved.max(initial=1):
         return
@@ -193,7 +193,7 @@ def _device(axes: Axes, picture: Picture, theme: Theme, unit: int) -> None:
 
 
 def mark_ooms(axes: Axes, entries: NDArray[np.int64], theme: Theme) -> LineCollection:
-    """A line from top to bottom at each error; if they are many, only a mark above the axes."""
+    """Draw a vertical line at each error, or only a marker above the axes if there are many."""
     few = len(entries) <= _FEW_OOMS
     return axes.vlines(
         entries, 0 if few else 1, 1 if few else 1.015, clip_on=few,

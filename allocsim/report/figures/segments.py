@@ -1,7 +1,7 @@
-"""The segments at one moment, a bar each, with their blocks in place.
+"""Segments at one moment as bars that show their blocks.
 
-Rule: bars are drawn to scale within a panel: segments of at most 2 MiB in one, larger ones in
-the other.  Where there are too many for bars, all of them are packed into rows by pool.
+Bars are drawn to scale within a panel: segments up to 2 MiB in one, larger ones in the other.  If
+there are too many bars, the segments are packed into rows by pool.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ __all__ = ["segments_figure"]
 _MOST_BARS = 48
 _SMALL_SEGMENT = 2 * MIB
 _NARROW = 1 / 200
-"""Of an axis: what is narrower has no gap around it."""
+"""Share of the axis below which a block has no gap around it."""
 _FRAME_HEIGHT, _BAR_HEIGHT = 2.6, 0.35
-"""Inches: of a figure without bars, and of a bar in it."""
+"""Height in inches of a figure without bars, and of a bar."""
 _STRIP_HEIGHT, _STRIP = 0.2, 0.85
-"""Inches: of a row of packed segments; and of it the part that is not a gap."""
+"""Height in inches of a row of packed segments, and the share of it that is not a gap."""
 _LEAST_LINE = 0.1
-"""Points: around a block, so that the smallest is drawn at all."""
+"""Line width in points around a block, so that the smallest block is visible."""
 _TITLE_HEIGHT = 13
-"""Points: of a panel's title."""
+"""Height of a panel's title, in points."""
 
 
 def segments_figure(
     picture: Picture | Still, theme: Theme = LIGHT, at: str | int | None = None
 ) -> Figure:
-    """The map of a moment (`Picture.at`); None: where reserved memory was highest."""
+    """Draw the segments at a moment (`Picture.at`); None for peak reserved memory."""
     instant = picture.at(at)
     large = [s for s in instant.segments if s.total_size > _SMALL_SEGMENT]
     small = [s for s in instant.segments if s.total_size <= _SMALL_SEGMENT]
@@ -82,7 +82,7 @@ def segments_figure(
 
 
 def _strips(picture: Picture | Still, instant: Instant, theme: Theme) -> Figure:
-    """More segments than bars have room for: all of them, packed into rows by pool."""
+    """Draw many segments packed into rows by pool."""
     pools = packed(instant)
     rows = sum(pool.rows + 1 for pool in pools)
     figure, (axes,) = new_figure(theme, height=_FRAME_HEIGHT + _STRIP_HEIGHT * rows)
@@ -113,7 +113,7 @@ def _strips(picture: Picture | Still, instant: Instant, theme: Theme) -> Figure:
 
 
 def _strip(axes: Axes, pool: PackedPool, top: int, theme: Theme) -> None:
-    """A pool's segments from row `top` of the axes on, their blocks in place."""
+    """Draw the segments of a pool from row `top` of the axes on."""
     found: dict[tuple[int, str], list[tuple[float, float]]] = {}
     for segment, (at, wide) in zip(pool.segments, pool.places, strict=True):
         for row, first, last in pieces_of(at, at + wide):
@@ -156,7 +156,7 @@ def _bars(
             axes.broken_barh(
                 [((block.address - segment.address) / unit, block.size / unit) for block in blocks],
                 (row - 0.4, 0.8), facecolor=colour, linewidth=0.25,
-                # A gap around a narrow block would hide it.
+                # A gap would hide a narrow block.
                 edgecolor=[colour if b.size < _NARROW * end else theme.page for b in blocks],
                 rasterized=len(blocks) > 500,
             )  # fmt: skip

@@ -1,8 +1,7 @@
 """Colours of figures, for light and dark pages.
 
-Rule: the colours of kinds are Okabe and Ito's, which remain distinct for people with any common
-colour blindness; the colours of sizes are steps of a scale of growing lightness (viridis).
-Source: Okabe and Ito, "Color Universal Design" (2008).
+Categories use the colours of Okabe and Ito, which are distinct with any common colour blindness.
+Sizes use steps of viridis.  Source: Okabe and Ito, "Color Universal Design" (2008).
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ SKY, VERMILION, YELLOW = "#56B4E9", "#D55E00", "#F0E442"
 
 @dataclass(frozen=True, slots=True)
 class Theme:
-    """Colours by their meaning.
+    """Colours by meaning.
 
-    page: the background.
+    page: background.
     ink: text and axes.
     faint: grids.
-    free: reserved memory that is not in use.
-    reserved, allocated, requested, ideal: the curves of memory over the run.
+    free: reserved memory that is not allocated.
+    reserved, allocated, requested, ideal: curves of memory over the run.
     alarm: out-of-memory errors.
-    kinds: categories in their order; the last is for all others.
-    sizes: from small to large.
-    phases: of a step, in the order of `Course.phases` but for the first, which is none.
+    kinds: categories in order; the last is for all others.
+    sizes: sizes from small to large.
+    phases: phases of a step, in the order of `Course.phases`; the first is "no phase".
     """
 
     page: str

@@ -1,8 +1,8 @@
-"""Shares of a pixel as its colour.
+"""Colour of a pixel from the shares of memory in it.
 
-Rule: the colour is the mean of what lies in the pixel, except that a pixel with any memory in use
-never looks free, and one with any free memory never looks full: a share in use is drawn as at
-least a quarter, and if anything is free, as at most nine tenths.
+The colour is the mean over the pixel, with one exception: a pixel with any allocated memory never
+looks free, and a pixel with any free memory never looks full.  An allocated share is drawn as at
+least 1/4, and as at most 9/10 if any memory is free.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["LEAST", "MOST", "pixels"]
 
 LEAST, MOST = 0.25, 0.9
 _TRACE = 1e-4
-"""Shares below this are rounding errors of the sums, not memory."""
+"""Shares below this value are rounding errors."""
 
 
 def pixels(
@@ -26,7 +26,7 @@ def pixels(
     free: str,
     page: str,
 ) -> NDArray[np.float32]:
-    """An image (rows, columns, 3) of values from 0 to 1."""
+    """Return an image of shape (rows, columns, 3) with values from 0 to 1."""
     used = np.zeros_like(reserved)
     for layer in layers:
         used += layer

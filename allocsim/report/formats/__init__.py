@@ -1,4 +1,4 @@
-"""Recordings in the formats of other tools."""
+"""Writers of recordings in the formats of other tools."""
 
 from allocsim.report.formats.format import (
     FORMATS,

@@ -1,7 +1,7 @@
-"""What a recording can be written as: a row for each format, and how one is chosen by a name.
+"""Table of output formats, and the choice of a format by file name.
 
-Rule: a name that says nothing is refused, nothing is guessed.  Every file is written whole or not
-at all, and the same recording gives the same bytes.
+An unknown file name is refused.  Files are written atomically, and equal recordings give equal
+bytes.
 """
 
 from __future__ import annotations
@@ -26,10 +26,13 @@ _PACKED = ".gz"
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """name: as --to takes it.  suffixes: what a file of it may end in, before .gz.
+    """Output format.
 
-    what: what it is, and what opens it.  write: puts a recording into an open file.  needs: the
-    package that it cannot be written without, "" for none.
+    name: value of --to.
+    suffixes: file name endings, before .gz.
+    what: description, with the tool that opens it.
+    write: function that writes a recording to an open file.
+    needs: required package; "" for none.
     """
 
     name: str
@@ -40,7 +43,7 @@ class Format:
 
 
 def write_speedscope(recording: Recording, file: BinaryIO) -> None:
-    """Who held the memory at the error, or else at the peak, a profile for each device."""
+    """Write the owners of memory at the error, or at the peak, as a profile per device."""
     tops = [top(recording, device=trace.device) for trace in recording.devices]
     file.write(json.dumps(speedscope_document(*tops)).encode())
 
@@ -57,16 +60,16 @@ _ROWS = (
 )
 
 FORMATS = {each.name: each for each in _ROWS}
-"""Every format by its name; where one suffix ends in another, the longer one stands first."""
+"""Formats by name; a suffix that ends in another suffix comes first."""
 
 
 def endings() -> str:
-    """Every ending that tells a format, for a sentence."""
+    """Return all known endings as text."""
     return ", ".join(suffix for each in FORMATS.values() for suffix in each.suffixes)
 
 
 def format_of(name: str, to: str | None = None) -> Format | None:
-    """The format of a file of that name; `to` says it where the name need not.  None: unknown."""
+    """Return the format called `to`, or that of the file name; None if it is unknown."""
     if to is not None:
         return FORMATS[to]
     plain = name.lower().removesuffix(_PACKED)
@@ -74,10 +77,10 @@ def format_of(name: str, to: str | None = None) -> Format | None:
 
 
 def convert(recording: Recording, path: str | os.PathLike[str], to: str | None = None) -> Format:
-    """Write `recording` in the format that the file's name tells, or in the one called `to`.
+    """Write `recording` in the format called `to`, or in that of the file name; return the format.
 
-    The format that was chosen.  Raises ValueError for a name that tells none, RecordingError for
-    what the format cannot hold, OSError as the system does.
+    Raises ValueError for an unknown file name, RecordingError if the format cannot represent the
+    recording, and OSError if writing fails.
     """
     chosen = format_of(os.fspath(path), to)
     if chosen is None:
@@ -87,9 +90,9 @@ def convert(recording: Recording, path: str | os.PathLike[str], to: str | None =
 
 
 def write_as(chosen: Format, recording: Recording, path: str | os.PathLike[str]) -> None:
-    """Write `recording` to `path`, packed if its name ends in .gz, in place of any file there.
+    """Write `recording` to `path`, compressed if it ends in .gz, replacing any file there.
 
-    Raises OSError as the system does, RecordingError for what the format cannot hold.
+    Raises OSError if writing fails, and RecordingError if the format cannot represent it.
     """
     with packed_file(path) as file:
         chosen.write(recording, file)

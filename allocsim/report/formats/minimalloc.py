@@ -1,8 +1,8 @@
-"""The blocks of a device as a problem for MiniMalloc, which packs buffers whose lives are known.
+"""Write the blocks of a device as a problem for MiniMalloc, a packer of buffers.
 
-Rule: times are entries, and a buffer is in use in [lower, upper), as MiniMalloc has it; sizes are
-bytes, requests rounded up to 512.  Blocks from before the first entry begin at 0, so that entry n
-is time n + 1.  The id of a buffer is the entry of its request.
+Times are entry numbers, and a buffer is live in [lower, upper), as MiniMalloc defines it.  Sizes
+are requests rounded up to 512 bytes.  Blocks from before the first entry begin at 0, so entry n is
+time n + 1.  The id of a buffer is the entry of its request.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["write_minimalloc"]
 
 
 def write_minimalloc(recording: Recording, file: BinaryIO) -> None:
-    """CSV with the columns id, lower, upper, size.  RecordingError for several devices."""
+    """Write CSV with the columns id, lower, upper, size.  RecordingError for several devices."""
     trace = recording.only_device()
     if not len(trace):
         raise RecordingError(recording.path, "holds no entries, and so no lives to pack")

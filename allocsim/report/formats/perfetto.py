@@ -1,12 +1,11 @@
-"""The memory of a recording as trace events: the JSON that ui.perfetto.dev opens.
+"""Write the memory of a recording as trace events, the JSON that ui.perfetto.dev opens.
 
-Rule: a device is a process; its counters are bytes after each entry, and every block and segment is
-a slice from its request to its end.  Times are the recording's own microseconds; where it has none,
-entry n is microsecond n, and `otherData` says so.  What is left out of a long recording is counted
-there too.
+A device is a process.  Its counters are bytes after each entry, and every block and segment is a
+slice.  Times are the recording's microseconds; without them entry n is microsecond n, and
+`otherData` says so.  It also counts what is left out of a long recording.
 
-Lives overlap, and slices of a thread must nest, so that blocks are asynchronous slices (phases "b"
-and "e"); those of one line of code have one name, and so one track.
+Lifetimes overlap, but slices of a thread must nest, so blocks are asynchronous slices (phases "b"
+and "e").  The blocks of one line of code share a name and therefore a track.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ __all__ = ["perfetto_events", "write_perfetto"]
 
 _MOST_POINTS = 100_000
 _MOST_BLOCKS = 50_000
-"""Of a counter and of a device; a page with some 100 MB of events is slow to open."""
+"""Largest number of blocks per device; the viewer is slow with more than 100 MB of events."""
 _SPANS = (MarkKind.STEP, MarkKind.PHASE)
 _UNKNOWN = "no stack recorded"
 
@@ -36,7 +35,7 @@ _Times = NDArray[np.int64]
 
 
 def write_perfetto(recording: Recording, file: BinaryIO) -> None:
-    """Trace events of every device with entries, an event a line.
+    """Write the trace events of every device with entries, one event per line.
 
     Raises RecordingError for a recording without entries.
     """
@@ -64,15 +63,15 @@ def write_perfetto(recording: Recording, file: BinaryIO) -> None:
 def perfetto_events(
     pictures: Sequence[Picture], annotations: Sequence[Annotation] = ()
 ) -> Iterator[Event]:
-    """The events, device by device.  annotations: of the recording."""
+    """Yield the events of each device; `annotations` are those of the recording."""
     for picture in pictures:
-        process = picture.device_run.device + 1  # 0 is the idle process of a machine
+        process = picture.device_run.device + 1  # process 0 is the idle process
         times = _times(picture)
         yield _named(process, 0, "process_name", f"GPU {picture.device_run.device}")
         for events in (_counters, _segments, _blocks, _errors, _spans):
             for event in events(picture, times):
                 yield {"pid": process, "tid": 0, **event}
-        if picture.trace.time_us is not None:  # what is annotated has no entry, only a time
+        if picture.trace.time_us is not None:  # annotations have times, but no entries
             own = [each for each in annotations if each.device in (picture.device_run.device, -1)]
             for event in _annotated(own, int(times[0]), int(times[-1])):
                 yield {"pid": process, "tid": 0, **event}
@@ -83,9 +82,9 @@ def _has_times(pictures: Sequence[Picture]) -> bool:
 
 
 def _times(picture: Picture) -> _Times:
-    """By entry its time; one more for what outlives them.
+    """Return the time of each entry, and one more for blocks that are not freed.
 
-    Entries are in the order in which things happened: a clock that steps back stands still.
+    Entries are in order of events, so times are made monotonic.
     """
     n, recorded = picture.lives.n_entries, picture.trace.time_us
     if recorded is None:
@@ -153,8 +152,10 @@ def _errors(picture: Picture, times: _Times) -> Iterator[Event]:
 
 
 def _spans(picture: Picture, times: _Times) -> Iterator[Event]:
-    """Steps and phases, each up to the next of its kind; they nest in no order, so that each kind
-    has a thread."""
+    """Yield steps and phases, each up to the next of its kind.
+
+    Steps and phases need not nest, so each kind has its own thread.
+    """
     process = picture.device_run.device + 1
     n = picture.lives.n_entries
     for thread, kind in enumerate(_SPANS, start=1):
@@ -169,10 +170,10 @@ def _spans(picture: Picture, times: _Times) -> Iterator[Event]:
 
 
 def _annotated(annotations: Sequence[Annotation], first: int, last: int) -> Iterator[Event]:
-    """What the program annotated, such as an optimizer's steps: from a START to its END.
+    """Yield the program's annotations, such as optimizer steps, from START to END.
 
-    PyTorch writes some times by another clock; one outside the recording would stretch the view
-    to years.
+    PyTorch writes some times by another clock.  Times outside the recording are dropped, since they
+    would stretch the view to years.
     """
     begun: dict[str, list[int]] = {}
     for each in annotations:

@@ -1,8 +1,7 @@
-"""A recording as a table, a row for each entry: CSV, JSON Lines and Parquet.
+"""Write a recording as a table with a row per entry: CSV, JSON Lines and Parquet.
 
-Rule: columns are called as PyTorch calls the keys of an entry, and hold what these hold, unrounded;
-what an entry does not have is empty, never 0.  `load` reads the requests and frees of CSV and JSON
-Lines back.  What a table cannot hold (segments, settings) is left out.
+Columns have the names and values of PyTorch's keys.  A missing value is empty, never 0.  `load`
+reads requests and frees back from CSV and JSON Lines.  Segments and settings are left out.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ COLUMNS = (
     "device", "entry", "action", "addr", "size", "stream", "time_us", "pool_id", "device_free",
     "compile_context", "user_metadata", "stack", "name",
 )  # fmt: skip
-"""In this order; docs/formats.md says what each holds."""
+"""Columns in order; docs/formats.md describes them."""
 
 _FORMULAS = "=+-@\t\r"
-"""What a formula begins with."""
+"""Characters with which a spreadsheet formula begins."""
 _Row = tuple[Any, ...]
 
 
 def write_csv(recording: Recording, file: BinaryIO) -> None:
-    """CSV in UTF-8, the names of the columns in its first line."""
+    """Write CSV in UTF-8 with a header line."""
     text = io.TextIOWrapper(file, encoding="utf-8", newline="")
     table = csv.writer(text, lineterminator="\n")
     table.writerow(COLUMNS)
@@ -47,7 +46,7 @@ def write_csv(recording: Recording, file: BinaryIO) -> None:
 
 
 def write_jsonl(recording: Recording, file: BinaryIO) -> None:
-    """JSON Lines: an object for each entry, without the keys that it has no value for."""
+    """Write JSON Lines, one object per entry, without keys of missing values."""
     _refuse_empty(recording)
     names = _names(recording.frame_table)
     for trace in recording.devices:
@@ -58,7 +57,7 @@ def write_jsonl(recording: Recording, file: BinaryIO) -> None:
 
 
 def write_parquet(recording: Recording, file: BinaryIO) -> None:
-    """Parquet, with whole stacks in a column `frames` besides; needs pyarrow."""
+    """Write Parquet, with stacks in an additional column `frames`; requires pyarrow."""
     import pyarrow  # noqa: PLC0415
     import pyarrow.parquet  # noqa: PLC0415
 
@@ -92,12 +91,12 @@ def _refuse_empty(recording: Recording) -> None:
 
 
 def _inert(text: str | None) -> str | None:
-    """A cell that no spreadsheet takes for a formula: texts of a recording are a stranger's."""
+    """Escape untrusted text so that no spreadsheet evaluates it as a formula."""
     return f"'{text}" if text and text[0] in _FORMULAS else text
 
 
 def _rows(trace: Trace, names: Sequence[str | None]) -> Iterator[_Row]:
-    """The rows of a device, in the order of `COLUMNS`."""
+    """Yield the rows of a device, in the order of `COLUMNS`."""
     actions = {int(action): action.text for action in Action}
     pools = [*(f"{first}:{second}" for first, second in trace.pool_ids), None]
     texts = [*map(_encodable, trace.texts), None]
@@ -131,7 +130,7 @@ def _names(table: FrameTable) -> list[str | None]:
 
 
 def _stacks(table: FrameTable) -> list[str | None]:
-    """By stack, its frames from the innermost on, a line each; the last for -1."""
+    """Return each stack as lines, innermost frame first; the last item is for stack number -1."""
     lines = (
         "\n".join(f"{frame.filename}:{frame.line} {frame.name}" for frame in table.stack(number))
         for number in range(len(table))
@@ -140,5 +139,5 @@ def _stacks(table: FrameTable) -> list[str | None]:
 
 
 def _encodable(text: str) -> str:
-    """`text` with an escape for each half of a surrogate pair, which UTF-8 has no bytes for."""
+    """Return `text` with lone surrogates escaped, since UTF-8 cannot encode them."""
     return text.encode("utf-8", "backslashreplace").decode()

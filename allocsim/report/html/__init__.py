@@ -1,6 +1,6 @@
-"""The report: one HTML file that opens offline.
+"""HTML pages: self-contained files that open offline.
 
-Names are imported when they are first used: a command loads the page that it writes, and no other.
+Names are imported on first use, so a command loads only the page that it writes.
 """
 
 from typing import TYPE_CHECKING
@@ -29,7 +29,7 @@ _HOMES = {
     "ranks_page": "ranks_page",
     "still_report": "still_report",
 }
-"""The module of each name."""
+"""Module of each name."""
 
 
 __getattr__ = lazily(globals(), _HOMES)

@@ -1,6 +1,6 @@
-"""What a report says first: the devices, the verdict, the line to paste and what is proved of it.
+"""First panel of a report: devices, verdict, and the setting to paste with its proof.
 
-Rule: the sentences are those of the commands; what is not proved is never called so.
+The sentences are those of the commands.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _UNASKED = "not looked for; --what-if replays other settings."
 
 
 def verdict(sentence: str, warnings: Sequence[str]) -> str:
-    """The verdict below what has to be said before it."""
+    """Return the verdict, with warnings above it."""
     said = [*(("Warning", each) for each in warnings), ("Verdict", sentence)]
     return "".join(
         f'<p class="verdict"><strong>{label}:</strong> {text(each)}</p>\n' for label, each in said
@@ -35,7 +35,7 @@ def verdict(sentence: str, warnings: Sequence[str]) -> str:
 
 
 def device_tabs(pictures: Sequence[Picture]) -> str:
-    """A tab for each of several devices; the first that failed is chosen, else the first."""
+    """Return tabs for several devices; the first device with an error is selected."""
     if len(pictures) == 1:
         return ""
     chosen = next((each for each in pictures if each.device_run.ooms), pictures[0])
@@ -54,9 +54,10 @@ def _tab(device_run: DeviceRun, *, is_chosen: bool) -> str:
 
 
 def to_paste(explanations: Sequence[DeviceExplanation]) -> str:
-    """The line to paste with a button that copies it, or why there is none.
+    """Return the setting to paste with a copy button, or the reason why there is none.
 
-    explanations: of the devices, which have one recommendation; none where it was not looked for.
+    explanations: explanations of the devices, which share one recommendation; empty if none was
+        computed.
     """
     if not explanations:
         return _nothing(_UNASKED)

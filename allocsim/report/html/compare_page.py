@@ -1,6 +1,6 @@
-"""What differs between two runs, on one page: both curves on one scale, and who holds more.
+"""Page of the differences between two runs: both curves on one scale, and the changed owners.
 
-Rule: the rows of the page are all of the answer's, and add up to its difference to the byte.
+The page has all rows of the comparison; they add up exactly to the difference.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BAR_WIDTH, _BAR_HEIGHT = 240, 14
 
 
 def compare_page(found: Comparison) -> str:
-    """The page, which opens offline."""
+    """Return the page as HTML that opens offline."""
     a, b = found.a, found.b
     verdict = [
         f"Reserved at the peak: {_moved(a.reserved.reserved, b.reserved.reserved)}.",
@@ -108,7 +108,7 @@ def _row(each: Change, most: int) -> list[str]:
 
 
 def _bar(change: int, most: int) -> str:
-    """More to the right of the middle, less to its left."""
+    """Return a bar to the right of the middle for an increase, to the left for a decrease."""
     half = _BAR_WIDTH / 2
     wide = abs(change) / most * half
     at, paint = (half, "--alarm") if change > 0 else (half - wide, "--ideal")

@@ -1,7 +1,7 @@
-"""The data of a report's page: packed columns, and a small dictionary that describes them.
+"""Data of a report's page: packed columns, and a dictionary that describes them.
 
-Rule: every number comes from the picture; sizes and places are counted in units of 512 bytes,
-of which every block and segment is a multiple, so that they fit 32 bits.
+Sizes and addresses are in units of 512 bytes, which divide every block and segment, so that they
+fit in 32 bits.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _SHOWN_FRAMES = 12
 
 
 def embedded(picture: Picture, course: Course | None = None) -> tuple[dict[str, Any], str]:
-    """The dictionary, ready for JSON, and the packed columns that its `columns` describes.
+    """Return a dictionary for JSON, and the packed columns that its `columns` describes.
 
-    course: None where nothing tells the steps and phases.
+    course: steps and phases; None if unknown.
     """
     packer = Packer()
     steps = _curve(packer, picture)
@@ -66,7 +66,7 @@ def embedded(picture: Picture, course: Course | None = None) -> tuple[dict[str, 
 
 
 def _curve(packer: Packer, picture: Picture) -> list[int]:
-    """Add the curves and their extremes at every level; returns the steps of the levels."""
+    """Add the curves and their extremes at every level, and return the step of each level."""
     steps: list[int] = []
     for name in SERIES:
         values = getattr(picture.curve, name)
@@ -82,7 +82,7 @@ def _curve(packer: Packer, picture: Picture) -> list[int]:
 
 
 def _blocks(packer: Packer, picture: Picture, streams: Any) -> tuple[list[str], list[str]]:
-    """Add the blocks; returns the names of owners and the texts of stacks by their numbers."""
+    """Add the blocks, and return owner names and stack texts by number."""
     blocks = picture.lives.blocks
     place = axis_of(picture.lives).place(blocks.address)
     owners = owners_of(blocks, picture.trace.frame_table)
@@ -110,16 +110,16 @@ def _course(packer: Packer, course: Course | None) -> None:
 
 
 def _time(packer: Packer, picture: Picture) -> None:
-    """Microseconds since the first entry, where a clock tells them; they never go back."""
+    """Add microseconds since the first entry, made monotonic, if they are recorded."""
     time = picture.trace.time_us
     if time is None or bool((np.diff(time) == 1).all()):
-        return  # not recorded, or counted by a model, which reads no clock
+        return  # not recorded, or a simulated recording
     time = time[: picture.lives.n_entries]
     packer.add("time", np.maximum.accumulate(time) - time[0])
 
 
 def _segments(packer: Packer, picture: Picture) -> list[str]:
-    """Add the segments; returns the names of their pools by number."""
+    """Add the segments, and return the names of their pools by number."""
     segments = picture.lives.segments
     place = axis_of(picture.lives).place(segments.address)
     names, group = _pools(picture)
@@ -132,7 +132,7 @@ def _segments(packer: Packer, picture: Picture) -> list[str]:
 
 
 def _pools(picture: Picture) -> tuple[list[str], NDArray[np.int64]]:
-    """The names of pools, and of each segment which it lies in."""
+    """Return the names of pools, and the pool number of each segment."""
     lives, segments = picture.lives, picture.lives.segments
     numbers: dict[str, int] = {}
     kinds = zip(
@@ -157,7 +157,7 @@ def _pools(picture: Picture) -> tuple[list[str], NDArray[np.int64]]:
 
 
 def _stack_text(table: FrameTable, number: int) -> str:
-    """A stack, innermost frame first, a line each; empty where none is recorded."""
+    """Return a stack as lines, innermost frame first; "" if none is recorded."""
     frames = table.stack(number) if number >= 0 else ()
     lines = [f"{frame.filename}:{frame.line} {frame.name}" for frame in frames[:_SHOWN_FRAMES]]
     if len(frames) > _SHOWN_FRAMES:

@@ -1,7 +1,8 @@
-"""One recording as one HTML file that needs no network and no server.
+"""Report of a recording as one HTML file that needs no network and no server.
 
-Rule: the page loads nothing from outside, and its own policy forbids it; tables show what scripts
-draw.  The parts lie in allocsim/report/html, uPlot (MIT) with its licence.
+The page loads nothing from outside, and its content security policy forbids it.  Tables repeat what
+scripts draw.  The parts of the page, including uPlot (MIT) with its licence, are in
+allocsim/report/html.
 """
 
 from __future__ import annotations
@@ -40,10 +41,11 @@ _NO_OWNERS = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DevicePage:
-    """What a page shows of one device.
+    """Contents of a page for one device.
 
-    shortages: of the picture.  explanation, runs: where other settings were tried.  told: by line
-    and by category, None where the replay is not under the recorded settings.
+    shortages: shortages of the picture.
+    explanation, runs: results of other settings, if any were tried.
+    told: owners by line and by category; None for a what-if replay.
     """
 
     picture: Picture
@@ -54,27 +56,27 @@ class DevicePage:
 
     @property
     def number(self) -> int:
-        """Of the device."""
+        """Device number."""
         return self.picture.device_run.device
 
     @property
     def parting(self) -> Parting | None:
-        """Where the replay leaves the recording."""
+        """First difference between replay and recording; None if there is none."""
         return self.picture.device_run.parting
 
     @property
     def tops(self) -> tuple[Top, ...]:
-        """Who held the memory, by line first; none where nobody tells."""
+        """Owners of the memory, by line first; empty if unknown."""
         return () if self.told is None else self.told.tops
 
     @property
     def course(self) -> Course | None:
-        """The steps and phases; None where nobody tells."""
+        """Steps and phases; None if unknown."""
         return None if self.told is None else self.told.course
 
 
 def html_report(devices: Sequence[DevicePage]) -> str:
-    """The page of the devices of one recording; where there are several each has a tab."""
+    """Return the page of a recording, with a tab for each of several devices."""
     first = devices[0].picture
     run, n_entries = first.run, first.lives.n_entries
 
@@ -109,7 +111,7 @@ def html_report(devices: Sequence[DevicePage]) -> str:
 
 
 def _each(devices: Sequence[DevicePage], part: Callable[[DevicePage], str]) -> str:
-    """A part of every device; where there are several, each under its name."""
+    """Return a part for every device, with headings if there are several devices."""
     if len(devices) == 1:
         return part(devices[0])
     return "".join(
@@ -150,7 +152,7 @@ def _tables(page: DevicePage) -> str:
 
 
 def _data(page: DevicePage) -> str:
-    """The device's numbers, which a script unpacks when they are first asked for."""
+    """Return the device's data, which a script unpacks on first use."""
     about, columns = embedded(page.picture, page.course)
     number = page.number
     return (

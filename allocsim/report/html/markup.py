@@ -1,6 +1,6 @@
-"""Pieces of HTML: escaped text, tables, lists, small curves.
+"""HTML helpers: escaped text, tables, lists, sparklines.
 
-Rule: everything from a recording gets into a page through `text` or `json_text`.
+All text from a recording must pass through `text` or `json_text`.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ __all__ = [
 ]  # fmt: skip
 
 _WIDTH, _HEIGHT = 220, 40
-"""Pixels: of a sparkline."""
+"""Size of a sparkline, in pixels."""
 
 
 def page_part(name: str) -> str:
-    """A file of the package that pages are put together from."""
+    """Return a file of the package that is part of pages."""
     return (files("allocsim.report") / "html" / name).read_text(encoding="utf-8")
 
 
 def text(words: object) -> str:
-    """Words escaped for HTML."""
+    """Escape text for HTML."""
     return html.escape(printable(str(words)))
 
 
 def json_text(document: object) -> str:
-    """JSON that cannot end the script element around it."""
+    """Return JSON that cannot end the surrounding script element."""
     plain = json.dumps(document, separators=(",", ":"))
     return plain.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -40,7 +40,10 @@ def json_text(document: object) -> str:
 def table(
     caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]], ends_in_words: bool = False
 ) -> str:
-    """A table whose first cell of each row is its head.  rows: cells as HTML, made by `text`."""
+    """Return a table; the first cell of each row is a header.
+
+    rows: cells as HTML, escaped by `text`.
+    """
     head = "".join(f'<th scope="col">{text(name)}</th>' for name in heads)
     body = "".join(
         f'<tr><th scope="row">{first}</th>{"".join(f"<td>{cell}</td>" for cell in rest)}</tr>\n'
@@ -54,8 +57,7 @@ def table(
 
 
 def legend(items: Iterable[tuple[str, str]]) -> str:
-    """What the colours of a picture are.  items: of each its name, and its name in the page's
-    style."""
+    """Return a legend; `items` are pairs of label and CSS class."""
     shown = (
         f'<span><i style="color: var({paint})"></i>{text(name)}</span>' for name, paint in items
     )
@@ -63,24 +65,24 @@ def legend(items: Iterable[tuple[str, str]]) -> str:
 
 
 def moment_link(entry: int, words: str, *, is_button: bool = False) -> str:
-    """A link to the moment after an entry of the same page.
+    """Return a link to the moment after an entry on the same page.
 
-    is_button: whether its words say nothing where it cannot be clicked.
+    is_button: True if the text is meaningless without scripts.
     """
     kind = ' class="go"' if is_button else ""
     return f'<a{kind} href="#entry={entry}" data-entry="{entry}">{text(words)}</a>'
 
 
 def definitions(pairs: Iterable[tuple[str, str]]) -> str:
-    """A list of names and what each is."""
+    """Return a definition list."""
     items = (f"<div><dt>{text(name)}</dt><dd>{text(what)}</dd></div>\n" for name, what in pairs)
     return f"<dl>{''.join(items)}</dl>\n"
 
 
 def sparkline(extremes: Extremes, top: int, length: int) -> str:
-    """A curve as a small inline SVG of the highest value of each stretch.
+    """Return a sparkline as inline SVG of the maximum of each stretch.
 
-    top, length: the scales, from 0 to `top` and over `length` stretches; the same in one table.
+    top, length: scales, from 0 to `top` and over `length` stretches, equal within a table.
     """
     x, y = _WIDTH / max(length, 1), (_HEIGHT - 2) / max(top, 1)
     heights = enumerate(_HEIGHT - 1 - value * y for value in extremes.high.tolist())

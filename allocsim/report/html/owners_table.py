@@ -1,7 +1,6 @@
-"""Who held the memory, as tables that are sorted and searched in place.
+"""Tables of memory owners that can be sorted and searched.
 
-Rule: the rows are there without scripts, the largest first; a script orders and hides what is
-there and adds nothing (owners.js).
+All rows are in the HTML, largest first; the script (owners.js) only sorts and hides them.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _FIGURES = ("size", "share", "blocks", "largest")
 
 
 def owners_tables(tops: Sequence[Top]) -> str:
-    """The tables of several answers of one moment; a reader with scripts sees one at a time."""
+    """Return tables for several groupings of one moment; with scripts, one is shown at a time."""
     top = tops[0]
     held = f"{format_size(top.allocated_bytes)} in {plural(top.blocks, 'block')}"
     more = ""

@@ -1,8 +1,8 @@
-"""Columns of numbers as text for a page: exact, small, decoded by a few lines of JavaScript.
+"""Pack columns of integers as text for a page, decoded by a few lines of JavaScript.
 
-Rule: a column comes back number for number.  Its bytes are the differences of neighbours in the
-smallest type that holds them, all columns one after another, compressed once, as base64.
-Numbers above 2**53 are refused: JavaScript has none.
+The encoding is lossless: differences of neighbours in the smallest integer type, all columns
+concatenated, compressed and encoded as base64.  Numbers above 2**53 are refused, because JavaScript
+cannot represent them.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _ALIGNMENT = 8
 
 @dataclass(slots=True)
 class Packer:
-    """Collects columns by name; `index` has the type, length and offset of each in `text()`."""
+    """Collector of columns; `index` has the type, length and offset of each in `text()`."""
 
     index: dict[str, list[object]] = field(default_factory=dict)
     _parts: list[bytes] = field(default_factory=list)
     _offset: int = 0
 
     def add(self, name: str, values: NDArray[Any]) -> None:
-        """A column of whole numbers."""
+        """Add a column of integers."""
         if len(values) and max(abs(int(values.min())), abs(int(values.max()))) > _LARGEST:
             raise ValueError(f"column {name} has numbers above 2**53")
         changes = np.diff(values.astype(np.int64), prepend=0).astype(np.int64)
@@ -44,7 +44,7 @@ class Packer:
         self._offset += len(data) + padding
 
     def text(self) -> str:
-        """All columns."""
+        """Return all columns as base64."""
         packed = gzip.compress(b"".join(self._parts), _LEVEL, mtime=0)
         return base64.b64encode(packed).decode("ascii")
 

@@ -1,7 +1,7 @@
-"""All segments of a moment as strips, one a pool, drawn without scripts.
+"""All segments at a moment as one strip per pool, drawn without scripts.
 
-Rule: what is in use of a segment is seen, however little it is.  The page draws the same from its
-numbers for any moment (strip.js).
+Allocated memory is visible however small it is.  With scripts, strip.js draws the same for any
+moment.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ __all__ = ["packed_strip", "state_legend"]
 
 _ROW, _ROW_GAP = 16, 3
 _SHADES = 16
-"""Heights that a column of a segment can have, so that equal neighbours are one shape."""
+"""Number of distinct column heights, so that equal neighbours can be joined."""
 _COLOURS = (("--kind-0", ALLOCATED), ("--kind-1", PENDING))
 
 
 def state_legend(instant: Instant) -> str:
-    """The colours of the states, with the bytes in each."""
+    """Return a legend of the block states with their bytes."""
     states = (
         ("allocated", ALLOCATED, "--kind-0"),
         ("waiting", PENDING, "--kind-1"),
@@ -37,7 +37,7 @@ def state_legend(instant: Instant) -> str:
 
 
 def packed_strip(instant: Instant) -> str:
-    """The strips, each below its pool's name and bytes."""
+    """Return the strips, each below its pool's name and bytes."""
     return "".join(map(_pool, packed(instant)))
 
 
@@ -58,7 +58,10 @@ def _pool(pool: PackedPool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Columns of one look.  tops: where allocated and waiting end, in shades from the bottom."""
+    """Columns of equal appearance.
+
+    tops: heights of the allocated and pending parts, in shades.
+    """
 
     first: int
     last: int
@@ -66,7 +69,7 @@ class _Run:
 
 
 def _shapes(segment: SegmentState, at: int, wide: int) -> Iterator[tuple[str, str]]:
-    """The segment's ground and what is in use of it, column by column, as (colour, path)."""
+    """Yield the segment's background and its active parts as (colour, path)."""
     for row, first, last in pieces_of(at, at + wide):
         yield "--free", _box(first, row, last - first, 0, _SHADES)
     for run in _runs(segment, wide):
@@ -94,7 +97,7 @@ def _runs(segment: SegmentState, wide: int) -> Iterator[_Run]:
 
 
 def _shaded(segment: SegmentState, state: str, wide: int) -> list[int]:
-    """Of each column of a segment the share in `state`, in shades; what is there is seen."""
+    """Return the share in `state` of each column, in shades; at least 1 if it is not zero."""
     share = [0.0] * wide
     scale = wide / segment.total_size
     for block in segment.blocks:

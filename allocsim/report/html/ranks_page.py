@@ -1,7 +1,6 @@
-"""All ranks of a job on one page: a small curve of each, on one scale, and a table.
+"""Page of all ranks of a job: a sparkline for each on a common scale, and a table.
 
-Rule: every rank that was read is drawn, all to the same scales, and no file that was not is left
-out.
+Files that could not be read are listed too.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _HEADS = ("rank", "reserved", "allocated", "unused", "retries", "OOMs", "smalles
 
 
 def ranks_page(found: Ranks) -> str:
-    """The page, which opens offline."""
+    """Return the page as HTML that opens offline."""
     return static_page(
         f"{plural(len(found.runs), 'rank')}",
         [f"{found.headline()}.", *_conf(found)],

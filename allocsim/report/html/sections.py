@@ -1,7 +1,6 @@
-"""The parts of a report's page that need no JavaScript: figures, verdicts, tables.
+"""Sections of a report that need no JavaScript: figures, verdicts, tables.
 
-Rule: they say in words and tables what the pictures show, so that a reader without scripts
-misses no conclusion.
+They give every conclusion of the pictures in words and tables.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _SHOWN_BLOCKERS = 30
 
 
 def overview(picture: Picture) -> str:
-    """What was replayed, and its figures."""
+    """Return what was replayed, and its figures."""
     run, device = picture.run, picture.device_run
     memory = "unknown" if device.device_memory is None else exact_size(device.device_memory)
     fidelity = device.fidelity
@@ -74,7 +73,7 @@ def overview(picture: Picture) -> str:
 
 
 def memory_table(picture: Picture) -> str:
-    """The curves in some forty stretches, each with its lowest and highest."""
+    """Return the curves as a table of about 40 stretches with minimum and maximum."""
     curve, n = picture.curve, len(picture.curve)
     step = max(1, -(-n // _STRETCHES))
     columns = [extremes_of(getattr(curve, name), step) for name in SERIES]
@@ -90,7 +89,7 @@ def memory_table(picture: Picture) -> str:
 
 
 def segments_table(picture: Picture) -> str:
-    """The segments where reserved memory was highest, the largest first."""
+    """Return the segments at peak reserved memory, largest first."""
     instant = picture.at()
     segments = sorted(instant.segments, key=lambda s: (-s.total_size, s.address))
     rows = []
@@ -114,9 +113,9 @@ def ooms_section(
     explanation: DeviceExplanation | None,
     parting: Parting | None = None,
 ) -> str:
-    """Each error: its cause, where the memory was, and which blocks were in the way.
+    """Return each error with its cause, the use of memory and the blocking blocks.
 
-    parting: where the replay leaves the recording.
+    parting: first difference between replay and recording.
     """
     if not shortages:
         unproved = "" if parting is None else "Unproved: "
@@ -190,7 +189,7 @@ def _blocker(blocker: Blocker) -> list[str]:
 def what_if_section(
     runs: Sequence[WhatIf], explanation: DeviceExplanation | None, *, is_proved: bool = True
 ) -> str:
-    """The runs side by side, each with a curve of its reserved memory."""
+    """Return a table of the runs, each with a sparkline of reserved memory."""
     if not runs:
         return (
             "<p>Other settings were not replayed; <code>--what-if</code> replays the usual ones, "
@@ -209,7 +208,7 @@ def what_if_section(
         )
         cells = ("every request answered", *figures)
         if trial.oom_entry is not None:
-            # What a run had reserved when it ended says nothing of what it needs.
+            # The reserved bytes of a failed run do not show what it needs.
             cells = (f"out of memory at entry {number(trial.oom_entry)}", "-", "-", "-")
         name = conf if i else f"{conf} <small>(this page)</small>"
         rows.append([name, *map(text, cells), sparkline(run.reserved, top, length)])

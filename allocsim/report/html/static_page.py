@@ -1,6 +1,6 @@
-"""A page that only shows: a title, a verdict, sections, no script.
+"""Page without scripts: a title, a verdict and sections.
 
-Rule: nothing is loaded and nothing runs, which the page's own policy says.
+The content security policy forbids scripts and external resources.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SERIES = ("reserved", "allocated")
 
 
 def static_page(title: str, verdict: Iterable[str], sections: Iterable[tuple[str, str]]) -> str:
-    """The page.  verdict: its sentences.  sections: of each its heading, and its HTML."""
+    """Return the page; `verdict` has sentences, `sections` pairs of heading and HTML."""
     return Template(page_part("static.html")).substitute(
         title=text(title),
         verdict="".join(f'<p class="verdict">{text(line)}</p>\n' for line in verdict),
@@ -33,20 +33,20 @@ def static_page(title: str, verdict: Iterable[str], sections: Iterable[tuple[str
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """What all curves of a page are drawn to: from 0 to `top` bytes upwards, over `entries`."""
+    """Common scale of the curves of a page: 0 to `top` bytes, over `entries` entries."""
 
     top: int
     entries: int
 
     def told(self, what: str) -> str:
-        """What the lines are, and the scale.  what: "Both" or "Each"."""
+        """Return a sentence about the lines and the scale; `what` is "Both" or "Each"."""
         size, entries = format_size(self.top), number(self.entries)
         note = f"{what} from 0 to {size} upwards and over {entries} entries."
         shown = legend((name, f"--{name}") for name in _SERIES)
         return f'{shown}<p class="note">{text(note)}</p>\n'
 
     def curve(self, outline: Outline, size: tuple[int, int]) -> str:
-        """Reserved and allocated memory as a small picture.  size: pixels."""
+        """Return reserved and allocated memory as a small image; `size` is in pixels."""
         width, height = size
         wide = width * outline.entries / max(self.entries, 1)
         lines = "".join(
@@ -59,7 +59,7 @@ class Scale:
 
 
 def scale_of(outlines: Sequence[Outline]) -> Scale:
-    """The one that the tallest and the longest of them need."""
+    """Return the scale that fits the tallest and the longest outline."""
     top = max(max(outline.reserved) for outline in outlines)
     return Scale(top, max(outline.entries for outline in outlines))
 

@@ -1,6 +1,6 @@
-"""The memory curve of a page where scripts are off: reserved and allocated over the whole run.
+"""Memory curve for readers without scripts: reserved and allocated memory over the whole run.
 
-Rule: each of its stretches shows the highest value of so many entries; none is skipped.
+Each stretch shows the maximum of its entries.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ __all__ = ["still_curve"]
 
 _STRETCHES = 300
 _WIDTH, _HEIGHT = 1000, 240
-"""Of the image's own units; it is drawn as wide as the page."""
+"""Size in image units; the image is scaled to the width of the page."""
 _MOST_BANDS = 1000
 _SERIES = ("reserved", "allocated")
 
 
 def still_curve(picture: Picture, course: Course | None) -> str:
-    """The curve with the phases behind it.  course: None where nothing tells."""
+    """Return the curve, with phases in the background if `course` is not None."""
     curve, n = picture.curve, len(picture.curve)
     step = max(1, -(-n // _STRETCHES))
     top = max(int(curve.reserved.max(initial=0)), 1)
@@ -61,7 +61,7 @@ def _line(extremes: Extremes, top: int, paint: str) -> str:
 
 
 def _bands(course: Course, n: int) -> Iterator[str]:
-    """Of a run with more phases than can be told apart none are drawn."""
+    """Yield the phases as bands; none if there are too many to distinguish."""
     starts = [*course.phase_starts.tolist(), n]
     if len(starts) > _MOST_BANDS:
         return

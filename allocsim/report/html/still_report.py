@@ -1,8 +1,7 @@
-"""A snapshot without a history as one HTML file: what its state shows, and what it cannot.
+"""Report of a snapshot without a history, as one HTML file.
 
-Rule: the page loads nothing, and scripts only work its flame graph and its owners' tables; every
-figure is of the recorded blocks, but for the largest request that fits, which the model was asked
-for.
+The page loads nothing.  Scripts are used only for its flame graph and owner tables.  All figures
+are of recorded blocks, except for the largest request that fits, which the model computes.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _SCRIPTS = ("view.js", "owners.js", "flame.js")
 _SHOWN_HOLES = 30
 _SHOWN_SEGMENTS = 60
 _BAR_WIDTH, _BAR_HEIGHT = 420, 14
-"""Pixels, as `.bar` of the page's style."""
+"""Size of a bar in pixels, as `.bar` in the page's style."""
 _LEAST_WIDTH = 0.5
 _COLOURS = {ALLOCATED: "--kind-0", PENDING: "--kind-1"}
 _CANNOT = (
@@ -43,10 +42,11 @@ _CANNOT = (
 def still_report(
     still: Still, source: StateSource, fitting: Mapping[int, int], tops: Sequence[Top]
 ) -> str:
-    """The page.
+    """Return the page.
 
-    source: of the allocator that was asked.  fitting: the largest request that fits, by stream.
-    tops: who holds the memory, an answer a table.
+    source: source of the allocator's state.
+    fitting: largest request that fits, by stream.
+    tops: owners of the memory, one table each.
     """
     warnings = "".join(
         f'<p class="verdict"><strong>Warning:</strong> {text(each)}</p>\n'
@@ -121,7 +121,7 @@ def _kinds(still: Still) -> str:
 
 
 def _holes(still: Still) -> str:
-    """The largest free blocks that live ones keep, each with what lies beside it."""
+    """Return the largest free blocks in used segments, each with its neighbours."""
     found = sorted(_between(still), key=lambda hole: (-hole[1].size, hole[1].address))
     if not found:
         return "<p>No free block lies in a segment that is in use.</p>\n"
@@ -146,7 +146,7 @@ _Hole = tuple[SegmentState, BlockState, BlockState | None, BlockState | None]
 
 
 def _between(still: Still) -> Iterator[_Hole]:
-    """Free blocks of segments that are in use, each with its neighbours."""
+    """Yield the free blocks of used segments, each with its neighbours."""
     for segment in still.instant.segments:
         if segment.is_idle:
             continue
@@ -182,7 +182,7 @@ def _segments(still: Still) -> str:
 
 
 def _bar(segment: SegmentState, longest: int) -> str:
-    """The blocks of a segment in place; free ones are the ground."""
+    """Return a bar with the blocks of a segment; free blocks are the background."""
     scale = _BAR_WIDTH / longest
     ground = f'<rect width="{segment.total_size * scale:.1f}" height="100%" fill="var(--free)"/>'
     blocks = "".join(
