@@ -1,4 +1,4 @@
-"""What differs between two runs, and who is behind it."""
+"""Differences between two runs, and the owners that cause them."""
 
 from allocsim.questions.compare.compare import Comparison, compare, compare_settings
 from allocsim.questions.compare.matched import Change

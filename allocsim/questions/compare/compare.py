@@ -1,6 +1,6 @@
-"""What differs between two recordings, or between one under two settings.
+"""Compare two recordings, or one recording under two settings.
 
-Rule: every difference is told with the parts that it is the sum of, to the byte.
+Every difference is reported with its parts, which add up exactly.
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ from allocsim.units import format_change, format_size
 __all__ = ["Comparison", "compare", "compare_settings"]
 
 _SHOWN = 10
-"""Rows in the table of a notebook."""
+"""Number of rows in a notebook's table."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Comparison(Shown):
-    """The answer.  changes: by owner, the greatest first, those without a change included."""
+    """Comparison of two runs.
+
+    changes: changes by owner, largest first, including owners without a change.
+    """
 
     a: Side
     b: Side
@@ -34,17 +37,17 @@ class Comparison(Shown):
 
     @property
     def reserved_change(self) -> int:
-        """By how many bytes B's peak of reserved memory is the higher."""
+        """Peak reserved bytes of B minus those of A."""
         return self.b.reserved.reserved - self.a.reserved.reserved
 
     @property
     def allocated_change(self) -> int:
-        """By how many bytes B has more allocated at the moments that are compared."""
+        """Allocated bytes of B minus those of A, at the compared moments."""
         return self.b.allocated_bytes - self.a.allocated_bytes
 
     @property
     def parts(self) -> Parts:
-        """What the difference of the peaks of reserved memory is made of; each may be negative."""
+        """Parts of the difference of peak reserved memory; each may be negative."""
         a, b = self.a.reserved, self.b.reserved
         return Parts(
             requested=b.requested - a.requested,
@@ -53,7 +56,7 @@ class Comparison(Shown):
         )
 
     def headline(self) -> str:
-        """By how much the peaks differ, and who is behind most of it."""
+        """Return the difference of the peaks and its main owner in one line."""
         sizes = [format_size(side.reserved.reserved) for side in (self.a, self.b)]
         said = f"{sizes[0]} reserved at the peak, then {sizes[1]}"
         first = next((each for each in self.changes if each.bytes), None)
@@ -62,7 +65,7 @@ class Comparison(Shown):
         return f"{said}; most by {first.owner}: {format_change(first.bytes)}"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """The first rows."""
+        """Yield the first rows."""
         changed = [each for each in self.changes if each.bytes]
         for each in changed[:_SHOWN]:
             yield each.owner, format_change(each.bytes)
@@ -81,13 +84,14 @@ def compare(
     torch_version: str | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
-    """What differs from `a` to `b`, each replayed under its own settings.
+    """Compare `a` with `b`, each replayed under its recorded settings.
 
-    at: the moment whose owners are compared, of each: "peak", where most was allocated (default),
-    "oom", "end", or an entry.  Of a recording that holds a state only there is the end.
-    by: what a row stands for, one of `owners.BY`.  device: of both (default: the only one).
+    at: moment whose owners are compared, in both: "peak" for peak allocated memory (default),
+        "oom", "end", or an entry.  A recording without entries has only "end".
+    by: kind of owner, one of `owners.BY`.
+    device: device number in both (default: the only one).
     torch_version, progress: as for `replay`.
-    Raises RecordingError if there is no such device or moment; ValueError if there is no such `by`.
+    Raises RecordingError for an unknown device or moment, and ValueError for an unknown `by`.
     """
     sides = []
     for recording in (a, b):
@@ -110,11 +114,11 @@ def compare_settings(
     torch_version: str | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
-    """What differs between `recording` under one setting and under another.
+    """Compare `recording` under two settings.
 
-    confs: PYTORCH_CUDA_ALLOC_CONF of both, None for what was recorded.  The rest is as in
-    `compare`.  Raises RecordingError also if it holds a state only, ConfigError for a setting that
-    the release refuses.
+    confs: PYTORCH_CUDA_ALLOC_CONF of both; None for the recorded value.
+    Other arguments are those of `compare`.  Also raises RecordingError for a recording without
+    entries, and ConfigError for a setting that the release refuses.
     """
     trace = recording.only_device(device)
     if not trace.count(Action.ALLOC):

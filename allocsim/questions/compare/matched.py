@@ -1,9 +1,9 @@
-"""The blocks of two moments, paired owner by owner and request by request.
+"""Match the blocks of two moments by owner and request.
 
-Rule: the changes of all owners add up to the difference of allocated memory, to the byte, and so do
-the parts of each.  Two requests are paired if the same stack made them and they have the same rank
-among the blocks of that stack that live; where these differ in number, blocks of equal size are
-paired first.  Line numbers are ignored, so that a line that moved is still the same.
+The changes of all owners add up exactly to the difference of allocated memory, and so do the parts
+of each change.  Two requests match if they have the same stack and the same rank among the live
+blocks of that stack; if the numbers of blocks differ, blocks of equal size are matched first.  Line
+numbers are ignored, so that moved lines match.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ __all__ = ["Change", "changes_of"]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One owner, in both.
+    """Change of one owner from A to B.
 
-    owner: its name in B, or in A where it is gone; was: its name in A where that is another, since
-    its line moved.
-    a_bytes, b_bytes, a_blocks, b_blocks: what it holds in each.
-    resized: bytes by which requests that both have changed; of requests that one has alone is the
-    rest.  requested: of the whole change, what was asked for; the rest is rounding.
+    owner: name in B; in A if it is gone.
+    was: name in A if the line moved.
+    a_bytes, b_bytes, a_blocks, b_blocks: memory held in each.
+    resized: change in bytes of requests that exist in both.
+    requested: change in requested bytes; the rest of the change is rounding.
     """
 
     owner: str
@@ -40,27 +40,27 @@ class Change:
 
     @property
     def bytes(self) -> int:
-        """By how many bytes B holds more."""
+        """Bytes in B minus bytes in A."""
         return self.b_bytes - self.a_bytes
 
     @property
     def more(self) -> int:
-        """Of them, those of requests that only one of the two has."""
+        """Part of the change due to requests that exist in only one of the two."""
         return self.bytes - self.resized
 
     @property
     def rounding(self) -> int:
-        """Of them, what is not asked for."""
+        """Part of the change due to size rounding."""
         return self.bytes - self.requested
 
     @property
     def status(self) -> str:
-        """See `status_of`."""
+        """Status in one word, see `status_of`."""
         return status_of(self.bytes, was_there=bool(self.a_blocks), is_there=bool(self.b_blocks))
 
 
 def changes_of(a: Held, b: Held, by: str) -> tuple[Change, ...]:
-    """The owners of both moments, the greatest change first."""
+    """Return the changes of all owners, largest first."""
     first, second = _Owned(a, by), _Owned(b, by)
     named = moved_lines(first.indices, second.indices) if by in ("line", "stack", "module") else {}
     moved = {was: now for now, was in named.items()}
@@ -70,7 +70,7 @@ def changes_of(a: Held, b: Held, by: str) -> tuple[Change, ...]:
 
 
 class _Owned:
-    """The blocks of a moment by their owners."""
+    """Blocks of a moment, by owner."""
 
     def __init__(self, held: Held, by: str) -> None:
         self.held, self.sizes = held, held.sizes
@@ -80,11 +80,11 @@ class _Owned:
             self.indices[held.name(by, index)].append(index)
 
     def of(self, owner: str) -> Sequence[int]:
-        """The blocks of an owner, in the order of their births."""
+        """Return the blocks of an owner, in order of allocation."""
         return self.indices.get(owner, ())
 
     def by_stack(self, owner: str) -> dict[str, list[int]]:
-        """Sizes of an owner's blocks by the stacks that made them."""
+        """Return the sizes of an owner's blocks by stack."""
         found: dict[str, list[int]] = defaultdict(list)
         for index in self.of(owner):
             found[LINE.sub("", self.held.name("stack", index))].append(self.sizes[index])
@@ -108,9 +108,10 @@ def _change(a: _Owned, b: _Owned, owner: str, was: str) -> Change:
 
 
 def _resized(a: Mapping[str, Sequence[int]], b: Mapping[str, Sequence[int]]) -> int:
-    """By how much the requests that both have differ.
+    """Return the change in bytes of requests that exist in both.
 
-    Those that differ in number are matched by size first, as which of them is new is not known.
+    If the numbers of requests differ, equal sizes are matched first, since it is unknown which
+    requests are new.
     """
     found = 0
     for stack in a.keys() & b.keys():

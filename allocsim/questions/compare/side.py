@@ -1,7 +1,7 @@
-"""One of two runs that are compared: its peaks, what they are made of, who holds what.
+"""One of two compared runs: its peaks, their parts and the owners of memory.
 
-Rule: what was asked for at the peak of allocated memory, what rounding adds to it, and what is
-reserved at the most beyond that peak add up to the peak of reserved memory, to the byte.
+Peak reserved memory is the sum of the requested bytes at peak allocated memory, their rounding, and
+the reserved memory beyond peak allocated memory.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ __all__ = ["Parts", "Side", "side_of_run", "side_of_state"]
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the peak of reserved memory is made of, in bytes.
+    """Parts of peak reserved memory, in bytes.
 
-    requested: of what was allocated at the most, what was asked for; where a recording does not
-    say it, what that was rounded to.  rounding: what the blocks are larger.
-    unused: what was reserved at the most beyond what was allocated at the most: fragmentation,
-    caches of other sizes, and what waits for other streams.
+    requested: requested bytes at peak allocated memory; rounded requests if the recording has no
+        requested sizes.
+    rounding: bytes added by size rounding.
+    unused: peak reserved minus peak allocated memory: fragmentation, cached blocks of other sizes,
+        and blocks that wait for other streams.
     """
 
     requested: int
@@ -44,19 +45,21 @@ class Parts:
 
     @property
     def reserved(self) -> int:
-        """Bytes reserved at the most."""
+        """Peak reserved bytes."""
         return self.requested + self.rounding + self.unused
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Side:
-    """One of the two.
+    """One of two compared runs.
 
-    conf: the settings of the run.  reserved: what its peak of reserved memory is made of.
-    at: the moment of the rows; held: what was allocated then.
+    conf: settings of the run.
+    reserved: parts of peak reserved memory.
+    at: moment of the rows.
+    held: blocks allocated at that moment.
     retries, ooms, driver_calls: num_alloc_retries, num_ooms and num_device_alloc of the whole run;
-    None of a state, and of a release that does not count them.
-    outline: of the whole run; None of a state.
+        None without a history, and for releases that do not count them.
+    outline: outline of the whole run; None without a history.
     """
 
     path: str
@@ -73,12 +76,12 @@ class Side:
 
     @property
     def allocated_bytes(self) -> int:
-        """At the moment of the rows."""
+        """Allocated bytes at the moment of the rows."""
         return sum(self.held.sizes)
 
 
 def side_of_run(prepared: Prepared, device_run: DeviceRun, conf: str, at: str | int | None) -> Side:
-    """A run that was replayed.  Raises RecordingError if there is no such moment."""
+    """Return the side of a replayed run.  Raises RecordingError if there is no such moment."""
     trace = prepared.trace
     scene = scene_of_run(trace, prepared.start, device_run.timeline)
     timeline = device_run.timeline
@@ -106,7 +109,7 @@ def side_of_run(prepared: Prepared, device_run: DeviceRun, conf: str, at: str | 
 
 
 def side_of_state(recording: Recording, trace: Trace, at: str | int | None) -> Side:
-    """A recording that holds a state only."""
+    """Return the side of a recording without entries."""
     moment = moment_of_state(recording.path, at)
     refuse_contradictions(recording)
     scene = scene_of_state(trace)
@@ -126,7 +129,10 @@ def side_of_state(recording: Recording, trace: Trace, at: str | int | None) -> S
 
 
 def _parts(scene: Scene, entry: int, reserved: int) -> Parts:
-    """entry: after which most is allocated, -1 for the state of one without entries."""
+    """Return the parts of peak reserved memory.
+
+    entry: entry of peak allocated memory; -1 for a recording without entries.
+    """
     rows = scene.blocks.in_use(entry)
     allocated = int(scene.blocks.size[rows].sum())
     requested = int(scene.blocks.requested[rows].sum())

@@ -1,4 +1,4 @@
-"""Is a recording still within its memory?"""
+"""Check a recording against memory limits or a baseline."""
 
 from allocsim.questions.gate.baseline import Baseline, read_baseline, write_baseline
 from allocsim.questions.gate.body import PLACES, Held

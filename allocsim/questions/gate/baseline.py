@@ -1,7 +1,7 @@
-"""A baseline: what a recording came to when somebody found it right, as a small JSON file.
+"""Baseline file: the accepted memory figures of a recording, as a small JSON file.
 
-Rule: it holds nothing that another run of the same program would write otherwise: no path, date or
-machine.  One figure or line of code a line, in an order that does not depend on their sizes.
+It contains nothing that differs between runs of the same program: no path, date or machine.  It has
+one figure or line of code per line, in an order that does not depend on sizes.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ _FIGURES = (
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """What a recording came to, as far as it is kept.  Peaks are in bytes.
+    """Figures of a recording that a baseline file stores; peaks are in bytes.
 
-    path: of the file.  at: where the part began, None for the beginning.
-    counts_held: whether what was held there counts.  conf, torch_version: what it was replayed
-    under.
-    driver_calls: for memory, after what is held.
-    owners: by line, what was asked for and allocated at the peak.
+    path: path of the file.
+    at: begin of the measured part; None for the beginning.
+    counts_held: True if memory held at the begin counts.
+    conf, torch_version: settings and release of the replay.
+    driver_calls: allocations from the driver, without those for held memory.
+    owners: requested bytes of blocks allocated at the peak, by line.
     """
 
     path: str
@@ -49,7 +50,7 @@ class Baseline:
 
 
 def write_baseline(path: str | os.PathLike[str], found: Baseline) -> None:
-    """Write what was measured.  Raises OSError where that cannot be written."""
+    """Write a baseline file.  Raises OSError if writing fails."""
     document: dict[str, Any] = {
         "allocsim_baseline": _FORMAT,
         "from": " ".join(found.at) if found.at else "",
@@ -67,7 +68,7 @@ def write_baseline(path: str | os.PathLike[str], found: Baseline) -> None:
 
 
 def read_baseline(path: str | os.PathLike[str]) -> Baseline:
-    """What `write_baseline` wrote.  Raises ConfigError for anything else, naming the file."""
+    """Read a baseline file.  Raises ConfigError, naming the file, if it is not one."""
     name = os.fspath(path)
     try:
         with Path(name).open("rb") as file:

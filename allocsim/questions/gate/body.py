@@ -1,9 +1,9 @@
-"""The part of a recording that is gated, and what the program held when it began.
+"""The measured part of a recording, and the memory held when it begins.
 
-Rule: nothing here depends on what ran before.  A block that lives when the part begins, and still
-lives at the part's last request, belongs to it (weights, state of the optimizer); those are
-requested first, the largest first, since no recording tells an order that another history would
-have too.  What is freed sooner is left over from before, and is neither requested nor freed.
+The result does not depend on what ran before the part.  A block that is live at the begin of the
+part and at its last request belongs to it (weights, optimizer state).  Such blocks are requested
+first, largest first, because their original order depends on the earlier history.  A block that is
+freed sooner is left over from before, and is ignored.
 """
 
 from __future__ import annotations
@@ -25,22 +25,23 @@ from allocsim.units import round_up
 __all__ = ["PLACES", "Body", "Held", "body_of"]
 
 PLACES = ("step", "phase", "mark", "entry")
-"""What a part may begin at."""
+"""Kinds of places at which a part may begin."""
 
 _LASTING = (StepKind.SETTINGS, StepKind.FRACTION)
 _FREES = (Action.FREE_REQUESTED, Action.FREE_COMPLETED)
 _APART = 1 << 63
-"""Where no recorded address is: what is held is not to be freed by one."""
+"""First address for held blocks, above all recorded addresses."""
 _SHOWN = 8
 _ALL_DEVICES = -1
-"""Of an annotation that names none."""
+"""Device number of an annotation that names no device."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What lives where the part begins, in bytes asked for.
+    """Requested bytes of the blocks that are live at the begin of the part.
 
-    kept_bytes: lives at the last request.  left_bytes: freed sooner, left over from before.
+    kept_bytes: blocks that are live at the last request.
+    left_bytes: blocks that are freed sooner, left over from before.
     """
 
     kept_bytes: int
@@ -49,10 +50,10 @@ class Held:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Body:
-    """The part that is gated, as a trace of its own.
+    """Measured part of a recording, as a trace.
 
-    first: its first entry in the recording.  start: what it asks for before that, as segments of
-    one block each.
+    first: first entry of the part in the recording.
+    start: held blocks, as segments of one block each.
     """
 
     first: int
@@ -69,11 +70,12 @@ def body_of(
     counts_held: bool,
     annotations: Sequence[Annotation] = (),
 ) -> Body:
-    """The part of a recording from `at` on, None for all of it.
+    """Return the part of a recording from `at` on; None for the whole recording.
 
-    at: one of `PLACES` and which: ("step", "2"), ("phase", "forward"), ("mark", "prefill"),
-    ("entry", "1200").  counts_held: whether what is held to the end is asked for.  annotations:
-    of the recording.
+    at: kind of place (see `PLACES`) and its name: ("step", "2"), ("phase", "forward"), ("mark",
+        "prefill"), ("entry", "1200").
+    counts_held: request the memory that is held to the end first.
+    annotations: annotations of the recording.
     Raises RecordingError if the recording has no such place.
     """
     trace = prepared.trace
@@ -107,7 +109,7 @@ def body_of(
 def _requested_before(
     trace: Trace, first: int, rounded: Callable[[int], int]
 ) -> tuple[SegmentState, ...]:
-    """What is in use at entry `first` of requests alone, a segment for each block."""
+    """Return the live blocks at entry `first` of a recording of requests, one segment each."""
     live: dict[int, SegmentState] = {}
     columns = (trace.action, trace.addr, trace.size, trace.stream)
     for action, addr, size, stream in zip(*(c[:first].tolist() for c in columns), strict=True):
@@ -128,7 +130,7 @@ def _asked(blocks: list[tuple[SegmentState, BlockState]]) -> int:
 def _with_stacks(
     trace: Trace, first: int, kept: list[tuple[SegmentState, BlockState]]
 ) -> list[tuple[SegmentState, BlockState]]:
-    """The same with the stacks that asked for them, where the recording has the request."""
+    """Add the stacks of the requests to blocks whose request is recorded."""
     asks = np.flatnonzero(trace.action[:first] == Action.ALLOC)
     stacks = dict(zip(trace.addr[asks].tolist(), trace.frames[asks].tolist(), strict=True))
     return [
@@ -138,7 +140,7 @@ def _with_stacks(
 
 
 def _apart(kept: list[tuple[SegmentState, BlockState]]) -> tuple[SegmentState, ...]:
-    """A segment for each, the largest first."""
+    """Return one segment per block, largest first."""
     ordered = sorted(kept, key=lambda each: -(each[1].requested_size or each[1].size))
     found, address = [], _APART
     for segment, block in ordered:
@@ -149,7 +151,7 @@ def _apart(kept: list[tuple[SegmentState, BlockState]]) -> tuple[SegmentState, .
 
 
 def _plan(prepared: Prepared, first: int) -> Plan:
-    """The steps from entry `first` on, and before them the settings and the pool in force."""
+    """Return the steps from entry `first` on, preceded by the settings and pool in effect."""
     steps = prepared.free_plan.steps
     kept = (steps.entry >= first) | any_of(steps.kind, _LASTING)
     scopes = np.flatnonzero((steps.entry < first) & (steps.kind == StepKind.SCOPE))
@@ -165,7 +167,7 @@ def _plan(prepared: Prepared, first: int) -> Plan:
 
 
 def _place(prepared: Prepared, kind: str, which: str, annotations: Sequence[Annotation]) -> int:
-    """The first entry of a place."""
+    """Return the first entry of a place."""
     trace, path = prepared.trace, prepared.path
     if kind not in PLACES:
         raise ValueError(f"{kind!r} is not one of {', '.join(PLACES)}")
@@ -190,20 +192,20 @@ def _place(prepared: Prepared, kind: str, which: str, annotations: Sequence[Anno
 
 
 def _steps(prepared: Prepared) -> dict[str, int]:
-    """Where the steps begin: as the program marked them, else as its stacks tell."""
+    """Return the first entry of each step, from marks or else from stacks."""
     marks = [mark for mark in prepared.marks if mark.kind is MarkKind.STEP]
     if marks:
         return {str(mark.value): mark.entry for mark in reversed(marks)}
     entries = np.arange(len(prepared.trace), dtype=np.int64)
     nothing = np.zeros(len(entries), dtype=np.int64)
-    # Steps are told by stacks; how large the blocks are is not asked.
+    # Detecting steps from stacks does not use block sizes.
     scene = scene_of_run(prepared.trace, (), Timeline(entries, nothing, nothing))
     starts = scene.step_starts.tolist()
     return dict(zip(map(str, scene.step_numbers.tolist()), starts, strict=True))
 
 
 def _texts(trace: Trace) -> dict[str, int]:
-    """Where each text of the program's own (user_metadata) is met first."""
+    """Return the first entry with each text of user_metadata."""
     if trace.user_metadata is None:
         return {}
     numbers, first = np.unique(trace.user_metadata, return_index=True)
@@ -213,7 +215,7 @@ def _texts(trace: Trace) -> dict[str, int]:
 
 
 def _annotated(trace: Trace, annotations: Sequence[Annotation]) -> dict[str, int]:
-    """Where each annotation starts first, by the clock of the entries."""
+    """Return the entry at which each annotation first starts, by time."""
     if trace.time_us is None:
         return {}
     here = (trace.device, _ALL_DEVICES)

@@ -1,7 +1,7 @@
-"""Is a recording still within its memory, and if not, which lines of code are behind it?
+"""Check measured memory against limits and a baseline, and name the lines of code that grew.
 
-Rule: every limit that was named is a check of its own, and the answer has all of them; one that is
-met exactly holds.
+Every given limit is a separate check, and the result contains all checks.  A value equal to its
+limit passes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,12 @@ _SIZES = ("reserved", "allocated", "requested")
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The limits, None for none: bytes, calls of the driver for memory, a share from 0 to 1."""
+    """Limits; None for no limit.
+
+    max_reserved, max_allocated, max_requested: bytes.
+    max_driver_calls: number of allocations from the driver.
+    max_fragmentation: share from 0 to 1.
+    """
 
     max_reserved: int | None = None
     max_allocated: int | None = None
@@ -34,17 +39,17 @@ class Budget:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it limits nothing."""
+        """True if there is no limit."""
         return self == Budget()
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One limit.
+    """Check of one limit.
 
-    what: "reserved", "allocated" or "requested" (bytes at their peaks), "driver_calls" or
-    "fragmentation".  baseline: what `value` was, None of a limit that was named.
-    limit: the most that `value` may be.
+    what: "reserved", "allocated" or "requested" (peak bytes), "driver_calls" or "fragmentation".
+    limit: largest allowed value.
+    baseline: value in the baseline; None for an explicit limit.
     """
 
     what: str
@@ -54,15 +59,15 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        """Whether it holds."""
+        """True if the value is within the limit."""
         return self.value <= self.limit
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Gate(Shown):
-    """The answer.
+    """Result of all checks.
 
-    growth: against the baseline, every line of code of both; empty without one.
+    growth: change of every line of code against the baseline; empty without a baseline.
     """
 
     measured: Measured
@@ -73,21 +78,21 @@ class Gate(Shown):
 
     @property
     def passed(self) -> bool:
-        """Whether every check holds."""
+        """True if every check passed."""
         return all(check.passed for check in self.checks)
 
     @property
     def grown(self) -> tuple[Growth, ...]:
-        """The lines that hold more than they did, the most first."""
+        """Lines that hold more than in the baseline, largest growth first."""
         return tuple(each for each in self.growth if each.bytes > 0)
 
     def headline(self) -> str:
-        """Whether it passed, and what is reserved at the peak."""
+        """Return the outcome and peak reserved memory in one line."""
         what = "within its limits" if self.passed else "beyond its limits"
         return f"{what}: {format_size(self.measured.peak_reserved_bytes)} reserved at the peak"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Every check."""
+        """Yield all checks."""
         for check in self.checks:
             yield check.what, f"{check.value:,} of {check.limit:,}"
 
@@ -99,11 +104,11 @@ def gate(
     baseline: Baseline | None = None,
     tolerance: float = 0.01,
 ) -> Gate:
-    """Hold what was measured against limits, a baseline, or both.
+    """Check measured memory against limits, a baseline, or both.
 
-    tolerance: the share by which the three sizes may be above the baseline's.
-    Raises ConfigError if there is nothing to hold it against, if the tolerance is negative, and if
-    the baseline is of another part of the run or other settings.
+    tolerance: share by which the three sizes may exceed those of the baseline.
+    Raises ConfigError if there is neither a limit nor a baseline, if the tolerance is negative, and
+    if the baseline is for another part of the run or other settings.
     """
     if budget.is_empty and baseline is None:
         raise ConfigError("there is no limit and no baseline; expected one")

@@ -1,7 +1,7 @@
-"""Which lines of code hold more than they did.
+"""Change of memory by line of code.
 
-Rule: the changes of all lines add up to the difference of what is asked for at the two peaks.  A
-line whose number alone is another is the same line (`moved_lines`).
+The changes of all lines add up to the difference of requested bytes at the two peaks.  Lines that
+moved are matched (`moved_lines`).
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ __all__ = ["Growth", "growth_of"]
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """One line.  was: its name before, "" of one that is new; owner: its name now, "" of one gone.
+    """Change of one line of code.
 
-    before, now: bytes that it asked for and held at the peak.
+    owner: name of the line now; "" if it is gone.
+    was: name of the line before; "" if it is new.
+    before, now: requested bytes that it held at the peak.
     """
 
     owner: str
@@ -28,17 +30,17 @@ class Growth:
 
     @property
     def bytes(self) -> int:
-        """By how many it holds more."""
+        """Change in bytes."""
         return self.now - self.before
 
     @property
     def status(self) -> str:
-        """See `status_of`."""
+        """Status in one word, see `status_of`."""
         return status_of(self.bytes, was_there=bool(self.was), is_there=bool(self.owner))
 
 
 def growth_of(before: Mapping[str, int], now: Mapping[str, int]) -> tuple[Growth, ...]:
-    """The lines of both, those that grew most first."""
+    """Return the changes of all lines, largest growth first."""
     known = {name: name for name in now if name in before} | moved_lines(before, now)
     found = [
         Growth(name, known.get(name, ""), before.get(known.get(name, ""), 0), size)

@@ -1,7 +1,7 @@
-"""What a part of a recording needs of an allocator that holds nothing.
+"""Measure the memory that a part of a recording needs on an empty allocator.
 
-Rule: the requests are the recording's, and everything else is the same whatever it began with: no
-memory is cached, the device has no end, addresses count from 0.
+The requests are those of the recording.  Everything else is independent of earlier history: the
+cache is empty, device memory is unlimited, and addresses begin at 0.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _NO_END = 1 << 60
 
 @dataclass(frozen=True, slots=True)
 class Measured(Baseline):
-    """What a baseline keeps, and what this recording alone tells.  Peaks are in bytes.
+    """Figures of a baseline, with further data of the recording; peaks are in bytes.
 
-    at: where the part began, None for the beginning; first: the entry.
-    conf, torch_version: what it was replayed under.
-    driver_calls: for memory, after what is held.  entry: after which most was allocated.
-    owners: by line, what was asked for and allocated then, the greatest first.
+    first: first entry of the measured part.
+    entry: entry of peak allocated memory.
+    held: memory held at the begin of the part.
+    notes: sentences about the replay.
     """
 
     device: int
@@ -42,7 +42,7 @@ class Measured(Baseline):
 
     @property
     def fragmentation(self) -> float:
-        """Of what is reserved at the peak the share beyond what is allocated at its own."""
+        """Share of peak reserved memory that exceeds peak allocated memory."""
         if not self.peak_reserved_bytes:
             return 0.0
         return 1 - self.peak_allocated_bytes / self.peak_reserved_bytes
@@ -58,12 +58,14 @@ def measured(
     torch_version: str | None = None,
     progress: Progress | None = None,
 ) -> Measured:
-    """The requests of a recording from `at` on, answered by an empty allocator.
+    """Replay the requests of a recording from `at` on with an empty allocator.
 
-    at, counts_held: see `body_of`.  conf: PYTORCH_CUDA_ALLOC_CONF, None for what was recorded.
-    device: the only one unless told.  torch_version, progress: as for `replay`.
-    Raises RecordingError if there is nothing to replay or no such place, ConfigError for settings
-    that the release refuses.
+    at, counts_held: see `body_of`.
+    conf: PYTORCH_CUDA_ALLOC_CONF; None for the recorded value.
+    device: device number (default: the only one).
+    torch_version, progress: as for `replay`.
+    Raises RecordingError if there is nothing to replay or no such place, and ConfigError for
+    settings that the release refuses.
     """
     trace = recording.only_device(device)
     if not trace.count(Action.ALLOC):

@@ -1,4 +1,4 @@
-"""What does it look like?  The history of a replay as columns, ready to be drawn."""
+"""History of a replay as columns, for figures and pages."""
 
 from allocsim.questions.picture.address_map import AddressMap, address_map, axis_of, owners_of
 from allocsim.questions.picture.block_sizes import CLASS_NAMES, block_sizes, class_of

@@ -1,12 +1,12 @@
-"""The map of memory: entries from left to right, addresses upwards, what lay where as shares.
+"""Address map of memory: entries from left to right, addresses upwards, contents as shares.
 
-Rule: a pixel's shares are exact, whatever the recording's length: how much of it was reserved, and
-how much each kind of block covers.  What is reserved and in no layer is free.  Addresses that were
-never reserved take no room (`axis_of`).
+The shares of a pixel are exact for any length of the recording: the share that was reserved, and
+the share that each kind of block covers.  Memory that is reserved and in no layer is free.
+Addresses that were never reserved are left out (`axis_of`).
 
-A block's owner is the user's innermost line that asked for it.  Owners are ordered by the memory
-they held over time (bytes times entries), the greatest first; blocks whose stack is not recorded,
-and those from before, have owners of their own.
+The owner of a block is the innermost line of the user's code that requested it.  Owners are ordered
+by the memory they held over time (bytes times entries), largest first.  Blocks without a recorded
+stack, and blocks from before the recording, have separate owners.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _Floats = NDArray[np.floating[Any]]
 def coverage(
     left: _Floats, right: _Floats, low: _Floats, high: _Floats, shape: tuple[int, int]
 ) -> NDArray[np.float32]:
-    """The covered share of each pixel.
+    """Return the covered share of each pixel.
 
-    left, right, low, high: sides in pixels, cut off where they leave the grid.  shape: (rows,
-    columns); row i spans i to i + 1.
+    left, right, low, high: sides of rectangles in pixels, clipped to the grid.
+    shape: (rows, columns); row i spans i to i + 1.
     """
     rows, columns = shape
     grid = np.zeros((rows + 2) * (columns + 2))
@@ -57,7 +57,7 @@ def coverage(
 
 
 def _ends(first: _Floats, last: _Floats, length: int) -> list[tuple[NDArray[np.int64], _Floats]]:
-    """(pixel, weight) twice for each end of the sides, whose running sum is what they cover."""
+    """Return (pixel, weight) pairs for the ends of sides; their running sum is the coverage."""
     found = []
     for side, sign in ((first, 1.0), (last, -1.0)):
         end = np.clip(side, 0, length)
@@ -73,7 +73,11 @@ _Addresses = NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AddressAxis:
-    """start, length: of each range of addresses without a gap; offset: its place on the axis."""
+    """Axis of addresses without gaps.
+
+    start, length: contiguous ranges of addresses.
+    offset: position of each range on the axis.
+    """
 
     start: _Addresses
     length: _Column
@@ -81,7 +85,7 @@ class AddressAxis:
 
     @classmethod
     def of(cls, address: _Addresses, size: _Column) -> AddressAxis:
-        """The axis of the ranges [address, address + size), which may overlap."""
+        """Build the axis of the ranges [address, address + size), which may overlap."""
         order = stable_order(address)
         ends = address + size.astype(np.uint64)
         address, end = address[order], np.maximum.accumulate(ends[order])
@@ -94,11 +98,11 @@ class AddressAxis:
 
     @property
     def total(self) -> int:
-        """Bytes of the whole axis."""
+        """Length of the axis, in bytes."""
         return int(self.length.sum())
 
     def place(self, address: _Addresses) -> _Column:
-        """Where `address`, which was reserved at some time, lies on the axis."""
+        """Return the position on the axis of `address`, which must have been reserved."""
         row = np.searchsorted(self.start, address, side="right") - 1
         return self.offset[row] + (address - self.start[row]).astype(np.int64)
 
@@ -113,12 +117,12 @@ _Shares = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AddressMap:
-    """Shares by pixel, row 0 at the lowest address, column 0 at the first entry.
+    """Shares by pixel; row 0 is the lowest address, column 0 the first entry.
 
-    reserved: the share that was reserved.
-    layers: by name, the shares of blocks in use; together at most `reserved`.
+    reserved: reserved share.
+    layers: shares of active blocks by name; their sum is at most `reserved`.
     axis_bytes: length of the address axis.
-    n_blocks: blocks drawn.
+    n_blocks: number of blocks drawn.
     """
 
     reserved: _Shares
@@ -129,24 +133,24 @@ class AddressMap:
 
     @property
     def entries_per_column(self) -> float:
-        """Entries that share a column of pixels."""
+        """Number of entries per column of pixels."""
         return self.n_entries / int(self.reserved.shape[1])
 
     @property
     def bytes_per_row(self) -> float:
-        """Bytes that share a row of pixels."""
+        """Number of bytes per row of pixels."""
         return self.axis_bytes / int(self.reserved.shape[0])
 
 
 def axis_of(lives: Lives) -> AddressAxis:
-    """The address axis of everything that was ever reserved."""
+    """Return the address axis of all memory that was ever reserved."""
     return AddressAxis.of(lives.segments.address, lives.segments.size)
 
 
 def address_map(
     lives: Lives, table: FrameTable, colouring: str, shape: tuple[int, int]
 ) -> AddressMap:
-    """The map on `shape` (rows, columns) pixels.  colouring: one of `COLOURINGS`."""
+    """Return the map with `shape` (rows, columns) pixels; `colouring` is one of `COLOURINGS`."""
     axis, blocks, segments = axis_of(lives), lives.blocks, lives.segments
     x, y = shape[1] / max(lives.n_entries, 1), shape[0] / max(axis.total, 1)
 
@@ -172,7 +176,7 @@ _Layer = tuple[str, NDArray[np.bool_], NDArray[np.int64], NDArray[np.int64]]
 
 
 def _layers(blocks: BlockLives, table: FrameTable, colouring: str) -> list[_Layer]:
-    """(name, which blocks, from when, to when)."""
+    """Return layers as (name, blocks, begin, end)."""
     if colouring == "state":
         everything = np.ones(len(blocks), dtype=bool)
         waits = blocks.completed > blocks.freed
@@ -193,14 +197,14 @@ def _layers(blocks: BlockLives, table: FrameTable, colouring: str) -> list[_Laye
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Owners:
-    """owner: of each block, an index into `names`."""
+    """Owners of blocks; `owner` has an index into `names` for each block."""
 
     owner: NDArray[np.int64]
     names: tuple[str, ...]
 
 
 def owners_of(blocks: BlockLives, table: FrameTable) -> Owners:
-    """The owners of `blocks`, whose stacks are those of `table`."""
+    """Return the owners of `blocks`, whose stacks are in `table`."""
     stacks, which = np.unique(blocks.stack, return_inverse=True)
     numbers: dict[str, int] = {BEFORE: 0, UNKNOWN: 1}
     codes = [code_of(table.stack(stack)) if stack >= 0 else None for stack in stacks.tolist()]

@@ -1,7 +1,7 @@
-"""How many blocks of which size: over the run, and in use and free at one moment.
+"""Histogram of block sizes: over the run, and allocated and free at one moment.
 
-Rule: bin i holds sizes from `edges[i]` up to, not including, `edges[i + 1]`; edges are powers of
-two from 512 bytes, the smallest block there is (semantics 1.2).
+Bin i contains sizes from `edges[i]` up to, but not including, `edges[i + 1]`.  Edges are powers of
+two from 512 bytes, the smallest block size (semantics 1.2).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LIMITS = (16 * KIB, MIB, 10 * MIB, 50 * MIB, 200 * MIB)
 
 
 def _text(size: int) -> str:
-    """ "16 KiB", "1 MiB"."""
+    """Return a size such as "16 KiB" or "1 MiB"."""
     return f"{size // MIB} MiB" if size >= MIB else f"{size // KIB} KiB"
 
 
@@ -31,7 +31,7 @@ CLASS_NAMES = (*(f"up to {_text(limit)}" for limit in _LIMITS), f"above {_text(_
 
 
 def class_of(size: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The number of each block's class."""
+    """Return the bin of each size."""
     return np.searchsorted(np.array(_LIMITS), size, side="left")
 
 
@@ -40,8 +40,11 @@ _Column = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockSizes:
-    """handed_out: blocks over the run, or where there is no history those in use; used_bytes,
-    free_bytes: of the blocks at the moment."""
+    """Block sizes by bin.
+
+    handed_out: number of blocks allocated over the run; without history, of live blocks.
+    used_bytes, free_bytes: bytes of live and free blocks at the moment.
+    """
 
     edges: _Column
     handed_out: _Column
@@ -50,7 +53,7 @@ class BlockSizes:
 
 
 def block_sizes(lives: Lives | None, instant: Instant) -> BlockSizes:
-    """The sizes of a replay, and of one moment in it.  lives: None where only a state is known."""
+    """Return the sizes of a replay and of one moment; `lives` is None without a history."""
     there = [block for segment in instant.segments for block in segment.blocks]
     used = np.array([block.size for block in there if block.state != INACTIVE], dtype=np.int64)
     free = np.array([block.size for block in there if block.state == INACTIVE], dtype=np.int64)

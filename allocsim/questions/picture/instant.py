@@ -1,7 +1,6 @@
-"""What a device held after one entry, read off the lives of its segments and blocks.
+"""State of a device after one entry, derived from the lifetimes of segments and blocks.
 
-Rule: the blocks of a segment tile it; what no block in use or waiting covers is one inactive block
-up to the next one, whatever it was made of.
+The gap between two active blocks of a segment is one inactive block, regardless of how it arose.
 """
 
 from __future__ import annotations
@@ -20,23 +19,23 @@ __all__ = ["Instant", "instant_of"]
 
 @dataclass(frozen=True, slots=True)
 class Instant:
-    """All of a device after `entry`, by address; entry: None where only a state is recorded."""
+    """Segments of a device after `entry`, by address; `entry` is None without a history."""
 
     entry: int | None
     segments: tuple[SegmentState, ...]
 
     @property
     def reserved(self) -> int:
-        """Bytes held from the driver."""
+        """Reserved bytes."""
         return sum(segment.total_size for segment in self.segments)
 
     def held(self, state: str) -> int:
-        """Bytes of the blocks in `state`."""
+        """Return the bytes of the blocks in `state`."""
         return sum(segment.held(state) for segment in self.segments)
 
 
 def instant_of(lives: Lives, entry: int, *, is_expandable: bool) -> Instant:
-    """The state after `entry`; is_expandable: whether ranges that touch are one."""
+    """Return the state after `entry`; `is_expandable` joins adjacent ranges."""
     segments, blocks = lives.segments, lives.blocks
     there = np.flatnonzero((segments.born <= entry) & (entry < segments.died))
     there = there[np.argsort(segments.address[there])]
@@ -81,7 +80,7 @@ def instant_of(lives: Lives, entry: int, *, is_expandable: bool) -> Instant:
 
 
 def _tiled(start: int, size: int, used: list[BlockState]) -> list[BlockState]:
-    """The blocks in use of a segment with the free space between them."""
+    """Return the blocks of a segment: the used ones and the free ones between them."""
     at, found = start, []
     for block in used:
         if block.address > at:

@@ -1,9 +1,9 @@
-"""Where each block and each segment of a replay lay, and from when to when, as columns.
+"""Addresses and lifetimes of all blocks and segments of a replay, as columns.
 
-Rule: a row is there after entry e if `born <= e < end`.  What was there before the recording is
-born at -1; what outlives it ends at `n_entries`.  The blocks of a moment do not overlap and lie
-inside its segments; the space between them is free.  A block that was given back at the entry of
-its own request (a recorded error that the replay answers) is in no row.
+A row is live after entry e if `born <= e < end`.  Rows from before the recording have `born` -1;
+rows that outlive it end at `n_entries`.  The blocks of a moment are disjoint and inside its
+segments; the space between them is free.  A block that was freed at the entry of its own request (a
+recorded error that the replay answers) has no row.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _Addresses = NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockLives:
-    """Blocks that were handed out, in the order of their requests; sizes in bytes.
+    """Blocks in order of their requests; sizes in bytes.
 
-    born, freed: the entries of its request and of its free.
-    completed: when it came free, later than `freed` if it waited for other streams.
-    stack: number in the recording's frame table, -1 where none is recorded.
+    born, freed: entries of the request and of the free.
+    completed: entry at which the free completed; later than `freed` if it waited for a stream.
+    stack: stack number in the recording's frame table, -1 for none.
     """
 
     address: _Addresses
@@ -49,8 +49,9 @@ class BlockLives:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SegmentLives:
-    """Memory from the driver until it `died`; of an expandable segment each mapped range.
+    """Segments, and mapped ranges of expandable segments.
 
+    born, died: entries at which the memory was reserved and released.
     pool: index into `Lives.pools`, -1 for the default pool.
     """
 
@@ -67,7 +68,11 @@ class SegmentLives:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lives:
-    """All of one device; n_entries: as far as it was replayed.  pools: the private ones."""
+    """Blocks and segments of one device.
+
+    n_entries: number of replayed entries.
+    pools: ids of private pools.
+    """
 
     blocks: BlockLives
     segments: SegmentLives
@@ -76,7 +81,7 @@ class Lives:
 
 
 def lives_of(history: History, trace: Trace, stopped_at: int | None = None) -> Lives:
-    """The lives in a replay of `trace`.  stopped_at: the entry that ended it, None for none."""
+    """Return the lives in a replay of `trace`; `stopped_at` is the entry that ended it, or None."""
     n_entries = len(trace) if stopped_at is None else stopped_at + 1
     blocks, segments = _blocks(history, trace, n_entries), _segments(history, n_entries)
     return Lives(blocks, segments, n_entries, history.pools)
@@ -92,7 +97,7 @@ def _blocks(history: History, trace: Trace, n_entries: int) -> BlockLives:
     )
     order = stable_order(address)
     made = np.flatnonzero(action[order] == Action.ALLOC)
-    # In the order of (address, time) a block's end is right behind its beginning.
+    # Sorted by (address, time), a block's end directly follows its beginning.
     freed = _next_is(action, address, order, made + 1, Action.FREE_REQUESTED)
     completed = _next_is(action, address, order, made + 2, Action.FREE_COMPLETED)
     back = np.argsort(order[made])
@@ -108,7 +113,7 @@ def _blocks(history: History, trace: Trace, n_entries: int) -> BlockLives:
 def _next_is(
     action: NDArray[np.uint8], address: _Addresses, order: _Column, at: _Column, wanted: Action
 ) -> _Column:
-    """Row numbers of what stands at places `at` of `order`, -1 where it is not what is wanted."""
+    """Return the rows at positions `at` of `order`, -1 for rows with another action or address."""
     inside = np.minimum(at, len(order) - 1)
     row = order[inside]
     own = address[order[np.maximum(at - (1 if wanted == Action.FREE_REQUESTED else 2), 0)]]
@@ -117,7 +122,7 @@ def _next_is(
 
 
 def _before(history: History) -> list[NDArray[Any]]:
-    """Rows that would have made the blocks from before, and freed those that wait, as columns."""
+    """Return rows that allocate the blocks from before, and request the frees of pending ones."""
     rows = []
     for segment in history.start:
         for block in segment.blocks:
@@ -135,7 +140,7 @@ _GIVES = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
 
 
 def _segments(history: History, n_entries: int) -> SegmentLives:
-    """Read row by row; of a range that goes back in part, the rest goes on living."""
+    """Return the lives of segments; if a part of a range is released, the rest stays alive."""
     number = {pool: i for i, pool in enumerate(history.pools)}
     held = {
         s.address: (s.total_size, s.stream, -1, number.get(s.pool_id, -1)) for s in history.start

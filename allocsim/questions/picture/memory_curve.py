@@ -1,8 +1,7 @@
-"""Memory after every entry: reserved, allocated, requested, and the least that was possible.
+"""Memory after every entry: reserved, allocated, requested and ideal.
 
-Rule: row e is the state after entry e; an entry at which nothing moved repeats the row before.
-The ideal is the most bytes that were in use at once so far, each request rounded up to 512: an
-allocator that gives nothing back cannot have reserved less (`Lifetimes.peak_bytes`).
+Row e is the state after entry e.  "Ideal" is the running maximum of live requests, each rounded up
+to 512 bytes: an allocator that releases nothing cannot reserve less (`Lifetimes.peak_bytes`).
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ _Column = NDArray[np.int64]
 class MemoryCurve:
     """Bytes after each entry.
 
-    active: allocated, or freed and waiting for other streams.
-    ideal: the least that was possible.
-    driver_takes, driver_gives: the entries at which memory came from the driver and went back.
+    active: allocated, or waiting for other streams after a free.
+    ideal: lower bound of reserved memory.
+    driver_takes, driver_gives: entries at which memory was reserved and released.
     """
 
     reserved: _Column
@@ -42,7 +41,7 @@ class MemoryCurve:
 
 
 def memory_curve(lives: Lives) -> MemoryCurve:
-    """The curve of a replay."""
+    """Return the memory curve of a replay."""
     blocks, segments, n = lives.blocks, lives.segments, lives.n_entries
     needed = -(-blocks.requested // MIN_BLOCK_SIZE) * MIN_BLOCK_SIZE
     in_use = _level(blocks.born, blocks.completed, needed, n)
@@ -59,7 +58,7 @@ def memory_curve(lives: Lives) -> MemoryCurve:
 
 
 def _level(born: _Column, end: _Column, size: _Column, n: int) -> _Column:
-    """The sum of `size` over the rows that are there after each of `n` entries."""
+    """Return the sum of `size` over the live rows after each of `n` entries."""
     moved = np.zeros(n + 1, dtype=np.int64)
     np.add.at(moved, np.maximum(born, 0), size)
     np.subtract.at(moved, np.clip(end, 0, n), size)

@@ -1,6 +1,6 @@
-"""One device's replay with everything that pictures of it need.
+"""Replay of one device with the data that figures and pages need.
 
-Rule: the replay is the one that `allocsim replay` reports; nothing here drives an allocator.
+It is the same replay as that of `allocsim replay`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = ["Picture", "others_of", "picture_of", "picture_prepared", "prepare_on
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Picture(Shown):
-    """What happened on one device, as columns.  others: the recording's other devices."""
+    """History of one device, as columns; `others` are the recording's other devices."""
 
     run: Run
     trace: Trace
@@ -46,36 +46,36 @@ class Picture(Shown):
 
     @property
     def device_run(self) -> DeviceRun:
-        """The one device's replay."""
+        """Replay of the device."""
         return self.run.devices[0]
 
     @property
     def is_expandable(self) -> bool:
-        """Whether the settings replayed map expandable segments."""
+        """True if the replayed settings use expandable segments."""
         return parse_conf(self.run.conf, find_release(self.run.torch_version)).expandable_segments
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What has to be said before anything else: that it is not the recorded run."""
+        """Warnings to print first, such as that this is a what-if replay."""
         return self.run.warnings
 
     def headline(self) -> str:
-        """Of what, how much there is to draw, and what the replay came to."""
+        """Return the recording, its size and the result of the replay in one line."""
         drawn = f"{len(self.lives.blocks):,} blocks, {self.lives.n_entries:,} entries"
         return f"{self.run.path.rsplit('/', 1)[-1]}: {drawn}; {self.device_run.headline()}"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """The figures of the replay."""
+        """Yield the figures of the replay."""
         yield "blocks", f"{len(self.lives.blocks):,}"
         yield "entries", f"{self.lives.n_entries:,}"
         yield from self.device_run.figures_shown()
 
     def at(self, moment: str | int | None = None) -> Instant:
-        """The state after an entry.
+        """Return the state after an entry.
 
-        moment: the entry; "peak", where allocated memory was highest; "oom", the last
-        out-of-memory error; "end"; None: where reserved memory was highest.
-        Raises RecordingError for an entry that was not replayed, or where there was no error.
+        moment: entry number; "peak" for peak allocated memory; "oom" for the last out-of-memory
+            error; "end"; None for peak reserved memory.
+        Raises RecordingError for an entry that was not replayed, or if there was no error.
         """
         entry = self._entry_of(moment)
         if not 0 <= entry < self.lives.n_entries:
@@ -106,10 +106,11 @@ def picture_prepared(
     progress: Progress | None = None,
     others: Sequence[int] = (),
 ) -> Picture:
-    """Replay a device of a recording and keep what pictures need.
+    """Replay a device of a recording and collect the data for pictures.
 
-    setting, device_memory: None for the recorded ones, as far as known.  observers: of the same
-    replay.  others: the recording's other devices.
+    setting, device_memory: None for the recorded ones.
+    observers: further observers of the same replay.
+    others: the recording's other devices.
     Raises RecordingError if the device has no entries.
     """
     trace = prepared.trace
@@ -134,7 +135,7 @@ def picture_of(
     device: int | None = None,
     progress: Progress | None = None,
 ) -> Picture:
-    """`picture_prepared` of a recording; the arguments are those of `replay`."""
+    """Return the picture of a recording; the arguments are those of `replay`."""
     prepared = prepare_one(recording, device, torch_version)
     return picture_prepared(
         prepared,
@@ -146,7 +147,7 @@ def picture_of(
 
 
 def others_of(recording: Recording, prepared: Prepared) -> tuple[int, ...]:
-    """The devices of a recording besides the one that was made ready."""
+    """Return the devices of a recording other than the prepared one."""
     shown = prepared.trace.device
     return tuple(trace.device for trace in recording.devices if trace.device != shown)
 
@@ -157,12 +158,12 @@ def prepare_one(
     torch_version: str | None,
     hints: Hints | None = None,
 ) -> Prepared:
-    """The device asked for, made ready; None: the first that has entries."""
+    """Prepare the device `device`, or the first with entries if it is None."""
     return prepare(recording, shown_device(recording, device), torch_version, hints=hints)[0]
 
 
 def shown_device(recording: Recording, device: int | None) -> int | None:
-    """The device asked for; None: the first that has entries, else the first that has segments."""
+    """Return `device`, or if it is None the first device with entries, else with segments."""
     if device is not None:
         return device
     busy = [trace.device for trace in recording.devices if len(trace)]

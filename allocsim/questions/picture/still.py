@@ -1,6 +1,6 @@
-"""One device of a snapshot that holds a state and no history: a moment without a before or after.
+"""One device of a snapshot without a history: the state at a single moment.
 
-Rule: every figure is of the recorded blocks; nothing is replayed, so nothing is proved either.
+All figures are of the recorded blocks.  Nothing is replayed, so nothing is proved.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ STILL_KINDS = {
     "interleaved": "idle between live blocks of a segment",
     "whole_segments": "idle in whole segments, which the allocator can give back",
 }
-"""Each kind of reserved memory and what it means, in the order of precedence."""
+"""Kinds of reserved memory with their descriptions, in order of precedence."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Still(Shown):
-    """The state of one device.  others: the recording's other devices."""
+    """State of one device; `others` are the recording's other devices."""
 
     path: str
     trace: Trace
@@ -41,34 +41,34 @@ class Still(Shown):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What has to be said before anything else: nothing of what is recorded as it is."""
+        """Warnings to print first; there are none for a recorded state."""
         return ()
 
     def headline(self) -> str:
-        """Of what, and how much is reserved."""
+        """Return the recording, the device and its reserved bytes in one line."""
         held = f"{format_size(self.instant.reserved)} in {len(self.instant.segments):,} segments"
         return f"{self.path.rsplit('/', 1)[-1]}, device {self.trace.device}: {held}"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Where the reserved memory is."""
+        """Yield the bytes of each kind of reserved memory."""
         for kind, size in self.kinds.items():
             yield STILL_KINDS[kind], format_size(size)
 
     def at(self, moment: str | int | None = None) -> Instant:
-        """The one moment there is, whose name is "end"; RecordingError for any other."""
+        """Return the only moment, "end"; RecordingError for any other."""
         moment_of_state(self.path, moment)
         return self.instant
 
     @property
     def kinds(self) -> dict[str, int]:
-        """Reserved bytes of each of `STILL_KINDS`, those of no bytes included."""
+        """Reserved bytes of each of `STILL_KINDS`, including kinds with 0 bytes."""
         kinds: Counter[str] = Counter(dict.fromkeys(STILL_KINDS, 0))
         for segment in self.instant.segments:
             idle = "whole_segments" if segment.is_idle else "interleaved"
             idle = idle if segment.pool_id == DEFAULT_POOL else "private_pool"
             for block in segment.blocks:
                 if block.state == ALLOCATED:
-                    asked = block.requested_size or block.size  # 0 where it was not written
+                    asked = block.requested_size or block.size  # 0 if not recorded
                     kinds["live"] += asked
                     kinds["slack"] += block.size - asked
                 else:
@@ -77,15 +77,15 @@ class Still(Shown):
 
 
 def is_still(recording: Recording, device: int) -> bool:
-    """Whether a device of a recording has segments and no history.
+    """Return True if a device of a recording has segments but no history.
 
-    Raises RecordingError if it is not there.
+    Raises RecordingError if there is no such device.
     """
     return recording.device(device).is_state_only
 
 
 def still_of(recording: Recording, device: int) -> Still:
-    """The state of a device.  Raises RecordingError if it is not there or contradicts itself."""
+    """Return the state of a device.  Raises RecordingError if it is missing or inconsistent."""
     trace = recording.device(device)
     refuse_contradictions(recording)
     if not trace.segments:

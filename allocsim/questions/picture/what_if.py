@@ -1,7 +1,7 @@
-"""The same recording under other settings, side by side: a replay each, and its reserved memory.
+"""Replays of a recording under several settings, with their reserved memory.
 
-Rule: device, device memory and release stay those of the run compared with; a setting that
-PyTorch would not survive is left out.
+Device, device memory and release are those of the baseline.  Settings under which PyTorch would
+fail an assertion are left out.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from allocsim.measures import Extremes, extremes_of, proposals
 __all__ = ["WhatIf", "what_if"]
 
 STRETCHES = 160
-"""Stretches that each run's curve is cut into."""
+"""Number of stretches in each curve."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WhatIf:
-    """One run; reserved: its extremes over the recording's entries, in bytes."""
+    """One run; `reserved` has its extremes over the recording's entries, in bytes."""
 
     trial: Trial
     reserved: Extremes
 
 
 def what_if(trials: Trials, run: Run, settings: Iterable[Setting] = ()) -> tuple[WhatIf, ...]:
-    """Replay under each of `settings`, or of the `proposals` if there are none.
+    """Replay under each of `settings`, or under the proposals if there are none.
 
-    run: the replay of one device that they are compared with, which is the first of the result.
+    run: baseline replay of one device, which is the first item of the result.
     Raises ConfigError for a setting that the release refuses.
     """
     device_run, release = run.devices[0], trials.prepared.release
@@ -50,7 +50,7 @@ def what_if(trials: Trials, run: Run, settings: Iterable[Setting] = ()) -> tuple
 
 
 def _reserved(timeline: Timeline, entries: int, stopped_at: int | None) -> Extremes:
-    """The extremes of reserved memory over all entries."""
+    """Return the extremes of reserved memory over all entries."""
     steps = np.maximum.accumulate(timeline.entry)
     stop = entries if stopped_at is None else stopped_at + 1
     row = np.searchsorted(steps, np.arange(stop), side="right") - 1

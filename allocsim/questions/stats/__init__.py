@@ -1,4 +1,4 @@
-"""What is in a file?"""
+"""Summary of a recording's contents."""
 
 from allocsim.questions.stats.stats import DeviceStats, Stats, stats
 

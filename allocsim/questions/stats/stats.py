@@ -1,7 +1,7 @@
-"""A file in figures: what it is, what it holds of each device, and how much memory that was.
+"""Summarise a file: its format, the contents for each device, and the memory.
 
-Rule: every figure is counted from the file; nothing is replayed.  What was requested is in the
-entries, what blocks were rounded to is not: that is `replay`'s to tell.
+All figures are counted from the file without a replay.  Entries contain requested sizes but not
+rounded ones, which `replay` computes.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ __all__ = ["DeviceStats", "Stats", "stats"]
 
 @dataclass(frozen=True, slots=True)
 class DeviceStats:
-    """One device; sizes are bytes.
+    """Figures of one device; sizes are bytes.
 
-    actions: by PyTorch's name, how many entries have it.
+    actions: number of entries by PyTorch's action name.
     begins: "empty": at an empty device; "mid_run": with memory held before the first entry;
-        "state": there is no history; "unsound": the entries contradict the state; "requests": the
-        file holds requests and frees alone.
-    start_segments, start_bytes: held before the first entry, None where that cannot be told.
-    first_us, last_us: the times of the first and the last entry, None where none is recorded.
-    peak_reserved_bytes, peak_requested_bytes: the most held from the driver, and asked for and not
-        yet freed, after any entry; None without a sound history.
-    segments, reserved_bytes, allocated_bytes, active_bytes, requested_bytes, blocks: at the end;
-        `blocks` are those allocated, requested is by the active ones.
-    streams, pools: how many different ones entries and segments name.
-    stackless: requests without a stack.
+        "state": without entries; "unsound": the entries contradict the state; "requests": the file
+        contains only requests and frees.
+    start_segments, start_bytes: segments before the first entry; None if unknown.
+    first_us, last_us: times of the first and last entry; None if not recorded.
+    peak_reserved_bytes, peak_requested_bytes: peaks of reserved memory and of live requests; None
+        without a valid history.
+    segments, reserved_bytes, allocated_bytes, active_bytes, requested_bytes, blocks: state at the
+        end; `blocks` counts allocated blocks, `requested_bytes` those of active blocks.
+    streams, pools: number of distinct streams and pools.
+    stackless: number of requests without a stack.
     """
 
     device: int
@@ -62,16 +62,18 @@ class DeviceStats:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Stats(Shown):
-    """What is in a file.
+    """Summary of a file.
 
-    form: None of a recording that no file holds.
+    form: form of the file; None if the recording is not in a file.
     layout: as in `Recording`.
-    releases: of PyTorch, that write such a layout, the oldest first; none of requests alone.
-    torch_version, device_name, device_memory, is_phantom, command: as noted by `allocsim record` or
-        `allocsim.capture`; "", 0 and False where nobody noted them.
-    conf: the option string, None where none is recorded.
-    stacks, frames: different ones.  deepest: frames of the deepest stack.
-    annotations: of the program, such as steps of an optimizer.  marks: of calls without an entry.
+    releases: PyTorch releases that write this layout, oldest first; empty for requests only.
+    torch_version, device_name, device_memory, is_phantom, command: as stored by `allocsim record`
+        or `allocsim.capture`; "", 0 and False if not stored.
+    conf: option string; None if not recorded.
+    stacks, frames: number of distinct stacks and frames.
+    deepest: number of frames in the deepest stack.
+    annotations: number of the program's annotations, such as optimizer steps.
+    marks: number of calls without an entry.
     """
 
     path: str
@@ -92,22 +94,22 @@ class Stats(Shown):
     marks: int
 
     def headline(self) -> str:
-        """The file and its devices."""
+        """Return the file and its devices in one line."""
         name = self.path.rsplit("/", 1)[-1]
         told = (f"{d.entries:,} entries, {format_size(d.reserved_bytes)}" for d in self.devices)
         return f"{name}: {'; '.join(told) or 'no device'}"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """The figures of each device."""
+        """Yield the figures of each device."""
         yield "form", str(self.form) if self.form is not None else "no file"
         for each in self.devices:
             yield f"device {each.device}", f"{each.entries:,} entries, {each.segments} segments"
 
 
 def stats(recording: Recording) -> Stats:
-    """What is in `recording`, and in the file that it was loaded from, if that is still there.
+    """Return a summary of `recording`, and of its file if that still exists.
 
-    Raises RecordingError if the file is there and cannot be read.
+    Raises RecordingError if the file exists and cannot be read.
     """
     made = recording.provenance
     starts = {} if recording.is_requests else _starts(recording)
@@ -143,7 +145,7 @@ def _form(path: str) -> FileForm | None:
 
 
 def _starts(recording: Recording) -> dict[int, tuple[SegmentState, ...]]:
-    """The segments before the first entry, of each device with a sound history."""
+    """Return the segments before the first entry of each device with a valid history."""
     starts: dict[int, tuple[SegmentState, ...]] = {}
     lint(recording, starts)
     with_history = {trace.device for trace in recording.devices if len(trace.inputs())}
@@ -179,7 +181,7 @@ def _device(trace: Trace, start: tuple[SegmentState, ...] | None) -> DeviceStats
 
 
 def _requests_of(trace: Trace) -> DeviceStats:
-    """A device of a file that knows no segments."""
+    """Return the figures of a device in a file without segments."""
     _, requested = _peaks(trace, ())
     found = _device(trace, None)
     return replace(found, begins="requests", peak_requested_bytes=requested)
@@ -196,7 +198,7 @@ def _begins(trace: Trace, start: tuple[SegmentState, ...] | None) -> str:
 
 
 def _peaks(trace: Trace, start: tuple[SegmentState, ...]) -> tuple[int, int]:
-    """The most bytes reserved, and the most requested and not freed, after any entry."""
+    """Return the peaks of reserved memory and of live requests."""
     held = sum(segment.total_size for segment in start)
     live = [b for segment in start for b in segment.blocks if b.state == ALLOCATED]
     asked = sum(block.requested_size for block in live)

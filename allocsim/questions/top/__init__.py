@@ -1,4 +1,4 @@
-"""Whose memory is it: by line, stack, module, category, stream or pool."""
+"""Owners of memory by line, stack, module, category, stream or pool."""
 
 from allocsim.owners import BY, CATEGORIES, RULES, UNKNOWN, Moment, Rule
 from allocsim.questions.top.course import Course

@@ -1,9 +1,8 @@
-"""The memory of a moment as a flame graph: a box for each frame, as wide as what it asked for.
+"""Memory of a moment as a flame graph: a box per frame, as wide as the bytes it requested.
 
-Rule: boxes of one depth never overlap, and a box lies within that of the frame that called it;
-what is right of a frame's callees it asked for itself.  Frames are merged by the whole stack up to
-them, so one line has a box for each way that led there.  Nothing is left out: frames that are too
-narrow, or too deep, are one box "other" with all that they hold.
+Boxes of one depth are disjoint, and a box is inside that of its caller.  The space to the right of
+a frame's callees was requested by the frame itself.  Frames are merged if their whole stacks are
+equal.  Frames that are too narrow or too deep are folded into a box "other".
 """
 
 from __future__ import annotations
@@ -17,19 +16,21 @@ from allocsim.questions.top.top import Holding, Top
 __all__ = ["FlameBox", "FlameGraph", "flame_of"]
 
 _LEAST_SHARE = 1 / 400
-"""Of all memory: what is narrower can be neither read nor pointed at."""
+"""Share of all memory below which a frame is folded, since it would be too narrow to read."""
 _MOST_ROWS = 48
 _MOSTLY = 0.9
-"""The share of a frame's memory from which on it is said to be of one category."""
+"""Share of a frame's memory above which the frame is assigned to one category."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlameBox:
-    """A frame, or several that are folded.
+    """Box of one frame, or of several folded frames.
 
-    depth: 0 for the outermost frames.  start: bytes to the left of it.  file: the frame's, as it is
-    recorded, "" where it is no frame.  category: the one that nine tenths of it are of, "" where
-    there is none.  folded: of an "other" how many stacks it stands for, else 0.
+    depth: 0 for the outermost frames.
+    start: bytes to the left of the box.
+    file: recorded file of the frame; "" for folded frames.
+    category: category of at least 9/10 of the bytes; "" if there is none.
+    folded: number of folded stacks; 0 for a single frame.
     """
 
     depth: int
@@ -44,8 +45,11 @@ class FlameBox:
 
 @dataclass(frozen=True, slots=True)
 class FlameGraph:
-    """All boxes, row by row.  categories: of all memory, the largest first.  least_share: of all
-    memory, below which frames are folded."""
+    """Boxes of a flame graph, row by row.
+
+    categories: categories of all memory, largest first.
+    least_share: share of all memory below which frames are folded.
+    """
 
     boxes: tuple[FlameBox, ...]
     bytes: int
@@ -54,24 +58,24 @@ class FlameGraph:
 
     @property
     def rows(self) -> int:
-        """How deep it is."""
+        """Number of rows."""
         return max((box.depth + 1 for box in self.boxes), default=0)
 
 
 _Name = tuple[str, str]
-"""A frame's line and file."""
+"""Line and file of a frame."""
 _Stack = tuple[tuple[_Name, ...], Holding]
-"""The names from the outermost frame on, and what was asked for there."""
+"""Names from the outermost frame on, and the memory requested by the stack."""
 _OTHER = ("other", "")
 
 
 def flame_of(
     top: Top, *, least_share: float = _LEAST_SHARE, most_rows: int = _MOST_ROWS
 ) -> FlameGraph:
-    """The memory of an answer by stacks.
+    """Return the flame graph of an answer.
 
-    least_share: of all memory, below which frames are folded.  most_rows: those of the last one
-    are folded, with all below them.
+    least_share: share of all memory below which frames are folded.
+    most_rows: number of rows; deeper frames are folded into the last row.
     """
     least = least_share * top.allocated_bytes
     boxes: list[FlameBox] = []
@@ -94,7 +98,7 @@ def flame_of(
 
 
 def _names(holding: Holding) -> tuple[_Name, ...]:
-    """From the outermost frame on, without what only stands between a call and what is called."""
+    """Return the names from the outermost frame on, without wrapper frames."""
     frames = [frame for frame in reversed(holding.frames) if not is_plumbing(frame)]
     names = [(line_of(frame), frame.filename) for frame in frames]
     if holding.silent:
@@ -103,7 +107,7 @@ def _names(holding: Holding) -> tuple[_Name, ...]:
 
 
 def _called(stacks: Sequence[_Stack], depth: int) -> list[list[_Stack]]:
-    """The stacks that go on at `depth`, by the frame there, the one with most memory first."""
+    """Group the stacks deeper than `depth` by their frame there, largest memory first."""
     groups: dict[_Name, list[_Stack]] = {}
     for stack in stacks:
         if len(stack[0]) > depth:

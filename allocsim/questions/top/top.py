@@ -1,8 +1,7 @@
-"""Who held the memory of a device at one moment of a recording.
+"""Owners of a device's memory at one moment of a recording.
 
-Rule: the rows add up, to the byte, to what was allocated then, as a replay under the recorded
-settings counts it; memory that was freed and waits for another stream is told beside them.  What
-a name or a category is made of is in `allocsim/owners/`.
+The rows add up exactly to the allocated bytes in the baseline replay.  Freed memory that waits for
+another stream is reported separately.  Names and categories are defined in `allocsim/owners/`.
 """
 
 from __future__ import annotations
@@ -31,14 +30,19 @@ from allocsim.units import format_size
 __all__ = ["Holding", "Row", "StackAnswers", "Top", "answers_of_run", "top", "top_of_run"]
 
 _SHOWN = 10
-"""Rows in the table of a notebook."""
+"""Number of rows in a notebook's table."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One owner.  largest_bytes: its largest block.  category: the one that most of it is of;
-    categories: bytes of each.  where: the line that holds most of it, in rows by category the
-    part of the model.  reason: in rows by category, why they are of it."""
+    """One owner.
+
+    largest_bytes: bytes of its largest block.
+    category: category of most of its bytes.
+    categories: bytes of each category.
+    where: line that holds most of it; in rows by category, the part of the model.
+    reason: reason for the category, in rows by category.
+    """
 
     owner: str
     category: str
@@ -52,8 +56,11 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """Blocks of one stack and category.  frames: innermost first.  silent: what there is instead
-    of a stack of its own, "" where it has one."""
+    """Blocks of one stack and category.
+
+    frames: frames, innermost first.
+    silent: description in place of a stack; "" if there is a stack.
+    """
 
     frames: tuple[Frame, ...]
     silent: str
@@ -64,11 +71,13 @@ class Holding:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Top(Shown):
-    """The answer for one device.
+    """Owners of one device's memory.
 
-    rows: the largest first.  categories: bytes of each, the largest first.  holdings: the same
-    memory by whole stacks.  pending_bytes, pending_blocks: freed and waiting for other streams,
-    in no row.  notes: what had to be inferred, in sentences.
+    rows: owners, largest first.
+    categories: bytes of each category, largest first.
+    holdings: the same memory by whole stacks.
+    pending_bytes, pending_blocks: freed memory that waits for other streams; in no row.
+    notes: sentences about inferences.
     """
 
     path: str
@@ -85,14 +94,14 @@ class Top(Shown):
     notes: tuple[str, ...]
 
     def headline(self) -> str:
-        """How much at which moment, and whose most of it is."""
+        """Return the bytes, the moment and the largest owner in one line."""
         entry = "" if self.at.entry is None else f" (entry {self.at.entry:,})"
         held = f"{format_size(self.allocated_bytes)} in {self.blocks:,} blocks"
         first = f"; {format_size(self.rows[0].bytes)} {self.rows[0].owner}" if self.rows else ""
         return f"device {self.device}, {self.at.what}{entry}: {held}, by {self.by}{first}"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """The first rows."""
+        """Yield the first rows."""
         for row in self.rows[:_SHOWN]:
             share = row.bytes / max(self.allocated_bytes, 1)
             yield row.owner, f"{format_size(row.bytes)}, {share:.1%}, blocks: {row.blocks:,}"
@@ -103,7 +112,7 @@ class Top(Shown):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StackAnswers:
-    """What the stacks of a run tell.  tops: the answers that were asked for, in that order."""
+    """Owners by several groupings, in the requested order, and the course of the run."""
 
     tops: tuple[Top, ...]
     course: Course
@@ -119,14 +128,16 @@ def top(
     torch_version: str | None = None,
     progress: Progress | None = None,
 ) -> Top:
-    """Who held memory at a moment of one device of `recording` (default: the only one).
+    """Return the owners of memory at a moment of one device of `recording`.
 
-    at: "peak", where most was allocated; "oom", the last out-of-memory error; "end"; or an entry,
-    for the moment after it.  Default: the error if one is recorded, else the peak.
-    by: one of `BY`.  frames: how many frames tell lines, stacks or modules apart (1, 8, 3).
+    at: "peak" for peak allocated memory; "oom" for the last out-of-memory error; "end"; or an entry
+        number.  Default: the error if one is recorded, else the peak.
+    by: one of `BY`.
+    frames: frames in the names of lines, stacks or modules (default: 1, 8, 3).
+    device: device number (default: the only one).
     torch_version, progress: as for `replay`.
-    Raises RecordingError if several devices are recorded and none is named, or if there is no such
-    moment; ValueError if there is no such `by`.
+    Raises RecordingError if several devices are recorded and none is given, or if there is no such
+    moment, and ValueError for an unknown `by`.
     """
     if by not in BY:
         raise ValueError(f"by={by!r} is not one of {', '.join(BY)}")
@@ -147,9 +158,9 @@ def top_of_run(
     frames: int | None = None,
     since: int = -1,
 ) -> Top:
-    """`top` of a device that has been replayed already: `device_run`, as recorded.
+    """Return `top` of a device from its baseline replay `device_run`.
 
-    since: only of what was asked for at that entry or later; -1 for all.
+    since: only blocks requested at this entry or later; -1 for all.
     """
     told = answers_of_run(prepared, device_run, at, bys=(by,), frames=frames, since=since)
     return told.tops[0]
@@ -164,7 +175,7 @@ def answers_of_run(
     frames: int | None = None,
     since: int = -1,
 ) -> StackAnswers:
-    """Several answers of one moment, and the course of the run, for little more than one costs."""
+    """Return several groupings of one moment, and the course, for little more than one costs."""
     trace = prepared.trace
     scene = scene_of_run(trace, prepared.start, device_run.timeline)
     moment = moment_of(prepared.path, trace, device_run, scene, at)
@@ -190,7 +201,7 @@ def _of_state(
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What was asked, of which file."""
+    """Arguments of a query."""
 
     path: str
     moment: Moment
@@ -225,13 +236,13 @@ def _answer(asked: _Asked, trace: Trace, scene: Scene, notes: Sequence[str]) -> 
 
 
 class _Table:
-    """The blocks of a moment, to be grouped."""
+    """Blocks of a moment, for grouping."""
 
     def __init__(self, held: Held) -> None:
         self._held, self._sizes = held, held.sizes
 
     def categories(self) -> dict[str, int]:
-        """Bytes of each category."""
+        """Return the bytes of each category."""
         found: dict[str, int] = {}
         for index, size in enumerate(self._sizes):
             category = self._held.category(index)
@@ -239,7 +250,7 @@ class _Table:
         return found
 
     def by(self, by: str, frames: int | None) -> tuple[Row, ...]:
-        """The rows, the largest first."""
+        """Return the rows, largest first."""
         groups: dict[str, list[int]] = {}
         for index in range(len(self._held)):
             groups.setdefault(self._held.name(by, index, frames), []).append(index)
@@ -247,7 +258,7 @@ class _Table:
         return tuple(sorted(made, key=lambda row: (-row.bytes, row.owner)))
 
     def holdings(self) -> tuple[Holding, ...]:
-        """The blocks by stack and category, the largest first."""
+        """Return the blocks by stack and category, largest first."""
         groups: dict[tuple[Whose, str], list[int]] = {}
         for index, whose in enumerate(self._held.whose):
             groups.setdefault((whose, self._held.category(index)), []).append(index)
