@@ -1,9 +1,9 @@
-"""When each block of a recording was in use, as columns.
+"""Lifetime of each block of a recording, as columns.
 
-Rule: row i is one block, in use from entry `start[i]` up to, not including, entry `end[i]`; a
-block from before the recording starts at -1, one that outlives it ends at its length.  A block is
-in use until its free is completed, since until then its memory can be used again only after a wait
-for a stream.  For a lower bound of any allocator it ends earlier, when the free is requested.
+Row i is a block that is live from entry `start[i]` up to, but not including, entry `end[i]`.  A
+block from before the recording starts at -1; a block that outlives it ends at its length.  A block
+is live until its free completes, because its memory cannot be reused before that without waiting
+for a stream.  For a lower bound over all allocators it ends when the free is requested.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ __all__ = ["Lifetimes", "lifetimes_of"]
 
 @dataclass(frozen=True, eq=False)
 class Lifetimes:
-    """Blocks with their sizes in bytes, requests rounded up to 512; columns are read-only.
+    """Lifetimes of blocks; columns are read-only.
 
-    in_order_of: those of another sort that come and go in the same order, where there are such.
+    size: request rounded up to 512, in bytes.
+    in_order_of: other lifetimes whose blocks begin and end in the same order; None if there are
+        none.
     """
 
     start: NDArray[np.int64]
@@ -45,11 +47,11 @@ class Lifetimes:
 
     @property
     def peak_bytes(self) -> int:
-        """The most bytes in use at once: no allocator needs less."""
+        """Peak of live bytes; no allocator needs less."""
         return self._peak_of(self.size)
 
     def peak_bytes_among(self, is_one: NDArray[np.bool_]) -> int:
-        """The same of some of the blocks; is_one: whether each is one of them."""
+        """Return the peak of live bytes among the blocks selected by the mask `is_one`."""
         return self._peak_of(np.where(is_one, self.size, 0))
 
     def _peak_of(self, size: NDArray[np.int64]) -> int:
@@ -58,16 +60,16 @@ class Lifetimes:
 
     @cached_property
     def turns(self) -> NDArray[np.intp]:
-        """The rows' starts, then their ends, numbered as one column, in the order of their moments.
+        """Indices of all starts (first n) and ends (next n), sorted by entry.
 
-        At one moment ends come first: the next block may take the same place.
+        At the same entry ends come first, since the next block may take the same memory.
         """
         if self.in_order_of is not None:
             return self.in_order_of.turns
         turn = 2 * np.concatenate((self.start, self.end))
         turn[: len(self)] += 1
-        # What was there before and what outlives the recording, one behind the other, as if each
-        # had a moment of its own: an entry has one, so that mostly no two turns are equal then.
+        # Blocks from before and blocks that outlive the recording get distinct moments, so that
+        # mostly no two keys are equal and the sort is fast.
         older = np.flatnonzero(self.start < 0)
         turn[older] = np.arange(-len(older), 0)
         last = np.flatnonzero(turn == turn.max(initial=0))
@@ -76,17 +78,17 @@ class Lifetimes:
 
     @property
     def moments(self) -> NDArray[np.int64]:
-        """The entry of each of the turns."""
+        """Entry of each of the turns."""
         moments: NDArray[np.int64] = np.concatenate((self.start, self.end))[self.turns]
         return moments
 
     def take(self, rows: NDArray[np.intp]) -> Lifetimes:
-        """These rows, in this order."""
+        """Return the given rows, in the given order."""
         return Lifetimes(self.start[rows], self.end[rows], self.size[rows])
 
 
 _WHOLE: WeakKeyDictionary[Trace, dict[Action, Lifetimes]] = WeakKeyDictionary()
-"""Of recordings as long as they are kept, by `until`: many figures are of these same columns."""
+"""Cache of the lifetimes of whole traces, by `until`."""
 
 
 def lifetimes_of(
@@ -96,11 +98,11 @@ def lifetimes_of(
     *,
     until: Action = Action.FREE_COMPLETED,
 ) -> Lifetimes:
-    """The blocks of a trace, of its first `stop` entries if that is given.
+    """Return the lifetimes of a trace's blocks, for the first `stop` entries if it is given.
 
-    answered: `oom` entries that a replay could answer; it gave such a block back at once.
-    until: the entry that ends a life; FREE_REQUESTED for an allocator that waits for streams
-    whenever that helps, as a caching one does before it gives up.
+    answered: `oom` entries that a replay could serve; it frees such a block at once.
+    until: action that ends a life; FREE_REQUESTED for an allocator that waits for streams when it
+        needs memory, as the caching allocator does before it fails.
     """
     if stop in (None, len(trace)) and not len(answered):
         known = _WHOLE.setdefault(trace, {})
@@ -111,7 +113,10 @@ def lifetimes_of(
 
 
 def _whole_lifetimes(trace: Trace, until: Action) -> Lifetimes:
-    """Where no free waits, a life ends with the request an entry before it ends with the end."""
+    """Return the lifetimes of a whole trace.
+
+    If no free waits for a stream, both kinds of lifetimes have the same order.
+    """
     tiles = trace.tiles
     waits = any_of(trace.by_address.kind, (Turn.FREE_REQUESTED, Turn.FREE_COMPLETED)).any()
     waits |= tiles is None or tiles.is_pending.any()
@@ -124,7 +129,7 @@ def _whole_lifetimes(trace: Trace, until: Action) -> Lifetimes:
 def _lifetimes_of(trace: Trace, stop: int, answered: Sequence[int], until: Action) -> Lifetimes:
     turns = trace.by_address
     is_free = any_of(turns.kind, (Turn.FREE,))
-    # The two entries of such a free follow one another.
+    # The two entries of a free that does not wait are adjacent.
     order = turns.entry - is_free if until == Action.FREE_REQUESTED else turns.entry
     counts = (is_free | any_of(turns.kind, (Turn.ALLOC, until))) & (order < stop)
     order, addr, kind = (each.compress(counts) for each in (order, turns.addr, turns.kind))
@@ -151,7 +156,7 @@ def _lifetimes_of(trace: Trace, stop: int, answered: Sequence[int], until: Actio
 
 
 def _kept(trace: Trace, unfreed: NDArray[np.intp], states: Sequence[str]) -> list[int]:
-    """Sizes of the blocks that are older than the recording and outlive it."""
+    """Return the sizes of the blocks that are live before and after the recording."""
     younger = set(trace.addr[unfreed].tolist())
     return [
         block.size

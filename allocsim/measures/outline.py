@@ -1,6 +1,6 @@
-"""A run's memory in few numbers: the most that was reserved and allocated in each stretch.
+"""Outline of a run's memory: peak reserved and allocated bytes in each stretch of entries.
 
-Rule: no value is skipped; the most of all stretches is the peak, to the byte.
+The maximum over all stretches is exactly the peak.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ _STRETCHES = 120
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """entries: of the run, cut into stretches of the same length, or with less than one entry.
+    """Peaks of equally long stretches of a run.
 
-    reserved, allocated: bytes, the most of each stretch.
+    entries: number of entries of the run; a stretch may be shorter than one entry.
+    reserved, allocated: peak bytes of each stretch.
     """
 
     entries: int
@@ -30,7 +31,7 @@ class Outline:
 
 
 def outline_of(timeline: Timeline, entries: int) -> Outline | None:
-    """The outline of a run of so many entries; None where nothing happened."""
+    """Return the outline of a run of `entries` entries; None for an empty timeline."""
     if not len(timeline.entry) or not entries:
         return None
     edges = np.linspace(0, entries, _STRETCHES + 1)
@@ -39,7 +40,7 @@ def outline_of(timeline: Timeline, entries: int) -> Outline | None:
 
 
 def _most(values: NDArray[np.int64], starts: NDArray[np.intp]) -> tuple[int, ...]:
-    """The most between starts, and of what the stretch began with."""
+    """Return the maximum of each stretch, including its initial value."""
     before = np.concatenate([values[:1], values])
     return tuple(
         int(before[first : max(end, first) + 1].max())

@@ -1,14 +1,15 @@
-"""The line of the user's program behind an entry of a recording.
+"""Line of the user's program that caused an entry of a recording.
 
-Rule: the user's own line is the innermost frame of the stack outside Python's library, installed
-packages and compiled code; the frames inside it are folded, never lost.  Where a recording has
-bare file names instead of paths, a package is recognised by the names of PyTorch's files only.
+The user's line is the innermost frame outside Python's library, installed packages and compiled
+code.  If a recording has file names without paths, only the names of PyTorch's files are recognised
+as a package.
 
-An entry without frames (every `oom` entry; what autograd's threads allocate) gets its code from
-its neighbours, and is marked so:
+The code of an entry without frames (every `oom` entry, and allocations of autograd's threads) is
+inferred from neighbouring entries, and marked as inferred:
 
-1. what followed the last time the same allocations came in a row, if that has frames;
-2. else the allocation closest before it that has frames.
+1. the entry that followed the most recent occurrence of the same sequence of allocations, if it has
+   frames;
+2. else the closest earlier allocation that has frames.
 """
 
 from __future__ import annotations
@@ -37,23 +38,23 @@ _TORCH_FILES = frozenset(
         *("runpy.py", "sgd.py", "sparse.py", "threading.py", "transformer.py"),
     }
 )
-"""Files of PyTorch and Python that allocate; for recordings with bare file names."""
+"""Files of PyTorch and Python that allocate, for recordings with file names without paths."""
 
 _LONGEST_ROW = 32
-"""Allocations compared when the same row is looked for earlier in the recording."""
+"""Longest sequence of allocations that is compared with earlier ones."""
 
 _MOST_ROWS = 2000
-"""Earlier places that are compared, the latest first."""
+"""Largest number of earlier positions that are compared, latest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """Where in a program an entry came from.
+    """Code that caused an entry.
 
-    frame: the user's own line, or the innermost if all frames are foreign.
-    folded: the number of frames inside it.
+    frame: line of the user's program; the innermost frame if all frames are foreign.
+    folded: number of frames inside it.
     stack: all frames, innermost first.
-    inferred: "" if the entry has this stack itself, else how it was found.
+    inferred: "" if the entry has this stack itself, else how it was inferred.
     """
 
     frame: Frame
@@ -66,18 +67,18 @@ class Code:
 
 
 def is_foreign(frame: Frame) -> bool:
-    """Whether a frame belongs to an installed package, to Python itself or to compiled code."""
+    """Return True if a frame belongs to an installed package, Python or compiled code."""
     name = frame.filename.replace("\\", "/")
     if not name or name == "??" or name.startswith("<frozen") or name.endswith(_COMPILED):
         return True
     if "/" in name:
-        # The profiler's traces name files from the folder of packages on, without a slash.
+        # Profiler traces give paths relative to the folder of packages.
         return any(part in f"/{name}" for part in _FOREIGN_PARTS)
     return name in _TORCH_FILES
 
 
 def code_at(trace: Trace, entry: int) -> Code | None:
-    """The code of `entry`; None if nothing in the recording tells it."""
+    """Return the code of `entry`; None if it is unknown."""
     own = code_of(trace.frame_table.stack(int(trace.frames[entry])))
     if own is not None:
         return own
@@ -95,12 +96,12 @@ def code_at(trace: Trace, entry: int) -> Code | None:
 
 
 def _followed(trace: Trace, before: np.ndarray[tuple[int], np.dtype[np.intp]]) -> Sequence[Frame]:
-    """The stack that followed the longest row of stacks equal to the last ones; empty if none."""
+    """Return the stack that followed the longest earlier match of the last stacks, or ()."""
     stacks = trace.frames[before]
     if len(stacks) < 2:
         return ()
     places = np.flatnonzero(stacks[:-1] == stacks[-1])[-_MOST_ROWS:]
-    best, length = -1, 1  # a row of one is no more than the allocation before
+    best, length = -1, 1  # a match of length 1 is no better than the previous allocation
     for place in places[::-1].tolist():
         row = 1
         while row < _LONGEST_ROW and row <= place and stacks[place - row] == stacks[-1 - row]:
@@ -113,7 +114,7 @@ def _followed(trace: Trace, before: np.ndarray[tuple[int], np.dtype[np.intp]]) -
 
 
 def code_of(stack: Sequence[Frame], inferred: str = "") -> Code | None:
-    """The code of a stack, innermost frame first; None for an empty one."""
+    """Return the code of a stack, innermost frame first; None for an empty stack."""
     if not stack:
         return None
     for depth, frame in enumerate(stack):
@@ -125,6 +126,6 @@ def code_of(stack: Sequence[Frame], inferred: str = "") -> Code | None:
 
 
 def code_names(table: FrameTable) -> list[str | None]:
-    """By stack, the user's own line in it; the last for -1."""
+    """Return the user's line of each stack; the last item is for stack number -1."""
     codes = (code_of(table.stack(number)) for number in range(len(table)))
     return [*(None if code is None else str(code) for code in codes), None]

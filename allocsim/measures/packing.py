@@ -1,17 +1,15 @@
-"""How little memory would suffice if every block's place were chosen with the whole run known.
+"""Memory that would suffice if all blocks were placed with knowledge of the whole run.
 
-This is dynamic storage allocation, which is NP-hard (Garey and Johnson 1979, problem SR2), so
-the least height is bracketed: from below by the peak of live bytes, from above by a packing.
+This is dynamic storage allocation, which is NP-hard (Garey and Johnson 1979, problem SR2), so the
+minimum is bounded: from below by the peak of live bytes, from above by a packing.
 
-The packing is *greedy by size* (Pisarchyk and Lee, "Efficient Memory Management for Deep Neural
-Net Inference", 2020, arXiv:2001.03288): blocks in descending size, of equals the longer-lived
-first, each at the lowest offset where it meets no block that lives at the same time.  That takes
-time in the square of the number of blocks, so beyond `MOST_PLACED` only the largest are placed
-so; the others, in an arena of their own on top, get the best fit with the free space joined, in
-the order of their requests.  Best fit for all of them is tried as well, and the lower of the two
-packings is taken: both are possible, so the height is an upper bound whichever it is.
-
-Rule: no two blocks that live at the same time overlap, and the height is the end of the highest.
+The packing is *greedy by size* (Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net
+Inference", 2020, arXiv:2001.03288): blocks in descending size, longer-lived ones first among
+equals, each at the lowest offset where it overlaps no block that is live at the same time.  The
+time is quadratic in the number of blocks, so beyond `MOST_PLACED` blocks only the largest are
+placed this way.  The others are placed above them by best fit, in the order of their requests.
+Best fit for all blocks is tried as well, and the lower of the two valid packings is used as upper
+bound.
 """
 
 from __future__ import annotations
@@ -27,16 +25,16 @@ from allocsim.measures.lifetimes import Lifetimes
 __all__ = ["MOST_PLACED", "Packing", "pack"]
 
 MOST_PLACED = 12_000
-"""Blocks placed with the whole run known; a few seconds' worth."""
+"""Largest number of blocks placed greedily; this takes a few seconds."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Packing:
-    """A place for each block.
+    """Offsets of all blocks.
 
     offset: bytes, for each row of the lifetimes.
-    height: the end of the highest block.
-    n_online: rows placed without foresight.
+    height: end of the highest block, in bytes.
+    n_online: number of rows placed by best fit, without knowledge of the future.
     """
 
     offset: NDArray[np.int64]
@@ -47,7 +45,7 @@ class Packing:
 def pack(
     lifetimes: Lifetimes, most_placed: int = MOST_PLACED, rounds: NDArray[np.int64] | None = None
 ) -> Packing:
-    """The lower of two packings of all blocks; rounds: as in `best_fit`."""
+    """Return the lower of two packings of all blocks; `rounds` is as in `best_fit`."""
     if not len(lifetimes):
         return Packing(np.zeros(0, dtype=np.int64), 0, 0)
     online = best_fit(lifetimes, rounds=rounds)
@@ -60,9 +58,9 @@ def pack(
 def _foreseen(
     lifetimes: Lifetimes, most_placed: int, most: int, rounds: NDArray[np.int64] | None
 ) -> Packing | None:
-    """The largest blocks placed with the whole run known, the others on top of them.
+    """Place the largest blocks greedily and the others above them.
 
-    None where that is higher than `most` bytes, as soon as it is.
+    Return None as soon as the height exceeds `most` bytes.
     """
     length = lifetimes.end - lifetimes.start
     order = np.lexsort((lifetimes.start, -length, -lifetimes.size))
@@ -79,8 +77,8 @@ def _foreseen(
 
 
 def _by_size(rows: Lifetimes) -> NDArray[np.int64]:
-    """Offsets of rows that come in the order of placement."""
-    # Half words, because most of the time goes with looking which live at the same time.
+    """Return the offsets of rows that are sorted in the order of placement."""
+    # 32-bit integers, since most of the time is spent on finding overlapping lifetimes.
     start, end = rows.start.astype(np.int32), rows.end.astype(np.int32)
     low = np.zeros(len(rows), dtype=np.int64)
     high = np.zeros(len(rows), dtype=np.int64)
@@ -94,7 +92,7 @@ def _by_size(rows: Lifetimes) -> NDArray[np.int64]:
 
 
 def _lowest_gap(low: NDArray[np.int64], high: NDArray[np.int64], size: int) -> int:
-    """The lowest offset at which `size` bytes meet none of [low, high), which come in order."""
+    """Return the lowest offset at which `size` bytes overlap none of the sorted [low, high)."""
     if not len(low) or low[0] >= size:
         return 0
     filled = np.maximum.accumulate(high)

@@ -1,7 +1,7 @@
-"""The outcomes that no other dominates: memory against driver calls against retries.
+"""Pareto front over memory, driver calls and retries.
 
-Rule: a point is dominated if another is nowhere worse and somewhere better.  All three figures
-only grow while a replay runs, so one that is dominated half-way is dominated at its end.
+A point is dominated if another point is not worse in any figure and better in at least one.  All
+figures only grow during a replay, so a point that is dominated half-way is dominated at the end.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["Bar", "dominates", "front", "is_hopeless"]
 
 
 def dominates(better: Point, worse: Point) -> bool:
-    """Whether `better` is nowhere worse than `worse`, and somewhere better."""
+    """Return True if `better` is not worse than `worse` in any figure and better in one."""
     return (
         better.memory <= worse.memory
         and better.calls <= worse.calls
@@ -24,15 +24,15 @@ def dominates(better: Point, worse: Point) -> bool:
 
 
 Bar = tuple[tuple[Point, bool], ...]
-"""Points of finished settings; with each, whether a tie with it is lost (see `Row.rank`)."""
+"""Points of finished settings, each with True if a tie with it is lost (see `Row.rank`)."""
 
 
 def is_hopeless(bar: Bar, so_far: Point) -> bool:
-    """Whether a replay with the figures `so_far` can neither win nor be on the front."""
+    """Return True if a replay with the figures `so_far` can neither win nor be on the front."""
     return any(dominates(p, so_far) or (loses and p == so_far) for p, loses in bar)
 
 
 def front(points: Iterable[Point]) -> tuple[Point, ...]:
-    """The points that none dominates, by ascending memory; of equals one."""
+    """Return the points that no other dominates, by ascending memory, without duplicates."""
     distinct = sorted(set(points))
     return tuple(p for p in distinct if not any(dominates(other, p) for other in distinct))

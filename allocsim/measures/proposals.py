@@ -1,9 +1,9 @@
-"""The few settings that are worth a replay unasked, where a search over all would take too long.
+"""The few settings that commands try by default, where a full search would take too long.
 
-Rule: options that limit the process (a memory fraction, a reserve) and those of pinned memory stay
-as recorded; only how memory is cut into segments and blocks varies.  Expandable segments are not
-proposed for a program whose paths are of Windows, where PyTorch ignores them; nor is, for a program
-whose stacks name another build than CUDA's, an option that this build does not read.
+Options that limit the process (memory fraction, reserve) and options of pinned memory stay as
+recorded; only the division of memory into segments and blocks varies.  Expandable segments are not
+proposed for a program with Windows paths, since PyTorch ignores them there.  For builds other than
+CUDA's, options that the build does not read are not proposed.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ _USUAL = (
     "roundup_power2_divisions:8",
 )
 _BESIDE = ("large_segment_size_mb:64", "expandable_segments:True,large_segment_size_mb:64")
-"""Proposed besides the usual ones: what mostly wins where those do not (traces/)."""
+"""Further proposals: settings that often win where the usual ones do not (traces/)."""
 
 _PARTS = (1, 2)
-"""In how many segments the fitted ones hold what shares them."""
+"""Numbers of segments that fitted sizes should need for the requests that share segments."""
 
 
 def usual_settings(recorded: AllocatorConfig, *, expandable: bool = True) -> tuple[Setting, ...]:
-    """The usual settings that the release of `recorded` accepts and that differ from it.
+    """Return the usual settings that the release of `recorded` accepts and that differ from it.
 
-    expandable: whether expandable segments may be among them.
+    expandable: allow expandable segments.
     """
     return tuple(_accepted(_USUAL, recorded, expandable=expandable))
 
@@ -67,10 +67,10 @@ def usual_settings(recorded: AllocatorConfig, *, expandable: bool = True) -> tup
 def proposals(
     parts: Sequence[Prepared], recorded: AllocatorConfig, *, expandable: bool = True
 ) -> tuple[Setting, ...]:
-    """The settings that a recommendation is chosen from, for devices of one program.
+    """Return the settings among which a recommendation for devices of one program is chosen.
 
-    The usual ones, and some with values fitted to what the first half of each recording asks for.
-    recorded, expandable: as for `usual_settings`.
+    These are the usual settings, and some with values fitted to the requests of the first half of
+    each recording.  recorded, expandable: as for `usual_settings`.
     """
     may_expand = expandable and all(allows_expandable(part) for part in parts)
     options = (*_USUAL, *_BESIDE, *_fitted(parts))
@@ -81,7 +81,7 @@ def proposals(
 def rescues(
     parts: Sequence[Prepared], recorded: AllocatorConfig, *, expandable: bool = True
 ) -> tuple[Setting, ...]:
-    """Every setting that may let a run through which no proposal does.  See `proposals`."""
+    """Return further settings that may avoid an error that no proposal avoids."""
     may_expand = expandable and all(allows_expandable(part) for part in parts)
     sizes = merged(tuple(sizes_of(part) for part in parts))
     found = candidates(sizes, recorded, expandable=may_expand, limits=False)
@@ -91,9 +91,9 @@ def rescues(
 def read_alike(
     settings: Iterable[Setting], parts: Sequence[Prepared], recorded: AllocatorConfig
 ) -> tuple[Setting, ...]:
-    """Those that change no option of `recorded` that the programs' builds of PyTorch do not read.
+    """Drop settings that change an option which the program's build of PyTorch does not read.
 
-    CUDA's reads all; which other a build is, and what it reads, is known where its stacks name it.
+    CUDA's build reads all options; other builds are recognised by names in stacks.
     """
     known = [options_read(part.trace.frame_table) for part in parts]
     unread = {name for each in known if each is not None for name in OPTIONS.keys() - each}
@@ -107,15 +107,15 @@ def read_alike(
 
 
 def allows_expandable(prepared: Prepared) -> bool:
-    """Whether PyTorch would use expandable segments where the program ran, as far as paths tell."""
+    """Return False if paths show a platform on which PyTorch ignores expandable segments."""
     return not prepared.trace.frame_table.has_windows_paths
 
 
 def is_fitted(setting: Setting, base: Setting, release: Release) -> bool:
-    """Whether a value of `setting` is one that only sizes of a recording lead to.
+    """Return True if a value of `setting` is derived from the sizes of a recording.
 
-    Fitted are sizes that are no power of two, rounding by intervals, and limits; but not what
-    `base` has as well.
+    Sizes that are not powers of two, rounding by intervals, and limits count as fitted, unless
+    `base` has the same value.
     """
     config, own = setting.config(release), base.config(release)
     sizes = (
@@ -133,7 +133,7 @@ def is_fitted(setting: Setting, base: Setting, release: Release) -> bool:
 
 
 def _is_round(size: int) -> bool:
-    """Whether a size is a power of two."""
+    """Return True if a size is a power of two."""
     return size & (size - 1) == 0
 
 
@@ -154,7 +154,7 @@ def _accepted(
 
 
 def _fitted(parts: Sequence[Prepared]) -> Iterator[str]:
-    """Segments that hold the requests of 1 to 10 MiB at their peak, whole and in two."""
+    """Yield segment sizes that hold the peak of the requests of 1 to 10 MiB in one or two parts."""
     peak = max(_shared_peak(part) for part in parts)
     for count in _PARTS:
         size = round_up(-(-peak // count), ROUND_LARGE)
@@ -163,7 +163,7 @@ def _fitted(parts: Sequence[Prepared]) -> Iterator[str]:
 
 
 def _shared_peak(prepared: Prepared) -> int:
-    """The most of the requests that share segments, made in the first half, that was in use."""
+    """Return the peak of live requests that share segments, over the first half."""
     lives = lifetimes_of(prepared.trace)
     shares = (lives.size > SMALL_SIZE) & (lives.size < MIN_LARGE_ALLOC)
     return lives.peak_bytes_among(shares & (lives.start < len(prepared.trace) // 2))

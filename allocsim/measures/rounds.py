@@ -1,7 +1,6 @@
-"""Where a recording asks for the same again and again, for figures of all that it asks for.
+"""Detect periods in the requests of a recording.
 
-Rule: rounds are where to look, never what is found: who passes over one has compared it, row by
-row, with the one before.
+A detected period is only a hint: compare its rows before skipping it.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _Ints = NDArray[np.int64]
 
 
 def rounds_of(prepared: Prepared) -> _Ints:
-    """The entries with which the rounds of a recording begin that may ask the same; may be none."""
+    """Return the first entries of rounds that may repeat; may be empty."""
     period = prepared.period
     if period is None:
         return np.zeros(0, dtype=np.int64)
@@ -29,7 +28,7 @@ def rounds_of(prepared: Prepared) -> _Ints:
 
 
 class Stretch(NamedTuple):
-    """Rows [first, end) of rounds that have `length` each."""
+    """Rows [first, end) of consecutive rounds with `length` rows each."""
 
     first: int
     end: int
@@ -37,7 +36,7 @@ class Stretch(NamedTuple):
 
 
 def equally_long(moment: _Ints, rounds: _Ints) -> Iterator[Stretch]:
-    """The stretches of two such rounds or more; moment: of each row, ascending."""
+    """Yield stretches of at least two rounds of equal length; `moment` is ascending."""
     starts = np.searchsorted(moment, rounds)
     lengths = np.diff(starts)
     for first, last in runs_of((lengths[1:] == lengths[:-1]) & (lengths[1:] > 0)):
@@ -45,6 +44,6 @@ def equally_long(moment: _Ints, rounds: _Ints) -> Iterator[Stretch]:
 
 
 def runs_of(is_so: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
-    """Of each row of several: the first, and the one after the last."""
+    """Yield begin and end of each run of True values."""
     changes = np.flatnonzero(np.diff(is_so, prepend=False, append=False))
     yield from zip(changes[::2].tolist(), changes[1::2].tolist(), strict=True)

@@ -1,6 +1,6 @@
-"""The sizes that a recording asks for, and how much of them lives at once.
+"""Requested sizes of a recording, and the peaks of live requests.
 
-Rule: everything here follows from the requests alone, so it holds under every setting.
+Everything here follows from the requests alone, so it holds under every setting.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ __all__ = ["RequestedSizes", "Rounded", "Sizes", "asked_of", "merged", "rounded_
 
 @dataclass(frozen=True, slots=True)
 class Rounded:
-    """Sizes in bytes as a setting rounds them (1.2).
+    """Sizes in bytes as rounded by a setting (1.2).
 
-    each: of every size of `RequestedSizes`, in their order; as the bytes of a column, since it is
-        compared and hashed as a whole.
-    distinct: those that come up, ascending.
+    each: rounded value of every size in `RequestedSizes`, as the bytes of a column, which are fast
+        to compare and hash.
+    distinct: distinct rounded sizes, ascending.
     """
 
     each: bytes
@@ -37,17 +37,17 @@ class Rounded:
 
 @dataclass(frozen=True, eq=False)
 class RequestedSizes:
-    """The sizes that requests of one device of a recording have, and what they find; bytes.
+    """Sizes of one device's requests and initial blocks; bytes.
 
-    sizes: distinct raw ones, ascending, and after them those of `Sizes.living`.
-    present: of the segments and blocks from before the first entry.
+    sizes: distinct raw sizes, ascending, followed by those of `Sizes.living`.
+    present: sizes of the segments and blocks from before the first entry.
     """
 
     sizes: NDArray[np.int64]
     present: tuple[int, ...]
 
     def rounded(self, config: AllocatorConfig) -> Rounded:
-        """The sizes as `config` rounds them; worked out once a rounding."""
+        """Return the sizes rounded by `config`; cached per rounding."""
         rounding = config.release, config.roundup_power2_divisions
         if rounding not in self._rounded:
             each = rounded_by(config, self.sizes)
@@ -61,16 +61,15 @@ class RequestedSizes:
 
 @dataclass(frozen=True)
 class Sizes:
-    """The requests of one device of a recording; bytes.
+    """Requested sizes of one device of a recording; bytes.
 
-    counts: distinct raw sizes, ascending, with how often each is asked for.
+    counts: distinct raw sizes, ascending, with the number of requests of each.
     present: sizes of the segments and blocks from before the first entry.
-    peak_live: the most that was in use at once, requests rounded up to 512.
-    peak_middle: the same of requests above 1 MiB and below 10 MiB, which share segments of
+    peak_live: peak of live requests, rounded up to 512.
+    peak_middle: peak of live requests above 1 MiB and below 10 MiB, which share segments of
         large_segment_size_mb.
-    recorded_peak: the most that the recorded run held from the driver.
-    living: raw sizes, ascending, of what was in use before the first entry, and may be asked for
-        anew.
+    recorded_peak: peak reserved bytes of the recorded run.
+    living: raw sizes, ascending, of blocks that were live before the first entry.
     """
 
     counts: tuple[tuple[int, int], ...]
@@ -82,20 +81,20 @@ class Sizes:
 
     @cached_property
     def asked(self) -> RequestedSizes:
-        """The sizes alone."""
+        """Sizes without counts and peaks."""
         counted = np.fromiter((size for size, _ in self.counts), np.int64, len(self.counts))
         return RequestedSizes(np.concatenate((counted, self.living)).astype(np.int64), self.present)
 
 
 def rounded_by(config: AllocatorConfig, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Every size as `AllocatorConfig.round_size` rounds it; bytes, of 1 and more (1.2)."""
+    """Round every size as `AllocatorConfig.round_size` does; sizes are 1 byte or more (1.2)."""
     starts, steps = _pieces(config, int(sizes.max(initial=1)))
     step = steps[np.searchsorted(starts, sizes, side="right") - 1]
     return -(-sizes // step) * step
 
 
 def _pieces(config: AllocatorConfig, most: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """From which size on, up to the next, which step holds, for sizes up to `most`."""
+    """Return interval starts and the rounding step of each, for sizes up to `most`."""
     starts = [1]
     for bits in range(most.bit_length()):
         low, high = 1 << bits, (2 << bits) - 1
@@ -110,13 +109,13 @@ def _pieces(config: AllocatorConfig, most: int) -> tuple[NDArray[np.int64], NDAr
 
 
 def asked_of(prepared: Prepared) -> RequestedSizes:
-    """The sizes of one device of a recording, without how much of them lives at once."""
+    """Return the sizes of one device of a recording, without counts and peaks."""
     sizes = np.concatenate((distinct(_asked_in(prepared.trace)), _living(prepared)))
     return RequestedSizes(sizes.astype(np.int64), _present(prepared))
 
 
 def sizes_of(prepared: Prepared) -> Sizes:
-    """The sizes of one device of a recording."""
+    """Return the sizes of one device of a recording, with counts and peaks."""
     size, count = np.unique(_asked_in(prepared.trace), return_counts=True)
     lifetimes = lifetimes_of(prepared.trace)
     is_middle = (lifetimes.size > SMALL_SIZE) & (lifetimes.size < MIN_LARGE_ALLOC)
@@ -145,7 +144,7 @@ def _living(prepared: Prepared) -> tuple[int, ...]:
 
 
 def merged(parts: tuple[Sizes, ...]) -> Sizes:
-    """Several recordings seen as one: all sizes, the highest of each peak."""
+    """Merge the sizes of several recordings: all sizes, and the maximum of each peak."""
     counts: Counter[int] = Counter()
     for part in parts:
         counts.update(dict(part.counts))
