@@ -1,6 +1,6 @@
 """How long a search takes, and how long an exhaustive one over the same grid.
 
-    python -m benchmarks.exhaustive [FILE ...]     every recording under traces/ if none is given
+    python -m benchmarks.exhaustive [FILE ...]     every recording of the phantom if none is given
 
 Exhaustive: every setting replayed to its end by the long way, and the device on which nothing is
 refused looked for by replays (`allocsim tune --exhaustive`).  One process, one after the other.
@@ -29,7 +29,9 @@ def seconds(path: Path, tricks: Tricks) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("files", nargs="*", type=Path)
-    files = parser.parse_args().files or sorted(TRACES.rglob("*.gz"))
+    files = parser.parse_args().files or sorted(
+        path for path in TRACES.rglob("*.gz") if "h200" not in path.parts
+    )
     print(
         f"{platform.machine()}, CPython {platform.python_version()}, {datetime.now(UTC):%Y-%m-%d}"
     )

@@ -16,13 +16,12 @@ import pytest
 
 from allocsim import RecordingError, load
 from allocsim.trace import Action, Trace, start_state
+from tests.recordings import phantom_recordings
 
 Cli = Callable[..., Any]
 
 HOME = Path(__file__).parents[2]
-FILES = sorted(
-    [*(HOME / "traces").rglob("*.gz"), *(HOME.parent / "shared" / "recordings").glob("*.pickle")]
-)
+FILES = sorted([*phantom_recordings(), *(HOME.parent / "shared" / "recordings").glob("*.pickle")])
 EXIT_CODES = {0, 2}
 """Done, and what a state alone cannot tell; neither an error of ours nor a traceback."""
 

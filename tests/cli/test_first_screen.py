@@ -18,6 +18,7 @@ from allocsim.report import Answer, Tone
 from allocsim.report.answer import HEIGHT, answer_of, part
 from allocsim.report.layout import WIDTH, shortened
 from allocsim.units import MIB
+from tests.recordings import phantom_recordings
 
 Cli = Callable[..., Any]
 TRACES = Path(__file__).parents[2] / "traces"
@@ -27,7 +28,7 @@ FULL = [
 ]
 FAILED = [
     path
-    for path in sorted(TRACES.rglob("*.gz"))
+    for path in phantom_recordings()
     if "oom" in path.name or path.name.removesuffix(".npz.gz") in FULL
 ]
 """The recordings that end out of memory."""

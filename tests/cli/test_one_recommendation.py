@@ -14,9 +14,10 @@ import pytest
 from allocsim import CachingAllocator
 from allocsim.cli import main
 from allocsim.units import MIB
+from tests.recordings import phantom_recordings
 
 TRACES = Path(__file__).parents[2] / "traces"
-EVERY = sorted(TRACES.rglob("*.gz"))
+EVERY = phantom_recordings()
 QUICK = ["accumulation-torch2.15", "warm_start-torch2.15"]
 """Of small segments; starting mid-run.  The slow tests take every recording."""
 

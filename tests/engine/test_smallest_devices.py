@@ -9,9 +9,10 @@ import pytest
 from allocsim import load
 from allocsim.core import PAGE
 from allocsim.engine import Prepared, Setting, Trials, prepare, smallest_device
+from tests.recordings import phantom_recordings
 
 TRACES = Path(__file__).parents[2] / "traces"
-RECORDINGS = sorted(TRACES.rglob("*.gz"))
+RECORDINGS = phantom_recordings()
 FEW = [
     TRACES / "counted" / "warm_start-torch2.15.npz.gz",
     TRACES / "recordings" / "cuda_graphs-gc-torch2.15.npz.gz",

@@ -12,11 +12,12 @@ from allocsim import CachingAllocator, OutOfMemoryError, load, replay, tune
 from allocsim.engine import DeviceRun
 from allocsim.questions.tune import Tuning
 from allocsim.units import MIB
+from tests.recordings import phantom_recordings
 from tests.tune.conftest import ragged
 
 Write = Callable[..., Path]
 TRACES = Path(__file__).parents[2] / "traces"
-ALL = sorted(path.relative_to(TRACES).as_posix() for path in TRACES.rglob("*.gz"))
+ALL = [path.relative_to(TRACES).as_posix() for path in phantom_recordings()]
 FEW = (
     "recordings/cuda_graphs-tight-torch2.6.npz.gz",
     "recordings/cuda_graphs-expandable-torch2.6.npz.gz",

@@ -15,13 +15,14 @@ from allocsim.questions.risk import risk_of
 from allocsim.questions.tune import EXHAUSTIVE, Costs, Tricks, Tuning
 from allocsim.trace import Frame, FrameTable
 from allocsim.units import GIB, MIB
+from tests.recordings import phantom_recordings
 from tests.tune.conftest import ragged
 
 Write = Callable[..., Path]
 TRACES = Path(__file__).parents[2] / "traces"
 RECORDINGS = [
     path
-    for path in sorted(TRACES.rglob("*.gz"))
+    for path in phantom_recordings()
     if path.stat().st_size < 10_000_000 and not path.name.startswith("qwen2")
 ]
 """All but the six of a quarter of a million entries each, of a search without tricks an hour."""
