@@ -29,6 +29,8 @@ class Device:
     room: bytes that may be handed out, where a recording shows that a request was refused.
     refused_below: bytes of the smallest device that would have answered one of the calls that were
     refused; None as long as none was.
+    calls: number of successful driver calls by name and bytes: "malloc", "free", "create" (one
+    handle), "map" (one range of handles) and "unmap" (one handle, with its release).
     """
 
     __slots__ = (
@@ -39,6 +41,7 @@ class Device:
         "used",
         "room",
         "refused_below",
+        "calls",
         "_next",
         "_holes",
         "_sizes",
@@ -75,6 +78,7 @@ class Device:
         self.used = 0
         self.room = total + host_memory
         self.refused_below: int | None = None
+        self.calls: dict[tuple[str, int], int] = {}
         self._next = base_address
         self._holes: SortedDict[int, int] = SortedDict()  # start -> end; coalesced, below _next
         self._sizes: dict[int, int] = {}
@@ -112,11 +116,14 @@ class Device:
             self._refuse(pages)
             return None
         self.used += pages
+        self.count_call("malloc", pages)
         return self.reserve_address(size)
 
     def cuda_free(self, address: int) -> None:
         """Give back what `cuda_malloc` returned; no stream is waited for."""
-        self.used -= self._sizes[address]
+        size = self._sizes[address]
+        self.used -= size
+        self.count_call("free", size)
         self.release_address(address)
 
     def create_handle(self, size: int) -> bool:
@@ -125,6 +132,7 @@ class Device:
             self._refuse(size)
             return False
         self.used += size
+        self.count_call("create", size)
         return True
 
     def _refuse(self, size: int) -> None:
@@ -136,6 +144,11 @@ class Device:
     def release_handle(self, size: int) -> None:
         """Give one handle's memory back."""
         self.used -= size
+        self.count_call("unmap", size)
+
+    def count_call(self, call: str, size: int) -> None:
+        """Count one driver call for `size` bytes.  See `calls`."""
+        self.calls[call, size] = self.calls.get((call, size), 0) + 1
 
     # -- addresses ----------------------------------------------------------------------
 

@@ -78,6 +78,7 @@ class ExpandableSegment:
                 for _ in range(0, created, self.handle_size):
                     self._device.release_handle(self.handle_size)
                 return None
+        self._device.count_call("map", mapped)
         return mapped
 
     def whole_handles(self, ptr: int, size: int) -> tuple[int, int]:

@@ -20,6 +20,7 @@ from allocsim.engine.proof import difference_step_by_step, parting_of
 from allocsim.engine.replay import OTHER_RELEASE, bytes_of, replay, replay_prepared
 from allocsim.engine.result import (
     DeviceRun,
+    DriverCalls,
     Fidelity,
     Mismatch,
     Moment,
@@ -64,6 +65,7 @@ __all__ = [
     "History",
     "HistoryWatch",
     "Drive",
+    "DriverCalls",
     "Effect",
     "Fidelity",
     "GiveUpError",

@@ -25,7 +25,7 @@ from allocsim.engine.observers import Observer, PeakWatch, Progress, SpillWatch
 from allocsim.engine.prepare import prepare
 from allocsim.engine.prepared import Prepared
 from allocsim.engine.proof import FindsParting, looks_at_moments, parting_of
-from allocsim.engine.result import DeviceRun, Parting, Run
+from allocsim.engine.result import DeviceRun, Parting, Run, driver_calls_of
 from allocsim.engine.setting import Setting
 from allocsim.engine.two_starts import peaks_of
 from allocsim.errors import ConfigError
@@ -206,4 +206,5 @@ def _result(
         stopped_at=drive.stopped_at,
         find_parting=finds,
         refused_below=drive.refused_below,
+        driver_calls=driver_calls_of(allocator.device.calls),
     )

@@ -6,7 +6,7 @@ Sizes are bytes, entries are numbered from 0 in the recording's order for that d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,9 +17,17 @@ from allocsim.engine.start import StartPeaks
 from allocsim.units import format_size
 
 __all__ = [
-    "DeviceRun", "Fidelity", "Mismatch", "Moment", "Parting", "PeakState", "Run", "SimulatedOom",
-    "Timeline",
+    "DeviceRun", "DriverCalls", "Fidelity", "Mismatch", "Moment", "Parting", "PeakState", "Run",
+    "SimulatedOom", "Timeline", "driver_calls_of",
 ]  # fmt: skip
+
+DriverCalls = tuple[tuple[str, int, int], ...]
+"""Driver calls of a replay, as (call, bytes, number of calls).  See `Device.calls`."""
+
+
+def driver_calls_of(calls: Mapping[tuple[str, int], int]) -> DriverCalls:
+    """Return `Device.calls` as plain numbers, in order of call and size."""
+    return tuple((call, size, number) for (call, size), number in sorted(calls.items()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +229,7 @@ class DeviceRun(Shown):
     spill: of a device whose driver lends host memory, None of one that refuses.
     refused_below: bytes of the smallest device that would have answered one of the calls that the
     driver refused up to the first error: on any smaller one it fails there as well; None without.
+    driver_calls: see `DriverCalls`.
     """
 
     device: int
@@ -239,6 +248,7 @@ class DeviceRun(Shown):
     peaks_left_open: tuple[int, int] | None = None
     spill: Spill | None = None
     refused_below: int | None = None
+    driver_calls: DriverCalls = ()
 
     @property
     def parting(self) -> Parting | None:

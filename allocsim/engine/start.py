@@ -114,6 +114,7 @@ def lay_out(
     allocator.reset_accumulated_memory_stats()
     allocator.reset_peak_memory_stats()
     allocator.take_history()
+    allocator.device.calls.clear()
     return waiting
 
 

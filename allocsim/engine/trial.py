@@ -16,7 +16,7 @@ from allocsim.engine.drive import Drive
 from allocsim.engine.fold import fold_allocated
 from allocsim.engine.observers import GiveUpError, Observer, Progress
 from allocsim.engine.prepared import Prepared
-from allocsim.engine.result import DeviceRun, SimulatedOom, Timeline
+from allocsim.engine.result import DeviceRun, DriverCalls, SimulatedOom, Timeline, driver_calls_of
 from allocsim.engine.setting import Setting
 from allocsim.engine.start import StartPeaks
 from allocsim.engine.two_starts import peaks_of
@@ -75,6 +75,7 @@ class Trial:
     obtained_small, obtained_large: bytes from the driver over the run, by pool.
     returned_bytes: those given back.
     num_maps: how many of num_device_alloc were mappings.
+    driver_calls: see `DriverCalls`.
     refused: whether the driver or a limit may have refused a request: something was given back.
     unrefused_device: the smallest device on which the driver refuses nothing; None: not known.
     min_device_memory: the smallest device that answers every request, retries and all; None: not
@@ -108,6 +109,7 @@ class Trial:
     num_sync_all_streams: int = 0
     num_ooms: int = 0
     num_maps: int = 0
+    driver_calls: DriverCalls = ()
     obtained_small: int = 0
     obtained_large: int = 0
     returned_bytes: int = 0
@@ -174,7 +176,10 @@ class Trial:
         """What `plain` wrote of a trial of `conf`.  Raises TypeError for anything else."""
         at_min = plain.get("at_min")
         at_min = None if at_min is None else tuple(at_min)
-        return cls(**{**plain, "conf": conf, "at_min": at_min})
+        calls = tuple(
+            (str(call), int(size), int(n)) for call, size, n in plain.get("driver_calls", ())
+        )
+        return cls(**{**plain, "conf": conf, "at_min": at_min, "driver_calls": calls})
 
 
 def trial_of(
@@ -202,6 +207,7 @@ def trial_of(
         num_sync_all_streams=stats.num_sync_all_streams,
         num_ooms=len(ooms),
         num_maps=maps,
+        driver_calls=driver_calls_of(drive.allocator.device.calls),
         obtained_small=small.reserved_bytes.allocated,
         obtained_large=large.reserved_bytes.allocated,
         returned_bytes=every.reserved_bytes.freed,
@@ -230,6 +236,7 @@ def trial_of_run(conf: str, device_run: DeviceRun) -> Trial:
         num_device_alloc=stats.get("num_device_alloc", 0),
         num_device_free=stats.get("num_device_free", 0),
         num_ooms=len(device_run.ooms),
+        driver_calls=device_run.driver_calls,
         entries=device_run.entries,
     )
     return _with(trial, device_run.peaks)

@@ -2,7 +2,8 @@
 one setting that every question recommends."""
 
 from allocsim.measures.candidates import UNTRIED, candidates
-from allocsim.measures.cost import Cost, Costs, cost_of, read_costs
+from allocsim.measures.cost import Cost, Costs, cost_of, driver_time, read_costs
+from allocsim.measures.driver_times import DriverTimes
 from allocsim.measures.equivalence import effect_of, effects_on
 from allocsim.measures.extremes import Extremes, extremes_of, levels_of, turning_rows
 from allocsim.measures.hopeless import overflows, was_refused
@@ -34,11 +35,12 @@ from allocsim.measures.rounds import equally_long, rounds_of, runs_of
 from allocsim.measures.sizes import Sizes, merged, rounded_by, sizes_of
 
 __all__ = [
-    "Bar", "Case", "Code", "Cost", "Costs", "Extremes", "Lifetimes", "Measures", "Offer",
-    "Outline", "Recommendation", "Sizes", "UNTRIED", "WORTH", "WhyNot", "allows_expandable",
-    "candidates", "choose", "code_at", "code_names", "code_of", "cost_of", "effect_of",
-    "effects_on", "equally_long", "extremes_of", "front", "is_fitted", "is_hopeless",
-    "late_peak", "levels_of", "lifetimes_of", "measures_of", "merged", "outline_of", "overflows",
-    "pack", "proposals", "read_alike", "read_costs", "recommend", "rescues", "rounded_by",
-    "rounds_of", "runs_of", "sizes_of", "turning_rows", "usual_settings", "was_refused",
+    "Bar", "Case", "Code", "Cost", "Costs", "DriverTimes", "Extremes", "Lifetimes", "Measures",
+    "Offer", "Outline", "Recommendation", "Sizes", "UNTRIED", "WORTH", "WhyNot",
+    "allows_expandable", "candidates", "choose", "code_at", "code_names", "code_of", "cost_of",
+    "driver_time", "effect_of", "effects_on", "equally_long", "extremes_of", "front", "is_fitted",
+    "is_hopeless", "late_peak", "levels_of", "lifetimes_of", "measures_of", "merged", "outline_of",
+    "overflows", "pack", "proposals", "read_alike", "read_costs", "recommend", "rescues",
+    "rounded_by", "rounds_of", "runs_of", "sizes_of", "turning_rows", "usual_settings",
+    "was_refused",
 ]  # fmt: skip

@@ -1,54 +1,78 @@
-"""What driver calls cost: a model of time beside counts that are exact.
+"""Estimated time of driver calls.
 
-Rule: the allocator's calls are counted by replays, to the call; the time of each is in a table,
-whose defaults are of the right order for a data-centre GPU and nothing more; measured figures can
-replace them.  They decide which settings are called thrashing, never how much memory one needs.
+The calls and their sizes are exact: replays count them.  The time of each is from a table that was
+measured on one card (`driver_times.py`), or from a file of the user's.  The estimate ranks settings
+and marks those that thrash; it never decides how much memory a setting needs.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from allocsim.core import SMALL_BUFFER
 from allocsim.engine import Trial
 from allocsim.errors import ConfigError
+from allocsim.measures.driver_times import H200, DriverTimes
 
-__all__ = ["Cost", "Costs", "cost_of", "read_costs"]
+__all__ = ["Cost", "Costs", "cost_of", "driver_time", "read_costs"]
 
 _LONGEST = 1 << 16
+_TAKES = ("malloc", "create", "map")
+"""Calls that obtain memory, of `Device.calls`; the others return it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Microseconds of each call.
+    """Microseconds of each call; None takes the time from the table, by size.
 
     cuda_malloc: one cudaMalloc.
-    cuda_free: one cudaFree, with the wait for the device that it implies.
-    map_handle: creating, mapping and giving access to one handle of an expandable segment (2 MiB
-        in the small pool, large_segment_size_mb in the large).
-    unmap_handle: the reverse, with the wait for the segment's stream.
-    synchronize: waiting for every stream before cached memory is given back, with the gap that
-        leaves in the GPU's work.
-    thrashing_above: a setting is thrashing where the churn is more than so many times the growth.
+    cuda_free: one cudaFree, without waiting for the device.
+    map_handle: creating, mapping and giving access to one handle of an expandable segment.
+    unmap_handle: unmapping and releasing one handle, without waiting for its stream.
+    synchronize: waiting for every stream before cached memory is released.  Not measured: it
+        depends on the work that the program has queued.
+    thrashing_above: a setting is thrashing if its churn is more than this multiple of its growth.
     """
 
-    cuda_malloc: float = 300.0
-    cuda_free: float = 300.0
-    map_handle: float = 60.0
-    unmap_handle: float = 60.0
+    cuda_malloc: float | None = None
+    cuda_free: float | None = None
+    map_handle: float | None = None
+    unmap_handle: float | None = None
     synchronize: float = 1000.0
     thrashing_above: float = 1.0
+
+    @property
+    def table(self) -> DriverTimes:
+        """Table of times for calls that have no value here."""
+        return H200
+
+    @property
+    def uses_table(self) -> bool:
+        """True if the time of any call is from the table."""
+        return None in (self.cuda_malloc, self.cuda_free, self.map_handle, self.unmap_handle)
+
+    def of_call(self, call: str, size: int, held: float = 0.0) -> float:
+        """Return the microseconds of one call.  See `DriverTimes.of_call`."""
+        if call == "map" and self.map_handle is not None:
+            return 0.0  # counted with each handle
+        known = {
+            "malloc": self.cuda_malloc,
+            "free": self.cuda_free,
+            "create": self.map_handle,
+            "unmap": self.unmap_handle,
+        }.get(call)
+        return self.table.of_call(call, size, held) if known is None else known
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Microseconds in the driver over a recording, by the model.
+    """Estimated microseconds in the driver over a recording.
 
-    growth: getting the memory of the peak once.
-    churn: giving memory back, waiting for that, and getting it again.
+    growth: obtaining the memory of the peak once.
+    churn: returning memory, waiting for that, and obtaining it again.
     """
 
     growth: float
@@ -57,30 +81,36 @@ class Cost:
 
     @property
     def total(self) -> float:
-        """Both together."""
+        """Growth and churn together."""
         return self.growth + self.churn
 
 
-def cost_of(trial: Trial, large_segment_size: int, costs: Costs) -> Cost:
-    """The cost of a trial; large_segment_size: bytes, as its setting has it."""
-    mapped = trial.num_maps > 0
-    handles = trial.obtained_small / SMALL_BUFFER + trial.obtained_large / large_segment_size
-    mallocs = trial.num_device_alloc - trial.num_maps
-    getting = mallocs * costs.cuda_malloc + (handles * costs.map_handle if mapped else 0.0)
-    obtained = trial.obtained_small + trial.obtained_large
-    if mapped and obtained:
-        giving = handles * costs.unmap_handle * trial.returned_bytes / obtained
-    else:
-        giving = trial.num_device_free * costs.cuda_free
+def cost_of(trial: Trial, costs: Costs) -> Cost:
+    """Return the estimated driver time of a trial."""
+    calls = trial.driver_calls
+    getting = driver_time((call for call in calls if call[0] in _TAKES), costs)
+    giving = driver_time((call for call in calls if call[0] not in _TAKES), costs)
+    obtained = sum(size * n for call, size, n in calls if call in ("malloc", "create"))
     growth = getting * (min(trial.peak_reserved_bytes / obtained, 1.0) if obtained else 1.0)
     churn = getting - growth + giving + trial.num_sync_all_streams * costs.synchronize
     return Cost(growth, churn, churn > costs.thrashing_above * growth)
 
 
-def read_costs(path: str | os.PathLike[str]) -> Costs:
-    """Costs from a JSON file: an object whose keys are fields of `Costs`, others at default.
+def driver_time(calls: Iterable[tuple[str, int, int]], costs: Costs) -> float:
+    """Return the microseconds of driver calls, as (call, bytes, number of calls).
 
-    Raises ConfigError, naming the file and the key, for anything else.
+    Segments are taken to be obtained one after the other, so that on average half of them are held.
+    """
+    calls = list(calls)
+    held = sum(n for call, _, n in calls if call == "malloc") / 2
+    return sum(n * costs.of_call(call, size, held) for call, size, n in calls)
+
+
+def read_costs(path: str | os.PathLike[str]) -> Costs:
+    """Read costs from a JSON file: an object whose keys are fields of `Costs`.
+
+    Fields that the file leaves out keep their defaults.  Raises ConfigError, naming the file and
+    the key, for anything else.
     """
     name = os.fspath(path)
     try:

@@ -237,8 +237,7 @@ def _offer(
     if any(trial.error is not None for trial in found):
         return None
     release = cases[0].prepared.release
-    size = setting.config(release).large_segment_size
-    churns = any(cost_of(trial, size, Costs()).is_thrashing for trial in found)
+    churns = any(cost_of(trial, Costs()).is_thrashing for trial in found)
     fitted = is_fitted(setting, base, release)
     return Offer(setting, tuple(found), is_fitted=fitted, churns=churns)
 

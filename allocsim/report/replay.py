@@ -14,13 +14,13 @@ from allocsim.engine import DeviceRun, Moment, PeakState, Run, Start, StartPeaks
 from allocsim.measures import Recommendation
 from allocsim.questions.explain import Cure, Shortage
 from allocsim.report.answer import of_owners
+from allocsim.report.driver import driver_document, driver_rows
 from allocsim.report.layout import (
     earlier_errors,
     exact_size,
     number,
     paragraph,
     parting_document,
-    plural,
     row,
     rows,
     table,
@@ -146,7 +146,7 @@ def _memory(run: Run, device: DeviceRun) -> list[str]:
         *rows(
             "Idle", [*least_and_most(device), *(_idle(peak, is_expandable) if peak.idle else [])]
         ),
-        *_driver_calls(device.stats, is_expandable),
+        *driver_rows(device, is_expandable),
     ]
 
 
@@ -191,16 +191,6 @@ def _idle(peak: PeakState, is_expandable: bool) -> list[str]:
         f"{where}: {whole} in wholly free segments (empty_cache() returns them)",
         f"and {split} stuck between blocks in use (inactive splits)",
     ]
-
-
-def _driver_calls(stats: Mapping[str, int], is_expandable: bool) -> list[str]:
-    retries = plural(stats["num_alloc_retries"], "retry", "retries")
-    calls = [f"{retries} after giving cached memory back to the driver"]
-    if "num_device_alloc" in stats:  # from 2.3 on
-        take, give = ("mappings", "unmappings") if is_expandable else ("cudaMalloc", "cudaFree")
-        allocated, freed = number(stats["num_device_alloc"]), number(stats["num_device_free"])
-        calls.insert(0, f"{allocated} {take}, {freed} {give}")
-    return rows("Driver calls", calls)
 
 
 def _ooms(shortages: Sequence[Shortage]) -> list[str]:
@@ -321,6 +311,7 @@ def _device(device: DeviceRun, shortages: Sequence[Shortage], cure: Cure | None)
         "fidelity": None,
         "notes": list(device.notes),
         "parting": parting_document(device.parting),
+        **driver_document(device),
     }
     if (found := device.fidelity) is not None and found.is_compared:
         document["fidelity"] = {**asdict(found), "is_exact": found.is_exact}

@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from allocsim.engine import Trial
 from allocsim.questions.tune import Row, Tuning
+from allocsim.report.driver import costs_document, driver_note
 from allocsim.report.layout import (
     exact_size,
     number,
@@ -151,8 +153,8 @@ def _rows(tuning: Tuning) -> list[str]:
             indent=2,
         )
     lines += paragraph(
-        "calls: cudaMalloc, cudaFree, map and unmap. driver: an estimate of their time "
-        "(--costs FILE).",
+        "calls: cudaMalloc, cudaFree, map and unmap. driver: an estimate of their time, "
+        f"{driver_note(tuning.costs)} (--costs FILE).",
         indent=2,
     )
     return lines
@@ -234,7 +236,7 @@ def tuning_document(tuning: Tuning, loan: Loan | None = None) -> dict[str, Any]:
             for each, same in tuning.duplicates
         ],
         "bounds": asdict(tuning.bounds),
-        "costs": asdict(tuning.costs),
+        "costs": costs_document(tuning.costs),
         "seconds": round(tuning.seconds, 3),
         "entries": tuning.entries,
         "entries_replayed": tuning.entries_replayed,
@@ -257,6 +259,11 @@ def _best(tuning: Tuning, best: Row) -> dict[str, Any]:
         "saved_percent": round(100 * saved / before, 2) if before else 0.0,
         "above_ideal_bytes": tuning.bounds.above_ideal(best.peak_reserved_bytes),
     }
+
+
+def _part(part: Trial) -> dict[str, Any]:
+    """Return a trial as JSON, without the driver calls by size, which can be hundreds."""
+    return {name: value for name, value in part.plain().items() if name != "driver_calls"}
 
 
 def _row(tuning: Tuning, row: Row) -> dict[str, Any]:
@@ -284,7 +291,7 @@ def _row(tuning: Tuning, row: Row) -> dict[str, Any]:
         "churn_us": round(row.cost.churn, 1),
         "is_thrashing": row.cost.is_thrashing,
         "parts": [
-            {**part.plain(), "file": file, "device": device}
+            {**_part(part), "file": file, "device": device}
             for part, (file, device, _) in zip(row.parts, tuning.parts, strict=True)
         ],
         **ends,

@@ -1,4 +1,4 @@
-"""The model of time: every figure by hand, every one replaceable."""
+"""The estimate of driver time: every figure by hand, every one replaceable."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from allocsim.engine import Trial
 from allocsim.errors import ConfigError
-from allocsim.measures.cost import Costs, cost_of, read_costs
+from allocsim.measures.cost import Costs, cost_of, driver_time, read_costs
 from allocsim.units import MIB
 
 ROUND = Costs(
@@ -17,42 +17,47 @@ ROUND = Costs(
 )
 
 
-def test_growth_alone_is_a_cuda_malloc_a_segment() -> None:
-    grown = Trial(peak_reserved_bytes=200 * MIB, num_device_alloc=8, obtained_large=200 * MIB)
-    cost = cost_of(grown, 20 * MIB, ROUND)
+def test_growth_alone_costs_one_cuda_malloc_a_segment() -> None:
+    calls = (("malloc", 20 * MIB, 6), ("malloc", 40 * MIB, 2))
+    cost = cost_of(Trial(peak_reserved_bytes=200 * MIB, driver_calls=calls), ROUND)
     assert (cost.growth, cost.churn, cost.is_thrashing) == (80, 0, False)
 
 
-def test_memory_got_twice_is_churn_and_so_is_waiting_for_it() -> None:
-    """Half of what was obtained was obtained again: 40 of 80, eight frees, two waits."""
+def test_memory_obtained_twice_is_churn_and_so_is_waiting_for_it() -> None:
+    """Half of the memory was obtained again: 40 of 80, four frees, two waits."""
     twice = Trial(
         peak_reserved_bytes=100 * MIB,
-        num_device_alloc=8,
-        num_device_free=4,
         num_sync_all_streams=2,
-        obtained_large=200 * MIB,
-        returned_bytes=100 * MIB,
+        driver_calls=(("malloc", 25 * MIB, 8), ("free", 25 * MIB, 4)),
     )
-    cost = cost_of(twice, 20 * MIB, ROUND)
+    cost = cost_of(twice, ROUND)
     assert (cost.growth, cost.churn) == (40, 40 + 80 + 200)
     assert cost.is_thrashing
-    assert not cost_of(twice, 20 * MIB, Costs(10, 20, 3, 2, 100, thrashing_above=8)).is_thrashing
+    assert not cost_of(twice, Costs(10, 20, 3, 2, 100, thrashing_above=8)).is_thrashing
 
 
-def test_mapping_costs_by_the_handle_not_by_the_call() -> None:
-    mapped = Trial(
-        peak_reserved_bytes=206 * MIB,
-        num_device_alloc=5,
-        num_maps=5,
-        obtained_small=6 * MIB,
-        obtained_large=200 * MIB,
+def test_mapping_costs_by_the_handle_if_its_time_is_given() -> None:
+    calls = (
+        *(("create", 2 * MIB, 3), ("create", 20 * MIB, 10)),
+        *(("map", 2 * MIB, 3), ("map", 100 * MIB, 2)),
     )
-    assert cost_of(mapped, 20 * MIB, ROUND).growth == pytest.approx((3 + 10) * 3)
-    assert cost_of(mapped, 50 * MIB, ROUND).growth == pytest.approx((3 + 4) * 3)
+    mapped = Trial(peak_reserved_bytes=206 * MIB, driver_calls=calls)
+    assert cost_of(mapped, ROUND).growth == pytest.approx((3 + 10) * 3)
 
 
-def test_nothing_costs_nothing() -> None:
-    assert cost_of(Trial(), 20 * MIB, ROUND).total == 0
+def test_no_calls_cost_nothing() -> None:
+    assert cost_of(Trial(), ROUND).total == 0
+
+
+def test_calls_without_a_given_time_take_the_table() -> None:
+    calls = (("malloc", 20 * MIB, 1), ("free", 20 * MIB, 1))
+    table = Costs().table
+    expected = table.of_call("malloc", 20 * MIB, 0.5) + table.of_call("free", 20 * MIB)
+    assert driver_time(calls, Costs()) == pytest.approx(expected)
+    some = Costs(cuda_free=7)
+    assert driver_time(calls, some) == pytest.approx(table.of_call("malloc", 20 * MIB, 0.5) + 7)
+    assert some.uses_table
+    assert not ROUND.uses_table
 
 
 def test_a_file_replaces_what_it_names(tmp_path: Path) -> None:

@@ -250,7 +250,7 @@ def test_the_front_leaves_out_what_another_beats(tmp_path: Path) -> None:
 def test_results_lines_are_read_as_well(tmp_path: Path) -> None:
     file = tmp_path / "tune.jsonl"
     lines = [
-        {"format": "allocsim tune 1"},
+        {"format": "allocsim tune 2"},
         {"key": "0|0|whole||", "peak_reserved_bytes": 20 * MIB, "num_device_alloc": 3},
         {"key": "1|0|whole||", "peak_reserved_bytes": 40 * MIB, "num_device_alloc": 1},
         {"key": "0|0|grid||x:1", "peak_reserved_bytes": MIB, "dropped_at": 7},

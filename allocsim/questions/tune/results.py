@@ -17,7 +17,7 @@ from allocsim.errors import ConfigError
 
 __all__ = ["Results"]
 
-_FORMAT = "allocsim tune 1"
+_FORMAT = "allocsim tune 2"
 
 
 class Results:

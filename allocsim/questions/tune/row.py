@@ -169,7 +169,6 @@ def row_of(
     same_as: Setting | None = None,
 ) -> Row:
     """The row of a setting that `release` accepts."""
-    size = setting.config(release).large_segment_size
-    every = [cost_of(part, size, costs) for part in parts]
+    every = [cost_of(part, costs) for part in parts]
     cost = max(every, key=lambda cost: (cost.is_thrashing, cost.total))
     return Row(setting, setting.fraction(release), tuple(parts), cost, same_as)

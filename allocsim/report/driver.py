@@ -1,0 +1,76 @@
+"""Estimated time of driver calls, with the card whose times it is based on.
+
+Every figure comes from `allocsim.measures`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from allocsim.engine import DeviceRun
+from allocsim.measures import Costs, driver_time
+from allocsim.report.layout import number, plural, rows
+
+__all__ = ["costs_document", "driver_document", "driver_note", "driver_rows"]
+
+_USUAL = 20 << 20
+"""Bytes of the calls whose times `costs_document` gives: the segment of a request below 10 MiB."""
+
+
+def driver_note(costs: Costs) -> str:
+    """Return what the estimate is based on and how far recorded runs were from it."""
+    table = costs.table
+    if not costs.uses_table:
+        return "by the times given"
+    return (
+        f"by times of an {table.name}; in half of that card's recordings calls took "
+        f"{table.low:g} to {table.high:g} times as long, far more beside other busy processes"
+    )
+
+
+def driver_rows(run: DeviceRun, is_expandable: bool) -> list[str]:
+    """Return the driver calls of a replay as lines: counts, their estimated time, retries."""
+    stats, costs = run.stats, Costs()
+    retries = plural(stats["num_alloc_retries"], "retry", "retries")
+    calls = [f"{retries} after giving cached memory back to the driver"]
+    if "num_device_alloc" in stats:  # from 2.3 on
+        take, give = ("mappings", "unmappings") if is_expandable else ("cudaMalloc", "cudaFree")
+        allocated, freed = number(stats["num_device_alloc"]), number(stats["num_device_free"])
+        calls.insert(0, f"{allocated} {take}, {freed} {give}")
+    time = driver_time(run.driver_calls, costs)
+    calls.append(f"about {time / 1000:,.1f} ms without waits, {driver_note(costs)}")
+    return rows("Driver calls", calls)
+
+
+def driver_document(run: DeviceRun) -> dict[str, Any]:
+    """Return the estimate for a replay as JSON."""
+    costs = Costs()
+    return {
+        "driver_us": round(driver_time(run.driver_calls, costs), 1),
+        "driver_times": _table_document(costs),
+    }
+
+
+def costs_document(costs: Costs) -> dict[str, Any]:
+    """Return the time of each call as JSON; calls timed by size are given for 20 MiB."""
+    times = {
+        "cuda_malloc": costs.of_call("malloc", _USUAL),
+        "cuda_free": costs.of_call("free", _USUAL),
+        "map_handle": costs.of_call("create", _USUAL) + costs.of_call("map", _USUAL),
+        "unmap_handle": costs.of_call("unmap", _USUAL),
+    }
+    return {
+        **{name: round(time, 1) for name, time in times.items()},
+        "synchronize": costs.synchronize,
+        "thrashing_above": costs.thrashing_above,
+        "driver_times": _table_document(costs) if costs.uses_table else None,
+    }
+
+
+def _table_document(costs: Costs) -> dict[str, Any]:
+    table = costs.table
+    return {
+        "card": table.card,
+        "driver": table.driver,
+        "recorded_over_estimated": [table.low, table.high],
+    }

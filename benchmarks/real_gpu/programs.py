@@ -1,0 +1,173 @@
+"""Replays and what-if replays of programs that ran on a card under several settings.
+
+A folder holds `programs/NAME-SETTING.npz.gz` and `programs/stats.json`, each program's own
+`memory_stats()` under each setting.  A what-if starts from `NAME-default` and is compared with the
+statistics of the run under the other setting.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from allocsim.core import ADDRESS_POLICIES
+from allocsim.engine import Prepared, prepare, replay_prepared
+from allocsim.engine.setting import Setting
+from allocsim.errors import AllocsimError
+from allocsim.trace import load
+from benchmarks.real_gpu.tables import bytes_text, error_text, table
+
+__all__ = ["Replayed", "WhatIf", "program_lines", "replays", "what_ifs"]
+
+BASE = "default"
+_PEAK = "reserved_bytes.all.peak"
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """One recording replayed under its own settings.
+
+    difference: first difference, or the error that ended the replay; "" for a whole replay.
+    """
+
+    name: str
+    entries: int
+    difference: str
+
+    @property
+    def is_whole(self) -> bool:
+        """True if every address, segment and entry is as recorded."""
+        return not self.difference
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """Peak reserved memory under another setting, in bytes.
+
+    real: of the run under that setting.
+    predicted: of a replay of the default recording; None if the replay was refused.
+    low, high: lowest and highest peak over the address policies and what the recording leaves open.
+    error: sentence of a replay that was refused.
+    """
+
+    program: str
+    setting: str
+    real: int
+    predicted: int | None
+    low: int = 0
+    high: int = 0
+    error: str = ""
+
+    @property
+    def cause(self) -> str:
+        """Cause of the difference, as far as replays show it."""
+        if self.predicted is None:
+            return self.error
+        if self.predicted == self.real:
+            return ""
+        if self.low == self.high:
+            return "not found: every address policy gives the same peak"
+        inside = "in" if self.low <= self.real <= self.high else "outside"
+        return (
+            "a tie-break depends on driver addresses: by policy "
+            f"{self.low:,} to {self.high:,}; the card is {inside} this range"
+        )
+
+
+def replays(folder: Path) -> Iterator[Replayed]:
+    """Yield every recording below `folder`, in order of path."""
+    for path in sorted(folder.rglob("*.npz.gz")):
+        yield _replayed(f"{path.parent.name}/{path.name.removesuffix('.npz.gz')}", path)
+
+
+def _replayed(name: str, path: Path) -> Replayed:
+    recording = load(path)
+    entries = sum(len(trace) for trace in recording.devices)
+    try:
+        run = replay_prepared(prepare(recording))
+    except AllocsimError as error:
+        return Replayed(name, entries, str(error).removeprefix(f"{path}: "))
+    for device in run.devices:
+        fidelity = device.fidelity
+        if fidelity is None or fidelity.is_exact:
+            continue
+        first = fidelity.first_mismatch
+        place = "final segments" if first is None or first.entry is None else f"entry {first.entry}"
+        return Replayed(name, entries, f"differs at {place}")
+    return Replayed(name, entries, "")
+
+
+def what_ifs(folder: Path) -> Iterator[WhatIf]:
+    """Yield each program under each setting but the default, in order of name."""
+    programs = folder / "programs"
+    stats = json.loads((programs / "stats.json").read_text())
+    for base in sorted(programs.glob(f"*-{BASE}.npz.gz")):
+        program = base.name.removesuffix(f"-{BASE}.npz.gz")
+        prepared = prepare(load(base))
+        for path in sorted(programs.glob(f"{program}-*.npz.gz")):
+            setting = path.name.removesuffix(".npz.gz").removeprefix(f"{program}-")
+            known = stats.get(f"{program}-{setting}")
+            if setting != BASE and known is not None:
+                conf = prepare(load(path))[0].recorded.conf
+                yield what_if(program, setting, prepared, conf, int(known[_PEAK]))
+
+
+def what_if(
+    program: str, setting: str, prepared: Sequence[Prepared], conf: str, real: int
+) -> WhatIf:
+    """Replay `prepared` under `conf`, and under every address policy for the range."""
+    try:
+        run = replay_prepared(prepared, Setting(conf))
+        ends = [end for device in run.devices for end in device.peak_range]
+        for policy in ADDRESS_POLICIES:
+            other = replay_prepared(prepared, Setting(conf), addresses=policy)
+            ends += [device.peak_reserved_bytes for device in other.devices]
+    except AllocsimError as error:
+        return WhatIf(program, setting, real, None, error=str(error))
+    predicted = max(device.peak_reserved_bytes for device in run.devices)
+    return WhatIf(program, setting, real, predicted, min(ends), max(ends))
+
+
+def program_lines(folder: Path) -> list[str]:
+    """Return both tables, each with its summary, as Markdown."""
+    replayed = list(replays(folder))
+    whole = sum(each.is_whole for each in replayed)
+    lines = [f"**Replay: {whole} of {len(replayed)} recordings are whole.**", ""]
+    lines += table(
+        ("recording", "entries", "whole", "first difference"),
+        (
+            (each.name, f"{each.entries:,}", "yes" if each.is_whole else "no", each.difference)
+            for each in replayed
+        ),
+    )
+    tried = list(what_ifs(folder))
+    exact = sum(each.predicted == each.real for each in tried)
+    lines += ["", f"**What-if: {exact} of {len(tried)} peaks are exact.**{_worst(tried)}", ""]
+    return lines + table(
+        ("program", "setting", "real, bytes", "predicted, bytes", "error", "cause"),
+        (
+            (
+                each.program,
+                each.setting,
+                bytes_text(each.real),
+                bytes_text(each.predicted),
+                error_text(each.real, each.predicted),
+                each.cause,
+            )
+            for each in tried
+        ),
+    )
+
+
+def _worst(tried: Sequence[WhatIf]) -> str:
+    known = [each for each in tried if each.predicted is not None]
+    off = [each for each in known if each.predicted != each.real]
+    refused = len(tried) - len(known)
+    text = f" {refused} were refused." if refused else ""
+    if off:
+        worst = max(off, key=lambda each: abs((each.predicted or 0) - each.real) / each.real)
+        text += f" The worst is {worst.program} under {worst.setting}: "
+        text += f"{error_text(worst.real, worst.predicted)}."
+    return text
