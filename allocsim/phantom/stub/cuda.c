@@ -33,6 +33,19 @@ int cuGetErrorString(int error, const char **text) {
   return SUCCESS;
 }
 
+int cuMemAlloc_v2(uintptr_t *out, size_t size) {
+  *out = device_malloc(size);
+  return *out ? SUCCESS : OUT_OF_MEMORY;
+}
+int cuMemFree_v2(uintptr_t address) {
+  return device_release(address) ? INVALID_VALUE : SUCCESS;
+}
+int cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
+  *free_bytes = device_free_bytes();
+  *total = device_capacity();
+  return SUCCESS;
+}
+
 int cuMemGetAllocationGranularity(size_t *out, const void *properties, int option) {
   (void)properties, (void)option;
   *out = DEVICE_PAGE;

@@ -1,0 +1,134 @@
+"""Measure a card, and compare allocsim with what was measured.
+
+    python -m benchmarks.on_gpu OUT                    every part, on the card of this machine
+    python -m benchmarks.on_gpu OUT --parts driver kernels
+    python -m benchmarks.on_gpu OUT --phantom H200     a rehearsal without a card
+    python -m benchmarks.on_gpu --compare OUT          print the tables; needs no PyTorch
+
+OUT gets the layout of `traces/h200`.  Each part runs in processes of its own, each with a time
+limit.  What is there already is kept, so that a second call continues the first.  Programs and
+cases are recorded with times, one after the other unless --jobs says otherwise, because processes
+that share a card make each other's driver calls slower.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from itertools import groupby
+from pathlib import Path
+
+from allocsim.errors import AllocsimError
+from allocsim.phantom import find_gpu
+from benchmarks.on_gpu.jobs import PARTS, Job, jobs
+from benchmarks.on_gpu.machine import Machine
+from benchmarks.real_gpu.comparison import comparison_lines
+
+_PARALLEL = ("cases",)
+"""Parts whose times nothing reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a job: "done", "kept", "skipped" or "failed", with the reason."""
+
+    job: Job
+    status: str
+    seconds: float = 0.0
+    reason: str = ""
+
+    def __str__(self) -> str:
+        text = f"{self.job.part:11} {self.job.name:28} {self.status:8} {self.seconds:6.1f} s"
+        return f"{text}  {self.reason}".rstrip()
+
+
+def outcome_of(job: Job, machine: Machine, deadline: float) -> Outcome:
+    """Run a job unless its output is there, a package is missing, or no time is left."""
+    if job.is_done:
+        return Outcome(job, "kept")
+    missing = [package for package in job.needs if not _has(machine, package)]
+    if missing:
+        return Outcome(job, "skipped", reason=f"{machine.python} has no {missing[0]}")
+    begin = time.monotonic()
+    limit = min(job.limit, deadline - begin)
+    if limit < 1:
+        return Outcome(job, "skipped", reason="no time left (--minutes); call again to continue")
+    try:
+        job.make(limit)
+    except (AllocsimError, OSError, ValueError) as error:
+        return Outcome(job, "failed", time.monotonic() - begin, str(error))
+    return Outcome(job, "done", time.monotonic() - begin)
+
+
+@cache
+def _has(machine: Machine, package: str) -> bool:
+    return machine.has(package)
+
+
+def run(found: list[Job], machine: Machine, minutes: float, n_jobs: int) -> Iterator[Outcome]:
+    """Yield the outcome of each job, part by part."""
+    deadline = time.monotonic() + 60 * minutes
+    for part, group in groupby(found, key=lambda job: job.part):
+        n_threads = n_jobs if part in _PARALLEL else 1
+        with ThreadPoolExecutor(n_threads) as pool:
+            yield from pool.map(lambda job: outcome_of(job, machine, deadline), group)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.on_gpu")
+    add = parser.add_argument
+    add("out", nargs="?", type=Path, metavar="OUT", help="folder to write to")
+    add("--compare", type=Path, metavar="OUT", help="print the tables of a folder")
+    add("--parts", nargs="+", choices=PARTS, default=PARTS, help="parts to run (default: all)")
+    add("--only", default="", metavar="TEXT", help="programs and cases whose name contains TEXT")
+    add("--python", default=sys.executable, help="interpreter with PyTorch (default: this one)")
+    add("--phantom", metavar="CARD", help="rehearse over a phantom of this card")
+    add("--ops", type=int, default=20_000, help="operations of the cross-check (default: 20000)")
+    add("--minutes", type=float, default=9.5, help="limit of the whole run (default: 9.5)")
+    add("--jobs", type=int, default=4, help="cases at a time (default: 4)")
+    given = parser.parse_args()
+    if given.compare is not None:
+        print("\n".join(comparison_lines(given.compare)))
+        return 0
+    if given.out is None:
+        parser.error("expected a folder to write to, or --compare OUT")
+    phantom = None if given.phantom is None else find_gpu(given.phantom)
+    machine = Machine(given.python, phantom)
+    out = given.out.resolve()
+    wanted = {*given.parts} | ({"properties"} if "programs" in given.parts else set())
+    found = [
+        job for job in jobs(machine, out, ops=given.ops, only=given.only) if job.part in wanted
+    ]
+    outcomes = []
+    for outcome in run(found, machine, given.minutes, given.jobs):
+        outcomes.append(outcome)
+        print(outcome, flush=True)
+    shutil.rmtree(out / "work", ignore_errors=True)
+    print(_summary(outcomes))
+    print(f"Compare: python -m benchmarks.on_gpu --compare {given.out}")
+    return int(any(each.status == "failed" for each in outcomes))
+
+
+def _summary(outcomes: list[Outcome]) -> str:
+    lines = []
+    for part in PARTS:
+        of_part = [each for each in outcomes if each.job.part == part]
+        if not of_part:
+            continue
+        counts = ", ".join(
+            f"{n} {status}"
+            for status in ("done", "kept", "skipped", "failed")
+            if (n := sum(each.status == status for each in of_part))
+        )
+        lines.append(f"{part}: {counts}")
+    return "\n".join(["", *lines])
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,152 @@
+"""Train or serve one model as a row of `traces/h200/cases/cases.jsonl` says.
+
+    case.py ROW OUT
+
+Writes the row again to OUT, with the statistics after the model is made, after each step or
+request, and at the end.  Weights are drawn from a configuration; nothing is downloaded.
+"""
+
+import contextlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+STATS = (
+    *("allocated_bytes.all.peak", "reserved_bytes.all.peak", "reserved_bytes.all.current"),
+    *("allocated_bytes.all.current", "requested_bytes.all.peak", "num_alloc_retries", "num_ooms"),
+    *("num_device_alloc", "num_device_free"),
+)
+TORCHVISION = {"ResNet-50": "resnet50", "ViT-B/16": "vit_b_16"}
+STEPS, REQUESTS = 4, 2
+Row = dict[str, Any]
+
+
+def stats() -> dict[str, int]:
+    torch.cuda.synchronize()
+    found = torch.cuda.memory_stats()
+    return {name: found.get(name, 0) for name in STATS}
+
+
+def parameters_dtype(row: Row) -> torch.dtype:
+    return torch.bfloat16 if row["dtype"] == "bf16" else torch.float32
+
+
+def build(row: Row) -> torch.nn.Module:
+    if row["model"] in TORCHVISION:
+        import torchvision
+
+        with torch.device("cuda"):
+            model = getattr(torchvision.models, TORCHVISION[row["model"]])(weights=None)
+        model = model.to(parameters_dtype(row))
+        if row.get("channels_last"):
+            model = model.to(memory_format=torch.channels_last)
+        return model
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.for_model(**row["hf_config"])
+    with torch.device("cuda"):
+        return AutoModelForCausalLM.from_config(
+            config, dtype=parameters_dtype(row), attn_implementation=row["attn"]
+        )
+
+
+def optimizer_of(name: str, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    if name == "adafactor":
+        return torch.optim.Adafactor(parameters)
+    if name in ("sgd", "momentum"):
+        return torch.optim.SGD(parameters, lr=1e-4, momentum=0.9 if name == "momentum" else 0.0)
+    more = {"adamw": {}, "adamw_fused": {"fused": True}, "adamw_foreach_false": {"foreach": False}}
+    return torch.optim.AdamW(parameters, lr=1e-4, **more[name])
+
+
+def train(row: Row, model: Any) -> list[dict[str, int]]:
+    model.train()
+    if row.get("gc"):
+        model.config.use_cache = False
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    if row.get("lora"):
+        from peft import LoraConfig, get_peft_model
+
+        rank, targets = row["lora"], row["lora_targets"]
+        model = get_peft_model(
+            model, LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=targets)
+        )
+        if row.get("gc"):
+            model.enable_input_require_grads()
+    optimizer = optimizer_of(
+        row["optimizer"], [each for each in model.parameters() if each.requires_grad]
+    )
+    is_autocast = row["dtype"].startswith("autocast")
+    found = []
+    for _ in range(STEPS):
+        batch = batch_of(row, model)
+        scope = torch.autocast("cuda", torch.bfloat16) if is_autocast else contextlib.nullcontext()
+        with scope:
+            loss = loss_of(row, model, batch)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        found.append(stats())
+    return found
+
+
+def batch_of(row: Row, model: Any) -> tuple[torch.Tensor, ...]:
+    n = row["batch"]
+    if "image" not in row:
+        return (torch.randint(0, model.config.vocab_size, (n, row["seq"]), device="cuda"),)
+    side = row["image"]
+    images = torch.randn(n, 3, side, side, device="cuda", dtype=parameters_dtype(row))
+    if row.get("channels_last"):
+        images = images.to(memory_format=torch.channels_last)
+    return images, torch.randint(0, 1000, (n,), device="cuda")
+
+
+def loss_of(row: Row, model: Any, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    if "image" in row:
+        images, labels = batch
+        return torch.nn.functional.cross_entropy(model(images), labels)
+    return model(input_ids=batch[0], labels=batch[0]).loss
+
+
+def serve(row: Row, model: Any) -> list[dict[str, int]]:
+    from transformers import DynamicCache
+
+    model.eval()
+    found = []
+    for _ in range(REQUESTS):
+        with torch.no_grad():
+            size = (row["batch"], row["prompt"])
+            ids = torch.randint(0, model.config.vocab_size, size, device="cuda")
+            cache = DynamicCache(config=model.config)
+            for _ in range(1 + row["decode"]):
+                logits = model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1).logits
+                ids = logits[:, -1:].argmax(-1)
+                del logits
+        del cache, ids
+        found.append(stats())
+    return found
+
+
+def main() -> None:
+    row, out = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
+    model = build(row)
+    row["after_build"] = stats()
+    row["steps"] = (train if row["kind"] == "train" else serve)(row, model)
+    row["final"] = stats()
+    row |= {
+        "peak_allocated": row["final"]["allocated_bytes.all.peak"],
+        "peak_reserved": row["final"]["reserved_bytes.all.peak"],
+        "gpu": torch.cuda.get_device_name(),
+        "device_memory": torch.cuda.mem_get_info()[1],
+        "capability": list(torch.cuda.get_device_capability()),
+        "cudnn": torch.backends.cudnn.version(),
+        "torch": torch.__version__,
+    }
+    out.write_text(json.dumps(row))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,225 @@
+"""The jobs of each part: one process each, one output each, in the layout of `traces/h200`."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from allocsim.trace import FrameTable, Recording, load, write_npz
+from allocsim.units import GIB
+from benchmarks.on_gpu.machine import INSIDE, FailedError, Machine
+
+__all__ = ["PARTS", "Job", "cases", "jobs"]
+
+ROOT = Path(__file__).parents[2]
+H200 = ROOT / "traces" / "h200"
+PARTS = ("properties", "context", "driver", "kernels", "cases", "programs", "crosscheck")
+"""Parts in the order in which they run."""
+
+SETTINGS = {
+    "default": "",
+    "expandable": "expandable_segments:True",
+    "roundup": "roundup_power2_divisions:4",
+    "max-split": "max_split_size_mb:64",
+    "gc": "garbage_collection_threshold:0.6,per_process_memory_fraction:{fraction:.2f}",
+}
+_GC_LIMIT = 16.776 * GIB
+"""Bytes that the programs may use under "gc": 0.12 of an H200."""
+
+PROGRAMS = {
+    "two_streams": ("torch",),
+    "cuda_graphs": ("torch",),
+    "resnet_training": ("torchvision",),
+    "gpt2_training": ("transformers",),
+    "greedy_decoding": ("transformers",),
+    "llama_checkpointing": ("transformers",),
+    "lora_finetuning": ("transformers", "peft"),
+    "unet_diffusion_step": ("diffusers",),
+}
+"""Programs of `traces/programs`, with the packages that they import."""
+
+_OF_THE_TASK = (
+    *("id", "kind", "model", "dtype", "optimizer", "batch", "seq", "gc", "attn", "image"),
+    *("channels_last", "lora", "lora_targets", "prompt", "decode", "hf_config"),
+)
+_ONE_TABLE = Lock()
+"""Held while a row is added, since several cases may end at once."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One process.
+
+    name: unique in a part.
+    make: runs it within the given seconds and writes `output` last.
+    needs: packages without which it is skipped.
+    limit: most seconds.
+    """
+
+    part: str
+    name: str
+    output: Path
+    make: Callable[[float], None]
+    needs: tuple[str, ...] = ("torch",)
+    limit: float = 120.0
+
+    @property
+    def is_done(self) -> bool:
+        """True if an earlier run wrote the output."""
+        return self.output.exists()
+
+
+def jobs(machine: Machine, out: Path, *, ops: int, only: str = "") -> Iterator[Job]:
+    """Yield the jobs of every part, in order.
+
+    ops: operations of the cross-check.
+    only: text that names of programs and cases must contain.
+    """
+    bench = _Bench(machine, out)
+    for name in ("properties", "context", "driver"):
+        target = out / f"{name}.json"
+        yield Job(name, name, target, partial(bench.script, target, ()))
+    target, shapes = out / "kernels.json", str(H200 / "kernels.json")
+    yield Job("kernels", "kernels", target, partial(bench.script, target, (shapes,)), limit=180)
+    for row in cases():
+        if only in row["id"]:
+            target = out / "cases" / f"{row['id']}.npz.gz"
+            needs: tuple[str, ...]
+            needs = ("torch", "torchvision" if "image" in row else "transformers")
+            needs += ("peft",) * bool(row.get("lora"))
+            yield Job("cases", row["id"], target, partial(bench.case, row, target), needs)
+    for name, setting, arguments, needs in _programs():
+        if only in name:
+            target = out / "programs" / f"{name}.npz.gz"
+            program = (f"traces/programs/{name.split('-')[0]}.py", *arguments)
+            make = partial(bench.program, program, setting, target)
+            yield Job("programs", name, target, make, needs)
+    target = out / "crosscheck.json"
+    yield Job("crosscheck", "crosscheck", target, partial(bench.crosscheck, ops, target))
+
+
+def _programs() -> Iterator[tuple[str, str, tuple[str, ...], tuple[str, ...]]]:
+    """Yield (name, setting, arguments, packages) of each run of a program."""
+    for program, needs in PROGRAMS.items():
+        for setting in SETTINGS:
+            yield f"{program}-{setting}", setting, (), needs
+    yield "qwen2_decoding-prompt-3000", "default", ("--prompt", "3000"), ("transformers",)
+
+
+def cases() -> list[dict[str, Any]]:
+    """Return the rows of the twenty cases of `traces/h200`."""
+    lines = (H200 / "cases" / "cases.jsonl").read_text().splitlines()
+    return sorted((json.loads(line) for line in lines), key=_id)
+
+
+@dataclass(frozen=True)
+class _Bench:
+    """A machine, and the folder that outputs go to; its methods make one output each."""
+
+    machine: Machine
+    out: Path
+
+    def script(self, target: Path, arguments: tuple[str, ...], limit: float) -> None:
+        """Run the script of `inside` that is named after `target`."""
+        name = target.stem
+        raw = _fresh(self.out / "work" / name) / "out.json"
+        command = self.machine.script(f"{name}.py", *arguments, str(raw))
+        self.machine.run(command, limit, log=self.log(name), add=self.machine.environment)
+        _whole(target, raw.read_bytes())
+
+    def program(self, program: tuple[str, ...], setting: str, target: Path, limit: float) -> None:
+        """Record a program of `traces/programs` and keep its statistics."""
+        name = target.name.removesuffix(".npz.gz")
+        raw = _fresh(self.out / "work" / name)
+        memory = int(json.loads((self.out / "properties.json").read_text())["total_memory"])
+        conf = SETTINGS[setting].format(fraction=min(_GC_LIMIT / memory, 0.9))
+        command = self.machine.recorded(program, raw)
+        add = {"PYTORCH_CUDA_ALLOC_CONF": conf}
+        output = self.machine.run(command, limit, log=self.log(name), add=add)
+        _keep(raw, target)
+        stats = json.loads(output.strip().splitlines()[-1])
+        _merge(self.out / "programs" / "stats.json", name, stats)
+
+    def case(self, row: dict[str, Any], target: Path, limit: float) -> None:
+        """Record the task of a row and keep its statistics as a row."""
+        raw = _fresh(self.out / "work" / row["id"])
+        asked, said = raw / "row.json", raw / "said.json"
+        asked.write_text(json.dumps({key: row[key] for key in _OF_THE_TASK if key in row}))
+        program = (str(INSIDE / "case.py"), str(asked), str(said))
+        command = self.machine.recorded(program, raw)
+        self.machine.run(command, limit, log=self.log(row["id"]))
+        found = json.loads(said.read_text())
+        _keep(raw, target)
+        with _ONE_TABLE:
+            _add_row(self.out / "cases" / "cases.jsonl", found)
+
+    def crosscheck(self, ops: int, target: Path, limit: float) -> None:
+        """Run `allocsim crosscheck` and keep its JSON."""
+        place = "--gpu" if self.machine.phantom is None else "--phantom"
+        command = [sys.executable, "-m", "allocsim", "crosscheck", place]
+        command += ["--python", self.machine.python, "--ops", str(ops), "--jobs", "2", "--json"]
+        output = self.machine.run(command, limit, log=self.log("crosscheck"), fine=(0, 1))
+        _whole(target, output.encode())
+
+    def log(self, name: str) -> Path:
+        """Return the file for the errors of a job."""
+        return self.out / "logs" / f"{name}.txt"
+
+
+def _fresh(folder: Path) -> Path:
+    """Return an empty folder."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
+
+
+def _merge(path: Path, name: str, value: object) -> None:
+    """Set one key of a JSON file."""
+    known = json.loads(path.read_text()) if path.exists() else {}
+    merged = dict(sorted({**known, name: value}.items()))
+    _whole(path, (json.dumps(merged, indent=0) + "\n").encode())
+
+
+def _keep(raw: Path, target: Path) -> None:
+    """Keep the recording in `raw` in its compact form, with times, and remove `raw`."""
+    found = sorted(raw.glob("*.pickle*"))
+    if not found:
+        raise FailedError("the program wrote no recording")
+    plain = raw / "compact.npz"
+    write_npz(_without_folders(load(found[-1])), plain)
+    _whole(target, gzip.compress(plain.read_bytes(), 9, mtime=0))
+    shutil.rmtree(raw)
+
+
+def _without_folders(recording: Recording) -> Recording:
+    """Cut file names in stack frames to their last part."""
+    table = recording.frame_table
+    frames = tuple(replace(f, filename=f.filename.rpartition("/")[2]) for f in table.frames)
+    return replace(recording, frame_table=FrameTable(frames, table.flat, table.offsets))
+
+
+def _add_row(table: Path, row: dict[str, Any]) -> None:
+    """Put a row into a table of JSON lines, in place of one with the same id."""
+    rows = [json.loads(line) for line in table.read_text().splitlines()] if table.exists() else []
+    rows = sorted([each for each in rows if each["id"] != row["id"]] + [row], key=_id)
+    _whole(table, "".join(json.dumps(each) + "\n" for each in rows).encode())
+
+
+def _id(row: dict[str, Any]) -> str:
+    return str(row["id"])
+
+
+def _whole(target: Path, data: bytes) -> None:
+    """Write a file so that it is there whole or not at all."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(target.name + ".part")
+    part.write_bytes(data)
+    part.replace(target)
