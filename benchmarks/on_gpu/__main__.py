@@ -4,6 +4,7 @@
     python -m benchmarks.on_gpu OUT --parts driver kernels
     python -m benchmarks.on_gpu OUT --phantom H200     a rehearsal without a card
     python -m benchmarks.on_gpu --compare OUT          print the tables; needs no PyTorch
+    python -m benchmarks.on_gpu --compare OUT --against PHANTOM
 
 OUT gets the layout of `traces/h200`.  Each part runs in processes of its own, each with a time
 limit.  What is there already is kept, so that a second call continues the first.  Programs and
@@ -14,7 +15,7 @@ that share a card make each other's driver calls slower.
 from __future__ import annotations
 
 import argparse
-import shutil
+import contextlib
 import sys
 import time
 from collections.abc import Iterator
@@ -23,12 +24,14 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from allocsim.errors import AllocsimError
 from allocsim.phantom import find_gpu
 from benchmarks.on_gpu.jobs import PARTS, Job, jobs
 from benchmarks.on_gpu.machine import Machine
 from benchmarks.real_gpu.comparison import comparison_lines
+from benchmarks.real_gpu.predictions import predictions_of, read_predictions
 
 _PARALLEL = ("cases",)
 """Parts whose times nothing reads."""
@@ -85,6 +88,7 @@ def main() -> int:
     add = parser.add_argument
     add("out", nargs="?", type=Path, metavar="OUT", help="folder to write to")
     add("--compare", type=Path, metavar="OUT", help="print the tables of a folder")
+    add("--against", type=Path, metavar="PHANTOM", help="folder of a rehearsal to compare with")
     add("--parts", nargs="+", choices=PARTS, default=PARTS, help="parts to run (default: all)")
     add("--only", default="", metavar="TEXT", help="programs and cases whose name contains TEXT")
     add("--python", default=sys.executable, help="interpreter with PyTorch (default: this one)")
@@ -94,7 +98,7 @@ def main() -> int:
     add("--jobs", type=int, default=4, help="cases at a time (default: 4)")
     given = parser.parse_args()
     if given.compare is not None:
-        print("\n".join(comparison_lines(given.compare)))
+        print("\n".join(comparison_lines(given.compare, _predicted(given.compare, given.against))))
         return 0
     if given.out is None:
         parser.error("expected a folder to write to, or --compare OUT")
@@ -109,10 +113,16 @@ def main() -> int:
     for outcome in run(found, machine, given.minutes, given.jobs):
         outcomes.append(outcome)
         print(outcome, flush=True)
-    shutil.rmtree(out / "work", ignore_errors=True)
+    with contextlib.suppress(OSError):  # the files of failed jobs stay
+        (out / "work").rmdir()
     print(_summary(outcomes))
     print(f"Compare: python -m benchmarks.on_gpu --compare {given.out}")
     return int(any(each.status == "failed" for each in outcomes))
+
+
+def _predicted(card: Path, phantom: Path | None) -> dict[str, Any]:
+    """Return the requests over the phantom to compare a card with."""
+    return read_predictions() if phantom is None else predictions_of(card, phantom)
 
 
 def _summary(outcomes: list[Outcome]) -> str:

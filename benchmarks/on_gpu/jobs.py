@@ -134,6 +134,7 @@ class _Bench:
         command = self.machine.script(f"{name}.py", *arguments, str(raw))
         self.machine.run(command, limit, log=self.log(name), add=self.machine.environment)
         _whole(target, raw.read_bytes())
+        shutil.rmtree(raw.parent)
 
     def program(self, program: tuple[str, ...], setting: str, target: Path, limit: float) -> None:
         """Record a program of `traces/programs` and keep its statistics."""
@@ -167,7 +168,7 @@ class _Bench:
         command = [sys.executable, "-m", "allocsim", "crosscheck", place]
         command += ["--python", self.machine.python, "--ops", str(ops), "--jobs", "2", "--json"]
         output = self.machine.run(command, limit, log=self.log("crosscheck"), fine=(0, 1))
-        _whole(target, output.encode())
+        _whole(target, output.replace(self.machine.python, "python").encode())
 
     def log(self, name: str) -> Path:
         """Return the file for the errors of a job."""

@@ -1,45 +1,78 @@
 """Tables of `docs/real-gpu.md`.
 
-    python -m benchmarks.real_gpu          print the tables
-    python -m benchmarks.real_gpu docs     write them into docs/real-gpu.md
+    python -m benchmarks.real_gpu                        print the tables
+    python -m benchmarks.real_gpu docs                   write them into docs/real-gpu.md
+    python -m benchmarks.real_gpu predictions FOLDER     write benchmarks/results/h200-phantom.json
 
-Programs and driver times are computed from `traces/h200`.
+Programs and driver times are computed from `traces/h200`.  Cases and kernels need PyTorch over the
+phantom: FOLDER is what `python -m benchmarks.on_gpu FOLDER --phantom H200` wrote.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from allocsim.cli.reference import between_marks
-from benchmarks.driver_times import H200, lines_of, times_of
-from benchmarks.real_gpu.programs import program_lines
+from benchmarks.driver_times import H200
+from benchmarks.real_gpu.comparison import comparison_lines, sections
+from benchmarks.real_gpu.predictions import RESULTS, predictions_of, read_predictions
 
-ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "real-gpu.md"
+PAGE = Path(__file__).parents[2] / "docs" / "real-gpu.md"
 COMMAND = "python -m benchmarks.real_gpu docs"
+ON_THE_PAGE = ("programs", "cases", "kernels", "driver times")
 
 
-def sections(folder: Path) -> dict[str, list[str]]:
-    """Return the tables of a card's folder, by the name of their marks."""
-    return {
-        "programs": program_lines(folder),
-        "driver times": lines_of(times_of(folder)),
-    }
+def page() -> str:
+    """Return the page with its tables written again."""
+    predicted = read_predictions()
+    text, found = PAGE.read_text(), sections(H200, predicted)
+    versions = (
+        f"Predictions of cases and kernels: PyTorch {predicted['torch']}, transformers "
+        f"{predicted['transformers']}, Python {predicted['python']}, without a GPU, "
+        f"{predicted['date']}, by `{predicted['command']}`."
+    )
+    text = between_marks(text, "predictions", COMMAND, versions)
+    for name in ON_THE_PAGE:
+        text = between_marks(text, name, COMMAND, "\n".join(found[name]))
+    return text
+
+
+def _by_line(found: Mapping[str, Any]) -> str:
+    """Return JSON with one line for each case and each shape."""
+    lines = []
+    for name, value in found.items():
+        if name == "cases":
+            rows = [f"{json.dumps(key)}: {json.dumps(row)}" for key, row in value.items()]
+            lines.append('"cases": {\n' + ",\n".join(rows) + "\n}")
+        elif name == "kernels":
+            kinds = []
+            for kind, shapes in value.items():
+                rows = [json.dumps(shape) for shape in shapes]
+                kinds.append(f"{json.dumps(kind)}: [\n" + ",\n".join(rows) + "\n]")
+            lines.append('"kernels": {\n' + ",\n".join(kinds) + "\n}")
+        else:
+            lines.append(f"{json.dumps(name)}: {json.dumps(value)}")
+    return "{\n" + ",\n".join(lines) + "\n}"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("where", nargs="?", choices=("docs",))
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.real_gpu")
+    parser.add_argument("what", nargs="?", choices=("docs", "predictions"))
+    parser.add_argument("folder", nargs="?", type=Path)
     given = parser.parse_args()
-    found = sections(H200)
-    if given.where is None:
-        print("\n\n".join("\n".join(lines) for lines in found.values()))
-        return
-    text = PAGE.read_text()
-    for name, lines in found.items():
-        text = between_marks(text, name, COMMAND, "\n".join(lines))
-    PAGE.write_text(text)
+    if given.what == "docs":
+        PAGE.write_text(page())
+    elif given.what == "predictions":
+        if given.folder is None:
+            parser.error("predictions needs the folder that benchmarks.on_gpu wrote")
+        found = predictions_of(H200, given.folder)
+        RESULTS.write_text(_by_line(found) + "\n")
+    else:
+        print("\n".join(comparison_lines(H200, read_predictions())))
 
 
 if __name__ == "__main__":

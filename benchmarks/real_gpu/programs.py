@@ -102,6 +102,8 @@ def _replayed(name: str, path: Path) -> Replayed:
 def what_ifs(folder: Path) -> Iterator[WhatIf]:
     """Yield each program under each setting but the default, in order of name."""
     programs = folder / "programs"
+    if not (programs / "stats.json").exists():
+        return
     stats = json.loads((programs / "stats.json").read_text())
     for base in sorted(programs.glob(f"*-{BASE}.npz.gz")):
         program = base.name.removesuffix(f"-{BASE}.npz.gz")

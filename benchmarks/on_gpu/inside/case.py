@@ -99,9 +99,10 @@ def batch_of(row: Row, model: Any) -> tuple[torch.Tensor, ...]:
         return (torch.randint(0, model.config.vocab_size, (n, row["seq"]), device="cuda"),)
     side = row["image"]
     images = torch.randn(n, 3, side, side, device="cuda", dtype=parameters_dtype(row))
+    labels = torch.randint(0, 1000, (n,), device="cuda")
     if row.get("channels_last"):
         images = images.to(memory_format=torch.channels_last)
-    return images, torch.randint(0, 1000, (n,), device="cuda")
+    return images, labels
 
 
 def loss_of(row: Row, model: Any, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:

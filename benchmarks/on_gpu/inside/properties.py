@@ -33,6 +33,7 @@ def main() -> None:
         "torch": torch.__version__,
         "cudnn": str(torch.backends.cudnn.version()),
         "transformers": str(installed("transformers")),
+        "peft": str(installed("peft")),
         "python": platform.python_version(),
         "date": date.today().isoformat(),
     }
