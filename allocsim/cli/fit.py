@@ -28,9 +28,10 @@ __all__ = ["add_to", "run"]
 
 _SUMMARY = "say whether a model fits a card: the real program, without a GPU"
 _DESCRIPTION = """\
-Runs the real program, PyTorch and all, on a phantom of the card: what it
-reserves at the peak is to the byte what it would on the card itself, and no
-kernel runs, so that a full-size model takes seconds.  MODEL is a preset
+Runs the real program, PyTorch and all, on a phantom of the card.  No kernel
+runs, so that a full-size model takes seconds.  Workspaces of kernels and
+sizes that depend on values can differ from the card's: docs/real-gpu.md
+compares runs with those of an H200, one by one.  MODEL is a preset
 (--list-models), a Hugging Face config.json or its folder, or MODULE:FUNCTION
 that returns a model, or a model and a batch; or, after --, any program.
 --server asks by formula what a serving engine needs, without PyTorch."""

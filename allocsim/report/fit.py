@@ -1,6 +1,6 @@
 """Whether a model fits, in words and as JSON.
 
-Rule: what the allocator came to, to the byte, is told apart from what is known as a range only.
+Figures of the allocator are those of the run; what is known as a range only is shown as a range.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Tables of `docs/real-gpu.md`.
 
     python -m benchmarks.real_gpu                        print the tables
-    python -m benchmarks.real_gpu docs                   write them into docs/real-gpu.md
+    python -m benchmarks.real_gpu docs                   write them into docs/real-gpu.md, and a
+                                                         summary into README.md
     python -m benchmarks.real_gpu predictions FOLDER     write benchmarks/results/h200-phantom.json
 
 Programs and driver times are computed from `traces/h200`.  Cases and kernels need PyTorch over the
@@ -12,16 +13,18 @@ from __future__ import annotations
 
 import argparse
 import json
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from allocsim.cli.reference import between_marks
 from benchmarks.driver_times import H200
-from benchmarks.real_gpu.comparison import comparison_lines, sections
+from benchmarks.real_gpu.comparison import comparison_lines, sections, summary
 from benchmarks.real_gpu.predictions import RESULTS, predictions_of, read_predictions
 
-PAGE = Path(__file__).parents[2] / "docs" / "real-gpu.md"
+ROOT = Path(__file__).parents[2]
+PAGE, README = ROOT / "docs" / "real-gpu.md", ROOT / "README.md"
 COMMAND = "python -m benchmarks.real_gpu docs"
 ON_THE_PAGE = ("programs", "cases", "kernels", "driver times")
 
@@ -39,6 +42,12 @@ def page() -> str:
     for name in ON_THE_PAGE:
         text = between_marks(text, name, COMMAND, "\n".join(found[name]))
     return text
+
+
+def readme() -> str:
+    """Return README.md with its summary written again."""
+    lines = textwrap.fill(summary(H200, read_predictions()), 120, break_on_hyphens=False)
+    return between_marks(README.read_text(), "real gpu", COMMAND, lines)
 
 
 def _by_line(found: Mapping[str, Any]) -> str:
@@ -66,6 +75,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.what == "docs":
         PAGE.write_text(page())
+        README.write_text(readme())
     elif given.what == "predictions":
         if given.folder is None:
             parser.error("predictions needs the folder that benchmarks.on_gpu wrote")

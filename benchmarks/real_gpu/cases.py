@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.real_gpu.tables import bytes_text, error_text, signed_percent, table
 
-__all__ = ["case_lines"]
+__all__ = ["case_lines", "case_summary"]
 
 Row = Mapping[str, Any]
 
@@ -23,14 +23,18 @@ _CAUSES = {
 """Causes by the file whose code requests first what the phantom does not."""
 
 
-def case_lines(real: Mapping[str, Row], predicted: Mapping[str, Row]) -> list[str]:
-    """Return the table with its summary as Markdown.  Both are by id."""
+def case_summary(real: Mapping[str, Row], predicted: Mapping[str, Row]) -> str:
+    """Return how many peaks are exact, and the worst error, in a sentence.  Both are by id."""
     known = [name for name in real if name in predicted]
     exact = sum(predicted[name]["peak_reserved"] == real[name]["peak_reserved"] for name in known)
-    same = sum(_is_same(predicted[name]) for name in known)
+    return f"{exact} of {len(known)} peaks of reserved memory are exact{_worst(real, predicted)}."
+
+
+def case_lines(real: Mapping[str, Row], predicted: Mapping[str, Row]) -> list[str]:
+    """Return the table with its summary as Markdown.  Both are by id."""
+    same = sum(_is_same(row) for name, row in predicted.items() if name in real)
     lines = [
-        f"**{exact} of {len(known)} peaks of reserved memory are exact; in {same} runs all entries "
-        f"are the card's.**{_worst(real, predicted)}",
+        f"**{case_summary(real, predicted)}** Runs whose entries are all the card's: {same}.",
         "",
     ]
     head = ("case", "task", "reserved, real", "predicted", "error", "allocated, error")
@@ -97,4 +101,4 @@ def _worst(real: Mapping[str, Row], predicted: Mapping[str, Row]) -> str:
         return ""
     name = max(errors, key=lambda each: abs(errors[each]))
     below = sum(abs(error) <= 1 for error in errors.values())
-    return f" {below} are within 1 %; the worst is {name}: {errors[name]:+.3f} %."
+    return f", {below} within 1 %; the worst is {name}, {errors[name]:+.3f} %"

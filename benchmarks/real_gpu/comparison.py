@@ -11,13 +11,13 @@ from allocsim.measures.driver_times import H200 as H200_TIMES
 from allocsim.measures.driver_times import interpolated
 from allocsim.units import MIB
 from benchmarks.driver_times import lines_of, times_of
-from benchmarks.real_gpu.cases import case_lines
+from benchmarks.real_gpu.cases import case_lines, case_summary
 from benchmarks.real_gpu.kernels import kernel_lines
 from benchmarks.real_gpu.predictions import case_rows
-from benchmarks.real_gpu.programs import program_lines
+from benchmarks.real_gpu.programs import program_lines, programs_of, worst_text
 from benchmarks.real_gpu.tables import table
 
-__all__ = ["comparison_lines", "sections"]
+__all__ = ["comparison_lines", "sections", "summary"]
 
 _TITLES = {
     "programs": "Programs under several settings",
@@ -36,7 +36,7 @@ def sections(folder: Path, predicted: Mapping[str, Any]) -> dict[str, list[str]]
     """
     found = {}
     if list(folder.rglob("*.npz.gz")):
-        found["programs"] = program_lines(folder)
+        found["programs"] = program_lines(programs_of(folder))
     cases, kernels = case_rows(folder), folder / "kernels.json"
     if cases and predicted.get("cases"):
         found["cases"] = case_lines(cases, predicted["cases"])
@@ -51,6 +51,17 @@ def sections(folder: Path, predicted: Mapping[str, Any]) -> dict[str, list[str]]
     if crosscheck.exists():
         found["cross-check"] = _crosscheck(json.loads(crosscheck.read_text()))
     return found
+
+
+def summary(folder: Path, predicted: Mapping[str, Any]) -> str:
+    """Return what the tables of a folder show, in a paragraph."""
+    programs = programs_of(folder)
+    return (
+        f"Against recordings of one H200: {programs.whole} replay whole; {programs.exact} peaks of "
+        f"what-ifs are exact.{worst_text(programs.tried)} The same programs over a phantom of it: "
+        f"{case_summary(case_rows(folder), predicted['cases'])} Every run, with its error and its "
+        "cause, is in `docs/real-gpu.md`."
+    )
 
 
 def comparison_lines(folder: Path, predicted: Mapping[str, Any]) -> list[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from allocsim.core import ADDRESS_POLICIES
@@ -19,7 +20,7 @@ from allocsim.errors import AllocsimError
 from allocsim.trace import load
 from benchmarks.real_gpu.tables import bytes_text, error_text, table
 
-__all__ = ["Replayed", "WhatIf", "program_lines", "replays", "what_ifs"]
+__all__ = ["Programs", "Replayed", "WhatIf", "program_lines", "programs_of", "worst_text"]
 
 BASE = "default"
 _PEAK = "reserved_bytes.all.peak"
@@ -132,21 +133,43 @@ def what_if(
     return WhatIf(program, setting, real, predicted, min(ends), max(ends))
 
 
-def program_lines(folder: Path) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class Programs:
+    """Replays and what-ifs of a folder."""
+
+    replayed: tuple[Replayed, ...]
+    tried: tuple[WhatIf, ...]
+
+    @property
+    def whole(self) -> str:
+        """How many replays are whole, as text."""
+        n = sum(each.is_whole for each in self.replayed)
+        return f"{n} of {len(self.replayed)}"
+
+    @property
+    def exact(self) -> str:
+        """How many peaks of what-ifs are exact, as text."""
+        n = sum(each.predicted == each.real for each in self.tried)
+        return f"{n} of {len(self.tried)}"
+
+
+@cache
+def programs_of(folder: Path) -> Programs:
+    """Replay every recording of a folder, under its own settings and under the others."""
+    return Programs(tuple(replays(folder)), tuple(what_ifs(folder)))
+
+
+def program_lines(found: Programs) -> list[str]:
     """Return both tables, each with its summary, as Markdown."""
-    replayed = list(replays(folder))
-    whole = sum(each.is_whole for each in replayed)
-    lines = [f"**Replay: {whole} of {len(replayed)} recordings are whole.**", ""]
+    lines = [f"**Replay: {found.whole} recordings are whole.**", ""]
     lines += table(
         ("recording", "entries", "whole", "first difference"),
         (
             (each.name, f"{each.entries:,}", "yes" if each.is_whole else "no", each.difference)
-            for each in replayed
+            for each in found.replayed
         ),
     )
-    tried = list(what_ifs(folder))
-    exact = sum(each.predicted == each.real for each in tried)
-    lines += ["", f"**What-if: {exact} of {len(tried)} peaks are exact.**{_worst(tried)}", ""]
+    lines += ["", f"**What-if: {found.exact} peaks are exact.**{worst_text(found.tried)}", ""]
     return lines + table(
         ("program", "setting", "real, bytes", "predicted, bytes", "error", "cause"),
         (
@@ -158,16 +181,17 @@ def program_lines(folder: Path) -> list[str]:
                 error_text(each.real, each.predicted),
                 each.cause,
             )
-            for each in tried
+            for each in found.tried
         ),
     )
 
 
-def _worst(tried: Sequence[WhatIf]) -> str:
+def worst_text(tried: Sequence[WhatIf]) -> str:
+    """Return a sentence on refused what-ifs, and one on the worst error; "" without any."""
     known = [each for each in tried if each.predicted is not None]
     off = [each for each in known if each.predicted != each.real]
     refused = len(tried) - len(known)
-    text = f" {refused} were refused." if refused else ""
+    text = f" Refused: {refused}." if refused else ""
     if off:
         worst = max(off, key=lambda each: abs((each.predicted or 0) - each.real) / each.real)
         text += f" The worst is {worst.program} under {worst.setting}: "

@@ -140,16 +140,16 @@ def about(driver: Driver) -> dict[str, Any]:
     }
 
 
-def nvml() -> Callable[[], tuple[str | None, int | None]]:
-    """Return a function that reads the driver's version and the bytes in use, where NVML says."""
+def nvml() -> Callable[[], tuple[str | None, int | None, int | None]]:
+    """Return a function that reads the driver's version, bytes in use and in all, as NVML says."""
     try:
         library = ctypes.CDLL("libnvidia-ml.so.1")
         library.nvmlInit_v2()
     except (OSError, AttributeError):
-        return lambda: (None, None)
+        return lambda: (None, None, None)
 
-    def read() -> tuple[str | None, int | None]:
-        text, used = None, None
+    def read() -> tuple[str | None, int | None, int | None]:
+        text = used = total = None
         try:
             buffer = ctypes.create_string_buffer(80)
             if not library.nvmlSystemGetDriverVersion(buffer, 80):
@@ -157,10 +157,10 @@ def nvml() -> Callable[[], tuple[str | None, int | None]]:
             device, memory = c_void_p(), (c_ulonglong * 3)()
             library.nvmlDeviceGetHandleByIndex_v2(0, byref(device))
             if not library.nvmlDeviceGetMemoryInfo(device, memory):
-                used = int(memory[2])
+                total, used = int(memory[0]), int(memory[2])
         except AttributeError:
             pass
-        return text, used
+        return text, used, total
 
     return read
 
@@ -283,7 +283,7 @@ def fill(driver: Driver) -> dict[str, Any]:
 def main() -> None:
     driver, read = Driver(), nvml()
     found = about(driver)
-    found["driver_text"], found["nvml_before_context"] = read()
+    found["driver_text"], found["nvml_before_context"], found["nvml_total"] = read()
     driver.make_context()
     found["nvml_after_context"] = read()[1]
     found["free_after_context"] = driver.free_bytes()

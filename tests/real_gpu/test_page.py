@@ -1,0 +1,21 @@
+"""`docs/real-gpu.md` and the summary in README.md are what the recordings of the card say."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.driver_times import H200
+from benchmarks.real_gpu.__main__ import PAGE, README, page, readme
+
+pytestmark = pytest.mark.skipif(
+    not list(H200.glob("cases/*.npz.gz")), reason="the recordings are in the repository only"
+)
+AGAIN = "run python -m benchmarks.real_gpu docs"
+
+
+def test_page_has_the_tables_that_its_command_writes() -> None:
+    assert page() == PAGE.read_text(), AGAIN
+
+
+def test_readme_has_the_summary_that_the_command_writes() -> None:
+    assert readme() == README.read_text(), AGAIN
