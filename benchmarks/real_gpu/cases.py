@@ -24,7 +24,11 @@ _CAUSES = {
 
 
 def case_summary(real: Mapping[str, Row], predicted: Mapping[str, Row]) -> str:
-    """Return how many peaks are exact, and the worst error, in a sentence.  Both are by id."""
+    """Return how many peaks are exact, and the worst error, in a sentence.  Both are by id.
+
+    Runs that the card has no memory for are left out: their peaks depend on what others held.
+    """
+    real = {name: row for name, row in real.items() if not row.get("oom")}
     known = [name for name in real if name in predicted]
     exact = sum(predicted[name]["peak_reserved"] == real[name]["peak_reserved"] for name in known)
     return f"{exact} of {len(known)} peaks of reserved memory are exact{_worst(real, predicted)}."
@@ -88,6 +92,7 @@ def _task(row: Row) -> str:
     words.append(f"{row['batch']} x {length}")
     words += ["checkpointing"] * bool(row.get("gc")) + ["LoRA"] * bool(row.get("lora"))
     words += ["channels-last"] * bool(row.get("channels_last"))
+    words += ["(out of memory)"] * bool(row.get("oom"))
     return " ".join(words)
 
 

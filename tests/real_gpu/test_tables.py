@@ -98,6 +98,8 @@ def test_case_table_counts_exact_peaks_and_names_the_worst() -> None:
             **{"same_requests": 2, "requests": 5, "first_request": "conv.py:548 _conv_forward"},
         },
     }
+    real["c"] = {**real["a"], "oom": True, "peak_reserved": 5}
+    predicted["c"] = predicted["a"]
     text = "\n".join(case_lines(real, predicted))
     assert "1 of 2 peaks of reserved memory are exact, 1 within 1 %; the worst is b" in text
     assert "| -5.000 % | +1.000 % | 3 of 7 | 2 of 5 |" in text

@@ -9,6 +9,7 @@ request, and at the end.  Weights are drawn from a configuration; nothing is dow
 import contextlib
 import json
 import sys
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,24 @@ def stats() -> dict[str, int]:
     torch.cuda.synchronize()
     found = torch.cuda.memory_stats()
     return {name: found.get(name, 0) for name in STATS}
+
+
+def installed(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def about(model: torch.nn.Module) -> Row:
+    """Return what the row says of its model."""
+    config = getattr(model, "config", None)
+    return {
+        "params": sum(each.numel() for each in model.parameters()),
+        "buffer_bytes": sum(each.nbytes for each in model.buffers()),
+        "attn_used": getattr(config, "_attn_implementation", None),
+        "experts_used": getattr(config, "_experts_implementation", None),
+    }
 
 
 def parameters_dtype(row: Row) -> torch.dtype:
@@ -62,7 +81,7 @@ def optimizer_of(name: str, parameters: list[torch.nn.Parameter]) -> torch.optim
     return torch.optim.AdamW(parameters, lr=1e-4, **more[name])
 
 
-def train(row: Row, model: Any) -> list[dict[str, int]]:
+def train(row: Row, model: Any) -> None:
     model.train()
     if row.get("gc"):
         model.config.use_cache = False
@@ -80,7 +99,6 @@ def train(row: Row, model: Any) -> list[dict[str, int]]:
         row["optimizer"], [each for each in model.parameters() if each.requires_grad]
     )
     is_autocast = row["dtype"].startswith("autocast")
-    found = []
     for _ in range(STEPS):
         batch = batch_of(row, model)
         scope = torch.autocast("cuda", torch.bfloat16) if is_autocast else contextlib.nullcontext()
@@ -89,8 +107,7 @@ def train(row: Row, model: Any) -> list[dict[str, int]]:
         loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        found.append(stats())
-    return found
+        row["steps"].append(stats())
 
 
 def batch_of(row: Row, model: Any) -> tuple[torch.Tensor, ...]:
@@ -112,11 +129,10 @@ def loss_of(row: Row, model: Any, batch: tuple[torch.Tensor, ...]) -> torch.Tens
     return model(input_ids=batch[0], labels=batch[0]).loss
 
 
-def serve(row: Row, model: Any) -> list[dict[str, int]]:
+def serve(row: Row, model: Any) -> None:
     from transformers import DynamicCache
 
     model.eval()
-    found = []
     for _ in range(REQUESTS):
         with torch.no_grad():
             size = (row["batch"], row["prompt"])
@@ -127,17 +143,24 @@ def serve(row: Row, model: Any) -> list[dict[str, int]]:
                 ids = logits[:, -1:].argmax(-1)
                 del logits
         del cache, ids
-        found.append(stats())
-    return found
+        row["steps"].append(stats())
 
 
 def main() -> None:
     row, out = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
-    model = build(row)
-    row["after_build"] = stats()
-    row["steps"] = (train if row["kind"] == "train" else serve)(row, model)
+    row |= {"steps": [], "oom": False, "error": None}
+    try:
+        model = build(row)
+        row |= about(model)
+        row["after_build"] = stats()
+        (train if row["kind"] == "train" else serve)(row, model)
+    except torch.OutOfMemoryError as error:
+        row |= {"oom": True, "error": str(error).splitlines()[0]}
     row["final"] = stats()
     row |= {
+        "cudnn_sdp": torch.backends.cuda.cudnn_sdp_enabled(),
+        "transformers": installed("transformers"),
+        "peft": installed("peft"),
         "peak_allocated": row["final"]["allocated_bytes.all.peak"],
         "peak_reserved": row["final"]["reserved_bytes.all.peak"],
         "gpu": torch.cuda.get_device_name(),
