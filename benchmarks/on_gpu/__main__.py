@@ -93,7 +93,7 @@ def main() -> int:
     add("--only", default="", metavar="TEXT", help="programs and cases whose name contains TEXT")
     add("--python", default=sys.executable, help="interpreter with PyTorch (default: this one)")
     add("--phantom", metavar="CARD", help="rehearse over a phantom of this card")
-    add("--ops", type=int, default=20_000, help="operations of the cross-check (default: 20000)")
+    add("--ops", type=int, default=10_000, help="operations of the cross-check (default: 10000)")
     add("--minutes", type=float, default=9.5, help="limit of the whole run (default: 9.5)")
     add("--jobs", type=int, default=4, help="cases at a time (default: 4)")
     given = parser.parse_args()

@@ -103,7 +103,8 @@ def jobs(machine: Machine, out: Path, *, ops: int, only: str = "") -> Iterator[J
             make = partial(bench.program, program, setting, target)
             yield Job("programs", name, target, make, needs)
     target = out / "crosscheck.json"
-    yield Job("crosscheck", "crosscheck", target, partial(bench.crosscheck, ops, target))
+    make = partial(bench.crosscheck, ops, target)
+    yield Job("crosscheck", "crosscheck", target, make, limit=240)
 
 
 def _programs() -> Iterator[tuple[str, str, tuple[str, ...], tuple[str, ...]]]:
