@@ -112,7 +112,7 @@ def build_stubs(folder: Path, cuda_major: int) -> Stubs:
         (stubs.cuda, ("cuda.c",), over_device),
         (stubs.nvml, ("nvml.c",), []),
         (stubs.blas, ("blas.c",), []),
-        (stubs.dnn, ("dnn.c",), over_device),
+        (stubs.dnn, ("dnn.c", "dnn_backend.c", "dnn_attention.c"), over_device),
         (stubs.math, ("solver.c", "fft.c"), over_device),
         (stubs.nccl, ("nccl.c",), over_device),
     ):

@@ -69,6 +69,11 @@ class Device:
     def left(self) -> int:
         return int(self.books.device_free_bytes())
 
+    def submitted(self, stream: int) -> int:
+        """Pieces of work that a stream was given: the second field of struct device_stream."""
+        self.books.device_stream.restype = ctypes.POINTER(ctypes.c_uint64)
+        return int(self.books.device_stream(ctypes.c_size_t(stream))[1])
+
     def event(self, stream: int) -> ctypes.c_void_p:
         event = ctypes.c_void_p()
         assert not self.cudart.cudaEventCreateWithFlags(ctypes.byref(event), 0)

@@ -1,11 +1,11 @@
-/* cuDNN as far as PyTorch's first interface to it goes: convolutions, batch norm, pooling.
+/* cuDNN's older interface as PyTorch calls it: convolutions, batch norm, pooling.
  *
- * Rule: every routine succeeds, computes nothing and needs no workspace; a search for an
- * algorithm finds one, implicit GEMM.  On a real GPU cuDNN may ask for workspace, which depends
- * on the card and the shapes and cannot be known here.  What would need cuDNN's own layouts
- * (recurrent networks, CTC loss, the graph interface) is refused, never guessed.
+ * Every routine succeeds, computes nothing and needs no workspace; a search for an algorithm finds
+ * one, implicit GEMM.  The workspace on a real card depends on the card and the shapes, so it is
+ * noted as a guess.  Recurrent networks and CTC loss, which need cuDNN's own layouts, are refused.
  *
- * cudnnGetVersion is not here: the installed library answers it.
+ * The graph interface is in dnn_backend.c.  cudnnGetVersion is not stubbed: the installed library
+ * answers it, because PyTorch chooses kernels by it.
  */
 #include "device.h"
 
@@ -26,15 +26,27 @@ const char *cudnnGetErrorString(int status) {
 void cudnnGetLastErrorString(char *text, size_t size) {
   if (size) *text = 0;
 }
-int cudnnGetStream(void *handle, void **stream) {
-  (void)handle;
-  *stream = NULL;
+
+/* No two handles are alike, as cuBLAS's. */
+struct handle {
+  void *stream;
+};
+int cudnnCreate(struct handle **handle) {
+  return (*handle = calloc(1, sizeof **handle)) ? SUCCESS : ALLOC_FAILED;
+}
+int cudnnDestroy(struct handle *handle) { free(handle); return SUCCESS; }
+int cudnnSetStream(struct handle *handle, void *stream) { handle->stream = stream; return SUCCESS; }
+int cudnnGetStream(struct handle *handle, void **stream) {
+  *stream = handle->stream;
   return SUCCESS;
 }
 
-/* No two handles are alike, as cuBLAS's. */
-int cudnnCreate(void **handle) { return (*handle = malloc(1)) ? SUCCESS : ALLOC_FAILED; }
-int cudnnDestroy(void *handle) { free(handle); return SUCCESS; }
+/* Run a plan of the graph interface (dnn_backend.c): one piece of work for the handle's stream. */
+int cudnnBackendExecute(struct handle *handle, void *plan, void *variant_pack) {
+  (void)plan, (void)variant_pack;
+  device_launch((uintptr_t)handle->stream);
+  return SUCCESS;
+}
 
 /* --- descriptors, which hold nothing --------------------------------------------------------- */
 
@@ -167,7 +179,6 @@ SUCCEEDS(cudnnSetDropoutDescriptor)
 SUCCEEDS(cudnnSetFilterNdDescriptor)
 SUCCEEDS(cudnnSetPooling2dDescriptor)
 SUCCEEDS(cudnnSetSpatialTransformerNdDescriptor)
-SUCCEEDS(cudnnSetStream)
 SUCCEEDS(cudnnSetTensorNdDescriptor)
 SUCCEEDS(cudnnSpatialTfGridGeneratorBackward)
 SUCCEEDS(cudnnSpatialTfGridGeneratorForward)
@@ -176,12 +187,6 @@ SUCCEEDS(cudnnSpatialTfSamplerForward)
 
 /* --- what is not offered --------------------------------------------------------------------- */
 
-REFUSES(cudnnBackendCreateDescriptor)
-REFUSES(cudnnBackendDestroyDescriptor)
-REFUSES(cudnnBackendExecute)
-REFUSES(cudnnBackendFinalize)
-REFUSES(cudnnBackendGetAttribute)
-REFUSES(cudnnBackendSetAttribute)
 REFUSES(cudnnCTCLoss)
 REFUSES(cudnnCTCLoss_v8)
 REFUSES(cudnnGetCTCLossWorkspaceSize)
