@@ -67,9 +67,6 @@ class _C:
     def _accelerator_setAllocatorSettings(conf): _C.conf = conf
     @staticmethod
     def _cuda_resetAccumulatedMemoryStats(device): cuda.reset = len(cuda.log)
-class backends:
-    class cuda:
-        enable_cudnn_sdp = staticmethod(lambda on: None)
 """
 
 LONG_S = 600

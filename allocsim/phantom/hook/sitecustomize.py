@@ -68,10 +68,6 @@ class Recorder:
 
     def on_cuda(self):
         """CUDA is initialised and nothing is allocated yet."""
-        if os.environ.get("ALLOCSIM_PHANTOM_MEMORY"):
-            # cuDNN's attention has no kernels for a device that computes nothing.
-            if hasattr(self.torch.backends.cuda, "enable_cudnn_sdp"):
-                self.torch.backends.cuda.enable_cudnn_sdp(False)
         # The ring grows as needed up to this bound, so nothing is lost.
         self.torch.cuda.memory._record_memory_history(
             "all", context="alloc", stacks="python", max_entries=1 << 40

@@ -37,7 +37,7 @@ enum {
   ENGINE_INDEX = 1301,
 };
 enum { IS_BOOLEAN = 2, IS_INT64 = 3, IS_DOUBLE = 5, IS_POINTER = 6, IS_DESCRIPTOR = 15,
-       IS_INT32 = 23, IS_CHARACTER = 24, IS_FRACTION = 26 };
+       IS_CHARACTER = 24, IS_FRACTION = 26 };
 
 /* Bytes of one element of an attribute type: enumerations, float and int32 have four. */
 static size_t element_size(int type) {
@@ -257,17 +257,18 @@ static int configure(struct dnn_descriptor *graph, struct dnn_descriptor *out) {
   const int64_t index = 0;
   struct dnn_descriptor *engine = create(DNN_ENGINE);
   if (!engine) return DNN_ALLOC_FAILED;
-  const int32_t shared_memory = 0; /* a program skips a configuration that needs too much */
   int status = set(engine, ENGINE_GRAPH, IS_DESCRIPTOR, 1, &graph);
   if (!status) status = set(engine, ENGINE_INDEX, IS_INT64, 1, &index);
   engine->is_finalized = 1;
   if (!status && dnn_kind_of(out) != DNN_ENGINE_CONFIG) status = DNN_BAD_PARAM;
   if (!status) status = set(out, CONFIG_ENGINE, IS_DESCRIPTOR, 1, &engine);
-  if (!status) status = set(out, CONFIG_SHARED_MEMORY, IS_INT32, 1, &shared_memory);
   if (!status) out->is_finalized = 1;
   release(engine);
   return status;
 }
+
+/* An engine's number is below this; a program may ask for one by number. */
+enum { ENGINES = 64 };
 
 static int answer_number(int64_t value, int64_t wanted, int64_t *n, void *out) {
   if (n) *n = 1;
@@ -305,7 +306,12 @@ int cudnnBackendGetAttribute(struct dnn_descriptor *descriptor, int name, int ty
   if (!descriptor->is_finalized) return DNN_NOT_FINALIZED;
   if (name == PLAN_WORKSPACE || name == CONFIG_WORKSPACE)
     return answer_number(workspace_of(graph_of(descriptor)), wanted, n, out);
-  if (name == GRAPH_ENGINES) return answer_number(1, wanted, n, out);
+  if (name == GRAPH_ENGINES) return answer_number(ENGINES, wanted, n, out);
+  if (name == CONFIG_SHARED_MEMORY) { /* int32: a program skips what needs more than it has */
+    if (n) *n = 1;
+    if (out && wanted > 0) memset(out, 0, sizeof(int32_t));
+    return DNN_SUCCESS;
+  }
   if (name == HEURISTICS_RESULTS) {
     if (n) *n = 1;
     return out && wanted > 0 ? configure(graph_of(descriptor), *(struct dnn_descriptor **)out)

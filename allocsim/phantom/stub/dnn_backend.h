@@ -41,7 +41,6 @@ enum dnn_kind {
   DNN_REDUCTION = 22,
   DNN_RNG = 33,
   DNN_SDPA_FORWARD = 41,
-  DNN_SDPA_BACKWARD = 43,
 };
 
 enum dnn_attribute {
@@ -65,10 +64,12 @@ enum dnn_attribute {
   DNN_MATMUL_A = 1520,
   DNN_MATMUL_B = 1521,
   DNN_MATMUL_C = 1522,
+  DNN_REDUCTION_X = 1610,
+  DNN_REDUCTION_Y = 1611,
   DNN_SDPA_FORWARD_Q = 2800,
   DNN_SDPA_FORWARD_K = 2801,
-  DNN_SDPA_BACKWARD_Q = 2851,
-  DNN_SDPA_BACKWARD_K = 2852,
+  DNN_SDPA_FORWARD_V = 2802,
+  DNN_SDPA_FORWARD_O = 2803,
 };
 
 enum dnn_type {

@@ -1,0 +1,155 @@
+"""cuDNN's graph interface, called as PyTorch calls it.
+
+The numbers are those of NVIDIA's cudnn_graph.h.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from allocsim.phantom import Stubs
+from tests.phantom.test_stub import Device
+
+SUCCESS, BAD_PARAM, NOT_FINALIZED, NOT_SUPPORTED = 0, 2000, 2004, 3000
+ENGINE, CONFIG, HEURISTICS, PLAN, RESAMPLE, GRAPH, TENSOR, MATMUL = 2, 3, 4, 5, 25, 15, 17, 19
+REDUCTION = 22
+SDPA_FORWARD = 41
+IS_DATA_TYPE, IS_INT64, IS_DESCRIPTOR = 1, 3, 15
+BFLOAT16 = 9
+
+
+class Backend:
+    """The functions of the graph interface, with arrays in place of pointers."""
+
+    def __init__(self, stubs: Stubs) -> None:
+        self.device = Device(stubs)
+        self.dnn = ctypes.CDLL(str(stubs.dnn))
+
+    def create(self, kind: int) -> ctypes.c_void_p:
+        made = ctypes.c_void_p()
+        assert self.dnn.cudnnBackendCreateDescriptor(kind, ctypes.byref(made)) == SUCCESS
+        return made
+
+    def set(self, descriptor: ctypes.c_void_p, name: int, kind: int, values: Sequence[Any]) -> int:
+        of = {IS_DATA_TYPE: ctypes.c_int, IS_INT64: ctypes.c_int64, IS_DESCRIPTOR: ctypes.c_void_p}
+        array = (of[kind] * len(values))(*values)
+        n = ctypes.c_int64(len(values))
+        return int(self.dnn.cudnnBackendSetAttribute(descriptor, name, kind, n, array))
+
+    def get(
+        self, descriptor: ctypes.c_void_p, name: int, most: int = 8
+    ) -> tuple[int, tuple[int, ...]]:
+        """The status, and the int64 values of an attribute."""
+        array, n = (ctypes.c_int64 * most)(), ctypes.c_int64()
+        status = self.dnn.cudnnBackendGetAttribute(
+            descriptor, name, IS_INT64, ctypes.c_int64(most), ctypes.byref(n), array
+        )
+        return status, tuple(array[: min(n.value, most)])
+
+    def get_into(self, descriptor: ctypes.c_void_p, name: int, out: ctypes.c_void_p) -> int:
+        """Read the first descriptor of an attribute into `out`; the number there are."""
+        array, n = (ctypes.c_void_p * 1)(out), ctypes.c_int64()
+        status = self.dnn.cudnnBackendGetAttribute(
+            descriptor, name, IS_DESCRIPTOR, ctypes.c_int64(1), ctypes.byref(n), array
+        )
+        assert status == SUCCESS
+        return n.value
+
+    def finalize(self, descriptor: ctypes.c_void_p) -> int:
+        return int(self.dnn.cudnnBackendFinalize(descriptor))
+
+    def destroy(self, *descriptors: ctypes.c_void_p) -> None:
+        for descriptor in descriptors:
+            assert self.dnn.cudnnBackendDestroyDescriptor(descriptor) == SUCCESS
+
+    def tensor(self, uid: int, sizes: Sequence[int]) -> ctypes.c_void_p:
+        made = self.create(TENSOR)
+        strides = [1] * len(sizes)
+        for i in reversed(range(len(sizes) - 1)):
+            strides[i] = strides[i + 1] * sizes[i + 1]
+        assert self.set(made, 901, IS_DATA_TYPE, [BFLOAT16]) == SUCCESS
+        assert self.set(made, 902, IS_INT64, sizes) == SUCCESS
+        assert self.set(made, 903, IS_INT64, strides) == SUCCESS
+        assert self.set(made, 906, IS_INT64, [uid]) == SUCCESS
+        assert self.finalize(made) == SUCCESS
+        return made
+
+    def graph(self, *operations: tuple[int, Mapping[int, Sequence[int]]]) -> ctypes.c_void_p:
+        """A graph of operations: a kind, and the sizes of its tensors by attribute.
+
+        It alone keeps its operations and tensors.
+        """
+        made = self.create(GRAPH)
+        kept = [self._operation(kind, tensors) for kind, tensors in operations]
+        assert self.set(made, 801, IS_DESCRIPTOR, kept) == SUCCESS
+        assert self.finalize(made) == SUCCESS
+        self.destroy(*kept)
+        return made
+
+    def _operation(self, kind: int, sizes: Mapping[int, Sequence[int]]) -> ctypes.c_void_p:
+        made = self.create(kind)
+        tensors = {name: self.tensor(name, each) for name, each in sizes.items()}
+        for name, tensor in tensors.items():
+            assert self.set(made, name, IS_DESCRIPTOR, [tensor]) == SUCCESS
+        assert self.finalize(made) == SUCCESS
+        self.destroy(*tensors.values())
+        return made
+
+    def attention(self, queries: Sequence[int], keys: Sequence[int]) -> ctypes.c_void_p:
+        """Scaled dot product attention as one operation; sizes are batch, heads, length, values."""
+        shapes = (queries, keys, keys, queries)
+        return self.graph((SDPA_FORWARD, dict(enumerate(shapes, start=2800))))
+
+    def attention_in_parts(self, queries: Sequence[int], keys: Sequence[int]) -> ctypes.c_void_p:
+        """The same as the two matrix products of it."""
+        batch, heads, length, values = queries
+        scores = (batch, heads, length, keys[2])
+        transposed = (*keys[:2], values, keys[2])
+        return self.graph(
+            (MATMUL, {1520: queries, 1521: transposed, 1522: scores}),
+            (MATMUL, {1520: scores, 1521: keys, 1522: queries}),
+        )
+
+    def attention_backward(self, queries: Sequence[int], keys: Sequence[int]) -> ctypes.c_void_p:
+        """The five products of the backward pass, and the sums over heads that share keys."""
+        batch, heads, length, values = queries
+        scores = (batch, heads, length, keys[2])
+        transposed = (*keys[:2], values, keys[2])
+        of_heads = (batch, heads, keys[2], values)
+        back = (batch, heads, keys[2], length)
+        sums = [(REDUCTION, {1610: of_heads, 1611: keys})] * (2 if keys[1] < heads else 0)
+        return self.graph(
+            (REDUCTION, {1610: queries, 1611: (batch, heads, length, 1)}),
+            (MATMUL, {1520: queries, 1521: transposed, 1522: scores}),
+            (MATMUL, {1520: back, 1521: queries, 1522: of_heads}),
+            (MATMUL, {1520: queries, 1521: transposed, 1522: scores}),
+            (MATMUL, {1520: back, 1521: queries, 1522: of_heads}),
+            (MATMUL, {1520: scores, 1521: keys, 1522: queries}),
+            *sums,
+        )
+
+    def heuristics(self, graph: ctypes.c_void_p) -> tuple[int, ctypes.c_void_p]:
+        """The status of finalizing heuristics of a graph, and the heuristics."""
+        made = self.create(HEURISTICS)
+        assert self.set(made, 201, IS_DESCRIPTOR, [graph]) == SUCCESS
+        return self.finalize(made), made
+
+    def plan(self, graph: ctypes.c_void_p) -> ctypes.c_void_p:
+        """A plan of the first configuration that the heuristics have."""
+        status, heuristics = self.heuristics(graph)
+        config, made = self.create(CONFIG), self.create(PLAN)
+        assert (status, self.get_into(heuristics, 202, config)) == (SUCCESS, 1)
+        assert self.set(made, 401, IS_DESCRIPTOR, [config]) == SUCCESS
+        assert self.finalize(made) == SUCCESS
+        self.destroy(heuristics, config)
+        return made
+
+    def workspace(self, graph: ctypes.c_void_p) -> int:
+        """Bytes that a plan of the graph needs."""
+        plan = self.plan(graph)
+        status, (size,) = self.get(plan, 402)
+        assert status == SUCCESS
+        self.destroy(plan, graph)
+        return size
