@@ -13,11 +13,20 @@ from allocsim import load, replay
 from allocsim.errors import ConfigError
 from allocsim.laws import TRANSFORMERS
 from allocsim.phantom import UnavailableError, find_gpu
-from allocsim.questions.fit import Task, fit, largest, model_of, program_of, run_by_law, run_program
+from allocsim.questions.fit import (
+    CUDNN_NOTE,
+    Task,
+    fit,
+    largest,
+    model_of,
+    program_of,
+    run_by_law,
+    run_program,
+)
 from allocsim.questions.fit.by_law import has_law
 from allocsim.questions.fit.model import Configured
 from benchmarks.laws.recorded import transformers_of
-from benchmarks.truth import gpu_of, rows, task_of
+from benchmarks.truth import gpu_of, rows, task_of, without_cudnn_attention
 from tests.pythons import NEEDS_TORCH, pythons_of
 
 LIKE_LLAMA = (
@@ -237,7 +246,7 @@ def is_as_real_pytorch_runs_it(task: Task, card: str) -> None:
     gpu = find_gpu(card)
     for python in pythons_of("2.15"):
         law = run_by_law(task, gpu, transformers=transformers_of(python))
-        program = run_program(program_of(task), gpu, python=python)
+        program = run_program(without_cudnn_attention(program_of(task)), gpu, python=python)
         assert law.peak_allocated_bytes == program.peak_allocated_bytes
         assert law.peak_reserved_bytes == program.peak_reserved_bytes
         assert law.is_out_of_memory == program.is_out_of_memory
@@ -366,6 +375,17 @@ def test_laws_answer_where_pytorch_is_missing_and_only_where_there_is_one(
             fit(task, gpu, engine=engine)
     with pytest.raises(UnavailableError, match="no torch here"):
         fit(gpt2(), gpu, python="/named/python")
+
+
+def test_a_law_lacks_the_attention_of_cudnn_where_pytorch_prefers_it() -> None:
+    def is_noted(card: str, **options: Any) -> bool:
+        return CUDNN_NOTE in fit(gpt2(batch=2, **options), find_gpu(card), engine="laws").notes
+
+    assert is_noted("H100")
+    assert is_noted("B200")
+    assert not is_noted("H100", dtype="fp32")
+    assert not is_noted("A100 80GB")
+    assert not is_noted("RTX 5090")
 
 
 def test_a_run_by_law_is_the_replay_of_what_it_keeps(tmp_path: Path) -> None:

@@ -249,9 +249,6 @@ def test_values_that_are_read_back_are_told_of_code_that_is_not_ours(pretend: Pr
 
 def test_what_no_phantom_knows_is_told_of_what_has_it(pretend: Pretend) -> None:
     pretend(weights_and_batch)
-    h100 = Gpu("an H100", 4 * GIB, capability=(9, 0))
-    (attention,) = fit(task(), h100).notes
-    assert attention.startswith("attention: on this card PyTorch takes cuDNN's kernels in part")
     (cudnn,) = fit(Task(model=model_of("resnet50")), CARD).notes
     assert cudnn.startswith("convolutions: cuDNN's workspaces")
     (experts,) = fit(Task(model=model_of("Mixtral-8x7B")), CARD).notes

@@ -13,7 +13,7 @@ import pytest
 
 from allocsim.laws import TRANSFORMERS
 from allocsim.questions.fit import fit, program_of
-from benchmarks.truth import gpu_of, rows, run, task_of
+from benchmarks.truth import gpu_of, lacks_cudnn_attention, rows, run, task_of
 from tests.pythons import NEEDS_TORCH, python_of
 
 SOME = ("a100-001-clean", "a100-011", "a100-053", "a100-074", "4090-006", "4090-010", "h100-002")
@@ -26,6 +26,11 @@ def test_every_row_is_a_task_on_a_card(tmp_path: Path) -> None:
         assert task.model.name in (row["model"], row["id"])
         compile(program_of(task), row["id"], "exec")
         assert gpu_of(row).memory > row["peak_reserved"] > row["peak_allocated"]
+
+
+def test_the_rows_of_a_hopper_card_lack_the_attention_of_cudnn() -> None:
+    lacking = {row["id"] for row in rows() if lacks_cudnn_attention(row)}
+    assert lacking == {row["id"] for row in rows() if row["card"] == "H100"}
 
 
 @pytest.mark.slow

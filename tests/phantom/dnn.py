@@ -1,6 +1,6 @@
 """cuDNN's graph interface, called as PyTorch calls it.
 
-The numbers are those of NVIDIA's cudnn_graph.h.
+The numbers of kinds and attributes are those of NVIDIA's header.
 """
 
 from __future__ import annotations

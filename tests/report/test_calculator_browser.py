@@ -201,7 +201,7 @@ def compare(page: Opened, question: Drawn) -> str:
         needed = endless.peak_reserved_bytes
     assert shown_bytes(page, "spare") == abs(question.gpu.room - needed)
     notes = page.run("[...document.querySelectorAll('#notes li')].map((note) => note.textContent)")
-    assert notes == list(notes_of(question.task, question.gpu))
+    assert notes == list(notes_of(question.task, question.gpu, "laws"))
     if ran.is_out_of_memory:
         return "out of memory"
     top = top_of_run(ran.prepared, ran.device_run, ran.busiest, by="category")

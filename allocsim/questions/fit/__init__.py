@@ -16,7 +16,13 @@ from allocsim.questions.fit.largest import SIZES, Fewest, Largest, Tried, fewest
 from allocsim.questions.fit.law_purposes import purposes_of_laws
 from allocsim.questions.fit.lengths import lengths_of
 from allocsim.questions.fit.model import Configured, Model, model_of, most_positions
-from allocsim.questions.fit.notes import CONVOLUTIONS_NOTE, CUDNN_NOTE, EXPERTS_NOTE, MASK_NOTE
+from allocsim.questions.fit.notes import (
+    CONVOLUTIONS_NOTE,
+    CUDNN_ATTENTION,
+    CUDNN_NOTE,
+    EXPERTS_NOTE,
+    MASK_NOTE,
+)
 from allocsim.questions.fit.planned import Plan, Planned, plan
 from allocsim.questions.fit.presets import CONFIGURATIONS, TORCHVISION
 from allocsim.questions.fit.program import program_of
@@ -35,8 +41,8 @@ from allocsim.questions.fit.task import (
 )
 
 __all__ = [
-    "ATTENTION", "Answered", "CONFIGURATIONS", "CONVOLUTIONS_NOTE", "CUDNN_NOTE", "Configured",
-    "DTYPES", "EXPERTS_NOTE",
+    "ATTENTION", "Answered", "CONFIGURATIONS", "CONVOLUTIONS_NOTE", "CUDNN_ATTENTION",
+    "CUDNN_NOTE", "Configured", "DTYPES", "EXPERTS_NOTE",
     "Fewest", "Fit", "Frontier", "Held", "Largest", "LawModel", "MASK_NOTE", "Model", "NCCL_SEEN",
     "OPTIMIZERS", "Opening", "PARALLEL", "Plan", "Planned", "RESERVED_SEEN", "Ran", "SERVERS",
     "SIZES", "STARTS", "Served", "Sharded", "TORCHVISION", "Task", "ReadFront", "Tried",

@@ -220,7 +220,7 @@ def _answer(task: Task | None, text: str, way: _Way) -> Fit:
     notes = (
         *([] if parting is None else [str(parting)]),
         *release_note(way.torch_version, ran.torch_version),
-        *notes_of(task, gpu),
+        *notes_of(task, gpu, ran.engine),
         *notes_of_law(ran, way.transformers),
         *notes_of_run(task, ran.prepared.provenance),
         *_range(ran, keeping_up),

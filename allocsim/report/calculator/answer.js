@@ -61,7 +61,8 @@ function showAnswer(answer, question) {
 function notesOf({ card, dtype, attention, checkpointing, model }) {
   if (model.sees) return [about.notes.convolutions];
   const found = [];
-  if (card.capability[0] >= HOPPER && dtype !== "fp32") found.push(about.notes.cudnn);
+  const hasCudnn = about.cudnnAttention.includes(card.capability[0]);
+  if (hasCudnn && attention === "sdpa" && dtype !== "fp32") found.push(about.notes.cudnn);
   if (checkpointing && attention === "sdpa") found.push(about.notes.mask);
   if (model.keys.experts) found.push(about.notes.experts);
   return found;

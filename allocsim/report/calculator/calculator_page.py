@@ -16,6 +16,7 @@ from allocsim.owners import CATEGORIES
 from allocsim.phantom import CONTEXT_MEMORY_SEEN, Gpu
 from allocsim.questions.fit import (
     CONVOLUTIONS_NOTE,
+    CUDNN_ATTENTION,
     CUDNN_NOTE,
     DTYPES,
     EXPERTS_NOTE,
@@ -56,6 +57,7 @@ def calculator_page(
         "heads": {name: family.head_dim for name, family in FAMILIES.items() if family.head_dim},
         "purposes": CATEGORIES,
         "process": CONTEXT_MEMORY_SEEN,
+        "cudnnAttention": CUDNN_ATTENTION,
         "notes": {
             "cudnn": CUDNN_NOTE,
             "mask": MASK_NOTE,
