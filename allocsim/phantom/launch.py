@@ -81,11 +81,12 @@ def find_torch(python: str) -> TorchInstall:
 
 
 def phantom_environment(
-    torch: TorchInstall, gpu: Gpu, *, address_policy: str = "bump", work: str = "when-waited"
+    torch: TorchInstall, gpu: Gpu, *, address_policy: str = "driver", work: str = "when-waited"
 ) -> dict[str, str]:
     """The variables to add to a program's environment; the stubs are built if need be.
 
-    address_policy: "bump" or "firstfit".  work: when a stream's work is done, "when-waited"
+    address_policy: "driver", as the CUDA driver places memory, "bump" or "firstfit".
+    work: when a stream's work is done, "when-waited"
     (by a synchronisation, the latest that is possible) or "at-once" (the earliest).
     Raises UnavailableError where the stubs cannot be built.
     """

@@ -13,14 +13,16 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, astuple
+from pathlib import Path
 
 import pytest
 
 from allocsim.phantom import Stubs, find_gpu
 
+CALLS = Path(__file__).parents[2] / "traces" / "h200" / "driver.json"
 MIB = 1 << 20
 BASE = 1 << 44
-BUMP, FIRSTFIT = 0, 1
+BUMP, FIRSTFIT, DRIVER = 0, 1, 2
 SUCCESS, OUT_OF_MEMORY, NOT_READY = 0, 2, 600
 
 
@@ -120,6 +122,65 @@ def test_bump_never_reuses_an_address(device: Device) -> None:
     assert device.malloc(2 * MIB) == 0
     device.free(0)
     assert device.malloc(2 * MIB) == 2 * MIB
+
+
+def in_mib(device: Device, *sizes: int) -> list[int]:
+    """Where requests of so many MiB go, in MiB from the base."""
+    return [(device.malloc(size * MIB) or 0) // MIB for size in sizes]
+
+
+def test_the_driver_policy_places_what_cu_mem_alloc_placed_on_an_h200(device: Device) -> None:
+    """But for what went into the chunk of the CUDA context, which is 500 MiB above the others."""
+    calls = json.loads(CALLS.read_text())["addresses"]
+    base = calls[3][1] + 32 * MIB
+    made = [(size, address) for size, address in calls if size != "free"]
+    device.reset(256 << 30, DRIVER)
+    expected: list[int] = []
+    placed: list[int] = []
+    for size, address in calls:
+        if size == "free":
+            if made[address][1] < base:
+                assert device.free(made[address][1] - base) == SUCCESS
+        elif address < base:
+            expected.append(address - base)
+            placed += [MIB * each for each in in_mib(device, size)]
+    assert placed == expected
+    assert len(placed) == 14
+
+
+def test_the_driver_policy_fills_chunks_of_32_mib_from_their_beginning(device: Device) -> None:
+    device.reset(1 << 30, DRIVER)
+    assert in_mib(device, 20, 12, 2, 44, 20, 30) == [-32, -12, -64, -128, -84, -62]
+
+
+def test_the_driver_policy_lets_no_hole_span_two_chunks(device: Device) -> None:
+    device.reset(1 << 30, DRIVER)
+    assert in_mib(device, 20, 20, 14) == [-32, -64, -96]
+
+
+def test_the_driver_policy_joins_the_holes_of_a_chunk(device: Device) -> None:
+    device.reset(1 << 30, DRIVER)
+    assert in_mib(device, 8, 8, 8, 8) == [-32, -24, -16, -8]
+    for offset in (-24, -8, -16):
+        assert device.free(offset * MIB) == SUCCESS
+    assert in_mib(device, 24) == [-24]
+
+
+def test_the_driver_policy_gives_an_empty_chunk_up(device: Device) -> None:
+    device.reset(1 << 30, DRIVER)
+    assert in_mib(device, 32, 96, 32) == [-32, -128, -160]
+    assert device.free(-128 * MIB) == SUCCESS
+    assert in_mib(device, 20, 64, 64) == [-64, -128, -224]
+    for offset in (-32, -64, -128, -160, -224):
+        assert device.free(offset * MIB) == SUCCESS
+    assert in_mib(device, 512) == [-512]
+
+
+def test_the_driver_policy_reserves_above_what_it_places(device: Device) -> None:
+    device.reset(1 << 30, DRIVER)
+    assert [device.reserve(64 * MIB), device.reserve(2 * MIB)] == [0, 64 * MIB]
+    assert in_mib(device, 20) == [-32]
+    assert device.left() == (1 << 30) - 20 * MIB
 
 
 def test_firstfit_takes_the_lowest_hole_that_is_wide_enough(device: Device) -> None:

@@ -2,6 +2,8 @@
 #define _GNU_SOURCE
 #include "device.h"
 
+#include "arena.h"
+
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +23,7 @@ struct range {
   uintptr_t start;
   size_t size;    /* address space, whole pages */
   size_t counted; /* bytes held of the capacity; 0 for a bare reservation */
+  int is_of_arena;
 };
 
 /* Bytes of shared memory that the system keeps of each block, from 8.0 on. */
@@ -55,6 +58,7 @@ void device_configure(size_t new_capacity, enum device_policy new_policy, uintpt
   base = next = new_base;
   used = 0;
   space.count = 0;
+  arena_reset(base);
   device_finish_all();
 }
 
@@ -67,7 +71,10 @@ __attribute__((constructor)) static void configure_from_environment(void) {
   const char *text;
   if ((text = told("ALLOCSIM_PHANTOM_MEMORY"))) capacity = strtoull(text, NULL, 10);
   if ((text = told("ALLOCSIM_PHANTOM_CONTEXT"))) used = strtoull(text, NULL, 10);
-  if ((text = told("ALLOCSIM_PHANTOM_POLICY"))) policy = strcmp(text, "firstfit") == 0;
+  if ((text = told("ALLOCSIM_PHANTOM_POLICY")))
+    policy = !strcmp(text, "driver")     ? DEVICE_DRIVER
+             : !strcmp(text, "firstfit") ? DEVICE_FIRSTFIT
+                                         : DEVICE_BUMP;
   if ((text = told("ALLOCSIM_PHANTOM_BASE"))) base = next = strtoull(text, NULL, 10);
   if ((text = told("ALLOCSIM_PHANTOM_WORK"))) at_once = strcmp(text, "at-once") == 0;
   if ((text = told("ALLOCSIM_PHANTOM_NAME"))) snprintf(card.name, sizeof card.name, "%s", text);
@@ -79,6 +86,7 @@ __attribute__((constructor)) static void configure_from_environment(void) {
            &limits->block_shared, &limits->l2, &limits->registers);
   }
   if (used > capacity) used = capacity;
+  arena_reset(base);
 }
 
 size_t device_capacity(void) { return capacity; }
@@ -151,12 +159,12 @@ static int insert(struct book *book, size_t index, struct range range) {
   return 0;
 }
 
-/* Takes the range that starts at `address` out of `book`; its counted bytes in `counted`. */
-static int remove_start(struct book *book, uintptr_t address, size_t *counted) {
+/* Take the range that starts at `address` out of `book`; -1: there is none. */
+static int remove_start(struct book *book, uintptr_t address, struct range *removed) {
   size_t i = above(book, address);
   struct range *range = book->ranges + i - 1;
   if (i == 0 || range->start != address) return -1;
-  *counted = range->counted;
+  *removed = *range;
   memmove(range, range + 1, (book->count - i) * sizeof *range);
   book->count--;
   return 0;
@@ -180,12 +188,17 @@ static uintptr_t lowest_hole(size_t size, size_t *index) {
   return hole;
 }
 
+/* The driver places memory by its arena, and reservations one after another above its top. */
 static uintptr_t place(size_t size, size_t counted) {
-  struct range range = {next, whole_pages(size), counted};
+  struct range range = {next, whole_pages(size), counted, policy == DEVICE_DRIVER && counted};
   size_t index = space.count;
   if (policy == DEVICE_FIRSTFIT) range.start = lowest_hole(range.size, &index);
+  if (range.is_of_arena) {
+    if (!(range.start = arena_place(range.size))) return 0;
+    index = above(&space, range.start);
+  }
   if (insert(&space, index, range)) return 0;
-  if (policy == DEVICE_BUMP) next += range.size;
+  if (policy != DEVICE_FIRSTFIT && !range.is_of_arena) next += range.size;
   return range.start;
 }
 
@@ -205,9 +218,10 @@ uintptr_t device_malloc(size_t size) {
 
 int device_release(uintptr_t address) {
   LOCKED;
-  size_t counted;
-  if (remove_start(&space, address, &counted)) return -1;
-  device_give(counted);
+  struct range removed;
+  if (remove_start(&space, address, &removed)) return -1;
+  if (removed.is_of_arena) arena_release(removed.start, removed.size);
+  device_give(removed.counted);
   return 0;
 }
 
@@ -234,14 +248,14 @@ void device_give(size_t size) {
 
 int device_pin(uintptr_t address, size_t size) {
   LOCKED;
-  struct range range = {address, size ? size : 1, 0};
+  struct range range = {address, size ? size : 1, 0, 0};
   return insert(&pinned, above(&pinned, address), range);
 }
 
 int device_unpin(uintptr_t address) {
   LOCKED;
-  size_t counted;
-  return remove_start(&pinned, address, &counted);
+  struct range removed;
+  return remove_start(&pinned, address, &removed);
 }
 
 int device_is_pinned(uintptr_t address) {

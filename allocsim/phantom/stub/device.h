@@ -5,7 +5,8 @@
  *   - what fits the capacity exactly succeeds; what a context and other processes hold is
  *     `context` bytes, counted as used from the start;
  *   - addresses come in page steps from a base: `bump` never reuses one, `firstfit` takes the
- *     lowest hole; reservations of bare address space come out of the same space;
+ *     lowest hole; reservations of bare address space come out of the same space.  `driver` places
+ *     memory below the base as the CUDA driver does (arena.h), reservations above it;
  *   - a stream finishes nothing by itself: its work is done when told (device_finish), and
  *     waiting for an event completes all earlier work of its stream.  Under the policy
  *     `at-once` work is done as soon as it is submitted;
@@ -27,7 +28,7 @@ extern "C" {
 
 #define DEVICE_PAGE ((size_t)2 << 20)
 
-enum device_policy { DEVICE_BUMP = 0, DEVICE_FIRSTFIT = 1 };
+enum device_policy { DEVICE_BUMP = 0, DEVICE_FIRSTFIT = 1, DEVICE_DRIVER = 2 };
 
 /* One stream's count of work: an event is done once `finished` has reached its position. */
 struct device_stream {
