@@ -6,10 +6,13 @@ reads a clock, a file, the environment or a random source, and nothing prints.
 """
 
 from allocsim.core.allocator import CachingAllocator, Calls
+from allocsim.core.arena import AddressEvent, AddressEventKind, Arena
 from allocsim.core.block import Block
 from allocsim.core.columns import Column, step_rows
 from allocsim.core.config import NO_DIVISIONS, AllocatorConfig, RoundedSizes
 from allocsim.core.constants import (
+    ADDRESS_CHUNK,
+    DRIVER_RANGES,
     IS_COMPILED,
     LARGE_BUFFER,
     MAX_REQUEST,
@@ -66,13 +69,18 @@ from allocsim.core.stats import (
 )
 
 __all__ = [
+    "ADDRESS_CHUNK",
     "ADDRESS_POLICIES",
+    "AddressEvent",
+    "AddressEventKind",
+    "Arena",
     "AllocatorConfig",
     "BRIEF",
     "Block",
     "CachingAllocator",
     "Calls",
     "Column",
+    "DRIVER_RANGES",
     "Device",
     "FREE",
     "FREE_COMPLETED",

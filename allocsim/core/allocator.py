@@ -68,11 +68,11 @@ class CachingAllocator:
 
     device_memory: bytes of the card, or text such as "16GiB".
     conf: what PYTORCH_CUDA_ALLOC_CONF says.  torch_version: a release of `RELEASES`.
-    address_policy: "bump" or "firstfit".  context_memory: what the CUDA context and other
-    processes hold.  host_spill: what the driver lends of the host's memory once the card is full;
-    0: it refuses.  record_history: keep the trace that `snapshot` shows.  fast_path: False
-    lets `play` decline every step, which changes nothing but the time a replay takes.
-    rounded_sizes: sizes that were rounded before, under the same rounding, to go on with.
+    address_policy: "bump", "firstfit" or "driver", see `Device`.  context_memory: what the CUDA
+    context and other processes hold.  host_spill: what the driver lends of the host's memory once
+    the card is full; 0: it refuses.  record_history: keep the trace that `snapshot` shows.
+    fast_path: False lets `play` decline every step, which changes nothing but the time a replay
+    takes.  rounded_sizes: sizes that were rounded before, under the same rounding, to go on with.
     Raises ConfigError for anything that the release or the model refuses.
 
     Mirrors: DeviceCachingAllocator

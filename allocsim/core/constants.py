@@ -52,5 +52,14 @@ ROUNDUP_FIRST_BIT: Final = 20
 PAGE: Final = 2048 * KIB
 """What the driver hands out memory and addresses in."""
 
+ADDRESS_CHUNK: Final = 32 * MIB
+"""What the CUDA driver takes a process's address space in, for cudaMalloc."""
+
+DRIVER_TOP: Final = 0x7F00_0000_0000
+"""Where the addresses of the "driver" policy end unless a caller says otherwise."""
+
+DRIVER_RANGES: Final = 0x3_0200_0000
+"""Where ranges of cuMemAddressReserve begin on Linux, as every recording of a card has it."""
+
 IS_COMPILED: Final = find_spec("allocsim.core._columns") is not None
 """Whether Cython has compiled this core: what is quicker in one form is slower in the other."""

@@ -2,28 +2,31 @@
 
 Invariant: `used` is the sum of what was handed out, each reservation in whole pages, and
 `used + context_memory <= total + host_memory`; what fits exactly succeeds.  Addresses come in whole
-pages from `base_address` up and never overlap.  Source: the conditions under which the golden data
-was recorded; semantics 2.3 for streams.
+pages and never overlap: from `base_address` up, under the policy "driver" from there down
+(`arena.py`).  Source: the conditions under which the golden data was recorded; semantics 2.3 for
+streams.
 """
 
 from __future__ import annotations
 
 from sortedcontainers import SortedDict
 
-from allocsim.core.constants import PAGE
+from allocsim.core.arena import AddressEvent, Arena
+from allocsim.core.constants import ADDRESS_CHUNK, DRIVER_RANGES, DRIVER_TOP, PAGE
 from allocsim.errors import ConfigError
 from allocsim.units import round_up
 
 __all__ = ["ADDRESS_POLICIES", "Device"]
 
-ADDRESS_POLICIES = ("bump", "firstfit")
+ADDRESS_POLICIES = ("bump", "firstfit", "driver")
 
 
 class Device:
     """One simulated GPU as the allocator sees it through the driver.
 
     total: bytes of the card.  context_memory: what the CUDA context and other processes hold.
-    policy: "bump" never reuses an address, "firstfit" takes the lowest hole.
+    policy: "bump" never reuses an address, "firstfit" takes the lowest hole, "driver" chooses as
+    the CUDA driver does (`Arena`).
     host_memory: bytes of the host's memory that the driver lends once the card is full, as drivers
     of Windows do; 0 for one that refuses.
     room: bytes that may be handed out, where a recording shows that a request was refused.
@@ -49,6 +52,8 @@ class Device:
         "_highest",
         "_issued",
         "_done",
+        "_arena",
+        "_in_arena",
     )
 
     def __init__(
@@ -61,7 +66,9 @@ class Device:
         base_address: int = 0,
     ) -> None:
         if policy not in ADDRESS_POLICIES:
-            raise ConfigError(f"address_policy {policy!r} is unknown; expected bump or firstfit")
+            raise ConfigError(
+                f"address_policy {policy!r} is unknown; expected bump, firstfit or driver"
+            )
         if total <= 0 or not 0 <= context_memory <= total:
             raise ConfigError(
                 f"device_memory {total} with context_memory {context_memory}: expected a positive "
@@ -79,6 +86,11 @@ class Device:
         self.room = total + host_memory
         self.refused_below: int | None = None
         self.calls: dict[tuple[str, int], int] = {}
+        self._arena: Arena | None = None
+        self._in_arena: set[int] = set()
+        if policy == "driver":
+            self._arena = Arena(base_address or DRIVER_TOP)
+            base_address = DRIVER_RANGES
         self._next = base_address
         self._holes: SortedDict[int, int] = SortedDict()  # start -> end; coalesced, below _next
         self._sizes: dict[int, int] = {}
@@ -117,7 +129,12 @@ class Device:
             return None
         self.used += pages
         self.count_call("malloc", pages)
-        return self.reserve_address(size)
+        if self._arena is None or self._dictated:
+            return self.reserve_address(size)
+        address = self._arena.place(pages)
+        self._in_arena.add(address)
+        self._sizes[address] = pages
+        return address
 
     def cuda_free(self, address: int) -> None:
         """Give back what `cuda_malloc` returned; no stream is waited for."""
@@ -168,16 +185,26 @@ class Device:
     def adopt(self, address: int, size: int) -> None:
         """Take over memory that was there before the simulation began, and its addresses."""
         self.used += round_up(size, PAGE)
-        self.adopt_address(address, size)
+        if self._arena is None:
+            self.adopt_address(address, size)
+        else:
+            self._sizes[address] = round_up(size, PAGE)
+            self._in_arena.add(address)
+            self._arena.adopt(address, address + self._sizes[address])
 
     def adopt_address(self, address: int, size: int) -> None:
         """Take over a reservation of addresses; what comes next comes after it."""
         self._sizes[address] = round_up(size, PAGE)
         self._next = max(self._next, round_up(address + size, PAGE))
 
+    def happen(self, event: AddressEvent) -> None:
+        """Let others change the address space; without effect but under "driver"."""
+        if self._arena is not None:
+            self._arena.happen(event)
+
     def reserve_address(self, size: int) -> int:
         """The start of a free address range of `size` bytes, rounded up to whole pages."""
-        size = round_up(size, PAGE)
+        size = round_up(size, PAGE if self._arena is None else ADDRESS_CHUNK)
         if self._dictated:
             address = self._dictated.pop()
             self._highest = max(self._highest, address + size)
@@ -219,9 +246,13 @@ class Device:
 
     def release_address(self, address: int) -> None:
         """Give an address range back; under "bump" it is used up."""
-        end = address + self._sizes.pop(address)
-        if self.policy == "bump":
+        size = self._sizes.pop(address)
+        if self._arena is not None and address in self._in_arena:
+            self._in_arena.remove(address)
+            self._arena.release(address, address + size)
+        if self.policy != "firstfit":
             return
+        end = address + size
         i = self._holes.bisect_left(address)
         if i < len(self._holes) and self._holes.keys()[i] == end:
             end = self._holes.pop(end)

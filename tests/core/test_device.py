@@ -170,7 +170,10 @@ def test_the_smallest_device_and_a_context_that_fills_it(context_memory: int) ->
             "fits in it$",
         ),
         ({"device_memory": 10, "context_memory": 11}, "a context that fits in it"),
-        ({"address_policy": "best"}, "address_policy 'best' is unknown; expected bump or"),
+        (
+            {"address_policy": "best"},
+            "address_policy 'best' is unknown; expected bump, firstfit or driver",
+        ),
         ({"base_address": -1}, "base_address -1 is negative"),
         (
             {"torch_version": "1.13"},

@@ -2,6 +2,10 @@
 
 Addresses go out in whole 2 MiB steps; what fits exactly succeeds; a stream's work is finished
 when somebody says so, and waiting for an event finishes all earlier work of its stream.
+
+Under the policy "driver" cudaMalloc takes address space in chunks of whole 32 MiB, the highest
+place below the base first, and puts memory at the lowest free place within a chunk; a chunk with
+nothing in it is gone.  Ranges without memory lie elsewhere, one after another.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from allocsim.units import MIB, round_up
 __all__ = ["Event", "Driver"]
 
 PAGE = 2 * MIB
+CHUNK = 32 * MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +37,19 @@ class Driver:
         self._policy = policy
         self._base = base
         self._bump = base
+        self._top = base or 0x7F00_0000_0000
+        self._chunks: list[tuple[int, int]] = []
+        if policy == "driver":
+            self._bump = 0x3_0200_0000
         self._ranges: list[tuple[int, int]] = []  # address ranges in use, sorted
         self._recorded: dict[int, int] = {}
         self._finished: dict[int, int] = {}
 
     def reserve(self, size: int) -> int:
         """Take an address range of `size` bytes, without memory behind it."""
-        size = round_up(size, PAGE)
+        size = round_up(size, CHUNK if self._policy == "driver" else PAGE)
         address = self._base
-        if self._policy == "bump":
+        if self._policy != "firstfit":
             address = self._bump
             self._bump += size
         else:
@@ -55,6 +64,28 @@ class Driver:
     def unreserve(self, address: int) -> None:
         """Give the range that begins at `address` back."""
         self._ranges = [(start, end) for start, end in self._ranges if start != address]
+        self._chunks = [chunk for chunk in self._chunks if self._inside(chunk)]
+
+    def _inside(self, chunk: tuple[int, int]) -> list[tuple[int, int]]:
+        """The ranges in use in a chunk."""
+        return [used for used in self._ranges if chunk[0] <= used[0] < chunk[1]]
+
+    def _in_chunk(self, size: int) -> int:
+        """The address of `size` bytes as the CUDA driver chooses it."""
+        for chunk in sorted(self._chunks):
+            address = chunk[0]
+            for start, end in [*self._inside(chunk), (chunk[1], chunk[1])]:
+                if start - address >= size:
+                    return address
+                address = end
+        wide = round_up(size, CHUNK)
+        ends = (self._top // CHUNK * CHUNK, *(start for start, _ in self._chunks))
+        address = max(end - wide for end in ends if self._is_unused(end - wide, end))
+        self._chunks.append((address, address + wide))
+        return address
+
+    def _is_unused(self, first: int, last: int) -> bool:
+        return all(end <= first or last <= start for start, end in self._chunks)
 
     def take(self, size: int) -> bool:
         """Take `size` bytes of memory if they are there."""
@@ -65,7 +96,15 @@ class Driver:
 
     def malloc(self, size: int) -> int | None:
         """cudaMalloc: an address, or None when memory runs short."""
-        return self.reserve(size) if self.take(round_up(size, PAGE)) else None
+        size = round_up(size, PAGE)
+        if not self.take(size):
+            return None
+        if self._policy != "driver":
+            return self.reserve(size)
+        address = self._in_chunk(size)
+        self._ranges.append((address, address + size))
+        self._ranges.sort()
+        return address
 
     def mfree(self, address: int, size: int) -> None:
         """cudaFree; it waits for nothing."""

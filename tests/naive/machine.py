@@ -128,7 +128,7 @@ class Differential(RuleBasedStateMachine):
             "device_memory": data.draw(st.sampled_from(MEMORY), label="memory"),
             "conf": data.draw(st.sampled_from(strings(self.minor, self.with_expandable))),
             "torch_version": f"2.{self.minor}",
-            "address_policy": data.draw(st.sampled_from(["bump", "firstfit"])),
+            "address_policy": data.draw(st.sampled_from(["bump", "firstfit", "driver"])),
             "base_address": data.draw(st.sampled_from([0, 0x7F00_0000_0000])),
             "context_memory": data.draw(st.sampled_from([0, 5 * MIB])),
             "record_history": True,

@@ -53,8 +53,8 @@ class NaiveAllocator:
         device: int = 0,
     ) -> None:
         minor = release_of(torch_version)
-        if address_policy not in ("bump", "firstfit"):
-            raise ConfigError(f"address_policy {address_policy!r} is not bump or firstfit")
+        if address_policy not in ("bump", "firstfit", "driver"):
+            raise ConfigError(f"address_policy {address_policy!r} is not bump, firstfit or driver")
         options = Options(minor)
         options.parse(conf)
         total, context = parse_size(device_memory), parse_size(context_memory)

@@ -1,0 +1,305 @@
+"""Addresses as the CUDA driver chooses them for cudaMalloc, read from recordings of real cards.
+
+Invariants: address space is taken in chunks, each a multiple of 32 MiB that begins at one.  A free
+range, a hole, never spans two chunks, even where they touch.  A request takes the lowest address
+at which a hole is wide enough.  Where none is, a new chunk, as small as the request allows, goes to
+the end of the highest gap that is wide enough, else directly below the lowest chunk; the request
+takes its beginning.  A chunk of which nothing is used any more is given up at once and leaves a
+gap.  Source: semantics 10.1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from sortedcontainers import SortedDict, SortedList
+
+from allocsim.core.constants import ADDRESS_CHUNK
+from allocsim.units import round_up
+
+__all__ = ["AddressEvent", "AddressEventKind", "Arena"]
+
+
+class AddressEventKind(Enum):
+    """What happens in the address space besides the allocator's own requests."""
+
+    GAP = auto()
+    """[start, end) of the process's address space becomes free for new chunks."""
+    HOLE = auto()
+    """[start, end) of a chunk that others use as well becomes free for requests."""
+    TAKEN = auto()
+    """Others, the driver and libraries, request `end - start` bytes and keep them."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddressEvent:
+    """A change of the address space that the allocator's requests do not explain.
+
+    start, end: addresses, whole pages.
+    """
+
+    kind: AddressEventKind
+    start: int
+    end: int
+
+
+class Arena:
+    """The address space of one process for cudaMalloc.
+
+    top: an address at or below which the first chunk ends.
+    """
+
+    __slots__ = (
+        "_lowest",
+        "_highest",
+        "_chunks",
+        "_kept",
+        "_holes",
+        "_starts_by_size",
+        "_gaps",
+    )
+
+    def __init__(self, top: int) -> None:
+        self._lowest = self._highest = top // ADDRESS_CHUNK * ADDRESS_CHUNK
+        self._chunks: SortedDict[int, int] = SortedDict()  # start -> end
+        self._kept: set[int] = set()  # starts of chunks that others use as well
+        self._holes: SortedDict[int, int] = SortedDict()  # start -> end
+        self._starts_by_size: SortedDict[int, SortedList[int]] = SortedDict()
+        self._gaps: SortedDict[int, int] = SortedDict()  # start -> end, above the lowest chunk
+
+    @property
+    def lowest(self) -> int:
+        """The lowest address of all chunks; the top before there is one."""
+        return self._lowest
+
+    def chunk_at(self, address: int) -> tuple[int, int] | None:
+        """(start, end) of the chunk that holds `address`."""
+        at = self._chunks.bisect_right(address) - 1
+        if at < 0:
+            return None
+        start, end = self._chunks.peekitem(at)
+        return (int(start), int(end)) if address < end else None
+
+    def last_chunk_below(self, address: int) -> tuple[int, int] | None:
+        """(start, end) of the highest chunk that begins below `address`."""
+        at = self._chunks.bisect_left(address) - 1
+        if at < 0:
+            return None
+        start, end = self._chunks.peekitem(at)
+        return int(start), int(end)
+
+    def is_free(self, start: int, end: int) -> bool:
+        """Whether one hole covers [start, end)."""
+        at = self._holes.bisect_right(start) - 1
+        return at >= 0 and end <= int(self._holes.peekitem(at)[1])
+
+    def expected(self, size: int) -> tuple[int, bool]:
+        """Where `size` bytes would go, and whether that is a hole."""
+        hole = self._hole_for(size)
+        return (self._chunk_for(size), False) if hole is None else (hole, True)
+
+    # -- requests -----------------------------------------------------------------------
+
+    def place(self, size: int) -> int:
+        """Take `size` bytes, whole pages, and return their address."""
+        address, is_hole = self.expected(size)
+        if not is_hole:
+            self._add_chunk(address, address + round_up(size, ADDRESS_CHUNK))
+        self._occupy(address, address + size)
+        return address
+
+    def release(self, start: int, end: int) -> None:
+        """Give [start, end) back; a chunk that is empty then is given up."""
+        while start < end:
+            chunk = self.chunk_at(start)
+            if chunk is None:
+                start = self._free_until(start, end)
+                continue
+            covered = min(end, chunk[1])
+            self._release(start, covered, chunk)
+            start = covered
+
+    # -- what others do -----------------------------------------------------------------
+
+    def happen(self, event: AddressEvent) -> None:
+        """Let others do what `event` says."""
+        if event.kind is AddressEventKind.GAP:
+            self.add_gap(event.start, event.end)
+        elif event.kind is AddressEventKind.HOLE:
+            self.offer(event.start, event.end)
+        else:
+            self.place(event.end - event.start)
+
+    def adopt(self, start: int, end: int) -> None:
+        """Take over [start, end), in use already.
+
+        What no chunk covers becomes one, up to the next multiple of 32 MiB; the rest is a hole.
+        """
+        while start < end:
+            chunk = self.chunk_at(start)
+            if chunk is None:
+                chunk = start, self._free_until(start, round_up(end, ADDRESS_CHUNK))
+                self._add_chunk(*chunk)
+            covered = min(end, chunk[1])
+            self._occupy(start, covered)
+            start = covered
+
+    def offer(self, start: int, end: int) -> None:
+        """Let [start, end) be a hole of a chunk that others keep in use.
+
+        Where a chunk is in the way, it is one of the same size elsewhere.
+        """
+        if self.chunk_at(start) is not None or self._free_until(start, end) < end:
+            size = end - start
+            start = self._chunk_for(size)
+            end = start + size
+        self._add_chunk(start, end)
+        self._kept.add(start)
+
+    def widen_chunk(self, start: int, end: int) -> int:
+        """Let the chunk that begins at `start`, which others use as well, reach to `end`.
+
+        It ends where the next one begins, at the latest.  The rest of it is a hole.  Returns its
+        end.
+        """
+        old = int(self._chunks[start])
+        end = max(self._free_until(old, end), old)
+        self._kept.add(start)
+        self._chunks[start] = end
+        self._forget_gaps(old, end)
+        self._highest = max(self._highest, end)
+        self._release(old, end, (start, end))
+        return end
+
+    def add_gap(self, start: int, end: int) -> None:
+        """Let new chunks go to [start, end), as far as that is above the lowest chunk and free."""
+        start = max(start, self._lowest)
+        while start < end:
+            chunk = self.chunk_at(start)
+            until = chunk[1] if chunk is not None else self._free_until(start, end)
+            if chunk is None:
+                self._forget_gaps(start, until)
+                self._join_gaps(start, until)
+            start = until
+
+    def close_holes(self, size: int, below: int | None = None) -> list[tuple[int, int]]:
+        """Let others take every hole of at least `size` bytes; returns what they take.
+
+        below: of the holes that begin below this address, what lies below it; None for all.
+        """
+        wide = [(int(start), int(end)) for start, end in self._holes.items() if end - start >= size]
+        if below is not None:
+            wide = [(start, min(end, below)) for start, end in wide if start < below]
+        for start, end in wide:
+            self._occupy(start, end)
+        return wide
+
+    def close_gaps(self, size: int, above: int) -> None:
+        """Forget the gaps above an address in which a chunk for `size` bytes would fit."""
+        wide = round_up(size, ADDRESS_CHUNK)
+        for start, end in list(self._gaps.items()):
+            if end - start >= wide and start >= above:
+                del self._gaps[start]
+
+    # -- parts --------------------------------------------------------------------------
+
+    def _hole_for(self, size: int) -> int | None:
+        """The lowest address of a hole that is wide enough."""
+        starts = (self._starts_by_size[width][0] for width in self._starts_by_size.irange(size))
+        return min(starts, default=None)
+
+    def _chunk_for(self, size: int) -> int:
+        """Where a new chunk for `size` bytes begins."""
+        wide = round_up(size, ADDRESS_CHUNK)
+        for start, end in reversed(self._gaps.items()):
+            if end - start >= wide:
+                return int(end) - wide
+        if wide > self._lowest:  # more than a process can address: above all others
+            return round_up(self._highest, ADDRESS_CHUNK)
+        return self._lowest // ADDRESS_CHUNK * ADDRESS_CHUNK - wide
+
+    def _free_until(self, start: int, end: int) -> int:
+        """Where the first chunk from `start` on begins, `end` at most."""
+        at = self._chunks.bisect_left(start)
+        return end if at == len(self._chunks) else min(end, int(self._chunks.keys()[at]))
+
+    # Chunks and gaps
+
+    def _add_chunk(self, start: int, end: int) -> None:
+        self._chunks[start] = end
+        self._forget_gaps(start, end)
+        self._lowest = min(self._lowest, start)
+        self._highest = max(self._highest, end)
+        self._open(start, end)
+
+    def _give_up(self, start: int, end: int) -> None:
+        self._fill(start)
+        del self._chunks[start]
+        self._join_gaps(start, end)
+        if start == self._lowest:
+            self._lowest = int(self._gaps.pop(start))
+
+    def _join_gaps(self, start: int, end: int) -> None:
+        """A gap, one with those that it touches."""
+        if end in self._gaps:
+            end = self._gaps.pop(end)
+        at = self._gaps.bisect_left(start) - 1
+        if at >= 0 and self._gaps.peekitem(at)[1] == start:
+            start = self._gaps.peekitem(at)[0]
+        self._gaps[start] = end
+
+    def _forget_gaps(self, start: int, end: int) -> None:
+        """[start, end) is no gap."""
+        for first, last in list(self._gaps.items()):
+            if last <= start or end <= first:
+                continue
+            del self._gaps[first]
+            if first < start:
+                self._gaps[first] = start
+            if end < last:
+                self._gaps[end] = last
+
+    # Holes
+
+    def _release(self, start: int, end: int, chunk: tuple[int, int]) -> None:
+        """A hole, one with those of its chunk that it touches; an empty chunk is given up."""
+        at = self._holes.bisect_right(start) - 1
+        before, before_end = self._holes.peekitem(at) if at >= 0 else (-1, -1)
+        if before >= chunk[0] and before_end >= start:
+            start, end = int(before), max(end, self._fill(before))
+        for first in list(self._holes.irange(start, min(end, chunk[1] - 1))):
+            end = max(end, self._fill(first))
+        self._open(start, end)
+        if (start, end) == chunk and start not in self._kept:
+            self._give_up(start, end)
+
+    def _occupy(self, start: int, end: int) -> None:
+        """Use [start, end), as far as it is free."""
+        first = max(self._holes.bisect_right(start) - 1, 0)
+        starts = list(self._holes.islice(first, self._holes.bisect_left(end)))
+        for hole in starts:
+            if self._holes[hole] <= start:
+                continue
+            hole_end = self._fill(hole)
+            self._open(hole, min(start, hole_end))
+            self._open(end, hole_end)
+
+    def _open(self, start: int, end: int) -> None:
+        """Note a hole, unless it is empty."""
+        if start >= end:
+            return
+        self._holes[start] = end
+        size = end - start
+        if size not in self._starts_by_size:
+            self._starts_by_size[size] = SortedList()
+        self._starts_by_size[size].add(start)
+
+    def _fill(self, start: int) -> int:
+        """Forget the hole at `start`; returns its end."""
+        end = int(self._holes.pop(start))
+        starts = self._starts_by_size[end - start]
+        starts.remove(start)
+        if not starts:
+            del self._starts_by_size[end - start]
+        return end
