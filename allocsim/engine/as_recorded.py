@@ -11,7 +11,7 @@ from collections.abc import Callable
 from allocsim.core import UNLIMITED_DEVICE
 from allocsim.engine.drive import Drive
 from allocsim.engine.fidelity import FidelityCheck, Uncompared
-from allocsim.engine.notes import cause_notes, device_note, known_notes, start_notes
+from allocsim.engine.notes import address_notes, cause_notes, device_note, known_notes, start_notes
 from allocsim.engine.observers import Observer, Progress
 from allocsim.engine.prepared import Prepared
 from allocsim.engine.setting import Setting
@@ -53,9 +53,10 @@ def drive_as_recorded(
             "the host lends memory beside a device's own, whose size is not recorded; name it"
         )
     start = Start.KEPT if host_spill else prepared.start_under(setting, memory)
-    if base_address is None:
-        base_address = prepared.first_base
-        if dictates:
+    policy = None if addresses == "recorded" else addresses
+    if dictates:
+        policy = "bump"
+        if base_address is None:
             base_address = round_up(prepared.last_address, TIB)
     keeps_history = any(each.keeps_history for each in observers)
     check_of = Uncompared if prepared.is_requests else FidelityCheck
@@ -63,7 +64,7 @@ def drive_as_recorded(
     allocator = prepared.allocator(
         setting,
         memory,
-        address_policy="bump" if addresses == "recorded" else addresses,
+        address_policy=policy,
         base_address=base_address,
         record_history=is_compared or keeps_history,
         fast_path=not is_stepwise,
@@ -81,9 +82,13 @@ def drive_as_recorded(
         progress=progress,
         observers=observers,
         lays_out=prepared.start if start is Start.ANEW else (),
+        address_events=prepared.addresses.events if policy is None else (),
         keeps_rows=is_compared and not keeps_history,
     )
-    return drive, memory, [*notes, *known_notes(prepared), *start_notes(prepared, start)]
+    notes += [*known_notes(prepared), *start_notes(prepared, start)]
+    if policy is None and not is_same:
+        notes += address_notes(prepared)
+    return drive, memory, notes
 
 
 def is_recorded_device(prepared: Prepared, device_memory: int | None) -> bool:

@@ -23,6 +23,7 @@ from allocsim.core import (
     RequestedFree,
     fingerprint,
 )
+from allocsim.engine.addresses import DatedEvent
 from allocsim.engine.fidelity import FidelityCheck
 from allocsim.engine.fold import fold
 from allocsim.engine.observers import GiveUpError, Observer, Progress, TimelineBuilder
@@ -71,6 +72,7 @@ class Drive:
     folder: Folder = fold
     lays_out: Sequence[SegmentState] = ()
     keeps_rows: bool = False
+    address_events: Sequence[DatedEvent] = ()
     ooms: list[SimulatedOom] = field(default_factory=list)
     stopped_at: int | None = None
     given_up_at: int | None = None
@@ -81,6 +83,7 @@ class Drive:
     _scope: PoolId | None = None
     _placed: PlacedSteps | None = None
     _passed_over: int = 0
+    _n_happened: int = 0
 
     def __post_init__(self) -> None:
         self.allocator.count_with(self.folder)
@@ -197,6 +200,8 @@ class Drive:
             return
         reserved = allocator.reserved_bytes
         is_request = kind in _REQUESTS
+        if self._n_happened < len(self.address_events):
+            self._change_addresses()
         if is_request:
             change = self._request(addr, size, stream)
         elif kind == StepKind.FREE:
@@ -221,6 +226,13 @@ class Drive:
     def _grew(self, entry: int) -> None:
         for observer in self.observers:
             observer.grew(self.allocator, entry)
+
+    def _change_addresses(self) -> None:
+        """Let happen in the address space what came before the entry of this step."""
+        events, entry = self.address_events, self._entry()
+        while self._n_happened < len(events) and events[self._n_happened].entry <= entry:
+            self.allocator.device.happen(events[self._n_happened].event)
+            self._n_happened += 1
 
     def _request(self, addr: int, size: int, stream: int) -> int:
         """An `alloc` entry; the bytes that became allocated."""

@@ -11,6 +11,9 @@ range:
   at one moment in five or more.  Then it is driven with calls at all of these, and at single ones.
 - A limit known only from the garbage that was collected under it lies in a range: both ends are
   driven.
+- Among free blocks of equal size the address decides, and a recording of a card does not show all
+  that its driver's choice of addresses depends on (`addresses.py`): other choices that are as
+  plausible are driven.
 
 The range is no bound: a call that gives memory back early may make the peak higher.  What is marked
 is known and leaves nothing open.
@@ -19,10 +22,12 @@ is known and leaves nothing open.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from allocsim.core import FreeBlockOrder
+from allocsim.engine.addresses import Addresses
 from allocsim.engine.fold import fold_allocated
 from allocsim.engine.plan import Plan, StepKind, joined
 from allocsim.engine.quiet import Quiet
@@ -39,6 +44,7 @@ __all__ = [
     "leaves_open",
     "may_hide_calls",
     "open_plans",
+    "peaks_by_address",
     "peaks_left_open",
     "with_calls",
 ]
@@ -63,14 +69,50 @@ def peaks_left_open(
     """
     if prepared.is_recorded(setting):
         return None
-    peaks = []
-    for plan in prepared.open_plans:
-        try:
-            drive = prepared.drive(setting, device_memory, folder=fold_allocated, plan=plan)
-        except _NO_RUN:
-            continue
-        if drive.stopped_at is None:
-            peaks.append(drive.allocator.statistics().all.reserved_bytes.peak)
+    return _range_of(
+        _peak(prepared, setting, device_memory, plan=plan) for plan in prepared.open_plans
+    )
+
+
+def peaks_by_address(
+    prepared: Prepared, setting: Setting, device_memory: int | None
+) -> tuple[int, int] | None:
+    """The least and the most reserved at the peak, in bytes, over plausible choices of addresses.
+
+    None where the recording leaves no choice, where no replay comes to its end, and for releases
+    that decide between equal blocks by their age.
+    """
+    by_address = prepared.release.free_block_order is FreeBlockOrder.ADDRESS
+    if not by_address or prepared.is_recorded(setting):
+        return None
+    return _range_of(
+        _peak(prepared, setting, device_memory, addresses=other)
+        for other in prepared.addresses.others()
+    )
+
+
+def _peak(
+    prepared: Prepared,
+    setting: Setting,
+    device_memory: int | None,
+    *,
+    plan: Plan | None = None,
+    addresses: Addresses | None = None,
+) -> int | None:
+    """The peak reserved of one drive, in bytes; None if it does not come to its end."""
+    try:
+        drive = prepared.drive(
+            setting, device_memory, folder=fold_allocated, plan=plan, addresses=addresses
+        )
+    except _NO_RUN:
+        return None
+    if drive.stopped_at is not None:
+        return None
+    return drive.allocator.statistics().all.reserved_bytes.peak
+
+
+def _range_of(found: Iterable[int | None]) -> tuple[int, int] | None:
+    peaks = [peak for peak in found if peak is not None]
     return (min(peaks), max(peaks)) if peaks else None
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from allocsim.core import RELEASES, Release
+from allocsim.core import RELEASES, FreeBlockOrder, Release
 from allocsim.engine.left_open import has_unseen_calls, may_hide_calls
 from allocsim.engine.prepared import Prepared
 from allocsim.engine.result import DeviceRun
@@ -18,6 +18,8 @@ from allocsim.trace import Action, MarkKind, Provenance
 from allocsim.units import format_size
 
 __all__ = [
+    "address_notes",
+    "address_range_note",
     "cause_notes",
     "device_note",
     "known_notes",
@@ -135,6 +137,44 @@ def known_notes(prepared: Prepared) -> list[str]:
     if not hints.empties:
         notes.append("no memory was given back by empty_cache: as told")
     return notes
+
+
+def address_notes(prepared: Prepared) -> list[str]:
+    """By which rule a what-if gives segments addresses, where it is not in plain order.
+
+    Empty for releases that decide between equal blocks by their age.
+    """
+    if prepared.release.free_block_order is not FreeBlockOrder.ADDRESS:
+        return []
+    found = prepared.addresses
+    if not found.is_known:
+        return [
+            "the rule by which the recorded driver chose addresses is not known: segments get "
+            "addresses in order"
+        ]
+    rule = {
+        "driver": "the CUDA driver's rule",
+        "firstfit": "the rule of the lowest free address",
+    }.get(found.policy)
+    if rule is None:
+        return []
+    if not found.n_segments:
+        return [f"segments get addresses by {rule}, which the recorded ones suggest"]
+    return [
+        f"segments get addresses by {rule}, which places {found.n_right:,} of the "
+        f"{found.n_segments:,} recorded ones as recorded"
+    ]
+
+
+def address_range_note(peaks: tuple[int, int], peak: int | None) -> str:
+    """What a what-if comes to under other addresses; peak: its own, None if it has none."""
+    known = peaks if peak is None else (min(*peaks, peak), max(*peaks, peak))
+    low, high = map(format_size, known)
+    return (
+        "which of several free blocks of one size is reused depends on addresses of segments, "
+        "which the driver chooses: tried over plausible ones, the peak reserved comes to "
+        f"{low} to {high}"
+    )
 
 
 def start_notes(prepared: Prepared, start: Start) -> list[str]:

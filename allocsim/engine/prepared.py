@@ -3,7 +3,7 @@
 Rule: release, start and plan of a device are worked out once, in `prepare.py` and here; `replay`,
 `Walk` and every trial drive what is prepared, so that their results can be held against each
 other.  A drive as recorded may have its driver bases dictated; any other drives the undictated
-plan, addresses in order from the recording's first.
+plan, addresses by the rule that the recording shows.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from allocsim.core import (
     RoundedSizes,
     parse_conf,
 )
+from allocsim.engine.addresses import Addresses, read_addresses
 from allocsim.engine.calls import fraction_at_start
 from allocsim.engine.drive import Drive
 from allocsim.engine.expected import Compared, Expected
@@ -30,8 +31,8 @@ from allocsim.engine.hints import Hints
 from allocsim.engine.left_open import open_plans
 from allocsim.engine.observers import Observer, Progress
 from allocsim.engine.plan import Plan, StepKind
+from allocsim.engine.planned import plan_of
 from allocsim.engine.quiet import Quiet, quiet_moments
-from allocsim.engine.reading import read_plan
 from allocsim.engine.repeats import Period, find_period
 from allocsim.engine.result import Parting
 from allocsim.engine.setting import Setting
@@ -40,7 +41,7 @@ from allocsim.engine.two_starts import chosen_start, may_break
 from allocsim.errors import ConfigError
 from allocsim.state import SegmentState
 from allocsim.trace import Mark, MarkKind, Provenance, Trace
-from allocsim.units import GIB, TIB, format_size, round_up
+from allocsim.units import format_size
 
 __all__ = ["Prepared"]
 
@@ -84,50 +85,13 @@ class Prepared:
 
     @cached_property
     def plan(self) -> Plan:
-        """The steps, what the driver answered among them.
-
-        The room that an expandable segment has to grow depends on the device (semantics 4.1): where
-        nothing tells its size and none without end will do, the least in whole GiB is tried, and
-        the least in halves of one.
-        """
-        if self.written is not None:
-            return self.written.plan
-        plan = self._read(self.named_memory)
-        if plan.is_whole or not self.config.expandable_segments or self.capacity_of(plan):
-            return plan
-        for memory in (round_up(plan.max_reserved, step) for step in (GIB, GIB // 2)):
-            found = self._read(memory, is_assumed=True)
-            if found.is_whole:
-                return replace(found, fits=memory)
-        return plan
+        """The steps, what the driver answered among them; see `planned.py`."""
+        return plan_of(self) if self.written is None else self.written.plan
 
     @property
     def is_own_release(self) -> bool:
         """Whether the release modelled can have written the recording."""
         return self.written is None
-
-    def _read(self, memory: int | None, *, is_assumed: bool = False) -> Plan:
-        """Where calls were noted, at first without a limit that none of them sets."""
-        is_assumed |= self.assumed_memory is not None and not self._recorded_memory
-        base = round_up(self.last_address, TIB)
-        noted = () if self.provenance is None else (None,)
-        for collects_at in dict.fromkeys((*noted, self.collects_at)):
-            plan = read_plan(
-                self.trace,
-                self.held,
-                lambda memory, limit: self.allocator(
-                    self.recorded, memory, base_address=base, record_history=True, limit=limit
-                ),
-                memory,
-                is_assumed=is_assumed,
-                collects_at=collects_at,
-                marks=self.marks,
-                empties=self.hints.empties,
-                is_made=self.is_made,
-            )
-            if plan.is_whole:
-                break
-        return plan
 
     def capacity_of(self, plan: Plan) -> int | None:
         """Bytes of the device: as named, else as an out-of-memory error tells; None: unknown."""
@@ -148,7 +112,8 @@ class Prepared:
         return assumed if assumed.plan.is_whole else self
 
     @property
-    def _recorded_memory(self) -> int:
+    def recorded_memory(self) -> int:
+        """Bytes of the device as noted where the recording was made; 0 where nothing was."""
         return 0 if self.provenance is None else self.provenance.device_memory
 
     @property
@@ -181,7 +146,7 @@ class Prepared:
     @property
     def named_memory(self) -> int | None:
         """Bytes of the device that the recording names; None where it does not."""
-        return self._recorded_memory or self.assumed_memory
+        return self.recorded_memory or self.assumed_memory
 
     @property
     def capacity(self) -> int | None:
@@ -220,6 +185,19 @@ class Prepared:
         """The moments at which a call of empty_cache would not have shown; see `quiet.py`."""
         return quiet_moments(self)
 
+    @cached_property
+    def addresses(self) -> Addresses:
+        """How a drive that dictates no address has segments placed; see `addresses.py`.
+
+        A phantom's and the model's own addresses are no card's: they are given out in order.
+        """
+        made = self.provenance
+        if self.is_made or self.is_requests or (made is not None and made.is_phantom):
+            return Addresses()
+        if self.written is not None:
+            return self.written.addresses
+        return read_addresses(self.trace, self.start)
+
     @property
     def first_base(self) -> int:
         """Where the recorded driver's addresses begin."""
@@ -235,8 +213,9 @@ class Prepared:
         setting: Setting,
         device_memory: int | None,
         *,
-        base_address: int,
-        address_policy: str = "bump",
+        base_address: int | None = None,
+        address_policy: str | None = None,
+        addresses: Addresses | None = None,
         record_history: bool = False,
         fast_path: bool = True,
         limit: int | None = None,
@@ -246,6 +225,8 @@ class Prepared:
         """An allocator that holds what the device held before the first entry.
 
         device_memory: bytes, None for a device without end.
+        address_policy, base_address: see `Device`; without a policy they are those of `addresses`,
+        None for the recording's own.
         limit: bytes that the program allows itself by a call.
         start: `Start.ANEW` for one that holds nothing yet.  host_spill: bytes that the driver lends
         of the host's memory.
@@ -253,6 +234,12 @@ class Prepared:
         the recording begins with.
         """
         is_kept = start is Start.KEPT
+        if address_policy is not None:
+            addresses = Addresses(address_policy)
+        elif addresses is None:
+            addresses = self.addresses
+        if base_address is None:
+            base_address = self.first_base if addresses.base is None else addresses.base
         if device_memory is not None and is_kept and self.held > device_memory + host_spill:
             raise ConfigError(
                 f"device memory {format_size(device_memory)} cannot hold what device "
@@ -265,7 +252,7 @@ class Prepared:
             self.release.version,
             context_memory=self.context_memory,
             host_spill=host_spill,
-            address_policy=address_policy,
+            address_policy=addresses.policy,
             base_address=base_address,
             record_history=record_history,
             device=self.trace.device,
@@ -293,12 +280,14 @@ class Prepared:
         folder: Folder = fold,
         start: Start | None = None,
         plan: Plan | None = None,
+        addresses: Addresses | None = None,
     ) -> Drive:
         """Drive every step under `setting` on a device of `device_memory` bytes (None: no end).
 
         skips: whether to pass over periods in which nothing changes; the timeline then lacks
         them.  fast_path: see `CachingAllocator`.  folder: what counts the statistics.
-        start: None for `start_under`.  plan: None for `free_plan`.
+        start: None for `start_under`.  plan: None for `free_plan`.  addresses: None for the
+        recording's own.
         Raises as `allocator` does, and what PyTorch would not survive under its own name.
         """
         start = self.start_under(setting, device_memory) if start is None else start
@@ -306,7 +295,7 @@ class Prepared:
         allocator = self.allocator(
             setting,
             device_memory,
-            base_address=self.first_base,
+            addresses=addresses,
             fast_path=fast_path,
             limit=self.limit_for(setting, device_memory, plan),
             start=start,
@@ -320,6 +309,7 @@ class Prepared:
             observers=tuple(observers),
             folder=folder,
             lays_out=self.start if start is Start.ANEW else (),
+            address_events=(addresses or self.addresses).events,
         )
         drive.run(self._period_for(allocator) if skips else None)
         return drive

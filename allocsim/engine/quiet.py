@@ -172,7 +172,6 @@ def _in_drive(prepared: Prepared) -> Quiet:
         allocator = prepared.allocator(
             prepared.recorded,
             device_memory,
-            base_address=prepared.first_base,
             limit=prepared.limit_for(prepared.recorded, device_memory, plan),
         )
         Probe(
@@ -181,6 +180,7 @@ def _in_drive(prepared: Prepared) -> Quiet:
             len(prepared.trace),
             dictates=False,
             folder=fold_allocated,
+            address_events=prepared.addresses.events,
             moments=moments,
             quiet=quiet,
         ).look()

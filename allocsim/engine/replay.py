@@ -15,8 +15,9 @@ from allocsim.core import AllocatorConfig
 from allocsim.engine.as_recorded import drive_as_recorded
 from allocsim.engine.drive import Drive
 from allocsim.engine.hints import Hints
-from allocsim.engine.left_open import leaves_open, peaks_left_open
+from allocsim.engine.left_open import leaves_open, peaks_by_address, peaks_left_open
 from allocsim.engine.notes import (
+    address_range_note,
     open_notes,
     peak_notes,
     workspace_note,
@@ -171,10 +172,24 @@ def _with_peaks(prepared: Prepared, setting: Setting, drive: Drive, run: DeviceR
     if not prepared.is_recorded(setting) and looks_at_moments(prepared):
         parting_of(prepared)  # which looks at the moments on its way
     found = peaks_left_open(prepared, setting, run.device_memory)
-    if found is None or (found == (peak, peak) and not leaves_open(prepared)):
+    if found is not None and (found != (peak, peak) or leaves_open(prepared)):
+        run = replace(run, peaks_left_open=found)
+        run = replace(run, notes=(*run.notes, *open_notes(prepared, run)))
+    if drive.allocator.device.policy != prepared.addresses.policy:
+        return run  # the caller names another
+    return _with_peaks_by_address(prepared, setting, run, peak)
+
+
+def _with_peaks_by_address(
+    prepared: Prepared, setting: Setting, run: DeviceRun, peak: int | None
+) -> DeviceRun:
+    """`run` with the peaks that other addresses lead to, if there are any."""
+    found = peaks_by_address(prepared, setting, run.device_memory)
+    if found is None or found == (peak, peak):
         return run
-    run = replace(run, peaks_left_open=found)
-    return replace(run, notes=(*run.notes, *open_notes(prepared, run)))
+    run = replace(run, notes=(*run.notes, address_range_note(found, peak)))
+    known = (*found, *(run.peaks_left_open or ()))
+    return replace(run, peaks_left_open=(min(known), max(known)))
 
 
 def _result(

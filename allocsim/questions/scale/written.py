@@ -38,7 +38,6 @@ def recording_at(
     allocator = prepared.allocator(
         prepared.recorded if conf is None else Setting(conf),
         memory,
-        base_address=prepared.first_base,
         record_history=True,
     )
     kept = _Kept(plan, prepared.trace.frames)
