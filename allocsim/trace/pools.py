@@ -1,17 +1,22 @@
 """Private pool of each entry of a trace.
 
-Entries store the pool id since 2.12.  In older recordings an address belongs to the pool of the
-final segment that contains it, else to the default pool (semantics 6.6).
+Entries store the pool id since 2.12.  In older recordings an entry belongs to the pool of the final
+segment that contains its address, if that segment existed at the entry, else to the default pool
+(semantics 6.6).  The check of the segment's age is needed because the driver reuses addresses.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim.state import DEFAULT_POOL, PoolId
+from allocsim.arrays import any_of
+from allocsim.state import DEFAULT_POOL, PoolId, SegmentState
+from allocsim.trace.action import Action
+from allocsim.trace.reservations import reservations_of
 from allocsim.trace.trace import Trace
 
 __all__ = ["PoolColumn", "pools_of"]
@@ -34,7 +39,29 @@ def pools_of(trace: Trace) -> PoolColumn:
     private = [segment for segment in trace.segments if segment.pool_id != DEFAULT_POOL]
     ids = tuple(dict.fromkeys(segment.pool_id for segment in private))
     number = np.full(len(trace), -1, dtype=np.int32)
-    for segment in private:
-        inside = (trace.addr >= segment.address) & (trace.addr < segment.end)
-        number[inside] = ids.index(segment.pool_id)
+    for first, base, end, pool_id in _held(trace, private):
+        addr = trace.addr[first:]
+        number[first:][(addr >= base) & (addr < end)] = ids.index(pool_id)
+    number[any_of(trace.action, (Action.OOM,))] = -1  # its address is a number of bytes
     return PoolColumn(number, ids)
+
+
+_Held = tuple[int, int, int, PoolId]
+"""The entry from which on a pool holds addresses; the first of them; the end; the pool."""
+
+
+def _held(trace: Trace, private: list[SegmentState]) -> Iterator[_Held]:
+    """Yield the addresses that private pools hold at the end, and since when."""
+    obtained = np.flatnonzero(any_of(trace.action, (Action.SEGMENT_ALLOC,)))
+    bases = trace.addr[obtained]
+    for segment in private:
+        if not segment.is_expandable:
+            since = obtained[bases == segment.address]
+            first = int(since[-1]) if len(since) else 0
+            yield first, segment.address, segment.end, segment.pool_id
+    mapped = [segment for segment in private if segment.is_expandable]
+    for reservation in reservations_of(trace) if mapped else ():
+        for segment in mapped:
+            if segment.address < reservation.end and reservation.base < segment.end:
+                yield reservation.first, reservation.base, reservation.end, segment.pool_id
+                break
