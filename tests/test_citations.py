@@ -58,6 +58,8 @@ NOT_OURS = {
     ),
     **dict.fromkeys(("nn/modules.py", "functional.py"), "bitsandbytes'"),
     **dict.fromkeys(("gpu_worker.py", "server_args.py"), "vLLM's and SGLang's"),
+    **dict.fromkeys(("model_executor/layers/linear.py", "vocab_parallel_embedding.py"), "vLLM's"),
+    "quantizers/base.py": "transformers'",
     **dict.fromkeys(("docs/faq.md", "docs/context-length.md"), "Ollama's"),
     **dict.fromkeys(("docs/gguf.md", "src/ggml-common.h", "include/ggml.h"), "ggml's"),
     **dict.fromkeys(("src/llama-model.cpp", "src/llama-context.cpp"), "llama.cpp's"),

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from allocsim.cli.fit_html import prepare_html, run_html
-from allocsim.cli.fit_parallel import add_parallel, is_by_formula, run_by_formula
-from allocsim.cli.fit_served import add_serving, is_served, run_served
+from allocsim.cli.fit_parallel import add_parallel, run_by_formula
+from allocsim.cli.fit_served import add_serving, note_server, run_served
+from allocsim.cli.fit_ways import Way, refuse_ineffective, way_of
 from allocsim.cli.options import Commands, add_command, add_shared
 from allocsim.cli.output import write, write_result
 from allocsim.cli.owners import spilled_owners_of
@@ -54,6 +55,8 @@ _STARTS = ("clean", "made")
 _PARALLEL = {"fsdp": "FSDP2, each layer by itself", "ddp": "DistributedDataParallel"}
 _SIZES = ("batch", "seq", "image", "prompt", "decode", "accumulate", "lora", "gpus")
 _DOES_NOT_FIT = 3
+_USUAL = {"engine": "auto", "multiple_of": 1, "host_spill": 0}
+"""What is meant where an option is not given; until then None tells that it was not."""
 _OF_THE_TASK = (
     *("dtype", "optimizer", "batch", "seq", "image", "lengths", "checkpointing", "accumulate"),
     *("lora", "lora_targets", "attention", "compiles", "channels_last", "steps", "prompt"),
@@ -114,7 +117,7 @@ def add_to(commands: Commands[Parser]) -> None:
         "first for several of the second")  # fmt: skip
     also = "with --find of two: which of the second, as seq=512,1024 (default: half of what is "
     add("--with", metavar="NAME=N,N", dest="others", help=f"{also}asked for, it, and twice it)")
-    add("--multiple-of", metavar="N", type=count, default=1,
+    add("--multiple-of", metavar="N", type=count,
         help="look among multiples of N (default: 1)")  # fmt: skip
     add_shared(parser, "--conf", text="PYTORCH_CUDA_ALLOC_CONF for the program")
     add_shared(parser, "--torch", text="PyTorch's release, {releases} (default: the one installed)")
@@ -122,7 +125,7 @@ def add_to(commands: Commands[Parser]) -> None:
         "meant, 5.23 or 5.24 (default: the one installed, else 5.23)")  # fmt: skip
     add("--python", metavar="PATH", help="the Python that has PyTorch (default: this one, then "
         "python3)")  # fmt: skip
-    add("--engine", choices=("auto", "program", "laws", "formula"), default="auto",
+    add("--engine", choices=("auto", "program", "laws", "formula"),
         help="what answers: the program itself, run by PyTorch, the law of its requests, without, "
         "or formulas (default: laws where PyTorch is missing; formulas with an option of "
         "theirs)")  # fmt: skip
@@ -134,6 +137,7 @@ def add_to(commands: Commands[Parser]) -> None:
     add("--list-models", action="store_true", help="print the presets, and stop")
     add_shared(parser, "--json")
     add_parallel(parser)
+    parser.set_defaults(host_spill=None)
 
 
 def _sought(text: str) -> list[str]:
@@ -149,22 +153,32 @@ def _sought(text: str) -> list[str]:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if arguments.html is not None:
-        return _write_page(arguments)
-    if arguments.list_models:
+    note_server(arguments)
+    way = way_of(arguments)
+    refuse_ineffective(arguments, way)
+    for name, usual in _USUAL.items():
+        if getattr(arguments, name) is None:
+            setattr(arguments, name, usual)
+    if way is Way.LIST:
         return _list_models()
-    for is_asked, answer in ((is_served, run_served), (is_by_formula, run_by_formula)):
-        if is_asked(arguments):
-            return answer(arguments, _gpus(arguments))
+    if way is Way.PAGE:
+        return _write_page(arguments)
+    if way in (Way.SERVER, Way.TRANSFORMERS, Way.GGML):
+        return run_served(arguments, _gpus(arguments))
+    if way in (Way.LAYOUT, Way.PLAN):
+        return run_by_formula(arguments, _gpus(arguments))
+    return _run_by_task(arguments, way)
+
+
+def _run_by_task(arguments: argparse.Namespace, way: Way) -> int:
+    """Answer by a program or the law of its requests."""
     task = _task(arguments)
-    if arguments.show_program:
+    if way is Way.SHOW:
         return _show_program(task)
     gpus = _gpus(arguments)
-    if arguments.find is not None:
-        return _find(arguments, task, gpus)
-    if arguments.others is not None:
-        raise UsageError("--with is for --find of two sizes, as batch,seq")
-    return _fit(arguments, task, gpus)
+    if task is None or way is Way.ONE:
+        return _fit(arguments, task, gpus)
+    return _find(arguments, task, gpus)
 
 
 def _write_page(arguments: argparse.Namespace) -> int:
@@ -200,14 +214,6 @@ def _task(arguments: argparse.Namespace) -> Task | None:
     if not words:
         raise UsageError("fit needs a model, or a program after --: allocsim fit gpt2 --gpu T4")
     if len(words) > 1:
-        if given or arguments.train or arguments.serve or arguments.find:
-            name = next(iter(given), "find" if arguments.find else "train")
-            raise UsageError(f"--{name} is for a MODEL; a program says itself what it does")
-        for name in ("python", "transformers"):
-            if getattr(arguments, name) is not None:
-                raise UsageError(f"--{name} is for a MODEL; a program is run as it stands")
-        if arguments.engine not in ("auto", "program"):
-            raise UsageError(f"--engine {arguments.engine} is for a MODEL; a program is run")
         return None
     if "lora_targets" in given:
         given["lora_targets"] = tuple(filter(None, given["lora_targets"].split(",")))
@@ -226,7 +232,7 @@ def _task(arguments: argparse.Namespace) -> Task | None:
 def _refuse_other(arguments: argparse.Namespace, given: dict[str, Any]) -> None:
     """Raises UsageError for options of training beside --serve, and the other way round."""
     training = {"seq", "optimizer", "checkpointing", "accumulate", "lora", "lora_targets", "steps"}
-    training |= {"ranks", "rank"}
+    training |= {"ranks", "rank", "image", "channels_last"}
     serving = {"prompt", "decode", "requests"}
     wrong = sorted((training if arguments.serve else serving) & given.keys())
     if wrong:
@@ -306,21 +312,14 @@ def _refuse_out(out: Path) -> None:
         raise UsageError(f"{out} is no name for a recording; expected a .pickle in a folder")
 
 
-def _find(arguments: argparse.Namespace, task: Task | None, gpus: list[Gpu]) -> int:
+def _find(arguments: argparse.Namespace, task: Task, gpus: list[Gpu]) -> int:
     from allocsim.questions.fit import largest  # noqa: PLC0415
     from allocsim.report import largest_fit_document, largest_fit_text  # noqa: PLC0415
 
-    if task is None:
-        raise UsageError("--find is for a MODEL; of your own program, record two sizes and use "
-                         "allocsim scale")  # fmt: skip
     if len(gpus) > 1:
         raise UsageError("--find looks on one card; name one")
-    if arguments.host_spill:
-        raise UsageError("--find looks for what the card holds itself; leave out --host-spill")
     if len(arguments.find) > 1:
         return _find_frontier(arguments, task, gpus[0])
-    if arguments.others is not None:
-        raise UsageError("--with is for --find of two sizes, as batch,seq")
     if arguments.find == ["gpus"]:
         return _find_gpus(arguments, task, gpus[0])
     with ProgressBar() as bar:

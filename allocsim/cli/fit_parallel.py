@@ -1,6 +1,6 @@
 """The options of `allocsim fit` for training on many cards by formula.
 
-Rule: any one of them asks for the formulas; what a program only can answer is refused beside them.
+Rule: any one of them asks for the formulas, tensor parallelism of servers apart.
 """
 
 from __future__ import annotations
@@ -18,28 +18,15 @@ if TYPE_CHECKING:
     from allocsim.estimate.training import Layout, Shape, Training
     from allocsim.phantom import Gpu
 
-__all__ = ["add_parallel", "is_by_formula", "run_by_formula"]
+__all__ = ["add_parallel", "run_by_formula"]
 
 _GROUPS = {
-    "tensor": "each layer",
+    "tensor": "each layer; with --server too",
     "pipeline": "the layers, in stages (1F1B)",
     "data": "the batch",
     "context": "each sequence",
     "expert": "the experts, of those",
 }
-_OPTIONS = (
-    *(f"{name}_parallel" for name in _GROUPS),
-    *("zero", "recompute", "virtual_stages", "no_sequence_parallel", "grad_dtype", "kernels"),
-    *("parameters", "plan", "cards"),
-)
-_ALIKE = ("dtype", "optimizer", "batch", "seq", "accumulate", "attention", "checkpointing")
-"""Options of other trainings that mean the same here."""
-_REFUSED = (
-    *("serve", "image", "lengths", "lora", "lora_targets", "compiles", "channels_last", "steps"),
-    *("prompt", "decode", "requests", "start", "parallel", "ranks", "rank", "find", "conf"),
-    *("torch", "transformers", "python", "out", "show_program", "host_spill"),
-)
-_NAMES = {"compiles": "compile", "parallel": "fsdp or --ddp", "out": "out"}
 _USUAL_SEQ = 4096
 _DOES_NOT_FIT = 3
 _NUMBER = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)\s*([KMBT]?)", re.ASCII | re.IGNORECASE)
@@ -75,39 +62,14 @@ def _parameters(text: str) -> int:
     return round(float(match[1]) * _TIMES[match[2].lower()])
 
 
-def is_by_formula(arguments: argparse.Namespace) -> bool:
-    """Whether formulas are asked for."""
-    asked = [name for name in _OPTIONS if getattr(arguments, name) is not None]
-    if asked and arguments.engine == "program":
-        raise UsageError(f"--{asked[0].replace('_', '-')} is of formulas; --engine program is none")
-    return bool(asked) or arguments.engine == "formula"
-
-
 def run_by_formula(arguments: argparse.Namespace, gpus: list[Gpu]) -> int:
     """The whole command."""
-    _refuse_other(arguments)
     if len(gpus) > 1:
         raise UsageError("formulas are for one kind of card; name one")
-    if arguments.cards is not None and not arguments.plan:
-        raise UsageError("--gpus is of --plan; a layout's cards are those of its groups")
     training = _training(arguments)
     return (
         _plan(arguments, training, gpus[0]) if arguments.plan else _one(arguments, training, gpus)
     )
-
-
-def _refuse_other(arguments: argparse.Namespace) -> None:
-    for name in _REFUSED:
-        if getattr(arguments, name, None) not in (None, False, ()):
-            shown = _NAMES.get(name, name.replace("_", "-"))
-            raise UsageError(f"--{shown} is of a program that runs; formulas have no use for it")
-    if arguments.plan:
-        searched = [f"{name}_parallel" for name in ("tensor", "pipeline", "data", "expert")]
-        searched += ["zero", "recompute", "checkpointing"]
-        for name in searched:
-            if getattr(arguments, name) is not None:
-                shown = name.replace("_", "-")
-                raise UsageError(f"--plan searches for --{shown} itself; leave one of them out")
 
 
 def _training(arguments: argparse.Namespace) -> Training:

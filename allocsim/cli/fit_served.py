@@ -1,6 +1,7 @@
 """The options of `allocsim fit` for serving engines, and the answer for them.
 
-Rule: an option of another engine or task beside these is refused, never ignored.
+Rule: this file adds the options and calls the answer; which options have an effect is said by
+`fit_ways.py`.
 """
 
 from __future__ import annotations
@@ -16,17 +17,11 @@ if TYPE_CHECKING:
     from allocsim.estimate import Logged
     from allocsim.phantom import Gpu
 
-__all__ = ["add_serving", "is_served", "run_served"]
+__all__ = ["add_serving", "note_server", "run_served"]
 
 _SERVERS = ("transformers", "vllm", "sglang", "tensorrt-llm", "llama.cpp", "ollama")
 _KV_TYPES = (*("fp32", "fp16", "bf16", "fp8", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"),)
 _ASKED = ("batch", "prompt", "decode", "requests")
-_OTHERS = (
-    *("train", "dtype", "seq", "image", "lengths", "optimizer", "checkpointing", "accumulate"),
-    *("lora", "lora_targets", "attention", "compiles", "channels_last", "steps", "start"),
-    *("parallel", "ranks", "rank", "find", "conf", "torch", "transformers", "python", "out"),
-    "show_program",
-)
 _DOES_NOT_FIT = 3
 
 
@@ -44,20 +39,13 @@ def add_serving(parser: Parser) -> None:
         "(default: all)")  # fmt: skip
 
 
-def is_served(arguments: argparse.Namespace) -> bool:
-    """Whether an engine is asked about.  Raises UsageError for its options without it."""
+def note_server(arguments: argparse.Namespace) -> None:
+    """Set the server that the ending of a file of weights tells, where none is named."""
     words = arguments.words
     if arguments.server is None and len(words) == 1:
         endings = {".gguf": "llama.cpp", ".safetensors": "transformers"}
         found = (name for end, name in endings.items() if words[0].endswith(end))
         arguments.server = next(found, None)
-    if arguments.server is not None:
-        return True
-    for name in ("weights", "kv_cache_type", "gpu_layers", "log"):
-        if getattr(arguments, name) is not None:
-            option = name.replace("_", "-")
-            raise UsageError(f"--{option} is for --server ENGINE, as --server vllm")
-    return False
 
 
 def run_served(arguments: argparse.Namespace, gpus: list[Gpu]) -> int:
@@ -67,10 +55,6 @@ def run_served(arguments: argparse.Namespace, gpus: list[Gpu]) -> int:
 
     if len(arguments.words) != 1:
         raise UsageError("--server needs one MODEL: allocsim fit Qwen2.5-7B --server vllm")
-    for name in _OTHERS:
-        if getattr(arguments, name):
-            option = {"compiles": "compile", "parallel": arguments.parallel}.get(name, name)
-            raise UsageError(f"--{str(option).replace('_', '-')} is not for --server")
     given = {name: getattr(arguments, name) for name in _ASKED}
     given = {name: value for name, value in given.items() if value is not None}
     held = held_of(arguments.words[0], arguments.server, arguments.weights)
@@ -83,6 +67,7 @@ def run_served(arguments: argparse.Namespace, gpus: list[Gpu]) -> int:
             kv_type=arguments.kv_cache_type or "",
             gpu_layers=arguments.gpu_layers,
             logged=logged,
+            cards=arguments.tensor_parallel or 1,
             **given,
         )
         for gpu in gpus

@@ -24,7 +24,9 @@ from allocsim.estimate.mixtures import BASES, kind_of
 from allocsim.estimate.needs import AS_LOGGED, Needs, Part, Work
 from allocsim.estimate.safetensors import StoredTensor, read_safetensors
 from allocsim.estimate.shapes import FAMILIES, Shape, Sizes, parameters_of, shapes_of, sizes_of
+from allocsim.estimate.sharding import sizes_of_rank, weights_of_rank
 from allocsim.estimate.stored import weights_in
+from allocsim.estimate.unconverted import unconverted_in
 from allocsim.estimate.weights import FORMATS, Stored, Weights, format_in, weights_of
 from allocsim.lazily import lazily
 
@@ -37,8 +39,9 @@ __all__ = [
     "Shape", "Sizes", "Stored", "StoredTensor", "WORKSPACE", "Weights", "Work", "bytes_a_token",
     "bytes_in", "compute_buffer", "figures_in", "format_in", "gguf_sizes", "grow", "kind_of",
     "kv_bytes", "kv_range", "llama_cpp", "logged_in", "ollama", "parameters_of", "read_gguf",
-    "read_safetensors", "sglang", "shapes_of", "sizes_of", "static_fraction", "tensorrt_llm",
-    "transformers", "vllm", "weights_in", "weights_of",
+    "read_safetensors", "sglang", "shapes_of", "sizes_of", "sizes_of_rank", "static_fraction",
+    "tensorrt_llm", "transformers", "unconverted_in", "vllm", "weights_in", "weights_of",
+    "weights_of_rank",
 ]  # fmt: skip
 
 __getattr__ = lazily(globals(), dict.fromkeys(("LogFigure", "LogFigures", "figures_in"), "log"))

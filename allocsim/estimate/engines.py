@@ -33,6 +33,9 @@ _SAMPLED = 256
 """Sequences that the profiling run samples for."""
 _SAMPLING = (1, 8)
 """Copies of the logits in 32 bits that sampling holds: itself, or sorted with indices as well."""
+_COMMUNICATION = (0, 3_174 * MIB)
+"""NCCL's and the all-reduce's buffers, on cards that share layers: what vLLM 0.6 printed beside
+PyTorch on two H100, 3.58 GiB, without the least context."""
 _GRAPHS = (104 * MIB, 1 * GIB)
 """What capturing graphs took in posted logs: 0.11, 0.31, 0.36, 0.65 and 0.96 GiB."""
 
@@ -76,7 +79,7 @@ def transformers(work: Work) -> Needs:
 
 
 def vllm(work: Work) -> Needs:
-    """A server at gpu_memory_utilization 0.9, one card."""
+    """A server at gpu_memory_utilization 0.9."""
     activations = _profiled(work)
     parts = (
         _context(work),
@@ -84,6 +87,7 @@ def vllm(work: Work) -> Needs:
         _cache(work, _VLLM_BLOCK),
         activations,
         _graphs(work),
+        *_communication(work),
     )
     needs = Needs(engine="vllm", parts=parts, source="vLLM, gpu_worker.py and Conserving Memory")
     budget = math.floor(work.memory * (work.logged.fraction or FRACTIONS["vllm"]))
@@ -98,7 +102,8 @@ def vllm(work: Work) -> Needs:
         source=needs.source,
         taken=(budget, budget + parts[4].high),
         room=_room(work, (least, most), _VLLM_BLOCK),
-        paste=f"--gpu-memory-utilization {fraction:.2f} --max-model-len {work.tokens} "
+        paste=f"{_parallel(work, '--tensor-parallel-size')}"
+        f"--gpu-memory-utilization {fraction:.2f} --max-model-len {work.tokens} "
         f"--max-num-seqs {work.batch} or --kv-cache-memory-bytes {cache}"
         if fraction < 1
         else "",
@@ -109,26 +114,26 @@ def vllm(work: Work) -> Needs:
     )
 
 
-def static_fraction(memory: int) -> tuple[float, int]:
-    """SGLang's mem_fraction_static of a card on one GPU, and the bytes it leaves for the rest.
+def static_fraction(memory: int, cards: int = 1) -> tuple[float, int]:
+    """SGLang's mem_fraction_static of one of `cards` cards, and the bytes it leaves for the rest.
 
     512 MiB, 1.5 MiB for each token of a prefill chunk, 2 MiB for each sequence of the largest
-    graph and an eighth of a GiB for the rank, on cards above 60 GiB 10 GiB at least.
+    graph and an eighth of a GiB for each rank, on cards above 60 GiB 10 GiB at least.
     """
     mib = memory / MIB
     table = ((20, 2048, 8), (35, 2048, 24), (60, 4096, 32), (90, 8192, 256), (160, 8192, 256))
     chunk, graphs = next(
         ((chunk, graphs) for top, chunk, graphs in table if mib < top * 1024), (16384, 512)
     )
-    left = 512 + 1.5 * chunk + 1024 / 8 + 2 * graphs
+    left = 512 + 1.5 * chunk + 1024 * cards / 8 + 2 * graphs
     if mib > 60 * 1024:
         left = max(left, 10 * 1024)
     return round(max(mib - left, 0) / max(mib, 1), 3), round(left * MIB)
 
 
 def sglang(work: Work) -> Needs:
-    """A server with its own mem_fraction_static, one card."""
-    fraction, left = static_fraction(work.memory)
+    """A server with its own mem_fraction_static."""
+    fraction, left = static_fraction(work.memory, work.cards)
     if work.logged.fraction:
         fraction = work.logged.fraction
         left = round(work.memory * (1 - fraction))
@@ -136,10 +141,11 @@ def sglang(work: Work) -> Needs:
     low = min(profiled.low + _graphs(work).low, left)
     rest = Part("activations and CUDA graphs", low, max(left, low), "to what SGLang leaves for "
                 "them by card; its graphs share one pool")  # fmt: skip
-    parts = (_context(work), weights, _cache(work, 1), rest)
+    parts = (_context(work), weights, _cache(work, 1), rest, *_communication(work))
     cache = parts[2].high
     # KV pool = free after loading - free before x (1 - fraction).
-    free = [work.memory - context for context in reversed(work.context)]
+    taken = _beside(work)
+    free = [work.memory - each for each in reversed(taken)]
     pool = [math.floor(each * fraction) - weights.high for each in free]
     asked = math.ceil((weights.high + cache) / max(free[0], 1) * 100) / 100
     return Needs(
@@ -148,7 +154,8 @@ def sglang(work: Work) -> Needs:
         source="SGLang, server_args.py and Hyperparameter Tuning",
         taken=(work.memory - left, work.memory),
         room=_room(work, (pool[0], pool[1]), 1),
-        paste=f"--mem-fraction-static {asked:.2f} --context-length {work.tokens} "
+        paste=f"{_parallel(work, '--tp-size')}--mem-fraction-static {asked:.2f} "
+        f"--context-length {work.tokens} "
         f"--max-running-requests {work.batch}"
         if asked < 1
         else "",
@@ -159,7 +166,7 @@ def sglang(work: Work) -> Needs:
 
 
 def tensorrt_llm(work: Work) -> Needs:
-    """A server at free_gpu_memory_fraction 0.9, one card, 8,192 tokens at a time."""
+    """A server at free_gpu_memory_fraction 0.9, 8,192 tokens at a time."""
     activations = _activations(work, 8192)
     parts = (
         _context(work),
@@ -167,6 +174,7 @@ def tensorrt_llm(work: Work) -> Needs:
         _cache(work, _TENSORRT_BLOCK),
         activations,
         _graphs(work),
+        *_communication(work),
     )
     fixed = [part for part in parts if part.name != "keys and values"]
     free = [work.memory - sum(part.high for part in fixed)]
@@ -189,6 +197,27 @@ def tensorrt_llm(work: Work) -> Needs:
         else "",
         notes=("an engine that was built keeps its activations apart: their size is in its log",),
     )
+
+
+def _parallel(work: Work, option: str) -> str:
+    """Return the server's own option for the cards; "" for one card."""
+    return f"{option} {work.cards} " if work.cards > 1 else ""
+
+
+def _communication(work: Work) -> tuple[Part, ...]:
+    """Return what cards that share layers hold to talk to each other; nothing for one card."""
+    if work.cards == 1:
+        return ()
+    why = (
+        "NCCL's and the all-reduce's, by how the cards are connected; up to 3.1 GiB in posted logs"
+    )
+    return (Part("communication buffers", *_COMMUNICATION, why),)
+
+
+def _beside(work: Work) -> tuple[int, int]:
+    """Return the least and most bytes that are taken before the weights are loaded."""
+    parts = (Part("", *work.context), *_communication(work))
+    return sum(part.low for part in parts), sum(part.high for part in parts)
 
 
 def _context(work: Work) -> Part:

@@ -29,6 +29,7 @@ class Work:
     kv_type: one of `KV_TYPES`, "" for what the engine takes by itself.
     gpu_layers: llama.cpp's -ngl, None for all.  workspace: bytes of cuBLAS's.
     logged: what the engine printed when it held the model, in place of assumptions.
+    cards: how many share each layer; sizes and weights are then those of one of them.
     """
 
     sizes: Sizes
@@ -43,6 +44,7 @@ class Work:
     gpu_layers: int | None = None
     workspace: int = WORKSPACE
     logged: Logged = NOTHING_LOGGED
+    cards: int = 1
 
     @property
     def tokens(self) -> int:

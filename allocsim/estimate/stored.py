@@ -25,6 +25,22 @@ _SCALES = re.compile(
 )
 _FULL = ("F32", "F16", "BF16", "F64")
 _ROLES = re.compile(r"(attn_(?:qkv|q|k|v|output)|ffn_(?:gate|up|down))(?:_exps)?\.weight$")
+_MODULES = {
+    "q_proj": "attn_q",
+    "k_proj": "attn_k",
+    "v_proj": "attn_v",
+    "qkv_proj": "attn_qkv",
+    "o_proj": "attn_output",
+    "gate_proj": "ffn_gate",
+    "up_proj": "ffn_up",
+    "gate_up_proj": "ffn_up",
+    "down_proj": "ffn_down",
+    "w1": "ffn_gate",
+    "w3": "ffn_up",
+    "w2": "ffn_down",
+}
+"""By the name of a module of transformers, what its matrix is for."""
+_OF_MODULE = re.compile(r"\.(\w+)\.(?:weight|qweight)$")
 
 
 def weights_in(tensors: Iterable[StoredTensor], name: str) -> Weights:
@@ -49,6 +65,9 @@ def _role(tensor: StoredTensor, layer: int | None) -> str:
     role = _ROLES.search(tensor.name)
     if role:
         return role[1]
+    module = _OF_MODULE.search(tensor.name)
+    if module and module[1] in _MODULES:
+        return _MODULES[module[1]]
     if tensor.name.endswith("bias"):
         return "bias"
     return "norm" if len(tensor.dims) < 2 else "weight"

@@ -6,7 +6,8 @@ the others in 16 bits.  What is left alone is said by each format's own row.
 Sources.  LLM.int8 and NF4: `bitsandbytes`, nn/modules.py (`Int8Params.SCB`) and functional.py
 (`quantize_4bit`: blocks of 64, nested blocks of 256), and Dettmers et al., QLoRA (2023), section 3.
 GPTQ: `AutoGPTQ`/`GPTQModel`, `QuantLinear` (qweight, qzeros, scales, g_idx).  AWQ: `AutoAWQ`,
-`WQLinear_GEMM`.  FP8: vLLM's and llm-compressor's W8A8 documentation.  GGUF: `mixtures.py`.
+`WQLinear_GEMM`.  FP8: vLLM's and llm-compressor's W8A8 documentation; by rows: FBGEMM's, as
+transformers' `FbgemmFp8Linear` keeps them.  GGUF: `mixtures.py`.
 All of them skip embeddings, norms and, GGUF apart, the head (transformers'
 `get_keys_to_not_convert`; GPTQ and AWQ quantise the modules of the layers).
 """
@@ -14,7 +15,7 @@ All of them skip embeddings, norms and, GGUF apart, the head (transformers'
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +33,7 @@ _PART = {"token_embd": "embeddings", "position": "embeddings", "output": "head"}
 
 FORMATS = (
     *_PLAIN,
-    *("fp8", "int8", "nf4", "nf4-double", "gptq-int4", "gptq-int8", "awq-int4"),
+    *("fp8", "fp8-rows", "int8", "nf4", "nf4-double", "gptq-int4", "gptq-int8", "awq-int4"),
     *(name for name in BASES if name not in ("F32", "F16", "BF16")),
 )
 """Names of formats; GPTQ and AWQ take another group size than 128 as in "gptq-int4-g32"."""
@@ -119,19 +120,25 @@ def format_in(config: Mapping[str, Any]) -> str | None:
         return "nf4-double" if found.get("bnb_4bit_use_double_quant") else "nf4"
     if method == "bitsandbytes" and found.get("load_in_8bit"):
         return "int8"
-    if method == "fp8":
-        return "fp8"
+    if method in ("fp8", "fbgemm_fp8"):
+        return "fp8" if method == "fp8" else "fp8-rows"
     raise ConfigError(
         f"quantization_config {method!r:.40} with {bits!r:.20} bits has no formula; say --weights"
     )
 
 
 def weights_of(
-    shapes: Iterable[Shape], name: str, sizes: Sizes, *, has_imatrix: bool = False
+    shapes: Iterable[Shape],
+    name: str,
+    sizes: Sizes,
+    *,
+    has_imatrix: bool = False,
+    is_unconverted: Callable[[Shape], bool] = lambda _: False,
 ) -> Weights:
     """The weights of the tensors `shapes` in the format `name`, one of `FORMATS`.
 
     has_imatrix: of a GGUF type, whether an importance matrix helped to make it.
+    is_unconverted: of other types, whether a tensor stays in 16 bits (`unconverted.py`).
     Raises ConfigError for another name.
     """
     plain = name.lower()
@@ -148,7 +155,15 @@ def weights_of(
         raise ConfigError(
             f"weights {name[:40]!r} are no known format; expected one of {', '.join(FORMATS)}"
         )
-    return Weights(plain, tuple(_quantised(kind, shape, group) for shape in shapes))
+    return Weights(
+        plain,
+        tuple(
+            Stored(shape, 2 * shape.elements)
+            if is_unconverted(shape)
+            else _quantised(kind, shape, group)
+            for shape in shapes
+        ),
+    )
 
 
 def _ggml(recipe: str, shape: Shape, sizes: Sizes, has_imatrix: bool) -> Stored:
@@ -170,7 +185,7 @@ def _scales(kind: str, shape: Shape, group: int) -> int:
     rows = shape.elements // columns
     if kind == "fp8":
         return 4 * (shape.elements // (columns * shape.dims[-2]))  # one of 32 bits a matrix
-    if kind == "int8":
+    if kind in ("int8", "fp8-rows"):
         return 4 * rows
     if kind.startswith("nf4"):
         return _of_blocks(shape.elements, is_nested=kind == "nf4-double")

@@ -24,7 +24,8 @@ def served_text(answers: Sequence[Served]) -> str:
     needs = found.needs
     lines = row("Verdict", found.headline())
     needed = format_range(needs.low, needs.high)
-    lines += row("Memory", f"{needed} on the card, with {needs.engine}:")
+    where = "on the card" if found.work.cards == 1 else "on each card"
+    lines += row("Memory", f"{needed} {where}, with {needs.engine}:")
     for part in needs.parts:
         lines.append(f"{format_range(part.low, part.high):>{LABEL + 24}}  {part.name}")
     if found.needs.taken is not None:
@@ -55,7 +56,8 @@ def _model(found: Served) -> str:
 
 def _work(found: Served) -> str:
     work = found.work
-    return f"batch {work.batch} x {work.prompt:,} tokens and {work.decode:,} generated"
+    what = f"batch {work.batch} x {work.prompt:,} tokens and {work.decode:,} generated"
+    return what if work.cards == 1 else f"{what}, on {work.cards} cards that share each layer"
 
 
 def _of_cards(answers: Sequence[Served]) -> str:
@@ -108,6 +110,7 @@ def _document(found: Served) -> dict[str, Any]:
         "taken_bytes": None if needs.taken is None else list(needs.taken),
         "room_tokens": None if needs.room is None else list(needs.room),
         "paste": needs.paste or None,
+        "tensor_parallel": found.work.cards,
         "weights": {"format": found.held.weights.name, "bytes": found.held.weights.size},
         "source": needs.source,
         "program": f"{needs.engine} {found.held.name}, {_work(found)}",

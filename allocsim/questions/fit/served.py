@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from allocsim.display import Shown
 from allocsim.errors import ConfigError
@@ -32,11 +33,14 @@ from allocsim.estimate import (
     sglang,
     shapes_of,
     sizes_of,
+    sizes_of_rank,
     tensorrt_llm,
     transformers,
+    unconverted_in,
     vllm,
     weights_in,
     weights_of,
+    weights_of_rank,
 )
 from allocsim.phantom import CONTEXT_MEMORY_SEEN, Gpu
 from allocsim.questions.fit.model import Configured, model_of
@@ -55,6 +59,7 @@ SERVERS: dict[str, Callable[[Work], Needs]] = {
 """By name, what answers for each engine."""
 
 _OF_GGML = ("llama.cpp", "ollama")
+_OF_SEVERAL_CARDS = ("vllm", "sglang", "tensorrt-llm")
 _AS_GGML = {"fp32": "F32", "fp16": "F16", "bf16": "BF16"}
 _MOST_TOKENS = 1 << 24
 
@@ -71,7 +76,8 @@ class Held:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Served(Shown):
-    """The answer.  work: what was asked.  needs: what the engine needs of the card and the host."""
+    """The answer.  work: what was asked, of several cards the part of one of them.  needs: what the
+    engine needs of each card and of the host."""
 
     held: Held
     gpu: Gpu
@@ -91,12 +97,18 @@ class Served(Shown):
     def headline(self) -> str:
         """Whether it fits, and by how much."""
         name, memory = self.gpu.name, self.gpu.memory
+        if self.work.cards > 1:
+            name = f"{self.work.cards} of {name}"
         if self.fits:
             spare = format_range(memory - self.needs.high, memory - self.needs.low)
-            return f"fits {name} with {spare} to spare"
+            return f"fits {name} with {spare} to spare{self._each}"
         needed = format_range(self.needs.low, self.needs.high)
-        of = f"{needed} of {format_size(memory)}"
+        of = f"{needed} of {format_size(memory)}{self._each}"
         return f"may not fit {name}: {of}" if self.may_fit else f"does not fit {name}: {of}"
+
+    @property
+    def _each(self) -> str:
+        return " on each" if self.work.cards > 1 else ""
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
         """The parts."""
@@ -126,9 +138,11 @@ def held_of(text: str, server: str, weights: str | None = None) -> Held:
     if not isinstance(model, Configured):
         raise ConfigError(f"{model.name} is no language model with a configuration")
     sizes = sizes_of(model.config)
+    kept: dict[str, Any] = {}
     if weights is None and server not in _OF_GGML:
         weights = format_in(model.config)
-    found = weights_of(shapes_of(sizes), _format(server, weights), sizes)
+        kept = {"is_unconverted": unconverted_in(model.config)}
+    found = weights_of(shapes_of(sizes), _format(server, weights), sizes, **kept)
     return Held(model.name, sizes, found, "its configuration")
 
 
@@ -169,12 +183,15 @@ def serve(
     kv_type: str = "",
     gpu_layers: int | None = None,
     logged: Logged | None = None,
+    cards: int = 1,
 ) -> Served:
     """What `server`, one of `SERVERS`, needs to answer that on `gpu`.
 
+    cards: how many of `gpu` share each layer (tensor parallelism); the answer is for each of them.
     logged: what the server printed when it held this model on one card, this or another.
     """
     counts = {"batch": batch, "prompt": prompt, "decode": decode, "requests": requests}
+    counts["tensor-parallel"] = cards
     for name, value in counts.items():
         if not 0 < value <= _MOST_TOKENS:
             raise ConfigError(f"{name} {value} is not possible; expected 1 to {_MOST_TOKENS:,}")
@@ -182,9 +199,15 @@ def serve(
         raise ConfigError(f"--gpu-layers is for llama.cpp and ollama, not {server}")
     if kv_type and server == "transformers":
         raise ConfigError("transformers keeps its growing cache in the model's type")
+    if cards > 1 and server not in _OF_SEVERAL_CARDS:
+        known = ", ".join(_OF_SEVERAL_CARDS)
+        raise ConfigError(f"tensor parallelism is for {known}, not {server}")
+    if cards > 1 and logged is not None:
+        raise ConfigError(f"a log is of one card, and tells nothing of {cards} that share a model")
     work = Work(
-        sizes=held.sizes,
-        weights=held.weights,
+        sizes=held.sizes if cards == 1 else sizes_of_rank(held.sizes, cards),
+        weights=held.weights if cards == 1 else weights_of_rank(held.weights, held.sizes, cards),
+        cards=cards,
         memory=gpu.memory,
         context=CONTEXT_MEMORY_SEEN,
         batch=batch,

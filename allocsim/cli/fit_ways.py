@@ -1,0 +1,197 @@
+"""Which options of `allocsim fit` have an effect on which way of answering.
+
+Rule: every option has a row here; where it has no effect it is refused, never ignored.  A test
+holds every option against every way.
+"""
+
+from __future__ import annotations
+
+import argparse
+from enum import Enum
+
+from allocsim.cli.usage import UsageError
+
+__all__ = ["EFFECTS", "ENGINES_OF", "Way", "refuse_ineffective", "way_of"]
+
+
+class Way(Enum):
+    """A way of answering, with what is said of an option that has no effect on it."""
+
+    LIST = "--list-models prints the presets and stops"
+    PAGE = "--{option} is for an answer; --html writes a page that is asked"
+    SHOW = "--{option} has no effect beside --show-program"
+    SERVER = "--{option} is not for --server"
+    TRANSFORMERS = "--{option} is not for --server transformers"
+    GGML = "--{option} is not for --server llama.cpp or ollama"
+    LAYOUT = "--{option} is of a program that runs; formulas have no use for it"
+    PLAN = "--{option} has no effect on --plan"
+    COMMAND = "--{option} is for a MODEL; a program is run as it stands"
+    ONE = "--{option} has no effect here"
+    FIND = "--find has no use for it; leave out --{option}"
+    FRONTIER = "--find of two sizes has no use for it; leave out --{option}"
+    FEWEST = "--find gpus has no use for it; leave out --{option}"
+
+
+_ALL = frozenset(Way)
+_SEARCHES = frozenset((Way.FIND, Way.FRONTIER, Way.FEWEST))
+_RUNS = _SEARCHES | {Way.ONE, Way.SHOW}
+_MODELS = _RUNS | {Way.PAGE}
+_SERVERS = frozenset((Way.SERVER, Way.TRANSFORMERS, Way.GGML))
+_FORMULAS = frozenset((Way.LAYOUT, Way.PLAN))
+_LAYOUT = frozenset((Way.LAYOUT,))
+_GROUPS = ("pipeline_parallel", "data_parallel", "expert_parallel", "zero", "recompute")
+
+EFFECTS: dict[str, frozenset[Way]] = {
+    **dict.fromkeys(("words", "gpus", "device_memory"), _ALL),
+    "host_spill": frozenset((Way.ONE, Way.COMMAND, Way.SHOW)),
+    "train": _MODELS | _FORMULAS,
+    "serve": _MODELS | _SERVERS,
+    **dict.fromkeys(("dtype", "seq", "optimizer", "accumulate", "attention"), _MODELS | _FORMULAS),
+    "batch": _MODELS | _FORMULAS | _SERVERS,
+    "checkpointing": _MODELS | _LAYOUT,
+    **dict.fromkeys(("lora", "compiles", "steps", "start"), _MODELS),
+    **dict.fromkeys(("image", "lengths", "lora_targets", "channels_last", "parallel"), _RUNS),
+    **dict.fromkeys(("ranks", "rank"), _RUNS - {Way.FEWEST}),
+    **dict.fromkeys(("prompt", "decode"), _MODELS | _SERVERS),
+    "requests": _MODELS | {Way.TRANSFORMERS},
+    **dict.fromkeys(("server", "weights"), _SERVERS),
+    **dict.fromkeys(("kv_cache_type", "log"), _SERVERS - {Way.TRANSFORMERS}),
+    "gpu_layers": frozenset((Way.GGML,)),
+    "find": _SEARCHES | {Way.SHOW},
+    "others": frozenset((Way.FRONTIER, Way.SHOW)),
+    "multiple_of": frozenset((Way.FIND, Way.FRONTIER, Way.SHOW)),
+    **dict.fromkeys(("conf", "torch"), _RUNS | {Way.COMMAND}),
+    "transformers": _MODELS,
+    "python": _RUNS,
+    "engine": _ALL,
+    "out": _RUNS | {Way.COMMAND},
+    "html": frozenset((Way.PAGE,)),
+    "show_program": frozenset((Way.SHOW,)),
+    "list_models": frozenset((Way.LIST,)),
+    "json": _ALL - {Way.PAGE},
+    "tensor_parallel": _LAYOUT | {Way.SERVER},
+    **dict.fromkeys(_GROUPS, _LAYOUT),
+    **dict.fromkeys(("context_parallel", "virtual_stages", "no_sequence_parallel"), _FORMULAS),
+    **dict.fromkeys(("grad_dtype", "kernels", "parameters"), _FORMULAS),
+    **dict.fromkeys(("plan", "cards"), frozenset((Way.PLAN,))),
+}
+"""By the name of an option's value, the ways that it has an effect on."""
+
+_OF_FORMULAS = tuple(
+    name for name, ways in EFFECTS.items() if ways & _FORMULAS and not ways & _MODELS
+)
+"""The options that ask for formulas."""
+
+ENGINES_OF: dict[Way, tuple[str, ...]] = {
+    Way.PAGE: ("auto", "laws"),
+    Way.COMMAND: ("auto", "program"),
+    **dict.fromkeys((*_SERVERS, *_FORMULAS), ("auto", "formula")),
+    **dict.fromkeys(_RUNS, ("auto", "program", "laws")),
+    Way.LIST: ("auto", "program", "laws", "formula"),
+}
+"""What may answer in each way."""
+
+_OPTIONS = {
+    **{"gpus": "gpu", "compiles": "compile", "others": "with", "cards": "gpus"},
+    "no_sequence_parallel": "no-sequence-parallel",
+}
+_BELONGS = {
+    **dict.fromkeys(
+        ("weights", "kv_cache_type", "log"), "is for --server ENGINE, as --server vllm"
+    ),
+    "gpu_layers": "is for --server ENGINE: for llama.cpp and ollama",
+    "others": "is for --find of two sizes, as batch,seq",
+    "multiple_of": "is for --find of a size",
+    "cards": "is of --plan; a layout's cards are those of its groups",
+}
+"""What an option is for, where that says more than the way that has no use for it."""
+_BETWEEN_SERVERS = {
+    "gpu_layers": "is for llama.cpp and ollama",
+    "kv_cache_type": "is not for transformers, which keeps its growing cache in the model's type",
+    "log": "is not for transformers, which prints none",
+    "requests": "is for transformers, whose cache grows; other servers hold theirs from the start",
+    "tensor_parallel": "is for vllm, sglang and tensorrt-llm",
+}
+
+
+def way_of(arguments: argparse.Namespace) -> Way:
+    """Return how a command line is answered.  `server` is what `note_server` made of it."""
+    if arguments.list_models:
+        return Way.LIST
+    if arguments.html is not None:
+        return Way.PAGE
+    if arguments.server is not None:
+        known = {"transformers": Way.TRANSFORMERS, "llama.cpp": Way.GGML, "ollama": Way.GGML}
+        return known.get(arguments.server, Way.SERVER)
+    if len(arguments.words) > 1:
+        return Way.SHOW if arguments.show_program else Way.COMMAND
+    return _way_of_model(arguments)
+
+
+def _way_of_model(arguments: argparse.Namespace) -> Way:
+    """Return how a question about one MODEL is answered."""
+    sought = tuple(arguments.find or ())
+    if arguments.plan:
+        return Way.PLAN
+    if _is_of_formulas(arguments):
+        return Way.LAYOUT
+    if arguments.show_program:
+        return Way.SHOW
+    if sought == ("gpus",):
+        return Way.FEWEST
+    return (Way.ONE, Way.FIND, Way.FRONTIER)[len(sought)]
+
+
+def _is_of_formulas(arguments: argparse.Namespace) -> bool:
+    """Whether an option that only formulas have is given, or formulas are named."""
+    return arguments.engine == "formula" or any(
+        _is_given(getattr(arguments, name)) for name in _OF_FORMULAS
+    )
+
+
+def refuse_ineffective(arguments: argparse.Namespace, way: Way) -> None:
+    """Raise UsageError for the first option given that has no effect on `way`."""
+    for name, ways in EFFECTS.items():
+        if way not in ways and way is not Way.LIST and _is_given(getattr(arguments, name)):
+            raise UsageError(_refusal(name, way, arguments))
+    engine = arguments.engine
+    if engine is not None and engine not in ENGINES_OF[way]:
+        raise UsageError(_engine_refusal(engine, way, arguments))
+    if engine == "laws" and arguments.python is not None:
+        raise UsageError("--python is for a program that runs; --engine laws runs none")
+
+
+def _is_given(value: object) -> bool:
+    return value is not None and value is not False and value not in ((), [])
+
+
+def _option(name: str) -> str:
+    return _OPTIONS.get(name, name.replace("_", "-"))
+
+
+def _refusal(name: str, way: Way, arguments: argparse.Namespace) -> str:
+    option = str(arguments.parallel) if name == "parallel" else _option(name)
+    if way in _SERVERS and name in _BETWEEN_SERVERS:
+        return f"--{option} {_BETWEEN_SERVERS[name]}"
+    if name in _BELONGS:
+        return f"--{option} {_BELONGS[name]}"
+    if way is Way.PLAN and Way.LAYOUT in EFFECTS[name]:
+        return f"--plan searches for --{option} itself; leave one of them out"
+    if way is Way.PLAN:
+        way = Way.LAYOUT
+    if way is Way.COMMAND and name not in ("python", "transformers"):
+        return f"--{option} is for a MODEL; a program says itself what it does"
+    if way in _SERVERS:
+        way = Way.SERVER
+    return way.value.format(option=option)
+
+
+def _engine_refusal(engine: str, way: Way, arguments: argparse.Namespace) -> str:
+    if way is Way.COMMAND:
+        return f"--engine {engine} is for a MODEL; a program is run"
+    if way is Way.PAGE:
+        return f"--engine {engine}: the page of --html answers by laws"
+    if way in _SERVERS:
+        return f"--engine {engine} is not for --server, which is answered by formula"
+    name = next(name for name in _OF_FORMULAS if _is_given(getattr(arguments, name)))
+    return f"--{_option(name)} is of formulas; --engine {engine} is none"
