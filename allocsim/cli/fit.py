@@ -10,20 +10,19 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from allocsim.cli.fit_held import held_at_failure, held_at_peak, spilled
 from allocsim.cli.fit_html import prepare_html, run_html
 from allocsim.cli.fit_parallel import add_parallel, run_by_formula
 from allocsim.cli.fit_served import add_serving, note_server, run_served
 from allocsim.cli.fit_ways import Way, refuse_ineffective, way_of
 from allocsim.cli.options import Commands, add_command, add_shared
 from allocsim.cli.output import write, write_result
-from allocsim.cli.owners import spilled_owners_of
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError, count
 
 if TYPE_CHECKING:
     from allocsim.phantom import Gpu
     from allocsim.questions.fit import Fit, Task
-    from allocsim.questions.top import Top
 
 __all__ = ["add_to", "run"]
 
@@ -283,28 +282,12 @@ def _fit(arguments: argparse.Namespace, task: Task | None, gpus: list[Gpu]) -> i
             with ThreadPoolExecutor(2) as pool:
                 found = list(pool.map(answered, gpus))
     if len(found) == 1:
-        top = _held(found[0])
-        shown = found[0], top, _spilled(found[0])
+        shown = found[0], held_at_peak(found[0]), spilled(found[0]), held_at_failure(found[0])
         document, text = partial(fit_document, *shown), partial(fit_text, *shown)
     else:
         document, text = partial(fits_document, found), partial(fits_text, found)
     write_result(arguments.json, document, text)
     return 0 if any(each.fits or each.runs_on_loan for each in found) else _DOES_NOT_FIT
-
-
-def _held(found: Fit) -> Top:
-    """What the memory was for, at the peak or when it ran out."""
-    from allocsim.questions.top import top_of_run  # noqa: PLC0415
-
-    ran = found.ran
-    return top_of_run(ran.prepared, ran.device_run, ran.busiest, by="category")
-
-
-def _spilled(found: Fit) -> Top | None:
-    """Who asked for memory once the card was full; None where nothing lay in the host's."""
-    if found.unlimited is None or found.lent is None:
-        return None
-    return spilled_owners_of([found.unlimited.prepared], [found.lent], by="category")
 
 
 def _refuse_out(out: Path) -> None:

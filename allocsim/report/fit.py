@@ -26,14 +26,18 @@ _IDLE = "reserved and not allocated"
 _BAR = WIDTH - LABEL - 26
 
 
-def fit_text(fit: Fit, top: Top, spilled: Top | None = None) -> str:
-    """`allocsim fit` of one card.  spilled: who asked for memory once it was full."""
+def fit_text(fit: Fit, top: Top, spilled: Top | None = None, failed: Top | None = None) -> str:
+    """`allocsim fit` of one card.
+
+    top: who held memory at the peak.  spilled: who asked for memory once it was full.
+    failed: who held memory when it ran out; None where it did not.
+    """
     ran = fit.ran
     lines = row("Verdict", fit.headline())
-    lines += _failed(fit, top)
-    when = "at the peak" if fit.fits else "when it ran out"
-    memory = f"{exact_size(ran.peak_reserved_bytes)} reserved {when}, "
-    memory += f"{format_size(ran.peak_allocated_bytes)} allocated"
+    lines += _failed(fit, failed)
+    before = "" if fit.failure is None else ", before it ran out"
+    memory = f"{exact_size(ran.peak_reserved_bytes)} reserved at the peak, "
+    memory += f"{format_size(ran.peak_allocated_bytes)} allocated{before}"
     lines += row("Memory", memory + _retries(ran))
     lines += [" " * LABEL + _bar(ran.peak_reserved_bytes, fit.room_bytes)]
     lines += [] if fit.lent is None else spill_rows(fit.lent, spilled)
@@ -43,7 +47,7 @@ def fit_text(fit: Fit, top: Top, spilled: Top | None = None) -> str:
         f"{format_size(low)} to {format_size(high)} with the CUDA context and its libraries, which "
         "depend on driver and kernels",
     )
-    lines += _held_by(fit, top)
+    lines += _held_by(fit, top) if failed is None else _held_at_failure(fit, failed)
     lines.append("")
     if not fit.fits and fit.recommendation is not None:
         lines += paste_line(fit.recommendation)
@@ -62,13 +66,15 @@ def _retries(ran: Ran) -> str:
     return f"; {plural(count, 'retry', 'retries')} emptied the cache" if count else ""
 
 
-def _failed(fit: Fit, top: Top) -> list[str]:
-    oom = fit.ran.oom
-    if oom is None:
+def _failed(fit: Fit, failed: Top | None) -> list[str]:
+    failure = fit.failure
+    if failure is None:
         return []
-    tried = format_size(oom.tried_bytes or oom.rounded_bytes)
-    where = _where(top)
-    return row("Fails", f"{where}at a request that needs {tried}")
+    where = "" if failed is None else _where(failed)
+    then = f"{format_size(failure.reserved_bytes)} reserved and "
+    then += f"{format_size(failure.allocated_bytes)} allocated then"
+    tried = format_size(failure.tried_bytes)
+    return row("Fails", f"{where}at a request that needs {tried}; {then}")
 
 
 def _where(top: Top) -> str:
@@ -85,17 +91,27 @@ def _bar(used: int, room: int) -> str:
 
 
 def _held_by(fit: Fit, top: Top) -> list[str]:
-    lines = row("Held by", f"{_where(top) or 'then '}{format_size(top.allocated_bytes)} allocated:")
-    for name, size in _breakdown(fit, top).items():
-        share = size / max(fit.ran.peak_reserved_bytes, 1)
-        lines.append(f"{format_size(size):>{LABEL + 10}} {share:5.0%}  {name}")
+    what = f"{_where(top) or 'then '}{format_size(top.allocated_bytes)} allocated:"
+    return _held(what, _breakdown(fit.ran.peak_reserved_bytes, top))
+
+
+def _held_at_failure(fit: Fit, failed: Top) -> list[str]:
+    assert fit.failure is not None
+    what = f"when it ran out, {_where(failed)}{format_size(failed.allocated_bytes)} allocated:"
+    return _held(what, _breakdown(fit.failure.reserved_bytes, failed))
+
+
+def _held(what: str, breakdown: dict[str, int]) -> list[str]:
+    lines = row("Held by", what)
+    reserved = max(sum(breakdown.values()), 1)
+    for name, size in breakdown.items():
+        lines.append(f"{format_size(size):>{LABEL + 10}} {size / reserved:5.0%}  {name}")
     return lines
 
 
-def _breakdown(fit: Fit, top: Top) -> dict[str, int]:
-    """Bytes by category at the peak of allocated memory, and what was reserved besides."""
-    idle = fit.ran.peak_reserved_bytes - top.allocated_bytes
-    return {**top.categories, _IDLE: idle}
+def _breakdown(reserved: int, top: Top) -> dict[str, int]:
+    """Return bytes by category at a moment, and what was reserved besides."""
+    return {**top.categories, _IDLE: reserved - top.allocated_bytes}
 
 
 def _grounds(fit: Fit) -> list[str]:
@@ -114,13 +130,31 @@ def _grounds(fit: Fit) -> list[str]:
     return lines + row("Run by", by)
 
 
-def fit_document(fit: Fit, top: Top, spilled: Top | None = None) -> dict[str, Any]:
+def fit_document(
+    fit: Fit, top: Top, spilled: Top | None = None, failed: Top | None = None
+) -> dict[str, Any]:
     """`allocsim fit --json` of one card.  See `fit_text`."""
     return _document(fit) | {
-        "breakdown": _breakdown(fit, top),
+        "breakdown": _breakdown(fit.ran.peak_reserved_bytes, top),
+        "failure": _failure(fit, failed),
         **_spill(fit, spilled),
         "at": {"step": top.at.step or None, "phase": top.at.phase or None},
         "program": fit.program,
+    }
+
+
+def _failure(fit: Fit, failed: Top | None) -> dict[str, Any] | None:
+    failure = fit.failure
+    if failure is None or failed is None:
+        return None
+    return {
+        "entry": failure.entry,
+        "step": failed.at.step or None,
+        "phase": failed.at.phase or None,
+        "tried_bytes": failure.tried_bytes,
+        "reserved_bytes": failure.reserved_bytes,
+        "allocated_bytes": failure.allocated_bytes,
+        "breakdown": _breakdown(failure.reserved_bytes, failed),
     }
 
 
@@ -144,6 +178,7 @@ def _document(fit: Fit) -> dict[str, Any]:
         "peak_allocated_bytes": ran.peak_allocated_bytes,
         "peak_reserved_bytes_keeping_up": _keeping_up(fit),
         "needed_bytes": fit.needed_bytes,
+        "unlimited_peak_reserved_bytes": _unlimited(fit),
         "num_alloc_retries": ran.device_run.stats["num_alloc_retries"],
         "process_bytes": list(fit.process_bytes),
         "engine": ran.engine,
@@ -157,6 +192,11 @@ def _document(fit: Fit) -> dict[str, Any]:
     }
 
 
+def _unlimited(fit: Fit) -> int | None:
+    """Return the peak on a card without end, where the program does not fit; None else."""
+    return None if fit.unlimited is None else fit.unlimited.peak_reserved_bytes
+
+
 def _keeping_up(fit: Fit) -> int | None:
     """Of a card that keeps up with the program, where freed blocks wait; None if that is not
     known."""
@@ -166,7 +206,7 @@ def _keeping_up(fit: Fit) -> int | None:
 
 def fits_text(fits: Sequence[Fit]) -> str:
     """`allocsim fit` of several cards."""
-    rows: list[tuple[str, ...]] = [("card", "memory", "reserved", "to spare", "")]
+    rows: list[tuple[str, ...]] = [("card", "memory", "needs", "to spare", "")]
     for fit in fits:
         verdict = "fits" if fit.fits else "does not"
         peak = fit.needed_bytes or fit.ran.peak_reserved_bytes

@@ -6,13 +6,24 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from allocsim import CachingAllocator, load
 from allocsim.errors import ConfigError
 from allocsim.phantom import Gpu, UnavailableError
-from allocsim.questions.fit import Ran, Task, fewest, fit, fit_command, largest, model_of, run_task
+from allocsim.questions.fit import (
+    Ran,
+    Task,
+    fewest,
+    fit,
+    fit_command,
+    largest,
+    model_of,
+    run_task,
+)
+from allocsim.questions.top import top
 from allocsim.units import GIB, MIB, TIB
 from tests.fit.conftest import Pretended
 
@@ -369,3 +380,78 @@ def test_the_fewest_gpus_that_share_a_model(pretend: Pretend) -> None:
         (16, True),
     ]
     assert fewest(sharded, Gpu("a tiny card", 10 * MIB)).ranks is None
+
+
+def test_the_failure_is_told_apart_from_the_peak_before_it(pretend: Pretend) -> None:
+    def play(allocator: CachingAllocator, _text: str) -> int:
+        allocator.free(allocator.malloc(1500 * MIB))
+        allocator.empty_cache()
+        for size in (600, 400, 900):
+            allocator.malloc(size * MIB)
+        return 0
+
+    pretend(play)
+    found = fit(task(), Gpu("a card", 1500 * MIB))
+    assert found.failure is not None
+    assert found.failure.tried_bytes == 900 * MIB
+    assert found.failure.allocated_bytes == found.failure.reserved_bytes == 1000 * MIB
+    assert found.ran.peak_allocated_bytes == found.ran.peak_reserved_bytes == 1500 * MIB
+    assert found.failure.entry > found.ran.busiest
+    assert found.needed_bytes == 1900 * MIB
+
+
+def test_needed_is_the_smallest_card_that_works_not_the_peak_without_a_limit(
+    pretend: Pretend,
+) -> None:
+    """On a card without end the cache is never emptied, so that more is reserved than it takes."""
+
+    def in_turns(allocator: CachingAllocator, _text: str) -> int:
+        for size in (1000, 1200, 1400, 1600):
+            allocator.free(allocator.malloc(size * MIB))
+        return 0
+
+    pretend(in_turns)
+    card = Gpu("a card", 1500 * MIB, context_memory=100 * MIB)
+    found = fit(task(), card)
+    assert not found.fits
+    assert found.unlimited is not None
+    assert found.unlimited.peak_reserved_bytes == 5200 * MIB
+    assert found.needed_bytes == 1600 * MIB
+    assert "1.56 GiB are needed, 200.00 MiB more than it has" in found.headline()
+    assert fit(task(), replace(card, memory=1700 * MIB)).fits
+    assert not fit(task(), replace(card, memory=1698 * MIB)).fits
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "memory"),
+    [
+        ("Llama-3-8B", {"batch": 4, "seq": 4096, "checkpointing": True}, 82 * GIB),
+        ("SmolLM2-135M", {"batch": 2, "seq": 1024}, 3300 * MIB),
+    ],
+)
+def test_a_card_of_what_is_needed_works_and_the_next_smaller_does_not(
+    name: str, asked: dict[str, Any], memory: int
+) -> None:
+    question = Task(model=model_of(name), **asked)
+    found = fit(question, Gpu("a card", memory), engine="laws")
+    assert found.needed_bytes is not None
+    assert found.unlimited is not None
+    assert memory < found.needed_bytes < found.unlimited.peak_reserved_bytes
+    assert fit(question, Gpu("a card", found.needed_bytes), engine="laws").fits
+    assert not fit(question, Gpu("a card", found.needed_bytes - 2 * MIB), engine="laws").fits
+
+
+def test_the_failure_is_that_of_the_recording_that_is_kept(tmp_path: Path) -> None:
+    """What `top` says of the file at its error is what the answer says."""
+    out = tmp_path / "kept.pickle"
+    question = Task(model=model_of("SmolLM2-135M"), batch=2)
+    found = fit(question, Gpu("a card", 3300 * MIB), engine="laws", keep=out)
+    held = top(load(out), "oom")
+    assert found.failure is not None
+    assert found.failure.entry == held.at.entry
+    assert found.failure.allocated_bytes == held.allocated_bytes
+    assert (held.at.step, held.at.phase) == (2, "forward")
+    again = fit(question, Gpu("a card", 3300 * MIB), engine="laws")
+    assert again.failure is not None
+    assert again.failure.allocated_bytes == held.allocated_bytes
+    assert again.failure.reserved_bytes == found.failure.reserved_bytes

@@ -1,10 +1,11 @@
 """Whether a task fits a card, by how much, and what it would need.
 
 Rule: the answer is that of a run on the card asked for.  What a task needs that does not fit is
-that of a run of the same program on the same card without a limit on its memory.  One run serves
-for both where the program cannot tell the two apart before it runs out of memory: its requests are
-then replayed on the card as it is (`ran_on`).  Where freed blocks wait for other streams, how long
-is a matter of the card's speed: that run has them wait as long as they can, another as little.
+the smallest card on which the requests of a run of the same program, on the same card without a
+limit on its memory, are all answered.  One run serves for both where the program cannot tell the
+two apart before it runs out of memory: its requests are then replayed on the card as it is
+(`ran_on`).  Where freed blocks wait for other streams, how long is a matter of the card's speed:
+that run has them wait as long as they can, another as little.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from allocsim.questions.fit.model import UserModel
 from allocsim.questions.fit.notes import notes_of, notes_of_law, notes_of_run, release_note
 from allocsim.questions.fit.program import program_of
 from allocsim.questions.fit.ran import Ran, ran_on, replay_on, run_program
+from allocsim.questions.fit.shortage import Failure, failure_of, needed_room
 from allocsim.questions.fit.task import Task
 from allocsim.trace import Action, completes_at_once
 from allocsim.units import TIB, format_size
@@ -46,6 +48,8 @@ class Fit(Shown):
     that runs out of memory too.
     lent: where it does not fit and the driver lends the host's memory, the same requests on the
     card with that; None else.
+    least_room: where it does not fit, bytes beside the context of the smallest card on which it
+    does; None if that is not known.
     recommendation: where it does not fit, the setting under which it does, if there is one.
     keeping_up: where freed blocks waited for other streams, the run on a card that is done with its
     work as soon as it is given; `ran` is on one that is done only when something waits for it.
@@ -61,6 +65,7 @@ class Fit(Shown):
     recommendation: Recommendation | None
     keeping_up: Ran | None
     notes: tuple[str, ...]
+    least_room: int | None = None
 
     @property
     def gpu(self) -> Gpu:
@@ -79,9 +84,14 @@ class Fit(Shown):
 
     @property
     def needed_bytes(self) -> int | None:
-        """Bytes reserved at the peak with every request answered; None if that is not known."""
-        run = self.ran if self.fits else self.unlimited
-        return None if run is None else run.peak_reserved_bytes
+        """Bytes beside the context that are enough: where it fits, those reserved at the peak, else
+        those of the smallest card on which it does; None if that is not known."""
+        return self.ran.peak_reserved_bytes if self.fits else self.least_room
+
+    @property
+    def failure(self) -> Failure | None:
+        """The error that ended the program; None where it came to its end."""
+        return failure_of(self.ran)
 
     @property
     def room_bytes(self) -> int:
@@ -210,9 +220,12 @@ class _Way:
 def _answer(task: Task | None, text: str, way: _Way) -> Fit:
     gpu = way.gpu
     ran, unlimited = _runs(way)
-    recommendation = lent = None
+    recommendation = lent = least_room = None
     if unlimited is not None:
-        recommendation = _recommended(unlimited, gpu)
+        prepared = unlimited.prepared
+        trials = Trials(prepared, None, effects_on(prepared))
+        recommendation = _recommended(unlimited, gpu, trials)
+        least_room = needed_room(unlimited, gpu, trials)
         if way.host_spill:
             lent = replay_on(gpu, unlimited, way.host_spill)
     keeping_up, untold = _keeping_up(way, ran)
@@ -227,7 +240,9 @@ def _answer(task: Task | None, text: str, way: _Way) -> Fit:
         *untold,
         *_close(ran, gpu),
     )
-    return Fit(task, text, way.conf, ran, unlimited, lent, recommendation, keeping_up, notes)
+    return Fit(
+        task, text, way.conf, ran, unlimited, lent, recommendation, keeping_up, notes, least_room
+    )
 
 
 def _runs(way: _Way) -> tuple[Ran, Ran | None]:
@@ -294,8 +309,7 @@ def _close(ran: Ran, gpu: Gpu) -> Iterator[str]:
         )
 
 
-def _recommended(unlimited: Ran, gpu: Gpu) -> Recommendation:
+def _recommended(unlimited: Ran, gpu: Gpu, trials: Trials) -> Recommendation:
     """The setting under which all that the program asks for fits the card."""
-    prepared, device_run = unlimited.prepared, replay_on(gpu, unlimited)
-    trials = Trials(prepared, None, effects_on(prepared))
-    return recommend([Case(trials, device_run)], prepared.recorded, in_full=False)
+    case = Case(trials, replay_on(gpu, unlimited))
+    return recommend([case], unlimited.prepared.recorded, in_full=False)

@@ -1,0 +1,41 @@
+"""Whose memory it was at the moments that `allocsim fit` tells.
+
+Rule: each moment is asked about once, by category.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from allocsim.cli.owners import spilled_owners_of
+
+if TYPE_CHECKING:
+    from allocsim.questions.fit import Fit
+    from allocsim.questions.top import Top
+
+__all__ = ["held_at_failure", "held_at_peak", "spilled"]
+
+
+def held_at_peak(found: Fit) -> Top:
+    """Return what the memory was for at the peak."""
+    from allocsim.questions.top import top_of_run  # noqa: PLC0415
+
+    ran = found.ran
+    return top_of_run(ran.prepared, ran.device_run, ran.busiest, by="category")
+
+
+def held_at_failure(found: Fit) -> Top | None:
+    """Return what the memory was for when it ran out; None where it did not."""
+    from allocsim.questions.top import top_of_run  # noqa: PLC0415
+
+    failure, ran = found.failure, found.ran
+    if failure is None:
+        return None
+    return top_of_run(ran.prepared, ran.device_run, failure.entry, by="category")
+
+
+def spilled(found: Fit) -> Top | None:
+    """Return who asked for memory once the card was full; None where nothing lay in the host's."""
+    if found.unlimited is None or found.lent is None:
+        return None
+    return spilled_owners_of([found.unlimited.prepared], [found.lent], by="category")
