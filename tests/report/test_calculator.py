@@ -286,7 +286,7 @@ def test_the_script_serves_as_python_does(serving: str) -> None:
     [
         (["--find", "batch"], "--find is for an answer; --html writes a page that is asked"),
         (["--json"], "--json is for an answer"),
-        (["--fsdp"], "--fsdp or --ddp is for an answer"),
+        (["--fsdp"], "--fsdp is for an answer"),
         (["--tensor-parallel", "2"], "--tensor-parallel is for an answer"),
         (["--server", "vllm"], "--server is for an answer"),
         (["--engine", "program"], "--engine program: the page of --html answers by laws"),
