@@ -70,7 +70,7 @@ def run_as_made(
             entries_matched=len(trace),
             first_mismatch=None,
         ),
-        notes=(*notes, *known_notes(prepared)),
+        inferred=(*notes, *known_notes(prepared)),
         stopped_at=None,
     )
 

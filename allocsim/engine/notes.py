@@ -12,7 +12,6 @@ import numpy as np
 from allocsim.core import RELEASES, FreeBlockOrder, Release
 from allocsim.engine.left_open import has_unseen_calls, may_hide_calls
 from allocsim.engine.prepared import Prepared
-from allocsim.engine.result import DeviceRun
 from allocsim.engine.start import Start, StartPeaks
 from allocsim.trace import Action, MarkKind, Provenance
 from allocsim.units import format_size
@@ -213,8 +212,11 @@ def peak_notes(peaks: StartPeaks) -> list[str]:
     return []
 
 
-def open_notes(prepared: Prepared, run: DeviceRun) -> Iterator[str]:
-    """What the recording leaves open, and what the what-if `run` may come to by it."""
+def open_notes(prepared: Prepared, peaks: tuple[int, int]) -> Iterator[str]:
+    """What the recording leaves open.
+
+    peaks: the least and the most reserved bytes that a what-if may come to by it.
+    """
     if has_unseen_calls(prepared):
         yield (
             "calls of empty_cache that gave nothing back leave no entry, and may give some back "
@@ -229,6 +231,6 @@ def open_notes(prepared: Prepared, run: DeviceRun) -> Iterator[str]:
     if prepared.plan.limits is not None:
         low, high = map(format_size, prepared.plan.limits)
         yield f"any limit from {low} to {high} collects the garbage that was recorded"
-    low, high = map(format_size, run.peak_range)
+    low, high = map(format_size, peaks)
     between = f"comes to {low} to {high}" if low != high else f"stays {low}"
     yield f"tried over what is open there, the peak reserved {between}"

@@ -15,17 +15,12 @@ from allocsim.core import AllocatorConfig
 from allocsim.engine.as_recorded import drive_as_recorded
 from allocsim.engine.drive import Drive
 from allocsim.engine.hints import Hints
-from allocsim.engine.left_open import leaves_open, peaks_by_address, peaks_left_open
-from allocsim.engine.notes import (
-    address_range_note,
-    open_notes,
-    peak_notes,
-    workspace_note,
-)
+from allocsim.engine.notes import peak_notes, workspace_note
 from allocsim.engine.observers import Observer, PeakWatch, Progress, SpillWatch
+from allocsim.engine.open_range import FindsLeftOpen
 from allocsim.engine.prepare import prepare
 from allocsim.engine.prepared import Prepared
-from allocsim.engine.proof import FindsParting, looks_at_moments, parting_of
+from allocsim.engine.proof import FindsParting
 from allocsim.engine.result import DeviceRun, Parting, Run, driver_calls_of
 from allocsim.engine.setting import Setting
 from allocsim.engine.two_starts import peaks_of
@@ -168,28 +163,14 @@ def _with_peaks(prepared: Prepared, setting: Setting, drive: Drive, run: DeviceR
     peak = None if run.stopped_at is not None else run.peak_reserved_bytes
     peaks = peaks_of(prepared, setting, run.device_memory, drive.start, peak)
     if peaks is not None:
-        run = replace(run, peaks=peaks, notes=(*run.notes, *peak_notes(peaks)))
-    if not prepared.is_recorded(setting) and looks_at_moments(prepared):
-        parting_of(prepared)  # which looks at the moments on its way
-    found = peaks_left_open(prepared, setting, run.device_memory)
-    if found is not None and (found != (peak, peak) or leaves_open(prepared)):
-        run = replace(run, peaks_left_open=found)
-        run = replace(run, notes=(*run.notes, *open_notes(prepared, run)))
-    if drive.allocator.device.policy != prepared.addresses.policy:
-        return run  # the caller names another
-    return _with_peaks_by_address(prepared, setting, run, peak)
-
-
-def _with_peaks_by_address(
-    prepared: Prepared, setting: Setting, run: DeviceRun, peak: int | None
-) -> DeviceRun:
-    """`run` with the peaks that other addresses lead to, if there are any."""
-    found = peaks_by_address(prepared, setting, run.device_memory)
-    if found is None or found == (peak, peak):
+        run = replace(run, peaks=peaks, inferred=(*run.inferred, *peak_notes(peaks)))
+    if prepared.is_recorded(setting):
         return run
-    run = replace(run, notes=(*run.notes, address_range_note(found, peak)))
-    known = (*found, *(run.peaks_left_open or ()))
-    return replace(run, peaks_left_open=(min(known), max(known)))
+    # A policy that the caller chose is not varied.
+    tries_addresses = drive.allocator.device.policy == prepared.addresses.policy
+    return replace(
+        run, find_left_open=FindsLeftOpen(prepared, setting, run, tries_addresses=tries_addresses)
+    )
 
 
 def _result(
@@ -217,7 +198,7 @@ def _result(
         peak=peak.state,
         ooms=tuple(drive.ooms),
         fidelity=fidelity,
-        notes=tuple(notes),
+        inferred=tuple(notes),
         stopped_at=drive.stopped_at,
         find_parting=finds,
         refused_below=drive.refused_below,

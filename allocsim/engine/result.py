@@ -1,5 +1,5 @@
-"""What a replay yields, as frozen values; nothing here computes, but `DeviceRun.parting` of a
-what-if, which is found out when it is asked for.
+"""What a replay yields, as frozen values; nothing here computes, but `DeviceRun.parting` and
+`DeviceRun.left_open` of a what-if, which are found out when they are asked for.
 
 Sizes are bytes, entries are numbered from 0 in the recording's order for that device.
 """
@@ -17,8 +17,8 @@ from allocsim.engine.start import StartPeaks
 from allocsim.units import format_size
 
 __all__ = [
-    "DeviceRun", "DriverCalls", "Fidelity", "Mismatch", "Moment", "Parting", "PeakState", "Run",
-    "SimulatedOom", "Timeline", "driver_calls_of",
+    "DeviceRun", "DriverCalls", "Fidelity", "LeftOpen", "Mismatch", "Moment", "Parting",
+    "PeakState", "Run", "SimulatedOom", "Timeline", "driver_calls_of",
 ]  # fmt: skip
 
 DriverCalls = tuple[tuple[str, int, int], ...]
@@ -214,18 +214,33 @@ def _nowhere() -> None:
     """Finds that a replay leaves its recording nowhere."""
 
 
+@dataclass(frozen=True, slots=True)
+class LeftOpen:
+    """What a what-if may come to by what its recording leaves open.
+
+    peaks: the least and the most reserved bytes at the peak.  notes: what is open, in sentences.
+    """
+
+    peaks: tuple[int, int]
+    notes: tuple[str, ...]
+
+
+def _nothing_open() -> None:
+    """Finds that a recording leaves nothing open."""
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class DeviceRun(Shown):
     """One device's replay.
 
     device_memory: bytes of this device, None where it is unknown and the replay had no limit.
     peak_device_bytes: the most that it had to hold, the context and odd ends of pages included.
-    stats: the flat dict of torch.cuda.memory_stats() at the end.  notes: what had to be
-    inferred, in sentences.  stopped_at: the entry of an out-of-memory error that the recording
-    does not have; the program would have ended there.  find_parting: finds `parting`.
+    stats: the flat dict of torch.cuda.memory_stats() at the end.  inferred: what had to be
+    inferred, in sentences, but for what is left open.  stopped_at: the entry of an out-of-memory
+    error that the recording does not have; the program would have ended there.
+    find_parting: finds `parting`.
     peaks: what a what-if of a recording that starts mid-run comes to by how it begins; None for
-    every other replay.  peaks_left_open: the least and the most reserved bytes at the
-    peak of a what-if, over what the recording leaves open; None where it leaves nothing.
+    every other replay.  find_left_open: finds `left_open`.
     spill: of a device whose driver lends host memory, None of one that refuses.
     refused_below: bytes of the smallest device that would have answered one of the calls that the
     driver refused up to the first error: on any smaller one it fails there as well; None without.
@@ -241,11 +256,11 @@ class DeviceRun(Shown):
     peak: PeakState
     ooms: tuple[SimulatedOom, ...]
     fidelity: Fidelity | None
-    notes: tuple[str, ...]
+    inferred: tuple[str, ...]
     stopped_at: int | None
     find_parting: Callable[[], Parting | None] = field(default=_nowhere, compare=False)
     peaks: StartPeaks | None = None
-    peaks_left_open: tuple[int, int] | None = None
+    find_left_open: Callable[[], LeftOpen | None] = field(default=_nothing_open, compare=False)
     spill: Spill | None = None
     refused_below: int | None = None
     driver_calls: DriverCalls = ()
@@ -261,10 +276,35 @@ class DeviceRun(Shown):
         return self.find_parting()
 
     @property
+    def left_open(self) -> LeftOpen | None:
+        """What a what-if may come to by what its recording leaves open; None where it leaves
+        nothing, or nothing that changes the peak.
+
+        The first to ask has several replays made, each of which takes as long as the what-if.
+        """
+        return self.find_left_open()
+
+    @property
+    def peaks_left_open(self) -> tuple[int, int] | None:
+        """The least and the most reserved bytes at the peak of `left_open`."""
+        found = self.left_open
+        return None if found is None else found.peaks
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What had to be inferred, and what is left open, in sentences."""
+        found = self.left_open
+        return self.inferred if found is None else (*self.inferred, *found.notes)
+
+    @property
     def peak_range(self) -> tuple[int, int]:
         """The least and the most reserved bytes at the peak, of all ways that it may have gone."""
+        return self.peak_range_with(self.peaks_left_open)
+
+    def peak_range_with(self, peaks: tuple[int, int] | None) -> tuple[int, int]:
+        """Return `peak_range`, if `peaks` are those of what is left open."""
         started = () if self.peaks is None else (self.peaks.kept, self.peaks.anew)
-        ways = (self.peak_reserved_bytes, *(self.peaks_left_open or ()), *started)
+        ways = (self.peak_reserved_bytes, *(peaks or ()), *started)
         known = [peak for peak in ways if peak is not None]
         return min(known), max(known)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import mean
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from allocsim import CachingAllocator, Hints, replay
-from allocsim.engine import Prepared, Setting, StepKind, left_open, prepare
+from allocsim.engine import Prepared, Setting, StepKind, left_open, open_range, prepare
 from allocsim.engine.left_open import peaks_left_open, with_calls
 from allocsim.engine.plan import Plan
 from allocsim.trace import Mark, MarkKind, Provenance, Recording
@@ -52,6 +53,28 @@ def test_the_range_of_a_what_if_holds_the_run_with_calls_that_left_no_entry(
     assert low <= peak_of(two_calls, UNCUT) <= high
     assert low < run.peak_reserved_bytes
     assert any("calls of empty_cache that gave nothing back leave no entry" in n for n in run.notes)
+
+
+@pytest.mark.parametrize("ask", ["notes", "peak_range", "peaks_left_open", "pickle"])
+def test_a_what_if_is_driven_once_until_somebody_asks_for_its_range(
+    recorded: Recorded, monkeypatch: pytest.MonkeyPatch, ask: str
+) -> None:
+    ranges: list[Setting] = []
+
+    def counted(prepared: Prepared, setting: Setting, memory: int | None) -> object:
+        ranges.append(setting)
+        return peaks_left_open(prepared, setting, memory)
+
+    monkeypatch.setattr(open_range, "peaks_left_open", counted)
+    (run,) = replay(recorded(two_calls), UNCUT).devices
+    assert run.peak_reserved_bytes and run.headline() and run.timeline is not None
+    assert not ranges
+    found = pickle.loads(pickle.dumps(run)) if ask == "pickle" else run
+    asked = getattr(found, "notes" if ask == "pickle" else ask)
+    assert asked == getattr(run, "notes" if ask == "pickle" else ask)
+    assert run.peaks_left_open is not None
+    assert found.peaks_left_open == run.peaks_left_open
+    assert ranges == [Setting(UNCUT)]
 
 
 def test_as_recorded_nothing_is_open(recorded: Recorded) -> None:

@@ -73,6 +73,8 @@ def test_what_a_recording_shows_of_calls_may_take_its_proof(
 ) -> None:
     """Of expandable segments a drive alone tells when a call would have shown; it proves too."""
     (run,) = replay(recorded(a_hole, conf="expandable_segments:True"), OTHER).devices
+    assert len(drives) == 1
+    assert run.notes
     assert len(drives) >= 2
     drives.clear()
     assert run.parting is None
