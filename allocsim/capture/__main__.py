@@ -31,7 +31,8 @@ def main(arguments: Sequence[str]) -> int:
     program, path = told.pop("program"), told.pop("path")
     place = shutil.which(program[0])
     if place is None:
-        print(f"{program[0]!r} is no command; expected a program to run", file=sys.stderr)
+        if sys.stderr is not None:
+            print(f"{program[0]!r} is no command; expected a program to run", file=sys.stderr)
         return 2
     places = filter(None, (str(HOOK), os.environ.get("PYTHONPATH")))
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join(places))
@@ -39,7 +40,8 @@ def main(arguments: Sequence[str]) -> int:
     for name, value in told.items():
         if value is not None:
             environment[f"{PREFIX}_{name.upper()}"] = value
-    sys.stdout.flush()
+    if sys.stdout is not None:
+        sys.stdout.flush()
     return os.execve(place, program, environment)  # noqa: S606
 
 

@@ -4,7 +4,8 @@ Exit codes of every command:
     0    done
     1    a check that was asked for did not hold
     2    the input or an option is wrong, or the output cannot be written: one sentence on
-         standard error, and nothing more on standard output
+         standard error, and nothing more on standard output; a closed standard output is such an
+         output for every command that prints to it
     3    the simulated device ran out of memory, and --fail-on-oom was given
     70   an error of allocsim itself; ALLOCSIM_DEBUG=1 adds the traceback
     130  interrupted
@@ -22,6 +23,7 @@ import sys
 from collections.abc import Sequence
 
 from allocsim.cli.parser import build_parser
+from allocsim.cli.streams import discard_output, say, standard_streams
 from allocsim.cli.usage import UsageError, one_line
 from allocsim.errors import AllocsimError, InvariantError, OutOfMemoryError
 
@@ -32,8 +34,8 @@ _COLLECT_EVERY = 200_000
 """Objects made before cycles among them are looked for: almost none are cycles, and what is read of
 a recording lives to the end (benchmarks/results/speed.md)."""
 _BLAS_THREADS = "OPENBLAS_NUM_THREADS"
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Errors of a full disk."""
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EBADF, errno.EIO)
+"""Errors of an output that takes nothing: a full disk, or a descriptor not open for writing."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,7 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     threshold = gc.get_threshold()
     gc.set_threshold(_COLLECT_EVERY, *threshold[1:])
     try:
-        return _run(argv)
+        with standard_streams():
+            return _run(argv)
     finally:
         gc.set_threshold(*threshold)
 
@@ -66,14 +69,13 @@ def _run(argv: Sequence[str] | None) -> int:
     except SystemExit as stop:  # --help and --version
         code = stop.code if isinstance(stop.code, int) else 0
     except BrokenPipeError:
-        # The interpreter flushes once more at exit, and would complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_output()
         code = _NO_READER
     except (Exception, KeyboardInterrupt) as error:
-        if isinstance(error, OSError) and error.errno in _FULL:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, OSError) and error.errno in _UNWRITABLE:
+            discard_output()
         code, sentence = _ending(error)
-        print(f"allocsim: {one_line(sentence)}", file=sys.stderr)
+        say(f"allocsim: {one_line(sentence)}\n")
     return code
 
 
@@ -97,7 +99,7 @@ def _ending(error: BaseException) -> tuple[int, str]:
     is_ours = isinstance(error, InvariantError | OutOfMemoryError)
     if isinstance(error, UsageError | AllocsimError) and not is_ours:
         return _BAD_INPUT, str(error)
-    if isinstance(error, OSError) and error.errno in _FULL:
+    if isinstance(error, OSError) and error.errno in _UNWRITABLE:
         return _BAD_INPUT, f"the output cannot be written ({error.strerror})"
     if isinstance(error, MemoryError):
         return _BAD_INPUT, "this machine's memory does not suffice for this recording"
@@ -106,7 +108,7 @@ def _ending(error: BaseException) -> tuple[int, str]:
     if os.environ.get("ALLOCSIM_DEBUG"):
         import traceback  # noqa: PLC0415
 
-        traceback.print_exception(error)
+        say("".join(traceback.format_exception(error)))
     what = str(error) if isinstance(error, InvariantError) else f"{type(error).__name__}: {error}"
     return _OUR_FAULT, (
         f"an error of allocsim itself, please report it ({what}); "

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from allocsim.cli.streams import say
 from allocsim.cli.usage import UsageError
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def write_json(document: object) -> None:
 def write_warnings(warnings: Iterable[str]) -> None:
     """What a command has to say that prints nothing: on standard error."""
     for each in warnings:
-        sys.stderr.write(shown(f"allocsim: {each}\n", sys.stderr.encoding))
+        say(shown(f"allocsim: {each}\n", sys.stderr.encoding))
 
 
 def write_result(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from allocsim.cli.options import Commands, add_command, add_shared
 from allocsim.cli.output import shown, write_json
+from allocsim.cli.streams import say
 from allocsim.cli.usage import Parser, UsageError, count, memory_size
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         write_json(record_document(program, recorded))
     else:
-        sys.stderr.write(shown(record_text(program, recorded), sys.stderr.encoding))
+        say(shown(record_text(program, recorded), sys.stderr.encoding))
     return recorded.exit_code
 
 

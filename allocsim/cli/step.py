@@ -75,6 +75,8 @@ def _walk(arguments: argparse.Namespace, recording: Recording) -> None:
     from allocsim.questions.step import walk_on  # noqa: PLC0415
     from allocsim.report import step_document, step_text, warned  # noqa: PLC0415
 
+    if not recording.devices:
+        raise UsageError(f"{recording.path}: holds neither segments nor entries")
     number = recording.devices[0].device if arguments.device is None else arguments.device
     (prepared,) = prepare(recording, number)
     walk = Walk(prepared)

@@ -20,7 +20,12 @@ from allocsim.trace import Action
 
 __all__ = ["Walk"]
 
-_SILENT = (StepKind.DICTATE, StepKind.SCOPE, StepKind.END_POOL)
+_REQUESTS = (
+    StepKind.ALLOC, StepKind.OOM, StepKind.FREE, StepKind.FREE_REQUEST, StepKind.FREE_COMPLETE,
+    StepKind.EMPTY_CACHE,
+)  # fmt: skip
+_SILENT = tuple(kind for kind in StepKind if kind not in _REQUESTS)
+"""Steps that ask the allocator for nothing: the driver, pools, settings."""
 
 
 class Walk:

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocsim.arrays import stable_order
+from allocsim.errors import AllocsimError
 from allocsim.measures.lifetimes import Lifetimes
 from allocsim.measures.rounds import equally_long, runs_of
 
@@ -26,6 +27,9 @@ __all__ = ["best_fit"]
 
 _LOOKS_BACK = 4
 """How many rounds ago places may have been the same: two blocks may change places."""
+
+_HIGHEST = 1 << 62
+"""Bytes; offsets and sizes beyond would not fit 64 bits together."""
 
 _Ints = NDArray[np.int64]
 
@@ -36,6 +40,7 @@ def best_fit(
     """An offset for each block, in bytes; None if they reach beyond `most` bytes.
 
     rounds: entries with which rounds begin that may ask the same; looked at here, not believed.
+    Raises AllocsimError if an offset exceeds 2**62.
     """
     order = stable_order(lifetimes.start)
     blocks = lifetimes.take(order)
@@ -49,6 +54,11 @@ def best_fit(
     arena.run(events[at:])
     if arena.is_over:
         return None
+    if max(arena.offset, default=0) > _HIGHEST:
+        raise AllocsimError(
+            "blocks that are in use at once take more than 2**62 bytes together; expected sizes "
+            "that an address space holds"
+        )
     offset = np.empty(len(blocks), dtype=np.int64)
     offset[order] = arena.offset
     return offset

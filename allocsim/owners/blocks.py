@@ -52,7 +52,8 @@ class Blocks:
 
     def in_use(self, entry: int) -> NDArray[np.intp]:
         """Return the indices of the blocks that are allocated after `entry`."""
-        return np.flatnonzero((self.born <= entry) & (entry < self.freed))
+        # A request that the replay refused occupies nothing.
+        return np.flatnonzero((self.born <= entry) & (entry < self.freed) & (self.size > 0))
 
     def pending(self, entry: int) -> NDArray[np.intp]:
         """Return the indices of the freed blocks that wait for other streams after `entry`."""

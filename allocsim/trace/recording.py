@@ -84,6 +84,13 @@ class Recording(Shown):
             raise RecordingError(self.path, "holds neither segments nor entries")
         return self.devices[0]
 
+    def busiest_device(self) -> Trace:
+        """Return the trace with most entries.
+
+        Raises RecordingError if there is none.
+        """
+        return max(self.devices, key=len) if self.devices else self.only_device()
+
     def headline(self) -> str:
         """Return the file name with a summary of each device."""
         name = self.path.rsplit("/", 1)[-1]

@@ -39,5 +39,6 @@ if os.environ.get("ALLOCSIM_CAPTURE"):
 
         install()
     except Exception as error:
-        sys.stderr.write(f"allocsim: nothing is captured: {error!r}\n")
+        if sys.stderr is not None:
+            sys.stderr.write(f"allocsim: nothing is captured: {error!r}\n")
 run_the_other()

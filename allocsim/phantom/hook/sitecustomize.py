@@ -135,7 +135,8 @@ class Recorder:
             except SystemExit:
                 continue  # the guard's, sent just before
             except Exception as error:
-                sys.stderr.write(f"allocsim: the recording could not be written: {error!r}\n")
+                if sys.stderr is not None:
+                    sys.stderr.write(f"allocsim: the recording could not be written: {error!r}\n")
                 return
 
     def write(self):

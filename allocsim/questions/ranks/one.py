@@ -67,7 +67,7 @@ def run_of(
     Raises RecordingError for what is no recording, ConfigError for what the release refuses.
     """
     recording = load(path)
-    trace = max(recording.devices, key=len)
+    trace = recording.busiest_device()
     mark = recording.provenance.rank if recording.provenance is not None else ""
     rank = int(mark) if mark.isdecimal() else None
     if not trace.count(Action.ALLOC):

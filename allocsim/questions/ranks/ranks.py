@@ -152,7 +152,9 @@ def ranks(
         unnamed += rank is None
         runs.append(replace(answer, rank=number if rank is None else rank))
     if not runs:
-        raise RecordingError(refused[0].path, f"{refused[0].error}; no recording can be read")
+        first = refused[0]
+        why = first.error.removeprefix(f"{first.path}: ")
+        raise RecordingError(first.path, f"{why}; no recording can be read")
     _refuse_twins(runs)
     notes = []
     if unnamed:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import BinaryIO
 
+from allocsim.errors import RecordingError
 from allocsim.questions.top import top
 from allocsim.report.formats.minimalloc import write_minimalloc
 from allocsim.report.formats.perfetto import write_perfetto
@@ -43,7 +44,12 @@ class Format:
 
 
 def write_speedscope(recording: Recording, file: BinaryIO) -> None:
-    """Write the owners of memory at the error, or at the peak, as a profile per device."""
+    """Write the owners of memory at the error, or at the peak, as a profile per device.
+
+    Raises RecordingError for a recording without devices.
+    """
+    if not recording.devices:
+        raise RecordingError(recording.path, "holds neither segments nor entries, and so no stacks")
     tops = [top(recording, device=trace.device) for trace in recording.devices]
     file.write(json.dumps(speedscope_document(*tops)).encode())
 

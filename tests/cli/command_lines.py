@@ -1,0 +1,74 @@
+"""A command line for every command, to ask all of them the same question.
+
+`{file}` stands for a recording, `{folder}` for the folder it is in, `{out}` for a name that a
+command may write to, without its ending.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["COMMAND_LINES", "READS_A_RECORDING", "words_of"]
+
+READS_A_RECORDING = (
+    "replay {file}",
+    "replay {file} --conf expandable_segments:True",
+    "replay {file} -v",
+    "replay {file} --json",
+    "explain {file}",
+    "explain {file} -v",
+    "explain {file} --json",
+    "top {file}",
+    "top {file} --by category --json",
+    "top {file} --format speedscope",
+    "top {file} --format collapsed",
+    "compare {file} {file}",
+    "compare {file} {file} -o {out}.html",
+    "compare {file} {file} -o {out}.svg",
+    "gate {file} --max-reserved 1GiB",
+    "gate {file} --max-fragmentation 10% --json",
+    "ranks {file} {file}",
+    "ranks {folder} --json",
+    "ranks {file} {file} --smallest -o {out}.html",
+    "tune {file} --try max_split_size_mb:128",
+    "tune {file} --try max_split_size_mb:128 --json",
+    "risk {file}",
+    "risk {file} --json",
+    "scale {file} --at n=2 {file} --at n=3 --to n=4",
+    "report {file} -o {out}.html",
+    "plot memory {file} -o {out}.svg",
+    "plot address-map {file} -o {out}.svg",
+    "plot segments {file} -o {out}.svg",
+    "plot sizes {file} -o {out}.svg",
+    "plot flame {file} -o {out}.svg",
+    "step {file}",
+    "step {file} --count 3 --json",
+    "lint {file}",
+    "lint {file} --json",
+    "stats {file}",
+    "stats {file} --json",
+    "watch {folder} --once",
+    "convert {file} {out}.pickle",
+    "convert {file} {out}.npz",
+    "convert {file} {out}.perfetto.json",
+    "convert {file} {out}.speedscope.json",
+    "convert {file} {out}.minimalloc.csv",
+    "convert {file} {out}.csv",
+    "convert {file} {out}.jsonl",
+    "convert {file} {out}.pickle --conf expandable_segments:True",
+)
+"""Every command that reads a recording, with the options that print or draw other things."""
+
+COMMAND_LINES = (
+    *READS_A_RECORDING,
+    "fit Llama-3.2-1B --gpu 4090 --engine formula",
+    "record -o {out}.pickle -- no-such-program",
+    "synth oom -o {out}.pickle",
+    "crosscheck --python no-such-program",
+)
+"""Every command."""
+
+
+def words_of(line: str, file: Path, out: Path) -> list[str]:
+    """The arguments of a line for the recording `file`; `out` is a folder to write to."""
+    return [word.format(file=file, folder=file.parent, out=out / "made") for word in line.split()]
