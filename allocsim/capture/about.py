@@ -1,7 +1,8 @@
 """What a captured file says of itself, under the key "allocsim" that `allocsim record` writes too.
 
-Rule: it only adds to PyTorch's snapshot, and asks the device nothing but how much is free, and that
-not at an error: the device may then be in the midst of a capture of a graph.
+Rule: it only adds to PyTorch's snapshot, and asks CUDA nothing but how much is free.  At an error it
+does not ask that either, since a graph may be under capture.  The driver's management library does
+not touch CUDA's state and is asked at any time.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from typing import Any
 
 from allocsim.capture.calls import counted_rows, placed_marks
 from allocsim.capture.files import TEXT_ROOM
+from allocsim.capture.processes import processes_memory
 from allocsim.capture.recorder import RECORDER, History
 from allocsim.units import format_size
 
 __all__ = ["AT_ERROR", "About", "told"]
 
 AT_ERROR = "at an out-of-memory error"
-_UNKNOWN_EXIT = -(1 << 31)
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class About:
 
     occasion: when it is written, as a text.  device: of the error, -1 for none.  free: bytes that
     the driver had at the error, None for none.  rank: "" for none.  max_entries: of the ring.
+    exit_code: the program's, None where it has not ended.
     """
 
     occasion: str
@@ -36,6 +38,7 @@ class About:
     free: int | None
     rank: str
     max_entries: int
+    exit_code: int | None = None
 
     @property
     def is_error(self) -> bool:
@@ -56,13 +59,14 @@ def told(about: About, history: History, traces: list[Any], n_dropped: int) -> d
         "torch_version": str(RECORDER.torch.__version__),
         "device_name": str(card.name),
         "device_memory": total,
-        "context_memory": _context_memory(about, device, total),
+        **_memory(about, device, card),
         "is_phantom": "ALLOCSIM_PHANTOM_MEMORY" in os.environ,
         "command": shlex.join(getattr(sys, "orig_argv", sys.argv)),
         "rank": about.rank,
         "captured": _text(about, history, n_dropped),
-        "exit_code": _UNKNOWN_EXIT,
     }
+    if about.exit_code is not None:
+        values["exit_code"] = about.exit_code
     if history.conf_at_start is not None:
         values["conf_at_start"] = history.conf_at_start
     marks = placed_marks(history.marks, traces, _lost(history, traces))
@@ -92,16 +96,27 @@ def _largest(segments: list[Any]) -> int:
     return max(held, key=lambda device: held[device]) if held else 0
 
 
-def _context_memory(about: About, device: int, total: int) -> int:
-    """What is neither free nor PyTorch's, but the context's and other processes'; 0 if unknown."""
-    free = about.free
+def _memory(about: About, device: int, card: Any) -> dict[str, int]:
+    """Return what the device's memory is used for, in bytes.
+
+    context_memory is what is neither free nor PyTorch's, 0 if unknown.
+    """
+    total, free = int(card.total_memory), about.free
     try:
         if free is None:
             free = int(RECORDER.gpu.mem_get_info(device)[0])
         stats = RECORDER.gpu.memory_stats(device)
     except Exception:
-        return 0
-    return max(total - free - int(stats.get("reserved_bytes.all.current", 0)), 0)
+        return {"context_memory": 0}
+    reserved = int(stats.get("reserved_bytes.all.current", 0))
+    known = {
+        "context_memory": max(total - free - reserved, 0),
+        "free_memory": free,
+        "reserved_memory": reserved,
+    }
+    if "ALLOCSIM_PHANTOM_MEMORY" not in os.environ:
+        known |= processes_memory(card, total - free)
+    return known
 
 
 def _text(about: About, history: History, n_dropped: int) -> str:

@@ -108,6 +108,7 @@ class Capture:
         self._n_ooms = 0
         self._at_error: Written | None = None
         self._rank = ""
+        self.exit_code: int | None = None
 
     @property
     def files(self) -> list[str]:
@@ -273,6 +274,7 @@ class Capture:
                 free=free,
                 rank=self._rank,
                 max_entries=self.ring.max_entries,
+                exit_code=self.exit_code,
             )
             name = self._files.name(self._process(), step, label)
             written = self._files.save(name, history.snapshot, partial(told, about, history))
@@ -329,6 +331,8 @@ def _watch_exceptions() -> None:
     def excepthook(kind: Any, error: Any, trace: Any) -> None:
         for active in tuple(_ACTIVE):
             active.failed(error)
+            if not isinstance(error, KeyboardInterrupt):  # which ends a program by its signal
+                active.exit_code = 1
         before(kind, error, trace)
 
     _CHAINED[:] = [excepthook, before]

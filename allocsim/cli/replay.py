@@ -57,11 +57,11 @@ def run(arguments: argparse.Namespace) -> int:
     from allocsim.report import replay_document, replay_screen, replay_text  # noqa: PLC0415
     from allocsim.trace import load  # noqa: PLC0415
 
-    watch = OomWatch()
     with ProgressBar() as bar:
         recording, hints = load(arguments.file), hints_of(arguments)
         ready = prepare(recording, arguments.device, arguments.torch, hints=hints)
         devices = [each.on(arguments.device_memory) for each in ready]
+        watch = OomWatch(devices)
         result = replay_prepared(
             devices,
             None if arguments.conf is None else Setting(arguments.conf),

@@ -145,7 +145,7 @@ def _looked_at(
     from allocsim.questions.explain import OomWatch, shortages_of  # noqa: PLC0415
     from allocsim.questions.picture import picture_prepared  # noqa: PLC0415
 
-    watch = OomWatch()
+    watch = OomWatch((prepared.on(arguments.device_memory),))
     picture = picture_prepared(
         prepared,
         None if arguments.conf is None else Setting(arguments.conf),

@@ -15,6 +15,8 @@ import io
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO, cast
 
 from allocsim.cli.usage import UsageError
 
@@ -40,13 +42,15 @@ def standard_streams() -> Iterator[None]:
         _occupy_descriptors()
     with contextlib.ExitStack() as opened:
 
-        def null(mode: str) -> io.TextIOWrapper:
-            return opened.enter_context(open(os.devnull, mode, encoding=_ENCODING))  # type: ignore[return-value]  # noqa: PTH123
+        def null(mode: str) -> TextIO:
+            return cast(
+                TextIO, opened.enter_context(Path(os.devnull).open(mode, encoding=_ENCODING))
+            )
 
         if sys.stdin is None:
             sys.stdin = null("r")
         if sys.stdout is None:
-            sys.stdout = _NoOutput()  # type: ignore[assignment]
+            sys.stdout = _NoOutput()
         if sys.stderr is None:
             sys.stderr = null("w")
         try:

@@ -13,7 +13,7 @@ from allocsim.core import RELEASES, FreeBlockOrder, Release
 from allocsim.engine.left_open import has_unseen_calls, may_hide_calls
 from allocsim.engine.prepared import Prepared
 from allocsim.engine.start import Start, StartPeaks
-from allocsim.trace import Action, MarkKind, Provenance
+from allocsim.trace import Action, MarkKind, Provenance, card_memory
 from allocsim.units import format_size
 
 __all__ = [
@@ -93,7 +93,14 @@ def _limit_note(prepared: Prepared, limit: int) -> str:
 def device_note(made: Provenance) -> str:
     """The device that the recording names."""
     what = f"device memory {format_size(made.device_memory)}"
-    if made.context_memory:
+    card = card_memory(made)
+    if card is not None and card.is_shared:
+        about = "about " if card.is_estimated else ""
+        what += (
+            f", of which other processes held {about}{format_size(card.others)} and this program's "
+            f"CUDA context {about}{format_size(card.context)}"
+        )
+    elif made.context_memory:
         what += f", of which the CUDA context holds {format_size(made.context_memory)}"
     return f"{what}: as recorded on {made.device_name or 'a device without a name'}"
 

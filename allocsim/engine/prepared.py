@@ -30,6 +30,7 @@ from allocsim.engine.fold import fold
 from allocsim.engine.hints import Hints
 from allocsim.engine.left_open import open_plans
 from allocsim.engine.observers import Observer, Progress
+from allocsim.engine.on_card import OnCard
 from allocsim.engine.plan import Plan, StepKind
 from allocsim.engine.planned import plan_of
 from allocsim.engine.quiet import Quiet, quiet_moments
@@ -47,7 +48,7 @@ __all__ = ["Prepared"]
 
 
 @dataclass(frozen=True, eq=False)
-class Prepared:
+class Prepared(OnCard):
     """A device of a recording, ready to be driven.
 
     path: of the recording.
@@ -63,6 +64,7 @@ class Prepared:
     is_made: whether the model has just made the recording, whose marks are all that was called.
     is_requests: whether the recording holds requests alone, which nothing can be compared with.
     file_notes: what the file lacks, and what was made of it.
+    is_elsewhere: see `OnCard`.
     """
 
     path: str
@@ -82,6 +84,7 @@ class Prepared:
     is_made: bool = False
     is_requests: bool = False
     file_notes: tuple[str, ...] = ()
+    is_elsewhere: bool = False
 
     @cached_property
     def plan(self) -> Plan:
@@ -99,6 +102,8 @@ class Prepared:
 
     def on(self, device_memory: int | None) -> Prepared:
         """The same on the device that a user names, if nothing recorded speaks against it."""
+        if device_memory not in (None, self.named_memory) and self.others_memory:
+            return replace(self, is_elsewhere=True).on(device_memory)
         if self.written is not None:
             written = self.written.on(device_memory)
             return replace(self, written=written, assumed_memory=written.assumed_memory)
@@ -137,11 +142,6 @@ class Prepared:
     def held(self) -> int:
         """Bytes that were reserved before the first entry."""
         return sum(segment.total_size for segment in self.start)
-
-    @property
-    def context_memory(self) -> int:
-        """What the CUDA context held, where the recording says so: it holds as much elsewhere."""
-        return 0 if self.provenance is None else self.provenance.context_memory
 
     @property
     def named_memory(self) -> int | None:
@@ -250,7 +250,7 @@ class Prepared:
             device_memory or UNLIMITED_DEVICE,
             setting.conf,
             self.release.version,
-            context_memory=self.context_memory,
+            context_memory=self.context_memory_on(device_memory),
             host_spill=host_spill,
             address_policy=addresses.policy,
             base_address=base_address,

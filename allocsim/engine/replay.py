@@ -150,6 +150,7 @@ def replay_prepared(
         devices=tuple(runs),
         notes=(*notes, *_inert(first.in_force(wanted), config)),
         releases=first.releases,
+        card=first.card,
     )
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from allocsim.display import Shown
 from allocsim.engine.start import StartPeaks
+from allocsim.trace import CardMemory
 from allocsim.units import format_size
 
 __all__ = [
@@ -355,6 +356,7 @@ class Run(Shown):
 
     device_memory: that of the first device for which it is known, None if for none.
     releases: those that can have written the recording, as far as it tells, the oldest first.
+    card: who held the memory of the recorded card; None where the recording does not tell.
     """
 
     path: str
@@ -364,11 +366,14 @@ class Run(Shown):
     devices: tuple[DeviceRun, ...]
     notes: tuple[str, ...]
     releases: tuple[str, ...] = ()
+    card: CardMemory | None = None
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What has to be said before anything else: where a replay is not the recorded run."""
-        return tuple(str(each.parting) for each in self.devices if each.parting is not None)
+        """The sentences that come first: other processes on the card, replays that differ."""
+        shared = (self.card.sentence,) if self.card is not None and self.card.is_shared else ()
+        differ = (str(each.parting) for each in self.devices if each.parting is not None)
+        return (*shared, *differ)
 
     @property
     def named_notes(self) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ from allocsim.questions.explain import (
 )
 from allocsim.report.answer import of_owners
 from allocsim.report.layout import (
+    card_document,
     earlier_errors,
     exact_size,
     number,
@@ -237,6 +238,7 @@ def explanation_document(run: Run, devices: Sequence[DeviceExplanation]) -> dict
         "file": run.path,
         "conf": run.conf,
         "torch_version": run.torch_version,
+        "card": card_document(run.card),
         "notes": [*run.warnings, *run.named_notes],
         "recommendation": recommendation_document(devices[0].recommendation if devices else None),
         "devices": [

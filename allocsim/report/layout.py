@@ -15,11 +15,13 @@ from allocsim.units import format_size
 if TYPE_CHECKING:
     from allocsim.engine import Parting
     from allocsim.questions.picture import Instant, Picture, Still
+    from allocsim.trace import CardMemory
 
 __all__ = [
     "LABEL",
     "WIDTH",
     "and_more",
+    "card_document",
     "clipped",
     "earlier_errors",
     "exact_size",
@@ -71,6 +73,22 @@ def warned(warnings: Sequence[str]) -> list[str]:
 def parting_document(parting: Parting | None) -> dict[str, Any] | None:
     """A parting in every command's JSON; None where the replay is the recorded run."""
     return None if parting is None else {"entry": parting.entry, "note": str(parting)}
+
+
+def card_document(card: CardMemory | None) -> dict[str, Any] | None:
+    """Return who held the recorded card's memory, as JSON; None where that is unknown."""
+    if card is None:
+        return None
+    return {
+        "total_bytes": card.total,
+        "outside_bytes": card.outside,
+        "context_bytes": card.context,
+        "other_processes_bytes": card.others,
+        "other_processes_range": [card.others_low, card.others_high],
+        "other_processes": card.processes,
+        "is_estimated": card.is_estimated,
+        "is_shared": card.is_shared,
+    }
 
 
 def shown_of(picture: Picture | Still) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from allocsim.questions.explain import Cure, Shortage
 from allocsim.report.answer import of_owners
 from allocsim.report.driver import driver_document, driver_rows
 from allocsim.report.layout import (
+    card_document,
     earlier_errors,
     exact_size,
     number,
@@ -272,6 +273,7 @@ def replay_document(
         "conf": run.conf,
         "torch_version": run.torch_version,
         "device_memory": run.device_memory,
+        "card": card_document(run.card),
         "notes": [*run.warnings, *run.notes],
         "devices": [
             _device(each, shortages.get(each.device, ()), cures.get(each.device))

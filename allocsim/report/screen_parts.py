@@ -35,11 +35,12 @@ def most_urgent(devices: Sequence[DeviceRun]) -> list[DeviceRun]:
 
 def warnings(run: Run) -> Part:
     """What has to be said first: that it is not the recorded run, or not the recorded release."""
-    return said_first(run.warnings, run.named_notes)
+    shown = 2 if run.card is not None and run.card.is_shared else 1
+    return said_first(run.warnings[:shown], run.named_notes)
 
 
 def said_first(warnings: Sequence[str], notes: Sequence[str]) -> Part:
-    lines = warned(warnings[:1])[:-1]
+    lines = warned(warnings)[:-1]
     other = [line for note in notes if note.endswith(OTHER_RELEASE) for line in row("Note", note)]
     return part([*lines, *other], Tone.FAILURE if lines else Tone.PLAIN)
 

@@ -34,7 +34,7 @@ def tuning_screen(tuning: Tuning, top: Top | None = None, loan: Loan | None = No
         verdict = f"withheld: {tuning.reason}"
     good = Tone.GOOD if tuning.helps else Tone.PLAIN
     parts = [
-        said_first(tuning.warnings, tuning.notes),
+        said_first(tuning.warnings[:1], tuning.notes),
         part(row("Verdict", f"{verdict}."), Tone.FAILURE if tuning.warnings else good),
         part(row(label, f"{unproved}{base.setting}: {row_figures(tuning, base)}")),
     ]

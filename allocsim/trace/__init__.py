@@ -9,6 +9,7 @@ from allocsim.trace.action import ACTION_CODES, BLOCK_ACTIONS, Action
 from allocsim.trace.annotation import Annotation
 from allocsim.trace.backend import options_read
 from allocsim.trace.by_address import Turn, completes_at_once
+from allocsim.trace.card_memory import CardMemory, card_memory
 from allocsim.trace.export import dump_snapshot, write_snapshot
 from allocsim.trace.folder import ENDINGS, recordings_in
 from allocsim.trace.form import FileForm, form_of
@@ -35,6 +36,7 @@ __all__ = [
     "Annotation",
     "BLOCK_ACTIONS",
     "ENDINGS",
+    "CardMemory",
     "Entry",
     "FileForm",
     "Finding",
@@ -55,6 +57,7 @@ __all__ = [
     "Trace",
     "Turn",
     "WrongSum",
+    "card_memory",
     "completes_at_once",
     "decoded",
     "dump_npz",

@@ -18,6 +18,8 @@ __all__ = ["KEY", "Provenance", "marked", "read_provenance"]
 
 KEY = "allocsim"
 _UNKNOWN_EXIT = -(1 << 31)
+"""Stands for an unknown exit code in files of earlier versions."""
+_OPTIONAL = ("free_memory", "reserved_memory", "process_memory", "other_memory", "other_processes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,11 @@ class Provenance:
     reads_back: the lines of the program that copied values from a phantom to the host, "" for
         none or unknown.
     guessed: the libraries whose workspaces a phantom could only guess, "" for none or unknown.
+    free_memory, reserved_memory: bytes of the card that were free, and that this program's PyTorch
+        had reserved, when the recording was written; None if unknown.
+    process_memory: bytes that this process held in all, by NVML; None if unknown.
+    other_memory, other_processes: bytes that other processes held, and how many these were; None
+        if unknown (`card_memory`).
     captured: when `allocsim.capture` wrote it, from within the program, and what of the history it
         lacks; "" for another recorder.
     exit_code: the program's; None if unknown.
@@ -53,6 +60,11 @@ class Provenance:
     reads_back: str = ""
     guessed: str = ""
     captured: str = ""
+    free_memory: int | None = None
+    reserved_memory: int | None = None
+    process_memory: int | None = None
+    other_memory: int | None = None
+    other_processes: int | None = None
     exit_code: int | None = None
     conf_at_start: str | None = None
 
@@ -63,10 +75,7 @@ class Provenance:
 
     def plain(self, traces: Iterable[Trace] = ()) -> dict[str, object]:
         """The dictionary as a snapshot holds it, with the marks of `traces`."""
-        code = _UNKNOWN_EXIT if self.exit_code is None else self.exit_code
-        values = asdict(self) | {"exit_code": code}
-        if self.conf_at_start is None:
-            del values["conf_at_start"]
+        values = {name: value for name, value in asdict(self).items() if value is not None}
         marks = [mark for trace in traces for mark in plain_marks(trace.device, trace.marks)]
         return values | ({MARKS: marks} if marks else {})
 
@@ -94,7 +103,7 @@ def read_provenance(top: Fields) -> Provenance | None:
         "torch_version", "device_name", "command", "rank", "oom_text", "stopped_by", "reads_back",
         "guessed", "captured",
     )  # fmt: skip
-    sizes = ("device_memory", "context_memory")
+    sizes = ("device_memory", "context_memory", *_OPTIONAL)
     # A capture leaves room behind the text of an error that it did not know yet.
     known: dict[str, Any] = {name: fields.text(name).rstrip() for name in texts if name in fields}
     known |= {name: fields.integer(name, 0, INT64_MAX) for name in sizes if name in fields}

@@ -155,6 +155,7 @@ class Recorder:
             "device_name": device.name,
             "device_memory": int(memory or self.torch.cuda.mem_get_info()[1]),
             "context_memory": int(os.environ.get("ALLOCSIM_PHANTOM_CONTEXT") or 0),
+            **({} if memory is not None else memory_of(self.torch, device)),
             "is_phantom": memory is not None,
             "command": os.environ.get("ALLOCSIM_RECORD_COMMAND", ""),
             "rank": rank,
@@ -207,6 +208,21 @@ def finish_work(torch):
         with contextlib.suppress(Exception):
             if torch.distributed.is_initialized():
                 torch.distributed.destroy_process_group()
+
+
+def memory_of(torch, card):
+    """What the memory of a real device is used for, in bytes; nothing where that is unknown."""
+    with contextlib.suppress(Exception):  # it is only to know more
+        free, total = torch.cuda.mem_get_info()
+        reserved = torch.cuda.memory_reserved()
+        processes = beside("processes", os.path.join(os.pardir, "capture"))
+        return {
+            "context_memory": max(total - free - reserved, 0),
+            "free_memory": free,
+            "reserved_memory": reserved,
+            **processes.processes_memory(card, total - free),
+        }
+    return {}
 
 
 def told_by_phantom():

@@ -142,9 +142,9 @@ def explain_prepared(
     watch: Watch | None = None,
 ) -> tuple[Run, tuple[DeviceExplanation, ...]]:
     """`explain_recording` of devices that were made ready before."""
-    seen = OomWatch()
     setting, memory = None if conf is None else Setting(conf), bytes_of(device_memory)
     devices = [each.on(memory) for each in devices]
+    seen = OomWatch(devices)
     run = replay_prepared(
         devices, setting, device_memory=memory, progress=progress, observers=(seen,)
     )

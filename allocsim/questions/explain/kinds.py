@@ -27,7 +27,8 @@ KINDS = {
     "whole_segments": "idle in whole segments",
     "driver_rounding": "lost to the driver's pages of 2 MiB",
     "free": "free on the device",
-    "context": "the CUDA context and other processes",
+    "other_processes": "of other processes on the card",
+    "context": "outside PyTorch: the CUDA context and its libraries",
 }
 """Each kind and what it means, in the order of precedence.  From `private_pool` on to
 `whole_segments` they are idle: reserved by PyTorch and in no block that is used or waits."""
@@ -47,7 +48,8 @@ def kinds_of(state: StateAtError) -> dict[str, int]:
             else:
                 kinds[_idle_kind(state, segment, block)] += block.size
     kinds["free"] = state.free_bytes
-    kinds["context"] = state.context_bytes
+    kinds["other_processes"] = state.others_bytes
+    kinds["context"] = state.context_bytes - state.others_bytes
     return dict(kinds)
 
 

@@ -14,14 +14,14 @@ Both come after `impossible` and `host_fallback`; `private_pool` also after `fra
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
 
 from allocsim.core import Block, CachingAllocator
-from allocsim.engine import DeviceRun, Observer, SimulatedOom
+from allocsim.engine import DeviceRun, Observer, Prepared, SimulatedOom
 from allocsim.measures import Code, code_at
 from allocsim.questions.explain.blockers import Blockers, blockers_of
 from allocsim.questions.explain.cause import MESSAGE_CAUSES, Figures, cause_of
@@ -57,9 +57,13 @@ class Findings:
 
 
 class OomWatch(Observer):
-    """Looks at the blocks whenever a replay runs out of memory; an observer for `replay`."""
+    """An observer for `replay` that looks at the blocks whenever it runs out of memory.
 
-    def __init__(self) -> None:
+    devices: that are replayed, which tell what other processes hold on the card.
+    """
+
+    def __init__(self, devices: Iterable[Prepared] = ()) -> None:
+        self._others = {each.trace.device: each.others_memory for each in devices}
         self.findings: dict[tuple[int, int], Findings] = {}
         """By (device, entry)."""
 
@@ -68,7 +72,8 @@ class OomWatch(Observer):
     ) -> None:
         if len(self.findings) >= MOST_WATCHED:
             return
-        state = StateAtError.of(allocator, oom.rounded_bytes, oom.stream, blocks)
+        others = self._others.get(allocator.device_index, 0)
+        state = StateAtError.of(allocator, oom.rounded_bytes, oom.stream, blocks, others)
         self.findings[allocator.device_index, oom.entry] = findings_of(state)
 
 

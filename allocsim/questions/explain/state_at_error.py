@@ -70,7 +70,8 @@ class FailedRequest:
 class StateAtError:
     """The device while `request` fails, after all that the allocator tried for it.
 
-    total_bytes, free_bytes, context_bytes: of the device.
+    total_bytes, free_bytes, context_bytes: of the device.  others_bytes: the part of context_bytes
+        that other processes hold, where that is a notable part of the device.
     limit_bytes: None without a memory fraction.
     releases_cache: False inside a capture, where nothing goes back to the driver.
     returnable_pools: whose wholly free memory goes back to the driver.
@@ -91,6 +92,7 @@ class StateAtError:
     largest_request_bytes: int
     segments: tuple[SegmentState, ...]
     recorded_addresses: Mapping[int, int]
+    others_bytes: int = 0
 
     @classmethod
     def of(
@@ -99,8 +101,12 @@ class StateAtError:
         rounded: int,
         stream: int,
         recorded: Mapping[int, Block] | None = None,
+        others: int = 0,
     ) -> StateAtError:
-        """The state as a request left it; recorded: the blocks by recorded address."""
+        """Return the state as a request left it.
+
+        recorded: the blocks by recorded address.  others: bytes that other processes hold.
+        """
         device = allocator.device
         return cls(
             request=_request(allocator, rounded, stream),
@@ -114,6 +120,7 @@ class StateAtError:
             largest_request_bytes=largest_request(allocator, stream),
             segments=allocator.segments(),
             recorded_addresses={block.ptr: address for address, block in (recorded or {}).items()},
+            others_bytes=min(others, device.context_memory),
         )
 
     def driver_bytes(self, segment: SegmentState) -> int:
