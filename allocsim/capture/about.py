@@ -1,8 +1,8 @@
 """What a captured file says of itself, under the key "allocsim" that `allocsim record` writes too.
 
-Rule: it only adds to PyTorch's snapshot, and asks CUDA nothing but how much is free.  At an error it
-does not ask that either, since a graph may be under capture.  The driver's management library does
-not touch CUDA's state and is asked at any time.
+Rule: it only adds to PyTorch's snapshot, and asks CUDA nothing but how much is free.  At an error
+it does not ask that either, since a graph may be under capture.  The driver's management library
+does not touch CUDA's state and is asked at any time.
 """
 
 from __future__ import annotations

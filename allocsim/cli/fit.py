@@ -18,7 +18,7 @@ from allocsim.cli.fit_ways import Way, refuse_ineffective, way_of
 from allocsim.cli.options import Commands, add_command, add_shared
 from allocsim.cli.output import write, write_result
 from allocsim.cli.progress import ProgressBar
-from allocsim.cli.usage import Parser, UsageError, count
+from allocsim.cli.usage import Parser, UsageError, count, positive
 
 if TYPE_CHECKING:
     from allocsim.phantom import Gpu
@@ -92,7 +92,7 @@ def add_to(commands: Commands[Parser]) -> None:
     add("--optimizer", choices=_OPTIMIZERS, help="of training (default: adamw)")
     add("--checkpointing", action="store_true", default=None, help="of activations")
     add("--accumulate", metavar="N", type=count, help="micro-batches a step (default: 1)")
-    add("--lora", metavar="RANK", type=count, help="train adapters of this rank only")
+    add("--lora", metavar="RANK", type=positive, help="train adapters of this rank only")
     add("--lora-targets", metavar="NAMES",
         help="modules that get adapters, as q_proj,v_proj (default: all linear ones)")  # fmt: skip
     add("--attention", choices=_ATTENTION, help="(default: sdpa)")
@@ -116,7 +116,7 @@ def add_to(commands: Commands[Parser]) -> None:
         "first for several of the second")  # fmt: skip
     also = "with --find of two: which of the second, as seq=512,1024 (default: half of what is "
     add("--with", metavar="NAME=N,N", dest="others", help=f"{also}asked for, it, and twice it)")
-    add("--multiple-of", metavar="N", type=count,
+    add("--multiple-of", metavar="N", type=positive,
         help="look among multiples of N (default: 1)")  # fmt: skip
     add_shared(parser, "--conf", text="PYTORCH_CUDA_ALLOC_CONF for the program")
     add_shared(parser, "--torch", text="PyTorch's release, {releases} (default: the one installed)")
@@ -212,7 +212,7 @@ def _task(arguments: argparse.Namespace) -> Task | None:
     given = {name: value for name, value in given.items() if value is not None}
     if not words:
         raise UsageError("fit needs a model, or a program after --: allocsim fit gpt2 --gpu T4")
-    if len(words) > 1:
+    if len(words) > 1 or arguments.has_separator:
         return None
     if "lora_targets" in given:
         given["lora_targets"] = tuple(filter(None, given["lora_targets"].split(",")))
@@ -310,7 +310,7 @@ def _find(arguments: argparse.Namespace, task: Task, gpus: list[Gpu]) -> int:
             task,
             arguments.find[0],
             gpus[0],
-            step=max(arguments.multiple_of, 1),
+            step=arguments.multiple_of,
             **_of_a_search(arguments),
             watch=bar.trying,
         )
@@ -333,7 +333,7 @@ def _find_frontier(arguments: argparse.Namespace, task: Task, gpu: Gpu) -> int:
             other,
             gpu,
             values=_values(arguments.others, other),
-            step=max(arguments.multiple_of, 1),
+            step=arguments.multiple_of,
             **_how(arguments),
             watch=bar.trying,
         )

@@ -15,7 +15,7 @@ from allocsim.cli.output import write_result
 from allocsim.cli.usage import Parser, UsageError, count
 
 if TYPE_CHECKING:
-    from allocsim.estimate.training import Layout, Shape, Training
+    from allocsim.estimate.training import Layout, Precision, Shape, Training
     from allocsim.phantom import Gpu
 
 __all__ = ["add_parallel", "run_by_formula"]
@@ -134,8 +134,40 @@ def _one(arguments: argparse.Namespace, training: Training, gpus: list[Gpu]) -> 
     from allocsim.report import sharded_document, sharded_text  # noqa: PLC0415
 
     found = shard(training, gpus[0])
-    write_result(arguments.json, partial(sharded_document, found), partial(sharded_text, found))
+    shown = found, _assumed(arguments, training)
+    write_result(arguments.json, partial(sharded_document, *shown), partial(sharded_text, *shown))
     return 0 if found.fits else _DOES_NOT_FIT
+
+
+def _assumed(arguments: argparse.Namespace, training: Training) -> str:
+    """What this formula assumes and the program and its law assume otherwise; "" for nothing."""
+    from allocsim.questions.fit import model_of, precision_of, usual_lengths  # noqa: PLC0415
+
+    if not arguments.words or training.layout.ranks > 1:
+        return ""
+    optimizer = arguments.optimizer or "adamw"
+    here, there, options = [], [], []
+    usual = usual_lengths(model_of(arguments.words[0])).get("seq", training.layout.seq)
+    if arguments.seq is None and usual != training.layout.seq:
+        here.append(f"{training.layout.seq:,} tokens")
+        there.append(f"{usual:,} tokens")
+        options.append(f"--seq {usual}")
+    plain = precision_of("bf16", optimizer, 2)
+    if arguments.dtype is None and plain != training.precision:
+        here.append(f"{_bytes_text(training.precision)} bytes a parameter (mixed precision)")
+        there.append(f"{_bytes_text(plain)} (bf16)")
+        options.append("--dtype bf16")
+    if not options:
+        return ""
+    return (
+        f"{' and '.join(here)}; the program and its law (--engine laws) assume "
+        f"{' and '.join(there)}. {' '.join(options)} makes them alike"
+    )
+
+
+def _bytes_text(precision: Precision) -> str:
+    parts = precision.weights, precision.gradients, precision.optimizer
+    return " + ".join(f"{each:g}" for each in parts)
 
 
 def _plan(arguments: argparse.Namespace, training: Training, gpu: Gpu) -> int:

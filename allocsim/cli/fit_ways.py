@@ -123,7 +123,7 @@ def way_of(arguments: argparse.Namespace) -> Way:
     if arguments.server is not None:
         known = {"transformers": Way.TRANSFORMERS, "llama.cpp": Way.GGML, "ollama": Way.GGML}
         return known.get(arguments.server, Way.SERVER)
-    if len(arguments.words) > 1:
+    if len(arguments.words) > 1 or arguments.has_separator:
         return Way.SHOW if arguments.show_program else Way.COMMAND
     return _way_of_model(arguments)
 

@@ -95,8 +95,10 @@ def _refuse(arguments: argparse.Namespace, *, is_empty: bool) -> None:
             raise UsageError("there is no limit; expected --max-reserved SIZE or --baseline FILE")
         return
     refuse_input(path, arguments.file)
+    if Path(path).exists() and not Path(path).is_file():
+        raise UsageError(f"{path} is not a regular file; expected a baseline that --update wrote")
     if not (arguments.update or Path(path).is_file()):
-        raise UsageError(f"{path} is not there; --update writes it")
+        raise UsageError(f"{path} does not exist; --update writes it")
 
 
 def _gated(arguments: argparse.Namespace, budget: Budget) -> Gate:

@@ -200,12 +200,21 @@ def _sizes(words: Sequence[str]) -> dict[str, int]:
     for word in ",".join(words).split(","):
         match = _SIZE.fullmatch(word)
         if not match and word:
-            raise UsageError(f"{word!r} is no size; expected a name and a number, as batch=2")
+            raise UsageError(_not_a_size(word))
         if match:
             name, value = match[1], int(match[2])
             if sizes.setdefault(name, value) != value:
                 raise UsageError(f"{name} is given as {sizes[name]} and as {value}")
     return sizes
+
+
+def _not_a_size(word: str) -> str:
+    """What is wrong with a word that should be a size."""
+    name, equals, digits = word.partition("=")
+    if equals and name and digits.isdecimal():
+        most = 10**12 - 1
+        return f"{name[:80]}={digits[:80]} is too large; expected a number up to {most:,}"
+    return f"{word[:80]!r} is not a size; expected a name and a number, as batch=2"
 
 
 def _memory(arguments: argparse.Namespace, scaling: Scaling) -> int | None:

@@ -29,6 +29,8 @@ HELP = """\
   segments, stats           every segment; every statistic that is not 0
   help, quit
 """
+_MOST_DIGITS = 20
+"""Of a number: a stream's handle is an address."""
 _OP_WORDS = {"e": "empty_cache", "S": "sync"}
 
 
@@ -63,7 +65,7 @@ class Session:
 
         plain = [word for word in words[1:] if not word.startswith("stream=")]
         named = [word.removeprefix("stream=") for word in words if word.startswith("stream=")]
-        stream = int(named[0]) if named else 0
+        stream = _whole(named[0], "a stream") if named else 0
         word, first = words[0], plain[0] if plain else ""
         if word in ("free", "record"):
             action = "free" if word == "free" else "record_stream"
@@ -72,22 +74,39 @@ class Session:
             "malloc": lambda: Request("malloc", parse_size(" ".join(plain)), stream=stream),
             "sync": lambda: Request("synchronize", stream=stream if named else None),
             "empty_cache": lambda: Request("empty_cache"),
-            "fraction": lambda: Request("set_per_process_memory_fraction", value=float(first)),
+            "fraction": lambda: Request("set_per_process_memory_fraction", value=_fraction(first)),
             "conf": lambda: Request("set_allocator_settings", value=first),
-            "begin": lambda: Request("begin_allocate_to_pool", pool=int(first)),
-            "end": lambda: Request("end_allocate_to_pool", pool=int(first)),
-            "release": lambda: Request("release_pool", pool=int(first)),
+            "begin": lambda: Request("begin_allocate_to_pool", pool=_whole(first, "a pool")),
+            "end": lambda: Request("end_allocate_to_pool", pool=_whole(first, "a pool")),
+            "release": lambda: Request("release_pool", pool=_whole(first, "a pool")),
         }.get(word, lambda: None)()
         if made is None:
             raise ValueError("no such word")
         return made
 
     def _block(self, text: str) -> int:
-        at = int(text)
+        at = _whole(text, "the number of a block")
         address = self._blocks[at - 1] if 0 < at <= len(self._blocks) else None
         if address is None:
             raise ValueError(f"block {at} is not allocated")
         return address
+
+
+def _whole(text: str, what: str) -> int:
+    """A whole number of a line.  Raises ValueError that says what it should be."""
+    if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
+        given = f"{text[:80]!r} is not {what}" if text else f"{what} is missing"
+        raise ValueError(f"{given}; expected a whole number, as 1")
+    return int(text)
+
+
+def _fraction(text: str) -> float:
+    """A memory fraction of a line.  Raises ValueError for text that is no number."""
+    try:
+        return float(text)
+    except ValueError:
+        given = f"{text[:80]!r} is not a fraction" if text else "the fraction is missing"
+        raise ValueError(f"{given}; expected 0 to 1, as 0.5") from None
 
 
 def lines_of(ops: list[list[Any]]) -> list[str]:

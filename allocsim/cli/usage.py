@@ -21,6 +21,7 @@ __all__ = [
     "memory_size",
     "moment",
     "one_line",
+    "positive",
     "processes",
     "seconds",
     "share",
@@ -28,6 +29,7 @@ __all__ = [
 
 
 _LARGEST_DEVICE = 1 << 60
+_MOST_DIGITS = 9
 _MOMENTS = ("peak", "oom", "end")
 _LONGEST_SENTENCE = 1000
 _MOST_PROCESSES = 1024
@@ -53,6 +55,7 @@ class Parser(argparse.ArgumentParser):
         """As argparse does, but that a command speaks for its own arguments."""
         self._given = sys.argv[1:] if args is None else args
         known, unknown = super().parse_known_args(args, namespace)
+        known.has_separator = "--" in self._given
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return known, unknown
@@ -100,10 +103,21 @@ def memory_size(text: str) -> int:
 
 
 def count(text: str) -> int:
-    """An option's whole number, 0 or more."""
-    if not (text.isascii() and text.isdigit() and len(text) < 10):
+    """An option's whole number, from 0 to 999,999,999."""
+    if not (text.isascii() and text.isdigit()):
         raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a whole number, 0 or more")
+    if len(text.lstrip("0")) > _MOST_DIGITS:
+        most = 10**_MOST_DIGITS - 1
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is too large; expected 0 to {most:,}")
     return int(text)
+
+
+def positive(text: str) -> int:
+    """An option's whole number, from 1 to 999,999,999."""
+    found = count(text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is too small; expected 1 or more")
+    return found
 
 
 def moment(text: str) -> str | int:

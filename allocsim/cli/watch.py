@@ -35,7 +35,7 @@ named once.  Ctrl-C ends it, with exit code 0."""
 def add_to(commands: Commands[Parser]) -> None:
     parser = add_command(commands, "watch", _SUMMARY, _DESCRIPTION, run)
     add = parser.add_argument
-    add("folder", metavar="DIR", type=Path, help="a folder that recordings are written to")
+    add("folder", metavar="DIR", help="a folder that recordings are written to")
     between = "seconds between two looks (default: 5)"
     add("--interval", metavar="S", type=seconds, default=5.0, help=between)
     add("--once", action="store_true", help="end when all that is there has been read")
@@ -45,9 +45,10 @@ def add_to(commands: Commands[Parser]) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from allocsim.questions.watch import Arrivals  # noqa: PLC0415
 
-    if not arguments.folder.is_dir():
-        raise UsageError(f"{arguments.folder} is not a folder; expected one to watch")
-    arrivals = Arrivals(arguments.folder)
+    folder: str = arguments.folder
+    if not folder or not Path(folder).is_dir():
+        raise UsageError(f"{folder!r} is not a folder; expected one to watch")
+    arrivals = Arrivals(Path(folder))
     try:
         while True:
             for arrived in arrivals.look(time.time()):

@@ -30,6 +30,8 @@ _Asked = tuple[int | None, str | None, Hints]
 
 _LAST: WeakKeyDictionary[Recording, tuple[_Asked, tuple[Prepared, ...]]] = WeakKeyDictionary()
 """Of each recording, what was asked for last, and the answer."""
+_SOUND: WeakKeyDictionary[Recording, dict[int, Rewound]] = WeakKeyDictionary()
+"""Of each recording of several devices, what these were before their first entries."""
 
 
 def prepare(
@@ -59,11 +61,24 @@ def prepare(
             for each, own in zip(found, written, strict=True)
         ]
     else:
-        starts = refuse_unsound(recording)
+        starts = _before_first(recording)
         if not recording.is_requests:  # else what was there before is requested first
             found = [replace(each, start=_start_of(starts, each, recording)) for each in found]
     _LAST[recording] = asked, tuple(found)
     return tuple(found)
+
+
+def _before_first(recording: Recording) -> dict[int, Rewound]:
+    """What each device was before its first entry.  Raises RecordingError for an unsound recording.
+
+    Of several devices that are prepared one after another it is found out once.
+    """
+    if len(recording.devices) == 1:
+        return refuse_unsound(recording)
+    found = _SOUND.get(recording)
+    if found is None:
+        found = _SOUND[recording] = refuse_unsound(recording)
+    return found
 
 
 def prepare_made(recording: Recording, device: int | None = None) -> tuple[Prepared, ...]:

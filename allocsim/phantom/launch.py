@@ -22,7 +22,9 @@ __all__ = ["TorchInstall", "find_torch", "phantom_environment"]
 BASE_ADDRESS = 0x7000_0000_0000
 """Where the device's addresses begin; far from anything the host maps."""
 
+_PATIENCE_S = 120
 # Reads version.py beside torch without importing torch, which takes seconds.
+_NO_TORCH = "null"
 _FIND = """
 import importlib.util, json, os, runpy
 spec = importlib.util.find_spec("torch")
@@ -57,6 +59,15 @@ class TorchInstall:
         return int(self.cuda.split(".")[0])
 
 
+def _answer_in(output: str) -> tuple[str, str, str] | None:
+    """The version, CUDA and HIP that an interpreter printed last; None if it printed no such."""
+    try:
+        version, cuda, hip = json.loads(output.splitlines()[-1])
+    except (IndexError, ValueError, TypeError):
+        return None
+    return version, cuda, hip
+
+
 def find_torch(python: str) -> TorchInstall:
     """The PyTorch that `python` would import.
 
@@ -64,13 +75,20 @@ def find_torch(python: str) -> TorchInstall:
     """
     try:
         done = subprocess.run(  # noqa: S603
-            [python, "-c", _FIND], capture_output=True, text=True, check=False, timeout=120
+            [python, "-c", _FIND], capture_output=True, text=True, check=False, timeout=_PATIENCE_S
         )
-        answer = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else None
-    except (OSError, IndexError, ValueError, subprocess.TimeoutExpired) as error:
-        raise UnavailableError(f"{python} cannot be asked for its PyTorch: {error}") from None
-    if answer is None:
+    except subprocess.TimeoutExpired:
+        raise UnavailableError(
+            f"{python} did not say within {_PATIENCE_S} s whether it has PyTorch"
+        ) from None
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise UnavailableError(f"{python} cannot be started ({why}); expected a Python") from None
+    if done.returncode or done.stdout.strip() == _NO_TORCH:
         raise UnavailableError(f"{python} has no PyTorch; expected a CUDA build of torch")
+    answer = _answer_in(done.stdout)
+    if answer is None:
+        raise UnavailableError(f"{python} does not answer as a Python does; expected a Python")
     version, cuda, hip = answer
     if not cuda:
         kind = "ROCm" if hip else "CPU-only"

@@ -50,7 +50,7 @@ def state_text(found: StateExplanation, top: Top | None = None) -> str:
 def state_screen(found: StateExplanation, top: Top | None = None) -> Answer:
     """`allocsim explain` of a state: the answer, and who holds the memory."""
     refusal = found.refusal
-    tone = Tone.PLAIN if refusal is None else Tone.FAILURE
+    tone = Tone.FAILURE if refusal is not None and found.is_asked else Tone.PLAIN
     parts = [part(_answer(found), tone), of_owners(top)]
     if refusal is not None and refusal.blockers:
         parts.append(part(_in_the_way(refusal), rank=2, starts=True))
@@ -60,9 +60,9 @@ def state_screen(found: StateExplanation, top: Top | None = None) -> Answer:
 
 def _answer(found: StateExplanation) -> list[str]:
     """What becomes of the request, and why."""
+    if not found.is_asked:
+        return _unasked(found)
     asked = f"{exact_size(found.requested_bytes)} on the default stream"
-    if found.requested_bytes == found.largest_request_bytes + 1:
-        asked += ": the least that fails"
     if found.refusal is None:
         lines = row("Verdict", _SERVED[found.served])
     else:
@@ -70,6 +70,18 @@ def _answer(found: StateExplanation) -> list[str]:
         lines += row("Because", _because(found.refusal))
     lines += row("Request", asked)
     return lines + row("Largest", f"{exact_size(found.largest_request_bytes)} would be answered")
+
+
+def _unasked(found: StateExplanation) -> list[str]:
+    """What the state would answer, where no request was asked about and none is known to fail."""
+    if_full = ", if the driver has no more to give" if found.source.is_taken_full else ""
+    lines = row("Verdict", "no error is recorded: the snapshot holds a state and no history")
+    largest = exact_size(found.largest_request_bytes)
+    lines += row("Largest", f"{largest} would be answered on the default stream")
+    if found.refusal is not None:
+        because = _because(found.refusal)
+        lines += row("Beyond that", f"{found.refusal.cause}{if_full}: {because}")
+    return lines
 
 
 def _notes(found: StateExplanation) -> list[str]:

@@ -19,12 +19,16 @@ __all__ = ["plan_document", "plan_text", "sharded_document", "sharded_text"]
 _SHOWN = 6
 
 
-def sharded_text(found: Sharded) -> str:
-    """`allocsim fit` of one layout."""
+def sharded_text(found: Sharded, assumed: str = "") -> str:
+    """`allocsim fit` of one layout.
+
+    assumed: what it assumes and other engines assume otherwise, "" for nothing.
+    """
     worst, layout = found.worst, found.training.layout
     low, likely, high = map(format_size, found.reserved_bytes)
     stages = found.stages_bytes
     lines = row("Verdict", found.headline())
+    lines += row("Assumed", assumed) if assumed else []
     where = f"of {plural(layout.pipeline, 'pipeline stage', 'pipeline stages')}"
     stage = f"stage {worst.stage + 1} {where}, " if layout.pipeline > 1 else ""
     lines += row("Allocated", f"{exact_size(found.allocated_bytes)} on the worst rank: {stage}"
@@ -115,9 +119,10 @@ def _practice_text(training: Training) -> str:
     return "PyTorch operation by operation"
 
 
-def sharded_document(found: Sharded) -> dict[str, Any]:
-    """`allocsim fit --json` of one layout."""
+def sharded_document(found: Sharded, assumed: str = "") -> dict[str, Any]:
+    """`allocsim fit --json` of one layout.  See `sharded_text`."""
     return _document(found) | {
+        "notes": [assumed] if assumed else [],
         "breakdown": {part.name: part.size for part in found.worst.parts},
         "stages": list(found.stages_bytes),
         "arithmetic": {part.name: part.arithmetic for part in found.worst.parts},

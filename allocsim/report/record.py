@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from allocsim.phantom import ProcessRecording, Program, Recorded
+from allocsim.report.layout import plural
 from allocsim.units import format_size
 
 __all__ = ["record_document", "record_text"]
@@ -46,7 +47,9 @@ def record_text(program: Program, recorded: Recorded) -> str:
     for process in recorded.processes:
         end = "; ended out of memory" if process.oom_text else ""
         end = f"; ended by --{process.stopped_by}" if process.stopped_by else end
-        lines.append(f"allocsim: wrote {process.file}: {process.entries:,} entries{end}")
+        lines.append(
+            f"allocsim: wrote {process.file}: {plural(process.entries, 'entry', 'entries')}{end}"
+        )
         if process.reads_back:
             lines.append(
                 f"allocsim: reads values back at {process.reads_back}: they are zero on a phantom. "

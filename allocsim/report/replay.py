@@ -90,7 +90,8 @@ def replay_text(
 
 def _heading(run: Run) -> list[str]:
     entries = ", ".join(
-        f"{number(device.entries)} entries of device {device.device}" for device in run.devices
+        f"{plural(device.entries, 'entry', 'entries')} of device {device.device}"
+        for device in run.devices
     )
     name = "device {}: " if len(run.devices) > 1 else ""
     memories = (
@@ -221,8 +222,16 @@ def verdict_sentence(device: DeviceRun, shortages: Sequence[Shortage]) -> str:
     busiest = device.timeline.busiest
     if busiest is None:
         return f"{unproved}{what}."
-    idle, reserved = format_size(busiest.idle), format_size(busiest.reserved)
-    return f"{unproved}{what}. Where most was in use, {idle} of {reserved} reserved were idle."
+    idle = _idle_part(busiest)
+    return f"{unproved}{what}. Where most was in use, {idle} were idle."
+
+
+def _idle_part(moment: Moment) -> str:
+    """The idle part of reserved memory, which reads as all of it only where it is all of it."""
+    idle, reserved = format_size(moment.idle), format_size(moment.reserved)
+    if idle == reserved and moment.idle != moment.reserved:
+        return f"all but {format_size(moment.reserved - moment.idle)} of {reserved} reserved"
+    return f"{idle} of {reserved} reserved"
 
 
 def _causes(shortage: Shortage) -> dict[str, str]:

@@ -194,8 +194,8 @@ def _work(tuning: Tuning) -> list[str]:
     rate = tuning.entries_replayed / max(tuning.seconds, 1e-9)
     work = [
         f"{plural(len(tuning.rows), 'setting')} on {plural(tuning.entries, 'entry', 'entries')}: "
-        f"{number(tuning.entries_replayed)} entries replayed in {tuning.seconds:,.1f} s, "
-        f"{rate:,.0f}/s"
+        f"{plural(tuning.entries_replayed, 'entry', 'entries')} replayed in "
+        f"{tuning.seconds:,.1f} s, {rate:,.0f}/s"
     ]
     if tuning.entries_skipped:
         what = plural(tuning.entries_skipped, "entry", "entries")

@@ -14,7 +14,7 @@ from allocsim.questions.explain import DeviceExplanation, Verdict
 from allocsim.questions.watch import Arrival, Unreadable
 from allocsim.report.answer import Part
 from allocsim.report.explain_screen import verdict_of_run, verdict_of_text
-from allocsim.report.layout import number, plural, printable, row
+from allocsim.report.layout import plural, printable, row
 from allocsim.report.recommendation import paste_line
 from allocsim.units import format_size
 
@@ -55,7 +55,7 @@ def _line(arrived: Arrival) -> str:
         told.append("no error")
     if not arrived.recording.is_requests:
         told.append(f"{format_size(arrived.reserved_bytes)} reserved")
-    told.append(f"{number(arrived.entries)} entries")
+    told.append(plural(arrived.entries, "entry", "entries"))
     return printable(f"{name}: {', '.join(told)}")
 
 

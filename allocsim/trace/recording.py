@@ -38,6 +38,7 @@ class Recording(Shown):
     provenance: data written by `allocsim record` or a capture; None for other files.
     wrong_sums: sums of segments that differ from the sums of their blocks.
     notes: sentences about missing data and how it was replaced.
+    processes: ids of the processes whose events the file contains, if it has them.
     """
 
     path: str
@@ -51,6 +52,7 @@ class Recording(Shown):
     provenance: Provenance | None = None
     wrong_sums: tuple[WrongSum, ...] = ()
     notes: tuple[str, ...] = ()
+    processes: tuple[str, ...] = ()
 
     @property
     def is_requests(self) -> bool:
@@ -108,6 +110,6 @@ class Recording(Shown):
 
 
 def _device(trace: Trace) -> str:
-    entries = f"{len(trace):,} entries, " if len(trace) else ""
+    entries = f"{len(trace):,} {'entry' if len(trace) == 1 else 'entries'}, " if len(trace) else ""
     held = format_size(sum(segment.total_size for segment in trace.segments))
     return f"device {trace.device}: {entries}{len(trace.segments):,} segments, {held}"

@@ -64,7 +64,7 @@ def test_limits_need_no_baseline(cli: Cli, traces: Path) -> None:
     [
         ([], "there is no limit; expected --max-reserved SIZE or --baseline FILE"),
         (["--update"], "--update writes a baseline; name it: --baseline FILE"),
-        (["--baseline", "nowhere.json"], "nowhere.json is not there; --update writes it"),
+        (["--baseline", "nowhere.json"], "nowhere.json does not exist; --update writes it"),
         (["--baseline", "no/where.json", "--update"], "no/where.json cannot be written"),
         (["--max-reserved", "2GiB", "--from", "day", "2"], "--from 'day'; expected one of step"),
         (["--max-reserved", "2GiB", "--from", "step", "77"], "there is no step 77; it has 1, 2"),

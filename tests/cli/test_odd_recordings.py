@@ -27,7 +27,8 @@ def snapshot(*entries: dict[str, object], segments: tuple[object, ...] = ()) -> 
 
 IDLE = {
     "address": 1 << 40, "total_size": 2 << 20, "allocated_size": 0, "active_size": 0, "stream": 0,
-    "device": 0, "segment_type": "small", "blocks": [{"size": 2 << 20, "state": "inactive"}],
+    "device": 0, "segment_type": "small",
+    "blocks": [{"size": 2 << 20, "requested_size": 0, "state": "inactive"}],
 }  # fmt: skip
 
 ODD = {
@@ -59,6 +60,7 @@ def test_a_command_answers_or_refuses_in_a_sentence(
     assert "Traceback" not in done.err
     for word in ("nan", "inf "):
         assert word not in done.out.split()
+    assert " 1 entries" not in done.out
     if done.code == 2:
         assert done.out == "" and done.err.startswith("allocsim: "), done.err
         assert done.err.count(str(folder / name)) <= 1, "a file is named once"

@@ -127,7 +127,7 @@ def test_what_is_asked_wrongly_is_told_in_a_sentence(
 ) -> None:
     first, second = pair[0], pair[3]
     for argv, said in (
-        ([*pair, "--to", "batch"], "'batch' is no size"),
+        ([*pair, "--to", "batch"], "'batch' is not a size"),
         ([*pair, "--to", "batch=0"], "expected 1 or more"),
         ([*pair, "--to", "batch=2", "batch=3"], "batch is given as 2 and as 3"),
         ([*pair, "--to", f"batch={10**12 - 1}"], "follows no law"),
@@ -144,7 +144,7 @@ def test_what_is_asked_wrongly_is_told_in_a_sentence(
         ([*pair, "--to", "batch=4", "-o", first], "is what is read"),
         ([*pair, "--to", "batch=4", "-o", tmp_path / "x.txt"], "ends in none of"),
         ([*pair, "--to", "batch=4", "-o", tmp_path / "no" / "x.npz"], "cannot be written"),
-        ([first, "--at", "batch=2", second, "--to", "batch=4"], "is no size"),
+        ([first, "--at", "batch=2", second, "--to", "batch=4"], "is not a size"),
         ([first, "--at", "batch=2", "--at", "batch=3", "--to", "batch=4"], "the next recording"),
         ([first, "--at", "batch=2", "--to", "batch=4"], "expected two sizes or more"),
         ([first, "--to", "batch=4"], "--at"),

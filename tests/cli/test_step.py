@@ -68,7 +68,7 @@ def test_every_word_of_a_session(session: Any) -> None:
         ("frob", "'frob': no such word (help lists the words)"),
         ("free 1", "'free 1': block 1 is not allocated (help lists the words)"),
         ("malloc much", "size 'much' is not a number with a unit"),
-        ("begin", "invalid literal"),
+        ("begin", "a pool is missing; expected a whole number, as 1"),
     ],
 )
 def test_a_wrong_line_is_one_sentence(line: str, sentence: str, session: Any) -> None:

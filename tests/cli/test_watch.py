@@ -75,7 +75,7 @@ def test_an_interrupt_is_its_end(cli: Cli, folder: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
-        (["nowhere"], "nowhere is not a folder; expected one to watch"),
+        (["nowhere"], "'nowhere' is not a folder; expected one to watch"),
         ([".", "--interval", "0"], "'0' is no time; expected seconds above 0"),
     ],
 )

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from allocsim import lint as lint_of
 from allocsim import replay
 from allocsim.errors import RecordingError
 from allocsim.trace import Action, FrameTable, Recording, lint, load, write_npz
@@ -364,3 +365,42 @@ def test_a_real_trace_replays(name: str) -> None:
 @pytest.mark.skipif(not SHARED.is_dir(), reason="needs traces of other people")
 def test_every_real_trace_is_known() -> None:
     assert {path.name for path in SHARED.iterdir()} == set(KNOWN)
+
+
+def merged(tmp_path: Path, device: int = 0) -> Recording:
+    """Two processes in one trace, at the same addresses: as merged from two ranks' files."""
+    first: Any = trace_of(random_program(3), NEW)
+    second: Any = trace_of(random_program(4), NEW)
+    for event in second["traceEvents"]:
+        event["pid"] = 4712
+        if "Device Id" in event.get("args", {}):
+            event["args"]["Device Id"] = device
+    both = [*first["traceEvents"], *second["traceEvents"]]
+    return read(tmp_path, {**first, "traceEvents": both})
+
+
+def test_two_processes_in_one_trace_are_replayed_each_by_itself(tmp_path: Path) -> None:
+    """Each has an allocator of its own; merged, one would free the other's blocks."""
+    found = replay(merged(tmp_path))
+    alone = [replay(loaded(tmp_path, random_program(seed))).devices[0] for seed in (3, 4)]
+    assert [each.device for each in found.devices] == [0, 1]
+    for each, expected in zip(found.devices, alone, strict=True):
+        assert each.timeline.allocated.tolist() == expected.timeline.allocated.tolist()
+
+
+def test_lint_says_that_a_trace_holds_two_processes(tmp_path: Path) -> None:
+    recording = merged(tmp_path)
+    said = [note for note in recording.notes if "processes" in note]
+    assert len(said) == 1
+    assert said[0].startswith("the trace holds the events of 2 processes (")
+    assert said[0].endswith("device 0 of process 4712 is device 1 here")
+    findings = [each for each in lint_of(recording).findings if each.check == "processes"]
+    assert [each.severity for each in findings] == ["warning"]
+    assert findings[0].text.startswith("the file holds the events of 2 processes: ")
+
+
+def test_processes_on_devices_of_their_own_keep_the_numbers(tmp_path: Path) -> None:
+    recording = merged(tmp_path, device=3)
+    assert [trace.device for trace in recording.devices] == [0, 3]
+    (said,) = (note for note in recording.notes if "processes" in note)
+    assert "here" not in said

@@ -46,6 +46,7 @@ class StateExplanation(Shown):
     served: "cached" by a free block, "driver" by a new segment, "retry" by one for which cached
     segments had to go back first; "" where it fails, and then there is a refusal.
     largest_request_bytes: of the largest request that would succeed in that state.
+    is_asked: whether the user named the request; otherwise it is the least that would fail.
     """
 
     path: str
@@ -54,6 +55,7 @@ class StateExplanation(Shown):
     served: str
     largest_request_bytes: int
     refusal: Refusal | None
+    is_asked: bool = True
 
     def headline(self) -> str:
         """What becomes of the request."""
@@ -91,6 +93,7 @@ def explain_state(
         recording, trace, conf, device_memory=device_memory, torch_version=torch_version
     )
     largest = source.largest_request()
+    is_asked = request is not None
     request = largest + 1 if request is None else request
     gpu = source.allocator()
     served = "cached" if finds_free_block(gpu, request, 0) else ""
@@ -107,6 +110,7 @@ def explain_state(
         served=served,
         largest_request_bytes=largest,
         refusal=refusal,
+        is_asked=is_asked,
     )
 
 

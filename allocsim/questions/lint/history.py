@@ -92,6 +92,10 @@ def about_processes(recording: Recording, errors: dict[int, Found]) -> Iterator[
 
     errors: of the devices whose data contradicts itself, the first.
     """
+    if len(recording.processes) > 1:
+        named = ", ".join(each or "one without a number" for each in recording.processes[:8])
+        text = f"the file holds the events of {len(recording.processes)} processes: {named}"
+        yield found("processes", text, value=recording.processes[1])
     for left, right in combinations(recording.devices, 2):
         both = _shared_address(left, right)
         if both is not None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from allocsim.engine import Hints, Prepared, prepare
 from allocsim.errors import ConfigError, RecordingError
 from allocsim.measures import Sizes, rounds_of, sizes_of
-from allocsim.questions.tune.worker import keep
+from allocsim.questions.tune.worker import forget, keep
 from allocsim.trace import Recording, load, write_npz
 
 __all__ = ["Part", "Source", "parts_of", "write_columns"]
@@ -79,6 +79,7 @@ def parts_of(
         if not devices:
             raise RecordingError(recording.path, "has no device with entries or segments")
         path = _path(source, recording, scratch, number)
+        forget(path)
         for each in devices:
             prepared = prepare(recording, each, torch_version, hints=hints)[0]
             torch_version = torch_version or prepared.release.version

@@ -40,10 +40,11 @@ from allocsim.errors import AllocsimError
 from allocsim.measures import Bar, is_hopeless, rounds_of
 from allocsim.questions.tune.bounds import Bounds, bounds_of
 from allocsim.questions.tune.floor import Demand, Floor, LivePeak, needed_of
-from allocsim.trace import load
+from allocsim.trace import Recording, load
 
 __all__ = [
-    "EXHAUSTIVE", "MOST_KEPT", "Job", "Tricks", "bounds_for", "keep", "parting_for", "run_job",
+    "EXHAUSTIVE", "MOST_KEPT", "Job", "Tricks", "bounds_for", "forget", "keep", "parting_for",
+    "run_job",
 ]  # fmt: skip
 
 MOST_KEPT = 8
@@ -127,6 +128,10 @@ _KEPT: dict[tuple[str, int, str | None, int | None, Hints], _Kept] = {}
 """By path, device, release, assumed memory and hints, the last `MOST_KEPT`."""
 
 
+_LOADED: dict[str, Recording] = {}
+"""By path, the recording that was read last."""
+
+
 def keep(path: str, prepared: Prepared, torch_version: str, assumed: int | None = None) -> None:
     """Let jobs on `path` in this process, and in those forked from it, find `prepared`."""
     key = (path, prepared.trace.device, torch_version, assumed, prepared.hints)
@@ -136,11 +141,24 @@ def keep(path: str, prepared: Prepared, torch_version: str, assumed: int | None 
     _KEPT[key] = _Kept(prepared)
 
 
+def forget(path: str) -> None:
+    """Read `path` again when a job needs it: the file may be another one by now."""
+    _LOADED.pop(path, None)
+
+
+def _loaded(path: str) -> Recording:
+    """The recording in a file; the last one is kept, since its devices come one after another."""
+    if path not in _LOADED:
+        _LOADED.clear()
+        _LOADED[path] = load(path)
+    return _LOADED[path]
+
+
 def _kept(job: Job) -> _Kept:
     """The recording of `job`, loaded and planned; kept for the next job of this process."""
     key = (job.path, job.device, job.torch_version, job.assumed_memory, job.hints)
     if key not in _KEPT:
-        recording = load(job.path)
+        recording = _loaded(job.path)
         prepared = prepare(recording, job.device, job.torch_version, hints=job.hints)[0]
         prepared = prepared.on(job.assumed_memory)
         keep(job.path, prepared, job.torch_version, job.assumed_memory)

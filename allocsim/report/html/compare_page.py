@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from allocsim.report.compare import COUNTS, PARTS
 from allocsim.report.html.markup import table, text
 from allocsim.report.html.static_page import scale_of, static_page
-from allocsim.report.layout import number, with_status
+from allocsim.report.layout import number, plural, with_status
 from allocsim.units import format_change, format_size
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def _curves(a: Side, b: Side) -> str:
     scale = scale_of([outline for _, outline in drawn])
     pictures = "".join(
         f"<figure>{scale.curve(outline, _SIZE)}"
-        f"<figcaption>{name}: {number(outline.entries)} entries</figcaption></figure>\n"
+        f"<figcaption>{name}: {plural(outline.entries, 'entry', 'entries')}</figcaption></figure>\n"
         for name, outline in drawn
     )
     return f"{scale.told('Both')}{pictures}"

@@ -39,6 +39,7 @@ _MEMORY, _OOM = "[memory]", "[OutOfMemory]"
 _MODELLED = {1: "CUDA", 6: "HIP"}
 _OTHERS = {0: "CPU", 12: "XPU", 13: "MPS", 15: "HPU", 19: "MTIA", 20: "a backend of its own"}
 """c10::DeviceType, as the events have it; 20 is PrivateUse1: NPU, MUSA, MLU and the like."""
+_MOST_DEVICES = 1024
 _DEEPEST = "is nested too deeply to be a profiler trace"
 _BEFORE = Frame("<before>", "held when the trace began", 0)
 
@@ -57,6 +58,11 @@ class _Moved(NamedTuple):
     allocated: int | None
     reserved: int | None
     thread: tuple[str, str]
+
+    @property
+    def process(self) -> str:
+        """The process's id; "" where the event has none."""
+        return self.thread[0]
 
 
 @dataclass(slots=True)
@@ -96,8 +102,15 @@ def read_profiler_trace(path: str, data: bytes) -> Recording:
     traces = []
     stacks = read.calls.stacks([(each.thread, each.ts) for each in read.moved], interner)
     table = interner.table()
-    for device in sorted({each.device for each in read.moved}):
-        rows = [(e, s) for e, s in zip(read.moved, stacks, strict=True) if e.device == device]
+    numbers = _device_numbers(read.moved)
+    if len(numbers) > _MOST_DEVICES:
+        what = f"holds the events of {len(numbers):,} devices of processes"
+        raise RecordingError(path, f"{what}; expected up to {_MOST_DEVICES:,}")
+    notes += _several_processes(numbers)
+    by_device: dict[int, list[tuple[_Moved, int]]] = {number: [] for number in numbers.values()}
+    for each, stack in zip(read.moved, stacks, strict=True):
+        by_device[numbers[each.process, each.device]].append((each, stack))
+    for device, rows in sorted(by_device.items()):
         blocks = _blocks(rows)
         notes += _notes(device, [each for each, _ in rows], blocks, before)
         traces.append(blocks.trace(device, table, has_times=True, before=before))
@@ -110,6 +123,42 @@ def read_profiler_trace(path: str, data: bytes) -> Recording:
         annotations=tuple(sorted(read.annotations, key=lambda mark: mark.time_us)),
         provenance=_provenance(read),
         notes=tuple(notes),
+        processes=tuple(dict.fromkeys(process for process, _ in numbers)),
+    )
+
+
+def _device_numbers(moved: list[_Moved]) -> dict[tuple[str, int], int]:
+    """Return the number that each process's device gets, by (process, device).
+
+    Each process has an allocator of its own.  The first process keeps the numbers of its devices; a
+    later one whose device has a number that is taken gets the next free one.
+    """
+    pairs = list(dict.fromkeys((each.process, each.device) for each in moved))
+    free = 1 + max(device for _, device in pairs)
+    numbers: dict[tuple[str, int], int] = {}
+    taken: set[int] = set()
+    for process, device in pairs:
+        number = device
+        if number in taken:
+            number, free = free, free + 1
+        taken.add(number)
+        numbers[process, device] = number
+    return numbers
+
+
+def _several_processes(numbers: dict[tuple[str, int], int]) -> Iterator[str]:
+    processes = list(dict.fromkeys(process for process, _ in numbers))
+    if len(processes) == 1:
+        return
+    moved = [
+        f"device {device} of process {process or 'without a number'} is device {number} here"
+        for (process, device), number in numbers.items()
+        if number != device
+    ]
+    yield (
+        f"the trace holds the events of {len(processes)} processes "
+        f"({', '.join(process or 'one without a number' for process in processes[:8])}): each has "
+        "an allocator of its own and is replayed by itself" + "".join(f"; {each}" for each in moved)
     )
 
 
