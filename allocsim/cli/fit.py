@@ -67,6 +67,7 @@ _OF_THE_TASK = (
 def add_to(commands: Commands[Parser]) -> None:
     more = {"epilog": _EPILOG, "usage": _USAGE}
     parser = add_command(commands, "fit", _SUMMARY, _DESCRIPTION, run, **more)
+    parser.set_defaults(has_separator=False)
     add = parser.add_argument
     add("words", metavar="MODEL", nargs="*", help="the model, or after -- the program")
     add("--gpu", metavar="NAME", action="append", dest="gpus",

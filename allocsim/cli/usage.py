@@ -55,7 +55,8 @@ class Parser(argparse.ArgumentParser):
         """As argparse does, but that a command speaks for its own arguments."""
         self._given = sys.argv[1:] if args is None else args
         known, unknown = super().parse_known_args(args, namespace)
-        known.has_separator = "--" in self._given
+        if hasattr(known, "has_separator"):  # a command that wants to know
+            known.has_separator = "--" in self._given
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return known, unknown

@@ -83,7 +83,7 @@ def test_a_divergence(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
         (["--torch", "2.15", "--python", "p"], "--torch takes the allocator from the cache and"),
         (["--gpu", "--phantom"], "argument --phantom: not allowed with argument --gpu"),
         (["--ops", "many"], "argument --ops: 'many' is not a whole number, 0 or more"),
-        (["--python", "/no/such"], "/no/such cannot be asked for its PyTorch: "),
+        (["--python", "/no/such"], "/no/such cannot be started (No such file or directory); expected a Python"),
         (["--python", sys.executable], f"{sys.executable} has no PyTorch; expected a CUDA build"),
     ],
 )
