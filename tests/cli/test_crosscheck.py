@@ -83,7 +83,10 @@ def test_a_divergence(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
         (["--torch", "2.15", "--python", "p"], "--torch takes the allocator from the cache and"),
         (["--gpu", "--phantom"], "argument --phantom: not allowed with argument --gpu"),
         (["--ops", "many"], "argument --ops: 'many' is not a whole number, 0 or more"),
-        (["--python", "/no/such"], "/no/such cannot be started (No such file or directory); expected a Python"),
+        (
+            ["--python", "/no/such"],
+            "/no/such cannot be started (No such file or directory)",
+        ),
         (["--python", sys.executable], f"{sys.executable} has no PyTorch; expected a CUDA build"),
     ],
 )
