@@ -23,6 +23,7 @@ from allocsim.report.layout import (
     number,
     paragraph,
     parting_document,
+    plural,
     row,
     rows,
     table,
