@@ -84,21 +84,29 @@ class HashOrder(Generic[K, V]):
         return (_GOLDEN * self._hash(key) & _WORD) >> (64 - self._bits)
 
     def _place(self, key: K) -> bool:
-        """Put `key` in the table; False: it must grow first, and nothing has changed."""
+        """Put `key` in the table; return False if the table must grow first.
+
+        When a displaced key reaches the longest distance, it takes the slot of the first key that
+        was displaced, and `key` leaves the table again.  The other displaced keys stay where they
+        moved, so the order in which growth reinserts the keys has changed.
+        """
         n_buckets = 1 << self._bits
         if 2 * (len(self._values) + 1) > n_buckets:
             return False
-        before = self._slots.copy()
         carried = (0, key)
         i = self._slot(key)
+        first_displaced = None
         longest = len(self._slots) - n_buckets
         while (slot := self._slots[i]) is not None:
             if slot[0] < carried[0]:
+                if first_displaced is None:
+                    first_displaced = i
                 self._slots[i], carried = carried, slot
             i += 1
             carried = (carried[0] + 1, carried[1])
             if carried[0] == longest:
-                self._slots = before
+                if first_displaced is not None:
+                    self._slots[first_displaced] = carried
                 return False
         self._slots[i] = carried
         return True

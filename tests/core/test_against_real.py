@@ -123,3 +123,39 @@ def test_segments_miscounted_by_mappings_end_in_an_assertion() -> None:
         assert outcome.stopped[0] == len(ops) - 1
         assert isinstance(outcome.stopped[1], UpstreamAssertionError)
         assert outcome.trace[-2][0] == "segment_free"
+
+
+@pytest.mark.parametrize("in_rows", [False, True])
+@pytest.mark.parametrize("torch", RELEASES)
+def test_a_table_of_streams_that_overflows_keeps_the_displaced_streams_in_their_new_slots(
+    torch: str, in_rows: bool
+) -> None:
+    """Observed on the compiled allocators of 2.1, 2.6, 2.9, 2.11, 2.12 and 2.15 (12.1).
+
+    The last request waits for five blocks of eight streams; the order in which they complete is
+    that of a table which grew when a displaced stream came too far from its slot.
+    """
+    handles = {
+        **{1: 13229992672, 2: 14762970688, 3: 4261457168, 4: 16834447968, 5: 10386396080},
+        **{6: 15805870672, 7: 3545237872, 8: 13524030128, 9: 1322829616, 10: 16394960896},
+        **{11: 5483583152},
+    }
+    ops: list[Op] = [
+        *(["a", 33, 10486271, 1], ["a", 98, 20971009, 2], ["a", 102, 546990, 0]),
+        *(["a", 105, 20971520, 3], ["r", 98, 4], ["r", 105, 5], ["r", 102, 6], ["r", 102, 7]),
+        *(["r", 105, 0], ["f", 98], ["f", 102], ["a", 135, 4294967296, 5]),
+        *(["a", 143, 3509825260, 0], ["f", 105], ["a", 157, 2147483648, 8]),
+        *(["a", 163, 3509825260, 9], ["a", 168, 156237311, 10], ["a", 169, 166, 0]),
+        *(["r", 169, 9], ["r", 168, 2], ["r", 168, 11], ["r", 169, 8], ["f", 168], ["f", 169]),
+        ["a", 175, 3509825260, 0],
+    ]
+    script = Script(ops, 17_181_966_336, handles=handles)
+    outcome = play(script, torch, in_rows=in_rows)
+    completed = [entry[1:] for entry in outcome.trace if entry[0] == "free_completed"]
+    assert completed == [
+        [34101760, 166, 0],
+        [35651584, 20971520, 3],
+        [12582912, 20971009, 2],
+        [13520338944, 156237311, 10],
+        [33554432, 546990, 0],
+    ]

@@ -33,6 +33,7 @@ class Table:
                 i, d = i + 1, d + 1
             n = sum(entry is not None for entry in self.entries)
             if d != self.extra and 2 * (n + 1) <= self.buckets:
+                displaced = i
                 carried: tuple[int, int] | None = (d, key)
                 while carried is not None:
                     met = self.entries[i]
@@ -40,7 +41,11 @@ class Table:
                         self.entries[i], carried = carried, met
                     i += 1
                     carried = carried and (carried[0] + 1, carried[1])
-                return
+                    if carried and carried[0] == self.extra:
+                        self.entries[displaced] = carried
+                        break
+                else:
+                    return
         keys = [entry[1] for entry in self.entries if entry is not None]
         self.buckets = max(4, 2 * self.buckets)
         self.entries = [None] * (self.buckets + self.extra)
@@ -83,6 +88,20 @@ def test_walks_in_the_order_of_the_table(seed: int) -> None:
         assert list(order) == table.keys()
     assert all(order[key] == str(key) for key in order)
     assert len(order) == len(table.keys())
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_walks_in_the_order_of_the_table_after_an_insertion_that_overflows(seed: int) -> None:
+    """Keys of few neighbouring slots, so that displaced keys come too far from their own."""
+    rng = random.Random(seed)
+    order: HashOrder[int, None] = HashOrder(plain)
+    table = Table()
+    while len(order) < 8:
+        key = rng.randrange(1, 1 << 48)
+        if (GOLDEN * key % 2**64) >> 60 in (5, 6, 7) and key not in order:
+            order[key] = None
+            table.insert(key)
+            assert list(order) == table.keys()
 
 
 def test_an_entry_can_be_changed_in_place() -> None:

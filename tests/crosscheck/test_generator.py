@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from allocsim.core import RELEASES, Release, parse_conf
+from allocsim.core.hash_order import HashOrder
 from allocsim.questions.crosscheck.generator import make_script
 from allocsim.questions.crosscheck.player import play
 from allocsim.questions.crosscheck.script import Op, encode_ops
@@ -53,6 +55,27 @@ def test_marks_are_those_that_a_release_has() -> None:
     assert not marked("2.8", no_split) and marked("2.8", use_on_oom)
     assert marked("2.10", no_split) and marked("2.10", use_on_oom)
     assert not marked("2.10", no_split, with_marks=False)
+
+
+@pytest.mark.parametrize("version", ["2.1", "2.9", "2.15"])
+def test_tables_of_streams_overflow(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An insertion ends in growth although the table has room, and has displaced keys before."""
+    place = HashOrder._place
+    overflows = []
+
+    def counted(table: HashOrder[Any, Any], key: Any) -> bool:
+        before = list(table)
+        has_room = 2 * (len(table) + 1) <= 1 << table._bits
+        is_placed = place(table, key)
+        if has_room and not is_placed:
+            overflows.append(list(table) != before)
+        return is_placed
+
+    monkeypatch.setattr(HashOrder, "_place", counted)
+    for seed in range(N_SEEDS):
+        play(make_script(seed, RELEASES[version]), version)
+    assert len(overflows) > 20
+    assert overflows.count(True) > 2
 
 
 def test_no_more_is_asked_than_a_caller_can() -> None:

@@ -13,7 +13,7 @@ from allocsim.questions.crosscheck import Script, torch_player
 from allocsim.questions.crosscheck.generator import make_script
 from allocsim.questions.crosscheck.golden_form import golden_segment, golden_stats, stream_numbers
 from allocsim.questions.crosscheck.player import play, play_defined
-from allocsim.questions.crosscheck.script import HANDLE, Op
+from allocsim.questions.crosscheck.script import Op
 from allocsim.units import GIB, MIB
 
 from .fake_torch import FakeTorch
@@ -80,7 +80,3 @@ def test_an_error_of_pytorch_ends_the_script() -> None:
     assert expected["stopped"][0] == 1
     assert "pool (0, 7) is ended" in expected["stopped"][1]
     assert expected["addresses"] == []
-
-
-def test_both_ends_agree_about_the_handles() -> None:
-    assert torch_player.HANDLE == HANDLE

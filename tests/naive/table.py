@@ -58,7 +58,8 @@ class Table(Generic[V]):
             if spot is not None and 2 * (count + 1) <= self._buckets:
                 break
             self._grow()
-        index, distance = spot
+        landing, distance = spot
+        index = landing
         carried = (distance, key, value)
         while (met := self._entries[index]) is not None:
             if met[0] < carried[0]:
@@ -66,8 +67,10 @@ class Table(Generic[V]):
             index += 1
             carried = (carried[0] + 1, carried[1], carried[2])
             if carried[0] == self._limit():
+                # The carried key replaces the new key, which is inserted after the growth.
+                self._entries[landing] = carried
                 self._grow()
-                self.insert(carried[1], carried[2])
+                self.insert(key, value)
                 return
         self._entries[index] = carried
 

@@ -62,7 +62,7 @@ def as_test(script: Script, release: str, *, in_rows: bool) -> str:
         f"def test_a_divergence_in_{release.replace('.', '_')}() -> None:\n"
         f"    ops = [\n{ops}\n    ]\n"
         f"    script = Script(ops, {script.device_memory}, {script.conf!r}, "
-        f"{script.address_policy!r})\n"
+        f"{script.address_policy!r}, handles={dict(script.handles)!r})\n"
         f"    assert duel(script, {release!r}, in_rows={in_rows}) is None\n"
     )
 

@@ -16,7 +16,7 @@ from allocsim import CachingAllocator
 from allocsim.errors import AllocsimError, InvariantError, OutOfMemoryError, UndefinedBehaviorError
 from allocsim.questions.crosscheck import Script, minimiser
 from allocsim.questions.crosscheck.player import free_in_row, malloc_in_row
-from allocsim.questions.crosscheck.script import HANDLE, Op
+from allocsim.questions.crosscheck.script import Op
 from tests.golden.runner import Allocator
 from tests.naive.model import NaiveAllocator
 
@@ -49,9 +49,10 @@ def duel(script: Script, release: str, *, in_rows: bool = False) -> str | None:
     if isinstance(core, str) or isinstance(naive, str):
         return None if isinstance(core, str) and isinstance(naive, str) else f"{core} / {naive}"
     live: dict[Any, Any] = {}
+    handles = script.stream_handles()
     for number, op in enumerate(script.ops):
-        mine = _outcome(core, op, live)
-        theirs = _outcome(naive, op, live)
+        mine = _outcome(core, op, live, handles)
+        theirs = _outcome(naive, op, live, handles)
         if mine.startswith("UndefinedBehaviorError"):
             return None
         if mine != theirs:
@@ -83,10 +84,10 @@ def _made(make: Callable[..., Any], script: Script, release: str) -> Any:
         return f"{type(error).__name__} at the start"
 
 
-def _outcome(a: Allocator, op: Op, live: dict[Any, Any]) -> str:
+def _outcome(a: Allocator, op: Op, live: dict[Any, Any], handles: dict[int, int]) -> str:
     """The address, or the error: its text where that is PyTorch's, else its class."""
     try:
-        return str(_do(a, op, live))
+        return str(_do(a, op, live, handles))
     except OutOfMemoryError as error:
         return f"out of memory: {error}"
     except InvariantError as error:
@@ -98,16 +99,18 @@ def _outcome(a: Allocator, op: Op, live: dict[Any, Any]) -> str:
         return f"{kind} raised"
 
 
-def _do(a: Allocator, op: Op, live: dict[Any, Any]) -> int | None:  # noqa: PLR0912  (one an op)
+def _do(  # noqa: PLR0912  (one branch an op)
+    a: Allocator, op: Op, live: dict[Any, Any], handles: dict[int, int]
+) -> int | None:
     match op:
         case ["a", _, size, stream]:
-            return a.malloc(size, stream * HANDLE)
+            return a.malloc(size, handles[stream])
         case ["f", name]:
             a.free(live.get(name))
         case ["r", name, stream] if name in live:
-            a.record_stream(live[name], stream * HANDLE)
+            a.record_stream(live[name], handles[stream])
         case ["s", stream]:
-            a.synchronize(stream * HANDLE)
+            a.synchronize(handles[stream])
         case ["S"]:
             a.synchronize()
         case ["e"]:

@@ -7,7 +7,6 @@
 #include <string>
 
 // Streams of scripts are numbered; the handle keeps its low bits clear, as real ones do.
-constexpr uintptr_t kStreamStep = 4096;
 
 struct Json {
   FILE* file;
@@ -85,8 +84,8 @@ void tell_stats(Json& json, const Stats& stats) {
   json.number("max_split_size", stats.max_split_size, "},\n");
 }
 
-inline int64_t stream_number(const void* stream) {
-  return int64_t(reinterpret_cast<uintptr_t>(stream) / kStreamStep);
+inline int64_t stream_handle(const void* stream) {
+  return int64_t(reinterpret_cast<uintptr_t>(stream));
 }
 
 template <class Segment>
@@ -97,7 +96,7 @@ void tell_segment(Json& json, const Segment& segment) {
   json.number("requested_size", int64_t(segment.requested_size));
   json.number("allocated_size", int64_t(segment.allocated_size));
   json.number("active_size", int64_t(segment.active_size));
-  json.number("stream", stream_number(segment.stream));
+  json.number("stream", stream_handle(segment.stream));
   json.flag("is_large", segment.is_large);
   json.flag("is_expandable", segment.is_expandable);
   json.number("pool", int64_t(segment.owner_private_pool_id.second));

@@ -41,6 +41,9 @@ class Divergence:
         conditions = [script.device_memory, script.conf, script.address_policy]
         if script.base_address:
             conditions.append(script.base_address)
+        arguments = [repr(condition) for condition in conditions]
+        if script.handles:
+            arguments.append(f"handles={dict(script.handles)!r}")
         given = "".join(f", {key}={value!r}" for key, value in self.arguments.items())
         return (
             "from allocsim.questions.crosscheck import Script\n"
@@ -48,7 +51,7 @@ class Divergence:
             f"def test_a_divergence_from_{name}() -> None:\n"
             f"    # {self.difference.field} of torch {self.release} itself\n"
             f"    ops = [\n{ops}\n    ]\n"
-            f"    script = Script(ops, {', '.join(map(repr, conditions))})\n"
+            f"    script = Script(ops, {', '.join(arguments)})\n"
             f'    outcome = play(script, "{self.release}"{given})\n'
             f"    {self._assertion()}\n"
         )

@@ -26,6 +26,7 @@
 // --- the script -----------------------------------------------------------------------------
 
 constexpr size_t kExabyte = size_t{1} << 60;
+constexpr uintptr_t kStreamStep = 4096;  // between the handles of streams that have no line
 
 // Small and plain, because the timed loop reads nothing else.
 struct Op {
@@ -46,6 +47,12 @@ struct Script {
   uint32_t streams = 1;
   std::vector<Op> ops;
   std::vector<std::string> confs;
+  std::map<uint32_t, uintptr_t> handles;  // raw handles that a line gives, by stream number
+
+  uintptr_t handle(uint32_t stream) const {
+    const auto found = handles.find(stream);
+    return found == handles.end() ? stream * kStreamStep : found->second;
+  }
 };
 
 static Op read_op(std::istringstream& line, char kind, Script& script) {
@@ -85,6 +92,11 @@ static Script read_script(const char* path) {
     else if (word == "bump") script.policy = DEVICE_BUMP;
     else if (word == "base") line >> script.base;
     else if (word == "repeats") line >> script.repeats;
+    else if (word == "stream") {
+      uint32_t number = 0;
+      line >> number;
+      line >> script.handles[number];
+    }
     else script.ops.push_back(read_op(line, word[0], script));
   }
   return script;
@@ -119,8 +131,8 @@ struct Runner {
       streams.push_back(c10::cuda::getStreamFromExternal(handle(n), 0));
   }
 
-  static cudaStream_t handle(uint32_t n) {
-    return reinterpret_cast<cudaStream_t>(uintptr_t{n} * kStreamStep);
+  cudaStream_t handle(uint32_t n) const {
+    return reinterpret_cast<cudaStream_t>(script.handle(n));
   }
 
   // From an exabyte on only allocate() refuses as a user sees it; it takes the current stream.
@@ -184,7 +196,7 @@ struct Runner {
         live[op.id] = nullptr;
         break;
       case 'r': record_stream(op); break;
-      case 's': device_finish(uintptr_t{op.stream} * kStreamStep); break;
+      case 's': device_finish(script.handle(op.stream)); break;
       case 'S': device_finish_all(); break;
       case 'e': allocator::emptyCache(); break;
       case 'm': allocator::setMemoryFraction(op.fraction, 0); break;
@@ -241,7 +253,7 @@ static void tell(const char* path, const Runner& runner, long stopped_at,
   fputs(",\n\"trace\":", json.file);
   json.list(after.device_traces[0], [&](const auto& entry) {
     fprintf(json.file, "[\"%s\",%zu,%zu,%" PRId64 "]", action_name(int(entry.action_)),
-            size_t(entry.addr_), size_t(entry.size_), stream_number(entry.stream_));
+            size_t(entry.addr_), size_t(entry.size_), stream_handle(entry.stream_));
   });
   fputs(",\n\"messages\":", json.file);
   json.list(runner.messages, [&](const std::string& message) { json.text(message); });

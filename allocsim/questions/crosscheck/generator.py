@@ -18,6 +18,7 @@ from collections.abc import Callable
 
 from allocsim.core import Release
 from allocsim.questions.crosscheck.random_settings import RandomSettings
+from allocsim.questions.crosscheck.random_streams import MANY, RandomStreams
 from allocsim.questions.crosscheck.script import Op, Script
 from allocsim.units import GIB, KIB, MIB
 
@@ -60,10 +61,13 @@ def make_script(
     conf = maker.options.make() if rng.random() < 0.75 else ""
     if "garbage_collection_threshold" in conf and rng.random() < 0.7:
         maker.limit()  # nothing is collected without one
+    if len(maker.streams) >= MANY and rng.random() < 0.8:
+        maker.crowd()  # a table overflows most easily while it has few buckets
     for _ in range(rng.choice(_LENGTHS)):
         maker.step()
     maker.finale()
-    return Script(maker.ops, memory, conf, rng.choice(("bump", "firstfit")))
+    policy = rng.choice(("bump", "firstfit"))
+    return Script(maker.ops, memory, conf, policy, handles=maker.handles)
 
 
 class _Maker:
@@ -90,7 +94,8 @@ class _Maker:
         self.live: list[int] = []
         self.most_live = rng.choice((8, 40, 200))
         self.n_ids = 0
-        self.streams = rng.choice(([0], [0], [0, 1], [0, 1, 2], [0, 3, 7, 9, 21, 40]))
+        streams = RandomStreams.make(rng)
+        self.streams, self.handles = streams.numbers, streams.handles
         self.favourites = [self._any_size() for _ in range(rng.choice((1, 3, 8)))]
         self.scopes: list[int] = []
         self.uses: dict[int, int] = {}
@@ -107,6 +112,7 @@ class _Maker:
             self.allocate: 10.0,
             self.free: rng.choice((3.0, 6.0, 9.0, 10.0)),
             self.record: rng.choice((0.0, 1.0, 3.0)) if len(self.streams) > 1 else 0.0,
+            self.crowd: rng.choice((0.1, 0.5)) if len(self.streams) >= MANY else 0.0,
             self.finish: rng.choice((0.0, 0.5, 1.5)),
             self.empty_cache: rng.choice((0.0, 0.1, 0.5, 1.5)),
             self.limit: rng.choice((0.0, 0.0, 0.2)),
@@ -154,7 +160,9 @@ class _Maker:
     def free(self) -> None:
         if not self.live:
             return
-        at = self.rng.choice((0, -1, self.rng.randrange(len(self.live))))
+        self._free_at(self.rng.choice((0, -1, self.rng.randrange(len(self.live)))))
+
+    def _free_at(self, at: int) -> None:
         if self.scopes and self.live[at] in self.recorded:
             if self.defers_one and self.has_deferred:
                 return
@@ -162,12 +170,25 @@ class _Maker:
         self.ops.append(["f", self.live.pop(at)])
 
     def record(self) -> None:
-        if self.records_in_scope not in (None, bool(self.scopes)):
-            return
         if self.live:
-            name = self.rng.choice(self.live)
+            self._record_on(self.rng.choice(self.live), self.rng.choice(self.streams))
+
+    def _record_on(self, name: int, stream: int) -> None:
+        if self.records_in_scope in (None, bool(self.scopes)):
             self.recorded.add(name)
-            self.ops.append(["r", name, self.rng.choice(self.streams)])
+            self.ops.append(["r", name, stream])
+
+    def crowd(self) -> None:
+        """Let blocks wait for many streams, so that tables of streams overflow."""
+        rng = self.rng
+        for stream in rng.sample(self.streams, rng.randint(4, len(self.streams))):
+            self.allocate()
+            others = rng.sample(self.streams, rng.randint(1, 8)) if rng.random() < 0.2 else []
+            for each in (stream, *others):
+                self._record_on(self.live[-1], each)
+            self._free_at(-1)
+        if rng.random() < 0.7:
+            self.ops.append(["S"])
 
     def finish(self) -> None:
         one = self.rng.random() < 0.7

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from allocsim.questions.crosscheck.script import HANDLE
-
 __all__ = ["golden_segment", "golden_stats", "stream_numbers"]
 
 _COLUMNS = ("current", "peak", "allocated", "freed")
@@ -43,9 +41,7 @@ def golden_segment(segment: Mapping[str, Any], number: Numbers) -> dict[str, Any
     }
 
 
-def stream_numbers(handles: Mapping[int, int] | None = None) -> Numbers:
-    """From raw handles to a script's stream numbers; `handles`: the other way, None: as usual."""
-    if handles is None:
-        return lambda handle: handle // HANDLE
+def stream_numbers(handles: Mapping[int, int]) -> Numbers:
+    """Return a function from raw handles to stream numbers; `handles` maps the other way."""
     known = {handle: number for number, handle in handles.items()}
     return known.__getitem__

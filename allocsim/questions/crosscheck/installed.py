@@ -114,6 +114,7 @@ class InstalledTorch:
             "device_memory": script.device_memory,
             "address_policy": script.address_policy,
             "base": script.base_address or BASE,
+            "handles": list(script.stream_handles().items()),
             "is_phantom": self._is_phantom,
         }
 

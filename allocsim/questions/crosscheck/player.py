@@ -14,7 +14,7 @@ from allocsim.core import FREE, MALLOC, CachingAllocator
 from allocsim.errors import AllocsimError, OutOfMemoryError, UndefinedBehaviorError
 from allocsim.questions.crosscheck.driver_trace import DriverTrace
 from allocsim.questions.crosscheck.golden_form import golden_segment, golden_stats, stream_numbers
-from allocsim.questions.crosscheck.script import HANDLE, Op, Script
+from allocsim.questions.crosscheck.script import Op, Script
 
 __all__ = ["ModelAnswer", "play", "play_defined"]
 
@@ -48,7 +48,7 @@ def play(
 
     check_every: ops between walks of the model's own invariants; they are walked at the end in
     any case.  in_rows: most requests and frees go the way of a replay (core/fast_path.py).
-    handles: raw handles by stream number, as in the golden cases if
+    handles: raw handles by stream number, those of the script if
     None.  context_memory: bytes of the device that others hold.  driver_trace: the trace of a real
     device, which the model takes the driver's own doing from.  Raises ConfigError where the
     script's own option string is refused.
@@ -63,6 +63,7 @@ def play(
         record_history=True,
         fast_path=in_rows,
     )
+    handles = script.stream_handles() if handles is None else handles
     player = _Player(allocator, handles, DriverTrace(driver_trace or ()))
     for number, op in enumerate(script.ops):
         try:
@@ -93,7 +94,7 @@ class _Player:
     """One model under a script; `live` knows the address behind each id."""
 
     def __init__(
-        self, allocator: CachingAllocator, handles: Mapping[int, int] | None, driver: DriverTrace
+        self, allocator: CachingAllocator, handles: Mapping[int, int], driver: DriverTrace
     ) -> None:
         self.outcome = ModelAnswer()
         self._driver = driver
@@ -116,7 +117,7 @@ class _Player:
         }
 
     def _handle(self, stream: int) -> int:
-        return stream * HANDLE if self._handles is None else self._handles[stream]
+        return self._handles[stream]
 
     def step(self, op: Op) -> None:
         """One op; the letters are explained in script.py."""

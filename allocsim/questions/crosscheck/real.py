@@ -23,6 +23,7 @@ from allocsim.phantom import (
     full_version,
 )
 from allocsim.questions.crosscheck.driver import build_driver
+from allocsim.questions.crosscheck.golden_form import stream_numbers
 from allocsim.questions.crosscheck.script import ADDRESS_POLICIES, RealAnswer, Script, encode_ops
 
 __all__ = ["BASE", "RealAllocator", "plain_environment"]
@@ -60,9 +61,12 @@ class RealAllocator:
         """
         answer = self._execute(script, repeats=0)
         shift = script.base_address - (script.base_address or BASE)
+        number = stream_numbers(script.stream_handles())
         for segment in answer["segments"]:
             segment["address"] += shift
+            segment["stream"] = number(segment["stream"])
         for entry in answer["trace"]:
+            entry[3] = number(entry[3])
             # An oom entry carries free bytes in place of an address, a snapshot entry nothing.
             if entry[0] not in ("oom", "snapshot"):
                 entry[1] += shift
@@ -120,6 +124,7 @@ def _device_lines(script: Script, repeats: int) -> list[str]:
         script.address_policy,
         f"base {script.base_address or BASE}",
         f"repeats {repeats}",
+        *(f"stream {number} {handle}" for number, handle in script.handles.items()),
     ]
 
 

@@ -11,8 +11,8 @@ Ops are lists that begin with a letter:
     ["c", conf]                  set_allocator_settings at run time
     ["k"], ["K"]                 reset peak / accumulated statistics
 
-Rules: an id whose allocation failed is skipped when freed; stream n is the external stream
-whose raw handle is n * 4096; pool n is the pool id (0, n).
+Rules: an id whose allocation failed is skipped when freed; stream n is an external stream, whose
+raw handle is n * 4096 unless `Script.handles` gives another; pool n is the pool id (0, n).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["ADDRESS_POLICIES", "HANDLE", "Op", "RealAnswer", "Script", "encode_o
 
 Op = Sequence[Any]
 HANDLE = 4096
-"""The raw handle of stream 1; stream n has n times that."""
+"""The raw handle of stream 1 by default; stream n has n times that."""
 ADDRESS_POLICIES = ("bump", "firstfit")
 _POOL_LETTERS = {"b": "b", "e": "x", "r": "d", "v": "v", "l": "l"}
 """What the driver reads for each pool op."""
@@ -44,6 +44,7 @@ class Script:
     device_memory: bytes.  conf: the option string, as in PYTORCH_CUDA_ALLOC_CONF.
     address_policy: "bump" (no address is reused) or "firstfit" (the lowest hole).
     base_address: what the first address is called; 0 as in the golden cases.
+    handles: raw handles of streams by number, where they are not n * 4096.
     """
 
     ops: Sequence[Op]
@@ -51,11 +52,17 @@ class Script:
     conf: str = ""
     address_policy: str = "bump"
     base_address: int = 0
+    handles: Mapping[int, int] = field(default_factory=dict)
 
     @classmethod
     def from_golden(cls, case: Mapping[str, Any]) -> Script:
         """The script of a golden case."""
         return cls(case["ops"], case["device_memory"], case["conf"], case["address_policy"])
+
+    def stream_handles(self) -> dict[int, int]:
+        """The raw handle of each stream of the ops, by number; the default stream is stream 0."""
+        numbers = {0} | {op[-1] for op in self.ops if op[0] in "ars"}
+        return {n: self.handles.get(n, n * HANDLE) for n in sorted(numbers)}
 
     def with_ops(self, ops: Sequence[Op]) -> Script:
         """Other ops under the same conditions."""

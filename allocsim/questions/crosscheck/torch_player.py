@@ -21,9 +21,6 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-HANDLE = 4096
-"""As in script.py: over the phantom GPU stream n has the raw handle n * 4096."""
-
 REFUSED = 3
 """Exit code of a fork in which PyTorch refused its settings before the first op."""
 
@@ -37,10 +34,13 @@ class PhantomWork:
         policy = {"bump": 0, "firstfit": 1}[script["address_policy"]]
         memory, base = (ctypes.c_size_t(script[key]) for key in ("device_memory", "base"))
         self._device.device_configure(memory, policy, base)
+        self._handles = dict(script["handles"])
 
     def stream(self, number: int) -> Any:
         cuda = self._torch.cuda
-        return cuda.ExternalStream(number * HANDLE, device=0) if number else cuda.default_stream(0)
+        if not number:
+            return cuda.default_stream(0)
+        return cuda.ExternalStream(self._handles[number], device=0)
 
     def finish(self, stream: Any) -> None:
         self._device.device_finish(ctypes.c_size_t(stream.cuda_stream))

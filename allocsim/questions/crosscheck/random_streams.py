@@ -1,0 +1,50 @@
+"""The streams of one random script, by number and raw handle.
+
+Rule: in some scripts the handles are chosen so that tables of streams overflow: many streams whose
+hashes fall into few slots of a table of 16 buckets (semantics 12.1).
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+__all__ = ["MANY", "RandomStreams"]
+
+_FEW = ([0], [0], [0, 1], [0, 1, 2], [0, 3, 7, 9, 21, 40])
+MANY = 8
+"""Streams that suffice to make a table overflow."""
+_COUNTS = (MANY, 12, 16)
+_LARGEST_HANDLE = 1 << 47
+_ALIGNMENT = 16
+_GOLDEN = 11400714819323198485
+_SLOTS = 16
+_CROWDED_SLOTS = (2, 3, 3, 4, _SLOTS)
+"""Number of neighbouring slots that the handles of a script may hash to."""
+
+
+@dataclass(frozen=True, slots=True)
+class RandomStreams:
+    """The streams of a script: their numbers, and the raw handles of those with random ones."""
+
+    numbers: list[int]
+    handles: dict[int, int] = field(default_factory=dict)
+
+    @classmethod
+    def make(cls, rng: random.Random) -> RandomStreams:
+        """Choose few streams with plain handles, or many with random or crowded ones."""
+        if rng.random() < 0.6:
+            return cls(rng.choice(_FEW))
+        numbers = list(range(rng.choice(_COUNTS) + 1))
+        first, width = rng.randrange(_SLOTS), rng.choice(_CROWDED_SLOTS)
+        handles: dict[int, int] = {}
+        while len(handles) < len(numbers) - 1:
+            handle = rng.randrange(1, _LARGEST_HANDLE // _ALIGNMENT) * _ALIGNMENT
+            if (_slot(handle) - first) % _SLOTS < width:
+                handles[len(handles) + 1] = handle
+        return cls(numbers, handles)
+
+
+def _slot(handle: int) -> int:
+    """The slot of a stream of device 0 in a table of 16 buckets."""
+    return (_GOLDEN * (1 << 56 | handle) % (1 << 64)) * _SLOTS >> 64
