@@ -31,11 +31,13 @@ if TYPE_CHECKING:
     from allocsim.errors import (
         AllocsimError,
         ConfigError,
+        DriverRefusalError,
         InvariantError,
         OutOfMemoryError,
         RecordingError,
         UndefinedBehaviorError,
         UpstreamAssertionError,
+        UpstreamError,
     )
     from allocsim.questions.compare import Comparison, compare, compare_settings
     from allocsim.questions.explain import (
@@ -133,10 +135,12 @@ __all__ = [
     "parse_size",
     "AllocsimError",
     "ConfigError",
+    "DriverRefusalError",
     "InvariantError",
     "RecordingError",
     "UndefinedBehaviorError",
     "UpstreamAssertionError",
+    "UpstreamError",
 ]
 
 _HOMES = {

@@ -4,7 +4,9 @@
       RecordingError            invalid file: path, entry, value and what was expected
       ConfigError               invalid setting; also a ValueError
       OutOfMemoryError          simulated GPU out of memory, with PyTorch's text; a RuntimeError
-      UpstreamAssertionError    PyTorch itself fails here with an internal assertion
+      UpstreamError             error of PyTorch itself, other than out of memory
+        UpstreamAssertionError  internal assertion of PyTorch
+        DriverRefusalError      refusal of a call by the CUDA driver; also a RuntimeError
       UndefinedBehaviorError    undefined behavior in PyTorch, which the model does not guess
       InvariantError            bug in allocsim, with rule number and dump; please report it
 
@@ -19,7 +21,9 @@ __all__ = [
     "RecordingError",
     "ConfigError",
     "OutOfMemoryError",
+    "UpstreamError",
     "UpstreamAssertionError",
+    "DriverRefusalError",
     "UndefinedBehaviorError",
     "InvariantError",
 ]
@@ -60,8 +64,24 @@ class OutOfMemoryError(AllocsimError, RuntimeError):
         self.tried_bytes = tried_bytes
 
 
-class UpstreamAssertionError(AllocsimError):
+class UpstreamError(AllocsimError):
+    """Error of PyTorch in the modelled release, other than out of memory."""
+
+
+class UpstreamAssertionError(UpstreamError):
     """Internal assertion of PyTorch in the modelled release."""
+
+
+class DriverRefusalError(UpstreamError, RuntimeError):
+    """Refusal of a call by the CUDA driver, for which PyTorch raises an error with `TEXT`.
+
+    The message adds what the driver refuses.
+    """
+
+    TEXT = "CUDA driver error: invalid argument"
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{self.TEXT} ({what})")
 
 
 class UndefinedBehaviorError(AllocsimError):

@@ -28,7 +28,7 @@ import numpy as np
 
 from allocsim.core import AllocatorConfig
 from allocsim.engine import Prepared, Setting, Start, Timeline, prepare
-from allocsim.errors import ConfigError, UndefinedBehaviorError, UpstreamAssertionError
+from allocsim.errors import ConfigError, UndefinedBehaviorError, UpstreamError
 from allocsim.measures import usual_settings
 from allocsim.trace import Recording, load
 from allocsim.trace.rewind import trimmed
@@ -101,7 +101,7 @@ OTHERS = {
 }
 SYNTHETIC = {**MADE, **OTHERS}
 
-REFUSALS = (ConfigError, UndefinedBehaviorError, UpstreamAssertionError)
+REFUSALS = (ConfigError, UndefinedBehaviorError, UpstreamError)
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,12 +69,14 @@ class Attempts:
     def answer(self, block: Block | None, params: AllocParams, requested: int) -> Block:
         """The block handed out, after all attempts if `block` is None.
 
-        Raises OutOfMemoryError.
+        Raises OutOfMemoryError, and DriverRefusalError where the driver refuses a call.
         """
         heap = self._heap
         if block is None:
-            block = self._miss(params)
-            heap.work = Work.REQUEST
+            try:
+                block = self._miss(params)
+            finally:
+                heap.work = Work.REQUEST
         if block is None:
             raise self._out_of_memory(params, requested)
         return heap.hand_out(block, params.size, requested, params.expandable, params.may_split)

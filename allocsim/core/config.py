@@ -17,6 +17,7 @@ from allocsim.core.constants import (
     MIN_BLOCK_SIZE,
     MIN_LARGE_ALLOC,
     N_ROUNDUP_INTERVALS,
+    PAGE,
     ROUND_LARGE,
     ROUNDUP_FIRST_BIT,
     SMALL_BUFFER,
@@ -190,6 +191,17 @@ class AllocatorConfig:
             f"expandable_segments:True with max_split_size_mb:{self.max_split_size // MIB}; "
             "together they stop on internal assertions in some releases and let reserved memory "
             "grow without bound",
+        )
+
+    def refused_handles(self) -> str | None:
+        """Return a sentence if the driver refuses the handles of large expandable segments."""
+        if not self.expandable_segments or self.large_segment_size % PAGE == 0:
+            return None
+        size = self.large_segment_size // MIB
+        return (
+            f"expandable_segments:True with large_segment_size_mb:{size}; "
+            f"the driver makes handles in multiples of {PAGE // MIB} MiB, so every request that "
+            'needs another one fails with "CUDA driver error: invalid argument"'
         )
 
     def settings(self) -> dict[str, object]:

@@ -7,8 +7,10 @@ mapped range was split.  Source: semantics 4.1, 4.3, 4.6, 12.9.
 
 from __future__ import annotations
 
+from allocsim.core.constants import PAGE
 from allocsim.core.device import Device
-from allocsim.units import round_up
+from allocsim.errors import DriverRefusalError
+from allocsim.units import MIB, round_up
 
 __all__ = ["ExpandableSegment"]
 
@@ -68,10 +70,16 @@ class ExpandableSegment:
     def map(self, size: int) -> int | None:
         """Bytes mapped for a request of `size`, in whole handles; None: out of memory.
 
-        All or nothing: handles created before the one that fails are returned.
+        All or nothing: handles created before the one that fails are returned.  Raises
+        DriverRefusalError for handles that are not a multiple of the driver's granularity.
 
         Mirrors: ExpandableSegment::map
         """
+        if self.handle_size % PAGE:
+            raise DriverRefusalError(
+                f"a handle of {self.handle_size // MIB} MiB: expected a multiple of "
+                f"{PAGE // MIB} MiB, the granularity of the driver"
+            )
         mapped = round_up(size, self.handle_size)
         for created in range(0, mapped, self.handle_size):
             if not self._device.create_handle(self.handle_size):

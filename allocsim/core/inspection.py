@@ -18,6 +18,7 @@ from allocsim.core.constants import (
     SMALL_BUFFER,
     SMALL_SIZE,
 )
+from allocsim.core.device import Device
 from allocsim.core.mapping import find_run
 from allocsim.core.pending import RequestedFree
 from allocsim.core.pool import BlockPool, PrivatePool, least_room, next_not_expandable
@@ -282,7 +283,7 @@ def _by_mapping(allocator: CachingAllocator, pool: BlockPool, stream: int) -> in
     for unmapped in pool.unmapped_of(stream):
         assert unmapped.expandable is not None
         handle = unmapped.expandable.handle_size  # of the settings that it was made under
-        left = device.left // handle * handle
+        left = _mappable(device, handle)
         prev = unmapped.prev
         block: Block | None = prev if prev is not None and not prev.is_active else unmapped
         run = reach = 0
@@ -299,8 +300,13 @@ def _by_mapping(allocator: CachingAllocator, pool: BlockPool, stream: int) -> in
         longest = max(longest, run)
     handle = PAGE if pool.is_small else config.large_segment_size
     fresh = round_up(config.expandable_reserve(device.total), handle)
-    reach = min(device.left // handle * handle, within, fresh)
+    reach = min(_mappable(device, handle), within, fresh)
     return max(best, reach if reach > longest else 0)
+
+
+def _mappable(device: Device, handle: int) -> int:
+    """Bytes that the device has left in handles of `handle` bytes; 0 if the driver refuses them."""
+    return 0 if handle % PAGE else device.left // handle * handle
 
 
 def _within_limit(allocator: CachingAllocator, is_small: bool) -> int:

@@ -32,7 +32,7 @@ from allocsim.engine.fold import fold_allocated
 from allocsim.engine.plan import Plan, StepKind, joined
 from allocsim.engine.quiet import Quiet
 from allocsim.engine.setting import Setting
-from allocsim.errors import ConfigError, UndefinedBehaviorError, UpstreamAssertionError
+from allocsim.errors import ConfigError, UndefinedBehaviorError, UpstreamError
 from allocsim.trace import MarkKind
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ LEAST_DRAWN, MOST_DRAWN, MOST_SINGLE = 4, 64, 16
 STEPS = 400_000
 """Plans with calls drawn from the quiet moments: as many as come to so many steps."""
 
-_NO_RUN = (ConfigError, UndefinedBehaviorError, UpstreamAssertionError)
+_NO_RUN = (ConfigError, UndefinedBehaviorError, UpstreamError)
 
 
 def peaks_left_open(

@@ -21,7 +21,7 @@ from allocsim.arrays import any_of
 from allocsim.engine.drive import Drive
 from allocsim.engine.fold import fold_allocated
 from allocsim.engine.plan import StepKind
-from allocsim.errors import ConfigError, UndefinedBehaviorError, UpstreamAssertionError
+from allocsim.errors import ConfigError, UndefinedBehaviorError, UpstreamError
 from allocsim.state import DEFAULT_POOL, PENDING, SegmentState
 from allocsim.trace import Action, Trace, Turn
 
@@ -184,7 +184,7 @@ def _in_drive(prepared: Prepared) -> Quiet:
             moments=moments,
             quiet=quiet,
         ).look()
-    except (ConfigError, UndefinedBehaviorError, UpstreamAssertionError):
+    except (ConfigError, UndefinedBehaviorError, UpstreamError):
         pass  # what is known up to there counts
     return Quiet(tuple(moments[number] for number in quiet), len(moments))
 

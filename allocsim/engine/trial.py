@@ -20,7 +20,7 @@ from allocsim.engine.result import DeviceRun, DriverCalls, SimulatedOom, Timelin
 from allocsim.engine.setting import Setting
 from allocsim.engine.start import StartPeaks
 from allocsim.engine.two_starts import peaks_of
-from allocsim.errors import ConfigError, UndefinedBehaviorError, UpstreamAssertionError
+from allocsim.errors import ConfigError, UndefinedBehaviorError, UpstreamError
 
 __all__ = [
     "Effect", "Point", "Standing", "Trial", "Trials", "Watch", "trial_of", "trial_of_run",
@@ -348,7 +348,7 @@ class Trials:
                 skips=skips,
                 folder=fold_allocated,
             )
-        except (ConfigError, UndefinedBehaviorError, UpstreamAssertionError) as error:
+        except (ConfigError, UndefinedBehaviorError, UpstreamError) as error:
             trial = Trial(conf=setting.conf, error=str(error))
         else:
             trial = trial_of(drive, setting.conf, peak_device_bytes=watch.peak_device_bytes)

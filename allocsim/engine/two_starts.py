@@ -14,7 +14,7 @@ from allocsim.core import MIN_LARGE_ALLOC, SMALL_SIZE, UNLIMITED, AllocatorConfi
 from allocsim.engine.fold import fold_allocated
 from allocsim.engine.setting import Setting
 from allocsim.engine.start import Start, StartPeaks, has_live_blocks, requests_of
-from allocsim.errors import ConfigError, UndefinedBehaviorError, UpstreamAssertionError
+from allocsim.errors import ConfigError, UndefinedBehaviorError, UpstreamError
 from allocsim.trace import Action
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def peaks_of(
         drive = prepared.drive(
             setting, device_memory, skips=True, folder=fold_allocated, start=other
         )
-    except (ConfigError, UndefinedBehaviorError, UpstreamAssertionError):
+    except (ConfigError, UndefinedBehaviorError, UpstreamError):
         pass  # no run under the setting begins so
     else:
         is_whole = drive.stopped_at is None
@@ -109,6 +109,6 @@ def _breaks(prepared: Prepared, setting: Setting, device_memory: int | None) -> 
         prepared.drive(setting, device_memory, skips=True, start=Start.KEPT)
     except UndefinedBehaviorError:
         return True
-    except (ConfigError, UpstreamAssertionError):
+    except (ConfigError, UpstreamError):
         pass  # is told by whoever drives it
     return False

@@ -159,3 +159,43 @@ def test_a_table_of_streams_that_overflows_keeps_the_displaced_streams_in_their_
         [13520338944, 156237311, 10],
         [33554432, 546990, 0],
     ]
+
+
+REFUSING = [release for release in RELEASES if "large_segment_size_mb" in RELEASES[release].options]
+
+
+@pytest.mark.parametrize("torch", REFUSING)
+def test_the_driver_refuses_handles_that_are_not_a_multiple_of_two_mebibytes(torch: str) -> None:
+    """Observed on 2.11 on an H200, and on 2.11, 2.12 and 2.15 over the phantom GPU (4.3).
+
+    PyTorch raises the driver's error at once: no retry, no `oom` entry, nothing given back.  The
+    new segment stays, without memory, and small requests and old segments go on.
+    """
+    ops: list[Op] = [
+        ["a", 1, 30 * MIB, 0],  # mapped by handles of 20 MiB
+        ["f", 1],
+        ["c", "expandable_segments:True,large_segment_size_mb:13"],
+        ["a", 2, 5 * MIB, 0],  # the free block
+        ["a", 3, 50 * MIB, 0],  # more handles of the old segment
+        ["a", 4, 5 * MIB, 1],  # a new segment
+        ["a", 5, 1000, 1],
+        ["a", 6, 5 * MIB, 1],
+        ["e"],
+        ["c", "expandable_segments:True,large_segment_size_mb:20"],
+        ["a", 7, 5 * MIB, 1],  # the room of the segment of handles of 13 MiB
+    ]
+    outcome = play(Script(ops, GIB, "expandable_segments:True"), torch)
+    space = 1160 * MIB  # 9/8 of the device in handles of 20 MiB
+    small = space + 1157 * MIB + MIB  # after that of handles of 13 MiB
+    assert outcome.addresses == [0, 0, 5 * MIB, None, small, None, None]
+    assert outcome.messages == ["CUDA driver error: invalid argument"] * 3
+    assert not any(entry[0] == "oom" for entry in outcome.trace)
+    assert outcome.stats["num_alloc_retries"] == 0
+    assert outcome.stats["num_ooms"] == 0
+    assert outcome.stats["reserved_bytes.all"] == [62 * MIB, 62 * MIB, 62 * MIB, 0]
+
+
+@pytest.mark.parametrize("conf", ["large_segment_size_mb:13", "expandable_segments:True"])
+def test_without_both_options_no_handle_is_refused(conf: str) -> None:
+    ops: list[Op] = [["a", 1, 5 * MIB, 0], ["a", 2, 30 * MIB, 0]]
+    assert play(Script(ops, GIB, conf), "2.15").messages == []

@@ -120,6 +120,17 @@ def test_expandable_segments_with_a_split_limit_are_unsafe() -> None:
     assert "expandable_segments:True with max_split_size_mb:128" in finding.text
 
 
+def test_handles_that_the_driver_refuses_are_unsafe() -> None:
+    conf = "expandable_segments:True,large_segment_size_mb:13"
+    finding = only(lint_conf(conf).findings)
+    assert (finding.check, finding.severity, finding.value) == ("option_unsafe", "warning", conf)
+    assert (
+        "large_segment_size_mb:13; the driver makes handles in multiples of 2 MiB" in finding.text
+    )
+    assert lint_conf("expandable_segments:True,large_segment_size_mb:14").findings == ()
+    assert lint_conf("large_segment_size_mb:13").findings == ()
+
+
 def test_options_without_effect_are_notes() -> None:
     conf = "garbage_collection_threshold:0.8,max_non_split_rounding_mb:64"
     report = lint_conf(conf)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from allocsim.units import MIB, round_up
 
-__all__ = ["Event", "Driver"]
+__all__ = ["PAGE", "Event", "Driver"]
 
 PAGE = 2 * MIB
 CHUNK = 32 * MIB

@@ -6,9 +6,10 @@ segment's base.
 
 from __future__ import annotations
 
-from allocsim.errors import UpstreamAssertionError
+from allocsim.errors import DriverRefusalError, UpstreamAssertionError
 from allocsim.units import round_up
 from tests.naive.block import SMALL_SEG, Block, Pool, Segment
+from tests.naive.driver import PAGE
 from tests.naive.state import State
 
 __all__ = ["grow", "unmap"]
@@ -73,6 +74,8 @@ def map_front(state: State, block: Block, size: int) -> bool:
     The object of the unmapped block becomes the mapped one and absorbs free neighbours (12.8).
     """
     segment = block.segment
+    if segment.handle % PAGE:
+        raise DriverRefusalError(f"semantics 4.3: a handle of {segment.handle} bytes")
     size = round_up(size, segment.handle)
     if not state.driver.take(size):
         return False

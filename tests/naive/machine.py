@@ -23,6 +23,7 @@ from hypothesis.stateful import (
 
 from allocsim.errors import (
     ConfigError,
+    DriverRefusalError,
     OutOfMemoryError,
     UndefinedBehaviorError,
     UpstreamAssertionError,
@@ -70,7 +71,10 @@ SIZES = st.one_of(
     st.sampled_from([0, GIB, 2 * GIB, 1 << 60]),
 )
 STREAMS = st.integers(0, 4).map(lambda n: n * 4096)
-CLASSES = (ConfigError, UpstreamAssertionError, UndefinedBehaviorError, ValueError)
+CLASSES = (
+    *(ConfigError, DriverRefusalError, UpstreamAssertionError, UndefinedBehaviorError),
+    ValueError,
+)
 POOLS = st.integers(1, 3)
 
 

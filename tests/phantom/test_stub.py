@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict, astuple
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,9 @@ CALLS = Path(__file__).parents[2] / "traces" / "h200" / "driver.json"
 MIB = 1 << 20
 BASE = 1 << 44
 BUMP, FIRSTFIT, DRIVER = 0, 1, 2
-SUCCESS, OUT_OF_MEMORY, NOT_READY = 0, 2, 600
+SUCCESS, INVALID_VALUE, OUT_OF_MEMORY, NOT_READY, NOT_PERMITTED = 0, 1, 2, 600, 800
+HANDLE_OF_NOBODY, HANDLE_OF_FILES, HANDLE_OF_FABRIC = 0, 1, 8
+"""How other processes may open the memory of a handle."""
 
 
 class Device:
@@ -63,8 +66,7 @@ class Device:
 
     def create(self, size: int) -> int | None:
         handle = ctypes.c_ulonglong()
-        zero = ctypes.c_ulonglong(0)
-        error = self.cuda.cuMemCreate(ctypes.byref(handle), ctypes.c_size_t(size), None, zero)
+        error = self.create_as(HANDLE_OF_FILES, ctypes.byref(handle), size)
         assert error in (SUCCESS, OUT_OF_MEMORY)
         return None if error else handle.value
 
@@ -72,6 +74,12 @@ class Device:
         """The libraries of which this process asked for a workspace that only a card knows."""
         self.books.device_guesses.restype = ctypes.c_char_p
         return set(filter(None, self.books.device_guesses().decode().split(", ")))
+
+    def create_as(self, shared_as: int, handle: Any, size: int) -> int:
+        """The error of cuMemCreate for pinned memory that is shared in this way."""
+        properties = (ctypes.c_int * 8)(1, shared_as)
+        flags = ctypes.c_ulonglong(0)
+        return int(self.cuda.cuMemCreate(handle, ctypes.c_size_t(size), properties, flags))
 
     def left(self) -> int:
         return int(self.books.device_free_bytes())
@@ -213,13 +221,33 @@ def test_reserved_addresses_hold_no_memory(device: Device) -> None:
 
 def test_a_handle_counts_by_its_own_size(device: Device) -> None:
     device.reset(20 * MIB)
-    handle = device.create(11 * MIB)
+    handle = device.create(12 * MIB)
     assert handle is not None
-    assert device.left() == 9 * MIB
-    assert device.create(9 * MIB + 1) is None
-    assert device.left() == 9 * MIB
+    assert device.left() == 8 * MIB
+    assert device.create(10 * MIB) is None
+    assert device.left() == 8 * MIB
     assert device.cuda.cuMemRelease(ctypes.c_ulonglong(handle)) == SUCCESS
     assert device.left() == 20 * MIB
+
+
+@pytest.mark.parametrize(
+    ("size", "shared_as", "error"),
+    [
+        (13 * MIB, HANDLE_OF_FILES, INVALID_VALUE),
+        (13 * MIB, HANDLE_OF_NOBODY, INVALID_VALUE),
+        (40 * MIB + 1, HANDLE_OF_FILES, INVALID_VALUE),  # before memory is looked for
+        (0, HANDLE_OF_FILES, INVALID_VALUE),
+        (12 * MIB, HANDLE_OF_FABRIC, NOT_PERMITTED),
+        (12 * MIB, HANDLE_OF_NOBODY, SUCCESS),
+    ],
+)
+def test_handles_are_whole_pages_without_a_fabric(
+    device: Device, size: int, shared_as: int, error: int
+) -> None:
+    device.reset(20 * MIB)
+    handle = ctypes.c_ulonglong()
+    assert device.create_as(shared_as, ctypes.byref(handle), size) == error
+    assert device.left() == 20 * MIB - (0 if error else size)
 
 
 def test_an_event_is_done_when_its_stream_was_finished(device: Device) -> None:

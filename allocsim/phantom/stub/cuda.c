@@ -10,7 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_FOUND = 500, NOT_SUPPORTED = 801 };
+enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_FOUND = 500,
+       NOT_PERMITTED = 800, NOT_SUPPORTED = 801 };
 
 struct handle {
   size_t size;
@@ -64,9 +65,19 @@ int cuMemAddressFree(uintptr_t address, size_t size) {
   return device_release(address) ? INVALID_VALUE : SUCCESS;
 }
 
-int cuMemCreate(unsigned long long *out, size_t size, const void *properties,
+/* What a handle is to be, as far as it matters here. */
+struct handle_properties {
+  int type;
+  int shared_as; /* how other processes may open it */
+};
+enum { SHARED_BY_FABRIC = 8 };
+
+/* As on a card without a fabric, on which some releases ask for one first and then do without. */
+int cuMemCreate(unsigned long long *out, size_t size, const struct handle_properties *properties,
                 unsigned long long flags) {
-  (void)properties, (void)flags;
+  (void)flags;
+  if (properties->shared_as & SHARED_BY_FABRIC) return NOT_PERMITTED;
+  if (size == 0 || size % DEVICE_PAGE) return INVALID_VALUE;
   if (device_take(size)) return OUT_OF_MEMORY;
   struct handle *handle = malloc(sizeof *handle);
   if (!handle) {

@@ -26,6 +26,7 @@
 // --- the script -----------------------------------------------------------------------------
 
 constexpr size_t kExabyte = size_t{1} << 60;
+constexpr const char* kRefusal = "CUDA driver error: invalid argument";
 constexpr uintptr_t kStreamStep = 4096;  // between the handles of streams that have no line
 
 // Small and plain, because the timed loop reads nothing else.
@@ -158,6 +159,12 @@ struct Runner {
       addresses.emplace_back(false, 0);
       // 2.3 writes a NUL into its text, and a user reads no further.
       messages.emplace_back(error.msg().c_str());
+    } catch (const c10::Error& error) {
+      if (error.msg() != kRefusal) throw;
+      live[op.id] = nullptr;
+      if (!keeps_results) return;
+      addresses.emplace_back(false, 0);
+      messages.emplace_back(kRefusal);
     }
   }
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from allocsim.core import CachingAllocator
+from allocsim.errors import DriverRefusalError
 from allocsim.units import format_size
 
 __all__ = ["DriverTrace"]
@@ -54,5 +55,5 @@ class DriverTrace:
 
 def _naming_free_memory(messages: Sequence[str]) -> Iterator[int]:
     """The texts that belong to `oom` entries; a request of an exbibyte, say, leaves none."""
-    apart = ("more than 1EB memory", "preemptively rejected")
+    apart = ("more than 1EB memory", "preemptively rejected", DriverRefusalError.TEXT)
     return (i for i, text in enumerate(messages) if not any(words in text for words in apart))

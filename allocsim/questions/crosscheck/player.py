@@ -1,7 +1,8 @@
 """An op script played on the model, with results in the form of the golden cases.
 
-Rule: the first error that is not an out-of-memory one ends the run; all else then tells the
-state it stopped in, as for the real allocator.  An id whose allocation failed is skipped.
+Rule: the first error ends the run, unless memory runs out or the driver refuses a handle; all else
+then tells the state it stopped in, as for the real allocator.  An id whose allocation failed is
+skipped.
 """
 
 from __future__ import annotations
@@ -11,7 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from allocsim.core import FREE, MALLOC, CachingAllocator
-from allocsim.errors import AllocsimError, OutOfMemoryError, UndefinedBehaviorError
+from allocsim.errors import (
+    AllocsimError,
+    DriverRefusalError,
+    OutOfMemoryError,
+    UndefinedBehaviorError,
+)
 from allocsim.questions.crosscheck.driver_trace import DriverTrace
 from allocsim.questions.crosscheck.golden_form import golden_segment, golden_stats, stream_numbers
 from allocsim.questions.crosscheck.script import Op, Script
@@ -146,6 +152,9 @@ class _Player:
             address = malloc_in_row(self._allocator, size, stream)
         except OutOfMemoryError as error:
             self.outcome.messages.append(str(error))
+            address = None
+        except DriverRefusalError as error:
+            self.outcome.messages.append(error.TEXT)
             address = None
         self.outcome.addresses.append(address)
         return address

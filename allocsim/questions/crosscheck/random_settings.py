@@ -41,7 +41,7 @@ class RandomSettings:
         rng = self._rng
         parts: dict[str, object] = {}
         if "large_segment_size_mb" in self._release.options and rng.random() < _SHARE / 2:
-            self._large = rng.choice((11, 13, 20, 32, 64))
+            self._large = rng.choice((11, 12, 13, 14, 20, 32, 64))
             parts["large_segment_size_mb"] = self._large
         for key, make in self._makers().items():
             if key in self._release.options and rng.random() < _SHARE:

@@ -75,9 +75,9 @@ class RealAnswer:
 
     addresses: in order of the `a` ops, None where out of memory (or of 0 bytes).
     stats: (current, peak, allocated, freed), plain counters as they are.
-    messages: every out-of-memory text, in order.
-    stopped: None, or (op, text) where the release stopped on an error that is not an
-    out-of-memory one; everything else then tells the state it stopped in.
+    messages: every out-of-memory text and every refusal of a handle by the driver, in order.
+    stopped: None, or (op, text) where the release stopped on another error; everything else then
+    tells the state it stopped in.
     conditions: what a model must be answer besides the script, as arguments of `play`.
     """
 

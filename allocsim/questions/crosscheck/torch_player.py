@@ -21,6 +21,9 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+REFUSAL = "CUDA driver error: invalid argument"
+"""The error after which a script goes on, as after an out-of-memory one."""
+
 REFUSED = 3
 """Exit code of a fork in which PyTorch refused its settings before the first op."""
 
@@ -140,8 +143,13 @@ class Player:
             self.current = stream
         try:
             tensor = torch.empty(size, dtype=torch.uint8, device="cuda")
-        except torch.cuda.OutOfMemoryError as error:
-            self.messages.append(str(error))
+        except (torch.cuda.OutOfMemoryError, RuntimeError) as error:
+            text = str(error)
+            if not isinstance(error, torch.cuda.OutOfMemoryError):
+                if not text.startswith(REFUSAL):
+                    raise
+                text = REFUSAL
+            self.messages.append(text)
             self.addresses.append(None)
             return
         if size:

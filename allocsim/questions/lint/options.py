@@ -95,7 +95,8 @@ def _about_string(shown: str, conf: str, release: Release, *, has_limit: bool) -
     except ConfigError as error:
         yield found("option_refused", f"{_refusal(error, conf)}; {_who_takes(conf)}", value=shown)
         return
-    for text in config.unsafe_options():
+    refused = config.refused_handles()
+    for text in config.unsafe_options() + ((refused,) if refused else ()):
         yield found("option_unsafe", text, value=shown)
     is_limited = has_limit or config.per_process_memory_fraction < 1.0
     for text in config.inert_options(has_limit=is_limited):
