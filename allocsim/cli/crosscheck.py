@@ -29,6 +29,8 @@ has installed, over a GPU that is not there (--phantom, the default) or the
 one that is (--gpu); with --torch it is the allocator alone, out of wheels
 that `python -m allocsim.phantom fetch` put into the cache."""
 _DIVERGED = 1
+_JOBS_ON_GPU = 4
+"""A process waits mostly for the driver, which makes several contexts at a time."""
 
 
 def add_to(commands: Commands[Parser]) -> None:
@@ -45,7 +47,8 @@ def add_to(commands: Commands[Parser]) -> None:
     add("--ops", metavar="N", type=count, default=100_000, help=ops)
     conf = "PYTORCH_CUDA_ALLOC_CONF of every script (default: any)"
     add_shared(parser, "--conf", text=conf)
-    add("--jobs", metavar="N", type=processes, default=1, help="processes (default: 1)")
+    jobs = f"processes (default: 1, and {_JOBS_ON_GPU} with --gpu)"
+    add("--jobs", metavar="N", type=processes, help=jobs)
     add_shared(parser, "--json")
 
 
@@ -54,11 +57,12 @@ def run(arguments: argparse.Namespace) -> int:
     from allocsim.questions.crosscheck import Check, crosscheck  # noqa: PLC0415
     from allocsim.report import crosscheck_document, crosscheck_text  # noqa: PLC0415
 
-    sources, route = _sources(arguments)
+    jobs = arguments.jobs or (_JOBS_ON_GPU if arguments.gpu else 1)
+    sources, route = _sources(arguments, jobs)
     if arguments.conf is not None:
         for source in sources:  # a release refuses bad settings before anything runs
             parse_conf(arguments.conf, find_release(source.release))
-    check = Check(sources, arguments.seed, max(1, arguments.ops), arguments.conf, arguments.jobs)
+    check = Check(sources, arguments.seed, max(1, arguments.ops), arguments.conf, jobs)
     with ProgressBar() as bar:
         report = crosscheck(
             check,
@@ -68,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if report.divergence is None else _DIVERGED
 
 
-def _sources(arguments: argparse.Namespace) -> tuple[tuple[Source, ...], str]:
+def _sources(arguments: argparse.Namespace, jobs: int) -> tuple[tuple[Source, ...], str]:
     """The sources of real PyTorch, and a description of them."""
     if arguments.torch:
         if arguments.gpu or arguments.python:
@@ -83,7 +87,7 @@ def _sources(arguments: argparse.Namespace) -> tuple[tuple[Source, ...], str]:
     install = find_torch(arguments.python or sys.executable)
     release = find_release(install.version).version
     place = "on a real GPU" if arguments.gpu else "over the phantom GPU"
-    source = InstalledSource(release, install.python, not arguments.gpu)
+    source = InstalledSource(release, install.python, not arguments.gpu, jobs)
     return (source,), f"torch {install.version} as {install.python} has it, {place}"
 
 

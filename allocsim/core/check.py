@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from allocsim.core.block import Block
+from allocsim.core.constants import MIN_BLOCK_SIZE
 from allocsim.core.heap import Heap
 from allocsim.core.pool import BlockPool
 from allocsim.core.private_pools import PrivatePools
@@ -93,7 +94,8 @@ def _check_chains(heap: Heap, blocks: list[Block]) -> None:
             _require(2, block.pool is head.pool and block.stream == head.stream, f"{block} strays")
             _require(2, not ranks_are_shared or block.rank == head.rank, f"{block} has a rank")
             last = block
-        ranges.append((head.ptr, last.ptr + last.size))
+        if head.ptr % MIN_BLOCK_SIZE == 0:  # else nothing tells yet where the segment lies
+            ranges.append((head.ptr, last.ptr + last.size))
     _require(2, n_seen == len(blocks), "a block is in no chain or in two")
     ranges.sort()
     for (_, end), (start, _) in pairwise(ranges):

@@ -110,7 +110,7 @@ def build_stubs(folder: Path, cuda_major: int) -> Stubs:
         (stubs.device, ("device.c", "arena.c", "reads.c"), ["-pthread"]),
         (stubs.cudart, ("cudart.c", "launch.c", "graph.c"), [*runtime, *over_device]),
         (stubs.cuda, ("cuda.c",), over_device),
-        (stubs.nvml, ("nvml.c",), []),
+        (stubs.nvml, ("nvml.c",), over_device),
         (stubs.blas, ("blas.c",), []),
         (stubs.dnn, ("dnn.c", "dnn_backend.c", "dnn_attention.c"), over_device),
         (stubs.math, ("solver.c", "fft.c"), over_device),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -93,14 +95,48 @@ def test_whole_pytorch_over_the_phantom_gpu(python: str) -> None:
 def test_the_way_of_a_real_gpu_over_the_phantom_one(
     python: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PyTorch's own streams; bases, context and free memory that the model is not given."""
-    gpu = Gpu("NVIDIA H100", 79 * GIB, context_memory=512 * MIB + 4711)
-    environment = phantom_environment(find_torch(python), gpu, address_policy="firstfit")
-    monkeypatch.setattr(installed, "plain_environment", lambda: plain_environment() | environment)
+    """PyTorch's own streams; bases, context, free memory and processes that the model is not given.
+
+    A context takes a second, as on a real card; 100 operations a second are the least there.
+    """
+    monkeypatch.setattr(installed, "plain_environment", partial(card_of, python))
     release = find_release(find_torch(python).version).version
     source = InstalledSource(release, python, is_phantom=False)
+    begin = time.monotonic()
     report = crosscheck(Check((source,), seed=400_000, ops=10_000))
     assert report.divergence is None, report.divergence.as_test()
+    assert report.tally.ops / (time.monotonic() - begin) > 100
+
+
+@pytest.mark.slow
+def test_a_text_with_processes_is_compared_without_them(
+    python: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(installed, "plain_environment", partial(card_of, python))
+    torch = installed.opened(python, False)
+    script = Script([["m", 0.01], ["a", 1, GIB, 0]], 79 * GIB)
+    (said,) = torch._execute(script)["messages"]
+    in_use = (
+        "Process 4711 has 9.00 GiB memory in use. Including non-PyTorch memory, this process has"
+    )
+    assert in_use in said
+    (compared,) = torch.run(script).messages
+    assert len(compared) < len(said)
+    assert "in use" not in compared
+    assert judge(torch, script).divergence is None
+
+
+OTHERS = 9 * GIB
+
+
+def card_of(python: str) -> dict[str, str]:
+    """The environment in which the PyTorch of `python` takes a phantom for a card with others."""
+    gpu = Gpu("NVIDIA H100", 79 * GIB, context_memory=OTHERS + 512 * MIB + 4711)
+    return (
+        plain_environment()
+        | phantom_environment(find_torch(python), gpu, address_policy="firstfit")
+        | {"ALLOCSIM_PHANTOM_PROCESSES": f"4711:{OTHERS},self", "ALLOCSIM_PHANTOM_STARTUP": "1000"}
+    )
 
 
 @pytest.mark.slow

@@ -66,7 +66,22 @@ def test_a_script_becomes_one_for_a_card() -> None:
     script = on_gpu(Script(ops, 6 * GIB), RELEASES["2.15"], 24 * GIB)
     assert script.device_memory == 24 * GIB
     assert script.ops == [["m", 0.25], *ops[:3], ["S"], ["m", 0.125]]
-    assert on_gpu(Script(ops, 48 * GIB), RELEASES["2.15"], 24 * GIB).ops[0] == ["m", 1.0]
+
+
+def test_scripts_at_a_time_share_half_of_a_card() -> None:
+    large = Script([["m", 0.5]], 48 * GIB, "per_process_memory_fraction:0.4")
+    for jobs, share in ((1, 0.5), (4, 0.125)):
+        script = on_gpu(large, RELEASES["2.15"], 24 * GIB, jobs)
+        assert script.ops == [["m", share], ["m", share / 2]]
+        assert script.conf == f"per_process_memory_fraction:{0.4 * share:.6f}"
+
+
+def test_only_the_settings_at_the_start_ask_for_handles_that_the_driver_refuses() -> None:
+    conf = "expandable_segments:True,large_segment_size_mb:11"
+    ops: list[Op] = [["c", "large_segment_size_mb:13"], ["c", "large_segment_size_mb:20"]]
+    script = on_gpu(Script(ops, 6 * GIB, conf), RELEASES["2.15"], 24 * GIB)
+    assert script.conf == conf
+    assert script.ops[1:] == [["c", "large_segment_size_mb:14"], ["c", "large_segment_size_mb:20"]]
 
 
 def test_where_scopes_defer_frees_a_script_has_them_or_records() -> None:

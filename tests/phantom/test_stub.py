@@ -25,6 +25,8 @@ MIB = 1 << 20
 BASE = 1 << 44
 BUMP, FIRSTFIT, DRIVER = 0, 1, 2
 SUCCESS, INVALID_VALUE, OUT_OF_MEMORY, NOT_READY, NOT_PERMITTED = 0, 1, 2, 600, 800
+INSUFFICIENT_SIZE = 7
+"""Of NVML; the others are CUDA's."""
 HANDLE_OF_NOBODY, HANDLE_OF_FILES, HANDLE_OF_FABRIC = 0, 1, 8
 """How other processes may open the memory of a handle."""
 
@@ -425,6 +427,28 @@ def test_no_process_uses_the_device(device: Device) -> None:
     device.nvml.nvmlDeviceGetHandleByPciBusId_v2(b"0", ctypes.byref(handle))
     device.nvml.nvmlDeviceGetComputeRunningProcesses(handle, ctypes.byref(count), None)
     assert count.value == 0
+
+
+def test_processes_are_those_of_the_environment(device: Device) -> None:
+    """This process holds what the others do not."""
+
+    class Process(ctypes.Structure):
+        _fields_ = (("number", ctypes.c_uint), ("used", ctypes.c_ulonglong))
+
+    device.reset(100 * MIB)
+    device.malloc(30 * MIB)
+    libc = ctypes.CDLL(None)
+    libc.setenv(b"ALLOCSIM_PHANTOM_PROCESSES", f"7:{4 * MIB},self,9:{6 * MIB}".encode(), 1)
+    ask = device.nvml.nvmlDeviceGetComputeRunningProcesses
+    try:
+        room, processes = ctypes.c_uint(2), (Process * 3)()
+        assert ask(None, ctypes.byref(room), processes) == INSUFFICIENT_SIZE
+        assert room.value == 3
+        assert ask(None, ctypes.byref(room), processes) == SUCCESS
+    finally:
+        libc.unsetenv(b"ALLOCSIM_PHANTOM_PROCESSES")
+    found = [(each.number, each.used) for each in processes]
+    assert found == [(7, 4 * MIB), (os.getpid(), 20 * MIB), (9, 6 * MIB)]
 
 
 @pytest.mark.parametrize(

@@ -160,6 +160,7 @@ int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) {
 }
 int cuDevicePrimaryCtxRetain(void **context, int device) {
   (void)device;
+  device_start_context();
   *context = &the_context;
   return SUCCESS;
 }

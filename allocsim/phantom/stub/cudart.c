@@ -176,6 +176,7 @@ int cudaFree(void *address) {
 }
 
 int cudaMemGetInfo(size_t *free, size_t *total) {
+  device_start_context();
   *free = device_free_bytes();
   *total = device_capacity();
   return SUCCESS;

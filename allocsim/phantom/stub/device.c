@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Autograd, data loading and the program call from threads of their own. */
 static pthread_mutex_t books_lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
@@ -62,6 +63,16 @@ void device_configure(size_t new_capacity, enum device_policy new_policy, uintpt
   device_finish_all();
 }
 
+static unsigned startup; /* milliseconds */
+static pid_t started;    /* the process that has its context */
+
+void device_start_context(void) {
+  LOCKED;
+  if (started == getpid()) return;
+  started = getpid();
+  usleep(startup * 1000);
+}
+
 static const char *told(const char *name) {
   const char *text = getenv(name);
   return text && *text ? text : NULL;
@@ -76,6 +87,7 @@ __attribute__((constructor)) static void configure_from_environment(void) {
              : !strcmp(text, "firstfit") ? DEVICE_FIRSTFIT
                                          : DEVICE_BUMP;
   if ((text = told("ALLOCSIM_PHANTOM_BASE"))) base = next = strtoull(text, NULL, 10);
+  if ((text = told("ALLOCSIM_PHANTOM_STARTUP"))) startup = (unsigned)strtoul(text, NULL, 10);
   if ((text = told("ALLOCSIM_PHANTOM_WORK"))) at_once = strcmp(text, "at-once") == 0;
   if ((text = told("ALLOCSIM_PHANTOM_NAME"))) snprintf(card.name, sizeof card.name, "%s", text);
   if ((text = told("ALLOCSIM_PHANTOM_CAPABILITY"))) sscanf(text, "%d.%d", &card.major, &card.minor);

@@ -13,8 +13,9 @@
  *   - nothing is computed, so no address is ever read or written.
  *
  * A process tells the device it wants by ALLOCSIM_PHANTOM_MEMORY, _CONTEXT, _POLICY, _BASE,
- * _WORK, _NAME, _CAPABILITY, _MULTIPROCESSORS and _LIMITS (the six integers of device_limits, in
- * their order), read once at load, or by device_configure.
+ * _WORK, _NAME, _CAPABILITY, _MULTIPROCESSORS, _LIMITS (the six integers of device_limits, in their
+ * order) and _STARTUP (milliseconds that a process waits for its context), read once at load, or by
+ * device_configure.
  */
 #ifndef ALLOCSIM_PHANTOM_DEVICE_H
 #define ALLOCSIM_PHANTOM_DEVICE_H
@@ -63,6 +64,9 @@ struct device_card {
 
 /* Start over: an empty device of `capacity` bytes whose first address is `base`. */
 void device_configure(size_t capacity, enum device_policy policy, uintptr_t base);
+
+/* Wait as long as the first context of this process takes; nothing from the second call on. */
+void device_start_context(void);
 
 size_t device_capacity(void);
 const struct device_card *device_card(void);

@@ -1,9 +1,17 @@
-/* libnvidia-ml.so.1 as far as the out-of-memory text asks: a device without processes.
+/* libnvidia-ml.so.1 as far as the out-of-memory text asks: which processes hold memory.
  *
- * "No processes" leaves the text's sentence about processes out, and "no fabric" keeps
- * expandable segments on plain handles.
+ * ALLOCSIM_PHANTOM_PROCESSES lists them, such as "4711:9663676416,self": other processes by their
+ * number and bytes, and this one, which holds what is left of the memory in use.  Without it there
+ * are none, which leaves the text's sentences about processes out.  "No fabric" keeps expandable
+ * segments on plain handles.
  */
-enum { SUCCESS = 0, NOT_SUPPORTED = 3 };
+#include "device.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { SUCCESS = 0, NOT_SUPPORTED = 3, INSUFFICIENT_SIZE = 7 };
 
 static int the_device;
 
@@ -25,16 +33,50 @@ int nvmlDeviceGetHandleByPciBusId_v2(const char *bus, void **device) {
   *device = &the_device;
   return SUCCESS;
 }
+
+struct process {
+  unsigned number;
+  unsigned long long used;
+};
+
+/* Fills in up to `room` processes; returns how many there are. */
+static unsigned read_processes(struct process *out, unsigned room) {
+  const char *text = getenv("ALLOCSIM_PHANTOM_PROCESSES");
+  unsigned long long others = 0;
+  unsigned n = 0, self = room;
+  while (text && *text) {
+    char *end = (char *)text;
+    struct process next = {(unsigned)getpid(), 0};
+    if (strncmp(text, "self", 4) == 0) {
+      self = n;
+      end += 4;
+    } else {
+      next.number = (unsigned)strtoul(text, &end, 10);
+      if (*end == ':') next.used = strtoull(end + 1, &end, 10);
+      others += next.used;
+    }
+    if (n < room) out[n] = next;
+    n++;
+    text = *end == ',' ? end + 1 : NULL;
+  }
+  if (self < room) out[self].used = device_capacity() - device_free_bytes() - others;
+  return n;
+}
+
+/* Later versions of the call have other structures; PyTorch asks for this one. */
 int nvmlDeviceGetComputeRunningProcesses(void *device, unsigned *count, void *processes) {
+  (void)device;
+  const unsigned room = processes ? *count : 0;
+  *count = read_processes(processes, room);
+  return *count > room ? INSUFFICIENT_SIZE : SUCCESS;
+}
+int nvmlDeviceGetComputeRunningProcesses_v2(void *device, unsigned *count, void *processes) {
   (void)device, (void)processes;
   *count = 0;
   return SUCCESS;
 }
-int nvmlDeviceGetComputeRunningProcesses_v2(void *device, unsigned *count, void *processes) {
-  return nvmlDeviceGetComputeRunningProcesses(device, count, processes);
-}
 int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, void *processes) {
-  return nvmlDeviceGetComputeRunningProcesses(device, count, processes);
+  return nvmlDeviceGetComputeRunningProcesses_v2(device, count, processes);
 }
 int nvmlSystemGetCudaDriverVersion_v2(int *version) {
   *version = 13000;

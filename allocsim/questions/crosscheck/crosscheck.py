@@ -24,7 +24,7 @@ from allocsim.questions.crosscheck.tally import Tally
 
 __all__ = ["Check", "Report", "Source", "WheelSource", "crosscheck"]
 
-_BATCH = 40
+_BATCH = 10
 """Scripts a job: a second or so of work."""
 
 Progress = Callable[[int, int], None]

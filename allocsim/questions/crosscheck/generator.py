@@ -42,11 +42,13 @@ def make_script(
     is_reproducible: bool = True,
     with_marks: bool = True,
     largest: int = _LARGEST,
+    length_factor: int = 1,
 ) -> Script:
     """The script of `seed` for `release`.
 
     with_marks: pools may be marked no_split and use_on_oom, emptied by themselves, and given up
     as a MemPool does, where the release has these calls.  largest: bytes that can be asked for.
+    length_factor: how many times as many operations a script has, where a process costs much.
     """
     rng = random.Random(f"{seed} {release.version}")
     memory = rng.choice(_DEVICES)
@@ -63,7 +65,7 @@ def make_script(
         maker.limit()  # nothing is collected without one
     if len(maker.streams) >= MANY and rng.random() < 0.8:
         maker.crowd()  # a table overflows most easily while it has few buckets
-    for _ in range(rng.choice(_LENGTHS)):
+    for _ in range(length_factor * rng.choice(_LENGTHS)):
         maker.step()
     maker.finale()
     policy = rng.choice(("bump", "firstfit"))

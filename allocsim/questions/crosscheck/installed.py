@@ -1,9 +1,10 @@
 """Whole PyTorch, as an interpreter has it installed, run on op scripts.
 
-Rule: each script meets a fresh CUDA, and the results have the form of the golden cases, so that
-this and `RealAllocator` can stand in for one another.  Over the phantom GPU everything is equal
-to the last address.  On a real GPU the driver's own doing (bases, free memory, handles of
-streams) is read from the results and handed to the model, which predicts the rest.
+Rule: each script meets a fresh allocator, and the results have the form of the golden cases, so
+that this and `RealAllocator` can stand in for one another.  Over the phantom GPU everything is
+equal to the last address.  On a real GPU the driver's own doing (bases, free memory, handles of
+streams) is read from the results and handed to the model, which predicts the rest; what a text
+says of processes is left out.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from allocsim.questions.crosscheck.generator import make_script
 from allocsim.questions.crosscheck.golden_form import golden_segment, golden_stats, stream_numbers
 from allocsim.questions.crosscheck.judge import Real
 from allocsim.questions.crosscheck.on_gpu import on_gpu
+from allocsim.questions.crosscheck.process_lines import without_processes
 from allocsim.questions.crosscheck.real import BASE, plain_environment
 from allocsim.questions.crosscheck.script import RealAnswer, Script
 from allocsim.units import GIB
@@ -35,6 +37,10 @@ __all__ = ["InstalledSource", "InstalledTorch", "opened"]
 _WITHOUT_ADDRESS = ("oom", "snapshot")
 _LARGEST = (1 << 63) - 1
 _LAST_BYTES = 4096
+_AHEAD = 2
+"""Processes that make their CUDA context while a script runs on a real GPU."""
+_LONGER = 4
+"""How many times as long scripts for a real GPU are, as each needs a context."""
 
 
 class InstalledTorch:
@@ -55,7 +61,7 @@ class InstalledTorch:
         # Unnamed, so that nothing is left behind however this process ends.
         self._said = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(  # noqa: S603
-            [python, torch_player.__file__],
+            [python, torch_player.__file__, str(0 if is_phantom else _AHEAD)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._said,
@@ -86,10 +92,14 @@ class InstalledTorch:
             stats=golden_stats(answer["stats"]),
             segments=segments,
             trace=trace,
-            messages=answer["messages"],
+            messages=self._messages(answer),
             stopped=answer["stopped"] and tuple(answer["stopped"]),
             conditions={} if self._is_phantom else _conditions(answer, handles, trace),
         )
+
+    def _messages(self, answer: dict[str, Any]) -> list[str]:
+        texts: list[str] = answer["messages"]
+        return texts if self._is_phantom else [without_processes(text)[0] for text in texts]
 
     def memory(self) -> int:
         """Bytes of the device, as it tells them itself."""
@@ -102,6 +112,10 @@ class InstalledTorch:
             asked, answer = (Path(place) / name for name in ("script", "result"))
             asked.write_text(json.dumps(self._request(script)))
             status = self._ask([str(asked), str(answer)])
+            if os.waitstatus_to_exitcode(int(status)) == torch_player.NO_CONTEXT:
+                raise UnavailableError(
+                    f"torch {self.torch_version} gets no GPU: {self._last_words()}"
+                )
             if status != "0":
                 raise RefusedError(f"torch {self.torch_version} {self._reason(status)}")
             result: dict[str, Any] = json.loads(answer.read_text())
@@ -173,11 +187,15 @@ def opened(python: str, is_phantom: bool) -> InstalledTorch:
 
 @dataclass(frozen=True, slots=True)
 class InstalledSource:
-    """Whole PyTorch.  release: its "major.minor", as `find_torch` tells it."""
+    """Whole PyTorch.
+
+    release: its "major.minor", as `find_torch` tells it.  jobs: scripts that run at a time.
+    """
 
     release: str
     python: str
     is_phantom: bool = True
+    jobs: int = 1
 
     def open(self) -> Real:
         return opened(self.python, self.is_phantom)
@@ -188,7 +206,10 @@ class InstalledSource:
         A tensor's size is signed, so that no more than its half can be asked for.
         """
         release = find_release(self.release)
-        script = make_script(seed, release, with_marks=False, largest=_LARGEST)
+        longer = 1 if self.is_phantom else _LONGER
+        script = make_script(
+            seed, release, with_marks=False, largest=_LARGEST, length_factor=longer
+        )
         if self.is_phantom or not isinstance(real, InstalledTorch):
             return script
-        return on_gpu(script, release, real.memory())
+        return on_gpu(script, release, real.memory(), self.jobs)

@@ -3,11 +3,14 @@
 Rule: nothing is left to chance and the card is never filled.  Each free is followed by a wait
 for the whole device, so that every event is done by the next request; frees that a scope
 defers record their events only later, so that a script has them or record_stream, not both;
-and the script's own device becomes a memory fraction of the real one.
+and the script's own device becomes a memory fraction of the real one, small enough for several
+scripts at a time.  Where a refused handle left a segment is not known, so that only the settings at
+a script's start ask for such handles.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -17,16 +20,40 @@ from allocsim.questions.crosscheck.script import Op, Script
 __all__ = ["on_gpu"]
 
 
-def on_gpu(script: Script, release: Release, device_memory: int) -> Script:
-    """The script for a card of `device_memory` bytes; a larger device becomes all of it."""
-    share = min(1.0, script.device_memory / device_memory)
+_MOST = 0.5
+"""The share of a card that all scripts at a time may use."""
+_FRACTION = re.compile(r"\bper_process_memory_fraction:([\d.]+)")
+_ODD_SEGMENTS = re.compile(r"\blarge_segment_size_mb:(\d*[13579])\b")
+
+
+def on_gpu(script: Script, release: Release, device_memory: int, jobs: int = 1) -> Script:
+    """The script for a card of `device_memory` bytes on which `jobs` scripts run at a time."""
+    share = min(_MOST / jobs, script.device_memory / device_memory)
     defers = release.scope_is_capture and any(op[0] == "P" for op in script.ops)
     kept = (op for op in script.ops if not (defers and op[0] == "r"))
-    return replace(script, ops=[["m", share], *_ops(kept, share)], device_memory=device_memory)
+    ops = [["m", share], *_ops(kept, share)]
+    conf = _within(script.conf, share)
+    return replace(script, ops=ops, conf=conf, device_memory=device_memory)
 
 
 def _ops(ops: Iterator[Op], share: float) -> Iterator[Op]:
     for op in ops:
-        yield ["m", float(op[1]) * share] if op[0] == "m" else op
+        if op[0] == "m":
+            yield ["m", float(op[1]) * share]
+        elif op[0] == "c":
+            yield ["c", _ODD_SEGMENTS.sub(_next_even, _within(op[1], share))]
+        else:
+            yield op
         if op[0] == "f":
             yield ["S"]
+
+
+def _within(conf: str, share: float) -> str:
+    """The option string with its memory fraction taken of `share` of the card."""
+    return _FRACTION.sub(
+        lambda match: f"per_process_memory_fraction:{float(match[1]) * share:.6f}", conf
+    )
+
+
+def _next_even(match: re.Match[str]) -> str:
+    return f"large_segment_size_mb:{int(match[1]) + 1}"

@@ -1,12 +1,14 @@
 """Runs op scripts through the PyTorch of the interpreter that executes this file.
 
-Rule: each script meets a PyTorch on which CUDA was never initialised.  torch is imported once,
-CUDA is not touched, and every script runs in a fork of that process, with its own option
-string in the environment.
+Rule: each script meets an allocator that nobody used before.  torch is imported once, CUDA is not
+touched, and every script runs in a fork of that process, with its own option string in the
+environment.  A context takes long on a real GPU, so some forks are made ahead of the scripts, and
+make theirs by the driver alone: PyTorch's own state is untouched until the script begins.
 
 It needs nothing but torch: the interpreter may know nothing of allocsim.  Requests come as
 lines of JSON on standard input, [script file, result file]; each is answered by a line with
-the fork's exit status.  `installed.py` is the other end.
+the fork's exit status.  The argument is the number of forks to make ahead.  `installed.py` is the
+other end.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ import json
 import os
 import sys
 import traceback
+from collections import deque
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +30,10 @@ REFUSAL = "CUDA driver error: invalid argument"
 
 REFUSED = 3
 """Exit code of a fork in which PyTorch refused its settings before the first op."""
+
+
+NO_CONTEXT = 4
+"""Exit code of a fork in which the driver makes no context."""
 
 
 class PhantomWork:
@@ -201,13 +209,54 @@ def _plain(segment: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in segment.items() if k != "frames"} | {"blocks": blocks}
 
 
-def fork(torch: Any, asked: str, answer: str) -> int:
-    """Runs the script in `asked` in a child process and returns its wait status."""
-    pid = os.fork()
-    if pid:
-        return os.waitpid(pid, 0)[1]
+def start_context() -> None:
+    """Make the context of the first GPU, by the driver alone; PyTorch takes it over later."""
+    driver, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+    for error in (driver.cuInit(0), driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)):
+        if error:
+            raise RuntimeError(f"CUDA driver error {error} at the start of a context")
+
+
+class Fork:
+    """A child process that runs one script; starts_context: before it is asked for one."""
+
+    def __init__(self, torch: Any, *, starts_context: bool) -> None:
+        reading, self._asking = os.pipe()
+        self._pid = os.fork()
+        if self._pid:
+            os.close(reading)
+            return
+        os.close(self._asking)
+        run(torch, reading, starts_context=starts_context)
+
+    def answer(self, line: str) -> int:
+        """Run the script that `line` asks for and return the wait status."""
+        with suppress(BrokenPipeError):  # it has ended already, and its status says why
+            os.write(self._asking, line.encode())
+        os.close(self._asking)
+        return os.waitpid(self._pid, 0)[1]
+
+    def end(self) -> None:
+        """Let the process end without a script."""
+        os.close(self._asking)
+        os.waitpid(self._pid, 0)
+
+
+def run(torch: Any, reading: int, *, starts_context: bool) -> None:
+    """The child's part: wait for a script, run it and end the process."""
     code = 1
     try:
+        if starts_context:
+            try:
+                start_context()
+            except (OSError, RuntimeError) as error:
+                print(error, file=sys.stderr, flush=True)
+                os._exit(NO_CONTEXT)
+        with open(reading) as requests:
+            line = requests.readline()
+        if not line:
+            os._exit(0)
+        asked, answer = json.loads(line)
         script = json.loads(Path(asked).read_text())
         if script["conf"]:
             os.environ["PYTORCH_CUDA_ALLOC_CONF"] = script["conf"]
@@ -221,16 +270,21 @@ def fork(torch: Any, asked: str, answer: str) -> int:
     finally:
         sys.stderr.flush()
         os._exit(code)  # CUDA's exit handlers would look for a device that is gone
-    return code
 
 
 def main() -> None:
     """Answers requests until standard input ends."""
     torch = importlib.import_module("torch")
     gc.freeze()
+    n_ahead = int(sys.argv[1])
     print(json.dumps(torch.__version__), flush=True)
+    forks: deque[Fork] = deque()
     for line in sys.stdin:
-        print(fork(torch, *json.loads(line)), flush=True)
+        while len(forks) < n_ahead + 1:
+            forks.append(Fork(torch, starts_context=n_ahead > 0))
+        print(forks.popleft().answer(line), flush=True)
+    for fork in reversed(forks):  # a fork holds the pipes of those before it
+        fork.end()
 
 
 if __name__ == "__main__":
