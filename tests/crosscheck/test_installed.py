@@ -14,7 +14,7 @@ from allocsim.core import find_release
 from allocsim.phantom import RefusedError, UnavailableError
 from allocsim.phantom.gpu import Gpu
 from allocsim.phantom.launch import TorchInstall, find_torch, phantom_environment
-from allocsim.questions.crosscheck import Script, installed
+from allocsim.questions.crosscheck import Script, installed, torch_player
 from allocsim.questions.crosscheck.crosscheck import Check, crosscheck
 from allocsim.questions.crosscheck.installed import InstalledSource, InstalledTorch
 from allocsim.questions.crosscheck.judge import judge
@@ -70,6 +70,23 @@ for answer in ('768', '6'):
     with pytest.raises(RefusedError, match=r"^torch 2\.15\.0 died of SIGABRT: Unrecognized"):
         torch.run(Script([], GIB))
     with pytest.raises(UnavailableError, match=r"^torch 2\.15\.0 has ended: "):
+        torch.run(Script([], GIB))
+    torch.close()
+
+
+@pytest.mark.usefixtures("installed_2_15")
+def test_a_gpu_that_is_not_there_is_no_divergence(tmp_path: Path) -> None:
+    body = f"""
+import sys
+print('"2.15.0"', flush=True)
+sys.stdin.readline()
+print('CUDA driver error 100 at the start of a context', file=sys.stderr, flush=True)
+print({torch_player.NO_CONTEXT << 8}, flush=True)
+"""
+    torch = InstalledTorch(interpreter(tmp_path, body), is_phantom=False)
+    with pytest.raises(
+        UnavailableError, match=r"^torch 2\.15\.0 gets no GPU: CUDA driver error 100"
+    ):
         torch.run(Script([], GIB))
     torch.close()
 
