@@ -94,7 +94,7 @@ def _check_chains(heap: Heap, blocks: list[Block]) -> None:
             _require(2, block.pool is head.pool and block.stream == head.stream, f"{block} strays")
             _require(2, not ranks_are_shared or block.rank == head.rank, f"{block} has a rank")
             last = block
-        if head.ptr % MIN_BLOCK_SIZE == 0:  # else nothing tells yet where the segment lies
+        if head.ptr % MIN_BLOCK_SIZE == 0:  # else its address is not known yet
             ranges.append((head.ptr, last.ptr + last.size))
     _require(2, n_seen == len(blocks), "a block is in no chain or in two")
     ranges.sort()

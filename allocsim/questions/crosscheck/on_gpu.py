@@ -4,8 +4,8 @@ Rule: nothing is left to chance and the card is never filled.  Each free is foll
 for the whole device, so that every event is done by the next request; frees that a scope
 defers record their events only later, so that a script has them or record_stream, not both;
 and the script's own device becomes a memory fraction of the real one, small enough for several
-scripts at a time.  Where a refused handle left a segment is not known, so that only the settings at
-a script's start ask for such handles.
+scripts at a time.  The address of a segment whose handles were refused is unknown, so only the
+settings at a script's start ask for such handles.
 """
 
 from __future__ import annotations

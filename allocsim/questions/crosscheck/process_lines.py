@@ -1,7 +1,8 @@
 """The sentences of an out-of-memory text about the processes that use the card.
 
-Rule: what the driver tells of processes is no doing of the allocator, so the model prints none of
-these sentences.  They are taken out only where they have exactly the form that PyTorch gives them.
+Rule: the allocator does not decide what the driver reports about processes, so the model prints
+none of these sentences.  They are removed only if they have exactly the form that PyTorch gives
+them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ _BEFORE = re.compile(rf"of which (?:{_SIZE}) is free\. ")
 
 @dataclass(frozen=True, slots=True)
 class ProcessMemory:
-    """One sentence.  number: of the process; None for the one that prints the text."""
+    """A process and the memory that it uses.
+
+    number: of the process, None for the process that prints the text.  size: as printed.
+    """
 
     number: int | None
     size: str
@@ -30,8 +34,8 @@ class ProcessMemory:
 def without_processes(text: str) -> tuple[str, tuple[ProcessMemory, ...]]:
     """Return the text without the sentences about processes, and these in their order.
 
-    They follow the sentence about free memory; any other text stays as it is, and so does one that
-    names this process twice.
+    They follow the sentence about free memory.  Any other text is returned unchanged, also a text
+    that names this process twice.
     """
     before = _BEFORE.search(text)
     if before is None:
