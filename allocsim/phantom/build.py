@@ -25,6 +25,7 @@ __all__ = [
 STUB = Path(__file__).parent / "stub"
 COMMON_OPTIONS = ("-O2", "-Wall", "-Wextra")
 _SHARED = (*COMMON_OPTIONS, "-std=gnu11", "-fPIC", "-shared")
+_DNN = ("dnn.c", "dnn_backend.c", "dnn_attention.c", "dnn_conv.c", "dnn_installed.c")
 ORIGIN = "-Wl,-rpath,$ORIGIN"
 
 
@@ -112,7 +113,7 @@ def build_stubs(folder: Path, cuda_major: int) -> Stubs:
         (stubs.cuda, ("cuda.c",), over_device),
         (stubs.nvml, ("nvml.c",), over_device),
         (stubs.blas, ("blas.c",), []),
-        (stubs.dnn, ("dnn.c", "dnn_backend.c", "dnn_attention.c"), over_device),
+        (stubs.dnn, _DNN, ["-pthread", *over_device]),
         (stubs.math, ("solver.c", "fft.c"), over_device),
         (stubs.nccl, ("nccl.c",), over_device),
     ):

@@ -120,9 +120,6 @@ def phantom_environment(
         "ALLOCSIM_PHANTOM_CAPABILITY": ".".join(map(str, gpu.capability)),
         "ALLOCSIM_PHANTOM_MULTIPROCESSORS": str(gpu.multiprocessors),
         "ALLOCSIM_PHANTOM_LIMITS": " ".join(map(str, astuple(gpu.limits))),
-        # cuDNN's graph interface compiles kernels for a device; its first interface asks only
-        # for an algorithm, which the stub can answer.
-        "TORCH_CUDNN_V8_API_DISABLED": "1",
         "CUDA_VISIBLE_DEVICES": "0",
         # Triton links its launchers to the driver, which it would look for on the system.
         "TRITON_LIBCUDA_PATH": str(stubs.folder),

@@ -313,3 +313,13 @@ NEVER_REACHED(cuMulticastAddDevice)
 NEVER_REACHED(cuMulticastBindMem)
 NEVER_REACHED(cuMulticastCreate)
 NEVER_REACHED(cuMulticastUnbind)
+
+/* Looked up by cuDNN's kernels when they are planned, reached when they run. */
+NEVER_REACHED(cuKernelSetAttribute)
+NEVER_REACHED(cuLibraryGetKernel)
+NEVER_REACHED(cuLibraryLoadData)
+NEVER_REACHED(cuLibraryLoadFromFile)
+NEVER_REACHED(cuLibraryUnload)
+NEVER_REACHED(cuLinkAddData)
+NEVER_REACHED(cuLinkCreate)
+NEVER_REACHED(cuOccupancyMaxPotentialClusterSize)

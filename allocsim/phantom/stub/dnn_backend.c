@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static dnn_law *const laws[] = {dnn_attention_workspace};
+static dnn_law *const laws[] = {dnn_attention_workspace, dnn_convolution_workspace};
 
 /* --- attributes ------------------------------------------------------------------------------ */
 
@@ -201,6 +201,13 @@ int dnn_tensor_of(const struct dnn_descriptor *operation, int attribute, struct 
   if (type && type->n) memcpy(&out->type, type->elements, sizeof out->type);
   const struct attribute *is_virtual = attribute_of(tensor, TENSOR_IS_VIRTUAL);
   out->is_virtual = is_virtual && is_virtual->n && *(const char *)is_virtual->elements;
+  return 1;
+}
+
+int dnn_each_attribute(const struct dnn_descriptor *descriptor, dnn_visit *visit, void *context) {
+  const struct attribute *each = descriptor ? descriptor->attributes : NULL;
+  for (; each; each = each->next)
+    if (!visit(context, each->name, each->type, each->n, each->elements)) return 0;
   return 1;
 }
 

@@ -113,6 +113,9 @@ int dnn_tensor_of(const struct dnn_descriptor *operation, int attribute, struct 
 /* Read the int64 values of an attribute, at most `most`; their number, 0 for none. */
 size_t dnn_integers(const struct dnn_descriptor *descriptor, int attribute, int64_t *out,
                     size_t most);
+/* Call `visit` for every attribute until it returns 0.  Return 0 then, else 1. */
+typedef int dnn_visit(void *context, int name, int type, size_t n, const void *elements);
+int dnn_each_attribute(const struct dnn_descriptor *descriptor, dnn_visit *visit, void *context);
 /* Bytes of one element of an enum dnn_type, 0 for an unknown one. */
 size_t dnn_bytes(int type);
 
@@ -120,5 +123,6 @@ size_t dnn_bytes(int type);
 typedef int dnn_law(const struct dnn_descriptor *graph, int64_t *workspace);
 
 dnn_law dnn_attention_workspace; /* dnn_attention.c */
+dnn_law dnn_convolution_workspace; /* dnn_conv.c */
 
 #endif

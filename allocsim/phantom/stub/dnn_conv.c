@@ -1,0 +1,247 @@
+/* The workspace of a convolution: forward, backward for the data, backward for the weight.
+ *
+ * The installed cuDNN answers for the phantom's card where it can (dnn_installed.h).  Two kinds of
+ * kernels it cannot plan without a device, and this file computes their workspace by laws that were
+ * measured on an H200 with cuDNN 9.19 (204 shapes, traces/h200/kernels.json):
+ *
+ *   - Hopper's kernels with clusters of blocks, whose scheduler depends on how many clusters the
+ *     card runs at once.  Tiles that do not fill a last wave are split along the summed dimension;
+ *     the parts are written to the workspace in float32 and added in a tree with one counter for
+ *     each addition.
+ *   - A convolution of 1x1 with stride 1, which is a matrix product of cuBLASLt.
+ *
+ * Before both, tensors that are not channels-last, or whose channels do not fill 16 bytes, are
+ * copied into the workspace.  Where the installed cuDNN does not answer (before 9.8), these copies
+ * are the whole estimate.
+ */
+#include "dnn_installed.h"
+
+#include "device.h"
+
+enum { HOPPER = 9 }; /* the major compute capability that was measured */
+enum { SIZE_OF_FLOAT = 4, CHANNEL_BYTES = 16, COPY_BYTES = 16, TILE_K_BYTES = 128 };
+enum { FORWARD, BACKWARD_DATA, BACKWARD_FILTER };
+
+struct convolution {
+  int kind;
+  int64_t element; /* bytes of an element */
+  struct dnn_tensor x, w, y;
+  int is_pointwise; /* 1x1, stride 1, no padding, one group */
+  int is_strided;
+  int n_groups;
+};
+
+/* --- the operation --------------------------------------------------------------------------- */
+
+static const struct {
+  enum dnn_kind kind;
+  int convolution, x, w, y;
+} attributes[] = {
+    {DNN_CONVOLUTION_FORWARD, DNN_FORWARD_CONVOLUTION, DNN_FORWARD_X, DNN_FORWARD_W,
+     DNN_FORWARD_Y},
+    {DNN_CONVOLUTION_BACKWARD_DATA, DNN_BACKWARD_DATA_CONVOLUTION, DNN_BACKWARD_DATA_DX,
+     DNN_BACKWARD_DATA_W, DNN_BACKWARD_DATA_DY},
+    {DNN_CONVOLUTION_BACKWARD_FILTER, DNN_BACKWARD_FILTER_CONVOLUTION, DNN_BACKWARD_FILTER_X,
+     DNN_BACKWARD_FILTER_DW, DNN_BACKWARD_FILTER_DY},
+};
+
+static int64_t spatial(const struct dnn_tensor *tensor) {
+  int64_t points = 1;
+  for (size_t i = 2; i < tensor->n; i++) points *= tensor->sizes[i];
+  return points;
+}
+
+static int is_all(const struct dnn_descriptor *convolution, int attribute, int64_t value) {
+  int64_t values[DNN_MOST_DIMENSIONS];
+  const size_t n = dnn_integers(convolution, attribute, values, DNN_MOST_DIMENSIONS);
+  for (size_t i = 0; i < n; i++)
+    if (values[i] != value) return 0;
+  return 1;
+}
+
+static int read_convolution(const struct dnn_descriptor *graph, struct convolution *out) {
+  for (int kind = FORWARD; kind <= BACKWARD_FILTER; kind++) {
+    const struct dnn_descriptor *operation = dnn_first(graph, attributes[kind].kind);
+    if (!operation) continue;
+    if (!dnn_tensor_of(operation, attributes[kind].x, &out->x) ||
+        !dnn_tensor_of(operation, attributes[kind].w, &out->w) ||
+        !dnn_tensor_of(operation, attributes[kind].y, &out->y))
+      return 0;
+    if (out->x.n < 3 || out->w.n != out->x.n || out->y.n != out->x.n || out->w.sizes[1] < 1)
+      return 0;
+    const struct dnn_descriptor *how = dnn_child(operation, attributes[kind].convolution);
+    out->kind = kind;
+    out->element = (int64_t)dnn_bytes(out->x.type);
+    out->n_groups = (int)(out->x.sizes[1] / out->w.sizes[1]);
+    out->is_strided = !is_all(how, DNN_CONVOLUTION_STRIDES, 1);
+    out->is_pointwise = spatial(&out->w) == 1 && !out->is_strided && out->n_groups == 1 &&
+                        is_all(how, DNN_CONVOLUTION_PRE_PADDINGS, 0) &&
+                        is_all(how, DNN_CONVOLUTION_POST_PADDINGS, 0);
+    return out->element > 0;
+  }
+  return 0;
+}
+
+/* --- copies ---------------------------------------------------------------------------------- */
+
+static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+static int64_t padded(const struct convolution *of, int64_t channels) {
+  const int64_t step = CHANNEL_BYTES / of->element;
+  return divide_up(channels, step > 0 ? step : 1) * (step > 0 ? step : 1);
+}
+
+static int is_channels_last(const struct dnn_tensor *tensor) {
+  return spatial(tensor) == 1 || tensor->sizes[1] == 1 || tensor->strides[1] == 1;
+}
+
+/* Bytes of the copy of one tensor, 0 where the kernel reads or writes it as it is. */
+static int64_t copy_of(const struct convolution *of, const struct dnn_tensor *tensor,
+                       int64_t rows) {
+  const int64_t channels = padded(of, tensor->sizes[1]);
+  if (is_channels_last(tensor) && channels == tensor->sizes[1] && rows == tensor->sizes[0])
+    return 0;
+  return rows * channels * spatial(tensor) * of->element;
+}
+
+static int64_t copies(const struct convolution *of) {
+  const int64_t bytes = copy_of(of, &of->x, of->x.sizes[0]) +
+                        copy_of(of, &of->w, padded(of, of->w.sizes[0])) +
+                        copy_of(of, &of->y, of->y.sizes[0]);
+  return bytes ? bytes + COPY_BYTES : 0;
+}
+
+/* --- Hopper's kernels with clusters ---------------------------------------------------------- */
+
+/* Counters are aligned to this many bytes, and eight more of them than additions are kept. */
+enum { COUNTER_BYTES = 4, ALIGNMENT_BYTES = 127, SPARE_COUNTERS = 8, MOST_CLUSTER = 16 };
+
+/* Rows and columns of a tile by its knob, and what a split costs there, in iterations along the
+ * summed dimension for each level of the tree.  The costs were fitted. */
+static const struct {
+  int rows, columns, cost;
+} tiles[] = {
+    {128, 128, 16}, {128, 64, 16}, {0, 0, 0},     {256, 128, 16}, {256, 64, 16},
+    {64, 64, 30},   {0, 0, 0},     {128, 64, 16}, {64, 64, 30},   {128, 128, 16},
+};
+/* The cost where the split tiles follow full waves, and the fewest iterations of a part. */
+enum { COST_AFTER_WAVES = 4, LEAST_ITERATIONS = 7 };
+
+/* Blocks that run at once in clusters of a size, as measured with 132 multiprocessors: a cluster
+ * lies in one of the card's unequal groups of multiprocessors. */
+static int64_t blocks_at_once(int64_t cluster) {
+  static const int64_t measured[MOST_CLUSTER + 1] = {
+      [1] = 132, [2] = 132, [3] = 117, [4] = 120, [5] = 120, [6] = 102,
+      [7] = 112, [8] = 120, [9] = 117, [12] = 108, [16] = 96,
+  };
+  const int64_t on_h200 = cluster > MOST_CLUSTER ? 0 : measured[cluster];
+  const int64_t blocks = (on_h200 ? on_h200 : 120) * device_card()->multiprocessors / 132;
+  return blocks / cluster * cluster;
+}
+
+static int64_t levels_of(int64_t parts) {
+  int64_t levels = 0;
+  for (; parts > 1; parts = divide_up(parts, 2)) levels++;
+  return levels;
+}
+
+static int64_t additions_of(int64_t parts) {
+  int64_t additions = 0;
+  while (parts > 1) additions += parts = divide_up(parts, 2);
+  return additions;
+}
+
+/* The parts that a tile is split into: the fewest of those that end first. */
+static int64_t parts_of(int64_t iterations, int64_t most, int64_t cost) {
+  int64_t best = 1, least = iterations;
+  for (int64_t parts = 2; parts <= most && parts * LEAST_ITERATIONS <= iterations; parts++) {
+    const int64_t time = divide_up(iterations, parts) + cost * levels_of(parts);
+    if (time < least) best = parts, least = time;
+  }
+  return best;
+}
+
+struct product {
+  int64_t rows, columns, summed;
+};
+
+static struct product product_of(const struct convolution *of) {
+  const int64_t kernel = spatial(&of->w);
+  const int64_t n = of->x.sizes[0], x_channels = of->x.sizes[1], y_channels = of->y.sizes[1];
+  const int64_t x_points = n * spatial(&of->x), y_points = n * spatial(&of->y);
+  switch (of->kind) {
+    case FORWARD:
+      return (struct product){y_points, y_channels, x_channels * kernel};
+    case BACKWARD_DATA:
+      return (struct product){x_points, x_channels, y_channels * kernel};
+    default:
+      return (struct product){y_channels, x_channels * kernel, y_points};
+  }
+}
+
+/* Bytes of the scheduler, -1 where the configuration is of another kind. */
+static int64_t scheduler(const struct convolution *of, const struct dnn_choice *choice) {
+  const int64_t tile = dnn_knob_of(choice, DNN_KNOB_TILE);
+  const int64_t has_none = dnn_knob_of(choice, DNN_KNOB_WORKSPACE);
+  const int64_t m = dnn_knob_of(choice, DNN_KNOB_CLUSTER_M);
+  const int64_t n = dnn_knob_of(choice, DNN_KNOB_CLUSTER_N);
+  if (of->n_groups != 1 || (of->kind == BACKWARD_DATA && of->is_strided)) return -1;
+  if (tile < 0 || tile >= (int64_t)(sizeof tiles / sizeof *tiles) || !tiles[tile].rows ||
+      has_none < 0 || m < 1 || n < 1)
+    return -1;
+  const struct product product = product_of(of);
+  const int64_t all = divide_up(divide_up(product.rows, tiles[tile].rows), m) * m *
+                      divide_up(divide_up(product.columns, tiles[tile].columns), n) * n;
+  const int64_t at_once = blocks_at_once(m * n);
+  if (at_once < 1) return -1;
+  const int64_t rest = all % at_once;
+  const int64_t iterations = divide_up(product.summed, TILE_K_BYTES / of->element);
+  const int64_t cost = all > at_once ? COST_AFTER_WAVES : tiles[tile].cost;
+  const int64_t parts = has_none || !rest ? 1 : parts_of(iterations, at_once / rest, cost);
+  int64_t bytes = 0;
+  if (parts > 1)
+    bytes += parts * rest * tiles[tile].rows * tiles[tile].columns * SIZE_OF_FLOAT +
+             (rest * additions_of(parts) + SPARE_COUNTERS) * COUNTER_BYTES;
+  if (all > 2 * at_once) bytes += COUNTER_BYTES; /* of waves, from the third on */
+  return bytes ? bytes + ALIGNMENT_BYTES : 0;
+}
+
+/* --- 1x1 ------------------------------------------------------------------------------------- */
+
+/* The weight's gradient sums parts in float32: one for each image, or, where the images follow each
+ * other in memory, as many as keep the card busy.  The constants of the second case were fitted. */
+static int64_t pointwise(const struct convolution *of) {
+  enum { ROWS = 128, COLUMNS = 64, LT_BYTES = 256 };
+  if (of->kind != BACKWARD_FILTER) return 0;
+  const struct product product = product_of(of);
+  const int64_t weight = product.rows * product.columns * SIZE_OF_FLOAT;
+  const int is_float = of->element == SIZE_OF_FLOAT;
+  const int64_t images = of->x.sizes[0];
+  if (!is_channels_last(&of->x) && !(is_float && images == 1)) return images * weight;
+  const int64_t n_tiles = divide_up(product.rows, ROWS) * divide_up(product.columns, COLUMNS);
+  const int64_t length = divide_up(product.summed, is_float ? 96 : 1344);
+  const int64_t busy = (is_float ? 264 : 150) * device_card()->multiprocessors / 132 / n_tiles;
+  const int64_t parts = length < busy ? length : busy;
+  if (parts < 4) return 0;
+  return parts * weight + LT_BYTES + (is_float ? 0 : COPY_BYTES);
+}
+
+/* --- the law --------------------------------------------------------------------------------- */
+
+static int64_t workspace_of(const struct convolution *of, const struct dnn_choice *choice) {
+  if (of->is_pointwise) return pointwise(of);
+  if (!choice) return of->n_groups == 1 ? copies(of) : 0;
+  const int64_t of_scheduler = scheduler(of, choice);
+  return of_scheduler < 0 ? choice->workspace : copies(of) + of_scheduler;
+}
+
+int dnn_convolution_workspace(const struct dnn_descriptor *graph, int64_t *workspace) {
+  struct convolution convolution;
+  struct dnn_choice choice = {0};
+  if (!read_convolution(graph, &convolution)) return 0;
+  /* cuDNN does not weigh a product of cuBLASLt without a device, so it is not asked. */
+  const int is_answered = convolution.is_pointwise || dnn_installed_choice(graph, &choice);
+  if (!is_answered || device_card()->major != HOPPER) device_note_guess("cuDNN");
+  *workspace = workspace_of(&convolution, is_answered ? &choice : NULL);
+  return 1;
+}
