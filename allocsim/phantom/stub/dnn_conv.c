@@ -26,7 +26,7 @@ struct convolution {
   int kind;
   int64_t element; /* bytes of an element */
   struct dnn_tensor x, w, y;
-  int is_pointwise; /* 1x1, stride 1, no padding, one group */
+  int is_product; /* of matrices that cuBLASLt multiplies as they are */
   int is_strided;
   int n_groups;
 };
@@ -51,12 +51,25 @@ static int64_t spatial(const struct dnn_tensor *tensor) {
   return points;
 }
 
+static int is_channels_last(const struct dnn_tensor *tensor) {
+  return spatial(tensor) == 1 || tensor->sizes[1] == 1 || tensor->strides[1] == 1;
+}
+
 static int is_all(const struct dnn_descriptor *convolution, int attribute, int64_t value) {
   int64_t values[DNN_MOST_DIMENSIONS];
   const size_t n = dnn_integers(convolution, attribute, values, DNN_MOST_DIMENSIONS);
   for (size_t i = 0; i < n; i++)
     if (values[i] != value) return 0;
   return 1;
+}
+
+/* cuBLASLt's kernels read 16 bytes of channels at once.  Several images that are not channels-last
+ * and have few points are left to other kernels: 49 of them were, 64 mostly were not. */
+enum { LEAST_POINTS = 64 };
+static int suits_products(const struct convolution *of) {
+  const int64_t step = CHANNEL_BYTES / of->element;
+  if (!is_channels_last(&of->x)) return of->x.sizes[0] == 1 || spatial(&of->x) >= LEAST_POINTS;
+  return step < 2 || (of->x.sizes[1] % step == 0 && of->y.sizes[1] % step == 0);
 }
 
 static int read_convolution(const struct dnn_descriptor *graph, struct convolution *out) {
@@ -74,10 +87,11 @@ static int read_convolution(const struct dnn_descriptor *graph, struct convoluti
     out->element = (int64_t)dnn_bytes(out->x.type);
     out->n_groups = (int)(out->x.sizes[1] / out->w.sizes[1]);
     out->is_strided = !is_all(how, DNN_CONVOLUTION_STRIDES, 1);
-    out->is_pointwise = spatial(&out->w) == 1 && !out->is_strided && out->n_groups == 1 &&
-                        is_all(how, DNN_CONVOLUTION_PRE_PADDINGS, 0) &&
-                        is_all(how, DNN_CONVOLUTION_POST_PADDINGS, 0);
-    return out->element > 0;
+    if (out->element <= 0) return 0;
+    out->is_product = spatial(&out->w) == 1 && !out->is_strided && out->n_groups == 1 &&
+                      is_all(how, DNN_CONVOLUTION_PRE_PADDINGS, 0) &&
+                      is_all(how, DNN_CONVOLUTION_POST_PADDINGS, 0) && suits_products(out);
+    return 1;
   }
   return 0;
 }
@@ -89,10 +103,6 @@ static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static int64_t padded(const struct convolution *of, int64_t channels) {
   const int64_t step = CHANNEL_BYTES / of->element;
   return divide_up(channels, step > 0 ? step : 1) * (step > 0 ? step : 1);
-}
-
-static int is_channels_last(const struct dnn_tensor *tensor) {
-  return spatial(tensor) == 1 || tensor->sizes[1] == 1 || tensor->strides[1] == 1;
 }
 
 /* Bytes of the copy of one tensor, 0 where the kernel reads or writes it as it is. */
@@ -208,28 +218,53 @@ static int64_t scheduler(const struct convolution *of, const struct dnn_choice *
 
 /* --- 1x1 ------------------------------------------------------------------------------------- */
 
-/* The weight's gradient sums parts in float32: one for each image, or, where the images follow each
- * other in memory, as many as keep the card busy.  The constants of the second case were fitted. */
-static int64_t pointwise(const struct convolution *of) {
-  enum { ROWS = 128, COLUMNS = 64, LT_BYTES = 256 };
-  if (of->kind != BACKWARD_FILTER) return 0;
+/* Parts of a product in float32, which are summed.  All constants here were fitted. */
+enum { LT_BYTES = 256, LT_ROWS = 128, LT_COLUMNS = 64, LT_LEAST_PARTS = 4 };
+
+/* One image in float32: the summed channels are split. */
+static int64_t image_workspace(const struct convolution *of) {
+  enum { LENGTH = 64, LEAST = 512, MOST_PARTS = 20 };
+  const struct product product = product_of(of);
+  if (of->element != SIZE_OF_FLOAT || of->x.sizes[0] != 1 || is_channels_last(&of->x)) return 0;
+  if (product.summed < LEAST) return 0;
+  const int64_t wanted = divide_up(product.summed, LENGTH);
+  const int64_t parts = wanted < MOST_PARTS ? wanted : MOST_PARTS;
+  return parts * product.rows * product.columns * SIZE_OF_FLOAT + LT_BYTES;
+}
+
+/* The weight's gradient: one part for each image, or, where the images follow each other in memory,
+ * as many as keep the card busy. */
+static int64_t filter_workspace(const struct convolution *of) {
   const struct product product = product_of(of);
   const int64_t weight = product.rows * product.columns * SIZE_OF_FLOAT;
   const int is_float = of->element == SIZE_OF_FLOAT;
   const int64_t images = of->x.sizes[0];
-  if (!is_channels_last(&of->x) && !(is_float && images == 1)) return images * weight;
-  const int64_t n_tiles = divide_up(product.rows, ROWS) * divide_up(product.columns, COLUMNS);
+  const int is_split = is_channels_last(&of->x) || (is_float && images == 1);
+  const int64_t n_tiles =
+      divide_up(product.rows, LT_ROWS) * divide_up(product.columns, LT_COLUMNS);
   const int64_t length = divide_up(product.summed, is_float ? 96 : 1344);
   const int64_t busy = (is_float ? 264 : 150) * device_card()->multiprocessors / 132 / n_tiles;
   const int64_t parts = length < busy ? length : busy;
-  if (parts < 4) return 0;
+  if (!is_split || (parts < LT_LEAST_PARTS && !is_channels_last(&of->x))) return images * weight;
+  if (parts < LT_LEAST_PARTS) return 0;
   return parts * weight + LT_BYTES + (is_float ? 0 : COPY_BYTES);
+}
+
+static int64_t product_workspace(const struct convolution *of) {
+  return of->kind == BACKWARD_FILTER ? filter_workspace(of) : image_workspace(of);
+}
+
+/* Whether the parts of a weight's gradient are so large that copies for another kernel cost less:
+ * 1.04 times the copies were kept, 1.74 times were not. */
+static int has_costly_parts(const struct convolution *of) {
+  return of->kind == BACKWARD_FILTER && !is_channels_last(&of->x) && of->x.sizes[0] > 1 &&
+         2 * product_workspace(of) > 3 * copies(of);
 }
 
 /* --- the law --------------------------------------------------------------------------------- */
 
 static int64_t workspace_of(const struct convolution *of, const struct dnn_choice *choice) {
-  if (of->is_pointwise) return pointwise(of);
+  if (of->is_product && !has_costly_parts(of)) return product_workspace(of);
   if (!choice) return of->n_groups == 1 ? copies(of) : 0;
   const int64_t of_scheduler = scheduler(of, choice);
   return of_scheduler < 0 ? choice->workspace : copies(of) + of_scheduler;
@@ -239,8 +274,7 @@ int dnn_convolution_workspace(const struct dnn_descriptor *graph, int64_t *works
   struct convolution convolution;
   struct dnn_choice choice = {0};
   if (!read_convolution(graph, &convolution)) return 0;
-  /* cuDNN does not weigh a product of cuBLASLt without a device, so it is not asked. */
-  const int is_answered = convolution.is_pointwise || dnn_installed_choice(graph, &choice);
+  const int is_answered = dnn_installed_choice(graph, &choice);
   if (!is_answered || device_card()->major != HOPPER) device_note_guess("cuDNN");
   *workspace = workspace_of(&convolution, is_answered ? &choice : NULL);
   return 1;
