@@ -17,7 +17,13 @@ from allocsim.phantom.errors import UnavailableError
 from allocsim.phantom.gpu import Gpu
 from allocsim.phantom.wheel import cache_root
 
-__all__ = ["TorchInstall", "find_torch", "phantom_environment"]
+__all__ = ["PLANS_WITHOUT_DEVICE", "TorchInstall", "find_torch", "phantom_environment"]
+
+PLANS_WITHOUT_DEVICE = (2, 8)
+"""The first release whose cuDNN plans for a card that a program describes (cuDNN 9.8 and later).
+
+Before it convolutions go through cuDNN's first interface, whose stub needs no workspace.
+"""
 
 BASE_ADDRESS = 0x7000_0000_0000
 """Where the device's addresses begin; far from anything the host maps."""
@@ -109,7 +115,7 @@ def phantom_environment(
     Raises UnavailableError where the stubs cannot be built.
     """
     stubs = _stubs(torch.cuda_major)
-    return {
+    variables = {
         "LD_PRELOAD": f"{stubs.preload} {os.environ.get('LD_PRELOAD', '')}".rstrip(),
         "ALLOCSIM_PHANTOM_MEMORY": str(gpu.memory),
         "ALLOCSIM_PHANTOM_CONTEXT": str(gpu.context_memory),
@@ -124,6 +130,9 @@ def phantom_environment(
         # Triton links its launchers to the driver, which it would look for on the system.
         "TRITON_LIBCUDA_PATH": str(stubs.folder),
     }
+    if tuple(map(int, torch.version.split(".")[:2])) < PLANS_WITHOUT_DEVICE:
+        variables["TORCH_CUDNN_V8_API_DISABLED"] = "1"
+    return variables
 
 
 def _stubs(cuda_major: int) -> Stubs:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from allocsim.phantom import Stubs
@@ -17,7 +18,38 @@ ENGINE, CONFIG, HEURISTICS, PLAN, RESAMPLE, GRAPH, TENSOR, MATMUL = 2, 3, 4, 5, 
 REDUCTION = 22
 SDPA_FORWARD = 41
 IS_DATA_TYPE, IS_INT64, IS_DESCRIPTOR = 1, 3, 15
-BFLOAT16 = 9
+CONVOLUTION, CONVOLUTION_FORWARD, CONVOLUTION_FILTER, CONVOLUTION_DATA = 1, 10, 11, 12
+FLOAT, BFLOAT16 = 0, 9
+
+
+@dataclass(frozen=True)
+class ConvolutionShape:
+    """A square Conv2d: sizes of input, weight and output."""
+
+    n: int
+    ci: int
+    hw: int
+    co: int
+    k: int
+    stride: int = 1
+    dtype: int = FLOAT
+
+    @property
+    def pad(self) -> int:
+        return self.k // 2
+
+    @property
+    def x(self) -> tuple[int, ...]:
+        return self.n, self.ci, self.hw, self.hw
+
+    @property
+    def w(self) -> tuple[int, ...]:
+        return self.co, self.ci, self.k, self.k
+
+    @property
+    def y(self) -> tuple[int, ...]:
+        out = (self.hw + 2 * self.pad - self.k) // self.stride + 1
+        return self.n, self.co, out, out
 
 
 class Backend:
@@ -64,12 +96,23 @@ class Backend:
         for descriptor in descriptors:
             assert self.dnn.cudnnBackendDestroyDescriptor(descriptor) == SUCCESS
 
-    def tensor(self, uid: int, sizes: Sequence[int]) -> ctypes.c_void_p:
+    def tensor(
+        self,
+        uid: int,
+        sizes: Sequence[int],
+        dtype: int = BFLOAT16,
+        *,
+        is_channels_last: bool = False,
+    ) -> ctypes.c_void_p:
         made = self.create(TENSOR)
-        strides = [1] * len(sizes)
-        for i in reversed(range(len(sizes) - 1)):
-            strides[i] = strides[i + 1] * sizes[i + 1]
-        assert self.set(made, 901, IS_DATA_TYPE, [BFLOAT16]) == SUCCESS
+        order = list(range(len(sizes)))
+        if is_channels_last:
+            order = [0, *order[2:], 1]
+        strides, step = [1] * len(sizes), 1
+        for i in reversed(order):
+            strides[i] = step
+            step *= sizes[i]
+        assert self.set(made, 901, IS_DATA_TYPE, [dtype]) == SUCCESS
         assert self.set(made, 902, IS_INT64, sizes) == SUCCESS
         assert self.set(made, 903, IS_INT64, strides) == SUCCESS
         assert self.set(made, 906, IS_INT64, [uid]) == SUCCESS
@@ -129,6 +172,27 @@ class Backend:
             (MATMUL, {1520: scores, 1521: keys, 1522: queries}),
             *sums,
         )
+
+    def convolution(
+        self, kind: int, shape: ConvolutionShape, *, is_channels_last: bool = False
+    ) -> ctypes.c_void_p:
+        """One convolution as PyTorch describes it: forward, or backward for weight or data."""
+        how, operation, made = self.create(CONVOLUTION), self.create(kind), self.create(GRAPH)
+        for name, each in ((102, 1), (103, shape.stride), (104, shape.pad), (105, shape.pad)):
+            assert self.set(how, name, IS_INT64, [each] * 2) == SUCCESS
+        assert self.finalize(how) == SUCCESS
+        first = {CONVOLUTION_FORWARD: 702, CONVOLUTION_FILTER: 714, CONVOLUTION_DATA: 708}[kind]
+        x, w, y = (
+            self.tensor(uid, sizes, shape.dtype, is_channels_last=is_channels_last)
+            for uid, sizes in enumerate((shape.x, shape.w, shape.y), start=1)
+        )
+        for name, value in enumerate((how, w, x, y), start=first):
+            assert self.set(operation, name, IS_DESCRIPTOR, [value]) == SUCCESS
+        assert self.finalize(operation) == SUCCESS
+        assert self.set(made, 801, IS_DESCRIPTOR, [operation]) == SUCCESS
+        assert self.finalize(made) == SUCCESS
+        self.destroy(how, x, w, y, operation)
+        return made
 
     def heuristics(self, graph: ctypes.c_void_p) -> tuple[int, ctypes.c_void_p]:
         """The status of finalizing heuristics of a graph, and the heuristics."""

@@ -315,6 +315,7 @@ NEVER_REACHED(cuMulticastCreate)
 NEVER_REACHED(cuMulticastUnbind)
 
 /* Looked up by cuDNN's kernels when they are planned, reached when they run. */
+NEVER_REACHED(cuKernelGetFunction)
 NEVER_REACHED(cuKernelSetAttribute)
 NEVER_REACHED(cuLibraryGetKernel)
 NEVER_REACHED(cuLibraryLoadData)

@@ -126,16 +126,17 @@ static int64_t copies(const struct convolution *of) {
 /* Counters are aligned to this many bytes, and eight more of them than additions are kept. */
 enum { COUNTER_BYTES = 4, ALIGNMENT_BYTES = 127, SPARE_COUNTERS = 8, MOST_CLUSTER = 16 };
 
-/* Rows and columns of a tile by its knob, and what a split costs there, in iterations along the
- * summed dimension for each level of the tree.  The costs were fitted. */
+/* Rows and columns of a tile by its knob, and what a split costs there in float32, in iterations
+ * along the summed dimension for each level of the tree.  The costs were fitted. */
 static const struct {
   int rows, columns, cost;
 } tiles[] = {
     {128, 128, 16}, {128, 64, 16}, {0, 0, 0},     {256, 128, 16}, {256, 64, 16},
     {64, 64, 30},   {0, 0, 0},     {128, 64, 16}, {64, 64, 30},   {128, 128, 16},
 };
-/* The cost where the split tiles follow full waves, and the fewest iterations of a part. */
-enum { COST_AFTER_WAVES = 4, LEAST_ITERATIONS = 7 };
+/* The cost in 16 bits, the cost where the split tiles follow full waves, and the fewest iterations
+ * of a part. */
+enum { COST_OF_HALF = 16, COST_AFTER_WAVES = 4, LEAST_ITERATIONS = 7 };
 
 /* Blocks that run at once in clusters of a size, as measured with 132 multiprocessors: a cluster
  * lies in one of the card's unequal groups of multiprocessors. */
@@ -206,7 +207,8 @@ static int64_t scheduler(const struct convolution *of, const struct dnn_choice *
   if (at_once < 1) return -1;
   const int64_t rest = all % at_once;
   const int64_t iterations = divide_up(product.summed, TILE_K_BYTES / of->element);
-  const int64_t cost = all > at_once ? COST_AFTER_WAVES : tiles[tile].cost;
+  const int64_t full_cost = of->element < SIZE_OF_FLOAT ? COST_OF_HALF : tiles[tile].cost;
+  const int64_t cost = all > at_once ? COST_AFTER_WAVES : full_cost;
   const int64_t parts = has_none || !rest ? 1 : parts_of(iterations, at_once / rest, cost);
   int64_t bytes = 0;
   if (parts > 1)
