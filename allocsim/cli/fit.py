@@ -129,6 +129,8 @@ def add_to(commands: Commands[Parser]) -> None:
         help="what answers: the program itself, run by PyTorch, the law of its requests, without, "
         "or formulas (default: laws where PyTorch is missing; formulas with an option of "
         "theirs)")  # fmt: skip
+    add("--no-values", action="store_false", dest="values", help="a program's integers and "
+        "booleans are not computed: all are zero")  # fmt: skip
     add("-o", "--out", metavar="FILE", type=Path, help="keep the recording, as a .pickle; "
         "with --find that of what is found")  # fmt: skip
     add("--html", metavar="FILE", type=Path, help="write a page that answers by laws, offline, for "
@@ -262,7 +264,7 @@ def _fit(arguments: argparse.Namespace, task: Task | None, gpus: list[Gpu]) -> i
     if arguments.out is not None:
         _refuse_out(arguments.out)
     keep = arguments.out
-    more = {"keep": keep, "host_spill": arguments.host_spill}
+    more = {"keep": keep, "host_spill": arguments.host_spill, "values": arguments.values}
 
     def answered(gpu: Gpu) -> Fit:
         if task is None:

@@ -25,7 +25,8 @@ _DESCRIPTION = """\
 Runs PROGRAM, unmodified, and writes its memory history as a snapshot that
 allocsim and PyTorch's memory viewer open.  With --gpu or --device-memory, and
 on a machine without a GPU, the program finds a phantom one: real PyTorch over
-a CUDA driver that keeps books and computes nothing (every value is zero).
+a CUDA driver that keeps books and computes nothing (small integers and
+booleans are computed on the host, every other value is zero).
 Otherwise it is recorded on the GPU that is there.  PROGRAM's Python needs a
 CUDA build of torch, and need not have allocsim."""
 _EPILOG = """\
@@ -50,6 +51,11 @@ def add_to(commands: Commands[Parser]) -> None:
     add_shared(parser, "--conf", text="PYTORCH_CUDA_ALLOC_CONF for the program")
     add("--work", choices=("when-waited", "at-once"), default="when-waited",
         help="when a phantom stream finishes its work (default: when-waited)")  # fmt: skip
+    add("--no-values", action="store_false", dest="values",
+        help="compute no integers and booleans of a phantom device: all are zero")  # fmt: skip
+    add("--routing", choices=("balanced", "skewed"), default="balanced",
+        help="how tokens choose experts on a phantom device: evenly, or all the same ones "
+        "(default: balanced)")  # fmt: skip
     add("--max-entries", metavar="N", type=count, default=0,
         help="end the program after about N entries of history")  # fmt: skip
     add("--max-seconds", metavar="S", type=float, default=0.0,
@@ -76,6 +82,8 @@ def run(arguments: argparse.Namespace) -> int:
         gpu=gpu,
         conf=arguments.conf,
         work=arguments.work,
+        values=arguments.values,
+        routing=arguments.routing,
         max_entries=arguments.max_entries,
         max_seconds=arguments.max_seconds,
         output_to_stderr=arguments.json,

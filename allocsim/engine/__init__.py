@@ -11,7 +11,7 @@ from allocsim.engine.fold import fold, fold_allocated
 from allocsim.engine.from_state import StateSource, state_source
 from allocsim.engine.hints import EMPTY_CACHE_WAYS, Hints
 from allocsim.engine.history import History, HistoryWatch, columns_of
-from allocsim.engine.notes import provenance_notes, workspace_note
+from allocsim.engine.notes import provenance_notes, routing_text, workspace_note
 from allocsim.engine.observers import GiveUpError, Observer, PeakWatch, Progress
 from allocsim.engine.plan import Plan, StepKind, Steps
 from allocsim.engine.prepare import prepare, prepare_made
@@ -129,4 +129,5 @@ __all__ = [
     "trial_of_run",
     "with_peaks",
     "workspace_note",
+    "routing_text",
 ]

@@ -115,12 +115,23 @@ def provenance_notes(made: Provenance | None) -> list[str]:
             f"values were read back at {made.reads_back}: they are zero on a phantom GPU, and "
             "sizes that depend on them are not the program's"
         )
+    if made is not None and made.routing:
+        notes.append(routing_text(made.routing))
     if made is not None and made.guessed:
         notes.append(
             f"workspaces of {made.guessed} are a phantom GPU's guess, as small as they can be: a "
             "card may take more"
         )
     return notes
+
+
+def routing_text(routing: str) -> str:
+    """How experts were chosen on a phantom, "balanced" or "skewed", as a sentence."""
+    how = {
+        "balanced": "tokens are spread evenly over the experts",
+        "skewed": "all tokens choose the same experts",
+    }.get(routing, routing)
+    return f"sizes depend on the choice of experts, unknown on a phantom GPU: here {how}"
 
 
 def known_notes(prepared: Prepared) -> list[str]:

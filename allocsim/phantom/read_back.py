@@ -94,6 +94,8 @@ def reads_text(places: list[tuple[str, int]]) -> str:
 
 def _is_the_programs(name: str) -> bool:
     """Whether a file is the program's own, and of no library."""
+    if Path(name).resolve().is_relative_to(Path(__file__).resolve().parent):
+        return False
     libraries = ("/site-packages/", "/dist-packages/", str(Path(os.__file__).parent), "<frozen")
     return not any(library in name for library in libraries)
 

@@ -52,6 +52,8 @@ class Program:
         in a third of the time.
     sizes_only: whether no value of the program's is of interest, so that the host need not draw
         any, and has no work for more than one thread; for a phantom device.
+    values: whether small integers and booleans of a phantom device are computed.
+    routing: how tokens choose experts there, "balanced" or "skewed".
     """
 
     command: tuple[str, ...]
@@ -65,6 +67,8 @@ class Program:
     log: Path | None = None
     by_column: bool = False
     sizes_only: bool = False
+    values: bool = True
+    routing: str = "balanced"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,8 @@ class ProcessRecording:
     reads_back: the lines of the program that copied values from a phantom device to the host, ""
         for none.
     guessed: the libraries whose workspaces a phantom device guessed, "" for none.
+    routing: how experts were chosen on a phantom device, where sizes or reads depend on it, "" for
+        nowhere.
     """
 
     file: Path
@@ -84,6 +90,7 @@ class ProcessRecording:
     stopped_by: str
     reads_back: str = ""
     guessed: str = ""
+    routing: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +142,7 @@ def _environment(program: Program, torch: TorchInstall | None, folder: Path) -> 
         # What a compiler timed here is of no use to a card, nor what it timed there to this run;
         # and a program holds other memory while it compiles than when it finds all compiled.
         environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder.resolve() / "compiled"))
+    environment["ALLOCSIM_PHANTOM_VALUES"] = program.routing if program.values else ""
     if program.sizes_only:
         environment |= {"ALLOCSIM_PHANTOM_SIZES_ONLY": "1", "OMP_NUM_THREADS": "1"}
     places = filter(None, (str(HOOK), environment.get("PYTHONPATH")))

@@ -176,7 +176,8 @@ def _document(fit: Fit) -> dict[str, Any]:
         "context_memory": ran.gpu.context_memory,
         "peak_reserved_bytes": ran.peak_reserved_bytes,
         "peak_allocated_bytes": ran.peak_allocated_bytes,
-        "peak_reserved_bytes_keeping_up": _keeping_up(fit),
+        "peak_reserved_bytes_keeping_up": _reserved(fit.keeping_up),
+        "peak_reserved_bytes_skewed": _reserved(fit.skewed),
         "needed_bytes": fit.needed_bytes,
         "unlimited_peak_reserved_bytes": _unlimited(fit),
         "num_alloc_retries": ran.device_run.stats["num_alloc_retries"],
@@ -193,14 +194,12 @@ def _document(fit: Fit) -> dict[str, Any]:
 
 
 def _unlimited(fit: Fit) -> int | None:
-    """Return the peak on a card without end, where the program does not fit; None else."""
-    return None if fit.unlimited is None else fit.unlimited.peak_reserved_bytes
+    """Return the peak on a card without a limit if the program does not fit, else None."""
+    return _reserved(fit.unlimited)
 
 
-def _keeping_up(fit: Fit) -> int | None:
-    """Of a card that keeps up with the program, where freed blocks wait; None if that is not
-    known."""
-    there = fit.keeping_up
+def _reserved(there: Ran | None) -> int | None:
+    """Return the peak of another run; None if there is none or if it ran out of memory."""
     return None if there is None or there.is_out_of_memory else there.peak_reserved_bytes
 
 

@@ -91,6 +91,7 @@ def _document(found: Served) -> dict[str, Any]:
         "peak_reserved_bytes": needs.high - context.high,
         "peak_allocated_bytes": needs.high - context.high,
         "peak_reserved_bytes_keeping_up": None,
+        "peak_reserved_bytes_skewed": None,
         "needed_bytes": needs.high - context.high,
         "num_alloc_retries": 0,
         "process_bytes": [needs.low, needs.high],

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from allocsim.engine import routing_text
 from allocsim.phantom import ProcessRecording, Program, Recorded
 from allocsim.report.layout import plural
 from allocsim.units import format_size
@@ -27,6 +28,7 @@ def record_document(program: Program, recorded: Recorded) -> dict[str, Any]:
                 "stopped_by": process.stopped_by or None,
                 "reads_back": process.reads_back or None,
                 "guessed": process.guessed or None,
+                "routing": process.routing or None,
             }
             for process in recorded.processes
         ],
@@ -56,6 +58,8 @@ def record_text(program: Program, recorded: Recorded) -> str:
                 "A loss that is only printed is no matter; sizes that depend on them are not the "
                 "program's"
             )
+        if process.routing:
+            lines.append(f"allocsim: {routing_text(process.routing)}")
         if process.guessed:
             lines.append(
                 f"allocsim: workspaces of {process.guessed} are a guess, as small as they can be: "

@@ -42,6 +42,8 @@ class Provenance:
     process_memory: bytes that this process held in all, by NVML; None if unknown.
     other_memory, other_processes: bytes that other processes held, and how many these were; None
         if unknown (`card_memory`).
+    routing: how a phantom chose experts, "balanced" or "skewed", where sizes or values that the
+        host read follow from it; "" for nowhere or unknown.
     captured: when `allocsim.capture` wrote it, from within the program, and what of the history it
         lacks; "" for another recorder.
     exit_code: the program's; None if unknown.
@@ -59,6 +61,7 @@ class Provenance:
     stopped_by: str = ""
     reads_back: str = ""
     guessed: str = ""
+    routing: str = ""
     captured: str = ""
     free_memory: int | None = None
     reserved_memory: int | None = None
@@ -101,7 +104,7 @@ def read_provenance(top: Fields) -> Provenance | None:
     code = fields.integer("exit_code", _UNKNOWN_EXIT, INT32_MAX) if "exit_code" in fields else None
     texts = (
         "torch_version", "device_name", "command", "rank", "oom_text", "stopped_by", "reads_back",
-        "guessed", "captured",
+        "guessed", "routing", "captured",
     )  # fmt: skip
     sizes = ("device_memory", "context_memory", *_OPTIONAL)
     # A capture leaves room behind the text of an error that it did not know yet.

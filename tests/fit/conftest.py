@@ -33,6 +33,8 @@ class Pretended:
     programs: list[str] = field(default_factory=list)
     memories: list[int] = field(default_factory=list)
     works: list[str] = field(default_factory=list)
+    routings: list[str] = field(default_factory=list)
+    is_routed: bool = False
 
     def find_torch(self, python: str) -> TorchInstall:
         if "python" not in python:
@@ -48,6 +50,7 @@ class Pretended:
         self.programs.append(text)
         self.memories.append(program.gpu.memory)
         self.works.append(program.work)
+        self.routings.append(program.routing)
         program.log.write_text(self.error)
         torch = TorchInstall(program.command[0], self.version, "13.2")
         if self.error:
@@ -67,6 +70,7 @@ class Pretended:
             "is_phantom": True,
             "oom_text": oom_text,
             "reads_back": self.reads_back,
+            "routing": program.routing if self.is_routed else "",
             "marks": [mark] * bool(reset),
         }
         program.out.write_bytes(pickle.dumps(snapshot, protocol=4))

@@ -263,8 +263,10 @@ def test_what_no_phantom_knows_is_told_of_what_has_it(pretend: Pretend) -> None:
     (cudnn,) = fit(Task(model=model_of("resnet50")), CARD).notes
     assert cudnn.startswith("convolutions: cuDNN's workspaces")
     (experts,) = fit(Task(model=model_of("Mixtral-8x7B")), CARD).notes
-    assert experts.startswith("experts: every value is zero here")
-    (mask,) = fit(Task(model=model_of("gpt2"), checkpointing=True), CARD).notes
+    assert experts.startswith("experts: which ones tokens choose is unknown here")
+    checkpointed = Task(model=model_of("gpt2"), checkpointing=True)
+    assert not fit(checkpointed, CARD).notes
+    (mask,) = fit(checkpointed, CARD, values=False).notes
     assert mask.startswith("attention: with checkpointing transformers reads positions")
     (close,) = fit(task(30), CARD).notes
     assert close.startswith("close: it fits beside a context of 512.00 MiB")
@@ -455,3 +457,39 @@ def test_the_failure_is_that_of_the_recording_that_is_kept(tmp_path: Path) -> No
     assert again.failure is not None
     assert again.failure.allocated_bytes == held.allocated_bytes
     assert again.failure.reserved_bytes == found.failure.reserved_bytes
+
+
+def pretend_experts(pretend: Pretend) -> Pretended:
+    """Two experts work one after the other on 600 MiB of tokens."""
+
+    def play(allocator: CachingAllocator, _: str) -> int:
+        for size in (600,) if ran.routings[-1] == "skewed" else (300, 300):
+            allocator.free(allocator.malloc(size * MIB))
+        return 0
+
+    ran: Pretended = pretend(play)
+    ran.is_routed = True
+    return ran
+
+
+def test_what_the_choice_of_experts_decides_is_a_range(pretend: Pretend) -> None:
+    ran = pretend_experts(pretend)
+    found = fit(task(), CARD)
+    assert ran.routings == ["balanced", "skewed"]
+    assert found.ran.peak_reserved_bytes == 300 * MIB
+    assert found.skewed is not None
+    assert found.skewed.peak_reserved_bytes == 600 * MIB
+    (note,) = (note for note in found.notes if note.startswith("experts"))
+    assert "300.00 MiB to 600.00 MiB are reserved" in note
+    ran.is_routed = False
+    found = fit(task(), CARD)
+    assert found.skewed is None
+    assert not [note for note in found.notes if note.startswith("experts")]
+
+
+def test_experts_that_all_tokens_choose_may_not_fit(pretend: Pretend) -> None:
+    pretend_experts(pretend)
+    found = fit(task(), replace(CARD, memory=1024 * MIB))
+    assert found.fits
+    (note,) = (note for note in found.notes if note.startswith("experts"))
+    assert note.endswith("if all choose the same ones, the program does not fit")

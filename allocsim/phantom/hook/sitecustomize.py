@@ -29,7 +29,7 @@ UNKNOWN_EXIT = -(1 << 31)
 GRACE_S = 10.0
 POLL_S = 0.02
 # What of a recording is printed when the program has ended.
-PRINTED = ("stopped_by", "oom_text", "reads_back", "guessed")
+PRINTED = ("stopped_by", "oom_text", "reads_back", "guessed", "routing")
 
 
 class Recorder:
@@ -53,6 +53,7 @@ class Recorder:
         self.conf_at_start = None
         self.marks = beside("calls", os.path.join(os.pardir, "capture"))
         self.calls = None
+        self.values = None
 
     def on_import(self, torch):
         """torch is loaded: ask for a call when CUDA is initialised, and start the guard."""
@@ -78,6 +79,14 @@ class Recorder:
         if os.environ.get("ALLOCSIM_PHANTOM_MEMORY"):
             with contextlib.suppress(Exception):  # it is only to know more
                 ctypes.CDLL(None).device_watch_reads(1)
+            if os.environ.get("ALLOCSIM_PHANTOM_VALUES"):
+                with contextlib.suppress(Exception):  # without, every value is zero
+                    known = beside("known").Known(self.torch)
+                    is_skewed = os.environ["ALLOCSIM_PHANTOM_VALUES"] == "skewed"
+                    router = beside("routing").Router(self.torch, is_skewed=is_skewed)
+                    self.values = beside("values").install(
+                        self.torch, known, router, beside("operators")
+                    )
             with contextlib.suppress(Exception):  # a program of one rank does without
                 beside("ranks").answer_for_others(self.torch)
 
@@ -162,6 +171,7 @@ class Recorder:
             "oom_text": self.oom_text or "",
             "stopped_by": self.stopped_by or "",
             **told_by_phantom(),
+            "routing": self.routing(),
         }
         self.add_marks(snapshot)
         snapshot["allocsim"]["exit_code"] = UNKNOWN_EXIT  # the last value of the pickle
@@ -176,6 +186,12 @@ class Recorder:
             json.dump(about, file)
         os.replace(place + ".part", place)
         self.is_written = True
+
+    def routing(self):
+        """How experts were chosen, where sizes or values that the host read followed from it."""
+        if self.values is None or not self.values.routed_reads:
+            return ""
+        return os.environ["ALLOCSIM_PHANTOM_VALUES"]
 
     def add_marks(self, snapshot):
         traces = snapshot["device_traces"]

@@ -237,14 +237,18 @@ static int is_on_device(const void *pointer) {
   return device_find((uintptr_t)pointer, &start, &size) == 0;
 }
 
-/* What leaves the device is zeros; what enters it or moves within it is not kept, but for what
- * comes back at once (device_keep). */
+/* What leaves the device is zeros or what the caller told; what enters it or moves within it is not
+ * kept, but for what comes back at once (device_keep). */
 static void copy(void *to, const void *from, size_t size) {
   if (is_on_device(to)) return;
-  if (is_on_device(from))
+  if (is_on_device(from)) {
+    long long value;
+    const int is_told = device_told_reads(&value) == DEVICE_READS_ANSWERED;
     memset(to, 0, size);
-  else
+    if (is_told && (size == sizeof(int32_t) || size == sizeof(int64_t))) memcpy(to, &value, size);
+  } else {
     memmove(to, from, size);
+  }
 }
 static void note(const void *to, const void *from, size_t size) {
   if (size && is_on_device(from) && !is_on_device(to)) device_read_back(size);

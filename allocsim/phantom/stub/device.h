@@ -139,6 +139,15 @@ int device_watch_reads(int wanted);
 void device_read_back(size_t size);
 size_t device_read_sites(const struct device_read_site *const **out);
 
+/* What becomes of the copies to the host that this thread makes from here on. */
+enum device_reads {
+  DEVICE_READS_NOTED = 0,   /* zeros, and where is noted */
+  DEVICE_READS_KNOWN = 1,   /* zeros that the caller replaces, and nothing is noted */
+  DEVICE_READS_ANSWERED = 2 /* those of 4 or 8 bytes bring `value`; nothing is noted */
+};
+void device_tell_reads(enum device_reads kind, long long value);
+enum device_reads device_told_reads(long long *value);
+
 #ifdef __cplusplus
 }
 #endif

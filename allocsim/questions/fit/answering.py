@@ -73,8 +73,13 @@ def run_by(
     transformers: str | None = None,
     keep: Path | None = None,
     work: str = "when-waited",
+    values: bool = True,
+    routing: str = "balanced",
 ) -> Ran:
-    """The run of `task` on `gpu` by "program" or "laws", with the arguments and errors of `fit`."""
+    """The run of `task` on `gpu` by "program" or "laws", with the arguments and errors of `fit`.
+
+    routing: how tokens choose experts in a program, as `Program` has it.
+    """
     if engine == "laws":
         return run_by_law(task, gpu, conf=conf, transformers=transformers, keep=keep)
     if transformers is not None:
@@ -83,5 +88,13 @@ def run_by(
             "that its Python has"
         )
     return run_task(
-        task, gpu, conf=conf, python=python, torch_version=torch_version, keep=keep, work=work
+        task,
+        gpu,
+        conf=conf,
+        python=python,
+        torch_version=torch_version,
+        keep=keep,
+        work=work,
+        values=values,
+        routing=routing,
     )

@@ -53,6 +53,8 @@ class Fit(Shown):
     recommendation: where it does not fit, the setting under which it does, if there is one.
     keeping_up: where freed blocks waited for other streams, the run on a card that is done with its
     work as soon as it is given; `ran` is on one that is done only when something waits for it.
+    skewed: where sizes depend on which experts tokens choose, the run in which all tokens choose
+    the same ones; `ran` spreads them evenly.
     notes: what is not known, in sentences.
     """
 
@@ -64,6 +66,7 @@ class Fit(Shown):
     lent: DeviceRun | None
     recommendation: Recommendation | None
     keeping_up: Ran | None
+    skewed: Ran | None
     notes: tuple[str, ...]
     least_room: int | None = None
 
@@ -142,6 +145,7 @@ def fit(
     transformers: str | None = None,
     keep: Path | None = None,
     host_spill: int = 0,
+    values: bool = True,
 ) -> Fit:
     """Whether `task` fits `gpu`, by running it there.
 
@@ -152,6 +156,7 @@ def fit(
     torch_version: the release that is meant; another one that has to do is a note.
     transformers: likewise, of laws (default: the one installed, else that of the first laws).
     keep: a file for the recording.  host_spill: bytes of the host's memory that the driver lends.
+    values: whether small integers and booleans of a program are computed.
     Raises UnavailableError without PyTorch, ConfigError if the program fails otherwise than by
     memory, or has no law.
     """
@@ -165,8 +170,10 @@ def fit(
         torch_version=torch_version,
         transformers=transformers,
     )
-    run = partial(runner, task)
-    way = _Way(run, card, conf, torch_version, keep, host_spill, transformers, _is_blind(task))
+    run = partial(runner, task, values=values)
+    way = _Way(
+        run, card, conf, torch_version, keep, host_spill, transformers, _is_blind(task), values
+    )
     return _answer(task, program_of(task), way)
 
 
@@ -187,10 +194,11 @@ def fit_command(
     torch_version: str | None = None,
     keep: Path | None = None,
     host_spill: int = 0,
+    values: bool = True,
 ) -> Fit:
     """`fit` of any program: the command line that starts it."""
-    run = partial(run_program, command, conf=conf)
-    way = _Way(run, gpu, conf, torch_version, keep, host_spill)
+    run = partial(run_program, command, conf=conf, values=values)
+    way = _Way(run, gpu, conf, torch_version, keep, host_spill, values=values)
     return _answer(None, shlex.join(command), way)
 
 
@@ -198,8 +206,8 @@ def fit_command(
 class _Way:
     """How a program is run, and where.
 
-    run: on a card; `keep` and `work` as `run_program` has them.  is_blind: to what the card has
-    left.
+    run: on a card; `keep`, `work` and `routing` as `run_program` has them.  is_blind: to what the
+    card has left.  values: whether small integers and booleans of a program are computed.
     """
 
     run: Callable[..., Ran]
@@ -210,6 +218,7 @@ class _Way:
     host_spill: int
     transformers: str | None = None
     is_blind: bool = False
+    values: bool = True
 
     @property
     def endless(self) -> Gpu:
@@ -229,19 +238,38 @@ def _answer(task: Task | None, text: str, way: _Way) -> Fit:
         if way.host_spill:
             lent = replay_on(gpu, unlimited, way.host_spill)
     keeping_up, untold = _keeping_up(way, ran)
+    skewed, unrouted = _skewed(way, ran)
     parting = ran.device_run.parting
     notes = (
         *([] if parting is None else [str(parting)]),
         *release_note(way.torch_version, ran.torch_version),
-        *notes_of(task, gpu, ran.engine),
+        *notes_of(
+            task,
+            gpu,
+            ran.engine,
+            is_computed=way.values and ran.engine == "program",
+            is_routed=skewed is not None,
+        ),
         *notes_of_law(ran, way.transformers),
         *notes_of_run(task, ran.prepared.provenance),
         *_range(ran, keeping_up),
         *untold,
+        *_routed(ran, skewed),
+        *unrouted,
         *_close(ran, gpu),
     )
     return Fit(
-        task, text, way.conf, ran, unlimited, lent, recommendation, keeping_up, notes, least_room
+        task=task,
+        program=text,
+        conf=way.conf,
+        ran=ran,
+        unlimited=unlimited,
+        lent=lent,
+        recommendation=recommendation,
+        keeping_up=keeping_up,
+        skewed=skewed,
+        notes=notes,
+        least_room=least_room,
     )
 
 
@@ -295,6 +323,41 @@ def _range(ran: Ran, keeping_up: Ran | None) -> Iterator[str]:
         "freed blocks wait for other streams: this is reserved where the program runs as far "
         "ahead of the card as it can; where the card keeps up, "
         f"{format_size(keeping_up.peak_reserved_bytes)}"
+    )
+
+
+def _skewed(way: _Way, ran: Ran) -> tuple[Ran | None, list[str]]:
+    """The run in which all tokens choose the same experts, None where no size depends on that, and
+    in sentences why it is not known."""
+    made = ran.prepared.provenance
+    if made is None or not made.routing:
+        return None, []
+    try:
+        return way.run(way.gpu, routing="skewed"), []
+    except (ConfigError, UnavailableError) as error:
+        return None, [f"what is reserved if all tokens choose the same experts is unknown: {error}"]
+
+
+def _routed(ran: Ran, skewed: Ran | None) -> Iterator[str]:
+    """The range that the choice of experts gives."""
+    if skewed is None:
+        return
+    if ran.is_out_of_memory or skewed.is_out_of_memory:
+        end = "does not fit" if skewed.is_out_of_memory else "fits"
+        yield (
+            "experts: tokens are spread evenly over the experts; if all choose the same ones, the "
+            f"program {end}"
+        )
+        return
+    low, high = sorted((ran.peak_reserved_bytes, skewed.peak_reserved_bytes))
+    how = (
+        f"{format_size(low)} either way"
+        if low == high
+        else f"{format_size(low)} to {format_size(high)}"
+    )
+    yield (
+        "experts: tokens are spread evenly over the experts; from there to all tokens choosing the "
+        f"same ones, {how} are reserved"
     )
 
 

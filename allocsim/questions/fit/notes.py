@@ -36,8 +36,8 @@ MASK_NOTE = (
 )
 
 EXPERTS_NOTE = (
-    "experts: every value is zero here, so that all tokens choose the same experts; with real ones "
-    "the sizes of temporaries differ"
+    "experts: which ones tokens choose is unknown here; with real choices the sizes of temporaries "
+    "differ"
 )
 
 CONVOLUTIONS_NOTE = (
@@ -52,10 +52,19 @@ PLANNED_NOTE = (
 """Of a program."""
 
 
-def notes_of(task: Task | None, gpu: Gpu, engine: str = "program") -> Iterator[str]:
-    """What is open for a task on a card.
+def notes_of(
+    task: Task | None,
+    gpu: Gpu,
+    engine: str = "program",
+    *,
+    is_computed: bool = False,
+    is_routed: bool = False,
+) -> Iterator[str]:
+    """Yield the uncertainties of a task on a card.
 
-    engine: what makes the requests, "program" or "laws".
+    engine: "program" or "laws".
+    is_computed: small integers and booleans had their real values.
+    is_routed: the range over the choice of experts is known.
     """
     if task is None:
         return
@@ -64,9 +73,9 @@ def notes_of(task: Task | None, gpu: Gpu, engine: str = "program") -> Iterator[s
         yield CONVOLUTIONS_NOTE if engine == "laws" else PLANNED_NOTE
     if engine == "laws" and _lacks_cudnn(task, gpu):
         yield CUDNN_NOTE
-    if task.checkpointing and task.attention == "sdpa" and not model.sees:
+    if not is_computed and task.checkpointing and task.attention == "sdpa" and not model.sees:
         yield MASK_NOTE
-    if isinstance(model, Configured) and model.size("experts"):
+    if not is_routed and isinstance(model, Configured) and model.size("experts"):
         yield EXPERTS_NOTE
 
 

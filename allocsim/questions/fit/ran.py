@@ -105,6 +105,8 @@ def run_task(
     torch_version: str | None = None,
     keep: Path | None = None,
     work: str = "when-waited",
+    values: bool = True,
+    routing: str = "balanced",
 ) -> Ran:
     """Run a task's own program on a phantom of `gpu`.
 
@@ -118,6 +120,8 @@ def run_task(
         torch_version=torch_version,
         keep=keep,
         work=work,
+        values=values,
+        routing=routing,
         model=task.model,
     )
 
@@ -131,13 +135,15 @@ def run_program(
     torch_version: str | None = None,
     keep: Path | None = None,
     work: str = "when-waited",
+    values: bool = True,
+    routing: str = "balanced",
     model: Model | None = None,
 ) -> Ran:
     """Run a program, its text or a command line, on a phantom of `gpu`.
 
     conf: PYTORCH_CUDA_ALLOC_CONF.  python, torch_version: as `find_python`, for a text.
     keep: where the recording goes.  work: when the card is done with it, as `phantom_environment`
-    has it.  model: what a text was made to run.
+    has it.  values, routing: as `Program` has them.  model: what a text was made to run.
     Raises UnavailableError where PyTorch is missing, ConfigError if the program ends with another
     error than one of memory, or does not use the GPU.
     """
@@ -158,6 +164,8 @@ def run_program(
                 gpu,
                 conf=conf,
                 work=work,
+                values=values,
+                routing=routing,
                 log=log,
                 by_column=keep is None,  # what is kept is for PyTorch's own viewer too
                 # A user's code may use values.

@@ -1,0 +1,178 @@
+"""The contents of integer and boolean tensors of a phantom device, kept on the host.
+
+Rule: runs in the program's interpreter, loaded by the hook from its path, so only the standard
+library is imported.  Nothing here keeps memory of the device alive or asks for any: contents belong
+to a storage that is known by a weak reference, and to its address and its version, so that they end
+with the storage, move with its views and are dropped when an unknown operator writes to it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["MOST_BYTES", "MOST_NUMBERS", "Known"]
+
+MOST_NUMBERS = 1 << 22
+"""Elements of the largest tensor that is computed."""
+
+MOST_BYTES = 1 << 25
+"""Bytes of the largest storage whose contents are kept."""
+
+_PRUNED_EVERY = 256
+"""Storages that are added between two searches for freed ones."""
+
+
+class _Contents:
+    """The contents of one storage.
+
+    storage: the address of PyTorch's own object, which the weak reference keeps from being reused.
+    weak: the weak reference.  pointer: the device address that the contents are at.
+    data: the bytes, a tensor of the host.  known: a boolean per byte, None if all are known.
+    version: of the tensors that share the storage; None if they have none.
+    is_settled: whether `version` is exact.  An in-place operator counts after it returns, or not at
+        all within another one, so until the first read one more is accepted.
+    is_routed: whether the contents follow from a choice of experts.
+    """
+
+    __slots__ = (
+        "data", "is_routed", "is_settled", "known", "pointer", "storage", "version", "weak",
+    )  # fmt: skip
+
+    data: Any
+    is_routed: bool
+    is_settled: bool
+    known: Any
+    pointer: int
+    storage: int
+    version: int | None
+    weak: int
+
+
+class Known:
+    """The known contents, by storage.
+
+    torch: the program's PyTorch.
+    """
+
+    def __init__(self, torch: Any) -> None:
+        self.torch = torch
+        names = ("bool", "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64")
+        self.types = frozenset(getattr(torch, name) for name in names if hasattr(torch, name))
+        self._copy = torch.ops.aten.copy_.default
+        self._cpu = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+        self._by_storage: dict[int, _Contents] = {}
+        self._prune_at = _PRUNED_EVERY
+
+    def may_have(self, tensor: Any) -> bool:
+        """Whether the contents of a tensor of the device can be kept."""
+        return (
+            tensor.dtype in self.types
+            and tensor.is_cuda
+            and tensor.layout is self.torch.strided
+            and tensor.numel() <= MOST_NUMBERS
+        )
+
+    def read(self, tensor: Any) -> tuple[Any, bool] | None:
+        """A tensor of the host that views the contents of `tensor`, and whether they are routed.
+
+        None if any element is unknown.
+        """
+        contents = self._of(tensor)
+        if contents is None:
+            return None
+        if contents.known is not None and not bool(self._view(contents.known, tensor, 1).all()):
+            return None
+        return self._view(contents.data, tensor), contents.is_routed
+
+    def write(self, tensor: Any, values: Any, *, is_routed: bool = False) -> None:
+        """Keep `values`, of the host, as the contents of `tensor`."""
+        storage = tensor.untyped_storage()
+        if storage.nbytes() > MOST_BYTES:
+            return
+        contents = self._of(tensor) or self._add(storage)
+        is_whole = tensor.numel() * tensor.element_size() == storage.nbytes()
+        contents.is_routed = is_routed or (contents.is_routed and not is_whole)
+        contents.version = _version(tensor)
+        contents.is_settled = contents.version is None
+        self._copy.redispatch(self._cpu, self._view(contents.data, tensor), values)
+        if is_whole:
+            contents.known = None
+        elif contents.known is not None:
+            for byte in range(tensor.element_size()):
+                self._view(contents.known, tensor, 1, byte).fill_(True)
+
+    def forget(self, tensor: Any) -> None:
+        """Note that `tensor` was written with unknown values."""
+        if tensor.numel() == 0:
+            return
+        contents = self._of(tensor)
+        if contents is None:
+            return
+        if contents.known is None:
+            contents.known = self.torch.ones(
+                len(contents.data), dtype=self.torch.bool, device="cpu"
+            )
+        contents.version = _version(tensor)
+        contents.is_settled = contents.version is None
+        self._view(contents.known, tensor, 1).fill_(False)
+
+    def _of(self, tensor: Any) -> _Contents | None:
+        """The contents of a tensor's storage, if they are those of today."""
+        storage = tensor.untyped_storage()
+        contents = self._by_storage.get(storage._cdata)
+        if contents is None or contents.pointer != storage.data_ptr():
+            return None
+        version = _version(tensor)
+        if version != contents.version:
+            if contents.is_settled or version is None or contents.version is None:
+                return None
+            if version != contents.version + 1:
+                return None
+            contents.version = version
+        contents.is_settled = True
+        return contents
+
+    def _add(self, storage: Any) -> _Contents:
+        """Unknown contents of a storage."""
+        if len(self._by_storage) >= self._prune_at:
+            self._prune()
+        before = self._by_storage.get(storage._cdata)
+        contents = _Contents()
+        contents.storage = storage._cdata
+        contents.weak = storage._weak_ref() if before is None else before.weak
+        contents.pointer = storage.data_ptr()
+        size, torch = storage.nbytes(), self.torch
+        contents.data = torch.empty(size, dtype=torch.uint8, device="cpu")
+        contents.known = torch.zeros(size, dtype=torch.bool, device="cpu")
+        contents.version = None
+        contents.is_settled = False
+        contents.is_routed = False
+        self._by_storage[contents.storage] = contents
+        return contents
+
+    def _prune(self) -> None:
+        """Drop the contents of freed storages."""
+        kind = self.torch.UntypedStorage
+        for key, contents in list(self._by_storage.items()):
+            if kind._expired(contents.weak):
+                del self._by_storage[key]
+                kind._free_weak_ref(contents.weak)
+        self._prune_at = 2 * len(self._by_storage) + _PRUNED_EVERY
+
+    def _view(self, data: Any, tensor: Any, step: int = 0, byte: int = 0) -> Any:
+        """The part of `data`, a byte or a boolean per byte of a storage, that `tensor` views.
+
+        step: 0 for elements of the tensor's type; 1 for the entry of byte number `byte` of each.
+        """
+        size = tensor.element_size()
+        strides, offset = tensor.stride(), tensor.storage_offset()
+        if step:
+            strides = tuple(size * stride for stride in strides)
+            return data.as_strided(tensor.shape, strides, offset * size + byte)
+        numbers = data[: len(data) // size * size].view(tensor.dtype)
+        return numbers.as_strided(tensor.shape, strides, offset)
+
+
+def _version(tensor: Any) -> int | None:
+    """How often a tensor was written in place; None in inference mode, which does not count."""
+    return None if tensor.is_inference() else tensor._version

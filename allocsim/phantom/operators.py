@@ -1,0 +1,111 @@
+"""The operators of PyTorch that are computed on the host for a phantom device.
+
+Rule: runs in the program's interpreter, loaded by the hook from its path, so only the standard
+library is imported.  What a release lacks is passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+__all__ = ["is_overwritten", "names", "operands", "overloads", "promoted", "written"]
+
+_ELEMENTWISE = (
+    *("add", "sub", "rsub", "mul", "floor_divide", "remainder", "fmod", "pow", "div"),
+    *("neg", "abs", "sign", "minimum", "maximum", "clamp", "clamp_min", "clamp_max"),
+    *("eq", "ne", "lt", "le", "gt", "ge", "isin", "where", "masked_fill", "bucketize"),
+    *("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "searchsorted"),
+    *("bitwise_left_shift", "bitwise_right_shift", "__lshift__", "__rshift__"),
+    *("logical_and", "logical_or", "logical_xor", "logical_not", "floor", "ceil", "round"),
+    *("__ilshift__", "__irshift__", "trunc", "square", "sgn"),
+)
+_REDUCTIONS = (
+    *("sum", "prod", "any", "all", "max", "min", "amax", "amin", "aminmax", "argmax", "argmin"),
+    *("cumsum", "cumprod", "_cummax_helper", "_cummin_helper", "count_nonzero", "median"),
+    *("sort", "kthvalue", "bincount", "histc"),
+)
+_MOVES = (
+    *("cat", "flip", "roll", "tril", "triu", "index_select", "gather", "scatter", "scatter_add"),
+    *("scatter_reduce", "index", "index_put", "_index_put_impl_", "_unsafe_index", "take"),
+    *("index_add", "index_copy", "index_fill", "masked_scatter", "constant_pad_nd", "put"),
+    *("diag", "trace", "nonzero_static"),
+)
+_FILLS = ("fill", "zero", "arange", "eye", "full", "copy")
+_SIZED = (
+    *("nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive"),
+    "repeat_interleave",
+)
+"""Operators whose output's size depends on values, which the device reads back."""
+_CHOOSING = ("topk",)
+"""Operators by which a router chooses experts."""
+_UNKNOWN = ("random", "bernoulli", "geometric", "set", "resize")
+"""Operators that write in place what is not known."""
+
+_LEFT = frozenset({"aten::pow.Tensor_Tensor_out", "aten::isin.Tensor_Tensor_out"})
+"""Overloads to which PyTorch passes a number as a tensor of the device, which no kernel in Python
+can take."""
+_MASKS = frozenset({"condition", "mask"})
+"""Operands without a part in the type of the result."""
+
+
+def names() -> Iterator[tuple[str, str]]:
+    """The operators, with and without the underscore of those in place, and the method of
+    `values.Values` that runs each."""
+    for name in (*_ELEMENTWISE, *_REDUCTIONS, *_MOVES, *_FILLS):
+        yield name, "after"
+        yield f"{name}_", "copied" if name == "copy" else "after"
+    for name in _SIZED:
+        yield name, "sized"
+    for name in _CHOOSING:
+        yield name, "chosen"
+    for name in _UNKNOWN:
+        yield f"{name}_", "unknown"
+    yield "_local_scalar_dense", "scalar"
+    yield "equal", "scalar"
+
+
+def overloads(torch: Any, name: str) -> Iterator[Any]:
+    """The overloads of an operator that have kernels of their own and none for BackendSelect."""
+    packet = getattr(torch.ops.aten, name, None)
+    for overload in () if packet is None else packet.overloads():
+        op = getattr(packet, overload)
+        has, name = torch._C._dispatch_has_kernel_for_dispatch_key, op.name()
+        if name in _LEFT or not torch._C._dispatch_has_kernel(name):
+            continue  # or of TorchScript alone
+        if not has(name, "CompositeImplicitAutograd") and not has(name, "BackendSelect"):
+            yield op
+
+
+def operands(op: Any) -> list[int]:
+    """The positions at which an operator takes one tensor."""
+    kinds = (str(argument.type) for argument in op._schema.arguments)
+    return [n for n, kind in enumerate(kinds) if kind in ("Tensor", "Optional[Tensor]")]
+
+
+def promoted(op: Any) -> list[int]:
+    """The positions of the operands whose types decide that of the result."""
+    named = op._schema.arguments
+    return [n for n in operands(op) if named[n].name not in _MASKS]
+
+
+def written(op: Any) -> frozenset[int | str]:
+    """The arguments that an operator writes to: positions, names of those only by keyword."""
+    known: frozenset[int | str] | None = _WRITTEN.get(op)
+    if known is None:
+        found: list[int | str] = []
+        for n, argument in enumerate(op._schema.arguments):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                found.append(argument.name if argument.kwarg_only else n)
+        known = _WRITTEN[op] = frozenset(found)
+    return known
+
+
+_WRITTEN: dict[Any, frozenset[int | str]] = {}
+
+
+def is_overwritten(op: Any) -> bool:
+    """Whether what an operator writes to is overwritten as a whole, whatever it held."""
+    name = op._schema.name.partition("::")[2]
+    is_filled = name in ("fill_", "zero_", "copy_", "_cummax_helper", "_cummin_helper")
+    return is_filled or any(argument.is_out for argument in op._schema.arguments)

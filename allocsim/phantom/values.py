@@ -1,0 +1,344 @@
+"""Computes integer and boolean tensors of a phantom device on the host, so that sizes and branches
+that depend on them are the program's own.
+
+Rule: runs in the program's interpreter, loaded by the hook from its path, so only the standard
+library is imported.  Every operator still runs on the device, with the same arguments and in the
+same order: nothing is added to what the allocator is asked for.  An operator of known inputs is
+computed once more on the host; what another one writes is unknown.  Values of floating-point
+tensors are never known.
+
+The kernels are registered for the dispatch key BackendSelect, which is in every dispatch of every
+thread, below autograd, functorch and the modes of compilers, and above the device's own kernels.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+__all__ = ["Values", "install"]
+
+_NUMBERS = frozenset({int, float, bool, complex})
+_MOST_KEPT = 1024
+"""Tensors of numbers that are kept to be used again."""
+_ANSWERED, _KNOWN, _NOTED = 2, 1, 0
+"""What the device does with a copy to the host: as in device.h."""
+
+
+class Values:
+    """The known values of one process.
+
+    torch: the program's PyTorch.  known: its `Known`.  router: the `Router` that chooses experts.
+    operators: the module of that name.
+    routed_reads: how many sizes and copies to the host followed from its choices.
+    """
+
+    def __init__(self, torch: Any, known: Any, router: Any, operators: Any) -> None:
+        self.torch = torch
+        self.operators = operators
+        self.known = known
+        self.router = router
+        self.routed_reads = 0
+        self._tell = ctypes.CDLL(None).device_tell_reads
+        self._tell.argtypes = (ctypes.c_int, ctypes.c_longlong)
+        self._told = threading.local()
+        self._select = torch._C.DispatchKeySet(torch._C.DispatchKey.BackendSelect)
+        self._cpu = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+        self._runs: dict[Any, Callable[..., Any]] = {}
+        self._numbers: dict[Any, Any] = {}
+        self._library = torch.library.Library("aten", "IMPL")
+
+    def install(self) -> None:
+        """Register a kernel for each operator that is computed."""
+        for name, kind in self.operators.names():
+            for overload in self.operators.overloads(self.torch, name):
+                self._register(overload, getattr(self, kind), is_choosing=kind == "chosen")
+
+    def _runner(self, op: Any) -> Callable[..., Any]:
+        """Runs an operator by a set of dispatch keys and its arguments.
+
+        A number that PyTorch made a tensor of comes as a number, and has to be one again.
+        """
+        run, operands = op._handle.redispatch_boxed, self.operators.operands(op)
+
+        def either(keys: Any, *args: Any, **kwargs: Any) -> Any:
+            for n in operands:
+                if n < len(args) and type(args[n]) in _NUMBERS:
+                    return run(keys, *self._without_numbers(op, operands, args), **kwargs)
+            return run(keys, *args, **kwargs)
+
+        return run if len(operands) < 2 else either
+
+    def _number(self, first: Any, number: complex) -> Any:
+        """The tensor of a number behind `first`, of floating point: PyTorch's own type for it, but
+        that of `first` where that has no dimension and would give way."""
+        is_above = first.dim() == 0 and type(number) is float
+        key = (type(number), number, first.dtype if is_above else None)
+        made = self._numbers.get(key)
+        if made is None:
+            kind = first.dtype if is_above else _natural_type(self.torch, number)
+            with self.torch._C.DisableTorchFunction():
+                made = self.torch.scalar_tensor(number, dtype=kind, device="cpu")
+            if number and len(self._numbers) < _MOST_KEPT:  # 0.0 and -0.0 are one key
+                self._numbers[key] = made
+        return made
+
+    def _without_numbers(self, op: Any, operands: list[int], args: Any) -> list[Any]:
+        """The arguments with tensors for numbers, of types that give the same result's type."""
+        torch = self.torch
+        deciding = [n for n in self.operators.promoted(op) if n < len(args)][:2]
+        replaced = [n for n in operands if n < len(args) and type(args[n]) in _NUMBERS]
+        made = list(args)
+        for n in replaced:
+            kind = _natural_type(torch, args[n])
+            made[n] = torch.scalar_tensor(args[n], dtype=kind, device="cpu")
+        if len(deciding) == 2:
+            expected = torch.result_type(*(args[n] for n in deciding))
+            if torch.result_type(*(made[n] for n in deciding)) != expected:
+                for n in replaced:
+                    made[n] = made[n].to(expected)
+        return made
+
+    def _register(self, op: Any, kind: Callable[..., Any], *, is_choosing: bool) -> None:
+        """Register the kernel of an operator; it leaves those of floating-point tensors alone."""
+        run = self._runs[op] = self._runner(op)
+        fast, select = op._handle.redispatch_boxed, self._select
+        types, plain = self.known.types, self.torch._C.DisableTorchFunction
+        operands = self.operators.operands(op)
+        second = operands[1] if len(operands) > 1 else 1 << 20
+        is_copy = op._schema.name == "aten::copy_"
+
+        def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
+            first = args[0] if args else None
+            dtype = getattr(first[0] if type(first) is list and first else first, "dtype", None)
+            if dtype is not None and dtype not in types and not is_choosing:
+                if len(args) > second and type(args[second]) in _NUMBERS:
+                    number = self._number(first, args[second])
+                    args = (*args[:second], number, *args[second + 1 :])
+                    return fast(keys - select, *args, **kwargs)
+                if not is_copy or args[1].dtype not in types:
+                    return fast(keys - select, *args, **kwargs)
+            if not is_choosing and not self._concerns(args, kwargs):
+                return run(keys - select, *args, **kwargs)
+            # A mode of the program, as torch.device is one, must not see what is done here.
+            with plain():
+                return kind(op, lambda: run(keys - select, *args, **kwargs), args, kwargs)
+
+        name = op._schema.name.partition("::")[2]
+        overload = op._schema.overload_name
+        full = f"{name}.{overload}" if overload else name
+        self._library.impl(full, kernel, "BackendSelect", with_keyset=True)
+
+    def _concerns(self, args: Any, kwargs: Any) -> bool:
+        """Whether an integer or a boolean of the device is among the arguments."""
+        tensor, types = self.torch.Tensor, self.known.types
+        for each in args:
+            if isinstance(each, tensor):
+                if each.dtype in types and each.is_cuda:
+                    return True
+            elif type(each) is list and any(
+                isinstance(one, tensor) and one.dtype in types and one.is_cuda for one in each
+            ):
+                return True
+        return any(
+            isinstance(one, tensor) and one.dtype in types and one.is_cuda
+            for one in kwargs.values()
+        )
+
+    def after(self, op: Any, run: Callable[[], Any], args: Any, kwargs: Any) -> Any:
+        """Run an operator whose sizes are known beforehand, then compute it."""
+        out = run()
+        self._keep(op, (args, kwargs), out, *self._computed(op, args, kwargs, out))
+        return out
+
+    def sized(self, op: Any, run: Callable[[], Any], args: Any, kwargs: Any) -> Any:
+        """Compute an operator whose output's size depends on values, then run it."""
+        values, is_routed = self._computed(op, args, kwargs, None)
+        if values is None:
+            out = run()
+        else:
+            self.routed_reads += is_routed
+            first = values[0] if isinstance(values, (tuple, list)) else values
+            dim = args[1] if op._schema.name.endswith("unique_dim") else 0
+            with self.telling(_ANSWERED, first.shape[dim]):
+                out = run()
+        self._keep(op, (args, kwargs), out, values, is_routed)
+        return out
+
+    def chosen(self, op: Any, run: Callable[[], Any], args: Any, kwargs: Any) -> Any:
+        """Run a top-k; that of unknown scores is the router's."""
+        scores = args[0]
+        out = run()
+        if not scores.is_cuda:
+            return out
+        if not scores.is_floating_point():
+            self._keep(op, (args, kwargs), out, *self._computed(op, args, kwargs, out))
+            return out
+        indices = out[1]
+        dim = args[2] if len(args) > 2 else -1
+        experts = self.router.choose(scores, indices, dim)
+        if experts is not None and self.known.may_have(indices):
+            self.known.write(indices, experts, is_routed=True)
+        return out
+
+    def unknown(self, op: Any, run: Callable[[], Any], args: Any, kwargs: Any) -> Any:
+        """Run an operator that writes unknown values in place."""
+        out = run()
+        self._keep(op, (args, kwargs), out, None, False)
+        return out
+
+    def scalar(self, op: Any, run: Callable[[], Any], args: Any, kwargs: Any) -> Any:
+        """Run the operator behind `item()`, or one whose result is a boolean of the host."""
+        host = self._hosted(op, args, kwargs, (), [False])
+        if host is None:
+            return run()
+        with self.telling(_KNOWN):
+            run()
+        return self._runs[op](self._cpu, *host[0])
+
+    def copied(self, op: Any, run: Callable[[], Any], args: Any, kwargs: Any) -> Any:
+        """Run a copy, within the device, to it or from it."""
+        to, source = args[:2]
+        if to.is_cuda or not source.is_cuda:
+            return self.after(op, run, args, kwargs)
+        read = self._read(source)
+        if read is None:
+            return run()
+        values, is_routed = read
+        self.routed_reads += is_routed
+        with self.telling(_KNOWN):
+            out = run()
+        self._runs[op](self._cpu, to, values)
+        return out
+
+    def telling(self, kind: int, value: int = 0) -> _Telling:
+        """A context in which this thread's copies to the host are treated as `kind` says."""
+        return _Telling(self._tell, self._told, (kind, value))
+
+    def _read(self, tensor: Any) -> tuple[Any, bool] | None:
+        if not self.known.may_have(tensor):
+            return None
+        read: tuple[Any, bool] | None = self.known.read(tensor)
+        return read
+
+    def _computed(self, op: Any, args: Any, kwargs: Any, out: Any) -> tuple[Any, bool]:
+        """The operator's result on the host, None if an input is unknown; whether it is routed."""
+        if out is not None and not any(map(self.known.may_have, _tensors(self.torch, out))):
+            return None, False
+        routed = [False]
+        written = self.operators.written(op)
+        host = self._hosted(op, args, kwargs, written, routed)
+        if host is None:
+            return None, False
+        positional, named = host
+        is_counted = op._schema.name == "aten::histc"  # the host has none of integers
+        if is_counted:
+            positional[0] = positional[0].double()
+        try:
+            values = self._runs[op](self._cpu, *positional, **named)
+        except (RuntimeError, NotImplementedError, IndexError):
+            return None, False  # what the host cannot do, or the device only reports later
+        if not op._schema.returns:
+            values = [positional[n] for n in sorted(written)]
+        return values, routed[0]
+
+    def _hosted(self, op: Any, args: Any, kwargs: Any, written: Any, routed: list[bool]) -> Any:
+        """The arguments on the host, copies where the operator writes; None if one is unknown."""
+        torch = self.torch
+        only = self.operators.is_overwritten(op)
+
+        def one(value: Any, is_written: bool) -> Any:
+            if isinstance(value, torch.Tensor):
+                if not value.is_cuda:
+                    return value.clone() if is_written else value
+                if is_written and only and self.known.may_have(value):
+                    return torch.empty(value.shape, dtype=value.dtype, device="cpu")
+                read = self._read(value)
+                if read is None:
+                    raise _UnknownError
+                routed[0] = routed[0] or read[1]
+                return read[0].clone() if is_written else read[0]
+            if isinstance(value, (list, tuple)):
+                return [one(each, is_written) for each in value]
+            return value
+
+        try:
+            positional = [one(value, n in written) for n, value in enumerate(args)]
+            return positional, {key: one(value, key in written) for key, value in kwargs.items()}
+        except _UnknownError:
+            return None
+
+    def _keep(self, op: Any, given: Any, out: Any, values: Any, is_routed: bool) -> None:
+        """Keep what an operator wrote: `values` in `out`, or that it is unknown.
+
+        given: its arguments, by position and by keyword.
+        """
+        known, torch = self.known, self.torch
+        args, kwargs = given
+        if not op._schema.returns:
+            out = [args[n] for n in sorted(self.operators.written(op))]
+        outs = list(_tensors(torch, out))
+        computed = list(_tensors(torch, values))
+        if values is not None and len(outs) == len(computed):
+            for n, device in enumerate(outs):
+                host = computed[n]
+                if known.may_have(device) and device.shape == host.shape:
+                    known.write(device, host, is_routed=is_routed)
+                elif device.is_cuda and device.layout is torch.strided:
+                    known.forget(device)
+            return
+        written = self.operators.written(op)
+        for n, value in (*enumerate(args), *kwargs.items()):
+            if n in written:
+                for each in _tensors(torch, value):
+                    if each.is_cuda and each.layout is torch.strided:
+                        known.forget(each)
+
+
+class _UnknownError(Exception):
+    """An input is not known."""
+
+
+class _Telling:
+    """Tells the device what to do with this thread's copies to the host, and then what before."""
+
+    __slots__ = ("before", "state", "tell", "told")
+
+    def __init__(self, tell: Any, told: Any, state: tuple[int, int]) -> None:
+        self.tell, self.told, self.state = tell, told, state
+
+    def __enter__(self) -> None:
+        self.before = getattr(self.told, "state", (_NOTED, 0))
+        self.told.state = self.state
+        self.tell(*self.state)
+
+    def __exit__(self, *error: object) -> None:
+        self.told.state = self.before
+        self.tell(*self.before)
+
+
+def _natural_type(torch: Any, number: complex) -> Any:
+    """The type of the tensor that PyTorch makes of a number."""
+    if isinstance(number, bool):
+        return torch.bool
+    if isinstance(number, int):
+        return torch.int64
+    return torch.float64 if isinstance(number, float) else torch.complex128
+
+
+def _tensors(torch: Any, value: Any) -> Iterator[Any]:
+    """The tensors in a value or in a list of values."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _tensors(torch, each)
+
+
+def install(torch: Any, known: Any, router: Any, operators: Any) -> Values:
+    """Let PyTorch compute its small integers and booleans; returns what does it."""
+    values = Values(torch, known, router, operators)
+    values.install()
+    return values
