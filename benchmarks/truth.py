@@ -1,13 +1,15 @@
 """`allocsim fit` beside what real PyTorch's allocator said of the same tasks.
 
-    python -m benchmarks.truth [--engine program|laws] [--python PATH] [--jobs N] [--cudnn] [ID ...]
+    python -m benchmarks.truth [--engine program|laws] [--python PATH] [--jobs N] [--current] [ID ...]
 
 Runs the 100 tasks of traces/fit/truth.jsonl, or those of the given ids, by `fit`'s own program
 and compares both peaks.  It needs a Python with PyTorch 2.15, transformers, peft and torchvision;
 --engine laws needs none of these, and lists what there is no law for.
 
-The rows were recorded before the phantom GPU had cuDNN's attention.  Those in 16 bits on a card
-where PyTorch prefers it are marked, and are run without it; with --cudnn they are run with it.
+The rows were recorded over an earlier phantom GPU: every value was zero, and neither cuDNN's
+attention nor the workspaces of its convolutions existed.  Programs are run under the same conditions.
+With --current they run as `fit` runs them today, and rows with convolutions, with checkpointing, and
+in 16 bits on Hopper and Blackwell may differ.
 """
 
 from __future__ import annotations
@@ -71,42 +73,44 @@ def gpu_of(row: Mapping[str, Any]) -> Gpu:
     return gpu
 
 
-def lacks_cudnn_attention(row: Mapping[str, Any]) -> bool:
-    """Whether a row was recorded without the attention that PyTorch prefers on its card."""
+def has_cudnn_attention(row: Mapping[str, Any]) -> bool:
+    """Return True if PyTorch prefers cuDNN's attention for a row on its card."""
     return row["dtype"] != "fp32" and gpu_of(row).capability[0] in CUDNN_ATTENTION
 
 
-def without_cudnn_attention(program: str) -> str:
-    """The text of a program, with cuDNN's attention switched off as PyTorch offers it."""
-    switched_off = "import torch\ntorch.backends.cuda.enable_cudnn_sdp(False)\n"
+def without_cudnn(program: str) -> str:
+    """Return a program without cuDNN's attention and without its workspaces of convolutions."""
+    first = (
+        'import os\nos.environ["TORCH_CUDNN_V8_API_DISABLED"] = "1"\n'
+        "import torch\ntorch.backends.cuda.enable_cudnn_sdp(False)\n"
+    )
     assert "import torch\n" in program
-    return program.replace("import torch\n", switched_off, 1)
+    return program.replace("import torch\n", first, 1)
 
 
 def run(
-    row: Mapping[str, Any], python: str | None, engine: str = "program", *, has_cudnn: bool = False
+    row: Mapping[str, Any], python: str | None, engine: str = "program", *, is_current: bool = False
 ) -> Ran:
-    """Run a row's task on its card.
-
-    has_cudnn: whether PyTorch may choose cuDNN's attention where the row was recorded without.
-    """
+    """Run a row's task on its card; `is_current` runs it as `fit` does today."""
     with TemporaryDirectory() as place:
         task = task_of(row, Path(place))
         if engine == "laws":
             return run_by_law(task, gpu_of(row), transformers=TRANSFORMERS[0])
         program = program_of(task)
-        if lacks_cudnn_attention(row) and not has_cudnn:
-            program = without_cudnn_attention(program)
-        return run_program(program, gpu_of(row), python=python, model=task.model)
+        if not is_current:
+            program = without_cudnn(program)
+        return run_program(
+            program, gpu_of(row), python=python, model=task.model, values=is_current
+        )
 
 
 def told(
-    row: Mapping[str, Any], python: str | None, engine: str, has_cudnn: bool
+    row: Mapping[str, Any], python: str | None, engine: str, *, is_current: bool = False
 ) -> tuple[str, bool]:
     """A row's line, and whether both peaks are the same."""
     began = time.perf_counter()
     try:
-        ran = run(row, python, engine, has_cudnn=has_cudnn)
+        ran = run(row, python, engine, is_current=is_current)
     except AllocsimError as error:
         return f"{row['id']}: {error}", False
     allocated = ran.peak_allocated_bytes - row["peak_allocated"]
@@ -114,7 +118,7 @@ def told(
     ends_alike = ran.is_out_of_memory == ("oom_in_step" in row)
     is_same = allocated == reserved == 0 and ends_alike
     end = "" if ends_alike else "  ends otherwise"
-    if lacks_cudnn_attention(row):
+    if has_cudnn_attention(row):
         end += "  recorded without cuDNN's attention"
     return (
         f"{row['id']:16} {_what(row):58} {row['peak_reserved'] // MIB:>7,} MiB "
@@ -144,18 +148,20 @@ def main() -> int:
     parser.add_argument("--python", help="the Python that has PyTorch")
     parser.add_argument("--engine", choices=("program", "laws"), default="program")
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--cudnn", action="store_true", help="run cuDNN's attention where it is")
+    parser.add_argument("--current", action="store_true", help="run as `fit` runs programs today")
     given = parser.parse_args()
     asked = [row for row in rows() if not given.ids or row["id"] in given.ids]
     print(f"{'row':16} {'task':58} {'reserved':>11} {'reserved':>12} {'allocated':>12}")
     n_same = 0
     with ThreadPoolExecutor(given.jobs) as pool:
-        lines = pool.map(lambda row: told(row, given.python, given.engine, given.cudnn), asked)
+        lines = pool.map(
+            lambda row: told(row, given.python, given.engine, is_current=given.current), asked
+        )
         for line, is_same in lines:
             n_same += is_same
             print(line, flush=True)
     print(f"{n_same} of {len(asked)} to the byte, reserved and allocated")
-    n_without = sum(map(lacks_cudnn_attention, asked))
+    n_without = sum(map(has_cudnn_attention, asked))
     print(f"{n_without} were recorded without the attention of cuDNN that PyTorch prefers there")
     return int(n_same != len(asked))
 
