@@ -1,15 +1,15 @@
 """`allocsim fit` beside what real PyTorch's allocator said of the same tasks.
 
-    python -m benchmarks.truth [--engine program|laws] [--python PATH] [--jobs N] [--current] [ID ...]
+    python -m benchmarks.truth [--engine program|laws] [--python PATH] [--current] [ID ...]
 
 Runs the 100 tasks of traces/fit/truth.jsonl, or those of the given ids, by `fit`'s own program
 and compares both peaks.  It needs a Python with PyTorch 2.15, transformers, peft and torchvision;
 --engine laws needs none of these, and lists what there is no law for.
 
 The rows were recorded over an earlier phantom GPU: every value was zero, and neither cuDNN's
-attention nor the workspaces of its convolutions existed.  Programs are run under the same conditions.
-With --current they run as `fit` runs them today, and rows with convolutions, with checkpointing, and
-in 16 bits on Hopper and Blackwell may differ.
+attention nor the workspaces of its convolutions existed.  Programs are run under the same
+conditions.  With --current they run as `fit` runs them today, and rows with convolutions, with
+checkpointing, and in 16 bits on Hopper and Blackwell may differ.
 """
 
 from __future__ import annotations
