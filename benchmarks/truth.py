@@ -99,9 +99,7 @@ def run(
         program = program_of(task)
         if not is_current:
             program = without_cudnn(program)
-        return run_program(
-            program, gpu_of(row), python=python, model=task.model, values=is_current
-        )
+        return run_program(program, gpu_of(row), python=python, model=task.model, values=is_current)
 
 
 def told(

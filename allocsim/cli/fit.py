@@ -129,8 +129,15 @@ def add_to(commands: Commands[Parser]) -> None:
         help="what answers: the program itself, run by PyTorch, the law of its requests, without, "
         "or formulas (default: laws where PyTorch is missing; formulas with an option of "
         "theirs)")  # fmt: skip
-    add("--no-values", action="store_false", dest="values", help="a program's integers and "
-        "booleans are not computed: all are zero")  # fmt: skip
+    add("--no-values", action="store_true", default=None,
+        help="do not compute integers and booleans of a program; all are zero")  # fmt: skip
+    _add_outputs(parser)
+    add_parallel(parser)
+    parser.set_defaults(host_spill=None)
+
+
+def _add_outputs(parser: Parser) -> None:
+    add = parser.add_argument
     add("-o", "--out", metavar="FILE", type=Path, help="keep the recording, as a .pickle; "
         "with --find that of what is found")  # fmt: skip
     add("--html", metavar="FILE", type=Path, help="write a page that answers by laws, offline, for "
@@ -138,8 +145,6 @@ def add_to(commands: Commands[Parser]) -> None:
     add("--show-program", action="store_true", help="print the program that is run, and stop")
     add("--list-models", action="store_true", help="print the presets, and stop")
     add_shared(parser, "--json")
-    add_parallel(parser)
-    parser.set_defaults(host_spill=None)
 
 
 def _sought(text: str) -> list[str]:
@@ -264,7 +269,7 @@ def _fit(arguments: argparse.Namespace, task: Task | None, gpus: list[Gpu]) -> i
     if arguments.out is not None:
         _refuse_out(arguments.out)
     keep = arguments.out
-    more = {"keep": keep, "host_spill": arguments.host_spill, "values": arguments.values}
+    more = {"keep": keep, "host_spill": arguments.host_spill, "values": not arguments.no_values}
 
     def answered(gpu: Gpu) -> Fit:
         if task is None:

@@ -63,6 +63,7 @@ EFFECTS: dict[str, frozenset[Way]] = {
     **dict.fromkeys(("conf", "torch"), _RUNS | {Way.COMMAND}),
     "transformers": _MODELS,
     "python": _RUNS,
+    "no_values": frozenset((Way.ONE, Way.COMMAND)),
     "engine": _ALL,
     "out": _RUNS | {Way.COMMAND},
     "html": frozenset((Way.PAGE,)),
@@ -102,6 +103,7 @@ _BELONGS = {
     "gpu_layers": "is for --server ENGINE: for llama.cpp and ollama",
     "others": "is for --find of two sizes, as batch,seq",
     "multiple_of": "is for --find of a size",
+    "no_values": "is for the program of one answer",
     "cards": "is of --plan; a layout's cards are those of its groups",
 }
 """What an option is for, where that says more than the way that has no use for it."""
@@ -159,6 +161,8 @@ def refuse_ineffective(arguments: argparse.Namespace, way: Way) -> None:
         raise UsageError(_engine_refusal(engine, way, arguments))
     if engine == "laws" and arguments.python is not None:
         raise UsageError("--python is for a program that runs; --engine laws runs none")
+    if engine == "laws" and arguments.no_values:
+        raise UsageError("--no-values is for a program that runs; --engine laws runs none")
 
 
 def _is_given(value: object) -> bool:

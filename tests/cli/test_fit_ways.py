@@ -71,6 +71,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "torch": ("--torch", "2.11"),
     "transformers": ("--transformers", "5.23"),
     "python": ("--python", "python3"),
+    "no_values": ("--no-values",),
     "out": ("-o", "out.pickle"),
     "html": ("--html", "page.html"),
     "show_program": ("--show-program",),
@@ -106,7 +107,7 @@ def parsed(words: tuple[str, ...]) -> argparse.Namespace:
 
 
 def test_every_option_of_the_parser_has_its_row_and_its_example() -> None:
-    names = set(vars(parsed(GPT2))) - {"run", "command"}
+    names = set(vars(parsed(GPT2))) - {"run", "command", "has_separator"}
     assert set(EFFECTS) == names
     assert set(EXAMPLES) == names - set(ALWAYS)
     assert set(ENGINES_OF) == set(Way)
