@@ -15,7 +15,7 @@ from allocsim.engine.as_recorded import device_of
 from allocsim.engine.notes import known_notes
 from allocsim.engine.plan import StepKind, Steps
 from allocsim.engine.prepared import Prepared
-from allocsim.engine.result import DeviceRun, Fidelity, PeakState, Timeline
+from allocsim.engine.result import DeviceRun, Fidelity, PeakState, Timeline, driver_calls_of
 from allocsim.trace import Action
 
 __all__ = ["run_as_made"]
@@ -72,6 +72,7 @@ def run_as_made(
         ),
         inferred=(*notes, *known_notes(prepared)),
         stopped_at=None,
+        driver_calls=driver_calls_of(allocator.device.calls),
     )
 
 

@@ -15,15 +15,9 @@ from functools import partial
 from allocsim.phantom.build import Stubs, build_once, build_stubs, digest_of
 from allocsim.phantom.errors import UnavailableError
 from allocsim.phantom.gpu import Gpu
-from allocsim.phantom.wheel import cache_root
+from allocsim.phantom.wheel import PLANS_WITHOUT_DEVICE, cache_root
 
-__all__ = ["PLANS_WITHOUT_DEVICE", "TorchInstall", "find_torch", "phantom_environment"]
-
-PLANS_WITHOUT_DEVICE = (2, 8)
-"""The first release whose cuDNN plans for a card that a program describes (cuDNN 9.8 and later).
-
-Before it convolutions go through cuDNN's first interface, whose stub needs no workspace.
-"""
+__all__ = ["TorchInstall", "find_torch", "phantom_environment"]
 
 BASE_ADDRESS = 0x7000_0000_0000
 """Where the device's addresses begin; far from anything the host maps."""

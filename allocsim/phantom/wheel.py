@@ -27,6 +27,7 @@ from pathlib import Path
 from allocsim.phantom.errors import UnavailableError
 
 __all__ = [
+    "PLANS_WITHOUT_DEVICE",
     "PUBLISHED", "Wheel", "cache_folder", "cache_root", "cached_wheel", "fetch_wheel",
     "full_version",
 ]  # fmt: skip
@@ -50,6 +51,12 @@ PUBLISHED = {
     "2.15": "2.15.0",
 }
 """For each release, the oldest first, the patch release that is fetched if none is named."""
+
+PLANS_WITHOUT_DEVICE = (2, 8)
+"""The first release whose cuDNN plans for a card that a program describes (cuDNN 9.8 and later).
+
+Before it convolutions go through cuDNN's first interface, whose stub needs no workspace.
+"""
 
 _LAST_WITH_OLD_ABI = 206
 """The number of the last release built with the C++ library's strings of before GCC 5."""
