@@ -62,7 +62,8 @@ def attention(shape: Shape) -> Shape:
     q, k, v = made(shape["s"]), made(shape["t"]), made(shape["t"])
     mask = None
     if shape["mask"]:
-        mask = torch.ones(b, 1, shape["s"], shape["t"], device="cuda", dtype=torch.bool)
+        # Additive: PyTorch converts a boolean mask, with requests of its own.
+        mask = torch.zeros(b, 1, shape["s"], shape["t"], device="cuda", dtype=dtype)
     node: list[str | None] = [None]
 
     def forward() -> torch.Tensor:
