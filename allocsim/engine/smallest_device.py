@@ -175,6 +175,7 @@ def smallest_device(trials: Trials, setting: Setting) -> Capacity | None:
 
     None if PyTorch refuses the setting or would not survive it, on a device of any size.
     """
+    trials = trials.alone()
     before = trials.count
     unlimited = trials.under(setting, None)
     if not unlimited.goes_through:

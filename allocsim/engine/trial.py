@@ -275,6 +275,12 @@ class Trials:
         self._known: dict[tuple[Hashable, int | None], Trial] = {}
         self._with_peaks: set[tuple[Hashable, int | None]] = set()
 
+    def alone(self) -> Trials:
+        """Return trials on a card that no other process uses; these if nobody else holds memory."""
+        if not self.prepared.others_memory:
+            return self
+        return Trials(replace(self.prepared, is_elsewhere=True), self._watch, self._effect)
+
     def under(
         self,
         setting: Setting,

@@ -9,6 +9,7 @@ import pytest
 from allocsim import load
 from allocsim.core import PAGE
 from allocsim.engine import Prepared, Setting, Trials, prepare, smallest_device
+from allocsim.units import GIB
 from tests.recordings import phantom_recordings
 
 TRACES = Path(__file__).parents[2] / "traces"
@@ -55,3 +56,16 @@ def test_a_device_that_is_named_does_and_a_page_less_does_not(path: Path) -> Non
 def test_all_that_are_named_of_all_recordings() -> None:
     n_claims = sum(prove(each) for path in RECORDINGS for each in prepare(load(path)))
     assert n_claims > 800
+
+
+def test_smallest_device_leaves_out_memory_of_other_processes() -> None:
+    """Other processes held 130.8 GiB of the recorded card; the program alone needs under 9 GiB."""
+    recording = load(TRACES / "h200" / "oom" / "default-exit.npz.gz")
+    (prepared,) = prepare(recording)
+    assert prepared.others_memory > 120 * GIB
+    found = smallest_device(Trials(prepared), prepared.recorded)
+    assert found is not None
+    assert found.device_memory < 9 * GIB
+    alone = Trials(prepared).alone()
+    assert alone.under(prepared.recorded, found.device_memory).goes_through
+    assert not alone.under(prepared.recorded, found.device_memory - PAGE).goes_through
