@@ -1,8 +1,7 @@
-"""What a captured file says of itself, under the key "allocsim" that `allocsim record` writes too.
+"""Metadata of a captured file, under the key "allocsim" that `allocsim record` writes too.
 
-Rule: it only adds to PyTorch's snapshot, and asks CUDA nothing but how much is free.  At an error
-it does not ask that either, since a graph may be under capture.  The driver's management library
-does not touch CUDA's state and is asked at any time.
+It adds to PyTorch's snapshot and reads only the free memory from CUDA. At an error it does not call
+CUDA, since a graph may be under capture.  NVML does not touch CUDA's state and is always read.
 """
 
 from __future__ import annotations
@@ -26,11 +25,14 @@ AT_ERROR = "at an out-of-memory error"
 
 @dataclass(frozen=True)
 class About:
-    """What a capture knows of a file.
+    """Data about one captured file.
 
-    occasion: when it is written, as a text.  device: of the error, -1 for none.  free: bytes that
-    the driver had at the error, None for none.  rank: "" for none.  max_entries: of the ring.
-    exit_code: the program's, None where it has not ended.
+    occasion: reason for writing it, as text.
+    device: device of the error; -1 for none.
+    free: free bytes of the driver at the error; None without an error.
+    rank: rank of the process; "" for none.
+    max_entries: capacity of the ring of entries.
+    exit_code: exit code of the program; None if unknown.
     """
 
     occasion: str
@@ -42,7 +44,7 @@ class About:
 
     @property
     def is_error(self) -> bool:
-        """Whether it is written at an out-of-memory error."""
+        """True if it is written at an out-of-memory error."""
         return self.occasion.startswith(AT_ERROR)
 
 

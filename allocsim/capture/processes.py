@@ -1,7 +1,7 @@
-"""What each process holds on a device, asked of the driver's management library (NVML).
+"""Device memory of each process, read from the driver's management library (NVML).
 
-Rule: nothing is raised, and what cannot be known is left out: a machine without the library, a
-container whose process ids are not those of the host, a driver that does not tell.
+Nothing is raised.  Unknown values are left out: without the library, in a container whose process
+ids are not those of the host, or if the driver does not report them.
 """
 
 from __future__ import annotations

@@ -15,21 +15,21 @@ __all__ = ["EFFECTS", "ENGINES_OF", "Way", "refuse_ineffective", "way_of"]
 
 
 class Way(Enum):
-    """A way of answering, with what is said of an option that has no effect on it."""
+    """Way of answering, with the error text for an option that has no effect on it."""
 
     LIST = "--list-models prints the presets and stops"
-    PAGE = "--{option} is for an answer; --html writes a page that is asked"
+    PAGE = "--{option} applies to a single answer; it has no effect on the page of --html"
     SHOW = "--{option} has no effect beside --show-program"
     SERVER = "--{option} is not for --server"
     TRANSFORMERS = "--{option} is not for --server transformers"
     GGML = "--{option} is not for --server llama.cpp or ollama"
-    LAYOUT = "--{option} is of a program that runs; formulas have no use for it"
+    LAYOUT = "--{option} applies to a program that runs; formulas do not use it"
     PLAN = "--{option} has no effect on --plan"
-    COMMAND = "--{option} is for a MODEL; a program is run as it stands"
+    COMMAND = "--{option} is for a MODEL; a program runs unchanged"
     ONE = "--{option} has no effect here"
-    FIND = "--find has no use for it; leave out --{option}"
-    FRONTIER = "--find of two sizes has no use for it; leave out --{option}"
-    FEWEST = "--find gpus has no use for it; leave out --{option}"
+    FIND = "--{option} has no effect with --find; leave it out"
+    FRONTIER = "--{option} has no effect with --find of two sizes; leave it out"
+    FEWEST = "--{option} has no effect with --find gpus; leave it out"
 
 
 _ALL = frozenset(Way)
@@ -104,9 +104,9 @@ _BELONGS = {
     "others": "is for --find of two sizes, as batch,seq",
     "multiple_of": "is for --find of a size",
     "no_values": "is for the program of one answer",
-    "cards": "is of --plan; a layout's cards are those of its groups",
+    "cards": "is for --plan; a layout computes the number of cards from its groups",
 }
-"""What an option is for, where that says more than the way that has no use for it."""
+"""Texts for single options, used where they explain more than the text of the way."""
 _BETWEEN_SERVERS = {
     "gpu_layers": "is for llama.cpp and ollama",
     "kv_cache_type": "is not for transformers, which keeps its growing cache in the model's type",
@@ -184,7 +184,7 @@ def _refusal(name: str, way: Way, arguments: argparse.Namespace) -> str:
     if way is Way.PLAN:
         way = Way.LAYOUT
     if way is Way.COMMAND and name not in ("python", "transformers"):
-        return f"--{option} is for a MODEL; a program says itself what it does"
+        return f"--{option} is for a MODEL; a program sets this itself"
     if way in _SERVERS:
         way = Way.SERVER
     return way.value.format(option=option)
@@ -198,4 +198,4 @@ def _engine_refusal(engine: str, way: Way, arguments: argparse.Namespace) -> str
     if way in _SERVERS:
         return f"--engine {engine} is not for --server, which is answered by formula"
     name = next(name for name in _OF_FORMULAS if _is_given(getattr(arguments, name)))
-    return f"--{_option(name)} is of formulas; --engine {engine} is none"
+    return f"--{_option(name)} needs --engine formula; --engine {engine} does not use it"

@@ -1,11 +1,11 @@
-"""Addresses as the CUDA driver chooses them for cudaMalloc, read from recordings of real cards.
+"""Addresses that the CUDA driver chooses for cudaMalloc, read from recordings of an H200.
 
-Invariants: address space is taken in chunks, each a multiple of 32 MiB that begins at one.  A free
-range, a hole, never spans two chunks, even where they touch.  A request takes the lowest address
-at which a hole is wide enough.  Where none is, a new chunk, as small as the request allows, goes to
-the end of the highest gap that is wide enough, else directly below the lowest chunk; the request
-takes its beginning.  A chunk of which nothing is used any more is given up at once and leaves a
-gap.  Source: semantics 10.1.
+Invariants: address space is taken in chunks, which begin at and have a multiple of 32 MiB.  A free
+range of a chunk, a hole, never spans two chunks, even if they are adjacent.  A request takes the
+lowest address at which a hole is large enough.  Otherwise the driver takes the smallest chunk that
+holds the request: at the end of the highest gap that is large enough, or directly below the lowest
+chunk.  The request gets the beginning of that chunk.  A chunk without any used memory is released
+at once and leaves a gap.  Source: semantics 10.1.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["AddressEvent", "AddressEventKind", "Arena"]
 
 
 class AddressEventKind(Enum):
-    """What happens in the address space besides the allocator's own requests."""
+    """Kind of change in the address space that is not a request of the allocator."""
 
     GAP = auto()
     """[start, end) of the process's address space becomes free for new chunks."""
@@ -34,7 +34,7 @@ class AddressEventKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AddressEvent:
-    """A change of the address space that the allocator's requests do not explain.
+    """Change of the address space that the allocator's requests do not explain.
 
     start, end: addresses, whole pages.
     """
@@ -45,9 +45,9 @@ class AddressEvent:
 
 
 class Arena:
-    """The address space of one process for cudaMalloc.
+    """Address space of one process for cudaMalloc.
 
-    top: an address at or below which the first chunk ends.
+    top: upper limit of the end of the first chunk.
     """
 
     __slots__ = (
@@ -70,11 +70,11 @@ class Arena:
 
     @property
     def lowest(self) -> int:
-        """The lowest address of all chunks; the top before there is one."""
+        """Lowest address of all chunks; the top if there is none."""
         return self._lowest
 
     def chunk_at(self, address: int) -> tuple[int, int] | None:
-        """(start, end) of the chunk that holds `address`."""
+        """Return (start, end) of the chunk that contains `address`, or None."""
         at = self._chunks.bisect_right(address) - 1
         if at < 0:
             return None
@@ -82,7 +82,7 @@ class Arena:
         return (int(start), int(end)) if address < end else None
 
     def last_chunk_below(self, address: int) -> tuple[int, int] | None:
-        """(start, end) of the highest chunk that begins below `address`."""
+        """Return (start, end) of the highest chunk that begins below `address`, or None."""
         at = self._chunks.bisect_left(address) - 1
         if at < 0:
             return None
@@ -90,12 +90,12 @@ class Arena:
         return int(start), int(end)
 
     def is_free(self, start: int, end: int) -> bool:
-        """Whether one hole covers [start, end)."""
+        """Return True if one hole covers [start, end)."""
         at = self._holes.bisect_right(start) - 1
         return at >= 0 and end <= int(self._holes.peekitem(at)[1])
 
     def expected(self, size: int) -> tuple[int, bool]:
-        """Where `size` bytes would go, and whether that is a hole."""
+        """Return the address for `size` bytes, and True if it is in a hole."""
         hole = self._hole_for(size)
         return (self._chunk_for(size), False) if hole is None else (hole, True)
 
@@ -110,7 +110,7 @@ class Arena:
         return address
 
     def release(self, start: int, end: int) -> None:
-        """Give [start, end) back; a chunk that is empty then is given up."""
+        """Release [start, end), and its chunk if it is empty then."""
         while start < end:
             chunk = self.chunk_at(start)
             if chunk is None:
@@ -123,7 +123,7 @@ class Arena:
     # -- what others do -----------------------------------------------------------------
 
     def happen(self, event: AddressEvent) -> None:
-        """Let others do what `event` says."""
+        """Apply an event."""
         if event.kind is AddressEventKind.GAP:
             self.add_gap(event.start, event.end)
         elif event.kind is AddressEventKind.HOLE:
@@ -132,9 +132,10 @@ class Arena:
             self.place(event.end - event.start)
 
     def adopt(self, start: int, end: int) -> None:
-        """Take over [start, end), in use already.
+        """Mark [start, end) as used.
 
-        What no chunk covers becomes one, up to the next multiple of 32 MiB; the rest is a hole.
+        A part outside all chunks becomes a new chunk, up to the next multiple of 32 MiB, whose rest
+        is a hole.
         """
         while start < end:
             chunk = self.chunk_at(start)
@@ -146,9 +147,9 @@ class Arena:
             start = covered
 
     def offer(self, start: int, end: int) -> None:
-        """Let [start, end) be a hole of a chunk that others keep in use.
+        """Add [start, end) as a hole of a chunk that others keep in use.
 
-        Where a chunk is in the way, it is one of the same size elsewhere.
+        If a chunk is in the way, a new chunk of the same size goes elsewhere.
         """
         if self.chunk_at(start) is not None or self._free_until(start, end) < end:
             size = end - start
@@ -158,10 +159,9 @@ class Arena:
         self._kept.add(start)
 
     def widen_chunk(self, start: int, end: int) -> int:
-        """Let the chunk that begins at `start`, which others use as well, reach to `end`.
+        """Extend the chunk at `start`, which others use too, to `end`; return its new end.
 
-        It ends where the next one begins, at the latest.  The rest of it is a hole.  Returns its
-        end.
+        It stops at the next chunk.  The added part becomes a hole.
         """
         old = int(self._chunks[start])
         end = max(self._free_until(old, end), old)
@@ -173,7 +173,7 @@ class Arena:
         return end
 
     def add_gap(self, start: int, end: int) -> None:
-        """Let new chunks go to [start, end), as far as that is above the lowest chunk and free."""
+        """Add a gap in [start, end), as far as it is above the lowest chunk and free."""
         start = max(start, self._lowest)
         while start < end:
             chunk = self.chunk_at(start)
@@ -184,9 +184,9 @@ class Arena:
             start = until
 
     def close_holes(self, size: int, below: int | None = None) -> list[tuple[int, int]]:
-        """Let others take every hole of at least `size` bytes; returns what they take.
+        """Let others take every hole of at least `size` bytes; return the ranges taken.
 
-        below: of the holes that begin below this address, what lies below it; None for all.
+        below: take only the part of each hole below this address; None takes whole holes.
         """
         wide = [(int(start), int(end)) for start, end in self._holes.items() if end - start >= size]
         if below is not None:
@@ -196,7 +196,7 @@ class Arena:
         return wide
 
     def close_gaps(self, size: int, above: int) -> None:
-        """Forget the gaps above an address in which a chunk for `size` bytes would fit."""
+        """Remove the gaps above an address in which a chunk for `size` bytes would fit."""
         wide = round_up(size, ADDRESS_CHUNK)
         for start, end in list(self._gaps.items()):
             if end - start >= wide and start >= above:
@@ -205,12 +205,12 @@ class Arena:
     # -- parts --------------------------------------------------------------------------
 
     def _hole_for(self, size: int) -> int | None:
-        """The lowest address of a hole that is wide enough."""
+        """Return the lowest address of a hole that is large enough, or None."""
         starts = (self._starts_by_size[width][0] for width in self._starts_by_size.irange(size))
         return min(starts, default=None)
 
     def _chunk_for(self, size: int) -> int:
-        """Where a new chunk for `size` bytes begins."""
+        """Return the start of a new chunk for `size` bytes."""
         wide = round_up(size, ADDRESS_CHUNK)
         for start, end in reversed(self._gaps.items()):
             if end - start >= wide:
@@ -220,7 +220,7 @@ class Arena:
         return self._lowest // ADDRESS_CHUNK * ADDRESS_CHUNK - wide
 
     def _free_until(self, start: int, end: int) -> int:
-        """Where the first chunk from `start` on begins, `end` at most."""
+        """Return the start of the first chunk from `start` on, at most `end`."""
         at = self._chunks.bisect_left(start)
         return end if at == len(self._chunks) else min(end, int(self._chunks.keys()[at]))
 
@@ -241,7 +241,7 @@ class Arena:
             self._lowest = int(self._gaps.pop(start))
 
     def _join_gaps(self, start: int, end: int) -> None:
-        """A gap, one with those that it touches."""
+        """Add a gap and join it with adjacent gaps."""
         if end in self._gaps:
             end = self._gaps.pop(end)
         at = self._gaps.bisect_left(start) - 1
@@ -250,7 +250,7 @@ class Arena:
         self._gaps[start] = end
 
     def _forget_gaps(self, start: int, end: int) -> None:
-        """[start, end) is no gap."""
+        """Remove [start, end) from the gaps."""
         for first, last in list(self._gaps.items()):
             if last <= start or end <= first:
                 continue
@@ -263,7 +263,7 @@ class Arena:
     # Holes
 
     def _release(self, start: int, end: int, chunk: tuple[int, int]) -> None:
-        """A hole, one with those of its chunk that it touches; an empty chunk is given up."""
+        """Add a hole, join it with adjacent holes of its chunk, and release an empty chunk."""
         at = self._holes.bisect_right(start) - 1
         before, before_end = self._holes.peekitem(at) if at >= 0 else (-1, -1)
         if before >= chunk[0] and before_end >= start:
@@ -275,7 +275,7 @@ class Arena:
             self._give_up(start, end)
 
     def _occupy(self, start: int, end: int) -> None:
-        """Use [start, end), as far as it is free."""
+        """Mark the free parts of [start, end) as used."""
         first = max(self._holes.bisect_right(start) - 1, 0)
         starts = list(self._holes.islice(first, self._holes.bisect_left(end)))
         for hole in starts:
@@ -286,7 +286,7 @@ class Arena:
             self._open(end, hole_end)
 
     def _open(self, start: int, end: int) -> None:
-        """Note a hole, unless it is empty."""
+        """Add a hole unless it is empty."""
         if start >= end:
             return
         self._holes[start] = end
@@ -296,7 +296,7 @@ class Arena:
         self._starts_by_size[size].add(start)
 
     def _fill(self, start: int) -> int:
-        """Forget the hole at `start`; returns its end."""
+        """Remove the hole at `start` and return its end."""
         end = int(self._holes.pop(start))
         starts = self._starts_by_size[end - start]
         starts.remove(start)

@@ -1,10 +1,10 @@
-"""By which rule the driver of a recording chose addresses, and what its address space looked like.
+"""Address policy and address space of a recorded driver, for what-ifs.
 
-Rule: each policy is held against the recorded segments, and the one that places most of them as
-recorded is taken.  Addresses decide which of several equal free blocks is reused, so a what-if
-needs them.  Of a CUDA driver the recording also shows what its own requests do not explain: holes
-in chunks of the context, gaps that open later, memory that libraries take in between.  These are
-events of the what-if's address space, in the order of the cudaMallocs around them.
+Addresses decide which of several equal free blocks is reused.  Each policy replays the recorded
+segments, and the policy that places most of them as recorded is used.  A recording of a CUDA driver
+also shows changes that its own requests do not explain: holes in chunks of the context, gaps that
+open later, memory that libraries take.  These are events of the what-if's address space, in the
+order of the cudaMallocs around them.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ __all__ = ["Addresses", "DatedEvent", "read_addresses"]
 _GAP, _HOLE, _TAKEN = AddressEventKind.GAP, AddressEventKind.HOLE, AddressEventKind.TAKEN
 
 LEAST_SHARE = 0.5
-"""The share of the recorded segments that a policy has to place right to be taken for theirs."""
+"""Smallest share of the recorded segments that a policy must place right to be used."""
 
 MOST_MOVES = 20_000
-"""Entries about segments that are looked at; they tell the policy long before."""
+"""Largest number of segment entries that are read; far fewer show the policy."""
 
 LEAST_CHUNKS = 2
-"""New chunks, at multiples of 32 MiB, that a driver's segments show at least."""
+"""Fewest new chunks at multiples of 32 MiB that show a CUDA driver."""
 
 LEAST_RUNS, ALIGNED_SHARE = 4, 0.75
 """Runs of adjacent segments, and the share of them at a multiple of 32 MiB, that show a driver."""
@@ -56,12 +56,14 @@ class DatedEvent:
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """How a what-if of a recording places segments.
+    """Placement of segments in a what-if of a recording.
 
-    policy: one of `ADDRESS_POLICIES`.  base: see `Device`; None for the recording's first address.
-    events: under "driver", what the recording shows of the address space, in order.
-    n_segments: recorded cudaMallocs; n_right: those that the policy places as recorded.
-    is_known: whether the recording shows that it is this policy.
+    policy: one of `ADDRESS_POLICIES`.
+    base: see `Device`; None for the recording's first address.
+    events: changes of the address space that the recording shows, in order; only for "driver".
+    n_segments: number of recorded cudaMallocs.
+    n_right: number of segments that the policy places as recorded.
+    is_known: True if the recording shows this policy.
     """
 
     policy: str = "bump"
@@ -72,7 +74,7 @@ class Addresses:
     is_known: bool = True
 
     def others(self) -> Iterator[Addresses]:
-        """Policies and layouts that are as plausible: where they differ, a peak is a range."""
+        """Yield other plausible policies and layouts; a peak that depends on them is a range."""
         if not self.is_known:
             yield replace(self, policy="firstfit")
             yield replace(self, policy="driver", base=None)
@@ -85,14 +87,17 @@ class Addresses:
 
 
 def _otherwise(dated: DatedEvent) -> DatedEvent:
-    """A gap as a hole and a hole as a gap: it depends on what libraries keep in a chunk."""
+    """Exchange gap and hole, which depend on what libraries keep in a chunk."""
     kinds = {_GAP: _HOLE, _HOLE: _GAP}
     event = dated.event
     return replace(dated, event=replace(event, kind=kinds.get(event.kind, event.kind)))
 
 
 def read_addresses(trace: Trace, start: Sequence[SegmentState]) -> Addresses:
-    """The policy that the segments of `trace` follow; start: those before its first entry."""
+    """Return the policy that the segments of `trace` follow.
+
+    start: segments before the first entry.
+    """
     moves = _moves_of(trace)
     n_segments = sum(move.is_alloc for move in moves)
     bump = _simple("bump", moves, start)
@@ -113,8 +118,10 @@ def read_addresses(trace: Trace, start: Sequence[SegmentState]) -> Addresses:
 
 
 def _of_driver(moves: Sequence[_Move], start: Sequence[SegmentState]) -> tuple[Addresses, int]:
-    """How many segments the policy "driver" places right once it is told what the segments show of
-    the address space; and how many new chunks they show."""
+    """Return the policy "driver" as read from the segments, and the number of new chunks.
+
+    `n_right` is counted in a second pass that knows the events of the first pass.
+    """
     first = _DriverReading(start)
     for move in moves:
         first.take(move)
@@ -127,7 +134,7 @@ def _of_driver(moves: Sequence[_Move], start: Sequence[SegmentState]) -> tuple[A
 
 @dataclass(frozen=True, slots=True)
 class _Move:
-    """A segment_alloc or segment_free, its size in whole pages."""
+    """Range of a segment_alloc or segment_free, in whole pages."""
 
     entry: int
     is_alloc: bool
@@ -146,7 +153,7 @@ def _moves_of(trace: Trace) -> list[_Move]:
 
 
 def _simple(policy: str, moves: Sequence[_Move], start: Sequence[SegmentState]) -> Addresses:
-    """How many segments a policy that knows no address space but its own places right."""
+    """Return a policy without address events, with the number of segments it places right."""
     allocs = [move for move in moves if move.is_alloc]
     base = allocs[0].start if allocs else 0
     device = Device(UNLIMITED_DEVICE, policy=policy, base_address=base)
@@ -165,7 +172,7 @@ def _simple(policy: str, moves: Sequence[_Move], start: Sequence[SegmentState]) 
 
 
 def _looks_like_driver(trace: Trace, moves: Sequence[_Move], start: Sequence[SegmentState]) -> bool:
-    """Whether segments begin where chunks of a CUDA driver begin, or its reserved ranges."""
+    """Return True if segments begin where a CUDA driver's chunks or reserved ranges begin."""
     maps = trace.addr[any_of(trace.action, (Action.SEGMENT_MAP,))]
     if len(maps):
         return int(maps.min()) == DRIVER_RANGES
@@ -182,10 +189,11 @@ def _looks_like_driver(trace: Trace, moves: Sequence[_Move], start: Sequence[Seg
 
 
 class _DriverReading:
-    """The recorded segments put into an arena one by one, each where it was.
+    """Reader that puts the recorded segments into an arena at their addresses, one by one.
 
-    What the arena does not expect is explained by an event, which it is told as well.
-    start: segments from before the first entry.  shown: what a reading before this one found.
+    An event explains each segment that the arena does not expect; the arena gets the event too.
+    start: segments from before the first entry.
+    shown: events found by an earlier reading.
     """
 
     def __init__(self, start: Sequence[SegmentState], shown: Addresses | None = None) -> None:
@@ -210,12 +218,12 @@ class _DriverReading:
 
     @property
     def n_chunks(self) -> int:
-        """Chunks that nothing but a request explains."""
+        """Number of chunks that only a request explains."""
         gaps = sum(dated.event.kind is _GAP for dated in self._events)
         return len(self._fresh) + gaps
 
     def take(self, move: _Move) -> None:
-        """The next entry about a segment."""
+        """Read the next entry about a segment."""
         if not move.is_alloc:
             self._freed.append(move)
             return
@@ -244,7 +252,7 @@ class _DriverReading:
         self._n += 1
 
     def result(self) -> Addresses:
-        """The policy "driver" with the address space as it showed."""
+        """Return the policy "driver" with the events that were found."""
         base = next(iter(self._fresh.values()), None)
         if base is None:
             spaces = [each.event.start for each in self._events if each.event.kind is not _TAKEN]
@@ -269,15 +277,15 @@ class _DriverReading:
             arena.happen(self._to_come.pop().event)
 
     def _is_after_others(self, arena: Arena, start: int) -> bool:
-        """Whether a segment at `start` is the first in a new chunk, and not at its beginning."""
+        """Return True if a segment at `start` is the first in a new chunk, but not at its start."""
         chunk = start // ADDRESS_CHUNK * ADDRESS_CHUNK
         is_new = bool(self._fresh) and arena.chunk_at(start) is None and chunk < arena.lowest
         return is_new and chunk < start and self._chunk_below(arena, start) is None
 
     def _note_chunk_of_others(self, arena: Arena, start: int) -> None:
-        """Others took the chunk of a segment at `start` for what is below it.
+        """Record that others took the chunk of a segment at `start`, for memory below it.
 
-        No hole was wide enough for that, so that it was before segments were freed.
+        No hole was large enough for that memory, so it was taken before the pending frees.
         """
         chunk = start // ADDRESS_CHUNK * ADDRESS_CHUNK
         self._note_taken([*arena.close_holes(start - chunk), (chunk, start)])
@@ -298,7 +306,7 @@ class _DriverReading:
             self._note(_TAKEN, start, end)
 
     def _explain(self, arena: Arena, move: _Move, *, is_hole: bool) -> None:
-        """Note what speaks for the segment being where it was, and let the arena have that."""
+        """Record events that explain the segment's address, and apply them to the arena."""
         start, end = move.start, move.end
         self._reopen(arena, start, end)
         if arena.is_free(start, end):
@@ -326,10 +334,10 @@ class _DriverReading:
             arena.offer(start, reach)
 
     def _chunk_of_others(self, arena: Arena, start: int) -> int | None:
-        """The chunk in which a segment at `start` shows that it is larger than any request was.
+        """Return the chunk that a segment at `start` shows to be larger than any request.
 
-        So it is if it holds `start`; and if others hold it and it ends there, for what goes to a
-        gap goes to its end.
+        It is the chunk that contains `start`, or a chunk of others that ends at `start`: a new
+        chunk would have been placed at the end of the gap, not at its beginning.
         """
         if (chunk := arena.chunk_at(start)) is not None:
             return chunk[0]
@@ -338,9 +346,10 @@ class _DriverReading:
         return chunk[0] if chunk is not None and is_of_others else None
 
     def _chunk_below(self, arena: Arena, start: int) -> int | None:
-        """The chunk of others below a segment in unknown space, if it may well reach as far.
+        """Return the chunk of others below `start`, or None if it is too far away.
 
-        Then others took what is in between: it is no more than what they had left before.
+        It is assumed to reach `start` if the distance is at most the size that others left free
+        before; they are then assumed to use the memory in between.
         """
         chunk = arena.last_chunk_below(start)
         if chunk is None or not self._is_hole(chunk[0]):
@@ -348,12 +357,12 @@ class _DriverReading:
         return chunk[0] if start - chunk[1] <= chunk[1] - chunk[0] else None
 
     def _is_hole(self, chunk: int) -> bool:
-        """Whether the chunk that begins there was not taken for a segment."""
+        """Return True if the chunk was not created for a segment."""
         found = (each.event for each in self._events if each.event.kind is _HOLE)
         return any(event.start == chunk for event in found)
 
     def _widen(self, arena: Arena, chunk: int, end: int) -> None:
-        """Others had taken the chunk, so that it was there before the segment."""
+        """Extend the chunk, which others had taken before the segment."""
         reach = arena.widen_chunk(chunk, round_up(end, ADDRESS_CHUNK))
         self._fresh.pop(chunk, None)
         self._events = [
@@ -362,14 +371,14 @@ class _DriverReading:
         self._note(_HOLE, chunk, reach, self._since.setdefault(chunk, self._entry))
 
     def _reopen(self, arena: Arena, start: int, end: int) -> None:
-        """What others had taken there is free again."""
+        """Release the ranges in [start, end) that others had taken."""
         for taken in [each for each in self._taken if each[0] < end and start < each[1]]:
             self._taken.remove(taken)
             arena.release(*taken)
 
 
 def _joined(events: Sequence[DatedEvent]) -> Iterator[DatedEvent]:
-    """Gaps of which each begins directly below the one before are one gap."""
+    """Join gaps that follow each other downwards without a space."""
     last: DatedEvent | None = None
     for dated in events:
         if dated.event.kind is not _GAP:

@@ -1,7 +1,7 @@
-"""What is not PyTorch's on the card that a recording is replayed on.
+"""Memory of a replayed card that PyTorch does not hold.
 
-Rule: on the recorded card it is what was held there, by the CUDA context and by other processes; on
-any other card there is the context alone.
+On the recorded card the CUDA context and other processes hold it; on any other card only the
+context does.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ __all__ = ["OnCard"]
 
 
 class OnCard:
-    """The part of a prepared device that knows what others hold.
+    """Part of a prepared device that knows the memory of others.
 
-    is_elsewhere: whether it is asked about on another card than the recorded one, of which other
-        processes held a notable part.
+    is_elsewhere: True for another card than the recorded one, if other processes held a notable
+        part of the recorded card.
     """
 
     provenance: Provenance | None
@@ -23,30 +23,30 @@ class OnCard:
 
     @property
     def named_memory(self) -> int | None:
-        """Bytes of the device that the recording names; None where it does not."""
+        """Bytes of the device as named by the recording; None if it names none."""
         raise NotImplementedError
 
     @property
     def card(self) -> CardMemory | None:
-        """Who held the memory of the recorded card; None where unknown, or for another card."""
+        """Use of the recorded card's memory; None if unknown, or for another card."""
         return None if self.is_elsewhere else card_memory(self.provenance)
 
     @property
     def others_memory(self) -> int:
-        """The bytes that other processes hold on the card, where they are notable; else 0."""
+        """Bytes that other processes hold on the card if that is a notable part; else 0."""
         card = self.card
         return card.others if card is not None and card.is_shared else 0
 
     @property
     def context_memory(self) -> int:
-        """The bytes that are not PyTorch's: of the context, and of others on the recorded card."""
+        """Bytes outside PyTorch: the context, and on the recorded card other processes."""
         card = card_memory(self.provenance) if self.is_elsewhere else None
         if card is not None:
             return card.context
         return 0 if self.provenance is None else self.provenance.context_memory
 
     def context_memory_on(self, device_memory: int | None) -> int:
-        """Return `context_memory` of a device of that size; on the recorded card what was held."""
+        """Return `context_memory` for a device of that size; the recorded value on that card."""
         if self.is_elsewhere and device_memory == self.named_memory and self.provenance is not None:
             return self.provenance.context_memory
         return self.context_memory

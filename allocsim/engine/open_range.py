@@ -45,7 +45,7 @@ class FindsLeftOpen:
     def _find(self) -> LeftOpen | None:
         prepared, run = self.prepared, self.run
         if looks_at_moments(prepared):
-            parting_of(prepared)  # which looks at the moments on its way
+            parting_of(prepared)  # this call also examines the moments
         peak = None if run.stopped_at is not None else run.peak_reserved_bytes
         ranges: list[tuple[int, int]] = []
         notes: list[str] = []

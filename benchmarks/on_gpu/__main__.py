@@ -7,9 +7,8 @@
     python -m benchmarks.on_gpu --compare OUT --against PHANTOM
 
 OUT gets the layout of `traces/h200`.  Each part runs in processes of its own, each with a time
-limit.  What is there already is kept, so that a second call continues the first.  Programs and
-cases are recorded with times, one after the other unless --jobs says otherwise, because processes
-that share a card make each other's driver calls slower.
+limit.  Existing outputs are kept, so a second call continues the first.  Programs run one after the
+other, because processes that share a card slow each other's driver calls; --jobs cases run at once.
 """
 
 from __future__ import annotations

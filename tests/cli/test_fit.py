@@ -321,7 +321,7 @@ def test_a_law_is_of_the_release_of_transformers_that_is_meant(cli: Cli) -> None
     [
         (("--engine", "laws"), "--engine laws is for a MODEL; a program is run"),
         (("--transformers", "5.24"), "--transformers is for a MODEL; a program is run as it"),
-        (("--python", "python3"), "--python is for a MODEL; a program is run as it stands"),
+        (("--python", "python3"), "--python is for a MODEL; a program runs unchanged"),
     ],
 )
 def test_what_a_program_settles_itself_is_refused_beside_it(

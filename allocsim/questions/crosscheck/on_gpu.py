@@ -27,7 +27,7 @@ _ODD_SEGMENTS = re.compile(r"\blarge_segment_size_mb:(\d*[13579])\b")
 
 
 def on_gpu(script: Script, release: Release, device_memory: int, jobs: int = 1) -> Script:
-    """The script for a card of `device_memory` bytes on which `jobs` scripts run at a time."""
+    """Return the script for a card of `device_memory` bytes on which `jobs` scripts run at once."""
     share = min(_MOST / jobs, script.device_memory / device_memory)
     defers = release.scope_is_capture and any(op[0] == "P" for op in script.ops)
     kept = (op for op in script.ops if not (defers and op[0] == "r"))
@@ -49,7 +49,7 @@ def _ops(ops: Iterator[Op], share: float) -> Iterator[Op]:
 
 
 def _within(conf: str, share: float) -> str:
-    """The option string with its memory fraction taken of `share` of the card."""
+    """Return the option string with its memory fraction multiplied by `share`."""
     return _FRACTION.sub(
         lambda match: f"per_process_memory_fraction:{float(match[1]) * share:.6f}", conf
     )

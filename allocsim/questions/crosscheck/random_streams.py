@@ -46,5 +46,5 @@ class RandomStreams:
 
 
 def _slot(handle: int) -> int:
-    """The slot of a stream of device 0 in a table of 16 buckets."""
+    """Return the slot of a stream of device 0 in a table of 16 buckets."""
     return (_GOLDEN * (1 << 56 | handle) % (1 << 64)) * _SLOTS >> 64

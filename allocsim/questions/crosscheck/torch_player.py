@@ -2,8 +2,8 @@
 
 Rule: each script meets an allocator that nobody used before.  torch is imported once, CUDA is not
 touched, and every script runs in a fork of that process, with its own option string in the
-environment.  A context takes long on a real GPU, so some forks are made ahead of the scripts, and
-make theirs by the driver alone: PyTorch's own state is untouched until the script begins.
+environment.  A context is slow on a real GPU, so some forks start before their scripts and make
+their context through the driver only: PyTorch's own state is untouched until the script begins.
 
 It needs nothing but torch: the interpreter may know nothing of allocsim.  Requests come as
 lines of JSON on standard input, [script file, result file]; each is answered by a line with
@@ -218,7 +218,10 @@ def start_context() -> None:
 
 
 class Fork:
-    """A child process that runs one script; starts_context: before it is asked for one."""
+    """Child process that runs one script.
+
+    starts_context: make the CUDA context before the script arrives.
+    """
 
     def __init__(self, torch: Any, *, starts_context: bool) -> None:
         reading, self._asking = os.pipe()
