@@ -1,8 +1,7 @@
-"""What one device of a recording needed under one setting, and trials that are made only once.
+"""Needs of one device of a recording under one setting, and replays that are made only once.
 
-Rule: a trial is plain numbers, so that it travels between processes and into a file unchanged.
-What goes wrong in PyTorch's stead is the trial's `error`: a setting that PyTorch refuses or would
-not survive needs nothing.
+A trial contains only plain numbers, so it can be sent to other processes and stored in files.
+If PyTorch refuses a setting or would not survive it, the trial has an `error`.
 """
 
 from __future__ import annotations
@@ -28,41 +27,40 @@ __all__ = [
 ]  # fmt: skip
 
 Watch = Callable[[str], Progress | None]
-"""Called with each option string before its replay; what it returns watches that replay."""
+"""Called with each option string before its replay; the returned value observes that replay."""
 
 
 Effect = Callable[[Setting], Hashable]
-"""Of each setting a value that settings which cannot be told apart have in common."""
+"""Function that returns equal values for settings of equal effect."""
 
 
 class Point(NamedTuple):
-    """The three figures by which settings are compared; each only grows while a replay runs."""
+    """Figures by which settings are compared; each only grows while a replay runs.
+
+    memory: peak reserved bytes.
+    calls: driver calls.
+    retries: requests that first released all cached memory.
+    """
 
     memory: int
-    """Bytes."""
-
     calls: int
-    """Of the driver."""
-
     retries: int
-    """Requests that emptied the cache first."""
 
     def is_beyond(self, standing: Standing) -> bool:
-        """Whether it can no longer be as good as `standing`."""
+        """Return True if it can no longer be as good as `standing`."""
         return self.memory > standing.memory and self.retries >= standing.retries
 
 
 class Standing(NamedTuple):
-    """What a setting has to beat: a run that answers every request.
+    """Figures that a setting must beat: those of a run that serves every request.
 
-    One that reserves more, at as many retries, cannot, nor one that fails.
+    A run that fails cannot beat them, nor one that reserves more with as many retries.
+    memory: peak reserved bytes.
+    retries: requests that first released all cached memory.
     """
 
     memory: int
-    """Bytes reserved at the peak."""
-
     retries: int
-    """Requests that emptied the cache first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -320,7 +320,7 @@ def test_a_law_is_of_the_release_of_transformers_that_is_meant(cli: Cli) -> None
     ("option", "sentence"),
     [
         (("--engine", "laws"), "--engine laws is for a MODEL; a program is run"),
-        (("--transformers", "5.24"), "--transformers is for a MODEL; a program is run as it"),
+        (("--transformers", "5.24"), "--transformers is for a MODEL; a program runs unchanged"),
         (("--python", "python3"), "--python is for a MODEL; a program runs unchanged"),
     ],
 )
