@@ -29,7 +29,6 @@ __all__ = [
 Watch = Callable[[str], Progress | None]
 """Called with each option string before its replay; the returned value observes that replay."""
 
-
 Effect = Callable[[Setting], Hashable]
 """Function that returns equal values for settings of equal effect."""
 
