@@ -25,7 +25,14 @@ __all__ = [
 STUB = Path(__file__).parent / "stub"
 COMMON_OPTIONS = ("-O2", "-Wall", "-Wextra")
 _SHARED = (*COMMON_OPTIONS, "-std=gnu11", "-fPIC", "-shared")
-_DNN = ("dnn.c", "dnn_backend.c", "dnn_attention.c", "dnn_conv.c", "dnn_installed.c")
+_DNN = (
+    "dnn.c",
+    "dnn_attention.c",
+    "dnn_backend.c",
+    "dnn_conv.c",
+    "dnn_installed.c",
+    "dnn_norm.c",
+)
 ORIGIN = "-Wl,-rpath,$ORIGIN"
 
 

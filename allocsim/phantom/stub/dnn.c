@@ -1,11 +1,11 @@
-/* cuDNN's older interface as PyTorch calls it: convolutions, batch norm, pooling.
+/* cuDNN's older interface as PyTorch calls it: convolutions, pooling, dropout.
  *
  * Every routine succeeds, computes nothing and needs no workspace; a search for an algorithm finds
  * one, implicit GEMM.  The workspace on a real card depends on the card and the shapes, so it is
  * noted as a guess.  Recurrent networks and CTC loss, which need cuDNN's own layouts, are refused.
  *
- * The graph interface is in dnn_backend.c.  cudnnGetVersion is not stubbed: the installed library
- * answers it, because PyTorch chooses kernels by it.
+ * Batch norm is in dnn_norm.c, the graph interface in dnn_backend.c.  cudnnGetVersion is not
+ * stubbed: the installed library answers it, because PyTorch chooses kernels by it.
  */
 #include "device.h"
 
@@ -63,7 +63,6 @@ CREATES(cudnnCreatePoolingDescriptor)
 CREATES(cudnnCreateRNNDataDescriptor)
 CREATES(cudnnCreateRNNDescriptor)
 CREATES(cudnnCreateSpatialTransformerDescriptor)
-CREATES(cudnnCreateTensorDescriptor)
 
 /* --- convolutions ---------------------------------------------------------------------------- */
 
@@ -118,31 +117,8 @@ NEEDS_NO_WORKSPACE(cudnnGetConvolutionBackwardDataWorkspaceSize)
 NEEDS_NO_WORKSPACE(cudnnGetConvolutionBackwardFilterWorkspaceSize)
 NEEDS_NO_WORKSPACE(cudnnGetConvolutionForwardWorkspaceSize)
 
-/* --- batch norm and dropout ------------------------------------------------------------------ */
+/* --- dropout --------------------------------------------------------------------------------- */
 
-int cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(
-    void *handle, int mode, int operations, void *x, void *z, void *y, void *parameters,
-    void *activation, size_t *size) {
-  (void)handle, (void)mode, (void)operations, (void)x, (void)z, (void)y, (void)parameters;
-  (void)activation;
-  *size = 0;
-  return SUCCESS;
-}
-int cudnnGetBatchNormalizationBackwardExWorkspaceSize(
-    void *handle, int mode, int operations, void *x, void *y, void *dy, void *dz, void *dx,
-    void *parameters, void *activation, size_t *size) {
-  (void)handle, (void)mode, (void)operations, (void)x, (void)y, (void)dy, (void)dz, (void)dx;
-  (void)parameters, (void)activation;
-  *size = 0;
-  return SUCCESS;
-}
-int cudnnGetBatchNormalizationTrainingExReserveSpaceSize(void *handle, int mode, int operations,
-                                                         void *activation, void *x,
-                                                         size_t *size) {
-  (void)handle, (void)mode, (void)operations, (void)activation, (void)x;
-  *size = 0;
-  return SUCCESS;
-}
 int cudnnDropoutGetStatesSize(void *handle, size_t *size) {
   (void)handle;
   *size = 0;
@@ -151,9 +127,6 @@ int cudnnDropoutGetStatesSize(void *handle, size_t *size) {
 
 /* --- what only has to succeed ---------------------------------------------------------------- */
 
-SUCCEEDS(cudnnBatchNormalizationBackwardEx)
-SUCCEEDS(cudnnBatchNormalizationForwardInference)
-SUCCEEDS(cudnnBatchNormalizationForwardTrainingEx)
 SUCCEEDS(cudnnConvolutionBackwardData)
 SUCCEEDS(cudnnConvolutionBackwardFilter)
 SUCCEEDS(cudnnConvolutionBiasActivationForward)
@@ -166,7 +139,6 @@ SUCCEEDS(cudnnDestroyFilterDescriptor)
 SUCCEEDS(cudnnDestroyRNNDataDescriptor)
 SUCCEEDS(cudnnDestroyRNNDescriptor)
 SUCCEEDS(cudnnDestroySpatialTransformerDescriptor)
-SUCCEEDS(cudnnDestroyTensorDescriptor)
 SUCCEEDS(cudnnPoolingForward)
 SUCCEEDS(cudnnRestoreDropoutDescriptor)
 SUCCEEDS(cudnnSetActivationDescriptor)
@@ -179,7 +151,6 @@ SUCCEEDS(cudnnSetDropoutDescriptor)
 SUCCEEDS(cudnnSetFilterNdDescriptor)
 SUCCEEDS(cudnnSetPooling2dDescriptor)
 SUCCEEDS(cudnnSetSpatialTransformerNdDescriptor)
-SUCCEEDS(cudnnSetTensorNdDescriptor)
 SUCCEEDS(cudnnSpatialTfGridGeneratorBackward)
 SUCCEEDS(cudnnSpatialTfGridGeneratorForward)
 SUCCEEDS(cudnnSpatialTfSamplerBackward)
