@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ print(json.dumps([found, device.device_guesses().decode()]))
 
 def asked(
     stubs: Stubs,
-    shapes: list[tuple[int, ...]],
+    shapes: Sequence[tuple[int, ...]],
     *,
     mode: int = SPATIAL_PERSISTENT,
     dtype: int = FLOAT,

@@ -126,17 +126,17 @@ static int64_t copies(const struct convolution *of) {
 /* Counters are aligned to this many bytes, and eight more of them than additions are kept. */
 enum { COUNTER_BYTES = 4, ALIGNMENT_BYTES = 127, SPARE_COUNTERS = 8, MOST_CLUSTER = 16 };
 
-/* Rows and columns of a tile by its knob, and what a split costs there in float32, in iterations
- * along the summed dimension for each level of the tree.  The costs were fitted. */
+/* Rows and columns of a tile by its knob, and what a split costs there in float32 and in 16 bits, in
+ * iterations along the summed dimension for each level of the tree.  The costs were fitted. */
 static const struct {
-  int rows, columns, cost;
+  int rows, columns, cost, cost_of_half;
 } tiles[] = {
-    {128, 128, 16}, {128, 64, 16}, {0, 0, 0},     {256, 128, 16}, {256, 64, 16},
-    {64, 64, 30},   {0, 0, 0},     {128, 64, 16}, {64, 64, 30},   {128, 128, 16},
+    {128, 128, 16, 16}, {128, 64, 16, 48}, {0, 0, 0, 0},       {256, 128, 16, 16},
+    {256, 64, 16, 16},  {64, 64, 30, 16},  {0, 0, 0, 0},       {128, 64, 16, 48},
+    {64, 64, 30, 16},   {128, 128, 16, 16},
 };
-/* The cost in 16 bits, the cost where the split tiles follow full waves, and the fewest iterations
- * of a part. */
-enum { COST_OF_HALF = 16, COST_AFTER_WAVES = 4, LEAST_ITERATIONS = 7 };
+/* The cost where the split tiles follow full waves, and the fewest iterations of a part. */
+enum { COST_AFTER_WAVES = 4, LEAST_ITERATIONS = 7 };
 
 /* Blocks that run at once in clusters of a size, as measured with 132 multiprocessors: a cluster
  * lies in one of the card's unequal groups of multiprocessors. */
@@ -207,7 +207,8 @@ static int64_t scheduler(const struct convolution *of, const struct dnn_choice *
   if (at_once < 1) return -1;
   const int64_t rest = all % at_once;
   const int64_t iterations = divide_up(product.summed, TILE_K_BYTES / of->element);
-  const int64_t full_cost = of->element < SIZE_OF_FLOAT ? COST_OF_HALF : tiles[tile].cost;
+  const int is_half = of->element < SIZE_OF_FLOAT;
+  const int64_t full_cost = is_half ? tiles[tile].cost_of_half : tiles[tile].cost;
   const int64_t cost = all > at_once ? COST_AFTER_WAVES : full_cost;
   const int64_t parts = has_none || !rest ? 1 : parts_of(iterations, at_once / rest, cost);
   int64_t bytes = 0;
@@ -221,7 +222,7 @@ static int64_t scheduler(const struct convolution *of, const struct dnn_choice *
 /* --- 1x1 ------------------------------------------------------------------------------------- */
 
 /* Parts of a product in float32, which are summed.  All constants here were fitted. */
-enum { LT_BYTES = 256, LT_ROWS = 128, LT_COLUMNS = 64, LT_LEAST_PARTS = 4 };
+enum { LT_BYTES = 256, LT_LONG = 128, LT_SHORT = 64, LT_MOST_NARROW = 4, LT_LEAST_PARTS = 4 };
 
 /* One image in float32: the summed channels are split. */
 static int64_t image_workspace(const struct convolution *of) {
@@ -234,6 +235,24 @@ static int64_t image_workspace(const struct convolution *of) {
   return parts * product.rows * product.columns * SIZE_OF_FLOAT + LT_BYTES;
 }
 
+/* Tiles of a product.  In float32 the long side of a tile is along the long side of the product, and
+ * the other side is as long where there are many tiles. */
+static int64_t lt_tiles(const struct product *product, int is_float) {
+  const int is_wide = is_float && product->columns > product->rows;
+  const int64_t length = is_wide ? product->columns : product->rows;
+  const int64_t width = is_wide ? product->rows : product->columns;
+  const int64_t tiles = divide_up(length, LT_LONG) * divide_up(width, LT_SHORT);
+  if (!is_float || tiles <= LT_MOST_NARROW) return tiles;
+  return divide_up(length, LT_LONG) * divide_up(width, LT_LONG);
+}
+
+/* The parts of a sum in float32 when each is lengthened to a multiple of 16 bytes. */
+static int64_t aligned_parts(int64_t summed, int64_t wanted) {
+  enum { STEP = CHANNEL_BYTES / SIZE_OF_FLOAT };
+  if (wanted < 1) return 0;
+  return divide_up(summed, divide_up(divide_up(summed, wanted), STEP) * STEP);
+}
+
 /* The weight's gradient: one part for each image, or, where the images follow each other in memory,
  * as many as keep the card busy. */
 static int64_t filter_workspace(const struct convolution *of) {
@@ -242,11 +261,11 @@ static int64_t filter_workspace(const struct convolution *of) {
   const int is_float = of->element == SIZE_OF_FLOAT;
   const int64_t images = of->x.sizes[0];
   const int is_split = is_channels_last(&of->x) || (is_float && images == 1);
-  const int64_t n_tiles =
-      divide_up(product.rows, LT_ROWS) * divide_up(product.columns, LT_COLUMNS);
+  const int64_t n_tiles = lt_tiles(&product, is_float);
   const int64_t length = divide_up(product.summed, is_float ? 96 : 1344);
   const int64_t busy = (is_float ? 264 : 150) * device_card()->multiprocessors / 132 / n_tiles;
-  const int64_t parts = length < busy ? length : busy;
+  const int64_t wanted = length < busy ? length : busy;
+  const int64_t parts = is_float ? aligned_parts(product.summed, wanted) : wanted;
   if (!is_split || (parts < LT_LEAST_PARTS && !is_channels_last(&of->x))) return images * weight;
   if (parts < LT_LEAST_PARTS) return 0;
   return parts * weight + LT_BYTES + (is_float ? 0 : COPY_BYTES);
