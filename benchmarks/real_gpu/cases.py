@@ -36,26 +36,30 @@ def case_summary(real: Mapping[str, Row], predicted: Mapping[str, Row]) -> str:
 
 def case_lines(real: Mapping[str, Row], predicted: Mapping[str, Row]) -> list[str]:
     """Return the table with its summary as Markdown.  Both are by id."""
-    same = sum(_is_same(row) for name, row in predicted.items() if name in real)
-    lines = [
-        f"**{case_summary(real, predicted)}** Runs whose entries are all the card's: {same}.",
-        "",
+    rows = [row for name, row in predicted.items() if name in real]
+    same = sum(_is_same(row) for row in rows)
+    text = f"**{case_summary(real, predicted)}** Runs whose entries are all the card's: {same}"
+    is_aligned = any("differences" in row for row in rows)
+    if is_aligned:
+        text += f"; {sum(map(_differs_in_frees, rows))} more differ in the order of frees alone"
+    head = [
+        *("case", "task", "reserved, real", "predicted", "error", "allocated, error"),
+        *("same entries", "same requests", "cause of the first other request"),
     ]
-    head = ("case", "task", "reserved, real", "predicted", "error", "allocated, error")
-    return lines + table(
-        (*head, "same entries", "same requests", "cause of the first other request"),
-        (_cells(name, real[name], predicted.get(name)) for name in real),
-    )
+    head += ["missing, added, moved"] * is_aligned
+    cells = (_cells(name, real[name], predicted.get(name)) for name in real)
+    return [text + ".", "", *table(head, (row[: len(head)] for row in cells))]
 
 
 def _cells(name: str, real: Row, predicted: Row | None) -> tuple[str, ...]:
     peaks = None if predicted is None else predicted["peak_reserved"]
     allocated = None if predicted is None else predicted["peak_allocated"]
-    entries = requests = place = "-"
+    entries = requests = place = counts = "-"
     if predicted is not None and "entries" in predicted:
         entries = _counted(predicted["same_entries"], predicted["entries"])
         requests = _counted(predicted["same_requests"], predicted["requests"])
-        place = _cause(predicted["first_request"])
+        place = _cause(real, predicted)
+        counts = _differences(predicted)
     return (
         name,
         _task(real),
@@ -66,14 +70,35 @@ def _cells(name: str, real: Row, predicted: Row | None) -> tuple[str, ...]:
         entries,
         requests,
         place,
+        counts,
     )
 
 
-def _cause(place: str) -> str:
-    """Return the cause and the place of a request; "" for none."""
+def _cause(real: Row, predicted: Row) -> str:
+    """Return the cause and the place of the first request that differs; "" if all are the same."""
+    place = predicted["first_request"]
     if not place:
-        return ""
+        return "" if _is_same(predicted) else "no other request; addresses of the driver"
+    if _differs_in_frees(predicted):
+        chance = "order of frees"
+        if real["dtype"].startswith("autocast"):
+            chance += " when autocast clears its cache of weights, which PyTorch leaves to chance"
+        return f"{chance} ({place})"
+    place = predicted.get("first_request_frees_unordered") or place
     return f"{_CAUSES.get(place.split(':', maxsplit=1)[0], 'not known')} ({place})"
+
+
+def _differs_in_frees(predicted: Row) -> bool:
+    """Return whether only frees between two other entries differ, and only in their order."""
+    same = predicted.get("same_entries_frees_unordered")
+    return same is not None and not _is_same(predicted) and same == predicted["entries"]
+
+
+def _differences(predicted: Row) -> str:
+    """Return the counts of entries that are missing, added and moved; "" for none."""
+    found = predicted.get("differences", {})
+    counts = [found.get(name, 0) for name in ("missing", "added", "moved")]
+    return ", ".join(f"{count:,}" for count in counts) if any(counts) else ""
 
 
 def _counted(same: int, total: int) -> str:

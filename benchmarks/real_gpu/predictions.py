@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from allocsim.trace import Action, Recording, load
+from benchmarks.real_gpu.alignment import Codes, differences, run_order
 
 __all__ = ["COMMAND", "RESULTS", "kernels_of", "predictions_of", "read_predictions", "same_entries"]
 
@@ -21,7 +24,9 @@ RESULTS = Path(__file__).parents[1] / "results" / "h200-phantom.json"
 COMMAND = "python -m benchmarks.on_gpu PHANTOM --python PYTHON --phantom H200"
 Predictions = dict[str, Any]
 _ALL = tuple(each for each in Action if each is not Action.SNAPSHOT)
-_REQUESTS = (Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED, Action.OOM)
+_FREES = (Action.FREE_REQUESTED, Action.FREE_COMPLETED)
+_REQUESTS = (Action.ALLOC, *_FREES, Action.OOM)
+_N_ACTIONS = len(Action)
 
 
 def read_predictions(path: Path = RESULTS) -> Predictions:
@@ -73,12 +78,21 @@ def _entries(card: Path, phantom: Path) -> dict[str, Any]:
     real, other = load(card), load(phantom)
     same, total, where = same_entries(real, other)
     found: dict[str, Any] = {"same_entries": same, "entries": total, "first_difference": where}
+    found["differences"] = asdict(differences(*_compared(real, other)))
     same, total, where = same_entries(real, other, kinds=_REQUESTS)
-    return found | {"same_requests": same, "requests": total, "first_request": where}
+    found |= {"same_requests": same, "requests": total, "first_request": where}
+    same, _, _ = same_entries(real, other, frees_in_order=False)
+    found["same_entries_frees_unordered"] = same
+    same, _, where = same_entries(real, other, kinds=_REQUESTS, frees_in_order=False)
+    return found | {"same_requests_frees_unordered": same, "first_request_frees_unordered": where}
 
 
 def same_entries(
-    card: Recording, phantom: Recording, kinds: Sequence[Action] = _ALL
+    card: Recording,
+    phantom: Recording,
+    kinds: Sequence[Action] = _ALL,
+    *,
+    frees_in_order: bool = True,
 ) -> tuple[int, int, str]:
     """Return (entries that are the same, entries, place of the first difference).
 
@@ -86,21 +100,45 @@ def same_entries(
     addresses of the driver too.  They are counted up to the card's last request: after it the
     objects of the program are freed, in an order that Python decides.  Entries are the same if
     action and size are; addresses are the driver's.
+    frees_in_order: if False, the frees between two other entries are compared as a multiset.
     """
-    [real], [other] = card.devices, phantom.devices
-    rows, others = (np.flatnonzero(np.isin(each.action, kinds)) for each in (real, other))
-    actions, sizes = real.action[rows], real.size[rows]
-    ends = np.flatnonzero(actions == int(Action.ALLOC))
-    total = int(ends[-1]) + 1 if len(ends) else 0
-    n = min(total, len(others))
-    is_other = (actions[:n] != other.action[others][:n]) | (sizes[:n] != other.size[others][:n])
-    differing = np.flatnonzero(is_other)
+    real, other = (_codes(each, kinds, frees_in_order) for each in (card, phantom))
+    total = _length(real[1])
+    n = min(total, len(other[1]))
+    differing = np.flatnonzero(real[1][:n] != other[1][:n])
     if not len(differing):
         return n, total, "" if n == total else "the phantom's program ends"
     first = int(differing[0])
-    stack = card.frame_table.stack(int(real.frames[rows[first]]))
+    row = int(real[0][first])
+    stack = card.frame_table.stack(int(card.devices[0].frames[row]))
     place = next((f"{frame.filename}:{frame.line} {frame.name}" for frame in stack), "no stack")
     return first, total, place
+
+
+def _compared(card: Recording, phantom: Recording) -> tuple[Codes, Codes]:
+    """Return the codes of both recordings, each up to its own last request."""
+    real, other = (_codes(each, _ALL, frees_in_order=True)[1] for each in (card, phantom))
+    return real[: _length(real)], other[: _length(other)]
+
+
+def _codes(
+    recording: Recording, kinds: Sequence[Action], frees_in_order: bool
+) -> tuple[NDArray[np.intp], Codes]:
+    """Return the rows of entries of some kinds, and a code for the action and size of each."""
+    [device] = recording.devices
+    rows = np.flatnonzero(np.isin(device.action, kinds))
+    actions = device.action[rows].astype(np.int64)
+    codes = device.size[rows].astype(np.int64) * _N_ACTIONS + actions
+    if frees_in_order:
+        return rows, codes
+    order = run_order(codes, np.isin(actions, _FREES))
+    return rows[order], codes[order]
+
+
+def _length(codes: Codes) -> int:
+    """Return the number of entries up to the last request."""
+    requests = np.flatnonzero(codes % _N_ACTIONS == int(Action.ALLOC))
+    return int(requests[-1]) + 1 if len(requests) else 0
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -88,6 +88,50 @@ def test_kernel_is_exact_if_all_requests_are_in_the_same_order() -> None:
     assert "[20] on the card, [22] predicted" in backward.example
 
 
+def with_frees(order: Sequence[int]) -> Recording:
+    """Return a recording of three requests, three frees in an order, and another request."""
+    history = History()
+    made = [history.alloc(size * MIB) for size in (3, 4, 5)]
+    for index in order:
+        history.free(made[index])
+    history.alloc(2 * MIB)
+    return read_snapshot("made", history.snapshot(), 1 << 20)
+
+
+def test_order_of_frees_between_two_requests_is_ignored_only_on_demand() -> None:
+    card, other = with_frees([0, 1, 2]), with_frees([2, 0, 1])
+    same, total, _ = same_entries(card, other)
+    assert same < total
+    assert same_entries(card, other, frees_in_order=False) == (total, total, "")
+
+
+def test_frees_on_the_other_side_of_a_request_are_a_difference() -> None:
+    same, total, place = same_entries(
+        with_frees([0, 1, 2]), with_frees([0, 1]), frees_in_order=False
+    )
+    assert same < total
+    assert place
+
+
+AUTOCAST = {
+    **{"same_entries": 3, "entries": 7, "same_requests": 2, "requests": 5},
+    **{"first_request": "linear.py:134 forward", "first_request_frees_unordered": ""},
+    **{"same_entries_frees_unordered": 7, "same_requests_frees_unordered": 5},
+    **{"differences": {"missing": 0, "added": 0, "moved": 2}},
+    **{"peak_reserved": 1000, "peak_allocated": 900},
+}
+
+
+def test_case_table_tells_chance_and_addresses_from_other_causes() -> None:
+    row = {"kind": "train", "model": "m", "optimizer": "sgd", "batch": 1, "seq": 2}
+    row |= {"dtype": "autocast_bf16", "peak_reserved": 1000, "peak_allocated": 900}
+    other = {"first_request": "", "same_requests": 5, "same_entries_frees_unordered": 3}
+    text = "\n".join(case_lines({"a": row, "b": row}, {"a": AUTOCAST, "b": AUTOCAST | other}))
+    assert "entries are all the card's: 0; 1 more differ in the order of frees alone." in text
+    assert "leaves to chance (linear.py:134 forward) | 0, 0, 2 |" in text
+    assert "no other request; addresses of the driver" in text
+
+
 def test_case_table_counts_exact_peaks_and_names_the_worst() -> None:
     row = {"kind": "train", "model": "m", "dtype": "bf16", "optimizer": "sgd", "batch": 1, "seq": 2}
     real = {name: row | {"peak_reserved": 1000, "peak_allocated": 900} for name in "ab"}

@@ -99,34 +99,36 @@ def train(row: Row, model: Any) -> None:
         row["optimizer"], [each for each in model.parameters() if each.requires_grad]
     )
     is_autocast = row["dtype"].startswith("autocast")
+    images = labels = None
     for _ in range(STEPS):
-        batch = batch_of(row, model)
+        # Binding a name frees the tensor that it held in the previous step.
+        if "image" in row:
+            images = images_of(row)
+            labels = torch.randint(0, 1000, (row["batch"],), device="cuda")
+            if row.get("channels_last"):
+                images = images.to(memory_format=torch.channels_last)
+        else:
+            labels = torch.randint(
+                0, model.config.vocab_size, (row["batch"], row["seq"]), device="cuda"
+            )
         scope = torch.autocast("cuda", torch.bfloat16) if is_autocast else contextlib.nullcontext()
         with scope:
-            loss = loss_of(row, model, batch)
+            loss = loss_of(model, images, labels)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         row["steps"].append(stats())
 
 
-def batch_of(row: Row, model: Any) -> tuple[torch.Tensor, ...]:
-    n = row["batch"]
-    if "image" not in row:
-        return (torch.randint(0, model.config.vocab_size, (n, row["seq"]), device="cuda"),)
-    side = row["image"]
-    images = torch.randn(n, 3, side, side, device="cuda", dtype=parameters_dtype(row))
-    labels = torch.randint(0, 1000, (n,), device="cuda")
-    if row.get("channels_last"):
-        images = images.to(memory_format=torch.channels_last)
-    return images, labels
+def images_of(row: Row) -> torch.Tensor:
+    side, dtype = row["image"], parameters_dtype(row)
+    return torch.randn(row["batch"], 3, side, side, device="cuda", dtype=dtype)
 
 
-def loss_of(row: Row, model: Any, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
-    if "image" in row:
-        images, labels = batch
+def loss_of(model: Any, images: torch.Tensor | None, labels: torch.Tensor) -> torch.Tensor:
+    if images is not None:
         return torch.nn.functional.cross_entropy(model(images), labels)
-    return model(input_ids=batch[0], labels=batch[0]).loss
+    return model(input_ids=labels, labels=labels).loss
 
 
 def serve(row: Row, model: Any) -> None:
@@ -139,10 +141,13 @@ def serve(row: Row, model: Any) -> None:
             ids = torch.randint(0, model.config.vocab_size, size, device="cuda")
             cache = DynamicCache(config=model.config)
             for _ in range(1 + row["decode"]):
-                logits = model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1).logits
-                ids = logits[:, -1:].argmax(-1)
-                del logits
-        del cache, ids
+                # No name holds the logits: they are freed before the previous ids.
+                ids = (
+                    model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+                    .logits[:, -1:]
+                    .argmax(-1)
+                )
+        del cache
         row["steps"].append(stats())
 
 
