@@ -121,12 +121,20 @@ _CONTEXTS = {"RTX 3070": 180, "RTX A4000": 204, "RTX 4060": 112, "RTX 6000 Ada":
 out-of-memory texts leave it, and on an L40S as a run left it that used all the rest."""
 
 
+_CONTEXT_CHUNKS = {"H200": "32:8 64:64 416:414 26"}
+"""Chunks of the driver's address space that the context has, from the highest, as size and used
+part in MiB, and MiB for the first kernels, which are loaded before the used part of the last chunk
+is released.  Read from the addresses of segments in `traces/h200`: PyTorch 2.11 with CUDA 13.0,
+driver 580.159."""
+
+
 def _card(row: _Row) -> Gpu:
     short, name, gib, capability, multiprocessors, l2 = row
     limits = limits_of(capability, round(l2 * MIB))
     memory = round(gib * GIB / MIB) * MIB
     context = _CONTEXTS.get(short, CONTEXT_MEMORY // MIB) * MIB
-    return Gpu(name, memory, capability, multiprocessors, context, limits)
+    chunks = _CONTEXT_CHUNKS.get(short, "")
+    return Gpu(name, memory, capability, multiprocessors, context, limits, chunks)
 
 
 CARDS = {row[0]: _card(row) for row in (*_PRINTED, *_DERIVED)}

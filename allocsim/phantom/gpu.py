@@ -83,6 +83,8 @@ class Gpu:
     multiprocessors: their number.
     context_memory: bytes of the card that the CUDA context holds.
     limits: those of its multiprocessors.
+    context_chunks: address space of the CUDA context, as `arena_add_context` of the stub reads it;
+        "" if unknown.
     """
 
     name: str
@@ -91,6 +93,7 @@ class Gpu:
     multiprocessors: int = 108
     context_memory: int = 0
     limits: Limits = Limits()
+    context_chunks: str = ""
 
     @property
     def room(self) -> int:

@@ -113,6 +113,7 @@ def phantom_environment(
         "LD_PRELOAD": f"{stubs.preload} {os.environ.get('LD_PRELOAD', '')}".rstrip(),
         "ALLOCSIM_PHANTOM_MEMORY": str(gpu.memory),
         "ALLOCSIM_PHANTOM_CONTEXT": str(gpu.context_memory),
+        "ALLOCSIM_PHANTOM_CONTEXT_CHUNKS": gpu.context_chunks,
         "ALLOCSIM_PHANTOM_POLICY": address_policy,
         "ALLOCSIM_PHANTOM_BASE": str(BASE_ADDRESS),
         "ALLOCSIM_PHANTOM_WORK": work,

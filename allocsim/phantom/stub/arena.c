@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CHUNK ((size_t)32 << 20)
+#define MIB ((size_t)1 << 20)
+#define CHUNK (32 * MIB)
 
 struct span {
   uintptr_t start, end;
@@ -78,8 +79,14 @@ static uintptr_t new_chunk(size_t size) {
   return lowest < size ? 0 : (lowest -= size);
 }
 
+/* What a context uses until its first kernels are loaded, and what it then takes. */
+static struct span temporary;
+static size_t of_kernels;
+
 void arena_reset(uintptr_t top) {
   chunks.n = holes.n = gaps.n = 0;
+  temporary = (struct span){0, 0};
+  of_kernels = 0;
   lowest = top / CHUNK * CHUNK;
 }
 
@@ -114,4 +121,25 @@ void arena_release(uintptr_t start, size_t size) {
   if (gap.start != lowest) return;
   lowest = gap.end;
   remove_at(&gaps, index_of(&gaps, gap.start));
+}
+
+void arena_add_context(const char *text) {
+  char *after;
+  for (size_t size; (size = strtoull(text, &after, 10) * MIB) && *after == ':'; text = after) {
+    const size_t used = strtoull(after + 1, &after, 10) * MIB;
+    if (size % CHUNK || used > size || lowest < size) return;
+    if (!has_room(&chunks) || !has_room(&holes)) return;
+    lowest -= size;
+    add(&chunks, lowest, lowest + size);
+    add(&holes, lowest + used, lowest + size);
+    temporary = (struct span){lowest, lowest + used};
+  }
+  if (temporary.end) of_kernels = strtoull(text, NULL, 10) * MIB;
+}
+
+void arena_load_kernels(void) {
+  if (!of_kernels) return;
+  arena_place(of_kernels);
+  of_kernels = 0;
+  arena_release(temporary.start, temporary.end - temporary.start);
 }

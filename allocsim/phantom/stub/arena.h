@@ -14,6 +14,11 @@
 
 /* Start over: no chunk, the first of which will end at or below `top`. */
 void arena_reset(uintptr_t top);
+/* Add the chunks of a CUDA context, once after a reset.  `text` has "size:used" in MiB for each, the
+ * highest first, whose used part is its beginning; then what loading the first kernels takes. */
+void arena_add_context(const char *text);
+/* Load kernels, once: the context takes memory for them and gives back its lowest chunk. */
+void arena_load_kernels(void);
 /* Take `size` bytes, whole pages; their address, 0 when the books cannot grow. */
 uintptr_t arena_place(size_t size);
 /* Give back what was placed at `start`. */

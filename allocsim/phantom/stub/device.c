@@ -99,6 +99,7 @@ __attribute__((constructor)) static void configure_from_environment(void) {
   }
   if (used > capacity) used = capacity;
   arena_reset(base);
+  if ((text = told("ALLOCSIM_PHANTOM_CONTEXT_CHUNKS"))) arena_add_context(text);
 }
 
 size_t device_capacity(void) { return capacity; }
@@ -325,6 +326,7 @@ int device_kept(void *to, uintptr_t from, size_t size) {
 void device_launch(uintptr_t handle) {
   LOCKED;
   kept.start = 0;
+  arena_load_kernels();
   device_submit(handle);
 }
 
