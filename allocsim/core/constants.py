@@ -59,7 +59,7 @@ DRIVER_TOP: Final = 0x7F00_0000_0000
 """Where the addresses of the "driver" policy end unless a caller says otherwise."""
 
 DRIVER_RANGES: Final = 0x3_0200_0000
-"""Where ranges of cuMemAddressReserve begin on Linux, as every recording of a card has it."""
+"""First address of cuMemAddressReserve on Linux, as in all recordings of the H200."""
 
 IS_COMPILED: Final = find_spec("allocsim.core._columns") is not None
 """Whether Cython has compiled this core: what is quicker in one form is slower in the other."""
