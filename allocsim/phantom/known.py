@@ -27,7 +27,9 @@ class _Contents:
 
     storage: the address of PyTorch's own object, which the weak reference keeps from being reused.
     weak: the weak reference.  pointer: the device address that the contents are at.
-    data: the bytes, a tensor of the host.  known: a boolean per byte, None if all are known.
+    data: the bytes, a tensor of the host; None if every element is `constant`.
+    constant: a tensor of the host without dimensions, or None.  size: bytes of the storage.
+    known: a boolean per byte, None if all are known.
     version: of the tensors that share the storage; None if they have none.
     is_settled: whether `version` is exact.  An in-place operator counts after it returns, or not at
         all within another one, so until the first read one more is accepted.
@@ -35,14 +37,17 @@ class _Contents:
     """
 
     __slots__ = (
-        "data", "is_routed", "is_settled", "known", "pointer", "storage", "version", "weak",
+        "constant", "data", "is_routed", "is_settled", "known", "pointer", "size", "storage",
+        "version", "weak",
     )  # fmt: skip
 
+    constant: Any
     data: Any
     is_routed: bool
     is_settled: bool
     known: Any
     pointer: int
+    size: int
     storage: int
     version: int | None
     weak: int
@@ -82,7 +87,10 @@ class Known:
             return None
         if contents.known is not None and not bool(self._view(contents.known, tensor, 1).all()):
             return None
-        return self._view(contents.data, tensor), contents.is_routed
+        constant = contents.constant
+        if constant is not None and constant.dtype is tensor.dtype:
+            return constant.expand(tensor.shape), contents.is_routed
+        return self._view(self._data(contents), tensor), contents.is_routed
 
     def write(self, tensor: Any, values: Any, *, is_routed: bool = False) -> None:
         """Keep `values`, of the host, as the contents of `tensor`."""
@@ -94,7 +102,16 @@ class Known:
         contents.is_routed = is_routed or (contents.is_routed and not is_whole)
         contents.version = _version(tensor)
         contents.is_settled = contents.version is None
-        self._copy.redispatch(self._cpu, self._view(contents.data, tensor), values)
+        if is_whole and values.numel() > 1 and not any(values.stride()):
+            contents.constant = values.as_strided((), ()).to(tensor.dtype, copy=True)
+            contents.data = contents.known = None
+            return
+        if is_whole:
+            contents.constant = None
+        elif contents.data is None and contents.constant is None:
+            # Nothing was written yet.
+            contents.known = self.torch.zeros(contents.size, dtype=self.torch.bool, device="cpu")
+        self._copy.redispatch(self._cpu, self._view(self._data(contents), tensor), values)
         if is_whole:
             contents.known = None
         elif contents.known is not None:
@@ -109,9 +126,7 @@ class Known:
         if contents is None:
             return
         if contents.known is None:
-            contents.known = self.torch.ones(
-                len(contents.data), dtype=self.torch.bool, device="cpu"
-            )
+            contents.known = self.torch.ones(contents.size, dtype=self.torch.bool, device="cpu")
         contents.version = _version(tensor)
         contents.is_settled = contents.version is None
         self._view(contents.known, tensor, 1).fill_(False)
@@ -133,7 +148,7 @@ class Known:
         return contents
 
     def _add(self, storage: Any) -> _Contents:
-        """Unknown contents of a storage."""
+        """Contents of a storage, for `write` to complete."""
         if len(self._by_storage) >= self._prune_at:
             self._prune()
         before = self._by_storage.get(storage._cdata)
@@ -141,14 +156,24 @@ class Known:
         contents.storage = storage._cdata
         contents.weak = storage._weak_ref() if before is None else before.weak
         contents.pointer = storage.data_ptr()
-        size, torch = storage.nbytes(), self.torch
-        contents.data = torch.empty(size, dtype=torch.uint8, device="cpu")
-        contents.known = torch.zeros(size, dtype=torch.bool, device="cpu")
+        contents.size = storage.nbytes()
+        contents.constant = contents.data = contents.known = None
         contents.version = None
         contents.is_settled = False
         contents.is_routed = False
         self._by_storage[contents.storage] = contents
         return contents
+
+    def _data(self, contents: _Contents) -> Any:
+        """Return the bytes of a storage, which are made at the first use."""
+        if contents.data is None:
+            torch = self.torch
+            contents.data = torch.empty(contents.size, dtype=torch.uint8, device="cpu")
+            if contents.constant is not None:
+                numbers = contents.data.view(contents.constant.dtype)
+                self._copy.redispatch(self._cpu, numbers, contents.constant)
+                contents.constant = None
+        return contents.data
 
     def _prune(self) -> None:
         """Drop the contents of freed storages."""

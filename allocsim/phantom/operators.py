@@ -32,6 +32,8 @@ _MOVES = (
     *("diag", "trace", "nonzero_static"),
 )
 _FILLS = ("fill", "zero", "arange", "eye", "full", "copy")
+_IN_PLACE = {"copy": "copied", "fill": "filled", "zero": "filled"}
+"""What runs an operator in place that is not computed as the others."""
 _SIZED = (
     *("nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive"),
     "repeat_interleave",
@@ -54,7 +56,7 @@ def names() -> Iterator[tuple[str, str]]:
     `values.Values` that runs each."""
     for name in (*_ELEMENTWISE, *_REDUCTIONS, *_MOVES, *_FILLS):
         yield name, "after"
-        yield f"{name}_", "copied" if name == "copy" else "after"
+        yield f"{name}_", _IN_PLACE.get(name, "after")
     for name in _SIZED:
         yield name, "sized"
     for name in _CHOOSING:

@@ -48,6 +48,9 @@ class Values:
         self._cpu = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
         self._runs: dict[Any, Callable[..., Any]] = {}
         self._numbers: dict[Any, Any] = {}
+        self._wide = frozenset({torch.float32, torch.float64})
+        types = [kind for kind in vars(torch).values() if isinstance(kind, torch.dtype)]
+        self._floating = frozenset(t for t in types if t.is_floating_point or t.is_complex)
         self._library = torch.library.Library("aten", "IMPL")
 
     def install(self) -> None:
@@ -72,17 +75,20 @@ class Values:
         return run if len(operands) < 2 else either
 
     def _number(self, first: Any, number: complex) -> Any:
-        """The tensor of a number behind `first`, of floating point: PyTorch's own type for it, but
-        that of `first` where that has no dimension and would give way."""
-        is_above = first.dim() == 0 and type(number) is float
-        key = (type(number), number, first.dtype if is_above else None)
-        made = self._numbers.get(key)
-        if made is None:
-            kind = first.dtype if is_above else _natural_type(self.torch, number)
-            with self.torch._C.DisableTorchFunction():
-                made = self.torch.scalar_tensor(number, dtype=kind, device="cpu")
-            if number and len(self._numbers) < _MOST_KEPT:  # 0.0 and -0.0 are one key
-                self._numbers[key] = made
+        """Return the tensor of a number behind `first`, a tensor of floating point.
+
+        It has the type of `first` where neither the result's type nor its value depends on that,
+        and PyTorch's own type for the number elsewhere.
+        """
+        torch, dtype = self.torch, first.dtype
+        is_same = dtype in self._wide or (first.dim() == 0 and type(number) is float)
+        kind = dtype if is_same and type(number) in (int, float) else _natural_type(torch, number)
+        with torch._C.DisableTorchFunction():
+            made = torch.scalar_tensor(number, dtype=kind, device="cpu")
+        # 0.0 and -0.0 are one key; other types depend on the dimensions of `first`.
+        has_key = number or type(number) is int
+        if has_key and dtype in self._wide and len(self._numbers) < _MOST_KEPT:
+            self._numbers[type(number), number, dtype] = made
         return made
 
     def _without_numbers(self, op: Any, operands: list[int], args: Any) -> list[Any]:
@@ -109,17 +115,31 @@ class Values:
         operands = self.operators.operands(op)
         second = operands[1] if len(operands) > 1 else 1 << 20
         is_copy = op._schema.name == "aten::copy_"
+        floating, numbers, number_of = self._floating, self._numbers, self._number
+
+        # Most calls end in one of the next two, which therefore do nothing else.
+        def kernel_of_one(keys: Any, *args: Any, **kwargs: Any) -> Any:
+            if getattr(args[0], "dtype", None) in floating:
+                return fast(keys - select, *args, **kwargs)
+            return kernel(keys, *args, **kwargs)
+
+        def kernel_of_two(keys: Any, *args: Any, **kwargs: Any) -> Any:
+            dtype = getattr(args[0], "dtype", None)
+            if dtype not in floating:
+                return kernel(keys, *args, **kwargs)
+            if len(args) > second and type(args[second]) in _NUMBERS:
+                number = args[second]
+                made = numbers.get((type(number), number, dtype))
+                made = number_of(args[0], number) if made is None else made
+                args = (*args[:second], made, *args[second + 1 :])
+            return fast(keys - select, *args, **kwargs)
 
         def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
             first = args[0] if args else None
             dtype = getattr(first[0] if type(first) is list and first else first, "dtype", None)
-            if dtype is not None and dtype not in types and not is_choosing:
-                if len(args) > second and type(args[second]) in _NUMBERS:
-                    number = self._number(first, args[second])
-                    args = (*args[:second], number, *args[second + 1 :])
-                    return fast(keys - select, *args, **kwargs)
-                if not is_copy or args[1].dtype not in types:
-                    return fast(keys - select, *args, **kwargs)
+            is_left = dtype in floating and not is_choosing
+            if is_left and (not is_copy or args[1].dtype not in types):
+                return fast(keys - select, *args, **kwargs)
             if not is_choosing and not self._concerns(args, kwargs):
                 return run(keys - select, *args, **kwargs)
             # A mode of the program, as torch.device is one, must not see what is done here.
@@ -129,7 +149,10 @@ class Values:
         name = op._schema.name.partition("::")[2]
         overload = op._schema.overload_name
         full = f"{name}.{overload}" if overload else name
-        self._library.impl(full, kernel, "BackendSelect", with_keyset=True)
+        chosen = kernel
+        if operands[:1] == [0] and not is_copy and not is_choosing:
+            chosen = kernel_of_one if len(operands) == 1 else kernel_of_two
+        self._library.impl(full, chosen, "BackendSelect", with_keyset=True)
 
     def _concerns(self, args: Any, kwargs: Any) -> bool:
         """Whether an integer or a boolean of the device is among the arguments."""
@@ -151,6 +174,19 @@ class Values:
         """Run an operator whose sizes are known beforehand, then compute it."""
         out = run()
         self._keep(op, (args, kwargs), out, *self._computed(op, args, kwargs, out))
+        return out
+
+    def filled(self, op: Any, run: Callable[[], Any], args: Any, kwargs: Any) -> Any:
+        """Run an operator that gives one value to every element, and compute that value once."""
+        to = args[0]
+        if not self.known.may_have(to):
+            return self.after(op, run, args, kwargs)
+        out = run()
+        one = self.torch.empty((), dtype=to.dtype, device="cpu")
+        values, is_routed = self._computed(op, (one, *args[1:]), kwargs, None)
+        if values is not None:
+            values = values.expand(to.shape)
+        self._keep(op, (args, kwargs), out, values, is_routed)
         return out
 
     def sized(self, op: Any, run: Callable[[], Any], args: Any, kwargs: Any) -> Any:
