@@ -48,6 +48,6 @@ def test_a_loan_that_is_too_small_helps_nothing(cli: Cli, pretend: Pretend) -> N
 def test_a_loan_is_for_programs_and_for_one_size(cli: Cli, pretend: Pretend) -> None:
     pretend(batches)
     done = cli("fit", "gpt2", "--gpu", "L4", "--find", "batch", "--host-spill", "2GiB")
-    assert (done.code, "leave out --host-spill" in done.err) == (2, True)
+    assert (done.code, "--host-spill has no effect with --find" in done.err) == (2, True)
     done = cli("fit", "gpt2", "--gpu", "L4", "--zero", "1", "--host-spill", "2GiB")
-    assert (done.code, "--host-spill is of a program that runs" in done.err) == (2, True)
+    assert (done.code, "--host-spill applies to a program that runs" in done.err) == (2, True)
