@@ -1,9 +1,9 @@
-"""The contents of integer and boolean tensors of a phantom device, kept on the host.
+"""Contents of integer and boolean tensors of a phantom device, kept on the host.
 
-Rule: runs in the program's interpreter, loaded by the hook from its path, so only the standard
-library is imported.  Nothing here keeps memory of the device alive or asks for any: contents belong
-to a storage that is known by a weak reference, and to its address and its version, so that they end
-with the storage, move with its views and are dropped when an unknown operator writes to it.
+Rule: this file runs in the program's interpreter, loaded by the hook from its path, so it imports
+only the standard library.  Nothing here requests device memory or keeps it alive.  Contents belong
+to a storage, identified by a weak reference, its address and its version.  They end with the
+storage, move with its views, and are dropped when an unknown operator writes to it.
 """
 
 from __future__ import annotations
@@ -19,21 +19,25 @@ MOST_BYTES = 1 << 25
 """Bytes of the largest storage whose contents are kept."""
 
 _PRUNED_EVERY = 256
-"""Storages that are added between two searches for freed ones."""
+"""Number of added storages between two searches for freed ones."""
 
 
 class _Contents:
-    """The contents of one storage.
+    """Contents of one storage.
 
-    storage: the address of PyTorch's own object, which the weak reference keeps from being reused.
-    weak: the weak reference.  pointer: the device address that the contents are at.
-    data: the bytes, a tensor of the host; None if every element is `constant`.
-    constant: a tensor of the host without dimensions, or None.  size: bytes of the storage.
-    known: a boolean per byte, None if all are known.
-    version: of the tensors that share the storage; None if they have none.
-    is_settled: whether `version` is exact.  An in-place operator counts after it returns, or not at
-        all within another one, so until the first read one more is accepted.
-    is_routed: whether the contents follow from a choice of experts.
+    storage: address of PyTorch's storage object, which the weak reference protects from reuse.
+    weak: weak reference to the storage.
+    pointer: device address of the contents.
+    data: bytes, as a host tensor; None if every element is `constant`.
+    constant: host tensor without dimensions, or None.
+    size: bytes of the storage.
+    known: a boolean per byte; None if all are known.
+    version: version of the tensors that share the storage; None if they have none.
+    is_settled: True if `version` is exact.  PyTorch increases it after an in-place operator
+    returns,
+        or not at all if another operator called it.  Until the first read, `version + 1` is
+        accepted.
+    is_routed: True if the contents depend on a choice of experts.
     """
 
     __slots__ = (
@@ -54,10 +58,7 @@ class _Contents:
 
 
 class Known:
-    """The known contents, by storage.
-
-    torch: the program's PyTorch.
-    """
+    """Known contents, by storage; `torch` is the program's PyTorch."""
 
     def __init__(self, torch: Any) -> None:
         self.torch = torch
@@ -69,7 +70,7 @@ class Known:
         self._prune_at = _PRUNED_EVERY
 
     def may_have(self, tensor: Any) -> bool:
-        """Whether the contents of a tensor of the device can be kept."""
+        """Return True if the contents of a tensor can be kept."""
         return (
             tensor.dtype in self.types
             and tensor.is_cuda
@@ -78,9 +79,9 @@ class Known:
         )
 
     def read(self, tensor: Any) -> tuple[Any, bool] | None:
-        """A tensor of the host that views the contents of `tensor`, and whether they are routed.
+        """Return a host tensor that views the contents of `tensor`, and True if they are routed.
 
-        None if any element is unknown.
+        Return None if any element is unknown.
         """
         contents = self._of(tensor)
         if contents is None:
@@ -93,7 +94,7 @@ class Known:
         return self._view(self._data(contents), tensor), contents.is_routed
 
     def write(self, tensor: Any, values: Any, *, is_routed: bool = False) -> None:
-        """Keep `values`, of the host, as the contents of `tensor`."""
+        """Store the host tensor `values` as the contents of `tensor`."""
         storage = tensor.untyped_storage()
         if storage.nbytes() > MOST_BYTES:
             return
@@ -119,7 +120,7 @@ class Known:
                 self._view(contents.known, tensor, 1, byte).fill_(True)
 
     def forget(self, tensor: Any) -> None:
-        """Note that `tensor` was written with unknown values."""
+        """Mark the contents of `tensor` as unknown."""
         if tensor.numel() == 0:
             return
         contents = self._of(tensor)
@@ -132,7 +133,7 @@ class Known:
         self._view(contents.known, tensor, 1).fill_(False)
 
     def _of(self, tensor: Any) -> _Contents | None:
-        """The contents of a tensor's storage, if they are those of today."""
+        """Return the contents of a tensor's storage, None if they are missing or out of date."""
         storage = tensor.untyped_storage()
         contents = self._by_storage.get(storage._cdata)
         if contents is None or contents.pointer != storage.data_ptr():
@@ -148,7 +149,7 @@ class Known:
         return contents
 
     def _add(self, storage: Any) -> _Contents:
-        """Contents of a storage, for `write` to complete."""
+        """Add contents for a storage, which `write` completes."""
         if len(self._by_storage) >= self._prune_at:
             self._prune()
         before = self._by_storage.get(storage._cdata)
@@ -165,7 +166,7 @@ class Known:
         return contents
 
     def _data(self, contents: _Contents) -> Any:
-        """Return the bytes of a storage, which are made at the first use."""
+        """Return the bytes of a storage, which are created on first use."""
         if contents.data is None:
             torch = self.torch
             contents.data = torch.empty(contents.size, dtype=torch.uint8, device="cpu")
@@ -185,7 +186,7 @@ class Known:
         self._prune_at = 2 * len(self._by_storage) + _PRUNED_EVERY
 
     def _view(self, data: Any, tensor: Any, step: int = 0, byte: int = 0) -> Any:
-        """The part of `data`, a byte or a boolean per byte of a storage, that `tensor` views.
+        """Return the part of `data`, a byte or boolean per byte of a storage, that `tensor` views.
 
         step: 0 for elements of the tensor's type; 1 for the entry of byte number `byte` of each.
         """
@@ -199,5 +200,5 @@ class Known:
 
 
 def _version(tensor: Any) -> int | None:
-    """How often a tensor was written in place; None in inference mode, which does not count."""
+    """Return the version that counts in-place writes; None in inference mode."""
     return None if tensor.is_inference() else tensor._version

@@ -1,7 +1,7 @@
-"""The operators of PyTorch that are computed on the host for a phantom device.
+"""Operators of PyTorch that are computed on the host for a phantom device.
 
-Rule: runs in the program's interpreter, loaded by the hook from its path, so only the standard
-library is imported.  What a release lacks is passed over.
+Rule: this file runs in the program's interpreter, loaded by the hook from its path, so it imports
+only the standard library.  Operators that a release lacks are skipped.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MOVES = (
 )
 _FILLS = ("fill", "zero", "arange", "eye", "full", "copy")
 _IN_PLACE = {"copy": "copied", "fill": "filled", "zero": "filled"}
-"""What runs an operator in place that is not computed as the others."""
+"""Methods of in-place operators that are not computed like the others."""
 _SIZED = (
     *("nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive"),
     "repeat_interleave",
@@ -42,18 +42,17 @@ _SIZED = (
 _CHOOSING = ("topk",)
 """Operators by which a router chooses experts."""
 _UNKNOWN = ("random", "bernoulli", "geometric", "set", "resize")
-"""Operators that write in place what is not known."""
+"""Operators that write unknown values in place."""
 
 _LEFT = frozenset({"aten::pow.Tensor_Tensor_out", "aten::isin.Tensor_Tensor_out"})
 """Overloads to which PyTorch passes a number as a tensor of the device, which no kernel in Python
 can take."""
 _MASKS = frozenset({"condition", "mask"})
-"""Operands without a part in the type of the result."""
+"""Operands that do not affect the type of the result."""
 
 
 def names() -> Iterator[tuple[str, str]]:
-    """The operators, with and without the underscore of those in place, and the method of
-    `values.Values` that runs each."""
+    """Yield each operator, also in its in-place form, and the method of `Values` that runs it."""
     for name in (*_ELEMENTWISE, *_REDUCTIONS, *_MOVES, *_FILLS):
         yield name, "after"
         yield f"{name}_", _IN_PLACE.get(name, "after")
@@ -68,31 +67,31 @@ def names() -> Iterator[tuple[str, str]]:
 
 
 def overloads(torch: Any, name: str) -> Iterator[Any]:
-    """The overloads of an operator that have kernels of their own and none for BackendSelect."""
+    """Yield the overloads of an operator that have kernels, but none for BackendSelect."""
     packet = getattr(torch.ops.aten, name, None)
     for overload in () if packet is None else packet.overloads():
         op = getattr(packet, overload)
         has, name = torch._C._dispatch_has_kernel_for_dispatch_key, op.name()
         if name in _LEFT or not torch._C._dispatch_has_kernel(name):
-            continue  # or of TorchScript alone
+            continue  # this also skips operators of TorchScript only
         if not has(name, "CompositeImplicitAutograd") and not has(name, "BackendSelect"):
             yield op
 
 
 def operands(op: Any) -> list[int]:
-    """The positions at which an operator takes one tensor."""
+    """Return the positions at which an operator takes one tensor."""
     kinds = (str(argument.type) for argument in op._schema.arguments)
     return [n for n, kind in enumerate(kinds) if kind in ("Tensor", "Optional[Tensor]")]
 
 
 def promoted(op: Any) -> list[int]:
-    """The positions of the operands whose types decide that of the result."""
+    """Return the positions of the operands whose types decide the type of the result."""
     named = op._schema.arguments
     return [n for n in operands(op) if named[n].name not in _MASKS]
 
 
 def written(op: Any) -> frozenset[int | str]:
-    """The arguments that an operator writes to: positions, names of those only by keyword."""
+    """Return the arguments that an operator writes to: positions, or names if keyword-only."""
     known: frozenset[int | str] | None = _WRITTEN.get(op)
     if known is None:
         found: list[int | str] = []
@@ -107,7 +106,7 @@ _WRITTEN: dict[Any, frozenset[int | str]] = {}
 
 
 def is_overwritten(op: Any) -> bool:
-    """Whether what an operator writes to is overwritten as a whole, whatever it held."""
+    """Return True if the operator overwrites its output completely."""
     name = op._schema.name.partition("::")[2]
     is_filled = name in ("fill_", "zero_", "copy_", "_cummax_helper", "_cummin_helper")
     return is_filled or any(argument.is_out for argument in op._schema.arguments)

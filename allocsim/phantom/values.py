@@ -1,11 +1,12 @@
-"""Computes integer and boolean tensors of a phantom device on the host, so that sizes and branches
-that depend on them are the program's own.
+"""Values of integer and boolean tensors of a phantom device, computed on the host.
 
-Rule: runs in the program's interpreter, loaded by the hook from its path, so only the standard
-library is imported.  Every operator still runs on the device, with the same arguments and in the
-same order: nothing is added to what the allocator is asked for.  An operator of known inputs is
-computed once more on the host; what another one writes is unknown.  Values of floating-point
-tensors are never known.
+Sizes and branches that depend on these values are then correct.
+
+Rule: this file runs in the program's interpreter, loaded by the hook from its path, so it imports
+only the standard library.  Every operator still runs on the device, with the same arguments and in
+the same order, so the allocator gets no additional requests.  An operator with known inputs is also
+computed on the host; the results of all others are unknown.  Values of floating-point tensors are
+never known.
 
 The kernels are registered for the dispatch key BackendSelect, which is in every dispatch of every
 thread, below autograd, functorch and the modes of compilers, and above the device's own kernels.
@@ -22,17 +23,19 @@ __all__ = ["Values", "install"]
 
 _NUMBERS = frozenset({int, float, bool, complex})
 _MOST_KEPT = 1024
-"""Tensors of numbers that are kept to be used again."""
+"""Largest number of cached tensors of numbers."""
 _ANSWERED, _KNOWN, _NOTED = 2, 1, 0
-"""What the device does with a copy to the host: as in device.h."""
+"""Modes for copies to the host, numbered as in device.h."""
 
 
 class Values:
-    """The known values of one process.
+    """Known values of one process.
 
-    torch: the program's PyTorch.  known: its `Known`.  router: the `Router` that chooses experts.
+    torch: the program's PyTorch.
+    known: contents of tensors.
+    router: the `Router` that chooses experts.
     operators: the module of that name.
-    routed_reads: how many sizes and copies to the host followed from its choices.
+    routed_reads: number of sizes and copies to the host that depend on the router's choices.
     """
 
     def __init__(self, torch: Any, known: Any, router: Any, operators: Any) -> None:
@@ -60,9 +63,9 @@ class Values:
                 self._register(overload, getattr(self, kind), is_choosing=kind == "chosen")
 
     def _runner(self, op: Any) -> Callable[..., Any]:
-        """Runs an operator by a set of dispatch keys and its arguments.
+        """Return a function that runs an operator, given dispatch keys and arguments.
 
-        A number that PyTorch made a tensor of comes as a number, and has to be one again.
+        PyTorch passes a number that it had made a tensor as a number; it becomes a tensor again.
         """
         run, operands = op._handle.redispatch_boxed, self.operators.operands(op)
 
@@ -75,10 +78,10 @@ class Values:
         return run if len(operands) < 2 else either
 
     def _number(self, first: Any, number: complex) -> Any:
-        """Return the tensor of a number behind `first`, a tensor of floating point.
+        """Return the number that follows the floating-point tensor `first` as a tensor.
 
-        It has the type of `first` where neither the result's type nor its value depends on that,
-        and PyTorch's own type for the number elsewhere.
+        It has the type of `first` if neither type nor value of the result depends on that, else
+        PyTorch's own type for the number.
         """
         torch, dtype = self.torch, first.dtype
         is_same = dtype in self._wide or (first.dim() == 0 and type(number) is float)
@@ -92,7 +95,7 @@ class Values:
         return made
 
     def _without_numbers(self, op: Any, operands: list[int], args: Any) -> list[Any]:
-        """The arguments with tensors for numbers, of types that give the same result's type."""
+        """Return the arguments with tensors for numbers, of types that keep the result's type."""
         torch = self.torch
         deciding = [n for n in self.operators.promoted(op) if n < len(args)][:2]
         replaced = [n for n in operands if n < len(args) and type(args[n]) in _NUMBERS]
@@ -142,7 +145,7 @@ class Values:
                 return fast(keys - select, *args, **kwargs)
             if not is_choosing and not self._concerns(args, kwargs):
                 return run(keys - select, *args, **kwargs)
-            # A mode of the program, as torch.device is one, must not see what is done here.
+            # A mode of the program, such as torch.device, must not see these calls.
             with plain():
                 return kind(op, lambda: run(keys - select, *args, **kwargs), args, kwargs)
 
@@ -155,7 +158,7 @@ class Values:
         self._library.impl(full, chosen, "BackendSelect", with_keyset=True)
 
     def _concerns(self, args: Any, kwargs: Any) -> bool:
-        """Whether an integer or a boolean of the device is among the arguments."""
+        """Return True if an integer or boolean tensor of the device is among the arguments."""
         tensor, types = self.torch.Tensor, self.known.types
         for each in args:
             if isinstance(each, tensor):
@@ -204,7 +207,7 @@ class Values:
         return out
 
     def chosen(self, op: Any, run: Callable[[], Any], args: Any, kwargs: Any) -> Any:
-        """Run a top-k; that of unknown scores is the router's."""
+        """Run a top-k; the router chooses the indices of unknown scores."""
         scores = args[0]
         out = run()
         if not scores.is_cuda:
@@ -235,7 +238,7 @@ class Values:
         return self._runs[op](self._cpu, *host[0])
 
     def copied(self, op: Any, run: Callable[[], Any], args: Any, kwargs: Any) -> Any:
-        """Run a copy, within the device, to it or from it."""
+        """Run a copy within, to or from the device."""
         to, source = args[:2]
         if to.is_cuda or not source.is_cuda:
             return self.after(op, run, args, kwargs)
@@ -250,7 +253,7 @@ class Values:
         return out
 
     def telling(self, kind: int, value: int = 0) -> _Telling:
-        """A context in which this thread's copies to the host are treated as `kind` says."""
+        """Return a context in which this thread's copies to the host have the mode `kind`."""
         return _Telling(self._tell, self._told, (kind, value))
 
     def _read(self, tensor: Any) -> tuple[Any, bool] | None:
@@ -260,7 +263,7 @@ class Values:
         return read
 
     def _computed(self, op: Any, args: Any, kwargs: Any, out: Any) -> tuple[Any, bool]:
-        """The operator's result on the host, None if an input is unknown; whether it is routed."""
+        """Return the result on the host, None if an input is unknown, and True if it is routed."""
         if out is not None and not any(map(self.known.may_have, _tensors(self.torch, out))):
             return None, False
         routed = [False]
@@ -281,7 +284,7 @@ class Values:
         return values, routed[0]
 
     def _hosted(self, op: Any, args: Any, kwargs: Any, written: Any, routed: list[bool]) -> Any:
-        """The arguments on the host, copies where the operator writes; None if one is unknown."""
+        """Return the arguments on the host, as copies if written to; None if one is unknown."""
         torch = self.torch
         only = self.operators.is_overwritten(op)
 
@@ -307,9 +310,9 @@ class Values:
             return None
 
     def _keep(self, op: Any, given: Any, out: Any, values: Any, is_routed: bool) -> None:
-        """Keep what an operator wrote: `values` in `out`, or that it is unknown.
+        """Store `values` as the contents of `out`, or mark the written tensors as unknown.
 
-        given: its arguments, by position and by keyword.
+        given: arguments of the operator, by position and by keyword.
         """
         known, torch = self.known, self.torch
         args, kwargs = given
@@ -334,11 +337,11 @@ class Values:
 
 
 class _UnknownError(Exception):
-    """An input is not known."""
+    """Unknown input."""
 
 
 class _Telling:
-    """Tells the device what to do with this thread's copies to the host, and then what before."""
+    """Context that sets the mode of this thread's copies to the host, then restores it."""
 
     __slots__ = ("before", "state", "tell", "told")
 
@@ -356,7 +359,7 @@ class _Telling:
 
 
 def _natural_type(torch: Any, number: complex) -> Any:
-    """The type of the tensor that PyTorch makes of a number."""
+    """Return the type of the tensor that PyTorch makes of a number."""
     if isinstance(number, bool):
         return torch.bool
     if isinstance(number, int):
@@ -365,7 +368,7 @@ def _natural_type(torch: Any, number: complex) -> Any:
 
 
 def _tensors(torch: Any, value: Any) -> Iterator[Any]:
-    """The tensors in a value or in a list of values."""
+    """Yield the tensors in a value or in a list of values."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, (list, tuple)):
@@ -374,7 +377,7 @@ def _tensors(torch: Any, value: Any) -> Iterator[Any]:
 
 
 def install(torch: Any, known: Any, router: Any, operators: Any) -> Values:
-    """Let PyTorch compute its small integers and booleans; returns what does it."""
+    """Compute integer and boolean tensors on the host; return the `Values` that does it."""
     values = Values(torch, known, router, operators)
     values.install()
     return values

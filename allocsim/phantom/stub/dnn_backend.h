@@ -110,10 +110,10 @@ int dnn_kind_of(const struct dnn_descriptor *descriptor);
 const struct dnn_descriptor *dnn_child(const struct dnn_descriptor *descriptor, int attribute);
 /* Read the tensor under an attribute of an operation; 0 for none. */
 int dnn_tensor_of(const struct dnn_descriptor *operation, int attribute, struct dnn_tensor *out);
-/* Read the int64 values of an attribute, at most `most`; their number, 0 for none. */
+/* Read at most `most` int64 values of an attribute; return their number. */
 size_t dnn_integers(const struct dnn_descriptor *descriptor, int attribute, int64_t *out,
                     size_t most);
-/* Call `visit` for every attribute until it returns 0.  Return 0 then, else 1. */
+/* Call `visit` for every attribute until it returns 0.  Return 0 if it did, else 1. */
 typedef int dnn_visit(void *context, int name, int type, size_t n, const void *elements);
 int dnn_each_attribute(const struct dnn_descriptor *descriptor, dnn_visit *visit, void *context);
 /* Bytes of one element of an enum dnn_type, 0 for an unknown one. */

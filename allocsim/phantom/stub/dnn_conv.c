@@ -1,8 +1,8 @@
 /* The workspace of a convolution: forward, backward for the data, backward for the weight.
  *
- * The installed cuDNN answers for the phantom's card where it can (dnn_installed.h).  Two kinds of
- * kernels it cannot plan without a device, and this file computes their workspace by laws that were
- * measured on an H200 with cuDNN 9.19 (204 shapes, traces/h200/kernels.json):
+ * The installed cuDNN plans for the phantom's card (dnn_installed.h).  It cannot plan two kinds of
+ * kernels without a device; this file computes their workspace by laws that were measured on an H200
+ * with cuDNN 9.19 (204 shapes, traces/h200/kernels.json):
  *
  *   - Hopper's kernels with clusters of blocks, whose scheduler depends on how many clusters the
  *     card runs at once.  Tiles that do not fill a last wave are split along the summed dimension;
@@ -11,8 +11,8 @@
  *   - A convolution of 1x1 with stride 1, which is a matrix product of cuBLASLt.
  *
  * Before both, tensors that are not channels-last, or whose channels do not fill 16 bytes, are
- * copied into the workspace.  Where the installed cuDNN does not answer (before 9.8), these copies
- * are the whole estimate.
+ * copied into the workspace.  If the installed cuDNN does not answer (before 9.8), these copies are
+ * the whole estimate.
  */
 #include "dnn_installed.h"
 

@@ -48,7 +48,7 @@ def make_script(
 
     with_marks: pools may be marked no_split and use_on_oom, emptied by themselves, and given up
     as a MemPool does, where the release has these calls.  largest: bytes that can be asked for.
-    length_factor: how many times as many operations a script has, where a process costs much.
+    length_factor: factor on the number of operations, for allocators whose processes start slowly.
     """
     rng = random.Random(f"{seed} {release.version}")
     memory = rng.choice(_DEVICES)

@@ -40,7 +40,7 @@ _LAST_BYTES = 4096
 _AHEAD = 2
 """Processes that make their CUDA context while a script runs on a real GPU."""
 _LONGER = 4
-"""How many times as long scripts for a real GPU are, as each needs a context."""
+"""Factor on the length of scripts for a real GPU, because each script needs a context."""
 
 
 class InstalledTorch:

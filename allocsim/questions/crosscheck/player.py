@@ -1,8 +1,8 @@
 """An op script played on the model, with results in the form of the golden cases.
 
-Rule: the first error ends the run, unless memory runs out or the driver refuses a handle; all else
-then tells the state it stopped in, as for the real allocator.  An id whose allocation failed is
-skipped.
+Rule: the first error ends the run, unless memory runs out or the driver refuses a handle; all other
+fields then report the state at that point, as for the real allocator.  An id whose allocation
+failed is skipped.
 """
 
 from __future__ import annotations
