@@ -6,12 +6,16 @@ The numbers of kinds and attributes are those of NVIDIA's header.
 from __future__ import annotations
 
 import ctypes
+import os
+import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from allocsim.phantom import Stubs
+from allocsim.phantom import Stubs, find_gpu, find_torch, phantom_environment
 from tests.phantom.test_stub import Device
+from tests.pythons import python_of
 
 SUCCESS, BAD_PARAM, NOT_FINALIZED, NOT_SUPPORTED = 0, 2000, 2004, 3000
 ENGINE, CONFIG, HEURISTICS, PLAN, RESAMPLE, GRAPH, TENSOR, MATMUL = 2, 3, 4, 5, 25, 15, 17, 19
@@ -20,6 +24,18 @@ SDPA_FORWARD = 41
 IS_DATA_TYPE, IS_INT64, IS_DESCRIPTOR = 1, 3, 15
 CONVOLUTION, CONVOLUTION_FORWARD, CONVOLUTION_FILTER, CONVOLUTION_DATA = 1, 10, 11, 12
 FLOAT, BFLOAT16 = 0, 9
+
+
+def run_over_h200(program: str, kernels: Path) -> subprocess.CompletedProcess[str]:
+    """Run a program with PyTorch 2.11 over the phantom of an H200, with a file as its argument."""
+    torch = find_torch(python_of("2.11"))
+    return subprocess.run(
+        [torch.python, "-c", program, str(kernels)],
+        env=os.environ | phantom_environment(torch, find_gpu("H200")),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,6 @@ PyTorch 2.11 and cuDNN 9.19; the others are from recordings of the same card.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,10 +14,8 @@ from typing import Any
 import pytest
 
 from allocsim.phantom import Stubs
-from allocsim.phantom.cards import find_gpu
-from allocsim.phantom.launch import find_torch, phantom_environment
-from tests.phantom.dnn import Backend
-from tests.pythons import NEEDS_TORCH, python_of
+from tests.phantom.dnn import Backend, run_over_h200
+from tests.pythons import NEEDS_TORCH
 
 KERNELS = Path(__file__).parents[2] / "traces" / "h200" / "kernels.json"
 ROWS: list[dict[str, Any]] = json.loads(KERNELS.read_text())["attention"]
@@ -144,14 +140,7 @@ print(json.dumps(guesses().decode()))
 @pytest.mark.slow
 @NEEDS_TORCH
 def test_pytorch_makes_every_request_of_the_card() -> None:
-    torch = find_torch(python_of("2.11"))
-    done = subprocess.run(
-        [torch.python, "-c", _PROGRAM, str(KERNELS)],
-        env=os.environ | phantom_environment(torch, find_gpu("H200")),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run_over_h200(_PROGRAM, KERNELS)
     *made, guessed = (json.loads(line) for line in done.stdout.splitlines())
     assert guessed == ""
     assert made == [[row["node"], row["forward"], row["backward"]] for row in ROWS]

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from allocsim.phantom import Stubs, find_gpu, find_torch, phantom_environment
+from allocsim.phantom import Stubs
 from tests.phantom.dnn import (
     BFLOAT16,
     CONVOLUTION_DATA,
@@ -19,8 +17,9 @@ from tests.phantom.dnn import (
     FLOAT,
     Backend,
     ConvolutionShape,
+    run_over_h200,
 )
-from tests.pythons import NEEDS_TORCH, python_of
+from tests.pythons import NEEDS_TORCH
 
 KERNELS = Path(__file__).parents[2] / "traces" / "h200" / "kernels.json"
 ROWS: list[dict[str, Any]] = json.loads(KERNELS.read_text())["conv"]
@@ -150,14 +149,7 @@ def workspaces_of(row: dict[str, Any], forward: list[int], backward: list[int]) 
 @pytest.mark.slow
 @NEEDS_TORCH
 def test_pytorch_requests_the_workspaces_of_the_card() -> None:
-    torch = find_torch(python_of("2.11"))
-    done = subprocess.run(
-        [torch.python, "-c", _PROGRAM, str(KERNELS)],
-        env=os.environ | phantom_environment(torch, find_gpu("H200")),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run_over_h200(_PROGRAM, KERNELS)
     assert not done.stderr
     misses = []
     made = [json.loads(line) for line in done.stdout.splitlines()]
