@@ -55,7 +55,7 @@ _PARALLEL = {"fsdp": "FSDP2, each layer by itself", "ddp": "DistributedDataParal
 _SIZES = ("batch", "seq", "image", "prompt", "decode", "accumulate", "lora", "gpus")
 _DOES_NOT_FIT = 3
 _USUAL = {"engine": "auto", "multiple_of": 1, "host_spill": 0}
-"""What is meant where an option is not given; until then None tells that it was not."""
+"""Defaults applied after parsing; until then None marks an option that was not given."""
 _OF_THE_TASK = (
     *("dtype", "optimizer", "batch", "seq", "image", "lengths", "checkpointing", "accumulate"),
     *("lora", "lora_targets", "attention", "compiles", "channels_last", "steps", "prompt"),

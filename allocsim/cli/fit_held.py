@@ -1,4 +1,4 @@
-"""Whose memory it was at the moments that `allocsim fit` tells.
+"""Print which category held the memory at each moment that `allocsim fit` reports.
 
 Rule: each moment is asked about once, by category.
 """

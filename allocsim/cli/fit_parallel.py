@@ -140,7 +140,7 @@ def _one(arguments: argparse.Namespace, training: Training, gpus: list[Gpu]) -> 
 
 
 def _assumed(arguments: argparse.Namespace, training: Training) -> str:
-    """What this formula assumes and the program and its law assume otherwise; "" for nothing."""
+    """Return where this formula's assumptions differ from the program's; "" if nowhere."""
     from allocsim.questions.fit import model_of, precision_of, usual_lengths  # noqa: PLC0415
 
     if not arguments.words or training.layout.ranks > 1:

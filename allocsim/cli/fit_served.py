@@ -40,7 +40,7 @@ def add_serving(parser: Parser) -> None:
 
 
 def note_server(arguments: argparse.Namespace) -> None:
-    """Set the server that the ending of a file of weights tells, where none is named."""
+    """Infer the server from the ending of a file of weights, unless one is named."""
     words = arguments.words
     if arguments.server is None and len(words) == 1:
         endings = {".gguf": "llama.cpp", ".safetensors": "transformers"}

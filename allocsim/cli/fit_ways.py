@@ -1,4 +1,4 @@
-"""Which options of `allocsim fit` have an effect on which way of answering.
+"""Check that each option of `allocsim fit` has an effect on the chosen way of answering.
 
 Rule: every option has a row here; where it has no effect it is refused, never ignored.  A test
 holds every option against every way.
@@ -145,7 +145,7 @@ def _way_of_model(arguments: argparse.Namespace) -> Way:
 
 
 def _is_of_formulas(arguments: argparse.Namespace) -> bool:
-    """Whether an option that only formulas have is given, or formulas are named."""
+    """Return whether formulas are named, or an option that only formulas have is given."""
     return arguments.engine == "formula" or any(
         _is_given(getattr(arguments, name)) for name in _OF_FORMULAS
     )

@@ -209,7 +209,7 @@ def _sizes(words: Sequence[str]) -> dict[str, int]:
 
 
 def _not_a_size(word: str) -> str:
-    """What is wrong with a word that should be a size."""
+    """Return the reason why a word is not a size."""
     name, equals, digits = word.partition("=")
     if equals and name and digits.isdecimal():
         most = 10**12 - 1

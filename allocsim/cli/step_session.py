@@ -30,7 +30,7 @@ HELP = """\
   help, quit
 """
 _MOST_DIGITS = 20
-"""Of a number: a stream's handle is an address."""
+"""Digits allowed in a number; a stream's handle is an address."""
 _OP_WORDS = {"e": "empty_cache", "S": "sync"}
 
 

@@ -53,10 +53,10 @@ PAGE: Final = 2048 * KIB
 """What the driver hands out memory and addresses in."""
 
 ADDRESS_CHUNK: Final = 32 * MIB
-"""What the CUDA driver takes a process's address space in, for cudaMalloc."""
+"""Multiple in which the CUDA driver reserves addresses for cudaMalloc."""
 
 DRIVER_TOP: Final = 0x7F00_0000_0000
-"""Where the addresses of the "driver" policy end unless a caller says otherwise."""
+"""Default end of the addresses that the "driver" policy uses."""
 
 DRIVER_RANGES: Final = 0x3_0200_0000
 """First address of cuMemAddressReserve on Linux, as in all recordings of the H200."""

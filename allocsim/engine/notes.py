@@ -126,7 +126,7 @@ def provenance_notes(made: Provenance | None) -> list[str]:
 
 
 def routing_text(routing: str) -> str:
-    """How experts were chosen on a phantom, "balanced" or "skewed", as a sentence."""
+    """Describe how the phantom chose experts, for "balanced" or "skewed"."""
     how = {
         "balanced": "tokens are spread evenly over the experts",
         "skewed": "all tokens choose the same experts",
@@ -184,7 +184,7 @@ def address_notes(prepared: Prepared) -> list[str]:
 
 
 def address_range_note(peaks: tuple[int, int], peak: int | None) -> str:
-    """What a what-if comes to under other addresses; peak: its own, None if it has none."""
+    """Describe a what-if's peaks under other addresses; peak: its own, None if it has none."""
     known = peaks if peak is None else (min(*peaks, peak), max(*peaks, peak))
     low, high = map(format_size, known)
     return (
@@ -231,7 +231,7 @@ def peak_notes(peaks: StartPeaks) -> list[str]:
 
 
 def open_notes(prepared: Prepared, peaks: tuple[int, int]) -> Iterator[str]:
-    """What the recording leaves open.
+    """Yield a sentence for each thing that the recording does not show.
 
     peaks: the least and the most reserved bytes that a what-if may come to by it.
     """

@@ -1,8 +1,8 @@
 """The plan of a device: what its program did, read under each device that it can have run on.
 
-Rule: the room that an expandable segment has to grow depends on the device (semantics 4.1).  Where
-nothing tells its size and none without end will do, the least in whole GiB is tried, and the least
-in halves of one.
+Rule: the room that an expandable segment has to grow depends on the device (semantics 4.1).  If its
+size is unknown and an unlimited device does not reproduce the recording, the smallest size in whole
+GiB is tried, then in half GiB.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def plan_of(prepared: Prepared) -> Plan:
 
 
 def _read(prepared: Prepared, memory: int | None, *, is_assumed: bool = False) -> Plan:
-    """Where calls were noted, at first without a limit that none of them sets."""
+    """Plan a replay with the noted calls, at first without a limit that no call sets."""
     is_assumed |= prepared.assumed_memory is not None and not prepared.recorded_memory
     base = round_up(prepared.last_address, TIB)
     noted = () if prepared.provenance is None else (None,)

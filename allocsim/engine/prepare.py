@@ -31,7 +31,7 @@ _Asked = tuple[int | None, str | None, Hints]
 _LAST: WeakKeyDictionary[Recording, tuple[_Asked, tuple[Prepared, ...]]] = WeakKeyDictionary()
 """Of each recording, what was asked for last, and the answer."""
 _SOUND: WeakKeyDictionary[Recording, dict[int, Rewound]] = WeakKeyDictionary()
-"""Of each recording of several devices, what these were before their first entries."""
+"""The state of each device before its first entry, by recording of several devices."""
 
 
 def prepare(
@@ -69,9 +69,9 @@ def prepare(
 
 
 def _before_first(recording: Recording) -> dict[int, Rewound]:
-    """What each device was before its first entry.  Raises RecordingError for an unsound recording.
+    """Return each device's state before its first entry.  Raises RecordingError if unsound.
 
-    Of several devices that are prepared one after another it is found out once.
+    The result is cached for recordings of several devices.
     """
     if len(recording.devices) == 1:
         return refuse_unsound(recording)

@@ -187,7 +187,7 @@ class Prepared(OnCard):
 
     @cached_property
     def addresses(self) -> Addresses:
-        """How a drive that dictates no address has segments placed; see `addresses.py`.
+        """The address policy of a drive that dictates no address; see `addresses.py`.
 
         A phantom's and the model's own addresses are no card's: they are given out in order.
         """
