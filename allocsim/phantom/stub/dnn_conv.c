@@ -1,6 +1,6 @@
 /* The workspace of a convolution: forward, backward for the data, backward for the weight.
  *
- * The installed cuDNN plans for the phantom's card (dnn_installed.h).  It cannot plan two kinds of
+ * The installed cuDNN plans for the phantom's card (dnn_installed.h).  It cannot plan three kinds of
  * kernels without a device; this file computes their workspace by laws that were measured on an H200
  * with cuDNN 9.19 (204 shapes, traces/h200/kernels.json):
  *
@@ -9,9 +9,10 @@
  *     the parts are written to the workspace in float32 and added in a tree with one counter for
  *     each addition.
  *   - A convolution of 1x1 with stride 1, which is a matrix product of cuBLASLt.
+ *   - Winograd's algorithm for the weight's gradient of 3x3 kernels, one image.
  *
- * Before both, tensors that are not channels-last, or whose channels do not fill 16 bytes, are
- * copied into the workspace.  If the installed cuDNN does not answer (before 9.8), these copies are
+ * Before the first two, tensors that are not channels-last, or whose channels do not fill 16 bytes,
+ * are copied into the workspace.  If the installed cuDNN does not answer (before 9.8), these copies are
  * the whole estimate.
  */
 #include "dnn_installed.h"
@@ -282,10 +283,32 @@ static int has_costly_parts(const struct convolution *of) {
          2 * product_workspace(of) > 3 * copies(of);
 }
 
+/* --- Winograd's algorithm -------------------------------------------------------------------- */
+
+/* Bytes of the transformed weight, input and gradient: 36 values in float32 for each pair of channels
+ * and for each channel of a tile of 4x4 points.  0 where cuDNN takes another kernel.  The limits are
+ * between the shapes that used it on the card (64 channels and more, up to 11.8 MB in float32 and
+ * 4.2 MB in 16 bits) and those that did not (4 channels; 25.9 MB in float32, 11.8 MB in 16 bits). */
+static int64_t winograd_workspace(const struct convolution *of) {
+  enum { KERNEL = 3, TILE = 4, VALUES = 36, LEAST_CHANNELS = 64, MOST_BYTES = 4 << 20 };
+  if (of->kind != BACKWARD_FILTER || of->element > SIZE_OF_FLOAT || of->x.n != 4) return 0;
+  if (of->w.sizes[2] != KERNEL || of->w.sizes[3] != KERNEL || of->is_strided) return 0;
+  if (of->n_groups != 1 || of->x.sizes[0] != 1 || is_channels_last(&of->x)) return 0;
+  if (of->x.sizes[2] != of->y.sizes[2] || of->x.sizes[3] != of->y.sizes[3]) return 0;
+  const int64_t from = of->x.sizes[1], to = of->y.sizes[1];
+  const int64_t tiles = divide_up(of->y.sizes[2], TILE) * divide_up(of->y.sizes[3], TILE);
+  const int64_t bytes = VALUES * SIZE_OF_FLOAT * (from * to + tiles * (from + to));
+  const int is_used = from >= LEAST_CHANNELS && to >= LEAST_CHANNELS &&
+                      bytes <= MOST_BYTES * of->element;
+  return is_used ? bytes : 0;
+}
+
 /* --- the law --------------------------------------------------------------------------------- */
 
 static int64_t workspace_of(const struct convolution *of, const struct dnn_choice *choice) {
   if (of->is_product && !has_costly_parts(of)) return product_workspace(of);
+  const int64_t of_winograd = winograd_workspace(of);
+  if (of_winograd) return of_winograd;
   if (!choice) return of->n_groups == 1 ? copies(of) : 0;
   const int64_t of_scheduler = scheduler(of, choice);
   return of_scheduler < 0 ? choice->workspace : copies(of) + of_scheduler;
