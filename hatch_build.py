@@ -44,34 +44,35 @@ from allocsim.core.pool cimport BlockPool, FreeBlocks
 
 DECLARED = """\
     cdef StepRows rows = steps if isinstance(steps, StepRows) else StepRows(steps)
-    cdef Column moved = told_moved if isinstance(told_moved, Column) else Column()
-    cdef Column places = Column() if isinstance(told_places, list) else told_places
+    cdef Column moved = moved_out if isinstance(moved_out, Column) else Column()
+    cdef Column places = Column() if isinstance(places_out, list) else places_out
     cdef Column sizes, requests, inactive
     cdef BlockPool pool, small, large
     cdef FreeBlocks free, small_free, large_free
     cdef Keys keys
     cdef Names named
-    cdef Blocks found
+    cdef Blocks blocks
     cdef list spare
-    cdef Block tail, block, other, following, prev, before, after, asked, freed, held
-    cdef int64_t rounded, size, whole, rest, given, merged, idle, back, n_before, at
-    cdef int64_t oversize, most_waste, large_rest, least_rest
+    cdef Block tail, block, other, following, prev, before, after, suspended, freed, held
+    cdef int64_t rounded, size, found_size, rest, block_size, merged, n_before, at
+    cdef int64_t split_change, split_undone
+    cdef int64_t oversize, max_rounding, large_rest, least_rest
     cdef uint64_t name, stream, keys_stream, key, ptr
     cdef int kind, is_small, size_shift, place_shift
     cdef bint has_oversize, counts_searches, is_plain, is_split, numbers_objects, cuts_oversize
 """
 
 LISTS_BACK = """\
-    if moved is not told_moved:
-        told_moved += moved
-    if places is not told_places:
-        told_places += places
-    return left
+    if moved is not moved_out:
+        moved_out += moved
+    if places is not places_out:
+        places_out += places
+    return declined
 """
 
 ROUNDED = """\
 if size <= 0 or size > 1 << 38:
-                left = kind, name, size, stream
+                declined = kind, name, size, stream
                 break
             rounded = (size + 511) & -512 if is_plain else rounded_sizes[size]"""
 """None of 0 bytes; up to 256 GiB, so that the key of what it is rounded up to is a word."""
@@ -79,15 +80,15 @@ if size <= 0 or size > 1 << 38:
 INSERTED = r"""
     \ + if\ is_long:\n
     \ + keys\[at:at\]\ =\ \(key,\)\n
-    \ + found\[at:at\]\ =\ \((tail|block),\)\n
+    \ + blocks\[at:at\]\ =\ \((tail|block),\)\n
     \ + else:\n
     \ + keys\.insert\(at,\ key\)\n
-    \ + found\.insert\(at,\ (tail|block)\)\n
+    \ + blocks\.insert\(at,\ (tail|block)\)\n
 """
 
 MOVED_LOWER = r"""(?x)
     (\ +) del\ keys\[at\]\n
-    \ + del\ found\[at\]\n
+    \ + del\ blocks\[at\]\n
     \ + at\ =\ find\(keys,\ key,\ 0,\ at\)\n
 """
 """A block that is taken out, and put in again further front."""
@@ -96,16 +97,16 @@ MOVED_HIGHER = r"""(?x)
     (\ +) else:\n
     \ + if\ at\ >=\ 0:\n
     \ + del\ keys\[at\]\n
-    \ + del\ found\[at\]\n
+    \ + del\ blocks\[at\]\n
     \ + at\ =\ find\(keys,\ key\)\n
 """
 """A block that comes in, further back than the neighbour whose place it takes, if there is one."""
 
 PUT_OR_MOVED = r"""\1elif at >= 0:
-\1    replace_block(found, at, block)
-\1    move_higher(keys, found, at, key)
+\1    replace_block(blocks, at, block)
+\1    move_higher(keys, blocks, at, key)
 \1else:
-\1    put_free(keys, found, key, block)
+\1    put_free(keys, blocks, key, block)
 """
 
 UNITS = r"""(?x)
@@ -121,9 +122,9 @@ SHIFTS = r"""\1size_shift = heap.layout.size_shift
 
 SOUGHT = r"""(?x)
     (\ +) try:\n
-    \ + tail\ =\ found\[at\]\n
+    \ + tail\ =\ blocks\[at\]\n
     \ + except\ IndexError:.*\n
-    (\ + left\ =.*\n\ + break\n)
+    (\ + declined\ =.*\n\ + break\n)
 """
 """The block at an index that may be one behind the last, which an array does not notice."""
 
@@ -136,11 +137,11 @@ IN_C: tuple[tuple[int, str, str], ...] = (
     (
         1,
         r"(?s)def play\(.*?\) -> PlainStep \| None:\n",
-        "def play(heap, private, pending, steps, dict waiting, told_moved, told_places=None):\n",
+        "def play(heap, private, pending, steps, dict waiting, moved_out, places_out=None):\n",
     ),
     (1, r" +is_long = .*\n", ""),
     (1, r"(?=    pools = plain_pools\(heap, private, pending\)\n)", DECLARED),
-    (1, r"    return left\n", LISTS_BACK),
+    (1, r"    return declined\n", LISTS_BACK),
     # Constants, which are objects elsewhere.
     (1, r"kind <= MALLOC:", "kind <= 1:"),
     (1, r"kind == BRIEF ", "kind == 0 "),
@@ -154,33 +155,33 @@ IN_C: tuple[tuple[int, str, str], ...] = (
     # Steps from columns, sizes that are machine words.
     (
         1,
-        r"    for kind, name, size, stream in coming:\n",
+        r"    for kind, name, size, stream in remaining:\n",
         "    while advance(rows):\n"
         "        fetch_ahead(rows, named)\n"
         "        kind, name, size, stream = rows.kind, rows.name, rows.size, rows.stream\n",
     ),
     (1, r"rounded = \(size \+ 511\).*", ROUNDED),
-    (1, r" +if size <= 0:  # no request\n.*\n +break\n", ""),
-    (10, r"left = kind, name, size, stream", "left = rows.current()"),
-    (1, r"next\(coming\)\n", "advance(rows)\n"),
+    (1, r" +if size <= 0:  # not a request\n.*\n +break\n", ""),
+    (10, r"declined = kind, name, size, stream", "declined = rows.current()"),
+    (1, r"next\(remaining\)\n", "advance(rows)\n"),
     # Sorted keys.
-    (1, MOVED_LOWER + INSERTED, r"\1move_lower(keys, found, at, key)\n"),
+    (1, MOVED_LOWER + INSERTED, r"\1move_lower(keys, blocks, at, key)\n"),
     (1, MOVED_HIGHER + INSERTED, PUT_OR_MOVED),
-    (2, r"del keys\[at\]\n +del found\[at\]\n", "take_free(keys, found, at)\n"),
+    (2, r"del keys\[at\]\n +del blocks\[at\]\n", "take_free(keys, blocks, at)\n"),
     (3, r"find\(keys, (key|rounded \* unit)\)", r"first_not_below(keys, \1, 0, keys.n)"),
     (1, UNITS, SHIFTS),
-    (2, r"(rounded|given) \* step", r"(\1 * unit - (\1 >> place_shift))"),
-    (6, r"(rounded|given|merged) \* unit", r"(<uint64_t> \1 << size_shift)"),
+    (2, r"(rounded|block_size) \* step", r"(\1 * unit - (\1 >> place_shift))"),
+    (6, r"(rounded|block_size|merged) \* unit", r"(<uint64_t> \1 << size_shift)"),
     (1, r"\(block\.rank \+ ptr\)", "(block.rank + ptr >> place_shift)"),
     (1, r"len\(keys\)", "keys.n"),
     (2, r"keys\[at\] = key\n", "keys.data[at] = key\n"),
-    (1, SOUGHT, r"\1if at == keys.n:\n\2\1tail = block_at(found, at)\n"),
-    (1, r"tail = found\[at\]", "tail = block_at(found, at)"),
-    (1, r"found\[at\] = block\n", "replace_block(found, at, block)\n"),
+    (1, SOUGHT, r"\1if at == keys.n:\n\2\1tail = block_at(blocks, at)\n"),
+    (1, r"tail = blocks\[at\]", "tail = block_at(blocks, at)"),
+    (1, r"blocks\[at\] = block\n", "replace_block(blocks, at, block)\n"),
     (2, r"keys\[at ([-+]) 1\] > key", r"keys.data[at \1 1] > key"),
     # Blocks by name.
     (1, r"name not in named:", "not has_name(named, name):"),
-    (3, r"named\[name\] = (block|asked)", r"put_named(named, name, \1)"),
+    (3, r"named\[name\] = (block|suspended)", r"put_named(named, name, \1)"),
     (2, r"named\.pop\(name, None\)", "take_named(named, name)"),
     # Columns that grow.
     (1, r"inactive, _, _ = stats\.journal", "inactive = stats.journal[:3]"),

@@ -1,13 +1,11 @@
-"""One device's caching allocator: what a program can ask of it, and what can be read.
+"""The caching allocator of one device: the calls of a program, and access to its state.
 
-A malloc completes the frees whose streams have got there (`PendingFrees.poll`), looks for a free
-block of the request's pool and stream (`Heap.take_free`), and makes the attempts of attempts.py
-if there is none.  Source: semantics 1.8.
+`malloc` completes the frees whose events have passed (`PendingFrees.process_events`), looks for a
+free block (`Heap.get_free_block`) and otherwise makes the attempts of attempts.py.  If they all
+fail, what they released or mapped stays so, as upstream.  Source: semantics 1.8.
 
-Long because it is the core's surface: a short method for each call of torch.cuda, for each kind of
-step of a replay, and for what others may read.
-
-A refused operation changes nothing but what the attempts above changed on the way, as upstream.
+Long because it is the interface of the core: one short method for each call of
+torch.cuda, for each kind of replay step and for each value that other packages read.
 """
 
 from __future__ import annotations
@@ -34,9 +32,9 @@ from allocsim.core.pool import BlockPool
 from allocsim.core.private_pools import PrivatePools
 from allocsim.core.reclaim import (
     holds_releasable,
-    release_cached,
-    release_freeable,
-    release_one,
+    release_cached_blocks,
+    release_cached_blocks_of_pool,
+    release_freeable_pools,
 )
 from allocsim.core.releases import NEWEST, EmptyCacheInScope, Overflow, find_release
 from allocsim.core.seed import plant
@@ -120,36 +118,34 @@ class CachingAllocator:
         """The address of a block of at least `size` bytes; None for a request of 0 bytes.
 
         Raises OutOfMemoryError with the text of the release.
-
-        Mirrors: malloc
         """
         if size <= 0 or size >= MAX_REQUEST:
-            self._refuse(size)
+            self._reject_size(size)
             return None
         heap, private = self.heap, self.private_pools
         if self._pending.is_waiting and not private.in_capture:
-            self._pending.poll()
+            self._pending.process_events()
         rounded = heap.rounded_sizes[size]
         if private.scopes:
             return self._malloc_in_scope(stream, rounded, size)
         pool = heap.small if rounded <= SMALL_SIZE else heap.large
         expandable = heap.config.expandable_segments
-        block = heap.take_free(pool, stream, rounded, expandable)
+        block = heap.get_free_block(pool, stream, rounded, expandable)
         if block is not None:
-            return heap.hand_out(block, rounded, size, expandable).ptr
-        return self._attempts.answer(None, self._params(pool, stream, rounded), size).ptr
+            return heap.alloc_found_block(block, rounded, size, expandable).ptr
+        return self._attempts.alloc(None, self._params(pool, stream, rounded), size).ptr
 
     def _malloc_in_scope(self, stream: int, rounded: int, size: int) -> int:
         """A request while a scope is open: it goes to the pool of the scope (5.2)."""
         heap = self.heap
-        owner = self.private_pools.target(stream)
-        halves = heap if owner is None else owner
-        pool = halves.small if rounded <= SMALL_SIZE else halves.large
+        owner = self.private_pools.get_pool(stream)
+        pools = heap if owner is None else owner
+        pool = pools.small if rounded <= SMALL_SIZE else pools.large
         params = self._params(pool, stream, rounded)
-        block = heap.take_free(pool, stream, rounded, params.expandable)
-        return self._attempts.answer(block, params, size).ptr
+        block = heap.get_free_block(pool, stream, rounded, params.expandable)
+        return self._attempts.alloc(block, params, size).ptr
 
-    def _refuse(self, size: int) -> None:
+    def _reject_size(self, size: int) -> None:
         """Sizes that never reach the allocator: negative ones and those of an exbibyte and up."""
         if size >= MAX_REQUEST:
             raise OutOfMemoryError(
@@ -172,13 +168,10 @@ class CachingAllocator:
     # -- frees and streams ---------------------------------------------------------------
 
     def free(self, ptr: int | None) -> None:
-        """Free the block at `ptr`; None does nothing.  Raises ValueError for anything else.
-
-        Mirrors: free
-        """
+        """Free the block at `ptr`; None does nothing.  Raises ValueError for anything else."""
         if ptr is None:
             return
-        block = self._take_live(ptr)
+        block = self._pop_live(ptr)
         if block.stream_uses is None:
             self.heap.free_now(block)
             return
@@ -237,7 +230,7 @@ class CachingAllocator:
         self.heap.live[block.ptr] = block
         return block.ptr
 
-    def _take_live(self, ptr: int) -> Block:
+    def _pop_live(self, ptr: int) -> Block:
         block = self.heap.live.pop(ptr, None)
         if block is None:
             raise ValueError(f"invalid device pointer: {ptr:#x} is not allocated")
@@ -251,7 +244,7 @@ class CachingAllocator:
 
         For replays: a recording shows when a free completed, not which events it waited for.
         """
-        return self._pending.add_requested(self._take_live(ptr))
+        return self._pending.add_requested(self._pop_live(ptr))
 
     @property
     def requested_frees(self) -> tuple[RequestedFree, ...]:
@@ -270,10 +263,7 @@ class CachingAllocator:
         return self._pending.complete(free)
 
     def record_stream(self, ptr: int, stream: int) -> None:
-        """Let the free of the block at `ptr` wait for `stream`.
-
-        Mirrors: recordStream
-        """
+        """Let the free of the block at `ptr` wait for `stream`."""
         block = self.heap.live.get(ptr)
         if block is None:
             raise ValueError(f"record_stream of {ptr:#x}, which is not allocated")
@@ -299,14 +289,12 @@ class CachingAllocator:
         pool: of this private pool alone, which is what PyTorch 2.8 and later do when the pool's
         MemPool is deleted; without effect while anything uses the pool.  Raises ValueError
         where the release takes no pool.
-
-        Mirrors: emptyCache
         """
         pool_id = DEFAULT_POOL if pool is None else _pool_id(pool)
         if pool_id != DEFAULT_POOL:
             if not self.release.empty_cache_of_pool:
                 raise ValueError(f"empty_cache takes no pool in release {self.release.version}")
-            release_one(self.heap, self.private_pools, self._pending, pool_id)
+            release_cached_blocks_of_pool(self.heap, self.private_pools, self._pending, pool_id)
             return
         if self.private_pools.scopes:
             if self.release.empty_cache_in_scope is EmptyCacheInScope.ASSERTS:
@@ -315,9 +303,9 @@ class CachingAllocator:
                     f"empty_cache inside a pool scope asserts in release {self.release.version}"
                 )
             if self.release.empty_cache_in_scope is EmptyCacheInScope.FREEABLE_ONLY:
-                release_freeable(self.heap, self.private_pools)
+                release_freeable_pools(self.heap, self.private_pools)
                 return
-        release_cached(self.heap, self.private_pools, self._pending)
+        release_cached_blocks(self.heap, self.private_pools, self._pending)
 
     # -- pools ---------------------------------------------------------------------------
 
@@ -345,7 +333,7 @@ class CachingAllocator:
             raise ValueError(f"no_split does not exist in release {self.release.version}")
         if use_on_oom and self.release.overflow is Overflow.NEVER:
             raise ValueError(f"use_on_oom does not exist in release {self.release.version}")
-        self.private_pools.begin(pool_id, stream)
+        self.private_pools.begin_allocate_to_pool(pool_id, stream)
         if no_split:
             self.private_pools.no_split.add(pool_id)
         if use_on_oom:
@@ -353,11 +341,11 @@ class CachingAllocator:
 
     def end_allocate_to_pool(self, pool: int | PoolId) -> None:
         """Close the scope of a private pool."""
-        self.private_pools.end(_pool_id(pool))
+        self.private_pools.end_allocate_to_pool(_pool_id(pool))
 
     def release_pool(self, pool: int | PoolId) -> None:
         """Give up one use of a private pool; the last makes its memory releasable."""
-        self.private_pools.release(_pool_id(pool))
+        self.private_pools.release_pool(_pool_id(pool))
 
     @property
     def has_cached_memory(self) -> bool:
@@ -380,8 +368,8 @@ class CachingAllocator:
             raise UpstreamAssertionError(f"the MemPool of {pool_id} is not its only user")
         if release.mempool_takes_mark_back and pool_id in self.private_pools.use_on_oom:
             del self.private_pools.use_on_oom[pool_id]
-        self.private_pools.release(pool_id)
-        release_one(self.heap, self.private_pools, self._pending, pool_id)
+        self.private_pools.release_pool(pool_id)
+        release_cached_blocks_of_pool(self.heap, self.private_pools, self._pending, pool_id)
 
     # -- settings ------------------------------------------------------------------------
 
@@ -389,8 +377,6 @@ class CachingAllocator:
         """Change options at run time under the release's rules.
 
         Raises ConfigError; the options before the bad one are in force then.
-
-        Mirrors: setAllocatorSettings
         """
         try:
             self.heap.use(option_string.parse(conf, self.release, self.heap.config))

@@ -23,10 +23,8 @@ class Block:
     object, stale while free, as upstream leaves it.  rank: added to the address, its place among
     free blocks of its size (`Heap.new_segment_rank`).  free: the free blocks of its pool and
     stream, whether or not it is one.  key: where it is among them, 0 if it is not.
-    gc_base: the pool's search counter when it became free.  is_ours: nobody outside the heap
+    gc_base: the pool's search counter when it became free.  is_reusable: nobody outside the heap
     holds this object once it is free, so that it may be used again.
-
-    Mirrors: Block
     """
 
     __slots__ = (
@@ -47,7 +45,7 @@ class Block:
         "expandable",
         "rank",
         "key",
-        "is_ours",
+        "is_reusable",
     )
 
     def __init__(self, ptr: int, size: int, stream: int, pool: BlockPool, rank: int) -> None:
@@ -68,7 +66,7 @@ class Block:
         self.event_count = 0
         self.gc_base = 0
         self.expandable: ExpandableSegment | None = None
-        self.is_ours = True
+        self.is_reusable = True
 
     @property
     def is_split(self) -> bool:

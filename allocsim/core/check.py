@@ -59,7 +59,7 @@ def _check_pool(pool: BlockPool) -> None:
         _require(4, len(free.keys) == len(free.blocks), "a key of a pool stands beside no block")
         for at, (block, key) in enumerate(zip(free.blocks, free.keys, strict=True)):
             is_its_own = key == pool.layout.key_of(block) and pool.of(block.stream) is free
-            is_its_own &= pool.place_of(free, block) == at
+            is_its_own &= pool.index_of(free, block) == at
             _require(4, is_its_own and block.mapped, f"{block} is listed under a wrong key")
             _require(4, not block.is_active, f"{block} is listed as free")
             _require(4, block.pool is pool, f"{block} is listed in another pool")

@@ -65,10 +65,7 @@ class AllocatorConfig:
     # -- what the allocator asks ---------------------------------------------------------
 
     def round_size(self, size: int) -> int:
-        """The block size that a request of `size` >= 1 bytes is rounded to (1.2).
-
-        Mirrors: round_size
-        """
+        """The block size that a request of `size` >= 1 bytes is rounded to (1.2)."""
         return round_up(size, self.rounding_step(size))
 
     def rounding_step(self, size: int) -> int:

@@ -125,7 +125,7 @@ class Device:
         """The address of `size` fresh bytes, or None: out of memory."""
         pages = round_up(size, PAGE)
         if pages > min(self.left, self.room - self.used):
-            self._refuse(pages)
+            self._note_refusal(pages)
             return None
         self.used += pages
         self.count_call("malloc", pages)
@@ -146,13 +146,13 @@ class Device:
     def create_handle(self, size: int) -> bool:
         """Take physical memory for one handle of an expandable segment; False: none left."""
         if size > min(self.left, self.room - self.used):
-            self._refuse(size)
+            self._note_refusal(size)
             return False
         self.used += size
         self.count_call("create", size)
         return True
 
-    def _refuse(self, size: int) -> None:
+    def _note_refusal(self, size: int) -> None:
         """Note the device that would have had `size` bytes, where it is the device that has not."""
         if size > self.left:
             needed = self.total + size - self.left

@@ -20,8 +20,6 @@ class ExpandableSegment:
 
     size: `AllocatorConfig.expandable_reserve`, in whole handles.  base: of one from before the
     simulation, whose addresses are taken over.
-
-    Mirrors: ExpandableSegment
     """
 
     __slots__ = ("base", "size", "handle_size", "stream", "_device")
@@ -72,8 +70,6 @@ class ExpandableSegment:
 
         All or nothing: handles created before the one that fails are returned.  Raises
         DriverRefusalError for handles that are not a multiple of the driver's granularity.
-
-        Mirrors: ExpandableSegment::map
         """
         if self.handle_size % PAGE:
             raise DriverRefusalError(
@@ -96,10 +92,7 @@ class ExpandableSegment:
         return self.base + start, max(end - start, 0)
 
     def unmap(self, size: int) -> None:
-        """Return the handles of `size` bytes; waits for the segment's stream.
-
-        Mirrors: ExpandableSegment::unmap
-        """
+        """Return the handles of `size` bytes; waits for the segment's stream."""
         self._device.synchronize(self.stream)
         for _ in range(0, size, self.handle_size):
             self._device.release_handle(self.handle_size)

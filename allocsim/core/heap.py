@@ -23,11 +23,11 @@ from allocsim.core.device import Device
 from allocsim.core.history import TraceEntry, Witnessed, Work
 from allocsim.core.pool import (
     NARROW_PLACES,
-    RANKS,
+    RANK_MASK,
     BlockPool,
     KeyLayout,
     PrivatePool,
-    least_room,
+    least_expandable_size,
     next_not_expandable,
 )
 from allocsim.core.releases import FreeBlockOrder, Release
@@ -112,7 +112,7 @@ class Heap:
             for block in self._blocks():
                 block.rank = 0
         for pool in self.pools:
-            pool.key_again()
+            pool.rebuild_keys()
 
     def _close_gaps(self) -> None:
         """Give the segments that there are the first places, in the order that theirs have: those
@@ -125,12 +125,12 @@ class Heap:
             change = end - place(first.rank, first.ptr)
             block: Block | None = first
             while block is not None:
-                block.rank = (block.rank + change) & RANKS
+                block.rank = (block.rank + change) & RANK_MASK
                 end += block.size
                 block = block.next
         self._next_place = end
         for pool in self.pools:
-            pool.key_again()
+            pool.rebuild_keys()
 
     def _blocks(self) -> Iterator[Block]:
         """Every block of every segment."""
@@ -156,14 +156,14 @@ class Heap:
                 self._close_gaps()
             rank = self._next_place - base  # behind the places of all segments before
             self._next_place += size
-            self.hold_place(rank + base, size)
-            return rank & RANKS
+            self.ensure_keys_fit(rank + base, size)
+            return rank & RANK_MASK
         # An address: that to come, where one is about to be dictated.
         base = base if (there := self.device.dictated) is None else there
-        self.hold_place(base - self.layout.origin(base), size)
-        return -self.layout.origin(base) & RANKS
+        self.ensure_keys_fit(base - self.layout.origin(base), size)
+        return -self.layout.origin(base) & RANK_MASK
 
-    def hold_place(self, place: int, size: int) -> None:
+    def ensure_keys_fit(self, place: int, size: int) -> None:
         """Let keys hold the free blocks of a segment that begins at this place."""
         largest = min(size, self.device.total + self.device.host_memory)
         if not self.layout.takes(place, size, largest):
@@ -194,30 +194,33 @@ class Heap:
         """Whether searches are counted: a limit and a threshold are set (1.9)."""
         return self.limit is not None and self.config.garbage_collection_threshold > 0
 
-    def take_free(self, pool: BlockPool, stream: int, size: int, expandable: bool) -> Block | None:
+    def get_free_block(
+        self, pool: BlockPool, stream: int, size: int, expandable: bool
+    ) -> Block | None:
         """The free block for a rounded `size`, taken out of its pool; None: a miss.
 
         expandable: expandable segments are active for this request, so their blocks may serve it.
-
-        Mirrors: get_free_block
         """
         config = self.config
         if self.collects_garbage:
             pool.search_calls += 1
-        # Rule 1.5, twice: best fit.
+        # Rule 1.5 (also in fast_path.py): best fit.
         free = pool.of(stream)
         at = find(free.keys, size << pool.layout.size_shift)
         if at == len(free.keys):
             return None
         block = free.blocks[at]
         if block.expandable is not None:
-            # Rule 4.4, twice: the hole with the least room.
+            # Rule 4.4 (also in fast_path.py): the least expandable size.
             blocks = free.blocks
-            at = least_room(blocks, at) if expandable else next_not_expandable(blocks, at)
+            at = (
+                least_expandable_size(blocks, at) if expandable else next_not_expandable(blocks, at)
+            )
             if at < 0:
                 return None
             block = blocks[at]
-        # Rule 1.6, twice: too good for the request, or too long for it.
+        # Rule 1.6 (also in fast_path.py): an oversize block serves no normal request, and no
+        # request that leaves too much of it.
         oversize = config.max_split_size
         if oversize != UNLIMITED:
             if size < oversize <= block.size:
@@ -227,7 +230,7 @@ class Heap:
         free.take(at)
         return block
 
-    def hand_out(
+    def alloc_found_block(
         self, block: Block, size: int, requested: int, expandable: bool, may_split: bool = True
     ) -> Block:
         """Allocate the first `size` bytes of a block in no pool; split off the rest if it may be.
@@ -235,7 +238,7 @@ class Heap:
         expandable: expandable segments are active, so large blocks split down to 512 bytes too.
         Returns the block handed out, which is longer than `size` where it was not split.
 
-        Mirrors: alloc_found_block, should_split
+        Mirrors: should_split
         """
         pool = block.pool
         splits = split_bytes = 0
@@ -246,7 +249,7 @@ class Heap:
             split = may_split and rest >= pool.least_rest and size < self.config.max_split_size
         was_split = block.prev is not None or block.next is not None
         if split:
-            # Rule 1.7, twice: a new object for the front; the old one becomes the tail.
+            # Rule 1.7 (also in fast_path.py): a new object for the front; the old one is the tail.
             tail = block
             rank = self.next_rank() if self.numbers_objects else tail.rank
             block = Block(tail.ptr, size, tail.stream, pool, rank)
@@ -264,7 +267,7 @@ class Heap:
         block.requested_size = requested
         self.live[block.ptr] = block
         if self.trace is not None:
-            # Rule 6.2, twice: what a request leaves in the history.
+            # Rule 6.2 (also in fast_path.py): the history entry of a request.
             self.record("alloc", block.ptr, requested, block.stream, pool)
         self.stats.note(pool.is_small, block.size, requested, splits, split_bytes)
         if block.size >= self.config.max_split_size:
@@ -277,10 +280,10 @@ class Heap:
         """Make an allocated block free, no stream being waited for."""
         requested, size = block.requested_size, block.size
         if self.trace is not None:
-            # Rule 6.2, twice: what a free leaves that waits for nothing.
+            # Rule 6.2 (also in fast_path.py): the history entries of a free.
             self.record("free_requested", block.ptr, requested, block.stream, block.pool)
             self.record("free_completed", block.ptr, requested, block.stream, block.pool)
-        splits, split_bytes = self.merge_and_pool(block)
+        splits, split_bytes = self.free_block(block)
         self.stats.note(block.pool.is_small, -size, requested, splits, split_bytes)
 
     def free_later(self, block: Block) -> None:
@@ -288,7 +291,7 @@ class Heap:
         self.record("free_requested", block.ptr, block.requested_size, block.stream, block.pool)
         self.stats.free_requested(block.pool.is_small, block.size)
         self.pending[block.ptr] = block
-        block.is_ours = False
+        block.is_reusable = False
 
     def complete_free(self, block: Block) -> None:
         """Make a pending block free.
@@ -298,15 +301,15 @@ class Heap:
         del self.pending[block.ptr]
         requested, size = block.requested_size, block.size
         self.record("free_completed", block.ptr, requested, block.stream, block.pool)
-        splits, split_bytes = self.merge_and_pool(block)
+        splits, split_bytes = self.free_block(block)
         self.stats.free_completed(block.pool.is_small, size, requested, splits, split_bytes)
 
-    def merge_and_pool(self, block: Block) -> tuple[int, int]:
+    def free_block(self, block: Block) -> tuple[int, int]:
         """Merge with the neighbours, enter the free blocks; the net change of inactive_split.
 
-        Mirrors: free_block, try_merge_blocks
+        Mirrors: try_merge_blocks
         """
-        # Rule 2.2, twice: merge with both neighbours.
+        # Rule 2.2 (also in fast_path.py): merge with both neighbours.
         splits = 0
         split_bytes = 0
         pool = block.pool
@@ -332,23 +335,20 @@ class Heap:
 
     # -- segments from cudaMalloc --------------------------------------------------------
 
-    def allocate_segment(self, pool: BlockPool, stream: int, size: int) -> Block | None:
+    def alloc_segment(self, pool: BlockPool, stream: int, size: int) -> Block | None:
         """A segment of `size` bytes as one block in no pool; None: the driver refused."""
         address = self.device.cuda_malloc(size)
         if address is None:
             return None
-        self.count_driver(pool, size, +1)
+        self.count_reserved(pool, size, +1)
         self.stats.num_device_alloc += 1
         if pool.owner is not None:
             pool.owner.segment_count += 1
         self.record("segment_alloc", address, size, stream, pool)
         return self.new_block(address, size, pool, stream, self.new_segment_rank(address, size))
 
-    def release_segment(self, block: Block) -> None:
-        """cudaFree the segment that a free, unsplit block is.
-
-        Mirrors: release_block
-        """
+    def release_block(self, block: Block) -> None:
+        """cudaFree the segment that a free, unsplit block is."""
         if block.is_split:
             raise UndefinedBehaviorError(
                 f"max_split_size_mb was lowered below a split block of {format_size(block.size)}; "
@@ -356,25 +356,25 @@ class Heap:
             )
         pool = block.pool
         self.record("segment_free", block.ptr, block.size, block.stream, pool)
-        self.refuse_uncounted(pool)
+        self.check_segment_count(pool)
         pool.remove(block)
         self.device.cuda_free(block.ptr)
-        self.count_driver(pool, -block.size, -1)
+        self.count_reserved(pool, -block.size, -1)
         self.stats.num_device_free += 1
         if pool.owner is not None:
             pool.owner.segment_count -= 1
 
-    def refuse_uncounted(self, pool: BlockPool) -> None:
+    def check_segment_count(self, pool: BlockPool) -> None:
         """Segments that mapping and unmapping have miscounted end in an assertion (12.6)."""
         if pool.owner is not None and pool.owner.segment_count <= 0:
             raise UpstreamAssertionError("the segment count of a private pool fell below zero")
 
-    def count_driver(self, pool: BlockPool, size: int, segments: int = 0) -> None:
+    def count_reserved(self, pool: BlockPool, size: int, segments: int = 0) -> None:
         """Count bytes from the driver (negative: given back), and whole segments by cudaMalloc."""
         self.reserved += size
-        self.stats.reserved(pool.is_small, size, pool.id)
+        self.stats.count_reserved(pool.is_small, size, pool.id)
         if segments:
-            self.stats.segments(pool.is_small, segments)
+            self.stats.count_segments(pool.is_small, segments)
             if abs(size) >= self.config.max_split_size:
                 self.stats.oversize_segments.move(segments)
 
@@ -382,13 +382,13 @@ class Heap:
 
     def count_segment(self, pool: BlockPool, size: int) -> None:
         """Count a segment that a recording found in place."""
-        self.count_driver(pool, size, +1)
+        self.count_reserved(pool, size, +1)
         if pool.owner is not None:
             pool.owner.segment_count += 1
 
     def count_planted(self, block: Block) -> None:
         """Count a block that a recording found in place."""
-        self.stats.planted(
+        self.stats.count_planted(
             block.pool.is_small,
             block.size,
             requested=block.requested_size,

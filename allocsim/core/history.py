@@ -16,10 +16,7 @@ __all__ = ["TraceEntry", "Witnessed", "Work"]
 
 
 class TraceEntry(NamedTuple):
-    """One row of the recorded history.  `address` is the device's free bytes for `oom`.
-
-    Mirrors: TraceEntry
-    """
+    """One row of the recorded history.  `address` is the device's free bytes for `oom`."""
 
     action: str
     address: int

@@ -21,7 +21,7 @@ from allocsim.core.constants import (
 from allocsim.core.device import Device
 from allocsim.core.mapping import find_run
 from allocsim.core.pending import RequestedFree
-from allocsim.core.pool import BlockPool, PrivatePool, least_room, next_not_expandable
+from allocsim.core.pool import BlockPool, PrivatePool, least_expandable_size, next_not_expandable
 from allocsim.core.reclaim import garbage_passes
 from allocsim.core.releases import Overflow
 from allocsim.state import DEFAULT_POOL, PoolId
@@ -88,7 +88,7 @@ def returnable_bytes(allocator: CachingAllocator, block: Block) -> int:
 
 def pool_of_requests(allocator: CachingAllocator, stream: int) -> PoolId:
     """The pool that requests of `stream` go to now (5.2)."""
-    owner = allocator.private_pools.target(stream)
+    owner = allocator.private_pools.get_pool(stream)
     return DEFAULT_POOL if owner is None else owner.id
 
 
@@ -111,7 +111,7 @@ def finds_free_block(allocator: CachingAllocator, size: int, stream: int) -> boo
     rounded = heap.config.round_size(size)
     pool = _pool_for(allocator, rounded, stream)
     searches = pool.search_calls
-    block = heap.take_free(pool, stream, rounded, heap.config.expandable_segments)
+    block = heap.get_free_block(pool, stream, rounded, heap.config.expandable_segments)
     pool.search_calls = searches
     if block is None:
         return False
@@ -147,9 +147,9 @@ def mapped_for(allocator: CachingAllocator, size: int, stream: int) -> int:
 
 def _pool_for(allocator: CachingAllocator, rounded: int, stream: int) -> BlockPool:
     """The pool that serves a request of this rounded size (1.4, 5.2)."""
-    owner = allocator.private_pools.target(stream)
-    halves = allocator.heap if owner is None else owner
-    return halves.small if rounded <= SMALL_SIZE else halves.large
+    owner = allocator.private_pools.get_pool(stream)
+    pools = allocator.heap if owner is None else owner
+    return pools.small if rounded <= SMALL_SIZE else pools.large
 
 
 def _maps(allocator: CachingAllocator, pool: BlockPool) -> bool:
@@ -196,7 +196,11 @@ def _found_beside(
     found = sorted(fitting, key=block.pool.layout.key_of)
     at = 0 if found else -1
     if found and found[0].expandable is not None:
-        at = least_room(found, 0) if config.expandable_segments else next_not_expandable(found, 0)
+        at = (
+            least_expandable_size(found, 0)
+            if config.expandable_segments
+            else next_not_expandable(found, 0)
+        )
     return found[at] if at >= 0 and config.accepts(rounded, found[at].size) else None
 
 
@@ -220,19 +224,19 @@ def largest_request(allocator: CachingAllocator, stream: int) -> int:
     allocator would give back first are not counted.  No search: free blocks, driver and pools that
     help out say it (1.5, 1.8, 4.4, 5.6).
     """
-    owner = allocator.private_pools.target(stream)
-    halves = allocator.heap if owner is None else owner
+    owner = allocator.private_pools.get_pool(stream)
+    pools = allocator.heap if owner is None else owner
     config = allocator.config
     large = max(
-        _in_block(halves.large, stream, config.expandable_segments),
-        _from_driver(allocator, halves.large, stream),
+        _in_block(pools.large, stream, config.expandable_segments),
+        _from_driver(allocator, pools.large, stream),
         *(_in_block(pool.large, stream, expands) for pool, expands in _helping(allocator, owner)),
     )
     if large > SMALL_SIZE:
         return config.largest_raw(large)
     small = max(
-        _in_block(halves.small, stream, config.expandable_segments),
-        _from_driver(allocator, halves.small, stream),
+        _in_block(pools.small, stream, config.expandable_segments),
+        _from_driver(allocator, pools.small, stream),
         *(_in_block(pool.small, stream, expands) for pool, expands in _helping(allocator, owner)),
     )
     return config.largest_raw(min(small, SMALL_SIZE))

@@ -12,20 +12,19 @@ from allocsim.core.block import Block
 from allocsim.core.constants import SMALL_BUFFER
 from allocsim.core.expandable import ExpandableSegment
 from allocsim.core.heap import Heap
-from allocsim.core.pool import RANKS, BlockPool
+from allocsim.core.pool import RANK_MASK, BlockPool
 from allocsim.core.releases import FreeBlockOrder
 from allocsim.errors import UpstreamAssertionError
 from allocsim.units import format_size
 
-__all__ = ["allocate_expandable", "find_run", "new_expandable", "unmap_block"]
+__all__ = ["try_allocate_expandable_block", "find_run", "new_expandable", "unmap_block"]
 
 
-def allocate_expandable(heap: Heap, pool: BlockPool, stream: int, size: int) -> Block | None:
-    """A block of at least `size` bytes in no pool; None: out of memory.
-
-    Mirrors: try_allocate_expandable_block
-    """
-    block = find_run(pool, stream, size) or _new_segment(heap, pool, stream, size)
+def try_allocate_expandable_block(
+    heap: Heap, pool: BlockPool, stream: int, size: int
+) -> Block | None:
+    """A block of at least `size` bytes in no pool; None: out of memory."""
+    block = find_expandable_block(heap, pool, stream, size)
     if block is None:
         return None
     if not block.mapped and not _map_block(heap, block, min(block.size, size)):
@@ -53,17 +52,19 @@ def _dictated_move(heap: Heap, block: Block) -> int:
     assert block.expandable is not None
     distance = block.expandable.dictated_move()
     if heap.release.free_block_order is FreeBlockOrder.SEGMENT:
-        block.rank = (block.rank - distance) & RANKS
+        block.rank = (block.rank - distance) & RANK_MASK
     else:
-        heap.hold_place(heap.layout.place(block.rank, block.ptr + distance), block.size)
+        heap.ensure_keys_fit(heap.layout.place(block.rank, block.ptr + distance), block.size)
     return distance
 
 
-def find_run(pool: BlockPool, stream: int, size: int) -> Block | None:
-    """The start of the lowest run of free and unmapped blocks that holds `size`.
+def find_expandable_block(heap: Heap, pool: BlockPool, stream: int, size: int) -> Block | None:
+    """Return the first block of a run that holds `size` bytes, in a new segment if necessary."""
+    return find_run(pool, stream, size) or _new_segment(heap, pool, stream, size)
 
-    Mirrors: find_expandable_block
-    """
+
+def find_run(pool: BlockPool, stream: int, size: int) -> Block | None:
+    """Return the first block of the lowest run of free and unmapped blocks that holds `size`."""
     for unmapped in pool.unmapped_of(stream):
         prev = unmapped.prev
         start = prev if prev is not None and not prev.is_active else unmapped
@@ -88,7 +89,6 @@ def new_expandable(
 
 
 def _new_segment(heap: Heap, pool: BlockPool, stream: int, size: int) -> Block | None:
-    """Mirrors: find_expandable_block"""
     segment = new_expandable(heap, pool, stream)
     if segment.size < size and heap.release.short_segment_is_destroyed:
         segment.destroy()
@@ -102,10 +102,7 @@ def _new_segment(heap: Heap, pool: BlockPool, stream: int, size: int) -> Block |
 
 
 def _map_block(heap: Heap, block: Block, size: int) -> bool:
-    """Map the front of an unmapped block and make it free; False: out of memory.
-
-    Mirrors: map_block
-    """
+    """Map the front of an unmapped block and make it free; False: out of memory."""
     assert block.expandable is not None
     pool = block.pool
     mapped = block.expandable.map(size)
@@ -122,8 +119,8 @@ def _map_block(heap: Heap, block: Block, size: int) -> bool:
         block.insert_after(rest)
         block.size = mapped
         pool.unmapped.add(rest)
-    heap.merge_and_pool(block)
-    heap.count_driver(pool, mapped)
+    heap.free_block(block)
+    heap.count_reserved(pool, mapped)
     heap.stats.num_device_alloc += 1
     heap.record("segment_map", start, mapped, block.stream, pool)
     return True
@@ -141,7 +138,7 @@ def unmap_block(heap: Heap, block: Block) -> None:
 
     A segment that is one unmapped block then is given up, its address range with it.
 
-    Mirrors: unmap_block, release_expandable_segment
+    Mirrors: release_expandable_segment
     """
     segment = block.expandable
     assert segment is not None
@@ -149,13 +146,13 @@ def unmap_block(heap: Heap, block: Block) -> None:
     if size == 0:
         return
     pool = block.pool
-    heap.refuse_uncounted(pool)
+    heap.check_segment_count(pool)
     pool.remove(block)
     segment.unmap(size)
     _cut(heap, block, start, size)
     block.mapped = False
     _merge_unmapped(block)
-    heap.count_driver(pool, -size)
+    heap.count_reserved(pool, -size)
     heap.stats.num_device_free += 1
     if pool.owner is not None:
         pool.owner.segment_count -= 1

@@ -120,13 +120,10 @@ class PendingFrees:
         self._heap.complete_free(block)
         return True
 
-    def poll(self) -> None:
-        """Complete the frees whose events have passed.
-
-        Mirrors: process_events
-        """
+    def process_events(self) -> None:
+        """Complete the frees whose events have passed."""
         before, self._heap.work = self._heap.work, Work.POLL
-        self._insert_deferred_events()
+        self._insert_events_deferred_until_no_capture()
         device = self._heap.device
         for stream, queue in self._queues.walk():
             while queue and device.is_done(stream, queue[0][0]):
@@ -134,14 +131,11 @@ class PendingFrees:
         self.is_waiting = bool(self._queues)
         self._heap.work = before
 
-    def synchronize(self, of: PrivatePool | None = None) -> None:
-        """Wait for every event, or for those of one pool's blocks; their frees complete.
-
-        Mirrors: synchronize_and_free_events
-        """
+    def synchronize_and_free_events(self, of: PrivatePool | None = None) -> None:
+        """Wait for every event, or for those of one pool's blocks; their frees complete."""
         self._heap.stats.num_sync_all_streams += 1
         self._heap.work = Work.WAIT
-        self._insert_deferred_events()
+        self._insert_events_deferred_until_no_capture()
         for stream, queue in self._queues.walk():
             for _ in range(len(queue)):
                 number, block = queue.popleft()
@@ -155,10 +149,7 @@ class PendingFrees:
                 self.complete(free)
 
     def _insert_events(self, block: Block) -> None:
-        """One event for each stream that used the block, recorded now.
-
-        Mirrors: insert_events
-        """
+        """One event for each stream that used the block, recorded now."""
         uses, block.stream_uses = block.stream_uses, None
         for stream in uses or ():
             block.event_count += 1
@@ -169,20 +160,16 @@ class PendingFrees:
         if block.event_count == 0:
             self._heap.complete_free(block)
 
-    def _insert_deferred_events(self) -> None:
-        """Mirrors: insert_events_deferred_until_no_capture"""
+    def _insert_events_deferred_until_no_capture(self) -> None:
         deferred, self._deferred = self._deferred, []
         for block in deferred:
-            if self._forget_captured(block):
+            if self._remove_cudagraph_stream_uses(block):
                 self._heap.complete_free(block)
             else:
                 self._insert_events(block)
 
-    def _forget_captured(self, block: Block) -> bool:
-        """Drop the streams recorded in a scope; whether that leaves none to wait for.
-
-        Mirrors: remove_cudagraph_stream_uses
-        """
+    def _remove_cudagraph_stream_uses(self, block: Block) -> bool:
+        """Drop the streams recorded in a scope; whether that leaves none to wait for."""
         uses, captured = block.stream_uses, block.capture_uses
         if uses is None or captured is None:
             return False

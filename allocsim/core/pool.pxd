@@ -21,4 +21,4 @@ cdef class BlockPool:
     cpdef FreeBlocks of(self, stream)
     cpdef insert(self, Block block)
     cpdef remove(self, Block block)
-    cpdef Py_ssize_t place_of(self, FreeBlocks free, Block block) except -1
+    cpdef Py_ssize_t index_of(self, FreeBlocks free, Block block) except -1

@@ -26,12 +26,12 @@ __all__ = [
     "FreeBlocks",
     "KeyLayout",
     "PrivatePool",
-    "RANKS",
-    "least_room",
+    "RANK_MASK",
+    "least_expandable_size",
     "next_not_expandable",
 ]
 
-ZEROS: Final = MIN_BLOCK_SIZE.bit_length() - 1
+SIZE_ZERO_BITS: Final = MIN_BLOCK_SIZE.bit_length() - 1
 """Of the bits that a size ends in, and a place, while sizes are multiples of 512."""
 
 NARROW_PLACES: Final = 8 * TIB if IS_COMPILED else 256 * GIB
@@ -45,10 +45,10 @@ fast_path.py takes keys from keys in less than half the time that it makes them 
 NARROW_SIZES: Final = 1 << 39
 """Blocks below this size fit a narrow key, and what a card's expandable segment can come to."""
 
-RANKS: Final = (1 << 64) - 1 if IS_COMPILED else -1
+RANK_MASK: Final = (1 << 64) - 1 if IS_COMPILED else -1
 """The bits of a rank that are kept: compiled, a word's, so that one below 0 is 2**64 more."""
 
-_ASK_LAYOUT: Final = 1
+_KEY_IN_LAYOUT: Final = 1
 """A block's key where a machine word cannot hold the true one."""
 
 
@@ -71,9 +71,9 @@ class KeyLayout:
         self._order = order
         self._origin = -1
         self.is_wide = False
-        left_out = ZEROS if IS_COMPILED else 0
+        left_out = SIZE_ZERO_BITS if IS_COMPILED else 0
         self.place_shift = 0 if order is FreeBlockOrder.CREATION else left_out
-        self.size_shift = NARROW_PLACES.bit_length() - 1 - left_out - ZEROS
+        self.size_shift = NARROW_PLACES.bit_length() - 1 - left_out - SIZE_ZERO_BITS
 
     def key(self, size: int, place: int = 0) -> int:
         """Of a free block of `size` bytes; without a place not above any block of that size."""
@@ -85,7 +85,7 @@ class KeyLayout:
 
     def place(self, rank: int, ptr: int) -> int:
         """Of a block at `ptr`, among others of its size."""
-        return rank if self._order is FreeBlockOrder.CREATION else (rank + ptr) & RANKS
+        return rank if self._order is FreeBlockOrder.CREATION else (rank + ptr) & RANK_MASK
 
     def origin(self, base: int) -> int:
         """The address that is place 0 where places are addresses.
@@ -102,7 +102,7 @@ class KeyLayout:
         fits = 0 <= place <= NARROW_PLACES - size or self._order is FreeBlockOrder.CREATION
         return self.is_wide or (fits and largest < NARROW_SIZES)
 
-    def no_keys(self) -> list[int]:
+    def new_keys(self) -> list[int]:
         """Where the keys of free blocks may stand."""
         return [] if self.is_wide else Keys()
 
@@ -121,7 +121,7 @@ class FreeBlocks:
     __slots__ = ("keys", "blocks")
 
     def __init__(self, layout: KeyLayout) -> None:
-        self.keys = layout.no_keys()
+        self.keys = layout.new_keys()
         self.blocks = Blocks()
 
     def take(self, at: int) -> Block:
@@ -141,8 +141,6 @@ class BlockPool:
     unmapped: address space of expandable segments without memory, by (stream, address).
     search_calls: searches counted for garbage collection.  least_rest: the least that a block
     without expandable neighbours leaves behind when it is split (1.7).
-
-    Mirrors: BlockPool
     """
 
     __slots__ = (
@@ -162,7 +160,7 @@ class BlockPool:
         self.owner = owner
         self.id = DEFAULT_POOL if owner is None else owner.id
         self.search_calls = 0
-        self.unmapped: SortedKeyList[Block, tuple[int, int]] = SortedKeyList(key=_place)
+        self.unmapped: SortedKeyList[Block, tuple[int, int]] = SortedKeyList(key=_by_address)
         self.layout = layout
         self.free: dict[int, FreeBlocks] = {}
 
@@ -181,10 +179,10 @@ class BlockPool:
             free = self.free[stream] = FreeBlocks(self.layout)
         return free
 
-    def key_again(self) -> None:
+    def rebuild_keys(self) -> None:
         """Make every key anew, for a layout that has changed; the order stays what it was."""
         for free in self.free.values():
-            free.keys = self.layout.no_keys()
+            free.keys = self.layout.new_keys()
             for block in free.blocks:
                 free.keys.append(self._key(block))
 
@@ -203,18 +201,18 @@ class BlockPool:
     def _key(self, block: Block) -> int:
         """Of a block that is to be among the free ones, which is told of it."""
         key = self.layout.key_of(block)
-        block.key = _ASK_LAYOUT if IS_COMPILED and self.layout.is_wide else key
+        block.key = _KEY_IN_LAYOUT if IS_COMPILED and self.layout.is_wide else key
         return key
 
-    def place_of(self, free: FreeBlocks, block: Block) -> int:
+    def index_of(self, free: FreeBlocks, block: Block) -> int:
         """The index of a block that is known to be among `free`."""
         key = block.key
-        return find(free.keys, self.layout.key_of(block) if key == _ASK_LAYOUT else key)
+        return find(free.keys, self.layout.key_of(block) if key == _KEY_IN_LAYOUT else key)
 
     def remove(self, block: Block) -> None:
         """Take out a block that is known to be in."""
         free = block.free
-        at = self.place_of(free, block)
+        at = self.index_of(free, block)
         del free.keys[at]
         del free.blocks[at]
         block.key = 0
@@ -239,7 +237,7 @@ class BlockPool:
         return free.blocks[:end][::-1]
 
 
-def _place(block: Block) -> tuple[int, int]:
+def _by_address(block: Block) -> tuple[int, int]:
     """Mirrors: BlockComparatorAddress"""
     return block.stream, block.ptr
 
@@ -249,8 +247,6 @@ class PrivatePool:
 
     use_count: scopes and handles that hold it; segment_count: driver reservations, counted as
     upstream counts them (5.1), which for expandable segments need not balance.
-
-    Mirrors: PrivatePool
     """
 
     __slots__ = ("id", "use_count", "segment_count", "small", "large")
@@ -275,13 +271,13 @@ def next_not_expandable(blocks: Sequence[Block], at: int) -> int:
     return next((place for place in places if blocks[place].expandable is None), -1)
 
 
-def least_room(blocks: Sequence[Block], at: int) -> int:
+def least_expandable_size(blocks: Sequence[Block], at: int) -> int:
     """From the expandable candidate at `at` on, where the hole with the least room to grow stands
     (4.4)."""
-    room = _room(blocks[at])
+    room = _expandable_size(blocks[at])
     for place in range(at + 1, len(blocks)):
         following = blocks[place]
-        its_room = _room(following)
+        its_room = _expandable_size(following)
         if its_room >= room:
             break
         at, room = place, its_room
@@ -290,7 +286,7 @@ def least_room(blocks: Sequence[Block], at: int) -> int:
     return at
 
 
-def _room(block: Block) -> int:
+def _expandable_size(block: Block) -> int:
     """The size of a block with the unmapped space behind it (4.4)."""
     following = block.next
     return block.size + (following.size if following is not None and not following.mapped else 0)

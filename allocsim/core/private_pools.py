@@ -40,12 +40,9 @@ class PrivatePools:
         self.no_split: set[PoolId] = set()
         self.use_on_oom: HashOrder[PoolId, None] = HashOrder(pool_hash)
 
-    def begin(self, pool_id: PoolId, stream: int | None) -> None:
-        """Create the pool or add a use, then open a scope.
-
-        Mirrors: beginAllocateToPool
-        """
-        self._use(pool_id)
+    def begin_allocate_to_pool(self, pool_id: PoolId, stream: int | None) -> None:
+        """Create the pool or add a use, then open a scope."""
+        self._create_or_incref_pool(pool_id)
         if any(scope.id == pool_id for scope in self.scopes):
             raise UpstreamAssertionError(
                 f"pool {pool_id} is begun while a scope of it is open; its use count has grown"
@@ -53,11 +50,8 @@ class PrivatePools:
         by_stream = self._heap.release.scope_by_stream
         self.scopes.append(Scope(pool_id, (stream or 0) if by_stream else None))
 
-    def _use(self, pool_id: PoolId) -> PrivatePool:
-        """Create the pool or add a use.
-
-        Mirrors: create_or_incref_pool, createOrIncrefPool
-        """
+    def _create_or_incref_pool(self, pool_id: PoolId) -> PrivatePool:
+        """Create the pool or add a use."""
         pool = self.pools.get(pool_id)
         if pool is None:
             pool = self.pools[pool_id] = self._heap.new_private_pool(pool_id)
@@ -67,22 +61,16 @@ class PrivatePools:
             pool.use_count += 1
         return pool
 
-    def end(self, pool_id: PoolId) -> None:
-        """Close the scope.
-
-        Mirrors: endAllocateToPool
-        """
+    def end_allocate_to_pool(self, pool_id: PoolId) -> None:
+        """Close the scope."""
         for scope in self.scopes:
             if scope.id == pool_id:
                 self.scopes.remove(scope)
                 return
         raise UpstreamAssertionError(f"pool {pool_id} is ended, but no scope of it is open")
 
-    def release(self, pool_id: PoolId) -> None:
-        """Take one use away; at zero the pool becomes freeable.
-
-        Mirrors: releasePool
-        """
+    def release_pool(self, pool_id: PoolId) -> None:
+        """Take one use away; at zero the pool becomes freeable."""
         pool = self.pools.get(pool_id)
         if pool is None or pool.use_count == 0:
             raise UpstreamAssertionError(f"pool {pool_id} is released, but nothing uses it")
@@ -97,11 +85,8 @@ class PrivatePools:
         """Whether an open scope has the effects of a graph capture (5.4)."""
         return bool(self.scopes) and self._heap.release.scope_is_capture
 
-    def target(self, stream: int) -> PrivatePool | None:
-        """The pool that a request of `stream` goes to; None: the default pools.
-
-        Mirrors: get_pool
-        """
+    def get_pool(self, stream: int) -> PrivatePool | None:
+        """The pool that a request of `stream` goes to; None: the default pools."""
         accepting = [s for s in self.scopes if s.stream is None or s.stream == stream]
         if not accepting:
             return None
@@ -110,25 +95,25 @@ class PrivatePools:
             raise UpstreamAssertionError(f"the scope of pool {chosen} outlived the pool")
         return self.pools[chosen]
 
-    def plain_target(self) -> PrivatePool | None:
+    def plain_pool(self) -> PrivatePool | None:
         """The pool that every request goes to and whose blocks are split; None: there is none."""
         if self._heap.release.scope_by_stream:
             return None
         chosen = self.scopes[-1 if self._heap.release.newest_scope_wins else 0].id
         return None if chosen in self.no_split else self.pools.get(chosen)
 
-    def overflow(self) -> Iterator[PrivatePool]:
+    def overflow_pools(self) -> Iterator[PrivatePool]:
         """The pools marked use_on_oom, in the order of their table, each in use when its turn is.
 
         The mark outlives the last release, as upstream's does: a marked pool that is forgotten
         is made anew here, one that is freeable asserts.
         """
         for pool_id in self.use_on_oom:
-            pool = self._use(pool_id)
-            self.release(pool_id)
+            pool = self._create_or_incref_pool(pool_id)
+            self.release_pool(pool_id)
             yield pool
 
-    def forget_empty(self, pool: PrivatePool) -> None:
+    def forget_if_empty(self, pool: PrivatePool) -> None:
         """Forget a freeable pool that has no segments left."""
         if pool.segment_count != 0:
             return

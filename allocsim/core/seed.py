@@ -144,7 +144,7 @@ def _plant_expandable(
             pool.unmapped.add(block)
     for part, blocks in planted:
         segment.adopt(part.total_size)
-        heap.count_driver(pool, part.total_size)
+        heap.count_reserved(pool, part.total_size)
         if pool.owner is not None:
             pool.owner.segment_count += 1
         _set_states(heap, part, blocks, pending)

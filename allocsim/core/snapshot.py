@@ -15,16 +15,13 @@ from allocsim.core.heap import Heap
 from allocsim.core.history import TraceEntry
 from allocsim.state import ALLOCATED, INACTIVE, PENDING, BlockState, SegmentState
 
-__all__ = ["all_blocks", "memory_snapshot", "segments", "snapshot"]
+__all__ = ["get_all_blocks", "memory_snapshot", "segments", "snapshot"]
 
 _ENTRY_DEFAULTS: dict[str, Any] = {"compile_context": "N/A", "user_metadata": ""}
 
 
-def all_blocks(heap: Heap) -> Iterator[Block]:
-    """Every mapped block of the device, in no particular order.
-
-    Mirrors: get_all_blocks
-    """
+def get_all_blocks(heap: Heap) -> Iterator[Block]:
+    """Yield every mapped block of the device, in no particular order."""
     yield from heap.active
     for pool in heap.pools:
         yield from pool
@@ -35,7 +32,7 @@ def segments(heap: Heap) -> tuple[SegmentState, ...]:
 
     Mirrors: snapshot
     """
-    heads = [block for block in all_blocks(heap) if block.prev is None or not block.prev.mapped]
+    heads = [block for block in get_all_blocks(heap) if block.prev is None or not block.prev.mapped]
     return tuple(_segment(head) for head in sorted(heads, key=lambda block: block.ptr))
 
 

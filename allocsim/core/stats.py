@@ -76,10 +76,7 @@ Folder = Callable[[Journal], tuple[GroupMoves, GroupMoves, GroupMoves]]
 
 @dataclass(slots=True)
 class Stat:
-    """One statistic.
-
-    Mirrors: Stat
-    """
+    """One statistic."""
 
     current: int = 0
     peak: int = 0
@@ -316,8 +313,6 @@ class DeviceStats:
     journal: the records not counted yet.  folder: counts them; any that gives what
     `fold_records` gives.  marked: of the moment of the last mark, once it is counted; mark_at:
     how many records and waits of the journal came before one that is not.
-
-    Mirrors: DeviceStats
     """
 
     __slots__ = (
@@ -430,7 +425,7 @@ class DeviceStats:
 
     # -- what happens seldom ---------------------------------------------------------------
 
-    def planted(
+    def count_planted(
         self,
         is_small: bool,
         size: int,
@@ -453,7 +448,7 @@ class DeviceStats:
                 group.inactive_split.increase(1)
                 group.inactive_split_bytes.increase(size)
 
-    def reserved(self, is_small: bool, size: int, pool_id: tuple[int, int]) -> None:
+    def count_reserved(self, is_small: bool, size: int, pool_id: tuple[int, int]) -> None:
         """`size` bytes came from the driver (negative: went back)."""
         self.all.reserved_bytes.move(size)
         self.pools[is_small].reserved_bytes.move(size)
@@ -464,7 +459,7 @@ class DeviceStats:
             columns["all"].move(size)
             columns["small_pool" if is_small else "large_pool"].move(size)
 
-    def segments(self, is_small: bool, change: int) -> None:
+    def count_segments(self, is_small: bool, change: int) -> None:
         """A segment was made by cudaMalloc (+1) or given back by cudaFree (-1)."""
         self.all.segment.move(change)
         self.pools[is_small].segment.move(change)
@@ -476,7 +471,7 @@ class DeviceStats:
         self.fold()
         return self.all.allocated_bytes.current
 
-    def _every_stat(self) -> list[Stat]:
+    def _all_stats(self) -> list[Stat]:
         self.fold()
         groups = (self.all, *self.pools.values())
         stats = [stat for group in groups for _, stat in group.stats()]
@@ -488,11 +483,11 @@ class DeviceStats:
         ]
 
     def reset_peak(self) -> None:
-        for stat in self._every_stat():
+        for stat in self._all_stats():
             stat.reset_peak()
 
     def reset_accumulated(self) -> None:
-        for stat in self._every_stat():
+        for stat in self._all_stats():
             stat.reset_accumulated()
         self.num_alloc_retries = self.num_ooms = self.num_sync_all_streams = 0
         self.num_device_alloc = self.num_device_free = self.num_oom_rejections = 0

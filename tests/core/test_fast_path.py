@@ -40,10 +40,10 @@ def takes_rows(a: CachingAllocator) -> bool:
 
 
 @pytest.mark.skipif(IS_COMPILED, reason="the sources are not beside a compiled core")
-def test_a_rule_that_stands_twice_is_marked_in_both_places() -> None:
-    """For speed a rule of heap.py stands in fast_path.py too; whoever changes one changes both."""
+def test_repeated_rules_are_marked_in_both_files() -> None:
+    """For speed, fast_path.py repeats rules of heap.py; a change belongs in both."""
     marks = {
-        path.name: sorted(re.findall(r"# Rule (\d+\.\d+), twice:", path.read_text()))
+        path.name: sorted(re.findall(r"# Rule (\d+\.\d+) \(also in", path.read_text()))
         for path in CORE.glob("*.py")
     }
     found = {name: rules for name, rules in marks.items() if rules}

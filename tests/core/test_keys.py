@@ -54,7 +54,7 @@ def test_blocks_are_in_order_of_stream_size_and_place(
         for block in reversed(there):
             pool.insert(block)
         layout.widen()
-        pool.key_again()
+        pool.rebuild_keys()
 
 
 def test_a_narrow_key_takes_no_more_than_its_form_is_quick_with() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from allocsim.core import RELEASES
 from allocsim.core.block import Block
-from allocsim.core.pool import RANKS, BlockPool, KeyLayout
+from allocsim.core.pool import RANK_MASK, BlockPool, KeyLayout
 from allocsim.core.releases import FreeBlockOrder
 from allocsim.units import KIB, MIB
 
@@ -90,7 +90,7 @@ def test_keys_order_by_stream_size_rank_and_address(
     for page in (30, 10, 20):
         rank = {
             FreeBlockOrder.ADDRESS: 0,
-            FreeBlockOrder.SEGMENT: (ages[page] - page) * 512 & RANKS,
+            FreeBlockOrder.SEGMENT: (ages[page] - page) * 512 & RANK_MASK,
             FreeBlockOrder.CREATION: ages[page],
         }[order]
         pool.insert(Block(page * 512, 512, 0, pool, rank))

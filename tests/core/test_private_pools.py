@@ -670,7 +670,7 @@ def test_nothing_of_a_forgotten_pool_may_be_left(make: Make, size: int, is_live:
     pool = a.private_pools.pools[0, 1]
     pool.segment_count = 0
     with pytest.raises(UndefinedBehaviorError) as caught:
-        a.private_pools.forget_empty(pool)
+        a.private_pools.forget_if_empty(pool)
     assert str(caught.value) == (
         "the segment count of pool (0, 1) reached 0 while it holds memory; PyTorch forgets the "
         "pool with its blocks"
