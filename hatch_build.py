@@ -20,8 +20,8 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 CORE = Path("allocsim") / "core"
 AS_THEY_ARE = (
-    "block.py", "pool.py", "heap.py", "stats.py", "pending.py", "device.py", "attempts.py",
-    "allocator.py",
+    "block.py", "sort_key.py", "pool.py", "heap.py", "journal.py", "stats.py", "pending.py",
+    "device.py", "attempts.py", "allocator.py",
 )  # fmt: skip
 LOOP = "fast_path.py"
 ARRAYS = "_columns.pyx"
@@ -55,7 +55,7 @@ DECLARED = """\
     cdef list spare
     cdef Block tail, block, other, following, prev, before, after, suspended, freed, held
     cdef int64_t rounded, size, found_size, rest, block_size, merged, n_before, at
-    cdef int64_t split_change, split_undone
+    cdef int64_t split_change, split_undone, splits
     cdef int64_t oversize, max_rounding, large_rest, least_rest
     cdef uint64_t name, stream, keys_stream, key, ptr
     cdef int kind, is_small, size_shift, place_shift
@@ -131,7 +131,7 @@ SOUGHT = r"""(?x)
 IN_C: tuple[tuple[int, str, str], ...] = (
     # What is declared; Python's own names of the same things are in the way.
     (1, r"from allocsim.core.block import Block\nfrom allocsim.core.columns import find\n", ""),
-    (1, r"import BlockPool, FreeBlocks, (KeyLayout.*)\n", r"import FreeBlocks as Free, \1\n"),
+    (1, r"import BlockPool, FreeBlocks, (least.*)\n", r"import FreeBlocks as Free, \1\n"),
     (1, r"= FreeBlocks\(KeyLayout", "= Free(KeyLayout"),
     (1, r"\n__all__ = ", f"\n{C_NAMES}\n__all__ = "),
     (
@@ -192,8 +192,26 @@ IN_C: tuple[tuple[int, str, str], ...] = (
 """How often an expression is found in fast_path.py, and what stands for it in C's words."""
 
 
+JOURNAL_IMPORT = r"from allocsim\.core\.journal import (?:\([^)]*\)|.*)\n"
+
+
+def inlined(source: str) -> str:
+    """Return a module with the constants of journal.py as numbers, below their import.
+
+    A compiled module would look up a Python object for each use.
+    """
+    journal = (Path(__file__).parent / CORE / "journal.py").read_text()
+    numbers = dict(re.findall(r"^([A-Z_]+): Final = (-?\d+)$", journal, re.MULTILINE))
+    end = re.search(JOURNAL_IMPORT, source)
+    if end is None:
+        return source
+    head, body = source[: end.end()], source[end.end() :]
+    return head + re.sub(r"\b[A-Z_]+\b", lambda name: numbers.get(name[0], name[0]), body)
+
+
 def in_c(source: str) -> str:
     """The loop with its operations on C arrays.  Raises ValueError where the table does not fit."""
+    source = inlined(source)
     for count, pattern, words in IN_C:
         source, found = re.subn(pattern, words, source)
         if found != count:
@@ -210,6 +228,8 @@ def compiled(root: Path) -> dict[str, str]:
     copytree(root / CORE, work / CORE)
     for package in (work / CORE, work / CORE.parent):
         (package / "__init__.py").touch()
+    stats = work / CORE / "stats.py"
+    stats.write_text(inlined(stats.read_text()))
     loop = (work / CORE / LOOP).with_suffix(".pyx")
     loop.write_text(in_c((root / CORE / LOOP).read_text()))
     extensions = [

@@ -25,6 +25,7 @@ def build() -> ModuleType:
 def test_every_operation_of_the_table_is_in_the_loop(build: ModuleType) -> None:
     made = build.in_c(LOOP.read_text())
     assert "while advance(rows):" in made
+    assert "split_change = 2 if is_split else 16 * rest + 2" in made  # constants of journal.py
     for python in ("del keys[at]", "keys.insert(", "len(keys)", ".append(", "find("):
         at = made.replace("first_not_below(", "").replace("history.append(", "")
         assert python not in at.replace("spare.append(", "").replace("found.insert(", "")

@@ -54,19 +54,22 @@ from allocsim.core.inspection import (
     small_places,
     would_serve,
 )
-from allocsim.core.option_string import parse as parse_conf
-from allocsim.core.options import OPTIONS, Option, Role
-from allocsim.core.pending import RequestedFree
-from allocsim.core.releases import NEWEST, RELEASES, FreeBlockOrder, Release, find_release
-from allocsim.core.stats import (
+from allocsim.core.journal import (
     SHORT,
     Folder,
     GroupMoves,
     Journal,
-    Marked,
     Moves,
+    decode_long,
+    decode_short,
+    decode_wait,
     fold_records,
 )
+from allocsim.core.option_string import parse as parse_conf
+from allocsim.core.options import OPTIONS, Option, Role
+from allocsim.core.pending import RequestedFree
+from allocsim.core.releases import NEWEST, RELEASES, FreeBlockOrder, Release, find_release
+from allocsim.core.stats import Marked
 
 __all__ = [
     "ADDRESS_CHUNK",
@@ -120,6 +123,9 @@ __all__ = [
     "Witnessed",
     "Work",
     "allocated_block",
+    "decode_long",
+    "decode_short",
+    "decode_wait",
     "fingerprint",
     "find_release",
     "fold_records",

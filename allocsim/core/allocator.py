@@ -26,6 +26,7 @@ from allocsim.core.fast_path import PlainStep, play
 from allocsim.core.hash_order import HashOrder, stream_hash
 from allocsim.core.heap import Heap
 from allocsim.core.history import TraceEntry, Witnessed, Work
+from allocsim.core.journal import Folder, Journal
 from allocsim.core.oom import TOO_LARGE
 from allocsim.core.pending import PendingFrees, RequestedFree
 from allocsim.core.pool import BlockPool
@@ -39,7 +40,7 @@ from allocsim.core.reclaim import (
 from allocsim.core.releases import NEWEST, EmptyCacheInScope, Overflow, find_release
 from allocsim.core.seed import plant
 from allocsim.core.snapshot import memory_snapshot, segments, snapshot
-from allocsim.core.stats import DeviceStats, Folder, Journal, Marked
+from allocsim.core.stats import DeviceStats, Marked
 from allocsim.core.summary import memory_summary
 from allocsim.errors import OutOfMemoryError, UpstreamAssertionError
 from allocsim.state import DEFAULT_POOL, PoolId, SegmentState

@@ -19,10 +19,11 @@ from allocsim.core.columns import find
 from allocsim.core.constants import IS_COMPILED, MIN_BLOCK_SIZE, SMALL_SIZE, UNLIMITED
 from allocsim.core.heap import Heap
 from allocsim.core.history import TraceEntry
+from allocsim.core.journal import BYTES, FOLD_AT, OWN, OWN_MINUS, OWN_PLUS, OWN_STEP, SPLIT
 from allocsim.core.pending import PendingFrees, RequestedFree
-from allocsim.core.pool import BlockPool, FreeBlocks, KeyLayout, least_expandable_size
+from allocsim.core.pool import BlockPool, FreeBlocks, least_expandable_size
 from allocsim.core.private_pools import PrivatePools
-from allocsim.core.stats import FOLD_AT
+from allocsim.core.sort_key import KeyLayout
 
 __all__ = [
     "BRIEF",
@@ -163,12 +164,12 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
                 is_split = tail.prev is not None or tail.next is not None
                 if rest >= least_rest:
                     block_size = rounded
-                    split_change = 2 if is_split else 16 * rest + 2
-                    split_undone = 2 if is_split else -16 * rest - 2
+                    split_change = OWN if is_split else BYTES * rest + SPLIT
+                    split_undone = OWN if is_split else -BYTES * rest - SPLIT
                 else:
                     block_size = found_size
-                    split_change = -2 if is_split else 0
-                    split_undone = 6 if is_split else 0
+                    split_change = OWN_MINUS if is_split else 0
+                    split_undone = OWN_PLUS if is_split else 0
                 if expandable is not None:
                     split_change = split_undone = 0
                 if has_oversize and block_size >= oversize:
@@ -226,11 +227,11 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
                         blocks.insert(at, tail)
                 else:
                     keys[at] = key
-                split_change = 2
+                split_change = OWN
                 if prev is not None:
                     prev.next = block
                 elif tail.next is None:
-                    split_change = 16 * rest + 2
+                    split_change = BYTES * rest + SPLIT
             else:
                 del keys[at]
                 del blocks[at]
@@ -238,7 +239,7 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
                 block.key = 0
                 rounded = found_size
                 is_split = block.prev is not None or block.next is not None
-                split_change = -2 if is_split else 0
+                split_change = OWN_MINUS if is_split else 0
             block.allocated = True
             block.requested_size = size
             named[name] = block
@@ -277,14 +278,14 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
                 places.append(ptr)
             # Rule 2.2 (also in heap.py): merge with both neighbours.  `at` is the index of the
             # neighbour whose entry the merged block will replace, -1 without one.
-            merged, split_change, at = block_size, 6, -1
+            merged, split_change, at = block_size, OWN_PLUS, -1
             other = block.next
             if other is not None and other.key:
                 key = other.key
                 at = find(keys, key)
                 other.key = 0
                 merged += other.size
-                split_change = 2
+                split_change = OWN
                 after = block.next = other.next
                 if after is not None:
                     after.prev = block
@@ -300,7 +301,7 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
                 other.key = 0
                 key += merged * unit
                 merged += other.size
-                split_change -= 4
+                split_change -= OWN_STEP
                 block.ptr = other.ptr
                 before = block.prev = other.prev
                 if before is not None:
@@ -334,7 +335,9 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
             if block.expandable is not None:
                 split_change = 0
             elif block.prev is None and block.next is None:
-                split_change = 16 * (block_size - merged) + (split_change - 6) // 2
+                # A whole segment is not split: the neighbours' bytes leave inactive split.
+                splits = (split_change - OWN_PLUS) // OWN_STEP
+                split_change = BYTES * (block_size - merged) + SPLIT * splits
             sizes.append(-block_size)
             requests.append(block.requested_size)
             inactive.append(split_change + 1 if pool.is_small else split_change)

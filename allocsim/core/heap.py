@@ -22,15 +22,13 @@ from allocsim.core.constants import MIN_BLOCK_SIZE, UNLIMITED
 from allocsim.core.device import Device
 from allocsim.core.history import TraceEntry, Witnessed, Work
 from allocsim.core.pool import (
-    NARROW_PLACES,
-    RANK_MASK,
     BlockPool,
-    KeyLayout,
     PrivatePool,
     least_expandable_size,
     next_not_expandable,
 )
 from allocsim.core.releases import FreeBlockOrder, Release
+from allocsim.core.sort_key import NARROW_PLACES, RANK_MASK, KeyLayout
 from allocsim.core.stats import DeviceStats
 from allocsim.errors import UndefinedBehaviorError, UpstreamAssertionError
 from allocsim.state import PoolId

@@ -12,8 +12,9 @@ from allocsim.core.block import Block
 from allocsim.core.constants import SMALL_BUFFER
 from allocsim.core.expandable import ExpandableSegment
 from allocsim.core.heap import Heap
-from allocsim.core.pool import RANK_MASK, BlockPool
+from allocsim.core.pool import BlockPool
 from allocsim.core.releases import FreeBlockOrder
+from allocsim.core.sort_key import RANK_MASK
 from allocsim.errors import UpstreamAssertionError
 from allocsim.units import format_size
 

@@ -1,10 +1,5 @@
 from allocsim.core.block cimport Block
-
-
-cdef class KeyLayout:
-    cdef public int size_shift, place_shift
-    cdef public bint is_wide
-    cdef object _origin, _order
+from allocsim.core.sort_key cimport KeyLayout
 
 
 cdef class FreeBlocks:

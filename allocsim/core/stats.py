@@ -11,67 +11,24 @@ torch.cuda.memory_stats() is named here once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from allocsim.core.columns import Column, column_of
+from allocsim.core.columns import Column
+from allocsim.core.journal import (
+    BYTES,
+    FOLD_AT,
+    SPLIT,
+    Folder,
+    GroupMoves,
+    Journal,
+    encode_wait,
+    fold_records,
+    split_journal,
+)
 from allocsim.core.releases import Release
 
-__all__ = [
-    "DeviceStats",
-    "Folder",
-    "GroupMoves",
-    "Journal",
-    "Marked",
-    "Moves",
-    "Stat",
-    "FOLD_AT",
-    "SHORT",
-    "fold_records",
-]
-
-Journal = tuple[list[int], list[int], list[int], list[int], list[int]]
-"""Records of active blocks as columns: the bytes of the block, of a free in negative numbers; the
-bytes requested, of a free, too; what became inactive split, sixteen times the bytes and twice the
-blocks, -2 to 1, and 1 more in the small pool.  Columns, because a tuple for each record took as
-long as three numbers do.  The last two are of blocks that began to wait for the end of their free,
-or in negative numbers ceased to: how many records there were before; twice the bytes, and 1 more in
-the small pool.
-
-Mostly the bytes that become inactive split are those of the block itself: then the third column
-has four times the blocks that did, and 2 more, and 1 more in the small pool.  Such a short one is
-below `SHORT`, no other is."""
-
-SHORT: Final = 16
-
-FOLD_AT: Final = 2048
-"""Records kept before they are folded: enough to pay for a fold's set-up, few enough for the
-processor's cache."""
-
-
-@dataclass(slots=True)
-class Moves:
-    """What a row of changes came to: their sum, the highest sum on the way (0 at least) and the
-    sum of the increases."""
-
-    change: int = 0
-    peak: int = 0
-    grown: int = 0
-
-    def move(self, amount: int) -> None:
-        """One more change."""
-        self.change += amount
-        self.peak = max(self.peak, self.change)
-        self.grown += max(amount, 0)
-
-
-GroupMoves = tuple[Moves, Moves, Moves, Moves, Moves, Moves, Moves]
-"""Of a fold: allocated blocks and bytes, active blocks and bytes, bytes requested, inactive splits
-and their bytes."""
-
-Folder = Callable[[Journal], tuple[GroupMoves, GroupMoves, GroupMoves]]
-"""Records to the moves of all, small_pool and large_pool."""
+__all__ = ["DeviceStats", "Marked", "Stat", "StatGroup"]
 
 
 @dataclass(slots=True)
@@ -174,139 +131,6 @@ class Marked:
     inactive_split: int = 0
 
 
-_ActiveMoves = tuple[Moves, Moves, Moves, Moves, Moves]
-
-
-def fold_records(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
-    """The moves of all, small_pool and large_pool, one record after another."""
-    sizes, requests, inactive, at, waits = map(column_of, journal)
-    every, small, large = (_moves(sizes, requests, inactive, without) for without in (-1, 0, 1))
-    if not waits:
-        return every[:2] + every, small[:2] + small, large[:2] + large
-    of_every, of_small, of_large = (
-        _allocated(sizes, inactive, at, waits, without) for without in (-1, 0, 1)
-    )
-    return of_every + every, of_small + small, of_large + large
-
-
-def _allocated(
-    sizes: list[int], inactive: list[int], at: list[int], waits: list[int], without: int
-) -> tuple[Moves, Moves]:
-    """Blocks and bytes that were active and did not wait; in local variables, as in `_moves`, which
-    says what `without` is."""
-    count = 0
-    peak_count = 0
-    mallocs = 0
-    size = 0
-    peak_size = 0
-    grown = 0
-    done = 0
-    n_sizes, n_waits = len(sizes), len(at)
-    for number in range(n_sizes + 1):
-        while done < n_waits and at[done] <= number:
-            waited = waits[done]
-            done += 1
-            if waited & 1 != without:
-                count -= 1 if waited > 0 else -1
-                size -= waited >> 1
-        if number == n_sizes:
-            break
-        if inactive[number] & 1 != without:
-            held = sizes[number]
-            size += held
-            if held > 0:
-                count += 1
-                mallocs += 1
-                grown += held
-            else:
-                count -= 1
-        if count > peak_count:
-            peak_count = count
-        if size > peak_size:
-            peak_size = size
-    return Moves(count, peak_count, mallocs), Moves(size, peak_size, grown)
-
-
-def _moves(  # noqa: PLR0912, PLR0915  (one loop, by design)
-    sizes: list[int], requests: list[int], inactive: list[int], without: int
-) -> _ActiveMoves:
-    """The sums of one column.  without: what is left out, 1 the small pool, 0 the large one.
-
-    Local variables, because this loop is most of the price of full accounting; machine words for
-    the compiled form.
-    """
-    count = 0
-    peak_count = 0
-    mallocs = 0
-    size = 0
-    peak_size = 0
-    grown = 0
-    requested = 0
-    peak_requested = 0
-    grown_requested = 0
-    split = 0
-    peak_split = 0
-    grown_split = 0
-    idle = 0
-    peak_idle = 0
-    grown_idle = 0
-    short = SHORT
-    for at in range(len(sizes)):
-        held, asked, rest = sizes[at], requests[at], inactive[at]
-        if rest & 1 == without:
-            continue
-        size += held
-        if held > 0:
-            requested += asked
-            count += 1
-            mallocs += 1
-            grown += held
-            grown_requested += asked
-            if count > peak_count:
-                peak_count = count
-            if size > peak_size:
-                peak_size = size
-            if requested > peak_requested:
-                peak_requested = requested
-        else:
-            requested -= asked
-            count -= 1
-        if not 0 <= rest <= 1:
-            if -short < rest < short:
-                splits = rest >> 2
-                split_bytes = -held
-            else:
-                rest >>= 1
-                splits = ((rest + 4) & 7) - 4
-                split_bytes = (rest - splits) >> 3
-            idle += split_bytes
-            split += splits
-            if split_bytes > 0:
-                grown_idle += split_bytes
-                if idle > peak_idle:
-                    peak_idle = idle
-            if splits > 0:
-                grown_split += splits
-                if split > peak_split:
-                    peak_split = split
-    return (
-        Moves(count, peak_count, mallocs),
-        Moves(size, peak_size, grown),
-        Moves(requested, peak_requested, grown_requested),
-        Moves(split, peak_split, grown_split),
-        Moves(idle, peak_idle, grown_idle),
-    )
-
-
-def _parted(journal: Journal, n_records: int, n_waits: int) -> tuple[Journal, Journal]:
-    """The first `n_records` records and `n_waits` waits, and those after."""
-    sizes, requests, inactive, at, waits = map(list, journal)
-    before = (sizes[:n_records], requests[:n_records], inactive[:n_records])
-    after = (sizes[n_records:], requests[n_records:], inactive[n_records:])
-    later = [number - n_records for number in at[n_waits:]]
-    return (*before, at[:n_waits], waits[:n_waits]), (*after, later, waits[n_waits:])
-
-
 class DeviceStats:
     """All statistics of one device.
 
@@ -363,14 +187,14 @@ class DeviceStats:
         sizes, requests, inactive, _, _ = self.journal
         sizes.append(size)
         requests.append(requested)
-        inactive.append(16 * split_bytes + 2 * splits + is_small)
+        inactive.append(BYTES * split_bytes + SPLIT * splits + is_small)
         if len(sizes) > FOLD_AT:
             self.fold()
 
     def fold(self) -> None:
         """Count everything recorded so far."""
         if self.mark_at is not None:
-            before, after = _parted(self.journal, *self.mark_at)
+            before, after = split_journal(self.journal, *self.mark_at)
             self.mark_at = None
             self._count(before)
             every = self.all
@@ -413,14 +237,14 @@ class DeviceStats:
     def free_requested(self, is_small: bool, size: int) -> None:
         """A block was freed by its user and waits for other streams."""
         self.journal[3].append(len(self.journal[0]))
-        self.journal[4].append(2 * size + is_small)
+        self.journal[4].append(encode_wait(is_small, size))
 
     def free_completed(
         self, is_small: bool, size: int, requested: int, splits: int, split_bytes: int
     ) -> None:
         """A block that waited became free."""
         self.journal[3].append(len(self.journal[0]))
-        self.journal[4].append(is_small - 2 * size)
+        self.journal[4].append(encode_wait(is_small, -size))
         self.note(is_small, -size, requested, splits, split_bytes)
 
     # -- what happens seldom ---------------------------------------------------------------

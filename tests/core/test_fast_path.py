@@ -26,7 +26,7 @@ from allocsim.core import (
 )
 from allocsim.core.config import MAX_KEPT, AllocatorConfig, RoundedSizes
 from allocsim.core.fast_path import LONG, MAX_SPARE, plain_pools
-from allocsim.core.stats import GroupMoves, Journal, Moves, fold_records
+from allocsim.core.journal import GroupMoves, Journal, Moves, fold_records
 from allocsim.errors import AllocsimError, OutOfMemoryError
 from allocsim.questions.crosscheck.generator import make_script
 from allocsim.questions.crosscheck.script import HANDLE, Op, Script

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from allocsim.core import RELEASES, CachingAllocator, heap
 from allocsim.core.block import Block
 from allocsim.core.constants import IS_COMPILED
-from allocsim.core.pool import NARROW_PLACES, NARROW_SIZES, BlockPool, KeyLayout
+from allocsim.core.pool import BlockPool
 from allocsim.core.releases import FreeBlockOrder
+from allocsim.core.sort_key import NARROW_PLACES, NARROW_SIZES, KeyLayout
 from allocsim.errors import OutOfMemoryError
 from allocsim.units import GIB, MIB, TIB
 from tests.core.planting import segment

@@ -8,7 +8,8 @@ import pytest
 
 from allocsim import CachingAllocator, OutOfMemoryError
 from allocsim.core import RELEASES, Marked, RequestedFree
-from allocsim.core.stats import FOLD_AT, DeviceStats, Stat
+from allocsim.core.journal import FOLD_AT
+from allocsim.core.stats import DeviceStats, Stat
 from allocsim.units import MIB
 
 from .conftest import Make
