@@ -1,10 +1,10 @@
-"""Builds the compiled form of the core: Cython makes extension modules of its sources.
+"""Build hook for the compiled form of the core: Cython makes extension modules of its sources.
 
-Rule: there is one source of each rule.  Modules are compiled as they are, with the fields and the
-arguments that a .pxd file beside them declares as C's; of the loop of fast_path.py, whose lists and
-dictionaries are C arrays there, the few operations in `IN_C` are put in C's words on the way, each
-as often as it says, so that a change of the loop that they do not fit fails the build.
-Off unless asked for: HATCH_BUILD_HOOK_ENABLE_CUSTOM=1 pip install .
+Each rule has one source.  Modules are compiled as they are, with C types from a .pxd file beside
+them.  In the loop of fast_path.py, whose lists and dictionaries become C arrays, the table `IN_C`
+replaces a few operations by C.  Each entry says how often it applies, so that the build fails if
+the loop changes in a way that the table does not cover.  Off by default:
+HATCH_BUILD_HOOK_ENABLE_CUSTOM=1 pip install .
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ if size <= 0 or size > 1 << 38:
                 declined = kind, name, size, stream
                 break
             rounded = (size + 511) & -512 if is_plain else rounded_sizes[size]"""
-"""None of 0 bytes; up to 256 GiB, so that the key of what it is rounded up to is a word."""
+"""Excludes 0 bytes, and more than 256 GiB, so that the key of the rounded size is a machine word.
+"""
 
 INSERTED = r"""
     \ + if\ is_long:\n
@@ -91,7 +92,7 @@ MOVED_LOWER = r"""(?x)
     \ + del\ blocks\[at\]\n
     \ + at\ =\ find\(keys,\ key,\ 0,\ at\)\n
 """
-"""A block that is taken out, and put in again further front."""
+"""A block that moves to the front: it is removed and inserted again."""
 
 MOVED_HIGHER = r"""(?x)
     (\ +) else:\n
@@ -100,7 +101,7 @@ MOVED_HIGHER = r"""(?x)
     \ + del\ blocks\[at\]\n
     \ + at\ =\ find\(keys,\ key\)\n
 """
-"""A block that comes in, further back than the neighbour whose place it takes, if there is one."""
+"""A block that is inserted, or that replaces a merged neighbour and moves to the back."""
 
 PUT_OR_MOVED = r"""\1elif at >= 0:
 \1    replace_block(blocks, at, block)
@@ -113,12 +114,12 @@ UNITS = r"""(?x)
     (\ +) unit\ =\ 1\ <<\ heap\.layout\.size_shift\n
     \ + step\ =\ unit\ if\ numbers_objects\ else\ unit\ -\ 1\n
 """
-"""What a byte counts for in a key, where C's words shift: only that keeps a key in a word."""
+"""Weight of a byte in a key; C shifts instead, which keeps the key in a machine word."""
 
 SHIFTS = r"""\1size_shift = heap.layout.size_shift
 \1place_shift = 63 if numbers_objects else heap.layout.place_shift
 """
-"""By so much a number of bytes is none: it moves no place that is a number of objects."""
+"""A shift by 63 makes any number of bytes 0: a place that numbers objects does not move."""
 
 SOUGHT = r"""(?x)
     (\ +) try:\n
@@ -126,10 +127,10 @@ SOUGHT = r"""(?x)
     \ + except\ IndexError:.*\n
     (\ + declined\ =.*\n\ + break\n)
 """
-"""The block at an index that may be one behind the last, which an array does not notice."""
+"""Access to an index that may be past the end, which a C array does not notice."""
 
 IN_C: tuple[tuple[int, str, str], ...] = (
-    # What is declared; Python's own names of the same things are in the way.
+    # C declarations; Python imports of the same names would conflict.
     (1, r"from allocsim.core.block import Block\nfrom allocsim.core.columns import find\n", ""),
     (1, r"import BlockPool, FreeBlocks, (least.*)\n", r"import FreeBlocks as Free, \1\n"),
     (1, r"= FreeBlocks\(KeyLayout", "= Free(KeyLayout"),
@@ -142,7 +143,7 @@ IN_C: tuple[tuple[int, str, str], ...] = (
     (1, r" +is_long = .*\n", ""),
     (1, r"(?=    pools = plain_pools\(heap, private, pending\)\n)", DECLARED),
     (1, r"    return declined\n", LISTS_BACK),
-    # Constants, which are objects elsewhere.
+    # Constants, which would be Python objects.
     (1, r"kind <= MALLOC:", "kind <= 1:"),
     (1, r"kind == BRIEF ", "kind == 0 "),
     (1, r"kind == FREE:", "kind == 2:"),
@@ -152,7 +153,7 @@ IN_C: tuple[tuple[int, str, str], ...] = (
     (1, r"= MIN_BLOCK_SIZE, 1\n", "= 512, 1\n"),
     (1, r"= config.max_split_size, ", "= min(config.max_split_size, 1 << 62), "),
     (1, r"oversize != UNLIMITED", "oversize != 1 << 62"),
-    # Steps from columns, sizes that are machine words.
+    # Steps from columns, with sizes as machine words.
     (
         1,
         r"    for kind, name, size, stream in remaining:\n",
@@ -189,7 +190,7 @@ IN_C: tuple[tuple[int, str, str], ...] = (
     (3, r"moved \+= sizes\[n_before:\]", "moved.add(sizes, n_before)"),
     (4, r"len\(sizes\)", "sizes.n"),
 )  # fmt: skip
-"""How often an expression is found in fast_path.py, and what stands for it in C's words."""
+"""(number of matches, pattern in fast_path.py, its replacement)."""
 
 
 JOURNAL_IMPORT = r"from allocsim\.core\.journal import (?:\([^)]*\)|.*)\n"
@@ -210,7 +211,7 @@ def inlined(source: str) -> str:
 
 
 def in_c(source: str) -> str:
-    """The loop with its operations on C arrays.  Raises ValueError where the table does not fit."""
+    """Return the loop with C operations; raise ValueError if the table does not fit."""
     source = inlined(source)
     for count, pattern, words in IN_C:
         source, found = re.subn(pattern, words, source)
@@ -220,8 +221,8 @@ def in_c(source: str) -> str:
 
 
 def compiled(root: Path) -> dict[str, str]:
-    """Extension modules of the core below `root`: where each is, and where in a wheel it goes."""
-    from Cython.Build import cythonize  # noqa: PLC0415  (of the build alone)
+    """Compile the core below `root`; return the modules and their places in a wheel."""
+    from Cython.Build import cythonize  # noqa: PLC0415  (only when building)
     from setuptools import Distribution, Extension  # noqa: PLC0415
 
     work = Path(mkdtemp())
@@ -256,10 +257,10 @@ def compiled(root: Path) -> dict[str, str]:
 
 
 class CompiledCore(BuildHookInterface[Any]):
-    """Adds the extension modules to a wheel, beside the sources that they were made of."""
+    """Hook that adds the extension modules to a wheel, beside their sources."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002
-        """Called by hatchling before a wheel is put together."""
+        """Compile the core before hatchling assembles the wheel."""
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
         build_data["force_include"].update(compiled(Path(self.root)))

@@ -1,8 +1,8 @@
-"""The exact model: one device's caching allocator, in the standard library and sortedcontainers.
+"""The exact model: the caching allocator of one device, with standard library and sortedcontainers.
 
-Read in this order: constants, releases (what changed when), options, config, block, pool, heap
-(split, merge, segments), allocator (the order of attempts), reclaim, private_pools.  Nothing here
-reads a clock, a file, the environment or a random source, and nothing prints.
+Read in this order: constants, releases (differences between releases), options, config, block,
+sort_key, pool, heap (split, merge, segments), allocator, attempts, reclaim, private_pools.  No
+module reads a clock, a file, the environment or a random source, and none prints.
 """
 
 from allocsim.core.allocator import CachingAllocator, Calls

@@ -38,13 +38,14 @@ __all__ = ["AllocParams", "Attempts"]
 
 @dataclass(slots=True)
 class AllocParams:
-    """One request on its way through the attempts.
+    """One request on its way through the attempts, in bytes.
 
-    size: rounded.
-    segment_size: what is asked from the driver for it.
-    expandable: expandable segments are active for it.
-    may_split: the pool's blocks are split.
-    is_rejected: the throw policy refused it (1.12).
+    pool: the small or large pool that serves it.
+    size: rounded size.
+    segment_size: size of the segment to request from the driver.
+    expandable: expandable segments may serve it.
+    may_split: blocks of the pool may be split.
+    is_rejected: throw_on_cudamalloc_oom refused it (1.12).
     """
 
     pool: BlockPool
@@ -57,7 +58,10 @@ class AllocParams:
 
 
 class Attempts:
-    """The attempts of one device's allocator.  device_index: what the error's text calls it."""
+    """Attempts of one device's allocator.
+
+    device_index: device number in the error text.
+    """
 
     __slots__ = ("_heap", "_private", "_pending", "_device_index")
 
@@ -70,9 +74,9 @@ class Attempts:
         self._device_index = device_index
 
     def alloc(self, block: Block | None, params: AllocParams, requested: int) -> Block:
-        """The block handed out, after all attempts if `block` is None.
+        """Allocate from `block`, or from the first successful attempt if it is None.
 
-        Raises OutOfMemoryError, and DriverRefusalError where the driver refuses a call.
+        Raises OutOfMemoryError, or DriverRefusalError if the driver refuses the call itself.
         """
         heap = self._heap
         if block is None:
@@ -92,6 +96,7 @@ class Attempts:
         heap.work = Work.GARBAGE_COLLECTION
         garbage_collect_cached_blocks(heap)
         block = self._alloc_block(params)
+        # A rejection ends the request only here, at its first attempt (1.12).
         if block is not None or params.is_rejected:
             return block
         if release.overflow is Overflow.FIRST and (block := self._try_mempool_fallback(params)):
@@ -100,6 +105,7 @@ class Attempts:
         if release_available_cached_blocks(heap, params.pool, params.stream, params.size):
             block = self._alloc_block(params)
         if block is None and not self._private.in_capture:
+            # A capture must not synchronize, which releasing all cached blocks does.
             release_cached_blocks(heap, self._private, self._pending)
             self._check_pool_exists(params.pool)
             heap.stats.num_alloc_retries += 1
@@ -109,7 +115,7 @@ class Attempts:
         return block
 
     def _check_pool_exists(self, pool: BlockPool) -> None:
-        """A pool whose last use ended inside its scope may be forgotten under its own request."""
+        """Raise if releasing the caches destroyed the pool of the request."""
         owner = pool.owner
         if owner is not None and self._private.pools.get(owner.id) is not owner:
             raise UndefinedBehaviorError(
@@ -118,13 +124,14 @@ class Attempts:
             )
 
     def _alloc_block(self, params: AllocParams) -> Block | None:
-        """Memory from the driver, within the limit (1.8).
+        """Obtain memory from the driver within the limit (1.8); None if that fails.
 
-        Each refusal of throw_on_cudamalloc_oom counts (observed); only one of the first attempt
-        ends the chain (1.12).
+        throw_on_cudamalloc_oom counts each refusal, but only one at the first attempt ends the
+        request (1.12, observed).
         """
         heap = self._heap
         heap.work = Work.DRIVER
+        # The limit counts the whole segment, although an expandable segment maps less.
         after = heap.reserved + params.segment_size
         if heap.limit is not None and after > heap.limit:
             return None
@@ -141,7 +148,7 @@ class Attempts:
         return heap.alloc_segment(params.pool, params.stream, params.segment_size)
 
     def _try_mempool_fallback(self, params: AllocParams) -> Block | None:
-        """A free block of a pool marked use_on_oom, for a request of the default pool (5.6).
+        """Take a block from a pool marked use_on_oom, for a request of the default pool (5.6).
 
         From 2.10 on, expandable segments count as inactive for such a request (observed).
         """
@@ -164,6 +171,7 @@ class Attempts:
         if params.is_rejected:
             text = rejection_text(requested)
         else:
+            # This action records the free bytes of the device in place of an address.
             heap.record("oom", device.free, params.size, params.stream, params.pool)
             heap.stats.num_ooms += 1
             figures = OomFigures(

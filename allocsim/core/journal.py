@@ -1,8 +1,8 @@
 """Journal of changes to blocks, from which the statistics are computed later.
 
-A call appends one record, a number in each of three columns; `fold_records` adds the records up in
-their order, so that currents, peaks and totals are those of counting at each call.  Columns,
-because a tuple for each record took as long as three numbers do.
+A call appends one record, a number in each of three columns; `fold_records` adds them up in order,
+so that currents, peaks and totals are the same as if counted at each call.  Columns, because
+appending a tuple for each record took as long as appending three numbers.
 
 The third column packs the change of inactive split blocks with the pool into one integer, in one of
 two forms:
@@ -10,8 +10,8 @@ two forms:
     BYTES * bytes + SPLIT * blocks + is_small
     OWN + OWN_STEP * blocks + is_small           if the bytes are those of the record's own block
 
-Packed values of the second form, and 0 and 1 for no change, are below `SHORT`; all others are not,
-because the bytes of a change are at least 512.  Source: semantics 3.
+The second form, and 0 and 1 for no change, are below `SHORT`.  The first form is not, because the
+bytes of a change are at least 512.  Source: semantics 3.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ SPLIT: Final = 2
 """Weight of a block that becomes inactive split; a record has -2 to 1 of them."""
 
 OWN: Final = 2
-"""The record's own bytes leave (malloc) or join (free) inactive split; as many blocks as before."""
+"""The record's block leaves (malloc) or joins (free) inactive split; the number of blocks stays."""
 
 OWN_PLUS: Final = 6
 """`OWN`, and one block more."""
@@ -68,8 +68,7 @@ SHORT: Final = 16
 """Limit of the absolute value of packed integers in the short form."""
 
 FOLD_AT: Final = 2048
-"""Records kept before they are folded: enough to outweigh the set-up of a fold, and few enough for
-the cache of the processor."""
+"""Records kept before a fold: enough to outweigh its set-up, few enough for the processor cache."""
 
 Journal = tuple[list[int], list[int], list[int], list[int], list[int]]
 """Columns of the records, and of the blocks that wait for the completion of their free.
@@ -114,26 +113,31 @@ def decode_wait(packed: Any) -> Any:
 
 @dataclass(slots=True)
 class Moves:
-    """What a row of changes came to: their sum, the highest sum on the way (0 at least) and the
-    sum of the increases."""
+    """Sum of a series of changes.
+
+    change: the sum.
+    peak: highest partial sum, 0 at least.
+    grown: sum of the increases.
+    """
 
     change: int = 0
     peak: int = 0
     grown: int = 0
 
     def move(self, amount: int) -> None:
-        """One more change."""
+        """Add one change."""
         self.change += amount
         self.peak = max(self.peak, self.change)
         self.grown += max(amount, 0)
 
 
 GroupMoves = tuple[Moves, Moves, Moves, Moves, Moves, Moves, Moves]
-"""Of a fold: allocated blocks and bytes, active blocks and bytes, bytes requested, inactive splits
-and their bytes."""
+"""Moves of allocated blocks and bytes, active blocks and bytes, requested bytes, inactive split
+blocks and their bytes.
+"""
 
 Folder = Callable[[Journal], tuple[GroupMoves, GroupMoves, GroupMoves]]
-"""Records to the moves of all, small_pool and large_pool."""
+"""Function from a journal to the moves of all, small_pool and large_pool."""
 
 
 _ActiveMoves = tuple[Moves, Moves, Moves, Moves, Moves]
@@ -196,10 +200,12 @@ def _fold_allocated(
 def _fold_active(  # noqa: PLR0912, PLR0915  (one loop, by design)
     sizes: list[int], requests: list[int], inactive: list[int], without: int
 ) -> _ActiveMoves:
-    """The sums of one column.  without: what is left out, 1 the small pool, 0 the large one.
+    """Return the moves of active blocks.
 
-    Local variables, because this loop is most of the price of full accounting; machine words for
-    the compiled form.
+    without: the pool to leave out, 1 the small pool, 0 the large pool, -1 none.
+
+    Only local variables, because this loop takes most of the time of the statistics; they are
+    machine words in the compiled form.
     """
     count = 0
     peak_count = 0
@@ -239,10 +245,10 @@ def _fold_active(  # noqa: PLR0912, PLR0915  (one loop, by design)
             count -= 1
         if not 0 <= packed <= 1:
             if -short < packed < short:
-                splits = packed >> 2
+                splits = packed >> 2  # decode_short
                 split_bytes = -held
             else:
-                packed >>= 1
+                packed >>= 1  # decode_long
                 splits = ((packed + 4) & 7) - 4
                 split_bytes = (packed - splits) >> 3
             inactive_bytes += split_bytes
@@ -265,7 +271,7 @@ def _fold_active(  # noqa: PLR0912, PLR0915  (one loop, by design)
 
 
 def split_journal(journal: Journal, n_records: int, n_waits: int) -> tuple[Journal, Journal]:
-    """The first `n_records` records and `n_waits` waits, and those after."""
+    """Return the first `n_records` records and `n_waits` waits, and the rest."""
     sizes, requests, inactive, at, waits = map(list, journal)
     before = (sizes[:n_records], requests[:n_records], inactive[:n_records])
     after = (sizes[n_records:], requests[n_records:], inactive[n_records:])

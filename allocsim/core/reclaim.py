@@ -36,9 +36,9 @@ __all__ = [
 
 
 def garbage_collect_cached_blocks(heap: Heap) -> None:
-    """Release old blocks until the reserved bytes are below the threshold's share of the limit.
+    """Release old blocks until reserved memory is below the threshold's share of the limit.
 
-    Does nothing unless a limit and a threshold are set.  A pass is never cut short.
+    Does nothing without a limit and a threshold.  A pass is always completed.
     """
     if not heap.collects_garbage or heap.limit is None:
         return
@@ -56,13 +56,15 @@ def garbage_collect_cached_blocks(heap: Heap) -> None:
 
 
 def garbage_passes(pool: BlockPool) -> Iterator[list[Block]]:
-    """The blocks that each pass of a collection would release, in order, from `pool` as it is."""
+    """Yield the blocks that each pass of a garbage collection would release."""
     left = [block for block in pool if not block.is_split]
+    # Expandable blocks count in the average age but are never released, as upstream.
     count, total_age = len(left), sum(_age(pool, block) for block in left)
     left = [block for block in left if block.expandable is None]
     while left:
         threshold = total_age / count
         taken = [block for block in left if _age(pool, block) >= threshold]
+        # All remaining blocks are younger than the average, which includes expandable blocks.
         if not taken:
             return
         count -= len(taken)
@@ -76,7 +78,7 @@ def _age(pool: BlockPool, block: Block) -> int:
 
 
 def release_available_cached_blocks(heap: Heap, pool: BlockPool, stream: int, size: int) -> bool:
-    """Release oversize blocks of the request's stream; whether that may have been enough."""
+    """Release oversize blocks of the request's stream; return True if they may suffice."""
     oversize = heap.config.max_split_size
     if oversize == UNLIMITED:
         return False
@@ -86,6 +88,7 @@ def release_available_cached_blocks(heap: Heap, pool: BlockPool, stream: int, si
         heap.release_block(candidate)
         return True
     released = 0
+    # No single block suffices: release from the largest down, but only oversize blocks.
     for block in pool.smaller(stream, wanted):
         if released >= wanted or block.size < oversize:
             break
@@ -107,32 +110,33 @@ def _may_release(heap: Heap, block: Block) -> bool:
 
 
 def release_cached_blocks(heap: Heap, private: PrivatePools, pending: PendingFrees) -> None:
-    """Wait for every pending free, then give all that is wholly free back to the driver (2.5)."""
+    """Complete all pending frees, then release every free segment (2.5)."""
     pending.synchronize_and_free_events()
     heap.work = Work.RELEASE_CACHED
+    # Large before small, but private pools the other way round: the order shows in the history.
     _release_blocks(heap, heap.large)
     _release_blocks(heap, heap.small)
     release_freeable_pools(heap, private)
 
 
 def holds_releasable(heap: Heap, private: PrivatePools) -> bool:
-    """Whether `release_cached_blocks` would give memory back, no free being pending."""
+    """Return True if `release_cached_blocks` would release memory, apart from pending frees."""
     freeable = (private.freeable[pool_id] for pool_id in private.freeable)
     pools = [heap.large, heap.small, *(half for pool in freeable for half in pool.halves)]
     every = (free.blocks for pool in pools for free in pool.free.values())
-    # From the largest on: most often those are whole segments.
+    # From the largest block on, because those are most often whole segments.
     return any(_is_releasable(block) for blocks in every for block in reversed(blocks))
 
 
 def _is_releasable(block: Block) -> bool:
-    """Of a free block: a whole segment, or whole handles of an expandable one."""
+    """Return True if a free block is a whole segment or contains whole handles."""
     if block.expandable is None:
         return not block.is_split
     return block.expandable.whole_handles(block.ptr, block.size)[1] > 0
 
 
 def release_freeable_pools(heap: Heap, private: PrivatePools) -> None:
-    """Give the memory of private pools that nothing uses any more back to the driver (2.5)."""
+    """Release the memory of private pools without uses (2.5)."""
     for pool_id in private.freeable:
         _release_halves(heap, private, private.freeable[pool_id])
 
@@ -140,7 +144,7 @@ def release_freeable_pools(heap: Heap, private: PrivatePools) -> None:
 def release_cached_blocks_of_pool(
     heap: Heap, private: PrivatePools, pending: PendingFrees, pool_id: PoolId
 ) -> None:
-    """Give the memory of one pool back to the driver, if nothing uses the pool any more (2.5).
+    """Release the memory of one private pool, if it has no uses (2.5).
 
     Mirrors: release_cached_blocks
     """
@@ -162,7 +166,8 @@ def _release_halves(heap: Heap, private: PrivatePools, pool: PrivatePool) -> Non
 
 
 def _release_blocks(heap: Heap, pool: BlockPool) -> None:
-    """Release every whole cached segment of `pool`, then unmap what is free of expandable ones."""
+    """Release every free segment of a pool, then unmap the free expandable blocks."""
+    # A copy, because releasing and unmapping change the pool.
     blocks = list(pool)
     for block in blocks:
         if block.expandable is None and not block.is_split:

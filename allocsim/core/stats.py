@@ -1,12 +1,9 @@
-"""The statistics of torch.cuda.memory_stats(), kept off the path of each call.
+"""Statistics of torch.cuda.memory_stats(), computed outside the hot path.
 
-Rule: a call leaves one record; `fold` adds the records up later, in order, so that currents,
-totals and peaks are those of counting at each call.  A record is one number in each column of
-the journal (`Journal`).  A block is active until its free is complete, allocated until its user
-frees it; what waits in between stands beside the records.  Source: semantics 3.
+A call appends one record to the journal, and `fold` adds the records up later.  A block is active
+until its free is complete, and allocated until its user frees it.  Source: semantics 3.
 
-Long because the loop that adds the records up is written out (`_moves`), and every key of
-torch.cuda.memory_stats() is named here once.
+Every key of torch.cuda.memory_stats() occurs here once.
 """
 
 from __future__ import annotations
@@ -50,7 +47,7 @@ class Stat:
         self.freed += amount
 
     def move(self, amount: int) -> None:
-        """A net change: positive counts as allocated, negative as freed, zero not at all."""
+        """Count a net change: positive as allocated, negative as freed."""
         if amount > 0:
             self.increase(amount)
         else:
@@ -76,12 +73,12 @@ _BLOCK_STATS = (
 )
 
 _FOLDED: Final = 7
-"""How many of them records tell; the others are of segments."""
+"""Number of these that the journal determines; the others concern segments."""
 
 
 @dataclass(slots=True)
 class StatGroup:
-    """The nine array statistics of one column: `all`, `small_pool` or `large_pool`."""
+    """Array statistics of one column: `all`, `small_pool` or `large_pool`."""
 
     allocation: Stat = field(default_factory=Stat)
     allocated_bytes: Stat = field(default_factory=Stat)
@@ -94,7 +91,7 @@ class StatGroup:
     reserved_bytes: Stat = field(default_factory=Stat)
 
     def advance(self, moves: GroupMoves) -> None:
-        """Count a fold."""
+        """Add the result of a fold."""
         for stat, moved in zip(
             (
                 self.allocation,
@@ -114,7 +111,7 @@ class StatGroup:
             stat.freed += moved.grown - moved.change
 
     def restart(self) -> None:
-        """Forget what folds counted."""
+        """Reset the statistics that folds count."""
         for name in _BLOCK_STATS[:_FOLDED]:
             setattr(self, name, Stat())
 
@@ -124,7 +121,7 @@ class StatGroup:
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """Bytes allocated, active and inactive split at a moment that was marked."""
+    """Bytes allocated, active and inactive split at a mark."""
 
     allocated: int = 0
     active: int = 0
@@ -132,11 +129,12 @@ class Marked:
 
 
 class DeviceStats:
-    """All statistics of one device.
+    """Statistics of one device.
 
-    journal: the records not counted yet.  folder: counts them; any that gives what
-    `fold_records` gives.  marked: of the moment of the last mark, once it is counted; mark_at:
-    how many records and waits of the journal came before one that is not.
+    journal: records not folded yet.
+    folder: function that folds them, with the results of `fold_records`.
+    marked: values at the last mark, once it was folded.
+    mark_at: numbers of records and waits before the mark, None without a mark in the journal.
     """
 
     __slots__ = (
@@ -183,7 +181,7 @@ class DeviceStats:
     def note(
         self, is_small: bool, size: int, requested: int, splits: int, split_bytes: int
     ) -> None:
-        """Leave the record of one malloc, or of one free with its size in negative numbers."""
+        """Append the record of a malloc, or of a free with a negative size."""
         sizes, requests, inactive, _, _ = self.journal
         sizes.append(size)
         requests.append(requested)
@@ -192,8 +190,9 @@ class DeviceStats:
             self.fold()
 
     def fold(self) -> None:
-        """Count everything recorded so far."""
+        """Add all records of the journal to the statistics and clear it."""
         if self.mark_at is not None:
+            # Fold up to the mark first, so that the current values are those at the mark.
             before, after = split_journal(self.journal, *self.mark_at)
             self.mark_at = None
             self._count(before)
@@ -217,16 +216,16 @@ class DeviceStats:
             self.pools[False].advance(large)
 
     def mark(self) -> None:
-        """Have this moment's bytes in `marked` after the next fold.
+        """Set `marked` to the values of this moment at the next fold; only the last mark counts.
 
-        Of marks without a fold between them the last counts: who looks for the highest moment
-        marks each growth, and to count at each was a sixth of a replay of many blocks.
+        Deferred, because a search for the highest moment marks each growth: folding at each of them
+        took a sixth of a replay of many blocks.
         """
         self.mark_at = (len(self.journal[0]), len(self.journal[3]))
 
     def recount(self, journal: Journal) -> None:
-        """Count `journal` and nothing else."""
-        self.fold()  # for the sake of a mark
+        """Replace the statistics of blocks by those of `journal`."""
+        self.fold()  # sets `marked`
         every, small, large = self.folder(journal)
         for group, moves in zip(
             (self.all, *self.pools.values()), (every, small, large), strict=True
@@ -235,19 +234,19 @@ class DeviceStats:
             group.advance(moves)
 
     def free_requested(self, is_small: bool, size: int) -> None:
-        """A block was freed by its user and waits for other streams."""
+        """Record that the user freed a block that waits for other streams."""
         self.journal[3].append(len(self.journal[0]))
         self.journal[4].append(encode_wait(is_small, size))
 
     def free_completed(
         self, is_small: bool, size: int, requested: int, splits: int, split_bytes: int
     ) -> None:
-        """A block that waited became free."""
+        """Record that a waiting block became free."""
         self.journal[3].append(len(self.journal[0]))
         self.journal[4].append(encode_wait(is_small, -size))
         self.note(is_small, -size, requested, splits, split_bytes)
 
-    # -- what happens seldom ---------------------------------------------------------------
+    # -- rare changes ----------------------------------------------------------------------
 
     def count_planted(
         self,
@@ -259,7 +258,7 @@ class DeviceStats:
         active: bool,
         split: bool,
     ) -> None:
-        """A block was there before the simulation began; it counts as allocated just now."""
+        """Count a block from before the simulation as allocated now."""
         for group in (self.all, self.pools[is_small]):
             if allocated:
                 group.allocation.increase(1)
@@ -273,7 +272,7 @@ class DeviceStats:
                 group.inactive_split_bytes.increase(size)
 
     def count_reserved(self, is_small: bool, size: int, pool_id: tuple[int, int]) -> None:
-        """`size` bytes came from the driver (negative: went back)."""
+        """Count bytes obtained from the driver (negative: released)."""
         self.all.reserved_bytes.move(size)
         self.pools[is_small].reserved_bytes.move(size)
         if self.release.counts_private_pools and pool_id != (0, 0):
@@ -284,14 +283,14 @@ class DeviceStats:
             columns["small_pool" if is_small else "large_pool"].move(size)
 
     def count_segments(self, is_small: bool, change: int) -> None:
-        """A segment was made by cudaMalloc (+1) or given back by cudaFree (-1)."""
+        """Count a segment of cudaMalloc (+1) or of cudaFree (-1)."""
         self.all.segment.move(change)
         self.pools[is_small].segment.move(change)
 
     # -- reading and resetting ---------------------------------------------------------------
 
     def allocated_bytes(self) -> int:
-        """Bytes of allocated blocks now."""
+        """Return the bytes of allocated blocks."""
         self.fold()
         return self.all.allocated_bytes.current
 
@@ -317,7 +316,7 @@ class DeviceStats:
         self.num_device_alloc = self.num_device_free = self.num_oom_rejections = 0
 
     def as_dict(self) -> dict[str, int]:
-        """The flat dict of torch.cuda.memory_stats(), sorted by key, as this release has it."""
+        """Return the flat dict of torch.cuda.memory_stats() in this release, sorted by key."""
         self.fold()
         columns = (
             ("all", self.all),

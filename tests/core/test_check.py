@@ -163,7 +163,7 @@ BROKEN: list[tuple[int, Callable[[CachingAllocator], None], str]] = [
         f"<free block at 0xa00, {REST} bytes, stream 0x0> is listed in another pool",
     ),
     (4, not_ascending, "the keys of a pool are not ascending"),
-    (4, key_of_nothing, "a key of a pool stands beside no block"),
+    (4, key_of_nothing, "the keys of a pool do not match its blocks"),
     (4, stale_key, f"<free block at 0xa00, {REST} bytes, stream 0x0> is listed under a wrong key"),
     (4, no_pool_of_the_heap, "a pool is not among the pools"),
     (5, elsewhere, "<allocated block at 0x400, 512 bytes, stream 0x0> is listed under 0x401"),
