@@ -1,7 +1,7 @@
 """The core agrees with seven PyTorch releases: 1,123 of 1,123 results.
 
 Releases with equal results share one.  Every run tests the newest release of each result for every
-second case; `--select all` of `python -m tests.golden` tests all.
+second case; the slow test and `python -m tests.golden --select all` test all.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import allocsim
 from tests.golden import cases, runner
 
 SAMPLE = 2
-"""Every run tests one case of this number."""
+"""Every run tests one case out of this number."""
 
 
 def differences(family: str, *, asks_all: bool) -> list[str]:

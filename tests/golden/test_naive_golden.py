@@ -1,4 +1,4 @@
-"""The naive model alone agrees with the golden cases: a sample in every run, all with --select."""
+"""The naive model agrees with the golden cases: a sample in every run, all in the slow test."""
 
 from __future__ import annotations
 
