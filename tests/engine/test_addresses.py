@@ -58,7 +58,7 @@ def test_a_what_if_reserves_what_the_card_reserved(program: str, asked: str) -> 
 
 def test_a_what_if_says_by_which_rule_and_how_far_it_holds() -> None:
     (run,) = replay(load(PROGRAMS / "gpt2_training-default.npz.gz"), "max_split_size_mb:64").devices
-    rule = "segments get addresses by the CUDA driver's rule, which places 15"
+    rule = "segments get addresses by the CUDA driver's rule, which reproduces 15"
     assert any(note.startswith(rule) for note in run.notes)
 
 
@@ -70,7 +70,7 @@ def test_a_peak_that_addresses_decide_is_a_range() -> None:
     (run,) = replay(recording, "roundup_power2_divisions:4").devices
     low, high = run.peak_range
     assert low < high == STATS[name]["reserved_bytes.all.peak"]
-    assert any("free blocks of one size" in note for note in run.notes)
+    assert any("free blocks of equal size" in note for note in run.notes)
 
 
 def test_as_recorded_and_with_addresses_named_there_is_no_range() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from allocsim import CachingAllocator
 from allocsim.engine.causes import Cause, Explanation, explanations, plain_explanation
-from allocsim.engine.gaps import Call, Gap, gaps_of, sort_out
+from allocsim.engine.gaps import Call, Gap, gaps_of, classify
 from allocsim.engine.likelihood import Facts
 from allocsim.engine.plan import Planned, StepKind
 from allocsim.trace import Action, Trace, pools_of
@@ -28,7 +28,7 @@ CALL, POOL, REQUEST = Cause.EMPTY_CACHE, Cause.DELETED_POOL, Cause.REQUEST
 
 def only_gap(trace: Trace, *calls: Call) -> Gap:
     pools = pools_of(trace)
-    (gap,) = gaps_of(trace, pools, sort_out(trace, pools, calls), calls)
+    (gap,) = gaps_of(trace, pools, classify(trace, pools, calls), calls)
     return gap
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from allocsim.engine import prepare
-from allocsim.engine.gaps import Gap, gaps_of, sort_out
+from allocsim.engine.gaps import Gap, gaps_of, classify
 from allocsim.trace import Action, Trace, pools_of
 from allocsim.units import MIB
 from allocsim.workload import KINDS
@@ -25,15 +25,15 @@ Entries = Callable[..., Trace]
 
 def gaps(trace: Trace) -> list[Gap]:
     pools = pools_of(trace)
-    return list(gaps_of(trace, pools, sort_out(trace, pools)))
+    return list(gaps_of(trace, pools, classify(trace, pools)))
 
 
 def plain(trace: Trace) -> list[int]:
-    return np.flatnonzero(sort_out(trace, pools_of(trace)).is_plain).tolist()
+    return np.flatnonzero(classify(trace, pools_of(trace)).is_plain).tolist()
 
 
 def growths(trace: Trace) -> list[int]:
-    return np.flatnonzero(sort_out(trace, pools_of(trace)).is_growth).tolist()
+    return np.flatnonzero(classify(trace, pools_of(trace)).is_growth).tolist()
 
 
 def numbers(gap: Gap) -> dict[str, list[int]]:
@@ -49,7 +49,7 @@ def test_nothing_happened(entries: Entries) -> None:
 def test_a_free_that_completes_at_once_is_one_plain_step(entries: Entries) -> None:
     trace = entries((A, 0, 100), (FR, 0, 100), (FC, 0, 100), (A, 0, 7))
     assert plain(trace) == [0, 1, 3]
-    assert sort_out(trace, pools_of(trace)).is_immediate.tolist() == [False, True, False, False]
+    assert classify(trace, pools_of(trace)).is_immediate.tolist() == [False, True, False, False]
     assert gaps(trace) == []
 
 

@@ -76,7 +76,7 @@ def test_a_call_that_gave_nothing_back_is_made_under_other_settings(written: Wri
     told = Hints(empty_cache="never")
     kept = replay(recording, "max_split_size_mb:21", hints=told).devices[0]
     assert kept.stats["reserved_bytes.all.current"] == 90 * MIB
-    assert "no memory was given back by empty_cache: as told" in kept.notes
+    assert "no memory was released by empty_cache: as specified" in kept.notes
 
 
 def test_a_call_between_the_halves_of_a_free(written: Written) -> None:
@@ -158,7 +158,7 @@ def test_a_told_fraction_is_as_good_as_a_recorded_one(written: Written) -> None:
     (run,) = replay(recording, device_memory="100MiB", hints=hints).devices
     assert run.fidelity is not None
     assert run.fidelity.is_exact
-    assert "a call of set_per_process_memory_fraction: as told" in run.notes
+    assert "a call of set_per_process_memory_fraction: as specified" in run.notes
 
 
 def changing() -> Noted:

@@ -52,7 +52,7 @@ def test_the_range_of_a_what_if_holds_the_run_with_calls_that_left_no_entry(
     low, high = run.peak_range
     assert low <= peak_of(two_calls, UNCUT) <= high
     assert low < run.peak_reserved_bytes
-    assert any("calls of empty_cache that gave nothing back leave no entry" in n for n in run.notes)
+    assert any("calls of empty_cache that release nothing leave no entry" in n for n in run.notes)
 
 
 @pytest.mark.parametrize("ask", ["notes", "peak_range", "peaks_left_open", "pickle"])
@@ -213,7 +213,7 @@ def test_that_no_call_shows_says_little_where_hardly_any_would(recorded: Recorde
     (run,) = replay(recorded(hidden_call), UNCUT).devices
     assert run.peak_range == (peak_of(hidden_call, UNCUT), (60 + 30 + 80) * MIB)
     assert run.peak_reserved_bytes == (60 + 30 + 80) * MIB
-    assert any("no call of empty_cache shows, but at 75% of all moments" in n for n in run.notes)
+    assert any("shows no call of empty_cache, but at 75% of all moments" in n for n in run.notes)
 
 
 def test_what_calls_would_not_change_is_not_told(recorded: Recorded) -> None:

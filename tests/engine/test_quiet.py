@@ -14,7 +14,7 @@ import pytest
 
 from allocsim import CachingAllocator, Hints, load, replay
 from allocsim.engine import Prepared, parting_of, prepare
-from allocsim.engine.quiet import Quiet, is_told_by_entries
+from allocsim.engine.quiet import Quiet, entries_suffice
 from allocsim.errors import UndefinedBehaviorError
 from allocsim.trace import Action, Recording, trimmed
 from allocsim.units import MIB
@@ -28,7 +28,7 @@ QUIET = import_module("allocsim.engine.quiet")
 def looked_at(prepared: Prepared) -> Quiet:
     """The moments as a drive along the recording finds them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(QUIET, "is_told_by_entries", lambda _: False)
+        patch.setattr(QUIET, "entries_suffice", lambda _: False)
         return replace(prepared).quiet
 
 
@@ -60,7 +60,7 @@ def on_streams(seed: int) -> Program:
 
 def test_entries_tell_what_a_drive_along_them_finds(recorded: Recorded) -> None:
     """Of whole recordings, and of ones that begin in the middle."""
-    n_quiet = n_asked = 0
+    n_quiet = n_examined = 0
     for seed in range(12):
         recording = recorded(on_streams(seed))
         (trace,) = recording.devices
@@ -68,21 +68,21 @@ def test_entries_tell_what_a_drive_along_them_finds(recorded: Recorded) -> None:
         for first in (0, middle, middle + 1, middle + 2):
             cut = replace(recording, devices=(trimmed(trace, first, len(trace)),))
             (prepared,) = prepare(cut)
-            assert is_told_by_entries(prepared)
+            assert entries_suffice(prepared)
             assert prepared.quiet == looked_at(prepared)
-            assert prepared.quiet.n_asked == len(prepared.free_plan.steps)
+            assert prepared.quiet.n_examined == len(prepared.free_plan.steps)
             n_quiet += len(prepared.quiet.after)
-            n_asked += prepared.quiet.n_asked
-    assert n_asked / 50 < n_quiet < n_asked / 2
+            n_examined += prepared.quiet.n_examined
+    assert n_examined / 50 < n_quiet < n_examined / 2
 
 
 @pytest.mark.parametrize("kind", ["streams", "fragments", "training"])
 def test_they_tell_it_of_whole_programs(kind: str) -> None:
     (prepared,) = prepare(replace(KINDS[kind](), provenance=None))
-    assert is_told_by_entries(prepared)
+    assert entries_suffice(prepared)
     assert prepared.quiet == looked_at(prepared)
     assert parting_of(prepared) is None
-    assert not prepared.looked  # no drive had to look
+    assert not prepared.quiet_of_proof  # no drive had to look
 
 
 def in_a_pool(gpu: CachingAllocator) -> None:
@@ -102,11 +102,11 @@ def test_a_proof_looks_at_other_recordings_on_its_way(
     """Where a segment is a pool's or grows, the entries alone do not say."""
     recording = recorded(program, conf=conf)
     (proved,), (prepared,) = prepare(recording), prepare(replace(recording))
-    assert not is_told_by_entries(prepared)
+    assert not entries_suffice(prepared)
     alone = prepared.quiet
     assert parting_of(proved) is None
-    assert proved.looked == [alone]
-    assert proved.quiet is proved.looked[0]
+    assert proved.quiet_of_proof == [alone]
+    assert proved.quiet is proved.quiet_of_proof[0]
 
 
 def test_requests_alone_tell_of_no_segment(tmp_path: Path) -> None:
@@ -115,8 +115,8 @@ def test_requests_alone_tell_of_no_segment(tmp_path: Path) -> None:
     path.write_text(rows)
     recording = load(path)
     (prepared,) = prepare(recording)
-    assert not is_told_by_entries(prepared)
-    assert prepared.quiet == Quiet(after=(0, 1), n_asked=5)
+    assert not entries_suffice(prepared)
+    assert prepared.quiet == Quiet(after=(0, 1), n_examined=5)
     assert replay(recording, "max_split_size_mb:32").devices[0].parting is None
 
 
@@ -131,13 +131,13 @@ def test_a_block_that_came_and_went_outside_of_every_segment(
         gpu.free(gpu.malloc(2 * MIB))
 
     (prepared,) = prepare(recorded(program))
-    assert is_told_by_entries(prepared)
+    assert entries_suffice(prepared)
     trace = prepared.trace
     addr = trace.addr.astype(np.int64)
     addr[trace.size == 2 * MIB] += moved
     outside = replace(prepared, trace=replace(trace, addr=addr.astype(np.uint64)))
-    assert not is_told_by_entries(outside)
-    assert outside.quiet.n_asked == 3
+    assert not entries_suffice(outside)
+    assert outside.quiet.n_examined == 3
 
 
 def test_entries_do_not_tell_it_of_memory_that_was_given_back(recorded: Recorded) -> None:
@@ -149,8 +149,8 @@ def test_entries_do_not_tell_it_of_memory_that_was_given_back(recorded: Recorded
         gpu.malloc(30 * MIB)
 
     (prepared,) = prepare(recorded(program))
-    assert not is_told_by_entries(prepared)
-    assert prepared.quiet == Quiet(after=(0, 3), n_asked=4)
+    assert not entries_suffice(prepared)
+    assert prepared.quiet == Quiet(after=(0, 3), n_examined=4)
 
 
 def test_of_a_long_recording_some_moments_are_asked(recorded: Recorded) -> None:
@@ -168,7 +168,7 @@ def test_of_a_long_recording_some_moments_are_asked(recorded: Recorded) -> None:
     recording = recorded(halves)
     quiet = prepare(recording)[0].quiet
     assert quiet == prepare(recording)[0].quiet
-    assert quiet.n_asked < steps
+    assert quiet.n_examined < steps
     assert list(quiet.after) == sorted(set(quiet.after))
     assert quiet.after[-1] <= steps // 2
     assert quiet.share == pytest.approx(0.5, abs=0.03)
@@ -187,8 +187,8 @@ def test_a_proof_that_fails_is_not_asked(recorded: Recorded) -> None:
     (prepared,) = prepare(recording)
     damaged = replace(prepared, trace=replace(trace, size=size))
     assert parting_of(damaged) is not None
-    assert not damaged.looked
-    assert damaged.quiet.n_asked == 3
+    assert not damaged.quiet_of_proof
+    assert damaged.quiet.n_examined == 3
 
 
 def test_a_replay_that_pytorch_would_not_survive_is_looked_at_up_to_there(
@@ -208,7 +208,7 @@ def test_a_replay_that_pytorch_would_not_survive_is_looked_at_up_to_there(
     assert not small.plan.is_whole
     with pytest.raises(UndefinedBehaviorError):
         small.drive(small.recorded, small.capacity)
-    assert small.quiet == Quiet(after=(0,), n_asked=3)
+    assert small.quiet == Quiet(after=(0,), n_examined=3)
 
 
 @pytest.mark.parametrize("conf", ["expandable_segments:True", ""])

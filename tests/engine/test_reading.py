@@ -78,7 +78,7 @@ def test_empty_cache_before_the_same_request(policy: str, written: Written) -> N
         run = whole(recording, memory)
         assert run.fidelity is not None
         assert run.fidelity.addresses_matched == 3
-    assert "a release of cached memory is taken for a call of empty_cache" in run.notes
+    assert "a release of cached memory is attributed to a call of empty_cache" in run.notes
     assert run.stats["num_alloc_retries"] == 0
 
 
@@ -118,8 +118,8 @@ def test_what_both_explain_is_said_to_be_open(recorded: Recorded) -> None:
     text = " ".join(run.notes)
     assert "suggest 80.00 MiB to 118.00 MiB" in text
     assert (
-        "a release before a new segment is taken for requests that a full device refused; "
-        "calls of empty_cache explain it as well"
+        "a release before a new segment is attributed to a full device; "
+        "calls of empty_cache would explain it too"
     ) in run.notes
     known = whole(recorded(program), 16 * GIB)
     assert "explain it as well" not in " ".join(known.notes)
@@ -193,7 +193,7 @@ def test_empty_cache_at_the_peak_of_each_layer(has_stacks: bool, written: Writte
     assert run.fidelity.addresses_matched == 2912
     assert run.device_memory is None  # none is made up
     named = " (28 named by their Python stacks)" if has_stacks else ""
-    assert f"28 releases of cached memory are taken for empty_cache calls{named}" in run.notes
+    assert f"28 releases of cached memory are attributed to empty_cache calls{named}" in run.notes
 
 
 GROWING = [(400 + 2 * layer) * MIB for layer in range(LAYERS)]
@@ -205,8 +205,8 @@ def test_calls_and_a_full_device_that_look_alike(written: Written) -> None:
     snapshot = snapshot_of(layers(GROWING, 1), "80GiB")
     recording = written(snapshot)
     text = " ".join(whole(recording).notes)
-    assert "27 releases before a new segment are taken for requests that a full device" in text
-    assert "calls of empty_cache explain them as well" in text
+    assert "27 releases before a new segment are attributed to a full device" in text
+    assert "calls of empty_cache would explain them too" in text
     assert whole(recording, 80 * GIB).stats["num_alloc_retries"] == 0
     named = whole(written(with_stacks(snapshot)))
     assert named.device_memory is None
@@ -249,7 +249,7 @@ def test_a_deleted_mempool_takes_its_own_memory(recorded: Recorded) -> None:
     for memory in (None, 4 * GIB):
         run = whole(recording, memory)
         assert run.stats["num_device_free"] == 1
-        assert "a MemPool was deleted: memory of private pools alone was released" in run.notes
+        assert "a MemPool was deleted: only memory of private pools was released" in run.notes
     assert plan_of(recording).n_deleted == 1
     assert plan_of(recording).n_empty_cache == 0
 
@@ -333,8 +333,8 @@ def test_an_error_that_the_device_does_not_explain(recorded: Recorded) -> None:
     run = whole(recorded(program, "1GiB"))
     assert run.stats["num_ooms"] == 1
     assert run.notes[0] == (
-        "requests refused although the device had room: 1; something else held memory on it, "
-        "or the program allowed itself less"
+        "requests refused although the device had room: 1; something else used its memory, "
+        "or the program set a lower limit"
     )
 
 
@@ -365,7 +365,7 @@ def test_garbage_collected_under_a_fraction_that_a_call_set(written: Written) ->
         assert run.stats["num_device_free"] == 40
         assert "empty_cache" not in " ".join(run.notes)
     share = "6.00 GiB (60 % of the device)"
-    assert f"garbage was collected: the program seems to allow itself {share}" in run.notes
+    assert f"garbage was collected: the program seems to have set a limit of {share}" in run.notes
 
 
 # -- how guesses are made and withdrawn --------------------------------------------------
@@ -441,14 +441,14 @@ class Drives:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.paths: list[list[int]] = []
-        drive = reading._Reading._drive
+        drive = reading._Search._drive
 
         def counted(mine: Any, **options: Any) -> int | None:
-            parted = drive(mine, **options)
+            diverged_at = drive(mine, **options)
             self.paths.append([choice.taken for _, choice in sorted(mine.choices.items())])
-            return parted
+            return diverged_at
 
-        monkeypatch.setattr(reading._Reading, "_drive", counted)
+        monkeypatch.setattr(reading._Search, "_drive", counted)
 
 
 def many_calls(gpu: CachingAllocator) -> None:

@@ -201,7 +201,7 @@ def test_empty_cache_calls_are_inferred_and_said(recorded: Recorded) -> None:
     device = replay(recorded(program)).devices[0]
     assert device.fidelity is not None
     assert device.fidelity.is_exact
-    assert "a release of cached memory is taken for a call of empty_cache" in device.notes
+    assert "a release of cached memory is attributed to a call of empty_cache" in device.notes
 
 
 def test_a_full_device_is_inferred_and_said(recorded: Recorded) -> None:
@@ -329,5 +329,5 @@ def test_requests_of_a_release_with_other_workspaces_are_said_to_be() -> None:
 
 def test_the_release_is_said_with_its_reason(recorded: Recorded) -> None:
     recording = recorded(two_layers)
-    assert "those that write this layout" in replay(recording).notes[0]
-    assert replay(recording, torch_version="2.6").notes[0] == "PyTorch 2.6: as asked"
+    assert "newest release that writes this layout" in replay(recording).notes[0]
+    assert replay(recording, torch_version="2.6").notes[0] == "PyTorch 2.6: as requested"

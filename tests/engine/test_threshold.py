@@ -36,19 +36,19 @@ def test_even_shares_of_the_device_come_first() -> None:
     """From 250 to 299 bytes on, half of a limit: 550 of 1,000, and not 500 to 599 of them all."""
     threshold = Threshold(share=0.5, least_limit=100, memory=1000)
     threshold.low, threshold.high = 250, 300
-    assert threshold.moves()
+    assert threshold.choose_limit()
     assert threshold.limit == 550
     assert threshold.in_force == 550
-    assert not threshold.moves()  # nothing speaks against it
+    assert not threshold.choose_limit()  # nothing speaks against it
 
 
 def test_without_a_device_it_is_the_middle_of_what_may_be() -> None:
     threshold = Threshold(share=0.5, least_limit=100, memory=None)
     threshold.low, threshold.high = 250, 300
-    assert threshold.moves()
+    assert threshold.choose_limit()
     assert threshold.limit == 550
     threshold.low = 280
-    assert threshold.moves()
+    assert threshold.choose_limit()
     assert threshold.limit == 580
 
 
@@ -56,14 +56,14 @@ def test_a_limit_holds_what_was_held_and_not_what_was_refused() -> None:
     threshold = Threshold(share=0.5, least_limit=700, memory=1000)
     assert threshold.low == 350
     threshold.most_limit = 720
-    assert threshold.moves()
+    assert threshold.choose_limit()
     assert threshold.limit is not None
     assert 700 <= threshold.limit < 720
 
 
 def test_as_long_as_nothing_is_collected_there_is_none() -> None:
     threshold = Threshold(share=0.5, least_limit=100, memory=None)
-    assert not threshold.moves()
+    assert not threshold.choose_limit()
     assert threshold.limit is None
     assert threshold.high == NO_LIMIT
 
@@ -80,7 +80,7 @@ def test_on_a_known_device_the_fraction_is_found(fraction: float, recorded: Reco
     assert prepared.plan.n_empty_cache == 0
     note = f"({100 * fraction:.3g} % of the device)"
     assert any(
-        text.startswith("garbage was collected: the program seems to allow itself ")
+        text.startswith("garbage was collected: the program seems to have set a limit of ")
         and text.endswith(note)
         for text in run.notes
     )
@@ -94,7 +94,7 @@ def test_on_an_unknown_device_it_is_a_limit_that_explains_all(recorded: Recorded
     limit = prepare(recording)[0].plan.limit
     assert limit is not None
     assert limit == pytest.approx(0.8 * GIB, rel=0.1)
-    assert any("seems to allow itself about" in note for note in run.notes)
+    assert any("seems to have set a limit of about" in note for note in run.notes)
 
 
 def test_a_limit_that_is_nearly_the_device_is_one(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_an_error_with_room_on_the_device_shows_a_limit_too(recorded: Recorded) 
     assert run.fidelity is not None
     assert run.fidelity.is_exact
     assert (
-        "the device had room for what failed: the program seems to allow itself "
+        "the device had room for a failed request: the program seems to have set a limit of "
         "409.60 MiB (80 % of the device)"
     ) in run.notes
 

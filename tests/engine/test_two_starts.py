@@ -170,7 +170,7 @@ def test_a_limit_below_a_split_block(split: Recording) -> None:
     assert run.peaks is not None
     assert (run.peaks.shown, run.peaks.kept) == (Start.ANEW, None)
     assert run.peak_reserved_bytes == run.peaks.anew == (20 + 62) * MIB
-    assert "with the segments of the start kept, the replay does not come to its end" in run.notes
+    assert "with the initial segments kept, the replay does not complete" in run.notes
 
 
 def test_a_limit_below_a_split_block_that_nothing_releases(split: Recording) -> None:
@@ -202,7 +202,7 @@ def test_an_error_that_hangs_on_the_start_is_told_as_such(split: Recording) -> N
     assert run.stopped_at is not None
     assert run.peaks is not None
     assert (run.peaks.kept, run.peaks.anew) == (None, (20 + 64) * MIB)
-    assert "laid out anew, every request is answered: 84.00 MiB at its peak" in run.notes
+    assert "with the live blocks allocated again, every request succeeds, with a peak of 84.00 MiB" in run.notes
 
 
 @pytest.fixture
@@ -265,7 +265,7 @@ def test_a_start_that_holds_nothing_in_use_is_kept(written: Written) -> None:
 
 
 def test_a_device_too_small_for_what_lives_is_refused(split: Recording) -> None:
-    with pytest.raises(ConfigError, match=r"6\.00 MiB cannot hold, laid out anew, what was in use"):
+    with pytest.raises(ConfigError, match=r"6\.00 MiB cannot hold the blocks in use"):
         replay(split, EXPANDABLE.conf, device_memory="6MiB")
 
 
