@@ -182,6 +182,8 @@ def test_another_release_is_a_what_if_and_no_failed_proof(
 ) -> None:
     path, _ = parted()
     told = " ".join(cli(command, path, "--torch", "2.6").out.split())
-    assert "another release wrote the recording: the replay shows what the requested release" in told
+    assert (
+        "another release wrote the recording: the replay shows what the requested release" in told
+    )
     assert "Warning" not in told
     assert "Warning" in cli(command, path, "--torch", "2.15").out
