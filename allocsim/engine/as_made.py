@@ -44,6 +44,7 @@ def run_as_made(
     memory, notes = device_of(prepared)
     of_step = np.zeros(len(steps), dtype=np.int64)
     of_step[any_of(steps.kind, (StepKind.ALLOC, StepKind.FREE))] = moved
+    # Reserved bytes change only at segment entries.
     reserved = np.zeros(len(trace), dtype=np.int64)
     for action, sign in _SIGNS.items():
         reserved += np.where(trace.action == action, sign * trace.size, 0)

@@ -50,11 +50,12 @@ def drive_as_recorded(
     dictates = is_as_recorded and addresses == "recorded"
     if host_spill and memory is None:
         raise ConfigError(
-            "host memory is lent on top of the device's memory, whose size is not recorded; name it"
+            "host memory is lent on top of the device's memory, whose size is not recorded; give it"
         )
     start = Start.KEPT if host_spill else prepared.start_under(setting, memory)
     policy = None if addresses == "recorded" else addresses
     if dictates:
+        # Segments that are not dictated must not collide with recorded addresses.
         policy = "bump"
         if base_address is None:
             base_address = round_up(prepared.last_address, TIB)

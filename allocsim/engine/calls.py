@@ -37,6 +37,7 @@ def calls_of(
     calls: list[Call] = []
     changes: list[Change] = []
     for mark in marks:
+        # A mark with entry n comes before entry n.
         if mark.kind is MarkKind.EMPTY_CACHE:
             calls.append(Call(mark.entry, StepKind.EMPTY_CACHE, 0))
         elif mark.kind is MarkKind.POOL_DELETED and mark.value in pools:

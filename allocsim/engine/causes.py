@@ -121,6 +121,7 @@ def _inferred(gap: Gap, allocator: CachingAllocator, facts: Facts) -> list[Expla
     if not gap.released:
         plain = [plain_explanation(gap)]
         return requests + plain if had_room and facts.memory is not None else plain + requests
+    # With a limit in force, a request may release memory on its own; then it comes first.
     calls = _by_calls(gap, allocator)
     if not gap.is_request or was_called(gap, allocator, facts):
         if not is_limited(gap, allocator):
@@ -136,7 +137,6 @@ def _may_release(gap: Gap) -> bool:
 
 
 def _by_known_calls(gap: Gap) -> Explanation:
-    """Return the explanation by the known calls."""
     return _released_by(tuple(_known_calls(gap)), gap, Cause.KNOWN)
 
 
@@ -150,7 +150,6 @@ def _add_known_calls(explanation: Explanation, gap: Gap) -> Explanation:
 
 
 def _known_calls(gap: Gap) -> Iterator[Planned]:
-    """Yield the known calls as steps."""
     for call in gap.calls:
         yield (call.kind, gap.last, 0, call.number, 0)
 
@@ -217,7 +216,7 @@ def _requests(gap: Gap, allocator: CachingAllocator, facts: Facts) -> Iterator[E
     for is_waited_for in _wait_options(gap, allocator):
         for n_completed in _completed_counts(gap, allocator, is_waited_for=is_waited_for):
             if is_hit and n_completed == 0 and (is_waited_for or gap.free is None):
-                continue
+                continue  # nothing changed before the request, so it found the free block
             for room in rooms:
                 yield Explanation(
                     Cause.REQUEST,
@@ -284,9 +283,10 @@ def _room_options(
         yield None
     if facts.is_assumed:
         return
-    if is_oom:
+    if is_oom:  # the error happened after the release, with what was left
         yield used - released + wanted
         return
+    # Too small before the release, large enough after it.
     floor = max(used, used - released + wanted)
     most = used + wanted - PAGE
     if floor <= most:

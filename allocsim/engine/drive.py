@@ -52,12 +52,12 @@ _DICTATE, _REQUESTS = int(StepKind.DICTATE), (int(StepKind.ALLOC), int(StepKind.
 class Drive:
     """Replay in progress, or finished.
 
-    dictates: segments get their recorded addresses.
+    dictates: True to place segments at their recorded addresses.
     check_every: number of steps between checks of all invariants; 0 for no checks.
     folder: function that computes the statistics.
-    lays_out: request the active blocks of these segments before the first step; empty if
-        the allocator already contains the start state.
-    keeps_rows: pass the addresses of plain steps to `fidelity` instead of history entries.
+    lays_out: segments whose live blocks are requested before the first step; empty if the
+        allocator already contains the start state.
+    keeps_rows: True to pass addresses of plain steps to `fidelity` instead of history entries.
     address_events: changes of the address space, in order.
     stopped_at: entry of the error that ended the replay.
     given_up_at: entry at which an observer ended the replay.
@@ -147,6 +147,7 @@ class Drive:
         for start in range(period.first, period.end - stride + 1, stride):
             now = fingerprint(self.allocator, self._waiting, allocated_at, start)
             if now in before:
+                # The state recurs after `cycle` steps.  Skip as many whole cycles as there are.
                 cycle = (len(before) - before.index(now)) * stride
                 further = (period.end - start) // cycle * cycle
                 self._rename(allocated_at, further)
@@ -160,6 +161,7 @@ class Drive:
                 return start + stride
             steps = self.plan.steps
             allocs = start + np.flatnonzero(steps.kind[start : start + stride] == StepKind.ALLOC)
+            # The fingerprint identifies a block by the age of its request, not by its name.
             rows = zip(steps.addr[allocs].tolist(), allocs.tolist(), strict=True)
             allocated_at.update(rows)
         return start + stride
@@ -242,13 +244,14 @@ class Drive:
         except OutOfMemoryError as error:
             self._note_oom(self._entry(), size, stream, error)
             return 0
-        if ptr is None:
+        if ptr is None:  # a request of 0 bytes
             return 0
         return self.allocator.give_name(ptr, addr).size
 
     def _seldom(self, kind: int, entry: int, addr: int, size: int, stream: int) -> int:
         """Run a step of a rare kind, and return the change of allocated bytes."""
         if kind == StepKind.FREE_REQUEST:
+            # The block stays active until FREE_COMPLETE, but is not allocated any more.
             if (ptr := self.allocator.take_name(addr)) is not None:
                 size = self.allocator.size_of(ptr)
                 self._waiting[addr] = self.allocator.request_free(ptr)
@@ -346,6 +349,7 @@ class Drive:
         """
         if self._scope == pool:
             self._enter(None, 0)
+        # Since 2.6 the MemPool counts as a user of its pool; keep that use for `delete_mempool`.
         is_deleted &= self.allocator.release.mempools_hold_pools
         for _ in range(self.allocator.pool_use_count(pool) - is_deleted):
             self.allocator.release_pool(pool)

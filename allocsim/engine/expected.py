@@ -137,10 +137,12 @@ class Expected:
         """
         chunk = slice(first, first + len(placed))
         count, singly = self.count[chunk], placed.singly
-        if singly:
+        if singly:  # these left as many entries as the history shows
             count = count.copy()
             count[singly] = np.diff(placed.ends, prepend=0)
         end = row + np.cumsum(count)
+        # A plain step agrees if its block has the recorded address, and its entries end where the
+        # recorded ones do.
         is_same = address_column(placed.places) == self.address[chunk]
         is_same &= end == self.end[chunk]
         is_same &= self.is_recorded[chunk]

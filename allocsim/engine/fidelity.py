@@ -97,6 +97,7 @@ class FidelityCheck:
                 self._matched += matched
                 self._placed.append(expected.answered(row, row + matched))
                 return
+        # Something differs or cannot be looked up: create the entries and compare them.
         rows = rows_of(steps, placed, history)
         is_alloc = rows.action == Action.ALLOC
         if rows.answered_ooms:
@@ -121,7 +122,6 @@ class FidelityCheck:
             self._note_mismatch(compared.row(row + at), rows.row(at))
 
     def _note_mismatch(self, expected: Row | None, got: Row | None) -> None:
-        """Note that the next entry differs."""
         at = self._matched
         entries = self._compared.entry
         entry = int(entries[at]) if at < len(entries) else len(self._trace)
@@ -133,6 +133,7 @@ class FidelityCheck:
         leaves_entry = trace.size > 0  # a request of 0 bytes leaves none
         recorded = trace.addr[leaves_entry & any_of(trace.action, (Action.ALLOC,))]
         nothing = np.zeros(0, dtype=np.uint64)
+        # Allocs that the recording lacks would shift all later ones.
         placed = np.delete(np.concatenate([nothing, *self._placed]), self._excluded)
         n = min(len(recorded), len(placed))
         return int(np.count_nonzero(recorded[:n] == placed[:n]))
@@ -173,12 +174,12 @@ class Uncompared(FidelityCheck):
     """Check for a recording that contains only requests: it compares nothing."""
 
     def history(self, entries: Sequence[TraceEntry]) -> None:
-        """Ignore the entries."""
+        del entries
 
     def steps(
         self, steps: Steps, first: int, placed: PlacedSteps, history: Sequence[TraceEntry]
     ) -> None:
-        """Ignore the steps."""
+        del steps, first, placed, history
 
     def result(self, allocator: CachingAllocator) -> Fidelity:  # noqa: ARG002
         """Return a result without entries."""

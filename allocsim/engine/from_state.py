@@ -50,6 +50,7 @@ class StateSource:
         The allocator may release cached segments for it.
         """
         made = self.allocator()
+        # A request that finds no block makes the allocator release its cache and try again.
         before = largest_request(made, stream)
         made.empty_cache()
         return max(before, largest_request(made, stream))

@@ -144,6 +144,7 @@ def classify(trace: Trace, pools: PoolColumn, calls: Sequence[Call] = ()) -> Ent
     is_growth = _growths(action, is_driving | completes)
     is_planned &= ~is_growth
     driving = np.flatnonzero(is_driving)
+    # The step right after an effect or a call ends its gap, so it is not plain.
     following = np.searchsorted(driving, np.flatnonzero(is_planned))
     is_planned[driving[following[following < len(driving)]]] = True
     following = np.searchsorted(driving, [call.entry for call in calls])
@@ -201,6 +202,7 @@ def gaps_of(
         while pending_calls and pending_calls[0].entry <= entry.number:
             open_gap.calls.append(pending_calls.popleft())
         if masks.is_held[entry.number]:
+            # A free that may have been waited for opens the next gap instead of ending this one.
             if not open_gap.is_empty:
                 yield open_gap.gap(None, is_immediate=False, scope=None)
             open_gap = _OpenGap(entry)
@@ -233,7 +235,6 @@ class _OpenGap:
         return not (self._free or self.calls or any(effects))
 
     def add(self, entry: Recorded) -> None:
-        """Add an effect."""
         if entry.action == Action.FREE_COMPLETED:
             self._completed.append(entry)
             self._n_early += not self._released

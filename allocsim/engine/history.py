@@ -109,6 +109,7 @@ def _entries(
     moved = np.diff(timeline.allocated, prepend=held)
     answered = np.zeros(len(moved), dtype=bool)
     answered[_answered_rows(trace, device_run)] = True
+    # Steps that allocated or freed correspond to alloc and free_requested rows, in order.
     entry = np.full(len(action), -1, dtype=np.int64)
     block_size = np.zeros(len(action), dtype=np.int64)
     for code, steps in (

@@ -122,7 +122,7 @@ def open_plans(prepared: Prepared) -> Iterator[Plan]:
     for limit in sorted({*(plan.limits or ())} - {plan.limit}):
         yield replace(plan, limit=limit)
     if has_unseen_calls(prepared):
-        if prepared.collects_at is not None:
+        if prepared.collects_at is not None:  # the releases may be garbage collections
             yield replace(plan, steps=plan.steps.without(StepKind.EMPTY_CACHE))
         yield from _with_calls_at_rate(plan, prepared.quiet)
     elif may_hide_calls(prepared):
@@ -183,7 +183,6 @@ def _with_single_calls(plan: Plan, quiet: Quiet) -> Iterator[Plan]:
 
 
 def _n_drawn(plan: Plan, most: int) -> int:
-    """Return the number of random plans, at most `most`."""
     return min(max(STEPS // max(len(plan.steps), 1), LEAST_DRAWN), most)
 
 

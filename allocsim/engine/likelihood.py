@@ -47,6 +47,8 @@ def was_called(gap: Gap, allocator: CachingAllocator, facts: Facts) -> bool:
         return True
     if gap.step is not None and gap.step.action == Action.OOM:
         return False
+    # A device with enough room does not refuse a request.  If its size is unknown, it is at least
+    # the highest reserved memory.
     wanted = _wanted(gap, allocator)
     if facts.memory is not None:
         return wanted <= allocator.device.free

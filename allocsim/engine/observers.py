@@ -113,7 +113,7 @@ class PeakWatch(Observer):
     def grew(self, allocator: CachingAllocator, entry: int) -> None:
         self.device_bytes = max(self.device_bytes, allocator.device.held)
         reserved = allocator.reserved_bytes
-        if reserved > self._reserved:
+        if reserved > self._reserved:  # not >=: the first of equal peaks counts
             self._reserved, self._entry = reserved, entry
             allocator.mark()
 

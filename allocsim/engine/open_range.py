@@ -50,6 +50,8 @@ class LeftOpenFinder:
         ranges: list[tuple[int, int]] = []
         notes: list[str] = []
         hidden = peaks_left_open(prepared, self.setting, run.device_memory)
+        # A range of one value equal to the peak is noted only if calls or a limit are known
+        # to be uncertain.
         if hidden is not None and (hidden != (peak, peak) or leaves_open(prepared)):
             ranges.append(hidden)
             notes += open_notes(prepared, run.peak_range_with(hidden))

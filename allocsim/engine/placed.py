@@ -74,7 +74,6 @@ class Rows:
     answered_ooms: tuple[int, ...]
 
     def row(self, at: int) -> Row:
-        """Return one entry."""
         numbers = (int(column[at]) for column in (self.addr, self.size, self.stream))
         address, size, stream = numbers
         return Action(int(self.action[at])).text, address, size, stream
@@ -88,6 +87,7 @@ def rows_of(steps: Steps, placed: PlacedSteps, history: Sequence[TraceEntry]) ->
     counts[placed.singly] = np.diff(placed.ends, prepend=0)
     of = np.repeat(np.arange(len(steps)), counts)
     action = FIRST_ACTIONS[steps.kind][of]
+    # The second entry of an immediate free.
     second = np.cumsum(counts)[(steps.kind == StepKind.FREE) & ~is_single] - 1
     action[second] = Action.FREE_COMPLETED
     places = address_column(placed.places)

@@ -54,6 +54,7 @@ def prepare(
         return last[1]
     found = _from_empty(recording, *key)
     if torch_version is not None and not can_be_of(recording, found[0].release.version):
+        # Read the plan under the release that wrote the recording, and replay it under the other.
         written = prepare(recording, device, hints=hints)
         found = [
             replace(each, written=own, start=own.start)

@@ -59,6 +59,7 @@ def _prove(prepared: Prepared) -> Parting | None:
     """
     quiet: list[int] = []
     moments = moments_of(prepared) if needs_probe(prepared) else []
+    # Moments are numbered in `free_plan`, but this replay uses the plan with the driver's answers.
     steps = np.flatnonzero(prepared.plan.steps.is_of_program)
     probe = partial(Probe, moments=steps[moments].tolist(), quiet=quiet)
     drive, _, _ = drive_as_recorded(prepared, prepared.recorded, None, make=probe)

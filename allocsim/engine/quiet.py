@@ -138,10 +138,12 @@ def _n_idle(trace: Trace, start: Sequence[SegmentState]) -> NDArray[np.int32]:
     before = np.append(np.int32(0), sums)[np.cumsum(n_moves) - n_moves]
     held = {s.address: sum(block.is_active for block in s.blocks) for s in start}
     at_start = np.array([held.get(base, 0) for base in bases], dtype=np.int32)
+    # Blocks in use in the segment of each alloc and free, including those from the start.
     in_use = sums - np.repeat(before - at_start, n_moves)
+    # +1 where a segment becomes unused, -1 where an unused one gets a block.
     turned = np.zeros(len(trace), dtype=np.int8)
     turned[entry] = (in_use == 0).view(np.int8) - (in_use == moved).view(np.int8)
-    turned[any_of(trace.action, (Action.SEGMENT_ALLOC,))] = 1
+    turned[any_of(trace.action, (Action.SEGMENT_ALLOC,))] = 1  # new, still without a block
     n_idle = np.cumsum(turned, dtype=np.int32)
     n_idle += sum(segment.is_idle for segment in start)
     return n_idle
@@ -210,6 +212,7 @@ class Probe(Drive):
             if self.stopped_at is not None:
                 return
             start = after
+            # A call would complete pending frees, and their entries would show it.
             may_call = self._scope is None and not self._waiting
             if may_call and not self.allocator.has_cached_memory:
                 self.quiet.append(number)

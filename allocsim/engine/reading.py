@@ -155,7 +155,6 @@ class _Along(Drive):
         return -1
 
     def plain(self, start: int, stop: int) -> None:
-        """Run plain steps [start, stop) of the plan."""
         for first in range(start, stop, PAUSE_EVERY):
             self._run_some(first, min(first + PAUSE_EVERY, stop))
             self._compare()
@@ -222,6 +221,7 @@ class _Search:
             if diverged_at > best[0]:
                 best = diverged_at, list(self.path)
             budget -= len(self.trace)
+            # With another limit, garbage is collected elsewhere, so all choices start again.
             if budget >= 0 and self.threshold is not None and self.threshold.choose_limit():
                 self.path, self.choices, best = [], {}, (-1, [])
                 continue
@@ -241,6 +241,7 @@ class _Search:
         refused = [each.refused for each in self.path if each.refused is not None]
         if self.facts.memory is not None or not refused:
             return 0
+        # The largest device that refuses every one of these requests.
         assumed = min(refused) - PAGE
         called = [
             each if each.refused is None else called_explanation(gap)
@@ -288,7 +289,7 @@ class _Search:
                 drive.plain(at, place)
                 at = place
                 if is_checked and drive.has_diverged:
-                    return gap - 1
+                    return gap - 1  # the explanation before these plain steps is wrong
                 drive.explained(
                     self._explanation(gap, allocator).steps,
                     None if self.threshold is None else self._watched(gap, self.threshold),

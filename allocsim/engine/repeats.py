@@ -89,6 +89,7 @@ def find_period(steps: Steps) -> Period | None:
         # A stretch cannot be longer than the number of equal steps.
         if best is not None and len(codes) - np.count_nonzero(is_other) <= best.count * best.length:
             continue
+        # A run of n equal steps between two differences holds n // length + 1 equal periods.
         differs = np.flatnonzero(is_other)
         edges = np.concatenate(([-1], differs, [len(codes) - length]))
         runs = np.diff(edges) - 1
@@ -104,6 +105,7 @@ def _may_repeat(steps: Steps) -> bool:
 
     In a stretch of three or more periods, at least two thirds of the sizes occurred before.
     """
+    # Fewer than that cannot hold 1 / _LEAST_PART of the requests.
     sizes = steps.size.compress(any_of(steps.kind, (StepKind.ALLOC,)))
     again = len(sizes) - len(distinct(sizes))
     return 3 * again * _LEAST_PART >= 2 * len(sizes)
@@ -144,6 +146,7 @@ def _repeats(columns: tuple[_Ints, _Ints, _Ints], period: Period) -> bool:
 
 def _last_allocs(steps: Steps) -> NDArray[np.int64]:
     """Return the last ALLOC of each step's address up to that step; -1 if there is none."""
+    # Sorted by address, and by time within each; the result is scattered back at the end.
     order = stable_order(steps.addr)
     addr = steps.addr.take(order)
     groups = np.zeros(len(steps), dtype=np.int64)
@@ -171,6 +174,7 @@ def _lengths(codes: NDArray[np.uint64]) -> list[int]:
     runs >>= np.uint64(_HALF)  # shorter keys halve the time of the radix sort
     order = stable_order(runs)
     runs = runs.take(order)
+    # Equal hashes are neighbours now; the difference of their positions is their distance.
     times = np.bincount((order[1:] - order[:-1]).compress(runs[1:] == runs[:-1]))
     lengths = np.flatnonzero(times)
     most_common = np.argsort(-times[lengths], kind="stable")[:_CANDIDATES]

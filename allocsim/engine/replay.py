@@ -185,6 +185,7 @@ def _result(
     fidelity = None
     if drive.fidelity is not None:
         fidelity = drive.fidelity.result(allocator)
+    # A replay as recorded is itself the proof; a what-if makes it when `parting` is read.
     finds: Callable[[], Parting | None] = PartingFinder(prepared)
     if fidelity is not None and drive.dictates and prepared.is_own_release:
         finds = partial(fidelity.parting_of, prepared.trace.device)

@@ -25,6 +25,7 @@ def ends_alike(trace: Trace, allocator: CachingAllocator) -> bool:
         return False
     if sorted(map(_of_head, heads)) != list(map(_of_segment, trace.segments)):
         return False
+    # Active blocks come first in the columns, so a position below `n_active` is an active block.
     address = address_column(numbers[0])
     order = np.argsort(address)
     size, requested, is_allocated = (int_column(column) for column in numbers[1:])

@@ -75,6 +75,7 @@ def releases_needed(conf: str, release: Release, possible: Sequence[str]) -> str
     """
     if all(_reads_alike(conf, release, version) for version in possible):
         return None
+    # Extend the range from `release` in both directions while the meaning is the same.
     versions = list(RELEASES)
     first = last = versions.index(release.version)
     while first > 0 and _reads_alike(conf, release, versions[first - 1]):

@@ -143,7 +143,7 @@ def _trace(
         "pool_id": np.full(len(entry), -1, np.int32),
     }
     if "pool_id" in fields:
-        columns["pool_id"] = history.pool + 1
+        columns["pool_id"] = history.pool + 1  # index 0 is the default pool
         columns["pool_ids"] = (DEFAULT_POOL, *history.pools)
     if "time_us" in fields and recorded.time_us is not None:
         columns["time_us"] = recorded.time_us[entry]
@@ -171,7 +171,6 @@ def _source_entries(history: History, recorded: Trace, run: DeviceRun) -> NDArra
 
 
 def _texts(recorded: Trace, entry: NDArray[np.int64], fields: Sequence[str]) -> dict[str, Any]:
-    """Return the text columns that the release writes."""
     texts = list(recorded.texts)
     found: dict[str, Any] = {}
     for name, nothing in zip(("compile_context", "user_metadata"), _NO_CONTEXT, strict=True):

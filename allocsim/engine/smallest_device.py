@@ -93,6 +93,7 @@ def find_smallest(
     needed: for a trial that fails, the size that would have served the failed request.
     refused: for a trial that fails, the smallest size that might give another outcome.
     """
+    # Invariant: `low` is not enough, and `high` is enough once `best` is set.
     low, high = least - 1, max(first, least)
     best, step = known, high if peak is None else max(high // 8, 1)
     while best is None:
@@ -104,11 +105,12 @@ def find_smallest(
         else:
             low, high = high, min(high + step, most)
             step = high
+    # Trials from below are cheap while they fail early.
     climb = _Climb(2 * best.entries)
     look, is_guess = low + 1 if needed is not None else high - 1, False
     if peak is not None and (needed is None or (peak(best) or high) < high):
         look, is_guess = min(peak(best) or high, high - 1), needed is not None
-    fails_at, share = None, 2
+    fails_at, share = None, 2  # the next size splits the range at 1 / share
     while high - low > 1:
         at = look if low < look < high else low + max((high - low) // share, 1)
         tried = trial(at)
@@ -179,6 +181,7 @@ def smallest_device(trials: Trials, setting: Setting) -> Capacity | None:
 
     None if PyTorch refuses the setting, or if the replay fails on an unlimited device.
     """
+    # The result must hold for a card that no other process uses.
     trials = trials.alone()
     before = trials.count
     unlimited = trials.under(setting, None)
@@ -203,12 +206,14 @@ def smallest_device(trials: Trials, setting: Setting) -> Capacity | None:
     first = reached(unlimited)
     if fraction is not None:
         first = int(first / max(fraction, _LEAST_FRACTION)) + 1
+    # Live memory is a lower bound on any device.
     least = max(unlimited.peak_allocated_bytes // PAGE, 1)
     is_free = not trials.prepared.depends_on_device(setting)
     is_alike = not is_mapped and is_free and not config.throw_on_cudamalloc_oom
     fails_alike = is_alike and not trials.prepared.start
     known = unlimited if is_alike or (is_mapped and is_free) else None
     fails_at: int | None = None
+    # Narrow the range by trials that other searches have made.
     for memory, trial in trials.known(setting):
         pages: int = (memory - context) // PAGE
         if trial.goes_through:

@@ -65,7 +65,6 @@ class _Row:
     segments: tuple[SegmentState, ...]
 
     def blocks(self) -> Iterator[BlockState]:
-        """Yield the blocks in use."""
         for segment in self.segments:
             yield from (block for block in segment.blocks if block.state != INACTIVE)
 
@@ -105,6 +104,7 @@ def allocate_live_blocks(
             names.append((block.address, block.state))
         if is_private:
             allocator.end_allocate_to_pool(row.pool_id)
+    # Frees come last, so that no request reuses a block that is pending in the recording.
     waiting = {}
     for name, state in names:
         if state == PENDING:

@@ -81,6 +81,8 @@ class Threshold:
         released = [entry.addr for entry in gap.released]
         passes = list(garbage(allocator))
         sizes = [sum(block.size for block in blocks) for blocks in passes]
+        # Collection repeats passes until reserved memory is below the threshold, so the threshold
+        # is between the reserved bytes before the last pass and after it.
         n_passes = _leading(passes, released)
         low, high = self.low, self.high
         if n_passes == 0:
@@ -89,7 +91,7 @@ class Threshold:
             high = min(high, reserved - sum(sizes[: n_passes - 1]))
             if n_passes < len(passes):
                 low = max(low, reserved - sum(sizes[:n_passes]))
-        if low < high:
+        if low < high:  # else the releases had another cause
             self.low, self.high = low, high
 
     def _refused(self, reserved: int, gap: Gap, allocator: CachingAllocator) -> None:
@@ -107,6 +109,7 @@ class Threshold:
             return False
         least = max(int(self.low / self.share), self.least_limit)
         even = (int(share * (self.memory or 0)) for share in _EVEN_SHARES)
+        # A round fraction of the device if one is possible, else the middle of the range.
         found = next((limit for limit in even if self._allows(limit)), (least + most) // 2)
         if found in self._tried:
             return False

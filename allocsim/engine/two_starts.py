@@ -37,6 +37,7 @@ def chosen_start(prepared: Prepared, setting: Setting, device_memory: int | None
     config = setting.config(prepared.release)
     if config.expandable_segments != prepared.config.expandable_segments:
         return Start.ANEW
+    # large_segment_size matters only for requests that share a segment.
     is_changed = config.large_segment_size != prepared.config.large_segment_size
     if is_changed and large_segments_matter(
         config, map(config.round_size, _requested_sizes(prepared))

@@ -41,7 +41,7 @@ class Walk:
     def __init__(self, prepared: Prepared) -> None:
         self.prepared = prepared
         self._drive, _, self.notes = drive_as_recorded(prepared, prepared.recorded, None)
-        self.parting = parting_of(prepared)
+        self.parting = parting_of(prepared)  # by a separate replay; none is compared here
         self._drive.fidelity = None
         self.at = 0
 
@@ -59,6 +59,7 @@ class Walk:
             what = f"there is no such entry; expected 0 to {len(self.prepared.trace) - 1}"
             raise RecordingError(self.prepared.path, what, entry=entry)
         action, addr = self.prepared.trace.action, self.prepared.trace.addr
+        # The completion of an immediate free belongs to the step of its free_requested.
         is_end = entry > 0 and action[entry] == Action.FREE_COMPLETED
         if is_end and action[entry - 1] == Action.FREE_REQUESTED and addr[entry - 1] == addr[entry]:
             entry -= 1

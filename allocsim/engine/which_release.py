@@ -22,6 +22,7 @@ def releases_of(recording: Recording, torch_version: str | None) -> tuple[tuple[
     if made_by in MODELLED:
         return (made_by,), f"PyTorch {made_by}: as recorded"
     possible = tuple(version for version in recording.releases if version in MODELLED)
+    # A file of requests has no layout of PyTorch's.
     if not possible or recording.is_requests:
         newest = list(MODELLED)[-1]
         return tuple(MODELLED), f"PyTorch {newest}: the newest, since the file names no release"

@@ -96,9 +96,9 @@ def test_replay_as_recorded_always_runs(recorded: Recorded, drives: list[Drive])
 def test_second_call_gives_the_result_of_the_first(name: str, conf: str | None) -> None:
     recording = load(TRACES / name)
     first, second = replay(recording, conf), replay(recording, conf)
-    afresh = replay(replace(recording), conf)
-    assert repr(first) == repr(second) == repr(afresh)
-    for run in (second, afresh):
+    uncached = replay(replace(recording), conf)
+    assert repr(first) == repr(second) == repr(uncached)
+    for run in (second, uncached):
         for device, before in zip(run.devices, first.devices, strict=True):
             assert device.stats == before.stats
             assert device.notes == before.notes

@@ -202,8 +202,8 @@ def test_moments_before_undefined_behaviour_are_used(
     gpu.malloc(2 * MIB)
     gpu.free(gpu.malloc(62 * MIB))
     gpu.empty_cache()
-    told = Hints(settings=((0, "max_split_size_mb:25"),))
-    (prepared,) = prepare(written(gpu.snapshot()), hints=told)
+    hints = Hints(settings=((0, "max_split_size_mb:25"),))
+    (prepared,) = prepare(written(gpu.snapshot()), hints=hints)
     small = replace(prepared, assumed_memory=100 * MIB)
     assert not small.plan.is_whole
     with pytest.raises(UndefinedBehaviorError):

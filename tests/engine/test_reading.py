@@ -166,8 +166,8 @@ def test_no_device_size_is_inferred_if_calls_are_excluded_and_more_was_reserved(
         gpu.malloc(230 * MIB)
 
     recording = recorded(program)
-    told = prepare(recording, hints=Hints(empty_cache="never"))[0].plan
-    assert (told.n_empty_cache, told.refused_below, told.n_either) == (0, None, 0)
+    plan = prepare(recording, hints=Hints(empty_cache="never"))[0].plan
+    assert (plan.n_empty_cache, plan.refused_below, plan.n_either) == (0, None, 0)
 
 
 def test_release_of_one_oversize_block_is_a_refusal(recorded: Recorded) -> None:

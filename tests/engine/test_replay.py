@@ -136,11 +136,11 @@ def test_replay_with_a_requested_address_policy(recorded: Recorded) -> None:
 
 
 def test_invariants_are_checked_and_progress_is_reported(recorded: Recorded) -> None:
-    told: list[tuple[int, int]] = []
+    calls: list[tuple[int, int]] = []
     recording = recorded(side_stream)
-    replay(recording, check_every=1, progress=lambda done, total: told.append((done, total)))
-    assert told
-    assert all(0 <= done <= total == len(recording.devices[0]) for done, total in told)
+    replay(recording, check_every=1, progress=lambda done, total: calls.append((done, total)))
+    assert calls
+    assert all(0 <= done <= total == len(recording.devices[0]) for done, total in calls)
 
 
 def test_recording_that_starts_mid_run(written: Callable[[Any], Recording]) -> None:

@@ -37,7 +37,7 @@ def trace_of(segments: tuple[SegmentState, ...]) -> Trace:
     return replace(KINDS["streams"]().devices[0], segments=segments)
 
 
-def otherwise(segment: SegmentState) -> Iterator[SegmentState]:
+def with_changes(segment: SegmentState) -> Iterator[SegmentState]:
     """Return the segments with one change."""
     yield replace(segment, stream=segment.stream + 1)
     yield replace(segment, is_small=not segment.is_small)
@@ -72,7 +72,7 @@ def test_every_difference_is_found(conf: str) -> None:
     for number, segment in enumerate(segments):
         others = (segments[:number], segments[number + 1 :])
         assert not ends_alike(trace_of((*others[0], *others[1])), gpu)
-        for changed in otherwise(segment):
+        for changed in with_changes(segment):
             trace = trace_of((*others[0], changed, *others[1]))
             assert not ends_alike(trace, gpu)
             assert FidelityCheck(trace).result(gpu).segments_matched == len(segments) - 1

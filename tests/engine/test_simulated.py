@@ -215,8 +215,8 @@ def test_every_device_keeps_its_number() -> None:
 def test_marks_precede_the_rows_of_their_entries() -> None:
     recording = load(TRACES / "counted" / "gpt2-torch2.15.npz.gz")
     recorded = recording.devices[0]
-    asked = np.flatnonzero(recorded.action == Action.ALLOC)
-    marks = tuple(Mark(int(asked[n]), MarkKind.STEP, n) for n in (0, 30, 200))
+    allocs = np.flatnonzero(recorded.action == Action.ALLOC)
+    marks = tuple(Mark(int(allocs[n]), MarkKind.STEP, n) for n in (0, 30, 200))
     recording = replace(recording, devices=(replace(recorded, marks=marks),))
     made = simulate(recording, "expandable_segments:True")
     found = made.recording.devices[0]

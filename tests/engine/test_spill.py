@@ -52,5 +52,5 @@ def test_spill_is_none_without_lent_memory(recorded: Recorded) -> None:
 
 
 def test_device_of_unknown_size_cannot_spill(recorded: Recorded) -> None:
-    with pytest.raises(ConfigError, match="whose size is not recorded; name it"):
+    with pytest.raises(ConfigError, match="whose size is not recorded; give it"):
         replay(recorded(a_step), host_spill="1GiB")

@@ -302,10 +302,10 @@ def peak(prepared: Prepared, setting: Setting) -> int:
 
 
 def test_report_gives_both_peaks(switched: Run) -> None:
-    told = " ".join(replay_text(switched, {}).split())
+    text = " ".join(replay_text(switched, {}).split())
     assert (
         "from 7.64 GiB to 9.56 GiB: shown is the run with what lived at the start laid out anew, "
-        "the other end is that with the segments of the start kept" in told
+        "the other end is that with the segments of the start kept" in text
     )
     assert replay_document(switched, {})["devices"][0]["peak_reserved_range"] == {
         "start": "anew",
