@@ -185,9 +185,7 @@ def test_release_of_one_oversize_block_is_a_refusal(recorded: Recorded) -> None:
 
 
 @pytest.mark.parametrize("has_stacks", [False, True], ids=["", "stacks"])
-def test_empty_cache_is_inferred_at_each_peak(
-    has_stacks: bool, written: Written
-) -> None:
+def test_empty_cache_is_inferred_at_each_peak(has_stacks: bool, written: Written) -> None:
     """Each of the 28 layers makes 104 requests, for what the one before released."""
     snapshot = snapshot_of(layers([32 * MIB] * LAYERS, 89), "80GiB")
     recording = written(with_stacks(snapshot) if has_stacks else snapshot)
