@@ -197,8 +197,10 @@ def start_notes(prepared: Prepared, start: Start) -> list[str]:
     if not segments:
         return []
     held = format_size(prepared.held)
-    what = "a segment" if len(segments) == 1 else f"{len(segments)} segments"
-    notes = [f"the recording starts mid-run, with {what} of {held}"]
+    what = f"a segment of {held}"
+    if len(segments) > 1:
+        what = f"{len(segments)} segments of {held} in total"
+    notes = [f"the recording starts mid-run, with {what}"]
     if start is Start.ANEW:
         live = format_size(sum(segment.active_size for segment in segments))
         notes.append(
