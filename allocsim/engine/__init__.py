@@ -1,7 +1,7 @@
-"""The replay engine: it drives an allocator along a recorded trace.
+"""Replay of recordings through the model of the allocator.
 
-`prepare` makes a recording's devices ready, once; `replay` proves them or asks what if, `Trials`
-runs them under many settings, `Walk` takes them a request at a time.
+`prepare` reads the devices of a recording once; `replay` simulates them under the recorded or other
+settings, `Trials` under many settings, and `Walk` one request at a time.
 """
 
 from allocsim.engine.as_made import run_as_made

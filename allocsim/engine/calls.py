@@ -1,9 +1,8 @@
-"""The program's own calls as steps of a plan: what left no entry and yet is known.
+"""Calls of the program that a mark records, as steps of a plan.
 
-Rule: a call is made wherever the recording is replayed, under any setting, because it is the
-program's.  The memory fraction that a program begins with is no step: it is in force before the
-first one.  Calls that nothing names, as empty_cache, are inferred: `causes.py`, tried by
-`reading.py`.
+They are part of every replay, whatever the setting.  The memory fraction that a program begins with
+is not a step; it is in force before the first one.  Unmarked calls, for example of empty_cache, are
+inferred by `causes.py` and `reading.py`.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ __all__ = ["calls_of", "fraction_at_start"]
 
 
 def fraction_at_start(marks: Sequence[Mark]) -> float | None:
-    """The memory fraction in force before the first entry; None where no call is known."""
+    """Return the memory fraction in force before the first entry, or None if no call is known."""
     found = None
     for mark in marks:
         if _is_at_start(mark):
@@ -31,13 +30,14 @@ def fraction_at_start(marks: Sequence[Mark]) -> float | None:
 def calls_of(
     marks: Sequence[Mark], pools: Sequence[PoolId]
 ) -> tuple[tuple[Call, ...], tuple[Change, ...]]:
-    """The calls that are steps, in order, and what those that change something change.
+    """Return the calls in order, and the values that they set.
 
-    pools: the private pools by number.  One that nothing was requested from is left out.
+    pools: private pools by number.  Deletions of pools without any request are omitted.
     """
     calls: list[Call] = []
     changes: list[Change] = []
     for mark in marks:
+        # A mark with entry n comes before entry n.
         if mark.kind is MarkKind.EMPTY_CACHE:
             calls.append(Call(mark.entry, StepKind.EMPTY_CACHE, 0))
         elif mark.kind is MarkKind.POOL_DELETED and mark.value in pools:

@@ -1,22 +1,21 @@
-"""What a recording leaves open, and the range in which a what-if may lie because of it.
+"""Range of a what-if's peak when the recording does not show everything.
 
-Rule: a call of empty_cache that gave nothing back left no entry, yet under another setting it may
-give memory back.  What is left open is driven in every way that counts, and the results form a
-range:
+A call of empty_cache that releases nothing leaves no entry, but it may release memory under another
+setting.  Other plans that agree with the recording are replayed, and their peaks form the range:
 
-- A program whose recording shows calls may have made more wherever one would not have shown.  A
-  what-if is driven with a call at all of those moments, and with as many calls, drawn from those
-  moments, as the recording shows.
-- A program whose recording shows none is taken to make none, unless a call would have left no entry
-  at one moment in five or more.  Then it is driven with calls at all of these, and at single ones.
-- A limit known only from the garbage that was collected under it lies in a range: both ends are
-  driven.
-- Among free blocks of equal size the address decides, and a recording of a card does not show all
-  that its driver's choice of addresses depends on (`addresses.py`): other choices that are as
-  plausible are driven.
+- If the recording shows some calls, the program may have made more wherever a call would leave no
+  entry (`quiet.py`).  One plan has a call at each such moment.  Others have calls at random ones of
+  these moments, as frequent as the calls that the recording shows.
+- If the recording shows no call, the program is assumed to make none, unless at least `HIDING` of
+  the moments could hide a call.  Then one plan has a call at each such moment, and others have a
+  single call.
+- If the program's limit is known only from garbage collections, the lowest and the highest possible
+  limit are replayed.
+- The address decides between free blocks of equal size, and the recording does not show everything
+  that the driver's addresses depend on.  Other plausible choices (`addresses.py`) are replayed.
 
-The range is no bound: a call that gives memory back early may make the peak higher.  What is marked
-is known and leaves nothing open.
+The range is not a bound: an early release may make the peak higher.  Marked calls are known, and
+add nothing to it.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from allocsim.engine.prepared import Prepared
 
 __all__ = [
-    "asks_moments",
+    "needs_quiet_moments",
     "has_unseen_calls",
     "leaves_open",
     "may_hide_calls",
@@ -50,12 +49,13 @@ __all__ = [
 ]
 
 HIDING = 0.2
-"""The share of quiet moments from which on it says little that no call shows: so many single calls
-would have left no entry.  Recordings of whole programs mostly have less (docs/fidelity.md)."""
+"""Share of quiet moments from which on the program may hide calls of empty_cache.  Recordings of
+whole programs mostly have less (docs/fidelity.md)."""
 
 LEAST_DRAWN, MOST_DRAWN, MOST_SINGLE = 4, 64, 16
+"""Fewest random plans, most with several calls, and most with a single call."""
 STEPS = 400_000
-"""Plans with calls drawn from the quiet moments: as many as come to so many steps."""
+"""Total number of steps of the random plans, which limits their number in between."""
 
 _NO_RUN = (ConfigError, UndefinedBehaviorError, UpstreamError)
 
@@ -63,9 +63,9 @@ _NO_RUN = (ConfigError, UndefinedBehaviorError, UpstreamError)
 def peaks_left_open(
     prepared: Prepared, setting: Setting, device_memory: int | None
 ) -> tuple[int, int] | None:
-    """The least and the most reserved at the peak, in bytes, over what the recording leaves open.
+    """Return the lowest and the highest peak reserved, in bytes, over the other possible plans.
 
-    None where it leaves nothing open, and where no replay comes to its end.
+    None if there are no such plans, or if no replay of them completes.
     """
     if prepared.is_recorded(setting):
         return None
@@ -77,10 +77,10 @@ def peaks_left_open(
 def peaks_by_address(
     prepared: Prepared, setting: Setting, device_memory: int | None
 ) -> tuple[int, int] | None:
-    """The least and the most reserved at the peak, in bytes, over plausible choices of addresses.
+    """Return the lowest and the highest peak reserved, in bytes, over plausible addresses.
 
-    None where the recording leaves no choice, where no replay comes to its end, and for releases
-    that decide between equal blocks by their age.
+    None if the recording determines the addresses, if no replay completes, and for releases whose
+    tie-break is the age of blocks.
     """
     by_address = prepared.release.free_block_order is FreeBlockOrder.ADDRESS
     if not by_address or prepared.is_recorded(setting):
@@ -99,7 +99,7 @@ def _peak(
     plan: Plan | None = None,
     addresses: Addresses | None = None,
 ) -> int | None:
-    """The peak reserved of one drive, in bytes; None if it does not come to its end."""
+    """Return the peak reserved of one replay in bytes, or None if it does not complete."""
     try:
         drive = prepared.drive(
             setting, device_memory, folder=fold_allocated, plan=plan, addresses=addresses
@@ -117,61 +117,65 @@ def _range_of(found: Iterable[int | None]) -> tuple[int, int] | None:
 
 
 def open_plans(prepared: Prepared) -> Iterator[Plan]:
-    """What the program may have done as well, as plans that dictate nothing."""
+    """Yield other plans that agree with the recording, without answers of the driver."""
     plan = prepared.free_plan
     for limit in sorted({*(plan.limits or ())} - {plan.limit}):
         yield replace(plan, limit=limit)
     if has_unseen_calls(prepared):
-        if prepared.collects_at is not None:
+        if prepared.collects_at is not None:  # the releases may be garbage collections
             yield replace(plan, steps=plan.steps.without(StepKind.EMPTY_CACHE))
-        yield from _called_as_often(plan, prepared.quiet)
+        yield from _with_calls_at_rate(plan, prepared.quiet)
     elif may_hide_calls(prepared):
-        yield from _called_once(plan, prepared.quiet)
+        yield from _with_single_calls(plan, prepared.quiet)
 
 
 def leaves_open(prepared: Prepared) -> bool:
-    """Whether something that shows leaves a choice, so that even a peak that stays is news."""
+    """Return True if the range must be reported even if it is a single value.
+
+    The recording then shows calls or a limit that it does not determine.
+    """
     return prepared.plan.limits is not None or has_unseen_calls(prepared)
 
 
 def has_unseen_calls(prepared: Prepared) -> bool:
-    """Whether the program calls empty_cache, and how often is not known."""
+    """Return True if the program calls empty_cache an unknown number of times."""
     is_marked = any(mark.kind is MarkKind.EMPTY_CACHE for mark in prepared.marks)
     return prepared.plan.n_empty_cache > 0 and not is_marked
 
 
 def may_hide_calls(prepared: Prepared) -> bool:
-    """Whether the program shows no call of empty_cache, which says little."""
+    """Return True if the recording shows no call of empty_cache but could hide some."""
     return _shows_none(prepared) and prepared.quiet.share >= HIDING
 
 
 def _shows_none(prepared: Prepared) -> bool:
-    """Whether there is no call of empty_cache, as far as is known.
+    """Return True if the recording shows no call of empty_cache and does not exclude calls.
 
-    `allocsim record` notes the calls, so that what it recorded made none.
+    `allocsim record` notes every call, so its recordings exclude them.
     """
     is_open = prepared.provenance is None and prepared.hints.empties
     return is_open and not prepared.plan.empties_cache
 
 
-def asks_moments(prepared: Prepared) -> bool:
-    """Whether a what-if has to know them."""
+def needs_quiet_moments(prepared: Prepared) -> bool:
+    """Return True if the range of a what-if depends on the quiet moments."""
     return has_unseen_calls(prepared) or _shows_none(prepared)
 
 
-def _called_as_often(plan: Plan, quiet: Quiet) -> Iterator[Plan]:
-    """Calls at all the quiet moments, and at some of them as often as calls show at the others."""
+def _with_calls_at_rate(plan: Plan, quiet: Quiet) -> Iterator[Plan]:
+    """Yield a plan with calls at all quiet moments, and plans with calls at the recorded rate."""
     yield with_calls(plan, quiet.after)
     n_steps = len(plan.steps)
+    # At moments that are not quiet every call shows, so they give the rate of calls per step.
     n_loud = n_steps * (1 - quiet.share)
-    often = plan.n_empty_cache / max(n_loud, 1) * n_steps / max(quiet.n_asked, 1)
+    probability = plan.n_empty_cache / max(n_loud, 1) * n_steps / max(quiet.n_examined, 1)
     for seed in range(_n_drawn(plan, MOST_DRAWN)):
         rng = random.Random(seed)
-        yield with_calls(plan, [at for at in quiet.after if rng.random() < often])
+        yield with_calls(plan, [at for at in quiet.after if rng.random() < probability])
 
 
-def _called_once(plan: Plan, quiet: Quiet) -> Iterator[Plan]:
-    """A call at all the quiet moments, and one at some of them."""
+def _with_single_calls(plan: Plan, quiet: Quiet) -> Iterator[Plan]:
+    """Yield a plan with calls at all quiet moments, and plans with one call each."""
     yield with_calls(plan, quiet.after)
     n_drawn = min(_n_drawn(plan, MOST_SINGLE), len(quiet.after))
     for at in random.Random(0).sample(quiet.after, n_drawn):
@@ -179,12 +183,11 @@ def _called_once(plan: Plan, quiet: Quiet) -> Iterator[Plan]:
 
 
 def _n_drawn(plan: Plan, most: int) -> int:
-    """How many plans of so many steps are driven."""
     return min(max(STEPS // max(len(plan.steps), 1), LEAST_DRAWN), most)
 
 
 def with_calls(plan: Plan, places: Sequence[int]) -> Plan:
-    """`plan` with empty_cache called after the steps at `places`."""
+    """Return `plan` with calls of empty_cache after the steps at `places`."""
     entries = plan.steps.entry[list(places)].tolist()
     calls = [
         (at + 1, [(int(StepKind.EMPTY_CACHE), entry, 0, 0, 0)])

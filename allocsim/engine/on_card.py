@@ -12,7 +12,7 @@ __all__ = ["OnCard"]
 
 
 class OnCard:
-    """Part of a prepared device that knows the memory of others.
+    """Base class of `Prepared` with the memory of the card that PyTorch does not hold.
 
     is_elsewhere: True for another card than the recorded one, if other processes held a notable
         part of the recorded card.

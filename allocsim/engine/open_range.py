@@ -1,4 +1,4 @@
-"""Compute the range of a what-if when it is read.
+"""Range of a what-if, computed when it is read.
 
 The range covers what the recording does not show: calls of empty_cache that left no entry, and
 addresses that the driver chose.  It takes several replays, so it is computed once for each what-if,
@@ -14,15 +14,15 @@ from allocsim.collector import collector_paused
 from allocsim.engine.left_open import leaves_open, peaks_by_address, peaks_left_open
 from allocsim.engine.notes import address_range_note, open_notes
 from allocsim.engine.prepared import Prepared
-from allocsim.engine.proof import looks_at_moments, parting_of
+from allocsim.engine.proof import needs_probe, parting_of
 from allocsim.engine.result import DeviceRun, LeftOpen
 from allocsim.engine.setting import Setting
 
-__all__ = ["FindsLeftOpen"]
+__all__ = ["LeftOpenFinder"]
 
 
 @dataclass(frozen=True, slots=True)
-class FindsLeftOpen:
+class LeftOpenFinder:
     """Function that computes `DeviceRun.left_open`; pickling stores the result.
 
     run: the what-if, without its range.
@@ -44,12 +44,14 @@ class FindsLeftOpen:
     @collector_paused()
     def _find(self) -> LeftOpen | None:
         prepared, run = self.prepared, self.run
-        if looks_at_moments(prepared):
+        if needs_probe(prepared):
             parting_of(prepared)  # this call also examines the moments
         peak = None if run.stopped_at is not None else run.peak_reserved_bytes
         ranges: list[tuple[int, int]] = []
         notes: list[str] = []
         hidden = peaks_left_open(prepared, self.setting, run.device_memory)
+        # A range of one value equal to the peak is noted only if calls or a limit are known
+        # to be uncertain.
         if hidden is not None and (hidden != (peak, peak) or leaves_open(prepared)):
             ranges.append(hidden)
             notes += open_notes(prepared, run.peak_range_with(hidden))

@@ -1,8 +1,8 @@
-"""The plan of a device: what its program did, read under each device that it can have run on.
+"""Plan of a device whose size may be unknown.
 
-Rule: the room that an expandable segment has to grow depends on the device (semantics 4.1).  If its
-size is unknown and an unlimited device does not reproduce the recording, the smallest size in whole
-GiB is tried, then in half GiB.
+The room that an expandable segment has to grow depends on the device (semantics 4.1).  If the size
+is unknown and an unlimited device does not reproduce the recording, the smallest size in whole GiB
+is tried, then the smallest in half GiB.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["plan_of"]
 
 
 def plan_of(prepared: Prepared) -> Plan:
-    """The steps of a recording under the release that wrote it."""
+    """Return the plan of a recording under the release that wrote it."""
     plan = _read(prepared, prepared.named_memory)
     expands = prepared.config.expandable_segments
     if plan.is_whole or not expands or prepared.capacity_of(plan):
@@ -34,7 +34,7 @@ def plan_of(prepared: Prepared) -> Plan:
 
 
 def _read(prepared: Prepared, memory: int | None, *, is_assumed: bool = False) -> Plan:
-    """Plan a replay with the noted calls, at first without a limit that no call sets."""
+    """Read the plan.  For a captured recording, first try without an inferred limit."""
     is_assumed |= prepared.assumed_memory is not None and not prepared.recorded_memory
     base = round_up(prepared.last_address, TIB)
     noted = () if prepared.provenance is None else (None,)

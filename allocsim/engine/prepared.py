@@ -1,9 +1,9 @@
-"""One device of a recording, made ready once and driven under any number of settings.
+"""One device of a recording, prepared once and replayed under any number of settings.
 
-Rule: release, start and plan of a device are worked out once, in `prepare.py` and here; `replay`,
-`Walk` and every trial drive what is prepared, so that their results can be held against each
-other.  A drive as recorded may have its driver bases dictated; any other drives the undictated
-plan, addresses by the rule that the recording shows.
+`Prepared` computes the plan, the start state, the address policy and the proof of a device on
+first use and keeps them.  `replay`, `Walk` and every trial use the same object, so their results
+are comparable.  Only a replay as recorded may use the driver's recorded addresses; all other
+replays use `free_plan` and place segments by the address policy that the recording shows.
 """
 
 from __future__ import annotations
@@ -49,21 +49,25 @@ __all__ = ["Prepared"]
 
 @dataclass(frozen=True, eq=False)
 class Prepared(OnCard):
-    """A device of a recording, ready to be driven.
+    """Device of a recording, ready to be replayed.
 
-    path: of the recording.
-    release: the one to model; release_note: why, in a sentence.
-    recorded: the settings of the recording, if it holds any (has_settings); config: their meaning.
-    start: the segments before the first entry.
-    releases: those that can have written it, the oldest first; or the one asked for or noted.
-    written: the same under the release that wrote the recording, where the one modelled cannot
-        have: what the program did is read off it, and a replay tells what another would have done.
-    provenance: how the recording was made, None where nobody noted it.
-    assumed_memory: bytes of the device as a user says, where the recording does not.
-    hints: what a user says of the program; marks: what is known of it, recorded or said.
-    is_made: whether the model has just made the recording, whose marks are all that was called.
-    is_requests: whether the recording holds requests alone, which nothing can be compared with.
-    file_notes: what the file lacks, and what was made of it.
+    release: release to model.
+    release_note: sentence that gives the reason for that release.
+    recorded: recorded settings, or the default ones.
+    config: parsed `recorded`.
+    has_settings: the settings are known.
+    start: segments before the first entry.
+    releases: releases that can have written the recording, oldest first; only the requested or
+        noted one if there is one.
+    written: the device under the release that wrote the recording, if `release` cannot have; the
+        plan is read from it.
+    provenance: origin of the recording; None if it is not noted.
+    assumed_memory: bytes of the device as the user gives them, if the recording does not.
+    hints: facts about the program from the user.
+    marks: known calls of the program, recorded or from hints.
+    is_made: the model made the recording, and `marks` contains every call.
+    is_requests: the recording contains only requests, so there is nothing to compare with.
+    file_notes: sentences about what the file lacks and how it was completed.
     is_elsewhere: see `OnCard`.
     """
 
@@ -88,20 +92,20 @@ class Prepared(OnCard):
 
     @cached_property
     def plan(self) -> Plan:
-        """The steps, what the driver answered among them; see `planned.py`."""
+        """Steps of the recording, including the driver's answers; see `planned.py`."""
         return plan_of(self) if self.written is None else self.written.plan
 
     @property
     def is_own_release(self) -> bool:
-        """Whether the release modelled can have written the recording."""
+        """True if the modelled release can have written the recording."""
         return self.written is None
 
     def capacity_of(self, plan: Plan) -> int | None:
-        """Bytes of the device: as named, else as an out-of-memory error tells; None: unknown."""
+        """Return the bytes of the device, as named or from an OOM error of `plan`; else None."""
         return self.named_memory or plan.capacity
 
     def on(self, device_memory: int | None) -> Prepared:
-        """The same on the device that a user names, if nothing recorded speaks against it."""
+        """Return the device with the user's memory size, unless the recording rules it out."""
         if device_memory not in (None, self.named_memory) and self.others_memory:
             return replace(self, is_elsewhere=True).on(device_memory)
         if self.written is not None:
@@ -118,21 +122,21 @@ class Prepared(OnCard):
 
     @property
     def recorded_memory(self) -> int:
-        """Bytes of the device as noted where the recording was made; 0 where nothing was."""
+        """Bytes of the device as noted by the recorder; 0 if unknown."""
         return 0 if self.provenance is None else self.provenance.device_memory
 
     @property
     def collects_at(self) -> float | None:
-        """The garbage_collection_threshold, if the limit that it is a share of is unknown."""
+        """The garbage_collection_threshold, if the memory limit that it refers to is unknown."""
         is_marked = any(mark.kind is MarkKind.FRACTION for mark in self.marks)
         has_limit = is_marked or self.recorded.fraction(self.release) is not None
         threshold = self.config.garbage_collection_threshold
         return threshold if threshold > 0 and not has_limit else None
 
     def in_force(self, setting: Setting) -> Setting:
-        """`setting` with the memory fraction that the program begins with.
+        """Return `setting` with the memory fraction that the program sets at its start.
 
-        The call is made whatever the setting; another one's own limit has the last word.
+        A limit in a `setting` other than the recorded one replaces the program's.
         """
         if self._sets_limit(setting):
             return setting
@@ -140,56 +144,57 @@ class Prepared(OnCard):
 
     @property
     def held(self) -> int:
-        """Bytes that were reserved before the first entry."""
+        """Bytes reserved before the first entry."""
         return sum(segment.total_size for segment in self.start)
 
     @property
     def named_memory(self) -> int | None:
-        """Bytes of the device that the recording names; None where it does not."""
+        """Bytes of the device, as recorded or given by the user; None if unknown."""
         return self.recorded_memory or self.assumed_memory
 
     @property
     def capacity(self) -> int | None:
-        """Bytes of the device: as named, else as an out-of-memory error tells; None: unknown."""
+        """Bytes of the device, as named or from a recorded OOM error; None if unknown."""
         return self.capacity_of(self.plan)
 
     @property
     def inferred(self) -> int | None:
-        """Bytes of the device, where only what it refused, or how segments grew, tells of them."""
+        """Bytes of the device, inferred from refused requests or growing segments; else None."""
         if self.capacity is not None:
             return None
         return self.plan.fits or self.plan.inferred_capacity
 
     @cached_property
     def proofs(self) -> list[Parting | None]:
-        """Where the replay as recorded leaves the recording, once one was made."""
+        """Cached proof: first divergence of the replay as recorded; empty before the proof."""
         return [None] if self.plan.is_proved or self.is_made or self.is_requests else []
 
     @cached_property
-    def looked(self) -> list[Quiet]:
-        """The moments of `quiet`, where a proof that holds has looked at them on its way."""
+    def quiet_of_proof(self) -> list[Quiet]:
+        """Cached `quiet`, if an exact proof has found it; else empty."""
         return []
 
     @cached_property
     def free_plan(self) -> Plan:
-        """The plan without driver bases: what depends on the program alone."""
-        return replace(self.plan, steps=self.plan.steps.undictated())
+        """The plan without answers of the driver, for replays that place segments themselves."""
+        return replace(self.plan, steps=self.plan.steps.of_program())
 
     @cached_property
     def open_plans(self) -> tuple[Plan, ...]:
-        """What the program may have done as well, as `free_plan`s; see `left_open.py`."""
+        """Other possible plans, which the recording does not exclude; see `left_open.py`."""
         return tuple(open_plans(self))
 
     @cached_property
     def quiet(self) -> Quiet:
-        """The moments at which a call of empty_cache would not have shown; see `quiet.py`."""
+        """Moments at which a call of empty_cache would have left no entry; see `quiet.py`."""
         return quiet_moments(self)
 
     @cached_property
     def addresses(self) -> Addresses:
-        """The address policy of a drive that dictates no address; see `addresses.py`.
+        """Address policy of replays that place segments themselves; see `addresses.py`.
 
-        A phantom's and the model's own addresses are no card's: they are given out in order.
+        Recordings of a phantom GPU and of the model say nothing about a driver; their segments
+        get ascending addresses.
         """
         made = self.provenance
         if self.is_made or self.is_requests or (made is not None and made.is_phantom):
@@ -200,12 +205,12 @@ class Prepared(OnCard):
 
     @property
     def first_base(self) -> int:
-        """Where the recorded driver's addresses begin."""
+        """Lowest address that the recorded driver returned."""
         return self.trace.driver_addresses[0]
 
     @property
     def last_address(self) -> int:
-        """The first address past all that the recorded driver handed out."""
+        """End of the highest range that the recorded driver returned."""
         return self.trace.driver_addresses[1]
 
     def allocator(
@@ -222,16 +227,16 @@ class Prepared(OnCard):
         start: Start = Start.KEPT,
         host_spill: int = 0,
     ) -> CachingAllocator:
-        """An allocator that holds what the device held before the first entry.
+        """Return an allocator in the state before the first entry.
 
-        device_memory: bytes, None for a device without end.
-        address_policy, base_address: see `Device`; without a policy they are those of `addresses`,
-        None for the recording's own.
-        limit: bytes that the program allows itself by a call.
-        start: `Start.ANEW` for one that holds nothing yet.  host_spill: bytes that the driver lends
-        of the host's memory.
-        Raises ConfigError for a setting that the release refuses, or a device too small for what
-        the recording begins with.
+        device_memory: bytes; None for an unlimited device.
+        address_policy, base_address: see `Device`; by default those of `addresses`.
+        addresses: None for those that the recording shows.
+        limit: memory limit in bytes that the program sets by a call.
+        start: `Start.ANEW` for an empty allocator.
+        host_spill: bytes of host memory that the driver lends.
+        Raises ConfigError for a setting that the release refuses, and for a device too small for
+        the segments before the first entry.
         """
         is_kept = start is Start.KEPT
         if address_policy is not None:
@@ -282,13 +287,17 @@ class Prepared(OnCard):
         plan: Plan | None = None,
         addresses: Addresses | None = None,
     ) -> Drive:
-        """Drive every step under `setting` on a device of `device_memory` bytes (None: no end).
+        """Replay every step under `setting` and return the finished drive.
 
-        skips: whether to pass over periods in which nothing changes; the timeline then lacks
-        them.  fast_path: see `CachingAllocator`.  folder: what counts the statistics.
-        start: None for `start_under`.  plan: None for `free_plan`.  addresses: None for the
-        recording's own.
-        Raises as `allocator` does, and what PyTorch would not survive under its own name.
+        device_memory: bytes; None for an unlimited device.
+        skips: omit repeated periods that change nothing; the timeline then lacks them.
+        fast_path: see `CachingAllocator`.
+        folder: function that computes the statistics.
+        start: None for `start_under`.
+        plan: None for `free_plan`.
+        addresses: None for those that the recording shows.
+        Raises what `allocator` raises, and UpstreamError or UndefinedBehaviorError for a run that
+        PyTorch would not survive.
         """
         start = self.start_under(setting, device_memory) if start is None else start
         plan = self.free_plan if plan is None else plan
@@ -315,7 +324,7 @@ class Prepared(OnCard):
         return drive
 
     def plan_under(self, setting: Setting, plan: Plan) -> Plan:
-        """`plan` without the program's own limits where another `setting` sets one."""
+        """Return `plan`, without the program's calls that set a limit if `setting` sets one."""
         if not plan.changes or not self._sets_limit(setting):
             return plan
         return replace(plan, steps=plan.steps.without(StepKind.FRACTION))
@@ -324,13 +333,13 @@ class Prepared(OnCard):
         return setting.fraction(self.release) is not None and not self.is_recorded(setting)
 
     def is_recorded(self, setting: Setting) -> bool:
-        """Whether `setting` means what the recorded settings mean."""
+        """Return True if `setting` has the same meaning as the recorded settings."""
         wanted, own = parse_conf(setting.conf, self.release), self.config
         has_call = setting.call_fraction == self.recorded.call_fraction
         return has_call and str(wanted) == str(own)
 
     def start_under(self, setting: Setting, device_memory: int | None) -> Start:
-        """How a drive under `setting` begins unless it is told; see `two_starts.py`."""
+        """Return the default start of a replay under `setting`; see `two_starts.py`."""
         key = setting, device_memory
         if key not in self._starts:
             self._starts[key] = chosen_start(self, setting, device_memory)
@@ -338,11 +347,10 @@ class Prepared(OnCard):
 
     @cached_property
     def _starts(self) -> dict[tuple[Setting, int | None], Start]:
-        """By setting and device, what `start_under` found."""
         return {}
 
     def limit_for(self, setting: Setting, device_memory: int | None, plan: Plan) -> int | None:
-        """Bytes that `plan`'s own call allows under `setting` (`in_force`) on such a device."""
+        """Return the limit in bytes that a call of the program sets, scaled to the device."""
         limit = plan.limit
         if limit is None or self.in_force(setting).fraction(self.release) is not None:
             return None
@@ -351,9 +359,9 @@ class Prepared(OnCard):
         return limit * device_memory // self.capacity
 
     def depends_on_device(self, setting: Setting) -> bool:
-        """Whether a limit (1.11), or how a drive under `setting` begins, moves with the device.
+        """Return True if a limit (1.11) or the start of the replay depends on the device size.
 
-        Then what a replay on one device reserves does not tell on which it would go the same way.
+        A replay on one device then does not show the outcome on another.
         """
         has_fraction = self.in_force(setting).fraction(self.release) is not None
         moves = has_fraction or self.plan.limit is not None or bool(self.plan.changes)
@@ -361,7 +369,6 @@ class Prepared(OnCard):
 
     @cached_property
     def _rounded(self) -> dict[tuple[int, ...], RoundedSizes]:
-        """By rounding, what was rounded in drives before."""
         return {}
 
     def _rounded_sizes(self, setting: Setting) -> RoundedSizes:
@@ -373,16 +380,20 @@ class Prepared(OnCard):
 
     @cached_property
     def expected(self) -> Expected:
-        """What each step of the plan left in the recording."""
+        """Recorded entries of each step of the plan."""
         return Expected.of(Compared.of(self.trace), self.plan.steps)
 
     @cached_property
     def period(self) -> Period | None:
-        """The stretch that repeats itself of the steps that the program alone decides."""
+        """Repeating stretch of `free_plan`; None if there is none."""
         return find_period(self.free_plan.steps)
 
     def _period_for(self, allocator: CachingAllocator) -> Period | None:
-        """The stretch that may be passed over, unless more than the blocks tells what comes."""
+        """Return the period that may be skipped, or None.
+
+        Skipping needs a state that the blocks describe completely: no creation order among free
+        blocks, no garbage collection by age, no change of settings.
+        """
         counts_objects = self.release.free_block_order is FreeBlockOrder.CREATION
         collects = allocator.collects_garbage_above is not None
         return None if counts_objects or collects or self.plan.changes else self.period

@@ -1,7 +1,8 @@
-"""Which of its two possible starts a what-if of a recording cut at the front shows; both results.
+"""Choice of the start state of a what-if when the recording starts mid-run.
 
-Rule: the one shown is the start that was wrong less often on recordings cut in the middle, judged
-by their whole runs (benchmarks/midrun.py; docs/fidelity.md has the table).
+The default is the start that was wrong less often on recordings cut in the middle, compared with
+the whole runs (benchmarks/midrun.py; table in docs/fidelity.md).  The peak under the other start is
+computed as well.
 """
 
 from __future__ import annotations
@@ -24,33 +25,35 @@ __all__ = ["chosen_start", "large_segments_matter", "may_break", "peaks_of"]
 
 
 def chosen_start(prepared: Prepared, setting: Setting, device_memory: int | None) -> Start:
-    """How a drive under `setting` begins.
+    """Return the start state of a replay under `setting`.
 
-    What was there is kept, unless the setting gets other memory from the driver: segments instead
-    of mappings, mappings instead of segments, or others for the requests that share them.  Then
-    nothing of the start would have looked like that.  It is laid out anew, too, where the kept
-    segments come to what no run under the setting could: the release of a block that was cut
-    though it is as large as max_split_size.
+    The recorded segments are kept, unless the setting would have reserved different ones:
+    expandable segments or not, or another large_segment_size.  The live blocks are requested again
+    also if the kept segments lead to undefined behaviour: the release of a split block of
+    max_split_size or more.
     """
-    if not _is_open(prepared, setting):
+    if not _has_two_starts(prepared, setting):
         return Start.KEPT
     config = setting.config(prepared.release)
     if config.expandable_segments != prepared.config.expandable_segments:
         return Start.ANEW
+    # large_segment_size matters only for requests that share a segment.
     is_changed = config.large_segment_size != prepared.config.large_segment_size
-    if is_changed and large_segments_matter(config, map(config.round_size, _asked(prepared))):
+    if is_changed and large_segments_matter(
+        config, map(config.round_size, _requested_sizes(prepared))
+    ):
         return Start.ANEW
-    is_odd = may_break(prepared, setting)
-    return Start.ANEW if is_odd and _breaks(prepared, setting, device_memory) else Start.KEPT
+    is_broken = may_break(prepared, setting) and _breaks(prepared, setting, device_memory)
+    return Start.ANEW if is_broken else Start.KEPT
 
 
 def may_break(prepared: Prepared, setting: Setting) -> bool:
-    """Whether the kept start has a block that max_split_size would have left whole.
+    """Return True if the recorded segments have a split block that max_split_size forbids.
 
-    Then it depends on the device, too, how a drive under `setting` begins.
+    The start state of a replay then depends on the device too.
     """
     size = setting.config(prepared.release).max_split_size
-    return _is_open(prepared, setting) and any(
+    return _has_two_starts(prepared, setting) and any(
         not segment.is_expandable
         and len(segment.blocks) > 1
         and any(block.size >= size for block in segment.blocks)
@@ -59,9 +62,9 @@ def may_break(prepared: Prepared, setting: Setting) -> bool:
 
 
 def large_segments_matter(config: AllocatorConfig, rounded: Iterable[int]) -> bool:
-    """Whether large_segment_size decides anything for requests of these rounded sizes.
+    """Return True if large_segment_size affects requests of these rounded sizes.
 
-    It is the size of the segments that requests of 1 to 10 MiB share, and of every mapping.
+    It is the size of segments shared by requests of 1 to 10 MiB, and of every mapping.
     """
     least = UNLIMITED if config.expandable_segments else MIN_LARGE_ALLOC
     return any(SMALL_SIZE < size < least for size in rounded)
@@ -70,11 +73,12 @@ def large_segments_matter(config: AllocatorConfig, rounded: Iterable[int]) -> bo
 def peaks_of(
     prepared: Prepared, setting: Setting, device_memory: int | None, shown: Start, peak: int | None
 ) -> StartPeaks | None:
-    """The peak reserved of a what-if by how it begins; None where there is one way only.
+    """Replay with the other start state, and return both peaks; None if there is only one start.
 
-    shown: how the one that came to `peak` (None: not to its end) began; the other is driven here.
+    shown: start of the replay that is already known.
+    peak: its peak reserved in bytes; None if it did not complete.
     """
-    if not _is_open(prepared, setting):
+    if not _has_two_starts(prepared, setting):
         return None
     other = Start.ANEW if shown is Start.KEPT else Start.KEPT
     found: int | None = None
@@ -83,7 +87,7 @@ def peaks_of(
             setting, device_memory, skips=True, folder=fold_allocated, start=other
         )
     except (ConfigError, UndefinedBehaviorError, UpstreamError):
-        pass  # no run under the setting begins so
+        pass  # this start is impossible under the setting
     else:
         is_whole = drive.stopped_at is None
         found = drive.allocator.statistics().all.reserved_bytes.peak if is_whole else None
@@ -91,24 +95,24 @@ def peaks_of(
     return StartPeaks(shown, kept=by_start[Start.KEPT], anew=by_start[Start.ANEW])
 
 
-def _is_open(prepared: Prepared, setting: Setting) -> bool:
-    """Whether there are two ways to begin."""
+def _has_two_starts(prepared: Prepared, setting: Setting) -> bool:
+    """Return True if both start states are possible."""
     return has_live_blocks(prepared.start) and not prepared.is_recorded(setting)
 
 
-def _asked(prepared: Prepared) -> set[int]:
-    """Raw sizes that the recording asks for, what it begins with among them."""
+def _requested_sizes(prepared: Prepared) -> set[int]:
+    """Return the requested sizes in the recording, including those of the initial blocks."""
     trace = prepared.trace
-    asked = trace.size[any_of(trace.action, (Action.ALLOC, Action.OOM)) & (trace.size > 0)]
-    return {*distinct(asked).tolist(), *requests_of(prepared.start)}
+    sizes = trace.size[any_of(trace.action, (Action.ALLOC, Action.OOM)) & (trace.size > 0)]
+    return {*distinct(sizes).tolist(), *requests_of(prepared.start)}
 
 
 def _breaks(prepared: Prepared, setting: Setting, device_memory: int | None) -> bool:
-    """Whether a drive that begins with the kept segments ends in undefined behaviour."""
+    """Return True if a replay with the kept segments ends in undefined behaviour."""
     try:
         prepared.drive(setting, device_memory, skips=True, start=Start.KEPT)
     except UndefinedBehaviorError:
         return True
     except (ConfigError, UpstreamError):
-        pass  # is told by whoever drives it
+        pass  # the caller's own replay raises the same error
     return False

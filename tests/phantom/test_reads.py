@@ -83,10 +83,10 @@ def test_a_replay_says_what_the_phantom_could_not_tell(tmp_path: Path) -> None:
     recording = written(tmp_path / "a.pickle", snapshot(allocsim=made.plain()))
     notes = replay(recording).devices[0].notes
     assert (
-        "values were read back at train.py:31 (3 times): they are zero on a phantom GPU, and "
-        "sizes that depend on them are not the program's"
+        "the program read values back at train.py:31 (3 times): they are zero on a phantom GPU, so "
+        "sizes that depend on them may be wrong"
     ) in notes
     assert (
-        "workspaces of cuDNN, cuFFT are a phantom GPU's guess, as small as they can be: a card may "
-        "take more"
+        "workspaces of cuDNN, cuFFT have the smallest possible size on a phantom GPU; a real GPU "
+        "may use more"
     ) in notes
