@@ -34,9 +34,8 @@ class _Contents:
     known: a boolean per byte; None if all are known.
     version: version of the tensors that share the storage; None if they have none.
     is_settled: True if `version` is exact.  PyTorch increases it after an in-place operator
-    returns,
-        or not at all if another operator called it.  Until the first read, `version + 1` is
-        accepted.
+        returns, or not at all if another operator called it.  Until the first read, `version + 1`
+        is accepted.
     is_routed: True if the contents depend on a choice of experts.
     """
 

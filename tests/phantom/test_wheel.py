@@ -109,7 +109,7 @@ def test_no_build_with_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UnavailableError) as caught:
         fetch_wheel("2.6")
     assert str(caught.value).startswith(
-        "no CUDA wheel of torch 2.6.0 to be had (Python 3.12: a build without CUDA; Python 3.11: "
+        "no CUDA wheel of torch 2.6.0 is available (Python 3.12: a build without CUDA; "
     )
 
 
@@ -118,7 +118,7 @@ def test_a_wheel_that_reaches_outside_is_refused(
 ) -> None:
     hostile = {**TORCH, "torch/include/../../../../evil.h": "// evil"}
     monkeypatch.setattr(subprocess, "run", fake_pip({"torch==2.6.0": hostile}, []))
-    with pytest.raises(UnavailableError, match="which lies outside of it"):
+    with pytest.raises(UnavailableError, match="expected a path inside the wheel"):
         fetch_wheel("2.6")
     assert not list(cache.rglob("evil.h"))
 

@@ -2,10 +2,10 @@
  *
  * PyTorch describes scaled dot product attention either as one operation or as the matrix products,
  * reductions and pointwise operations that it consists of: two products forward, five backward.
- * A plan needs 256 bytes in both directions.  What the backward pass accumulates in float32 (the
- * gradient of the query and the row sums) is not the plan's: the copy of cudnn-frontend in PyTorch
- * adds it to the workspace, because it describes them as tensors of its own.  Where several heads of
- * the query share one of the keys and values, the plan also holds the gradients of keys and values for
+ * A plan needs 256 bytes in both directions.  The float32 sums of the backward pass (the gradient of
+ * the query and the row sums) are not part of the plan: the copy of cudnn-frontend in PyTorch
+ * describes them as separate tensors and adds them to the workspace.  If several heads of the query
+ * share one head of the keys and values, the plan also holds the gradients of keys and values for
  * every head of the query, which are then summed.
  *
  * Decoding, one query for each sequence, splits the keys: every part writes its output and two

@@ -1,4 +1,4 @@
-/* cuDNN's graph interface: the descriptors that a program fills, and what a workspace law may read.
+/* cuDNN's graph interface: the descriptors that a program fills, and the functions for laws.
  *
  * A program describes tensors and operations as descriptors with attributes, joins the operations
  * in an operation graph, asks the heuristics for engine configurations and makes an execution plan
@@ -86,7 +86,7 @@ enum dnn_type {
 
 #define DNN_MOST_DIMENSIONS 8
 
-/* A tensor of an operation.  `is_virtual`: it passes between operations and is not in memory. */
+/* A tensor of an operation.  `is_virtual`: it is passed between operations and is not in memory. */
 struct dnn_tensor {
   int64_t uid;
   int type; /* enum dnn_type */
