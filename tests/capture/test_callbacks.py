@@ -1,4 +1,4 @@
-"""Callbacks of frameworks and capturing by environment: what each tells the capture."""
+"""Captures by framework callbacks and by environment variables."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Base:
-    """What the frameworks' callbacks inherit."""
+    """Fake base class of the frameworks' callbacks."""
 
 
 def framework(monkeypatch: pytest.MonkeyPatch, name: str, base: str) -> None:
@@ -40,8 +40,8 @@ def test_the_trainer_of_transformers(
 ) -> None:
     framework(monkeypatch, "transformers", "TrainerCallback")
     callback = for_transformers(str(tmp_path / "run.pickle"), on="exit")
-    assert Base in type(callback).__mro__, "it is one of the framework's"
-    torch.empty(MIB)  # the model goes to the device as the Trainer is made
+    assert Base in type(callback).__mro__, "it derives from the framework's class"
+    torch.empty(MIB)  # the model moves to the device when the Trainer is created
     arguments = types.SimpleNamespace()
     callback.on_train_begin(arguments, None, None, model=None)
     for done in (10, 11):
@@ -132,7 +132,7 @@ def test_a_wrong_variable_is_logged_and_the_program_runs(
         assert installed is None and torch.waiting == []
         assert "install failed, the program goes on: ValueError" in caplog.text
     else:
-        assert installed is not None and not caplog.records, "an empty variable is none"
+        assert installed is not None and not caplog.records, "an empty variable is ignored"
 
 
 _TORCH = """
@@ -151,7 +151,7 @@ torch.empty(1 << 40)
 
 
 def test_a_program_that_nobody_edits(tmp_path: Path) -> None:
-    """Its output, its error and its exit code are its own; its sitecustomize still runs."""
+    """Output, error and exit code are the program's own; its sitecustomize still runs."""
     (tmp_path / "torch.py").write_text(_TORCH)
     (tmp_path / "sitecustomize.py").write_text("print('its sitecustomize')\n")
     (tmp_path / "program.py").write_text(_PROGRAM)

@@ -1,4 +1,4 @@
-"""A release's folder is complete or absent, whatever pip brings.  Nothing is downloaded here."""
+"""A release's folder is complete or absent, whatever pip does.  Nothing is downloaded here."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NVCC = {"nvidia/cuda_nvcc/include/crt/host_defines.h": "// crt", "nvidia/cuda_nv
 
 
 def fake_pip(shelf: dict[str, dict[str, str]], asked: list[str]) -> Run:
-    """A pip whose index holds `shelf`, by the beginning of what is required."""
+    """Return a fake pip whose index is `shelf`, by the beginning of a requirement."""
 
     def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
         requirement = next(word for word in command if "==" in word)
