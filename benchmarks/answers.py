@@ -1,13 +1,12 @@
-"""Whether two checkouts give the same answers: every command on every recording, byte for byte.
+"""Comparison of the answers of two checkouts: every command on every recording, byte for byte.
 
     python -m benchmarks.answers OLD [NEW] [--jobs N] [--keep DIR] [--text] [--more] [--file FILE]
 
-OLD and NEW are checkouts (NEW: this one).  Each command runs from each checkout, in that checkout's
-own code, on the recordings of this one's `traces/`, or on each FILE.  What it prints, its exit code
-and what it writes are compared; how long a search took is not.  --text adds the text forms to the
-JSON ones; --keep holds the answers of OLD for the next time, by its commit.  --more lets NEW say
-more: keys, notes and settings tried that OLD has not, and files as it likes.  At the end stands how
-many answers part at which place.
+OLD and NEW are checkouts; NEW is this one by default.  Each command runs with the code of each
+checkout, on the recordings in `traces/` of this one or on each FILE.  Output, exit code and written
+files are compared; search times are not.  --text also compares the text forms.  --keep stores the
+answers of OLD by commit, for later runs.  --more allows NEW to add keys, notes, tried settings and
+files.  The last lines count the answers that differ, by place.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ JSON_ONLY = (
     "plot memory FILE -o OUT.svg",
     "plot segments FILE -o OUT.svg",
 )
-"""Of these what is written counts, whatever is printed."""
+"""Commands whose written file is compared; their printed output is not."""
 
 CLOCK = re.compile(r'"seconds": [0-9.e-]+|entries\s+replayed\s+in\s+[0-9.,]+\s+s,\s+[0-9,]+/s')
 
@@ -66,13 +65,13 @@ for line in sys.stdin:
     path.unlink(missing_ok=True)
     print(json.dumps([code, said.getvalue(), erred.getvalue(), written]), flush=True)
 """
-"""Runs in a checkout: one command a line."""
+"""Program that runs in a checkout: it reads one command per line."""
 
 Answer = tuple[int, str, str, str | None]
 
 
 def calls(*, text: bool) -> Iterator[str]:
-    """Every command line that is compared."""
+    """Yield every command line to compare."""
     for command in COMMANDS:
         yield f"{command} --json"
         if text:
@@ -81,7 +80,7 @@ def calls(*, text: bool) -> Iterator[str]:
 
 
 def answers(tree: Path, file: Path, lines: Sequence[str]) -> dict[str, Answer]:
-    """What the code of `tree` says of `file`, by command line."""
+    """Return the answers of the code of `tree` for `file`, by command line."""
     with TemporaryDirectory() as scratch:
         asked = []
         for line in lines:
@@ -123,7 +122,7 @@ def _timeless(text: str, scratch: str) -> str:
 
 
 def kept(tree: Path, file: Path, lines: Sequence[str], folder: Path | None) -> dict[str, Answer]:
-    """`answers`, from `folder` if they are there."""
+    """Return `answers`, from `folder` if they are stored there."""
     if folder is None:
         return answers(tree, file, lines)
     commit = subprocess.check_output(["git", "-C", str(tree), "rev-parse", "HEAD"], text=True)
@@ -136,7 +135,7 @@ def kept(tree: Path, file: Path, lines: Sequence[str], folder: Path | None) -> d
 
 
 def without_more(old: Answer, new: Answer) -> tuple[Answer, Answer]:
-    """Both, `new` as far as `old` says anything of it."""
+    """Return both answers, with additions removed from `new`."""
     try:
         before, after = (
             json.loads(answer[1].replace("TIME", '"seconds": 0')) for answer in (old, new)
@@ -148,7 +147,7 @@ def without_more(old: Answer, new: Answer) -> tuple[Answer, Answer]:
 
 
 def _common(old: Any, new: Any, key: str = "") -> Any:
-    """`new` without what `old` lacks: keys, settings that were tried, notes."""
+    """Return `new` without the keys, tried settings and notes that `old` lacks."""
     if isinstance(old, dict) and isinstance(new, dict):
         return {name: _common(old[name], new[name], name) for name in old if name in new}
     if not isinstance(old, list) or not isinstance(new, list):
@@ -164,7 +163,7 @@ def _common(old: Any, new: Any, key: str = "") -> Any:
 
 
 def _by_setting(rows: list[Any]) -> dict[str, Any]:
-    """Rows of a search by the setting that each is of; none where they are something else."""
+    """Return the rows of a search by setting; nothing if the rows are something else."""
     if not all(isinstance(row, dict) and "conf" in row for row in rows):
         return {}
     named = ("conf", "memory_fraction", "kind")
@@ -173,7 +172,7 @@ def _by_setting(rows: list[Any]) -> dict[str, Any]:
 
 
 def differences(old: Answer, new: Answer) -> dict[str, str]:
-    """By place in the answer, how the two part there."""
+    """Return the differences of two answers, by place."""
     found = {}
     for name, mine, other in zip(("exit code", "output", "errors", "file"), old, new, strict=True):
         if mine == other:
@@ -188,7 +187,7 @@ def differences(old: Answer, new: Answer) -> dict[str, str]:
 
 
 def _parted(old: Any, new: Any, place: str) -> Iterator[tuple[str, str]]:
-    """Every place at which two documents part, entries of a list under one name."""
+    """Yield every place where two documents differ; the entries of a list share one name."""
     if isinstance(old, dict) and isinstance(new, dict):
         for name in [*old, *(name for name in new if name not in old)]:
             there = f"{place}.{name}".lstrip(".")
@@ -204,7 +203,7 @@ def _parted(old: Any, new: Any, place: str) -> Iterator[tuple[str, str]]:
 
 
 def _shown(old: object, new: object) -> str:
-    """What became of what, around the first letter that is another."""
+    """Return the old and new text around the first different character."""
     mine, other = str(old), str(new)
     pairs = zip(mine, other, strict=False)
     at = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(mine), len(other)))

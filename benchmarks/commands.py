@@ -1,15 +1,14 @@
-"""Seconds and memory of whole commands, as a user runs them, on recordings of growing length.
+"""Time and memory of complete commands, as a user runs them, on recordings of growing length.
 
     python -m benchmarks.commands [--entries 10000 100000 1000000] [--runs 3] [--json]
     python -m benchmarks.commands --against OLD     this checkout in turn with another
 
-Each command is a process of its own, from its start to its end, with the bytecode and the column
-file of a first run at hand, as a second run of a user has them.  Memory is the largest that one of
-its processes had resident.  Recordings are synthetic training loops of ragged lengths, pickles
-written by `allocsim synth`.  With OLD, another checkout of this package, each run is followed by
-the same run there, and the ratio is of such neighbours: a step back is one beyond their spread.
-Ten million entries (`--entries 10000000`) take ten minutes for the four commands of
-benchmarks/results/commands.md.
+Each command is a separate process, with the bytecode and column cache of a first run available, as
+in a user's second run.  Memory is the largest resident size of one of its processes.  Recordings
+are synthetic training loops of ragged lengths, written as pickles by `allocsim synth`.  With OLD,
+another checkout of this package, each run is followed by the same run there, and the ratio is that
+of such neighbours: a regression is a ratio beyond their spread.  Ten million entries
+(`--entries 10000000`) take ten minutes for the four commands of benchmarks/results/commands.md.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ COMMANDS = {
 
 @dataclass(frozen=True)
 class Cost:
-    """What a command took: seconds by the clock and of the processor, and bytes."""
+    """Cost of a command: wall seconds, processor seconds and bytes."""
 
     seconds: float
     processor_seconds: float
@@ -54,7 +53,7 @@ class Cost:
 
 @dataclass
 class Row:
-    """One command on one recording; old: of the other checkout, run by run, where there is one."""
+    """Runs of one command on one recording; old: the other checkout's runs, empty without one."""
 
     command: str
     entries: int
@@ -63,7 +62,7 @@ class Row:
 
     @property
     def ratios(self) -> list[float]:
-        """The seconds of each run as a part of the other checkout's next to it."""
+        """Ratios of the seconds of each run to the other checkout's next run."""
         pairs = zip(self.new, self.old, strict=bool(self.old))
         return [mine.seconds / other.seconds for mine, other in pairs]
 
@@ -71,8 +70,8 @@ class Row:
 def spent(arguments: Sequence[str], checkout: Path, bytecode: Path) -> Cost:
     """Run a command of the package in `checkout` to its end.
 
-    bytecode: the folder that keeps it.  Raises CalledProcessError unless the command gives an
-    answer (0, or 3 where something does not fit).
+    bytecode: folder for bytecode.  Raises CalledProcessError unless the command gives an answer
+        (exit code 0, or 3 if something does not fit).
     """
     kept = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     command = [sys.executable, "-m", "allocsim", *arguments]
@@ -97,7 +96,7 @@ def spent(arguments: Sequence[str], checkout: Path, bytecode: Path) -> Cost:
 def measure(
     commands: Sequence[str], entries: Sequence[int], runs: int, old: Path | None
 ) -> list[Row]:
-    """Every command on a recording of each length; a first run of each is not counted."""
+    """Measure every command for each length; the first run of each is not counted."""
     rows = []
     with tempfile.TemporaryDirectory(prefix="allocsim-") as place:
         bytecode = Path(place) / "bytecode"
@@ -120,7 +119,7 @@ def measure(
 
 
 def table(rows: Sequence[Row]) -> str:
-    """The rows as Markdown."""
+    """Return the rows as Markdown."""
     is_pair = any(row.old for row in rows)
     heads = ["command", "entries", "s", "of the processor, s", "memory, MiB"]
     heads += ["old, s", "new of old (lowest to highest)"] if is_pair else []
@@ -147,7 +146,7 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def document(rows: Sequence[Row]) -> str:
-    """The rows as JSON."""
+    """Return the rows as JSON."""
     found = []
     for row in rows:
         figures: dict[str, list[float]] = {"ratio": row.ratios}

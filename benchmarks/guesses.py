@@ -1,16 +1,15 @@
-"""How many recordings of random programs a replay takes for what they are.
+"""Share of recordings of random programs that a replay reconstructs correctly.
 
     python -m benchmarks.guesses [--programs N] [--seed S] [--torch R] [--family NAME]
                                  [--real] [--what-if]
 
-A recording lacks what the program did besides asking and freeing: calls of empty_cache, streams,
-memory fractions, pools let go.  Here programs do all that at random, in families, and their
-recordings are replayed as a user's would be, with the device's size known and unknown.  --real
-first runs each program, with --what-if under every setting, through the allocator of the published
-release, which must answer as the model does, so that the recording is the one the real allocator
-would have written and each truth is its own.  --what-if replays it under other settings too, and
-compares the peak of reserved memory with what the program reserves under them: equal, or within the
-range that the replay gives.
+A recording shows only requests and frees; it lacks calls of empty_cache, streams, memory fractions
+and released pools.  The programs here do all of these at random, in families, and their recordings
+are replayed as a user's would be, with the device's size known and unknown.  --real first runs each
+program on the allocator of the published release (with --what-if under every setting), which must
+answer as the model does, so that the recording and the true results are those of the real
+allocator.  --what-if also replays the recording under other settings and compares the peak of
+reserved memory with the program's own: equal, or within the range of the replay.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ Make = Callable[[random.Random], Script]
 
 
 class _Program:
-    """One random program in the making."""
+    """Random program under construction."""
 
     def __init__(self, rng: random.Random, streams: int = 1) -> None:
         self.rng = rng
@@ -66,7 +65,7 @@ class _Program:
         return rng.randint(MIB, 64 * MIB)
 
     def allocate(self) -> None:
-        """Ask for memory, mostly of a size asked for before."""
+        """Request memory, mostly of a size that was requested before."""
         size = self.rng.choice(self.favourites) if self.rng.random() < 0.7 else self._size()
         self.count += 1
         self.live.append(self.count)
@@ -74,7 +73,7 @@ class _Program:
         self.ops.append(["a", self.count, size, stream])
 
     def free(self) -> None:
-        """Free something: the newest, the oldest or any."""
+        """Free a block: the newest, the oldest or a random one."""
         if self.live:
             at = self.rng.choice((0, -1, self.rng.randrange(len(self.live))))
             self.ops.append(["f", self.live.pop(at)])
@@ -85,16 +84,16 @@ class _Program:
             self.ops.append(["r", self.rng.choice(self.live), self.rng.randrange(self.streams)])
 
     def finish(self) -> None:
-        """Let the device finish a stream's work, or all."""
+        """Complete the work of one stream, or of all streams."""
         one = self.rng.random() < 0.7
         self.ops.append(["s", self.rng.randrange(self.streams)] if one else ["S"])
 
     def empty(self) -> None:
-        """torch.cuda.empty_cache()."""
+        """Call torch.cuda.empty_cache()."""
         self.ops.append(["e"])
 
     def pool(self) -> None:
-        """A MemPool: allocate into it for a while, and delete it once what it held is free."""
+        """Allocate into a MemPool for a while, and delete it once its blocks are free."""
         number, held = self.pools + 1, []
         self.pools = number
         self.ops.append(["P", "b", number])
@@ -108,14 +107,14 @@ class _Program:
         self.ended.append((number, held))
 
     def let_go(self) -> None:
-        """Free what a pool still holds, and delete it."""
+        """Free the remaining blocks of a pool, and delete it."""
         if self.ended:
             number, held = self.ended.pop(self.rng.randrange(len(self.ended)))
             self.ops += [["f", name] for name in held]
             self.ops.append(["P", "l", number])
 
     def run(self, steps: int, **weights: float) -> list[Op]:
-        """`steps` steps, each chosen by weight."""
+        """Run `steps` steps, each chosen by weight."""
         chosen = self.rng.choices(list(weights), list(weights.values()), k=steps)
         for name in chosen:
             getattr(self, name)()
@@ -194,10 +193,10 @@ FAMILIES: dict[str, Make] = {
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one program's recording.
+    """Result of one program's recording.
 
-    known: whether the device's size was; None for a what-if, on the device that it was.
-    problem: "" where every address and segment, or the peak, came out; else what did not.
+    known: True if the device's size was known; None for a what-if, which uses the real size.
+    problem: difference found; "" if all addresses and segments, or the peak, are correct.
     """
 
     family: str
@@ -207,7 +206,7 @@ class Outcome:
 
 
 def programs(family: str, seed: int, torch: str, *, is_real: bool) -> list[Outcome]:
-    """One program of `family`, recorded and replayed, with the device's size unknown and known."""
+    """Record and replay one program of `family`, with the device's size unknown and known."""
     script = FAMILIES[family](random.Random(f"{family} {seed}"))
     if is_real and (found := _differs(script, torch)) is not None:
         return [Outcome(family, seed, False, found)]
@@ -223,13 +222,13 @@ def programs(family: str, seed: int, torch: str, *, is_real: bool) -> list[Outco
 
 
 def _differs(script: Script, torch: str) -> str | None:
-    """In what the allocator of the published release answers otherwise than the model does."""
+    """Return the difference between the published release's allocator and the model."""
     found = first_difference(play(script, torch), RealAllocator(torch).run(script))
     return None if found is None else f"{script.conf or 'defaults'}: the model differs: {found}"
 
 
 def what_ifs(family: str, seed: int, torch: str, *, is_real: bool) -> list[Outcome]:
-    """The peaks of one program's recording under other settings, against the program's own."""
+    """Compare the peaks of one program's recording under other settings with the program's own."""
     script = FAMILIES[family](random.Random(f"{family} {seed}"))
     with TemporaryDirectory() as place:
         path = Path(place) / "program.pickle"
@@ -245,7 +244,7 @@ def what_ifs(family: str, seed: int, torch: str, *, is_real: bool) -> list[Outco
 
 
 def _peak_problem(recording: Recording, script: Script, torch: str) -> str | None:
-    """ "" for the same peak, or one in the range; None where the program or its replay fails."""
+    """Return "" for an equal peak, a text for another, None if program or replay fails."""
     try:
         stats = ran(script, torch).memory_stats()
     except UndefinedBehaviorError:
@@ -263,12 +262,12 @@ def _peak_problem(recording: Recording, script: Script, torch: str) -> str | Non
 
 
 def write(script: Script, torch: str, path: Path) -> None:
-    """The snapshot of `script`, as the allocator of release `torch` leaves it."""
+    """Write the snapshot of `script` as the allocator of release `torch` leaves it."""
     path.write_bytes(pickle.dumps(ran(script, torch).snapshot(), protocol=4))
 
 
 def ran(script: Script, torch: str) -> CachingAllocator:
-    """The allocator after `script`."""
+    """Return the allocator after `script`."""
     allocator = CachingAllocator(
         script.device_memory, script.conf, torch, base_address=1 << 44, record_history=True
     )
@@ -324,7 +323,7 @@ def _problem(path: Path, torch: str, memory: int | None) -> str:
 
 
 def main() -> None:
-    """Print, for each family, how many came out whole, and the seeds of those that did not."""
+    """Print, for each family, the number of correct replays and the seeds of the others."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--programs", type=int, default=50, help="of each family")
     parser.add_argument("--seed", type=int, default=0, help="the first")

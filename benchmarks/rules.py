@@ -1,11 +1,11 @@
-"""Rules of thumb that people are told, held against real figures.
+"""Common rules of thumb, compared with real figures.
 
     python -m benchmarks.rules              print docs/rules-of-thumb.md
     python -m benchmarks.rules docs         write it
 
-Every error is computed here: from traces/fit/truth.jsonl (real PyTorch over a phantom GPU), from
-benchmarks/measured/rows.csv (measured by others on real GPUs), and from one user's RTX 4090.  An
-error is signed: what the rule or the formula says, less what was measured, in per cent of that.
+Every error is computed here, from traces/fit/truth.jsonl (real PyTorch on a phantom GPU),
+benchmarks/measured/rows.csv (measured by others on real GPUs) and one user's RTX 4090.  An error is
+signed: the rule's or formula's figure minus the measured one, in percent of the latter.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ PAGE = "rules-of-thumb.md"
 _COMMAND = "python -m benchmarks.rules docs"
 CARD = 24_564 * MIB
 BERT = 109_514_298
-"""Parameters of BERT-base with its masked head."""
+"""Parameters of BERT-base with its masked-language head."""
 _SHORT, _LONG = 750, 10_000
-"""Tokens of a long text at four characters each, of one with many symbols at one."""
+"""Tokens of a long text with four characters per token, and with one, for many symbols."""
 
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What is said, what is right, by how much it is off, and what tells better."""
+    """A rule, the correct statement, its error and a better answer."""
 
     says: str
     right: str
@@ -69,8 +69,12 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One of the RTX 4090 user's figures.  measured, low, high: in `unit`.  method: how ours came
-    about.  why: of a range."""
+    """One figure of the RTX 4090 user.
+
+    measured, low, high: in `unit`.
+    method: derivation of our figure.
+    why: reason for a range.
+    """
 
     what: str
     measured: float | None
@@ -82,19 +86,19 @@ class Figure:
 
     @property
     def errors(self) -> tuple[float, float]:
-        """Of low and high, signed, in per cent; of nothing measured what it is in the unit."""
+        """Signed errors of low and high in percent; the difference in `unit` if 0 was measured."""
         if not self.measured:
             return self.low, self.high
         return self.low / self.measured * 100 - 100, self.high / self.measured * 100 - 100
 
     @property
     def is_inside(self) -> bool:
-        """Whether what was measured lies within the range."""
+        """True if the measured figure is in the range."""
         return self.measured is None or self.low <= self.measured <= self.high
 
 
 def truth() -> list[Row]:
-    """Runs that came to their end with weights loaded in place, of language models."""
+    """Return the completed runs of language models whose weights were loaded in place."""
     data = ROOT / "traces" / "fit"
     known = json.loads((data / "configs.json").read_text())
     rows = [json.loads(line) for line in (data / "truth.jsonl").read_text().splitlines()]
@@ -107,14 +111,14 @@ def truth() -> list[Row]:
 
 @cache
 def _measured() -> dict[tuple[str, str], int]:
-    """Bytes by row and figure, as others measured them."""
+    """Return the bytes that others measured, by row and figure."""
     with (ROOT / "benchmarks" / "measured" / "rows.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["bytes"].isdigit()]
     return {(row["row"], row["figure"]): int(row["bytes"]) for row in rows}
 
 
 def signed(errors: Iterable[float]) -> str:
-    """ "-27 % (-56 to +10; 14 rows)": the median, the least, the most."""
+    """Return median, lowest and highest, such as "-27 % (-56 to +10; 14 rows)"."""
     found = sorted(errors)
     if not found:
         return "no row"
@@ -129,30 +133,30 @@ def _percent(error: float) -> str:
 
 
 def _of_number(row: Row) -> int:
-    """Bytes of a parameter."""
+    """Return the bytes per parameter."""
     return 2 if row["dtype"] in ("bf16", "fp16") else 4
 
 
 def _is_full(row: Row) -> bool:
-    """Whether all parameters are trained with an Adam of full precision."""
+    """Return True if all parameters are trained with a full-precision Adam."""
     is_adam = str(row.get("optimizer", "")).startswith("adamw")
     return row["kind"] == "train" and is_adam and not row.get("lora")
 
 
 def off(rows: Iterable[Row], said: Callable[[Row], float]) -> str:
-    """How far `said` is off the peak reserved of rows."""
+    """Return the error of `said` against the peak reserved memory of rows."""
     return signed(100 * said(row) / row["peak_reserved"] - 100 for row in rows)
 
 
 def _states(row: Row) -> int:
-    """Weights, gradients and two moments, each in the parameters' type."""
+    """Return the bytes of weights, gradients and two moments, each in the parameters' type."""
     copies = {"sgd": 2, "momentum": 3}.get(row["optimizer"], 4)
     frozen = row["parameters"] - row["trainable"]
     return _of_number(row) * int(row["trainable"] * copies + frozen)
 
 
 def model(preset: str, name: str) -> tuple[Sizes, Weights]:
-    """A preset's sizes and weights."""
+    """Return the sizes and weights of a preset."""
     sizes = sizes_of(CONFIGURATIONS[preset])
     return sizes, weights_of(shapes_of(sizes), name, sizes)
 
@@ -339,21 +343,21 @@ def _rules_of_training(rows: Sequence[Row]) -> list[Rule]:
 
 @cache
 def _recorded(name: str) -> int:
-    """Peak of reserved memory of a recording of traces/sized."""
+    """Return the peak of reserved memory of a recording of traces/sized."""
     file = ROOT / "traces" / "sized" / f"{name}.npz.gz"
     (run,) = replay(load(str(file))).devices
     return run.peak_reserved_bytes
 
 
 def _batches() -> str:
-    """A line through batches 2 and 3 of one recorded job, at 8."""
+    """Return the error at batch 8 of a line through batches 2 and 3 of one recorded job."""
     two, three, eight = (_recorded(f"batch{n}") for n in (2, 3, 8))
     error = 100 * (two + 6 * (three - two)) / eight - 100
     return f"traces/sized, real PyTorch: a line through batch 2 and 3 is {_percent(error)} at 8"
 
 
 def _recordings_recomputed() -> str:
-    """Pairs of recordings that differ in recomputation alone."""
+    """Return the errors for pairs of recordings that differ only in recomputation."""
     errors = []
     for batch in ("batch2", "batch3"):
         errors.append(100 * _recorded(batch) / 2 / _recorded(f"{batch}-checkpointing") - 100)
@@ -361,7 +365,7 @@ def _recordings_recomputed() -> str:
 
 
 def _line() -> str:
-    """A line through 512 and 1,024 tokens of one job, at 2,048 and 4,096."""
+    """Return the errors at 2,048 and 4,096 tokens of a line through 512 and 1,024 tokens."""
     at = {512: "C9", 1024: "C4", 2048: "C7", 4096: "C8"}
     found = {tokens: _measured()[row, "reserved"] for tokens, row in at.items()}
     slope = (found[1024] - found[512]) / 512
@@ -373,7 +377,7 @@ def _line() -> str:
 
 
 def _recomputed() -> str:
-    """The pair of rows that differ in recomputation alone."""
+    """Return the error for the pair of rows that differ only in recomputation."""
     without, with_it = (_measured()[row, "reserved"] for row in ("C5", "C4"))
     return (
         f"Qwen2.5-1.5B's adapters at 1,024 tokens (C4, C5): {without / MIB:,.0f} MiB become "
@@ -415,7 +419,7 @@ def _rules_of_the_card() -> list[Rule]:
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    """A row of the user's with Transformers: at rest, and during a long text."""
+    """Row of the user's table for Transformers: idle, and during a long text."""
 
     what: str
     preset: str
@@ -446,7 +450,7 @@ def _grown(preset: str, name: str, tokens: int) -> Grown:
 
 
 def _base(row: _Loaded) -> float:
-    """MiB that the card held besides PyTorch: the median of the five other rows at rest."""
+    """Return the MiB on the card besides PyTorch: the median of the five other idle rows."""
     return median(_besides(each) for each in TRANSFORMERS if each is not row)
 
 
@@ -504,7 +508,7 @@ def _of_vllm() -> list[Figure]:
 
 
 def _of_the_rest() -> list[Figure]:
-    """What ran out of memory, took nothing, or is a number of bits."""
+    """Return the figures of failures, of zero use and of bits per weight."""
     long = _grown("Qwen2.5-14B", "gptq-int8", _LONG).reserved / MIB
     _, high = _busy(TRANSFORMERS[-1], _base(TRANSFORMERS[-1]))
     needs: Needs = vllm(_asked("Qwen2.5-14B", "gptq-int8", 32_768))
@@ -529,7 +533,7 @@ def _of_the_rest() -> list[Figure]:
 
 
 def figures() -> list[Figure]:
-    """All 24 of them."""
+    """Return all 24 figures."""
     return [*_of_transformers(), *_of_vllm(), *_of_the_rest()]
 
 
@@ -563,7 +567,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def rules_table() -> str:
-    """Every rule."""
+    """Return the table of all rules."""
     rows = truth()
     rules = [*_rules_of_weights(rows), *_rules_of_training(rows), *_rules_of_the_card()]
     cells = [(r.says, r.right, r.truth, r.measured, r.command) for r in rules]
@@ -571,7 +575,7 @@ def rules_table() -> str:
 
 
 def figures_table() -> str:
-    """The user's figures, and what they come to together."""
+    """Return the table of the user's figures with a summary."""
     found = figures()
     head = ("figure", "measured, MiB", "ours, MiB", "error", "inside", "method, and why a range")
     text = _table(head, map(_cell, found)) + "\n"
@@ -593,11 +597,11 @@ def figures_table() -> str:
 
 
 TABLES = {"rules": rules_table, "figures": figures_table}
-"""What stands between the marks of the page, by name."""
+"""Functions for the tables between the marks of the page, by name."""
 
 
 def page(text: str) -> str:
-    """The page with its tables made anew.  text: as it is."""
+    """Return the page `text` with new tables."""
     for name, made in TABLES.items():
         text = between_marks(text, name, _COMMAND, made())
     return text
