@@ -105,7 +105,7 @@ def main() -> None:
     parser.add_argument("files", metavar="FILE", nargs="*", type=Path)
     parser.add_argument("--entries", type=int, default=1_000_000)
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("-o", "--output", type=Path, help="write the table here, too")
+    parser.add_argument("-o", "--output", type=Path, help="also write the table here")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         paths: list[Path] = arguments.files

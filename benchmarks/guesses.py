@@ -325,8 +325,8 @@ def _problem(path: Path, torch: str, memory: int | None) -> str:
 def main() -> None:
     """Print, for each family, the number of correct replays and the seeds of the others."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--programs", type=int, default=50, help="of each family")
-    parser.add_argument("--seed", type=int, default=0, help="the first")
+    parser.add_argument("--programs", type=int, default=50, help="number of programs of each family")
+    parser.add_argument("--seed", type=int, default=0, help="first seed")
     parser.add_argument("--torch", default=NEWEST)
     parser.add_argument("--family", choices=list(FAMILIES), action="append")
     parser.add_argument("--real", action="store_true")

@@ -108,7 +108,7 @@ def told(scaling: Scaling, number: int, real: Recording) -> str:
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("--torch-python", type=Path, required=True, help="a Python with torch")
-    parser.add_argument("--keep", type=Path, help="a folder for the recordings")
+    parser.add_argument("--keep", type=Path, help="folder for the recordings")
     parser.add_argument("--only", choices=CASES, action="append", help="this case only")
     parser.add_argument("--to", type=int, nargs="+", default=PREDICTED, help="numbers to predict")
     options = parser.parse_args(argv)

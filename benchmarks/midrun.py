@@ -246,8 +246,8 @@ def _errors(cases: Sequence[Case], start: Start | None) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("-o", "--output", type=Path, help="a file for the table, and every case")
-    parser.add_argument("--held-out", action="store_true", help="take the other recordings")
+    parser.add_argument("-o", "--output", type=Path, help="file for the table and all cases")
+    parser.add_argument("--held-out", action="store_true", help="use the other recordings")
     arguments = parser.parse_args()
     recorded = HELD_OUT if arguments.held_out else RECORDED
     made = OTHERS if arguments.held_out else MADE

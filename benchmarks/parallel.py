@@ -337,8 +337,8 @@ def truth_lines(*, markdown: bool) -> Iterator[str]:
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
-    parser.add_argument("--truth", action="store_true", help="the trainings on one card")
-    parser.add_argument("--markdown", action="store_true", help="as tables of Markdown")
+    parser.add_argument("--truth", action="store_true", help="compare trainings on one card")
+    parser.add_argument("--markdown", action="store_true", help="print Markdown tables")
     arguments = parser.parse_args()
     lines = truth_lines if arguments.truth else measured_lines
     print("\n".join(lines(markdown=arguments.markdown)))

@@ -270,7 +270,7 @@ def main() -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--ops", type=int, default=1_000_000)
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--torch", default=NEWEST, help="the release modelled")
+    parser.add_argument("--torch", default=NEWEST, help="modelled release")
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--tricks", action="store_true")
     parser.add_argument("--json", action="store_true")
